@@ -1,1 +1,22 @@
+//! The translation itself: one call's parameters, a row that says where the PIDs are, and a map between the driver's
+//! numbers and the caller's.
+//!
+//! Knows nothing of ioctls, namespaces, drivers or memory other than the slice it is given: engines fetch bytes, resolve
+//! PIDs and store bytes. Never allocates, never panics, never writes outside the slice.
+//! Outside truth: docs/contract.md for the behaviour, `mpu-abi` for the layouts.
 #![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+mod bytes;
+mod call;
+mod lists;
+mod pid;
+mod reason;
+mod samples;
+
+pub use call::{Asked, Call, Native, MOST_ASKED};
+pub use pid::{HostPid, PidMap, ViewPid};
+pub use reason::{Outcome, Reason};

@@ -1,1 +1,185 @@
+//! The core as the kernel module's C glue calls it: five functions over plain bytes, and two questions back to the kernel.
+//!
+//! Owns the C types of that boundary (kmod/mpu_core.h says the same in C; sizes are asserted on both sides). Knows nothing
+//! of what the bytes mean: each entry sheds its raw pointers and calls mpu-core. Never allocates, never panics, never sleeps
+//! by itself. The two callbacks take RCU inside and return at once.
+//!
+//! Pointers: every function requires what its `# Safety` says of the C caller, kmod/mpu_calls.c being the only one.
 #![no_std]
+
+use core::ffi::{c_char, c_void};
+use core::slice;
+use mpu_abi::{Control, ControlCmd};
+use mpu_core::{Asked, Call, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
+
+const COUNTERS: usize = Control::ALL.len() + Reason::ALL.len();
+
+/// `MPU_CALL_BYTES` and `MPU_ASKED_BYTES` of kmod/mpu_core.h: the storage that C provides for a [`Call`] and an [`Asked`].
+const _: () = assert!(size_of::<Call>() <= 96 && align_of::<Call>() <= 8);
+const _: () = assert!(size_of::<Asked>() == 804 && align_of::<Asked>() <= 8);
+/// `MPU_COUNTERS` of kmod/mpu_core.h.
+const _: () = assert!(COUNTERS == 18);
+
+/// `MPU_TRANSLATES` of kmod/mpu_core.h: MPU translates this call, so the driver's helpers must not.
+const TRANSLATES: u32 = 1;
+/// `MPU_ASKS` of kmod/mpu_core.h: the call needs an [`Asked`].
+const ASKS: u32 = 2;
+/// `MPU_NOT_COUNTED` of kmod/mpu_core.h.
+const NOT_COUNTED: u32 = u32::MAX;
+
+extern "C" {
+    /// The number of process `host` (init namespace) in the namespace `view`, 0 if it cannot be seen from there.
+    fn mpu_c_view_of(view: *const c_void, host: u32) -> u32;
+    /// The number in the init namespace of the process that the namespace `view` numbers `pid`, 0 if there is none.
+    fn mpu_c_host_of(view: *const c_void, pid: u32) -> u32;
+}
+
+/// The namespace of the task that is in the driver now.
+struct View(*const c_void);
+
+impl PidMap for View {
+    fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
+        // SAFETY: the caller of the entry vouches for the namespace; the callback reads only kernel structures under RCU.
+        ViewPid::new(unsafe { mpu_c_view_of(self.0, pid.get()) })
+    }
+    fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
+        // SAFETY: as above.
+        HostPid::new(unsafe { mpu_c_host_of(self.0, pid.get()) })
+    }
+}
+
+/// Whether a copy of `bytes` between the driver and its caller is worth a look.
+#[no_mangle]
+pub extern "C" fn mpu_rs_wants_copy(bytes: u32) -> bool {
+    mpu_abi::wants_copy(bytes)
+}
+
+/// Begins a call: fills `call` and returns `MPU_TRANSLATES` and `MPU_ASKS` bits. `*counter` is the counter to raise now, or
+/// `MPU_NOT_COUNTED`.
+///
+/// # Safety
+/// `call` is `MPU_CALL_BYTES` of 8-byte aligned memory and `counter` a u32, both the caller's alone.
+#[no_mangle]
+pub unsafe extern "C" fn mpu_rs_begin(call: *mut Call, cmd: u32, params_size: u32, counter: *mut u32) -> u32 {
+    let (begun, raised) = match Call::begin(ControlCmd(cmd), params_size, Native::default()) {
+        Ok(begun) => (begun, NOT_COUNTED),
+        Err(reason) => (Call::unclaimed(), reason_counter(reason)),
+    };
+    let bits = if begun.translates() { TRANSLATES } else { 0 } | if begun.asks() { ASKS } else { 0 };
+    // SAFETY: the caller gives writable memory of that size and alignment.
+    unsafe { call.write(begun) };
+    // SAFETY: the caller gives a writable u32.
+    unsafe { counter.write(raised) };
+    bits
+}
+
+/// Makes `call` one that goes by untouched, for want of memory. Returns the counter to raise.
+///
+/// # Safety
+/// As for [`mpu_rs_begin`].
+#[no_mangle]
+pub unsafe extern "C" fn mpu_rs_pass(call: *mut Call) -> u32 {
+    // SAFETY: the caller gives writable memory of that size and alignment.
+    unsafe { call.write(Call::passed()) };
+    reason_counter(Reason::NoMemory)
+}
+
+/// The driver has copied `len` bytes at `bytes` from its caller.
+///
+/// # Safety
+/// `call` was filled by [`mpu_rs_begin`] or [`mpu_rs_pass`]; `bytes` is `len` bytes of kernel memory that nobody else uses now; `asked` is null
+/// or `MPU_ASKED_BYTES` zeroed at first and the caller's alone; `view` is a PID namespace that lives through the call.
+#[no_mangle]
+pub unsafe extern "C" fn mpu_rs_copied_in(
+    call: *mut Call,
+    bytes: *mut u8,
+    len: u32,
+    asked: *mut Asked,
+    view: *const c_void,
+) {
+    // SAFETY: `call` is initialised and not shared.
+    let call = unsafe { &mut *call };
+    // SAFETY: `bytes` is `len` bytes, not shared.
+    let bytes = unsafe { slice::from_raw_parts_mut(bytes, len as usize) };
+    // SAFETY: `asked` is null or valid and not shared.
+    let asked = unsafe { asked.as_mut() };
+    call.copied_in(bytes, &View(view), asked);
+}
+
+/// The driver is about to copy `len` bytes at `bytes` to `address` of its caller. Returns the counter to raise, or
+/// `MPU_NOT_COUNTED`.
+///
+/// # Safety
+/// As for [`mpu_rs_copied_in`].
+#[no_mangle]
+pub unsafe extern "C" fn mpu_rs_copying_out(
+    call: *mut Call,
+    address: u64,
+    bytes: *mut u8,
+    len: u32,
+    asked: *const Asked,
+    view: *const c_void,
+) -> u32 {
+    // SAFETY: `call` is initialised and not shared.
+    let call = unsafe { &mut *call };
+    // SAFETY: `bytes` is `len` bytes, not shared.
+    let bytes = unsafe { slice::from_raw_parts_mut(bytes, len as usize) };
+    // SAFETY: `asked` is null or valid and not shared.
+    let asked = unsafe { asked.as_ref() };
+    match call.copying_out(address, bytes, &View(view), asked) {
+        None => NOT_COUNTED,
+        Some((control, Outcome::Rewritten { .. })) => control as u32,
+        Some((_, Outcome::Not(reason))) => reason_counter(reason),
+    }
+}
+
+/// Whether a translated call's parameters never passed the driver's copy functions.
+///
+/// # Safety
+/// `call` was filled by [`mpu_rs_begin`] or [`mpu_rs_pass`].
+#[no_mangle]
+pub unsafe extern "C" fn mpu_rs_copy_missing(call: *const Call) -> bool {
+    // SAFETY: `call` is initialised.
+    let call = unsafe { &*call };
+    call.translates() && !call.answered()
+}
+
+/// The counter of "the driver answered without passing its copy functions".
+#[no_mangle]
+pub extern "C" fn mpu_rs_copy_not_seen() -> u32 {
+    reason_counter(Reason::CopyNotSeen)
+}
+
+/// The counter of "the caller's argument could not be read".
+#[no_mangle]
+pub extern "C" fn mpu_rs_unreadable() -> u32 {
+    reason_counter(Reason::Unreadable)
+}
+
+/// A counter's name, `len` bytes without a terminator, and in `*passed` whether it counts a reason rather than a control.
+/// Null beyond the last counter.
+///
+/// # Safety
+/// `len` is a u32 and `passed` a bool, both the caller's alone.
+#[no_mangle]
+pub unsafe extern "C" fn mpu_rs_counter_name(counter: u32, len: *mut u32, passed: *mut bool) -> *const c_char {
+    let index = counter as usize;
+    let control = Control::ALL.get(index).map(|control| control.name());
+    let reason = index.checked_sub(Control::ALL.len()).and_then(|at| Reason::ALL.get(at)).map(|reason| reason.name());
+    let Some(name) = control.or(reason) else { return core::ptr::null() };
+    // SAFETY: the caller gives a writable u32.
+    unsafe { len.write(name.len() as u32) };
+    // SAFETY: the caller gives a writable bool.
+    unsafe { passed.write(reason.is_some()) };
+    name.as_ptr().cast()
+}
+
+const fn reason_counter(reason: Reason) -> u32 {
+    Control::ALL.len() as u32 + reason as u32
+}
+
+/// mpu-core has no panic path, so nothing refers to this: `cargo xtask kmod` refuses an object in which it is left.
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}

@@ -1,0 +1,52 @@
+//! The driver's character-device interface: request numbers and the two argument structures that lead to an RM control.
+//!
+//! Holds numbers and offsets only. Sources: `src/nvidia/arch/nvalloc/unix/include/nv_escape.h` and
+//! `kernel-open/common/inc/nv-ioctl-numbers.h`, `nv-ioctl.h`, `src/common/sdk/nvidia/inc/nvos.h` (NVOS54_PARAMETERS), unchanged from
+//! 390.157 to 595.45.04. The driver looks at a request's number and size only, never at its type or direction (measured on 580.159.04).
+
+/// Number of `NV_ESC_RM_CONTROL`; its argument is [`RM_CONTROL_SIZE`] bytes.
+pub const NV_ESC_RM_CONTROL: u8 = 0x2a;
+/// Number of `NV_ESC_RM_ALLOC`.
+pub const NV_ESC_RM_ALLOC: u8 = 0x2b;
+/// Number of `NV_ESC_IOCTL_XFER_CMD`, which wraps another request; its argument is [`XFER_SIZE`] bytes.
+pub const NV_ESC_IOCTL_XFER_CMD: u8 = 211;
+
+/// Bytes of `NVOS54_PARAMETERS`, the argument of `NV_ESC_RM_CONTROL`; the same for 32-bit callers.
+pub const RM_CONTROL_SIZE: usize = 32;
+/// Bytes of `nv_ioctl_xfer_t`, the argument of `NV_ESC_IOCTL_XFER_CMD`.
+pub const XFER_SIZE: usize = 16;
+
+/// Byte offsets in `NVOS54_PARAMETERS`.
+pub mod nvos54 {
+    /// `hClient`, u32.
+    pub const CLIENT: usize = 0;
+    /// `hObject`, u32.
+    pub const OBJECT: usize = 4;
+    /// `cmd`, u32: the control's number.
+    pub const CMD: usize = 8;
+    /// `flags`, u32.
+    pub const FLAGS: usize = 12;
+    /// `params`, u64: address of the control's parameters in the caller.
+    pub const PARAMS: usize = 16;
+    /// `paramsSize`, u32, bytes.
+    pub const PARAMS_SIZE: usize = 24;
+    /// `status`, u32, written by the driver; 0 is `NV_OK`.
+    pub const STATUS: usize = 28;
+}
+
+/// Byte offsets in `nv_ioctl_xfer_t`.
+pub mod xfer {
+    /// `cmd`, u32: the wrapped request's bare number.
+    pub const CMD: usize = 0;
+    /// `size`, u32: bytes of the wrapped argument.
+    pub const SIZE: usize = 4;
+    /// `ptr`, u64: address of the wrapped argument.
+    pub const PTR: usize = 8;
+}
+
+/// A process id that no process has: pids end at 2^22 (`PID_MAX_LIMIT`, include/linux/threads.h). Stands in for a PID that
+/// the caller may not ask about. 0 would not do: GET_PID_INFO answers it with an error and an assertion in the kernel log.
+pub const PID_OF_NOBODY: u32 = 0x7fff_ffff;
+
+/// What the driver writes for "no process" into a utilisation sample (`NV2080_GPUMON_PID_INVALID`, ctrl2080perf.h).
+pub const GPUMON_PID_INVALID: u32 = 0xffff_ffff;

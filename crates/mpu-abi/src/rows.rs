@@ -1,0 +1,301 @@
+//! The rows: every PID-bearing control and layout that a container can reach. A new driver is a row here, not code.
+//!
+//! Not here, on purpose: numbers that only look like PIDs. Accounting set/get/clear (0xb01, 0xb02, 0xb05) and
+//! SET_SUB_PROCESS_ID (0x901) carry vGPU selectors; NVD_GET_DUMP (0x602) is a protobuf stream for root; a081/a084 and 0xc01
+//! belong to the vGPU manager. See docs/limits.md for what no ioctl carries.
+
+use crate::control::{Control, ControlCmd, Inner, Layout, Row, Rows, Samples};
+
+/// Names a row of [`ROWS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowId(u8);
+
+impl RowId {
+    /// The row's place in [`ROWS`].
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+    /// The row at that place, if there is one.
+    pub const fn at(index: usize) -> Option<RowId> {
+        if index < ROWS.len() {
+            Some(RowId(index as u8))
+        } else {
+            None
+        }
+    }
+}
+
+const fn pids_row(cmd: u32, seen: &'static str) -> Row {
+    let layout = Layout::List(Rows { count: 8, first: 12, stride: 4, capacity: 950, pid: 0 });
+    Row { control: Control::GpuGetPids, cmd: ControlCmd(cmd), params_size: 3812, layout, seen }
+}
+
+const fn pid_info_row(cmd: u32, stride: u16, seen: &'static str) -> Row {
+    let layout = Layout::Query(Rows { count: 0, first: 8, stride, capacity: 200, pid: 0 });
+    Row { control: Control::GpuGetPidInfo, cmd: ControlCmd(cmd), params_size: 8 + 200 * stride as u32, layout, seen }
+}
+
+const fn gpumon_row(capacity: u16, engines: u16, engine_stride: u16, seen: &'static str) -> Row {
+    let samples = samples(16, capacity, engines, engine_stride);
+    Row {
+        control: Control::PerfGpumonUtilV2,
+        cmd: ControlCmd(0x2080_2096),
+        params_size: 16 + samples.stride as u32 * capacity as u32,
+        layout: Layout::Samples(samples),
+        seen,
+    }
+}
+
+const fn samples(first: u16, capacity: u16, engines: u16, engine_stride: u16) -> Samples {
+    let kernel_pointer = if engine_stride == 128 { Some(120) } else { None };
+    Samples { first, stride: 8 + engines * engine_stride, capacity, engines, engine_stride, kernel_pointer }
+}
+
+const fn gpumon_v1_row(cmd: u32, seen: &'static str) -> Row {
+    let layout = Layout::Embedded { pointer: 16, inner: Inner::Samples(samples(0, 100, 4, 116)) };
+    Row { control: Control::PerfGpumonUtil, cmd: ControlCmd(cmd), params_size: 24, layout, seen }
+}
+
+const fn nvenc_v2_row(cmd: u32, seen: &'static str) -> Row {
+    let layout = Layout::List(Rows { count: 0, first: 4, stride: 32, capacity: 512, pid: 0 });
+    Row { control: Control::NvencSessionsV2, cmd: ControlCmd(cmd), params_size: 16388, layout, seen }
+}
+
+/// Every row.
+pub const ROWS: &[Row] = &[
+    pids_row(0x2080_018d, "450.248.02 to 595.45.04, ctrl2080gpu.h"),
+    pids_row(0x0080_0202, "390.157, 418.226.00, ctrl0080gpu.h"),
+    pid_info_row(0x2080_018e, 72, "515.43.04 to 595.45.04, ctrl2080gpu.h"),
+    pid_info_row(0x2080_018e, 48, "450.248.02, 460.106.00, 470.256.02"),
+    pid_info_row(0x2080_018e, 40, "not seen under this number; R430 to R445 were not examined"),
+    pid_info_row(0x0080_0203, 40, "390.157, 418.226.00, ctrl0080gpu.h"),
+    pid_info_row(0x0080_0203, 48, "not seen under this number; R430 to R445 were not examined"),
+    gpumon_row(100, 4, 116, "460.106.00, 470.256.02, 515.43.04 to 515.76, 520, ctrl2080perf.h"),
+    gpumon_row(72, 4, 116, "515.86.01, 515.105.01, 525.47.04 to 545.29.06, ctrl2080perf.h"),
+    gpumon_row(72, 6, 116, "550.40.07 to 565.77, ctrl2080perf.h"),
+    gpumon_row(72, 6, 128, "570.86.15 to 595.45.04, ctrl2080perf.h"),
+    gpumon_v1_row(0x2080_2083, "390.157 to 470.256.02"),
+    gpumon_v1_row(0x2080_a083, "legacy number, 515 to 550"),
+    Row {
+        control: Control::AccountingPids,
+        cmd: ControlCmd(0xb04),
+        params_size: 16012,
+        layout: Layout::List(Rows { count: 16008, first: 8, stride: 4, capacity: 4000, pid: 0 }),
+        seen: "390.157 to 595.45.04, ctrl0000gpuacct.h; the u32 at 4 is a vGPU selector",
+    },
+    Row {
+        control: Control::AccountingInfo,
+        cmd: ControlCmd(0xb03),
+        params_size: 48,
+        layout: Layout::QueryOne { pid: 4 },
+        seen: "390.157 to 595.45.04, ctrl0000gpuacct.h",
+    },
+    Row {
+        control: Control::NvencSessions,
+        cmd: ControlCmd(0x2080_016e),
+        params_size: 16,
+        layout: Layout::Embedded {
+            pointer: 8,
+            inner: Inner::Rows(Rows { count: 0, first: 0, stride: 32, capacity: 512, pid: 0 }),
+        },
+        seen: "390.157 to 595.45.04, ctrl2080gpu.h",
+    },
+    nvenc_v2_row(0x2080_01a9, "525.47.22 to 525.47.35, 525.105.17 to 525.147.05, ctrl2080gpu.h"),
+    nvenc_v2_row(0x2080_01af, "530.30.02 to 595.45.04, ctrl2080gpu.h"),
+    Row {
+        control: Control::NvfbcSessions,
+        cmd: ControlCmd(0x2080_017c),
+        params_size: 13316,
+        layout: Layout::List(Rows { count: 0, first: 4, stride: 52, capacity: 256, pid: 0 }),
+        seen: "418.226.00 to 595.45.04, ctrl2080gpu.h",
+    },
+    Row {
+        control: Control::HwpmReservation,
+        cmd: ControlCmd(0x90cc_0103),
+        params_size: 12,
+        layout: Layout::One { pid: 4, count: Some(0) },
+        seen: "390.157 to 595.45.04, ctrl90cchwpm.h",
+    },
+    Row {
+        control: Control::RcErrorReport,
+        cmd: ControlCmd(0x607),
+        params_size: 2436,
+        layout: Layout::One { pid: 32, count: None },
+        seen: "450.248.02 to 595.45.04, ctrl0000nvd.h",
+    },
+    Row {
+        control: Control::FbClientAllocations,
+        cmd: ControlCmd(0x2080_1349),
+        params_size: 32,
+        layout: Layout::Embedded {
+            pointer: 24,
+            inner: Inner::Rows(Rows { count: 16, first: 0, stride: 112, capacity: 512, pid: 4 }),
+        },
+        seen: "in the headers of 515.43.04 to 595.45.04, ctrl2080fb.h; release drivers answer NOT_SUPPORTED",
+    },
+];
+
+/// The row for this number and this many bytes of parameters.
+pub fn find(cmd: ControlCmd, params_size: u32) -> Option<RowId> {
+    if CMD_FILTER & filter_bit(cmd) == 0 {
+        return None;
+    }
+    let index = ROWS.iter().position(|row| row.cmd == cmd && row.params_size == params_size)?;
+    Some(RowId(index as u8))
+}
+
+/// Whether this number carries PIDs in some layout, known here or not.
+pub fn carries_pids(cmd: ControlCmd) -> bool {
+    CMD_FILTER & filter_bit(cmd) != 0 && ROWS.iter().any(|row| row.cmd == cmd)
+}
+
+/// The row that this size alone tells: no other control that the driver exports has parameters of that size (checked in
+/// the SDK headers of six releases from 515.43.04 to 595.45.04). Sizes under [`SMALLEST_TELLING_SIZE`] tell nothing.
+pub fn find_by_size(size: u32) -> Option<RowId> {
+    if size < SMALLEST_TELLING_SIZE {
+        return None;
+    }
+    let index = ROWS.iter().position(|row| row.params_size == size)?;
+    Some(RowId(index as u8))
+}
+
+/// The row itself.
+pub fn row(id: RowId) -> Option<&'static Row> {
+    ROWS.get(id.index())
+}
+
+/// Whether a copy of `bytes` between the driver and its caller can be the parameters, or the embedded buffer, of a row. A
+/// cheap first question: false for nearly every copy the driver makes.
+pub fn wants_copy(bytes: u32) -> bool {
+    if bytes < 64 {
+        return SMALL_SIZES >> bytes & 1 != 0;
+    }
+    bytes >= SMALLEST_TELLING_SIZE || bytes.is_multiple_of(8)
+}
+
+/// From this size on a row's size is shared with no other control of the driver.
+pub const SMALLEST_TELLING_SIZE: u32 = 2436;
+
+/// Sizes under 64 bytes that some row has, or that one embedded entry has, one bit each.
+const SMALL_SIZES: u64 = {
+    let mut bits = 1 << 32;
+    let mut i = 0;
+    while i < ROWS.len() {
+        if ROWS[i].params_size < 64 {
+            bits |= 1u64 << ROWS[i].params_size;
+        }
+        i += 1;
+    }
+    bits
+};
+
+/// One bit for each row's number, so that almost any other number is told apart by one test.
+const CMD_FILTER: u64 = {
+    let mut bits = 0;
+    let mut i = 0;
+    while i < ROWS.len() {
+        bits |= filter_bit(ROWS[i].cmd);
+        i += 1;
+    }
+    bits
+};
+
+const fn filter_bit(cmd: ControlCmd) -> u64 {
+    1 << (cmd.0.wrapping_mul(0x9e37_79b1) >> 26)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_and_size_name_one_row() {
+        for (i, row) in ROWS.iter().enumerate() {
+            assert_eq!(find(row.cmd, row.params_size), RowId::at(i), "{row:?}");
+        }
+    }
+
+    #[test]
+    fn a_telling_size_has_one_layout() {
+        for row in ROWS.iter().filter(|row| row.params_size >= SMALLEST_TELLING_SIZE) {
+            let told = find_by_size(row.params_size).and_then(super::row).unwrap();
+            assert_eq!(told.layout, row.layout, "{} bytes", row.params_size);
+        }
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_headers() {
+        // Sizes from DWARF of the compiled SDK headers and from what NVML sends; typed here again, so that the arithmetic is checked.
+        let expected: &[(Control, &[u32])] = &[
+            (Control::GpuGetPids, &[0xee4]),
+            (Control::GpuGetPidInfo, &[0x1f48, 0x2588, 0x3848]),
+            (Control::PerfGpumonUtilV2, &[0xb870, 0x84d0, 0xc610, 0xda50]),
+            (Control::PerfGpumonUtil, &[0x18]),
+            (Control::AccountingPids, &[0x3e8c]),
+            (Control::AccountingInfo, &[0x30]),
+            (Control::NvencSessions, &[0x10]),
+            (Control::NvencSessionsV2, &[0x4004]),
+            (Control::NvfbcSessions, &[0x3404]),
+            (Control::HwpmReservation, &[0xc]),
+            (Control::RcErrorReport, &[0x984]),
+            (Control::FbClientAllocations, &[0x20]),
+        ];
+        for control in Control::ALL {
+            let mut sizes = [0; 8];
+            let mut n = 0;
+            for row in ROWS.iter().filter(|row| row.control == control) {
+                if !sizes[..n].contains(&row.params_size) {
+                    sizes[n] = row.params_size;
+                    n += 1;
+                }
+            }
+            sizes[..n].sort_unstable();
+            let mut wanted = [0; 8];
+            let list = expected.iter().find(|(c, _)| *c == control).unwrap().1;
+            wanted[..list.len()].copy_from_slice(list);
+            wanted[..list.len()].sort_unstable();
+            assert_eq!(sizes, wanted, "{control:?}");
+        }
+    }
+
+    #[test]
+    fn every_field_lies_inside_its_parameters() {
+        for row in ROWS {
+            let size = row.params_size;
+            let fits = |offset: u16, bytes: u32| assert!(u32::from(offset) + bytes <= size, "{row:?}");
+            match row.layout {
+                Layout::List(rows) | Layout::Query(rows) => {
+                    fits(rows.count, 4);
+                    fits(rows.first, u32::from(rows.stride) * u32::from(rows.capacity));
+                    assert!(rows.pid + 4 <= rows.stride && rows.stride % 4 == 0);
+                }
+                Layout::QueryOne { pid } => fits(pid, 4),
+                Layout::One { pid, count } => {
+                    fits(pid, 4);
+                    fits(count.unwrap_or(0), 4);
+                }
+                Layout::Samples(s) => {
+                    fits(s.first, u32::from(s.stride) * u32::from(s.capacity));
+                    assert!(s.kernel_pointer.unwrap_or(0) + 8 <= s.engine_stride);
+                }
+                Layout::Embedded { pointer, inner } => {
+                    fits(pointer, 8);
+                    if let Inner::Rows(rows) = inner {
+                        fits(rows.count, 4);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn copies_of_row_sizes_are_wanted_and_common_ones_are_not() {
+        for row in ROWS {
+            assert!(wants_copy(row.params_size), "{row:?}");
+        }
+        for bytes in [0, 4, 8, 20, 36, 40, 132, 268, 500, 516, 644] {
+            assert!(!wants_copy(bytes), "{bytes}");
+        }
+        assert!(wants_copy(32) && wants_copy(47200) && wants_copy(512 * 32) && wants_copy(112) && wants_copy(472));
+    }
+}

@@ -1,0 +1,22 @@
+//! Reading and writing little-endian fields at an offset, without a panic path: out of bounds is `None`.
+
+pub(crate) fn get_u32(bytes: &[u8], at: usize) -> Option<u32> {
+    let field = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_le_bytes(field.try_into().ok()?))
+}
+
+pub(crate) fn get_u64(bytes: &[u8], at: usize) -> Option<u64> {
+    let field = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_le_bytes(field.try_into().ok()?))
+}
+
+pub(crate) fn put_u32(bytes: &mut [u8], at: usize, value: u32) -> Option<()> {
+    let field: &mut [u8; 4] = bytes.get_mut(at..at.checked_add(4)?)?.try_into().ok()?;
+    *field = value.to_le_bytes();
+    Some(())
+}
+
+pub(crate) fn zero(bytes: &mut [u8], at: usize, len: usize) -> Option<()> {
+    bytes.get_mut(at..at.checked_add(len)?)?.fill(0);
+    Some(())
+}

@@ -1,0 +1,79 @@
+//! Why a call was not translated in the usual way. One list: counters, metric labels, `mpu status` and docs/reasons.md
+//! come from it.
+
+/// Why PIDs in a call were left as the driver made them, or were taken out instead of translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Reason {
+    /// A PID-bearing control with a size of parameters that no row has.
+    UnknownSize,
+    /// The kernel had no memory for the PIDs that the caller asks about.
+    NoMemory,
+    /// The caller's argument could not be read.
+    Unreadable,
+    /// The driver's answer counts more entries than its table holds.
+    Malformed,
+    /// The argument changed between MPU's reading and the driver's.
+    ArgumentChanged,
+    /// The driver answered without passing its copy functions.
+    CopyNotSeen,
+}
+
+impl Reason {
+    /// Every reason, in the order of the discriminants.
+    pub const ALL: [Reason; 6] = [
+        Reason::UnknownSize,
+        Reason::NoMemory,
+        Reason::Unreadable,
+        Reason::Malformed,
+        Reason::ArgumentChanged,
+        Reason::CopyNotSeen,
+    ];
+
+    /// Name for counters and metric labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reason::UnknownSize => "unknown_size",
+            Reason::NoMemory => "no_memory",
+            Reason::Unreadable => "unreadable",
+            Reason::Malformed => "malformed",
+            Reason::ArgumentChanged => "argument_changed",
+            Reason::CopyNotSeen => "copy_not_seen",
+        }
+    }
+
+    /// One sentence for a person: what happened and what the caller got.
+    pub const fn explanation(self) -> &'static str {
+        match self {
+            Reason::UnknownSize => {
+                "a PID-bearing control came with a size that this version of MPU does not know; the caller got the driver's own \
+                 answer (a newer driver or client: update MPU)"
+            }
+            Reason::NoMemory => "the kernel had no memory to remember the PIDs asked for; the caller got the driver's own answer",
+            Reason::Unreadable => "the caller's argument could not be read; the driver refused the call by itself",
+            Reason::Malformed => {
+                "the driver's answer counted more entries than its table holds; the caller got the driver's own answer"
+            }
+            Reason::ArgumentChanged => {
+                "the caller changed its argument while the call ran (a race, or an attack); the caller got no process at all"
+            }
+            Reason::CopyNotSeen => {
+                "the driver answered without passing its copy functions; the answer was translated afterwards in the caller's memory"
+            }
+        }
+    }
+}
+
+/// What became of one table of PIDs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The PIDs are the caller's; this many entries are left, and this many were taken out.
+    Rewritten {
+        /// Entries that the caller sees.
+        kept: u32,
+        /// Entries of processes that the caller may not see.
+        hidden: u32,
+    },
+    /// Nothing was changed, or everything was taken out; the reason says which.
+    Not(Reason),
+}
