@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * A container's RM control on its way through the driver: the replacements of the driver's functions, and the context that
+ * ties them together.
+ *
+ * The context lives on the stack of the redirected ioctl and is found by task, in a hash. It decides nothing about bytes:
+ * the core does. It is there for every RM control from a container, also one that claims no PIDs, because what the caller
+ * claims can change before the driver reads it.
+ */
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/hash.h>
+#include <linux/hashtable.h>
+#include <linux/ioctl.h>
+#include <linux/mm.h>
+#include <linux/pid_namespace.h>
+#include <linux/preempt.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+#include <linux/uaccess.h>
+#include "mpu.h"
+
+/* The driver's status words (src/common/sdk/nvidia/inc/nvstatuscodes.h). */
+#define NV_OK 0u
+#define NV_ERR_OBJECT_NOT_FOUND 0x57u
+
+/* Requests and arguments, as in crates/mpu-abi/src/ioctl.rs. */
+#define NV_ESC_RM_CONTROL 0x2a
+#define NV_ESC_IOCTL_XFER_CMD 211
+
+struct mpu_rm_control {
+	u32 client;
+	u32 object;
+	u32 cmd;
+	u32 flags;
+	u64 params;
+	u32 params_size;
+	u32 status;
+};
+
+struct mpu_xfer {
+	u32 cmd;
+	u32 size;
+	u64 ptr;
+};
+
+struct mpu_context {
+	struct hlist_node node;
+	struct task_struct *task;
+	struct pid_namespace *view;
+	void *asked;
+	u32 bits;
+	u64 call[MPU_CALL_BYTES / 8];
+};
+
+struct mpu_bucket {
+	raw_spinlock_t lock;
+	struct hlist_head contexts;
+} ____cacheline_aligned_in_smp;
+
+#define MPU_BUCKET_BITS 8
+static struct mpu_bucket mpu_buckets[1 << MPU_BUCKET_BITS];
+
+u64 __percpu *mpu_counters;
+
+static void mpu_count(u32 counter)
+{
+	if (counter < MPU_COUNTERS)
+		this_cpu_inc(mpu_counters[counter]);
+}
+
+static struct mpu_bucket *mpu_bucket_of(struct task_struct *task)
+{
+	return &mpu_buckets[hash_ptr(task, MPU_BUCKET_BITS)];
+}
+
+static void mpu_enter(struct mpu_context *context)
+{
+	struct mpu_bucket *bucket = mpu_bucket_of(current);
+
+	context->task = current;
+	raw_spin_lock(&bucket->lock);
+	hlist_add_head(&context->node, &bucket->contexts);
+	raw_spin_unlock(&bucket->lock);
+}
+
+static void mpu_leave(struct mpu_context *context)
+{
+	struct mpu_bucket *bucket = mpu_bucket_of(current);
+
+	raw_spin_lock(&bucket->lock);
+	hlist_del(&context->node);
+	raw_spin_unlock(&bucket->lock);
+}
+
+/* Only the task itself adds and removes its context, so what it finds stays. */
+static struct mpu_context *mpu_context_of_current(void)
+{
+	struct mpu_bucket *bucket = mpu_bucket_of(current);
+	struct mpu_context *context, *found = NULL;
+
+	if (!in_task() || hlist_empty(&bucket->contexts))
+		return NULL;
+	raw_spin_lock(&bucket->lock);
+	hlist_for_each_entry(context, &bucket->contexts, node) {
+		if (context->task == current) {
+			found = context;
+			break;
+		}
+	}
+	raw_spin_unlock(&bucket->lock);
+	return found;
+}
+
+unsigned int mpu_calls_inside(void)
+{
+	struct mpu_context *context;
+	unsigned int i, inside = 0;
+
+	for (i = 0; i < ARRAY_SIZE(mpu_buckets); i++) {
+		raw_spin_lock(&mpu_buckets[i].lock);
+		hlist_for_each_entry(context, &mpu_buckets[i].contexts, node)
+			inside++;
+		raw_spin_unlock(&mpu_buckets[i].lock);
+	}
+	return inside;
+}
+
+/* --- What each redirected function is asked first: see mpu_entry.S. --- */
+
+bool mpu_wants_get_pid_info(void);
+bool mpu_wants_find_ns_pid(void);
+bool mpu_wants_is_init_ns(void);
+bool mpu_wants_from_user(void *to, const void *from, u32 bytes);
+bool mpu_wants_to_user(void *to, const void *from, u32 bytes);
+bool mpu_wants_compat(struct file *file, unsigned int cmd, unsigned long arg);
+bool mpu_wants_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
+
+bool mpu_wants_get_pid_info(void)
+{
+	return true;
+}
+
+bool mpu_wants_find_ns_pid(void)
+{
+	return mpu_in_container();
+}
+
+bool mpu_wants_is_init_ns(void)
+{
+	return mpu_in_container();
+}
+
+bool mpu_wants_from_user(void *to, const void *from, u32 bytes)
+{
+	return mpu_in_container() && mpu_rs_wants_copy(bytes);
+}
+
+bool mpu_wants_to_user(void *to, const void *from, u32 bytes)
+{
+	return mpu_in_container() && mpu_rs_wants_copy(bytes);
+}
+
+/* The driver looks at a request's number and size, not at its type or direction; so does this. */
+bool mpu_wants_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	if (!mpu_in_container())
+		return false;
+	return (_IOC_NR(cmd) == NV_ESC_RM_CONTROL && _IOC_SIZE(cmd) == sizeof(struct mpu_rm_control)) ||
+	       (_IOC_NR(cmd) == NV_ESC_IOCTL_XFER_CMD && _IOC_SIZE(cmd) == sizeof(struct mpu_xfer));
+}
+
+bool mpu_wants_compat(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	return mpu_wants_ioctl(file, cmd, arg);
+}
+
+/* --- The replacements. --- */
+
+void *mpu_get_pid_info(void);
+u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid);
+u8 mpu_is_init_ns(void);
+u32 mpu_from_user(void *to, const void *from, u32 bytes);
+u32 mpu_to_user(void *to, const void *from, u32 bytes);
+long mpu_compat(struct file *file, unsigned int cmd, unsigned long arg);
+long mpu_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
+
+/* New clients are recorded by process in every release, as the driver itself does from 570.148.08 and 575.57.08 on. */
+void *mpu_get_pid_info(void)
+{
+	return get_task_pid(current, PIDTYPE_TGID);
+}
+
+static bool mpu_translates(void)
+{
+	struct mpu_context *context = mpu_context_of_current();
+
+	return context && (context->bits & MPU_TRANSLATES);
+}
+
+u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid)
+{
+	if (!pid_info || !ns_pid || !mpu_translates())
+		return mpu_original_find_ns_pid(pid_info, ns_pid);
+	*ns_pid = mpu_host_pid_of(pid_info);
+	return *ns_pid ? NV_OK : NV_ERR_OBJECT_NOT_FOUND;
+}
+
+u8 mpu_is_init_ns(void)
+{
+	return mpu_translates() ? 1 : mpu_original_is_init_ns();
+}
+
+u32 mpu_from_user(void *to, const void *from, u32 bytes)
+{
+	u32 status = mpu_original_from_user(to, from, bytes);
+	struct mpu_context *context = mpu_context_of_current();
+
+	if (context && status == NV_OK)
+		mpu_rs_copied_in(context->call, to, bytes, context->asked, context->view);
+	return status;
+}
+
+/* `from` is the driver's own copy of the parameters, made for this call and dropped after it. */
+u32 mpu_to_user(void *to, const void *from, u32 bytes)
+{
+	struct mpu_context *context = mpu_context_of_current();
+
+	if (context)
+		mpu_count(mpu_rs_copying_out(context->call, (u64)(unsigned long)to, (void *)from, bytes,
+					     context->asked, context->view));
+	return mpu_original_to_user(to, from, bytes);
+}
+
+/* Reads the RM control that the argument claims to be, through the XFER wrapping if there is one. */
+static bool mpu_read_claim(unsigned int cmd, unsigned long arg, struct mpu_rm_control *claim, unsigned long *where)
+{
+	struct mpu_xfer xfer;
+
+	*where = arg;
+	if (_IOC_NR(cmd) == NV_ESC_IOCTL_XFER_CMD) {
+		if (copy_from_user(&xfer, (void __user *)arg, sizeof(xfer)))
+			return false;
+		if (xfer.cmd != NV_ESC_RM_CONTROL || xfer.size != sizeof(*claim)) {
+			memset(claim, 0, sizeof(*claim));
+			return true;
+		}
+		*where = xfer.ptr;
+	}
+	return !copy_from_user(claim, (void __user *)*where, sizeof(*claim));
+}
+
+/*
+ * The driver answered without passing its copy functions: the answer stands in the caller's memory already. Better late
+ * than never; another thread of the caller can have seen it.
+ */
+static void mpu_translate_late(struct mpu_context *context, const struct mpu_rm_control *claim, unsigned long where)
+{
+	struct mpu_rm_control __user *argument = (void __user *)where;
+	void __user *params = (void __user *)(unsigned long)claim->params;
+	void *bytes;
+	u32 status;
+
+	if (get_user(status, &argument->status) || status != NV_OK)
+		return;
+	mpu_count(mpu_rs_copy_not_seen());
+	bytes = kvmalloc(claim->params_size, GFP_KERNEL);
+	if (!bytes)
+		return;
+	if (!copy_from_user(bytes, params, claim->params_size)) {
+		mpu_count(mpu_rs_copying_out(context->call, claim->params, bytes, claim->params_size, context->asked,
+					     context->view));
+		if (copy_to_user(params, bytes, claim->params_size))
+			mpu_count(mpu_rs_unreadable());
+	}
+	kvfree(bytes);
+}
+
+static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsigned long arg,
+				     long (*original)(struct file *, unsigned int, unsigned long))
+{
+	struct mpu_context context;
+	struct mpu_rm_control claim;
+	unsigned long where;
+	u32 counter;
+	long result;
+
+	context.view = task_active_pid_ns(current);
+	context.asked = NULL;
+	if (unlikely(!mpu_read_claim(cmd, arg, &claim, &where))) {
+		mpu_count(mpu_rs_unreadable());
+		memset(&claim, 0, sizeof(claim));
+	}
+	context.bits = mpu_rs_begin(context.call, claim.cmd, claim.params_size, &counter);
+	mpu_count(counter);
+	if (context.bits & MPU_ASKS) {
+		context.asked = kzalloc(MPU_ASKED_BYTES, GFP_KERNEL);
+		if (!context.asked) {
+			mpu_count(mpu_rs_pass(context.call));
+			context.bits = 0;
+		}
+	}
+	mpu_enter(&context);
+	result = original(file, cmd, arg);
+	if (unlikely((context.bits & MPU_TRANSLATES) && result == 0 && mpu_rs_copy_missing(context.call)))
+		mpu_translate_late(&context, &claim, where);
+	mpu_leave(&context);
+	kfree(context.asked);
+	return result;
+}
+
+long mpu_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	return mpu_call(file, cmd, arg, mpu_original_ioctl);
+}
+
+long mpu_compat(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	return mpu_call(file, cmd, arg, mpu_original_compat);
+}
+
+int mpu_calls_init(void)
+{
+	unsigned int i;
+
+	BUILD_BUG_ON(sizeof(struct mpu_rm_control) != 32);
+	BUILD_BUG_ON(sizeof(struct mpu_xfer) != 16);
+	for (i = 0; i < ARRAY_SIZE(mpu_buckets); i++) {
+		raw_spin_lock_init(&mpu_buckets[i].lock);
+		INIT_HLIST_HEAD(&mpu_buckets[i].contexts);
+	}
+	mpu_counters = __alloc_percpu(MPU_COUNTERS * sizeof(u64), sizeof(u64));
+	return mpu_counters ? 0 : -ENOMEM;
+}
+
+void mpu_calls_exit(void)
+{
+	free_percpu(mpu_counters);
+}

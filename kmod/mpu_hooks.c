@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Places and removes the redirects of the driver's functions, by ftrace direct calls: the function's own entry calls
+ * mpu_entry.S, and no other function in the system executes one instruction more.
+ *
+ * Knows which functions a release has and which of them must be there; nothing of what happens inside them.
+ */
+#include <linux/delay.h>
+#include <linux/ftrace.h>
+#include <linux/kprobes.h>
+#include <linux/rcupdate.h>
+#include <linux/version.h>
+#include "mpu.h"
+
+#ifndef CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS
+#error "MPU needs a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS (Linux 5.5 or later, x86-64)"
+#endif
+#ifndef CONFIG_KPROBES
+#error "MPU needs a kernel with CONFIG_KPROBES: it finds the driver's functions by it"
+#endif
+
+unsigned long mpu_original[MPU_HOOKS];
+
+struct mpu_redirect {
+	/* Names in the order of preference. */
+	const char *symbols[2];
+	char *enter;
+	/* Without this one nothing is redirected. */
+	bool needed;
+	const char *placed;
+	unsigned long ip;
+	struct ftrace_ops ops;
+};
+
+static struct mpu_redirect mpu_redirects[MPU_HOOKS] = {
+	[MPU_GET_PID_INFO] = { { "os_get_pid_info" }, mpu_enter_get_pid_info, false },
+	[MPU_FIND_NS_PID] = { { "os_find_ns_pid" }, mpu_enter_find_ns_pid, false },
+	[MPU_IS_INIT_NS] = { { "os_is_init_ns" }, mpu_enter_is_init_ns, false },
+	[MPU_FROM_USER] = { { "os_memcpy_from_user" }, mpu_enter_from_user, true },
+	[MPU_TO_USER] = { { "os_memcpy_to_user" }, mpu_enter_to_user, true },
+	/* Up to 535 the 32-bit entry is a function of its own; from 545 both are nvidia_unlocked_ioctl. */
+	[MPU_COMPAT] = { { "nvidia_frontend_compat_ioctl" }, mpu_enter_compat, false },
+	/* 390 to 450 have an nvidia_unlocked_ioctl, too, which nothing calls: the frontend comes first. */
+	[MPU_IOCTL] = { { "nvidia_frontend_unlocked_ioctl", "nvidia_unlocked_ioctl" }, mpu_enter_ioctl, true },
+};
+
+/* Where a function of the driver begins, by a probe that is never armed: the kernel exports no other way to ask. */
+static int mpu_find(const char *symbol, unsigned long *begins)
+{
+	char name[64];
+	struct kprobe probe = { .symbol_name = name, .flags = KPROBE_FLAG_DISABLED };
+	int error;
+
+	snprintf(name, sizeof(name), "nvidia:%s", symbol);
+	error = register_kprobe(&probe);
+	if (error)
+		return error;
+	*begins = (unsigned long)probe.addr;
+	unregister_kprobe(&probe);
+	return 0;
+}
+
+/* On kernels with IBT a probe stands behind the function's ENDBR; the function itself begins at it. */
+static unsigned long mpu_call_target(unsigned long begins)
+{
+	const u32 endbr64 = 0xfa1e0ff3;
+	u32 before;
+
+	if (copy_from_kernel_nofault(&before, (void *)(begins - sizeof(before)), sizeof(before)))
+		return begins;
+	return before == endbr64 ? begins - sizeof(before) : begins;
+}
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
+static int mpu_attach(struct mpu_redirect *redirect)
+{
+	int error = ftrace_set_filter_ip(&redirect->ops, redirect->ip, 0, 0);
+
+	if (!error)
+		error = register_ftrace_direct(&redirect->ops, (unsigned long)redirect->enter);
+	if (error)
+		ftrace_free_filter(&redirect->ops);
+	return error;
+}
+
+static void mpu_detach(struct mpu_redirect *redirect)
+{
+	unregister_ftrace_direct(&redirect->ops, (unsigned long)redirect->enter, true);
+}
+#else
+static int mpu_attach(struct mpu_redirect *redirect)
+{
+	return register_ftrace_direct(redirect->ip, (unsigned long)redirect->enter);
+}
+
+static void mpu_detach(struct mpu_redirect *redirect)
+{
+	unregister_ftrace_direct(redirect->ip, (unsigned long)redirect->enter);
+}
+#endif
+
+static int mpu_place(enum mpu_hook hook, struct mpu_refusal *refusal)
+{
+	struct mpu_redirect *redirect = &mpu_redirects[hook];
+	int error = -ENOENT;
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(redirect->symbols) && redirect->symbols[i] && error == -ENOENT; i++) {
+		refusal->symbol = redirect->symbols[i];
+		error = mpu_find(redirect->symbols[i], &redirect->ip);
+	}
+	if (error == -ENOENT && !redirect->needed)
+		return 0;
+	if (!error) {
+		mpu_original[hook] = mpu_call_target(redirect->ip);
+		error = mpu_attach(redirect);
+	}
+	if (error) {
+		refusal->error = error;
+		return error;
+	}
+	redirect->placed = refusal->symbol;
+	return 0;
+}
+
+int mpu_hooks_place(struct mpu_refusal *refusal)
+{
+	enum mpu_hook hook;
+	int error;
+
+	/* mpu_entry.S has these numbers, too. */
+	BUILD_BUG_ON(MPU_FIND_NS_PID != 1 || MPU_IS_INIT_NS != 2 || MPU_FROM_USER != 3 || MPU_TO_USER != 4 ||
+		     MPU_COMPAT != 5 || MPU_IOCTL != 6);
+	for (hook = 0; hook < MPU_HOOKS; hook++) {
+		error = mpu_place(hook, refusal);
+		if (error) {
+			mpu_hooks_remove();
+			return error;
+		}
+	}
+	return 0;
+}
+
+void mpu_hooks_remove(void)
+{
+	int hook;
+	unsigned int inside;
+	bool removed = false;
+
+	/* The way in goes first, and those inside get out before the helpers go. */
+	for (hook = MPU_HOOKS - 1; hook >= 0; hook--) {
+		struct mpu_redirect *redirect = &mpu_redirects[hook];
+
+		if (!redirect->placed)
+			continue;
+		mpu_detach(redirect);
+		redirect->placed = NULL;
+		removed = true;
+		if (hook != MPU_IOCTL)
+			continue;
+		/* Nobody is between the redirected entry and its context any more, so the contexts are all there are. */
+		synchronize_rcu_tasks();
+		for (inside = mpu_calls_inside(); inside; inside = mpu_calls_inside())
+			msleep(1);
+	}
+	/* Nobody is between a redirected function, or the end of a replacement, and its return. */
+	if (removed)
+		synchronize_rcu_tasks();
+}
+
+bool mpu_hooks_driver_present(void)
+{
+	const struct mpu_redirect *way_in = &mpu_redirects[MPU_IOCTL];
+	unsigned long begins;
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(way_in->symbols); i++) {
+		if (mpu_find(way_in->symbols[i], &begins) != -ENOENT)
+			return true;
+	}
+	return false;
+}
+
+const char *mpu_hooks_placed(enum mpu_hook hook)
+{
+	return mpu_redirects[hook].placed;
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Process ids between PID namespaces, by the kernel's own functions.
+ *
+ * Only processes have an answer here: a number that names nothing, or only a thread, is nobody's. So a number that was
+ * freed and given to somebody's thread cannot be taken for a process.
+ */
+#include <linux/pid.h>
+#include <linux/pid_namespace.h>
+#include <linux/rcupdate.h>
+#include <linux/sched.h>
+#include "mpu.h"
+
+static bool mpu_is_process(struct pid *pid)
+{
+	return pid && !hlist_empty(&pid->tasks[PIDTYPE_TGID]);
+}
+
+static u32 mpu_number_in(u32 number, const struct pid_namespace *from, const struct pid_namespace *to)
+{
+	struct pid *pid;
+	u32 found = 0;
+
+	rcu_read_lock();
+	pid = find_pid_ns((int)number, (struct pid_namespace *)from);
+	if (mpu_is_process(pid))
+		found = pid_nr_ns(pid, (struct pid_namespace *)to);
+	rcu_read_unlock();
+	return found;
+}
+
+u32 mpu_c_view_of(const void *view, u32 host)
+{
+	return mpu_number_in(host, &init_pid_ns, view);
+}
+
+u32 mpu_c_host_of(const void *view, u32 pid)
+{
+	return mpu_number_in(pid, view, &init_pid_ns);
+}
+
+u32 mpu_host_pid_of(struct pid *pid)
+{
+	struct task_struct *task;
+	u32 found = 0;
+
+	rcu_read_lock();
+	if (mpu_is_process(pid)) {
+		found = pid_nr(pid);
+	} else {
+		/* Drivers 535.113 to 570.144 keep the thread that made the client: its process is meant. */
+		task = pid_task(pid, PIDTYPE_PID);
+		if (task)
+			found = task_tgid_nr(task);
+	}
+	rcu_read_unlock();
+	return found;
+}
