@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Encoder and frame-capture sessions, the profiler's reservation, the error report and the (unreleased) client
+ * allocation report: no release converts any of these, so every number here is global.
+ */
+#include <linux/sched.h>
+
+#include "sim.h"
+
+#define ENC_MAX 512
+#define FBC_MAX 256
+
+static struct {
+	struct rm_object *holder;
+	NvU32 pid;
+	NvU32 count;
+} hwpm[SIM_MAX_GPUS];
+
+void session_object_gone(struct rm_object *object)
+{
+	if (hwpm[object->gpu].holder == object)
+		memset(&hwpm[object->gpu], 0, sizeof(hwpm[0]));
+}
+
+/* Fills at most cap entries and returns how many sessions there are. */
+static NvU32 enc_fill(NvU32 gpu, NvU8 *out, NvU32 cap)
+{
+	struct rm_client *client;
+	NvU32 n = 0, i;
+
+	list_for_each_entry(client, &rm_clients, node) {
+		for (i = 0; i < client->load[gpu].enc_sessions; i++, n++) {
+			NvU8 *e = out + n * 32;
+
+			if (n >= cap)
+				continue;
+			put32(e, 0, client->proc_id);
+			put32(e, 4, 0);
+			put32(e, 8, n + 1); /* session */
+			put32(e, 12, 0); /* H.264 */
+			put32(e, 16, 1920);
+			put32(e, 20, 1080);
+			put32(e, 24, 30 + i); /* frames per second */
+			put32(e, 28, 1000 + i); /* latency, us */
+		}
+	}
+	return n;
+}
+
+static NV_STATUS enc_stats(struct rm_call *call)
+{
+	NvU32 n = enc_fill(call->gpu, NULL, 0);
+
+	put32(call->params, 0, n);
+	put32(call->params, 4, n ? 30 : 0);
+	put32(call->params, 8, n ? 1000 : 0);
+	return NV_OK;
+}
+
+static NV_STATUS enc_info_v1(struct rm_call *call)
+{
+	NvU32 cap = call->embedded ? call->embedded_size / 32 : 0;
+	NvU32 n = enc_fill(call->gpu, call->embedded, cap);
+
+	put32(call->params, 0, call->embedded ? min(n, cap) : n);
+	return NV_OK;
+}
+
+static NV_STATUS enc_info_v2(struct rm_call *call)
+{
+	NvU32 cap = min_t(NvU32, get32(call->params, 0), ENC_MAX);
+	NvU32 n = enc_fill(call->gpu, call->params + 4, cap);
+
+	put32(call->params, 0, cap ? min(n, cap) : n);
+	return NV_OK;
+}
+
+static NvU32 fbc_fill(NvU32 gpu, NvU8 *out, NvU32 cap)
+{
+	struct rm_client *client;
+	NvU32 n = 0, i;
+
+	list_for_each_entry(client, &rm_clients, node) {
+		for (i = 0; i < client->load[gpu].fbc_sessions; i++, n++) {
+			NvU8 *e = out + n * 52;
+
+			if (n >= cap)
+				continue;
+			put32(e, 0, client->proc_id);
+			put32(e, 4, 0);
+			put32(e, 8, 0); /* vGPU instance */
+			put32(e, 12, n + 1); /* session */
+			put32(e, 16, 1); /* to system memory */
+			put32(e, 20, 0);
+			put32(e, 24, 0);
+			put32(e, 28, 3840);
+			put32(e, 32, 2160);
+			put32(e, 36, 1920);
+			put32(e, 40, 1080);
+			put32(e, 44, 60);
+			put32(e, 48, 2000);
+		}
+	}
+	return n;
+}
+
+static NV_STATUS fbc_stats(struct rm_call *call)
+{
+	NvU32 n = fbc_fill(call->gpu, NULL, 0);
+
+	put32(call->params, 0, n);
+	put32(call->params, 4, n ? 60 : 0);
+	put32(call->params, 8, n ? 2000 : 0);
+	return NV_OK;
+}
+
+static NV_STATUS fbc_info(struct rm_call *call)
+{
+	NvU32 n = fbc_fill(call->gpu, call->params + 4, FBC_MAX);
+
+	put32(call->params, 0, min_t(NvU32, n, FBC_MAX));
+	return NV_OK;
+}
+
+static NV_STATUS hwpm_reserve(struct rm_call *call)
+{
+	if (hwpm[call->gpu].holder && hwpm[call->gpu].holder != call->object)
+		return NV_ERR_STATE_IN_USE;
+	hwpm[call->gpu].holder = call->object;
+	hwpm[call->gpu].pid = call->client->proc_id;
+	hwpm[call->gpu].count++;
+	return NV_OK;
+}
+
+static NV_STATUS hwpm_release(struct rm_call *call)
+{
+	if (hwpm[call->gpu].holder != call->object)
+		return NV_ERR_OBJECT_NOT_FOUND;
+	if (--hwpm[call->gpu].count == 0)
+		session_object_gone(call->object);
+	return NV_OK;
+}
+
+static NV_STATUS hwpm_info(struct rm_call *call)
+{
+	put32(call->params, 0, hwpm[call->gpu].count);
+	put32(call->params, 4, hwpm[call->gpu].pid);
+	put32(call->params, 8, 0);
+	return NV_OK;
+}
+
+static NV_STATUS rc_report(struct rm_call *call)
+{
+	put32(call->params, 32, task_tgid_nr(current));
+	if (get32(call->params, 28) == 0)
+		return NV_ERR_INSUFFICIENT_PERMISSIONS;
+	*(NvU16 *)(call->params + 2) = ~*(NvU16 *)call->params; /* no report: index is the request's complement */
+	put32(call->params, 20, 4); /* the range is valid, and empty */
+	return NV_OK;
+}
+
+static NV_STATUS client_allocations(struct rm_call *call)
+{
+	struct rm_client *client;
+	NvU32 n = 0, cap = call->embedded_size / 112;
+
+	if (!sim_client_allocs)
+		return NV_ERR_NOT_SUPPORTED;
+	list_for_each_entry(client, &rm_clients, node) {
+		if (!rm_client_on_gpu(client, call->gpu))
+			continue;
+		if (n < cap) {
+			put32(call->embedded, n * 112, client->handle);
+			put32(call->embedded, n * 112 + 4, client->proc_id);
+		}
+		n++;
+	}
+	put64(call->params, 0, 0);
+	put64(call->params, 16, n);
+	return NV_OK;
+}
+
+static const struct rm_embedded enc_v1_table = { .pointer = 8, .count = 0, .elem = 32, .max = ENC_MAX };
+static const struct rm_embedded client_alloc_table = { .pointer = 24, .count = 16, .elem = 112, .max = 1024 };
+
+const struct rm_control_entry ctrl_session_table[] = {
+	{ 0x2080016d, 12, enc_stats },
+	{ 0x2080016e, 16, enc_info_v1, &enc_v1_table },
+	{ 0x208001a9, 16388, enc_info_v2 },
+	{ 0x208001af, 16388, enc_info_v2 },
+	{ 0x2080017b, 12, fbc_stats },
+	{ 0x2080017c, 13316, fbc_info },
+	{ 0x90cc0101, 1, hwpm_reserve },
+	{ 0x90cc0102, 0, hwpm_release },
+	{ 0x90cc0103, 12, hwpm_info },
+	{ 0x00000607, 2436, rc_report },
+	{ 0x20801349, 32, client_allocations, &client_alloc_table },
+	{ 0, 0, NULL },
+};

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Device files and the ioctl entry of the simulated driver: one symbol path up to 535 (frontend), another from 545.
+ * Copies the argument in, unwraps the XFER escape, hands the copy to the RM and copies the whole of it back,
+ * in this order, because an interceptor's races depend on the order. Knows no control.
+ */
+#include <linux/cdev.h>
+#include <linux/fs.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "sim.h"
+
+unsigned int sim_gpus = 1;
+module_param_named(gpus, sim_gpus, uint, 0444);
+MODULE_PARM_DESC(gpus, "number of GPUs, 1 to 8");
+
+bool sim_debug;
+module_param_named(debug, sim_debug, bool, 0644);
+MODULE_PARM_DESC(debug, "log controls that are refused");
+
+bool sim_client_allocs;
+module_param_named(client_allocs, sim_client_allocs, bool, 0644);
+MODULE_PARM_DESC(client_allocs, "serve control 20801349, which release drivers lack");
+
+bool sim_ghosts;
+module_param_named(ghosts, sim_ghosts, bool, 0644);
+MODULE_PARM_DESC(ghosts, "keep utilisation samples of processes that ended, as the real ring does");
+
+#define NV_ESC_CARD_INFO 200
+#define NV_ESC_REGISTER_FD 201
+#define NV_ESC_OLD_STATUS 202
+#define NV_ESC_CHECK_VERSION_STR 210
+#define NV_ESC_IOCTL_XFER_CMD 211
+#define NV_ESC_ATTACH_GPUS_TO_FD 212
+#define NV_ESC_SYS_PARAMS 214
+#define NV_ESC_NUMA_INFO 215
+#define NV_ESC_WAIT_OPEN_COMPLETE 218
+#define NV_ABSOLUTE_MAX_IOCTL_SIZE 16384
+
+struct nv_ioctl_xfer {
+	NvU32 cmd;
+	NvU32 size;
+	NvU64 ptr;
+};
+
+static int nvidia_open(struct inode *inode, struct file *file)
+{
+	NvU32 minor = iminor(inode);
+	struct nv_file_private *nvfp;
+
+	if (minor != NV_MINOR_CONTROL && minor >= sim_gpus)
+		return -ENODEV;
+	nvfp = kzalloc(sizeof(*nvfp), GFP_KERNEL);
+	if (!nvfp)
+		return -ENOMEM;
+	nvfp->minor = minor;
+	file->private_data = nvfp;
+	return 0;
+}
+
+static int nvidia_close(struct inode *inode, struct file *file)
+{
+	struct nv_file_private *nvfp = file->private_data;
+
+	rm_close(nvfp);
+	kfree(nvfp);
+	return 0;
+}
+
+/* Entry size and the place of the GPU id tell the releases apart: 72 bytes from 460, 80 before. */
+static int nvidia_read_card_info(NvU8 *arg, size_t size)
+{
+	size_t entry = size % 72 ? 80 : 72;
+	NvU32 id_off = entry == 72 ? 16 : 20;
+	NvU32 minor_off = entry == 72 ? 56 : 64;
+	NvU32 gpu;
+
+	if (size % entry)
+		return -EINVAL;
+	memset(arg, 0, size);
+	for (gpu = 0; gpu < sim_gpus && (gpu + 1) * entry <= size; gpu++) {
+		NvU8 *e = arg + gpu * entry;
+
+		e[0] = 1; /* valid */
+		e[8] = gpu + 1; /* bus; domain, slot and function stay 0 */
+		*(NvU16 *)(e + 12) = 0x10de;
+		*(NvU16 *)(e + 14) = 0x1db1;
+		put32(e, id_off, sim_gpu_id(gpu));
+		put32(e, minor_off, gpu);
+	}
+	return 0;
+}
+
+static int nvidia_ioctl(struct inode *inode, struct file *file, unsigned int cmd, unsigned long i_arg)
+{
+	struct nv_file_private *nvfp = file->private_data;
+	void __user *arg_ptr = (void __user *)i_arg;
+	size_t arg_size = _IOC_SIZE(cmd);
+	unsigned int arg_cmd = _IOC_NR(cmd);
+	void *arg_copy;
+	int status = 0;
+
+	if (arg_cmd == NV_ESC_IOCTL_XFER_CMD) {
+		struct nv_ioctl_xfer xfer;
+
+		if (arg_size != sizeof(xfer))
+			return -EINVAL;
+		if (copy_from_user(&xfer, arg_ptr, sizeof(xfer)))
+			return -EFAULT;
+		arg_cmd = xfer.cmd;
+		arg_size = xfer.size;
+		arg_ptr = (void __user *)(uintptr_t)xfer.ptr;
+		if (arg_size > NV_ABSOLUTE_MAX_IOCTL_SIZE)
+			return -EINVAL;
+	}
+
+	arg_copy = kmalloc(arg_size, GFP_KERNEL);
+	if (!arg_copy)
+		return -ENOMEM;
+	if (copy_from_user(arg_copy, arg_ptr, arg_size)) {
+		kfree(arg_copy);
+		return -EFAULT;
+	}
+
+	switch (arg_cmd) {
+	case NV_ESC_CARD_INFO:
+		status = nvfp->minor == NV_MINOR_CONTROL ? nvidia_read_card_info(arg_copy, arg_size) : -EINVAL;
+		break;
+	case NV_ESC_CHECK_VERSION_STR: /* any client release is welcome; the real driver refuses others */
+	case NV_ESC_REGISTER_FD:
+	case NV_ESC_OLD_STATUS:
+	case NV_ESC_ATTACH_GPUS_TO_FD:
+	case NV_ESC_SYS_PARAMS:
+		break;
+	case NV_ESC_NUMA_INFO:
+		status = -EINVAL;
+		break;
+	case NV_ESC_WAIT_OPEN_COMPLETE:
+		memset(arg_copy, 0, arg_size);
+		break;
+	default:
+		if (rm_ioctl(NULL, NULL, nvfp, arg_cmd, arg_copy, arg_size) != NV_OK)
+			status = -EINVAL;
+		break;
+	}
+
+	if (copy_to_user(arg_ptr, arg_copy, arg_size))
+		status = -EFAULT;
+	kfree(arg_copy);
+	return status;
+}
+
+#if SIM_HAS_FRONTEND
+/* One character device for every minor; the frontend finds the module behind a minor and calls its ioctl. */
+struct nv_module {
+	int (*open)(struct inode *inode, struct file *file);
+	int (*close)(struct inode *inode, struct file *file);
+	int (*ioctl)(struct inode *inode, struct file *file, unsigned int cmd, unsigned long i_arg);
+};
+
+static const struct nv_module nv_fops = {
+	.open = nvidia_open,
+	.close = nvidia_close,
+	.ioctl = nvidia_ioctl,
+};
+
+static const struct nv_module *nv_minor_num_table[256];
+
+static int nvidia_frontend_open(struct inode *inode, struct file *file)
+{
+	const struct nv_module *module = nv_minor_num_table[iminor(inode)];
+
+	return module ? module->open(inode, file) : -ENODEV;
+}
+
+static int nvidia_frontend_close(struct inode *inode, struct file *file)
+{
+	const struct nv_module *module = nv_minor_num_table[iminor(inode)];
+
+	return module ? module->close(inode, file) : -ENODEV;
+}
+
+static noinline int nvidia_frontend_ioctl(struct inode *inode, struct file *file, unsigned int cmd, unsigned long i_arg)
+{
+	const struct nv_module *module = nv_minor_num_table[iminor(inode)];
+
+	return module ? module->ioctl(inode, file, cmd, i_arg) : -ENODEV;
+}
+
+static long nvidia_frontend_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned long i_arg)
+{
+	return nvidia_frontend_ioctl(file_inode(file), file, cmd, i_arg);
+}
+
+static long nvidia_frontend_compat_ioctl(struct file *file, unsigned int cmd, unsigned long i_arg)
+{
+	return nvidia_frontend_ioctl(file_inode(file), file, cmd, i_arg);
+}
+
+static const struct file_operations nv_frontend_fops = {
+	.owner = THIS_MODULE,
+	.open = nvidia_frontend_open,
+	.release = nvidia_frontend_close,
+	.unlocked_ioctl = nvidia_frontend_unlocked_ioctl,
+	.compat_ioctl = nvidia_frontend_compat_ioctl,
+};
+
+static struct cdev nv_cdev;
+
+static int nv_chrdev_init(void)
+{
+	int rc;
+	NvU32 i;
+
+	for (i = 0; i < sim_gpus; i++)
+		nv_minor_num_table[i] = &nv_fops;
+	nv_minor_num_table[NV_MINOR_CONTROL] = &nv_fops;
+	rc = register_chrdev_region(MKDEV(NV_MAJOR, 0), 256, "nvidia-frontend");
+	if (rc)
+		return rc;
+	cdev_init(&nv_cdev, &nv_frontend_fops);
+	nv_cdev.owner = THIS_MODULE;
+	rc = cdev_add(&nv_cdev, MKDEV(NV_MAJOR, 0), 256);
+	if (rc)
+		unregister_chrdev_region(MKDEV(NV_MAJOR, 0), 256);
+	return rc;
+}
+
+static void nv_chrdev_exit(void)
+{
+	cdev_del(&nv_cdev);
+	unregister_chrdev_region(MKDEV(NV_MAJOR, 0), 256);
+}
+#else
+static long nvidia_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned long i_arg)
+{
+	return nvidia_ioctl(file_inode(file), file, cmd, i_arg);
+}
+
+static const struct file_operations nvidia_fops = {
+	.owner = THIS_MODULE,
+	.open = nvidia_open,
+	.release = nvidia_close,
+	.unlocked_ioctl = nvidia_unlocked_ioctl,
+	.compat_ioctl = nvidia_unlocked_ioctl,
+};
+
+static struct cdev nv_gpu_cdev;
+static struct cdev nv_control_cdev;
+
+static int nv_cdev_one(struct cdev *cdev, NvU32 minor, NvU32 count, const char *name)
+{
+	int rc = register_chrdev_region(MKDEV(NV_MAJOR, minor), count, name);
+
+	if (rc)
+		return rc;
+	cdev_init(cdev, &nvidia_fops);
+	cdev->owner = THIS_MODULE;
+	rc = cdev_add(cdev, MKDEV(NV_MAJOR, minor), count);
+	if (rc)
+		unregister_chrdev_region(MKDEV(NV_MAJOR, minor), count);
+	return rc;
+}
+
+static int nv_chrdev_init(void)
+{
+	int rc = nv_cdev_one(&nv_gpu_cdev, 0, 248, "nvidia");
+
+	if (rc)
+		return rc;
+	rc = nv_cdev_one(&nv_control_cdev, NV_MINOR_CONTROL, 1, "nvidiactl");
+	if (rc) {
+		cdev_del(&nv_gpu_cdev);
+		unregister_chrdev_region(MKDEV(NV_MAJOR, 0), 248);
+	}
+	return rc;
+}
+
+static void nv_chrdev_exit(void)
+{
+	cdev_del(&nv_control_cdev);
+	unregister_chrdev_region(MKDEV(NV_MAJOR, NV_MINOR_CONTROL), 1);
+	cdev_del(&nv_gpu_cdev);
+	unregister_chrdev_region(MKDEV(NV_MAJOR, 0), 248);
+}
+#endif
+
+static int __init nvidia_init_module(void)
+{
+	int rc;
+
+	if (sim_gpus < 1 || sim_gpus > SIM_MAX_GPUS)
+		return -EINVAL;
+	rc = nv_proc_init();
+	if (rc)
+		return rc;
+	rc = nv_chrdev_init();
+	if (rc)
+		nv_proc_exit();
+	return rc;
+}
+
+static void __exit nvidia_exit_module(void)
+{
+	nv_chrdev_exit();
+	nv_proc_exit();
+	gpumon_exit();
+	acct_exit();
+}
+
+module_init(nvidia_init_module);
+module_exit(nvidia_exit_module);
+MODULE_LICENSE("Dual MIT/GPL");
+MODULE_VERSION(SIM_VERSION);
+MODULE_DESCRIPTION("simulated NVIDIA driver, for tests only: no GPU is touched");

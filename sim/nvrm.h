@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * The user side of the RM ioctls for the test programs: open, alloc, control, and the simulator's own load call.
+ * Works for 32-bit callers too (the argument has the same layout). Prints nothing; returns what the driver said.
+ */
+#ifndef NVRM_H
+#define NVRM_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "sim_ioctl.h"
+
+struct nv_control_arg {
+	uint32_t client, object, cmd, flags;
+	uint64_t params;
+	uint32_t size, status;
+};
+
+struct nv_alloc_arg {
+	uint32_t root, parent, handle, class;
+	uint64_t params;
+	uint32_t params_size, status;
+};
+
+struct nv_free_arg {
+	uint32_t root, parent, object, status;
+};
+
+struct nv_xfer_arg {
+	uint32_t cmd, size;
+	uint64_t ptr;
+};
+
+/* How a control is sent; zero is the plain way. */
+struct nv_way {
+	uint32_t flags;
+	int type; /* ioctl type byte, 0: 'F' */
+	int dir; /* ioctl direction bits plus one, 0: read and write */
+	int xfer;
+};
+
+static inline unsigned nv_ioc(unsigned nr, unsigned size, const struct nv_way *way)
+{
+	unsigned type = way && way->type ? way->type : 'F';
+	unsigned dir = way && way->dir ? way->dir - 1u : _IOC_READ | _IOC_WRITE;
+
+	return _IOC(dir, type, nr, size);
+}
+
+static inline int nv_open_minor(unsigned minor)
+{
+	char path[64];
+	int fd;
+
+	if (minor == 255)
+		strcpy(path, "/dev/nvidiactl");
+	else
+		snprintf(path, sizeof(path), "/dev/nvidia%u", minor);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT) {
+		if (mknod(path, S_IFCHR | 0666, makedev(195, minor)) == 0)
+			chmod(path, 0666);
+		fd = open(path, O_RDWR | O_CLOEXEC);
+	}
+	return fd;
+}
+
+/* Returns the ioctl's result (negative errno on failure); the RM's verdict is in arg->status. */
+static inline int nv_control_send(int fd, struct nv_control_arg *arg, const struct nv_way *way)
+{
+	int rc;
+
+	if (way && way->xfer) {
+		struct nv_xfer_arg xfer = { 0x2a, sizeof(*arg), (uintptr_t)arg };
+
+		rc = ioctl(fd, nv_ioc(211, sizeof(xfer), way), &xfer);
+	} else {
+		rc = ioctl(fd, nv_ioc(0x2a, sizeof(*arg), way), arg);
+	}
+	return rc < 0 ? -errno : rc;
+}
+
+static inline int nv_control(int fd, uint32_t client, uint32_t object, uint32_t cmd, void *params, uint32_t size,
+			     const struct nv_way *way, uint32_t *status)
+{
+	struct nv_control_arg arg = { client, object, cmd, way ? way->flags : 0, (uintptr_t)params, size, 0xdead };
+	int rc = nv_control_send(fd, &arg, way);
+
+	*status = arg.status;
+	return rc;
+}
+
+/* Returns an NV_STATUS, or a negative errno; the new handle through *handle. */
+static inline int nv_alloc(int fd, uint32_t root, uint32_t parent, uint32_t *handle, uint32_t class, void *params,
+			   uint32_t size)
+{
+	struct nv_alloc_arg arg = { root, parent, *handle, class, (uintptr_t)params, size, 0 };
+
+	if (ioctl(fd, nv_ioc(0x2b, sizeof(arg), NULL), &arg) < 0)
+		return -errno;
+	*handle = arg.handle;
+	return arg.status;
+}
+
+static inline int nv_free(int fd, uint32_t root, uint32_t object)
+{
+	struct nv_free_arg arg = { root, root, object, 0 };
+
+	if (ioctl(fd, nv_ioc(0x29, sizeof(arg), NULL), &arg) < 0)
+		return -errno;
+	return arg.status;
+}
+
+static inline int nv_sim(int fd, struct sim_args *args)
+{
+	if (ioctl(fd, _IOC(_IOC_READ | _IOC_WRITE, SIM_IOC_TYPE, SIM_ESC_NR, sizeof(*args)), args) < 0)
+		return -errno;
+	return args->status;
+}
+
+/* One client with a device and a subdevice on one GPU, as every user of the driver has. */
+struct nv_session {
+	uint32_t client, device, subdevice;
+};
+
+static inline int nv_session_open(int fd, unsigned gpu, struct nv_session *s)
+{
+	struct {
+		uint32_t device_id, rest[15];
+	} device = { gpu, { 0 } };
+	uint32_t sub[1] = { 0 };
+	int rc;
+
+	memset(s, 0, sizeof(*s));
+	rc = nv_alloc(fd, 0, 0, &s->client, 0x41, NULL, 0);
+	if (!rc) {
+		uint32_t id[33] = { (gpu + 1) << 8 };
+		uint32_t status;
+		int i;
+
+		for (i = 1; i < 32; i++)
+			id[i] = 0xffffffff;
+		nv_control(fd, s->client, s->client, 0x215, id, sizeof(id), NULL, &status);
+		rc = nv_alloc(fd, s->client, s->client, &s->device, 0x80, &device, sizeof(device));
+	}
+	if (!rc)
+		rc = nv_alloc(fd, s->client, s->device, &s->subdevice, 0x2080, sub, sizeof(sub));
+	return rc;
+}
+
+static inline void nv_die(const char *what, int rc)
+{
+	if (rc < 0)
+		fprintf(stderr, "%s: %s\n", what, strerror(-rc));
+	else
+		fprintf(stderr, "%s: status 0x%x\n", what, rc);
+	exit(2);
+}
+
+#endif
