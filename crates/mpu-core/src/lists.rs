@@ -24,7 +24,8 @@ pub(crate) fn rewrite_list(table: &mut [u8], rows: &Rows, count: u32, map: &impl
     let pid_at = usize::from(rows.pid);
     let mut kept = 0;
     for entry in 0..count {
-        let Some(view) = get_u32(table, entry * stride + pid_at).and_then(HostPid::new).and_then(|pid| map.view_of(pid))
+        let Some(view) =
+            get_u32(table, entry * stride + pid_at).and_then(HostPid::new).and_then(|pid| map.view_of(pid))
         else {
             continue;
         };

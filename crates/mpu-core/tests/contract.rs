@@ -1,0 +1,331 @@
+//! The contract, control by control, on bytes laid out by hand.
+//!
+//! Offsets stand here as numbers, not as the rows' names: this is the second witness to the rows.
+
+use mpu_abi::{Control, ControlCmd};
+use mpu_core::{Asked, Call, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
+
+/// A namespace that sees host 1002 as 2 and host 1033 as 33; host 415 and 2 belong to others.
+struct Namespace;
+
+const PAIRS: [(u32, u32); 2] = [(1002, 2), (1033, 33)];
+
+impl PidMap for Namespace {
+    fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
+        PAIRS.iter().find(|(host, _)| *host == pid.get()).and_then(|(_, view)| ViewPid::new(*view))
+    }
+    fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
+        PAIRS.iter().find(|(_, view)| *view == pid.get()).and_then(|(host, _)| HostPid::new(*host))
+    }
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+fn get(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+/// One call as the driver makes it: copy in, `driver` answers, copy out.
+fn call(cmd: u32, bytes: &mut [u8], driver: impl FnOnce(&mut [u8])) -> Option<(Control, Outcome)> {
+    let mut asked = Asked::new();
+    let mut call = Call::begin(ControlCmd(cmd), bytes.len() as u32, Native::default()).expect("a row");
+    assert!(call.translates());
+    call.copied_in(bytes, &Namespace, Some(&mut asked));
+    driver(bytes);
+    call.copying_out(0x1000, bytes, &Namespace, Some(&asked))
+}
+
+#[test]
+fn list_keeps_own_processes_and_leaves_nothing_of_others() {
+    for cmd in [0x2080_018d, 0x0080_0202] {
+        let mut bytes = vec![0; 3812];
+        put(&mut bytes, 4, 0xc9c0);
+        let outcome = call(cmd, &mut bytes, |bytes| {
+            put(bytes, 8, 5);
+            for (i, pid) in [415, 1002, 2, 1033, 9999].into_iter().enumerate() {
+                put(bytes, 12 + 4 * i, pid);
+            }
+        });
+        assert_eq!(outcome, Some((Control::GpuGetPids, Outcome::Rewritten { kept: 2, hidden: 3 })));
+        let mut expected = vec![0; 3812];
+        put(&mut expected, 4, 0xc9c0);
+        put(&mut expected, 8, 2);
+        put(&mut expected, 12, 2);
+        put(&mut expected, 16, 33);
+        assert_eq!(bytes, expected);
+    }
+}
+
+#[test]
+fn list_of_strangers_is_empty_not_zeroed_rows() {
+    let mut bytes = vec![0; 3812];
+    call(0x2080_018d, &mut bytes, |bytes| {
+        put(bytes, 8, 2);
+        put(bytes, 12, 415);
+        put(bytes, 16, 2);
+    });
+    assert_eq!(bytes, vec![0; 3812]);
+}
+
+#[test]
+fn count_beyond_the_table_passes_untouched() {
+    let mut bytes = vec![0; 3812];
+    let outcome = call(0x2080_018d, &mut bytes, |bytes| {
+        put(bytes, 8, 951);
+        put(bytes, 12, 1002);
+    });
+    assert_eq!(outcome, Some((Control::GpuGetPids, Outcome::Not(Reason::Malformed))));
+    assert_eq!((get(&bytes, 8), get(&bytes, 12)), (951, 1002));
+}
+
+#[test]
+fn memory_is_looked_up_by_host_pid_and_answered_under_the_callers() {
+    for (cmd, stride) in [(0x2080_018e, 72), (0x2080_018e, 48), (0x0080_0203, 40)] {
+        let mut bytes = vec![0; 8 + 200 * stride];
+        put(&mut bytes, 0, 4);
+        for (i, pid) in [2, 33, 415, 0].into_iter().enumerate() {
+            put(&mut bytes, 8 + stride * i, pid);
+        }
+        let outcome = call(cmd, &mut bytes, |bytes| {
+            let seen: Vec<u32> = (0..4).map(|i| get(bytes, 8 + stride * i)).collect();
+            assert_eq!(seen, [1002, 1033, 0x7fff_ffff, 0], "what the driver is asked");
+            put(bytes, 8 + 16, 84);
+            put(bytes, 8 + stride + 16, 43);
+        });
+        assert_eq!(outcome, Some((Control::GpuGetPidInfo, Outcome::Rewritten { kept: 4, hidden: 0 })));
+        let seen: Vec<u32> = (0..4).map(|i| get(&bytes, 8 + stride * i)).collect();
+        assert_eq!(seen, [2, 33, 415, 0], "what the caller wrote is back");
+        assert_eq!((get(&bytes, 24), get(&bytes, 24 + stride)), (84, 43));
+    }
+}
+
+#[test]
+fn question_of_too_many_asks_about_nobody_beyond_the_table() {
+    let mut bytes = vec![0; 14408];
+    put(&mut bytes, 0, u32::MAX);
+    for i in 0..200 {
+        put(&mut bytes, 8 + 72 * i, 415);
+    }
+    call(0x2080_018e, &mut bytes, |bytes| {
+        assert!((0..200).all(|i| get(bytes, 8 + 72 * i) == 0x7fff_ffff));
+    });
+}
+
+#[test]
+fn accounting_answers_for_own_processes_only() {
+    let mut bytes = vec![0; 48];
+    put(&mut bytes, 4, 33);
+    call(0xb03, &mut bytes, |bytes| assert_eq!(get(bytes, 4), 1033));
+    assert_eq!(get(&bytes, 4), 33);
+    let mut bytes = vec![0; 48];
+    put(&mut bytes, 4, 415);
+    call(0xb03, &mut bytes, |bytes| assert_eq!(get(bytes, 4), 0x7fff_ffff));
+    assert_eq!(get(&bytes, 4), 415);
+}
+
+#[test]
+fn accounting_list_has_its_count_behind_the_table() {
+    let mut bytes = vec![0; 16012];
+    call(0xb04, &mut bytes, |bytes| {
+        put(bytes, 16008, 3);
+        for (i, pid) in [415, 1033, 1002].into_iter().enumerate() {
+            put(bytes, 8 + 4 * i, pid);
+        }
+    });
+    assert_eq!((get(&bytes, 16008), get(&bytes, 8), get(&bytes, 12), get(&bytes, 16)), (2, 33, 2, 0));
+}
+
+#[test]
+fn sessions_move_whole() {
+    for (cmd, size, stride) in [(0x2080_01af, 16388, 32), (0x2080_01a9, 16388, 32), (0x2080_017c, 13316, 52)] {
+        let mut bytes = vec![0; size];
+        call(cmd, &mut bytes, |bytes| {
+            put(bytes, 0, 3);
+            for (i, pid) in [415, 1033, 415].into_iter().enumerate() {
+                bytes[4 + stride * i..4 + stride * (i + 1)].fill(0xa0 + i as u8);
+                put(bytes, 4 + stride * i, pid);
+            }
+        });
+        assert_eq!((get(&bytes, 0), get(&bytes, 4)), (1, 33));
+        assert!(bytes[8..4 + stride].iter().all(|b| *b == 0xa1), "the session's other fields came along");
+        assert!(bytes[4 + stride..].iter().all(|b| *b == 0), "and nothing is left of the others");
+    }
+}
+
+#[test]
+fn samples_lose_strangers_and_kernel_addresses() {
+    for (size, capacity, engines, engine) in
+        [(47216, 100, 4, 116), (34000, 72, 4, 116), (50704, 72, 6, 116), (55888, 72, 6, 128)]
+    {
+        let stride = 8 + engines * engine;
+        let at = |slot: usize, e: usize| 16 + slot * stride + 8 + e * engine;
+        let mut bytes = vec![0; size];
+        call(0x2080_2096, &mut bytes, |bytes| {
+            for slot in 0..capacity {
+                for e in 0..engines {
+                    let at = at(slot, e);
+                    bytes[at..at + engine].fill(0x5a);
+                    put(bytes, at, 40);
+                    put(bytes, at + 8, [1033, 415, 0xffff_ffff][(slot + e) % 3]);
+                }
+            }
+        });
+        for slot in 0..capacity {
+            for e in 0..engines {
+                let at = at(slot, e);
+                let record = &bytes[at..at + engine];
+                match (slot + e) % 3 {
+                    0 => assert_eq!((get(record, 0), get(record, 8), record[16]), (40, 33, 0x5a)),
+                    1 => assert!(get(record, 8) == 0xffff_ffff && record[16..116].iter().all(|b| *b == 0)),
+                    _ => assert_eq!((get(record, 0), get(record, 8)), (40, 0xffff_ffff)),
+                }
+                if engine == 128 {
+                    assert!(record[120..].iter().all(|b| *b == 0), "kernel address");
+                }
+            }
+        }
+    }
+}
+
+/// A control whose answer goes to a buffer of the caller's, copied out before the parameters, as RM does.
+fn embedded(cmd: u32, params: &mut [u8], pointer_at: usize, inner: &mut [u8], count_at: usize, count: u32) {
+    const BUFFER: u64 = 0x7f00_0000_1000;
+    params[pointer_at..pointer_at + 8].copy_from_slice(&BUFFER.to_le_bytes());
+    let mut call = Call::begin(ControlCmd(cmd), params.len() as u32, Native::default()).unwrap();
+    call.copied_in(params, &Namespace, None);
+    assert!(call.copying_out(BUFFER, inner, &Namespace, None).is_some());
+    put(params, count_at, count);
+    call.copying_out(0x1000, params, &Namespace, None);
+}
+
+#[test]
+fn sessions_behind_a_pointer_are_counted_like_those_in_place() {
+    let (mut params, mut inner) = (vec![0; 16], vec![0; 32 * 512]);
+    for (i, pid) in [415, 1033, 2, 1002].into_iter().enumerate() {
+        put(&mut inner, 32 * i, pid);
+        put(&mut inner, 32 * i + 8, pid + 1);
+    }
+    // Beyond the count: what the driver did not fill is no session, even if it looks like one.
+    put(&mut inner, 32 * 4, 1002);
+    embedded(0x2080_016e, &mut params, 8, &mut inner, 0, 4);
+    assert_eq!(get(&params, 0), 2);
+    assert_eq!((get(&inner, 0), get(&inner, 8), get(&inner, 32), get(&inner, 40)), (33, 1034, 2, 1003));
+    assert!(!inner.chunks(4).any(|word| get(word, 0) == 415));
+}
+
+#[test]
+fn samples_behind_a_pointer_are_rewritten() {
+    let (mut params, mut inner) = (vec![0; 24], vec![0; 472 * 3]);
+    for (slot, pid) in [1002, 415, 0xffff_ffff].into_iter().enumerate() {
+        put(&mut inner, 472 * slot + 16, pid);
+    }
+    embedded(0x2080_2083, &mut params, 16, &mut inner, 8, 3);
+    let pids: Vec<u32> = (0..3).map(|slot| get(&inner, 472 * slot + 16)).collect();
+    assert_eq!(pids, [2, 0xffff_ffff, 0xffff_ffff]);
+}
+
+#[test]
+fn reservation_of_a_stranger_is_no_reservation() {
+    let mut bytes = vec![0; 12];
+    call(0x90cc_0103, &mut bytes, |bytes| {
+        put(bytes, 0, 1);
+        put(bytes, 4, 415);
+    });
+    assert_eq!((get(&bytes, 0), get(&bytes, 4)), (0, 0));
+    call(0x90cc_0103, &mut bytes, |bytes| {
+        put(bytes, 0, 1);
+        put(bytes, 4, 1033);
+    });
+    assert_eq!((get(&bytes, 0), get(&bytes, 4)), (1, 33));
+}
+
+#[test]
+fn error_report_names_the_caller_as_it_knows_itself() {
+    let mut bytes = vec![0; 2436];
+    call(0x607, &mut bytes, |bytes| put(bytes, 32, 1002));
+    assert_eq!(get(&bytes, 32), 2);
+}
+
+#[test]
+fn unknown_size_is_named_and_known_sizes_stay_guarded() {
+    assert_eq!(Call::begin(ControlCmd(0x2080_018d), 3816, Native::default()).err(), Some(Reason::UnknownSize));
+    // The caller claimed that size, and then made the driver take the right one.
+    let mut call = Call::unclaimed();
+    let mut bytes = vec![0; 3812];
+    put(&mut bytes, 8, 1);
+    put(&mut bytes, 12, 1002);
+    let outcome = call.copying_out(0x1000, &mut bytes, &Namespace, None);
+    assert_eq!(outcome, Some((Control::GpuGetPids, Outcome::Not(Reason::ArgumentChanged))));
+    assert_eq!(bytes, vec![0; 3812]);
+}
+
+#[test]
+fn question_that_was_not_claimed_asks_about_nobody_and_is_not_answered() {
+    let mut call = Call::begin(ControlCmd(0x2080_018d), 3812, Native::default()).unwrap();
+    let mut bytes = vec![0; 14408];
+    put(&mut bytes, 0, 1);
+    put(&mut bytes, 8, 415);
+    call.copied_in(&mut bytes, &Namespace, None);
+    assert_eq!(get(&bytes, 8), 0x7fff_ffff);
+    put(&mut bytes, 24, 500);
+    call.copying_out(0x1000, &mut bytes, &Namespace, None);
+    assert_eq!((get(&bytes, 8), get(&bytes, 24)), (0, 0));
+    assert!(!call.answered());
+}
+
+#[test]
+fn call_without_memory_goes_by_untouched() {
+    let mut call = Call::passed();
+    let mut bytes = vec![0; 14408];
+    put(&mut bytes, 0, 1);
+    put(&mut bytes, 8, 1002);
+    let before = bytes.clone();
+    call.copied_in(&mut bytes, &Namespace, None);
+    assert_eq!(call.copying_out(0x1000, &mut bytes, &Namespace, None), None);
+    assert_eq!(bytes, before);
+}
+
+#[test]
+fn direction_that_the_driver_translates_is_left_alone() {
+    let native = Native { input: false, output: true };
+    let mut call = Call::begin(ControlCmd(0x2080_018d), 3812, native).unwrap();
+    let mut bytes = vec![0; 3812];
+    put(&mut bytes, 8, 1);
+    put(&mut bytes, 12, 2);
+    assert_eq!(call.copying_out(0x1000, &mut bytes, &Namespace, None), None);
+    assert_eq!((get(&bytes, 8), get(&bytes, 12)), (1, 2));
+    let native = Native { input: true, output: true };
+    let mut call = Call::begin(ControlCmd(0x2080_018e), 14408, native).unwrap();
+    let mut bytes = vec![0; 14408];
+    put(&mut bytes, 0, 1);
+    put(&mut bytes, 8, 2);
+    call.copied_in(&mut bytes, &Namespace, Some(&mut Asked::new()));
+    assert_eq!(get(&bytes, 8), 2);
+}
+
+#[test]
+fn controls_without_pids_are_not_touched() {
+    let mut call = Call::begin(ControlCmd(0x2080_0101), 16, Native::default()).unwrap();
+    assert!(!call.translates());
+    for size in [4, 12, 16, 24, 32, 48, 564] {
+        let mut bytes = vec![0xab; size];
+        call.copied_in(&mut bytes, &Namespace, None);
+        assert_eq!(call.copying_out(0x1000, &mut bytes, &Namespace, None), None);
+        assert_eq!(bytes, vec![0xab; size]);
+    }
+}
+
+#[test]
+fn every_reason_of_the_core_can_fire() {
+    // NoMemory, Unreadable and CopyNotSeen belong to the engine; the guest stories make them fire.
+    assert_eq!(Reason::ALL.len(), 6);
+    let mut names: Vec<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), Reason::ALL.len());
+    for (place, reason) in Reason::ALL.into_iter().enumerate() {
+        assert_eq!(reason as usize, place);
+    }
+}

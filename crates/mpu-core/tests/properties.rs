@@ -1,0 +1,158 @@
+//! What must hold for any bytes, any sizes and any namespace.
+
+use mpu_abi::{Layout, ROWS};
+use mpu_core::{Asked, Call, HostPid, Native, PidMap, ViewPid};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// A namespace made of pairs; everything else is somebody else's.
+#[derive(Debug, Clone)]
+struct Namespace(BTreeMap<u32, u32>);
+
+impl PidMap for Namespace {
+    fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
+        self.0.get(&pid.get()).and_then(|view| ViewPid::new(*view))
+    }
+    fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
+        self.0.iter().find(|(_, view)| **view == pid.get()).and_then(|(host, _)| HostPid::new(*host))
+    }
+}
+
+/// Host pids from 100 to 139, of which some are visible under 1 to 20.
+fn namespace() -> impl Strategy<Value = Namespace> {
+    proptest::collection::btree_map(100u32..140, 1u32..20, 0..12).prop_map(|pairs| {
+        let mut taken = Vec::new();
+        Namespace(
+            pairs
+                .into_iter()
+                .filter(|(_, view)| {
+                    !taken.contains(view) && {
+                        taken.push(*view);
+                        true
+                    }
+                })
+                .collect(),
+        )
+    })
+}
+
+fn get(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Any row, any bytes of any length, claimed or not: nothing panics and the length is all that is relied on.
+    #[test]
+    fn any_bytes_are_survived(
+        row in 0..ROWS.len(), seed in any::<u64>(), len in 0usize..60_000, claim in any::<bool>(), map in namespace(),
+    ) {
+        let row = &ROWS[row];
+        let len = if seed % 3 == 0 { len } else { row.params_size as usize };
+        let mut state = seed;
+        let mut bytes: Vec<u8> = (0..len).map(|_| { state = state.wrapping_mul(6364136223846793005).wrapping_add(1); (state >> 56) as u8 & 0x83 }).collect();
+        let mut asked = Asked::new();
+        let mut call = if claim { Call::begin(row.cmd, row.params_size, Native::default()).unwrap() } else { Call::unclaimed() };
+        call.copied_in(&mut bytes, &map, (seed % 2 == 0).then_some(&mut asked));
+        call.copying_out(seed, &mut bytes, &map, Some(&asked));
+        prop_assert_eq!(bytes.len(), len);
+    }
+
+    /// After a list has been rewritten it holds the visible PIDs in the driver's order, with every other field of a kept
+    /// entry as it was, and zeroes where the others stood.
+    #[test]
+    fn lists_hold_own_rows_in_order_and_nothing_else(
+        row in 0..ROWS.len(), pids in proptest::collection::vec(100u32..140, 0..250), map in namespace(),
+    ) {
+        let row = &ROWS[row];
+        let Layout::List(rows) = row.layout else { return Ok(()) };
+        let (first, stride, pid) = (usize::from(rows.first), usize::from(rows.stride), usize::from(rows.pid));
+        let mut bytes = vec![0; row.params_size as usize];
+        for (i, number) in pids.iter().enumerate() {
+            let entry = &mut bytes[first + i * stride..first + (i + 1) * stride];
+            entry.fill(i as u8 | 1);
+            put(entry, pid, *number);
+        }
+        put(&mut bytes, usize::from(rows.count), pids.len() as u32);
+        let before = bytes.clone();
+        let mut call = Call::begin(row.cmd, row.params_size, Native::default()).unwrap();
+        call.copying_out(0, &mut bytes, &map, None);
+
+        let own: Vec<(usize, u32)> = pids.iter().enumerate().filter_map(|(i, host)| Some((i, *map.0.get(host)?))).collect();
+        let mut expected = before.clone();
+        expected[first..first + pids.len() * stride].fill(0);
+        for (place, (was, view)) in own.iter().enumerate() {
+            let entry = before[first + was * stride..first + (was + 1) * stride].to_vec();
+            expected[first + place * stride..first + (place + 1) * stride].copy_from_slice(&entry);
+            put(&mut expected, first + place * stride + pid, *view);
+        }
+        put(&mut expected, usize::from(rows.count), own.len() as u32);
+        prop_assert_eq!(bytes, expected);
+    }
+
+    /// In and out again is the identity, and in between the driver sees host PIDs or nobody's.
+    #[test]
+    fn questions_come_back_as_they_went(
+        row in 0..ROWS.len(), pids in proptest::collection::vec(any::<u32>().prop_map(|n| if n % 2 == 0 { n % 30 } else { n }), 0..=200),
+        map in namespace(),
+    ) {
+        let row = &ROWS[row];
+        let Layout::Query(rows) = row.layout else { return Ok(()) };
+        let at = |i: usize| usize::from(rows.first) + i * usize::from(rows.stride) + usize::from(rows.pid);
+        let mut bytes = vec![0x11; row.params_size as usize];
+        put(&mut bytes, usize::from(rows.count), pids.len() as u32);
+        for (i, number) in pids.iter().enumerate() {
+            put(&mut bytes, at(i), *number);
+        }
+        let before = bytes.clone();
+        let mut asked = Asked::new();
+        let mut call = Call::begin(row.cmd, row.params_size, Native::default()).unwrap();
+        call.copied_in(&mut bytes, &map, Some(&mut asked));
+        for (i, number) in pids.iter().enumerate() {
+            let seen = get(&bytes, at(i));
+            let own = map.0.iter().find(|(_, view)| *view == number).map(|(host, _)| *host);
+            prop_assert_eq!(seen, if *number == 0 { 0 } else { own.unwrap_or(0x7fff_ffff) });
+        }
+        call.copying_out(0, &mut bytes, &map, Some(&asked));
+        prop_assert_eq!(bytes, before);
+    }
+
+    /// No stranger's PID and no kernel address is left in samples; records of own processes change in the PID alone.
+    #[test]
+    fn samples_hold_no_stranger(row in 0..ROWS.len(), picks in proptest::collection::vec(0usize..42, 600), map in namespace()) {
+        let row = &ROWS[row];
+        let Layout::Samples(samples) = row.layout else { return Ok(()) };
+        let engine = usize::from(samples.engine_stride);
+        let mut bytes = vec![0x77; row.params_size as usize];
+        let places: Vec<usize> = (0..usize::from(samples.capacity))
+            .flat_map(|slot| (0..usize::from(samples.engines)).map(move |e| (slot, e)))
+            .map(|(slot, e)| usize::from(samples.first) + slot * usize::from(samples.stride) + 8 + e * engine)
+            .collect();
+        for (i, at) in places.iter().enumerate() {
+            let pid = match picks[i % picks.len()] { 40 => 0, 41 => 0xffff_ffff, n => 100 + n as u32 };
+            put(&mut bytes, at + 8, pid);
+        }
+        let before = bytes.clone();
+        let mut call = Call::begin(row.cmd, row.params_size, Native::default()).unwrap();
+        call.copying_out(0, &mut bytes, &map, None);
+        for at in places {
+            let (was, is) = (&before[at..at + engine], &bytes[at..at + engine]);
+            if samples.kernel_pointer.is_some() {
+                prop_assert_eq!(&is[120..128], &[0; 8]);
+            }
+            match map.0.get(&get(was, 8)) {
+                Some(view) => {
+                    prop_assert_eq!(get(is, 8), *view);
+                    prop_assert_eq!(&is[..8], &was[..8]);
+                    prop_assert_eq!(&is[12..116], &was[12..116]);
+                }
+                None => prop_assert!(matches!(get(is, 8), 0 | 0xffff_ffff)),
+            }
+        }
+    }
+}
