@@ -11,7 +11,21 @@
  * caller expects none of the other caller-saved registers to survive.
  */
 #include <linux/linkage.h>
+#include <linux/version.h>
 #include <asm/nospec-branch.h>
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 18, 0)
+#include <linux/objtool.h>
+#endif
+
+/*
+ * With IBT, objtool wants to know of every address taken that is no target of an indirect branch. These are none: ftrace
+ * calls them directly, and returns are not branches in its sense.
+ */
+.macro MPU_NO_TARGET
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 18, 0)
+	ANNOTATE_NOENDBR
+#endif
+.endm
 
 /* Places in mpu_original[], as enum mpu_hook has them: asserted in mpu_hooks.c. */
 #define MPU_FIND_NS_PID 1
@@ -23,6 +37,7 @@
 
 .macro MPU_ENTER name
 SYM_FUNC_START(mpu_enter_\name)
+	MPU_NO_TARGET
 	pushq	%rdi
 	pushq	%rsi
 	pushq	%rdx
@@ -41,6 +56,7 @@ SYM_FUNC_END(mpu_enter_\name)
 
 .macro MPU_ENTER_AND_ORIGINAL name index
 SYM_FUNC_START(mpu_enter_\name)
+	MPU_NO_TARGET
 	leaq	.Loriginal_returns_\name(%rip), %rax
 	cmpq	%rax, 8(%rsp)
 	je	2f
@@ -64,6 +80,7 @@ SYM_FUNC_START(mpu_original_\name)
 	subq	$8, %rsp
 	CALL_NOSPEC rax
 .Loriginal_returns_\name:
+	MPU_NO_TARGET
 	addq	$8, %rsp
 	RET
 SYM_FUNC_END(mpu_original_\name)
