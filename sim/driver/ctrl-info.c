@@ -224,6 +224,16 @@ static NV_STATUS time_correlation(struct rm_call *call)
 	return NV_OK;
 }
 
+/* Three buffers in the real parameters; only the first, the driver's version, is ever shown. */
+static NV_STATUS build_version(struct rm_call *call)
+{
+	if (call->embedded)
+		snprintf(call->embedded, call->embedded_size, "%s", SIM_VERSION);
+	put32(call->params, 32, 0); /* changelist */
+	put32(call->params, 36, 0);
+	return NV_OK;
+}
+
 static NV_STATUS virtualization_mode(struct rm_call *call)
 {
 	memset(call->params, 0, call->size); /* none */
@@ -233,7 +243,10 @@ static NV_STATUS virtualization_mode(struct rm_call *call)
 static const struct rm_embedded pair_list = { .pointer = 8, .count = 0, .elem = 8, .max = 512, .copy_in = true };
 static const struct rm_embedded class_list = { .pointer = 8, .count = 0, .elem = 4, .max = 512 };
 
+static const struct rm_embedded version_buffer = { .pointer = 8, .count = 0, .elem = 1, .max = 4096 };
+
 const struct rm_control_entry ctrl_info_table[] = {
+	{ 0x00000101, 40, build_version, &version_buffer },
 	{ 0x00000201, 128, gpu_ids },
 	{ 0x00000202, 40, id_info },
 	{ 0x00000205, 32, id_info },

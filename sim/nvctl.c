@@ -1,0 +1,639 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Raw controls for the guest stories: sends one control in any way the ioctl allows and prints what came back, one row
+ * per line; plus callers that misbehave on purpose (race) and one that never accepts a wrong answer (spin).
+ * The first line is always `ret=<int> status=0x<hex>` (and `count=<n>` for lists). Exit 0: ioctl 0 and status 0; 1: the
+ * driver refused, or a check failed; 2: usage or no device.
+ */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <time.h>
+
+#include "nvrm.h"
+
+#define GET_PIDS 0x2080018d
+#define GET_PID_INFO 0x2080018e
+#define FB_INFO_V2 0x20801303 /* harmless, takes any size here: what the cmd racer hides behind */
+#define PIDS_SIZE 3812
+#define PIDS_MAX 950
+
+static struct {
+	unsigned gpu, size, class;
+	struct nv_way way;
+	int old;
+} opt = { .class = 0xc3c0 };
+
+static int ctl = -1;
+static struct nv_session session;
+static uint8_t buf[65536];
+
+static uint32_t at32(const uint8_t *p, unsigned off)
+{
+	uint32_t v;
+
+	memcpy(&v, p + off, 4);
+	return v;
+}
+
+static uint64_t at64(const uint8_t *p, unsigned off)
+{
+	uint64_t v;
+
+	memcpy(&v, p + off, 8);
+	return v;
+}
+
+static void set32(uint8_t *p, unsigned off, uint32_t v)
+{
+	memcpy(p + off, &v, 4);
+}
+
+static void set64(uint8_t *p, unsigned off, uint64_t v)
+{
+	memcpy(p + off, &v, 8);
+}
+
+static void usage(FILE *to)
+{
+	fputs("usage: nvctl [OPTION...] COMMAND\n"
+	      "  pids                    GET_PIDS: `pid N`\n"
+	      "  pidinfo PID...          `pid N result R mem BYTES gi G ci C`\n"
+	      "  gpumon                  `slot I time NS engine E pid N sub S util U ptr HEX` for engines that are not idle\n"
+	      "  gpumon1                 the same by the old control with a pointer\n"
+	      "  acct-on|acct-off|acct-clear|acct-state\n"
+	      "  acct-pids               `pid N`\n"
+	      "  acct-info PID           `pid N gpu U fb U maxfb BYTES start US end US`\n"
+	      "  enc1|enc2               `pid N sub S session I fps F`\n"
+	      "  fbc                     `pid N sub S session I fps F`\n"
+	      "  hwpm                    `pid N count C global G`\n"
+	      "  rc                      `pid N`; --owner decides whose reports (default all)\n"
+	      "  allocs                  `pid N client HEX`\n"
+	      "  raw CMD SIZE [HEX]      `params HEX`; HEX `-` reads bytes from standard input; --object picks the object\n"
+	      "  ring [SLOT...]          hand-made samples; SLOT is AGE_MS,PID/UTIL,... one per engine, `-` idle; none: back to generated\n"
+	      "  spin SECONDS [PID...]   GET_PIDS over and over; each answer must be exactly these numbers\n"
+	      "  race MODE SECONDS       MODE cmd|ptr|size|all|xfer|read: `saw N` for each distinct number ever in a result buffer\n"
+	      "options: --gpu N --size N --flags HEX --type HEX --dir 0..3 --xfer --class HEX --old (R418 numbers) --object client|device|sub|profiler\n"
+	      "         --owner HEX --threads N\n",
+	      to);
+}
+
+static const char *object_name = NULL;
+static uint32_t owner = 0xffffffff;
+static unsigned threads = 2;
+
+static void open_session(void)
+{
+	int rc;
+
+	ctl = nv_open_minor(255);
+	if (ctl < 0)
+		nv_die("nvctl: /dev/nvidiactl", -errno);
+	rc = nv_session_open(ctl, opt.gpu, &session);
+	if (rc)
+		nv_die("nvctl: client, device and subdevice", rc);
+}
+
+/* Sends and prints the first line; list_off: offset of a count to print, or -1. Returns 0 when the driver accepted. */
+static int ask(uint32_t object, uint32_t cmd, void *params, uint32_t size, int list_off)
+{
+	uint32_t status;
+	int rc = nv_control(ctl, session.client, object, cmd, params, opt.size ? opt.size : size, &opt.way, &status);
+
+	printf("ret=%d status=0x%x", rc, status);
+	if (list_off >= 0)
+		printf(" count=%u", rc || status ? 0 : at32(params, list_off));
+	printf("\n");
+	return rc || status;
+}
+
+static int cmd_pids(void)
+{
+	unsigned i, n;
+
+	set32(buf, 4, opt.class);
+	if (ask(opt.old ? session.device : session.subdevice, opt.old ? 0x00800202 : GET_PIDS, buf, PIDS_SIZE, 8))
+		return 1;
+	n = at32(buf, 8);
+	for (i = 0; i < n && i < PIDS_MAX; i++)
+		printf("pid %u\n", at32(buf, 12 + 4 * i));
+	return 0;
+}
+
+static int cmd_pidinfo(int n, char **pids)
+{
+	unsigned size = opt.size ? opt.size : 14408, stride = (size - 8) / 200;
+	int i;
+
+	if (n < 1 || n > 200 || stride < 40 || stride > 72)
+		nv_die("nvctl: pidinfo wants 1 to 200 pids and a size of 8008, 9608 or 14408", -EINVAL);
+	set32(buf, 0, n);
+	for (i = 0; i < n; i++)
+		set32(buf, 8 + i * stride, strtoul(pids[i], NULL, 0));
+	if (ask(opt.old ? session.device : session.subdevice, opt.old ? 0x00800203 : GET_PID_INFO, buf, size, 0))
+		return 1;
+	for (i = 0; i < n; i++) {
+		uint8_t *e = buf + 8 + i * stride;
+
+		printf("pid %u result 0x%x mem %llu gi %d ci %d\n", at32(e, 0), at32(e, 8), (unsigned long long)at64(e, 16),
+		       stride > 40 ? (int)at32(e, stride - 8) : -1, stride > 40 ? (int)at32(e, stride - 4) : -1);
+	}
+	return 0;
+}
+
+static void print_samples(const uint8_t *s, unsigned slots, unsigned stride, unsigned engines, unsigned size)
+{
+	static const char *const names[] = { "fb", "gr", "nvenc", "nvdec", "nvjpg", "nvofa" };
+	unsigned i, e;
+
+	for (i = 0; i < slots; i++) {
+		for (e = 0; e < engines; e++) {
+			const uint8_t *p = s + i * stride + 8 + e * size;
+
+			if (at32(p, 8) == 0xffffffff)
+				continue;
+			printf("slot %u time %llu engine %s pid %u sub %u util %u ptr %llx\n", i,
+			       (unsigned long long)at64(s, i * stride), names[e], at32(p, 8), at32(p, 12), at32(p, 0),
+			       size == 128 ? (unsigned long long)at64(p, 120) : 0ull);
+		}
+	}
+}
+
+static int cmd_gpumon(void)
+{
+	unsigned size = opt.size ? opt.size : 55888;
+
+	set32(buf, 0, 2);
+	set32(buf, 4, size - 16);
+	if (ask(session.subdevice, 0x20802096, buf, size, -1))
+		return 1;
+	if (size == 47216)
+		print_samples(buf + 16, 100, 472, 4, 116);
+	else if (size == 34000)
+		print_samples(buf + 16, 72, 472, 4, 116);
+	else if (size == 50704)
+		print_samples(buf + 16, 72, 704, 6, 116);
+	else
+		print_samples(buf + 16, 72, 776, 6, 128);
+	return 0;
+}
+
+static int cmd_gpumon1(void)
+{
+	uint8_t params[24] = { 2 };
+
+	set32(params, 4, 47200);
+	set64(params, 16, (uintptr_t)buf);
+	if (ask(session.subdevice, 0x20802083, params, sizeof(params), -1))
+		return 1;
+	print_samples(buf, 100, 472, 4, 116);
+	return 0;
+}
+
+static int cmd_acct(const char *what, int n, char **args)
+{
+	unsigned i, count;
+
+	set32(buf, 0, (opt.gpu + 1) << 8);
+	if (!strcmp(what, "acct-on") || !strcmp(what, "acct-off")) {
+		set32(buf, 8, !strcmp(what, "acct-off"));
+		return ask(session.client, 0xb01, buf, 12, -1);
+	}
+	if (!strcmp(what, "acct-clear"))
+		return ask(session.client, 0xb05, buf, 8, -1);
+	if (!strcmp(what, "acct-state")) {
+		if (ask(session.client, 0xb02, buf, 12, -1))
+			return 1;
+		printf("state %s\n", at32(buf, 8) ? "off" : "on");
+		return 0;
+	}
+	if (!strcmp(what, "acct-pids")) {
+		if (ask(session.client, 0xb04, buf, 16012, 16008))
+			return 1;
+		count = at32(buf, 16008);
+		for (i = 0; i < count && i < 4000; i++)
+			printf("pid %u\n", at32(buf, 8 + 4 * i));
+		return 0;
+	}
+	if (n != 1)
+		nv_die("nvctl: acct-info wants one pid", -EINVAL);
+	set32(buf, 4, strtoul(args[0], NULL, 0));
+	if (ask(session.client, 0xb03, buf, 48, -1))
+		return 1;
+	printf("pid %u gpu %u fb %u maxfb %llu start %llu end %llu\n", at32(buf, 4), at32(buf, 12), at32(buf, 16),
+	       (unsigned long long)at64(buf, 24), (unsigned long long)at64(buf, 32), (unsigned long long)at64(buf, 40));
+	return 0;
+}
+
+static void print_sessions(const uint8_t *p, unsigned n, unsigned stride, unsigned id, unsigned fps)
+{
+	unsigned i;
+
+	for (i = 0; i < n; i++, p += stride)
+		printf("pid %u sub %u session %u fps %u\n", at32(p, 0), at32(p, 4), at32(p, id), at32(p, fps));
+}
+
+static int cmd_enc1(void)
+{
+	uint8_t params[16] = { 0 };
+
+	set32(params, 0, 512);
+	set64(params, 8, (uintptr_t)buf);
+	if (ask(session.subdevice, 0x2080016e, params, sizeof(params), 0))
+		return 1;
+	print_sessions(buf, at32(params, 0), 32, 8, 24);
+	return 0;
+}
+
+static int cmd_enc2(void)
+{
+	set32(buf, 0, 512);
+	if (ask(session.subdevice, 0x208001af, buf, 16388, 0))
+		return 1;
+	print_sessions(buf + 4, at32(buf, 0), 32, 8, 24);
+	return 0;
+}
+
+static int cmd_fbc(void)
+{
+	if (ask(session.subdevice, 0x2080017c, buf, 13316, 0))
+		return 1;
+	print_sessions(buf + 4, at32(buf, 0), 52, 12, 44);
+	return 0;
+}
+
+static uint32_t profiler(void)
+{
+	uint32_t handle = 0;
+	int rc = nv_alloc(ctl, session.client, session.subdevice, &handle, 0x90cc, NULL, 0);
+
+	if (rc)
+		nv_die("nvctl: profiler object", rc);
+	return handle;
+}
+
+static int cmd_hwpm(void)
+{
+	if (ask(profiler(), 0x90cc0103, buf, 12, -1))
+		return 1;
+	printf("pid %u count %u global %u\n", at32(buf, 4), at32(buf, 0), buf[8]);
+	return 0;
+}
+
+static int cmd_rc(void)
+{
+	set32(buf, 28, owner);
+	if (ask(session.client, 0x607, buf, 2436, -1))
+		return 1;
+	printf("pid %u\n", at32(buf, 32));
+	return 0;
+}
+
+static int cmd_allocs(void)
+{
+	uint8_t params[32] = { 0 };
+	unsigned i, n;
+
+	set64(params, 16, 500);
+	set64(params, 24, (uintptr_t)buf);
+	if (ask(session.subdevice, 0x20801349, params, sizeof(params), 16))
+		return 1;
+	n = at32(params, 16);
+	for (i = 0; i < n && i < 500; i++)
+		printf("pid %u client %x\n", at32(buf, i * 112 + 4), at32(buf, i * 112));
+	return 0;
+}
+
+static uint32_t named_object(void)
+{
+	if (!object_name || !strcmp(object_name, "sub"))
+		return session.subdevice;
+	if (!strcmp(object_name, "client"))
+		return session.client;
+	if (!strcmp(object_name, "device"))
+		return session.device;
+	if (!strcmp(object_name, "profiler"))
+		return profiler();
+	return strtoul(object_name, NULL, 16);
+}
+
+static void read_hex(const char *hex, uint8_t *to, unsigned max)
+{
+	unsigned n = 0, v;
+
+	if (!strcmp(hex, "-")) {
+		if (!fread(to, 1, max, stdin))
+			nv_die("nvctl: no bytes on standard input", -EINVAL);
+		return;
+	}
+	while (n < max && isxdigit((unsigned char)hex[0]) && isxdigit((unsigned char)hex[1]) && sscanf(hex, "%2x", &v) == 1) {
+		to[n++] = v;
+		hex += 2;
+	}
+	if (*hex)
+		nv_die("nvctl: HEX is not whole bytes within SIZE", -EINVAL);
+}
+
+static int cmd_raw(int n, char **args)
+{
+	uint32_t cmd, size, i;
+	int rc;
+
+	if (n < 2)
+		nv_die("nvctl: raw wants CMD SIZE [HEX]", -EINVAL);
+	cmd = strtoul(args[0], NULL, 16);
+	size = strtoul(args[1], NULL, 0);
+	if (size > sizeof(buf))
+		nv_die("nvctl: SIZE", -EINVAL);
+	if (n > 2)
+		read_hex(args[2], buf, size);
+	if (!object_name && cmd >> 16 == 0)
+		object_name = "client";
+	if (!object_name && cmd >> 16 == 0x80)
+		object_name = "device";
+	if (!object_name && cmd >> 16 == 0x90cc)
+		object_name = "profiler";
+	rc = ask(named_object(), cmd, buf, size, -1);
+	printf("params ");
+	for (i = 0; i < size; i++)
+		printf("%02x", buf[i]);
+	printf("\n");
+	return rc;
+}
+
+static int cmd_ring(int n, char **slots)
+{
+	struct sim_ring_slot ring[SIM_RING_MAX];
+	struct sim_args args;
+	int i, e, rc;
+
+	if (n > SIM_RING_MAX)
+		nv_die("nvctl: at most 100 slots", -EINVAL);
+	for (i = 0; i < n; i++) {
+		char *p = strtok(slots[i], ",");
+
+		ring[i].age_us = p ? strtoull(p, NULL, 0) * 1000 : 0;
+		for (e = 0; e < SIM_ENGINES; e++) {
+			p = strtok(NULL, ",");
+			ring[i].engine[e].pid = 0xffffffff;
+			ring[i].engine[e].util = 0;
+			if (p && *p != '-')
+				ring[i].engine[e].pid = strtoul(p, &p, 0);
+			if (p && (p = strchr(p, '/')))
+				ring[i].engine[e].util = strtoul(p + 1, NULL, 0);
+		}
+	}
+	memset(&args, 0, sizeof(args));
+	args.op = SIM_OP_RING;
+	args.gpu = opt.gpu;
+	args.ring = (uintptr_t)ring;
+	args.ring_count = n;
+	rc = nv_sim(ctl, &args);
+	printf("ret=%d status=0x%x count=%d\n", rc < 0 ? rc : 0, rc > 0 ? rc : 0, n);
+	return rc != 0;
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static int cmd_spin(int n, char **args)
+{
+	static uint32_t want[PIDS_MAX];
+	unsigned long calls = 0;
+	double end;
+	int i, wanted = n - 1;
+
+	if (n < 1 || wanted > PIDS_MAX)
+		nv_die("nvctl: spin wants SECONDS and at most 950 pids", -EINVAL);
+	end = now() + strtod(args[0], NULL);
+	for (i = 0; i < wanted; i++)
+		want[i] = strtoul(args[1 + i], NULL, 0);
+	qsort(want, wanted, 4, by_number);
+	do {
+		uint32_t status, count;
+		int rc;
+
+		memset(buf, 0, PIDS_SIZE);
+		set32(buf, 4, opt.class);
+		rc = nv_control(ctl, session.client, session.subdevice, GET_PIDS, buf, PIDS_SIZE, &opt.way, &status);
+		calls++;
+		count = at32(buf, 8);
+		qsort(buf + 12, count <= PIDS_MAX ? count : 0, 4, by_number);
+		if (rc || status || count != (uint32_t)wanted || memcmp(buf + 12, want, 4 * wanted)) {
+			printf("wrong call=%lu ret=%d status=0x%x count=%u", calls, rc, status, count);
+			for (i = 0; i < (int)count && i < PIDS_MAX; i++)
+				printf(" %u", at32(buf, 12 + 4 * i));
+			printf("\n");
+			return 1;
+		}
+	} while (now() < end);
+	printf("calls %lu\n", calls);
+	return 0;
+}
+
+/* What the racing threads share. The argument is what they rewrite while the driver, or a shim, reads it. */
+static struct {
+	volatile struct nv_control_arg arg;
+	volatile struct nv_xfer_arg xfer;
+	struct nv_control_arg decoy; /* what the XFER racer points at in turn */
+	volatile int stop;
+	int flip_cmd, flip_ptr, flip_size, flip_xfer;
+	volatile uint32_t *result[2];
+} race;
+
+static uint8_t seen[1 << 19]; /* one bit per possible process id (22 bits) */
+static uint32_t odd[64]; /* numbers that cannot be process ids */
+static volatile unsigned odd_count;
+
+static void saw(uint32_t v)
+{
+	if (v < (1u << 22))
+		__atomic_fetch_or(&seen[v >> 3], 1 << (v & 7), __ATOMIC_RELAXED);
+	else if (v != 0xffffffff && odd_count < 64)
+		odd[odd_count++] = v;
+}
+
+static void *flipper(void *unused)
+{
+	unsigned turn = 0;
+
+	(void)unused;
+	while (!race.stop) {
+		turn++;
+		if (race.flip_cmd)
+			race.arg.cmd = turn & 1 ? GET_PIDS : FB_INFO_V2;
+		if (race.flip_ptr)
+			race.arg.params = (uintptr_t)race.result[(turn >> race.flip_cmd) & 1];
+		if (race.flip_size)
+			race.arg.size = turn & 1 ? PIDS_SIZE : PIDS_SIZE + 4;
+		if (race.flip_xfer)
+			race.xfer.ptr = turn & 1 ? (uintptr_t)&race.arg : (uintptr_t)&race.decoy;
+	}
+	return NULL;
+}
+
+static void *reader(void *unused)
+{
+	unsigned i, b;
+
+	(void)unused;
+	while (!race.stop)
+		for (b = 0; b < 2; b++)
+			for (i = 0; i < PIDS_MAX; i++)
+				if (race.result[b][3 + i])
+					saw(race.result[b][3 + i]);
+	return NULL;
+}
+
+static int cmd_race(int n, char **args)
+{
+	unsigned long calls = 0, accepted = 0;
+	pthread_t thread[16];
+	const char *mode;
+	unsigned i, b;
+	double end;
+
+	if (n != 2)
+		nv_die("nvctl: race wants MODE SECONDS", -EINVAL);
+	mode = args[0];
+	race.flip_cmd = !strcmp(mode, "cmd") || !strcmp(mode, "all");
+	race.flip_ptr = !strcmp(mode, "ptr") || !strcmp(mode, "all");
+	race.flip_size = !strcmp(mode, "size") || !strcmp(mode, "all");
+	race.flip_xfer = !strcmp(mode, "xfer");
+	if (!race.flip_cmd && !race.flip_ptr && !race.flip_size && !race.flip_xfer && strcmp(mode, "read"))
+		nv_die("nvctl: MODE is cmd, ptr, size, all, xfer or read", -EINVAL);
+	for (b = 0; b < 2; b++)
+		race.result[b] = calloc(1, sizeof(buf));
+	end = now() + strtod(args[1], NULL);
+	if (threads > 16)
+		threads = 16;
+	race.decoy = (struct nv_control_arg){ session.client, session.subdevice, FB_INFO_V2, 0, (uintptr_t)race.result[0],
+					      PIDS_SIZE, 0 };
+	race.arg.client = session.client;
+	race.arg.object = session.subdevice;
+	race.arg.cmd = GET_PIDS;
+	race.arg.params = (uintptr_t)race.result[0];
+	race.arg.size = PIDS_SIZE;
+	race.xfer.cmd = 0x2a;
+	race.xfer.size = sizeof(race.arg);
+	race.xfer.ptr = (uintptr_t)&race.arg;
+	for (i = 0; i < threads; i++)
+		if (pthread_create(&thread[i], NULL, i == 0 && strcmp(mode, "read") ? flipper : reader, NULL))
+			nv_die("nvctl: thread", -EAGAIN);
+	do {
+		int rc;
+
+		for (b = 0; b < 2; b++) {
+			/* idType 0, class; as a list of pairs (the harmless control) it has no entry */
+			race.result[b][0] = 0;
+			race.result[b][1] = opt.class;
+			race.result[b][2] = 0;
+			memset((void *)(race.result[b] + 3), 0, 4 * PIDS_MAX);
+		}
+		race.arg.status = 0xdead;
+		if (opt.way.xfer || race.flip_xfer)
+			rc = ioctl(ctl, nv_ioc(211, sizeof(race.xfer), &opt.way), &race.xfer);
+		else
+			rc = ioctl(ctl, nv_ioc(0x2a, sizeof(race.arg), &opt.way), &race.arg);
+		calls++;
+		accepted += rc == 0 && race.arg.status == 0;
+		for (b = 0; b < 2; b++)
+			for (i = 0; i < PIDS_MAX; i++)
+				if (race.result[b][3 + i])
+					saw(race.result[b][3 + i]);
+	} while (now() < end);
+	race.stop = 1;
+	for (i = 0; i < threads; i++)
+		pthread_join(thread[i], NULL);
+	printf("calls %lu accepted %lu\n", calls, accepted);
+	for (i = 1; i < 1u << 22; i++)
+		if (seen[i >> 3] & (1 << (i & 7)))
+			printf("saw %u\n", i);
+	for (i = 0; i < odd_count; i++)
+		printf("saw 0x%x\n", odd[i]);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "gpu", 1, NULL, 'g' }, { "size", 1, NULL, 's' }, { "flags", 1, NULL, 'f' }, { "type", 1, NULL, 't' },
+		{ "dir", 1, NULL, 'd' }, { "xfer", 0, NULL, 'x' }, { "class", 1, NULL, 'c' }, { "old", 0, NULL, 'o' },
+		{ "object", 1, NULL, 'O' }, { "owner", 1, NULL, 'w' }, { "threads", 1, NULL, 'T' }, { "help", 0, NULL, 'h' },
+		{ NULL, 0, NULL, 0 },
+	};
+	const char *what;
+	int o, n;
+	char **rest;
+
+	while ((o = getopt_long(argc, argv, "+", options, NULL)) != -1) {
+		switch (o) {
+		case 'g': opt.gpu = strtoul(optarg, NULL, 0); break;
+		case 's': opt.size = strtoul(optarg, NULL, 0); break;
+		case 'f': opt.way.flags = strtoul(optarg, NULL, 16); break;
+		case 't': opt.way.type = strtoul(optarg, NULL, 16); break;
+		case 'd': opt.way.dir = strtoul(optarg, NULL, 0) % 4 + 1; break;
+		case 'x': opt.way.xfer = 1; break;
+		case 'c': opt.class = strtoul(optarg, NULL, 16); break;
+		case 'o': opt.old = 1; break;
+		case 'O': object_name = optarg; break;
+		case 'w': owner = strtoul(optarg, NULL, 16); break;
+		case 'T': threads = strtoul(optarg, NULL, 0); break;
+		case 'h': usage(stdout); return 0;
+		default: usage(stderr); return 2;
+		}
+	}
+	if (optind == argc) {
+		usage(stderr);
+		return 2;
+	}
+	what = argv[optind];
+	rest = argv + optind + 1;
+	n = argc - optind - 1;
+	open_session();
+	if (!strcmp(what, "pids"))
+		return cmd_pids();
+	if (!strcmp(what, "pidinfo"))
+		return cmd_pidinfo(n, rest);
+	if (!strcmp(what, "gpumon"))
+		return cmd_gpumon();
+	if (!strcmp(what, "gpumon1"))
+		return cmd_gpumon1();
+	if (!strncmp(what, "acct-", 5))
+		return cmd_acct(what, n, rest);
+	if (!strcmp(what, "enc1"))
+		return cmd_enc1();
+	if (!strcmp(what, "enc2"))
+		return cmd_enc2();
+	if (!strcmp(what, "fbc"))
+		return cmd_fbc();
+	if (!strcmp(what, "hwpm"))
+		return cmd_hwpm();
+	if (!strcmp(what, "rc"))
+		return cmd_rc();
+	if (!strcmp(what, "allocs"))
+		return cmd_allocs();
+	if (!strcmp(what, "raw"))
+		return cmd_raw(n, rest);
+	if (!strcmp(what, "ring"))
+		return cmd_ring(n, rest);
+	if (!strcmp(what, "spin"))
+		return cmd_spin(n, rest);
+	if (!strcmp(what, "race"))
+		return cmd_race(n, rest);
+	usage(stderr);
+	return 2;
+}
