@@ -59,8 +59,12 @@ static NV_STATUS pci_info(struct rm_call *call)
 
 	if (!sim_gpu_from_id(get32(call->params, 0), &gpu))
 		return NV_ERR_INVALID_ARGUMENT;
-	put32(call->params, 4, 0);
-	put32(call->params, 8, gpu + 1); /* bus, slot 0 */
+	/* 16-bit domain, bus and slot up to 390; later the domain has 32 bits. */
+	memset(call->params + 4, 0, 8);
+	if (call->client->owner->user_release && call->client->owner->user_release < 400)
+		*(NvU16 *)(call->params + 6) = gpu + 1;
+	else
+		*(NvU16 *)(call->params + 8) = gpu + 1;
 	return NV_OK;
 }
 
