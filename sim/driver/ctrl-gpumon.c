@@ -170,7 +170,8 @@ static void fill_hand_made(NvU8 *out, const struct layout *l, NvU32 gpu, NvU64 n
 		NvU8 *s;
 
 		if (i >= hand_made_count[gpu]) {
-			put_sample(slot_at(out, l, i, now - (NvU64)(i + 1) * PERIOD_NS), l, NULL, 0, NULL);
+			/* The rest of the ring is idle and older than any hand-made slot should be. */
+			put_sample(slot_at(out, l, i, now - 20 * NSEC_PER_SEC - i * PERIOD_NS), l, NULL, 0, NULL);
 			continue;
 		}
 		s = slot_at(out, l, i, now - from->age_us * NSEC_PER_USEC);

@@ -3,6 +3,7 @@
  * Encoder and frame-capture sessions, the profiler's reservation, the error report and the (unreleased) client
  * allocation report: no release converts any of these, so every number here is global.
  */
+#include <linux/pid.h>
 #include <linux/sched.h>
 
 #include "sim.h"

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Calls the process queries of whatever libnvidia-ml.so.1 the loader finds (LD_LIBRARY_PATH chooses the release) and
+ * prints one row per line: what a monitoring program built on NVML sees, without a Python in the guest.
+ * Structures are those of NVIDIA's public NVML API.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef void *device_t;
+
+struct util_sample {
+	unsigned pid;
+	unsigned long long time;
+	unsigned sm, mem, enc, dec;
+};
+
+struct process_v2 {
+	unsigned pid;
+	unsigned long long mem;
+	unsigned gi, ci;
+};
+
+struct process_v1 {
+	unsigned pid;
+	unsigned long long mem;
+};
+
+struct acct_stats {
+	unsigned gpu, mem;
+	unsigned long long max_mem, time, start;
+	unsigned running, reserved[5];
+};
+
+struct enc_session {
+	unsigned id, pid;
+	device_t vgpu;
+	unsigned codec, h, v, fps, latency;
+};
+
+struct fbc_session {
+	unsigned id, pid;
+	unsigned vgpu, ordinal, type, flags, hmax, vmax, h, v, fps, latency;
+};
+
+static void *lib;
+static device_t device;
+
+static void *need(const char *name)
+{
+	void *f = dlsym(lib, name);
+
+	if (!f) {
+		fprintf(stderr, "nvmlcall: this library has no %s\n", name);
+		exit(2);
+	}
+	return f;
+}
+
+static int done(const char *what, int rc, unsigned count)
+{
+	printf("%s rc=%d count=%u\n", what, rc, rc ? 0 : count);
+	return rc != 0;
+}
+
+static int util(unsigned long long since)
+{
+	int (*f)(device_t, struct util_sample *, unsigned *, unsigned long long) = need("nvmlDeviceGetProcessUtilization");
+	static struct util_sample s[1024];
+	unsigned n = 0, i;
+	int rc = f(device, NULL, &n, since);
+
+	if (rc == 7) /* insufficient size: n says how many */
+		rc = f(device, s, &n, since);
+	done("util", rc, n);
+	for (i = 0; !rc && i < n; i++)
+		printf("pid %u time %llu sm %u mem %u enc %u dec %u\n", s[i].pid, s[i].time, s[i].sm, s[i].mem, s[i].enc, s[i].dec);
+	return rc;
+}
+
+static int procs(const char *kind)
+{
+	char name[80];
+	unsigned n = 1024, i;
+	int rc, version;
+
+	for (version = 3; version > 1; version--) {
+		static struct process_v2 p[1024];
+		int (*f)(device_t, unsigned *, struct process_v2 *);
+
+		snprintf(name, sizeof(name), "nvmlDeviceGet%sRunningProcesses_v%d", kind, version);
+		f = dlsym(lib, name);
+		if (!f)
+			continue;
+		rc = f(device, &n, p);
+		done(name, rc, n);
+		for (i = 0; !rc && i < n; i++)
+			printf("pid %u mem %llu gi %d ci %d\n", p[i].pid, p[i].mem, (int)p[i].gi, (int)p[i].ci);
+		return rc;
+	}
+	{
+		static struct process_v1 p[1024];
+		int (*f)(device_t, unsigned *, struct process_v1 *);
+
+		snprintf(name, sizeof(name), "nvmlDeviceGet%sRunningProcesses", kind);
+		f = need(name);
+		rc = f(device, &n, p);
+		done(name, rc, n);
+		for (i = 0; !rc && i < n; i++)
+			printf("pid %u mem %llu\n", p[i].pid, p[i].mem);
+	}
+	return rc;
+}
+
+static int acct(void)
+{
+	int (*pids)(device_t, unsigned *, unsigned *) = need("nvmlDeviceGetAccountingPids");
+	int (*stats)(device_t, unsigned, struct acct_stats *) = need("nvmlDeviceGetAccountingStats");
+	static unsigned p[4000];
+	unsigned n = 4000, i;
+	int rc = pids(device, &n, p);
+
+	done("acct", rc, n);
+	for (i = 0; !rc && i < n; i++) {
+		struct acct_stats s;
+		int r;
+
+		memset(&s, 0, sizeof(s));
+		r = stats(device, p[i], &s);
+		printf("pid %u rc %d gpu %d maxmem %lld running %u\n", p[i], r, r ? -1 : (int)s.gpu, r ? -1ll : (long long)s.max_mem,
+		       s.running);
+	}
+	return rc;
+}
+
+static int enc(void)
+{
+	int (*f)(device_t, unsigned *, struct enc_session *) = need("nvmlDeviceGetEncoderSessions");
+	static struct enc_session s[512];
+	unsigned n = 512, i;
+	int rc = f(device, &n, s);
+
+	done("enc", rc, n);
+	for (i = 0; !rc && i < n; i++)
+		printf("pid %u session %u\n", s[i].pid, s[i].id);
+	return rc;
+}
+
+static int fbc(void)
+{
+	int (*f)(device_t, unsigned *, struct fbc_session *) = need("nvmlDeviceGetFBCSessions");
+	static struct fbc_session s[512];
+	unsigned n = 512, i;
+	int rc = f(device, &n, s);
+
+	done("fbc", rc, n);
+	for (i = 0; !rc && i < n; i++)
+		printf("pid %u session %u\n", s[i].pid, s[i].id);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	int (*init)(void), (*get)(unsigned, device_t *);
+	unsigned gpu = 0;
+	int i, rc, bad = 0;
+
+	if (argc > 2 && !strcmp(argv[1], "--gpu")) {
+		gpu = strtoul(argv[2], NULL, 0);
+		argv += 2;
+		argc -= 2;
+	}
+	if (argc < 2) {
+		fprintf(stderr, "usage: nvmlcall [--gpu N] compute|graphics|mps|util|util=SINCE_US|acct|enc|fbc...\n");
+		return 2;
+	}
+	lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	if (!lib) {
+		fprintf(stderr, "nvmlcall: %s\n", dlerror());
+		return 2;
+	}
+	init = need("nvmlInit_v2");
+	get = need("nvmlDeviceGetHandleByIndex_v2");
+	rc = init();
+	if (!rc)
+		rc = get(gpu, &device);
+	if (rc) {
+		printf("init rc=%d count=0\n", rc);
+		return 1;
+	}
+	for (i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "compute"))
+			bad |= procs("Compute");
+		else if (!strcmp(argv[i], "graphics"))
+			bad |= procs("Graphics");
+		else if (!strcmp(argv[i], "mps"))
+			bad |= procs("MPSCompute");
+		else if (!strcmp(argv[i], "util"))
+			bad |= util(0);
+		else if (!strncmp(argv[i], "util=", 5))
+			bad |= util(strtoull(argv[i] + 5, NULL, 0));
+		else if (!strcmp(argv[i], "acct"))
+			bad |= acct();
+		else if (!strcmp(argv[i], "enc"))
+			bad |= enc();
+		else if (!strcmp(argv[i], "fbc"))
+			bad |= fbc();
+		else
+			return fprintf(stderr, "nvmlcall: no query %s\n", argv[i]), 2;
+	}
+	return bad ? 1 : 0;
+}
