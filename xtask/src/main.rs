@@ -1,2 +1,93 @@
-//! Placeholder until its first commit.
-fn main() {}
+//! Everything the repository does to itself. `./x` finds a cargo and calls this; each verb is one file.
+//!
+//! Exit status: 0 all is well, 1 the product failed a check, 2 wrong usage, 69 the rig broke (no network, no package, no QEMU):
+//! a broken rig says nothing about the product.
+
+mod apt;
+mod cpio;
+mod demo;
+mod doctor;
+mod fuzz;
+mod guest;
+mod kernels;
+mod kmod;
+mod lint;
+mod modules;
+mod nvidia;
+mod paths;
+mod python;
+mod run;
+mod setup;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "x", about = "MPU's own tool: set up, build, boot, test", disable_help_subcommand = false)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Boots a guest and shows the same nvidia-smi in a container before and after MPU
+    Demo(demo::Args),
+    /// Runs every check there is: host tests, kernel object, module builds, guests
+    Test(test::Args),
+    /// Boots one guest with chosen kernel, driver era, client, engine and stories
+    Guest(guest::Args),
+    /// Builds the kernel module's Rust object and checks its symbols
+    Kmod(kmod::Args),
+    /// Downloads guest kernels, or builds a module for one
+    Kernels(kernels::Args),
+    /// Downloads NVIDIA's user space for guests
+    Nvidia(nvidia::Args),
+    /// Installs the packages that the other verbs need
+    Setup,
+    /// Says what this machine lacks, and changes nothing
+    Doctor,
+    /// Formats the sources
+    Fmt,
+    /// Checks formatting and clippy, warnings denied
+    Lint,
+    /// Runs a fuzz target for a while
+    Fuzz(fuzz::Args),
+}
+
+/// What a verb found out about the product. An `Err` beside it is about the rig.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Every check held.
+    Passed,
+    /// The product failed a check.
+    Failed,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.verb {
+        Verb::Demo(args) => demo::demo(&args),
+        Verb::Test(args) => test::test(&args),
+        Verb::Guest(args) => guest::guest(&args),
+        Verb::Kmod(args) => kmod::kmod(&args),
+        Verb::Kernels(args) => kernels::kernels(&args),
+        Verb::Nvidia(args) => nvidia::nvidia(&args),
+        Verb::Setup => setup::everything().map(|()| Outcome::Passed),
+        Verb::Doctor => doctor::doctor(),
+        Verb::Fmt => lint::fmt(),
+        Verb::Lint => lint::lint(),
+        Verb::Fuzz(args) => fuzz::fuzz(&args),
+    };
+    match result {
+        Ok(Outcome::Passed) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) => ExitCode::from(1),
+        Err(broken) => {
+            eprintln!("x: the rig broke: {broken:#}");
+            eprintln!("x: `./x doctor` says what this machine lacks");
+            ExitCode::from(69)
+        }
+    }
+}

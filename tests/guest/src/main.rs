@@ -1,2 +1,49 @@
-//! Placeholder until its first commit.
-fn main() {}
+//! Process 1 of a test guest. Makes the guest habitable, runs the plan that the host put into /plan, prints verdicts on the console,
+//! and powers the guest off. The host (xtask/src/guest) judges by those lines alone; no verdict is a failure.
+//!
+//! A story is one function in `stories/`: one body, run with no engine first, where it must show the wrong answer, then with engines.
+
+mod boot;
+mod client;
+mod command;
+mod container;
+mod holder;
+mod kernel_log;
+mod plan;
+mod stage;
+mod stories;
+mod story;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+fn main() -> ExitCode {
+    if std::process::id() != 1 {
+        eprintln!("mpu-guest is process 1 of a test guest; `cargo xtask guest` boots one");
+        return ExitCode::from(2);
+    }
+    let rc = match everything() {
+        Ok(failed) => i32::from(failed > 0),
+        Err(broken) => {
+            println!("guest: the rig broke: {broken:#}");
+            69
+        }
+    };
+    println!("GUEST-RC={rc}");
+    boot::power_off()
+}
+
+/// Runs the plan, and returns how many stories failed.
+fn everything() -> Result<usize> {
+    boot::habitable()?;
+    if boot::wants_shell()? {
+        boot::shell()?;
+        return Ok(0);
+    }
+    let mut failed = 0;
+    for row in plan::read("/plan")? {
+        failed += stage::perform(&row)?;
+    }
+    Ok(failed)
+}

@@ -1,0 +1,68 @@
+//! Makes a freshly unpacked root into a system that containers run on: mounts, device nodes, a root that can be pivoted, shell tools.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use rustix::mount::{mount, mount_bind, mount_move, MountFlags};
+use rustix::system::{reboot, RebootCommand};
+
+/// File system, mount point, options.
+const MOUNTS: [(&str, &str, &str); 9] = [
+    ("proc", "/proc", ""),
+    ("sysfs", "/sys", ""),
+    ("devtmpfs", "/dev", ""),
+    ("devpts", "/dev/pts", "ptmxmode=0666"),
+    ("tmpfs", "/dev/shm", ""),
+    ("tmpfs", "/run", ""),
+    ("tmpfs", "/tmp", ""),
+    ("cgroup2", "/sys/fs/cgroup", ""),
+    ("tracefs", "/sys/kernel/tracing", ""),
+];
+
+/// All of it.
+pub fn habitable() -> Result<()> {
+    // The root that a kernel unpacks cannot be pivoted away from, which is how container runtimes enter theirs. A bind mount of
+    // it, moved over it, can.
+    mount_bind("/", "/new").context("cannot bind the root")?;
+    rustix::process::chdir("/new")?;
+    mount_move(".", "/").context("cannot move the root")?;
+    rustix::process::chroot(".")?;
+    rustix::process::chdir("/")?;
+    for (kind, at, options) in MOUNTS {
+        std::fs::create_dir_all(at).with_context(|| format!("cannot make {at}"))?;
+        let options = std::ffi::CString::new(options)?;
+        mount(kind, at, kind, MountFlags::empty(), Some(options.as_c_str()))
+            .with_context(|| format!("cannot mount {kind} at {at}"))?;
+    }
+    let installed = Command::new("/bin/busybox").args(["--install", "-s", "/bin"]).status().context("no busybox")?;
+    anyhow::ensure!(installed.success(), "busybox cannot make its links");
+    std::env::set_var("PATH", "/usr/bin:/bin:/usr/sbin:/sbin");
+    std::env::set_var("HOME", "/root");
+    // Containers talk over the loopback at most, and some runtimes want a host name.
+    rustix::system::sethostname(b"guest")?;
+    Ok(())
+}
+
+/// Whether the kernel command line asks for a shell.
+pub fn wants_shell() -> Result<bool> {
+    Ok(std::fs::read_to_string("/proc/cmdline")?.split_whitespace().any(|word| word == "mpu.shell"))
+}
+
+/// A shell on the console, until it ends.
+pub fn shell() -> Result<()> {
+    println!("drivers: /sim/era*/nvidia.ko   module: /mpu/mpu.ko   programs: gpu-hold, nvctl, mpu   clients: /nvidia/*   `exit` ends the guest");
+    Command::new("/bin/sh").arg0("-sh").args(["-c", "exec setsid cttyhack /bin/sh -l"]).status().context("no shell")?;
+    Ok(())
+}
+
+/// Ends the guest.
+pub fn power_off() -> ! {
+    // The serial line drains before the machine goes: the last line is the verdict.
+    rustix::fs::sync();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let _ = reboot(RebootCommand::PowerOff);
+    loop {
+        std::thread::park();
+    }
+}

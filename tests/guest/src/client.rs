@@ -1,0 +1,164 @@
+//! NVIDIA's own nvidia-smi, run on the host or in a container, and its several listings read into rows.
+//!
+//! Outside truth: the programs' real output, releases 418 to 580. Reads what is shown; judges nothing.
+
+use anyhow::{Context, Result};
+
+use crate::command::{run_with, Output};
+
+/// Where and with which release nvidia-smi runs.
+pub struct Client<'a> {
+    before: Vec<String>,
+    release: &'a str,
+}
+
+/// A line of the process table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Row {
+    /// The PID as shown.
+    pub pid: u32,
+    /// The program's name as shown.
+    pub name: String,
+    /// The memory as shown; none for N/A.
+    pub mib: Option<u64>,
+}
+
+impl<'a> Client<'a> {
+    /// Runs in the init PID namespace.
+    pub fn on_host(release: &'a str) -> Self {
+        Self { before: Vec::new(), release }
+    }
+
+    /// Runs behind these words, such as `crun exec NAME`.
+    pub fn through(before: Vec<String>, release: &'a str) -> Self {
+        Self { before, release }
+    }
+
+    /// Runs nvidia-smi and returns all it left.
+    pub fn smi(&self, arguments: &[&str]) -> Result<Output> {
+        let program = format!("/nvidia/{}/nvidia-smi", self.release);
+        let libraries = format!("/nvidia/{}", self.release);
+        let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
+        run_with(&[&before[..], &[program.as_str()], arguments].concat(), &[("LD_LIBRARY_PATH", &libraries)])
+    }
+
+    /// Runs a Python script that may import pynvml.
+    pub fn python(&self, script: &str) -> Result<Output> {
+        let libraries = format!("/nvidia/{}", self.release);
+        let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
+        let environment = [format!("LD_LIBRARY_PATH={libraries}"), "PYTHONPATH=/usr/lib/pynvml".to_owned()];
+        let words = ["env", environment[0].as_str(), environment[1].as_str(), "/usr/bin/python3", "-S", "-c", script];
+        run_with(&[&before[..], &words].concat(), &[])
+    }
+
+    /// The default table's process rows, in the order shown.
+    pub fn table(&self) -> Result<Vec<Row>> {
+        let shown = self.smi(&[])?;
+        anyhow::ensure!(
+            shown.status == 0,
+            "nvidia-smi ended with {}: {} {}",
+            shown.status,
+            shown.out.trim(),
+            shown.err.trim()
+        );
+        table_rows(&shown.out)
+    }
+
+    /// `--query-compute-apps`: PID and memory of each row.
+    pub fn compute_apps(&self) -> Result<Vec<Row>> {
+        let shown =
+            self.smi(&["--query-compute-apps=pid,used_memory,process_name", "--format=csv,noheader,nounits"])?;
+        anyhow::ensure!(
+            shown.status == 0,
+            "nvidia-smi ended with {}: {} {}",
+            shown.status,
+            shown.out.trim(),
+            shown.err.trim()
+        );
+        csv_rows(&shown.out)
+    }
+
+    /// `pmon -c 1 -s u`: PID and SM utilisation of each row; a dash is none.
+    pub fn pmon(&self) -> Result<Vec<(u32, Option<u32>)>> {
+        let shown = self.smi(&["pmon", "-c", "1", "-s", "u"])?;
+        anyhow::ensure!(
+            shown.status == 0,
+            "pmon ended with {}: {} {}",
+            shown.status,
+            shown.out.trim(),
+            shown.err.trim()
+        );
+        Ok(pmon_rows(&shown.out))
+    }
+}
+
+/// PIDs of rows, sorted, repetitions kept.
+pub fn pids(rows: &[Row]) -> Vec<u32> {
+    let mut pids: Vec<u32> = rows.iter().map(|row| row.pid).collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// Reads `|  0  N/A  N/A   1234   C   name   84MiB |`, with or without the MIG columns: the type column is what all releases have.
+fn table_rows(text: &str) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let body = text.lines().skip_while(|line| !line.contains("Processes:"));
+    for line in body {
+        let words: Vec<&str> = line.trim_matches('|').split_whitespace().collect();
+        let Some(kind) = words.iter().position(|word| ["C", "G", "C+G", "M+C"].contains(word)) else { continue };
+        let Some(pid) = kind.checked_sub(1).and_then(|at| words[at].parse().ok()) else { continue };
+        let memory = words.last().context("an empty row")?;
+        let name = words[kind + 1..words.len() - 1].join(" ");
+        rows.push(Row { pid, name, mib: memory.strip_suffix("MiB").and_then(|number| number.parse().ok()) });
+    }
+    Ok(rows)
+}
+
+fn csv_rows(text: &str) -> Result<Vec<Row>> {
+    let lines = text.lines().map(str::trim).filter(|line| line.chars().next().is_some_and(|c| c.is_ascii_digit()));
+    let row = |line: &str| {
+        let mut cells = line.splitn(3, ',').map(str::trim);
+        let pid = cells.next().and_then(|cell| cell.parse().ok()).with_context(|| format!("no PID in {line}"))?;
+        let mib = cells.next().and_then(|cell| cell.parse().ok());
+        Ok(Row { pid, mib, name: cells.next().unwrap_or_default().to_owned() })
+    };
+    lines.map(row).collect()
+}
+
+fn pmon_rows(text: &str) -> Vec<(u32, Option<u32>)> {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let row = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        Some((words.get(1)?.parse().ok()?, words.get(3)?.parse().ok()))
+    };
+    lines.filter_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_old_and_new_tables_are_read() {
+        let new = "| Processes:      |\n|  GPU   GI   CI        PID   Type   Process name   Usage |\n|    0   N/A  N/A        33      C   gpu-hold train      84MiB |\n";
+        let old = "| Processes:      |\n|  GPU       PID   Type   Process name   Usage |\n|    0        33      C   gpu-hold train      84MiB |\n";
+        let row = Row { pid: 33, name: "gpu-hold train".into(), mib: Some(84) };
+        assert_eq!(table_rows(new).unwrap(), [row.clone()]);
+        assert_eq!(table_rows(old).unwrap(), [row]);
+        assert_eq!(
+            table_rows("|    0   N/A  N/A   33  C  x  1MiB |").unwrap(),
+            [],
+            "what stands before the list is no row"
+        );
+    }
+
+    #[test]
+    fn listings_are_read() {
+        assert_eq!(csv_rows("33, 84, gpu-hold\n").unwrap()[0].mib, Some(84));
+        assert_eq!(csv_rows("7, [N/A], [Not Found]\n").unwrap()[0].mib, None);
+        assert_eq!(
+            pmon_rows("# gpu pid type sm\n    0         33     C     50     25\n    0          -     -     -\n"),
+            [(33, Some(50))]
+        );
+    }
+}

@@ -1,0 +1,59 @@
+//! A process that uses the GPU: gpu-hold, on the host or in a container, known by its PID on both sides. Ends when dropped.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{bail, Context, Result};
+
+/// A running gpu-hold.
+pub struct Holder {
+    child: Child,
+    input: Option<ChildStdin>,
+    /// Its PID where it runs.
+    pub inside: u32,
+    /// Its PID in the init namespace.
+    pub outside: u32,
+    /// PIDs, where they run, of the children it made with `--fork`.
+    pub children: Vec<u32>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Holder {
+    /// Starts one on the host.
+    pub fn on_host(arguments: &[&str]) -> Result<Self> {
+        let mut command = Command::new("/bin/gpu-hold");
+        command.args(arguments);
+        Self::start(command, |inside| Ok(inside))
+    }
+
+    /// Starts one by a command that ends up as gpu-hold somewhere; `outside` finds its PID in the init namespace.
+    pub fn start(mut command: Command, outside: impl FnOnce(u32) -> Result<u32>) -> Result<Self> {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start gpu-hold")?;
+        let input = child.stdin.take();
+        let mut output = BufReader::new(child.stdout.take().context("gpu-hold has no output")?);
+        let mut children = Vec::new();
+        loop {
+            let mut line = String::new();
+            if output.read_line(&mut line)? == 0 {
+                bail!("gpu-hold ended before it was ready: {:?}", child.wait()?);
+            }
+            if let Some(pid) = line.strip_prefix("child ") {
+                children.push(pid.trim().parse()?);
+            } else if let Some(pid) = line.strip_prefix("ready ") {
+                let inside = pid.trim().parse()?;
+                return Ok(Self { child, input, inside, outside: outside(inside)?, children, output });
+            }
+        }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // Its input closing is its sign to end; reading to the end of its output waits for its children, too.
+        drop(self.input.take());
+        let mut rest = String::new();
+        while self.output.read_line(&mut rest).is_ok_and(|size| size > 0) {}
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,217 @@
+//! Private apt folders: one per suite of `archives.toml`, in the cache, with their own sources, lists and status, so that packages of
+//! other suites can be looked up, verified and unpacked while the machine's own apt never hears of them.
+//!
+//! Knows nothing of kernels or NVIDIA. What apt downloads here it has checked against the suite's signed index.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{bail, Context, Result};
+use serde::Deserialize;
+
+use crate::paths;
+use crate::run::{output, say};
+
+#[derive(Deserialize)]
+struct Archive {
+    host: String,
+    moved: Option<String>,
+    path: String,
+    suite: String,
+    components: String,
+    keyring: String,
+}
+
+/// One suite, its index on disk.
+pub struct Suite {
+    name: String,
+    dir: PathBuf,
+}
+
+/// How long an index is trusted to be the newest before it is fetched again.
+const INDEX_LIFE: Duration = Duration::from_secs(12 * 3600);
+
+impl Suite {
+    /// Opens a suite of `archives.toml`, fetching its index when absent or old.
+    pub fn open(name: &str) -> Result<Self> {
+        let table = table()?;
+        let archive = table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?;
+        let suite = Suite { name: name.to_owned(), dir: paths::cache(&format!("apt/{name}"))? };
+        if suite.is_fresh() {
+            return Ok(suite);
+        }
+        say(format!("reading the package index of {name}"));
+        let mut tried = Vec::new();
+        for base in bases(archive) {
+            suite.configure(archive, &base)?;
+            match output(suite.apt("apt-get").args([
+                "-q",
+                "-o",
+                "Acquire::Retries=3",
+                "-o",
+                "APT::Update::Error-Mode=any",
+                "update",
+            ])) {
+                Ok(_) => {
+                    std::fs::write(suite.dir.join("fresh"), "").context("cannot mark the index")?;
+                    return Ok(suite);
+                }
+                Err(error) => tried.push(format!("{base}: {error:#}")),
+            }
+        }
+        bail!("no archive offers {name}:\n{}", tried.join("\n"))
+    }
+
+    /// The newest package whose name begins with `prefix` and ends with `suffix`, and its version.
+    pub fn newest(&self, prefix: &str, suffix: &str) -> Result<Option<(String, String)>> {
+        let names = output(self.apt("apt-cache").args(["pkgnames", prefix]))?;
+        let mut best: Option<(String, String)> = None;
+        for name in names.lines().filter(|name| name.ends_with(suffix)) {
+            let Some(version) = self.version(name)? else { continue };
+            let newer = match &best {
+                None => true,
+                Some((_, than)) => {
+                    Command::new("dpkg").args(["--compare-versions", &version, "gt", than]).status()?.success()
+                }
+            };
+            if newer {
+                best = Some((name.to_owned(), version));
+            }
+        }
+        Ok(best)
+    }
+
+    /// The version that the suite offers of a package.
+    pub fn version(&self, package: &str) -> Result<Option<String>> {
+        let policy = output(self.apt("apt-cache").args(["policy", package]))?;
+        let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "));
+        Ok(candidate.filter(|version| *version != "(none)").map(str::to_owned))
+    }
+
+    /// The packages, and everything they depend on, as names.
+    pub fn with_dependencies(&self, packages: &[String]) -> Result<Vec<String>> {
+        let plan = output(self.apt("apt-get").args(["-s", "--no-install-recommends", "install"]).args(packages))?;
+        let names = plan.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next());
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    /// Downloads the packages and unpacks them over one folder; nothing is installed. Returns `name=version` of each.
+    pub fn unpack(&self, packages: &[String], into: &Path) -> Result<Vec<String>> {
+        let held = self.dir.join("download");
+        let _ = std::fs::remove_dir_all(&held);
+        std::fs::create_dir_all(&held)?;
+        std::fs::create_dir_all(into)?;
+        output(
+            self.apt("apt-get").args(["-q", "-o", "Acquire::Retries=3", "download"]).args(packages).current_dir(&held),
+        )
+        .with_context(|| format!("cannot download from {}", self.name))?;
+        let mut found: Vec<PathBuf> =
+            std::fs::read_dir(&held)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+        // base-files lays the /bin and /lib links that the others' files go through.
+        found.sort_by_key(|path| (!file_name(path).starts_with("base-files_"), path.clone()));
+        for package in &found {
+            output(Command::new("dpkg").arg("-x").arg(package).arg(into))?;
+        }
+        let _ = std::fs::remove_dir_all(&held);
+        let named = packages.iter().map(|name| Ok(format!("{name}={}", self.version(name)?.unwrap_or_default())));
+        named.collect()
+    }
+
+    fn is_fresh(&self) -> bool {
+        let age = std::fs::metadata(self.dir.join("fresh"))
+            .and_then(|m| m.modified())
+            .ok()
+            .map(|t| SystemTime::now().duration_since(t));
+        matches!(age, Some(Ok(age)) if age < INDEX_LIFE)
+    }
+
+    fn configure(&self, archive: &Archive, base: &str) -> Result<()> {
+        let keyring = keyring(archive);
+        if !Path::new(&keyring).exists() {
+            bail!("{keyring} is missing: install {}", archive.keyring);
+        }
+        for below in ["lists/partial", "cache/archives/partial", "state", "empty"] {
+            std::fs::create_dir_all(self.dir.join(below))?;
+        }
+        std::fs::write(self.dir.join("state/status"), "")?;
+        std::fs::write(self.dir.join("sources.list"), line(archive, base) + "\n")?;
+        let dir = self.dir.display();
+        // Indexes that are of no use here (translations, software-centre data) are left out. The sandbox user cannot reach a
+        // cache in root's home. A suite that lives in an archive no longer renews its Valid-Until.
+        let config = format!(
+            "Dir::Etc::sourcelist \"{dir}/sources.list\";\nDir::Etc::sourceparts \"{dir}/empty\";\nDir::Etc::preferences \"{dir}/empty/none\";\n\
+             Dir::Etc::preferencesparts \"{dir}/empty\";\nDir::State \"{dir}/state\";\nDir::State::lists \"{dir}/lists\";\n\
+             Dir::State::status \"{dir}/state/status\";\nDir::Cache \"{dir}/cache\";\nAPT::Architecture \"amd64\";\n\
+             APT::Architectures {{ \"amd64\"; }};\nAcquire::Languages \"none\";\nAPT::Sandbox::User \"root\";\n\
+             Acquire::Check-Valid-Until \"{}\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
+             Acquire::IndexTargets::deb::DEP-11-icons-small::DefaultEnabled \"false\";\n\
+             Acquire::IndexTargets::deb::DEP-11-icons::DefaultEnabled \"false\";\n\
+             Acquire::IndexTargets::deb::CNF::DefaultEnabled \"false\";\n",
+            if archive.moved.is_some() { "false" } else { "true" },
+        );
+        std::fs::write(self.dir.join("apt.conf"), config)?;
+        Ok(())
+    }
+
+    fn apt(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("APT_CONFIG", self.dir.join("apt.conf")).env("LC_ALL", "C");
+        command
+    }
+}
+
+/// The line that adds a suite of `archives.toml` to a machine's own sources.
+pub fn source_line(name: &str) -> Result<String> {
+    let table = table()?;
+    let archive = table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?;
+    let base = bases(archive).into_iter().next().context("no address")?;
+    Ok(line(archive, &base))
+}
+
+fn table() -> Result<BTreeMap<String, Archive>> {
+    toml::from_str(include_str!("../archives.toml")).context("archives.toml")
+}
+
+fn line(archive: &Archive, base: &str) -> String {
+    format!("deb [signed-by={}] {base} {} {}", keyring(archive), archive.suite, archive.components)
+}
+
+fn keyring(archive: &Archive) -> String {
+    format!("/usr/share/keyrings/{}.gpg", archive.keyring)
+}
+
+/// The addresses to try for an archive: this machine's own mirror of it, the public one, the one where old suites go.
+fn bases(archive: &Archive) -> Vec<String> {
+    let mut bases = own_mirror(&archive.path).into_iter().collect::<Vec<_>>();
+    for host in std::iter::once(&archive.host).chain(&archive.moved) {
+        let base = format!("http://{host}/{}", archive.path);
+        if !bases.contains(&base) {
+            bases.push(base);
+        }
+    }
+    bases
+}
+
+/// The first address in the machine's own apt sources whose path is `path`.
+fn own_mirror(path: &str) -> Option<String> {
+    let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
+    if let Ok(parts) = std::fs::read_dir("/etc/apt/sources.list.d") {
+        files.extend(parts.flatten().map(|entry| entry.path()));
+    }
+    let texts = files.iter().filter_map(|file| std::fs::read_to_string(file).ok()).collect::<Vec<_>>();
+    let words = texts
+        .iter()
+        .flat_map(|text| text.lines())
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .flat_map(str::split_whitespace);
+    words
+        .map(|word| word.trim_end_matches('/'))
+        .find(|word| word.starts_with("http") && word.ends_with(&format!("/{path}")))
+        .map(str::to_owned)
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}

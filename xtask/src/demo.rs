@@ -1,0 +1,50 @@
+//! The demonstration: one guest, one container, the same real nvidia-smi before and after MPU is loaded.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::guest::{self, Job, Row};
+use crate::run::say;
+use crate::Outcome;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Kernel, by its name in kernels.toml
+    #[arg(long, default_value = "6.1")]
+    kernel: String,
+    /// Driver era
+    #[arg(long, default_value = "1")]
+    era: String,
+    /// Release of nvidia-smi
+    #[arg(long, default_value = "550.163.01")]
+    client: String,
+}
+
+/// The verb.
+pub fn demo(args: &Args) -> Result<Outcome> {
+    guest::prepare()?;
+    let began = Instant::now();
+    say("building the module and a guest");
+    let row = Row {
+        era: args.era.clone(),
+        client: args.client.clone(),
+        engines: vec!["module".to_owned()],
+        stories: vec!["demo".to_owned()],
+    };
+    let job = Job { kernel: args.kernel.clone(), rows: vec![row], cpus: 2, limit: Duration::from_secs(300) };
+    say(format!(
+        "booting Linux {} in QEMU, with a simulated driver and the real nvidia-smi {}",
+        args.kernel, args.client
+    ));
+    let report = guest::boot(&job, false)?;
+    let text = std::fs::read_to_string(&report.log)?;
+    for line in text.lines().filter_map(|line| line.get(8..)?.strip_prefix("demo: ")) {
+        println!("{line}");
+    }
+    for trouble in &report.troubles {
+        println!("{trouble} (log: {})", report.log.display());
+    }
+    say(format!("done in {} s", began.elapsed().as_secs()));
+    Ok(if report.is_good() { Outcome::Passed } else { Outcome::Failed })
+}

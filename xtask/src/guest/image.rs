@@ -1,0 +1,183 @@
+//! What a guest boots from: one archive that the kernel unpacks as its root, made of this machine's tools, the simulated drivers, the
+//! module, NVIDIA's user space and mpu-guest, which is process 1 there. Everything in it is built or fetched here first.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{ensure, Context, Result};
+
+use super::{Job, Row};
+use crate::cpio::Archive;
+use crate::run::{find, output, run};
+use crate::{kernels, kmod, lint, modules, nvidia, paths, python};
+
+/// Programs of this machine that guests use: containers are the real ones.
+const PROGRAMS: [&str; 2] = ["crun", "runc"];
+
+/// Writes the archive for a job and returns its path.
+pub fn build(job: &Job) -> Result<PathBuf> {
+    let mut archive = Archive::default();
+    base(&mut archive)?;
+    drivers(&mut archive, job)?;
+    clients(&mut archive, job)?;
+    archive.text("plan", 0o644, plan(&job.rows).as_bytes());
+    let path = paths::target("guest")?.join(format!("{}-{}.cpio", job.name(), std::process::id()));
+    std::fs::write(&path, archive.finish()).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+fn base(archive: &mut Archive) -> Result<()> {
+    for folder in ["proc", "sys", "dev", "tmp", "run", "root", "new", "usr/sbin", "sbin"] {
+        archive.folder(folder);
+    }
+    let programs = static_programs()?;
+    archive.file("init", 0o755, &programs.join("mpu-guest"))?;
+    archive.file("bin/mpu", 0o755, &programs.join("mpu"))?;
+    archive.file("bin/busybox", 0o755, &find("busybox").context("no busybox: install busybox-static")?)?;
+    archive.text("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n");
+    archive.text("etc/group", 0o644, b"root:x:0:\n");
+    for program in PROGRAMS {
+        let path = find(program).with_context(|| format!("no {program}"))?;
+        archive.file(&format!("usr/bin/{program}"), 0o755, &path)?;
+        libraries(archive, &path)?;
+    }
+    python::add(archive)
+}
+
+/// The simulated driver of each era in the plan, its programs, and the module.
+fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
+    let kernel = kernels::ready(&job.kernel)?;
+    let eras: BTreeSet<&str> = job.rows.iter().map(|row| row.era.as_str()).collect();
+    for era in eras {
+        archive.file(&format!("sim/era{era}/nvidia.ko"), 0o644, &sim_module(&kernel, era)?)?;
+    }
+    let programs = sim_programs()?;
+    for program in ["gpu-hold", "nvctl", "gpu-hold32", "nvctl32"] {
+        archive.file(&format!("bin/{program}"), 0o755, &programs.join(program))?;
+    }
+    if job.rows.iter().any(|row| row.engines.iter().any(|engine| engine != "none")) {
+        archive.file("mpu/mpu.ko", 0o644, &mpu_module(&kernel)?)?;
+    }
+    Ok(())
+}
+
+/// The simulated driver for a kernel, as one era.
+pub fn sim_module(kernel: &kernels::Kernel, era: &str) -> Result<PathBuf> {
+    let mut make_args = vec![format!("ERA={}", era.trim_end_matches('f'))];
+    if era.ends_with('f') {
+        make_args.push("FRONTEND=1".to_owned());
+    }
+    let out = paths::target(&format!("guest/modules/{}/era{era}", kernel.name))?;
+    clean(modules::build(kernel, &paths::repo().join("sim"), &out, &make_args)?, "the simulated driver")
+}
+
+/// The engine's module for a kernel, around the Rust object as it is built now.
+pub fn mpu_module(kernel: &kernels::Kernel) -> Result<PathBuf> {
+    let out = paths::target(&format!("guest/modules/{}/mpu", kernel.name))?;
+    clean(modules::build(kernel, &mpu_sources()?, &out, &[])?, "the module")
+}
+
+/// kmod/ with the freshly built object in its place: what a release ships.
+pub fn mpu_sources() -> Result<PathBuf> {
+    static ONCE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    if let Some(made) = ONCE.get() {
+        return Ok(made.clone());
+    }
+    let copy = paths::target("kmod/mpu")?;
+    std::fs::remove_dir_all(&copy)?;
+    std::fs::create_dir_all(&copy)?;
+    for entry in std::fs::read_dir(paths::repo().join("kmod"))? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            std::fs::copy(entry.path(), copy.join(entry.file_name()))?;
+        }
+    }
+    let object = kmod::build()?;
+    let faults = kmod::faults(&object)?;
+    ensure!(faults.is_empty(), "the kernel object is unfit:\n{}", faults.join("\n"));
+    std::fs::copy(object, copy.join("mpu_core.o_shipped"))?;
+    Ok(ONCE.get_or_init(|| copy).clone())
+}
+
+fn clean(built: modules::Built, what: &str) -> Result<PathBuf> {
+    ensure!(built.is_clean(), "{what} does not build cleanly:\n{}", built.complaints.join("\n"));
+    built.files.into_iter().next().with_context(|| format!("{what} has no module"))
+}
+
+fn sim_programs() -> Result<PathBuf> {
+    let out = paths::target("guest/sim")?;
+    let mut make = Command::new("make");
+    make.args(["--silent", "-C"]).arg(paths::repo().join("sim")).arg(format!("OUT={}", out.display()));
+    run(&mut make).context("cannot build the simulated driver's programs")?;
+    Ok(out)
+}
+
+/// mpu and mpu-guest, linked statically against glibc: no second C library's target is needed, and one file runs in any guest.
+fn static_programs() -> Result<PathBuf> {
+    static ONCE: std::sync::Mutex<Option<PathBuf>> = std::sync::Mutex::new(None);
+    let mut once = ONCE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(dir) = &*once {
+        return Ok(dir.clone());
+    }
+    let target = "x86_64-unknown-linux-gnu";
+    let dir = paths::target("guest/cargo")?;
+    let mut cargo = lint::cargo();
+    cargo.args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--release",
+        "--package",
+        "mpu",
+        "--package",
+        "mpu-guest",
+        "--target",
+        target,
+    ]);
+    // Another profile than the product's: linking for size and speed takes minutes that a test has no use for.
+    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    cargo
+        .arg("--target-dir")
+        .arg(&dir)
+        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
+        .env_remove("RUSTFLAGS");
+    run(&mut cargo).context("cannot build mpu and mpu-guest")?;
+    let built = dir.join(target).join("release");
+    *once = Some(built.clone());
+    Ok(built)
+}
+
+fn clients(archive: &mut Archive, job: &Job) -> Result<()> {
+    let versions: BTreeSet<&str> = job.rows.iter().map(|row| row.client.as_str()).collect();
+    for version in versions {
+        let dir = nvidia::ready(version)?;
+        for name in ["nvidia-smi", "libnvidia-ml.so.1"] {
+            archive.file(&format!("nvidia/{version}/{name}"), 0o755, &dir.join(name))?;
+            libraries(archive, &dir.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds the libraries that a program of this machine needs, and the loader, where it looks for them.
+pub fn libraries(archive: &mut Archive, program: &Path) -> Result<()> {
+    // A static program makes ldd fail: it needs none.
+    let listed = output(Command::new("ldd").arg(program)).unwrap_or_default();
+    for word in listed.split_whitespace().filter(|word| word.starts_with('/')) {
+        let name = word.trim_start_matches('/');
+        // /lib is a link to /usr/lib on the machine; in the guest both are folders, and a file lies where it is looked for.
+        if !archive.has(name) {
+            archive.file(name, 0o755, Path::new(word))?;
+        }
+    }
+    Ok(())
+}
+
+fn plan(rows: &[Row]) -> String {
+    let line = |row: &Row| {
+        let stories = if row.stories.is_empty() { "all".to_owned() } else { row.stories.join(",") };
+        format!("era={} client={} engines={} stories={stories}\n", row.era, row.client, row.engines.join(","))
+    };
+    rows.iter().map(line).collect()
+}

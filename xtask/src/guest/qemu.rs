@@ -1,0 +1,140 @@
+//! Boots a guest and watches its console until it is done, dead or late.
+//!
+//! Always software emulation: it behaves the same on every machine, nested or not. Knows the console's death cries, nothing of stories.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::Job;
+use crate::{kernels, run};
+
+/// What came over the serial line.
+pub struct Console {
+    /// Its lines, each with the second it came at.
+    pub lines: Vec<String>,
+    /// The status that process 1 reported; none if it never did.
+    pub rc: Option<i32>,
+    /// Lines that say the kernel is unwell, and whether time ran out.
+    pub deaths: Vec<String>,
+    /// How long it ran.
+    pub took: Duration,
+}
+
+/// What a kernel says when something is wrong with it. Anchored by words that no story prints.
+const CRIES: [&str; 14] = [
+    "Kernel panic",
+    "BUG: ",
+    "kernel BUG at",
+    "Oops: ",
+    "general protection fault",
+    "WARNING: CPU",
+    "WARNING: possible",
+    "WARNING: suspicious",
+    "soft lockup",
+    "rcu_sched self-detected stall",
+    "rcu_preempt self-detected stall",
+    "detected stalls on CPUs",
+    "blocked for more than",
+    "unable to handle",
+];
+
+/// Boots a job's kernel with an image, and deletes the image.
+pub fn boot(job: &Job, image: &Path, loud: bool) -> Result<Console> {
+    let began = Instant::now();
+    let mut child = command(job, image, "quiet loglevel=4")?
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start QEMU")?;
+    let pipe = child.stdout.take().context("QEMU has no output")?;
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+            if send.send(String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned()).is_err() {
+                return;
+            }
+        }
+    });
+    let mut console = Console { lines: Vec::new(), rc: None, deaths: Vec::new(), took: Duration::ZERO };
+    let deadline = began + job.limit;
+    loop {
+        match receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => console.take(began.elapsed(), line, loud),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                console.deaths.push(format!("not done after {} s", job.limit.as_secs()));
+                break;
+            }
+        }
+    }
+    end(&mut child);
+    let _ = std::fs::remove_file(image);
+    console.took = began.elapsed();
+    Ok(console)
+}
+
+/// Boots for a person: console on the terminal, a shell in the guest.
+pub fn shell(job: &Job, image: &Path) -> Result<()> {
+    let status = command(job, image, "quiet mpu.shell")?.status().context("cannot start QEMU")?;
+    run::say(format!("the guest ended: {status}"));
+    Ok(std::fs::remove_file(image)?)
+}
+
+impl Console {
+    fn take(&mut self, at: Duration, line: String, loud: bool) {
+        // Firmware and shells colour and clear; what matters comes after.
+        let line = line
+            .rsplit('\u{1b}')
+            .next()
+            .map_or(line.as_str(), |rest| if rest.len() < line.len() { after_escape(rest) } else { rest })
+            .to_owned();
+        if loud {
+            println!("{line}");
+        }
+        if CRIES.iter().any(|cry| line.contains(cry)) && !line.starts_with("STORY ") {
+            self.deaths.push(line.clone());
+        }
+        if let Some(rc) = line.strip_prefix("GUEST-RC=") {
+            // A second verdict is as bad as none.
+            self.rc = if self.rc.is_none() { rc.trim().parse().ok() } else { None };
+        }
+        self.lines.push(format!("{:7.2} {line}", at.as_secs_f64()));
+    }
+}
+
+fn after_escape(rest: &str) -> &str {
+    let end = rest.find(|c: char| c.is_ascii_alphabetic()).map_or(rest.len(), |at| at + 1);
+    &rest[end..]
+}
+
+fn command(job: &Job, image: &Path, more: &str) -> Result<Command> {
+    let kernel = kernels::ready(&job.kernel)?;
+    let mut command = Command::new("qemu-system-x86_64");
+    command.args([
+        "-accel",
+        "tcg,thread=multi",
+        "-cpu",
+        "max",
+        "-m",
+        "1024",
+        "-nodefaults",
+        "-no-user-config",
+        "-nographic",
+    ]);
+    command.args(["-serial", "stdio", "-no-reboot", "-smp", &job.cpus.to_string()]);
+    command.arg("-kernel").arg(kernel.vmlinux()).arg("-initrd").arg(image);
+    // An oops must not be survived: what follows it would be no verdict about the product.
+    command.args(["-append", &format!("console=ttyS0 panic=-1 oops=panic {more}")]);
+    Ok(command)
+}
+
+fn end(child: &mut Child) {
+    // It has ended by itself unless it is late.
+    let _ = child.kill();
+    let _ = child.wait();
+}

@@ -1,0 +1,205 @@
+//! Reads verdicts off a guest's console, and adds them up into the matrix that `x test` prints.
+//!
+//! A story's line: `STORY <name> engine=<e> era=<n> client=<v> verdict=pass|fail|skip [reason…]`. A guest's last: `GUEST-RC=<n>`.
+//! No verdict is a failure.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::qemu::Console;
+use super::Job;
+use crate::Outcome;
+
+/// What one story said once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub story: String,
+    pub engine: String,
+    pub era: String,
+    pub client: String,
+    pub result: Ending,
+    pub reason: String,
+}
+
+/// Three ways to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ending {
+    Pass,
+    Fail,
+    Skip,
+}
+
+/// What one guest said.
+pub struct Report {
+    pub kernel: String,
+    pub verdicts: Vec<Verdict>,
+    /// What is wrong with the guest as a whole.
+    pub troubles: Vec<String>,
+    pub took: Duration,
+    pub log: PathBuf,
+}
+
+impl Report {
+    /// Reads a console.
+    pub fn read(job: &Job, console: &Console, log: PathBuf) -> Self {
+        let plain = console.lines.iter().filter_map(|line| line.get(8..));
+        let verdicts: Vec<Verdict> = plain.filter_map(parse).collect();
+        let mut troubles = console.deaths.clone();
+        let failed = verdicts.iter().any(|v| v.result == Ending::Fail);
+        match console.rc {
+            None => troubles.push("the guest ended without a verdict".to_owned()),
+            Some(0) if verdicts.is_empty() => troubles.push("the guest ran no story".to_owned()),
+            Some(rc) if rc != 0 && !failed => troubles.push(format!("the guest reports {rc}, and no story says why")),
+            Some(_) => {}
+        }
+        Self { kernel: job.kernel.clone(), verdicts, troubles, took: console.took, log }
+    }
+}
+
+impl Report {
+    /// Whether nothing is wrong with it.
+    pub fn is_good(&self) -> bool {
+        self.troubles.is_empty() && self.verdicts.iter().all(|verdict| verdict.result != Ending::Fail)
+    }
+
+    /// One line for the one who waits.
+    pub fn summary(&self) -> String {
+        let count = |ending| self.verdicts.iter().filter(|verdict| verdict.result == ending).count();
+        let [pass, fail, skip] = [Ending::Pass, Ending::Fail, Ending::Skip].map(count);
+        format!(
+            "{pass} passed, {fail} failed, {skip} skipped, {} troubles, {} s",
+            self.troubles.len(),
+            self.took.as_secs()
+        )
+    }
+}
+
+fn parse(line: &str) -> Option<Verdict> {
+    let mut words = line.strip_prefix("STORY ")?.split(' ');
+    let story = words.next()?.to_owned();
+    let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
+    let (engine, era, client) = (value("engine")?, value("era")?, value("client")?);
+    let result = match value("verdict")?.as_str() {
+        "pass" => Ending::Pass,
+        "skip" => Ending::Skip,
+        _ => Ending::Fail,
+    };
+    Some(Verdict { story, engine, era, client, result, reason: words.collect::<Vec<_>>().join(" ") })
+}
+
+/// Verdicts of many guests.
+#[derive(Default)]
+pub struct Tally {
+    cells: BTreeMap<(String, String, String, String), [usize; 3]>,
+    problems: Vec<String>,
+    skips: BTreeMap<String, usize>,
+    counts: [usize; 3],
+    took: BTreeMap<String, Duration>,
+}
+
+impl Tally {
+    /// Counts one guest in.
+    pub fn add(&mut self, report: &Report) {
+        for verdict in &report.verdicts {
+            let key = (report.kernel.clone(), verdict.era.clone(), verdict.client.clone(), verdict.engine.clone());
+            self.cells.entry(key).or_default()[verdict.result as usize] += 1;
+            self.counts[verdict.result as usize] += 1;
+            let place = format!(
+                "{} on {}, era {}, client {}, engine {}",
+                verdict.story, report.kernel, verdict.era, verdict.client, verdict.engine
+            );
+            match verdict.result {
+                Ending::Pass => {}
+                Ending::Fail => self.problems.push(format!("{place}: {}", verdict.reason)),
+                Ending::Skip => *self.skips.entry(verdict.reason.clone()).or_default() += 1,
+            }
+        }
+        for trouble in &report.troubles {
+            self.counts[Ending::Fail as usize] += 1;
+            self.problems.push(format!("guest {}: {trouble} (log: {})", report.kernel, report.log.display()));
+        }
+        *self.took.entry(report.kernel.clone()).or_default() += report.took;
+    }
+
+    /// Counts a check that is no story in.
+    pub fn check(&mut self, name: &str, result: Ending, reason: &str) {
+        self.counts[result as usize] += 1;
+        match result {
+            Ending::Pass => {}
+            Ending::Fail => self.problems.push(format!("{name}: {reason}")),
+            Ending::Skip => *self.skips.entry(format!("{name}: {reason}")).or_default() += 1,
+        }
+    }
+
+    /// The matrix, what went wrong, what was skipped and why, and the line that CI reads.
+    pub fn print(&self) {
+        if !self.cells.is_empty() {
+            println!(
+                "\n{:<8} {:<5} {:<12} {:<8} {:>5} {:>5} {:>5}",
+                "kernel", "era", "client", "engine", "pass", "fail", "skip"
+            );
+            for ((kernel, era, client, engine), [pass, fail, skip]) in &self.cells {
+                println!("{kernel:<8} {era:<5} {client:<12} {engine:<8} {pass:>5} {fail:>5} {skip:>5}");
+            }
+            let times: Vec<String> =
+                self.took.iter().map(|(kernel, took)| format!("{kernel} {} s", took.as_secs())).collect();
+            println!("guests ran: {}", times.join(", "));
+        }
+        for (reason, count) in &self.skips {
+            println!("skipped {count}: {reason}");
+        }
+        for problem in &self.problems {
+            println!("FAILED {problem}");
+        }
+        let [pass, fail, skip] = self.counts;
+        println!("{pass} passed, {fail} failed, {skip} skipped");
+    }
+
+    /// Whether anything failed.
+    pub fn outcome(&self) -> Outcome {
+        if self.counts[Ending::Fail as usize] == 0 {
+            Outcome::Passed
+        } else {
+            Outcome::Failed
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_story_line_is_read_whole() {
+        let line = "STORY one engine=none era=1 client=550.163.01 verdict=skip native is right in era 1";
+        let verdict = parse(line).unwrap();
+        assert_eq!((verdict.story.as_str(), verdict.engine.as_str(), verdict.result), ("one", "none", Ending::Skip));
+        assert_eq!(verdict.reason, "native is right in era 1");
+        assert_eq!(parse("STORY torn engine=none er"), None);
+        assert_eq!(
+            parse("STORY one engine=none era=1 client=5 verdict=pa").unwrap().result,
+            Ending::Fail,
+            "half a word is no pass"
+        );
+    }
+
+    fn report(lines: &[&str], rc: Option<i32>) -> Report {
+        let job = Job { kernel: "6.1".into(), rows: vec![], cpus: 1, limit: Duration::ZERO };
+        let lines = lines.iter().map(|line| format!("{:7.2} {line}", 1.0)).collect();
+        Report::read(&job, &Console { lines, rc, deaths: vec![], took: Duration::ZERO }, PathBuf::new())
+    }
+
+    #[test]
+    fn no_verdict_and_no_story_are_failures() {
+        let mut tally = Tally::default();
+        tally.add(&report(&["STORY a engine=none era=1 client=5 verdict=pass"], None));
+        assert_eq!(tally.outcome(), Outcome::Failed);
+        let mut tally = Tally::default();
+        tally.add(&report(&[], Some(0)));
+        assert_eq!(tally.outcome(), Outcome::Failed);
+        let mut tally = Tally::default();
+        tally.add(&report(&["STORY a engine=none era=1 client=5 verdict=pass"], Some(0)));
+        assert_eq!(tally.outcome(), Outcome::Passed);
+    }
+}

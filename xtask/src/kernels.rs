@@ -1,0 +1,257 @@
+//! Guest kernels of `kernels.toml`: fetched, unpacked and made bootable under the cache's `kernels/<name>/`:
+//! `vmlinux` (uncompressed: QEMU starts it directly, twice as fast as the compressed image), `release`, `build` (its headers).
+//!
+//! Knows nothing of guests or of what is built for them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{bail, ensure, Context, Result};
+use clap::Subcommand;
+use serde::Deserialize;
+
+use crate::apt::Suite;
+use crate::run::say;
+use crate::{modules, paths, setup, Outcome};
+
+/// Raised when the unpacked form changes, so that older caches are made anew.
+const RECIPE: &str = "recipe 1";
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Makes kernels ready: all, or those named
+    Fetch { names: Vec<String> },
+    /// Builds an out-of-tree module: kernel, source folder, output folder, and arguments for make
+    Build { kernel: String, source: PathBuf, out: PathBuf, make_args: Vec<String> },
+}
+
+#[derive(Deserialize)]
+struct Table {
+    kernel: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    name: String,
+    suite: String,
+    release: String,
+    follow: Vec<String>,
+    packages: Vec<String>,
+    build: Build,
+    #[serde(default)]
+    chroot: Vec<String>,
+}
+
+/// Where modules for a kernel are compiled.
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Build {
+    /// On this machine, with gcc-12.
+    Here,
+    /// Inside the unpacked folder, with the suite's compiler.
+    Chroot,
+}
+
+/// A kernel that is ready in the cache.
+pub struct Kernel {
+    /// Its short name, such as `6.1`.
+    pub name: String,
+    /// What `uname -r` says in a guest.
+    pub release: String,
+    /// Its folder in the cache.
+    pub dir: PathBuf,
+    /// Where modules are compiled.
+    pub build: Build,
+    /// What it was made of: goes into the key of everything built for it.
+    pub stamp: String,
+}
+
+impl Kernel {
+    /// The bootable file.
+    pub fn vmlinux(&self) -> PathBuf {
+        self.dir.join("vmlinux")
+    }
+
+    /// The folder that kernel packages were unpacked into.
+    pub fn root(&self) -> PathBuf {
+        self.dir.join("root")
+    }
+}
+
+/// The verb.
+pub fn kernels(args: &Args) -> Result<Outcome> {
+    match &args.what {
+        What::Fetch { names } => {
+            setup::require(setup::KERNELS)?;
+            for name in if names.is_empty() { self::names()? } else { names.clone() } {
+                let kernel = ready(&name)?;
+                println!("{name}: {} in {}", kernel.release, kernel.dir.display());
+            }
+            Ok(Outcome::Passed)
+        }
+        What::Build { kernel, source, out, make_args } => {
+            setup::require(setup::KERNELS)?;
+            let built = modules::build(&ready(kernel)?, source, out, make_args)?;
+            for line in &built.complaints {
+                println!("{line}");
+            }
+            for file in &built.files {
+                println!("{}", file.display());
+            }
+            Ok(if built.is_clean() { Outcome::Passed } else { Outcome::Failed })
+        }
+    }
+}
+
+/// All kernels' short names, oldest first.
+pub fn names() -> Result<Vec<String>> {
+    Ok(table()?.into_iter().map(|row| row.name).collect())
+}
+
+/// The kernel by that name, fetched now unless the cache has it.
+pub fn ready(name: &str) -> Result<Kernel> {
+    let rows = table()?;
+    let known = || rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>().join(", ");
+    let row = rows
+        .iter()
+        .find(|row| row.name == name)
+        .with_context(|| format!("no kernel {name} in kernels.toml; it has {}", known()))?;
+    let dir = paths::cache("kernels")?.join(name);
+    if let Some(kernel) = cached(row, &dir) {
+        return Ok(kernel);
+    }
+    fetch(row, &dir).with_context(|| format!("cannot make kernel {name} ready"))?;
+    cached(row, &dir).with_context(|| format!("kernel {name} was made but is not complete in {}", dir.display()))
+}
+
+fn table() -> Result<Vec<Row>> {
+    Ok(toml::from_str::<Table>(include_str!("../kernels.toml")).context("kernels.toml")?.kernel)
+}
+
+fn cached(row: &Row, dir: &Path) -> Option<Kernel> {
+    let stamp = std::fs::read_to_string(dir.join("stamp")).ok().filter(|stamp| stamp.starts_with(RECIPE))?;
+    let release = std::fs::read_to_string(dir.join("release")).ok()?.trim().to_owned();
+    let complete = dir.join("vmlinux").is_file() && dir.join("build/Makefile").is_file();
+    complete.then(|| Kernel { name: row.name.clone(), release, dir: dir.to_owned(), build: row.build, stamp })
+}
+
+fn fetch(row: &Row, dir: &Path) -> Result<()> {
+    let suite = Suite::open(&row.suite)?;
+    let release = choose(row, &suite)?;
+    let abi = release.trim_end_matches("-amd64");
+    let packages: Vec<String> =
+        row.packages.iter().map(|name| name.replace("{release}", &release).replace("{abi}", abi)).collect();
+    say(format!("kernel {}: fetching {release} from {}", row.name, row.suite));
+
+    let partial = dir.with_extension(format!("partial-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&partial);
+    let root = partial.join("root");
+    let mut made_of = suite.unpack(&packages, &root)?;
+    extract(&image(&root, &release)?, &partial.join("vmlinux"))?;
+    for modules in ["lib/modules", "usr/lib/modules"] {
+        // 300 MB of drivers that no guest has a device for.
+        let _ = std::fs::remove_dir_all(root.join(modules).join(&release).join("kernel"));
+    }
+    let headers = format!("usr/src/linux-headers-{release}");
+    match row.build {
+        Build::Here => point_into(&root.join(&headers).join("Makefile"), &dir.join("root"))?,
+        Build::Chroot => made_of.extend(furnish(row, &suite, &root)?),
+    }
+    std::os::unix::fs::symlink(format!("root/{headers}"), partial.join("build"))?;
+    std::fs::write(partial.join("release"), format!("{release}\n"))?;
+    std::fs::write(partial.join("stamp"), format!("{RECIPE}\n{}\n", made_of.join("\n")))?;
+    let _ = std::fs::remove_dir_all(dir);
+    std::fs::rename(&partial, dir).with_context(|| format!("cannot move {} into place", partial.display()))
+}
+
+/// The pinned release, or the newest that follows it when the archive has moved on.
+fn choose(row: &Row, suite: &Suite) -> Result<String> {
+    let package_of = |release: &str| row.packages[0].replace("{release}", release);
+    if suite.version(&package_of(&row.release))?.is_some() {
+        return Ok(row.release.clone());
+    }
+    let (before, after) = row.packages[0].split_once("{release}").context("the first package carries no {release}")?;
+    for prefix in &row.follow {
+        if let Some((name, _)) = suite.newest(prefix, &format!("-amd64{after}"))? {
+            let release = name.trim_start_matches(before).trim_end_matches(after).to_owned();
+            say(format!("kernel {}: {} has left {}; taking {release}", row.name, row.release, row.suite));
+            return Ok(release);
+        }
+    }
+    bail!("{} offers neither {} nor anything that follows it", row.suite, row.release)
+}
+
+fn image(root: &Path, release: &str) -> Result<PathBuf> {
+    let places = [
+        format!("boot/vmlinuz-{release}"),
+        format!("usr/lib/modules/{release}/vmlinuz"),
+        format!("lib/modules/{release}/vmlinuz"),
+    ];
+    places.iter().map(|place| root.join(place)).find(|path| path.is_file()).context("the packages hold no vmlinuz")
+}
+
+/// Takes the uncompressed kernel out of a bzImage. Where it lies is written in the image's own header
+/// (Documentation/arch/x86/boot.rst, `payload_offset` and `payload_length`, boot protocol 2.08).
+fn extract(bzimage: &Path, vmlinux: &Path) -> Result<()> {
+    let image = std::fs::read(bzimage).with_context(|| format!("cannot read {}", bzimage.display()))?;
+    ensure!(image.get(0x202..0x206) == Some(b"HdrS"), "{} has no boot header", bzimage.display());
+    let number = |at: usize| -> Result<usize> {
+        let bytes: [u8; 4] = image.get(at..at + 4).context("short image")?.try_into()?;
+        Ok(u32::from_le_bytes(bytes) as usize)
+    };
+    let sectors = if image[0x1f1] == 0 { 4 } else { usize::from(image[0x1f1]) };
+    let start = (sectors + 1) * 512 + number(0x248)?;
+    let length = number(0x24c)?;
+    // The last four bytes are the uncompressed size, put there by the kernel's build, no part of the stream.
+    let stream = image.get(start..start + length - 4).context("the payload ends outside the image")?;
+    let size = number(start + length - 4)?;
+    let unpacker = match stream {
+        [0xfd, b'7', b'z', ..] => "xz",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd",
+        [0x1f, 0x8b, ..] => "gzip",
+        _ => bail!("{} is compressed in an unknown way", bzimage.display()),
+    };
+    let packed = vmlinux.with_extension("packed");
+    std::fs::write(&packed, stream)?;
+    let status = Command::new(unpacker)
+        .args(["-d", "-c", "-q"])
+        .stdin(std::fs::File::open(&packed)?)
+        .stdout(std::fs::File::create(vmlinux)?)
+        .stderr(Stdio::inherit())
+        .status()
+        .with_context(|| format!("cannot start {unpacker}"))?;
+    std::fs::remove_file(&packed)?;
+    let got = std::fs::metadata(vmlinux)?.len() as usize;
+    ensure!(
+        status.success() && got == size,
+        "{unpacker} made {got} bytes of {}, which should be {size}",
+        bzimage.display()
+    );
+    Ok(())
+}
+
+/// Headers name their common part by an absolute path: make that the place in the cache.
+fn point_into(makefile: &Path, root: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(makefile).with_context(|| format!("cannot read {}", makefile.display()))?;
+    Ok(std::fs::write(makefile, text.replace("/usr/src/", &format!("{}/usr/src/", root.display())))?)
+}
+
+/// Puts a compiler and the few programs kbuild calls into the folder, so that it can be entered by chroot.
+fn furnish(row: &Row, suite: &Suite, root: &Path) -> Result<Vec<String>> {
+    say(format!("kernel {}: fetching its compiler", row.name));
+    let made_of = suite.unpack(&suite.with_dependencies(&row.chroot)?, root)?;
+    if !root.join("usr/bin/awk").exists() {
+        std::os::unix::fs::symlink("mawk", root.join("usr/bin/awk"))?;
+    }
+    // objtool looks up its stack's bounds, for a message it prints should it crash. This line will do, and spares a mount.
+    std::fs::create_dir_all(root.join("proc/self"))?;
+    std::fs::write(root.join("proc/self/maps"), "7ffc00000000-7fffffffffff rw-p 00000000 00:00 0 [stack]\n")?;
+    std::fs::create_dir_all(root.join("build"))?;
+    Ok(made_of)
+}

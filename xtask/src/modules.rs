@@ -1,0 +1,220 @@
+//! Building an out-of-tree module for a guest kernel: in a copy of its sources, remembered in the cache by the sources' contents, with
+//! every complaint of compiler, modpost and objtool collected. Knows nothing of what the modules do.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{bail, Context, Result};
+use sha2::{Digest, Sha256};
+
+use crate::kernels::{Build, Kernel};
+use crate::run::{logged, output, run, say, tail};
+use crate::{paths, run};
+
+/// What a build left.
+pub struct Built {
+    /// The modules, in the output folder.
+    pub files: Vec<PathBuf>,
+    /// Lines in which a tool complained, or the end of the log if the build failed.
+    pub complaints: Vec<String>,
+}
+
+impl Built {
+    /// Whether a module came out and nobody complained.
+    pub fn is_clean(&self) -> bool {
+        !self.files.is_empty() && self.complaints.is_empty()
+    }
+}
+
+/// kbuild's remarks about the rig and not about the module: no kernel image beside the headers (type information is optional),
+/// and a compiler of the same major version but another packaging.
+const ABOUT_THE_RIG: [&str; 6] = [
+    "Skipping BTF generation",
+    "pahole version differs",
+    "The kernel was built with:",
+    "You are using:",
+    "the compiler differs from the one used to build the kernel",
+    "The kernel was built by:",
+];
+
+/// Builds `source` for `kernel` and puts the modules into `out`.
+pub fn build(kernel: &Kernel, source: &Path, out: &Path, make_args: &[String]) -> Result<Built> {
+    let sources = sources(source)?;
+    let key = key(kernel, &sources, make_args);
+    let kept = paths::cache(&format!("modules/{}", kernel.name))?.join(&key[..24]);
+    if !kept.join("done").exists() {
+        say(format!(
+            "building {} for {} {}",
+            source.file_name().unwrap_or_default().to_string_lossy(),
+            kernel.release,
+            make_args.join(" ")
+        ));
+        make(kernel, source, &sources, &kept, make_args)?;
+    }
+    std::fs::create_dir_all(out)?;
+    let mut files = Vec::new();
+    for module in with_extension(&kept, "ko")? {
+        let to = out.join(module.file_name().unwrap_or_default());
+        std::fs::copy(&module, &to).with_context(|| format!("cannot write {}", to.display()))?;
+        files.push(to);
+    }
+    let log = std::fs::read_to_string(kept.join("log")).context("the kept build has no log")?;
+    Ok(Built { complaints: complaints(&log, !files.is_empty()), files })
+}
+
+/// What kbuild reads, by path below the source folder; what it writes is left out.
+fn sources(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(folder) = left.pop() {
+        for entry in std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+            let path = entry?.path();
+            if path.is_dir() {
+                left.push(path);
+                continue;
+            }
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let is_product =
+                [".ko", ".o", ".mod", ".mod.c", ".cmd", ".symvers", ".order"].iter().any(|end| name.ends_with(end));
+            let is_source = !is_product && !name.starts_with('.');
+            if is_source {
+                found.insert(path.strip_prefix(dir)?.to_owned(), std::fs::read(&path)?);
+            }
+        }
+    }
+    if found.is_empty() {
+        bail!("{} holds no module sources", dir.display());
+    }
+    Ok(found)
+}
+
+fn key(kernel: &Kernel, sources: &BTreeMap<PathBuf, Vec<u8>>, make_args: &[String]) -> String {
+    let mut hash = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    part(kernel.stamp.as_bytes());
+    make_args.iter().for_each(|arg| part(arg.as_bytes()));
+    for (path, text) in sources {
+        part(path.to_string_lossy().as_bytes());
+        part(text);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// One build. A failed one is kept, too: its log is the result, and trying again would not change it.
+fn make(
+    kernel: &Kernel,
+    source: &Path,
+    sources: &BTreeMap<PathBuf, Vec<u8>>,
+    kept: &Path,
+    make_args: &[String],
+) -> Result<()> {
+    let label = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let below = format!("build/{label}-{}", std::process::id());
+    let work = match kernel.build {
+        Build::Here => paths::cache("modules")?.join(&below),
+        Build::Chroot => kernel.root().join(&below),
+    };
+    let _ = std::fs::remove_dir_all(&work);
+    for (path, text) in sources {
+        let to = work.join(path);
+        std::fs::create_dir_all(to.parent().context("no parent")?)?;
+        std::fs::write(to, text)?;
+    }
+    let _ = std::fs::remove_dir_all(kept);
+    std::fs::create_dir_all(kept)?;
+    let mut command = match kernel.build {
+        Build::Here => {
+            let mut command = run::command("make", ["-C"]);
+            command.arg(kernel.dir.join("build")).arg(format!("M={}", work.display())).arg("CC=gcc-12");
+            command
+        }
+        Build::Chroot => {
+            let mut command = enter(kernel)?;
+            command.args([
+                "/usr/bin/make",
+                "-C",
+                &format!("/usr/src/linux-headers-{}", kernel.release),
+                &format!("M=/{below}"),
+            ]);
+            command
+        }
+    };
+    // kbuild takes these from the environment; a wrapper meant for this machine's own compiler must not reach it.
+    command.args(make_args).arg("modules").env_remove("MAKEFLAGS").env_remove("CC").env("LC_ALL", "C");
+    let succeeded = logged(&mut command, &kept.join("log"))?;
+    if succeeded {
+        for module in with_extension(&work, "ko")? {
+            std::fs::copy(&module, kept.join(module.file_name().unwrap_or_default()))?;
+        }
+    }
+    std::fs::remove_dir_all(&work)?;
+    Ok(std::fs::write(kept.join("done"), "")?)
+}
+
+/// A command that runs its arguments inside the kernel's folder. A compiler needs /dev/null there; making the node takes root, and
+/// somebody else gets a user namespace in which the machine's own node is mounted.
+fn enter(kernel: &Kernel) -> Result<Command> {
+    let root = kernel.root();
+    let null = root.join("dev/null");
+    let is_root = output(run::command("id", ["-u"]).env("LC_ALL", "C"))?.trim() == "0";
+    if is_root {
+        use std::os::unix::fs::FileTypeExt;
+        if !std::fs::metadata(&null).is_ok_and(|meta| meta.file_type().is_char_device()) {
+            let _ = std::fs::remove_file(&null);
+            run(run::command("mknod", ["-m", "666"]).arg(&null).args(["c", "1", "3"]))
+                .context("cannot make /dev/null for the compiler")?;
+        }
+        let mut command = Command::new("chroot");
+        command.arg(&root);
+        return Ok(command);
+    }
+    if !null.exists() {
+        std::fs::write(&null, "")?;
+    }
+    let script = "mount --bind /dev/null \"$0/dev/null\" && exec chroot \"$0\" \"$@\"";
+    let mut command = run::command("unshare", ["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+    command.arg(&root);
+    Ok(command)
+}
+
+fn complaints(log: &str, built: bool) -> Vec<String> {
+    if !built {
+        return vec![format!("the build failed:\n{}", tail(log, 40))];
+    }
+    let about_rig = |line: &str| ABOUT_THE_RIG.iter().any(|known| line.contains(known));
+    let is_complaint = |line: &str| {
+        let low = line.to_lowercase();
+        low.contains("warning") || low.contains("objtool:") || low.contains("error:")
+    };
+    log.lines().filter(|line| is_complaint(line) && !about_rig(line)).map(str::to_owned).collect()
+}
+
+fn with_extension(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::complaints;
+
+    #[test]
+    fn remarks_about_the_rig_are_no_complaints_and_tools_are() {
+        let log = "  CC [M]  a.o\nSkipping BTF generation for a.ko due to unavailability of vmlinux\nwarning: pahole version differs from the one\n";
+        assert!(complaints(log, true).is_empty());
+        assert_eq!(complaints("a.o: warning: objtool: f()+0x1: naked return\n", true).len(), 1);
+        assert_eq!(complaints("WARNING: modpost: missing MODULE_DESCRIPTION() in a.o\n", true).len(), 1);
+        assert_eq!(complaints("", false).len(), 1, "no module is a complaint even when the log is silent");
+    }
+}

@@ -1,0 +1,74 @@
+//! Running other programs: loudly when they fail, quietly when they do not. Also the progress lines, so that all look alike.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{bail, Context, Result};
+
+/// Says what is being done, on standard error: standard output belongs to results.
+pub fn say(what: impl AsRef<str>) {
+    eprintln!("x: {}", what.as_ref());
+}
+
+/// A command by name and arguments.
+pub fn command<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(program);
+    command.args(args);
+    command
+}
+
+/// Runs with the caller's own input and output; an error unless it succeeds.
+pub fn run(command: &mut Command) -> Result<()> {
+    if passes(command)? {
+        return Ok(());
+    }
+    bail!("failed: {}", shown(command))
+}
+
+/// Runs with the caller's own input and output, and says whether it succeeded.
+pub fn passes(command: &mut Command) -> Result<bool> {
+    let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
+    Ok(status.success())
+}
+
+/// Runs, and returns standard output; an error with standard error's end unless it succeeds.
+pub fn output(command: &mut Command) -> Result<String> {
+    let done = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {}", shown(command)))?;
+    if !done.status.success() {
+        bail!("failed: {}\n{}", shown(command), tail(&String::from_utf8_lossy(&done.stderr), 30));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// Runs with both outputs in a file; true if it succeeded.
+pub fn logged(command: &mut Command, log: &Path) -> Result<bool> {
+    let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let copy = file.try_clone().context("cannot share the log file")?;
+    passes(command.stdin(Stdio::null()).stdout(file).stderr(copy))
+}
+
+/// The last lines of a text.
+pub fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+/// Whether a program is in PATH or in the folders of the system's administration tools.
+pub fn have(program: &str) -> bool {
+    find(program).is_some()
+}
+
+/// Where a program is.
+pub fn find(program: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let folders = path.split(':').chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"]);
+    let mut places = folders.map(|dir| Path::new(dir).join(program));
+    places.find(|place| place.is_file())
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}

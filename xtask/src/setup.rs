@@ -1,0 +1,168 @@
+//! The machine's packages: which ones each kind of work needs and why, and installing those that are missing.
+//!
+//! Debian 12, Debian 13 and Ubuntu 24.04. Knows nothing of what the packages are used for beyond the reason in the table.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{bail, Context, Result};
+
+use crate::apt;
+use crate::run::{find, have, output, run, say};
+
+/// What a package is here for, and how to see that it is there without asking dpkg.
+pub struct Need {
+    /// A path, or the name of a program.
+    pub sign: &'static str,
+    /// Debian's and Ubuntu's name of the package.
+    pub package: &'static str,
+    /// Why it is needed.
+    pub why: &'static str,
+}
+
+const fn need(sign: &'static str, package: &'static str, why: &'static str) -> Need {
+    Need { sign, package, why }
+}
+
+/// For fetching kernels and building modules.
+pub const KERNELS: &[Need] = &[
+    need("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring", "to verify Debian's kernels"),
+    need("gcc-12", "gcc-12", "the compiler of the 6.1 and 6.12 kernels"),
+    need("make", "make", "kbuild"),
+    need(
+        "/usr/share/doc/libelf1/copyright|/usr/share/doc/libelf1t64/copyright",
+        "libelf1",
+        "objtool of kernel headers",
+    ),
+    need("xz", "xz-utils", "to unpack 5.10 and 6.1"),
+    need("zstd", "zstd", "to unpack 6.12 and later"),
+    need("pahole", "pahole", "type information of modules from 6.12 on"),
+];
+
+/// For checking the kernel object.
+pub const OBJECTS: &[Need] = &[need("objdump", "binutils", "to look into the kernel object")];
+
+/// For booting guests.
+pub const GUESTS: &[Need] = &[
+    need("qemu-system-x86_64", "qemu-system-x86", "guests"),
+    need("/usr/share/seabios/bios-256k.bin", "seabios", "guests: firmware"),
+    need("/usr/lib/x86_64-linux-gnu/libc.a", "libc6-dev", "programs in guests are linked statically"),
+    need("busybox", "busybox-static", "the guest's shell tools"),
+    need("crun", "crun", "containers in guests"),
+    need("runc", "runc", "containers in guests"),
+    need("python3", "python3", "pynvml in guests"),
+    need("/usr/lib/python3/dist-packages/pip/__init__.py", "python3-pip", "to fetch pynvml"),
+    need("gcc", "gcc", "the simulated driver's test programs"),
+    need("/usr/lib/gcc/x86_64-linux-gnu/12/32/libgcc.a|/usr/lib/gcc/x86_64-linux-gnu/13/32/libgcc.a|/usr/lib/gcc/x86_64-linux-gnu/14/32/libgcc.a", "gcc-multilib", "32-bit callers in guests"),
+];
+
+/// Everything, for `x setup` and `x doctor`.
+pub fn all() -> impl Iterator<Item = &'static Need> {
+    KERNELS.iter().chain(OBJECTS).chain(GUESTS)
+}
+
+/// Installs what any verb needs.
+pub fn everything() -> Result<()> {
+    [KERNELS, OBJECTS, GUESTS].into_iter().try_for_each(require)?;
+    say("all packages are here");
+    Ok(())
+}
+
+/// Those of the needs that this machine does not meet.
+pub fn missing<'a>(needs: impl IntoIterator<Item = &'a Need>) -> Vec<&'a Need> {
+    needs.into_iter().filter(|need| !is_met(need)).collect()
+}
+
+/// Installs what is missing of these.
+pub fn require(needs: &'static [Need]) -> Result<()> {
+    let missing = missing(needs);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    for need in &missing {
+        say(format!("installing {}: {}", need.package, need.why));
+    }
+    let packages: Vec<&str> = missing.iter().map(|need| renamed(need.package)).collect();
+    install(&packages)?;
+    if let Some(still) = self::missing(needs).first() {
+        bail!("{} was installed, but {} is still not here", still.package, still.sign);
+    }
+    Ok(())
+}
+
+/// Installs packages by apt, as root or through sudo.
+pub fn install(packages: &[&str]) -> Result<()> {
+    if !have("apt-get") {
+        bail!(
+            "no apt-get here; these packages are needed, under whatever names this distribution has: {}",
+            packages.join(" ")
+        );
+    }
+    let backports = if packages.contains(&"qemu-system-x86") { backports()? } else { None };
+    // Container images come without lists, and stale lists name files that are gone.
+    let _ = apt_get().args(["-qq", "update"]).stderr(Stdio::null()).status();
+    let mut command = apt_get();
+    command.args([
+        "-qq",
+        "-y",
+        "--no-install-recommends",
+        "-o",
+        "DPkg::Lock::Timeout=600",
+        "-o",
+        "Dpkg::Use-Pty=0",
+        "install",
+    ]);
+    if let Some(suite) = backports {
+        command.args(["-t", suite]);
+    }
+    run(command.args(packages).stdout(Stdio::null())).with_context(|| format!("cannot install {}", packages.join(" ")))
+}
+
+/// Debian 12's own QEMU is too old to start every kernel of the table as a plain ELF file, and conflicts with newer qemu-utils; its
+/// backports have a good one.
+fn backports() -> Result<Option<&'static str>> {
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    if !release.lines().any(|line| line == "VERSION_CODENAME=bookworm") {
+        return Ok(None);
+    }
+    let known = output(Command::new("apt-cache").arg("policy")).unwrap_or_default();
+    if !known.contains("bookworm-backports/main") {
+        say("adding Debian's bookworm-backports to the apt sources, for QEMU 10");
+        let line = apt::source_line("bookworm-backports")?;
+        let file = "/etc/apt/sources.list.d/mpu-backports.list";
+        run(as_root("sh").args(["-c", "printf '%s\\n' \"$1\" > \"$2\"", "sh", &line, file]))
+            .context("cannot add bookworm-backports")?;
+    }
+    Ok(Some("bookworm-backports"))
+}
+
+/// Ubuntu 24.04 and Debian 13 call a few libraries by the names of the 64-bit time_t transition.
+fn renamed(package: &'static str) -> &'static str {
+    let offered =
+        |name: &str| output(Command::new("apt-cache").args(["show", name])).is_ok_and(|text| !text.trim().is_empty());
+    match package {
+        "libelf1" if offered("libelf1t64") => "libelf1t64",
+        "pahole" if !offered("pahole") => "dwarves",
+        other => other,
+    }
+}
+
+fn is_met(need: &Need) -> bool {
+    need.sign.split('|').any(|sign| if sign.starts_with('/') { Path::new(sign).exists() } else { find(sign).is_some() })
+}
+
+fn apt_get() -> Command {
+    let mut command = as_root("env");
+    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+    command
+}
+
+fn as_root(program: &str) -> Command {
+    let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
+    if is_root {
+        return Command::new(program);
+    }
+    let mut command = Command::new("sudo");
+    command.args(["-n", program]);
+    command
+}

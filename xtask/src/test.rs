@@ -1,0 +1,161 @@
+//! Every check there is, cheapest first: formatting, lints, host tests, the kernel object, module builds, guests.
+//!
+//! The quick matrix boots every kernel and covers every era, client and engine at least once; `--full` crosses them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use crate::guest::verdict::{Ending, Report, Tally};
+use crate::guest::{self, image, Job, Row};
+use crate::run::{passes, say};
+use crate::{kernels, kmod, lint, Outcome};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Cross every kernel, era and client instead of covering each once
+    #[arg(long)]
+    full: bool,
+    /// Leave the guests out
+    #[arg(long)]
+    no_guests: bool,
+    /// Guests at a time
+    #[arg(long, default_value_t = 2)]
+    guests: usize,
+}
+
+#[derive(Deserialize)]
+struct Matrix {
+    engines: Vec<String>,
+    minutes: u64,
+    pair: Vec<Pair>,
+    quick: Vec<Cell>,
+}
+
+/// Which clients a driver of an era meets in the field.
+#[derive(Deserialize)]
+struct Pair {
+    era: String,
+    clients: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Cell {
+    kernel: String,
+    rows: Vec<[String; 2]>,
+}
+
+/// The verb.
+pub fn test(args: &Args) -> Result<Outcome> {
+    let began = Instant::now();
+    guest::prepare()?;
+    let mut tally = Tally::default();
+    host_checks(&mut tally)?;
+    module_builds(&mut tally)?;
+    if !args.no_guests {
+        let jobs = jobs(args.full)?;
+        // Downloads first, one at a time: a guest's time is for the guest.
+        jobs.iter().try_for_each(Job::fetch)?;
+        for report in boot_all(&jobs, args.guests.max(1))? {
+            tally.add(&report);
+        }
+    }
+    say(format!("all done in {} s", began.elapsed().as_secs()));
+    tally.print();
+    Ok(tally.outcome())
+}
+
+fn host_checks(tally: &mut Tally) -> Result<()> {
+    say("formatting and lints");
+    for (name, result) in [("formatting", lint::formatting()?), ("clippy", lint::lints()?)] {
+        match result {
+            Some(outcome) => tally.check(name, ending(outcome == Outcome::Passed), "see above"),
+            None => tally.check(name, Ending::Skip, "this Rust came without it"),
+        }
+    }
+    say("host tests");
+    let passed = passes(lint::cargo().args(["test", "--quiet", "--locked"]))?;
+    tally.check("cargo test", ending(passed), "see above");
+    Ok(())
+}
+
+/// The module for every kernel: no complaint of compiler, modpost or objtool is let pass.
+fn module_builds(tally: &mut Tally) -> Result<()> {
+    let object = kmod::build()?;
+    let faults = kmod::faults(&object)?;
+    tally.check("kernel object", ending(faults.is_empty()), &faults.join("; "));
+    for name in kernels::names()? {
+        let kernel = kernels::ready(&name)?;
+        let built = image::mpu_module(&kernel).err().map(|error| format!("{error:#}"));
+        tally.check(&format!("mpu.ko for {}", kernel.release), ending(built.is_none()), &built.unwrap_or_default());
+    }
+    Ok(())
+}
+
+fn jobs(full: bool) -> Result<Vec<Job>> {
+    let matrix: Matrix = toml::from_str(include_str!("../matrix.toml")).context("matrix.toml")?;
+    let row = |era: &str, client: &str| Row {
+        era: era.to_owned(),
+        client: client.to_owned(),
+        engines: matrix.engines.clone(),
+        stories: vec![],
+    };
+    let job = |kernel: &str, rows: Vec<Row>| Job {
+        kernel: kernel.to_owned(),
+        rows,
+        cpus: 2,
+        limit: Duration::from_secs(matrix.minutes * 60),
+    };
+    if !full {
+        return Ok(matrix
+            .quick
+            .iter()
+            .map(|cell| job(&cell.kernel, cell.rows.iter().map(|[era, client]| row(era, client)).collect()))
+            .collect());
+    }
+    let mut jobs = Vec::new();
+    for kernel in kernels::names()? {
+        for pair in &matrix.pair {
+            jobs.push(job(&kernel, pair.clients.iter().map(|client| row(&pair.era, client)).collect()));
+        }
+    }
+    Ok(jobs)
+}
+
+/// Boots the jobs, a few at a time, in order.
+fn boot_all(jobs: &[Job], at_a_time: usize) -> Result<Vec<Report>> {
+    let next = AtomicUsize::new(0);
+    let reports = Mutex::new(Vec::new());
+    // Images share one build folder: they are made one at a time, while other guests run.
+    let building = Mutex::new(());
+    let work = || -> Result<()> {
+        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let made = building.lock().map(|_guard| image::build(job));
+            let image = made.map_err(|_| anyhow::anyhow!("another guest's image failed"))??;
+            let report = guest::boot_image(job, &image, false)?;
+            say(format!("guest {}: {}", job.name(), report.summary()));
+            reports.lock().map_err(|_| anyhow::anyhow!("a guest's thread panicked"))?.push(report);
+        }
+        Ok(())
+    };
+    let results: Vec<Result<()>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..at_a_time).map(|_| scope.spawn(work)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a guest's thread panicked"))))
+            .collect()
+    });
+    results.into_iter().collect::<Result<()>>()?;
+    reports.into_inner().map_err(|_| anyhow::anyhow!("a guest's thread panicked"))
+}
+
+fn ending(passed: bool) -> Ending {
+    if passed {
+        Ending::Pass
+    } else {
+        Ending::Fail
+    }
+}
