@@ -1,2 +1,104 @@
-//! Placeholder until its first commit.
-fn main() {}
+//! The `mpu` command: reads the line, runs the command, prints its report or its failure, and ends with the documented code.
+
+use anyhow::Context;
+use clap::error::ErrorKind;
+use clap::Parser;
+use mpu::cli::{self, Cli, Command};
+use mpu::commands::{self, down, probe, status, up, Report, Style};
+use mpu::engine::module::load::Running;
+use mpu::{Error, Exit, Explain, Host};
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let exit = run(&cli).unwrap_or_else(|error| fail(&cli, &error));
+    ExitCode::from(exit.code())
+}
+
+fn run(cli: &Cli) -> anyhow::Result<Exit> {
+    let host = cli.host_root.as_deref().map_or_else(Host::this, Host::below);
+    match &cli.command {
+        Command::Up(options) => {
+            let options = up::Options {
+                engine: options.engine,
+                module: options.module.clone(),
+                source: options.source.clone(),
+                build_only: options.build_only,
+                any_driver: options.any_driver,
+            };
+            let done = up::up(&host, &Running, &options).context("MPU is not up")?;
+            tell(cli, &done)
+        }
+        Command::Down(options) => {
+            let done = down::down(&host, &Running, Duration::from_secs(options.wait)).context("MPU is not down")?;
+            tell(cli, &done)
+        }
+        Command::Status => tell(cli, &status::status(&host).context("the state is not known")?),
+        Command::Probe => tell(cli, &probe::probe(&host).context("nothing was measured")?),
+        Command::Completions { shell } => print(&cli::completions(*shell)),
+        Command::Man { command } => match cli::manual(command.as_deref()) {
+            Some(page) => print(&page.context("cannot render the manual page")?),
+            None => {
+                eprintln!(
+                    "mpu: there is no command {}\nfix: mpu --help lists them",
+                    command.as_deref().unwrap_or_default()
+                );
+                Ok(Exit::Usage)
+            }
+        },
+        Command::ProbeChild { driver } => {
+            mpu::probe::run_child(&host, driver).context("this command is for `mpu probe` to start")?;
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+/// Prints a report and gives its exit code.
+fn tell<R: Report>(cli: &Cli, report: &R) -> anyhow::Result<Exit> {
+    let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let text = match cli.json {
+        true => commands::json(report) + "\n",
+        false => report.text(if colour { Style::Colour } else { Style::Plain }),
+    };
+    print(text.as_bytes())?;
+    Ok(report.exit())
+}
+
+/// Writes to standard output. Whoever reads it may have had enough, which is no failure of ours.
+fn print(bytes: &[u8]) -> anyhow::Result<Exit> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::Ok),
+        written => written.map(|()| Exit::Ok).context("cannot write the report"),
+    }
+}
+
+/// Prints a failure as a chain of causes and a way out of it.
+fn fail(cli: &Cli, error: &anyhow::Error) -> Exit {
+    let known = error.downcast_ref::<Error>();
+    if let (true, Some(known)) = (cli.json, known) {
+        let _ = print((commands::json_of_error(cli.command.name(), known) + "\n").as_bytes());
+        return known.exit();
+    }
+    let causes: Vec<String> = error.chain().map(|cause| cause.to_string()).collect();
+    eprintln!("mpu: {}", causes.join(": "));
+    match known {
+        Some(known) => {
+            eprintln!("fix: {}", known.fix());
+            known.exit()
+        }
+        None => Exit::Failed,
+    }
+}
+
+/// A line that makes no sense, or one that only asked for help.
+fn usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    ExitCode::from(if asked { Exit::Ok } else { Exit::Usage }.code())
+}

@@ -1,0 +1,221 @@
+//! The command line: what can be typed, and what `--help`, the man page, the completions and `docs/cli.md` say about it.
+//!
+//! Owns the grammar and its words, no behaviour.
+
+use crate::engine;
+use crate::exit::Exit;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
+use std::path::PathBuf;
+
+/// Shows each container its own GPU processes, with its own PIDs, on the host, below the container.
+#[derive(Debug, Parser)]
+#[command(name = "mpu", version, about, max_term_width = 110, arg_required_else_help = true)]
+#[command(after_help = AFTER, after_long_help = long_after())]
+pub struct Cli {
+    /// Print one line of JSON on standard output instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// See the host through this directory instead of / (looks only: never loads or unloads)
+    #[arg(long, global = true, value_name = "DIR", hide = true, value_hint = ValueHint::DirPath)]
+    pub host_root: Option<PathBuf>,
+
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER: &str = "Examples:
+  sudo mpu up              translate, from now on
+  sudo mpu probe           is a container on this host seen right?
+  sudo mpu status          what was translated, and what was not and why
+  sudo mpu down            stop translating";
+
+fn long_after() -> String {
+    format!("{AFTER}\n  sudo mpu status --json | jq .translated\n\n{}", Exit::table())
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Build the engine if needed, load it, and see that it works
+    #[command(long_about = UP_LONG, after_long_help = UP_EXAMPLES)]
+    Up(Up),
+
+    /// Unload the engine; containers see again what the driver shows them by itself
+    #[command(long_about = DOWN_LONG)]
+    Down(Down),
+
+    /// Show whether an engine is up, since when, and what it did
+    #[command(long_about = STATUS_LONG)]
+    Status,
+
+    /// Measure whether a container on this host is seen right
+    #[command(long_about = PROBE_LONG)]
+    Probe,
+
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  mpu completions bash | sudo tee /usr/share/bash-completion/completions/mpu")]
+    Completions {
+        /// Which shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+
+    /// Print the manual page
+    #[command(after_help = "Example:\n  mpu man | man -l -\n  mpu man up | man -l -")]
+    Man {
+        /// Of one command rather than of mpu
+        command: Option<String>,
+    },
+
+    /// The child of `mpu probe`
+    #[command(hide = true)]
+    ProbeChild {
+        /// The driver's version
+        driver: String,
+    },
+}
+
+const UP_LONG: &str = "Build the engine if needed, load it, and see that it works.
+
+Checks first whether this host can run it, and changes nothing if it cannot. The kernel module is compiled for the running kernel with the \
+host's own make, compiler and kernel headers, and kept in /var/lib/mpu/<release>; it is built again when the kernel or mpu changes. Without \
+an NVIDIA driver the module waits for one. If one needed redirect cannot be placed, none is, and the module is unloaded again.";
+
+const UP_EXAMPLES: &str = "Examples:
+  sudo mpu up
+  mpu up --build-only                     # e.g. to sign the module before loading it
+  sudo mpu up --module ./mpu.ko           # load a module that is built, and signed, already";
+
+const DOWN_LONG: &str = "Unload the engine; containers see again what the driver shows them by itself.
+
+Callers that are inside the driver are waited for. A wait inside the kernel cannot be interrupted, not by a signal either.";
+
+const STATUS_LONG: &str = "Show whether an engine is up, since when, and what it did.
+
+Counters start at loading: answers translated by control, and calls that were not translated in the usual way by reason, each with a \
+sentence on what the caller got. Exit code 0 if an engine is up, 3 if none is, 1 if it is loaded but refused.";
+
+const PROBE_LONG: &str = "Measure whether a container on this host is seen right.
+
+Starts a child in a PID namespace of its own. It becomes a client of the driver as a container's programs do (it takes 8 MiB of video memory for \
+a moment), asks the driver about itself, and leaves. Exit code 0 if the answers are what they should be: right with MPU up; without it, what \
+this driver's release does by itself. Exit code 1 if not.";
+
+/// Options of `mpu up`.
+#[derive(Debug, Args)]
+pub struct Up {
+    /// The engine to use
+    #[arg(long, value_enum, default_value = "auto")]
+    pub engine: engine::Asked,
+
+    /// Load this module, built and perhaps signed already, instead of building one
+    #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath, conflicts_with_all = ["source", "build_only"])]
+    pub module: Option<PathBuf>,
+
+    /// Build from the sources in this directory instead of those that mpu carries
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub source: Option<PathBuf>,
+
+    /// Build the module, name it, and leave the kernel alone
+    #[arg(long)]
+    pub build_only: bool,
+
+    /// Go on with a driver release that this mpu does not know
+    #[arg(long)]
+    pub any_driver: bool,
+}
+
+/// Options of `mpu down`.
+#[derive(Debug, Args)]
+pub struct Down {
+    /// How long to try while something holds the module
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub wait: u64,
+}
+
+/// Shells with completions.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub enum Shell {
+    /// Bash
+    Bash,
+    /// Zsh
+    Zsh,
+    /// Fish
+    Fish,
+}
+
+impl From<Shell> for clap_complete::Shell {
+    fn from(shell: Shell) -> clap_complete::Shell {
+        match shell {
+            Shell::Bash => clap_complete::Shell::Bash,
+            Shell::Zsh => clap_complete::Shell::Zsh,
+            Shell::Fish => clap_complete::Shell::Fish,
+        }
+    }
+}
+
+impl Command {
+    /// The name that was typed.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Command::Up(_) => "up",
+            Command::Down(_) => "down",
+            Command::Status => "status",
+            Command::Probe => "probe",
+            Command::Completions { .. } => "completions",
+            Command::Man { .. } => "man",
+            Command::ProbeChild { .. } => "probe-child",
+        }
+    }
+}
+
+/// The completion script for a shell.
+pub fn completions(shell: Shell) -> Vec<u8> {
+    let mut out = Vec::new();
+    clap_complete::generate(clap_complete::Shell::from(shell), &mut Cli::command(), "mpu", &mut out);
+    out
+}
+
+/// A manual page: of `mpu`, or of one of its commands. None if there is no such command.
+pub fn manual(command: Option<&str>) -> Option<std::io::Result<Vec<u8>>> {
+    let mut root = Cli::command();
+    root.build();
+    let page = match command {
+        None => root,
+        Some(name) => root.find_subcommand(name).filter(|c| !c.is_hide_set())?.clone(),
+    };
+    let mut out = Vec::new();
+    Some(clap_mangen::Man::new(page).render(&mut out).map(|()| out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grammar_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_teaches_with_examples_and_lists_every_exit_code() {
+        // Lines are wrapped to the terminal's width.
+        let help = Cli::command().render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("sudo mpu up"));
+        for exit in Exit::ALL {
+            assert!(help.contains(exit.meaning()), "{exit:?}");
+        }
+    }
+
+    #[test]
+    fn every_visible_command_has_a_manual_page() {
+        for command in Cli::command().get_subcommands().filter(|c| !c.is_hide_set()) {
+            let page = manual(Some(command.get_name())).expect("a page").expect("rendered");
+            assert!(String::from_utf8_lossy(&page).contains(".TH"), "{}", command.get_name());
+        }
+        assert!(manual(Some("probe-child")).is_none() && manual(Some("nonsense")).is_none());
+    }
+}

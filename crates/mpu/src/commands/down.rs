@@ -1,0 +1,110 @@
+//! `mpu down`: unload, and say what had to be waited for.
+
+use super::up::Record;
+use super::{Report, Style};
+use crate::engine::module::checks::Unfit;
+use crate::engine::module::load::{self, Kernel, LoadError};
+use crate::engine::module::state;
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::host::{Host, CAP_SYS_MODULE};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// What was done.
+#[derive(Debug, Clone, Serialize)]
+pub struct Done {
+    /// `unloaded` or `not_up`.
+    pub result: &'static str,
+    /// Seconds that it took.
+    pub seconds: f64,
+}
+
+/// Takes MPU down, with some patience for whoever holds the module.
+pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Done, Error> {
+    let began = Instant::now();
+    if !state::is_loaded(host) {
+        return Ok(Done { result: "not_up", seconds: 0.0 });
+    }
+    if !host.has_capability(CAP_SYS_MODULE) {
+        return Err(Unfit::NotRoot.into());
+    }
+    if host.modules_disabled() {
+        return Err(Unfit::ModulesDisabled.into());
+    }
+    if !kernel.is_for(host) {
+        return Err(LoadError::OtherRoot { root: host.at("/") }.into());
+    }
+    load::remove(host, kernel, patience)?;
+    Record::remove(host);
+    Ok(Done { result: "unloaded", seconds: began.elapsed().as_secs_f64() })
+}
+
+impl Report for Done {
+    const COMMAND: &'static str = "down";
+
+    fn exit(&self) -> Exit {
+        Exit::Ok
+    }
+
+    fn text(&self, _: Style) -> String {
+        match self.result {
+            "not_up" => "MPU is not up; nothing was changed\n".to_string(),
+            _ => format!(
+                "MPU is down, after {:.1} s; containers see what the driver shows them by itself\n",
+                self.seconds
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::module::load::fake::FakeKernel;
+    use crate::engine::module::state::ARMED;
+    use crate::error::Explain;
+    use crate::host::fake::FakeHost;
+
+    fn loaded() -> FakeHost {
+        let fake = FakeHost::in_order();
+        fake.write("/sys/module/mpu/parameters/state", ARMED);
+        fake.write("/run/mpu/up.json", "{\"since\":1,\"module\":\"/mpu.ko\"}");
+        fake
+    }
+
+    #[test]
+    fn down_unloads_and_forgets() {
+        let fake = loaded();
+        let done = down(&fake.host(), &FakeKernel::taking(&fake, ARMED), Duration::ZERO).expect("down");
+        assert_eq!(done.result, "unloaded");
+        assert!(!state::is_loaded(&fake.host()) && Record::read(&fake.host()).is_none());
+    }
+
+    #[test]
+    fn down_twice_is_fine() {
+        let fake = FakeHost::in_order();
+        let kernel = FakeKernel::taking(&fake, ARMED);
+        let done = down(&fake.host(), &kernel, Duration::ZERO).expect("nothing to do");
+        assert_eq!((done.result, kernel.calls.get(), done.exit()), ("not_up", (0, 0), Exit::Ok));
+    }
+
+    #[test]
+    fn a_held_module_stays_and_keeps_its_record() {
+        let fake = loaded();
+        let kernel = FakeKernel::taking(&fake, ARMED);
+        kernel.removes.borrow_mut().push(libc::EAGAIN);
+        let error = down(&fake.host(), &kernel, Duration::ZERO).expect_err("held");
+        assert_eq!((error.code(), error.exit()), ("in_use", Exit::Failed));
+        assert!(Record::read(&fake.host()).is_some());
+    }
+
+    #[test]
+    fn only_root_takes_it_down() {
+        let fake = loaded();
+        fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
+        let kernel = FakeKernel::taking(&fake, ARMED);
+        let error = down(&fake.host(), &kernel, Duration::ZERO).expect_err("not root");
+        assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("not_root", Exit::Refused, (0, 0)));
+    }
+}

@@ -1,0 +1,235 @@
+//! The commands: each takes a host and options, does its work, and gives a report.
+//!
+//! Owns what the reports have in common: how they become JSON (one schema, `docs/cli.md`) and text. Parsing arguments is `cli`'s,
+//! doing things is the engines'.
+
+pub mod down;
+pub mod probe;
+pub mod status;
+pub mod up;
+
+use crate::driver::{self, Driver, Flavour};
+use crate::engine::module::state::{Phase, State};
+use crate::error::{Error, Explain};
+use crate::exit::Exit;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// The version of the JSON output. Fields may be added within a version; none changes its meaning or goes.
+pub const SCHEMA: u32 = 1;
+
+/// What a command has to say.
+pub trait Report: Serialize {
+    /// The command's name.
+    const COMMAND: &'static str;
+    /// The exit code that it leads to.
+    fn exit(&self) -> Exit;
+    /// The text for a person.
+    fn text(&self, style: Style) -> String;
+}
+
+/// What every JSON answer has around its report.
+#[derive(Serialize)]
+struct Envelope<'a, T: Serialize> {
+    schema: u32,
+    command: &'a str,
+    ok: bool,
+    exit: u8,
+    #[serde(flatten)]
+    report: T,
+}
+
+#[derive(Serialize)]
+struct Failure {
+    error: ErrorView,
+}
+
+/// An error as JSON has it.
+#[derive(Debug, Serialize)]
+pub struct ErrorView {
+    code: &'static str,
+    message: String,
+    causes: Vec<String>,
+    fix: String,
+}
+
+/// A report as one line of JSON.
+pub fn json<R: Report>(report: &R) -> String {
+    let exit = report.exit();
+    let envelope = Envelope { schema: SCHEMA, command: R::COMMAND, ok: exit == Exit::Ok, exit: exit.code(), report };
+    to_line(&envelope)
+}
+
+/// A failure as one line of JSON.
+pub fn json_of_error(command: &str, error: &Error) -> String {
+    let causes =
+        std::iter::successors(std::error::Error::source(error), |e| e.source()).map(|e| e.to_string()).collect();
+    let view = ErrorView { code: error.code(), message: error.to_string(), causes, fix: error.fix() };
+    let report = Failure { error: view };
+    to_line(&Envelope { schema: SCHEMA, command, ok: false, exit: error.exit().code(), report })
+}
+
+fn to_line(value: &impl Serialize) -> String {
+    // Maps with string keys, strings, numbers: there is nothing in a report that JSON cannot hold.
+    serde_json::to_string(value)
+        .unwrap_or_else(|e| format!("{{\"schema\":{SCHEMA},\"ok\":false,\"exit\":1,\"error\":\"{e}\"}}"))
+}
+
+/// How text is written: with colours on a terminal, without elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// No escape codes.
+    Plain,
+    /// Colours.
+    Colour,
+}
+
+impl Style {
+    fn paint(self, code: &str, text: &str) -> String {
+        match self {
+            Style::Plain => text.to_string(),
+            Style::Colour => format!("\x1b[{code}m{text}\x1b[0m"),
+        }
+    }
+    /// All is well.
+    pub fn good(self, text: &str) -> String {
+        self.paint("32", text)
+    }
+    /// Worth a look.
+    pub fn warn(self, text: &str) -> String {
+        self.paint("33", text)
+    }
+    /// Wrong.
+    pub fn bad(self, text: &str) -> String {
+        self.paint("31", text)
+    }
+    /// A name of something.
+    pub fn name(self, text: &str) -> String {
+        self.paint("1", text)
+    }
+}
+
+/// Lines of a name and a value, the values below each other.
+struct Lines {
+    style: Style,
+    text: String,
+}
+
+impl Lines {
+    fn new(style: Style) -> Lines {
+        Lines { style, text: String::new() }
+    }
+
+    fn put(&mut self, name: &str, value: impl AsRef<str>) -> &mut Lines {
+        let padded = format!("{name:<12}");
+        let _ = writeln!(self.text, "{} {}", self.style.name(&padded), value.as_ref());
+        self
+    }
+
+    fn plain(&mut self, line: impl AsRef<str>) -> &mut Lines {
+        let _ = writeln!(self.text, "{}", line.as_ref());
+        self
+    }
+}
+
+/// The driver, in reports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DriverView {
+    /// As the driver writes it.
+    pub version: String,
+    /// Open or proprietary.
+    pub flavour: Flavour,
+    /// Whether this MPU was checked against its branch.
+    pub known: bool,
+    /// The era of its native behaviour, if known.
+    pub era: Option<u8>,
+    /// What a container sees on it without MPU.
+    pub natively: Option<&'static str>,
+}
+
+impl From<&Driver> for DriverView {
+    fn from(driver: &Driver) -> DriverView {
+        let era = driver.known().map(|release| driver::native(release).era);
+        DriverView {
+            version: driver.version.clone(),
+            flavour: driver.flavour,
+            known: era.is_some(),
+            era,
+            natively: era.map(driver::in_words),
+        }
+    }
+}
+
+impl DriverView {
+    fn line(&self) -> String {
+        let flavour = match self.flavour {
+            Flavour::Open => " (open)",
+            Flavour::Proprietary => " (proprietary)",
+            Flavour::Unknown => "",
+        };
+        format!("{}{flavour}; {}", self.version, self.natively.unwrap_or("a release that this MPU does not know"))
+    }
+}
+
+/// The module's state, in reports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StateView {
+    /// `armed`, `waiting` or `refused`.
+    pub state: String,
+    /// The module's version.
+    pub version: String,
+    /// Functions of the driver that are redirected.
+    pub hooks: Vec<String>,
+    /// Callers inside a redirected function.
+    pub inside: u64,
+    /// The redirect that could not be placed.
+    pub refused: Option<Refusal>,
+}
+
+/// A redirect that could not be placed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    /// The driver's function.
+    pub symbol: String,
+    /// The kernel's answer.
+    pub errno: i32,
+}
+
+impl From<&State> for StateView {
+    fn from(state: &State) -> StateView {
+        let (word, refused) = match &state.phase {
+            Phase::Armed => ("armed", None),
+            Phase::Waiting => ("waiting", None),
+            Phase::Refused { symbol, errno } => ("refused", Some(Refusal { symbol: symbol.clone(), errno: *errno })),
+            Phase::Other(word) => (word.as_str(), None),
+        };
+        StateView {
+            state: word.to_string(),
+            version: state.version.clone(),
+            hooks: state.hooks.clone(),
+            inside: state.inside,
+            refused,
+        }
+    }
+}
+
+impl StateView {
+    /// The word for the state with its meaning.
+    fn line(&self, style: Style) -> String {
+        match (self.state.as_str(), &self.refused) {
+            ("armed", _) => format!("{}: callers in containers are translated", style.good("armed")),
+            ("waiting", _) => {
+                format!("{}: the NVIDIA driver is not loaded; MPU arms itself when it comes", style.warn("waiting"))
+            }
+            ("refused", Some(refusal)) => {
+                let why = std::io::Error::from_raw_os_error(refusal.errno);
+                format!(
+                    "{}: the driver's {} could not be redirected ({why}), so nothing is",
+                    style.bad("refused"),
+                    refusal.symbol
+                )
+            }
+            (other, _) => format!("{}: a state that this mpu does not know", style.warn(other)),
+        }
+    }
+}

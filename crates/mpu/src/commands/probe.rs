@@ -1,0 +1,224 @@
+//! `mpu probe`: compares what a container would see with what it should see, or, without MPU, with what the driver's release predicts.
+//!
+//! Owns the comparison; the measurement is `crate::probe`'s.
+
+use super::{DriverView, Lines, Report, Style};
+use crate::driver::{self, Driver, Numbering};
+use crate::engine::module::state::{self, Phase};
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::host::Host;
+use crate::probe::verdict::{self, Fault, Verdict};
+use crate::probe::{self, Evidence};
+use serde::Serialize;
+
+/// What was found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Probed {
+    /// Whether a container is seen right.
+    pub right: bool,
+    /// Whether an engine is translating.
+    pub engine_up: bool,
+    /// Whether what was found is what the engine, or without one the driver's release, leads to expect; null if nothing is expected.
+    pub as_expected: Option<bool>,
+    /// The driver.
+    pub driver: DriverView,
+    /// What is wrong.
+    pub faults: Vec<FaultView>,
+    /// Whose numbers the list speaks, and whose the details want.
+    pub found: Numbers,
+    /// Whose numbers the release predicts without an engine.
+    pub predicted: Option<Numbers>,
+    /// Whether the driver's symbols are those of its release; null where they cannot be seen.
+    pub symbols_agree: Option<bool>,
+    /// The evidence.
+    pub evidence: Evidence,
+}
+
+/// Whose numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Numbers {
+    /// In GET_PIDS.
+    pub list: Option<Numbering>,
+    /// In GET_PID_INFO.
+    pub details: Option<Numbering>,
+}
+
+/// A fault with its sentence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FaultView {
+    /// Its name.
+    pub fault: Fault,
+    /// What it means in a container.
+    pub explanation: &'static str,
+}
+
+/// Probes this host.
+pub fn probe(host: &Host) -> Result<Probed, Error> {
+    let driver = Driver::loaded(host);
+    let evidence = probe::measure(host, driver.as_ref(), &probe::this_program(), &["probe-child"])?;
+    let engine_up = state::read(host)?.is_some_and(|state| state.phase == Phase::Armed);
+    let driver = driver.ok_or(probe::ProbeError::NoDriver)?;
+    Ok(compare(evidence, &driver, engine_up, driver::converters_present(host)))
+}
+
+fn compare(evidence: Evidence, driver: &Driver, engine_up: bool, symbols: Option<[bool; 2]>) -> Probed {
+    let Verdict { list, details, faults } = verdict::judge(&evidence);
+    let found = Numbers { list, details };
+    let native = driver.known().map(driver::native);
+    let predicted = native.map(|row| Numbers { list: Some(row.pids), details: Some(row.pid_info) });
+    let right = faults.is_empty();
+    let as_expected = match engine_up {
+        true => Some(right),
+        // What was not measured contradicts nothing.
+        false => predicted.map(|p| found.list == p.list && (found.details.is_none() || found.details == p.details)),
+    };
+    let view = |fault: Fault| FaultView { fault, explanation: fault.in_words() };
+    Probed {
+        right,
+        engine_up,
+        as_expected,
+        driver: DriverView::from(driver),
+        faults: faults.into_iter().map(view).collect(),
+        found,
+        predicted,
+        symbols_agree: symbols.zip(driver.known()).map(|(present, release)| present == driver::converters_of(release)),
+        evidence,
+    }
+}
+
+impl Report for Probed {
+    const COMMAND: &'static str = "probe";
+
+    fn exit(&self) -> Exit {
+        match self.as_expected {
+            Some(false) => Exit::Failed,
+            _ => Exit::Ok,
+        }
+    }
+
+    fn text(&self, style: Style) -> String {
+        let seen = &self.evidence.child;
+        let mut lines = Lines::new(style);
+        lines.plain(match self.right {
+            true => style.good("a container on this host is seen right"),
+            false => style.bad("a container on this host is not seen right:"),
+        });
+        for row in &self.faults {
+            lines.plain(format!("  - {}", row.explanation));
+        }
+        let who = if self.evidence.in_init_namespace { "on the host" } else { "out here (which is a container, too)" };
+        lines.put("driver", self.driver.line());
+        lines.put("MPU", if self.engine_up { "armed" } else { "not translating" });
+        let child = format!(
+            "pid {} in its namespace, {} {who}; its second thread {}",
+            seen.own_pid, seen.outer_pid, seen.thread_id
+        );
+        lines.put("the child", child);
+        let word = |numbers: Option<Numbering>| numbers.map_or("not found".to_string(), |n| n.to_string());
+        lines.put("list", format!("{:?}: {}", seen.list, word(self.found.list)));
+        lines.put(
+            "details",
+            match (&seen.details, &seen.details_error) {
+                (None, error) => format!("not measured: {}", error.as_deref().unwrap_or("the driver did not answer")),
+                (Some(_), _) => format!("found by {}", word(self.found.details)),
+            },
+        );
+        lines.put(
+            "samples",
+            match &seen.samples {
+                None => "not measured: not in this release, or the driver did not answer".to_string(),
+                Some(s) => format!("name {:?}, with {} kernel addresses", s.pids, s.kernel_pointers),
+            },
+        );
+        lines.plain(self.conclusion(style));
+        lines.text
+    }
+}
+
+impl Probed {
+    fn conclusion(&self, style: Style) -> String {
+        let symbols = match self.symbols_agree {
+            Some(false) => ", although its symbols are not those of its release",
+            _ => "",
+        };
+        match (self.engine_up, self.as_expected) {
+            (true, Some(true)) => "MPU is up and does its work.".to_string(),
+            (true, _) => format!("{} MPU is up and this is wrong. Please report it with the output of `mpu probe --json`.", style.bad("fault:")),
+            (false, Some(true)) => format!("This is what driver {} does by itself{symbols}. fix: mpu up", self.driver.version),
+            (false, Some(false)) => format!(
+                "{} driver {} should do otherwise by its release{symbols}. MPU works all the same: `mpu up`. Please report it.",
+                style.warn("surprise:"),
+                self.driver.version
+            ),
+            (false, None) => format!("Nothing is known of driver {}, so nothing was expected.", self.driver.version),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::verdict::fake;
+
+    fn driver(version: &str) -> Driver {
+        Driver { version: version.to_string(), release: version.parse().ok(), flavour: driver::Flavour::Open }
+    }
+
+    const OF_ERAS: [&str; 5] = ["470.256.02", "550.163.01", "565.57.01", "570.86.15", "580.159.04"];
+
+    #[test]
+    fn without_an_engine_each_era_is_as_predicted() {
+        for (era, version) in OF_ERAS.iter().enumerate() {
+            let probed = compare(fake::era(era as u8), &driver(version), false, None);
+            assert_eq!((probed.right, probed.as_expected, probed.exit()), (false, Some(true), Exit::Ok), "{version}");
+            assert!(probed.text(Style::Plain).contains("fix: mpu up"), "{version}");
+        }
+    }
+
+    #[test]
+    fn a_driver_unlike_its_release_is_a_surprise() {
+        let probed = compare(fake::era(4), &driver("550.163.01"), false, Some([true, true]));
+        assert_eq!((probed.as_expected, probed.exit(), probed.symbols_agree), (Some(false), Exit::Failed, Some(false)));
+        assert!(probed.text(Style::Plain).contains("surprise:"));
+    }
+
+    #[test]
+    fn with_the_engine_up_only_right_will_do() {
+        for (era, version) in OF_ERAS.iter().enumerate() {
+            let probed = compare(fake::era(era as u8), &driver(version), true, None);
+            assert_eq!((probed.as_expected, probed.exit()), (Some(false), Exit::Failed), "{version}");
+            let probed = compare(fake::right(), &driver(version), true, None);
+            assert_eq!((probed.right, probed.exit()), (true, Exit::Ok), "{version}");
+        }
+    }
+
+    #[test]
+    fn details_that_were_not_measured_contradict_nothing() {
+        let mut evidence = fake::era(1);
+        evidence.child.details = None;
+        evidence.child.details_error = Some("the driver answered a block of video memory with status 0x56".to_string());
+        let probed = compare(evidence, &driver("550.163.01"), false, None);
+        assert_eq!(probed.as_expected, Some(true));
+        assert!(probed.text(Style::Plain).contains("not measured: the driver answered"));
+    }
+
+    #[test]
+    fn of_an_unknown_driver_nothing_is_expected() {
+        let probed = compare(fake::era(4), &driver("700.1"), false, Some([true, true]));
+        assert_eq!(
+            (probed.as_expected, probed.predicted, probed.symbols_agree, probed.exit()),
+            (None, None, None, Exit::Ok)
+        );
+    }
+
+    #[test]
+    fn json_names_faults_and_evidence() {
+        let probed = compare(fake::era(4), &driver("580.159.04"), false, Some([true, true]));
+        let value: serde_json::Value = serde_json::from_str(&super::super::json(&probed)).expect("JSON");
+        assert_eq!(value["faults"][0]["fault"], "list_repeats");
+        assert_eq!(value["found"]["list"], "own");
+        assert_eq!(value["evidence"]["child"]["list"], serde_json::json!([1, 1, 1]));
+        assert_eq!(value["symbols_agree"], true);
+    }
+}

@@ -1,0 +1,201 @@
+//! `mpu status`: what is loaded, since when, and what it did.
+
+use super::up::Record;
+use super::{DriverView, Lines, Report, StateView, Style};
+use crate::driver::Driver;
+use crate::engine::module::state;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::host::Host;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What is so.
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    /// Whether an engine is up.
+    pub up: bool,
+    /// Which.
+    pub engine: Option<Engine>,
+    /// What the loaded module says.
+    pub module_state: Option<StateView>,
+    /// Seconds since 1970 at which `mpu up` loaded it.
+    pub since: Option<u64>,
+    /// The driver.
+    pub driver: Option<DriverView>,
+    /// Answers translated, by control.
+    pub translated: BTreeMap<String, u64>,
+    /// Calls not translated in the usual way, by reason.
+    pub passed: Vec<Passed>,
+}
+
+/// One reason and how often it applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Passed {
+    /// Its name.
+    pub reason: String,
+    /// How often.
+    pub count: u64,
+    /// What happened and what the caller got.
+    pub explanation: Option<&'static str>,
+}
+
+/// Looks.
+pub fn status(host: &Host) -> Result<Status, Error> {
+    let state = state::read(host)?;
+    let counters = state::read_counters(host)?.unwrap_or_default();
+    let passed = counters.passed.into_iter().map(|(reason, count)| {
+        let explanation = state::explain_reason(&reason);
+        Passed { reason, count, explanation }
+    });
+    Ok(Status {
+        up: state.is_some(),
+        engine: state.as_ref().map(|_| Engine::Module),
+        since: state.as_ref().and_then(|_| Record::read(host)).map(|record| record.since),
+        module_state: state.as_ref().map(StateView::from),
+        driver: Driver::loaded(host).as_ref().map(DriverView::from),
+        translated: counters.translated.into_iter().collect(),
+        passed: passed.collect(),
+    })
+}
+
+impl Report for Status {
+    const COMMAND: &'static str = "status";
+
+    fn exit(&self) -> Exit {
+        match self.module_state.as_ref().map(|state| state.state.as_str()) {
+            Some("refused") => Exit::Failed,
+            Some(_) => Exit::Ok,
+            None => Exit::NotReady,
+        }
+    }
+
+    fn text(&self, style: Style) -> String {
+        let mut lines = Lines::new(style);
+        let driver = self.driver.as_ref().map_or("none is loaded".to_string(), DriverView::line);
+        let Some(state) = &self.module_state else {
+            lines.plain(format!("{}: start it with `mpu up`", style.warn("MPU is not up")));
+            lines.put("driver", driver);
+            return lines.text;
+        };
+        lines.put("state", state.line(style));
+        lines.put("engine", format!("module, MPU {}", state.version));
+        lines.put("since", self.since.map_or("unknown: it was not `mpu up` that loaded it".to_string(), since_line));
+        lines.put("driver", driver);
+        lines.put("redirects", if state.hooks.is_empty() { "none".to_string() } else { state.hooks.join(", ") });
+        lines.put("inside", format!("{} callers now", state.inside));
+        let used: Vec<_> = self.translated.iter().filter(|(_, count)| **count > 0).collect();
+        if used.is_empty() {
+            lines.put("translated", "nothing yet");
+        }
+        for (i, (control, count)) in used.iter().enumerate() {
+            lines.put(if i == 0 { "translated" } else { "" }, format!("{count:>10}  {control}"));
+        }
+        let passed: Vec<&Passed> = self.passed.iter().filter(|passed| passed.count > 0).collect();
+        if passed.is_empty() {
+            lines.put("passed", "nothing");
+        }
+        for (i, row) in passed.iter().enumerate() {
+            let name = if i == 0 { "passed" } else { "" };
+            let why = row.explanation.unwrap_or("a reason that this mpu does not know");
+            lines.put(name, format!("{:>10}  {}: {why}", row.count, style.warn(&row.reason)));
+        }
+        lines.text
+    }
+}
+
+fn since_line(since: u64) -> String {
+    let ago = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs().saturating_sub(since);
+    let ago = match ago {
+        0..=119 => format!("{ago} s"),
+        120..=7199 => format!("{} min", ago / 60),
+        7200..=172_799 => format!("{} h", ago / 3600),
+        _ => format!("{} days", ago / 86400),
+    };
+    format!("{} ({ago} ago)", utc(since))
+}
+
+/// Seconds since 1970 as `2026-11-20 20:15:00 UTC`: days to a date by counting from a first of March, where leap days come last.
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86400 + 719_468, seconds % 86400);
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::module::state::ARMED;
+    use crate::host::fake::FakeHost;
+
+    fn armed() -> FakeHost {
+        let fake = FakeHost::in_order();
+        fake.write("/sys/module/mpu/parameters/state", ARMED);
+        let reason = mpu_core::Reason::ALL[0].name();
+        let counters = format!(
+            "translated.GPU_GET_PIDS=12\ntranslated.GPU_GET_PID_INFO=0\npassed.{reason}=3\npassed.no_memory=0\n"
+        );
+        fake.write("/sys/module/mpu/parameters/counters", &counters);
+        fake
+    }
+
+    #[test]
+    fn counters_are_shown_with_their_meaning() {
+        let fake = armed();
+        let status = status(&fake.host()).expect("a status");
+        let text = status.text(Style::Plain);
+        assert!(text.contains("armed") && text.contains("12  GPU_GET_PIDS") && text.contains("550.163.01"), "{text}");
+        assert!(text.contains(mpu_core::Reason::ALL[0].explanation()), "{text}");
+        assert!(!text.contains("no_memory"), "what never happened is left out: {text}");
+        assert!(text.contains("since        unknown"), "{text}");
+        assert_eq!(status.exit(), Exit::Ok);
+    }
+
+    #[test]
+    fn json_has_every_row_zero_or_not() {
+        let status = status(&armed().host()).expect("a status");
+        let value: serde_json::Value = serde_json::from_str(&super::super::json(&status)).expect("JSON");
+        assert_eq!(value["schema"], 1);
+        assert_eq!(
+            (value["ok"].as_bool(), value["exit"].as_u64(), value["up"].as_bool()),
+            (Some(true), Some(0), Some(true))
+        );
+        assert_eq!(value["translated"]["GPU_GET_PID_INFO"], 0);
+        assert_eq!(value["passed"].as_array().map(Vec::len), Some(2));
+        assert_eq!(value["driver"]["era"], 1);
+    }
+
+    #[test]
+    fn not_up_is_its_own_exit_code() {
+        let fake = FakeHost::in_order();
+        let status = status(&fake.host()).expect("a status");
+        assert_eq!((status.up, status.exit()), (false, Exit::NotReady));
+        assert!(status.text(Style::Plain).starts_with("MPU is not up"));
+    }
+
+    #[test]
+    fn a_refused_module_is_a_failure() {
+        let fake = armed();
+        fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:16\n");
+        let status = status(&fake.host()).expect("a status");
+        assert_eq!(status.exit(), Exit::Failed);
+        assert!(status.text(Style::Plain).contains("os_is_init_ns"));
+    }
+
+    #[test]
+    fn dates_are_dates() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(utc(951_782_399), "2000-02-28 23:59:59 UTC");
+        assert_eq!(utc(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(utc(1_795_205_700), "2026-11-20 20:15:00 UTC");
+        assert_eq!(utc(1_798_761_599), "2026-12-31 23:59:59 UTC");
+    }
+}

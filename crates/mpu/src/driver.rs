@@ -1,0 +1,258 @@
+//! The NVIDIA driver of this host: its release, its flavour, and how that release numbers processes by itself.
+//!
+//! Owns the table of native behaviour by release. It is a prediction, read from the sources of 193 public releases and nine closed
+//! drivers; `probe` measures what is really so. Knows nothing of layouts (that is `rm`) nor of MPU.
+
+use crate::host::Host;
+pub use mpu_abi::Release;
+use serde::Serialize;
+use std::fmt;
+
+/// The first branch looked into.
+pub const OLDEST_KNOWN: Release = Release::new(390, 0, 0);
+/// The newest branch looked into, to its end.
+pub const NEWEST_KNOWN: Release = Release::new(595, 999, 999);
+
+/// Whether a release lies where the table was checked, branch by branch.
+pub fn is_known(release: Release) -> bool {
+    OLDEST_KNOWN <= release && release <= NEWEST_KNOWN
+}
+
+/// Whose numbers a control speaks outside the init PID namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Numbering {
+    /// The init namespace's, of everybody.
+    Host,
+    /// The caller's namespace's, but of the thread that made the client.
+    Thread,
+    /// The caller's namespace's.
+    Own,
+}
+
+impl fmt::Display for Numbering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Numbering::Host => "host pids",
+            Numbering::Thread => "the namespace's thread ids",
+            Numbering::Own => "the namespace's pids",
+        })
+    }
+}
+
+/// What the releases from one on do by themselves, up to the next row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Native {
+    /// First release that does so.
+    pub from: Release,
+    /// The era that DESIGN.md gives it.
+    pub era: u8,
+    /// The numbers in GET_PIDS.
+    pub pids: Numbering,
+    /// The numbers that GET_PID_INFO wants.
+    pub pid_info: Numbering,
+    /// The numbers in utilisation samples, where the driver can convert them; foreign ones stay host pids.
+    pub utilisation: Numbering,
+}
+
+const fn since(major: u16, minor: u16, patch: u16, era: u8) -> Native {
+    use Numbering::{Host, Own, Thread};
+    let (pids, pid_info, utilisation) = match era {
+        0 => (Host, Host, Host),
+        1 => (Thread, Host, Host),
+        2 => (Thread, Thread, Host),
+        3 => (Thread, Thread, Thread),
+        _ => (Own, Own, Own),
+    };
+    Native { from: Release::new(major, minor, patch), era, pids, pid_info, utilisation }
+}
+
+/// Native behaviour by release: each row holds until the next. Two branches break the order of time: 535.43.24 to .28 is a beta that
+/// already had the code of 535.113, and 570.148 is younger than 575.51.
+pub const NATIVE: [Native; 9] = [
+    since(0, 0, 0, 0),
+    since(535, 43, 24, 1),
+    since(535, 44, 0, 0),
+    since(535, 113, 0, 1),
+    since(565, 0, 0, 2),
+    since(570, 0, 0, 3),
+    since(570, 148, 0, 4),
+    since(571, 0, 0, 3),
+    since(575, 52, 0, 4),
+];
+
+/// The row for a release.
+pub fn native(release: Release) -> Native {
+    let after = NATIVE.iter().position(|row| row.from > release).unwrap_or(NATIVE.len());
+    NATIVE[after.saturating_sub(1)]
+}
+
+/// What a container sees on such a driver without MPU.
+pub fn in_words(era: u8) -> &'static str {
+    match era {
+        0 => "era 0: the driver speaks host pids only; in a container the process table is empty",
+        1 => "era 1: the list is in the container's pids, the details want host pids; in a container \"No running processes found\"",
+        2 => "era 2: the table is right for single-threaded starters, utilisation speaks host pids",
+        3 => "era 3: the table is right for single-threaded starters; host pids and a kernel pointer leak in utilisation samples",
+        _ => "era 4: the table is mostly right, with duplicates and lost rows; host pids and kernel pointers leak",
+    }
+}
+
+/// The functions through which a driver converts; their presence is a second witness beside the release.
+pub const CONVERTERS: [&str; 2] = ["os_find_ns_pid", "os_is_init_ns"];
+
+/// Which of [`CONVERTERS`] a release has.
+pub fn converters_of(release: Release) -> [bool; 2] {
+    [native(release).pids != Numbering::Host, release >= Release::new(570, 0, 0)]
+}
+
+/// Which kind of kernel module the driver is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flavour {
+    /// NVIDIA's open kernel modules.
+    Open,
+    /// The proprietary ones.
+    Proprietary,
+    /// `/proc/driver/nvidia/version` does not say.
+    Unknown,
+}
+
+/// The driver that is loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Driver {
+    /// Its version as it writes it.
+    pub version: String,
+    /// The same as a number, when it is one.
+    pub release: Option<Release>,
+    /// Open or proprietary.
+    pub flavour: Flavour,
+}
+
+impl Driver {
+    /// The driver loaded on this host, or none.
+    pub fn loaded(host: &Host) -> Option<Driver> {
+        host.at("/sys/module/nvidia").is_dir().then(|| {
+            let banner = host.text("/proc/driver/nvidia/version").unwrap_or_default();
+            let nvrm = banner.lines().find(|l| l.starts_with("NVRM")).unwrap_or("");
+            let from_banner = || {
+                nvrm.split_whitespace().find(|w| w.contains('.') && w.parse::<Release>().is_ok()).map(str::to_string)
+            };
+            let version =
+                host.text("/sys/module/nvidia/version").or_else(from_banner).unwrap_or_else(|| "unknown".to_string());
+            let flavour = match nvrm {
+                "" => Flavour::Unknown,
+                line if line.contains("Open Kernel Module") => Flavour::Open,
+                _ => Flavour::Proprietary,
+            };
+            Driver { release: version.parse().ok(), version, flavour }
+        })
+    }
+
+    /// The release, when it is one that the table was checked for.
+    pub fn known(&self) -> Option<Release> {
+        self.release.filter(|r| is_known(*r))
+    }
+}
+
+/// Which of [`CONVERTERS`] the loaded driver has, or none when the symbol table does not show them (hidden from us, or stripped).
+pub fn converters_present(host: &Host) -> Option<[bool; 2]> {
+    let symbols = host.text("/proc/kallsyms")?;
+    let of_driver: Vec<&str> = symbols
+        .lines()
+        .filter(|l| l.ends_with("[nvidia]"))
+        .filter_map(|l| l.split_whitespace().nth(2))
+        .filter(|name| CONVERTERS.contains(name) || *name == "os_get_current_process")
+        .collect();
+    // A function that every release has shows that the table can be read at all.
+    of_driver.contains(&"os_get_current_process").then(|| CONVERTERS.map(|c| of_driver.contains(&c)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    fn release(version: &str) -> Release {
+        version.parse().expect("a release")
+    }
+
+    #[test]
+    fn the_table_is_in_order_from_the_beginning_of_time() {
+        assert_eq!(NATIVE[0].from, Release::new(0, 0, 0));
+        for pair in NATIVE.windows(2) {
+            assert!(pair[0].from < pair[1].from, "{} is not before {}", pair[0].from, pair[1].from);
+            assert_ne!(pair[0].era, pair[1].era, "{} changes nothing", pair[1].from);
+        }
+    }
+
+    #[test]
+    fn releases_fall_into_their_eras() {
+        let check = |version: &str, era: u8| {
+            assert_eq!(native(release(version)).era, era, "{version}");
+        };
+        for v in ["390.157", "470.256.02", "535.43.23", "535.54.03", "535.104.12"] {
+            check(v, 0);
+        }
+        for v in
+            ["535.43.24", "535.43.28", "535.113.01", "535.261.03", "545.29.06", "550.163.01", "555.58.02", "560.35.03"]
+        {
+            check(v, 1);
+        }
+        check("565.57.01", 2);
+        for v in ["570.86.15", "570.144", "575.51.02", "575.51.03"] {
+            check(v, 3);
+        }
+        for v in ["570.148.08", "575.57.08", "580.159.04", "590.44.01", "595.45.04"] {
+            check(v, 4);
+        }
+    }
+
+    #[test]
+    fn converters_follow_the_release() {
+        let check = |version: &str, expect| assert_eq!(converters_of(release(version)), expect, "{version}");
+        check("470.256.02", [false, false]);
+        check("535.43.24", [true, false]);
+        check("535.54.03", [false, false]);
+        check("565.57.01", [true, false]);
+        check("570.86.15", [true, true]);
+        check("595.45.04", [true, true]);
+    }
+
+    #[test]
+    fn the_loaded_driver_is_read_from_either_file() {
+        let fake = FakeHost::in_order();
+        let driver = Driver::loaded(&fake.host()).expect("a driver");
+        assert_eq!((driver.version.as_str(), driver.flavour), ("550.163.01", Flavour::Unknown));
+        fake.write(
+            "/proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\nGCC version: 12\n",
+        );
+        fake.remove("/sys/module/nvidia/version");
+        let driver = Driver::loaded(&fake.host()).expect("a driver");
+        assert_eq!((driver.version.as_str(), driver.flavour), ("580.159.04", Flavour::Open));
+        fake.remove("/sys/module/nvidia");
+        assert_eq!(Driver::loaded(&fake.host()), None);
+    }
+
+    #[test]
+    fn releases_outside_the_table_are_not_known() {
+        let known = |v: &str| {
+            let fake = FakeHost::in_order();
+            fake.write("/sys/module/nvidia/version", v);
+            Driver::loaded(&fake.host()).expect("a driver").known().is_some()
+        };
+        assert!(known("390.157") && known("595.45.04"));
+        assert!(!known("384.111") && !known("600.10.01") && !known("custom"));
+    }
+
+    #[test]
+    fn converters_are_read_from_the_symbol_table() {
+        let fake = FakeHost::in_order();
+        assert_eq!(converters_present(&fake.host()), None);
+        fake.write("/proc/kallsyms", "0 t os_find_ns_pid\t[other]\n0 t os_get_current_process\t[nvidia]\n");
+        assert_eq!(converters_present(&fake.host()), Some([false, false]));
+        fake.write("/proc/kallsyms", "0 t os_find_ns_pid\t[nvidia]\n0 t os_get_current_process\t[nvidia]\n");
+        assert_eq!(converters_present(&fake.host()), Some([true, false]));
+    }
+}

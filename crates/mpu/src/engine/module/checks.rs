@@ -1,0 +1,326 @@
+//! Whether this host can run the module engine, found out before anything is changed.
+//!
+//! Owns the list of conditions and their order: what a person cannot change comes before what an installed package cures. Reads
+//! facts from [`Host`] only.
+
+use crate::driver::{Driver, NEWEST_KNOWN, OLDEST_KNOWN};
+use crate::error::Explain;
+use crate::exit::Exit;
+use crate::host::{Host, Lockdown, CAP_SYS_MODULE};
+use std::path::PathBuf;
+
+/// Why the module engine cannot run here.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it, and the fields are what they name
+pub enum Unfit {
+    #[error("loading a kernel module takes the capability CAP_SYS_MODULE, which this process lacks")]
+    NotRoot,
+    #[error("the kernel's release cannot be read")]
+    NoRelease { source: std::io::Error },
+    #[error("kernel {release} is too old: the module needs {MIN_MAJOR}.{MIN_MINOR} or newer")]
+    OldKernel { release: String },
+    #[error("the kernel is locked down ({mode}) and takes signed modules only")]
+    LockedDown { mode: &'static str },
+    #[error("the kernel takes signed modules only (sig_enforce)")]
+    SignaturesEnforced,
+    #[error("module loading is shut off until the next boot (kernel.modules_disabled = 1)")]
+    ModulesDisabled,
+    #[error("function tracing is switched off (kernel.ftrace_enabled = 0), and the module's redirects are made by it")]
+    FtraceDisabled,
+    #[error("kernel {release} was built without {option}, which the module needs (says {})", config.display())]
+    MissingOption { release: String, option: &'static str, config: PathBuf },
+    #[error("NVIDIA driver {version} is not one that this version of MPU knows ({OLDEST_KNOWN} to branch {})", NEWEST_KNOWN.branch())]
+    UnknownDriver { version: String },
+    #[error("the headers of kernel {release} are not installed (no {})", build.display())]
+    NoHeaders { release: String, build: PathBuf, hint: String },
+    #[error("the headers in {} are those of kernel {found}, but {running} is running", build.display())]
+    OtherHeaders { build: PathBuf, found: String, running: String, hint: String },
+    #[error("there is no make on this host")]
+    NoMake { hint: String },
+    #[error("there is no {compiler} on this host, and the kernel was compiled with {text}")]
+    NoCompiler { compiler: String, text: String, hint: String },
+}
+
+/// The oldest kernel with direct calls from traced functions, by which the module redirects.
+const MIN_MAJOR: u32 = 5;
+/// Its second number.
+const MIN_MINOR: u32 = 5;
+
+/// Options without which the module cannot be loaded or cannot place its redirects.
+const OPTIONS: [&str; 3] = ["CONFIG_MODULES", "CONFIG_KPROBES", "CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS"];
+
+impl Explain for Unfit {
+    fn code(&self) -> &'static str {
+        match self {
+            Unfit::NotRoot => "not_root",
+            Unfit::NoRelease { .. } => "no_release",
+            Unfit::OldKernel { .. } => "old_kernel",
+            Unfit::LockedDown { .. } => "locked_down",
+            Unfit::SignaturesEnforced => "signatures_enforced",
+            Unfit::ModulesDisabled => "modules_disabled",
+            Unfit::FtraceDisabled => "ftrace_disabled",
+            Unfit::MissingOption { .. } => "missing_kernel_option",
+            Unfit::UnknownDriver { .. } => "unknown_driver",
+            Unfit::NoHeaders { .. } => "no_headers",
+            Unfit::OtherHeaders { .. } => "other_headers",
+            Unfit::NoMake { .. } => "no_make",
+            Unfit::NoCompiler { .. } => "no_compiler",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            Unfit::NotRoot
+            | Unfit::LockedDown { .. }
+            | Unfit::SignaturesEnforced
+            | Unfit::ModulesDisabled
+            | Unfit::FtraceDisabled => Exit::Refused,
+            _ => Exit::NotReady,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            Unfit::NotRoot => "run it as root: sudo mpu …".to_string(),
+            Unfit::NoRelease { .. } => "mount /proc".to_string(),
+            Unfit::OldKernel { .. } => "boot a newer kernel".to_string(),
+            Unfit::LockedDown { .. } | Unfit::SignaturesEnforced => {
+                "run `mpu up --build-only`, sign the module it names with a key that this kernel trusts, then `mpu up --module FILE.ko`"
+                    .to_string()
+            }
+            Unfit::ModulesDisabled => "reboot, and run `mpu up` before the setting is made".to_string(),
+            Unfit::FtraceDisabled => "sysctl kernel.ftrace_enabled=1".to_string(),
+            Unfit::MissingOption { option, .. } => format!("boot a kernel with {option}=y; every distribution's standard kernel has it"),
+            Unfit::UnknownDriver { .. } => {
+                "update MPU; or go on with `mpu up --any-driver`: MPU then translates what it recognises and `mpu probe` tells whether it is right"
+                    .to_string()
+            }
+            Unfit::NoHeaders { hint, .. } | Unfit::OtherHeaders { hint, .. } => hint.clone(),
+            Unfit::NoMake { hint } | Unfit::NoCompiler { hint, .. } => hint.clone(),
+        }
+    }
+}
+
+/// What building needs, found on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Toolchain {
+    /// The kernel's release.
+    pub release: String,
+    /// The kernel's build directory.
+    pub headers: PathBuf,
+    /// `make`.
+    pub make: PathBuf,
+    /// What to tell the kernel's makefiles about the compiler: `CC=…` or `LLVM=1`.
+    pub compiler: String,
+}
+
+/// The running kernel's release, if the module can work there at all.
+pub fn kernel(host: &Host) -> Result<String, Unfit> {
+    let release = host.release().map_err(|source| Unfit::NoRelease { source })?;
+    if version_of(&release) < (MIN_MAJOR, MIN_MINOR) {
+        return Err(Unfit::OldKernel { release });
+    }
+    if let Some((config, text)) = host.kernel_config(&release) {
+        let has = |option: &&str| text.lines().any(|line| line.strip_prefix(*option) == Some("=y"));
+        if let Some(option) = OPTIONS.iter().find(|option| !has(option)) {
+            return Err(Unfit::MissingOption { release, option, config });
+        }
+    }
+    Ok(release)
+}
+
+/// Whether this process may load a module into this kernel. `signed` says that the module carries a signature, which only the kernel
+/// can judge.
+pub fn permission(host: &Host, signed: bool) -> Result<(), Unfit> {
+    if !host.has_capability(CAP_SYS_MODULE) {
+        return Err(Unfit::NotRoot);
+    }
+    if host.modules_disabled() {
+        return Err(Unfit::ModulesDisabled);
+    }
+    if !signed {
+        match host.lockdown() {
+            Lockdown::Integrity => return Err(Unfit::LockedDown { mode: "integrity" }),
+            Lockdown::Confidentiality => return Err(Unfit::LockedDown { mode: "confidentiality" }),
+            Lockdown::None => {}
+        }
+        if host.enforces_signatures() {
+            return Err(Unfit::SignaturesEnforced);
+        }
+    }
+    if host.ftrace_disabled() {
+        return Err(Unfit::FtraceDisabled);
+    }
+    Ok(())
+}
+
+/// Whether the loaded driver, if one is, is of a known release.
+pub fn known_driver(driver: Option<&Driver>) -> Result<(), Unfit> {
+    match driver {
+        Some(driver) if driver.known().is_none() => Err(Unfit::UnknownDriver { version: driver.version.clone() }),
+        _ => Ok(()),
+    }
+}
+
+/// The headers, `make` and the compiler for a kernel.
+pub fn toolchain(host: &Host, release: &str) -> Result<Toolchain, Unfit> {
+    let build = PathBuf::from(format!("/lib/modules/{release}/build"));
+    let hint = host.headers_hint(release);
+    if !host.at(&build).join("Makefile").is_file() {
+        return Err(Unfit::NoHeaders { release: release.to_string(), build, hint });
+    }
+    if let Some(found) = host.text(build.join("include/config/kernel.release")).filter(|found| found != release) {
+        return Err(Unfit::OtherHeaders { build, found, running: release.to_string(), hint });
+    }
+    let config = host
+        .text(build.join(".config"))
+        .or_else(|| host.text(build.join("include/config/auto.conf")))
+        .unwrap_or_default();
+    let (compiler, named, text) = compiler(host, &config);
+    let Some(compiler) = compiler else {
+        return Err(Unfit::NoCompiler { hint: host.compiler_hint(&named), compiler: named, text });
+    };
+    let Some(make) = host.tool("make") else {
+        return Err(Unfit::NoMake { hint: host.compiler_hint(&named) });
+    };
+    Ok(Toolchain { release: release.to_string(), headers: host.at(&build), make, compiler })
+}
+
+/// The compiler as an argument of make, the name to install it by, and how the kernel's configuration describes it. The
+/// configuration's own compiler is best; any gcc is good enough for a module, but a kernel made by clang wants clang.
+fn compiler(host: &Host, config: &str) -> (Option<String>, String, String) {
+    let value = |key: &str| config.lines().find_map(|l| l.strip_prefix(key)).map(|v| v.trim_matches('"').to_string());
+    let text = value("CONFIG_CC_VERSION_TEXT=").unwrap_or_else(|| "gcc".to_string());
+    if value("CONFIG_CC_IS_CLANG=").is_some() {
+        let found = host.tool("clang").is_some() && host.tool("ld.lld").is_some();
+        return (found.then(|| "LLVM=1".to_string()), "clang lld".to_string(), text);
+    }
+    let own = text.split_whitespace().next().unwrap_or("gcc").to_string();
+    let own = own.rsplit('/').next().unwrap_or("gcc").to_string();
+    let found = [own.as_str(), "gcc", "cc"].into_iter().find(|name| host.tool(name).is_some());
+    let install = if own.starts_with("gcc") { own.clone() } else { "gcc".to_string() };
+    (found.map(|name| format!("CC={name}")), install, text)
+}
+
+/// The first two numbers of a release such as `6.1.0-28-amd64`.
+fn version_of(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::{FakeHost, CONFIG, RELEASE};
+
+    /// Every check in the order in which `mpu up` makes them; the code of the first that fails.
+    fn verdict(fake: &FakeHost) -> Result<Toolchain, (&'static str, Exit)> {
+        let host = fake.host();
+        let run = || {
+            let release = kernel(&host)?;
+            permission(&host, false)?;
+            known_driver(Driver::loaded(&host).as_ref())?;
+            toolchain(&host, &release)
+        };
+        run().map_err(|unfit| (unfit.code(), unfit.exit()))
+    }
+
+    #[test]
+    fn a_host_in_order_passes() {
+        let fake = FakeHost::in_order();
+        let found = verdict(&fake).expect("everything is there");
+        assert_eq!((found.release.as_str(), found.compiler.as_str()), (RELEASE, "CC=gcc-12"));
+        assert!(found.make.ends_with("usr/bin/make"));
+    }
+
+    #[test]
+    fn each_broken_host_has_its_own_answer() {
+        let check = |breakage: &dyn Fn(&FakeHost), expect: (&'static str, Exit)| {
+            let fake = FakeHost::in_order();
+            breakage(&fake);
+            assert_eq!(verdict(&fake), Err(expect));
+        };
+        use Exit::{NotReady, Refused};
+        let build = format!("/lib/modules/{RELEASE}/build");
+        check(&|f| f.write("/proc/self/status", "CapEff:\t0000000000000000\n"), ("not_root", Refused));
+        check(&|f| f.remove("/proc/sys/kernel/osrelease"), ("no_release", NotReady));
+        check(&|f| f.write("/proc/sys/kernel/osrelease", "4.19.0-27-amd64\n"), ("old_kernel", NotReady));
+        check(
+            &|f| f.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality"),
+            ("locked_down", Refused),
+        );
+        check(
+            &|f| f.write("/sys/kernel/security/lockdown", "none integrity [confidentiality]"),
+            ("locked_down", Refused),
+        );
+        check(&|f| f.write("/sys/module/module/parameters/sig_enforce", "Y\n"), ("signatures_enforced", Refused));
+        check(&|f| f.write("/proc/sys/kernel/modules_disabled", "1\n"), ("modules_disabled", Refused));
+        check(&|f| f.write("/proc/sys/kernel/ftrace_enabled", "0\n"), ("ftrace_disabled", Refused));
+        check(
+            &|f| {
+                f.write(
+                    &format!("/boot/config-{RELEASE}"),
+                    &CONFIG.replace("CONFIG_KPROBES=y\n", "# CONFIG_KPROBES is not set\n"),
+                )
+            },
+            ("missing_kernel_option", NotReady),
+        );
+        check(&|f| f.write("/sys/module/nvidia/version", "610.10.01\n"), ("unknown_driver", NotReady));
+        check(&|f| f.write("/sys/module/nvidia/version", "mine\n"), ("unknown_driver", NotReady));
+        check(&|f| f.remove(&build), ("no_headers", NotReady));
+        check(
+            &|f| f.write(&format!("{build}/include/config/kernel.release"), "6.1.0-27-amd64\n"),
+            ("other_headers", NotReady),
+        );
+        check(&|f| f.remove("/usr/bin/make"), ("no_make", NotReady));
+        check(&|f| f.remove("/usr/bin/gcc-12"), ("no_compiler", NotReady));
+    }
+
+    #[test]
+    fn a_signed_module_passes_lockdown() {
+        let fake = FakeHost::in_order();
+        fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
+        fake.write("/sys/module/module/parameters/sig_enforce", "Y");
+        assert!(permission(&fake.host(), true).is_ok());
+    }
+
+    #[test]
+    fn a_host_without_a_driver_or_configuration_passes() {
+        let fake = FakeHost::in_order();
+        fake.remove("/sys/module/nvidia");
+        fake.remove(&format!("/boot/config-{RELEASE}"));
+        fake.remove(&format!("/lib/modules/{RELEASE}/build/.config"));
+        fake.tool("gcc", "exit 0");
+        assert_eq!(verdict(&fake).map(|t| t.compiler), Ok("CC=gcc".to_string()));
+    }
+
+    #[test]
+    fn the_kernels_own_compiler_comes_first() {
+        let fake = FakeHost::in_order();
+        fake.tool("gcc", "exit 0");
+        let host = fake.host();
+        assert_eq!(compiler(&host, CONFIG).0.as_deref(), Some("CC=gcc-12"));
+        let other = "CONFIG_CC_VERSION_TEXT=\"x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0) 13.3.0\"\n";
+        assert_eq!(compiler(&host, other).0.as_deref(), Some("CC=gcc"));
+        let clang = "CONFIG_CC_VERSION_TEXT=\"clang version 19\"\nCONFIG_CC_IS_CLANG=y\n";
+        assert_eq!(compiler(&host, clang), (None, "clang lld".to_string(), "clang version 19".to_string()));
+        fake.tool("clang", "exit 0");
+        fake.tool("ld.lld", "exit 0");
+        assert_eq!(compiler(&host, clang).0.as_deref(), Some("LLVM=1"));
+    }
+
+    #[test]
+    fn fixes_name_the_package() {
+        let fake = FakeHost::in_order();
+        fake.remove(&format!("/lib/modules/{RELEASE}/build"));
+        let unfit = toolchain(&fake.host(), RELEASE).expect_err("no headers");
+        assert_eq!(unfit.fix(), format!("apt-get install linux-headers-{RELEASE}"));
+    }
+
+    #[test]
+    fn releases_compare_as_numbers() {
+        assert_eq!(version_of("6.12.95+deb12-amd64"), (6, 12));
+        assert_eq!(version_of("7.3-rc7-amd64"), (7, 3));
+        assert!(version_of("5.10.0") > version_of("5.4.0") && version_of("junk") < version_of("5.4"));
+    }
+}

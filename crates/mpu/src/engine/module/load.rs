@@ -1,0 +1,362 @@
+//! Into the kernel and out of it again.
+//!
+//! Owns the two system calls (behind [`Kernel`], so that tests need no kernel) and the rule that a module which could not place its
+//! redirects does not stay. Knows what an errno of theirs means to a person.
+
+use super::state::{self, Phase, State};
+use crate::error::{Error, Explain};
+use crate::exit::Exit;
+use crate::host::Host;
+use crate::progress::Progress;
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The kernel's side of loading.
+pub trait Kernel {
+    /// `finit_module`.
+    fn insert(&self, module: &File) -> io::Result<()>;
+    /// `delete_module` of `mpu`, without waiting for references to go.
+    fn remove(&self) -> io::Result<()>;
+    /// Marks the end of the kernel's log.
+    fn mark_log(&self) -> Option<File>;
+    /// Whether this is the kernel of that host. The running kernel belongs to no host that is seen through another root.
+    fn is_for(&self, host: &Host) -> bool {
+        host.is_this()
+    }
+}
+
+/// The kernel that runs us.
+pub struct Running;
+
+impl Kernel for Running {
+    fn insert(&self, module: &File) -> io::Result<()> {
+        Ok(rustix::system::finit_module(module, c"", 0)?)
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        Ok(rustix::system::delete_module(c"mpu", OFlags::NONBLOCK.bits() as i32)?)
+    }
+
+    fn mark_log(&self) -> Option<File> {
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let mut log = File::options().read(true).custom_flags(flags).open("/dev/kmsg").ok()?;
+        log.seek(SeekFrom::End(0)).ok()?;
+        Some(log)
+    }
+}
+
+/// Why the module is not in the kernel, or still is.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it, and the fields are what they name
+pub enum LoadError {
+    #[error("{} is not the root of the running host", root.display())]
+    OtherRoot { root: PathBuf },
+    #[error("cannot open {}", path.display())]
+    Open { path: PathBuf, source: io::Error },
+    #[error("the kernel does not take {}{}", path.display(), in_parentheses(log))]
+    Insert { path: PathBuf, log: String, source: io::Error },
+    #[error("the module cannot redirect the driver's {symbol}: {}", why_not(*errno))]
+    Redirect { symbol: String, errno: i32 },
+    #[error("the module is loaded but does not say what it is doing")]
+    Mute,
+    #[error("MPU {loaded} is loaded, and this is mpu {this}")]
+    OtherVersion { loaded: String, this: &'static str },
+    #[error("the module is in use: {inside} callers are inside the driver after {} s", waited.as_secs())]
+    Busy { inside: u64, waited: Duration },
+    #[error("the kernel does not let the module go")]
+    Remove { source: io::Error },
+}
+
+fn in_parentheses(log: &str) -> String {
+    if log.is_empty() {
+        String::new()
+    } else {
+        format!(" ({log})")
+    }
+}
+
+/// What the errno of a refused redirect means.
+fn why_not(errno: i32) -> String {
+    match errno {
+        libc::EBUSY => "another module has redirected it already (a live patch, or another shim)".to_string(),
+        libc::ENOENT => "this driver has no such function".to_string(),
+        libc::EINVAL | libc::EOPNOTSUPP => "the kernel cannot trace it".to_string(),
+        other => io::Error::from_raw_os_error(other).to_string(),
+    }
+}
+
+impl Explain for LoadError {
+    fn code(&self) -> &'static str {
+        match self {
+            LoadError::OtherRoot { .. } => "other_root",
+            LoadError::Open { .. } => "module_unreadable",
+            LoadError::Insert { .. } => "load_failed",
+            LoadError::Redirect { .. } => "redirect_refused",
+            LoadError::Mute => "no_state",
+            LoadError::OtherVersion { .. } => "other_version_up",
+            LoadError::Busy { .. } => "in_use",
+            LoadError::Remove { .. } => "unload_failed",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            LoadError::OtherRoot { .. } => Exit::Refused,
+            LoadError::Redirect { errno, .. } if *errno == libc::EBUSY => Exit::Refused,
+            LoadError::Insert { source, .. } | LoadError::Remove { source } if is_refusal(source) => Exit::Refused,
+            _ => Exit::Failed,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            LoadError::OtherRoot { .. } => "leave --host-root out to load into the running kernel",
+            LoadError::Open { .. } => "check the file and its permissions",
+            LoadError::Insert { source, .. } if is_refusal(source) => {
+                "sign the module with a key that this kernel trusts, or boot without lockdown and module signature enforcement"
+            }
+            LoadError::Insert { .. } => "`dmesg | tail` has the kernel's own words; `mpu up` without --module builds one for this kernel",
+            LoadError::Redirect { errno, .. } if *errno == libc::EBUSY => {
+                "unload the other module (`lsmod`, /sys/kernel/livepatch), then `mpu up` again"
+            }
+            LoadError::Redirect { .. } => "nothing is redirected and the module is unloaded again; update MPU, and report the driver's version",
+            LoadError::Mute => "`mpu down`, then `mpu up` again",
+            LoadError::OtherVersion { .. } => "`mpu down`, then `mpu up` again",
+            LoadError::Busy { .. } => "try again later, or with a longer --wait; stop the programs that wait in the driver if it stays so",
+            LoadError::Remove { .. } => "`dmesg | tail` has the kernel's own words",
+        }
+        .to_string()
+    }
+}
+
+/// Whether the kernel says no on principle rather than because of what is in the file.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EPERM | libc::EACCES | libc::ENOKEY | libc::EKEYREJECTED | libc::EKEYEXPIRED)
+    )
+}
+
+/// Loads a module and waits for its word. A module that was refused a redirect is taken out again.
+pub fn insert(host: &Host, kernel: &dyn Kernel, path: &Path) -> Result<State, Error> {
+    let file = File::open(path).map_err(|source| LoadError::Open { path: path.to_path_buf(), source })?;
+    let log = kernel.mark_log();
+    if let Err(source) = kernel.insert(&file) {
+        let log = log.map(last_words).unwrap_or_default();
+        return Err(LoadError::Insert { path: path.to_path_buf(), log, source }.into());
+    }
+    let state = match state::read(host) {
+        Ok(Some(state)) => state,
+        Ok(None) => return Err(take_out(host, kernel, LoadError::Mute.into())),
+        Err(error) => return Err(take_out(host, kernel, error.into())),
+    };
+    if let Phase::Refused { symbol, errno } = &state.phase {
+        let error = LoadError::Redirect { symbol: symbol.clone(), errno: *errno };
+        return Err(take_out(host, kernel, error.into()));
+    }
+    Ok(state)
+}
+
+/// Undoes a load that came to nothing. The reason for it is what the caller must hear, whatever becomes of this.
+fn take_out(host: &Host, kernel: &dyn Kernel, reason: Error) -> Error {
+    let _ = remove(host, kernel, Duration::from_secs(5));
+    reason
+}
+
+/// Unloads the module. Callers that are inside the driver hold it; new ones go by. So it is asked again until they are out or the
+/// time is up.
+pub fn remove(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<(), LoadError> {
+    let began = Instant::now();
+    let _progress = Progress::of("waiting for callers to leave the driver");
+    loop {
+        match kernel.remove() {
+            Ok(()) => return Ok(()),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
+            Err(source) => return Err(LoadError::Remove { source }),
+        }
+        if began.elapsed() >= patience {
+            let inside = state::read(host).ok().flatten().map_or(0, |state| state.inside);
+            return Err(LoadError::Busy { inside, waited: began.elapsed() });
+        }
+        thread::sleep(Duration::from_millis(50).min(patience));
+    }
+}
+
+/// The newest line that the kernel wrote about us since the mark.
+fn last_words(mut log: File) -> String {
+    let mut words = String::new();
+    let mut record = [0u8; 8192];
+    // Each read of /dev/kmsg gives one record, `priority,number,time,flags;text`.
+    while let Ok(len @ 1..) = log.read(&mut record) {
+        let text = String::from_utf8_lossy(&record[..len]).into_owned();
+        let line = text.split_once(';').map_or("", |(_, rest)| rest).lines().next().unwrap_or("");
+        if line.starts_with("mpu") || line.contains("module") || line.contains("ockdown") {
+            words = line.trim().to_string();
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+pub(crate) mod fake {
+    //! A kernel for tests: what it does to a fake host is what the module would show.
+
+    use super::*;
+    use crate::host::fake::FakeHost;
+    use std::cell::{Cell, RefCell};
+
+    /// Answers in order; an empty list means that all goes well.
+    pub struct FakeKernel<'a> {
+        /// The host whose sysfs it fills.
+        pub host: &'a FakeHost,
+        /// What a loaded module says in its state file.
+        pub state: &'a str,
+        /// Errnos of the next insertions, 0 for success.
+        pub inserts: RefCell<Vec<i32>>,
+        /// Errnos of the next removals.
+        pub removes: RefCell<Vec<i32>>,
+        /// How many times each was called.
+        pub calls: Cell<(usize, usize)>,
+    }
+
+    impl<'a> FakeKernel<'a> {
+        /// A kernel that takes everything and whose module says `state`.
+        pub fn taking(host: &'a FakeHost, state: &'a str) -> FakeKernel<'a> {
+            FakeKernel { host, state, inserts: RefCell::default(), removes: RefCell::default(), calls: Cell::default() }
+        }
+    }
+
+    fn next(list: &RefCell<Vec<i32>>) -> io::Result<()> {
+        let mut list = list.borrow_mut();
+        let errno = if list.is_empty() { 0 } else { list.remove(0) };
+        if errno == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::from_raw_os_error(errno))
+        }
+    }
+
+    impl Kernel for FakeKernel<'_> {
+        fn insert(&self, _: &File) -> io::Result<()> {
+            let (inserted, removed) = self.calls.get();
+            self.calls.set((inserted + 1, removed));
+            next(&self.inserts)?;
+            self.host.write("/sys/module/mpu/parameters/state", self.state);
+            self.host.write("/sys/module/mpu/parameters/counters", "translated.GPU_GET_PIDS=0\npassed.no_memory=0\n");
+            Ok(())
+        }
+
+        fn remove(&self) -> io::Result<()> {
+            let (inserted, removed) = self.calls.get();
+            self.calls.set((inserted, removed + 1));
+            next(&self.removes)?;
+            self.host.remove("/sys/module/mpu");
+            Ok(())
+        }
+
+        fn mark_log(&self) -> Option<File> {
+            None
+        }
+
+        fn is_for(&self, _: &Host) -> bool {
+            true
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fake::FakeKernel;
+    use super::*;
+    use crate::engine::module::state::ARMED;
+    use crate::host::fake::FakeHost;
+
+    fn module(fake: &FakeHost) -> PathBuf {
+        fake.write("/mpu.ko", "module");
+        fake.host().at("/mpu.ko")
+    }
+
+    #[test]
+    fn a_loaded_module_is_asked_for_its_state() {
+        let fake = FakeHost::in_order();
+        let kernel = FakeKernel::taking(&fake, ARMED);
+        let state = insert(&fake.host(), &kernel, &module(&fake)).expect("loaded");
+        assert_eq!((state.phase, kernel.calls.get()), (Phase::Armed, (1, 0)));
+    }
+
+    #[test]
+    fn a_refused_module_does_not_stay() {
+        let fake = FakeHost::in_order();
+        let kernel = FakeKernel::taking(&fake, "version=0.1.0\nstate=refused\nrefused=os_find_ns_pid:-16\n");
+        let error = insert(&fake.host(), &kernel, &module(&fake)).expect_err("refused");
+        assert_eq!((error.code(), error.exit()), ("redirect_refused", Exit::Refused));
+        assert!(error.to_string().contains("os_find_ns_pid: another module has redirected it already"), "{error}");
+        assert_eq!(kernel.calls.get(), (1, 1));
+        assert!(!state::is_loaded(&fake.host()));
+    }
+
+    #[test]
+    fn a_module_that_says_nothing_does_not_stay() {
+        let fake = FakeHost::in_order();
+        let kernel = FakeKernel::taking(&fake, "");
+        let error = insert(&fake.host(), &kernel, &module(&fake)).expect_err("mute");
+        assert_eq!(error.code(), "state_malformed");
+        assert!(!state::is_loaded(&fake.host()));
+    }
+
+    #[test]
+    fn errnos_of_loading_become_exit_codes() {
+        let fake = FakeHost::in_order();
+        let check = |errno: i32, exit: Exit| {
+            let kernel = FakeKernel::taking(&fake, ARMED);
+            kernel.inserts.borrow_mut().push(errno);
+            let error = insert(&fake.host(), &kernel, &module(&fake)).expect_err("not taken");
+            assert_eq!((error.code(), error.exit()), ("load_failed", exit), "errno {errno}");
+            assert!(!state::is_loaded(&fake.host()));
+        };
+        check(libc::EPERM, Exit::Refused);
+        check(libc::EKEYREJECTED, Exit::Refused);
+        check(libc::ENOEXEC, Exit::Failed);
+        check(libc::EINVAL, Exit::Failed);
+    }
+
+    #[test]
+    fn unloading_waits_for_callers_but_not_for_ever() {
+        let fake = FakeHost::in_order();
+        let kernel = FakeKernel::taking(&fake, ARMED);
+        insert(&fake.host(), &kernel, &module(&fake)).expect("loaded");
+        kernel.removes.borrow_mut().extend([libc::EAGAIN, libc::EAGAIN]);
+        remove(&fake.host(), &kernel, Duration::from_secs(5)).expect("unloaded at the third try");
+        assert_eq!(kernel.calls.get(), (1, 3));
+
+        fake.write("/sys/module/mpu/parameters/state", "version=1\nstate=armed\ninside=3\n");
+        kernel.removes.borrow_mut().extend([libc::EAGAIN; 100]);
+        let error = remove(&fake.host(), &kernel, Duration::from_millis(20)).expect_err("busy");
+        assert!(matches!(error, LoadError::Busy { inside: 3, .. }), "{error:?}");
+        assert!(state::is_loaded(&fake.host()));
+    }
+
+    #[test]
+    fn a_module_that_is_gone_already_is_no_error() {
+        let fake = FakeHost::in_order();
+        let kernel = FakeKernel::taking(&fake, ARMED);
+        kernel.removes.borrow_mut().push(libc::ENOENT);
+        remove(&fake.host(), &kernel, Duration::ZERO).expect("nothing to do");
+        kernel.removes.borrow_mut().push(libc::EPERM);
+        assert_eq!(remove(&fake.host(), &kernel, Duration::ZERO).expect_err("not allowed").exit(), Exit::Refused);
+    }
+
+    #[test]
+    fn the_kernels_words_about_us_are_kept() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("kmsg");
+        std::fs::write(&path, "4,1,2,-;mpu: version magic '6.1' should be '6.2'\n SUBSYSTEM=x\n").expect("a file");
+        assert_eq!(last_words(File::open(path).expect("a file")), "mpu: version magic '6.1' should be '6.2'");
+    }
+}

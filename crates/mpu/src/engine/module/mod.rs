@@ -1,0 +1,11 @@
+//! The module engine: MPU inside the kernel, as `mpu.ko`.
+//!
+//! Owns the way from the module's sources to a loaded module and back: what this host must offer ([`checks`]), what is built
+//! ([`sources`], [`build`]), loading and unloading ([`load`]), and what the module says about itself ([`state`]). Knows nothing of
+//! what the module does inside the kernel.
+
+pub mod build;
+pub mod checks;
+pub mod load;
+pub mod sources;
+pub mod state;

@@ -1,0 +1,67 @@
+//! What every error of this crate can say beyond its message: a stable word, an exit code, and what to do.
+//!
+//! Owns the sum of the modules' errors, and nothing about any of them.
+
+use crate::engine::module::{
+    build::BuildError, checks::Unfit, load::LoadError, sources::SourceError, state::StateError,
+};
+use crate::exit::Exit;
+use crate::probe::ProbeError;
+
+/// What an error owes the person who meets it.
+pub trait Explain: std::error::Error {
+    /// A stable word for JSON and scripts, such as `no_headers`.
+    fn code(&self) -> &'static str;
+    /// The exit code that it leads to.
+    fn exit(&self) -> Exit;
+    /// What to do about it, as one sentence.
+    fn fix(&self) -> String;
+}
+
+/// Any failure of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// This host cannot, or must not, run the engine.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// The module's sources are not to be had.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The module could not be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The module could not be loaded or unloaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The module's state could not be read.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The driver could not be asked.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+}
+
+impl Error {
+    fn inner(&self) -> &dyn Explain {
+        match self {
+            Error::Unfit(e) => e,
+            Error::Source(e) => e,
+            Error::Build(e) => e,
+            Error::Load(e) => e,
+            Error::State(e) => e,
+            Error::Probe(e) => e,
+        }
+    }
+}
+
+impl Explain for Error {
+    fn code(&self) -> &'static str {
+        self.inner().code()
+    }
+    fn exit(&self) -> Exit {
+        self.inner().exit()
+    }
+    fn fix(&self) -> String {
+        self.inner().fix()
+    }
+}

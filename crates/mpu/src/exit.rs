@@ -1,0 +1,80 @@
+//! The exit codes, once: `--help`, `docs/exit-codes.md` and every error read this list.
+//!
+//! Owns the numbers and their meaning. Which failure maps to which number is each error's own business
+//! ([`crate::error::Explain`]). The list is small so that a script can act on it, and stable: a number never changes its meaning.
+
+/// How a run of `mpu` ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Exit {
+    /// What was asked for is so.
+    Ok = 0,
+    /// Something that this host should have been able to do went wrong.
+    Failed = 1,
+    /// The command line makes no sense.
+    Usage = 2,
+    /// Something that must be there first is missing.
+    NotReady = 3,
+    /// The kernel, or its owner's settings, forbid it.
+    Refused = 4,
+}
+
+impl Exit {
+    /// Every code, in order.
+    pub const ALL: [Exit; 5] = [Exit::Ok, Exit::Failed, Exit::Usage, Exit::NotReady, Exit::Refused];
+
+    /// The number that the shell sees.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// One word for tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Exit::Ok => "ok",
+            Exit::Failed => "failed",
+            Exit::Usage => "usage",
+            Exit::NotReady => "not_ready",
+            Exit::Refused => "refused",
+        }
+    }
+
+    /// What it means, for `--help` and the documentation.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Exit::Ok => "what was asked for is so (also when it was so already)",
+            Exit::Failed => "something that this host should have been able to do went wrong, or a check found a wrong answer",
+            Exit::Usage => "the command line makes no sense",
+            Exit::NotReady => "something must be there first: a driver, kernel headers, a compiler, a known driver version, MPU itself",
+            Exit::Refused => "not allowed: not root, lockdown, module signatures, another owner of a hook",
+        }
+    }
+
+    /// The table that `--help` prints.
+    pub fn table() -> String {
+        let rows = Exit::ALL.iter().map(|e| format!("  {}  {}", e.code(), e.meaning()));
+        format!("Exit codes:\n{}", rows.collect::<Vec<_>>().join("\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Exit;
+
+    #[test]
+    fn numbers_are_stable() {
+        let numbers: Vec<(u8, &str)> = Exit::ALL.iter().map(|e| (e.code(), e.name())).collect();
+        assert_eq!(numbers, [(0, "ok"), (1, "failed"), (2, "usage"), (3, "not_ready"), (4, "refused")]);
+    }
+
+    #[test]
+    fn the_documented_table_is_this_one() {
+        let page = include_str!("../../../docs/exit-codes.md");
+        for exit in Exit::ALL {
+            let row = format!("| {} | `{}` | {} |", exit.code(), exit.name(), exit.meaning());
+            assert!(page.contains(&row), "docs/exit-codes.md lacks the row: {row}");
+        }
+        let rows = page.lines().filter(|l| l.starts_with("| ") && l.as_bytes()[2].is_ascii_digit()).count();
+        assert_eq!(rows, Exit::ALL.len(), "docs/exit-codes.md has a row too many");
+    }
+}

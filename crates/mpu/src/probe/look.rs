@@ -1,0 +1,84 @@
+//! What the child does: becomes a client thrice, twice from its main thread and once from another, and asks who is there.
+//!
+//! Owns the questions. Two clients of one thread show whether the driver repeats a process; the client of the other thread, which alone
+//! holds memory, shows whether the driver knows processes or threads. Draws no conclusions.
+
+use crate::rm::{Client, Dialect, Nodes, PidInfo, RmError, Samples};
+use serde::{Deserialize, Serialize};
+use std::thread;
+
+/// Video memory that the second thread's client takes: enough to be told from a client's own overhead.
+const TAKEN: u64 = 8 << 20;
+
+/// What a caller in a fresh PID namespace saw of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sighting {
+    /// The process's number in its namespace.
+    pub own_pid: u32,
+    /// Its number in the namespace of whoever started it.
+    pub outer_pid: u32,
+    /// The number, in its namespace, of the thread that made the third client.
+    pub thread_id: u32,
+    /// GET_PIDS, as it came.
+    pub list: Vec<u32>,
+    /// Who had details, if they could be measured.
+    pub details: Option<Details>,
+    /// Why they could not.
+    pub details_error: Option<String>,
+    /// The processes in the utilisation samples, where the release has them and the driver answered.
+    pub samples: Option<Samples>,
+}
+
+/// Whether GET_PID_INFO found the memory under each of three numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Details {
+    /// Under the process's number in its namespace.
+    pub own: bool,
+    /// Under the thread's.
+    pub thread: bool,
+    /// Under the process's number outside.
+    pub outer: bool,
+}
+
+/// The clients that make the process visible, for as long as they live.
+pub struct Clients {
+    _main: [Client; 2],
+    _other: Client,
+}
+
+/// Looks. `outer_pid` is this process's number in the namespace of its starter.
+pub fn look(nodes: &(dyn Nodes + Sync), dialect: Dialect, outer_pid: u32) -> Result<(Sighting, Clients), RmError> {
+    let main = [Client::open(nodes, dialect)?, Client::open(nodes, dialect)?];
+    let asker = &main[0];
+    thread::scope(|scope| {
+        // The other thread has to be alive while questions are asked: a driver that knows threads forgets one that has ended.
+        let (made, wait_made) = std::sync::mpsc::channel();
+        let (done, wait_done) = std::sync::mpsc::channel::<()>();
+        let other = scope.spawn(move || {
+            let opened = Client::open(nodes, dialect);
+            let memory = opened.as_ref().map(|client| client.take_memory(TAKEN)).unwrap_or(Ok(()));
+            let _ = made.send((rustix::thread::gettid(), memory));
+            let _ = wait_done.recv();
+            opened
+        });
+        let (thread_id, memory) = wait_made.recv().expect("the thread sends before it ends");
+        let asked = ask(asker, outer_pid, thread_id.as_raw_nonzero().get() as u32, memory);
+        drop(done);
+        let other = other.join().expect("the thread does not panic")?;
+        Ok((asked?, other))
+    })
+    .map(|(sighting, other)| (sighting, Clients { _main: main, _other: other }))
+}
+
+fn ask(client: &Client, outer_pid: u32, thread_id: u32, memory: Result<(), RmError>) -> Result<Sighting, RmError> {
+    let own_pid = std::process::id();
+    let list = client.pids()?;
+    let details = memory.and_then(|()| client.pid_info(&[own_pid, thread_id, outer_pid]));
+    let details_error = details.as_ref().err().map(|error| error.to_string());
+    let details = details.ok().map(|rows| {
+        let found = |i: usize| rows.get(i).is_some_and(|row: &PidInfo| row.result == 0 && row.memory >= TAKEN);
+        Details { own: found(0), thread: found(1), outer: found(2) }
+    });
+    let samples = client.samples().ok().flatten();
+    Ok(Sighting { own_pid, outer_pid, thread_id, list, details, details_error, samples })
+}

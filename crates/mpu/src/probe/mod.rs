@@ -1,0 +1,252 @@
+//! Measures whether a container on this host is seen right: a child in a PID namespace of its own becomes a client of the driver and
+//! looks itself up, as a container's `nvidia-smi` would.
+//!
+//! Owns the child and the conversation with it. What the child asks is [`look`]'s, what the answers mean is [`verdict`]'s. Takes nobody's
+//! word for anything: neither the driver's version nor MPU's state has a part in the measurement.
+
+pub mod look;
+mod nodes;
+pub mod verdict;
+
+use crate::driver::Driver;
+use crate::error::Explain;
+use crate::exit::Exit;
+use crate::host::{Host, CAP_SYS_ADMIN};
+use crate::progress::Progress;
+use crate::rm::{Client, Dialect, RmError};
+use crate::sys;
+use look::Sighting;
+use nodes::DeviceNodes;
+use serde::{Deserialize, Serialize};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+/// Why nothing could be measured.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it, and the fields are what they name
+pub enum ProbeError {
+    #[error("no NVIDIA driver is loaded")]
+    NoDriver,
+    #[error("making a PID namespace takes the capability CAP_SYS_ADMIN, which this process lacks")]
+    NotRoot,
+    #[error("cannot make a PID namespace")]
+    Namespace { source: io::Error },
+    #[error("cannot start the child that looks itself up")]
+    Spawn { source: io::Error },
+    #[error("the child that looks itself up ended without a word")]
+    Silent { source: io::Error },
+    #[error("the child could not look itself up: {message}")]
+    Child { message: String },
+    #[error("cannot become a client of the driver")]
+    Driver { source: RmError },
+}
+
+impl Explain for ProbeError {
+    fn code(&self) -> &'static str {
+        match self {
+            ProbeError::NoDriver => "no_driver",
+            ProbeError::NotRoot => "not_root",
+            ProbeError::Namespace { .. } => "no_namespace",
+            ProbeError::Spawn { .. } => "no_child",
+            ProbeError::Silent { .. } | ProbeError::Child { .. } => "child_failed",
+            ProbeError::Driver { source: RmError::Open { .. } } => "no_device",
+            ProbeError::Driver { .. } => "driver_refuses",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            ProbeError::NoDriver => Exit::NotReady,
+            ProbeError::NotRoot => Exit::Refused,
+            ProbeError::Namespace { source } if source.raw_os_error() == Some(libc::EPERM) => Exit::Refused,
+            ProbeError::Driver { source: RmError::Open { source, .. } } => match source.kind() {
+                io::ErrorKind::PermissionDenied => Exit::Refused,
+                _ => Exit::NotReady,
+            },
+            _ => Exit::Failed,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            ProbeError::NoDriver => "load it (`modprobe nvidia`), then probe again",
+            ProbeError::NotRoot => "run it as root: sudo mpu probe",
+            ProbeError::Namespace { .. } => {
+                "run it on the host rather than in a container, and see that user.max_pid_namespaces is not 0"
+            }
+            ProbeError::Spawn { .. } | ProbeError::Silent { .. } => {
+                "mount /proc, and see that mpu itself can be executed"
+            }
+            ProbeError::Child { .. } => {
+                "see whether nvidia-smi works on this host; `dmesg | tail` has the driver's own words"
+            }
+            ProbeError::Driver { source: RmError::Open { .. } } => {
+                "see whether nvidia-smi works on this host: a GPU must be there"
+            }
+            ProbeError::Driver { .. } => {
+                "see whether nvidia-smi works on this host; `dmesg | tail` has the driver's own words"
+            }
+        }
+        .to_string()
+    }
+}
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Evidence {
+    /// What the child saw.
+    pub child: Sighting,
+    /// The processes that a caller in our own namespace saw at the same time.
+    pub host_list: Option<Vec<u32>>,
+    /// Whether our own namespace is the initial one, so that its numbers are the host's.
+    pub in_init_namespace: bool,
+}
+
+/// What the child writes on its one line.
+#[derive(Serialize, Deserialize)]
+enum Word {
+    Saw(Sighting),
+    Failed(String),
+}
+
+/// Measures. `program` is the executable whose [`run_child`] is reached by `arguments`, this one as a rule.
+pub fn measure(
+    host: &Host,
+    driver: Option<&Driver>,
+    program: &Path,
+    arguments: &[&str],
+) -> Result<Evidence, ProbeError> {
+    let driver = driver.ok_or(ProbeError::NoDriver)?;
+    if !host.has_capability(CAP_SYS_ADMIN) {
+        return Err(ProbeError::NotRoot);
+    }
+    let _progress = Progress::of("asking the driver (the first client of a GPU waits for it to start)");
+    // Becoming a client here first gives every plain cause of failure its own name, and keeps the GPU started.
+    let nodes = DeviceNodes::of(host);
+    let ours = Client::open(&nodes, Dialect::of(driver.release)).map_err(|source| ProbeError::Driver { source })?;
+    let mut child = spawn_in_new_namespace(program, arguments, &driver.version)?;
+    let word = converse(&mut child, || ours.pids().ok());
+    let _ = child.wait();
+    let (word, host_list) = word?;
+    match word {
+        Word::Saw(child) => Ok(Evidence { child, host_list, in_init_namespace: host.in_init_pid_namespace() }),
+        Word::Failed(message) => Err(ProbeError::Child { message }),
+    }
+}
+
+/// Starts the child as the first process of a new PID namespace. A thread of its own asks for the namespace, because the asking also
+/// binds all later children of the thread that asked.
+fn spawn_in_new_namespace(program: &Path, arguments: &[&str], version: &str) -> Result<Child, ProbeError> {
+    let mut command = Command::new(program);
+    command.args(arguments).arg(version).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let spawn = move || {
+        sys::unshare_pid_namespace_of_children().map_err(|source| ProbeError::Namespace { source })?;
+        command.spawn().map_err(|source| ProbeError::Spawn { source })
+    };
+    let died = |_| ProbeError::Spawn { source: io::Error::other("the thread that starts it died") };
+    thread::spawn(spawn).join().map_err(died)?
+}
+
+/// Tells the child its number out here, waits for what it saw, looks from here while it is still there, and lets it go.
+fn converse<T>(child: &mut Child, look_from_here: impl FnOnce() -> T) -> Result<(Word, T), ProbeError> {
+    let silent = |source| ProbeError::Silent { source };
+    let pipe = || silent(io::ErrorKind::BrokenPipe.into());
+    let mut to = child.stdin.take().ok_or_else(pipe)?;
+    let from = child.stdout.take().ok_or_else(pipe)?;
+    writeln!(to, "{}", child.id()).map_err(silent)?;
+    let mut line = String::new();
+    BufReader::new(from).read_line(&mut line).map_err(silent)?;
+    let seen_from_here = look_from_here();
+    drop(to); // the child ends at the end of its input
+    let word = serde_json::from_str(&line).map_err(|e| silent(e.into()))?;
+    Ok((word, seen_from_here))
+}
+
+/// The child's side: learns its number out there, looks, says what it saw, and stays visible until its input ends.
+pub fn run_child(host: &Host, version: &str) -> io::Result<()> {
+    let mut outer = String::new();
+    let mut input = BufReader::new(io::stdin());
+    input.read_line(&mut outer)?;
+    let outer = outer.trim().parse().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    let nodes = DeviceNodes::of(host);
+    let looked = look::look(&nodes, Dialect::of(version.parse().ok()), outer);
+    let (word, clients) = match looked {
+        Ok((sighting, clients)) => (Word::Saw(sighting), Some(clients)),
+        Err(error) => (Word::Failed(chain(&error)), None),
+    };
+    let line = serde_json::to_string(&word)?;
+    writeln!(io::stdout(), "{line}")?;
+    input.read_to_end(&mut Vec::new())?;
+    drop(clients);
+    Ok(())
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes: Vec<String> = std::iter::successors(Some(error), |e| e.source()).map(|e| e.to_string()).collect();
+    causes.join(": ")
+}
+
+/// This executable, by the name that also works when its file was replaced.
+pub fn this_program() -> PathBuf {
+    PathBuf::from("/proc/self/exe")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    fn code(result: Result<Evidence, ProbeError>) -> (&'static str, Exit) {
+        let error = result.expect_err("nothing to measure here");
+        (error.code(), error.exit())
+    }
+
+    #[test]
+    fn what_is_missing_is_named_before_anything_is_started() {
+        let fake = FakeHost::in_order();
+        let driver = Driver::loaded(&fake.host());
+        let measure = |driver: Option<&Driver>| code(measure(&fake.host(), driver, Path::new("/nonexistent"), &[]));
+        assert_eq!(measure(None), ("no_driver", Exit::NotReady));
+        fake.write("/proc/self/status", "CapEff:\t0000000000010000\n");
+        assert_eq!(measure(driver.as_ref()), ("not_root", Exit::Refused));
+    }
+
+    #[test]
+    fn a_node_that_is_no_driver_is_told_from_one_that_is_missing() {
+        let fake = FakeHost::in_order();
+        fake.write("/dev/nvidiactl", "a file");
+        let driver = Driver::loaded(&fake.host());
+        let result = measure(&fake.host(), driver.as_ref(), Path::new("/nonexistent"), &[]);
+        assert_eq!(code(result), ("driver_refuses", Exit::Failed));
+    }
+
+    #[test]
+    fn the_conversation_survives_a_child_that_says_nothing() {
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", "read number"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let error = converse(&mut child, || ()).map(|_| ()).expect_err("silent");
+        assert_eq!(error.code(), "child_failed");
+        child.wait().expect("ended");
+    }
+
+    #[test]
+    fn the_child_learns_its_number_and_is_heard() {
+        let script = r#"read n; echo '{"Failed":"I am '$n'"}'; read rest"#;
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let (word, seen) = converse(&mut child, || 7).expect("a word");
+        let Word::Failed(message) = word else { panic!("not what it said") };
+        assert_eq!((message, seen), (format!("I am {}", child.id()), 7));
+        assert!(child.wait().expect("ended").code().is_some());
+    }
+}

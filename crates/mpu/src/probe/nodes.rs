@@ -1,0 +1,83 @@
+//! The driver's device nodes, which may not be there yet: NVIDIA's tools make them when first used.
+//!
+//! Owns their numbers. Opens what lies in /dev; where nothing does, opens a node of its own that is gone before anybody can trip over it.
+
+use crate::host::Host;
+use crate::rm::{Nodes, RmError};
+use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+const MAJOR: u32 = 195;
+const CONTROL_MINOR: u32 = 255;
+/// More GPUs than any host has nodes for.
+const GPU_MINORS: u32 = 64;
+
+/// The nodes below one `/dev`.
+pub struct DeviceNodes {
+    dev: PathBuf,
+}
+
+impl DeviceNodes {
+    /// Those of a host.
+    pub fn of(host: &Host) -> DeviceNodes {
+        DeviceNodes { dev: host.at("/dev") }
+    }
+
+    fn open_or_make(&self, name: &str, minor: u32) -> Result<File, RmError> {
+        let path = self.dev.join(name);
+        match open(&path) {
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {
+                self.open_own(minor).map_err(|_| RmError::Open { path, source })
+            }
+            other => other.map_err(|source| RmError::Open { path, source }),
+        }
+    }
+
+    fn open_own(&self, minor: u32) -> io::Result<File> {
+        let path = self.dev.join(format!(".mpu-probe-{}-{minor}", std::process::id()));
+        mknodat(CWD, &path, FileType::CharacterDevice, Mode::RUSR | Mode::WUSR, makedev(MAJOR, minor))?;
+        let opened = open(&path);
+        fs::remove_file(&path)?;
+        opened
+    }
+}
+
+impl Nodes for DeviceNodes {
+    fn open_control(&self) -> Result<File, RmError> {
+        self.open_or_make("nvidiactl", CONTROL_MINOR)
+    }
+
+    fn open_gpu(&self) -> Result<File, RmError> {
+        let there = (0..GPU_MINORS).find_map(|minor| open(&self.dev.join(format!("nvidia{minor}"))).ok());
+        there.map_or_else(|| self.open_or_make("nvidia0", 0), Ok)
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    #[test]
+    fn a_host_without_the_device_says_so_and_keeps_its_dev_clean() {
+        let fake = FakeHost::in_order();
+        fake.write("/dev/null", "");
+        let error = DeviceNodes::of(&fake.host()).open_control().expect_err("no driver behind it");
+        assert!(matches!(&error, RmError::Open { path, .. } if path.ends_with("dev/nvidiactl")), "{error:?}");
+        assert_eq!(fs::read_dir(fake.host().at("/dev")).expect("a directory").count(), 1);
+    }
+
+    #[test]
+    fn any_gpu_will_do() {
+        let fake = FakeHost::in_order();
+        fake.write("/dev/nvidia3", "");
+        assert!(DeviceNodes::of(&fake.host()).open_gpu().is_ok());
+    }
+}

@@ -1,0 +1,76 @@
+//! Says what is going on while something takes longer than a person likes to wait in silence.
+//!
+//! Owns the standard error stream while a step runs. Nothing is said in the first two seconds; after that a terminal gets one line that
+//! counts the seconds, and a log gets a line at once and one every quarter of a minute.
+
+use std::io::{IsTerminal, Write};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long silence is kept.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A step that is being watched; it ends when this is dropped.
+pub struct Progress {
+    done: Option<Sender<()>>,
+    watcher: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Starts watching a step.
+    pub fn of(step: impl Into<String>) -> Progress {
+        let (done, wait) = mpsc::channel::<()>();
+        let step = step.into();
+        let watcher = thread::spawn(move || {
+            let began = Instant::now();
+            let on_terminal = std::io::stderr().is_terminal();
+            let mut pause = PATIENCE;
+            let mut said = false;
+            while wait.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                said = true;
+                let line = line(&step, began.elapsed(), on_terminal);
+                let _ = write!(std::io::stderr(), "{line}");
+                pause = if on_terminal { Duration::from_secs(1) } else { Duration::from_secs(15) };
+            }
+            if said && on_terminal {
+                let _ = write!(std::io::stderr(), "\r\x1b[K");
+            }
+        });
+        Progress { done: Some(done), watcher: Some(watcher) }
+    }
+}
+
+fn line(step: &str, elapsed: Duration, on_terminal: bool) -> String {
+    match on_terminal {
+        true => format!("\r\x1b[K{step} … {} s", elapsed.as_secs()),
+        false => format!("mpu: {step} … {} s\n", elapsed.as_secs()),
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.done = None; // hangs up, which wakes the watcher
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_gets_whole_lines_and_a_terminal_one_line() {
+        assert_eq!(line("building", Duration::from_secs(3), false), "mpu: building … 3 s\n");
+        assert!(!line("building", Duration::from_secs(3), true).contains('\n'));
+    }
+
+    #[test]
+    fn a_quick_step_does_not_wait_for_its_watcher() {
+        let began = Instant::now();
+        drop(Progress::of("nothing"));
+        assert!(began.elapsed() < PATIENCE);
+    }
+}

@@ -1,0 +1,104 @@
+//! The system calls that no safe wrapper covers: two driver requests, and a PID namespace for children.
+//!
+//! Owns the unsafe of this crate. Knows the two argument blocks of NVIDIA's resource manager well enough to keep the driver inside
+//! our buffers, and nothing of what travels in them.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `_IOWR('F', 0x2a, 32 bytes)`: control an object.
+const RM_CONTROL: libc::c_ulong = 0xc020_462a;
+/// `_IOWR('F', 0x2b, 32 bytes)`: make an object. Every release takes this oldest of the three sizes.
+const RM_ALLOC: libc::c_ulong = 0xc020_462b;
+/// `_IOWR('F', 0x29, 16 bytes)`: free an object.
+const RM_FREE: libc::c_ulong = 0xc010_4629;
+
+/// Puts the children that this thread makes from now on into a PID namespace of their own; the first becomes its PID 1.
+/// The thread itself stays where it is.
+pub fn unshare_pid_namespace_of_children() -> io::Result<()> {
+    // SAFETY: takes a flag word and touches no memory; CLONE_NEWPID changes only where this thread's future children are born.
+    match unsafe { libc::unshare(libc::CLONE_NEWPID) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sends one 32-byte (or, for a free, 16-byte) argument block.
+fn send(fd: BorrowedFd<'_>, request: libc::c_ulong, block: &mut [u8]) -> io::Result<()> {
+    assert_eq!(block.len(), (request >> 16 & 0x3fff) as usize, "the request number carries the size of its block");
+    // SAFETY: the driver reads and writes as many bytes at this address as the request number says, and the assertion above says that
+    // the slice has as many. A pointer inside the block is the callers' concern, below: each puts in one that it holds mutably.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), request, block.as_mut_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Asks a control. `words` are client, object and command; the answer is RM's status. The driver fills `params` up to its length: it
+/// refuses a length that is not exactly the command's. Callers pass only commands whose parameters hold no pointer (`rm::Client` asks four).
+pub(crate) fn rm_control(fd: BorrowedFd<'_>, words: [u32; 3], params: &mut [u8]) -> io::Result<u32> {
+    let mut block = [0u8; 32];
+    put(&mut block, 0, &words.map(u32::to_ne_bytes).concat());
+    put(&mut block, 16, &(params.as_mut_ptr() as u64).to_ne_bytes());
+    put(&mut block, 24, &(params.len() as u32).to_ne_bytes());
+    send(fd, RM_CONTROL, &mut block)?;
+    Ok(word(&block, 28))
+}
+
+/// Makes an object. `words` are client, parent, new handle and class; the answer is RM's status, read at `status_at`, and the handle.
+/// `params` must be as long as the class wants in any release (128 bytes are), and hold no pointer (`rm::Object`).
+pub(crate) fn rm_alloc(
+    fd: BorrowedFd<'_>,
+    words: [u32; 4],
+    params: &mut [u8; 128],
+    status_at: usize,
+) -> io::Result<(u32, u32)> {
+    let mut block = [0u8; 32];
+    put(&mut block, 0, &words.map(u32::to_ne_bytes).concat());
+    put(&mut block, 16, &(params.as_mut_ptr() as u64).to_ne_bytes());
+    send(fd, RM_ALLOC, &mut block)?;
+    Ok((word(&block, status_at), word(&block, 8)))
+}
+
+/// Frees an object and all below it. `words` are client, parent and the object itself.
+pub(crate) fn rm_free(fd: BorrowedFd<'_>, words: [u32; 3]) -> io::Result<u32> {
+    let mut block = [0u8; 16];
+    put(&mut block, 0, &words.map(u32::to_ne_bytes).concat());
+    send(fd, RM_FREE, &mut block)?;
+    Ok(word(&block, 12))
+}
+
+fn put(block: &mut [u8], at: usize, bytes: &[u8]) {
+    block[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+fn word(block: &[u8], at: usize) -> u32 {
+    let mut bytes = [0u8; 4];
+    bytes.copy_from_slice(&block[at..at + 4]);
+    u32::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_device_that_is_not_the_driver_refuses() {
+        let null = std::fs::File::options().read(true).write(true).open("/dev/null").expect("/dev/null");
+        let error = rm_control(null.as_fd(), [1, 2, 3], &mut [0; 8]).expect_err("not a driver");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+        let error = rm_alloc(null.as_fd(), [0; 4], &mut [0; 128], 28).expect_err("not a driver");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+        let error = rm_free(null.as_fd(), [0; 3]).expect_err("not a driver");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+    }
+
+    #[test]
+    #[should_panic(expected = "the request number carries the size")]
+    fn a_short_block_never_reaches_the_driver() {
+        let null = std::fs::File::open("/dev/null").expect("/dev/null");
+        let _ = send(null.as_fd(), RM_CONTROL, &mut [0; 16]);
+    }
+}
