@@ -7,7 +7,7 @@
  * the core does. It is there for every RM control from a container, also one that claims no PIDs, because what the caller
  * claims can change before the driver reads it.
  */
-#include <linux/file.h>
+#include <linux/atomic.h>
 #include <linux/fs.h>
 #include <linux/hash.h>
 #include <linux/hashtable.h>
@@ -38,6 +38,13 @@ struct mpu_rm_control {
 	u32 status;
 };
 
+/* What of it MPU reads. */
+struct mpu_claim {
+	u32 cmd;
+	u32 params_size;
+	u64 params;
+};
+
 struct mpu_xfer {
 	u32 cmd;
 	u32 size;
@@ -48,9 +55,12 @@ struct mpu_context {
 	struct hlist_node node;
 	struct task_struct *task;
 	struct pid_namespace *view;
-	void *asked;
+	/* NULL for a call that claims no PIDs. */
+	void *call;
+	/* The PIDs that the caller asked about, as it wrote them. */
+	u32 *asked;
+	u32 questions;
 	u32 bits;
-	u64 call[MPU_CALL_BYTES / 8];
 };
 
 struct mpu_bucket {
@@ -58,8 +68,21 @@ struct mpu_bucket {
 	struct hlist_head contexts;
 } ____cacheline_aligned_in_smp;
 
+/* Kernels that clear every variable would clear these at each call; each is written before it is read. */
+#if __has_attribute(uninitialized)
+#define MPU_UNINITIALIZED __attribute__((uninitialized))
+#else
+#define MPU_UNINITIALIZED
+#endif
+
 #define MPU_BUCKET_BITS 8
 static struct mpu_bucket mpu_buckets[1 << MPU_BUCKET_BITS];
+
+/*
+ * Calls inside that claimed a control whose copies cannot be told by their size. While there is none, which is nearly
+ * always, every small copy passes at the first question.
+ */
+static atomic_t mpu_small_claims = ATOMIC_INIT(0);
 
 u64 __percpu *mpu_counters;
 
@@ -74,7 +97,7 @@ static struct mpu_bucket *mpu_bucket_of(struct task_struct *task)
 	return &mpu_buckets[hash_ptr(task, MPU_BUCKET_BITS)];
 }
 
-static void mpu_enter(struct mpu_context *context)
+static __always_inline struct mpu_bucket *mpu_enter(struct mpu_context *context)
 {
 	struct mpu_bucket *bucket = mpu_bucket_of(current);
 
@@ -82,14 +105,13 @@ static void mpu_enter(struct mpu_context *context)
 	raw_spin_lock(&bucket->lock);
 	hlist_add_head(&context->node, &bucket->contexts);
 	raw_spin_unlock(&bucket->lock);
+	return bucket;
 }
 
-static void mpu_leave(struct mpu_context *context)
+static __always_inline void mpu_leave(struct mpu_context *context, struct mpu_bucket *bucket)
 {
-	struct mpu_bucket *bucket = mpu_bucket_of(current);
-
 	raw_spin_lock(&bucket->lock);
-	hlist_del(&context->node);
+	__hlist_del(&context->node);
 	raw_spin_unlock(&bucket->lock);
 }
 
@@ -136,6 +158,11 @@ bool mpu_wants_to_user(void *to, const void *from, u32 bytes);
 bool mpu_wants_compat(struct file *file, unsigned int cmd, unsigned long arg);
 bool mpu_wants_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
+static __always_inline bool mpu_wants_copy(u32 bytes)
+{
+	return bytes >= MPU_TELLING_SIZE || atomic_read(&mpu_small_claims);
+}
+
 bool mpu_wants_get_pid_info(void)
 {
 	return true;
@@ -153,12 +180,12 @@ bool mpu_wants_is_init_ns(void)
 
 bool mpu_wants_from_user(void *to, const void *from, u32 bytes)
 {
-	return mpu_in_container() && mpu_rs_wants_copy(bytes);
+	return mpu_in_container() && mpu_wants_copy(bytes);
 }
 
 bool mpu_wants_to_user(void *to, const void *from, u32 bytes)
 {
-	return mpu_in_container() && mpu_rs_wants_copy(bytes);
+	return mpu_in_container() && mpu_wants_copy(bytes);
 }
 
 /* The driver looks at a request's number and size, not at its type or direction; so does this. */
@@ -211,14 +238,49 @@ u8 mpu_is_init_ns(void)
 	return mpu_translates() ? 1 : mpu_original_is_init_ns();
 }
 
+/*
+ * Makes room for the PIDs that the caller asks about. Without it the call goes by as if MPU were not there: the driver has
+ * not looked at the parameters yet.
+ */
+static void mpu_keep_questions(struct mpu_context *context, const void *params, u32 bytes)
+{
+	u32 questions = mpu_rs_questions(context->call, params, bytes);
+
+	if (!questions)
+		return;
+	context->asked = kmalloc_array(questions, sizeof(*context->asked), GFP_KERNEL);
+	if (context->asked) {
+		context->questions = questions;
+	} else {
+		mpu_count(mpu_rs_pass(context->call));
+		context->bits &= ~MPU_TRANSLATES;
+	}
+}
+
 u32 mpu_from_user(void *to, const void *from, u32 bytes)
 {
 	u32 status = mpu_original_from_user(to, from, bytes);
 	struct mpu_context *context = mpu_context_of_current();
 
-	if (context && status == NV_OK)
-		mpu_rs_copied_in(context->call, to, bytes, context->asked, context->view);
+	if (!context || status != NV_OK)
+		return status;
+	if (context->call && !context->asked)
+		mpu_keep_questions(context, to, bytes);
+	rcu_read_lock();
+	mpu_rs_copied_in(context->call, to, bytes, context->asked, context->questions, context->view);
+	rcu_read_unlock();
 	return status;
+}
+
+static void mpu_copying_out(struct mpu_context *context, u64 address, void *bytes, u32 length)
+{
+	u32 counter;
+
+	rcu_read_lock();
+	counter = mpu_rs_copying_out(context->call, address, bytes, length, context->asked, context->questions,
+				     context->view);
+	rcu_read_unlock();
+	mpu_count(counter);
 }
 
 /* `from` is the driver's own copy of the parameters, made for this call and dropped after it. */
@@ -227,34 +289,46 @@ u32 mpu_to_user(void *to, const void *from, u32 bytes)
 	struct mpu_context *context = mpu_context_of_current();
 
 	if (context)
-		mpu_count(mpu_rs_copying_out(context->call, (u64)(unsigned long)to, (void *)from, bytes,
-					     context->asked, context->view));
+		mpu_copying_out(context, (u64)(unsigned long)to, (void *)from, bytes);
 	return mpu_original_to_user(to, from, bytes);
 }
 
-/* Reads the RM control that the argument claims to be, through the XFER wrapping if there is one. */
-static bool mpu_read_claim(unsigned int cmd, unsigned long arg, struct mpu_rm_control *claim, unsigned long *where)
+/*
+ * Reads the RM control that the argument claims to be, each field once; the driver will read it again, so nothing here is
+ * believed where it matters.
+ */
+static __always_inline bool mpu_read_claim(unsigned long where, struct mpu_claim *claim)
+{
+	const struct mpu_rm_control __user *argument = (const void __user *)where;
+
+	if (!user_access_begin(argument, sizeof(*argument)))
+		return false;
+	unsafe_get_user(claim->cmd, &argument->cmd, unreadable);
+	unsafe_get_user(claim->params, &argument->params, unreadable);
+	unsafe_get_user(claim->params_size, &argument->params_size, unreadable);
+	user_access_end();
+	return true;
+unreadable:
+	user_access_end();
+	return false;
+}
+
+/* Where the RM control's argument is: behind the XFER wrapping, if there is one. 0 if it wraps something else. */
+static bool mpu_unwrap(unsigned long arg, unsigned long *where)
 {
 	struct mpu_xfer xfer;
 
-	*where = arg;
-	if (_IOC_NR(cmd) == NV_ESC_IOCTL_XFER_CMD) {
-		if (copy_from_user(&xfer, (void __user *)arg, sizeof(xfer)))
-			return false;
-		if (xfer.cmd != NV_ESC_RM_CONTROL || xfer.size != sizeof(*claim)) {
-			memset(claim, 0, sizeof(*claim));
-			return true;
-		}
-		*where = xfer.ptr;
-	}
-	return !copy_from_user(claim, (void __user *)*where, sizeof(*claim));
+	if (copy_from_user(&xfer, (void __user *)arg, sizeof(xfer)))
+		return false;
+	*where = xfer.cmd == NV_ESC_RM_CONTROL && xfer.size == sizeof(struct mpu_rm_control) ? xfer.ptr : 0;
+	return true;
 }
 
 /*
  * The driver answered without passing its copy functions: the answer stands in the caller's memory already. Better late
  * than never; another thread of the caller can have seen it.
  */
-static void mpu_translate_late(struct mpu_context *context, const struct mpu_rm_control *claim, unsigned long where)
+static void mpu_translate_late(struct mpu_context *context, const struct mpu_claim *claim, unsigned long where)
 {
 	struct mpu_rm_control __user *argument = (void __user *)where;
 	void __user *params = (void __user *)(unsigned long)claim->params;
@@ -268,44 +342,63 @@ static void mpu_translate_late(struct mpu_context *context, const struct mpu_rm_
 	if (!bytes)
 		return;
 	if (!copy_from_user(bytes, params, claim->params_size)) {
-		mpu_count(mpu_rs_copying_out(context->call, claim->params, bytes, claim->params_size, context->asked,
-					     context->view));
+		mpu_copying_out(context, claim->params, bytes, claim->params_size);
 		if (copy_to_user(params, bytes, claim->params_size))
 			mpu_count(mpu_rs_unreadable());
 	}
 	kvfree(bytes);
 }
 
+static noinline void mpu_begin(struct mpu_context *context, void *call, const struct mpu_claim *claim)
+{
+	u32 counter;
+
+	context->bits = mpu_rs_begin(call, claim->cmd, claim->params_size, &counter);
+	mpu_count(counter);
+	if (!context->bits)
+		return;
+	context->call = call;
+	if (context->bits & MPU_SMALL)
+		atomic_inc(&mpu_small_claims);
+}
+
+static noinline void mpu_end(struct mpu_context *context, const struct mpu_claim *claim, unsigned long where, long result)
+{
+	if ((context->bits & MPU_TRANSLATES) && result == 0 && mpu_rs_copy_missing(context->call))
+		mpu_translate_late(context, claim, where);
+	if (context->bits & MPU_SMALL)
+		atomic_dec(&mpu_small_claims);
+	kfree(context->asked);
+}
+
 static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsigned long arg,
 				     long (*original)(struct file *, unsigned int, unsigned long))
 {
-	struct mpu_context context;
-	struct mpu_rm_control claim;
-	unsigned long where;
-	u32 counter;
+	u64 call[MPU_CALL_BYTES / 8] MPU_UNINITIALIZED;
+	struct mpu_context context MPU_UNINITIALIZED;
+	struct mpu_claim claim = { 0 };
+	struct mpu_bucket *bucket;
+	unsigned long where = arg;
 	long result;
 
-	context.view = task_active_pid_ns(current);
+	context.view = ns_of_pid(task_pid(current));
+	context.call = NULL;
 	context.asked = NULL;
-	if (unlikely(!mpu_read_claim(cmd, arg, &claim, &where))) {
+	context.questions = 0;
+	context.bits = 0;
+	if (unlikely(_IOC_NR(cmd) == NV_ESC_IOCTL_XFER_CMD && !mpu_unwrap(arg, &where)) ||
+	    unlikely(where && !mpu_read_claim(where, &claim))) {
+		/* The driver will find so, too; if not, the sizes of its copies still tell. */
 		mpu_count(mpu_rs_unreadable());
-		memset(&claim, 0, sizeof(claim));
+		claim.cmd = 0;
 	}
-	context.bits = mpu_rs_begin(context.call, claim.cmd, claim.params_size, &counter);
-	mpu_count(counter);
-	if (context.bits & MPU_ASKS) {
-		context.asked = kzalloc(MPU_ASKED_BYTES, GFP_KERNEL);
-		if (!context.asked) {
-			mpu_count(mpu_rs_pass(context.call));
-			context.bits = 0;
-		}
-	}
-	mpu_enter(&context);
+	if (mpu_rs_may_claim(claim.cmd))
+		mpu_begin(&context, call, &claim);
+	bucket = mpu_enter(&context);
 	result = original(file, cmd, arg);
-	if (unlikely((context.bits & MPU_TRANSLATES) && result == 0 && mpu_rs_copy_missing(context.call)))
-		mpu_translate_late(&context, &claim, where);
-	mpu_leave(&context);
-	kfree(context.asked);
+	if (context.call)
+		mpu_end(&context, &claim, where, result);
+	mpu_leave(&context, bucket);
 	return result;
 }
 

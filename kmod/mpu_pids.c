@@ -16,27 +16,20 @@ static bool mpu_is_process(struct pid *pid)
 	return pid && !hlist_empty(&pid->tasks[PIDTYPE_TGID]);
 }
 
-static u32 mpu_number_in(u32 number, const struct pid_namespace *from, const struct pid_namespace *to)
-{
-	struct pid *pid;
-	u32 found = 0;
-
-	rcu_read_lock();
-	pid = find_pid_ns((int)number, (struct pid_namespace *)from);
-	if (mpu_is_process(pid))
-		found = pid_nr_ns(pid, (struct pid_namespace *)to);
-	rcu_read_unlock();
-	return found;
-}
+/* Both under RCU, which the caller of the core holds: one lock for a whole table. */
 
 u32 mpu_c_view_of(const void *view, u32 host)
 {
-	return mpu_number_in(host, &init_pid_ns, view);
+	struct pid *pid = find_pid_ns((int)host, &init_pid_ns);
+
+	return mpu_is_process(pid) ? pid_nr_ns(pid, (struct pid_namespace *)view) : 0;
 }
 
-u32 mpu_c_host_of(const void *view, u32 pid)
+u32 mpu_c_host_of(const void *view, u32 number)
 {
-	return mpu_number_in(pid, view, &init_pid_ns);
+	struct pid *pid = find_pid_ns((int)number, (struct pid_namespace *)view);
+
+	return mpu_is_process(pid) ? pid_nr(pid) : 0;
 }
 
 u32 mpu_host_pid_of(struct pid *pid)

@@ -137,16 +137,22 @@ pub const ROWS: &[Row] = &[
 
 /// The row for this number and this many bytes of parameters.
 pub fn find(cmd: ControlCmd, params_size: u32) -> Option<RowId> {
-    if CMD_FILTER & filter_bit(cmd) == 0 {
+    if !may_carry_pids(cmd) {
         return None;
     }
     let index = ROWS.iter().position(|row| row.cmd == cmd && row.params_size == params_size)?;
     Some(RowId(index as u8))
 }
 
+/// A cheap first question: false means that no row has this number, true that one may.
+#[inline]
+pub const fn may_carry_pids(cmd: ControlCmd) -> bool {
+    CMD_FILTER & filter_bit(cmd) != 0
+}
+
 /// Whether this number carries PIDs in some layout, known here or not.
 pub fn carries_pids(cmd: ControlCmd) -> bool {
-    CMD_FILTER & filter_bit(cmd) != 0 && ROWS.iter().any(|row| row.cmd == cmd)
+    may_carry_pids(cmd) && ROWS.iter().any(|row| row.cmd == cmd)
 }
 
 /// The row that this size alone tells: no other control that the driver exports has parameters of that size (checked in
@@ -164,30 +170,8 @@ pub fn row(id: RowId) -> Option<&'static Row> {
     ROWS.get(id.index())
 }
 
-/// Whether a copy of `bytes` between the driver and its caller can be the parameters, or the embedded buffer, of a row. A
-/// cheap first question: false for nearly every copy the driver makes.
-pub fn wants_copy(bytes: u32) -> bool {
-    if bytes < 64 {
-        return SMALL_SIZES >> bytes & 1 != 0;
-    }
-    bytes >= SMALLEST_TELLING_SIZE || bytes.is_multiple_of(8)
-}
-
 /// From this size on a row's size is shared with no other control of the driver.
 pub const SMALLEST_TELLING_SIZE: u32 = 2436;
-
-/// Sizes under 64 bytes that some row has, or that one embedded entry has, one bit each.
-const SMALL_SIZES: u64 = {
-    let mut bits = 1 << 32;
-    let mut i = 0;
-    while i < ROWS.len() {
-        if ROWS[i].params_size < 64 {
-            bits |= 1u64 << ROWS[i].params_size;
-        }
-        i += 1;
-    }
-    bits
-};
 
 /// One bit for each row's number, so that almost any other number is told apart by one test.
 const CMD_FILTER: u64 = {
@@ -286,16 +270,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn copies_of_row_sizes_are_wanted_and_common_ones_are_not() {
-        for row in ROWS {
-            assert!(wants_copy(row.params_size), "{row:?}");
-        }
-        for bytes in [0, 4, 8, 20, 36, 40, 132, 268, 500, 516, 644] {
-            assert!(!wants_copy(bytes), "{bytes}");
-        }
-        assert!(wants_copy(32) && wants_copy(47200) && wants_copy(512 * 32) && wants_copy(112) && wants_copy(472));
     }
 }

@@ -12,46 +12,8 @@ use crate::reason::{Outcome, Reason};
 use crate::samples::rewrite_samples;
 use mpu_abi::{Control, ControlCmd, Inner, Layout, Row, RowId, Rows};
 
-/// Most PIDs that one call can ask about (`NV2080_CTRL_GPU_GET_PID_INFO_MAX_COUNT`, ctrl2080gpu.h).
-pub const MOST_ASKED: usize = 200;
 /// Entries behind a pointer that are told apart; those beyond are taken out.
 const MOST_INNER: usize = 512;
-
-/// The PIDs that the caller wrote into its question, kept until the driver has answered.
-#[repr(C)]
-pub struct Asked {
-    count: u32,
-    pids: [u32; MOST_ASKED],
-}
-
-impl Asked {
-    /// Nothing asked yet.
-    pub const fn new() -> Asked {
-        Asked { count: 0, pids: [0; MOST_ASKED] }
-    }
-
-    /// Forgets what was asked.
-    pub fn clear(&mut self) {
-        self.count = 0;
-    }
-
-    pub(crate) fn remember(&mut self, number: u32) -> bool {
-        let Some(slot) = self.pids.get_mut(self.count as usize) else { return false };
-        *slot = number;
-        self.count += 1;
-        true
-    }
-
-    pub(crate) fn numbers(&self) -> &[u32] {
-        self.pids.get(..self.count as usize).unwrap_or_default()
-    }
-}
-
-impl Default for Asked {
-    fn default() -> Asked {
-        Asked::new()
-    }
-}
 
 /// Which directions of a control the driver translates by itself in this call. Both false is right for an engine that
 /// takes the driver's own translation out, or that asks from the init namespace.
@@ -123,7 +85,7 @@ impl Call {
         }
     }
 
-    /// A call that goes by untouched, whatever the driver copies: for an engine that has no memory for [`Asked`].
+    /// A call that goes by untouched, whatever the driver copies: for an engine that has no memory to keep the questions.
     pub const fn passed() -> Call {
         Call { passed: true, ..Call::unclaimed() }
     }
@@ -133,9 +95,22 @@ impl Call {
         self.claimed != 0
     }
 
-    /// Whether an [`Asked`] must be there before the call may go on as a translated one.
-    pub fn asks(&self) -> bool {
-        matches!(self.row().map(|row| row.layout), Some(Layout::Query(_) | Layout::QueryOne { .. }))
+    /// How many PIDs the caller asks about in `bytes`, which the driver has copied from it: the engine provides a place to
+    /// remember so many before it calls [`Call::copied_in`]. 0 for bytes that ask nothing.
+    pub fn questions(&self, bytes: &[u8]) -> usize {
+        match self.whose(bytes.len()) {
+            Some(Match::Claimed(row)) if !self.native_input => match row.layout {
+                Layout::Query(rows) => question_count(bytes, &rows),
+                Layout::QueryOne { .. } => 1,
+                _ => 0,
+            },
+            _ => 0,
+        }
+    }
+
+    /// Whether copies of this call are below [`mpu_abi::SMALLEST_TELLING_SIZE`], or of any size behind a pointer.
+    pub fn is_small(&self) -> bool {
+        self.row().is_some_and(|row| row.params_size < mpu_abi::SMALLEST_TELLING_SIZE)
     }
 
     /// The control that the caller claimed, if it carries PIDs.
@@ -149,24 +124,24 @@ impl Call {
     }
 
     /// The driver has copied `bytes` from its caller and nobody but the driver can change them any more: PIDs among them
-    /// become the driver's.
-    pub fn copied_in(&mut self, bytes: &mut [u8], map: &impl PidMap, asked: Option<&mut Asked>) {
+    /// become the driver's, and what the caller wrote is kept in `asked`, which has room for [`Call::questions`] numbers.
+    pub fn copied_in(&mut self, bytes: &mut [u8], map: &impl PidMap, asked: &mut [u32]) {
         match self.whose(bytes.len()) {
             None => {}
             Some(Match::Claimed(row)) if !self.native_input => self.take_question(row, bytes, map, asked),
             Some(Match::Claimed(_)) => {}
-            Some(Match::Changed(row)) => Call::unclaimed().take_question(row, bytes, &Nobody, None),
+            Some(Match::Changed(row)) => Call::unclaimed().take_question(row, bytes, &Nobody, &mut []),
         }
     }
 
-    /// The driver is about to copy `bytes` to `address` of its caller: PIDs among them become the caller's. `None` if
-    /// there are none.
+    /// The driver is about to copy `bytes` to `address` of its caller: PIDs among them become the caller's, those it asked
+    /// about from `asked`. `None` if there are none.
     pub fn copying_out(
         &mut self,
         address: u64,
         bytes: &mut [u8],
         map: &impl PidMap,
-        asked: Option<&Asked>,
+        asked: &[u32],
     ) -> Option<(Control, Outcome)> {
         if let Some((control, inner)) = self.inner_at(address) {
             let outcome = self.give_inner(&inner, bytes, map);
@@ -177,13 +152,14 @@ impl Call {
             Match::Claimed(row) => {
                 self.answered = true;
                 // A question's PIDs are put back by whoever replaced them.
-                if if self.asks() { self.native_input } else { self.native_output } {
+                let asks = matches!(row.layout, Layout::Query(_) | Layout::QueryOne { .. });
+                if if asks { self.native_input } else { self.native_output } {
                     return None;
                 }
                 Some((row.control, self.give_answer(row, bytes, map, asked)?))
             }
             Match::Changed(row) => {
-                Call::unclaimed().give_answer(row, bytes, &Nobody, None);
+                Call::unclaimed().give_answer(row, bytes, &Nobody, &[]);
                 Some((row.control, Outcome::Not(Reason::ArgumentChanged)))
             }
         }
@@ -211,18 +187,17 @@ impl Call {
         }
     }
 
-    fn take_question(&mut self, row: &Row, bytes: &mut [u8], map: &impl PidMap, asked: Option<&mut Asked>) {
+    fn take_question(&mut self, row: &Row, bytes: &mut [u8], map: &impl PidMap, asked: &mut [u32]) {
         match row.layout {
             Layout::Query(rows) => {
-                let count = get_u32(bytes, usize::from(rows.count)).unwrap_or(0);
+                let count = question_count(bytes, &rows);
                 if let Some(table) = bytes.get_mut(usize::from(rows.first)..) {
                     rewrite_query(table, &rows, count, map, asked);
                 }
             }
             Layout::QueryOne { pid } => {
-                let (Some(asked), Some(number)) = (asked, get_u32(bytes, usize::from(pid))) else { return };
-                asked.clear();
-                asked.remember(number);
+                let (Some(place), Some(number)) = (asked.first_mut(), get_u32(bytes, usize::from(pid))) else { return };
+                *place = number;
                 put_u32(bytes, usize::from(pid), host_number(number, map));
             }
             Layout::Embedded { pointer, .. } => {
@@ -232,7 +207,7 @@ impl Call {
         }
     }
 
-    fn give_answer(&self, row: &Row, bytes: &mut [u8], map: &impl PidMap, asked: Option<&Asked>) -> Option<Outcome> {
+    fn give_answer(&self, row: &Row, bytes: &mut [u8], map: &impl PidMap, asked: &[u32]) -> Option<Outcome> {
         match row.layout {
             Layout::List(rows) => {
                 let count = get_u32(bytes, usize::from(rows.count))?;
@@ -249,7 +224,7 @@ impl Call {
                 let table = bytes.get_mut(usize::from(rows.first)..)?;
                 Some(restore_query(table, &rows, count, asked))
             }
-            Layout::QueryOne { pid } => match asked.and_then(|asked| asked.numbers().first()) {
+            Layout::QueryOne { pid } => match asked.first() {
                 Some(number) => {
                     put_u32(bytes, usize::from(pid), *number)?;
                     Some(Outcome::Rewritten { kept: 1, hidden: 0 })
@@ -309,6 +284,12 @@ impl Call {
         }
         kept
     }
+}
+
+/// Entries that the caller filled, never more than the table holds: the driver refuses a larger count.
+fn question_count(bytes: &[u8], rows: &Rows) -> usize {
+    let count = get_u32(bytes, usize::from(rows.count)).unwrap_or(0);
+    (count as usize).min(usize::from(rows.capacity))
 }
 
 /// The answer names one process: it becomes the caller's number for it, or nobody's.

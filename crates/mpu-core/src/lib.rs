@@ -17,6 +17,6 @@ mod pid;
 mod reason;
 mod samples;
 
-pub use call::{Asked, Call, Native, MOST_ASKED};
+pub use call::{Call, Native};
 pub use pid::{HostPid, PidMap, ViewPid};
 pub use reason::{Outcome, Reason};

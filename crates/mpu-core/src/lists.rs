@@ -1,7 +1,6 @@
 //! Tables of equal entries: rows of processes that the driver lists, and rows that the caller asks about.
 
 use crate::bytes::{get_u32, put_u32, zero};
-use crate::call::Asked;
 use crate::pid::{HostPid, PidMap, ViewPid};
 use crate::reason::{Outcome, Reason};
 use mpu_abi::ioctl::PID_OF_NOBODY;
@@ -20,62 +19,71 @@ pub(crate) fn rewrite_list(table: &mut [u8], rows: &Rows, count: u32, map: &impl
     let Some(count) = used(table, rows, count) else {
         return Outcome::Not(Reason::Malformed);
     };
-    let stride = usize::from(rows.stride);
+    let stride = usize::from(rows.stride.max(4));
     let pid_at = usize::from(rows.pid);
+    let Some(entries) = table.get_mut(..count * stride) else {
+        return Outcome::Not(Reason::Malformed);
+    };
     let mut kept = 0;
-    for entry in 0..count {
-        let Some(view) =
-            get_u32(table, entry * stride + pid_at).and_then(HostPid::new).and_then(|pid| map.view_of(pid))
-        else {
-            continue;
-        };
-        if kept != entry {
-            move_entry(table, entry * stride, kept * stride, stride);
-        }
-        put_u32(table, kept * stride + pid_at, view.get());
-        kept += 1;
+    for entry in entries.chunks_exact_mut(stride) {
+        let view = get_u32(entry, pid_at).and_then(HostPid::new).and_then(|pid| map.view_of(pid));
+        put_u32(entry, pid_at, view.map_or(0, ViewPid::get));
+        kept += u32::from(view.is_some());
     }
-    zero(table, kept * stride, (count - kept) * stride);
-    Outcome::Rewritten { kept: kept as u32, hidden: (count - kept) as u32 }
+    let hidden = count as u32 - kept;
+    if hidden != 0 {
+        close_gaps(entries, stride, pid_at);
+    }
+    Outcome::Rewritten { kept, hidden }
 }
 
-/// Replaces each PID that the caller asks about by the driver's number for it, and remembers what the caller wrote. A PID
-/// that the caller cannot see becomes [`PID_OF_NOBODY`]; 0 stays 0, which the driver refuses by itself.
-///
-/// Without a place to remember, or beyond what it holds, every PID becomes nobody's.
-pub(crate) fn rewrite_query(
-    table: &mut [u8],
-    rows: &Rows,
-    count: u32,
-    map: &impl PidMap,
-    mut asked: Option<&mut Asked>,
-) {
-    if let Some(asked) = asked.as_deref_mut() {
-        asked.clear();
+/// Moves the entries that have a PID to the front, in their order, and clears what is left behind them.
+fn close_gaps(entries: &mut [u8], stride: usize, pid_at: usize) {
+    let mut to = 0;
+    for from in (0..entries.len()).step_by(stride) {
+        if get_u32(entries, from + pid_at).is_some_and(|pid| pid != 0) {
+            move_entry(entries, from, to, stride);
+            to += stride;
+        }
     }
-    let fits = table.len() / usize::from(rows.stride.max(1));
-    let count = (count as usize).min(usize::from(rows.capacity)).min(fits);
-    for entry in 0..count {
-        let at = entry * usize::from(rows.stride) + usize::from(rows.pid);
+    zero(entries, to, entries.len() - to);
+}
+
+/// Replaces each PID that the caller asks about by the driver's number for it, and keeps what the caller wrote in `asked`.
+/// A PID that the caller cannot see, or that `asked` has no room for, becomes [`PID_OF_NOBODY`]; 0 stays 0, which the driver
+/// refuses by itself.
+pub(crate) fn rewrite_query(table: &mut [u8], rows: &Rows, count: usize, map: &impl PidMap, asked: &mut [u32]) {
+    let stride = usize::from(rows.stride);
+    let mut places = asked.iter_mut();
+    let mut at = usize::from(rows.pid);
+    for _ in 0..count {
         let Some(number) = get_u32(table, at) else { return };
-        let remembered = asked.as_deref_mut().is_some_and(|asked| asked.remember(number));
-        put_u32(table, at, if remembered { host_number(number, map) } else { PID_OF_NOBODY });
+        let driver = match places.next() {
+            Some(place) => {
+                *place = number;
+                host_number(number, map)
+            }
+            None => PID_OF_NOBODY,
+        };
+        put_u32(table, at, driver);
+        at += stride;
     }
 }
 
 /// Puts back the PIDs that the caller wrote. Without a memory of them the answer is not the caller's to see: it is cleared.
-pub(crate) fn restore_query(table: &mut [u8], rows: &Rows, count: u32, asked: Option<&Asked>) -> Outcome {
+pub(crate) fn restore_query(table: &mut [u8], rows: &Rows, count: u32, asked: &[u32]) -> Outcome {
     let Some(count) = used(table, rows, count) else {
         return Outcome::Not(Reason::Malformed);
     };
     let stride = usize::from(rows.stride);
-    let numbers = asked.map_or(&[][..], Asked::numbers);
-    if numbers.len() < count {
+    let Some(asked) = asked.get(..count) else {
         zero(table, 0, count * stride);
         return Outcome::Not(Reason::ArgumentChanged);
-    }
-    for (entry, number) in numbers.iter().take(count).enumerate() {
-        put_u32(table, entry * stride + usize::from(rows.pid), *number);
+    };
+    let mut at = usize::from(rows.pid);
+    for number in asked {
+        put_u32(table, at, *number);
+        at += stride;
     }
     Outcome::Rewritten { kept: count as u32, hidden: 0 }
 }
@@ -90,6 +98,9 @@ pub(crate) fn host_number(number: u32, map: &impl PidMap) -> u32 {
 
 /// Moves an entry towards the front, four bytes at a time: strides are multiples of four, and the places may overlap.
 fn move_entry(table: &mut [u8], from: usize, to: usize, stride: usize) {
+    if from == to {
+        return;
+    }
     for at in (0..stride).step_by(4) {
         if let Some(word) = get_u32(table, from + at) {
             put_u32(table, to + at, word);

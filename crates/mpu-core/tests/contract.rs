@@ -3,7 +3,7 @@
 //! Offsets stand here as numbers, not as the rows' names: this is the second witness to the rows.
 
 use mpu_abi::{Control, ControlCmd};
-use mpu_core::{Asked, Call, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
+use mpu_core::{Call, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
 
 /// A namespace that sees host 1002 as 2 and host 1033 as 33; host 415 and 2 belong to others.
 struct Namespace;
@@ -29,12 +29,12 @@ fn get(bytes: &[u8], at: usize) -> u32 {
 
 /// One call as the driver makes it: copy in, `driver` answers, copy out.
 fn call(cmd: u32, bytes: &mut [u8], driver: impl FnOnce(&mut [u8])) -> Option<(Control, Outcome)> {
-    let mut asked = Asked::new();
     let mut call = Call::begin(ControlCmd(cmd), bytes.len() as u32, Native::default()).expect("a row");
     assert!(call.translates());
-    call.copied_in(bytes, &Namespace, Some(&mut asked));
+    let mut asked = vec![0; call.questions(bytes)];
+    call.copied_in(bytes, &Namespace, &mut asked);
     driver(bytes);
-    call.copying_out(0x1000, bytes, &Namespace, Some(&asked))
+    call.copying_out(0x1000, bytes, &Namespace, &asked)
 }
 
 #[test]
@@ -194,10 +194,10 @@ fn embedded(cmd: u32, params: &mut [u8], pointer_at: usize, inner: &mut [u8], co
     const BUFFER: u64 = 0x7f00_0000_1000;
     params[pointer_at..pointer_at + 8].copy_from_slice(&BUFFER.to_le_bytes());
     let mut call = Call::begin(ControlCmd(cmd), params.len() as u32, Native::default()).unwrap();
-    call.copied_in(params, &Namespace, None);
-    assert!(call.copying_out(BUFFER, inner, &Namespace, None).is_some());
+    call.copied_in(params, &Namespace, &mut []);
+    assert!(call.copying_out(BUFFER, inner, &Namespace, &[]).is_some());
     put(params, count_at, count);
-    call.copying_out(0x1000, params, &Namespace, None);
+    call.copying_out(0x1000, params, &Namespace, &[]);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn unknown_size_is_named_and_known_sizes_stay_guarded() {
     let mut bytes = vec![0; 3812];
     put(&mut bytes, 8, 1);
     put(&mut bytes, 12, 1002);
-    let outcome = call.copying_out(0x1000, &mut bytes, &Namespace, None);
+    let outcome = call.copying_out(0x1000, &mut bytes, &Namespace, &[]);
     assert_eq!(outcome, Some((Control::GpuGetPids, Outcome::Not(Reason::ArgumentChanged))));
     assert_eq!(bytes, vec![0; 3812]);
 }
@@ -267,10 +267,10 @@ fn question_that_was_not_claimed_asks_about_nobody_and_is_not_answered() {
     let mut bytes = vec![0; 14408];
     put(&mut bytes, 0, 1);
     put(&mut bytes, 8, 415);
-    call.copied_in(&mut bytes, &Namespace, None);
+    call.copied_in(&mut bytes, &Namespace, &mut []);
     assert_eq!(get(&bytes, 8), 0x7fff_ffff);
     put(&mut bytes, 24, 500);
-    call.copying_out(0x1000, &mut bytes, &Namespace, None);
+    call.copying_out(0x1000, &mut bytes, &Namespace, &[]);
     assert_eq!((get(&bytes, 8), get(&bytes, 24)), (0, 0));
     assert!(!call.answered());
 }
@@ -282,8 +282,8 @@ fn call_without_memory_goes_by_untouched() {
     put(&mut bytes, 0, 1);
     put(&mut bytes, 8, 1002);
     let before = bytes.clone();
-    call.copied_in(&mut bytes, &Namespace, None);
-    assert_eq!(call.copying_out(0x1000, &mut bytes, &Namespace, None), None);
+    call.copied_in(&mut bytes, &Namespace, &mut []);
+    assert_eq!(call.copying_out(0x1000, &mut bytes, &Namespace, &[]), None);
     assert_eq!(bytes, before);
 }
 
@@ -294,14 +294,14 @@ fn direction_that_the_driver_translates_is_left_alone() {
     let mut bytes = vec![0; 3812];
     put(&mut bytes, 8, 1);
     put(&mut bytes, 12, 2);
-    assert_eq!(call.copying_out(0x1000, &mut bytes, &Namespace, None), None);
+    assert_eq!(call.copying_out(0x1000, &mut bytes, &Namespace, &[]), None);
     assert_eq!((get(&bytes, 8), get(&bytes, 12)), (1, 2));
     let native = Native { input: true, output: true };
     let mut call = Call::begin(ControlCmd(0x2080_018e), 14408, native).unwrap();
     let mut bytes = vec![0; 14408];
     put(&mut bytes, 0, 1);
     put(&mut bytes, 8, 2);
-    call.copied_in(&mut bytes, &Namespace, Some(&mut Asked::new()));
+    call.copied_in(&mut bytes, &Namespace, &mut []);
     assert_eq!(get(&bytes, 8), 2);
 }
 
@@ -311,8 +311,8 @@ fn controls_without_pids_are_not_touched() {
     assert!(!call.translates());
     for size in [4, 12, 16, 24, 32, 48, 564] {
         let mut bytes = vec![0xab; size];
-        call.copied_in(&mut bytes, &Namespace, None);
-        assert_eq!(call.copying_out(0x1000, &mut bytes, &Namespace, None), None);
+        call.copied_in(&mut bytes, &Namespace, &mut []);
+        assert_eq!(call.copying_out(0x1000, &mut bytes, &Namespace, &[]), None);
         assert_eq!(bytes, vec![0xab; size]);
     }
 }

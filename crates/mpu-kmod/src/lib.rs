@@ -1,8 +1,8 @@
-//! The core as the kernel module's C glue calls it: five functions over plain bytes, and two questions back to the kernel.
+//! The core as the kernel module's C glue calls it: a few functions over plain bytes, and two questions back to the kernel.
 //!
 //! Owns the C types of that boundary (kmod/mpu_core.h says the same in C; sizes are asserted on both sides). Knows nothing
 //! of what the bytes mean: each entry sheds its raw pointers and calls mpu-core. Never allocates, never panics, never sleeps
-//! by itself. The two callbacks take RCU inside and return at once.
+//! by itself.
 //!
 //! Pointers: every function requires what its `# Safety` says of the C caller, kmod/mpu_calls.c being the only one.
 #![no_std]
@@ -10,20 +10,21 @@
 use core::ffi::{c_char, c_void};
 use core::slice;
 use mpu_abi::{Control, ControlCmd};
-use mpu_core::{Asked, Call, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
+use mpu_core::{Call, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
 
 const COUNTERS: usize = Control::ALL.len() + Reason::ALL.len();
 
-/// `MPU_CALL_BYTES` and `MPU_ASKED_BYTES` of kmod/mpu_core.h: the storage that C provides for a [`Call`] and an [`Asked`].
+/// `MPU_CALL_BYTES` of kmod/mpu_core.h: the storage that C provides for a [`Call`].
 const _: () = assert!(size_of::<Call>() <= 96 && align_of::<Call>() <= 8);
-const _: () = assert!(size_of::<Asked>() == 804 && align_of::<Asked>() <= 8);
 /// `MPU_COUNTERS` of kmod/mpu_core.h.
 const _: () = assert!(COUNTERS == 18);
 
 /// `MPU_TRANSLATES` of kmod/mpu_core.h: MPU translates this call, so the driver's helpers must not.
 const TRANSLATES: u32 = 1;
-/// `MPU_ASKS` of kmod/mpu_core.h: the call needs an [`Asked`].
-const ASKS: u32 = 2;
+/// `MPU_SMALL` of kmod/mpu_core.h: the call's copies are not all told by their size.
+const SMALL: u32 = 2;
+/// `MPU_TELLING_SIZE` of kmod/mpu_core.h.
+const _: () = assert!(mpu_abi::SMALLEST_TELLING_SIZE == 2436);
 /// `MPU_NOT_COUNTED` of kmod/mpu_core.h.
 const NOT_COUNTED: u32 = u32::MAX;
 
@@ -39,7 +40,7 @@ struct View(*const c_void);
 
 impl PidMap for View {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
-        // SAFETY: the caller of the entry vouches for the namespace; the callback reads only kernel structures under RCU.
+        // SAFETY: the caller of the entry vouches for the namespace; and holds RCU.
         ViewPid::new(unsafe { mpu_c_view_of(self.0, pid.get()) })
     }
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
@@ -48,13 +49,13 @@ impl PidMap for View {
     }
 }
 
-/// Whether a copy of `bytes` between the driver and its caller is worth a look.
+/// Whether a control of this number can carry PIDs: false for nearly every other number.
 #[no_mangle]
-pub extern "C" fn mpu_rs_wants_copy(bytes: u32) -> bool {
-    mpu_abi::wants_copy(bytes)
+pub extern "C" fn mpu_rs_may_claim(cmd: u32) -> bool {
+    mpu_abi::may_carry_pids(ControlCmd(cmd))
 }
 
-/// Begins a call: fills `call` and returns `MPU_TRANSLATES` and `MPU_ASKS` bits. `*counter` is the counter to raise now, or
+/// Begins a call: returns `MPU_TRANSLATES` and `MPU_SMALL` bits, and fills `call` if there are any. `*counter` is the counter to raise now, or
 /// `MPU_NOT_COUNTED`.
 ///
 /// # Safety
@@ -65,11 +66,14 @@ pub unsafe extern "C" fn mpu_rs_begin(call: *mut Call, cmd: u32, params_size: u3
         Ok(begun) => (begun, NOT_COUNTED),
         Err(reason) => (Call::unclaimed(), reason_counter(reason)),
     };
-    let bits = if begun.translates() { TRANSLATES } else { 0 } | if begun.asks() { ASKS } else { 0 };
-    // SAFETY: the caller gives writable memory of that size and alignment.
-    unsafe { call.write(begun) };
     // SAFETY: the caller gives a writable u32.
     unsafe { counter.write(raised) };
+    if !begun.translates() {
+        return 0;
+    }
+    let bits = if begun.is_small() { TRANSLATES | SMALL } else { TRANSLATES };
+    // SAFETY: the caller gives writable memory of that size and alignment.
+    unsafe { call.write(begun) };
     bits
 }
 
@@ -84,25 +88,46 @@ pub unsafe extern "C" fn mpu_rs_pass(call: *mut Call) -> u32 {
     reason_counter(Reason::NoMemory)
 }
 
+/// How many PIDs the caller asks about in the `len` bytes at `bytes`, which the driver has copied from it: so many u32 must
+/// be at `asked` of [`mpu_rs_copied_in`].
+///
+/// # Safety
+/// `call` was filled by [`mpu_rs_begin`] or [`mpu_rs_pass`]; `bytes` is `len` bytes of kernel memory that nobody changes now.
+#[no_mangle]
+pub unsafe extern "C" fn mpu_rs_questions(call: *const Call, bytes: *const u8, len: u32) -> u32 {
+    // SAFETY: `call` is initialised.
+    let call = unsafe { &*call };
+    // SAFETY: `bytes` is `len` bytes.
+    let bytes = unsafe { slice::from_raw_parts(bytes, len as usize) };
+    call.questions(bytes) as u32
+}
+
 /// The driver has copied `len` bytes at `bytes` from its caller.
 ///
 /// # Safety
-/// `call` was filled by [`mpu_rs_begin`] or [`mpu_rs_pass`]; `bytes` is `len` bytes of kernel memory that nobody else uses now; `asked` is null
-/// or `MPU_ASKED_BYTES` zeroed at first and the caller's alone; `view` is a PID namespace that lives through the call.
+/// `call` is null or was filled by [`mpu_rs_begin`] or [`mpu_rs_pass`]; `bytes` is `len` bytes of kernel memory that nobody
+/// else uses now; `asked` is `questions` u32 of the caller's alone, or null; `view` is a PID namespace that lives through the
+/// call; the caller holds RCU, as the callbacks need it.
 #[no_mangle]
 pub unsafe extern "C" fn mpu_rs_copied_in(
     call: *mut Call,
     bytes: *mut u8,
     len: u32,
-    asked: *mut Asked,
+    asked: *mut u32,
+    questions: u32,
     view: *const c_void,
 ) {
-    // SAFETY: `call` is initialised and not shared.
-    let call = unsafe { &mut *call };
+    let mut unclaimed = Call::unclaimed();
+    // SAFETY: `call` is null or initialised, and not shared.
+    let call = unsafe { call.as_mut() }.unwrap_or(&mut unclaimed);
     // SAFETY: `bytes` is `len` bytes, not shared.
     let bytes = unsafe { slice::from_raw_parts_mut(bytes, len as usize) };
-    // SAFETY: `asked` is null or valid and not shared.
-    let asked = unsafe { asked.as_mut() };
+    let asked = if asked.is_null() {
+        &mut []
+    } else {
+        // SAFETY: `asked` is `questions` u32, not shared.
+        unsafe { slice::from_raw_parts_mut(asked, questions as usize) }
+    };
     call.copied_in(bytes, &View(view), asked);
 }
 
@@ -117,15 +142,21 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
     address: u64,
     bytes: *mut u8,
     len: u32,
-    asked: *const Asked,
+    asked: *const u32,
+    questions: u32,
     view: *const c_void,
 ) -> u32 {
-    // SAFETY: `call` is initialised and not shared.
-    let call = unsafe { &mut *call };
+    let mut unclaimed = Call::unclaimed();
+    // SAFETY: `call` is null or initialised, and not shared.
+    let call = unsafe { call.as_mut() }.unwrap_or(&mut unclaimed);
     // SAFETY: `bytes` is `len` bytes, not shared.
     let bytes = unsafe { slice::from_raw_parts_mut(bytes, len as usize) };
-    // SAFETY: `asked` is null or valid and not shared.
-    let asked = unsafe { asked.as_ref() };
+    let asked = if asked.is_null() {
+        &[]
+    } else {
+        // SAFETY: `asked` is `questions` u32 that nobody changes.
+        unsafe { slice::from_raw_parts(asked, questions as usize) }
+    };
     match call.copying_out(address, bytes, &View(view), asked) {
         None => NOT_COUNTED,
         Some((control, Outcome::Rewritten { .. })) => control as u32,
