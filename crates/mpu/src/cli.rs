@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// Shows each container its own GPU processes, with its own PIDs, on the host, below the container.
 #[derive(Debug, Parser)]
-#[command(name = "mpu", version, about, max_term_width = 110, arg_required_else_help = true)]
+#[command(name = "mpu", version, max_term_width = 110, arg_required_else_help = true)]
 #[command(after_help = AFTER, after_long_help = long_after())]
 pub struct Cli {
     /// Print one line of JSON on standard output instead of text

@@ -127,7 +127,9 @@ impl Object {
             Object::Client | Object::Subdevice => {}
             Object::Device { instance } => set(&mut params, 0, instance),
             Object::VideoMemory { bytes } => {
-                // NV_MEMORY_ALLOCATION_PARAMS: size @64, alignment @72; contiguous, in video memory, owned by nobody in particular.
+                // NV_MEMORY_ALLOCATION_PARAMS: owner @0 (RM refuses 0, and takes any other word), size @64, alignment @72. The attributes
+                // left at 0 mean video memory.
+                set(&mut params, 0, MEMORY);
                 params[64..72].copy_from_slice(&bytes.to_ne_bytes());
                 params[72..80].copy_from_slice(&4096u64.to_ne_bytes());
             }
@@ -394,6 +396,10 @@ mod tests {
         assert_eq!(Object::Device { instance: 3 }.params()[4..], [0; 124]);
         let memory = Object::VideoMemory { bytes: 1 << 20 }.params();
         assert_eq!(get_wide(&memory, 64), 1 << 20);
-        assert_eq!(memory[80..], [0; 48], "the CPU address stands at 96");
+        assert_eq!(
+            (memory[4..64].to_vec(), memory[80..].to_vec()),
+            (vec![0; 60], vec![0; 48]),
+            "the CPU address stands at 96"
+        );
     }
 }

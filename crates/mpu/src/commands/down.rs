@@ -3,7 +3,7 @@
 use super::up::Record;
 use super::{Report, Style};
 use crate::engine::module::checks::Unfit;
-use crate::engine::module::load::{self, Kernel, LoadError};
+use crate::engine::module::load::{self, Kernel};
 use crate::engine::module::state;
 use crate::error::Error;
 use crate::exit::Exit;
@@ -32,9 +32,7 @@ pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Done
     if host.modules_disabled() {
         return Err(Unfit::ModulesDisabled.into());
     }
-    if !kernel.is_for(host) {
-        return Err(LoadError::OtherRoot { root: host.at("/") }.into());
-    }
+    load::same_host(host, kernel)?;
     load::remove(host, kernel, patience)?;
     Record::remove(host);
     Ok(Done { result: "unloaded", seconds: began.elapsed().as_secs_f64() })

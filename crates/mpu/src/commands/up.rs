@@ -110,12 +110,10 @@ fn module_up(
         if !options.any_driver {
             checks::known_driver(driver)?;
         }
-        if !kernel.is_for(host) {
-            return Err(LoadError::OtherRoot { root: host.at("/") }.into());
-        }
     }
     let state = match given {
         Some(built) => {
+            load::same_host(host, kernel)?;
             done.module = Some(built.path.clone());
             load::insert(host, kernel, &built.path)?
         }
@@ -154,6 +152,9 @@ fn build_and_insert(
         None => Sources::carried()?,
     };
     let tools = checks::toolchain(host, release)?;
+    if !options.build_only {
+        load::same_host(host, kernel)?;
+    }
     let store = Store::open(host, release)?;
     let ready = store.module(&sources, &tools)?;
     done.module = Some(ready.path.clone());

@@ -142,6 +142,15 @@ fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
+/// Whether what was found on the host is about the kernel that would be changed.
+pub fn same_host(host: &Host, kernel: &dyn Kernel) -> Result<(), LoadError> {
+    if kernel.is_for(host) {
+        Ok(())
+    } else {
+        Err(LoadError::OtherRoot { root: host.at("/") })
+    }
+}
+
 /// Loads a module and waits for its word. A module that was refused a redirect is taken out again.
 pub fn insert(host: &Host, kernel: &dyn Kernel, path: &Path) -> Result<State, Error> {
     let file = File::open(path).map_err(|source| LoadError::Open { path: path.to_path_buf(), source })?;

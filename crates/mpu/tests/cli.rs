@@ -1,0 +1,406 @@
+//! The `mpu` command as a shell meets it: output streams, exit codes, and hosts on which something is wrong.
+//!
+//! Every broken host is a directory given with `--host-root`; the same facts break a real one. Loading itself is tested in guests.
+
+use assert_cmd::Command;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+const RELEASE: &str = "6.1.0-28-amd64";
+const CONFIG: &str = "CONFIG_MODULES=y\nCONFIG_KPROBES=y\nCONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y\n\
+    CONFIG_CC_VERSION_TEXT=\"gcc-12 (Debian 12.2.0-14) 12.2.0\"\n";
+
+/// A host in a directory, with the module's sources beside it.
+struct Host {
+    root: tempfile::TempDir,
+    sources: tempfile::TempDir,
+}
+
+impl Host {
+    /// One on which nothing is wrong, but that it is not the running one.
+    fn in_order() -> Host {
+        let host = Host { root: tempfile::tempdir().unwrap(), sources: tempfile::tempdir().unwrap() };
+        let build = format!("lib/modules/{RELEASE}/build");
+        host.write("proc/sys/kernel/osrelease", RELEASE);
+        host.write("proc/self/status", "CapEff:\t000001ffffffffff\n");
+        host.write("sys/kernel/security/lockdown", "[none] integrity confidentiality\n");
+        host.write("etc/os-release", "ID=debian\n");
+        host.write(&format!("boot/config-{RELEASE}"), CONFIG);
+        host.write(&format!("{build}/Makefile"), "");
+        host.write(&format!("{build}/.config"), CONFIG);
+        host.write(&format!("{build}/include/config/kernel.release"), RELEASE);
+        host.write("sys/module/nvidia/version", "550.163.01");
+        host.tool("make", "for a; do case $a in M=*) echo module >\"${a#M=}/mpu.ko\";; esac; done");
+        host.tool("gcc-12", "exit 0");
+        for (name, text) in [("Kbuild", "obj-m := mpu.o\n"), ("mpu_core.o_shipped", "object"), ("mpu_main.c", "")] {
+            fs::write(host.sources.path().join(name), text).unwrap();
+        }
+        host
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
+        fs::write(self.path(path), text).unwrap();
+    }
+
+    fn tool(&self, name: &str, body: &str) {
+        let path = format!("usr/bin/{name}");
+        self.write(&path, &format!("#!/bin/sh\n{body}\n"));
+        fs::set_permissions(self.path(&path), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn remove(&self, path: &str) {
+        let path = self.path(path);
+        if path.is_dir() {
+            fs::remove_dir_all(path).unwrap()
+        } else {
+            fs::remove_file(path).unwrap()
+        }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Run {
+        let mut command = Command::cargo_bin("mpu").unwrap();
+        run(command.arg("--host-root").arg(self.root.path()).args(arguments))
+    }
+
+    /// `mpu up` with this host's sources.
+    fn up(&self, more: &[&str]) -> Run {
+        let sources = self.sources.path().to_str().unwrap();
+        let has_module = more.contains(&"--module");
+        let mut arguments = vec!["up"];
+        if !has_module {
+            arguments.extend(["--source", sources]);
+        }
+        arguments.extend(more);
+        self.run(&arguments)
+    }
+
+    fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        fn walk(dir: &Path, out: &mut Vec<(PathBuf, Vec<u8>)>) {
+            for entry in fs::read_dir(dir).unwrap().flatten() {
+                match entry.path() {
+                    path if path.is_dir() => walk(&path, out),
+                    path => out.push((path.clone(), fs::read(&path).unwrap())),
+                }
+            }
+        }
+        let mut out = Vec::new();
+        walk(self.root.path(), &mut out);
+        out.sort();
+        out
+    }
+}
+
+struct Run {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn run(command: &mut Command) -> Run {
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    Run { code: output.status.code().unwrap(), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+fn mpu(arguments: &[&str]) -> Run {
+    run(Command::cargo_bin("mpu").unwrap().args(arguments))
+}
+
+/// `mpu up` on a host that `breakage` broke: the exit code, one line with the cause, one with the fix, and nothing changed. The same
+/// as JSON.
+fn refuses(code: i32, cause: &str, fix: &str, more: &[&str], breakage: impl Fn(&Host)) {
+    let host = Host::in_order();
+    breakage(&host);
+    let before = host.files();
+    let run = host.up(more);
+    assert_eq!(run.code, code, "{}", run.err);
+    let lines: Vec<&str> = run.err.lines().collect();
+    assert_eq!((lines.len(), run.out.as_str()), (2, ""), "{}", run.err);
+    assert!(lines[0].starts_with("mpu: MPU is not up: ") && lines[0].contains(cause), "{}", run.err);
+    assert!(lines[1].starts_with("fix: ") && lines[1].contains(fix), "{}", run.err);
+    let json = host.up(&[more, &["--json"]].concat());
+    let value: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(
+        (json.code, value["exit"].as_i64(), value["ok"].as_bool()),
+        (code, Some(code.into()), Some(false)),
+        "{}",
+        json.out
+    );
+    assert!(value["error"]["message"].as_str().unwrap().contains(cause), "{}", json.out);
+    assert_eq!(json.err, "");
+    assert_eq!(host.files(), before, "something was changed");
+}
+
+#[test]
+fn up_without_rights() {
+    refuses(4, "CAP_SYS_MODULE", "sudo mpu", &[], |h| h.write("proc/self/status", "CapEff:\t0000000000000000\n"));
+}
+
+#[test]
+fn up_under_lockdown() {
+    refuses(4, "locked down (integrity)", "--build-only", &[], |h| {
+        h.write("sys/kernel/security/lockdown", "none [integrity] confidentiality");
+    });
+}
+
+#[test]
+fn up_under_confidentiality_lockdown() {
+    refuses(4, "locked down (confidentiality)", "sign the module", &[], |h| {
+        h.write("sys/kernel/security/lockdown", "none integrity [confidentiality]");
+    });
+}
+
+#[test]
+fn up_with_signatures_enforced() {
+    refuses(4, "signed modules only", "sign the module", &[], |h| {
+        h.write("sys/module/module/parameters/sig_enforce", "Y")
+    });
+}
+
+#[test]
+fn up_with_module_loading_shut_off() {
+    refuses(4, "kernel.modules_disabled", "reboot", &[], |h| h.write("proc/sys/kernel/modules_disabled", "1\n"));
+}
+
+#[test]
+fn up_with_tracing_switched_off() {
+    refuses(4, "ftrace_enabled = 0", "sysctl kernel.ftrace_enabled=1", &[], |h| {
+        h.write("proc/sys/kernel/ftrace_enabled", "0\n")
+    });
+}
+
+#[test]
+fn up_on_an_old_kernel() {
+    refuses(3, "kernel 4.19.0-27-amd64 is too old", "newer kernel", &[], |h| {
+        h.write("proc/sys/kernel/osrelease", "4.19.0-27-amd64\n");
+    });
+}
+
+#[test]
+fn up_on_a_kernel_without_direct_calls() {
+    refuses(3, "without CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "boot a kernel", &[], |h| {
+        h.write(&format!("boot/config-{RELEASE}"), "CONFIG_MODULES=y\nCONFIG_KPROBES=y\n");
+    });
+}
+
+#[test]
+fn up_with_an_unknown_driver() {
+    refuses(3, "NVIDIA driver 612.10.01", "--any-driver", &[], |h| h.write("sys/module/nvidia/version", "612.10.01\n"));
+}
+
+#[test]
+fn up_without_headers() {
+    let fix = format!("apt-get install linux-headers-{RELEASE}");
+    refuses(3, "headers of kernel", &fix, &[], |h| h.remove(&format!("lib/modules/{RELEASE}/build")));
+}
+
+#[test]
+fn up_with_headers_of_another_kernel() {
+    refuses(3, "those of kernel 6.1.0-27-amd64", "apt-get install", &[], |h| {
+        h.write(&format!("lib/modules/{RELEASE}/build/include/config/kernel.release"), "6.1.0-27-amd64\n");
+    });
+}
+
+#[test]
+fn up_without_make() {
+    refuses(3, "no make", "apt-get install make", &[], |h| h.remove("usr/bin/make"));
+}
+
+#[test]
+fn up_without_a_compiler() {
+    refuses(3, "no gcc-12", "apt-get install make gcc-12", &[], |h| h.remove("usr/bin/gcc-12"));
+}
+
+#[test]
+fn up_without_proc() {
+    refuses(3, "release cannot be read", "mount /proc", &[], |h| h.remove("proc/sys/kernel/osrelease"));
+}
+
+#[test]
+fn up_with_a_module_for_another_kernel() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mpu.ko");
+    fs::write(&path, b"\x7fELF\0name=mpu\0vermagic=5.10.0-30-amd64 SMP mod_unload\0").unwrap();
+    refuses(3, "built for kernel 5.10.0-30-amd64", "leave --module out", &["--module", path.to_str().unwrap()], |_| {});
+}
+
+#[test]
+fn up_with_something_that_is_no_module() {
+    refuses(3, "not an uncompressed kernel module", "--build-only", &["--module", "/bin/sh"], |_| {});
+    refuses(3, "cannot read the module", "exists", &["--module", "/nonexistent.ko"], |_| {});
+}
+
+#[test]
+fn up_over_another_version() {
+    refuses(1, "MPU 0.0.1 is loaded", "mpu down", &[], |h| {
+        h.write("sys/module/mpu/parameters/state", "version=0.0.1\nstate=armed\n");
+    });
+}
+
+#[test]
+fn up_over_a_module_that_is_refused() {
+    refuses(4, "the driver's os_find_ns_pid: another module has redirected it", "unload the other module", &[], |h| {
+        let state = format!("version={}\nstate=refused\nrefused=os_find_ns_pid:16\n", env!("CARGO_PKG_VERSION"));
+        h.write("sys/module/mpu/parameters/state", &state);
+    });
+}
+
+#[test]
+fn up_over_somebody_elses_module_of_that_name() {
+    refuses(1, "lacks the line", "another module named mpu", &[], |h| {
+        h.write("sys/module/mpu/parameters/state", "hello\n")
+    });
+}
+
+#[test]
+fn up_never_loads_into_a_kernel_that_is_not_the_hosts() {
+    refuses(4, "is not the root of the running host", "--host-root", &[], |_| {});
+}
+
+#[test]
+fn up_with_an_empty_source_directory() {
+    let empty = tempfile::tempdir().unwrap();
+    let host = Host::in_order();
+    let run = host.run(&["up", "--build-only", "--source", empty.path().to_str().unwrap()]);
+    assert_eq!((run.code, run.err.contains("no Kbuild")), (3, true), "{}", run.err);
+}
+
+#[test]
+fn a_build_that_fails_names_its_log() {
+    let host = Host::in_order();
+    host.tool("make", "echo 'mpu_main.c:9:1: error: unknown type' >&2; exit 2");
+    let run = host.up(&["--build-only"]);
+    assert_eq!(run.code, 1);
+    assert!(run.err.contains("mpu_main.c:9:1: error: unknown type") && run.err.contains("build.log"), "{}", run.err);
+    assert!(host.path(&format!("var/lib/mpu/{RELEASE}/build.log")).is_file());
+}
+
+#[test]
+fn build_only_builds_and_the_second_time_finds_it_built() {
+    let host = Host::in_order();
+    let first: serde_json::Value = serde_json::from_str(&host.up(&["--build-only", "--json"]).out).unwrap();
+    assert!(first["build_seconds"].is_number() && first["result"] == "built" && first["engine"] == "module", "{first}");
+    let second: serde_json::Value = serde_json::from_str(&host.up(&["--build-only", "--json"]).out).unwrap();
+    assert!(second["build_seconds"].is_null() && second["module"] == first["module"], "{second}");
+}
+
+#[test]
+fn up_when_up_is_fine() {
+    let host = Host::in_order();
+    let state =
+        format!("version={}\nabi=1\nstate=armed\nhooks=nvidia_unlocked_ioctl\ninside=2\n", env!("CARGO_PKG_VERSION"));
+    host.write("sys/module/mpu/parameters/state", &state);
+    let before = host.files();
+    let run = host.up(&[]);
+    assert_eq!((run.code, run.err.as_str()), (0, ""));
+    assert!(run.out.starts_with("MPU is up already; nothing was changed"), "{}", run.out);
+    assert_eq!(host.files(), before);
+}
+
+#[test]
+fn status_counts_and_explains() {
+    let host = Host::in_order();
+    host.write("sys/module/mpu/parameters/state", "version=0.1.0\nabi=1\nstate=armed\nhooks=a,b\ninside=0\n");
+    host.write(
+        "sys/module/mpu/parameters/counters",
+        "translated.GPU_GET_PIDS=5\npassed.unknown_size=1\npassed.no_memory=0\n",
+    );
+    let run = host.run(&["status"]);
+    assert_eq!(run.code, 0);
+    assert!(
+        run.out.contains("5  GPU_GET_PIDS") && run.out.contains("unknown_size: a PID-bearing control"),
+        "{}",
+        run.out
+    );
+    assert!(!run.out.contains('\x1b'), "no colours into a pipe");
+}
+
+#[test]
+fn status_when_not_up() {
+    let host = Host::in_order();
+    let run = host.run(&["status", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!((run.code, value["up"].as_bool(), value["exit"].as_i64()), (3, Some(false), Some(3)));
+}
+
+#[test]
+fn down_when_not_up_is_fine_and_without_rights_is_not() {
+    let host = Host::in_order();
+    let run = host.run(&["down"]);
+    assert_eq!((run.code, run.out.as_str()), (0, "MPU is not up; nothing was changed\n"));
+    host.write("sys/module/mpu/parameters/state", "version=0.1.0\nstate=armed\n");
+    assert_eq!(host.run(&["down"]).code, 4, "another root's module is not ours to unload");
+    host.write("proc/self/status", "CapEff:\t0000000000000000\n");
+    let run = host.run(&["down"]);
+    assert!(run.code == 4 && run.err.contains("CAP_SYS_MODULE"), "{}", run.err);
+}
+
+#[test]
+fn probe_without_a_driver_device_or_rights() {
+    let host = Host::in_order();
+    host.write("dev/nvidiactl", "a plain file");
+    let run = host.run(&["probe"]);
+    assert!(
+        run.code == 1 && run.err.contains("cannot become a client of the driver: the driver's ioctl"),
+        "{}",
+        run.err
+    );
+    host.remove("dev");
+    let run = host.run(&["probe"]);
+    assert!(run.code == 3 && run.err.contains("nvidiactl: No such file"), "{}", run.err);
+    host.write("proc/self/status", "CapEff:\t0000000000000000\n");
+    let run = host.run(&["probe"]);
+    assert!(run.code == 4 && run.err.contains("CAP_SYS_ADMIN"), "{}", run.err);
+    host.remove("sys/module/nvidia");
+    let run = host.run(&["probe", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!((run.code, value["error"]["code"].as_str()), (3, Some("no_driver")));
+}
+
+#[test]
+fn lines_that_make_no_sense_are_usage() {
+    for line in [
+        &["fly"][..],
+        &["up", "--engine", "magic"],
+        &["down", "--wait", "-1"],
+        &["up", "--module", "x.ko", "--build-only"],
+    ] {
+        assert_eq!(mpu(line).code, 2, "{line:?}");
+    }
+    assert_eq!(mpu(&["man", "nonsense"]).code, 2);
+}
+
+#[test]
+fn help_version_completions_and_manual_are_there() {
+    for (line, text) in [
+        (&["--help"][..], "Exit codes:"),
+        (&["-h"], "sudo mpu up"),
+        (&["--version"], env!("CARGO_PKG_VERSION")),
+        (&["up", "--help"], "--build-only"),
+        (&["completions", "bash"], "complete -F"),
+        (&["completions", "zsh"], "#compdef mpu"),
+        (&["completions", "fish"], "complete -c mpu"),
+        (&["man"], ".TH mpu"),
+        (&["man", "up"], ".TH mpu-up"),
+    ] {
+        let run = mpu(line);
+        assert!(run.code == 0 && run.out.contains(text), "{line:?}: {} {}", run.out, run.err);
+    }
+}
+
+#[test]
+fn a_reader_that_had_enough_is_no_failure() {
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("mpu"))
+        .args(["completions", "bash"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
