@@ -71,17 +71,17 @@ static void usage(FILE *to)
 	      "  rc                      `pid N`; --owner decides whose reports (default all)\n"
 	      "  allocs                  `pid N client HEX`\n"
 	      "  raw CMD SIZE [HEX]      `params HEX`; HEX `-` reads bytes from standard input; --object picks the object\n"
-	      "  ring [SLOT...]          hand-made samples; SLOT is AGE_MS,PID/UTIL,... one per engine, `-` idle; none: back to generated\n"
+	      "  ring [SLOT...]          hand-made samples, newest first; SLOT is AGE_MS,PID/UTIL,... one per engine, `-` idle; none: back to generated\n"
 	      "  spin SECONDS [PID...]   GET_PIDS over and over; each answer must be exactly these numbers\n"
 	      "  race MODE SECONDS       MODE cmd|ptr|size|all|xfer|read: `saw N` for each distinct number ever in a result buffer\n"
 	      "options: --gpu N --size N --flags HEX --type HEX --dir 0..3 --xfer --class HEX --old (R418 numbers) --object client|device|sub|profiler\n"
-	      "         --owner HEX --threads N\n",
+	      "         --owner HEX --threads N --rotate N (ring: slot of the next write)\n",
 	      to);
 }
 
 static const char *object_name = NULL;
 static uint32_t owner = 0xffffffff;
-static unsigned threads = 2;
+static unsigned threads = 2, rotation;
 
 static void open_session(void)
 {
@@ -389,6 +389,7 @@ static int cmd_ring(int n, char **slots)
 	args.gpu = opt.gpu;
 	args.ring = (uintptr_t)ring;
 	args.ring_count = n;
+	args.ring_rotation = rotation;
 	rc = nv_sim(ctl, &args);
 	printf("ret=%d status=0x%x count=%d\n", rc < 0 ? rc : 0, rc > 0 ? rc : 0, n);
 	return rc != 0;
@@ -572,7 +573,8 @@ int main(int argc, char **argv)
 	static const struct option options[] = {
 		{ "gpu", 1, NULL, 'g' }, { "size", 1, NULL, 's' }, { "flags", 1, NULL, 'f' }, { "type", 1, NULL, 't' },
 		{ "dir", 1, NULL, 'd' }, { "xfer", 0, NULL, 'x' }, { "class", 1, NULL, 'c' }, { "old", 0, NULL, 'o' },
-		{ "object", 1, NULL, 'O' }, { "owner", 1, NULL, 'w' }, { "threads", 1, NULL, 'T' }, { "help", 0, NULL, 'h' },
+		{ "object", 1, NULL, 'O' }, { "owner", 1, NULL, 'w' }, { "threads", 1, NULL, 'T' },
+		{ "rotate", 1, NULL, 'r' }, { "help", 0, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
 	const char *what;
@@ -592,6 +594,7 @@ int main(int argc, char **argv)
 		case 'O': object_name = optarg; break;
 		case 'w': owner = strtoul(optarg, NULL, 16); break;
 		case 'T': threads = strtoul(optarg, NULL, 0); break;
+		case 'r': rotation = strtoul(optarg, NULL, 0); break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
 		}

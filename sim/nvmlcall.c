@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef void *device_t;
 
@@ -36,14 +37,11 @@ struct acct_stats {
 };
 
 struct enc_session {
-	unsigned id, pid;
-	device_t vgpu;
-	unsigned codec, h, v, fps, latency;
+	unsigned id, pid, vgpu, codec, h, v, fps, latency;
 };
 
 struct fbc_session {
-	unsigned id, pid;
-	unsigned vgpu, ordinal, type, flags, hmax, vmax, h, v, fps, latency;
+	unsigned id, pid, vgpu, ordinal, type, flags, hmax, vmax, h, v, fps, latency;
 };
 
 static void *lib;
@@ -64,6 +62,14 @@ static int done(const char *what, int rc, unsigned count)
 {
 	printf("%s rc=%d count=%u\n", what, rc, rc ? 0 : count);
 	return rc != 0;
+}
+
+static unsigned long long now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return t.tv_sec * 1000000ull + t.tv_nsec / 1000;
 }
 
 static int util(unsigned long long since)
@@ -174,7 +180,7 @@ int main(int argc, char **argv)
 		argc -= 2;
 	}
 	if (argc < 2) {
-		fprintf(stderr, "usage: nvmlcall [--gpu N] compute|graphics|mps|util|util=SINCE_US|acct|enc|fbc...\n");
+		fprintf(stderr, "usage: nvmlcall [--gpu N] compute|graphics|mps|util|util=SINCE_US|util=-LAST_MS|acct|enc|fbc...\n");
 		return 2;
 	}
 	lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
@@ -200,6 +206,8 @@ int main(int argc, char **argv)
 			bad |= procs("MPSCompute");
 		else if (!strcmp(argv[i], "util"))
 			bad |= util(0);
+		else if (!strncmp(argv[i], "util=-", 6))
+			bad |= util(now_us() - strtoull(argv[i] + 6, NULL, 0) * 1000);
 		else if (!strncmp(argv[i], "util=", 5))
 			bad |= util(strtoull(argv[i] + 5, NULL, 0));
 		else if (!strcmp(argv[i], "acct"))

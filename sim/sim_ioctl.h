@@ -45,9 +45,9 @@ struct sim_args {
 	__u32 gpu;
 	__u32 status; /* out: an NV_STATUS */
 	struct sim_load load;
-	__u64 ring; /* user pointer to struct sim_ring_slot */
+	__u64 ring; /* user pointer to struct sim_ring_slot, newest first */
 	__u32 ring_count;
-	__u32 pad;
+	__u32 ring_rotation; /* slot index of the next write */
 };
 
 #endif
