@@ -137,7 +137,7 @@ static int cmd_pidinfo(int n, char **pids)
 		uint8_t *e = buf + 8 + i * stride;
 
 		printf("pid %u result 0x%x mem %llu gi %d ci %d\n", at32(e, 0), at32(e, 8), (unsigned long long)at64(e, 16),
-		       stride > 40 ? (int)at32(e, stride - 8) : -1, stride > 40 ? (int)at32(e, stride - 4) : -1);
+		       stride > 40 ? (int)at32(e, stride - 4) : -1, stride > 40 ? (int)at32(e, stride - 8) : -1);
 	}
 	return 0;
 }

@@ -84,7 +84,7 @@ NvU64 pids_client_memory(NvU32 gpu, NvU32 pid, NvU32 *gi, NvU32 *ci)
 	return mem;
 }
 
-/* Entries are 40, 48 or 72 bytes: memory from 16, the MIG instance ids (not in the first) in the last 8. */
+/* Entries are 40, 48 or 72 bytes: memory from 16; the last 8 (not in the first) are the compute and GPU instance. */
 static NV_STATUS get_pid_info(struct rm_call *call)
 {
 	NvU32 stride = (call->size - 8) / INFO_MAX;
@@ -104,8 +104,8 @@ static NV_STATUS get_pid_info(struct rm_call *call)
 		memset(e + 16, 0, stride - 16);
 		put64(e, 16, pids_client_memory(call->gpu, pid, &gi, &ci));
 		if (stride > 40) {
-			put32(e, stride - 8, gi);
-			put32(e, stride - 4, ci);
+			put32(e, stride - 8, ci);
+			put32(e, stride - 4, gi);
 		}
 		put32(e, 8, NV_OK);
 	}
