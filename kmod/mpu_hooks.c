@@ -72,20 +72,32 @@ static unsigned long mpu_call_target(unsigned long begins)
 }
 
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
+/*
+ * ftrace_free_filter() of 6.12 leaves the freed hashes in place, and the next use of the same ops would free them again:
+ * each use starts from a blank one. (Seen as a double free when the driver came back.)
+ */
+static void mpu_forget(struct mpu_redirect *redirect)
+{
+	memset(&redirect->ops, 0, sizeof(redirect->ops));
+}
+
 static int mpu_attach(struct mpu_redirect *redirect)
 {
 	int error = ftrace_set_filter_ip(&redirect->ops, redirect->ip, 0, 0);
 
 	if (!error)
 		error = register_ftrace_direct(&redirect->ops, (unsigned long)redirect->enter);
-	if (error)
+	if (error) {
 		ftrace_free_filter(&redirect->ops);
+		mpu_forget(redirect);
+	}
 	return error;
 }
 
 static void mpu_detach(struct mpu_redirect *redirect)
 {
 	unregister_ftrace_direct(&redirect->ops, (unsigned long)redirect->enter, true);
+	mpu_forget(redirect);
 }
 #else
 static int mpu_attach(struct mpu_redirect *redirect)
