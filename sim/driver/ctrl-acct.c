@@ -60,6 +60,22 @@ static void acct_drop(struct acct_entry *e)
 	kfree(e);
 }
 
+/* A full table forgets its oldest dead entry, as the real ring of dead processes does. */
+static bool acct_make_room(void)
+{
+	struct acct_entry *e;
+
+	if (acct_count < ACCT_MAX_PIDS)
+		return true;
+	list_for_each_entry(e, &acct_entries, node) {
+		if (e->dead) {
+			acct_drop(e);
+			return true;
+		}
+	}
+	return false;
+}
+
 void acct_device_opened(struct rm_client *client, struct rm_object *device)
 {
 	struct acct_entry *e;
@@ -68,7 +84,7 @@ void acct_device_opened(struct rm_client *client, struct rm_object *device)
 		return;
 	e = acct_find(device->gpu, client->proc_id, false);
 	if (!e) {
-		if (acct_count >= ACCT_MAX_PIDS)
+		if (!acct_make_room())
 			return;
 		e = kzalloc(sizeof(*e), GFP_KERNEL);
 		if (!e)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The answers without process ids that NVML and nvidia-smi of 390 to 580 need before they print a table: a V100.
+ * The answers without process ids that NVML and nvidia-smi of 418 to 580 need before they print a table: a V100.
  * Sizes that differ between client releases are taken from the call, so any client release runs on any era.
  */
 #include <linux/kernel.h>
@@ -33,7 +33,7 @@ static NV_STATUS gpu_ids(struct rm_call *call)
 	NvU32 gpu;
 
 	memset(call->params, 0xff, call->size);
-	for (gpu = 0; gpu < sim_gpus && gpu * 4 < call->size; gpu++)
+	for (gpu = 0; gpu < sim_gpus && gpu * 4 + 4 <= call->size; gpu++)
 		put32(call->params, gpu * 4, sim_gpu_id(gpu));
 	return NV_OK;
 }
@@ -59,12 +59,8 @@ static NV_STATUS pci_info(struct rm_call *call)
 
 	if (!sim_gpu_from_id(get32(call->params, 0), &gpu))
 		return NV_ERR_INVALID_ARGUMENT;
-	/* 16-bit domain, bus and slot up to 390; later the domain has 32 bits. */
-	memset(call->params + 4, 0, 8);
-	if (call->client->owner->user_release && call->client->owner->user_release < 400)
-		*(NvU16 *)(call->params + 6) = gpu + 1;
-	else
-		*(NvU16 *)(call->params + 8) = gpu + 1;
+	put32(call->params, 4, 0); /* domain */
+	put32(call->params, 8, gpu + 1); /* bus; slot 0 in the upper half */
 	return NV_OK;
 }
 

@@ -5,7 +5,6 @@
  * in this order, because an interceptor's races depend on the order. Knows no control.
  */
 #include <linux/cdev.h>
-#include <linux/ctype.h>
 #include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/slab.h>
@@ -94,16 +93,6 @@ static int nvidia_read_card_info(NvU8 *arg, size_t size)
 	return 0;
 }
 
-/* Any client release is welcome, where the real driver refuses all but its own. */
-static void nvidia_check_version(struct nv_file_private *nvfp, const NvU8 *arg, size_t size)
-{
-	size_t i;
-
-	nvfp->user_release = 0;
-	for (i = 8; i < size && i < 12 && isdigit(arg[i]); i++)
-		nvfp->user_release = nvfp->user_release * 10 + arg[i] - '0';
-}
-
 static int nvidia_ioctl(struct inode *inode, struct file *file, unsigned int cmd, unsigned long i_arg)
 {
 	struct nv_file_private *nvfp = file->private_data;
@@ -139,9 +128,7 @@ static int nvidia_ioctl(struct inode *inode, struct file *file, unsigned int cmd
 	case NV_ESC_CARD_INFO:
 		status = nvfp->minor == NV_MINOR_CONTROL ? nvidia_read_card_info(arg_copy, arg_size) : -EINVAL;
 		break;
-	case NV_ESC_CHECK_VERSION_STR:
-		nvidia_check_version(nvfp, arg_copy, arg_size);
-		break;
+	case NV_ESC_CHECK_VERSION_STR: /* any client release is welcome, where the real driver refuses all but its own */
 	case NV_ESC_REGISTER_FD:
 	case NV_ESC_OLD_STATUS:
 	case NV_ESC_ATTACH_GPUS_TO_FD:

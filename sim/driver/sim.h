@@ -84,7 +84,6 @@ enum {
 struct nv_file_private {
 	NvU32 minor;
 	NvU32 clients;
-	NvU32 user_release; /* major number of the user library, from its version check; 0: unknown */
 };
 
 struct rm_object {
