@@ -246,7 +246,10 @@ pub(crate) mod fake {
             let build = format!("/lib/modules/{RELEASE}/build");
             host.write(&format!("{build}/Makefile"), "# a kernel's\n");
             host.write(&format!("{build}/.config"), CONFIG);
-            host.write(&format!("{build}/include/config/kernel.release"), &format!("{RELEASE}\n"));
+            host.write(
+                &format!("{build}/include/generated/utsrelease.h"),
+                &format!("#define UTS_RELEASE \"{RELEASE}\"\n"),
+            );
             host.tool("make", "exit 0");
             host.tool("gcc-12", "exit 0");
             host.write("/sys/module/nvidia/version", "550.163.01\n");

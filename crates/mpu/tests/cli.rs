@@ -29,7 +29,7 @@ impl Host {
         host.write(&format!("boot/config-{RELEASE}"), CONFIG);
         host.write(&format!("{build}/Makefile"), "");
         host.write(&format!("{build}/.config"), CONFIG);
-        host.write(&format!("{build}/include/config/kernel.release"), RELEASE);
+        host.write(&format!("{build}/include/generated/utsrelease.h"), &format!("#define UTS_RELEASE \"{RELEASE}\"\n"));
         host.write("sys/module/nvidia/version", "550.163.01");
         host.tool("make", "for a; do case $a in M=*) echo module >\"${a#M=}/mpu.ko\";; esac; done");
         host.tool("gcc-12", "exit 0");
@@ -203,7 +203,8 @@ fn up_without_headers() {
 #[test]
 fn up_with_headers_of_another_kernel() {
     refuses(3, "those of kernel 6.1.0-27-amd64", "apt-get install", &[], |h| {
-        h.write(&format!("lib/modules/{RELEASE}/build/include/config/kernel.release"), "6.1.0-27-amd64\n");
+        let header = format!("lib/modules/{RELEASE}/build/include/generated/utsrelease.h");
+        h.write(&header, "#define UTS_RELEASE \"6.1.0-27-amd64\"\n");
     });
 }
 

@@ -143,6 +143,7 @@ impl Probed {
             _ => "",
         };
         match (self.engine_up, self.as_expected) {
+            (true, Some(true)) if self.evidence.child.details.is_none() => "MPU is up and does its work, as far as was measured.".to_string(),
             (true, Some(true)) => "MPU is up and does its work.".to_string(),
             (true, _) => format!("{} MPU is up and this is wrong. Please report it with the output of `mpu probe --json`.", style.bad("fault:")),
             (false, Some(true)) => format!("This is what driver {} does by itself{symbols}. fix: mpu up", self.driver.version),

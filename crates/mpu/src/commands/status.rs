@@ -67,6 +67,7 @@ impl Report for Status {
     fn exit(&self) -> Exit {
         match self.module_state.as_ref().map(|state| state.state.as_str()) {
             Some("refused") => Exit::Failed,
+            Some("waiting") if self.driver.is_some() => Exit::Failed,
             Some(_) => Exit::Ok,
             None => Exit::NotReady,
         }
@@ -80,7 +81,9 @@ impl Report for Status {
             lines.put("driver", driver);
             return lines.text;
         };
-        lines.put("state", state.line(style));
+        let lost = state.state == "waiting" && self.driver.is_some();
+        let why = "a driver is loaded, but the module does not find its functions";
+        lines.put("state", if lost { format!("{}: {why}", style.bad("waiting")) } else { state.line(style) });
         lines.put("engine", format!("module, MPU {}", state.version));
         lines.put("since", self.since.map_or("unknown: it was not `mpu up` that loaded it".to_string(), since_line));
         lines.put("driver", driver);
@@ -188,6 +191,17 @@ mod tests {
         let status = status(&fake.host()).expect("a status");
         assert_eq!(status.exit(), Exit::Failed);
         assert!(status.text(Style::Plain).contains("os_is_init_ns"));
+    }
+
+    #[test]
+    fn waiting_is_fine_without_a_driver_only() {
+        let fake = armed();
+        fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n");
+        let lost = status(&fake.host()).expect("a status");
+        assert_eq!(lost.exit(), Exit::Failed);
+        assert!(lost.text(Style::Plain).contains("does not find its functions"));
+        fake.remove("/sys/module/nvidia");
+        assert_eq!(status(&fake.host()).expect("a status").exit(), Exit::Ok);
     }
 
     #[test]

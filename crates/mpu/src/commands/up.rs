@@ -122,6 +122,7 @@ fn module_up(
             None => return Ok(()),
         },
     };
+    let state = load::attached(host, kernel, state, driver)?;
     done.module_state = Some(StateView::from(&state));
     if let Some(module) = &done.module {
         Record::now(module).write(host);
@@ -317,6 +318,16 @@ mod tests {
         assert_eq!(done.exit(), Exit::Ok);
         let text = done.text(Style::Plain);
         assert!(text.contains("waiting: the NVIDIA driver is not loaded") && text.contains("none yet"), "{text}");
+    }
+
+    #[test]
+    fn a_driver_that_the_module_does_not_find_is_no_reason_to_wait() {
+        let s = Setup::new();
+        let kernel = FakeKernel::taking(&s.fake, "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n");
+        let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("unattached");
+        assert_eq!((error.code(), kernel.calls.get()), ("driver_not_found", (1, 1)));
+        assert!(error.to_string().contains("550.163.01"), "{error}");
+        assert_eq!(Record::read(&s.fake.host()), None);
     }
 
     #[test]

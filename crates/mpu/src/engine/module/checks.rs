@@ -169,7 +169,10 @@ pub fn toolchain(host: &Host, release: &str) -> Result<Toolchain, Unfit> {
     if !host.at(&build).join("Makefile").is_file() {
         return Err(Unfit::NoHeaders { release: release.to_string(), build, hint });
     }
-    if let Some(found) = host.text(build.join("include/config/kernel.release")).filter(|found| found != release) {
+    // Of the two files that name a release, this is the one that ends up in modules; Debian's headers differ in the other.
+    let header = host.text(build.join("include/generated/utsrelease.h")).unwrap_or_default();
+    let found = header.split('"').nth(1).map(str::to_string);
+    if let Some(found) = found.filter(|found| found != release) {
         return Err(Unfit::OtherHeaders { build, found, running: release.to_string(), hint });
     }
     let config = host
@@ -195,11 +198,11 @@ fn compiler(host: &Host, config: &str) -> (Option<String>, String, String) {
         let found = host.tool("clang").is_some() && host.tool("ld.lld").is_some();
         return (found.then(|| "LLVM=1".to_string()), "clang lld".to_string(), text);
     }
-    let own = text.split_whitespace().next().unwrap_or("gcc").to_string();
-    let own = own.rsplit('/').next().unwrap_or("gcc").to_string();
-    let found = [own.as_str(), "gcc", "cc"].into_iter().find(|name| host.tool(name).is_some());
-    let install = if own.starts_with("gcc") { own.clone() } else { "gcc".to_string() };
-    (found.map(|name| format!("CC={name}")), install, text)
+    let own = text.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or("gcc").to_string();
+    // `x86_64-linux-gnu-gcc-13` is the same compiler as `gcc-13`, and its package has the short name.
+    let short = own.find("gcc").map_or("gcc", |at| &own[at..]).to_string();
+    let found = [own.as_str(), short.as_str(), "gcc", "cc"].into_iter().find(|name| host.tool(name).is_some());
+    (found.map(|name| format!("CC={name}")), short.clone(), text)
 }
 
 /// The first two numbers of a release such as `6.1.0-28-amd64`.
@@ -269,7 +272,9 @@ mod tests {
         check(&|f| f.write("/sys/module/nvidia/version", "mine\n"), ("unknown_driver", NotReady));
         check(&|f| f.remove(&build), ("no_headers", NotReady));
         check(
-            &|f| f.write(&format!("{build}/include/config/kernel.release"), "6.1.0-27-amd64\n"),
+            &|f| {
+                f.write(&format!("{build}/include/generated/utsrelease.h"), "#define UTS_RELEASE \"6.1.0-27-amd64\"\n")
+            },
             ("other_headers", NotReady),
         );
         check(&|f| f.remove("/usr/bin/make"), ("no_make", NotReady));
@@ -301,7 +306,16 @@ mod tests {
         let host = fake.host();
         assert_eq!(compiler(&host, CONFIG).0.as_deref(), Some("CC=gcc-12"));
         let other = "CONFIG_CC_VERSION_TEXT=\"x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0) 13.3.0\"\n";
-        assert_eq!(compiler(&host, other).0.as_deref(), Some("CC=gcc"));
+        assert_eq!(
+            compiler(&host, other),
+            (
+                Some("CC=gcc".to_string()),
+                "gcc-13".to_string(),
+                "x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0) 13.3.0".to_string()
+            )
+        );
+        fake.tool("gcc-13", "exit 0");
+        assert_eq!(compiler(&host, other).0.as_deref(), Some("CC=gcc-13"));
         let clang = "CONFIG_CC_VERSION_TEXT=\"clang version 19\"\nCONFIG_CC_IS_CLANG=y\n";
         assert_eq!(compiler(&host, clang), (None, "clang lld".to_string(), "clang version 19".to_string()));
         fake.tool("clang", "exit 0");

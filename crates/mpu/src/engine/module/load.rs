@@ -4,6 +4,7 @@
 //! redirects does not stay. Knows what an errno of theirs means to a person.
 
 use super::state::{self, Phase, State};
+use crate::driver::Driver;
 use crate::error::{Error, Explain};
 use crate::exit::Exit;
 use crate::host::Host;
@@ -64,6 +65,8 @@ pub enum LoadError {
     Redirect { symbol: String, errno: i32 },
     #[error("the module is loaded but does not say what it is doing")]
     Mute,
+    #[error("NVIDIA driver {version} is loaded, but the module does not find the function by which its callers enter")]
+    Unattached { version: String },
     #[error("MPU {loaded} is loaded, and this is mpu {this}")]
     OtherVersion { loaded: String, this: &'static str },
     #[error("the module is in use: {inside} callers are inside the driver after {} s", waited.as_secs())]
@@ -98,6 +101,7 @@ impl Explain for LoadError {
             LoadError::Insert { .. } => "load_failed",
             LoadError::Redirect { .. } => "redirect_refused",
             LoadError::Mute => "no_state",
+            LoadError::Unattached { .. } => "driver_not_found",
             LoadError::OtherVersion { .. } => "other_version_up",
             LoadError::Busy { .. } => "in_use",
             LoadError::Remove { .. } => "unload_failed",
@@ -125,6 +129,7 @@ impl Explain for LoadError {
                 "unload the other module (`lsmod`, /sys/kernel/livepatch), then `mpu up` again"
             }
             LoadError::Redirect { .. } => "nothing is redirected and the module is unloaded again; update MPU, and report the driver's version",
+            LoadError::Unattached { .. } => "the module is unloaded again; update MPU, and report the driver's version",
             LoadError::Mute => "`mpu down`, then `mpu up` again",
             LoadError::OtherVersion { .. } => "`mpu down`, then `mpu up` again",
             LoadError::Busy { .. } => "try again later, or with a longer --wait; stop the programs that wait in the driver if it stays so",
@@ -169,6 +174,19 @@ pub fn insert(host: &Host, kernel: &dyn Kernel, path: &Path) -> Result<State, Er
         return Err(take_out(host, kernel, error.into()));
     }
     Ok(state)
+}
+
+/// Sees that a module which waits has a reason to: a driver that is loaded but was not found is one that this module does not fit.
+pub fn attached(host: &Host, kernel: &dyn Kernel, state: State, driver: Option<&Driver>) -> Result<State, Error> {
+    let (Phase::Waiting, Some(driver)) = (&state.phase, driver) else { return Ok(state) };
+    // It may have been loaded, or unloaded, while we were.
+    thread::sleep(Duration::from_millis(100));
+    let now = state::read(host)?.ok_or(LoadError::Mute)?;
+    if now.phase == Phase::Waiting && Driver::loaded(host).is_some() {
+        let error = LoadError::Unattached { version: driver.version.clone() };
+        return Err(take_out(host, kernel, error.into()));
+    }
+    Ok(now)
 }
 
 /// Undoes a load that came to nothing. The reason for it is what the caller must hear, whatever becomes of this.
