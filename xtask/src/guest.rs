@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, default_value_t = 2)]
     cpus: u32,
     /// Give the guest this many seconds
-    #[arg(long, default_value_t = 900)]
+    #[arg(long, default_value_t = 300)]
     limit: u64,
     /// Open a shell in the guest instead, with driver and module at hand
     #[arg(long)]

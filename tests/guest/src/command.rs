@@ -1,6 +1,7 @@
 //! Running programs in the guest with a limit on time, and with both outputs kept.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::process::{Command, Stdio};
 
 use anyhow::{bail, Context, Result};
@@ -25,26 +26,28 @@ pub fn run(words: &[&str]) -> Result<Output> {
 }
 
 /// Runs a program to its end with more in its environment.
+///
+/// Outputs go to files: what a detached container inherits stays open, and waiting for a pipe's end would wait for the container.
 pub fn run_with(words: &[&str], environment: &[(&str, &str)]) -> Result<Output> {
+    let (mut out, mut err) = (scratch()?, scratch()?);
     let mut command = Command::new("/bin/busybox");
-    command.args(["timeout", LIMIT]).args(words).envs(environment.iter().copied());
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot start busybox")?;
-    let mut err_pipe = child.stderr.take().context("no standard error")?;
-    let err = std::thread::spawn(move || {
-        let mut text = Vec::new();
-        err_pipe.read_to_end(&mut text).map(|_| text)
-    });
-    let mut out = Vec::new();
-    child.stdout.take().context("no standard output")?.read_to_end(&mut out)?;
-    let status = child.wait()?;
-    let err = err.join().map_err(|_| anyhow::anyhow!("the reading thread panicked"))??;
-    let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok(Output { status: status.code().unwrap_or(128), out: lossy(&out), err: lossy(&err) })
+    command.args(["timeout", LIMIT]).args(words).envs(environment.iter().copied()).stdin(Stdio::null());
+    let status = command.stdout(out.try_clone()?).stderr(err.try_clone()?).status().context("cannot start busybox")?;
+    Ok(Output { status: status.code().unwrap_or(128), out: text(&mut out)?, err: text(&mut err)? })
+}
+
+/// A file without a name.
+fn scratch() -> Result<File> {
+    let fd =
+        rustix::fs::memfd_create("output", rustix::fs::MemfdFlags::CLOEXEC).context("cannot make a file in memory")?;
+    Ok(File::from(fd))
+}
+
+fn text(file: &mut File) -> Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Runs a program that has to succeed, and returns its standard output.
