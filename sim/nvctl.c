@@ -71,11 +71,12 @@ static void usage(FILE *to)
 	      "  rc                      `pid N`; --owner decides whose reports (default all)\n"
 	      "  allocs                  `pid N client HEX`\n"
 	      "  raw CMD SIZE [HEX]      `params HEX`; HEX `-` reads bytes from standard input; --object picks the object\n"
-	      "  ring [SLOT...]          hand-made samples, newest first; SLOT is AGE_MS,PID/UTIL,... one per engine, `-` idle; none: back to generated\n"
+	      "  ring [SLOT...]          hand-made samples, newest first; SLOT is AGE_MS,PID/UTIL,...\n"
+	      "                          one PID/UTIL per engine, `-` idle; no SLOT: back to the generated ring\n"
 	      "  spin SECONDS [PID...]   GET_PIDS over and over; each answer must be exactly these numbers\n"
 	      "  race MODE SECONDS       MODE cmd|ptr|size|all|xfer|read: `saw N` for each distinct number ever in a result buffer\n"
-	      "options: --gpu N --size N --flags HEX --type HEX --dir 0..3 --xfer --class HEX --old (R418 numbers) --object client|device|sub|profiler\n"
-	      "         --owner HEX --threads N --rotate N (ring: slot of the next write)\n",
+	      "options: --gpu N --size N --flags HEX --type HEX --dir 0..3 --xfer --class HEX --old (R418 numbers)\n"
+	      "         --object client|device|sub|profiler|HEX --owner HEX --threads N --rotate N (ring: slot of the next write)\n",
 	      to);
 }
 
