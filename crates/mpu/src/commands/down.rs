@@ -75,6 +75,7 @@ mod tests {
     fn down_unloads_and_forgets() {
         let fake = loaded();
         let done = down(&fake.host(), &FakeKernel::taking(&fake, ARMED), Duration::ZERO).expect("down");
+        super::super::documented::check("`mpu down --json`", &super::super::json(&done));
         assert_eq!(done.result, "unloaded");
         assert!(!state::is_loaded(&fake.host()) && Record::read(&fake.host()).is_none());
     }

@@ -233,3 +233,68 @@ impl StateView {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod documented {
+    //! Holds `docs/cli.md` to the JSON that commands print, both ways.
+
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    const PAGE: &str = include_str!("../../../../docs/cli.md");
+
+    /// The page's table below `heading` lists the fields of this JSON, and no others.
+    pub fn check(heading: &str, json: &str) {
+        let value: Value = serde_json::from_str(json).expect("JSON");
+        let mut printed = BTreeSet::new();
+        walk("", &value, &mut printed);
+        for common in ["schema", "command", "ok", "exit"] {
+            assert!(printed.remove(common), "{json} lacks {common}");
+        }
+        let section = PAGE.split_once(&format!("\n### {heading}\n")).map(|(_, rest)| rest);
+        let section = section.unwrap_or_else(|| panic!("docs/cli.md has no section {heading}"));
+        let section = section.split("\n#").next().unwrap_or_default();
+        let listed: BTreeSet<String> = section
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once('`').map(|(f, _)| f.to_string()))
+            .collect();
+        assert_eq!(listed, printed, "docs/cli.md, {heading}");
+    }
+
+    /// The paths of all leaves. An object whose keys are data is one leaf.
+    fn walk(path: &str, value: &Value, out: &mut BTreeSet<String>) {
+        let at = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
+        match value {
+            Value::Object(map) if path != "translated" => {
+                map.iter().for_each(|(key, value)| walk(&at(key), value, out))
+            }
+            Value::Array(rows) if rows.iter().any(Value::is_object) => {
+                rows.iter().for_each(|row| walk(&format!("{path}[]"), row, out));
+            }
+            _ => {
+                out.insert(path.to_string());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::module::checks::Unfit;
+
+    #[test]
+    fn the_json_of_a_failure_is_documented() {
+        let error = Error::from(Unfit::NoRelease { source: std::io::Error::other("gone") });
+        let json = json_of_error("up", &error);
+        documented::check("A failure", &json);
+        let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(value["error"]["causes"], serde_json::json!(["gone"]));
+    }
+
+    #[test]
+    fn colours_are_for_terminals() {
+        assert_eq!(Style::Plain.bad("no"), "no");
+        assert_eq!(Style::Colour.bad("no"), "\x1b[31mno\x1b[0m");
+    }
+}

@@ -216,6 +216,7 @@ mod tests {
     #[test]
     fn json_names_faults_and_evidence() {
         let probed = compare(fake::era(4), &driver("580.159.04"), false, Some([true, true]));
+        super::super::documented::check("`mpu probe --json`", &super::super::json(&probed));
         let value: serde_json::Value = serde_json::from_str(&super::super::json(&probed)).expect("JSON");
         assert_eq!(value["faults"][0]["fault"], "list_repeats");
         assert_eq!(value["found"]["list"], "own");

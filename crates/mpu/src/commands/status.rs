@@ -177,6 +177,14 @@ mod tests {
     }
 
     #[test]
+    fn the_json_is_documented() {
+        let fake = armed();
+        fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:16\n");
+        let status = status(&fake.host()).expect("a status");
+        super::super::documented::check("`mpu status --json`", &super::super::json(&status));
+    }
+
+    #[test]
     fn not_up_is_its_own_exit_code() {
         let fake = FakeHost::in_order();
         let status = status(&fake.host()).expect("a status");

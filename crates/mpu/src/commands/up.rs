@@ -279,6 +279,7 @@ mod tests {
         let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
         assert_eq!((done.result, done.engine), ("loaded", Engine::Module));
         assert!(done.build_seconds.is_some() && done.driver.as_ref().is_some_and(|d| d.era == Some(1)));
+        super::super::documented::check("`mpu up --json`", &super::super::json(&done));
         assert_eq!(done.module_state.as_ref().map(|s| s.state.as_str()), Some("armed"));
         let text = done.text(Style::Plain);
         assert!(

@@ -19,7 +19,7 @@ pub enum Unfit {
     NoRelease { source: std::io::Error },
     #[error("kernel {release} is too old: the module needs {MIN_MAJOR}.{MIN_MINOR} or newer")]
     OldKernel { release: String },
-    #[error("the kernel is locked down ({mode}) and takes signed modules only")]
+    #[error("the kernel is locked down ({mode}), as under Secure Boot, and takes signed modules only")]
     LockedDown { mode: &'static str },
     #[error("the kernel takes signed modules only (sig_enforce)")]
     SignaturesEnforced,
