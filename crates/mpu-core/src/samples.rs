@@ -1,50 +1,107 @@
-//! Utilisation samples: slots of one record per engine, each naming the process that used the engine in that interval.
+//! Utilisation samples: slots of one record per engine, each naming the process that dominated the engine in that interval.
+//!
+//! Hiding a stranger's record must leave the caller's own figures as the host sees them. What NVML makes of samples decides
+//! how (docs/adr/0004-hidden-samples.md has the measurements): from release 535 on it skips a slot whose graphics record is
+//! idle, and divides each process's sum by the number of slots that are left. So a stranger's graphics record must stay a
+//! record of somebody: it becomes one of an own process with no utilisation, which adds nothing to any sum and keeps the
+//! divisor. In the other engines a stranger's record becomes idle. Releases up to 470 divide by all slots and are right
+//! either way.
 
-use crate::bytes::{get_u32, put_u32, zero};
+use crate::bytes::{get_u32, get_u64, put_u32, zero};
 use crate::pid::{HostPid, PidMap};
 use crate::reason::Outcome;
-use mpu_abi::ioctl::GPUMON_PID_INVALID;
+use mpu_abi::ioctl::{GPUMON_PID_INVALID, PID_OF_NOBODY};
 use mpu_abi::Samples;
 
 const TIMESTAMP_BYTES: usize = 8;
+/// The graphics engine's place among a slot's records: fb, gr, nvenc, nvdec, nvjpg, nvofa.
+const GR: usize = 1;
 const UTIL: usize = 0;
 const PROC_ID: usize = 8;
 const SUB_PROCESS: usize = 12;
-const SUB_PROCESS_BYTES: usize = 4 + 100;
+const SUB_PROCESS_NAME: usize = 16;
+const SUB_PROCESS_NAME_BYTES: usize = 100;
 
-/// Puts the PIDs of all slots into the caller's view. A record of a process that the caller may not see becomes an idle
-/// record; kernel addresses are cleared in every record.
+/// Puts the PIDs of all slots into the caller's view, takes out whose processes the caller may not see, and clears kernel
+/// addresses in every record.
 pub(crate) fn rewrite_samples(slots: &mut [u8], samples: &Samples, map: &impl PidMap) -> Outcome {
     let stride = usize::from(samples.stride.max(1));
     let engine_stride = usize::from(samples.engine_stride.max(1));
     let (mut kept, mut hidden) = (0u32, 0u32);
     for slot in slots.chunks_exact_mut(stride).take(usize::from(samples.capacity)) {
-        let engines = slot.get_mut(TIMESTAMP_BYTES..).unwrap_or_default();
-        for engine in engines.chunks_exact_mut(engine_stride).take(usize::from(samples.engines)) {
+        let records = slot.get_mut(TIMESTAMP_BYTES..).unwrap_or_default();
+        for (engine, record) in records.chunks_exact_mut(engine_stride).take(usize::from(samples.engines)).enumerate() {
             if let Some(pointer) = samples.kernel_pointer {
-                zero(engine, usize::from(pointer), 8);
+                zero(record, usize::from(pointer), 8);
             }
-            match get_u32(engine, PROC_ID) {
+            match get_u32(record, PROC_ID) {
                 None | Some(0 | GPUMON_PID_INVALID) => {}
                 Some(number) => match HostPid::new(number).and_then(|pid| map.view_of(pid)) {
                     Some(view) => {
-                        put_u32(engine, PROC_ID, view.get());
+                        put_u32(record, PROC_ID, view.get());
                         kept = kept.saturating_add(1);
                     }
                     None => {
-                        hide(engine);
+                        clear(record, if engine == GR { PID_OF_NOBODY } else { GPUMON_PID_INVALID });
                         hidden = hidden.saturating_add(1);
                     }
                 },
             }
         }
     }
+    if hidden != 0 {
+        give_away(slots, samples);
+    }
     Outcome::Rewritten { kept, hidden }
 }
 
-fn hide(engine: &mut [u8]) {
-    put_u32(engine, UTIL, 0);
-    put_u32(engine, PROC_ID, GPUMON_PID_INVALID);
-    zero(engine, SUB_PROCESS, SUB_PROCESS_BYTES);
-    put_u32(engine, SUB_PROCESS, GPUMON_PID_INVALID);
+/// Gives each hidden graphics record, marked [`PID_OF_NOBODY`], to an own process: that of the same or the nearest newer
+/// slot, because NVML's window is "newer than …" and then holds a real record of that process as well; failing that, of the
+/// nearest older one. Where the caller has no process in any slot, the record becomes idle: there is no figure to distort.
+fn give_away(slots: &mut [u8], samples: &Samples) {
+    let stride = usize::from(samples.stride.max(1));
+    let count = (slots.len() / stride).min(usize::from(samples.capacity));
+    let newest = (0..count).max_by_key(|slot| get_u64(slots, slot * stride).unwrap_or(0)).unwrap_or(0);
+    // Slots fill in a ring: before the newest comes the next older one.
+    let by_age = (0..count).map(|age| if age <= newest { newest - age } else { newest + count - age });
+    let mut owner = None;
+    let mut newest_owner = None;
+    for slot in by_age.clone() {
+        let Some(slot) = slots.get_mut(slot * stride..(slot + 1) * stride) else { continue };
+        owner = owner_of(slot, samples).or(owner);
+        newest_owner = newest_owner.or(owner);
+        give(slot, samples, owner);
+    }
+    for slot in by_age {
+        let Some(slot) = slots.get_mut(slot * stride..(slot + 1) * stride) else { continue };
+        give(slot, samples, Some(newest_owner.unwrap_or(GPUMON_PID_INVALID)));
+    }
+}
+
+/// Whose slot it is: the graphics engine's process, or else any other engine's. None for a slot that NVML skips.
+fn owner_of(slot: &[u8], samples: &Samples) -> Option<u32> {
+    let pid_of = |engine: usize| {
+        get_u32(slot, TIMESTAMP_BYTES + engine * usize::from(samples.engine_stride) + PROC_ID)
+            .filter(|pid| !matches!(*pid, 0 | GPUMON_PID_INVALID))
+    };
+    let graphics = pid_of(GR)?;
+    if graphics != PID_OF_NOBODY {
+        return Some(graphics);
+    }
+    (0..usize::from(samples.engines)).filter(|engine| *engine != GR).find_map(pid_of)
+}
+
+fn give(slot: &mut [u8], samples: &Samples, owner: Option<u32>) {
+    let at = TIMESTAMP_BYTES + GR * usize::from(samples.engine_stride) + PROC_ID;
+    if let (Some(PID_OF_NOBODY), Some(owner)) = (get_u32(slot, at), owner) {
+        put_u32(slot, at, owner);
+    }
+}
+
+/// Leaves nothing of a record but whom it counts for.
+fn clear(record: &mut [u8], pid: u32) {
+    put_u32(record, UTIL, 0);
+    put_u32(record, PROC_ID, pid);
+    put_u32(record, SUB_PROCESS, if pid == GPUMON_PID_INVALID { GPUMON_PID_INVALID } else { 0 });
+    zero(record, SUB_PROCESS_NAME, SUB_PROCESS_NAME_BYTES);
 }

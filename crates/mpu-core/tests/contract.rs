@@ -178,7 +178,12 @@ fn samples_lose_strangers_and_kernel_addresses() {
                 let record = &bytes[at..at + engine];
                 match (slot + e) % 3 {
                     0 => assert_eq!((get(record, 0), get(record, 8), record[16]), (40, 33, 0x5a)),
-                    1 => assert!(get(record, 8) == 0xffff_ffff && record[16..116].iter().all(|b| *b == 0)),
+                    // A stranger's graphics record counts for an own process, with nothing in it; any other is idle.
+                    1 => {
+                        let (pid, sub) = if e == 1 { (33, 0) } else { (0xffff_ffff, 0xffff_ffff) };
+                        assert_eq!((get(record, 0), get(record, 8), get(record, 12)), (0, pid, sub));
+                        assert!(record[16..116].iter().all(|b| *b == 0));
+                    }
                     _ => assert_eq!((get(record, 0), get(record, 8)), (40, 0xffff_ffff)),
                 }
                 if engine == 128 {
@@ -186,6 +191,55 @@ fn samples_lose_strangers_and_kernel_addresses() {
                 }
             }
         }
+    }
+}
+
+/// A ring of slots of the 580 layout, newest first: (graphics pid, utilisation). Returns graphics (pid, util) per slot.
+fn graphics_after(ring: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let stride = 776;
+    let start = 5; // The ring has turned: the newest slot is not the first.
+    let place = |age: usize| 16 + ((start + ring.len() - age) % ring.len()) * stride;
+    let mut bytes = vec![0; 55888];
+    for slot in 0..72 {
+        for e in 0..6 {
+            put(&mut bytes, 16 + slot * stride + 8 + e * 128 + 8, 0xffff_ffff);
+        }
+    }
+    for (age, (pid, util)) in ring.iter().enumerate() {
+        put(&mut bytes, place(age), 1000 - age as u32);
+        put(&mut bytes, place(age) + 8 + 128, *util);
+        put(&mut bytes, place(age) + 8 + 128 + 8, *pid);
+    }
+    call(0x2080_2096, &mut bytes, |_| {});
+    (0..ring.len()).map(|age| (get(&bytes, place(age) + 144), get(&bytes, place(age) + 136))).collect()
+}
+
+#[test]
+fn hidden_sample_counts_for_the_owner_of_the_nearest_newer_one() {
+    const IDLE: u32 = 0xffff_ffff;
+    let ring = [(415, 40), (1002, 10), (415, 40), (IDLE, 0), (415, 30), (1033, 50), (415, 40), (415, 1)];
+    let expected = [(2, 0), (2, 10), (2, 0), (IDLE, 0), (2, 0), (33, 50), (33, 0), (33, 0)];
+    assert_eq!(graphics_after(&ring), expected);
+}
+
+#[test]
+fn samples_without_an_own_process_are_idle() {
+    let ring = [(415, 40); 8];
+    assert_eq!(graphics_after(&ring), [(0xffff_ffff, 0); 8]);
+}
+
+/// What NVML from 535 on makes of graphics samples: a process's sum over the slots that name somebody.
+fn figure(ring: &[(u32, u32)], pid: u32) -> f64 {
+    let busy = ring.iter().filter(|(pid, _)| *pid != 0xffff_ffff).count();
+    ring.iter().filter(|(of, _)| *of == pid).map(|(_, util)| f64::from(*util)).sum::<f64>() / busy as f64
+}
+
+#[test]
+fn own_figures_equal_what_the_host_sees() {
+    let ring = [(415, 4000), (1002, 1000), (415, 4000), (1002, 2000), (0xffff_ffff, 0), (1002, 3000), (1033, 5000)];
+    let seen = graphics_after(&ring);
+    for (host, view) in PAIRS {
+        assert_eq!(figure(&ring, host), figure(&seen, view), "process {view}");
     }
 }
 

@@ -154,7 +154,10 @@ proptest! {
                     prop_assert_eq!(&is[..8], &was[..8]);
                     prop_assert_eq!(&is[12..116], &was[12..116]);
                 }
-                None => prop_assert!(matches!(get(is, 8), 0 | 0xffff_ffff)),
+                None => {
+                    let pid = get(is, 8);
+                    prop_assert!(matches!(pid, 0 | 0xffff_ffff) || (map.0.values().any(|view| *view == pid) && get(is, 0) == 0));
+                }
             }
         }
     }
