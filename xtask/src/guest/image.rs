@@ -56,6 +56,9 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     for program in ["gpu-hold", "nvctl", "gpu-hold32", "nvctl32"] {
         archive.file(&format!("bin/{program}"), 0o755, &programs.join(program))?;
     }
+    // Not static: it loads a client's NVML.
+    archive.file("bin/nvmlcall", 0o755, &programs.join("nvmlcall"))?;
+    libraries(archive, &programs.join("nvmlcall"))?;
     if job.rows.iter().any(|row| row.engines.iter().any(|engine| engine != "none")) {
         archive.file("mpu/mpu.ko", 0o644, &mpu_module(&kernel)?)?;
     }
