@@ -245,14 +245,6 @@ fn up_over_another_version() {
 }
 
 #[test]
-fn up_over_a_module_that_is_refused() {
-    refuses(4, "the driver's os_find_ns_pid: another module has redirected it", "unload the other module", &[], |h| {
-        let state = format!("version={}\nstate=refused\nrefused=os_find_ns_pid:16\n", env!("CARGO_PKG_VERSION"));
-        h.write("sys/module/mpu/parameters/state", &state);
-    });
-}
-
-#[test]
 fn up_over_somebody_elses_module_of_that_name() {
     refuses(1, "lacks the line", "another module named mpu", &[], |h| {
         h.write("sys/module/mpu/parameters/state", "hello\n")

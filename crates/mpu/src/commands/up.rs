@@ -65,6 +65,9 @@ pub struct Record {
 /// Where the record lies.
 pub const RECORD: &str = "/run/mpu/up.json";
 
+/// A module that redirects nothing has nobody inside.
+const LEFTOVER_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Brings MPU up.
 pub fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Done, Error> {
     let began = Instant::now();
@@ -94,13 +97,17 @@ fn module_up(
     driver: Option<&Driver>,
     done: &mut Done,
 ) -> Result<(), Error> {
+    let mut leftover = false;
     if !options.build_only {
         if let Some(state) = state::read(host)? {
-            already_up(&state)?;
-            done.result = "already_up";
-            done.module = Record::read(host).map(|record| record.module);
-            done.module_state = Some(StateView::from(&state));
-            return Ok(());
+            leftover = is_of_no_use(&state, driver);
+            if !leftover {
+                same_version(&state)?;
+                done.result = "already_up";
+                done.module = Record::read(host).map(|record| record.module);
+                done.module_state = Some(StateView::from(&state));
+                return Ok(());
+            }
         }
     }
     let release = checks::kernel(host)?;
@@ -115,9 +122,9 @@ fn module_up(
         Some(built) => {
             load::same_host(host, kernel)?;
             done.module = Some(built.path.clone());
-            load::insert(host, kernel, &built.path)?
+            insert(host, kernel, &built.path, leftover)?
         }
-        None => match build_and_insert(host, kernel, options, &release, done)? {
+        None => match build_and_insert(host, kernel, options, &release, leftover, done)? {
             Some(state) => state,
             None => return Ok(()),
         },
@@ -130,14 +137,16 @@ fn module_up(
     Ok(())
 }
 
-/// A module that is up is fine, unless it is another version's or a refused one that somebody else left.
-fn already_up(state: &State) -> Result<(), Error> {
-    if state.version != env!("CARGO_PKG_VERSION") {
-        return Err(LoadError::OtherVersion { loaded: state.version.clone(), this: env!("CARGO_PKG_VERSION") }.into());
-    }
-    match &state.phase {
-        Phase::Refused { symbol, errno } => Err(LoadError::Redirect { symbol: symbol.clone(), errno: *errno }.into()),
-        _ => Ok(()),
+/// Whether a loaded module does nothing, and will not until it is loaded anew.
+fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
+    matches!(state.phase, Phase::Refused { .. }) || state.phase == Phase::Waiting && driver.is_some()
+}
+
+/// A module that is up is fine, unless it is another version's.
+fn same_version(state: &State) -> Result<(), LoadError> {
+    match state.version.as_str() {
+        env!("CARGO_PKG_VERSION") => Ok(()),
+        loaded => Err(LoadError::OtherVersion { loaded: loaded.to_string(), this: env!("CARGO_PKG_VERSION") }),
     }
 }
 
@@ -146,6 +155,7 @@ fn build_and_insert(
     kernel: &dyn Kernel,
     options: &Options,
     release: &str,
+    leftover: bool,
     done: &mut Done,
 ) -> Result<Option<State>, Error> {
     let sources = match &options.source {
@@ -164,7 +174,7 @@ fn build_and_insert(
         done.result = "built";
         return Ok(None);
     }
-    match load::insert(host, kernel, &ready.path) {
+    match insert(host, kernel, &ready.path, leftover) {
         // A kept module can fall behind its kernel in ways that no key foresees. Once, the answer is a new one.
         Err(Error::Load(LoadError::Insert { source, .. })) if ready.took.is_none() && does_not_fit(&source) => {
             store.forget();
@@ -174,6 +184,14 @@ fn build_and_insert(
         }
         other => other.map(Some),
     }
+}
+
+/// Puts a module in, in the place of one that is of no use.
+fn insert(host: &Host, kernel: &dyn Kernel, path: &Path, leftover: bool) -> Result<State, Error> {
+    if leftover {
+        load::remove(host, kernel, LEFTOVER_PATIENCE)?;
+    }
+    load::insert(host, kernel, path)
 }
 
 fn does_not_fit(error: &std::io::Error) -> bool {
@@ -308,6 +326,19 @@ mod tests {
         let error = up(&s.fake.host(), &s.kernel(), &s.options()).expect_err("another version");
         assert_eq!((error.code(), error.exit()), ("other_version_up", Exit::Failed));
         assert!(error.fix().contains("mpu down"));
+    }
+
+    #[test]
+    fn a_module_that_was_refused_is_loaded_anew() {
+        let s = Setup::new();
+        s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_find_ns_pid:16\n");
+        let kernel = s.kernel();
+        let done = up(&s.fake.host(), &kernel, &s.options()).expect("up");
+        assert_eq!((done.result, kernel.calls.get()), ("loaded", (1, 1)));
+
+        s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=waiting\n");
+        let done = up(&s.fake.host(), &kernel, &s.options()).expect("up");
+        assert_eq!((done.result, kernel.calls.get()), ("loaded", (2, 2)), "it waited beside a driver");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum Unfit {
-    #[error("loading a kernel module takes the capability CAP_SYS_MODULE, which this process lacks")]
+    #[error("loading or unloading a kernel module takes the capability CAP_SYS_MODULE, which this process lacks")]
     NotRoot,
     #[error("the kernel's release cannot be read")]
     NoRelease { source: std::io::Error },

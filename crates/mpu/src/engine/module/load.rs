@@ -128,8 +128,8 @@ impl Explain for LoadError {
             LoadError::Redirect { errno, .. } if *errno == libc::EBUSY => {
                 "unload the other module (`lsmod`, /sys/kernel/livepatch), then `mpu up` again"
             }
-            LoadError::Redirect { .. } => "nothing is redirected and the module is unloaded again; update MPU, and report the driver's version",
-            LoadError::Unattached { .. } => "the module is unloaded again; update MPU, and report the driver's version",
+            LoadError::Redirect { .. } => "update MPU, and report the driver's version; nothing is redirected",
+            LoadError::Unattached { .. } => "update MPU, and report the driver's version; nothing is redirected",
             LoadError::Mute => "`mpu down`, then `mpu up` again",
             LoadError::OtherVersion { .. } => "`mpu down`, then `mpu up` again",
             LoadError::Busy { .. } => "try again later, or with a longer --wait; stop the programs that wait in the driver if it stays so",
@@ -223,7 +223,7 @@ fn last_words(mut log: File) -> String {
     while let Ok(len @ 1..) = log.read(&mut record) {
         let text = String::from_utf8_lossy(&record[..len]).into_owned();
         let line = text.split_once(';').map_or("", |(_, rest)| rest).lines().next().unwrap_or("");
-        if line.starts_with("mpu") || line.contains("module") || line.contains("ockdown") {
+        if line.starts_with("mpu") || ["module", "ELF", "ockdown"].iter().any(|word| line.contains(word)) {
             words = line.trim().to_string();
         }
     }
