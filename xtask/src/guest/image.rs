@@ -108,7 +108,7 @@ fn clean(built: modules::Built, what: &str) -> Result<PathBuf> {
     built.files.into_iter().next().with_context(|| format!("{what} has no module"))
 }
 
-fn sim_programs() -> Result<PathBuf> {
+pub fn sim_programs() -> Result<PathBuf> {
     let out = paths::target("guest/sim")?;
     let mut make = Command::new("make");
     make.args(["--silent", "-C"]).arg(paths::repo().join("sim")).arg(format!("OUT={}", out.display()));
@@ -117,7 +117,7 @@ fn sim_programs() -> Result<PathBuf> {
 }
 
 /// mpu and mpu-guest, linked statically against glibc: no second C library's target is needed, and one file runs in any guest.
-fn static_programs() -> Result<PathBuf> {
+pub fn static_programs() -> Result<PathBuf> {
     static ONCE: std::sync::Mutex<Option<PathBuf>> = std::sync::Mutex::new(None);
     let mut once = ONCE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(dir) = &*once {
