@@ -29,7 +29,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
     let row = Row {
         era: args.era.clone(),
         client: args.client.clone(),
-        engines: vec!["module".to_owned()],
+        engines: vec!["later".to_owned()],
         stories: vec!["demo".to_owned()],
     };
     let job = Job { kernel: args.kernel.clone(), rows: vec![row], cpus: 2, limit: Duration::from_secs(300) };

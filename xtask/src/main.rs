@@ -4,6 +4,7 @@
 //! a broken rig says nothing about the product.
 
 mod apt;
+mod bench;
 mod cpio;
 mod demo;
 mod doctor;
@@ -53,6 +54,8 @@ enum Verb {
     Fmt,
     /// Checks formatting and clippy, warnings denied
     Lint,
+    /// Counts what MPU costs, in instructions, and prints it beside the goals
+    Bench(bench::Args),
     /// Runs a fuzz target for a while
     Fuzz(fuzz::Args),
 }
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Verb::Doctor => doctor::doctor(),
         Verb::Fmt => lint::fmt(),
         Verb::Lint => lint::lint(),
+        Verb::Bench(args) => bench::bench(&args),
         Verb::Fuzz(args) => fuzz::fuzz(&args),
     };
     match result {

@@ -100,7 +100,7 @@ pub fn pids(rows: &[Row]) -> Vec<u32> {
 }
 
 /// Reads `|  0  N/A  N/A   1234   C   name   84MiB |`, with or without the MIG columns: the type column is what all releases have.
-fn table_rows(text: &str) -> Result<Vec<Row>> {
+pub fn table_rows(text: &str) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let body = text.lines().skip_while(|line| !line.contains("Processes:"));
     for line in body {

@@ -47,10 +47,15 @@ impl Container {
 
     /// Starts a GPU process in this container.
     pub fn hold(&self, arguments: &[&str]) -> Result<Holder> {
+        self.hold_as("/bin/gpu-hold", arguments)
+    }
+
+    /// Starts a GPU process in this container under another name of gpu-hold.
+    pub fn hold_as(&self, program: &str, arguments: &[&str]) -> Result<Holder> {
         let pid_file = self.bundle.join("pid");
         let _ = std::fs::remove_file(&pid_file);
         let mut command = Command::new(self.runtime);
-        command.args(["exec", "--pid-file"]).arg(&pid_file).args([&self.name, "/bin/gpu-hold"]).args(arguments);
+        command.args(["exec", "--pid-file"]).arg(&pid_file).args([self.name.as_str(), program]).args(arguments);
         Holder::start(command, |_| {
             let text = std::fs::read_to_string(&pid_file).context("the runtime wrote no PID file")?;
             text.trim().parse().context("the PID file holds no number")

@@ -21,7 +21,12 @@ pub struct Holder {
 impl Holder {
     /// Starts one on the host.
     pub fn on_host(arguments: &[&str]) -> Result<Self> {
-        let mut command = Command::new("/bin/gpu-hold");
+        Self::on_host_as("/bin/gpu-hold", arguments)
+    }
+
+    /// Starts one on the host under another name of gpu-hold.
+    pub fn on_host_as(program: &str, arguments: &[&str]) -> Result<Self> {
+        let mut command = Command::new(program);
         command.args(arguments);
         Self::start(command, |inside| Ok(inside))
     }

@@ -7,6 +7,7 @@ mod boot;
 mod client;
 mod command;
 mod container;
+mod demo;
 mod holder;
 mod kernel_log;
 mod plan;

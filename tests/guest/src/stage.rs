@@ -9,6 +9,7 @@ use anyhow::{bail, ensure, Context, Result};
 use crate::client::Client;
 use crate::command::must;
 use crate::container::Container;
+use crate::demo;
 use crate::holder::Holder;
 use crate::kernel_log::KernelLog;
 use crate::plan::Row;
@@ -23,7 +24,7 @@ pub struct Stage {
     pub era_name: String,
     /// The release of nvidia-smi and NVML, such as `550.163.01`.
     pub client: String,
-    /// `none` or `module`.
+    /// `none`, `module`, or `later`.
     pub engine: String,
 }
 
@@ -87,7 +88,8 @@ impl Stage {
     fn raise(&self) -> Result<()> {
         self.load_driver(&[])?;
         match self.engine.as_str() {
-            "none" => Ok(()),
+            // `later`: the story loads the engine itself.
+            "none" | "later" => Ok(()),
             "module" => {
                 self.load_engine()?;
                 let state = self.engine_state("state").context("mpu.ko has no state")?;
@@ -116,7 +118,9 @@ impl Stage {
 /// Runs a row of the plan, and returns how many stories failed.
 pub fn perform(row: &Row) -> Result<usize> {
     let mut failed = 0;
-    let wanted = stories::ALL.iter().filter(|story| row.stories.iter().any(|name| name == "all" || name == story.name));
+    let named = |name: &str| row.stories.iter().any(|wanted| wanted == name);
+    let usual = stories::ALL.iter().filter(|story| named("all") || named(story.name));
+    let wanted = usual.chain([&demo::DEMO].into_iter().filter(|_| named("demo")));
     let wanted: Vec<&Story> = wanted.collect();
     for name in &row.stories {
         ensure!(name == "all" || wanted.iter().any(|story| story.name == name), "no story is called {name}");

@@ -108,6 +108,7 @@ fn clean(built: modules::Built, what: &str) -> Result<PathBuf> {
     built.files.into_iter().next().with_context(|| format!("{what} has no module"))
 }
 
+/// The programs that use the simulated driver.
 pub fn sim_programs() -> Result<PathBuf> {
     let out = paths::target("guest/sim")?;
     let mut make = Command::new("make");

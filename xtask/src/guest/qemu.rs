@@ -61,11 +61,7 @@ pub fn boot_counting(job: &Job, image: &Path, loud: bool) -> Result<Console> {
 
 fn watch(mut command: Command, image: &Path, limit: Duration, loud: bool) -> Result<Console> {
     let began = Instant::now();
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot start QEMU")?;
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start QEMU")?;
     let pipe = child.stdout.take().context("QEMU has no output")?;
     let (send, receive) = channel();
     std::thread::spawn(move || {

@@ -1,0 +1,82 @@
+//! What `x demo` shows: one container on a shared GPU, and the same nvidia-smi in it before and after MPU. Every line of it is prefixed with
+//! `demo: `, and the verdict is that of a story: the demonstration fails if the tables are not what it says they are.
+
+use anyhow::Result;
+
+use crate::client::{self, pids};
+use crate::container::Container;
+use crate::holder::Holder;
+use crate::right;
+use crate::stage::Stage;
+use crate::story::{Fault, Story, Without};
+
+/// Played only when named, on a stage where the engine comes later.
+pub const DEMO: Story =
+    Story { name: "demo", without: |_| Without::Right("the demonstration loads the engine itself"), run: show };
+
+fn show(stage: &Stage) -> Result<(), Fault> {
+    for name in ["neighbour", "train", "serve"] {
+        std::os::unix::fs::symlink("gpu-hold", format!("/bin/{name}"))?;
+    }
+    let foreign = Holder::on_host_as("/bin/neighbour", &["--mem", "300"])?;
+    let container = stage.container("box")?;
+    let train = container.hold_as("/bin/train", &["--mem", "40", "--clients", "2"])?;
+    let serve = container.hold_as("/bin/serve", &["--mem", "43"])?;
+    let mut own = [train.inside, serve.inside];
+    own.sort_unstable();
+
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    tell("");
+    tell(&format!(
+        "Linux {}, NVIDIA driver {} (simulated), nvidia-smi {} (the real one).",
+        kernel.trim(),
+        driver()?,
+        stage.client
+    ));
+    tell("Three processes use the GPU:");
+    tell(&format!("  neighbour   outside         PID {:<18} 300 MiB", foreign.outside));
+    place("train", &train, 80);
+    place("serve", &serve, 43);
+
+    tell("");
+    tell("Before.  $ crun exec box nvidia-smi");
+    let before = processes(&container)?;
+    tell("");
+    tell("         $ insmod mpu.ko");
+    stage.load_engine()?;
+    tell(&format!("         mpu is {}", stage.engine_state("state").unwrap_or_else(|| "not loaded".to_owned())));
+    tell("");
+    tell("After.   $ crun exec box nvidia-smi");
+    let after = processes(&container)?;
+    tell("");
+    tell("On the host, nvidia-smi still shows everybody by the host's PIDs:");
+    let host = stage.host().table()?;
+    for row in &host {
+        tell(&format!("  PID {:<6} {:<24} {:>5} MiB", row.pid, row.name, row.mib.unwrap_or(0)));
+    }
+    right!(pids(&before) != own, "the table was right without MPU");
+    right!(pids(&after) == own, "with MPU the table shows {:?}, the container's own are {own:?}", pids(&after));
+    right!(host.iter().any(|row| row.pid == foreign.outside), "the host no longer sees its own processes");
+    Ok(())
+}
+
+/// Shows the process part of the table, as it is printed.
+fn processes(container: &Container) -> Result<Vec<client::Row>> {
+    let shown = container.client().smi(&[])?;
+    let part = shown.out.lines().skip_while(|line| !line.contains("Processes:"));
+    part.for_each(|line| tell(&format!("  {line}")));
+    client::table_rows(&shown.out)
+}
+
+fn place(name: &str, holder: &Holder, mib: u32) {
+    let both = format!("{} ({} outside)", holder.inside, holder.outside);
+    tell(&format!("  {name:<11} in a container  PID {both:<18} {mib:>3} MiB"));
+}
+
+fn driver() -> Result<String> {
+    Ok(std::fs::read_to_string("/sys/module/nvidia/version")?.trim().to_owned())
+}
+
+fn tell(line: &str) {
+    println!("demo: {line}");
+}

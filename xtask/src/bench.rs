@@ -1,0 +1,73 @@
+//! What MPU costs, in instructions: `guest` boots a guest whose clock counts them and reads the figures, `goals` knows what they
+//! should be, `report` prints both. Method and results: docs/performance.md.
+
+mod goals;
+mod guest;
+mod report;
+
+use std::path::PathBuf;
+
+use anyhow::{ensure, Result};
+
+use crate::run::say;
+use crate::{guest as guests, Outcome};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Kernel, by its name in kernels.toml; may be given several times
+    #[arg(long, default_value = "6.1")]
+    kernel: Vec<String>,
+    /// The simulated driver's era, 0 to 4; may be given several times
+    #[arg(long, default_value = "0")]
+    era: Vec<String>,
+    /// Release of nvidia-smi; one that fits the era unless named
+    #[arg(long)]
+    client: Option<String>,
+    /// Another module to measure beside mpu, in the same guest: loaded instead of it, on the same processes. Give it one kernel
+    #[arg(long, value_name = "FILE.ko")]
+    peer: Vec<PathBuf>,
+    /// Print one JSON document instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Fail when a goal is missed; otherwise a bench only reports
+    #[arg(long)]
+    check: bool,
+    /// Pass the guest's console on
+    #[arg(long)]
+    loud: bool,
+}
+
+/// The verb.
+pub fn bench(args: &Args) -> Result<Outcome> {
+    ensure!(args.peer.is_empty() || args.kernel.len() == 1, "a peer is built for one kernel: give one --kernel");
+    guests::prepare()?;
+    let (mut documents, mut missed, mut broken) = (Vec::new(), 0, false);
+    for kernel in &args.kernel {
+        for era in &args.era {
+            let client = args.client.clone().unwrap_or_else(|| client_of(era).to_owned());
+            say(format!("counting on Linux {kernel} with era {era} and nvidia-smi {client}: about two minutes"));
+            let run = guest::measure(kernel, era, &client, &args.peer, args.loud)?;
+            missed += goals::verdicts(&run).iter().filter(|verdict| !verdict.met).count();
+            broken |= !run.troubles.is_empty();
+            if args.json {
+                documents.push(report::json(&run));
+            } else {
+                report::print(&run);
+            }
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&documents)?);
+    }
+    Ok(if broken || (args.check && missed > 0) { Outcome::Failed } else { Outcome::Passed })
+}
+
+/// A client that meets a driver of that era in the field (matrix.toml has them all).
+fn client_of(era: &str) -> &'static str {
+    match era {
+        "0" => "470.256.02",
+        "1f" => "535.261.03",
+        "1" => "550.163.01",
+        _ => "555.58.02",
+    }
+}

@@ -1,0 +1,157 @@
+//! What figures should be: the goals of docs/performance.md, and whether a run meets them. A goal whose figure is absent, or whose
+//! answer was wrong, is missed.
+
+use super::guest::{Run, ROWS};
+
+/// Those who ask.
+pub const CALLERS: [&str; 2] = ["host", "container"];
+
+/// Rows that one look-up takes; for more it is called again.
+const LOOK_UP_ROWS: u32 = 200;
+
+/// A goal, and how a run stands to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// What it is about.
+    pub what: String,
+    /// As whom; empty when it makes no difference.
+    pub caller: String,
+    /// The goal, in words.
+    pub goal: String,
+    /// The figure that is held against it, in words.
+    pub found: String,
+    /// Whether it is met.
+    pub met: bool,
+}
+
+/// Everything that is measured for every caller and module, in the order of the table.
+pub fn measured() -> Vec<String> {
+    let lists = |ending: &'static str| {
+        move |rows: u32| [format!("get_pids_{rows}{ending}"), format!("get_pid_info_{rows}{ending}")]
+    };
+    let mut all = vec!["other_device".to_owned(), "no_pids".to_owned()];
+    all.extend(ROWS.into_iter().flat_map(lists("")));
+    all.extend([950].into_iter().flat_map(lists("_crowd")));
+    all.push("nvidia_smi".to_owned());
+    all
+}
+
+/// Instructions that MPU may add: 1,500 for a call with PIDs and 150 for each row, which makes 3,000 for 10 rows.
+pub fn allowance(what: &str, caller: &str) -> Option<i64> {
+    match (what, caller) {
+        ("other_device", _) => return Some(0),
+        ("no_pids", "host") => return Some(150),
+        ("no_pids", _) => return Some(250),
+        _ => {}
+    }
+    let rows: u32 = what.trim_end_matches("_crowd").rsplit('_').next()?.parse().ok()?;
+    let calls = if what.starts_with("get_pid_info_") { rows.div_ceil(LOOK_UP_ROWS) } else { 1 };
+    Some(1500 * i64::from(calls) + 150 * i64::from(rows))
+}
+
+/// A goal in one line each, for a run.
+pub fn verdicts(run: &Run) -> Vec<Verdict> {
+    let mut all = Vec::new();
+    for what in measured() {
+        for caller in CALLERS {
+            all.extend(allowance(&what, caller).map(|allowed| added(run, &what, caller, allowed)));
+        }
+    }
+    for control in ["get_pids", "get_pid_info"] {
+        for caller in CALLERS {
+            all.push(per_row(run, control, caller));
+            all.push(crowded(run, control, caller));
+        }
+    }
+    all.push(whole(run));
+    all.push(up(run));
+    all
+}
+
+fn verdict(what: &str, caller: &str, goal: String, found: Option<(String, bool)>) -> Verdict {
+    let (found, met) = found.unwrap_or(("not measured".to_owned(), false));
+    Verdict { what: what.to_owned(), caller: caller.to_owned(), goal, found, met }
+}
+
+fn added(run: &Run, what: &str, caller: &str, allowed: i64) -> Verdict {
+    let found = run.adds(what, caller, "mpu").map(|adds| {
+        let right = run.figure(what, caller, "mpu").and_then(|figure| figure.right);
+        match right {
+            Some((right, rows)) if right != rows => (format!("{adds:+}, with {right} of {rows} rows right"), false),
+            _ => (format!("{adds:+}"), adds <= allowed),
+        }
+    });
+    verdict(what, caller, format!("{allowed:+}"), found)
+}
+
+/// What each further row adds, in the steps between populations.
+pub fn slopes(run: &Run, control: &str, caller: &str) -> Option<Vec<f64>> {
+    let adds = |rows: u32| run.adds(&format!("{control}_{rows}"), caller, "mpu");
+    let step = |pair: &[u32]| Some((adds(pair[1])? - adds(pair[0])?) as f64 / f64::from(pair[1] - pair[0]));
+    ROWS[1..].windows(2).map(step).collect()
+}
+
+fn per_row(run: &Run, control: &str, caller: &str) -> Verdict {
+    let found = slopes(run, control, caller).map(|slopes| {
+        let words: Vec<String> = slopes.iter().map(|slope| format!("{slope:.0}")).collect();
+        (words.join(", then "), slopes.iter().all(|slope| *slope <= 150.0))
+    });
+    verdict(&format!("{control}: each row from 10 to 200, and from 200 to 950"), caller, "150".to_owned(), found)
+}
+
+fn crowded(run: &Run, control: &str, caller: &str) -> Verdict {
+    let per_row = |ending: &str| Some(run.adds(&format!("{control}_950{ending}"), caller, "mpu")? as f64 / 950.0);
+    let found = per_row("_crowd").zip(per_row("")).map(|(crowd, alone)| {
+        let same = crowd <= alone * 1.05 + 1.0;
+        (format!("{crowd:.0} a row, {alone:.0} without the crowd"), same)
+    });
+    verdict(&format!("{control}: 950 rows in a crowd"), caller, "the same a row, within 5 %".to_owned(), found)
+}
+
+fn whole(run: &Run) -> Verdict {
+    let with = run.figure("nvidia_smi", "container", "mpu");
+    let host = run.figure("nvidia_smi", "host", "none");
+    let found = with.zip(host).map(|(with, host)| {
+        let ratio = with.instructions as f64 / host.instructions as f64;
+        let complete = with.right.is_some_and(|(right, rows)| right == rows) && host.right == with.right;
+        let note = if complete { "" } else { ", but not all processes are shown" };
+        (format!("{ratio:.4}{note}"), complete && ratio <= 1.01)
+    });
+    verdict("whole nvidia-smi, against the host without MPU", "container", "1.01".to_owned(), found)
+}
+
+fn up(run: &Run) -> Verdict {
+    let guest = run.figure("mpu_up", "host", "mpu");
+    let found = guest.zip(run.real.get("mpu_up")).map(|(guest, real)| {
+        let seconds = guest.instructions as f64 / 1e9;
+        (format!("{seconds:.2} s of the guest's time, {real:.2} s of this machine's"), seconds <= 1.0 && *real <= 1.0)
+    });
+    verdict("mpu up on a built node", "", "1 s".to_owned(), found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::guest::fake::run;
+    use super::*;
+
+    #[test]
+    fn the_allowance_is_the_design_page_s() {
+        assert_eq!(allowance("get_pids_10", "host"), Some(3000));
+        assert_eq!(allowance("get_pid_info_10", "container"), Some(3000));
+        assert_eq!(allowance("get_pid_info_950_crowd", "host"), Some(5 * 1500 + 950 * 150), "five calls");
+        assert_eq!((allowance("other_device", "host"), allowance("no_pids", "container")), (Some(0), Some(250)));
+        assert_eq!(allowance("nvidia_smi", "host"), None);
+    }
+
+    #[test]
+    fn a_figure_one_over_the_goal_misses_it_and_so_does_a_wrong_or_an_absent_one() {
+        let met = |mpu: &str| {
+            let run = run(&["cost none host get_pids_10 10000 10/10", mpu]).unwrap();
+            verdicts(&run).into_iter().find(|verdict| verdict.what == "get_pids_10").unwrap().met
+        };
+        assert!(met("cost mpu host get_pids_10 13000 10/10"));
+        assert!(!met("cost mpu host get_pids_10 13001 10/10"));
+        assert!(!met("cost mpu host get_pids_10 11000 9/10"));
+        assert!(!met("failed mpu host no list"));
+    }
+}

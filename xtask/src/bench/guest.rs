@@ -1,0 +1,250 @@
+//! The guest that counts: its image (benches/ in place of the stories), and the figures on its console. Judges nothing.
+//!
+//! The console's lines are described in benches/guest.sh.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+
+use crate::cpio::Archive;
+use crate::guest::qemu::{self, Console};
+use crate::guest::{image, Job};
+use crate::run::{find, run};
+use crate::{kernels, nvidia, paths};
+
+/// How many rows are asked for, in this order. One population of processes each.
+pub const ROWS: [u32; 4] = [1, 10, 200, 950];
+
+/// PID namespaces and processes that have nothing to do with a GPU, for the last population: a tenth of the goal's, as many as a guest
+/// of 2 GiB holds.
+pub const CROWD: (u32, u32) = (1000, 10_000);
+
+/// What one guest found.
+pub struct Run {
+    pub kernel: String,
+    pub release: String,
+    pub era: String,
+    pub client: String,
+    /// `none`, `mpu`, and the peers.
+    pub modules: Vec<String>,
+    pub figures: BTreeMap<Key, Figure>,
+    /// Things that could not be measured, each with its reason.
+    pub failures: Vec<String>,
+    /// What is wrong with the guest as a whole.
+    pub troubles: Vec<String>,
+    /// Processes in the guest beside the GPU's when the crowd was there.
+    pub crowd: Option<u64>,
+    /// Seconds of this machine's time that `mpu up` and `mpu down` took, the longest of three.
+    pub real: BTreeMap<String, f64>,
+}
+
+/// What was measured, as whom, with which module.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    pub what: String,
+    pub caller: String,
+    pub module: String,
+}
+
+/// One figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figure {
+    /// The guest's nanoseconds, which are instructions.
+    pub instructions: u64,
+    /// How many rows of the answer were right, and of how many.
+    pub right: Option<(u32, u32)>,
+}
+
+impl Run {
+    /// A figure, if it was taken.
+    pub fn figure(&self, what: &str, caller: &str, module: &str) -> Option<Figure> {
+        let key = Key { what: what.to_owned(), caller: caller.to_owned(), module: module.to_owned() };
+        self.figures.get(&key).copied()
+    }
+
+    /// Instructions that a module adds.
+    pub fn adds(&self, what: &str, caller: &str, module: &str) -> Option<i64> {
+        let [with, without] = [module, "none"].map(|module| self.figure(what, caller, module));
+        Some(with?.instructions.cast_signed() - without?.instructions.cast_signed())
+    }
+}
+
+/// Boots one guest and returns what it found.
+pub fn measure(kernel: &str, era: &str, client: &str, peers: &[PathBuf], loud: bool) -> Result<Run> {
+    let mut modules = vec!["none".to_owned(), "mpu".to_owned()];
+    for peer in peers {
+        let name = peer.file_stem().context("a peer is a file")?.to_string_lossy().replace('-', "_");
+        ensure!(!modules.contains(&name), "there is a module {name} already: a peer has another name");
+        modules.push(name);
+    }
+    let job = Job { kernel: kernel.to_owned(), rows: vec![], cpus: 1, limit: Duration::from_secs(1800) };
+    let release = kernels::ready(kernel)?.release;
+    let image = build(kernel, era, client, &modules, peers)?;
+    let console = qemu::boot_counting(&job, &image, loud)?;
+    let log = paths::target("guest/log")?.join(format!("bench-{kernel}-era{era}.log"));
+    std::fs::write(&log, console.lines.join("\n")).with_context(|| format!("cannot write {}", log.display()))?;
+    let mut found = Run {
+        kernel: kernel.to_owned(),
+        release,
+        era: era.to_owned(),
+        client: client.to_owned(),
+        modules,
+        figures: BTreeMap::new(),
+        failures: vec![],
+        troubles: console.deaths.clone(),
+        crowd: None,
+        real: BTreeMap::new(),
+    };
+    read(&console, &mut found)?;
+    match console.rc {
+        Some(0) => {}
+        None if !console.deaths.is_empty() => {}
+        None => bail!("the guest ended without a verdict; its console: {}", log.display()),
+        Some(rc) => bail!("the guest could not measure ({rc}); its console: {}", log.display()),
+    }
+    Ok(found)
+}
+
+fn build(kernel: &str, era: &str, client: &str, modules: &[String], peers: &[PathBuf]) -> Result<PathBuf> {
+    let kernel = kernels::ready(kernel)?;
+    let mut archive = Archive::default();
+    for folder in ["proc", "sys", "dev", "tmp", "run", "bin", "sbin", "usr/bin", "usr/sbin"] {
+        archive.folder(folder);
+    }
+    archive.file("init", 0o755, &paths::repo().join("benches/guest.sh"))?;
+    archive.file("bin/busybox", 0o755, &find("busybox").context("no busybox: install busybox-static")?)?;
+    archive.file("bin/mpu", 0o755, &image::static_programs()?.join("mpu"))?;
+    let sim = image::sim_programs()?;
+    for program in ["gpu-hold", "nvctl"] {
+        archive.file(&format!("bin/{program}"), 0o755, &sim.join(program))?;
+    }
+    for program in ["ioctl_cost", "run_cost", "crowd"] {
+        archive.file(&format!("bin/{program}"), 0o755, &compile(program)?)?;
+    }
+    archive.file("nvidia.ko", 0o644, &image::sim_module(&kernel, era)?)?;
+    archive.file("modules/mpu.ko", 0o644, &image::mpu_module(&kernel)?)?;
+    for (name, peer) in modules[2..].iter().zip(peers) {
+        archive.file(&format!("modules/{name}.ko"), 0o644, peer)?;
+    }
+    let programs = nvidia::ready(client)?;
+    for name in ["nvidia-smi", "libnvidia-ml.so.1"] {
+        archive.file(&format!("nvidia/{client}/{name}"), 0o755, &programs.join(name))?;
+        image::libraries(&mut archive, &programs.join(name))?;
+    }
+    let rows = ROWS.map(|rows| rows.to_string()).join(" ");
+    let plan =
+        format!("CLIENT={client}\nMODULES='{}'\nROWS='{rows}'\nCROWD='{} {}'\n", modules.join(" "), CROWD.0, CROWD.1);
+    archive.text("plan", 0o644, plan.as_bytes());
+    let path = paths::target("guest")?.join(format!("bench-{}.cpio", std::process::id()));
+    std::fs::write(&path, archive.finish()).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+fn compile(program: &str) -> Result<PathBuf> {
+    let out = paths::target("guest/bench")?.join(program);
+    let source: &Path = &paths::repo().join("benches").join(program).with_extension("c");
+    let mut compiler = Command::new("gcc-12");
+    compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-o"]).arg(&out).arg(source);
+    run(&mut compiler).with_context(|| format!("cannot build {program}"))?;
+    Ok(out)
+}
+
+fn read(console: &Console, run: &mut Run) -> Result<()> {
+    let mut began: Option<(String, f64)> = None;
+    for stamped in &console.lines {
+        let (Some(at), Some(line)) = (stamped.get(..7), stamped.get(8..)) else { continue };
+        let at: f64 = at.trim().parse().context("a console line without its time")?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["cost", module, caller, what, cost, ref right @ ..] => {
+                let figure = figure(cost, right.first().copied()).with_context(|| format!("torn figure: {line}"))?;
+                let key = Key { what: what.to_owned(), caller: caller.to_owned(), module: module.to_owned() };
+                let kept = run.figures.entry(key).or_insert(figure);
+                // What is measured several times is something with waits in it: the longest counts.
+                kept.instructions = kept.instructions.max(figure.instructions);
+            }
+            ["failed", module, caller, ..] => {
+                let why = words[3..].join(" ");
+                run.failures.push(format!("{module}, {caller}: {why}"));
+            }
+            ["crowd", count] => run.crowd = count.parse().ok(),
+            ["begin", what] => began = Some((what.to_owned(), at)),
+            ["end", what] => {
+                if let Some((_, start)) = began.take().filter(|(begun, _)| begun == what) {
+                    let longest = run.real.entry(what.to_owned()).or_default();
+                    *longest = longest.max(at - start);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn figure(cost: &str, right: Option<&str>) -> Result<Figure> {
+    let pair = |text: &str| -> Result<(u32, u32)> {
+        let (right, of) = text.split_once('/').context("no slash")?;
+        Ok((right.parse()?, of.parse()?))
+    };
+    Ok(Figure { instructions: cost.parse()?, right: right.map(pair).transpose()? })
+}
+
+#[cfg(test)]
+pub mod fake {
+    use super::*;
+
+    /// A run as the guest's lines tell it.
+    pub fn run(lines: &[&str]) -> Result<Run> {
+        let lines = lines.iter().enumerate().map(|(second, line)| format!("{second:4}.00 {line}")).collect();
+        let console = Console { lines, rc: Some(0), deaths: vec![], took: Duration::ZERO };
+        let mut run = Run {
+            kernel: "6.1".into(),
+            release: "6.1.0-1-amd64".into(),
+            era: "0".into(),
+            client: "470.256.02".into(),
+            modules: vec!["none".into(), "mpu".into()],
+            figures: BTreeMap::new(),
+            failures: vec![],
+            troubles: vec![],
+            crowd: None,
+            real: BTreeMap::new(),
+        };
+        read(&console, &mut run)?;
+        Ok(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_and_the_longest_of_several_is_kept() {
+        let run = fake::run(&[
+            "cost none host get_pids_10 15000 10/10",
+            "cost mpu host get_pids_10 17000 10/10",
+            "begin mpu_up",
+            "cost mpu host mpu_up 5",
+            "cost mpu host mpu_up 7",
+            "cost mpu host mpu_up 6",
+            "end mpu_up",
+            "failed peer host ioctl_cost 3 processes listed",
+            "crowd 10960",
+        ]);
+        let run = run.unwrap();
+        assert_eq!(run.adds("get_pids_10", "host", "mpu"), Some(2000));
+        assert_eq!(run.figure("mpu_up", "host", "mpu").unwrap().instructions, 7);
+        assert_eq!(run.figure("get_pids_10", "host", "mpu").unwrap().right, Some((10, 10)));
+        assert_eq!((run.real["mpu_up"], run.crowd), (4.0, Some(10960)));
+        assert_eq!(run.failures, ["peer, host: ioctl_cost 3 processes listed"]);
+    }
+
+    #[test]
+    fn a_torn_figure_is_an_error() {
+        assert!(fake::run(&["cost none host no_pids 12x"]).is_err());
+        assert!(fake::run(&["cost none host get_pids_1 12 1"]).is_err());
+    }
+}

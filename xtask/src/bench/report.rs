@@ -1,0 +1,93 @@
+//! A run on paper: one table for a person, or one JSON document.
+
+use serde_json::{json, Value};
+
+use super::goals::{allowance, measured, slopes, verdicts, CALLERS};
+use super::guest::{Key, Run, CROWD};
+
+/// The table, the goals, and what went wrong.
+pub fn print(run: &Run) {
+    let Run { release, era, client, .. } = run;
+    println!("\nLinux {release}, simulated driver of era {era}, nvidia-smi {client}. Instructions; the goals are MPU's.");
+    print!("{:<24}{:<10}{:>12}", "", "caller", "without");
+    for module in &run.modules[1..] {
+        print!("{:>14}{:>10}{:>8}", format!("with {module}"), "adds", "ratio");
+    }
+    println!("{:>9}", "goal");
+    for what in measured() {
+        for caller in CALLERS {
+            row(run, &what, caller);
+        }
+    }
+    for what in ["mpu_up", "mpu_down"] {
+        if let (Some(figure), Some(real)) = (run.figure(what, "host", "mpu"), run.real.get(what)) {
+            let seconds = figure.instructions as f64 / 1e9;
+            println!("{what}: {seconds:.3} s of the guest's time, {real:.2} s of this machine's (the longest of three)");
+        }
+    }
+    if let Some(crowd) = run.crowd {
+        println!("crowd: {crowd} processes, {} of them in {} other PID namespaces", CROWD.1, CROWD.0);
+    }
+    let verdicts = verdicts(run);
+    let missed: Vec<_> = verdicts.iter().filter(|verdict| !verdict.met).collect();
+    for verdict in verdicts.iter().filter(|verdict| allowance(&verdict.what, &verdict.caller).is_none()) {
+        let word = if verdict.met { "met" } else { "MISSED" };
+        println!("{word}: {} {}: {}, goal {}", verdict.what, verdict.caller, verdict.found, verdict.goal);
+    }
+    for failure in &run.failures {
+        println!("not measured: {failure}");
+    }
+    for trouble in &run.troubles {
+        println!("the guest: {trouble}");
+    }
+    println!("{} of {} goals met", verdicts.len() - missed.len(), verdicts.len());
+    for verdict in missed {
+        println!("missed: {} {}: {}, goal {}", verdict.what, verdict.caller, verdict.found, verdict.goal);
+    }
+}
+
+fn row(run: &Run, what: &str, caller: &str) {
+    let bare = run.figure(what, caller, "none");
+    print!("{what:<24}{caller:<10}{:>12}", bare.map_or("-".to_owned(), |figure| figure.instructions.to_string()));
+    for module in &run.modules[1..] {
+        let Some((with, bare)) = run.figure(what, caller, module).zip(bare) else {
+            print!("{:>14}{:>10}{:>8}", "-", "-", "-");
+            continue;
+        };
+        let adds = run.adds(what, caller, module).unwrap_or_default();
+        let wrong = with.right.is_some_and(|(right, rows)| right != rows);
+        let cost = format!("{}{}", with.instructions, if wrong { "!" } else { "" });
+        print!("{cost:>14}{adds:>+10}{:>8.3}", with.instructions as f64 / bare.instructions as f64);
+    }
+    match allowance(what, caller).zip(run.adds(what, caller, "mpu")) {
+        None => println!(),
+        Some((goal, adds)) if adds <= goal => println!("{goal:>+9}  met"),
+        Some((goal, adds)) => println!("{goal:>+9}  missed by {}", adds - goal),
+    }
+}
+
+/// All of it for a program.
+pub fn json(run: &Run) -> Value {
+    let figure = |(key, figure): (&Key, &super::guest::Figure)| {
+        let Key { what, caller, module } = key;
+        json!({
+            "what": what, "caller": caller, "module": module, "instructions": figure.instructions,
+            "adds": run.adds(what, caller, module).filter(|_| module != "none"),
+            "right": figure.right.map(|right| right.0), "rows": figure.right.map(|right| right.1),
+        })
+    };
+    let goals: Vec<Value> = verdicts(run)
+        .iter()
+        .map(|v| json!({"what": v.what, "caller": v.caller, "goal": v.goal, "found": v.found, "met": v.met}))
+        .collect();
+    let slope = |control: &str| -> Value {
+        CALLERS.iter().map(|caller| ((*caller).to_owned(), json!(slopes(run, control, caller)))).collect::<serde_json::Map<_, _>>().into()
+    };
+    json!({
+        "kernel": run.kernel, "release": run.release, "era": run.era, "client": run.client, "modules": run.modules,
+        "figures": run.figures.iter().map(figure).collect::<Vec<_>>(),
+        "per_row": {"get_pids": slope("get_pids"), "get_pid_info": slope("get_pid_info")},
+        "goals": goals, "seconds_of_this_machine": run.real, "crowd": run.crowd,
+        "not_measured": run.failures, "troubles": run.troubles,
+    })
+}
