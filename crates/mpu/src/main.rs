@@ -6,6 +6,7 @@ use clap::Parser;
 use mpu::cli::{self, Cli, Command};
 use mpu::commands::{self, down, probe, status, up, Report, Style};
 use mpu::engine::module::load::Running;
+use mpu::engine::module::raise;
 use mpu::{Error, Exit, Explain, Host};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -24,13 +25,13 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
     let host = cli.host_root.as_deref().map_or_else(Host::this, Host::below);
     match &cli.command {
         Command::Up(options) => {
-            let options = up::Options {
-                engine: options.engine,
+            let module = raise::Options {
                 module: options.module.clone(),
                 source: options.source.clone(),
                 build_only: options.build_only,
                 any_driver: options.any_driver,
             };
+            let options = up::Options { engine: options.engine, module };
             let done = up::up(&host, &Running, &options).context("MPU is not up")?;
             tell(cli, &done)
         }

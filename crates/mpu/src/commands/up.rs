@@ -1,14 +1,11 @@
-//! `mpu up`: build if needed, load, and see that it works.
+//! `mpu up`: picks an engine, has it raised, and remembers when.
 //!
-//! Owns the order of things: everything that can fail without a trace comes before the first change.
+//! Owns the report and the record of the day. How an engine is raised is the engine's business.
 
 use super::{DriverView, Lines, Report, StateView, Style};
 use crate::driver::Driver;
-use crate::engine::module::build::Store;
-use crate::engine::module::checks;
-use crate::engine::module::load::{self, Kernel, LoadError};
-use crate::engine::module::sources::{self, Sources};
-use crate::engine::module::state::{self, Phase, State};
+use crate::engine::module::load::Kernel;
+use crate::engine::module::raise::{self, raise, Raised};
 use crate::engine::{self, Asked, Engine};
 use crate::error::Error;
 use crate::exit::Exit;
@@ -22,14 +19,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub struct Options {
     /// Which engine.
     pub engine: Asked,
-    /// A module that is built already.
-    pub module: Option<PathBuf>,
-    /// Sources to use in place of those that this executable carries.
-    pub source: Option<PathBuf>,
-    /// Build, and leave the kernel alone.
-    pub build_only: bool,
-    /// Go on with a driver release that is not known.
-    pub any_driver: bool,
+    /// What the module engine is to do.
+    pub module: raise::Options,
 }
 
 /// What was done.
@@ -65,14 +56,14 @@ pub struct Record {
 /// Where the record lies.
 pub const RECORD: &str = "/run/mpu/up.json";
 
-/// A module that redirects nothing has nobody inside.
-const LEFTOVER_PATIENCE: Duration = Duration::from_secs(5);
-
 /// Brings MPU up.
 pub fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Done, Error> {
     let began = Instant::now();
     let choice = engine::choose(options.engine);
     let driver = Driver::loaded(host);
+    let raised = match choice.engine {
+        Engine::Module => raise(host, kernel, &options.module, driver.as_ref())?,
+    };
     let mut done = Done {
         result: "loaded",
         engine: choice.engine,
@@ -83,119 +74,26 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Done, E
         driver: driver.as_ref().map(DriverView::from),
         seconds: 0.0,
     };
-    match choice.engine {
-        Engine::Module => module_up(host, kernel, options, driver.as_ref(), &mut done)?,
+    match raised {
+        Raised::Loaded { state, module, built_in } => {
+            Record::now(&module).write(host);
+            done.module_state = Some(StateView::from(&state));
+            done.module = Some(module);
+            done.build_seconds = built_in.map(|took| took.as_secs_f64());
+        }
+        Raised::Already { state } => {
+            done.result = "already_up";
+            done.module_state = Some(StateView::from(&state));
+            done.module = Record::read(host).map(|record| record.module);
+        }
+        Raised::Built { module, built_in } => {
+            done.result = "built";
+            done.module = Some(module);
+            done.build_seconds = built_in.map(|took| took.as_secs_f64());
+        }
     }
     done.seconds = began.elapsed().as_secs_f64();
     Ok(done)
-}
-
-fn module_up(
-    host: &Host,
-    kernel: &dyn Kernel,
-    options: &Options,
-    driver: Option<&Driver>,
-    done: &mut Done,
-) -> Result<(), Error> {
-    let mut leftover = false;
-    if !options.build_only {
-        if let Some(state) = state::read(host)? {
-            leftover = is_of_no_use(&state, driver);
-            if !leftover {
-                same_version(&state)?;
-                done.result = "already_up";
-                done.module = Record::read(host).map(|record| record.module);
-                done.module_state = Some(StateView::from(&state));
-                return Ok(());
-            }
-        }
-    }
-    let release = checks::kernel(host)?;
-    let given = options.module.as_deref().map(|path| sources::inspect(path, &release)).transpose()?;
-    if !options.build_only {
-        checks::permission(host, given.as_ref().is_some_and(|built| built.signed))?;
-        if !options.any_driver {
-            checks::known_driver(driver)?;
-        }
-    }
-    let state = match given {
-        Some(built) => {
-            load::same_host(host, kernel)?;
-            done.module = Some(built.path.clone());
-            insert(host, kernel, &built.path, leftover)?
-        }
-        None => match build_and_insert(host, kernel, options, &release, leftover, done)? {
-            Some(state) => state,
-            None => return Ok(()),
-        },
-    };
-    let state = load::attached(host, kernel, state, driver)?;
-    done.module_state = Some(StateView::from(&state));
-    if let Some(module) = &done.module {
-        Record::now(module).write(host);
-    }
-    Ok(())
-}
-
-/// Whether a loaded module does nothing, and will not until it is loaded anew.
-fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
-    matches!(state.phase, Phase::Refused { .. }) || state.phase == Phase::Waiting && driver.is_some()
-}
-
-/// A module that is up is fine, unless it is another version's.
-fn same_version(state: &State) -> Result<(), LoadError> {
-    match state.version.as_str() {
-        env!("CARGO_PKG_VERSION") => Ok(()),
-        loaded => Err(LoadError::OtherVersion { loaded: loaded.to_string(), this: env!("CARGO_PKG_VERSION") }),
-    }
-}
-
-fn build_and_insert(
-    host: &Host,
-    kernel: &dyn Kernel,
-    options: &Options,
-    release: &str,
-    leftover: bool,
-    done: &mut Done,
-) -> Result<Option<State>, Error> {
-    let sources = match &options.source {
-        Some(dir) => Sources::in_directory(dir)?,
-        None => Sources::carried()?,
-    };
-    let tools = checks::toolchain(host, release)?;
-    if !options.build_only {
-        load::same_host(host, kernel)?;
-    }
-    let store = Store::open(host, release)?;
-    let ready = store.module(&sources, &tools)?;
-    done.module = Some(ready.path.clone());
-    done.build_seconds = ready.took.map(|took| took.as_secs_f64());
-    if options.build_only {
-        done.result = "built";
-        return Ok(None);
-    }
-    match insert(host, kernel, &ready.path, leftover) {
-        // A kept module can fall behind its kernel in ways that no key foresees. Once, the answer is a new one.
-        Err(Error::Load(LoadError::Insert { source, .. })) if ready.took.is_none() && does_not_fit(&source) => {
-            store.forget();
-            let ready = store.module(&sources, &tools)?;
-            done.build_seconds = ready.took.map(|took| took.as_secs_f64());
-            load::insert(host, kernel, &ready.path).map(Some)
-        }
-        other => other.map(Some),
-    }
-}
-
-/// Puts a module in, in the place of one that is of no use.
-fn insert(host: &Host, kernel: &dyn Kernel, path: &Path, leftover: bool) -> Result<State, Error> {
-    if leftover {
-        load::remove(host, kernel, LEFTOVER_PATIENCE)?;
-    }
-    load::insert(host, kernel, path)
-}
-
-fn does_not_fit(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOEXEC | libc::EINVAL | libc::ENOENT))
 }
 
 impl Record {
@@ -265,30 +163,13 @@ impl Report for Done {
 mod tests {
     use super::*;
     use crate::engine::module::load::fake::FakeKernel;
-    use crate::engine::module::state::ARMED;
+    use crate::engine::module::raise::fake::Setup;
+    use crate::engine::module::sources;
     use crate::error::Explain;
-    use crate::host::fake::{FakeHost, RELEASE};
+    use crate::host::fake::RELEASE;
 
-    const BUILDS: &str = r#"for a; do case $a in M=*) echo module >"${a#M=}/mpu.ko";; esac; done"#;
-
-    struct Setup {
-        fake: FakeHost,
-        sources: tempfile::TempDir,
-    }
-
-    impl Setup {
-        fn new() -> Setup {
-            let fake = FakeHost::in_order();
-            fake.tool("make", BUILDS);
-            Setup { fake, sources: sources::fake::directory() }
-        }
-        fn options(&self) -> Options {
-            let source = Some(self.sources.path().to_path_buf());
-            Options { engine: Asked::Auto, module: None, source, build_only: false, any_driver: false }
-        }
-        fn kernel(&self) -> FakeKernel<'_> {
-            FakeKernel::taking(&self.fake, ARMED)
-        }
+    fn up(host: &Host, kernel: &dyn Kernel, module: &raise::Options) -> Result<Done, Error> {
+        super::up(host, kernel, &Options { engine: Asked::Auto, module: module.clone() })
     }
 
     #[test]
@@ -320,28 +201,6 @@ mod tests {
     }
 
     #[test]
-    fn another_version_that_is_up_is_left_alone() {
-        let s = Setup::new();
-        s.fake.write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
-        let error = up(&s.fake.host(), &s.kernel(), &s.options()).expect_err("another version");
-        assert_eq!((error.code(), error.exit()), ("other_version_up", Exit::Failed));
-        assert!(error.fix().contains("mpu down"));
-    }
-
-    #[test]
-    fn a_module_that_was_refused_is_loaded_anew() {
-        let s = Setup::new();
-        s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_find_ns_pid:16\n");
-        let kernel = s.kernel();
-        let done = up(&s.fake.host(), &kernel, &s.options()).expect("up");
-        assert_eq!((done.result, kernel.calls.get()), ("loaded", (1, 1)));
-
-        s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=waiting\n");
-        let done = up(&s.fake.host(), &kernel, &s.options()).expect("up");
-        assert_eq!((done.result, kernel.calls.get()), ("loaded", (2, 2)), "it waited beside a driver");
-    }
-
-    #[test]
     fn without_a_driver_it_waits() {
         let s = Setup::new();
         s.fake.remove("/sys/module/nvidia");
@@ -350,16 +209,6 @@ mod tests {
         assert_eq!(done.exit(), Exit::Ok);
         let text = done.text(Style::Plain);
         assert!(text.contains("waiting: the NVIDIA driver is not loaded") && text.contains("none yet"), "{text}");
-    }
-
-    #[test]
-    fn a_driver_that_the_module_does_not_find_is_no_reason_to_wait() {
-        let s = Setup::new();
-        let kernel = FakeKernel::taking(&s.fake, "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n");
-        let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("unattached");
-        assert_eq!((error.code(), kernel.calls.get()), ("driver_not_found", (1, 1)));
-        assert!(error.to_string().contains("550.163.01"), "{error}");
-        assert_eq!(Record::read(&s.fake.host()), None);
     }
 
     #[test]
@@ -372,30 +221,12 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_module_that_does_not_fit_is_built_anew_once() {
-        let s = Setup::new();
-        up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
-        s.fake.remove("/sys/module/mpu");
-        let kernel = s.kernel();
-        kernel.inserts.borrow_mut().push(libc::ENOEXEC);
-        let done = up(&s.fake.host(), &kernel, &s.options()).expect("up at the second try");
-        assert!(done.build_seconds.is_some());
-        assert_eq!(kernel.calls.get(), (2, 0));
-
-        s.fake.remove("/sys/module/mpu");
-        let kernel = s.kernel();
-        kernel.inserts.borrow_mut().extend([libc::ENOEXEC, libc::ENOEXEC]);
-        let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("no third try");
-        assert_eq!((error.code(), kernel.calls.get()), ("load_failed", (2, 0)));
-    }
-
-    #[test]
     fn building_alone_needs_no_rights_and_loads_nothing() {
         let s = Setup::new();
         s.fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
         s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
         let kernel = s.kernel();
-        let options = Options { build_only: true, ..s.options() };
+        let options = raise::Options { build_only: true, ..s.options() };
         let done = up(&s.fake.host(), &kernel, &options).expect("built");
         assert_eq!((done.result, kernel.calls.get()), ("built", (0, 0)));
         assert!(done.text(Style::Plain).starts_with("built "));
@@ -407,7 +238,7 @@ mod tests {
         s.fake.remove("/usr/bin/make");
         let path = s.sources.path().join("mpu.ko");
         std::fs::write(&path, sources::fake::module(RELEASE)).expect("a module");
-        let options = Options { module: Some(path.clone()), source: None, ..s.options() };
+        let options = raise::Options { module: Some(path.clone()), source: None, ..s.options() };
         let done = up(&s.fake.host(), &s.kernel(), &options).expect("up");
         assert_eq!((done.module, done.build_seconds), (Some(path), None));
     }
@@ -420,7 +251,7 @@ mod tests {
         let error = up(&s.fake.host(), &s.kernel(), &s.options()).expect_err("unknown");
         assert_eq!((error.code(), error.exit()), ("unknown_driver", Exit::NotReady));
         assert_eq!(s.fake.snapshot(), before);
-        let done = up(&s.fake.host(), &s.kernel(), &Options { any_driver: true, ..s.options() }).expect("up");
+        let done = up(&s.fake.host(), &s.kernel(), &raise::Options { any_driver: true, ..s.options() }).expect("up");
         assert!(done.driver.is_some_and(|driver| !driver.known));
     }
 }

@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// Where built modules are kept.
 pub const STORE: &str = "/var/lib/mpu";
 
+const MODULE: &str = "mpu.ko";
+const KEY: &str = "mpu.key";
+
 /// Why there is no module.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // the messages say it, and the fields are what they name
@@ -94,35 +97,33 @@ impl Store {
         Ok(Store { dir, _lock: lock })
     }
 
+    /// The module kept for a kernel, if it was made from these sources: for a host whose headers or compiler have gone since.
+    pub fn kept(host: &Host, release: &str, sources: &Sources) -> Option<Ready> {
+        let dir = host.at(STORE).join(release);
+        let key = fs::read_to_string(dir.join(KEY)).ok()?;
+        let path = dir.join(MODULE);
+        (key.starts_with(&sources_line(sources)) && path.is_file()).then_some(Ready { path, took: None })
+    }
+
     /// The module, built now unless it was built before from the same things.
     pub fn module(&self, sources: &Sources, tools: &Toolchain) -> Result<Ready, BuildError> {
-        let key = self.key(sources, tools);
-        let (module, key_file) = (self.dir.join("mpu.ko"), self.dir.join("mpu.key"));
+        let key = sources_line(sources) + &kernel_line(tools);
+        let (module, key_file) = (self.dir.join(MODULE), self.dir.join(KEY));
         if module.is_file() && fs::read_to_string(&key_file).is_ok_and(|kept| kept == key) {
             return Ok(Ready { path: module, took: None });
         }
         let began = Instant::now();
-        // The key goes first and comes last: a module without its key is never taken for one that is right.
-        let _ = fs::remove_file(&key_file);
-        self.build(sources, tools, &module)?;
+        self.build(sources, tools, &module, &key_file)?;
         fs::write(&key_file, key).map_err(|source| BuildError::Store { path: key_file, source })?;
         Ok(Ready { path: module, took: Some(began.elapsed()) })
     }
 
     /// Forgets the kept module, so that the next one is built afresh.
     pub fn forget(&self) {
-        let _ = fs::remove_file(self.dir.join("mpu.key"));
+        let _ = fs::remove_file(self.dir.join(KEY));
     }
 
-    /// Everything that decides the result. A distribution can replace headers and keep the release; their symbol versions and
-    /// configuration tell.
-    fn key(&self, sources: &Sources, tools: &Toolchain) -> String {
-        let of_headers = |name: &str| fs::read(tools.headers.join(name)).unwrap_or_default();
-        let (symvers, config) = (of_headers("Module.symvers"), of_headers(".config"));
-        sources.key(&[tools.release.as_bytes(), tools.compiler.as_bytes(), &symvers, &config])
-    }
-
-    fn build(&self, sources: &Sources, tools: &Toolchain, module: &Path) -> Result<(), BuildError> {
+    fn build(&self, sources: &Sources, tools: &Toolchain, module: &Path, key_file: &Path) -> Result<(), BuildError> {
         let store = |path: &Path| {
             let path = path.to_path_buf();
             move |source| BuildError::Store { path, source }
@@ -162,6 +163,8 @@ impl Store {
             return Err(BuildError::Failed { release: tools.release.clone(), line, log });
         }
         File::open(&built).and_then(|file| file.sync_all()).map_err(store(&built))?;
+        // The key goes before its module and comes after it: a module without its key is never taken for one that is right.
+        let _ = fs::remove_file(key_file);
         fs::rename(&built, module).map_err(store(module))
     }
 }
@@ -169,6 +172,20 @@ impl Store {
 /// The tools that the kernel's makefiles call beside the compiler (ld, objcopy, awk …) are looked for where ours are.
 fn tool_path() -> std::ffi::OsString {
     Host::this().search_path()
+}
+
+/// The part of the key that names what was built.
+fn sources_line(sources: &Sources) -> String {
+    format!("sources {}\n", sources.key(&[]))
+}
+
+/// The part of the key that names what it was built for and with. A distribution can replace headers and keep the release; their
+/// symbol versions and configuration tell.
+fn kernel_line(tools: &Toolchain) -> String {
+    let of_headers = |name: &str| fs::read(tools.headers.join(name)).unwrap_or_default();
+    let (symvers, config) = (of_headers("Module.symvers"), of_headers(".config"));
+    let parts = [tools.release.as_bytes(), tools.compiler.as_bytes(), &symvers, &config];
+    format!("kernel {}\n", Sources { files: Vec::new() }.key(&parts))
 }
 
 /// Removes the working directory, whatever became of the build.
@@ -269,6 +286,20 @@ mod tests {
         assert!(error.fix().contains("build.log") && fs::read_to_string(log).expect("a log").contains("CC [M]"));
         assert!(kept.is_file(), "the module of the last good build is still there");
         assert!(!kept.with_file_name("build").exists());
+    }
+
+    #[test]
+    fn a_kept_module_is_found_without_tools_as_long_as_the_sources_are_the_same() {
+        let fake = FakeHost::in_order();
+        fake.tool("make", BUILDS);
+        let mut sources = Sources::in_directory(sources::fake::directory().path()).expect("sources");
+        assert_eq!(Store::kept(&fake.host(), RELEASE, &sources), None);
+        let built = Store::open(&fake.host(), RELEASE).and_then(|s| s.module(&sources, &tools(&fake))).expect("built");
+        let kept = Store::kept(&fake.host(), RELEASE, &sources).expect("kept");
+        assert_eq!((kept.path, kept.took), (built.path, None));
+        assert_eq!(Store::kept(&fake.host(), "6.1.0-29-amd64", &sources), None);
+        sources.files[0].1.push(b'#');
+        assert_eq!(Store::kept(&fake.host(), RELEASE, &sources), None);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The module engine: MPU inside the kernel, as `mpu.ko`.
 //!
 //! Owns the way from the module's sources to a loaded module and back: what this host must offer ([`checks`]), what is built
-//! ([`sources`], [`build`]), loading and unloading ([`load`]), and what the module says about itself ([`state`]). Knows nothing of
+//! ([`sources`], [`build`]), loading and unloading ([`load`]), all of it in order ([`raise`]), and what the module says about itself ([`state`]). Knows nothing of
 //! what the module does inside the kernel.
 
 pub mod build;
 pub mod checks;
 pub mod load;
+pub mod raise;
 pub mod sources;
 pub mod state;

@@ -1,0 +1,317 @@
+//! Raises the module engine: checks, builds if needed, loads, and sees that it is at work.
+//!
+//! Owns the order of things: everything that can fail without a trace comes before the first change. Each step is its own module's.
+
+use super::build::Store;
+use super::checks;
+use super::load::{self, Kernel, LoadError};
+use super::sources::{self, Sources};
+use super::state::{self, Phase, State};
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::host::Host;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What the caller wants of it.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// A module that is built already.
+    pub module: Option<PathBuf>,
+    /// Sources to use in place of those that this executable carries.
+    pub source: Option<PathBuf>,
+    /// Build, and leave the kernel alone.
+    pub build_only: bool,
+    /// Go on with a driver release that is not known.
+    pub any_driver: bool,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub enum Raised {
+    /// The module was loaded.
+    Loaded {
+        /// What it says.
+        state: State,
+        /// Its file.
+        module: PathBuf,
+        /// How long building it took, if it was built now.
+        built_in: Option<Duration>,
+    },
+    /// It was up before.
+    Already {
+        /// What it says.
+        state: State,
+    },
+    /// It was built and nothing more.
+    Built {
+        /// Its file.
+        module: PathBuf,
+        /// How long that took, if it was built now.
+        built_in: Option<Duration>,
+    },
+}
+
+/// A module that redirects nothing has nobody inside.
+const LEFTOVER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Raises it.
+pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option<&Driver>) -> Result<Raised, Error> {
+    if options.build_only {
+        let release = checks::kernel(host)?;
+        let sources = sources_of(options)?;
+        let tools = checks::toolchain(host, &release)?;
+        let ready = Store::open(host, &tools.release)?.module(&sources, &tools)?;
+        return Ok(Raised::Built { module: ready.path, built_in: ready.took });
+    }
+    let found = state::read(host)?;
+    let leftover = found.as_ref().is_some_and(|state| is_of_no_use(state, driver));
+    if let Some(state) = found.filter(|_| !leftover) {
+        return already(state);
+    }
+    let release = checks::kernel(host)?;
+    let given = options.module.as_deref().map(|path| sources::inspect(path, &release)).transpose()?;
+    checks::permission(host, given.as_ref().is_some_and(|built| built.signed))?;
+    if !options.any_driver {
+        checks::known_driver(driver)?;
+    }
+    let site = Site { host, kernel, leftover };
+    let raised = match given {
+        Some(built) => site.insert(&built.path, None),
+        None => site.build_and_insert(&release, &sources_of(options)?),
+    };
+    match raised {
+        Ok((state, module, built_in)) => {
+            let state = load::attached(host, kernel, state, driver)?;
+            Ok(Raised::Loaded { state, module, built_in })
+        }
+        // Another `mpu up` was quicker.
+        Err(error) if errno_of_insert(&error) == Some(libc::EEXIST) => match state::read(host)? {
+            Some(state) => already(state),
+            None => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+/// A module that is up is fine, unless it is another version's.
+fn already(state: State) -> Result<Raised, Error> {
+    let this = env!("CARGO_PKG_VERSION");
+    if state.version == this {
+        Ok(Raised::Already { state })
+    } else {
+        Err(LoadError::OtherVersion { loaded: state.version, this }.into())
+    }
+}
+
+/// Whether a loaded module does nothing, and will not until it is loaded anew.
+fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
+    matches!(state.phase, Phase::Refused { .. }) || state.phase == Phase::Waiting && driver.is_some()
+}
+
+fn sources_of(options: &Options) -> Result<Sources, Error> {
+    Ok(match &options.source {
+        Some(dir) => Sources::in_directory(dir)?,
+        None => Sources::carried()?,
+    })
+}
+
+/// The kernel's word about an insertion, if that is what failed.
+fn errno_of_insert(error: &Error) -> Option<i32> {
+    match error {
+        Error::Load(LoadError::Insert { source, .. }) => source.raw_os_error(),
+        _ => None,
+    }
+}
+
+/// Where a module goes in.
+struct Site<'a> {
+    host: &'a Host,
+    kernel: &'a dyn Kernel,
+    /// A module of no use is in its place.
+    leftover: bool,
+}
+
+type Inserted = (State, PathBuf, Option<Duration>);
+
+impl Site<'_> {
+    fn build_and_insert(&self, release: &str, sources: &Sources) -> Result<Inserted, Error> {
+        let tools = match (checks::toolchain(self.host, release), Store::kept(self.host, release, sources)) {
+            (Ok(tools), _) => tools,
+            // It cannot be built here any more, but it was.
+            (Err(_), Some(kept)) => return self.insert(&kept.path, None),
+            (Err(unfit), None) => return Err(unfit.into()),
+        };
+        load::same_host(self.host, self.kernel)?;
+        let store = Store::open(self.host, release)?;
+        let ready = store.module(sources, &tools)?;
+        match self.insert(&ready.path, ready.took) {
+            // A kept module can fall behind its kernel in ways that no key foresees. Once, the answer is a new one.
+            Err(error) if ready.took.is_none() && does_not_fit(errno_of_insert(&error)) => {
+                store.forget();
+                let ready = store.module(sources, &tools)?;
+                self.insert(&ready.path, ready.took)
+            }
+            inserted => inserted,
+        }
+    }
+
+    fn insert(&self, path: &Path, built_in: Option<Duration>) -> Result<Inserted, Error> {
+        load::same_host(self.host, self.kernel)?;
+        if self.leftover && state::is_loaded(self.host) {
+            load::remove(self.host, self.kernel, LEFTOVER_PATIENCE)?;
+        }
+        let state = load::insert(self.host, self.kernel, path)?;
+        Ok((state, path.to_path_buf(), built_in))
+    }
+}
+
+fn does_not_fit(errno: Option<i32>) -> bool {
+    matches!(errno, Some(libc::ENOEXEC | libc::EINVAL | libc::ENOENT))
+}
+
+#[cfg(test)]
+pub(crate) mod fake {
+    //! A host in order with sources at hand, for tests that raise.
+
+    use super::super::load::fake::FakeKernel;
+    use super::super::sources;
+    use super::super::state::ARMED;
+    use super::Options;
+    use crate::host::fake::FakeHost;
+
+    const BUILDS: &str = r#"for a; do case $a in M=*) echo module >"${a#M=}/mpu.ko";; esac; done"#;
+
+    /// The host and its sources.
+    pub struct Setup {
+        /// The host.
+        pub fake: FakeHost,
+        /// The sources.
+        pub sources: tempfile::TempDir,
+    }
+
+    impl Setup {
+        /// With a make that builds.
+        pub fn new() -> Setup {
+            let fake = FakeHost::in_order();
+            fake.tool("make", BUILDS);
+            Setup { fake, sources: sources::fake::directory() }
+        }
+
+        /// To build from the sources.
+        pub fn options(&self) -> Options {
+            let source = Some(self.sources.path().to_path_buf());
+            Options { source, ..Options::default() }
+        }
+
+        /// A kernel whose module arms itself.
+        pub fn kernel(&self) -> FakeKernel<'_> {
+            FakeKernel::taking(&self.fake, ARMED)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fake::Setup;
+    use super::*;
+    use crate::engine::module::load::fake::FakeKernel;
+    use crate::error::Explain;
+    use crate::exit::Exit;
+
+    /// What became of it, in a word, and whether it was built.
+    fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<(&'static str, bool), Error> {
+        Ok(match raise(host, kernel, options, Driver::loaded(host).as_ref())? {
+            Raised::Loaded { built_in, .. } => ("loaded", built_in.is_some()),
+            Raised::Already { .. } => ("already", false),
+            Raised::Built { built_in, .. } => ("built", built_in.is_some()),
+        })
+    }
+
+    #[test]
+    fn another_version_that_is_up_is_left_alone() {
+        let s = Setup::new();
+        s.fake.write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
+        let error = up(&s.fake.host(), &s.kernel(), &s.options()).expect_err("another version");
+        assert_eq!((error.code(), error.exit()), ("other_version_up", Exit::Failed));
+        assert!(error.fix().contains("mpu down"));
+    }
+
+    #[test]
+    fn a_module_that_was_refused_is_loaded_anew() {
+        let s = Setup::new();
+        s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_find_ns_pid:16\n");
+        let kernel = s.kernel();
+        let done = up(&s.fake.host(), &kernel, &s.options()).expect("up");
+        assert_eq!((done, kernel.calls.get()), (("loaded", true), (1, 1)));
+
+        s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=waiting\n");
+        let done = up(&s.fake.host(), &kernel, &s.options()).expect("up");
+        assert_eq!((done, kernel.calls.get()), (("loaded", false), (2, 2)), "it waited beside a driver");
+    }
+
+    #[test]
+    fn a_driver_that_the_module_does_not_find_is_no_reason_to_wait() {
+        let s = Setup::new();
+        let kernel = FakeKernel::taking(&s.fake, "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n");
+        let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("unattached");
+        assert_eq!((error.code(), kernel.calls.get()), ("driver_not_found", (1, 1)));
+        assert!(error.to_string().contains("550.163.01"), "{error}");
+    }
+
+    #[test]
+    fn a_kept_module_that_does_not_fit_is_built_anew_once() {
+        let s = Setup::new();
+        up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+        s.fake.remove("/sys/module/mpu");
+        let kernel = s.kernel();
+        kernel.inserts.borrow_mut().push(libc::ENOEXEC);
+        let done = up(&s.fake.host(), &kernel, &s.options()).expect("up at the second try");
+        assert_eq!((done, kernel.calls.get()), (("loaded", true), (2, 0)));
+
+        s.fake.remove("/sys/module/mpu");
+        let kernel = s.kernel();
+        kernel.inserts.borrow_mut().extend([libc::ENOEXEC, libc::ENOEXEC]);
+        let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("no third try");
+        assert_eq!((error.code(), kernel.calls.get()), ("load_failed", (2, 0)));
+    }
+
+    #[test]
+    fn a_kept_module_needs_no_tools() {
+        let s = Setup::new();
+        up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+        s.fake.remove("/sys/module/mpu");
+        s.fake.remove("/usr/bin/gcc-12");
+        s.fake.remove("/usr/bin/make");
+        let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up without a compiler");
+        assert_eq!(done, ("loaded", false));
+        s.fake.remove("/sys/module/mpu");
+        let error =
+            up(&s.fake.host(), &s.kernel(), &Options { build_only: true, ..s.options() }).expect_err("cannot build");
+        assert_eq!(error.code(), "no_compiler");
+    }
+
+    #[test]
+    fn the_slower_of_two_finds_it_up() {
+        struct Raced<'a>(FakeKernel<'a>);
+        impl Kernel for Raced<'_> {
+            fn insert(&self, module: &std::fs::File) -> std::io::Result<()> {
+                self.0.insert(module)?;
+                Err(std::io::Error::from_raw_os_error(libc::EEXIST))
+            }
+            fn remove(&self) -> std::io::Result<()> {
+                self.0.remove()
+            }
+            fn mark_log(&self) -> Option<std::fs::File> {
+                None
+            }
+            fn is_for(&self, _: &Host) -> bool {
+                true
+            }
+        }
+        let s = Setup::new();
+        let done = up(&s.fake.host(), &Raced(s.kernel()), &s.options()).expect("up");
+        assert_eq!(done, ("already", false));
+        assert!(s.fake.host().at("/sys/module/mpu").exists(), "the other's module stays");
+    }
+}
