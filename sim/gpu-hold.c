@@ -19,7 +19,7 @@
 static struct {
 	unsigned gpu, clients, forks, util, enc, fbc, gi, ci, class;
 	unsigned long mem;
-	int thread, dead_thread, hwpm, acct;
+	int thread, dead_thread, hwpm, acct, leave;
 	const char *name;
 } opt = { .clients = 1, .mem = 64, .gi = SIM_NO_INSTANCE, .ci = SIM_NO_INSTANCE, .class = 0xc3c0 };
 
@@ -29,7 +29,7 @@ static struct nv_session sessions[MAX_CLIENTS];
 static void usage(FILE *to)
 {
 	fputs("usage: gpu-hold [--gpu N] [--mem MIB] [--clients N] [--class HEX] [--thread | --dead-thread] [--util PCT]\n"
-	      "                [--enc[=N]] [--fbc[=N]] [--hwpm] [--acct] [--mig GI:CI] [--fork N] [--name COMM]\n"
+	      "                [--enc[=N]] [--fbc[=N]] [--hwpm] [--acct] [--mig GI:CI] [--fork N | --leave] [--name COMM]\n"
 	      "Holds a simulated GPU until standard input closes or SIGTERM. --mem counts for each client.\n",
 	      to);
 }
@@ -207,13 +207,30 @@ static void hold_with_children(void)
 		;
 }
 
+/* The process ends and its clients stay: a child that made none of them keeps the files open. */
+static int leave(void)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		nv_die("gpu-hold: fork", -errno);
+	if (pid) {
+		printf("ready %d\n", (int)getpid());
+		fflush(stdout);
+		return 0;
+	}
+	hold();
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "gpu", 1, NULL, 'g' }, { "mem", 1, NULL, 'm' }, { "clients", 1, NULL, 'c' }, { "class", 1, NULL, 'C' },
 		{ "thread", 0, NULL, 't' }, { "dead-thread", 0, NULL, 'd' }, { "util", 1, NULL, 'u' },
 		{ "enc", 2, NULL, 'e' }, { "fbc", 2, NULL, 'f' }, { "hwpm", 0, NULL, 'w' }, { "acct", 0, NULL, 'a' },
-		{ "mig", 1, NULL, 'i' }, { "fork", 1, NULL, 'F' }, { "name", 1, NULL, 'n' }, { "help", 0, NULL, 'h' },
+		{ "mig", 1, NULL, 'i' }, { "fork", 1, NULL, 'F' }, { "name", 1, NULL, 'n' }, { "leave", 0, NULL, 'l' },
+		{ "help", 0, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
 	struct sigaction sa = { .sa_handler = on_term };
@@ -238,6 +255,7 @@ int main(int argc, char **argv)
 			break;
 		case 'F': opt.forks = strtoul(optarg, NULL, 0); break;
 		case 'n': opt.name = optarg; break;
+		case 'l': opt.leave = 1; break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
 		}
@@ -255,6 +273,8 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	register_process();
+	if (opt.leave)
+		return leave();
 	printf("ready %d\n", (int)getpid());
 	fflush(stdout);
 	hold();

@@ -22,7 +22,8 @@
 static struct {
 	unsigned gpu, size, class;
 	struct nv_way way;
-	int old;
+	int old, on_thread, wild;
+	uint64_t params;
 } opt = { .class = 0xc3c0 };
 
 static int ctl = -1;
@@ -73,10 +74,12 @@ static void usage(FILE *to)
 	      "  raw CMD SIZE [HEX]      `params HEX`; HEX `-` reads bytes from standard input; --object picks the object\n"
 	      "  ring [SLOT...]          hand-made samples, newest first; SLOT is AGE_MS,PID/UTIL,...\n"
 	      "                          one PID/UTIL per engine, `-` idle; no SLOT: back to the generated ring\n"
-	      "  spin SECONDS [PID...]   GET_PIDS over and over; each answer must be exactly these numbers\n"
+	      "  spin SECONDS [PID... [or PID...]...]\n"
+	      "                          GET_PIDS over and over; each answer must be exactly one of these lists of numbers\n"
 	      "  race MODE SECONDS       MODE cmd|ptr|size|all|xfer|read: `saw N` for each distinct number ever in a result buffer\n"
 	      "options: --gpu N --size N --flags HEX --type HEX --dir 0..3 --xfer --class HEX --old (R418 numbers)\n"
-	      "         --object client|device|sub|profiler|HEX --owner HEX --threads N --rotate N (ring: slot of the next write)\n",
+	      "         --object client|device|sub|profiler|HEX --owner HEX --threads N --rotate N (ring: slot of the next write)\n"
+	      "         --params HEX (another address for the parameters; rows are not printed then) --on-thread (not the main one)\n",
 	      to);
 }
 
@@ -100,10 +103,14 @@ static void open_session(void)
 static int ask(uint32_t object, uint32_t cmd, void *params, uint32_t size, int list_off)
 {
 	uint32_t status;
-	int rc = nv_control(ctl, session.client, object, cmd, params, opt.size ? opt.size : size, &opt.way, &status);
+	int rc;
+
+	if (opt.wild)
+		params = (void *)(uintptr_t)opt.params;
+	rc = nv_control(ctl, session.client, object, cmd, params, opt.size ? opt.size : size, &opt.way, &status);
 
 	printf("ret=%d status=0x%x", rc, status);
-	if (list_off >= 0)
+	if (list_off >= 0 && !opt.wild)
 		printf(" count=%u", rc || status ? 0 : at32(params, list_off));
 	printf("\n");
 	return rc || status;
@@ -411,19 +418,28 @@ static int by_number(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+#define SPIN_LISTS 4
+
 static int cmd_spin(int n, char **args)
 {
-	static uint32_t want[PIDS_MAX];
-	unsigned long calls = 0;
+	static uint32_t want[SPIN_LISTS][PIDS_MAX];
+	unsigned long calls = 0, matched[SPIN_LISTS] = { 0 };
+	int i, l, lists = 1, wanted[SPIN_LISTS] = { 0 };
 	double end;
-	int i, wanted = n - 1;
 
-	if (n < 1 || wanted > PIDS_MAX)
-		nv_die("nvctl: spin wants SECONDS and at most 950 pids", -EINVAL);
+	if (n < 1)
+		nv_die("nvctl: spin wants SECONDS", -EINVAL);
 	end = now() + strtod(args[0], NULL);
-	for (i = 0; i < wanted; i++)
-		want[i] = strtoul(args[1 + i], NULL, 0);
-	qsort(want, wanted, 4, by_number);
+	for (i = 1; i < n; i++) {
+		if (!strcmp(args[i], "or"))
+			lists++;
+		if (lists > SPIN_LISTS || wanted[lists - 1] == PIDS_MAX)
+			nv_die("nvctl: spin takes at most 4 lists of 950 pids", -EINVAL);
+		if (strcmp(args[i], "or"))
+			want[lists - 1][wanted[lists - 1]++] = strtoul(args[i], NULL, 0);
+	}
+	for (l = 0; l < lists; l++)
+		qsort(want[l], wanted[l], 4, by_number);
 	do {
 		uint32_t status, count;
 		int rc;
@@ -434,15 +450,21 @@ static int cmd_spin(int n, char **args)
 		calls++;
 		count = at32(buf, 8);
 		qsort(buf + 12, count <= PIDS_MAX ? count : 0, 4, by_number);
-		if (rc || status || count != (uint32_t)wanted || memcmp(buf + 12, want, 4 * wanted)) {
+		for (l = 0; l < lists; l++)
+			if (!rc && !status && count == (uint32_t)wanted[l] && !memcmp(buf + 12, want[l], 4 * wanted[l]))
+				break;
+		if (l == lists) {
 			printf("wrong call=%lu ret=%d status=0x%x count=%u", calls, rc, status, count);
 			for (i = 0; i < (int)count && i < PIDS_MAX; i++)
 				printf(" %u", at32(buf, 12 + 4 * i));
 			printf("\n");
 			return 1;
 		}
+		matched[l]++;
 	} while (now() < end);
 	printf("calls %lu\n", calls);
+	for (l = 0; l < lists; l++)
+		printf("list %d matched %lu\n", l, matched[l]);
 	return 0;
 }
 
@@ -569,45 +591,14 @@ static int cmd_race(int n, char **args)
 	return 0;
 }
 
-int main(int argc, char **argv)
-{
-	static const struct option options[] = {
-		{ "gpu", 1, NULL, 'g' }, { "size", 1, NULL, 's' }, { "flags", 1, NULL, 'f' }, { "type", 1, NULL, 't' },
-		{ "dir", 1, NULL, 'd' }, { "xfer", 0, NULL, 'x' }, { "class", 1, NULL, 'c' }, { "old", 0, NULL, 'o' },
-		{ "object", 1, NULL, 'O' }, { "owner", 1, NULL, 'w' }, { "threads", 1, NULL, 'T' },
-		{ "rotate", 1, NULL, 'r' }, { "help", 0, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
-	const char *what;
-	int o, n;
-	char **rest;
+static const char *what;
+static char **rest;
+static int rest_count, thread_rc;
 
-	while ((o = getopt_long(argc, argv, "+", options, NULL)) != -1) {
-		switch (o) {
-		case 'g': opt.gpu = strtoul(optarg, NULL, 0); break;
-		case 's': opt.size = strtoul(optarg, NULL, 0); break;
-		case 'f': opt.way.flags = strtoul(optarg, NULL, 16); break;
-		case 't': opt.way.type = strtoul(optarg, NULL, 16); break;
-		case 'd': opt.way.dir = strtoul(optarg, NULL, 0) % 4 + 1; break;
-		case 'x': opt.way.xfer = 1; break;
-		case 'c': opt.class = strtoul(optarg, NULL, 16); break;
-		case 'o': opt.old = 1; break;
-		case 'O': object_name = optarg; break;
-		case 'w': owner = strtoul(optarg, NULL, 16); break;
-		case 'T': threads = strtoul(optarg, NULL, 0); break;
-		case 'r': rotation = strtoul(optarg, NULL, 0); break;
-		case 'h': usage(stdout); return 0;
-		default: usage(stderr); return 2;
-		}
-	}
-	if (optind == argc) {
-		usage(stderr);
-		return 2;
-	}
-	what = argv[optind];
-	rest = argv + optind + 1;
-	n = argc - optind - 1;
-	open_session();
+static int perform(void)
+{
+	int n = rest_count;
+
 	if (!strcmp(what, "pids"))
 		return cmd_pids();
 	if (!strcmp(what, "pidinfo"))
@@ -640,4 +631,60 @@ int main(int argc, char **argv)
 		return cmd_race(n, rest);
 	usage(stderr);
 	return 2;
+}
+
+static void *perform_on_thread(void *unused)
+{
+	thread_rc = perform();
+	return unused;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "gpu", 1, NULL, 'g' }, { "size", 1, NULL, 's' }, { "flags", 1, NULL, 'f' }, { "type", 1, NULL, 't' },
+		{ "dir", 1, NULL, 'd' }, { "xfer", 0, NULL, 'x' }, { "class", 1, NULL, 'c' }, { "old", 0, NULL, 'o' },
+		{ "object", 1, NULL, 'O' }, { "owner", 1, NULL, 'w' }, { "threads", 1, NULL, 'T' },
+		{ "rotate", 1, NULL, 'r' }, { "params", 1, NULL, 'p' }, { "on-thread", 0, NULL, 'n' }, { "help", 0, NULL, 'h' },
+		{ NULL, 0, NULL, 0 },
+	};
+	int o;
+
+	while ((o = getopt_long(argc, argv, "+", options, NULL)) != -1) {
+		switch (o) {
+		case 'g': opt.gpu = strtoul(optarg, NULL, 0); break;
+		case 's': opt.size = strtoul(optarg, NULL, 0); break;
+		case 'f': opt.way.flags = strtoul(optarg, NULL, 16); break;
+		case 't': opt.way.type = strtoul(optarg, NULL, 16); break;
+		case 'd': opt.way.dir = strtoul(optarg, NULL, 0) % 4 + 1; break;
+		case 'x': opt.way.xfer = 1; break;
+		case 'c': opt.class = strtoul(optarg, NULL, 16); break;
+		case 'o': opt.old = 1; break;
+		case 'O': object_name = optarg; break;
+		case 'w': owner = strtoul(optarg, NULL, 16); break;
+		case 'T': threads = strtoul(optarg, NULL, 0); break;
+		case 'p': opt.params = strtoull(optarg, NULL, 16); opt.wild = 1; break;
+		case 'n': opt.on_thread = 1; break;
+		case 'r': rotation = strtoul(optarg, NULL, 0); break;
+		case 'h': usage(stdout); return 0;
+		default: usage(stderr); return 2;
+		}
+	}
+	if (optind == argc) {
+		usage(stderr);
+		return 2;
+	}
+	what = argv[optind];
+	rest = argv + optind + 1;
+	rest_count = argc - optind - 1;
+	open_session();
+	if (opt.on_thread) {
+		pthread_t thread;
+
+		if (pthread_create(&thread, NULL, perform_on_thread, NULL))
+			nv_die("nvctl: thread", -EAGAIN);
+		pthread_join(thread, NULL);
+		return thread_rc;
+	}
+	return perform();
 }
