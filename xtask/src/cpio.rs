@@ -69,7 +69,7 @@ impl Archive {
     }
 
     fn align(&mut self) {
-        while self.bytes.len() % 4 != 0 {
+        while !self.bytes.len().is_multiple_of(4) {
             self.bytes.push(0);
         }
     }
@@ -85,7 +85,7 @@ mod tests {
         archive.text("a/b", 0o644, b"xyz");
         archive.text("a/c", 0o644, b"");
         let bytes = archive.finish();
-        assert_eq!(bytes.len() % 4, 0);
+        assert!(bytes.len().is_multiple_of(4));
         let heads = bytes.windows(6).filter(|w| w == b"070701").count();
         assert_eq!(heads, 4, "a, a/b, a/c and the trailer");
         assert_eq!(&bytes[110..112], b"a\0");
