@@ -31,6 +31,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
         client: args.client.clone(),
         engines: vec!["later".to_owned()],
         stories: vec!["demo".to_owned()],
+        reloads: 0,
     };
     let job = Job { kernel: args.kernel.clone(), rows: vec![row], cpus: 2, limit: Duration::from_secs(300) };
     say(format!(

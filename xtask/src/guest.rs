@@ -31,6 +31,9 @@ pub struct Args {
     /// Stories by name; all unless named
     #[arg(long)]
     story: Vec<String>,
+    /// How often the module is reloaded under load
+    #[arg(long, default_value_t = 10)]
+    reloads: u32,
     /// Processors of the guest
     #[arg(long, default_value_t = 2)]
     cpus: u32,
@@ -53,6 +56,8 @@ pub struct Row {
     pub engines: Vec<String>,
     /// Which stories; all if empty.
     pub stories: Vec<String>,
+    /// How often the module is reloaded under load.
+    pub reloads: u32,
 }
 
 /// One guest to boot.
@@ -77,6 +82,7 @@ pub fn guest(args: &Args) -> Result<Outcome> {
         client: args.client.clone(),
         engines: engines.clone(),
         stories: args.story.clone(),
+        reloads: args.reloads,
     };
     let job = Job {
         kernel: args.kernel.clone(),

@@ -102,6 +102,8 @@ fn jobs(full: bool) -> Result<Vec<Job>> {
         client: client.to_owned(),
         engines: matrix.engines.clone(),
         stories: vec![],
+        // A reload takes about a second in a guest.
+        reloads: if full { 1000 } else { 10 },
     };
     let job = |kernel: &str, rows: Vec<Row>| Job {
         kernel: kernel.to_owned(),

@@ -2,6 +2,8 @@
 //!
 //! Outside truth: the programs' real output, releases 418 to 580. Reads what is shown; judges nothing.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 
 use crate::command::{run_with, Output};
@@ -40,6 +42,15 @@ impl<'a> Client<'a> {
         let libraries = format!("/nvidia/{}", self.release);
         let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
         run_with(&[&before[..], &[program.as_str()], arguments].concat(), &[("LD_LIBRARY_PATH", &libraries)])
+    }
+
+    /// Asks NVML itself through nvmlcall, and returns what each query came back with.
+    pub fn nvml(&self, arguments: &[&str]) -> Result<Vec<Query>> {
+        let libraries = format!("LD_LIBRARY_PATH=/nvidia/{}", self.release);
+        let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
+        let done = run_with(&[&before[..], &["env", libraries.as_str(), "/bin/nvmlcall"], arguments].concat(), &[])?;
+        anyhow::ensure!(done.status <= 1, "nvmlcall ended with {}: {} {}", done.status, done.out.trim(), done.err.trim());
+        queries(&done.out)
     }
 
     /// Runs a Python script that may import pynvml.
@@ -92,6 +103,24 @@ impl<'a> Client<'a> {
     }
 }
 
+/// What NVML answered to one query.
+#[derive(Debug, Clone)]
+pub struct Query {
+    /// NVML's return code; 0 is success.
+    pub rc: i32,
+    /// The rows, as key and value.
+    pub rows: Vec<BTreeMap<String, String>>,
+}
+
+impl Query {
+    /// The PIDs of the rows, sorted, repetitions kept.
+    pub fn pids(&self) -> Vec<u32> {
+        let mut pids: Vec<u32> = self.rows.iter().filter_map(|row| row.get("pid")?.parse().ok()).collect();
+        pids.sort_unstable();
+        pids
+    }
+}
+
 /// PIDs of rows, sorted, repetitions kept.
 pub fn pids(rows: &[Row]) -> Vec<u32> {
     let mut pids: Vec<u32> = rows.iter().map(|row| row.pid).collect();
@@ -114,6 +143,21 @@ pub fn table_rows(text: &str) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Reads `CALL rc=N count=N`, each followed by its `pid N key value…` rows.
+fn queries(text: &str) -> Result<Vec<Query>> {
+    let mut queries: Vec<Query> = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        if let Some(rc) = words.get(1).and_then(|word| word.strip_prefix("rc=")) {
+            queries.push(Query { rc: rc.parse()?, rows: Vec::new() });
+        } else {
+            let row = words.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect();
+            queries.last_mut().with_context(|| format!("a row before any query: {line}"))?.rows.push(row);
+        }
+    }
+    Ok(queries)
+}
+
 fn csv_rows(text: &str) -> Result<Vec<Row>> {
     let lines = text.lines().map(str::trim).filter(|line| line.chars().next().is_some_and(|c| c.is_ascii_digit()));
     let row = |line: &str| {
@@ -125,7 +169,8 @@ fn csv_rows(text: &str) -> Result<Vec<Row>> {
     lines.map(row).collect()
 }
 
-fn pmon_rows(text: &str) -> Vec<(u32, Option<u32>)> {
+/// PID and SM utilisation of each row of pmon; a dash is none.
+pub fn pmon_rows(text: &str) -> Vec<(u32, Option<u32>)> {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
     let row = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -150,6 +195,13 @@ mod tests {
             [],
             "what stands before the list is no row"
         );
+    }
+
+    #[test]
+    fn queries_are_read() {
+        let read = queries("compute rc=0 count=2\npid 9 mem 1\npid 4 mem 2\nutil rc=6 count=0\n").unwrap();
+        assert_eq!((read.len(), read[0].pids(), read[1].rc), (2, vec![4, 9], 6));
+        assert!(queries("pid 9 mem 1\n").is_err());
     }
 
     #[test]

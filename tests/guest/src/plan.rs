@@ -1,6 +1,6 @@
 //! The plan: what the host wants done in this guest, one row per driver and client.
 //!
-//! `era=1 client=550.163.01 engines=none,module stories=all`
+//! `era=1 client=550.163.01 engines=none,module stories=all reloads=10`
 
 use anyhow::{ensure, Context, Result};
 
@@ -15,6 +15,8 @@ pub struct Row {
     pub engines: Vec<String>,
     /// Stories by name, or `all`.
     pub stories: Vec<String>,
+    /// How often the module is reloaded under load.
+    pub reloads: u32,
 }
 
 /// Reads a plan.
@@ -36,6 +38,7 @@ fn row(line: &str) -> Result<Row> {
         client: value("client")?.to_owned(),
         engines: list("engines")?,
         stories: list("stories")?,
+        reloads: value("reloads")?.parse().context("reloads is a number")?,
     })
 }
 
@@ -43,7 +46,7 @@ fn row(line: &str) -> Result<Row> {
 mod tests {
     #[test]
     fn a_row_is_read_and_a_torn_one_is_not() {
-        let row = super::row("era=1f client=535.261.03 engines=none,module stories=all").unwrap();
+        let row = super::row("era=1f client=535.261.03 engines=none,module stories=all reloads=10").unwrap();
         assert_eq!((row.era.as_str(), row.engines.len()), ("1f", 2));
         assert!(super::row("era=1 engines=none").is_err());
     }

@@ -1,7 +1,9 @@
 //! The stage that stories play on: one simulated driver, one client release, one engine or none. Loads and unloads them, runs the stories
 //! of a plan's row, and prints their verdicts.
 
+use std::cell::RefCell;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{bail, ensure, Context, Result};
@@ -14,6 +16,7 @@ use crate::holder::Holder;
 use crate::kernel_log::KernelLog;
 use crate::plan::Row;
 use crate::stories;
+use crate::stories::scene::Scene;
 use crate::story::{judge, Fault, Story, Verdict, Without};
 
 /// What a story can ask about where it plays, and what it can make there.
@@ -26,6 +29,12 @@ pub struct Stage {
     pub client: String,
     /// `none`, `module`, or `later`.
     pub engine: String,
+    /// Whether this client is the first that the plan has for the era: stories in which no client of NVIDIA's takes part play once.
+    pub first_of_era: bool,
+    /// How often the module is reloaded under load.
+    pub reloads: u32,
+    /// Processes that many stories look at, made by the first of them.
+    scene: RefCell<Option<Rc<Scene>>>,
 }
 
 impl Stage {
@@ -52,6 +61,21 @@ impl Stage {
     /// Starts a GPU process on the host.
     pub fn hold(&self, arguments: &[&str]) -> Result<Holder> {
         Holder::on_host(arguments)
+    }
+
+    /// Containers and GPU processes that stories only look at; made when first asked for, and kept.
+    pub fn scene(&self) -> Result<Rc<Scene>> {
+        if let Some(scene) = &*self.scene.borrow() {
+            return Ok(Rc::clone(scene));
+        }
+        let scene = Rc::new(Scene::set(self)?);
+        *self.scene.borrow_mut() = Some(Rc::clone(&scene));
+        Ok(scene)
+    }
+
+    /// Ends what [`Stage::scene`] made, for a story that needs the GPUs or the driver for itself.
+    pub fn clear_scene(&self) {
+        self.scene.borrow_mut().take();
     }
 
     /// Loads the simulated driver of this stage, with module parameters.
@@ -105,6 +129,7 @@ impl Stage {
     }
 
     fn strike(&self) -> Result<()> {
+        self.clear_scene();
         if loaded("mpu")? {
             self.unload_engine()?;
         }
@@ -116,7 +141,7 @@ impl Stage {
 }
 
 /// Runs a row of the plan, and returns how many stories failed.
-pub fn perform(row: &Row) -> Result<usize> {
+pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
     let mut failed = 0;
     let named = |name: &str| row.stories.iter().any(|wanted| wanted == name);
     let usual = stories::ALL.iter().filter(|story| named("all") || named(story.name));
@@ -127,7 +152,15 @@ pub fn perform(row: &Row) -> Result<usize> {
     }
     let era = row.era.trim_end_matches('f').parse().context("an era is a number")?;
     for engine in &row.engines {
-        let stage = Stage { era, era_name: row.era.clone(), client: row.client.clone(), engine: engine.clone() };
+        let stage = Stage {
+            era,
+            era_name: row.era.clone(),
+            client: row.client.clone(),
+            engine: engine.clone(),
+            first_of_era,
+            reloads: row.reloads,
+            scene: RefCell::new(None),
+        };
         let mut log = KernelLog::from_now()?;
         let raised = stage.raise();
         for story in &wanted {

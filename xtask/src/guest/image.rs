@@ -181,7 +181,8 @@ pub fn libraries(archive: &mut Archive, program: &Path) -> Result<()> {
 fn plan(rows: &[Row]) -> String {
     let line = |row: &Row| {
         let stories = if row.stories.is_empty() { "all".to_owned() } else { row.stories.join(",") };
-        format!("era={} client={} engines={} stories={stories}\n", row.era, row.client, row.engines.join(","))
+        let Row { era, client, reloads, .. } = row;
+        format!("era={era} client={client} engines={} stories={stories} reloads={reloads}\n", row.engines.join(","))
     };
     rows.iter().map(line).collect()
 }

@@ -1,0 +1,88 @@
+//! nvctl, the hand-made caller of the simulated driver, run anywhere, and its rows read.
+//!
+//! Outside truth: sim/README.md. Reads what came back; judges nothing.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+
+use crate::command::run;
+
+/// What one control came back with.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The ioctl's return.
+    pub ret: i32,
+    /// The RM's status.
+    pub status: u32,
+    /// The rows, as key and value.
+    pub rows: Vec<BTreeMap<String, String>>,
+    /// All that was printed.
+    pub text: String,
+}
+
+impl Answer {
+    /// The numbers under a key, sorted, repetitions kept; rows without it have none.
+    pub fn numbers(&self, key: &str) -> Vec<u32> {
+        let mut numbers: Vec<u32> = self.rows.iter().filter_map(|row| row.get(key)?.parse().ok()).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// The PIDs of the rows, sorted, repetitions kept.
+    pub fn pids(&self) -> Vec<u32> {
+        self.numbers("pid")
+    }
+
+    /// The PIDs of the rows, each once.
+    pub fn distinct_pids(&self) -> Vec<u32> {
+        let mut pids = self.pids();
+        pids.dedup();
+        pids
+    }
+
+    /// A value of the only row.
+    pub fn one(&self, key: &str) -> Result<u64> {
+        let value = self.rows.first().and_then(|row| row.get(key));
+        value.and_then(|value| value.parse().ok()).with_context(|| format!("nvctl tells no {key}: {}", self.text))
+    }
+}
+
+/// Runs nvctl, or nvctl32, behind the words that lead to where it shall run.
+pub fn ask(before: &[String], program: &str, arguments: &[&str]) -> Result<Answer> {
+    let before: Vec<&str> = before.iter().map(String::as_str).collect();
+    let done = run(&[&before[..], &[program], arguments].concat())?;
+    // 1 is the driver's no, which is an answer.
+    anyhow::ensure!(done.status <= 1, "nvctl {arguments:?} ended with {}: {} {}", done.status, done.out, done.err.trim());
+    read(&done.out)
+}
+
+/// Reads what nvctl printed.
+pub fn read(text: &str) -> Result<Answer> {
+    let first = text.lines().next().unwrap_or_default();
+    let word = |key: &str| first.split(' ').find_map(|word| word.strip_prefix(key));
+    let ret = word("ret=").and_then(|value| value.parse().ok());
+    let status = word("status=0x").and_then(|value| u32::from_str_radix(value, 16).ok());
+    let row = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        words.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect()
+    };
+    Ok(Answer {
+        ret: ret.with_context(|| format!("nvctl tells no return: {text}"))?,
+        status: status.with_context(|| format!("nvctl tells no status: {text}"))?,
+        rows: text.lines().skip(1).map(row).collect(),
+        text: text.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn an_answer_is_read() {
+        let answer = super::read("ret=0 status=0x1f count=2\npid 7 mem 3\npid 5 mem 4\npid 7 mem 1\n").unwrap();
+        assert_eq!((answer.ret, answer.status), (0, 0x1f));
+        assert_eq!((answer.pids(), answer.distinct_pids()), (vec![5, 7, 7], vec![5, 7]));
+        assert_eq!(answer.one("mem").unwrap(), 3);
+        assert!(super::read("no device\n").is_err());
+    }
+}

@@ -1,0 +1,59 @@
+//! Processes of the guest as the init namespace lists them: which PID a process has in which namespace, and the next number given out.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// The PIDs of a process from the init namespace's down to its own; none if there is no such process.
+pub fn numbers(outside: u32) -> Option<Vec<u32>> {
+    let status = std::fs::read_to_string(format!("/proc/{outside}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    Some(line.split_whitespace().filter_map(|number| number.parse().ok()).collect())
+}
+
+/// The PID in the init namespace of the process that is `inside` in the namespace of `member`; none if there is none.
+pub fn outside(member: u32, inside: u32) -> Option<u32> {
+    let depth = numbers(member)?.len();
+    let space = namespace(member)?;
+    everybody().into_iter().find(|&pid| {
+        numbers(pid).is_some_and(|own| own.len() == depth && own.last() == Some(&inside)) && namespace(pid).is_some_and(|other| other == space)
+    })
+}
+
+/// The PID in the init namespace of the deepest only child below a process.
+pub fn last_below(ancestor: u32) -> u32 {
+    let mut at = ancestor;
+    while let Some(child) = everybody().into_iter().find(|&pid| parent(pid) == Some(at)) {
+        at = child;
+    }
+    at
+}
+
+/// One letter for a process's state, as /proc has it: Z is a zombie.
+pub fn state(outside: u32) -> Option<char> {
+    stat(outside)?.chars().next()
+}
+
+/// Makes `pid` the next number given out in the init namespace. Another fork can come first: check what you got.
+pub fn next_outside(pid: u32) -> Result<()> {
+    std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).context("cannot set the next PID")
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    stat(pid)?.split(' ').nth(1)?.parse().ok()
+}
+
+/// What follows the program's name in a stat file, which can hold anything.
+fn stat(pid: u32) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(text.rsplit_once(") ")?.1.to_owned())
+}
+
+fn namespace(pid: u32) -> Option<std::path::PathBuf> {
+    std::fs::read_link(Path::new("/proc").join(pid.to_string()).join("ns/pid")).ok()
+}
+
+fn everybody() -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}

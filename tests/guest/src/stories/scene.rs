@@ -1,0 +1,76 @@
+//! What most stories look at: a busy GPU process on the host, and two containers with processes of their own, one by crun, one by runc.
+//!
+//! Numbers outside start high, so that a foreign PID can never be mistaken for one of a container's own.
+
+use anyhow::Result;
+
+use crate::container::Container;
+use crate::holder::Holder;
+use crate::processes;
+use crate::stage::Stage;
+use crate::story::{Fault, Without};
+
+/// Where numbers of the init namespace start once a scene is set.
+const OUTSIDE: u32 = 20_000;
+
+/// See the module.
+pub struct Scene {
+    /// On the host: 300 MiB, all kinds of sessions, accounted.
+    pub foreign: Holder,
+    /// In `a`: two clients of 40 MiB, two encoder sessions and a capture session. Drivers from 535.113 on list it twice.
+    pub first: Holder,
+    /// In `a`: 43 MiB; its client was made by a second thread, which lives. Drivers 535.113 to 570.144 list the thread.
+    pub second: Holder,
+    /// In `b`: two clients of 50 MiB, an encoder session and a capture session.
+    pub other: Holder,
+    /// By crun.
+    pub a: Container,
+    /// By runc.
+    pub b: Container,
+}
+
+impl Scene {
+    /// Sets it.
+    pub fn set(stage: &Stage) -> Result<Self> {
+        processes::next_outside(OUTSIDE)?;
+        let foreign = stage.hold(&["--acct", "--mem", "300", "--util", "40", "--enc", "--fbc"])?;
+        let a = stage.container_by("crun", "a")?;
+        let b = stage.container_by("runc", "b")?;
+        let first = a.hold(&["--mem", "40", "--clients", "2", "--util", "30", "--enc=2", "--fbc"])?;
+        let other = b.hold(&["--mem", "50", "--clients", "2", "--util", "10", "--enc", "--fbc"])?;
+        let second = a.hold(&["--mem", "43", "--thread", "--util", "20"])?;
+        Ok(Self { foreign, first, second, other, a, b })
+    }
+
+    /// The PIDs of container `a`'s GPU processes, as it numbers them.
+    pub fn own(&self) -> Vec<u32> {
+        sorted([self.first.inside, self.second.inside])
+    }
+
+    /// The PIDs of all GPU processes, as the host numbers them.
+    pub fn everybody(&self) -> Vec<u32> {
+        sorted([self.foreign.outside, self.first.outside, self.second.outside, self.other.outside])
+    }
+}
+
+/// In ascending order.
+pub fn sorted(pids: impl IntoIterator<Item = u32>) -> Vec<u32> {
+    let mut pids: Vec<u32> = pids.into_iter().collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// A wrong answer unless what is shown are exactly the own PIDs, each once.
+pub fn exactly(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
+    crate::right!(shown == own, "{what} shows {shown:?}, the container's own are {own:?}");
+    Ok(())
+}
+
+/// For stories that nvctl alone tells: once for each era, and not for each client again.
+pub fn once(stage: &Stage, without: Without) -> Without {
+    if stage.first_of_era {
+        without
+    } else {
+        Without::Moot("no client of NVIDIA's takes part: played with the era's first client")
+    }
+}
