@@ -1,7 +1,8 @@
 //! Puts the module's sources into the executable, so that a node needs nothing but its own gcc, make and headers.
 //!
-//! `MPU_KMOD_DIR` names a directory with everything that kbuild wants: `Kbuild`, the C files, and the core as `mpu_core.o_shipped`.
-//! Without it the executable is built all the same and says, when asked to load the module, that it carries none.
+//! `MPU_KMOD_DIR` names a directory with everything that kbuild wants: `Kbuild`, the C files, and the core as
+//! `mpu_core.o_shipped`. Without it the executable is built all the same and says, when asked to load the module, that
+//! it carries none.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -22,7 +23,8 @@ fn row(path: &Path) -> String {
     format!("    ({name:?}, include_bytes!({:?}).as_slice()),\n", path.display().to_string())
 }
 
-/// The files that travel, in order of name. A directory that lacks one of the two that must be there is a mistake in the call.
+/// The files that travel, in order of name. A directory that lacks one of the two that must be there is a mistake in
+/// the call.
 fn sources(dir: &Path) -> Vec<PathBuf> {
     let dir = fs::canonicalize(dir).unwrap_or_else(|e| panic!("MPU_KMOD_DIR={}: {e}", dir.display()));
     println!("cargo::rerun-if-changed={}", dir.display());

@@ -1,4 +1,5 @@
-//! The command line: what can be typed, and what `--help`, the man page, the completions and `docs/cli.md` say about it.
+//! The command line: what can be typed, and what `--help`, the man page, the completions and `docs/cli.md` say about
+//! it.
 //!
 //! Owns the grammar and its words, no behaviour.
 
@@ -79,9 +80,10 @@ pub enum Command {
 
 const UP_LONG: &str = "Build the engine if needed, load it, and see that it works.
 
-Checks first whether this host can run it, and changes nothing if it cannot. The kernel module is compiled for the running kernel with the \
-host's own make, compiler and kernel headers, and kept in /var/lib/mpu/<release>; it is built again when the kernel or mpu changes. Without \
-an NVIDIA driver the module waits for one. If one needed redirect cannot be placed, none is, and the module is unloaded again.";
+Checks first whether this host can run it, and changes nothing if it cannot. The kernel module is compiled for \
+    the running kernel with the host's own make, compiler and kernel headers, and kept in /var/lib/mpu/<release>; it \
+    is built again when the kernel or mpu changes. Without an NVIDIA driver the module waits for one. If one needed \
+    redirect cannot be placed, none is, and the module is unloaded again.";
 
 const UP_EXAMPLES: &str = "Examples:
   sudo mpu up
@@ -90,18 +92,21 @@ const UP_EXAMPLES: &str = "Examples:
 
 const DOWN_LONG: &str = "Unload the engine; containers see again what the driver shows them by itself.
 
-Callers that are inside the driver are waited for. A wait inside the kernel cannot be interrupted, not by a signal either.";
+Callers that are inside the driver are waited for. A wait inside the kernel cannot be interrupted, not by a \
+    signal either.";
 
 const STATUS_LONG: &str = "Show whether an engine is up, since when, and what it did.
 
-Counters start at loading: answers translated by control, and calls that were not translated in the usual way by reason, each with a \
-sentence on what the caller got. Exit code 0 if an engine is up, 3 if none is, 1 if it is loaded but refused.";
+Counters start at loading: answers translated by control, and calls that were not translated in the usual way by \
+    reason, each with a sentence on what the caller got. Exit code 0 if an engine is up, 3 if none is, 1 if it is \
+    loaded but refused.";
 
 const PROBE_LONG: &str = "Measure whether a container on this host is seen right.
 
-Starts a child in a PID namespace of its own. It becomes a client of the driver as a container's programs do (it takes 8 MiB of video memory for \
-a moment), asks the driver about itself, and leaves. Exit code 0 if the answers are what they should be: right with MPU up; without it, what \
-this driver's release does by itself. Exit code 1 if not.";
+Starts a child in a PID namespace of its own. It becomes a client of the driver as a container's programs do (it \
+    takes 8 MiB of video memory for a moment), asks the driver about itself, and leaves. Exit code 0 if the answers \
+    are what they should be: right with MPU up; without it, what this driver's release does by itself. Exit code 1 \
+    if not.";
 
 /// Options of `mpu up`.
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! The NVIDIA driver of this host: its release, its flavour, and how that release numbers processes by itself.
 //!
-//! Owns the table of native behaviour by release. It is a prediction, read from the sources of 193 public releases and nine closed
-//! drivers; `probe` measures what is really so. Knows nothing of layouts (that is `rm`) nor of MPU.
+//! Owns the table of native behaviour by release. It is a prediction, read from the sources of 193 public releases and
+//! nine closed drivers; `probe` measures what is really so. Knows nothing of layouts (that is `rm`) nor of MPU.
 
 use crate::host::Host;
 pub use mpu_abi::Release;
@@ -67,8 +67,8 @@ const fn since(major: u16, minor: u16, patch: u16, era: u8) -> Native {
     Native { from: Release::new(major, minor, patch), era, pids, pid_info, utilisation }
 }
 
-/// Native behaviour by release: each row holds until the next. Two branches break the order of time: 535.43.24 to .28 is a beta that
-/// already had the code of 535.113, and 570.148 is younger than 575.51.
+/// Native behaviour by release: each row holds until the next. Two branches break the order of time: 535.43.24 to .28
+/// is a beta that already had the code of 535.113, and 570.148 is younger than 575.51.
 pub const NATIVE: [Native; 9] = [
     since(0, 0, 0, 0),
     since(535, 43, 24, 1),
@@ -91,9 +91,15 @@ pub fn native(release: Release) -> Native {
 pub fn in_words(era: u8) -> &'static str {
     match era {
         0 => "era 0: the driver speaks host pids only; in a container the process table is empty",
-        1 => "era 1: the list is in the container's pids, the details want host pids; in a container \"No running processes found\"",
+        1 => {
+            "era 1: the list is in the container's pids, the details want host pids; \
+             in a container \"No running processes found\""
+        }
         2 => "era 2: the table is right for single-threaded starters, utilisation speaks host pids",
-        3 => "era 3: the table is right for single-threaded starters; host pids and a kernel pointer leak in utilisation samples",
+        3 => {
+            "era 3: the table is right for single-threaded starters; \
+             host pids and a kernel pointer leak in utilisation samples"
+        }
         _ => "era 4: the table is mostly right, with duplicates and lost rows; host pids and kernel pointers leak",
     }
 }
@@ -155,7 +161,8 @@ impl Driver {
     }
 }
 
-/// Which of [`CONVERTERS`] the loaded driver has, or none when the symbol table does not show them (hidden from us, or stripped).
+/// Which of [`CONVERTERS`] the loaded driver has, or none when the symbol table does not show them (hidden from us, or
+/// stripped).
 pub fn converters_present(host: &Host) -> Option<[bool; 2]> {
     let symbols = host.text("/proc/kallsyms")?;
     let of_driver: Vec<&str> = symbols

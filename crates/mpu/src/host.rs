@@ -1,7 +1,8 @@
 //! Facts about this host, read from files below one root.
 //!
-//! Owns the paths. Every fact comes from a file, even those that have a system call (`uname`, `getuid`), so that a test can hand in a
-//! whole made-up host as a directory. Knows nothing of engines and judges nothing: that is `engine::module::checks`.
+//! Owns the paths. Every fact comes from a file, even those that have a system call (`uname`, `getuid`), so that a
+//! test can hand in a whole made-up host as a directory. Knows nothing of engines and judges nothing: that is
+//! `engine::module::checks`.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,7 +1,7 @@
 //! MPU on a host: loads an engine, says what it does, and measures whether a container is seen right.
 //!
-//! Owns everything that runs in user space on the host. Knows nothing of how PIDs are translated (`mpu-core`) and, but for the probe's
-//! few questions, nothing of the driver's layouts (`mpu-abi`).
+//! Owns everything that runs in user space on the host. Knows nothing of how PIDs are translated (`mpu-core`) and, but
+//! for the probe's few questions, nothing of the driver's layouts (`mpu-abi`).
 //!
 //! Entry points: [`commands`], one function per command, each giving a report that prints as text or as JSON.
 

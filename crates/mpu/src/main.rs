@@ -1,4 +1,5 @@
-//! The `mpu` command: reads the line, runs the command, prints its report or its failure, and ends with the documented code.
+//! The `mpu` command: reads the line, runs the command, prints its report or its failure, and ends with the documented
+//! code.
 
 use anyhow::Context;
 use clap::error::ErrorKind;

@@ -1,7 +1,7 @@
 //! Says what is going on while something takes longer than a person likes to wait in silence.
 //!
-//! Owns the standard error stream while a step runs. Nothing is said in the first two seconds; after that a terminal gets one line that
-//! counts the seconds, and a log gets a line at once and one every quarter of a minute.
+//! Owns the standard error stream while a step runs. Nothing is said in the first two seconds; after that a terminal
+//! gets one line that counts the seconds, and a log gets a line at once and one every quarter of a minute.
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

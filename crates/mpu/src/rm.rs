@@ -1,8 +1,10 @@
 //! A small client of NVIDIA's resource manager: enough to be seen by it, and to ask whom it sees.
 //!
-//! Owns the choice of a row by release, and how objects are made. Refuses to know what an answer means: that is `probe`.
+//! Owns the choice of a row by release, and how objects are made. Refuses to know what an answer means: that is
+//! `probe`.
 //!
-//! Outside truth: NVIDIA's public headers `nvos.h` (argument blocks), `ctrl0000gpu.h`, `cl0040.h`; for the layouts, `mpu-abi`.
+//! Outside truth: NVIDIA's public headers `nvos.h` (argument blocks), `ctrl0000gpu.h`, `cl0040.h`; for the layouts,
+//! `mpu-abi`.
 
 use crate::driver::Release;
 use crate::sys;
@@ -127,8 +129,8 @@ impl Object {
             Object::Client | Object::Subdevice => {}
             Object::Device { instance } => set(&mut params, 0, instance),
             Object::VideoMemory { bytes } => {
-                // NV_MEMORY_ALLOCATION_PARAMS: owner @0 (RM refuses 0, and takes any other word), size @64, alignment @72. The attributes
-                // left at 0 mean video memory.
+                // NV_MEMORY_ALLOCATION_PARAMS: owner @0 (RM refuses 0, and takes any other word), size @64, alignment
+                // @72. The attributes left at 0 mean video memory.
                 set(&mut params, 0, MEMORY);
                 params[64..72].copy_from_slice(&bytes.to_ne_bytes());
                 params[72..80].copy_from_slice(&4096u64.to_ne_bytes());
@@ -149,7 +151,8 @@ pub trait Nodes {
 /// One client of the resource manager, with the first GPU's device and subdevice.
 pub struct Client {
     control: File,
-    // Held open: the first opener of a GPU's node starts the GPU, and a driver without persistence stops it with the last.
+    // Held open: the first opener of a GPU's node starts the GPU, and a driver without persistence stops it with the
+    // last.
     _gpu: Option<File>,
     dialect: Dialect,
     client: u32,
@@ -200,7 +203,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Asks for every GPU to be attached. A driver that cannot says so again, and more to the point, when a device is made.
+    /// Asks for every GPU to be attached. A driver that cannot says so again, and more to the point, when a device is
+    /// made.
     fn attach_gpus(&self) {
         let mut params = vec![0u8; ATTACH_GPUS.1];
         set(&mut params, 0, ALL_GPUS);
@@ -208,7 +212,8 @@ impl Client {
         let _ = self.ask("GPU_ATTACH_IDS", ATTACH_GPUS.0, self.client, &mut params);
     }
 
-    /// Makes the device object of the first GPU that answers: instances have gaps where a GPU fell off or belongs to somebody else.
+    /// Makes the device object of the first GPU that answers: instances have gaps where a GPU fell off or belongs to
+    /// somebody else.
     fn make_first_device(&self) -> Result<(), RmError> {
         let make = |instance| self.make(Object::Device { instance }, [self.client, self.client, DEVICE]);
         let first = make(0);

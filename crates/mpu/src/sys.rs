@@ -1,7 +1,7 @@
 //! The system calls that no safe wrapper covers: two driver requests, and a PID namespace for children.
 //!
-//! Owns the unsafe of this crate. Knows the two argument blocks of NVIDIA's resource manager well enough to keep the driver inside
-//! our buffers, and nothing of what travels in them.
+//! Owns the unsafe of this crate. Knows the two argument blocks of NVIDIA's resource manager well enough to keep the
+//! driver inside our buffers, and nothing of what travels in them.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,7 +17,8 @@ const RM_FREE: libc::c_ulong = 0xc010_4629;
 /// Puts the children that this thread makes from now on into a PID namespace of their own; the first becomes its PID 1.
 /// The thread itself stays where it is.
 pub fn unshare_pid_namespace_of_children() -> io::Result<()> {
-    // SAFETY: takes a flag word and touches no memory; CLONE_NEWPID changes only where this thread's future children are born.
+    // SAFETY: takes a flag word and touches no memory; CLONE_NEWPID changes only where this thread's future children
+    // are born.
     match unsafe { libc::unshare(libc::CLONE_NEWPID) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -27,16 +28,18 @@ pub fn unshare_pid_namespace_of_children() -> io::Result<()> {
 /// Sends one 32-byte (or, for a free, 16-byte) argument block.
 fn send(fd: BorrowedFd<'_>, request: libc::c_ulong, block: &mut [u8]) -> io::Result<()> {
     assert_eq!(block.len(), (request >> 16 & 0x3fff) as usize, "the request number carries the size of its block");
-    // SAFETY: the driver reads and writes as many bytes at this address as the request number says, and the assertion above says that
-    // the slice has as many. A pointer inside the block is the callers' concern, below: each puts in one that it holds mutably.
+    // SAFETY: the driver reads and writes as many bytes at this address as the request number says, and the assertion
+    // above says that the slice has as many. A pointer inside the block is the callers' concern, below: each puts in
+    // one that it holds mutably.
     match unsafe { libc::ioctl(fd.as_raw_fd(), request, block.as_mut_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Asks a control. `words` are client, object and command; the answer is RM's status. The driver fills `params` up to its length: it
-/// refuses a length that is not exactly the command's. Callers pass only commands whose parameters hold no pointer (`rm::Client` asks four).
+/// Asks a control. `words` are client, object and command; the answer is RM's status. The driver fills `params` up to
+/// its length: it refuses a length that is not exactly the command's. Callers pass only commands whose parameters hold
+/// no pointer (`rm::Client` asks four).
 pub(crate) fn rm_control(fd: BorrowedFd<'_>, words: [u32; 3], params: &mut [u8]) -> io::Result<u32> {
     let mut block = [0u8; 32];
     put(&mut block, 0, &words.map(u32::to_ne_bytes).concat());
@@ -46,8 +49,9 @@ pub(crate) fn rm_control(fd: BorrowedFd<'_>, words: [u32; 3], params: &mut [u8])
     Ok(word(&block, 28))
 }
 
-/// Makes an object. `words` are client, parent, new handle and class; the answer is RM's status, read at `status_at`, and the handle.
-/// `params` must be as long as the class wants in any release (128 bytes are), and hold no pointer (`rm::Object`).
+/// Makes an object. `words` are client, parent, new handle and class; the answer is RM's status, read at `status_at`,
+/// and the handle. `params` must be as long as the class wants in any release (128 bytes are), and hold no pointer
+/// (`rm::Object`).
 pub(crate) fn rm_alloc(
     fd: BorrowedFd<'_>,
     words: [u32; 4],

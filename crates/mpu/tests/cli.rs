@@ -1,6 +1,7 @@
 //! The `mpu` command as a shell meets it: output streams, exit codes, and hosts on which something is wrong.
 //!
-//! Every broken host is a directory given with `--host-root`; the same facts break a real one. Loading itself is tested in guests.
+//! Every broken host is a directory given with `--host-root`; the same facts break a real one. Loading itself is
+//! tested in guests.
 
 use assert_cmd::Command;
 use std::fs;
@@ -112,8 +113,8 @@ fn mpu(arguments: &[&str]) -> Run {
     run(Command::cargo_bin("mpu").unwrap().args(arguments))
 }
 
-/// `mpu up` on a host that `breakage` broke: the exit code, one line with the cause, one with the fix, and nothing changed. The same
-/// as JSON.
+/// `mpu up` on a host that `breakage` broke: the exit code, one line with the cause, one with the fix, and nothing
+/// changed. The same as JSON.
 fn refuses(code: i32, cause: &str, fix: &str, more: &[&str], breakage: impl Fn(&Host)) {
     let host = Host::in_order();
     breakage(&host);

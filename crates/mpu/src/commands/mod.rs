@@ -1,7 +1,7 @@
 //! The commands: each takes a host and options, does its work, and gives a report.
 //!
-//! Owns what the reports have in common: how they become JSON (one schema, `docs/cli.md`) and text. Parsing arguments is `cli`'s,
-//! doing things is the engines'.
+//! Owns what the reports have in common: how they become JSON (one schema, `docs/cli.md`) and text. Parsing arguments
+//! is `cli`'s, doing things is the engines'.
 
 pub mod down;
 pub mod probe;

@@ -1,4 +1,5 @@
-//! `mpu probe`: compares what a container would see with what it should see, or, without MPU, with what the driver's release predicts.
+//! `mpu probe`: compares what a container would see with what it should see, or, without MPU, with what the driver's
+//! release predicts.
 //!
 //! Owns the comparison; the measurement is `crate::probe`'s.
 
@@ -19,7 +20,8 @@ pub struct Probed {
     pub right: bool,
     /// Whether an engine is translating.
     pub engine_up: bool,
-    /// Whether what was found is what the engine, or without one the driver's release, leads to expect; null if nothing is expected.
+    /// Whether what was found is what the engine, or without one the driver's release, leads to expect; null if
+    /// nothing is expected.
     pub as_expected: Option<bool>,
     /// The driver.
     pub driver: DriverView,
@@ -142,17 +144,22 @@ impl Probed {
             Some(false) => ", although its symbols are not those of its release",
             _ => "",
         };
+        let version = &self.driver.version;
+        let report = "Please report it with the output of `mpu probe --json`.";
         match (self.engine_up, self.as_expected) {
-            (true, Some(true)) if self.evidence.child.details.is_none() => "MPU is up and does its work, as far as was measured.".to_string(),
+            (true, Some(true)) if self.evidence.child.details.is_none() => {
+                "MPU is up and does its work, as far as was measured.".to_string()
+            }
             (true, Some(true)) => "MPU is up and does its work.".to_string(),
-            (true, _) => format!("{} MPU is up and this is wrong. Please report it with the output of `mpu probe --json`.", style.bad("fault:")),
-            (false, Some(true)) => format!("This is what driver {} does by itself{symbols}. fix: mpu up", self.driver.version),
-            (false, Some(false)) => format!(
-                "{} driver {} should do otherwise by its release{symbols}. MPU works all the same: `mpu up`. Please report it.",
-                style.warn("surprise:"),
-                self.driver.version
-            ),
-            (false, None) => format!("Nothing is known of driver {}, so nothing was expected.", self.driver.version),
+            (true, _) => format!("{} MPU is up and this is wrong. {report}", style.bad("fault:")),
+            (false, Some(true)) => format!("This is what driver {version} does by itself{symbols}. fix: mpu up"),
+            (false, Some(false)) => {
+                let surprise = style.warn("surprise:");
+                format!(
+                    "{surprise} driver {version} should do otherwise by its release{symbols}. fix: mpu up. {report}"
+                )
+            }
+            (false, None) => format!("Nothing is known of driver {version}, so nothing was expected."),
         }
     }
 }

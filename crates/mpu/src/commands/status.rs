@@ -120,7 +120,8 @@ fn since_line(since: u64) -> String {
     format!("{} ({ago} ago)", utc(since))
 }
 
-/// Seconds since 1970 as `2026-11-20 20:15:00 UTC`: days to a date by counting from a first of March, where leap days come last.
+/// Seconds since 1970 as `2026-11-20 20:15:00 UTC`: days to a date by counting from a first of March, where leap days
+/// come last.
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86400 + 719_468, seconds % 86400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);

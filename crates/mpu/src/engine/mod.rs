@@ -1,7 +1,7 @@
 //! Engines: the ways in which translation gets between the driver and its callers.
 //!
-//! Owns the choice. An engine is a module below this one; there is one today. A second one adds a variant to [`Engine`], a line to
-//! [`choose`] and its own module, and nothing else here.
+//! Owns the choice. An engine is a module below this one; there is one today. A second one adds a variant to
+//! [`Engine`], a line to [`choose`] and its own module, and nothing else here.
 
 pub mod module;
 

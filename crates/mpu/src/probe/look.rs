@@ -1,7 +1,8 @@
-//! What the child does: becomes a client thrice, twice from its main thread and once from another, and asks who is there.
+//! What the child does: becomes a client thrice, twice from its main thread and once from another, and asks who is
+//! there.
 //!
-//! Owns the questions. Two clients of one thread show whether the driver repeats a process; the client of the other thread, which alone
-//! holds memory, shows whether the driver knows processes or threads. Draws no conclusions.
+//! Owns the questions. Two clients of one thread show whether the driver repeats a process; the client of the other
+//! thread, which alone holds memory, shows whether the driver knows processes or threads. Draws no conclusions.
 
 use crate::rm::{Client, Dialect, Nodes, PidInfo, RmError, Samples};
 use serde::{Deserialize, Serialize};
@@ -51,7 +52,8 @@ pub fn look(nodes: &(dyn Nodes + Sync), dialect: Dialect, outer_pid: u32) -> Res
     let main = [Client::open(nodes, dialect)?, Client::open(nodes, dialect)?];
     let asker = &main[0];
     thread::scope(|scope| {
-        // The other thread has to be alive while questions are asked: a driver that knows threads forgets one that has ended.
+        // The other thread has to be alive while questions are asked: a driver that knows threads forgets one that has
+        // ended.
         let (made, wait_made) = std::sync::mpsc::channel();
         let (done, wait_done) = std::sync::mpsc::channel::<()>();
         let other = scope.spawn(move || {

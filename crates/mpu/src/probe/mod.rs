@@ -1,8 +1,9 @@
-//! Measures whether a container on this host is seen right: a child in a PID namespace of its own becomes a client of the driver and
-//! looks itself up, as a container's `nvidia-smi` would.
+//! Measures whether a container on this host is seen right: a child in a PID namespace of its own becomes a client of
+//! the driver and looks itself up, as a container's `nvidia-smi` would.
 //!
-//! Owns the child and the conversation with it. What the child asks is [`look`]'s, what the answers mean is [`verdict`]'s. Takes nobody's
-//! word for anything: neither the driver's version nor MPU's state has a part in the measurement.
+//! Owns the child and the conversation with it. What the child asks is [`look`]'s, what the answers mean is
+//! [`verdict`]'s. Takes nobody's word for anything: neither the driver's version nor MPU's state has a part in the
+//! measurement.
 
 pub mod look;
 mod nodes;
@@ -136,8 +137,8 @@ pub fn measure(
     }
 }
 
-/// Starts the child as the first process of a new PID namespace. A thread of its own asks for the namespace, because the asking also
-/// binds all later children of the thread that asked.
+/// Starts the child as the first process of a new PID namespace. A thread of its own asks for the namespace, because
+/// the asking also binds all later children of the thread that asked.
 fn spawn_in_new_namespace(program: &Path, arguments: &[&str], version: &str) -> Result<Child, ProbeError> {
     let mut command = Command::new(program);
     command.args(arguments).arg(version).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -1,6 +1,7 @@
 //! The driver's device nodes, which may not be there yet: NVIDIA's tools make them when first used.
 //!
-//! Owns their numbers. Opens what lies in /dev; where nothing does, opens a node of its own that is gone before anybody can trip over it.
+//! Owns their numbers. Opens what lies in /dev; where nothing does, opens a node of its own that is gone before
+//! anybody can trip over it.
 
 use crate::host::Host;
 use crate::rm::{Nodes, RmError};

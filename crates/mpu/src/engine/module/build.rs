@@ -1,8 +1,8 @@
 //! Builds the module for one kernel, once, and keeps it below `/var/lib/mpu/<release>`.
 //!
-//! Owns that directory: `mpu.ko`, the key of what it was built from, and the log of the last build. A build happens in a directory of its
-//! own and its result is renamed into place, so that nobody ever sees half a module; a lock keeps two builders apart. Decides
-//! nothing about the host: `checks` found the tools.
+//! Owns that directory: `mpu.ko`, the key of what it was built from, and the log of the last build. A build happens in
+//! a directory of its own and its result is renamed into place, so that nobody ever sees half a module; a lock keeps
+//! two builders apart. Decides nothing about the host: `checks` found the tools.
 
 use super::checks::Toolchain;
 use super::sources::Sources;
@@ -97,7 +97,8 @@ impl Store {
         Ok(Store { dir, _lock: lock })
     }
 
-    /// The module kept for a kernel, if it was made from these sources: for a host whose headers or compiler have gone since.
+    /// The module kept for a kernel, if it was made from these sources: for a host whose headers or compiler have gone
+    /// since.
     pub fn kept(host: &Host, release: &str, sources: &Sources) -> Option<Ready> {
         let dir = host.at(STORE).join(release);
         let key = fs::read_to_string(dir.join(KEY)).ok()?;
@@ -147,7 +148,8 @@ impl Store {
             .arg(&tools.compiler)
             .arg(format!("-j{}", std::thread::available_parallelism().map_or(1, usize::from)))
             .arg("modules")
-            // Variables of kbuild's (ARCH, CROSS_COMPILE, KCFLAGS …) may stand in the caller's environment for other reasons.
+            // Variables of kbuild's (ARCH, CROSS_COMPILE, KCFLAGS …) may stand in the caller's environment for other
+            // reasons.
             .env_clear()
             .env("PATH", tool_path())
             .env("LC_ALL", "C")
@@ -163,7 +165,8 @@ impl Store {
             return Err(BuildError::Failed { release: tools.release.clone(), line, log });
         }
         File::open(&built).and_then(|file| file.sync_all()).map_err(store(&built))?;
-        // The key goes before its module and comes after it: a module without its key is never taken for one that is right.
+        // The key goes before its module and comes after it: a module without its key is never taken for one that is
+        // right.
         let _ = fs::remove_file(key_file);
         fs::rename(&built, module).map_err(store(module))
     }
@@ -179,8 +182,8 @@ fn sources_line(sources: &Sources) -> String {
     format!("sources {}\n", sources.key(&[]))
 }
 
-/// The part of the key that names what it was built for and with. A distribution can replace headers and keep the release; their
-/// symbol versions and configuration tell.
+/// The part of the key that names what it was built for and with. A distribution can replace headers and keep the
+/// release; their symbol versions and configuration tell.
 fn kernel_line(tools: &Toolchain) -> String {
     let of_headers = |name: &str| fs::read(tools.headers.join(name)).unwrap_or_default();
     let (symvers, config) = (of_headers("Module.symvers"), of_headers(".config"));

@@ -1,7 +1,7 @@
 //! Whether this host can run the module engine, found out before anything is changed.
 //!
-//! Owns the list of conditions and their order: what a person cannot change comes before what an installed package cures. Reads
-//! facts from [`Host`] only.
+//! Owns the list of conditions and their order: what a person cannot change comes before what an installed package
+//! cures. Reads facts from [`Host`] only.
 
 use crate::driver::{Driver, NEWEST_KNOWN, OLDEST_KNOWN};
 use crate::error::Explain;
@@ -29,7 +29,7 @@ pub enum Unfit {
     FtraceDisabled,
     #[error("kernel {release} was built without {option}, which the module needs (says {})", config.display())]
     MissingOption { release: String, option: &'static str, config: PathBuf },
-    #[error("NVIDIA driver {version} is not one that this version of MPU knows ({OLDEST_KNOWN} to branch {})", NEWEST_KNOWN.branch())]
+    #[error("NVIDIA driver {version} is not one that this MPU knows ({OLDEST_KNOWN} to branch {})", NEWEST_KNOWN.branch())]
     UnknownDriver { version: String },
     #[error("the headers of kernel {release} are not installed (no {})", build.display())]
     NoHeaders { release: String, build: PathBuf, hint: String },
@@ -85,14 +85,18 @@ impl Explain for Unfit {
             Unfit::NoRelease { .. } => "mount /proc".to_string(),
             Unfit::OldKernel { .. } => "boot a newer kernel".to_string(),
             Unfit::LockedDown { .. } | Unfit::SignaturesEnforced => {
-                "run `mpu up --build-only`, sign the module it names with a key that this kernel trusts, then `mpu up --module FILE.ko`"
+                "run `mpu up --build-only`, sign the module it names with a key that this kernel trusts, \
+                 then `mpu up --module FILE.ko`"
                     .to_string()
             }
             Unfit::ModulesDisabled => "reboot, and run `mpu up` before the setting is made".to_string(),
             Unfit::FtraceDisabled => "sysctl kernel.ftrace_enabled=1".to_string(),
-            Unfit::MissingOption { option, .. } => format!("boot a kernel with {option}=y; every distribution's standard kernel has it"),
+            Unfit::MissingOption { option, .. } => {
+                format!("boot a kernel with {option}=y; every distribution's standard kernel has it")
+            }
             Unfit::UnknownDriver { .. } => {
-                "update MPU; or go on with `mpu up --any-driver`: MPU then translates what it recognises and `mpu probe` tells whether it is right"
+                "update MPU; or go on with `mpu up --any-driver`: MPU then translates what it recognises, \
+                 and `mpu probe` tells whether it is right"
                     .to_string()
             }
             Unfit::NoHeaders { hint, .. } | Unfit::OtherHeaders { hint, .. } => hint.clone(),
@@ -129,8 +133,8 @@ pub fn kernel(host: &Host) -> Result<String, Unfit> {
     Ok(release)
 }
 
-/// Whether this process may load a module into this kernel. `signed` says that the module carries a signature, which only the kernel
-/// can judge.
+/// Whether this process may load a module into this kernel. `signed` says that the module carries a signature, which
+/// only the kernel can judge.
 pub fn permission(host: &Host, signed: bool) -> Result<(), Unfit> {
     if !host.has_capability(CAP_SYS_MODULE) {
         return Err(Unfit::NotRoot);
@@ -169,7 +173,8 @@ pub fn toolchain(host: &Host, release: &str) -> Result<Toolchain, Unfit> {
     if !host.at(&build).join("Makefile").is_file() {
         return Err(Unfit::NoHeaders { release: release.to_string(), build, hint });
     }
-    // Of the two files that name a release, this is the one that ends up in modules; Debian's headers differ in the other.
+    // Of the two files that name a release, this is the one that ends up in modules; Debian's headers differ in the
+    // other.
     let header = host.text(build.join("include/generated/utsrelease.h")).unwrap_or_default();
     let found = header.split('"').nth(1).map(str::to_string);
     if let Some(found) = found.filter(|found| found != release) {

@@ -1,7 +1,7 @@
 //! Into the kernel and out of it again.
 //!
-//! Owns the two system calls (behind [`Kernel`], so that tests need no kernel) and the rule that a module which could not place its
-//! redirects does not stay. Knows what an errno of theirs means to a person.
+//! Owns the two system calls (behind [`Kernel`], so that tests need no kernel) and the rule that a module which could
+//! not place its redirects does not stay. Knows what an errno of theirs means to a person.
 
 use super::state::{self, Phase, State};
 use crate::driver::Driver;
@@ -25,7 +25,8 @@ pub trait Kernel {
     fn remove(&self) -> io::Result<()>;
     /// Marks the end of the kernel's log.
     fn mark_log(&self) -> Option<File>;
-    /// Whether this is the kernel of that host. The running kernel belongs to no host that is seen through another root.
+    /// Whether this is the kernel of that host. The running kernel belongs to no host that is seen through another
+    /// root.
     fn is_for(&self, host: &Host) -> bool {
         host.is_this()
     }
@@ -69,7 +70,7 @@ pub enum LoadError {
     Unattached { version: String },
     #[error("MPU {loaded} is loaded, and this is mpu {this}")]
     OtherVersion { loaded: String, this: &'static str },
-    #[error("the module is in use: {inside} callers are inside the driver after {} s", waited.as_secs())]
+    #[error("something still holds the module after {} s ({inside} callers are inside the driver)", waited.as_secs())]
     Busy { inside: u64, waited: Duration },
     #[error("the kernel does not let the module go")]
     Remove { source: io::Error },
@@ -124,7 +125,9 @@ impl Explain for LoadError {
             LoadError::Insert { source, .. } if is_refusal(source) => {
                 "sign the module with a key that this kernel trusts, or boot without lockdown and module signature enforcement"
             }
-            LoadError::Insert { .. } => "`dmesg | tail` has the kernel's own words; `mpu up` without --module builds one for this kernel",
+            LoadError::Insert { .. } => {
+                "`dmesg | tail` has the kernel's own words; `mpu up` without --module builds one for this kernel"
+            }
             LoadError::Redirect { errno, .. } if *errno == libc::EBUSY => {
                 "unload the other module (`lsmod`, /sys/kernel/livepatch), then `mpu up` again"
             }
@@ -132,7 +135,9 @@ impl Explain for LoadError {
             LoadError::Unattached { .. } => "update MPU, and report the driver's version; nothing is redirected",
             LoadError::Mute => "`mpu down`, then `mpu up` again",
             LoadError::OtherVersion { .. } => "`mpu down`, then `mpu up` again",
-            LoadError::Busy { .. } => "try again later, or with a longer --wait; stop the programs that wait in the driver if it stays so",
+            LoadError::Busy { .. } => {
+                "try again later, or with a longer --wait; stop the programs that wait in the driver if it stays so"
+            }
             LoadError::Remove { .. } => "`dmesg | tail` has the kernel's own words",
         }
         .to_string()
@@ -176,7 +181,8 @@ pub fn insert(host: &Host, kernel: &dyn Kernel, path: &Path) -> Result<State, Er
     Ok(state)
 }
 
-/// Sees that a module which waits has a reason to: a driver that is loaded but was not found is one that this module does not fit.
+/// Sees that a module which waits has a reason to: a driver that is loaded but was not found is one that this module
+/// does not fit.
 pub fn attached(host: &Host, kernel: &dyn Kernel, state: State, driver: Option<&Driver>) -> Result<State, Error> {
     let (Phase::Waiting, Some(driver)) = (&state.phase, driver) else { return Ok(state) };
     // It may have been loaded, or unloaded, while we were.
@@ -195,8 +201,8 @@ fn take_out(host: &Host, kernel: &dyn Kernel, reason: Error) -> Error {
     reason
 }
 
-/// Unloads the module. Callers that are inside the driver hold it; new ones go by. So it is asked again until they are out or the
-/// time is up.
+/// Unloads the module. While something holds a reference to it the kernel refuses, and is asked again until the time is
+/// up. Callers that are inside the driver hold none: the module waits for them by itself, within the system call.
 pub fn remove(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<(), LoadError> {
     let began = Instant::now();
     let _progress = Progress::of("waiting for callers to leave the driver");

@@ -1,8 +1,8 @@
 //! The module engine: MPU inside the kernel, as `mpu.ko`.
 //!
-//! Owns the way from the module's sources to a loaded module and back: what this host must offer ([`checks`]), what is built
-//! ([`sources`], [`build`]), loading and unloading ([`load`]), all of it in order ([`raise`]), and what the module says about itself ([`state`]). Knows nothing of
-//! what the module does inside the kernel.
+//! Owns the way from the module's sources to a loaded module and back: what this host must offer ([`checks`]), what is
+//! built ([`sources`], [`build`]), loading and unloading ([`load`]), all of it in order ([`raise`]), and what the
+//! module says about itself ([`state`]). Knows nothing of what the module does inside the kernel.
 
 pub mod build;
 pub mod checks;

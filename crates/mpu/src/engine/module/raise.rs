@@ -1,6 +1,7 @@
 //! Raises the module engine: checks, builds if needed, loads, and sees that it is at work.
 //!
-//! Owns the order of things: everything that can fail without a trace comes before the first change. Each step is its own module's.
+//! Owns the order of things: everything that can fail without a trace comes before the first change. Each step is its
+//! own module's.
 
 use super::build::Store;
 use super::checks;

@@ -1,4 +1,5 @@
-//! What the module is made from: sources carried in this executable, a directory of them, or a module that somebody built already.
+//! What the module is made from: sources carried in this executable, a directory of them, or a module that somebody
+//! built already.
 //!
 //! Owns the list of files and its fingerprint. Compiles nothing and loads nothing.
 

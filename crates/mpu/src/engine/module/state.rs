@@ -1,7 +1,7 @@
 //! What the loaded module says about itself: the two files below `/sys/module/mpu/parameters`.
 //!
-//! Owns their format. Both are lines of `key=value`; keys that this version does not know are kept or ignored, never an error, so that
-//! an older `mpu` can read a newer module.
+//! Owns their format. Both are lines of `key=value`; keys that this version does not know are kept or ignored, never
+//! an error, so that an older `mpu` can read a newer module.
 
 use crate::error::Explain;
 use crate::exit::Exit;
