@@ -20,6 +20,8 @@ mod python;
 mod run;
 mod setup;
 mod test;
+#[cfg(test)]
+mod tidy;
 
 use std::process::ExitCode;
 

@@ -55,8 +55,13 @@ proptest! {
         let row = &ROWS[row];
         let len = if seed % 3 == 0 { len } else { row.params_size as usize };
         let mut state = seed;
-        let mut bytes: Vec<u8> = (0..len).map(|_| { state = state.wrapping_mul(6364136223846793005).wrapping_add(1); (state >> 56) as u8 & 0x83 }).collect();
-        let mut call = if claim { Call::begin(row.cmd, row.params_size, Native::default()).unwrap() } else { Call::unclaimed() };
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+            (state >> 56) as u8 & 0x83
+        };
+        let mut bytes: Vec<u8> = (0..len).map(|_| next()).collect();
+        let begun = Call::begin(row.cmd, row.params_size, Native::default()).unwrap();
+        let mut call = if claim { begun } else { Call::unclaimed() };
         let room = call.questions(&bytes);
         prop_assert!(room <= 200);
         let mut asked = vec![0; if seed % 2 == 0 { room } else { room / 2 }];
@@ -85,7 +90,8 @@ proptest! {
         let mut call = Call::begin(row.cmd, row.params_size, Native::default()).unwrap();
         call.copying_out(0, &mut bytes, &map, &[]);
 
-        let own: Vec<(usize, u32)> = pids.iter().enumerate().filter_map(|(i, host)| Some((i, *map.0.get(host)?))).collect();
+        let own = pids.iter().enumerate().filter_map(|(i, host)| Some((i, *map.0.get(host)?)));
+        let own: Vec<(usize, u32)> = own.collect();
         let mut expected = before.clone();
         expected[first..first + pids.len() * stride].fill(0);
         for (place, (was, view)) in own.iter().enumerate() {
@@ -100,7 +106,8 @@ proptest! {
     /// In and out again is the identity, and in between the driver sees host PIDs or nobody's.
     #[test]
     fn questions_come_back_as_they_went(
-        row in 0..ROWS.len(), pids in proptest::collection::vec(any::<u32>().prop_map(|n| if n % 2 == 0 { n % 30 } else { n }), 0..=200),
+        row in 0..ROWS.len(),
+        pids in proptest::collection::vec(any::<u32>().prop_map(|n| if n % 2 == 0 { n % 30 } else { n }), 0..=200),
         map in namespace(),
     ) {
         let row = &ROWS[row];
@@ -127,7 +134,9 @@ proptest! {
 
     /// No stranger's PID and no kernel address is left in samples; records of own processes change in the PID alone.
     #[test]
-    fn samples_hold_no_stranger(row in 0..ROWS.len(), picks in proptest::collection::vec(0usize..42, 600), map in namespace()) {
+    fn samples_hold_no_stranger(
+        row in 0..ROWS.len(), picks in proptest::collection::vec(0usize..42, 600), map in namespace(),
+    ) {
         let row = &ROWS[row];
         let Layout::Samples(samples) = row.layout else { return Ok(()) };
         let engine = usize::from(samples.engine_stride);
@@ -156,7 +165,8 @@ proptest! {
                 }
                 None => {
                     let pid = get(is, 8);
-                    prop_assert!(matches!(pid, 0 | 0xffff_ffff) || (map.0.values().any(|view| *view == pid) && get(is, 0) == 0));
+                    let own = map.0.values().any(|view| *view == pid) && get(is, 0) == 0;
+                    prop_assert!(matches!(pid, 0 | 0xffff_ffff) || own);
                 }
             }
         }
