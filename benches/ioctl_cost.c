@@ -2,12 +2,16 @@
 /*
  * What one ioctl costs, in a guest whose clock counts instructions (QEMU, -icount shift=0: a nanosecond is an instruction).
  *
- * usage: ioctl_cost LABEL [ROWS]   prints `cost LABEL WHAT N`, N the least of many runs, in instructions.
- * Without ROWS: an ioctl on another device and RM controls without PIDs. With ROWS: GET_PIDS and GET_PID_INFO, after
- * checking that the list has exactly ROWS entries, and with the look-up asking for all of them.
+ * usage: ioctl_cost          an ioctl on another device, and an RM control without PIDs
+ *        ioctl_cost ROWS     GET_PIDS and GET_PID_INFO, while exactly ROWS processes hold the GPU
+ * Prints `WHAT N`, N the least of many runs in instructions; for lists also `RIGHT/ROWS`: how many of the listed PIDs exist for
+ * the caller, and how many of the processes asked for have memory. Knows nothing of engines: it says what it is told.
+ * Exits 1 when the list has another length than ROWS: such figures would compare unlike things.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +25,11 @@
 #define GET_PIDS 0x2080018d
 #define GET_PID_INFO 0x2080018e
 #define GET_ARCH_INFO 0x20801701
-#define INFO_ENTRIES 200
+#define LIST_ENTRIES 950
+#define INFO_ENTRIES 200 /* that one look-up takes at most; for more rows it is called again */
 #define INFO_STRIDE 72
+#define INFO_MEMORY 16
+#define CHUNKS ((LIST_ENTRIES + INFO_ENTRIES - 1) / INFO_ENTRIES)
 
 struct rm_control {
 	uint32_t client, object, cmd, flags;
@@ -36,8 +43,19 @@ struct rm_alloc {
 	uint32_t params_size, status;
 };
 
+struct list {
+	uint32_t kind, class, count, pid[LIST_ENTRIES];
+};
+
+struct info {
+	uint32_t count, unused;
+	uint8_t entry[INFO_ENTRIES][INFO_STRIDE];
+};
+
 static int device;
-static uint32_t client;
+static uint32_t client, subdevice;
+static struct list list;
+static struct info info[CHUNKS];
 
 static void fail(const char *what)
 {
@@ -58,84 +76,118 @@ static uint32_t alloc(uint32_t parent, uint32_t object, uint32_t class, void *pa
 	struct rm_alloc a = { client, parent, object, class, (uintptr_t)params, size, 0 };
 
 	if (ioctl(device, RM_ALLOC, &a) || a.status) {
-		fprintf(stderr, "alloc of class %#x: status %#x\n", class, a.status);
+		fprintf(stderr, "alloc of class %#x: %s, status %#x\n", class, strerror(errno), a.status);
 		exit(1);
 	}
 	return a.object;
 }
 
-static void control(uint32_t object, uint32_t cmd, void *params, uint32_t size)
+static void control(uint32_t cmd, void *params, uint32_t size)
 {
-	struct rm_control c = { client, object, cmd, 0, (uintptr_t)params, size, 0 };
+	struct rm_control c = { client, subdevice, cmd, 0, (uintptr_t)params, size, 0 };
 
 	if (ioctl(device, RM_CONTROL, &c) || c.status) {
-		fprintf(stderr, "control %#x: status %#x\n", cmd, c.status);
+		fprintf(stderr, "control %#x: %s, status %#x\n", cmd, strerror(errno), c.status);
 		exit(1);
 	}
 }
 
-#define LEAST(runs, call) ({ \
-	uint64_t least = UINT64_MAX, began, took; \
-	for (int run = 0; run < (runs); run++) { \
+/* Least of 200 runs, or of fewer once they have taken 300 million instructions, but of no fewer than 5. */
+#define LEAST(call) ({ \
+	uint64_t least = UINT64_MAX, all = 0, began, took; \
+	for (int run = 0; run < 200 && (run < 5 || all < 300000000); run++) { \
 		began = now(); \
 		call; \
 		took = now() - began; \
+		all += took; \
 		if (took < least) \
 			least = took; \
 	} \
 	least; \
 })
 
-static void report(const char *label, const char *what, uint64_t cost)
-{
-	static uint64_t clock_cost;
+static uint64_t clock_cost;
 
-	if (!clock_cost)
-		clock_cost = LEAST(200, (void)0);
-	printf("cost %s %s %llu\n", label, what, (unsigned long long)(cost - clock_cost));
+static unsigned long long net(uint64_t cost)
+{
+	return cost - clock_cost;
+}
+
+static void look_up(uint32_t rows)
+{
+	for (uint32_t chunk = 0; chunk * INFO_ENTRIES < rows; chunk++)
+		control(GET_PID_INFO, &info[chunk], sizeof(info[chunk]));
+}
+
+static uint32_t existing(uint32_t rows)
+{
+	uint32_t found = 0;
+
+	for (uint32_t i = 0; i < rows; i++)
+		found += list.pid[i] && (kill(list.pid[i], 0) == 0 || errno == EPERM);
+	return found;
+}
+
+static uint32_t answered(uint32_t rows)
+{
+	uint32_t found = 0;
+	uint64_t memory;
+
+	for (uint32_t i = 0; i < rows; i++) {
+		memcpy(&memory, &info[i / INFO_ENTRIES].entry[i % INFO_ENTRIES][INFO_MEMORY], sizeof(memory));
+		found += memory != 0;
+	}
+	return found;
+}
+
+static void without_pids(void)
+{
+	static uint8_t arch[16];
+	int null = open("/dev/null", O_RDWR);
+
+	if (null < 0)
+		fail("/dev/null");
+	printf("other_device %llu\n", net(LEAST(ioctl(null, 0x1234, 0))));
+	printf("no_pids %llu\n", net(LEAST(control(GET_ARCH_INFO, arch, sizeof(arch)))));
+}
+
+static void with_rows(uint32_t rows)
+{
+	unsigned long long cost;
+
+	list.class = 0xc3c0;
+	cost = net(LEAST(control(GET_PIDS, &list, sizeof(list))));
+	if (list.count != rows) {
+		fprintf(stderr, "%u processes listed instead of %u\n", list.count, rows);
+		exit(1);
+	}
+	printf("get_pids_%u %llu %u/%u\n", rows, cost, existing(rows), rows);
+	for (uint32_t i = 0; i < rows; i++) {
+		memcpy(info[i / INFO_ENTRIES].entry[i % INFO_ENTRIES], &list.pid[i], sizeof(list.pid[i]));
+		info[i / INFO_ENTRIES].count = i % INFO_ENTRIES + 1;
+	}
+	cost = net(LEAST(look_up(rows)));
+	printf("get_pid_info_%u %llu %u/%u\n", rows, cost, answered(rows), rows);
 }
 
 int main(int argc, char **argv)
 {
-	static uint8_t pids[3812], info[8 + INFO_ENTRIES * INFO_STRIDE], arch[16];
-	uint32_t device_params[14] = { 0 }, sub_params[1] = { 0 };
-	uint32_t rm_device, subdevice, rows, listed, entry;
-	char what[32];
-	int null;
+	uint32_t device_params[14] = { 0 }, sub_params[1] = { 0 }, rm_device, rows = argc > 1 ? atoi(argv[1]) : 0;
 
-	if (argc < 2)
+	if (argc > 2 || rows > LIST_ENTRIES || (argc == 2 && !rows)) {
+		fprintf(stderr, "usage: ioctl_cost [ROWS], 1 to %u: the driver lists no more\n", LIST_ENTRIES);
 		return 2;
+	}
 	device = open("/dev/nvidiactl", O_RDWR);
-	null = open("/dev/null", O_RDWR);
-	if (device < 0 || null < 0)
-		fail("open");
+	if (device < 0)
+		fail("/dev/nvidiactl");
 	client = alloc(0, 0, 0, NULL, 0);
 	rm_device = alloc(client, 0xcaf00001, 0x80, device_params, sizeof(device_params));
 	subdevice = alloc(rm_device, 0xcaf00002, 0x2080, sub_params, sizeof(sub_params));
-	if (argc == 2) {
-		report(argv[1], "other_device", LEAST(2000, ioctl(null, 0x1234, 0)));
-		report(argv[1], "no_pids", LEAST(2000, control(subdevice, GET_ARCH_INFO, arch, sizeof(arch))));
-		return 0;
-	}
-	rows = strtoul(argv[2], NULL, 0);
-	memset(pids, 0, sizeof(pids));
-	*(uint32_t *)pids = 0;
-	*(uint32_t *)(pids + 4) = 0xc3c0;
-	control(subdevice, GET_PIDS, pids, sizeof(pids));
-	listed = *(uint32_t *)(pids + 8);
-	if (listed != rows) {
-		fprintf(stderr, "%u processes listed instead of %u\n", listed, rows);
-		return 1;
-	}
-	snprintf(what, sizeof(what), "get_pids_%u", rows);
-	report(argv[1], what, LEAST(200, control(subdevice, GET_PIDS, pids, sizeof(pids))));
-	if (rows > INFO_ENTRIES)
-		return 0;
-	memset(info, 0, sizeof(info));
-	*(uint32_t *)info = rows;
-	for (entry = 0; entry < rows; entry++)
-		memcpy(info + 8 + entry * INFO_STRIDE, pids + 12 + entry * 4, 4);
-	snprintf(what, sizeof(what), "get_pid_info_%u", rows);
-	report(argv[1], what, LEAST(200, control(subdevice, GET_PID_INFO, info, sizeof(info))));
+	clock_cost = LEAST((void)0);
+	if (rows)
+		with_rows(rows);
+	else
+		without_pids();
 	return 0;
 }

@@ -22,6 +22,10 @@ pub const ROWS: [u32; 4] = [1, 10, 200, 950];
 /// of 2 GiB holds.
 pub const CROWD: (u32, u32) = (1000, 10_000);
 
+/// Where the GPU's processes begin to be numbered: a machine that has been up for long has such PIDs, and the kernel's look-up then
+/// takes one step more than at 200,000, and two more than at 4,000.
+const FIRST_PID: u32 = 3_000_000;
+
 /// What one guest found.
 pub struct Run {
     pub kernel: String,
@@ -135,8 +139,10 @@ fn build(kernel: &str, era: &str, client: &str, modules: &[String], peers: &[Pat
         image::libraries(&mut archive, &programs.join(name))?;
     }
     let rows = ROWS.map(|rows| rows.to_string()).join(" ");
-    let plan =
-        format!("CLIENT={client}\nMODULES='{}'\nROWS='{rows}'\nCROWD='{} {}'\n", modules.join(" "), CROWD.0, CROWD.1);
+    let (modules, (namespaces, processes)) = (modules.join(" "), CROWD);
+    let plan = format!(
+        "CLIENT={client}\nMODULES='{modules}'\nROWS='{rows}'\nCROWD='{namespaces} {processes}'\nFIRST_PID={FIRST_PID}\n"
+    );
     archive.text("plan", 0o644, plan.as_bytes());
     let path = paths::target("guest")?.join(format!("bench-{}.cpio", std::process::id()));
     std::fs::write(&path, archive.finish()).with_context(|| format!("cannot write {}", path.display()))?;

@@ -8,7 +8,9 @@ use super::guest::{Key, Run, CROWD};
 /// The table, the goals, and what went wrong.
 pub fn print(run: &Run) {
     let Run { release, era, client, .. } = run;
-    println!("\nLinux {release}, simulated driver of era {era}, nvidia-smi {client}. Instructions; the goals are MPU's.");
+    println!(
+        "\nLinux {release}, simulated driver of era {era}, nvidia-smi {client}. Instructions; the goals are MPU's."
+    );
     print!("{:<24}{:<10}{:>12}", "", "caller", "without");
     for module in &run.modules[1..] {
         print!("{:>14}{:>10}{:>8}", format!("with {module}"), "adds", "ratio");
@@ -22,7 +24,9 @@ pub fn print(run: &Run) {
     for what in ["mpu_up", "mpu_down"] {
         if let (Some(figure), Some(real)) = (run.figure(what, "host", "mpu"), run.real.get(what)) {
             let seconds = figure.instructions as f64 / 1e9;
-            println!("{what}: {seconds:.3} s of the guest's time, {real:.2} s of this machine's (the longest of three)");
+            println!(
+                "{what}: {seconds:.3} s of the guest's time, {real:.2} s of this machine's (the longest of three)"
+            );
         }
     }
     if let Some(crowd) = run.crowd {
@@ -81,7 +85,11 @@ pub fn json(run: &Run) -> Value {
         .map(|v| json!({"what": v.what, "caller": v.caller, "goal": v.goal, "found": v.found, "met": v.met}))
         .collect();
     let slope = |control: &str| -> Value {
-        CALLERS.iter().map(|caller| ((*caller).to_owned(), json!(slopes(run, control, caller)))).collect::<serde_json::Map<_, _>>().into()
+        CALLERS
+            .iter()
+            .map(|caller| ((*caller).to_owned(), json!(slopes(run, control, caller))))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
     };
     json!({
         "kernel": run.kernel, "release": run.release, "era": run.era, "client": run.client, "modules": run.modules,
