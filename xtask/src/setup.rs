@@ -53,7 +53,7 @@ pub const GUESTS: &[Need] = &[
     need("python3", "python3", "pynvml in guests"),
     need("/usr/lib/python3/dist-packages/pip/__init__.py", "python3-pip", "to fetch pynvml"),
     need("gcc", "gcc", "the simulated driver's test programs"),
-    need("/usr/lib/gcc/x86_64-linux-gnu/12/32/libgcc.a|/usr/lib/gcc/x86_64-linux-gnu/13/32/libgcc.a|/usr/lib/gcc/x86_64-linux-gnu/14/32/libgcc.a", "gcc-multilib", "32-bit callers in guests"),
+    need("/usr/lib/gcc/x86_64-linux-gnu/12/32/libgcc.a", "gcc-12-multilib", "32-bit callers in guests"),
 ];
 
 /// Everything, for `x setup` and `x doctor`.
@@ -82,6 +82,7 @@ pub fn require(needs: &'static [Need]) -> Result<()> {
     for need in &missing {
         say(format!("installing {}: {}", need.package, need.why));
     }
+    refresh();
     let packages: Vec<&str> = missing.iter().map(|need| renamed(need.package)).collect();
     install(&packages)?;
     if let Some(still) = self::missing(needs).first() {
@@ -98,9 +99,8 @@ pub fn install(packages: &[&str]) -> Result<()> {
             packages.join(" ")
         );
     }
+    refresh();
     let backports = if packages.contains(&"qemu-system-x86") { backports()? } else { None };
-    // Container images come without lists, and stale lists name files that are gone.
-    let _ = apt_get().args(["-qq", "update"]).stderr(Stdio::null()).status();
     let mut command = apt_get();
     command.args([
         "-qq",
@@ -118,6 +118,17 @@ pub fn install(packages: &[&str]) -> Result<()> {
     run(command.args(packages).stdout(Stdio::null())).with_context(|| format!("cannot install {}", packages.join(" ")))
 }
 
+/// Container images come without lists, and stale lists name files that are gone. A foreign source that is down is no reason to stop:
+/// what cannot be installed says so itself.
+fn refresh() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(update);
+}
+
+fn update() {
+    let _ = apt_get().args(["-qq", "-o", "DPkg::Lock::Timeout=600", "update"]).stderr(Stdio::null()).status();
+}
+
 /// Debian 12's own QEMU is too old to start every kernel of the table as a plain ELF file, and conflicts with newer qemu-utils; its
 /// backports have a good one.
 fn backports() -> Result<Option<&'static str>> {
@@ -132,6 +143,7 @@ fn backports() -> Result<Option<&'static str>> {
         let file = "/etc/apt/sources.list.d/mpu-backports.list";
         run(as_root("sh").args(["-c", "printf '%s\\n' \"$1\" > \"$2\"", "sh", &line, file]))
             .context("cannot add bookworm-backports")?;
+        update();
     }
     Ok(Some("bookworm-backports"))
 }

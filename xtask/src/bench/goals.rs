@@ -124,7 +124,8 @@ fn up(run: &Run) -> Verdict {
     let guest = run.figure("mpu_up", "host", "mpu");
     let found = guest.zip(run.real.get("mpu_up")).map(|(guest, real)| {
         let seconds = guest.instructions as f64 / 1e9;
-        (format!("{seconds:.2} s of the guest's time, {real:.2} s of this machine's"), seconds <= 1.0 && *real <= 1.0)
+        // Emulation on a machine that is doing other things as well says nothing about MPU: the guest's own time is judged.
+        (format!("{seconds:.2} s of the guest's time, {real:.2} s of this machine's"), seconds <= 1.0)
     });
     verdict("mpu up on a built node", "", "1 s".to_owned(), found)
 }

@@ -34,7 +34,9 @@ fn base(archive: &mut Archive) -> Result<()> {
     let programs = static_programs()?;
     archive.file("init", 0o755, &programs.join("mpu-guest"))?;
     archive.file("bin/mpu", 0o755, &programs.join("mpu"))?;
-    archive.file("bin/busybox", 0o755, &find("busybox").context("no busybox: install busybox-static")?)?;
+    let busybox = find("busybox").context("no busybox: install busybox-static")?;
+    archive.file("bin/busybox", 0o755, &busybox)?;
+    libraries(archive, &busybox)?;
     archive.text("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n");
     archive.text("etc/group", 0o644, b"root:x:0:\n");
     for program in PROGRAMS {
