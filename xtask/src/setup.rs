@@ -100,21 +100,20 @@ pub fn install(packages: &[&str]) -> Result<()> {
         );
     }
     refresh();
-    let backports = if packages.contains(&"qemu-system-x86") { backports()? } else { None };
-    let mut command = apt_get();
-    command.args([
-        "-qq",
-        "-y",
-        "--no-install-recommends",
-        "-o",
-        "DPkg::Lock::Timeout=600",
-        "-o",
-        "Dpkg::Use-Pty=0",
-        "install",
-    ]);
-    if let Some(suite) = backports {
-        command.args(["-t", suite]);
+    let (qemu, others): (Vec<&str>, Vec<&str>) = packages.iter().partition(|name| **name == "qemu-system-x86");
+    apt_install(&others, None)?;
+    // Alone: a target release would apply to everything installed beside it.
+    apt_install(&qemu, if qemu.is_empty() { None } else { backports()? })
+}
+
+fn apt_install(packages: &[&str], release: Option<&str>) -> Result<()> {
+    if packages.is_empty() {
+        return Ok(());
     }
+    let mut command = apt_get();
+    command.args(["-qq", "-y", "--no-install-recommends"]);
+    command.args(["-o", "DPkg::Lock::Timeout=600", "-o", "Dpkg::Use-Pty=0", "install"]);
+    command.args(release.iter().flat_map(|suite| ["-t", *suite]));
     run(command.args(packages).stdout(Stdio::null())).with_context(|| format!("cannot install {}", packages.join(" ")))
 }
 
