@@ -63,6 +63,7 @@ static void rm_drop_object(struct rm_client *client, struct rm_object *object)
 	if (object->accounted)
 		acct_device_closed(client, object);
 	session_object_gone(object);
+	client->load[object->gpu].mem -= object->bytes;
 	list_del(&object->node);
 	client->object_count--;
 	kfree(object);
@@ -165,13 +166,15 @@ static bool rm_class_known(NvU32 class)
 	case NV_CLASS_SUBDEVICE:
 	case NV_CLASS_CHANNEL:
 	case NV_CLASS_PROFILER:
+	case NV_CLASS_MEMORY_LOCAL_USER:
 		return true;
 	default:
 		return rm_class_uses_engine(class);
 	}
 }
 
-static NV_STATUS rm_new_object(struct rm_client *client, NvU32 parent, NvU32 *handle, NvU32 class, NvU32 device_id)
+static NV_STATUS rm_new_object(struct rm_client *client, NvU32 parent, NvU32 *handle, NvU32 class, NvU32 device_id,
+			       NvU64 bytes)
 {
 	struct rm_object *object, *above = NULL;
 
@@ -199,6 +202,8 @@ static NV_STATUS rm_new_object(struct rm_client *client, NvU32 parent, NvU32 *ha
 	object->parent = parent;
 	object->class = class;
 	object->gpu = above ? above->gpu : device_id;
+	object->bytes = bytes;
+	client->load[object->gpu].mem += bytes;
 	list_add_tail(&object->node, &client->objects);
 	client->object_count++;
 	if (class == NV_CLASS_DEVICE)
@@ -228,6 +233,7 @@ static void rm_alloc_status(NvU8 *arg, NvU32 size, NV_STATUS status)
 NV_STATUS rm_alloc(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size)
 {
 	NvU32 root, parent, handle, class, device_id = 0;
+	NvU64 bytes = 0;
 	void *user;
 	NV_STATUS status = NV_OK;
 
@@ -241,6 +247,11 @@ NV_STATUS rm_alloc(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size)
 
 	if (class == NV_CLASS_DEVICE && user)
 		status = os_memcpy_from_user(&device_id, user, sizeof(device_id));
+	/* NV_MEMORY_ALLOCATION_PARAMS: the size is the u64 at 64. */
+	if (class == NV_CLASS_MEMORY_LOCAL_USER)
+		status = user ? os_memcpy_from_user(&bytes, (NvU8 *)user + 64, sizeof(bytes)) : NV_ERR_INVALID_ARGUMENT;
+	if (bytes > SIM_MAX_OBJECT_BYTES)
+		return NV_ERR_INVALID_ARGUMENT;
 	if (status == NV_OK) {
 		mutex_lock(&rm_lock);
 		if (class == NV_CLASS_ROOT || class == NV_CLASS_ROOT_NON_PRIV || class == NV_CLASS_ROOT_CLIENT) {
@@ -248,7 +259,8 @@ NV_STATUS rm_alloc(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size)
 		} else {
 			struct rm_client *client = rm_find_client(nvfp, root);
 
-			status = client ? rm_new_object(client, parent, &handle, class, device_id) : NV_ERR_INVALID_CLIENT;
+			status = client ? rm_new_object(client, parent, &handle, class, device_id, bytes) :
+					  NV_ERR_INVALID_CLIENT;
 			user = NULL;
 		}
 		mutex_unlock(&rm_lock);

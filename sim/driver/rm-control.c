@@ -5,6 +5,7 @@
  */
 #include <linux/mm.h>
 #include <linux/slab.h>
+#include <linux/uaccess.h>
 
 #include "sim.h"
 
@@ -82,6 +83,13 @@ static NV_STATUS rm_embedded_in(const struct rm_embedded *d, struct rm_call *cal
 	return d->copy_in ? os_memcpy_from_user(call->embedded, *user, call->embedded_size) : NV_OK;
 }
 
+static NV_STATUS rm_answer(void *user, const void *params, NvU32 size)
+{
+	if (!sim_bypass)
+		return os_memcpy_to_user(user, params, size);
+	return copy_to_user((void __user *)user, params, size) ? NV_ERR_INVALID_ADDRESS : NV_OK;
+}
+
 static NV_STATUS rm_control_call(struct nv_file_private *nvfp, NvU8 *arg)
 {
 	NvU32 flags = get32(arg, 12);
@@ -110,7 +118,7 @@ static NV_STATUS rm_control_call(struct nv_file_private *nvfp, NvU8 *arg)
 	if (status == NV_OK && call.embedded)
 		status = os_memcpy_to_user(embedded_user, call.embedded, call.embedded_size);
 	if (status == NV_OK && call.size)
-		status = os_memcpy_to_user(user, call.params, call.size);
+		status = rm_answer(user, call.params, call.size);
 	kvfree(call.embedded);
 	kvfree(call.params);
 	return status;

@@ -66,6 +66,7 @@ enum {
 #define NV_CLASS_ROOT 0x0000
 #define NV_CLASS_ROOT_NON_PRIV 0x0001
 #define NV_CLASS_ROOT_CLIENT 0x0041
+#define NV_CLASS_MEMORY_LOCAL_USER 0x0040
 #define NV_CLASS_DEVICE 0x0080
 #define NV_CLASS_SUBDEVICE 0x2080
 #define NV_CLASS_PROFILER 0x90cc
@@ -77,6 +78,7 @@ enum {
 
 #define SIM_MAX_CLIENTS_PER_FILE 1100
 #define SIM_MAX_CLIENTS 8192
+#define SIM_MAX_OBJECT_BYTES (1ull << 40)
 #define SIM_MAX_OBJECTS 64
 #define SIM_MAX_PARAMS (64 * 1024)
 
@@ -92,6 +94,7 @@ struct rm_object {
 	NvU32 parent;
 	NvU32 class;
 	NvU32 gpu;
+	NvU64 bytes; /* of a memory object */
 	bool accounted; /* a device object that started accounting */
 };
 
@@ -161,6 +164,7 @@ extern unsigned int sim_gpus;
 extern bool sim_debug;
 extern bool sim_client_allocs;
 extern bool sim_ghosts;
+extern bool sim_bypass;
 
 /* nv-proc.c */
 int nv_proc_init(void);
