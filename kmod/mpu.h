@@ -26,10 +26,10 @@ enum mpu_hook {
 	MPU_HOOKS,
 };
 
-/* Where each redirected function begins; read by mpu_entry.S when a replacement calls the function it replaces. */
+/* Where each redirected function goes on behind its redirected first instruction: see mpu_entry.S. */
 extern unsigned long mpu_original[MPU_HOOKS];
 
-/* mpu_entry.S: what the driver's functions call first, and how a replacement calls the function it replaces. */
+/* mpu_entry.S: what the driver's functions call first, and how a replacement runs the function it replaces. */
 #define MPU_ENTRY(name) extern char mpu_enter_##name[]
 MPU_ENTRY(get_pid_info);
 MPU_ENTRY(find_ns_pid);
@@ -40,8 +40,6 @@ MPU_ENTRY(compat);
 MPU_ENTRY(ioctl);
 #undef MPU_ENTRY
 
-u32 mpu_original_find_ns_pid(void *pid_info, u32 *ns_pid);
-u8 mpu_original_is_init_ns(void);
 u32 mpu_original_from_user(void *to, const void *from, u32 bytes);
 u32 mpu_original_to_user(void *to, const void *from, u32 bytes);
 long mpu_original_compat(struct file *file, unsigned int cmd, unsigned long arg);

@@ -22,6 +22,7 @@
 
 /* The driver's status words (src/common/sdk/nvidia/inc/nvstatuscodes.h). */
 #define NV_OK 0u
+#define NV_ERR_INVALID_ARGUMENT 0x1fu
 #define NV_ERR_OBJECT_NOT_FOUND 0x57u
 
 /* Requests and arguments, as in crates/mpu-abi/src/ioctl.rs. */
@@ -148,7 +149,12 @@ unsigned int mpu_calls_inside(void)
 	return inside;
 }
 
-/* --- What each redirected function is asked first: see mpu_entry.S. --- */
+/*
+ * --- What each redirected function is asked first: see mpu_entry.S. ---
+ *
+ * None of these sleeps, and each says "yes" only where its replacement stands inside a context, or does not sleep before
+ * it is in one: unloading waits for contexts, and for tasks that have not slept since (mpu_hooks_remove()).
+ */
 
 bool mpu_wants_get_pid_info(void);
 bool mpu_wants_find_ns_pid(void);
@@ -160,7 +166,7 @@ bool mpu_wants_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
 static __always_inline bool mpu_wants_copy(u32 bytes)
 {
-	return bytes >= MPU_TELLING_SIZE || atomic_read(&mpu_small_claims);
+	return (bytes >= MPU_TELLING_SIZE || atomic_read(&mpu_small_claims)) && mpu_context_of_current();
 }
 
 bool mpu_wants_get_pid_info(void)
@@ -168,14 +174,21 @@ bool mpu_wants_get_pid_info(void)
 	return true;
 }
 
+static bool mpu_translates(void)
+{
+	struct mpu_context *context = mpu_context_of_current();
+
+	return context && (context->bits & MPU_TRANSLATES);
+}
+
 bool mpu_wants_find_ns_pid(void)
 {
-	return mpu_in_container();
+	return mpu_in_container() && mpu_translates();
 }
 
 bool mpu_wants_is_init_ns(void)
 {
-	return mpu_in_container();
+	return mpu_in_container() && mpu_translates();
 }
 
 bool mpu_wants_from_user(void *to, const void *from, u32 bytes)
@@ -218,24 +231,18 @@ void *mpu_get_pid_info(void)
 	return get_task_pid(current, PIDTYPE_TGID);
 }
 
-static bool mpu_translates(void)
-{
-	struct mpu_context *context = mpu_context_of_current();
-
-	return context && (context->bits & MPU_TRANSLATES);
-}
-
+/* The process's number in the init namespace, as the driver would find it for a host caller. */
 u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid)
 {
-	if (!pid_info || !ns_pid || !mpu_translates())
-		return mpu_original_find_ns_pid(pid_info, ns_pid);
+	if (!pid_info || !ns_pid)
+		return NV_ERR_INVALID_ARGUMENT;
 	*ns_pid = mpu_host_pid_of(pid_info);
 	return *ns_pid ? NV_OK : NV_ERR_OBJECT_NOT_FOUND;
 }
 
 u8 mpu_is_init_ns(void)
 {
-	return mpu_translates() ? 1 : mpu_original_is_init_ns();
+	return 1;
 }
 
 /*
@@ -262,7 +269,7 @@ u32 mpu_from_user(void *to, const void *from, u32 bytes)
 	u32 status = mpu_original_from_user(to, from, bytes);
 	struct mpu_context *context = mpu_context_of_current();
 
-	if (!context || status != NV_OK)
+	if (WARN_ON_ONCE(!context) || status != NV_OK)
 		return status;
 	if (context->call && !context->asked)
 		mpu_keep_questions(context, to, bytes);
@@ -288,7 +295,7 @@ u32 mpu_to_user(void *to, const void *from, u32 bytes)
 {
 	struct mpu_context *context = mpu_context_of_current();
 
-	if (context)
+	if (!WARN_ON_ONCE(!context))
 		mpu_copying_out(context, (u64)(unsigned long)to, (void *)from, bytes);
 	return mpu_original_to_user(to, from, bytes);
 }
@@ -386,6 +393,8 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 	context.asked = NULL;
 	context.questions = 0;
 	context.bits = 0;
+	/* Before anything that can sleep. */
+	bucket = mpu_enter(&context);
 	if (unlikely(_IOC_NR(cmd) == NV_ESC_IOCTL_XFER_CMD && !mpu_unwrap(arg, &where)) ||
 	    unlikely(where && !mpu_read_claim(where, &claim))) {
 		/* The driver will find so, too; if not, the sizes of its copies still tell. */
@@ -394,7 +403,6 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 	}
 	if (mpu_rs_may_claim(claim.cmd))
 		mpu_begin(&context, call, &claim);
-	bucket = mpu_enter(&context);
 	result = original(file, cmd, arg);
 	if (context.call)
 		mpu_end(&context, &claim, where, result);

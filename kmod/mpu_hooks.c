@@ -9,6 +9,8 @@
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
 #include <linux/rcupdate.h>
+#include <linux/string.h>
+#include <linux/uaccess.h>
 #include <linux/version.h>
 #include "mpu.h"
 
@@ -60,15 +62,24 @@ static int mpu_find(const char *symbol, unsigned long *begins)
 	return 0;
 }
 
-/* On kernels with IBT a probe stands behind the function's ENDBR; the function itself begins at it. */
-static unsigned long mpu_call_target(unsigned long begins)
+/*
+ * Where a function goes on behind the instruction that ftrace patches: 5 bytes, a call or the nop in its place, after an
+ * ENDBR if the driver was built with IBT. 0 if there is no such instruction.
+ */
+static unsigned long mpu_goes_on(unsigned long begins)
 {
-	const u32 endbr64 = 0xfa1e0ff3;
-	u32 before;
+	static const u8 endbr64[] = { 0xf3, 0x0f, 0x1e, 0xfa };
+	static const u8 nop[] = { 0x0f, 0x1f, 0x44, 0x00, 0x00 };
+	u8 code[sizeof(endbr64) + sizeof(nop)];
+	unsigned int at = 0;
 
-	if (copy_from_kernel_nofault(&before, (void *)(begins - sizeof(before)), sizeof(before)))
-		return begins;
-	return before == endbr64 ? begins - sizeof(before) : begins;
+	if (copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
+		return 0;
+	if (!memcmp(code, endbr64, sizeof(endbr64)))
+		at = sizeof(endbr64);
+	if (code[at] != 0xe8 && memcmp(code + at, nop, sizeof(nop)))
+		return 0;
+	return begins + at + sizeof(nop);
 }
 
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
@@ -124,8 +135,8 @@ static int mpu_place(enum mpu_hook hook, struct mpu_refusal *refusal)
 	if (error == -ENOENT && !redirect->needed)
 		return 0;
 	if (!error) {
-		mpu_original[hook] = mpu_call_target(redirect->ip);
-		error = mpu_attach(redirect);
+		mpu_original[hook] = mpu_goes_on(redirect->ip);
+		error = mpu_original[hook] ? mpu_attach(redirect) : -EOPNOTSUPP;
 	}
 	if (error) {
 		refusal->error = error;
@@ -141,8 +152,7 @@ int mpu_hooks_place(struct mpu_refusal *refusal)
 	int error;
 
 	/* mpu_entry.S has these numbers, too. */
-	BUILD_BUG_ON(MPU_FIND_NS_PID != 1 || MPU_IS_INIT_NS != 2 || MPU_FROM_USER != 3 || MPU_TO_USER != 4 ||
-		     MPU_COMPAT != 5 || MPU_IOCTL != 6);
+	BUILD_BUG_ON(MPU_FROM_USER != 3 || MPU_TO_USER != 4 || MPU_COMPAT != 5 || MPU_IOCTL != 6);
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
 		error = mpu_place(hook, refusal);
 		if (error) {
