@@ -40,6 +40,9 @@ pub const KERNELS: &[Need] = &[
     need("pahole", "pahole", "type information of modules from 6.12 on"),
 ];
 
+/// For tests on this machine.
+pub const HOST: &[Need] = &[need("git", "git", "tests of the tree ask it for the list of files")];
+
 /// For checking the kernel object.
 pub const OBJECTS: &[Need] = &[need("objdump", "binutils", "to look into the kernel object")];
 
@@ -59,12 +62,12 @@ pub const GUESTS: &[Need] = &[
 
 /// Everything, for `x setup` and `x doctor`.
 pub fn all() -> impl Iterator<Item = &'static Need> {
-    KERNELS.iter().chain(OBJECTS).chain(GUESTS)
+    HOST.iter().chain(KERNELS).chain(OBJECTS).chain(GUESTS)
 }
 
 /// Installs what any verb needs.
 pub fn everything() -> Result<()> {
-    [KERNELS, OBJECTS, GUESTS].into_iter().try_for_each(require)?;
+    [HOST, KERNELS, OBJECTS, GUESTS].into_iter().try_for_each(require)?;
     say("all packages are here");
     Ok(())
 }

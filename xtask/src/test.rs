@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, image, Job, Row};
 use crate::run::{passes, say};
-use crate::{kernels, kmod, lint, Outcome};
+use crate::{kernels, kmod, lint, setup, Outcome};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -51,6 +51,7 @@ struct Cell {
 /// The verb.
 pub fn test(args: &Args) -> Result<Outcome> {
     let began = Instant::now();
+    setup::require(setup::HOST)?;
     guest::prepare()?;
     let mut tally = Tally::default();
     host_checks(&mut tally)?;
