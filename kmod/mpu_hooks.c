@@ -69,17 +69,24 @@ static int mpu_find(const char *symbol, unsigned long *begins)
 static unsigned long mpu_goes_on(unsigned long begins)
 {
 	static const u8 endbr64[] = { 0xf3, 0x0f, 0x1e, 0xfa };
-	static const u8 nop[] = { 0x0f, 0x1f, 0x44, 0x00, 0x00 };
-	u8 code[sizeof(endbr64) + sizeof(nop)];
-	unsigned int at = 0;
+	/* Up to 5.12 the kernel chooses its nop by the processor (arch/x86/kernel/alternative.c, ideal_nops). */
+	static const u8 nops[][5] = {
+		{ 0x0f, 0x1f, 0x44, 0x00, 0x00 },
+		{ 0x66, 0x66, 0x66, 0x66, 0x90 },
+		{ 0x3e, 0x8d, 0x74, 0x26, 0x00 },
+	};
+	u8 code[sizeof(endbr64) + sizeof(nops[0])];
+	unsigned int at = 0, i;
+	bool patched;
 
 	if (copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
 		return 0;
 	if (!memcmp(code, endbr64, sizeof(endbr64)))
 		at = sizeof(endbr64);
-	if (code[at] != 0xe8 && memcmp(code + at, nop, sizeof(nop)))
-		return 0;
-	return begins + at + sizeof(nop);
+	patched = code[at] == 0xe8;
+	for (i = 0; i < ARRAY_SIZE(nops); i++)
+		patched |= !memcmp(code + at, nops[i], sizeof(nops[i]));
+	return patched ? begins + at + sizeof(nops[0]) : 0;
 }
 
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
