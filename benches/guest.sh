@@ -29,8 +29,14 @@ broken() {
 	end 69
 }
 
+# A module that says of itself, as mpu does, that it is not at work would have figures of nothing.
 load() {
 	[ "$1" = none ] || insmod /modules/"$1".ko || broken "cannot load $1"
+	said=$(cat /sys/module/"$1"/parameters/state 2>/dev/null)
+	case $said in
+	*state=armed* | '') ;;
+	*) broken "$1 is not at work: $(echo $said)" ;;
+	esac
 }
 
 unload() {

@@ -91,6 +91,14 @@ pub fn slopes(run: &Run, control: &str, caller: &str) -> Option<Vec<f64>> {
     ROWS[1..].windows(2).map(step).collect()
 }
 
+/// What each of the driver's own questions costs more. Releases of eras 2 to 4 look the caller's PIDs up by asking, for each of
+/// them, every client's number by a helper that MPU redirects: rows times clients.
+pub fn per_question(run: &Run, caller: &str) -> Option<f64> {
+    let asks = run.era.chars().next()? >= '2';
+    let adds = run.adds("get_pid_info_950", caller, "mpu").filter(|_| asks)?;
+    Some(adds as f64 / f64::from(950 * 951))
+}
+
 fn per_row(run: &Run, control: &str, caller: &str) -> Verdict {
     let found = slopes(run, control, caller).map(|slopes| {
         let words: Vec<String> = slopes.iter().map(|slope| format!("{slope:.0}")).collect();
