@@ -49,7 +49,13 @@ impl<'a> Client<'a> {
         let libraries = format!("LD_LIBRARY_PATH=/nvidia/{}", self.release);
         let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
         let done = run_with(&[&before[..], &["env", libraries.as_str(), "/bin/nvmlcall"], arguments].concat(), &[])?;
-        anyhow::ensure!(done.status <= 1, "nvmlcall ended with {}: {} {}", done.status, done.out.trim(), done.err.trim());
+        anyhow::ensure!(
+            done.status <= 1,
+            "nvmlcall ended with {}: {} {}",
+            done.status,
+            done.out.trim(),
+            done.err.trim()
+        );
         queries(&done.out)
     }
 
@@ -88,26 +94,11 @@ impl<'a> Client<'a> {
         );
         csv_rows(&shown.out)
     }
-
-    /// `pmon -c 1 -s u`: PID and SM utilisation of each row; a dash is none.
-    pub fn pmon(&self) -> Result<Vec<(u32, Option<u32>)>> {
-        let shown = self.smi(&["pmon", "-c", "1", "-s", "u"])?;
-        anyhow::ensure!(
-            shown.status == 0,
-            "pmon ended with {}: {} {}",
-            shown.status,
-            shown.out.trim(),
-            shown.err.trim()
-        );
-        Ok(pmon_rows(&shown.out))
-    }
 }
 
 /// What NVML answered to one query.
 #[derive(Debug, Clone)]
 pub struct Query {
-    /// NVML's return code; 0 is success.
-    pub rc: i32,
     /// The rows, as key and value.
     pub rows: Vec<BTreeMap<String, String>>,
 }
@@ -148,8 +139,9 @@ fn queries(text: &str) -> Result<Vec<Query>> {
     let mut queries: Vec<Query> = Vec::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
-        if let Some(rc) = words.get(1).and_then(|word| word.strip_prefix("rc=")) {
-            queries.push(Query { rc: rc.parse()?, rows: Vec::new() });
+        // A query that found nothing, or was refused, has a return code and no rows.
+        if words.get(1).is_some_and(|word| word.starts_with("rc=")) {
+            queries.push(Query { rows: Vec::new() });
         } else {
             let row = words.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect();
             queries.last_mut().with_context(|| format!("a row before any query: {line}"))?.rows.push(row);
@@ -200,7 +192,7 @@ mod tests {
     #[test]
     fn queries_are_read() {
         let read = queries("compute rc=0 count=2\npid 9 mem 1\npid 4 mem 2\nutil rc=6 count=0\n").unwrap();
-        assert_eq!((read.len(), read[0].pids(), read[1].rc), (2, vec![4, 9], 6));
+        assert_eq!((read.len(), read[0].pids(), read[1].pids()), (2, vec![4, 9], vec![]));
         assert!(queries("pid 9 mem 1\n").is_err());
     }
 

@@ -50,11 +50,6 @@ impl Container {
         Client::through(vec![self.runtime.to_owned(), "exec".to_owned(), self.name.clone()], &self.client)
     }
 
-    /// Runs a program in this container, as `docker exec` would, and returns its standard output.
-    pub fn exec(&self, words: &[&str]) -> Result<String> {
-        must(&[&[self.runtime, "exec", &self.name], words].concat())
-    }
-
     /// Starts a GPU process in this container.
     pub fn hold(&self, arguments: &[&str]) -> Result<Holder> {
         self.hold_as("/bin/gpu-hold", arguments)

@@ -51,6 +51,11 @@ impl Holder {
             }
         }
     }
+
+    /// The PID of the command it was started by, which can be its ancestor.
+    pub fn started(&self) -> u32 {
+        self.child.id()
+    }
 }
 
 impl Drop for Holder {

@@ -11,8 +11,6 @@ use crate::command::run;
 /// What one control came back with.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// The ioctl's return.
-    pub ret: i32,
     /// The RM's status.
     pub status: u32,
     /// The rows, as key and value.
@@ -53,7 +51,13 @@ pub fn ask(before: &[String], program: &str, arguments: &[&str]) -> Result<Answe
     let before: Vec<&str> = before.iter().map(String::as_str).collect();
     let done = run(&[&before[..], &[program], arguments].concat())?;
     // 1 is the driver's no, which is an answer.
-    anyhow::ensure!(done.status <= 1, "nvctl {arguments:?} ended with {}: {} {}", done.status, done.out, done.err.trim());
+    anyhow::ensure!(
+        done.status <= 1,
+        "nvctl {arguments:?} ended with {}: {} {}",
+        done.status,
+        done.out,
+        done.err.trim()
+    );
     read(&done.out)
 }
 
@@ -61,14 +65,12 @@ pub fn ask(before: &[String], program: &str, arguments: &[&str]) -> Result<Answe
 pub fn read(text: &str) -> Result<Answer> {
     let first = text.lines().next().unwrap_or_default();
     let word = |key: &str| first.split(' ').find_map(|word| word.strip_prefix(key));
-    let ret = word("ret=").and_then(|value| value.parse().ok());
     let status = word("status=0x").and_then(|value| u32::from_str_radix(value, 16).ok());
     let row = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
         words.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect()
     };
     Ok(Answer {
-        ret: ret.with_context(|| format!("nvctl tells no return: {text}"))?,
         status: status.with_context(|| format!("nvctl tells no status: {text}"))?,
         rows: text.lines().skip(1).map(row).collect(),
         text: text.to_owned(),
@@ -80,7 +82,7 @@ mod tests {
     #[test]
     fn an_answer_is_read() {
         let answer = super::read("ret=0 status=0x1f count=2\npid 7 mem 3\npid 5 mem 4\npid 7 mem 1\n").unwrap();
-        assert_eq!((answer.ret, answer.status), (0, 0x1f));
+        assert_eq!(answer.status, 0x1f);
         assert_eq!((answer.pids(), answer.distinct_pids()), (vec![5, 7, 7], vec![5, 7]));
         assert_eq!(answer.one("mem").unwrap(), 3);
         assert!(super::read("no device\n").is_err());

@@ -16,7 +16,8 @@ pub fn outside(member: u32, inside: u32) -> Option<u32> {
     let depth = numbers(member)?.len();
     let space = namespace(member)?;
     everybody().into_iter().find(|&pid| {
-        numbers(pid).is_some_and(|own| own.len() == depth && own.last() == Some(&inside)) && namespace(pid).is_some_and(|other| other == space)
+        numbers(pid).is_some_and(|own| own.len() == depth && own.last() == Some(&inside))
+            && namespace(pid).is_some_and(|other| other == space)
     })
 }
 
@@ -39,7 +40,8 @@ pub fn next_outside(pid: u32) -> Result<()> {
     std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).context("cannot set the next PID")
 }
 
-fn parent(pid: u32) -> Option<u32> {
+/// The parent of a process.
+pub fn parent(pid: u32) -> Option<u32> {
     stat(pid)?.split(' ').nth(1)?.parse().ok()
 }
 

@@ -94,6 +94,33 @@ impl Stage {
         must(&["insmod", "/mpu/mpu.ko"]).map(drop).context("cannot load mpu.ko")
     }
 
+    /// Whether an engine is at work on this stage.
+    pub fn has_engine(&self) -> bool {
+        self.engine == "module"
+    }
+
+    /// Unloads engine and driver, whichever are loaded.
+    pub fn unload_all(&self) -> Result<()> {
+        if loaded("mpu")? {
+            self.unload_engine()?;
+        }
+        if loaded("nvidia")? {
+            self.unload_driver()?;
+        }
+        Ok(())
+    }
+
+    /// Puts engine and driver back as stories find them, after one that failed half-way.
+    fn restore(&self) -> Result<()> {
+        if !loaded("nvidia")? {
+            self.load_driver(&[])?;
+        }
+        if self.has_engine() && !loaded("mpu")? {
+            self.load_engine()?;
+        }
+        Ok(())
+    }
+
     /// Unloads the engine's module.
     pub fn unload_engine(&self) -> Result<()> {
         must(&["rmmod", "mpu"]).map(drop).context("cannot unload mpu.ko")
@@ -130,13 +157,7 @@ impl Stage {
 
     fn strike(&self) -> Result<()> {
         self.clear_scene();
-        if loaded("mpu")? {
-            self.unload_engine()?;
-        }
-        if loaded("nvidia")? {
-            self.unload_driver()?;
-        }
-        Ok(())
+        self.unload_all()
     }
 }
 
@@ -194,6 +215,7 @@ fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
     }
     let ending = catch_unwind(AssertUnwindSafe(|| (story.run)(stage)));
     let ending = ending.unwrap_or_else(|_| Err(Fault::Rig(anyhow::anyhow!("the story panicked"))));
+    stage.restore().context("cannot restore the stage")?;
     let complaints = log.complaints()?;
     if let Some(first) = complaints.first() {
         return Ok(Verdict::Fail(format!("the kernel complained: {first}")));

@@ -2,8 +2,16 @@
 //!
 //! docs/stories.md says what each proves; a test below holds it to this list.
 
+mod counting;
+mod endings;
+mod host;
+mod library;
+mod loading;
+mod namespaces;
+mod requests;
 pub mod scene;
 mod tables;
+mod up_down;
 
 use crate::story::Story;
 
@@ -16,4 +24,36 @@ pub const ALL: &[Story] = &[
     tables::PMON,
     tables::QUERY_PIDS_AND_ACCOUNTING,
     tables::SESSIONS,
+    library::NOBODY_ELSE,
+    library::UTILISATION,
+    library::PYNVML,
+    library::THREE_HUNDRED,
+    namespaces::TWO_DEEP,
+    namespaces::FOUR_DEEP,
+    host::UNCHANGED,
+    requests::FOREIGN_PID,
+    requests::OWN_PID,
+    requests::EVERY_WAY,
+    requests::EVERY_LAYOUT,
+    requests::ANOTHER_THREAD,
+    requests::THIRTY_TWO_BITS,
+    requests::HWPM,
+    requests::RC_REPORT,
+    requests::RACE,
+    requests::NONSENSE,
+    endings::DEAD,
+    endings::REUSED,
+    endings::ZOMBIE,
+    endings::ORPHAN,
+    endings::DEAD_THREAD,
+    endings::COLLISION,
+    counting::TRANSLATED,
+    counting::REASONS,
+    up_down::PROBE,
+    up_down::UP_AND_DOWN,
+    loading::ENGINE_RELOAD,
+    up_down::REFUSALS,
+    loading::EITHER_ORDER,
+    loading::DRIVER_RELOAD,
+    loading::SEVERAL_GPUS,
 ];

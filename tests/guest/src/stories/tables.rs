@@ -3,7 +3,6 @@
 use crate::client::{pids, Client};
 use crate::container::Container;
 use crate::right;
-use crate::stage::Stage;
 use crate::stories::scene::{exactly, sorted};
 use crate::story::{Fault, Story, Without};
 
@@ -142,13 +141,4 @@ fn session_pids(text: &str) -> Vec<u32> {
         pids.extend(row[2].parse::<u32>());
     }
     pids
-}
-
-/// The stage's client, for stories that need a release not older than `oldest`.
-pub fn needs_client(stage: &Stage, oldest: u32, reason: &'static str, without: Without) -> Without {
-    if stage.client_major() >= oldest {
-        without
-    } else {
-        Without::Moot(reason)
-    }
 }

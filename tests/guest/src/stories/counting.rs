@@ -1,0 +1,75 @@
+//! The engine's own account of what it did: every control it translates, every reason for which it does not.
+
+use crate::command::must;
+use crate::nvctl;
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::once;
+use crate::story::{Fault, Story, Without};
+
+/// A container's control raises its counter by one; a host's raises none.
+pub const TRANSLATED: Story = Story {
+    name: "every_translated_control_is_counted_once",
+    without: |stage| once(stage, Without::Right("the counters are the engine's")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        // No release serves this control; the simulated driver does so on demand.
+        let allocations = "/sys/module/nvidia/parameters/client_allocs";
+        must(&["sh", "-c", &format!("echo 1 > {allocations}")])?;
+        let own = scene.first.inside.to_string();
+        let asked: [(&str, &[&str]); 12] = [
+            ("GPU_GET_PIDS", &["pids"]),
+            ("GPU_GET_PID_INFO", &["pidinfo", &own]),
+            ("PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2", &["gpumon"]),
+            ("PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES", &["gpumon1"]),
+            ("GPUACCT_GET_ACCOUNTING_PIDS", &["acct-pids"]),
+            ("GPUACCT_GET_PROC_ACCOUNTING_INFO", &["acct-info", &own]),
+            ("GPU_GET_NVENC_SW_SESSION_INFO", &["enc1"]),
+            ("GPU_GET_NVENC_SW_SESSION_INFO_V2", &["enc2"]),
+            ("GPU_GET_NVFBC_SW_SESSION_INFO", &["fbc"]),
+            ("HWPM_GET_RESERVATION_INFO", &["hwpm"]),
+            ("NVD_GET_RCERR_RPT", &["rc"]),
+            ("FB_GET_CLIENT_ALLOCATION_INFO", &["allocs"]),
+        ];
+        for (control, question) in asked {
+            let before = counter(stage, &format!("translated.{control}"))?;
+            nvctl::ask(&[], "nvctl", question)?;
+            let after_host = counter(stage, &format!("translated.{control}"))?;
+            right!(after_host == before, "a host's call was counted as {control}");
+            let answer = scene.a.ask(question)?;
+            right!(answer.status == 0, "{control} is refused: {}", answer.text);
+            let after = counter(stage, &format!("translated.{control}"))?;
+            right!(after == before + 1, "{control} was counted {} times", after - before);
+        }
+        must(&["sh", "-c", &format!("echo 0 > {allocations}")])?;
+        Ok(())
+    },
+};
+
+/// A size that no release has passes, and is counted; an argument that changes while the call runs is counted.
+pub const REASONS: Story = Story {
+    name: "what_passes_is_counted_by_its_reason",
+    without: |stage| once(stage, Without::Right("the counters are the engine's")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let before = counter(stage, "passed.unknown_size")?;
+        let answer = scene.a.ask(&["--size", "3816", "pids"])?;
+        right!(answer.status == 0x1f, "the driver refuses this size with 0x1f, the caller got 0x{:x}", answer.status);
+        let after = counter(stage, "passed.unknown_size")?;
+        right!(after == before + 1, "an unknown size was counted {} times", after - before);
+
+        let before = counter(stage, "passed.argument_changed")?;
+        // A race is won now and then.
+        for _ in 0..10 {
+            scene.a.script("nvctl --threads 2 race cmd 0.5")?;
+            if counter(stage, "passed.argument_changed")? > before {
+                return Ok(());
+            }
+        }
+        Err(Fault::Wrong("ten races changed no argument in time, or none was counted".to_owned()))
+    },
+};
+
+fn counter(stage: &Stage, name: &str) -> Result<u64, Fault> {
+    stage.counter(name).ok_or_else(|| Fault::Wrong(format!("there is no counter {name}")))
+}

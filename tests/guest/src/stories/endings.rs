@@ -1,0 +1,149 @@
+//! Processes that end in all the ways processes do, and numbers that come again: rows are right or absent, never wrong.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+
+use crate::processes;
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::{exactly, once, sorted, Scene};
+use crate::story::{Fault, Story, Without};
+
+/// A process that has ended is not listed, though a child keeps its driver client alive.
+pub const DEAD: Story = Story {
+    name: "dead_process_leaves_no_ghost",
+    without: shows,
+    run: |stage| {
+        let scene = stage.scene()?;
+        let dead = scene.a.hold_by("exec gpu-hold --leave --mem 30")?;
+        gone(&scene, dead.inside)?;
+        listed(&scene, None)?;
+        let told = scene.a.ask(&["pidinfo", &dead.inside.to_string()])?.one("mem")?;
+        right!(told == 0, "the dead process {} shows {told} bytes", dead.inside);
+        Ok(())
+    },
+};
+
+/// A number that was a GPU process's and is another process's now inherits no row and no memory.
+pub const REUSED: Story = Story {
+    name: "reused_pid_inherits_no_row",
+    without: shows,
+    run: |stage| {
+        let scene = stage.scene()?;
+        let dead = scene.a.hold_by("exec gpu-hold --leave --mem 30")?;
+        gone(&scene, dead.inside)?;
+        scene.a.next_pid(dead.inside)?;
+        let entered = scene.a.entered();
+        let mut heir = Command::new(&entered[0]);
+        let mut heir = heir
+            .args(&entered[1..])
+            .arg("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("no cat")?;
+        let taken = wait_for(|| processes::outside(scene.a.pid_outside(), dead.inside).is_some());
+        let verdict = (|| {
+            taken.with_context(|| format!("nobody got the number {}", dead.inside))?;
+            listed(&scene, None)?;
+            let told = scene.a.ask(&["pidinfo", &dead.inside.to_string()])?.one("mem")?;
+            right!(told == 0, "process {} is no GPU process and shows {told} bytes", dead.inside);
+            Ok(())
+        })();
+        drop(heir.stdin.take());
+        heir.wait()?;
+        verdict
+    },
+};
+
+/// A process that ended and was not yet waited for is a process still: listed by its number, with its memory.
+pub const ZOMBIE: Story = Story {
+    name: "zombie_is_listed_by_its_own_number",
+    without: shows,
+    run: |stage| {
+        let scene = stage.scene()?;
+        // cat takes the shell's place and never waits for the shell's child.
+        let zombie = scene.a.hold_by("exec 3<&0; gpu-hold --leave --mem 30 <&3 & exec cat >/dev/null")?;
+        let outside = || processes::outside(scene.a.pid_outside(), zombie.inside);
+        wait_for(|| outside().and_then(processes::state) == Some('Z')).context("it is no zombie")?;
+        listed(&scene, Some(zombie.inside))?;
+        let told = scene.a.ask(&["pidinfo", &zombie.inside.to_string()])?.one("mem")? >> 20;
+        right!(told == 30, "the zombie {} holds 30 MiB and shows {told}", zombie.inside);
+        Ok(())
+    },
+};
+
+/// A process whose parent ended, adopted by the container's process 1.
+pub const ORPHAN: Story = Story {
+    name: "adopted_process_keeps_its_row",
+    without: shows,
+    run: |stage| {
+        let scene = stage.scene()?;
+        let orphan = scene.a.hold_by("exec 3<&0; gpu-hold --mem 30 <&3 &")?;
+        let adopted = || processes::parent(orphan.outside) == Some(scene.a.pid_outside());
+        wait_for(adopted).context("process 1 did not adopt it")?;
+        listed(&scene, Some(orphan.inside))
+    },
+};
+
+/// A process whose client was made by a thread that has ended since.
+pub const DEAD_THREAD: Story = Story {
+    name: "client_of_a_dead_thread_counts_for_its_process",
+    without: shows,
+    run: |stage| {
+        let scene = stage.scene()?;
+        let holder = scene.a.hold_by("exec gpu-hold --dead-thread --mem 30")?;
+        listed(&scene, Some(holder.inside))?;
+        let told = scene.a.ask(&["pidinfo", &holder.inside.to_string()])?.one("mem")? >> 20;
+        right!(told == 30, "process {} holds 30 MiB and shows {told}", holder.inside);
+        Ok(())
+    },
+};
+
+/// A process whose number outside is the number inside of one that is listed before it: drivers from 535.113 lose it.
+pub const COLLISION: Story = Story {
+    name: "process_numbered_outside_like_another_inside_is_not_lost",
+    without: shows,
+    run: |stage| {
+        let scene = stage.scene()?;
+        for number in [26_000, 27_000, 28_000, 29_000, 30_000] {
+            scene.a.next_pid(number)?;
+            let namesake = scene.a.hold_by("exec gpu-hold --mem 21")?;
+            // nsenter takes one number, its child the next.
+            processes::next_outside(namesake.inside - 1)?;
+            let lost = scene.a.hold_by("exec gpu-hold --mem 22")?;
+            if lost.outside != namesake.inside {
+                continue;
+            }
+            let own = sorted(scene.own().into_iter().chain([namesake.inside, lost.inside]));
+            return exactly("the list", &scene.a.ask(&["pids"])?.pids(), &own);
+        }
+        Err(anyhow::anyhow!("no number could be given twice").into())
+    },
+};
+
+fn shows(stage: &Stage) -> Without {
+    once(stage, Without::Wrong("shows"))
+}
+
+/// The list is the scene's, and one more.
+fn listed(scene: &Scene, also: Option<u32>) -> Result<(), Fault> {
+    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &sorted(scene.own().into_iter().chain(also)))
+}
+
+fn gone(scene: &Scene, inside: u32) -> Result<()> {
+    wait_for(|| processes::outside(scene.a.pid_outside(), inside).is_none()).context("it has not ended")
+}
+
+fn wait_for(holds: impl Fn() -> bool) -> Result<()> {
+    let began = Instant::now();
+    while !holds() {
+        if began.elapsed() > Duration::from_secs(10) {
+            bail!("waited ten seconds");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! The host's own view, which no engine may change by a byte.
+
+use crate::command::must;
+use crate::nvctl;
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::Scene;
+use crate::story::{Fault, Story, Without};
+
+/// Every control's bytes, and nvidia-smi's listings, are the same with the engine and without it.
+pub const UNCHANGED: Story = Story {
+    name: "host_view_is_unchanged",
+    without: |_| Without::Right("this is the host's view without an engine"),
+    run: |stage| {
+        let scene = stage.scene()?;
+        // Samples by hand: those that the driver makes differ with the time.
+        let slot =
+            format!("100,{}/1000,{}/3000,{}/500", scene.foreign.outside, scene.first.outside, scene.second.outside);
+        nvctl::ask(&[], "nvctl", &["ring", &slot])?;
+        let verdict = compare(stage, &scene);
+        nvctl::ask(&[], "nvctl", &["ring"])?;
+        verdict
+    },
+};
+
+fn compare(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let with = view(stage, scene)?;
+    stage.unload_engine()?;
+    let without = view(stage, scene);
+    stage.load_engine()?;
+    let without = without?;
+    for (with, without) in with.lines().zip(without.lines()) {
+        right!(with == without, "with the engine the host sees {with}, without it {without}");
+    }
+    right!(with.lines().count() == without.lines().count(), "with the engine the host sees another number of lines");
+    let everybody = scene.everybody();
+    for pid in everybody {
+        right!(with.contains(&format!("pid {pid}")), "process {pid} is missing in the host's view");
+    }
+    Ok(())
+}
+
+/// What root sees on the host; times and the order of nothing left out.
+fn view(stage: &Stage, scene: &Scene) -> Result<String, Fault> {
+    let raw = [
+        "2080018d 3812 00000000c0c30000",
+        "00800202 3812 00000000c0c30000",
+        "b04 16012 00010000",
+        "208001af 16388 00020000",
+        "208001a9 16388 00020000",
+        "2080016d 12",
+        "2080017b 12",
+        "2080017c 13316",
+        "90cc0103 12",
+    ];
+    let asked = scene.everybody().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let mut script = String::new();
+    for program in ["nvctl", "nvctl32"] {
+        for raw in raw {
+            script += &format!("{program} raw {raw}\n");
+        }
+        // Times go with the clock, and every run of nvctl is another caller.
+        for size in ["47216", "34000", "50704", "55888"] {
+            script += &format!("{program} --size {size} gpumon | sed 's/ time [0-9]*//'\n");
+        }
+        script += &format!("{program} gpumon1 | sed 's/ time [0-9]*//'\n{program} enc1\n");
+        script += &format!("sh -c 'echo pid $$; exec {program} rc' | grep pid | sort -u | wc -l\n");
+        script += &format!("{program} --size 3816 pids\n{program} --flags 4 pids\n{program} --xfer pids\n");
+        for size in ["8008", "9608", "14408"] {
+            script += &format!(
+                "{program} --size {size} pidinfo {asked} 1 0 4194303\n{program} --old --size {size} pidinfo {asked}\n"
+            );
+        }
+        for pid in scene.everybody() {
+            script += &format!("{program} acct-info {pid}\n");
+        }
+        script += &format!("{program} acct-info 1\n");
+    }
+    // A refusal is part of the view, not a failure of the script.
+    let mut seen = must(&["sh", "-c", &format!("{script}true")])?;
+    for arguments in
+        [&["-q", "-d", "PIDS,ACCOUNTING"][..], &["--query-compute-apps=pid,used_memory", "--format=csv"][..]]
+    {
+        let text = stage.host().smi(arguments)?.out;
+        seen.extend(text.lines().filter(|line| !line.starts_with("Timestamp")).map(|line| format!("{line}\n")));
+    }
+    Ok(seen)
+}

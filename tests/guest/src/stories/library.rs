@@ -1,0 +1,188 @@
+//! What programs get that use NVML themselves, from C and from Python.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::client::{Client, Query};
+use crate::container::Container;
+use crate::nvctl;
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::{exactly, once, sorted};
+use crate::story::{Fault, Story, Without};
+
+/// Two containers on one GPU: neither is shown anything of the other's, nor of the host's, by any query of NVML.
+pub const NOBODY_ELSE: Story = Story {
+    name: "containers_do_not_see_each_other",
+    without: |_| Without::Wrong("is shown"),
+    run: |stage| {
+        let scene = stage.scene()?;
+        for (container, own) in [(&scene.a, scene.own()), (&scene.b, vec![scene.other.inside])] {
+            let queries = ["compute", "util", "acct", "enc", "fbc"];
+            for (query, answer) in queries.into_iter().zip(nvml(stage, container, &queries)?) {
+                let shown = answer.pids();
+                let foreign: Vec<&u32> = shown.iter().filter(|pid| !own.contains(pid)).collect();
+                right!(foreign.is_empty(), "a container is shown {foreign:?} by {query}, its own are {own:?}");
+                right!(!shown.is_empty(), "a container is shown nothing by {query}, its own are {own:?}");
+            }
+        }
+        Ok(())
+    },
+};
+
+/// Of the same samples the container is told the same utilisation of its processes as the host: hidden ones change nothing.
+pub const UTILISATION: Story = Story {
+    name: "own_utilisation_equals_what_the_host_sees",
+    without: |_| Without::Wrong("utilisation shows"),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let (first, second) = (scene.first.outside, scene.second.outside);
+        let (foreign, other) = (scene.foreign.outside, scene.other.outside);
+        // Own and foreign samples take turns, with different engines busy, and foreign ones both newest and oldest.
+        let slots = [
+            format!("100,{foreign}/500,{foreign}/9000"),
+            format!("300,{first}/1000,{first}/3100"),
+            format!("500,{other}/2000,{foreign}/8000"),
+            format!("700,{second}/1200,{second}/2300"),
+            format!("900,{first}/1500,{other}/7000"),
+            format!("1100,-,{first}/4700,{first}/600"),
+            format!("1300,{other}/9900,{second}/5100"),
+            format!("1500,{foreign}/500,{foreign}/9900"),
+        ];
+        let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
+        nvctl::ask(&[], "nvctl", &[&["ring"], &slots[..]].concat())?;
+        let told = (|| Ok((utilisation(&Client::on_host(&stage.client))?, utilisation(&entered(stage, &scene.a))?)))();
+        nvctl::ask(&[], "nvctl", &["ring"])?;
+        let (host, container): (BTreeMap<u32, String>, BTreeMap<u32, String>) = told.map_err(Fault::Rig)?;
+        exactly("utilisation", &sorted(container.keys().copied()), &scene.own())?;
+        for (outside, inside) in [(first, scene.first.inside), (second, scene.second.inside)] {
+            let (host, container) = (host.get(&outside), container.get(&inside));
+            right!(host == container, "utilisation shows {container:?} of process {inside}, the host sees {host:?}");
+        }
+        Ok(())
+    },
+};
+
+/// pynvml, on the main thread and on another: processes, utilisation, accounting and sessions are own only.
+pub const PYNVML: Story = Story {
+    name: "pynvml_is_told_of_own_processes_only",
+    without: |stage| match stage.client_major() {
+        0..470 => Without::Moot("this pynvml calls functions that releases before 470 do not have"),
+        _ => Without::Wrong("pynvml shows"),
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        let done = entered(stage, &scene.a).python(PYNVML_SCRIPT)?;
+        let told: Vec<Value> = done.out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        if told.len() != 2 {
+            return Err(anyhow::anyhow!("python ended with {}: {} {}", done.status, done.out, done.err).into());
+        }
+        for (thread, told) in ["main", "other"].into_iter().zip(told) {
+            let (first, own) = (scene.first.inside, scene.own());
+            let rows = [
+                ("compute", own.clone()),
+                ("util", own.clone()),
+                ("acct", own),
+                ("enc", vec![first, first]),
+                ("fbc", vec![first]),
+            ];
+            for (query, own) in rows {
+                let shown: Vec<u32> = serde_json::from_value(told[query].clone()).unwrap_or_default();
+                right!(
+                    shown == own,
+                    "on the {thread} thread pynvml shows {} by {query}, the own are {own:?}",
+                    told[query]
+                );
+            }
+            let memory = format!("{}", told["memory"]);
+            right!(
+                memory == format!("{{\"{first}\":80,\"{}\":43}}", scene.second.inside),
+                "pynvml shows memory {memory}"
+            );
+        }
+        Ok(())
+    },
+};
+
+/// Prints one line of JSON for the main thread and one for another.
+const PYNVML_SCRIPT: &str = "
+import json, threading, pynvml as n
+n.nvmlInit()
+d = n.nvmlDeviceGetHandleByIndex(0)
+def pids(ask):
+    try:
+        return sorted(int(getattr(x, 'pid', x)) for x in ask())
+    except n.NVMLError as e:
+        return str(e)
+def tell():
+    compute = n.nvmlDeviceGetComputeRunningProcesses(d)
+    print(json.dumps({
+        'compute': sorted(p.pid for p in compute),
+        'memory': {str(p.pid): (p.usedGpuMemory or 0) >> 20 for p in sorted(compute, key=lambda p: p.pid)},
+        'util': pids(lambda: n.nvmlDeviceGetProcessUtilization(d, 0)),
+        'acct': pids(lambda: n.nvmlDeviceGetAccountingPids(d)),
+        'enc': pids(lambda: n.nvmlDeviceGetEncoderSessions(d)),
+        'fbc': pids(lambda: n.nvmlDeviceGetFBCSessions(d)),
+    }), flush=True)
+tell()
+t = threading.Thread(target=tell)
+t.start()
+t.join()
+";
+
+/// Three hundred processes: more than NVML asks about at once.
+pub const THREE_HUNDRED: Story = Story {
+    name: "three_hundred_processes_are_listed_with_their_memory",
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let many = scene.a.hold(&["--fork", "300", "--mem", "3"])?;
+        let own = sorted(scene.own().into_iter().chain(many.children.iter().copied()));
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &own)?;
+        for chunk in many.children.chunks(200) {
+            let words: Vec<String> = chunk.iter().map(u32::to_string).collect();
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let answer = scene.a.ask(&[&["pidinfo"], &words[..]].concat())?;
+            let wrong = answer.rows.iter().find(|row| row.get("mem").is_none_or(|bytes| bytes != "3145728"));
+            right!(wrong.is_none(), "of 3 MiB each, the look-up shows {wrong:?}");
+            right!(
+                answer.pids() == sorted(chunk.iter().copied()),
+                "the look-up shows other numbers than it was asked about"
+            );
+        }
+        // Releases before 535 give up above 200 by themselves.
+        if stage.client_major() >= 535 {
+            let answer = nvml(stage, &scene.a, &["compute"])?.remove(0);
+            exactly("NVML's list", &answer.pids(), &own)?;
+            let is_wrong = |row: &&BTreeMap<String, String>| {
+                let pid = row.get("pid").and_then(|pid| pid.parse().ok()).unwrap_or(0);
+                many.children.contains(&pid) && row.get("mem").is_none_or(|bytes| bytes != "3145728")
+            };
+            let wrong = answer.rows.iter().find(is_wrong);
+            right!(wrong.is_none(), "of 3 MiB each, NVML shows {wrong:?}");
+        }
+        Ok(())
+    },
+};
+
+/// NVML in a container, past its runtime.
+fn entered<'a>(stage: &'a Stage, container: &Container) -> Client<'a> {
+    Client::through(container.entered(), &stage.client)
+}
+
+fn nvml(stage: &Stage, container: &Container, queries: &[&str]) -> anyhow::Result<Vec<Query>> {
+    let answers = entered(stage, container).nvml(queries)?;
+    anyhow::ensure!(answers.len() == queries.len(), "{} of {} queries were answered", answers.len(), queries.len());
+    Ok(answers)
+}
+
+/// Utilisation by PID, without the time.
+fn utilisation(client: &Client<'_>) -> anyhow::Result<BTreeMap<u32, String>> {
+    let answer = client.nvml(&["util"])?.remove(0);
+    let figures = |row: &BTreeMap<String, String>| {
+        let value = |key| row.get(key).cloned().unwrap_or_default();
+        format!("sm {} mem {} enc {} dec {}", value("sm"), value("mem"), value("enc"), value("dec"))
+    };
+    Ok(answer.rows.iter().filter_map(|row| Some((row.get("pid")?.parse().ok()?, figures(row)))).collect())
+}

@@ -1,0 +1,210 @@
+//! Modules that come and go: either order, the driver alone, the engine alone, and all that while containers keep asking.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::command::run;
+use crate::container::Container;
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::{exactly, once, sorted};
+use crate::story::{Fault, Story, Without};
+
+/// The engine before the driver, and the engine after the driver and its clients: both right.
+pub const EITHER_ORDER: Story = Story {
+    name: "either_order_of_loading_is_right",
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |stage| {
+        stage.clear_scene();
+        stage.unload_all()?;
+        if stage.has_engine() {
+            stage.load_engine()?;
+            state_is(stage, "waiting")?;
+            let hooks = stage.engine_state("hooks").unwrap_or_default();
+            right!(hooks.is_empty(), "the engine waits and has redirected {hooks}");
+        }
+        stage.load_driver(&[])?;
+        if stage.has_engine() {
+            state_is(stage, "armed")?;
+        }
+        let container = stage.container("order")?;
+        let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
+        let right_list = || exactly("the list", &container.ask(&["pids"])?.pids(), &[holder.inside]);
+        right_list()?;
+        if stage.has_engine() {
+            stage.unload_engine()?;
+            stage.load_engine()?;
+            state_is(stage, "armed")?;
+            right_list()?;
+        }
+        Ok(())
+    },
+};
+
+/// The driver is unloaded and loaded again while containers open it as fast as they can; the engine stays, and follows.
+pub const DRIVER_RELOAD: Story = Story {
+    name: "driver_reload_under_load_is_followed",
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |stage| {
+        stage.clear_scene();
+        let container = stage.container("reload")?;
+        let callers = Callers::start(&container, 2, "nvctl pids")?;
+        for _ in 0..3 {
+            unload_driver_in_use(stage)?;
+            if stage.has_engine() {
+                state_is(stage, "waiting")?;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            stage.load_driver(&[])?;
+            if stage.has_engine() {
+                state_is(stage, "armed")?;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        let text = callers.stop()?;
+        right!(text.contains("ret=0 status=0x0 count=0"), "no caller was answered: {text}");
+        right!(!text.contains("pid "), "callers saw processes where there is none: {text}");
+        let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
+        exactly("the list", &container.ask(&["pids"])?.pids(), &[holder.inside])
+    },
+};
+
+/// The engine is unloaded and loaded under eight callers: each answer is exactly right or exactly the bare driver's.
+pub const ENGINE_RELOAD: Story = Story {
+    name: "engine_reload_under_load_mixes_no_answer",
+    without: |stage| match stage.era {
+        0 | 3 => once(stage, Without::Right("there is no engine to reload")),
+        _ => Without::Moot(
+            "the engine comes and goes alike in every era: played in 0, the simplest, and 3, which has every redirect",
+        ),
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        let words = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        let own = words(&scene.own());
+        stage.unload_engine()?;
+        let bare = scene.a.ask(&["pids"]);
+        stage.load_engine()?;
+        let bare = words(&bare?.pids());
+        right!(bare != own, "the bare driver shows {bare}, which is right");
+        let callers = Callers::start(&scene.a, 8, &format!("nvctl spin 3 {bare} or {own}"))?;
+        let reloaded: Result<()> = (0..stage.reloads).try_for_each(|_| {
+            stage.unload_engine()?;
+            std::thread::sleep(Duration::from_millis(20));
+            stage.load_engine()?;
+            std::thread::sleep(Duration::from_millis(20));
+            Ok(())
+        });
+        let text = callers.stop()?;
+        reloaded?;
+        right!(!text.contains("wrong"), "an answer was neither right ({own}) nor the driver's ({bare}): {text}");
+        for list in ["list 0 matched ", "list 1 matched "] {
+            let matched: u64 = text.lines().filter_map(|line| line.strip_prefix(list)?.parse::<u64>().ok()).sum();
+            right!(matched > 0, "no answer came with the engine out, or none with it in: {text}");
+        }
+        state_is(stage, "armed")?;
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    },
+};
+
+/// GPUs are told apart, and so are their MIG instances.
+pub const SEVERAL_GPUS: Story = Story {
+    name: "rows_stay_on_their_gpu_and_instance",
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |stage| {
+        stage.clear_scene();
+        stage.unload_all()?;
+        stage.load_driver(&["gpus=2"])?;
+        let verdict = (|| {
+            if stage.has_engine() {
+                stage.load_engine()?;
+            }
+            two_gpus(stage)
+        })();
+        stage.unload_all()?;
+        stage.load_driver(&[])?;
+        if stage.has_engine() {
+            stage.load_engine()?;
+        }
+        verdict
+    },
+};
+
+fn two_gpus(stage: &Stage) -> Result<(), Fault> {
+    let _foreign = stage.hold(&["--gpu", "1", "--mem", "300"])?;
+    let container = stage.container("gpus")?;
+    let zero = container.hold_by("exec gpu-hold --gpu 0 --mem 11 --clients 2")?;
+    let one = container.hold_by("exec gpu-hold --gpu 1 --mem 12 --clients 2 --mig 3:1")?;
+    for (gpu, holder, mib) in [("0", &zero, 22), ("1", &one, 24)] {
+        exactly(&format!("GPU {gpu}"), &container.ask(&["--gpu", gpu, "pids"])?.pids(), &[holder.inside])?;
+        let answer = container.ask(&["--gpu", gpu, "pidinfo", &holder.inside.to_string()])?;
+        let told = answer.one("mem")? >> 20;
+        right!(told == mib, "GPU {gpu} shows {told} MiB of process {}, it holds {mib}", holder.inside);
+        let instances = if gpu == "1" { " gi 3 ci 1" } else { " gi -1 ci -1" };
+        right!(answer.text.contains(instances), "GPU {gpu} shows {}, not{instances}", answer.text.trim());
+    }
+    let table = container.client().table()?;
+    exactly("the table", &crate::client::pids(&table), &sorted([zero.inside, one.inside]))
+}
+
+fn state_is(stage: &Stage, wanted: &str) -> Result<(), Fault> {
+    let state = stage.engine_state("state").unwrap_or_default();
+    right!(state == wanted, "the engine is {state}, not {wanted}");
+    Ok(())
+}
+
+/// A file that callers hold open cannot be unloaded under them; between two of their calls it can.
+fn unload_driver_in_use(stage: &Stage) -> Result<()> {
+    for _ in 0..400 {
+        if run(&["rmmod", "nvidia"])?.status == 0 {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    stage.unload_driver()
+}
+
+/// Programs that run over and over in a container until they are told to stop.
+struct Callers<'a> {
+    container: &'a Container,
+    running: Vec<Child>,
+}
+
+impl<'a> Callers<'a> {
+    fn start(container: &'a Container, how_many: u32, call: &str) -> Result<Self> {
+        container.script("rm -f /tmp/calls.*; touch /tmp/go")?;
+        let mut callers = Self { container, running: Vec::new() };
+        for number in 0..how_many {
+            let script = format!("while [ -e /tmp/go ]; do {call}; done >/tmp/calls.{number} 2>&1");
+            let entered = container.entered();
+            let mut command = Command::new(&entered[0]);
+            command.args(&entered[1..]).args(["sh", "-c", &script]).stdin(Stdio::null());
+            callers.running.push(command.spawn().context("cannot start a caller")?);
+        }
+        Ok(callers)
+    }
+
+    /// Stops them and returns what they printed.
+    fn stop(mut self) -> Result<String> {
+        self.end()?;
+        self.container.script("cat /tmp/calls.*")
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.container.script("rm -f /tmp/go")?;
+        for mut caller in self.running.drain(..) {
+            caller.wait()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Callers<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            println!("guest: callers do not stop: {error:#}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! PID namespaces in PID namespaces: each level sees its own processes and those below, by its own numbers.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::client::{pids, Client};
+use crate::holder::Holder;
+use crate::nvctl;
+use crate::processes;
+use crate::right;
+use crate::stories::scene::{exactly, once, sorted};
+use crate::story::{Fault, Story, Without};
+
+/// A container in a container.
+pub const TWO_DEEP: Story = Story {
+    name: "nested_namespaces_2_deep_each_see_their_own_numbers",
+    without: |_| Without::Wrong("shows"),
+    run: |stage| {
+        let levels = nest(2)?;
+        every_level(&levels)?;
+        // The innermost by the real client, too; the simulated driver's own callers did the rest.
+        let innermost = levels.last().context("no level")?;
+        let rows = Client::through(innermost.entered(), &stage.client).table()?;
+        exactly("the innermost table", &pids(&rows), &[1])?;
+        right!(rows[0].mib == Some(80), "the innermost process holds 80 MiB, the table shows {:?}", rows[0].mib);
+        Ok(())
+    },
+};
+
+/// Four levels.
+pub const FOUR_DEEP: Story = Story {
+    name: "nested_namespaces_4_deep_each_see_their_own_numbers",
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |_| every_level(&nest(4)?),
+};
+
+/// One level: its process 1 is a GPU process with two clients.
+struct Level {
+    _holder: Holder,
+    /// Its process 1 in the init namespace.
+    outside: u32,
+    mib: u64,
+}
+
+impl Level {
+    fn entered(&self) -> Vec<String> {
+        ["nsenter", "-t", &self.outside.to_string(), "-p", "-m"].map(str::to_owned).to_vec()
+    }
+}
+
+fn nest(depth: u64) -> Result<Vec<Level>> {
+    let mut levels: Vec<Level> = Vec::new();
+    for level in 1..=depth {
+        let mut words = levels.last().map(Level::entered).unwrap_or_default();
+        let each = (20 * level).to_string();
+        let new = ["unshare", "-p", "-m", "-f", "--mount-proc", "gpu-hold", "--clients", "2", "--mem", each.as_str()];
+        words.extend(new.map(str::to_owned));
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        let holder = Holder::start(command, |_| Ok(0))?;
+        let outside = processes::last_below(holder.started());
+        let numbers = processes::numbers(outside).context("the process has ended")?;
+        anyhow::ensure!(numbers.len() as u64 == level + 1, "level {level} has the numbers {numbers:?}");
+        levels.push(Level { _holder: holder, outside, mib: 40 * level });
+    }
+    Ok(levels)
+}
+
+fn every_level(levels: &[Level]) -> Result<(), Fault> {
+    for (at, level) in levels.iter().enumerate() {
+        // In a process's numbers, the init namespace's comes first.
+        let number = |below: &Level| processes::numbers(below.outside).and_then(|numbers| numbers.get(at + 1).copied());
+        let own: Vec<u32> = levels[at..].iter().filter_map(number).collect();
+        let list = nvctl::ask(&level.entered(), "nvctl", &["pids"])?;
+        exactly(&format!("level {}", at + 1), &list.pids(), &sorted(own.iter().copied()))?;
+        for (pid, below) in own.iter().zip(&levels[at..]) {
+            let told = nvctl::ask(&level.entered(), "nvctl", &["pidinfo", &pid.to_string()])?.one("mem")? >> 20;
+            right!(told == below.mib, "level {} shows {told} MiB of process {pid}, it holds {}", at + 1, below.mib);
+        }
+    }
+    Ok(())
+}

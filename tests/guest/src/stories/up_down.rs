@@ -1,0 +1,116 @@
+//! The `mpu` command on a real kernel: up, down, status, probe, and its refusals, with the exit codes of docs/exit-codes.md.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::command::{run, Output};
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::once;
+use crate::story::{Fault, Story, Without};
+
+/// `mpu probe` says right with the engine, and names the driver's faults without.
+pub const PROBE: Story = Story {
+    name: "probe_tells_right_from_wrong",
+    without: |stage| once(stage, Without::Wrong("the probe finds")),
+    run: |_| {
+        let done = run(&["mpu", "probe", "--json"])?;
+        let told = json(&done)?;
+        right!(told["right"] == true, "the probe finds {}", told["faults"]);
+        right!(done.status == 0, "the probe is content and ends with {}", done.status);
+        let text = run(&["mpu", "probe"])?.out;
+        right!(text.contains("is seen right"), "the probe says {text}");
+        Ok(())
+    },
+};
+
+/// `up` loads and arms, a second `up` changes nothing, `status` tells the truth about both states, `down` unloads.
+pub const UP_AND_DOWN: Story = Story {
+    name: "up_status_and_down_do_what_they_say",
+    without: |stage| once(stage, Without::Right("the story loads the engine itself")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        stage.unload_engine()?;
+        let status = run(&["mpu", "status", "--json"])?;
+        right!(json(&status)?["up"] == false, "nothing is loaded, status says {}", status.out);
+        let up = run(&["mpu", "up", "--module", "/mpu/mpu.ko", "--json"])?;
+        right!(up.status == 0, "up ends with {}: {} {}", up.status, up.out, up.err);
+        right!(json(&up)?["module_state"]["state"] == "armed", "up says {}", up.out);
+        right!(stage.engine_state("state").as_deref() == Some("armed"), "after up the module is not armed");
+        scene.a.ask(&["pids"])?;
+        let status = json(&run(&["mpu", "status", "--json"])?)?;
+        let counted = stage.counter("translated.GPU_GET_PIDS");
+        right!(status["up"] == true && status["ok"] == true, "armed, status says {status}");
+        right!(
+            status["translated"]["GPU_GET_PIDS"].as_u64() == counted,
+            "{counted:?} calls were counted, status says {status}"
+        );
+        right!(!status["since"].is_null(), "status does not know since when: {status}");
+        let text = run(&["mpu", "status"])?.out;
+        right!(text.contains("armed") && text.contains("GPU_GET_PIDS"), "armed, status says {text}");
+        let again = run(&["mpu", "up", "--module", "/mpu/mpu.ko"])?;
+        right!(
+            again.status == 0 && again.out.contains("nothing was changed"),
+            "a second up says {} {}",
+            again.status,
+            again.out
+        );
+        for expected in ["MPU is down", "nothing was changed"] {
+            let down = run(&["mpu", "down"])?;
+            right!(
+                down.status == 0 && down.out.contains(expected),
+                "down ends with {}: {} {}",
+                down.status,
+                down.out,
+                down.err
+            );
+            right!(stage.engine_state("state").is_none(), "after down the module is loaded");
+        }
+        Ok(())
+    },
+};
+
+/// Each refusal has its documented exit code, one line with cause and fix, and nothing is loaded after it.
+pub const REFUSALS: Story = Story {
+    name: "mpu_refuses_with_a_reason_and_changes_nothing",
+    without: |stage| once(stage, Without::Right("the story loads the engine itself")),
+    run: |stage| {
+        stage.clear_scene();
+        stage.unload_engine()?;
+        let up = ["mpu", "up", "--module", "/mpu/mpu.ko"];
+        refused(stage, "not root", &as_nobody(&up)?, 4)?;
+        refused(stage, "no such command", &run(&["mpu", "sideways"])?, 2)?;
+        refused(stage, "no module at that path", &run(&["mpu", "up", "--module", "/nothing.ko"])?, 3)?;
+        refused(stage, "no kernel headers", &run(&["mpu", "up"])?, 3)?;
+        refused(stage, "not a module", &run(&["mpu", "up", "--module", "/bin/busybox"])?, 3)?;
+        stage.unload_driver()?;
+        refused(stage, "no driver to probe", &run(&["mpu", "probe"])?, 3)?;
+        stage.load_driver(&[])?;
+        stage.load_engine()?;
+        let down = as_nobody(&["mpu", "down"])?;
+        right!(down.status == 4, "not root: down ends with {}: {} {}", down.status, down.out, down.err);
+        right!(stage.engine_state("state").as_deref() == Some("armed"), "not root, and down unloaded the module");
+        Ok(())
+    },
+};
+
+fn refused(stage: &Stage, why: &str, done: &Output, code: i32) -> Result<(), Fault> {
+    right!(done.status == code, "{why}: ended with {}, not {code}: {} {}", done.status, done.out, done.err.trim());
+    right!(!done.err.trim().is_empty(), "{why}: no word on standard error");
+    right!(stage.engine_state("state").is_none(), "{why}: and yet the module is loaded");
+    Ok(())
+}
+
+fn as_nobody(words: &[&str]) -> Result<Output> {
+    let mut command = Command::new(words[0]);
+    let done = command.args(&words[1..]).uid(65534).gid(65534).output().context("cannot start mpu")?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok(Output { status: done.status.code().unwrap_or(128), out: text(&done.stdout), err: text(&done.stderr) })
+}
+
+fn json(done: &Output) -> Result<Value> {
+    serde_json::from_str(&done.out).with_context(|| format!("no JSON: {} {}", done.out, done.err))
+}
