@@ -67,10 +67,7 @@ pub fn ready(version: &str) -> Result<PathBuf> {
     let unpacked = partial.join("unpacked");
     Suite::open(&row.suite)?.unpack(&row.packages, &unpacked)?;
     keep(&unpacked, version, "nvidia-smi", &partial.join("nvidia-smi"))?;
-    let library = keep(&unpacked, version, "libnvidia-ml.so.", &partial.join("libnvidia-ml.so.1"))?;
-    if !library.ends_with(version) {
-        say(format!("{} has moved past {version}: taking {library}", row.suite));
-    }
+    keep(&unpacked, version, &format!("libnvidia-ml.so.{version}"), &partial.join("libnvidia-ml.so.1"))?;
     std::fs::remove_dir_all(&unpacked)?;
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::rename(&partial, &dir).with_context(|| format!("cannot move {} into place", partial.display()))?;
@@ -81,25 +78,23 @@ fn table() -> Result<Vec<Row>> {
     Ok(toml::from_str::<Table>(include_str!("../nvidia.toml")).context("nvidia.toml")?.client)
 }
 
-/// Copies the one regular file whose name begins so, wherever the packages put it: they name its folder after release or flavour.
-/// Returns its name.
-fn keep(unpacked: &Path, version: &str, prefix: &str, to: &Path) -> Result<String> {
+/// Copies the one regular file of that name, wherever the packages put it: names its folder after the release or the flavour.
+fn keep(unpacked: &Path, version: &str, name: &str, to: &Path) -> Result<()> {
     let mut left = vec![unpacked.to_owned()];
     while let Some(folder) = left.pop() {
         for entry in std::fs::read_dir(&folder)? {
             let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let is_wanted = if prefix.ends_with('.') { name.starts_with(prefix) } else { name == prefix };
-            // Documentation and 32-bit twins bear the same names.
-            let elsewhere =
-                ["share", "i386-linux-gnu"].iter().any(|part| entry.path().iter().any(|folder| folder == *part));
-            if entry.file_type()?.is_dir() {
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
                 left.push(entry.path());
-            } else if entry.file_type()?.is_file() && is_wanted && !elsewhere {
+            } else if kind.is_file()
+                && entry.file_name() == *name
+                && !entry.path().ends_with(format!("share/bug/{name}"))
+            {
                 std::fs::copy(entry.path(), to)?;
-                return Ok(name);
+                return Ok(());
             }
         }
     }
-    anyhow::bail!("the packages of {version} hold no {prefix}: has the archive moved on? Adjust nvidia.toml")
+    anyhow::bail!("the packages of {version} hold no {name}: has the archive moved on? Adjust nvidia.toml")
 }

@@ -27,7 +27,6 @@ const fn need(sign: &'static str, package: &'static str, why: &'static str) -> N
 /// For fetching kernels and building modules.
 pub const KERNELS: &[Need] = &[
     need("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring", "to verify Debian's kernels"),
-    need("/usr/share/keyrings/ubuntu-archive-keyring.gpg", "ubuntu-keyring", "to verify NVIDIA's user space in Ubuntu"),
     need("gcc-12", "gcc-12", "the compiler of the 6.1 and 6.12 kernels"),
     need("make", "make", "kbuild"),
     need(
