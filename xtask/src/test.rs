@@ -103,8 +103,8 @@ fn jobs(full: bool) -> Result<Vec<Job>> {
         client: client.to_owned(),
         engines: matrix.engines.clone(),
         stories: vec![],
-        // A reload takes about a second in a guest.
-        reloads: if full { 1000 } else { 10 },
+        // Under eight callers a reload takes about four seconds in a guest.
+        reloads: if full { 1000 } else { 4 },
     };
     let job = |kernel: &str, rows: Vec<Row>| Job {
         kernel: kernel.to_owned(),

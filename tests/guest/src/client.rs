@@ -177,8 +177,10 @@ mod tests {
 
     #[test]
     fn rows_of_old_and_new_tables_are_read() {
-        let new = "| Processes:      |\n|  GPU   GI   CI        PID   Type   Process name   Usage |\n|    0   N/A  N/A        33      C   gpu-hold train      84MiB |\n";
-        let old = "| Processes:      |\n|  GPU       PID   Type   Process name   Usage |\n|    0        33      C   gpu-hold train      84MiB |\n";
+        let new = "| Processes:      |\n|  GPU   GI   CI    PID   Type   Process name   Usage |\n\
+                   |    0   N/A  N/A    33      C   gpu-hold train      84MiB |\n";
+        let old = "| Processes:      |\n|  GPU       PID   Type   Process name   Usage |\n\
+                   |    0        33      C   gpu-hold train      84MiB |\n";
         let row = Row { pid: 33, name: "gpu-hold train".into(), mib: Some(84) };
         assert_eq!(table_rows(new).unwrap(), [row.clone()]);
         assert_eq!(table_rows(old).unwrap(), [row]);

@@ -115,8 +115,13 @@ def pids(ask):
         return sorted(int(getattr(x, 'pid', x)) for x in ask())
     except n.NVMLError as e:
         return str(e)
+def processes():
+    try:
+        return n.nvmlDeviceGetComputeRunningProcesses_v3(d)
+    except n.NVMLError_FunctionNotFound:
+        return n.nvmlDeviceGetComputeRunningProcesses_v2(d)
 def tell():
-    compute = n.nvmlDeviceGetComputeRunningProcesses(d)
+    compute = processes()
     print(json.dumps({
         'compute': sorted(p.pid for p in compute),
         'memory': {str(p.pid): (p.usedGpuMemory or 0) >> 20 for p in sorted(compute, key=lambda p: p.pid)},

@@ -8,6 +8,7 @@ mod host;
 mod library;
 mod loading;
 mod namespaces;
+mod neighbours;
 mod requests;
 pub mod scene;
 mod tables;
@@ -47,6 +48,8 @@ pub const ALL: &[Story] = &[
     endings::ORPHAN,
     endings::DEAD_THREAD,
     endings::COLLISION,
+    neighbours::TRACED,
+    neighbours::PAST_THE_COPIES,
     counting::TRANSLATED,
     counting::REASONS,
     up_down::PROBE,
