@@ -145,7 +145,7 @@ impl Suite {
             "Dir::Etc::sourcelist \"{dir}/sources.list\";\nDir::Etc::sourceparts \"{dir}/empty\";\nDir::Etc::preferences \"{dir}/empty/none\";\n\
              Dir::Etc::preferencesparts \"{dir}/empty\";\nDir::State \"{dir}/state\";\nDir::State::lists \"{dir}/lists\";\n\
              Dir::State::status \"{dir}/state/status\";\nDir::Cache \"{dir}/cache\";\nAPT::Architecture \"amd64\";\n\
-             APT::Architectures {{ \"amd64\"; }};\nAcquire::Languages \"none\";\nAPT::Sandbox::User \"root\";\n\
+             APT::Architectures {{ \"amd64\"; }};\nAcquire::Languages \"none\";\nAPT::Default-Release \"\";\nAPT::Sandbox::User \"root\";\n\
              Acquire::Check-Valid-Until \"false\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
              Acquire::IndexTargets::deb::DEP-11-icons-small::DefaultEnabled \"false\";\n\
              Acquire::IndexTargets::deb::DEP-11-icons::DefaultEnabled \"false\";\n\
@@ -157,7 +157,8 @@ impl Suite {
 
     fn apt(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        command.env("APT_CONFIG", self.dir.join("apt.conf")).env("LC_ALL", "C");
+        // By -c and not by APT_CONFIG: this is read after the machine's own settings, and so has the last word.
+        command.arg("-c").arg(self.dir.join("apt.conf")).env("LC_ALL", "C");
         command
     }
 }
