@@ -29,6 +29,9 @@ pub struct Args {
     /// Print one JSON document instead of tables
     #[arg(long)]
     json: bool,
+    /// Print one table of all runs, as docs/performance.md has it
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
     /// Fail when a goal is missed; otherwise a bench only reports
     #[arg(long)]
     check: bool,
@@ -41,24 +44,35 @@ pub struct Args {
 pub fn bench(args: &Args) -> Result<Outcome> {
     ensure!(args.peer.is_empty() || args.kernel.len() == 1, "a peer is built for one kernel: give one --kernel");
     guests::prepare()?;
-    let (mut documents, mut missed, mut broken) = (Vec::new(), 0, false);
+    let (mut runs, mut missed, mut broken, mut unmeasured) = (Vec::new(), 0, false, 0);
     for kernel in &args.kernel {
         for era in &args.era {
             let client = args.client.clone().unwrap_or_else(|| client_of(era).to_owned());
             say(format!("counting on Linux {kernel} with era {era} and nvidia-smi {client}: about two minutes"));
-            let run = guest::measure(kernel, era, &client, &args.peer, args.loud)?;
+            let run = match guest::measure(kernel, era, &client, &args.peer, args.loud) {
+                Ok(run) => run,
+                // What others found is not lost with it.
+                Err(error) => {
+                    say(format!("Linux {kernel}, era {era}: {error:#}"));
+                    unmeasured += 1;
+                    continue;
+                }
+            };
             missed += goals::verdicts(&run).iter().filter(|verdict| !verdict.met).count();
             broken |= !run.troubles.is_empty();
-            if args.json {
-                documents.push(report::json(&run));
-            } else {
+            if !args.json && !args.markdown {
                 report::print(&run);
             }
+            runs.push(run);
         }
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&documents)?);
+        println!("{}", serde_json::to_string_pretty(&runs.iter().map(report::json).collect::<Vec<_>>())?);
     }
+    if args.markdown {
+        report::markdown(&runs);
+    }
+    ensure!(unmeasured == 0, "{unmeasured} of the guests could not measure");
     Ok(if broken || (args.check && missed > 0) { Outcome::Failed } else { Outcome::Passed })
 }
 

@@ -73,6 +73,48 @@ fn row(run: &Run, what: &str, caller: &str) {
     }
 }
 
+/// Several runs beside each other, as docs/performance.md shows them: what MPU adds, and in bold where that misses its goal.
+pub fn markdown(runs: &[Run]) {
+    let line = |name: &str, cell: &dyn Fn(&Run) -> String| {
+        let cells: Vec<String> = runs.iter().map(cell).collect();
+        println!("| {name} | {} |", cells.join(" | "));
+    };
+    line("", &|run| format!("{}, era {}", run.kernel, run.era));
+    println!("|---|{}", "---|".repeat(runs.len()));
+    for what in measured() {
+        for caller in CALLERS {
+            line(
+                &format!("{what}, {caller}"),
+                &|run| match (run.adds(&what, caller, "mpu"), allowance(&what, caller)) {
+                    (None, _) => "not measured".to_owned(),
+                    (Some(adds), Some(goal)) if adds > goal => format!("**{adds:+}**"),
+                    (Some(adds), _) => format!("{adds:+}"),
+                },
+            );
+        }
+    }
+    for caller in CALLERS {
+        let question = |run: &Run| per_question(run, caller).map_or("-".to_owned(), |more| format!("{more:+.0}"));
+        line(&format!("each question of the driver's own, {caller}"), &question);
+    }
+    line("whole nvidia-smi, container with MPU : host without", &|run| {
+        verdicts(run)
+            .iter()
+            .find(|verdict| verdict.what.starts_with("whole"))
+            .map_or("-".to_owned(), |v| v.found.clone())
+    });
+    for what in ["mpu_up", "mpu_down"] {
+        line(&format!("{what}, guest's seconds"), &|run| {
+            let figure = run.figure(what, "host", "mpu");
+            figure.map_or("-".to_owned(), |figure| format!("{:.2}", figure.instructions as f64 / 1e9))
+        });
+    }
+    line("goals met", &|run| {
+        let verdicts = verdicts(run);
+        format!("{} of {}", verdicts.iter().filter(|verdict| verdict.met).count(), verdicts.len())
+    });
+}
+
 /// All of it for a program.
 pub fn json(run: &Run) -> Value {
     let figure = |(key, figure): (&Key, &super::guest::Figure)| {
