@@ -7,6 +7,7 @@ mod apt;
 mod bench;
 mod cpio;
 mod demo;
+mod dist;
 mod doctor;
 mod fuzz;
 mod guest;
@@ -52,6 +53,8 @@ enum Verb {
     Setup,
     /// Says what this machine lacks, and changes nothing
     Doctor,
+    /// Makes what a release hands out, in target/dist
+    Dist,
     /// Formats the sources
     Fmt,
     /// Checks formatting and clippy, warnings denied
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Verb::Nvidia(args) => nvidia::nvidia(&args),
         Verb::Setup => setup::everything().map(|()| Outcome::Passed),
         Verb::Doctor => doctor::doctor(),
+        Verb::Dist => dist::dist(),
         Verb::Fmt => lint::fmt(),
         Verb::Lint => lint::lint(),
         Verb::Bench(args) => bench::bench(&args),
