@@ -60,3 +60,35 @@ pub const ALL: &[Story] = &[
     loading::DRIVER_RELOAD,
     loading::SEVERAL_GPUS,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::ALL;
+
+    /// `| name in backticks | lines of the contract | what it proves |`
+    #[test]
+    fn the_page_has_every_story_in_order_and_no_other() {
+        let page = include_str!("../../../../docs/stories.md");
+        let rows: Vec<Vec<&str>> = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `"))
+            .map(|line| line.split('|').map(|cell| cell.trim().trim_matches('`')).collect())
+            .collect();
+        let named: Vec<&str> = rows.iter().map(|row| row[0]).collect();
+        let played: Vec<&str> = ALL.iter().map(|story| story.name).collect();
+        assert_eq!(named, played);
+        for row in rows {
+            let lines: Vec<u32> = row[1].split(' ').map(|line| line.parse().unwrap()).collect();
+            assert!(!lines.is_empty() && lines.iter().all(|line| (1..=7).contains(line)), "{} has {lines:?}", row[0]);
+            assert!(row[2].len() > 10, "{} proves nothing", row[0]);
+        }
+    }
+
+    #[test]
+    fn no_story_is_there_twice() {
+        let mut names: Vec<&str> = ALL.iter().map(|story| story.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+    }
+}
