@@ -116,9 +116,8 @@ pub fn boot(job: &Job, loud: bool) -> Result<Report> {
 
 /// Boots one guest from an image that is made already.
 pub fn boot_image(job: &Job, image: &Path, loud: bool) -> Result<Report> {
-    let console = qemu::boot(job, image, loud)?;
     let log = paths::target("guest/log")?.join(format!("{}.log", job.name()));
-    std::fs::write(&log, console.lines.join("\n")).with_context(|| format!("cannot write {}", log.display()))?;
+    let console = qemu::boot(job, image, &log, loud)?;
     Ok(Report::read(job, &console, log))
 }
 

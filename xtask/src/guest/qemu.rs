@@ -2,7 +2,8 @@
 //!
 //! Always software emulation: it behaves the same on every machine, nested or not. Knows the console's death cries, nothing of stories.
 
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{channel, RecvTimeoutError};
@@ -49,17 +50,18 @@ const FAST: [&str; 4] = ["-accel", "tcg,thread=multi", "-m", "1024"];
 /// A clock that counts instructions: a guest's nanosecond is one, whatever else this machine is doing. For figures.
 const COUNTING: [&str; 6] = ["-accel", "tcg,thread=single", "-icount", "shift=0", "-m", "2048"];
 
-/// Boots a job's kernel with an image, and deletes the image.
-pub fn boot(job: &Job, image: &Path, loud: bool) -> Result<Console> {
-    watch(command(job, image, "quiet loglevel=4", &FAST)?, image, job.limit, loud)
+/// Boots a job's kernel with an image, and deletes the image. The console goes into `log` as it comes.
+pub fn boot(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> {
+    let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    watch(command(job, image, "quiet loglevel=4", &FAST)?, image, job.limit, Some(log), loud)
 }
 
 /// The same with a clock that counts instructions.
 pub fn boot_counting(job: &Job, image: &Path, loud: bool) -> Result<Console> {
-    watch(command(job, image, "quiet loglevel=4", &COUNTING)?, image, job.limit, loud)
+    watch(command(job, image, "quiet loglevel=4", &COUNTING)?, image, job.limit, None, loud)
 }
 
-fn watch(mut command: Command, image: &Path, limit: Duration, loud: bool) -> Result<Console> {
+fn watch(mut command: Command, image: &Path, limit: Duration, log: Option<File>, loud: bool) -> Result<Console> {
     let began = Instant::now();
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start QEMU")?;
     let pipe = child.stdout.take().context("QEMU has no output")?;
@@ -75,7 +77,12 @@ fn watch(mut command: Command, image: &Path, limit: Duration, loud: bool) -> Res
     let deadline = began + limit;
     loop {
         match receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => console.take(began.elapsed(), line, loud),
+            Ok(line) => {
+                console.take(began.elapsed(), &line, loud);
+                if let (Some(mut log), Some(line)) = (log.as_ref(), console.lines.last()) {
+                    writeln!(log, "{line}").context("cannot write the log")?;
+                }
+            }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
                 console.deaths.push(format!("not done after {} s", limit.as_secs()));
@@ -97,18 +104,17 @@ pub fn shell(job: &Job, image: &Path) -> Result<()> {
 }
 
 impl Console {
-    fn take(&mut self, at: Duration, line: String, loud: bool) {
+    fn take(&mut self, at: Duration, line: &str, loud: bool) {
         // Firmware and shells colour and clear; what matters comes after.
-        let line = line
-            .rsplit('\u{1b}')
-            .next()
-            .map_or(line.as_str(), |rest| if rest.len() < line.len() { after_escape(rest) } else { rest })
-            .to_owned();
+        let line = match line.rsplit_once('\u{1b}') {
+            Some((_, rest)) => after_escape(rest),
+            None => line,
+        };
         if loud {
             println!("{line}");
         }
         if CRIES.iter().any(|cry| line.contains(cry)) && !line.starts_with("STORY ") {
-            self.deaths.push(line.clone());
+            self.deaths.push(line.to_owned());
         }
         if let Some(rc) = line.strip_prefix("GUEST-RC=") {
             // A second verdict is as bad as none.
