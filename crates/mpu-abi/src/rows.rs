@@ -67,9 +67,7 @@ pub const ROWS: &[Row] = &[
     pids_row(0x0080_0202, "390.157, 418.226.00, ctrl0080gpu.h"),
     pid_info_row(0x2080_018e, 72, "515.43.04 to 595.45.04, ctrl2080gpu.h"),
     pid_info_row(0x2080_018e, 48, "450.248.02, 460.106.00, 470.256.02"),
-    pid_info_row(0x2080_018e, 40, "not seen under this number; R430 to R445 were not examined"),
     pid_info_row(0x0080_0203, 40, "390.157, 418.226.00, ctrl0080gpu.h"),
-    pid_info_row(0x0080_0203, 48, "not seen under this number; R430 to R445 were not examined"),
     gpumon_row(100, 4, 116, "460.106.00, 470.256.02, 515.43.04 to 515.76, 520, ctrl2080perf.h"),
     gpumon_row(72, 4, 116, "515.86.01, 515.105.01, 525.47.04 to 545.29.06, ctrl2080perf.h"),
     gpumon_row(72, 6, 116, "550.40.07 to 565.77, ctrl2080perf.h"),
@@ -135,13 +133,18 @@ pub const ROWS: &[Row] = &[
     },
 ];
 
-/// The row for this number and this many bytes of parameters.
+/// The row for this number and this many bytes of parameters. A number whose control has that layout under another number
+/// finds it, too: R430 to R445, which were not examined, may pair the old numbers with newer layouts.
 pub fn find(cmd: ControlCmd, params_size: u32) -> Option<RowId> {
     if !may_carry_pids(cmd) {
         return None;
     }
-    let index = ROWS.iter().position(|row| row.cmd == cmd && row.params_size == params_size)?;
-    Some(RowId(index as u8))
+    let exact = ROWS.iter().position(|row| row.cmd == cmd && row.params_size == params_size);
+    let sibling = || {
+        let control = ROWS.iter().find(|row| row.cmd == cmd)?.control;
+        find_by_size(params_size).filter(|id| row(*id).is_some_and(|row| row.control == control))
+    };
+    exact.map(|index| RowId(index as u8)).or_else(sibling)
 }
 
 /// A cheap first question: false means that no row has this number, true that one may.
@@ -197,6 +200,16 @@ mod tests {
         for (i, row) in ROWS.iter().enumerate() {
             assert_eq!(find(row.cmd, row.params_size), RowId::at(i), "{row:?}");
         }
+    }
+
+    #[test]
+    fn a_known_number_takes_any_layout_of_its_control() {
+        let control = |cmd, size| find(ControlCmd(cmd), size).and_then(row).map(|row| row.control);
+        assert_eq!(control(0x0080_0203, 14408), Some(Control::GpuGetPidInfo));
+        assert_eq!(control(0x2080_018e, 8008), Some(Control::GpuGetPidInfo));
+        assert_eq!(control(0x2080_018d, 14408), None, "another control's layout");
+        assert_eq!(control(0x2080_018e, 48), None, "a size that tells nothing");
+        assert_eq!(control(0x2080_0102, 14408), None, "a number without PIDs");
     }
 
     #[test]
