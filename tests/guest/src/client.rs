@@ -182,7 +182,7 @@ mod tests {
         let old = "| Processes:      |\n|  GPU       PID   Type   Process name   Usage |\n\
                    |    0        33      C   gpu-hold train      84MiB |\n";
         let row = Row { pid: 33, name: "gpu-hold train".into(), mib: Some(84) };
-        assert_eq!(table_rows(new).unwrap(), [row.clone()]);
+        assert_eq!(table_rows(new).unwrap(), std::slice::from_ref(&row));
         assert_eq!(table_rows(old).unwrap(), [row]);
         assert_eq!(
             table_rows("|    0   N/A  N/A   33  C  x  1MiB |").unwrap(),

@@ -28,7 +28,7 @@ impl Holder {
     pub fn on_host_as(program: &str, arguments: &[&str]) -> Result<Self> {
         let mut command = Command::new(program);
         command.args(arguments);
-        Self::start(command, |inside| Ok(inside))
+        Self::start(command, Ok)
     }
 
     /// Starts one by a command that ends up as gpu-hold somewhere; `outside` finds its PID in the init namespace.

@@ -51,7 +51,7 @@ pub const DRIVER_RELOAD: Story = Story {
         stage.clear_scene();
         let container = stage.container("reload")?;
         let callers = Callers::start(&container, 2, "nvctl pids")?;
-        for _ in 0..3 {
+        for _ in 0..2 {
             unload_driver_in_use(stage)?;
             if stage.has_engine() {
                 state_is(stage, "waiting")?;
