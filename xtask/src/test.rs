@@ -31,6 +31,7 @@ pub struct Args {
 struct Matrix {
     engines: Vec<String>,
     minutes: u64,
+    reloads: u32,
     pair: Vec<Pair>,
     quick: Vec<Cell>,
 }
@@ -114,14 +115,14 @@ fn jobs(full: bool) -> Result<Vec<Job>> {
         client: client.to_owned(),
         engines: matrix.engines.clone(),
         stories: vec![],
-        // Under eight callers a reload takes about four seconds in a guest.
-        reloads: if full { 1000 } else { 4 },
+        reloads: if full { matrix.reloads } else { 4 },
     };
     let job = |kernel: &str, rows: Vec<Row>| Job {
         kernel: kernel.to_owned(),
-        rows,
         cpus: 2,
-        limit: Duration::from_secs(matrix.minutes * 60),
+        // Under eight callers a reload takes about four seconds in a guest.
+        limit: Duration::from_secs(matrix.minutes * 60 + if full { u64::from(matrix.reloads) * 6 } else { 0 }),
+        rows,
     };
     if !full {
         return Ok(matrix
