@@ -105,6 +105,8 @@ pub const ENGINE_RELOAD: Story = Story {
             right!(matched > 0, "no answer came with the engine out, or none with it in: {text}");
         }
         state_is(stage, "armed")?;
+        let inside = stage.engine_state("inside").unwrap_or_default();
+        right!(inside == "0", "all callers have ended, and {inside} count as inside");
         exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
     },
 };
