@@ -79,7 +79,8 @@ static void usage(FILE *to)
 	      "  race MODE SECONDS       MODE cmd|ptr|size|all|xfer|read: `saw N` for each distinct number ever in a result buffer\n"
 	      "options: --gpu N --size N --flags HEX --type HEX --dir 0..3 --xfer --class HEX --old (R418 numbers)\n"
 	      "         --object client|device|sub|profiler|HEX --owner HEX --threads N --rotate N (ring: slot of the next write)\n"
-	      "         --params HEX (another address for the parameters; rows are not printed then) --on-thread (not the main one)\n",
+	      "         --params HEX (another address for the parameters; rows are not printed then) --on-thread (not the main one)\n"
+	      "         --raced pids|fbc (race: which control)\n",
 	      to);
 }
 
@@ -478,6 +479,18 @@ static struct {
 	volatile uint32_t *result[2];
 } race;
 
+/* Where the raced control keeps its numbers, in words. */
+static const struct raced {
+	const char *name;
+	uint32_t cmd, size;
+	unsigned first, stride, rows;
+} raced_controls[] = {
+	{ "pids", GET_PIDS, PIDS_SIZE, 3, 1, PIDS_MAX },
+	{ "fbc", 0x2080017c, 13316, 1, 13, 256 },
+};
+
+static const struct raced *raced = raced_controls;
+
 static uint8_t seen[1 << 19]; /* one bit per possible process id (22 bits) */
 static uint32_t odd[64]; /* numbers that cannot be process ids */
 static volatile unsigned odd_count;
@@ -498,11 +511,11 @@ static void *flipper(void *unused)
 	while (!race.stop) {
 		turn++;
 		if (race.flip_cmd)
-			race.arg.cmd = turn & 1 ? GET_PIDS : FB_INFO_V2;
+			race.arg.cmd = turn & 1 ? raced->cmd : FB_INFO_V2;
 		if (race.flip_ptr)
 			race.arg.params = (uintptr_t)race.result[(turn >> race.flip_cmd) & 1];
 		if (race.flip_size)
-			race.arg.size = turn & 1 ? PIDS_SIZE : PIDS_SIZE + 4;
+			race.arg.size = turn & 1 ? raced->size : raced->size + 4;
 		if (race.flip_xfer)
 			race.xfer.ptr = turn & 1 ? (uintptr_t)&race.arg : (uintptr_t)&race.decoy;
 	}
@@ -516,9 +529,9 @@ static void *reader(void *unused)
 	(void)unused;
 	while (!race.stop)
 		for (b = 0; b < 2; b++)
-			for (i = 0; i < PIDS_MAX; i++)
-				if (race.result[b][3 + i])
-					saw(race.result[b][3 + i]);
+			for (i = 0; i < raced->rows; i++)
+				if (race.result[b][raced->first + i * raced->stride])
+					saw(race.result[b][raced->first + i * raced->stride]);
 	return NULL;
 }
 
@@ -545,12 +558,12 @@ static int cmd_race(int n, char **args)
 	if (threads > 16)
 		threads = 16;
 	race.decoy = (struct nv_control_arg){ session.client, session.subdevice, FB_INFO_V2, 0, (uintptr_t)race.result[0],
-					      PIDS_SIZE, 0 };
+					      raced->size, 0 };
 	race.arg.client = session.client;
 	race.arg.object = session.subdevice;
-	race.arg.cmd = GET_PIDS;
+	race.arg.cmd = raced->cmd;
 	race.arg.params = (uintptr_t)race.result[0];
-	race.arg.size = PIDS_SIZE;
+	race.arg.size = raced->size;
 	race.xfer.cmd = 0x2a;
 	race.xfer.size = sizeof(race.arg);
 	race.xfer.ptr = (uintptr_t)&race.arg;
@@ -563,9 +576,8 @@ static int cmd_race(int n, char **args)
 		for (b = 0; b < 2; b++) {
 			/* idType 0, class; as a list of pairs (the harmless control) it has no entry */
 			race.result[b][0] = 0;
-			race.result[b][1] = opt.class;
-			race.result[b][2] = 0;
-			memset((void *)(race.result[b] + 3), 0, 4 * PIDS_MAX);
+			race.result[b][1] = raced->cmd == GET_PIDS ? opt.class : 0;
+			memset((void *)(race.result[b] + 2), 0, raced->size - 8);
 		}
 		race.arg.status = 0xdead;
 		if (opt.way.xfer || race.flip_xfer)
@@ -575,9 +587,9 @@ static int cmd_race(int n, char **args)
 		calls++;
 		accepted += rc == 0 && race.arg.status == 0;
 		for (b = 0; b < 2; b++)
-			for (i = 0; i < PIDS_MAX; i++)
-				if (race.result[b][3 + i])
-					saw(race.result[b][3 + i]);
+			for (i = 0; i < raced->rows; i++)
+				if (race.result[b][raced->first + i * raced->stride])
+					saw(race.result[b][raced->first + i * raced->stride]);
 	} while (now() < end);
 	race.stop = 1;
 	for (i = 0; i < threads; i++)
@@ -645,7 +657,8 @@ int main(int argc, char **argv)
 		{ "gpu", 1, NULL, 'g' }, { "size", 1, NULL, 's' }, { "flags", 1, NULL, 'f' }, { "type", 1, NULL, 't' },
 		{ "dir", 1, NULL, 'd' }, { "xfer", 0, NULL, 'x' }, { "class", 1, NULL, 'c' }, { "old", 0, NULL, 'o' },
 		{ "object", 1, NULL, 'O' }, { "owner", 1, NULL, 'w' }, { "threads", 1, NULL, 'T' },
-		{ "rotate", 1, NULL, 'r' }, { "params", 1, NULL, 'p' }, { "on-thread", 0, NULL, 'n' }, { "help", 0, NULL, 'h' },
+		{ "rotate", 1, NULL, 'r' }, { "params", 1, NULL, 'p' }, { "on-thread", 0, NULL, 'n' },
+		{ "raced", 1, NULL, 'R' }, { "help", 0, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
 	int o;
@@ -665,6 +678,16 @@ int main(int argc, char **argv)
 		case 'T': threads = strtoul(optarg, NULL, 0); break;
 		case 'p': opt.params = strtoull(optarg, NULL, 16); opt.wild = 1; break;
 		case 'n': opt.on_thread = 1; break;
+		case 'R': {
+			unsigned i;
+
+			for (i = 0; i < sizeof(raced_controls) / sizeof(raced_controls[0]); i++)
+				if (!strcmp(optarg, raced_controls[i].name))
+					raced = &raced_controls[i];
+			if (strcmp(optarg, raced->name))
+				nv_die("nvctl: --raced is pids or fbc", -EINVAL);
+			break;
+		}
 		case 'r': rotation = strtoul(optarg, NULL, 0); break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
