@@ -146,10 +146,16 @@ fn spec(name: &str, client: &str, words: &[&str]) -> Result<serde_json::Value> {
     }))
 }
 
-/// The number that a runtime wrote into a file.
+/// The number that a runtime writes into a file, which can be after the program it started is ready.
 fn pid_in(path: impl AsRef<std::path::Path>) -> Result<u32> {
-    let text = std::fs::read_to_string(path).context("the runtime wrote no PID file")?;
-    text.trim().parse().context("the PID file holds no number")
+    let path = path.as_ref();
+    for _ in 0..500 {
+        if let Some(pid) = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()) {
+            return Ok(pid);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    anyhow::bail!("the runtime wrote no PID into {} for ten seconds", path.display())
 }
 
 /// How many GPUs the simulated driver was loaded with.
