@@ -27,7 +27,7 @@ pub const TRACED: Story = Story {
             let trace = fs::read_to_string(format!("{TRACING}/trace")).context("no trace")?;
             set("current_tracer", "nop")?;
             set("set_ftrace_filter", "")?;
-            // Up to 5.12 or so the graph tracer leaves out functions that are redirected.
+            // The graph tracer of 5.10 leaves out functions that are redirected.
             let seen = tracer == "function_graph" || trace.contains("os_memcpy_to_user");
             right!(seen, "{tracer} saw nothing of the driver");
             exactly(&format!("under {tracer}, the list"), &answer?.pids(), &scene.own())?;
