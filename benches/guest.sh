@@ -78,7 +78,7 @@ take_smi() {
 	module=$1 caller=$2
 	if [ "$caller" = host ]; then in=; else in="nsenter -t $init -p -m"; fi
 	shown=$($in /nvidia/$CLIENT/nvidia-smi | grep -c 'gpu-hold')
-	if least=$($in run_cost 10 /nvidia/$CLIENT/nvidia-smi 2>/tmp/err); then
+	if least=$($in run_cost 4 /nvidia/$CLIENT/nvidia-smi 2>/tmp/err); then
 		echo "cost $module $caller nvidia_smi ${least% *} $shown/$SMI_ROWS"
 	else
 		echo "failed $module $caller nvidia_smi $(tr '\n' ' ' </tmp/err)"
