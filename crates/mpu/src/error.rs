@@ -1,22 +1,11 @@
-//! What every error of this crate can say beyond its message: a stable word, an exit code, and what to do.
-//!
-//! Owns the sum of the modules' errors, and nothing about any of them.
+//! The sum of the modules' errors, and nothing about any of them.
 
 use crate::engine::module::{
     build::BuildError, checks::Unfit, load::LoadError, sources::SourceError, state::StateError,
 };
 use crate::exit::Exit;
+use crate::explain::Explain;
 use crate::probe::ProbeError;
-
-/// What an error owes the person who meets it.
-pub trait Explain: std::error::Error {
-    /// A stable word for JSON and scripts, such as `no_headers`.
-    fn code(&self) -> &'static str;
-    /// The exit code that it leads to.
-    fn exit(&self) -> Exit;
-    /// What to do about it, as one sentence.
-    fn fix(&self) -> String;
-}
 
 /// Any failure of this crate.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! The exit codes, once: `--help`, `docs/exit-codes.md` and every error read this list.
 //!
 //! Owns the numbers and their meaning. Which failure maps to which number is each error's own business
-//! ([`crate::error::Explain`]). The list is small so that a script can act on it, and stable: a number never changes
+//! ([`crate::explain::Explain`]). The list is small so that a script can act on it, and stable: a number never changes
 //! its meaning.
 
 /// How a run of `mpu` ended.

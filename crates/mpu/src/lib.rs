@@ -11,12 +11,14 @@ pub mod driver;
 pub mod engine;
 pub mod error;
 pub mod exit;
+pub mod explain;
 pub mod host;
 pub mod probe;
 pub mod progress;
 pub mod rm;
 mod sys;
 
-pub use error::{Error, Explain};
+pub use error::Error;
 pub use exit::Exit;
+pub use explain::Explain;
 pub use host::Host;

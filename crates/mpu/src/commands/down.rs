@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::engine::module::load::fake::FakeKernel;
     use crate::engine::module::state::ARMED;
-    use crate::error::Explain;
+    use crate::explain::Explain;
     use crate::host::fake::FakeHost;
 
     fn loaded() -> FakeHost {

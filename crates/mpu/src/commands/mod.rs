@@ -10,8 +10,9 @@ pub mod up;
 
 use crate::driver::{self, Driver, Flavour};
 use crate::engine::module::state::{Phase, State};
-use crate::error::{Error, Explain};
+use crate::error::Error;
 use crate::exit::Exit;
+use crate::explain::Explain;
 use serde::Serialize;
 use std::fmt::Write as _;
 

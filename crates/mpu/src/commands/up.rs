@@ -165,7 +165,7 @@ mod tests {
     use crate::engine::module::load::fake::FakeKernel;
     use crate::engine::module::raise::fake::Setup;
     use crate::engine::module::sources;
-    use crate::error::Explain;
+    use crate::explain::Explain;
     use crate::host::fake::RELEASE;
 
     fn up(host: &Host, kernel: &dyn Kernel, module: &raise::Options) -> Result<Done, Error> {

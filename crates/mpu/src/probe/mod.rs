@@ -10,8 +10,8 @@ mod nodes;
 pub mod verdict;
 
 use crate::driver::Driver;
-use crate::error::Explain;
 use crate::exit::Exit;
+use crate::explain::Explain;
 use crate::host::{Host, CAP_SYS_ADMIN};
 use crate::progress::Progress;
 use crate::rm::{Client, Dialect, RmError};

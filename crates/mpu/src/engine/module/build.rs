@@ -6,8 +6,8 @@
 
 use super::checks::Toolchain;
 use super::sources::Sources;
-use crate::error::Explain;
 use crate::exit::Exit;
+use crate::explain::Explain;
 use crate::host::Host;
 use crate::progress::Progress;
 use rustix::fs::{flock, FlockOperation};

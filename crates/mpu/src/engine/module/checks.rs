@@ -4,8 +4,8 @@
 //! cures. Reads facts from [`Host`] only.
 
 use crate::driver::{Driver, NEWEST_KNOWN, OLDEST_KNOWN};
-use crate::error::Explain;
 use crate::exit::Exit;
+use crate::explain::Explain;
 use crate::host::{Host, Lockdown, CAP_SYS_MODULE};
 use std::path::PathBuf;
 

@@ -5,8 +5,9 @@
 
 use super::state::{self, Phase, State};
 use crate::driver::Driver;
-use crate::error::{Error, Explain};
+use crate::error::Error;
 use crate::exit::Exit;
+use crate::explain::Explain;
 use crate::host::Host;
 use crate::progress::Progress;
 use rustix::fs::OFlags;

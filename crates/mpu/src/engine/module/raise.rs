@@ -217,8 +217,8 @@ mod tests {
     use super::fake::Setup;
     use super::*;
     use crate::engine::module::load::fake::FakeKernel;
-    use crate::error::Explain;
     use crate::exit::Exit;
+    use crate::explain::Explain;
 
     /// What became of it, in a word, and whether it was built.
     fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<(&'static str, bool), Error> {

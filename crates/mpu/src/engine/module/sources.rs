@@ -3,8 +3,8 @@
 //!
 //! Owns the list of files and its fingerprint. Compiles nothing and loads nothing.
 
-use crate::error::Explain;
 use crate::exit::Exit;
+use crate::explain::Explain;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io;

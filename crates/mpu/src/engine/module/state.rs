@@ -3,8 +3,8 @@
 //! Owns their format. Both are lines of `key=value`; keys that this version does not know are kept or ignored, never
 //! an error, so that an older `mpu` can read a newer module.
 
-use crate::error::Explain;
 use crate::exit::Exit;
+use crate::explain::Explain;
 use crate::host::Host;
 use std::io;
 use std::path::PathBuf;
