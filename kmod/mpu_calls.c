@@ -15,6 +15,7 @@
 #include <linux/mm.h>
 #include <linux/pid_namespace.h>
 #include <linux/preempt.h>
+#include <linux/sched/task_stack.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/uaccess.h>
@@ -116,14 +117,20 @@ static __always_inline void mpu_leave(struct mpu_context *context, struct mpu_bu
 	raw_spin_unlock(&bucket->lock);
 }
 
-/* Only the task itself adds and removes its context, so what it finds stays. */
+/*
+ * Only the task itself adds and removes its context, so what it finds stays. A context lives on its task's stack: if the
+ * first of the bucket lives on ours it is ours, and that is nearly always so; another's is not touched without the lock.
+ */
 static struct mpu_context *mpu_context_of_current(void)
 {
 	struct mpu_bucket *bucket = mpu_bucket_of(current);
+	struct hlist_node *first = READ_ONCE(bucket->contexts.first);
 	struct mpu_context *context, *found = NULL;
 
-	if (!in_task() || hlist_empty(&bucket->contexts))
+	if (!first || !in_task())
 		return NULL;
+	if (likely(object_is_on_stack(first)))
+		return hlist_entry(first, struct mpu_context, node);
 	raw_spin_lock(&bucket->lock);
 	hlist_for_each_entry(context, &bucket->contexts, node) {
 		if (context->task == current) {

@@ -35,17 +35,15 @@ u32 mpu_c_host_of(const void *view, u32 number)
 u32 mpu_host_pid_of(struct pid *pid)
 {
 	struct task_struct *task;
-	u32 found = 0;
+	u32 found;
 
+	/* The driver holds the reference; a process's number stands in it. */
+	if (mpu_is_process(pid))
+		return pid_nr(pid);
+	/* Drivers 535.113 to 570.144 keep the thread that made the client: its process is meant. */
 	rcu_read_lock();
-	if (mpu_is_process(pid)) {
-		found = pid_nr(pid);
-	} else {
-		/* Drivers 535.113 to 570.144 keep the thread that made the client: its process is meant. */
-		task = pid_task(pid, PIDTYPE_PID);
-		if (task)
-			found = task_tgid_nr(task);
-	}
+	task = pid_task(pid, PIDTYPE_PID);
+	found = task ? task_tgid_nr(task) : 0;
 	rcu_read_unlock();
 	return found;
 }
