@@ -552,8 +552,15 @@ static int cmd_race(int n, char **args)
 	race.flip_xfer = !strcmp(mode, "xfer");
 	if (!race.flip_cmd && !race.flip_ptr && !race.flip_size && !race.flip_xfer && strcmp(mode, "read"))
 		nv_die("nvctl: MODE is cmd, ptr, size, all, xfer or read", -EINVAL);
-	for (b = 0; b < 2; b++)
-		race.result[b] = calloc(1, sizeof(buf));
+	/*
+	 * A kernel may copy byte by byte, so what it reads of the argument can be half old and half new. The two addresses
+	 * differ in one byte only: no mixture of them is an address inside a buffer, where rows would seem displaced.
+	 */
+	race.result[0] = aligned_alloc(2 * sizeof(buf), 2 * sizeof(buf));
+	if (!race.result[0])
+		nv_die("nvctl: result buffers", -ENOMEM);
+	memset((void *)race.result[0], 0, 2 * sizeof(buf));
+	race.result[1] = race.result[0] + sizeof(buf) / 4;
 	end = now() + strtod(args[1], NULL);
 	if (threads > 16)
 		threads = 16;
