@@ -115,6 +115,8 @@ pub fn sim_programs() -> Result<PathBuf> {
     let out = paths::target("guest/sim")?;
     let mut make = Command::new("make");
     make.args(["--silent", "-C"]).arg(paths::repo().join("sim")).arg(format!("OUT={}", out.display()));
+    // Ubuntu's 32-bit headers find the kernel's own only where the 64-bit ones are.
+    make.arg("CC=gcc-12 -idirafter /usr/include/x86_64-linux-gnu");
     run(&mut make).context("cannot build the simulated driver's programs")?;
     Ok(out)
 }
