@@ -60,9 +60,25 @@ pub fn sorted(pids: impl IntoIterator<Item = u32>) -> Vec<u32> {
     pids
 }
 
+/// Lists longer than this are told by their differences.
+const LEGIBLE: usize = 12;
+
 /// A wrong answer unless what is shown are exactly the own PIDs, each once.
 pub fn exactly(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
-    crate::right!(shown == own, "{what} shows {shown:?}, the container's own are {own:?}");
+    if own.len() <= LEGIBLE {
+        crate::right!(shown == own, "{what} shows {shown:?}, the container's own are {own:?}");
+    }
+    let without = |pids: &[u32], others: &[u32]| {
+        let left = pids.iter().filter(|pid| !others.contains(pid)).copied();
+        left.take(LEGIBLE).collect::<Vec<_>>()
+    };
+    let (extra, missing) = (without(shown, own), without(own, shown));
+    crate::right!(
+        shown == own,
+        "{what} shows {} rows, the container's own are {}: {extra:?} too many, {missing:?} missing",
+        shown.len(),
+        own.len()
+    );
     Ok(())
 }
 
