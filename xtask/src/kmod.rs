@@ -27,7 +27,6 @@ const FLAGS: &[&str] = &[
     "-Ccode-model=kernel",
     "-Cno-redzone=y",
     "-Cforce-unwind-tables=n",
-    "-Cjump-tables=n",
     "-Cpanic=abort",
     "-Csymbol-mangling-version=v0",
     "-Zfunction-return=thunk-extern",
@@ -81,7 +80,8 @@ pub fn build() -> Result<PathBuf> {
     // Its own folder: these flags must not invalidate what cargo built for this machine, nor wait for its lock.
     command.arg("--target-dir").arg(paths::target("kmod/cargo")?);
     command.args(["--", &format!("--emit=obj={}", object.display())]);
-    command.env("RUSTC", &rust.rustc).env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"));
+    let flags = [FLAGS, &[rust.no_jump_tables()]].concat().join("\x1f");
+    command.env("RUSTC", &rust.rustc).env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", flags);
     command
         .env_remove("RUSTFLAGS")
         .env_remove("RUSTC_WRAPPER")
@@ -113,6 +113,17 @@ impl Rust {
                 .context("rustup offers no rust-src, and apt no rustc-web")?;
         }
         Self::found()?.context("still no Rust with the source of `core`: run `rustup component add rust-src`")
+    }
+
+    /// How this compiler is told to do without jump tables, which are indirect branches: older ones know another word for it.
+    fn no_jump_tables(&self) -> &'static str {
+        let stable = "-Cjump-tables=n";
+        let known = output(Command::new(&self.rustc).args([stable, "--print", "sysroot"]));
+        if known.is_ok() {
+            stable
+        } else {
+            "-Zno-jump-tables"
+        }
     }
 
     fn found() -> Result<Option<Self>> {
