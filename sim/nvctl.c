@@ -71,6 +71,7 @@ static void usage(FILE *to)
 	      "  hwpm                    `pid N count C global G`\n"
 	      "  rc                      `pid N`; --owner decides whose reports (default all)\n"
 	      "  allocs                  `pid N client HEX`\n"
+	      "  nowhere                 an argument at an address where nothing is\n"
 	      "  raw CMD SIZE [HEX]      `params HEX`; HEX `-` reads bytes from standard input; --object picks the object\n"
 	      "  ring [SLOT...]          hand-made samples, newest first; SLOT is AGE_MS,PID/UTIL,...\n"
 	      "                          one PID/UTIL per engine, `-` idle; no SLOT: back to the generated ring\n"
@@ -115,6 +116,15 @@ static int ask(uint32_t object, uint32_t cmd, void *params, uint32_t size, int l
 		printf(" count=%u", rc || status ? 0 : at32(params, list_off));
 	printf("\n");
 	return rc || status;
+}
+
+/* An RM control whose argument is at an address where nothing is. */
+static int cmd_nowhere(void)
+{
+	int rc = nv_control_send(ctl, (struct nv_control_arg *)(uintptr_t)0x1000, &opt.way);
+
+	printf("ret=%d status=0x0\n", rc);
+	return rc != 0;
 }
 
 static int cmd_pids(void)
@@ -640,6 +650,8 @@ static int perform(void)
 		return cmd_rc();
 	if (!strcmp(what, "allocs"))
 		return cmd_allocs();
+	if (!strcmp(what, "nowhere"))
+		return cmd_nowhere();
 	if (!strcmp(what, "raw"))
 		return cmd_raw(n, rest);
 	if (!strcmp(what, "ring"))

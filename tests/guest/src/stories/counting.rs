@@ -46,7 +46,8 @@ pub const TRANSLATED: Story = Story {
     },
 };
 
-/// A size that no release has passes, and is counted; an argument that changes while the call runs is counted.
+/// A size that no release has passes, and is counted; so are an argument that cannot be read, and one that changes while the
+/// call runs.
 pub const REASONS: Story = Story {
     name: "what_passes_is_counted_by_its_reason",
     without: |stage| once(stage, Without::Right("the counters are the engine's")),
@@ -57,6 +58,18 @@ pub const REASONS: Story = Story {
         right!(answer.status == 0x1f, "the driver refuses this size with 0x1f, the caller got 0x{:x}", answer.status);
         let after = counter(stage, "passed.unknown_size")?;
         right!(after == before + 1, "an unknown size was counted {} times", after - before);
+
+        for way in [&["nowhere"][..], &["--xfer", "nowhere"]] {
+            let before = counter(stage, "passed.unreadable")?;
+            let answer = scene.a.ask(way)?;
+            right!(
+                answer.text.starts_with("ret=-14 "),
+                "the driver says EFAULT, the caller got {}",
+                answer.text.trim()
+            );
+            let after = counter(stage, "passed.unreadable")?;
+            right!(after == before + 1, "an unreadable argument was counted {} times", after - before);
+        }
 
         let before = counter(stage, "passed.argument_changed")?;
         // A race is won now and then.
