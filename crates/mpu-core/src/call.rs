@@ -113,11 +113,6 @@ impl Call {
         self.row().is_some_and(|row| row.params_size < mpu_abi::SMALLEST_TELLING_SIZE)
     }
 
-    /// The control that the caller claimed, if it carries PIDs.
-    pub fn control(&self) -> Option<Control> {
-        self.row().map(|row| row.control)
-    }
-
     /// Whether the claimed control's parameters passed [`Call::copying_out`].
     pub fn answered(&self) -> bool {
         self.answered
