@@ -160,6 +160,8 @@ int mpu_hooks_place(struct mpu_refusal *refusal)
 
 	/* mpu_entry.S has these numbers, too. */
 	BUILD_BUG_ON(MPU_FROM_USER != 3 || MPU_TO_USER != 4 || MPU_COMPAT != 5 || MPU_IOCTL != 6);
+	/* And mpu_hooks_remove() takes them for the ways in. */
+	BUILD_BUG_ON(MPU_COMPAT + 1 != MPU_IOCTL || MPU_IOCTL + 1 != MPU_HOOKS);
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
 		error = mpu_place(hook, refusal);
 		if (error) {
@@ -170,30 +172,33 @@ int mpu_hooks_place(struct mpu_refusal *refusal)
 	return 0;
 }
 
+/* Takes out the redirects from `last` down to `first`; whether there were any. */
+static bool mpu_take_out(enum mpu_hook first, enum mpu_hook last)
+{
+	bool removed = false;
+	int hook;
+
+	for (hook = last; hook >= (int)first; hook--) {
+		if (!mpu_redirects[hook].placed)
+			continue;
+		mpu_detach(&mpu_redirects[hook]);
+		mpu_redirects[hook].placed = NULL;
+		removed = true;
+	}
+	return removed;
+}
+
 void mpu_hooks_remove(void)
 {
-	int hook;
-	unsigned int inside;
-	bool removed = false;
-
-	/* The way in goes first, and those inside get out before the helpers go. */
-	for (hook = MPU_HOOKS - 1; hook >= 0; hook--) {
-		struct mpu_redirect *redirect = &mpu_redirects[hook];
-
-		if (!redirect->placed)
-			continue;
-		mpu_detach(redirect);
-		redirect->placed = NULL;
-		removed = true;
-		if (hook != MPU_IOCTL)
-			continue;
-		/* Nobody is between the redirected entry and its context any more, so the contexts are all there are. */
+	/* Every way in goes first, and those inside get out before the helpers go. */
+	if (mpu_take_out(MPU_COMPAT, MPU_IOCTL)) {
+		/* Nobody is between a redirected entry and its context any more, so the contexts are all there are. */
 		synchronize_rcu_tasks();
-		for (inside = mpu_calls_inside(); inside; inside = mpu_calls_inside())
+		while (mpu_calls_inside())
 			msleep(1);
 	}
-	/* Nobody is between a redirected function, or the end of a replacement, and its return. */
-	if (removed)
+	/* And then nobody is between a redirected function, or the end of a replacement, and its return. */
+	if (mpu_take_out(MPU_GET_PID_INFO, MPU_TO_USER))
 		synchronize_rcu_tasks();
 }
 
