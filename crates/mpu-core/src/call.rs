@@ -25,7 +25,7 @@ pub struct Native {
     pub output: bool,
 }
 
-/// The state of one RM control. 0 bytes make a call that translates nothing.
+/// The state of one RM control.
 #[repr(C)]
 pub struct Call {
     /// The caller's buffer behind the pointer of an embedded layout, as the driver knows it.

@@ -40,11 +40,11 @@ struct View(*const c_void);
 
 impl PidMap for View {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
-        // SAFETY: the caller of the entry vouches for the namespace; and holds RCU.
+        // SAFETY: the entry's caller vouches that the namespace outlives the call, and holds the RCU lock that the look-up needs.
         ViewPid::new(unsafe { mpu_c_view_of(self.0, pid.get()) })
     }
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
-        // SAFETY: as above.
+        // SAFETY: as in `view_of`: the namespace outlives the call, and the entry's caller holds RCU.
         HostPid::new(unsafe { mpu_c_host_of(self.0, pid.get()) })
     }
 }
@@ -55,8 +55,8 @@ pub extern "C" fn mpu_rs_may_claim(cmd: u32) -> bool {
     mpu_abi::may_carry_pids(ControlCmd(cmd))
 }
 
-/// Begins a call: returns `MPU_TRANSLATES` and `MPU_SMALL` bits, and fills `call` if there are any. `*counter` is the counter to raise now, or
-/// `MPU_NOT_COUNTED`.
+/// Begins a call: returns `MPU_TRANSLATES` and `MPU_SMALL` bits, and fills `call` if there are any. `*counter` is the
+/// counter to raise now, or `MPU_NOT_COUNTED`.
 ///
 /// # Safety
 /// `call` is `MPU_CALL_BYTES` of 8-byte aligned memory and `counter` a u32, both the caller's alone.

@@ -126,12 +126,12 @@ impl Stage {
         must(&["rmmod", "mpu"]).map(drop).context("cannot unload mpu.ko")
     }
 
-    /// One line of the module's state, such as `state` or `driver`; none when no module is loaded.
+    /// One line of the module's state, such as `state` or `hooks`; none when no module is loaded.
     pub fn engine_state(&self, key: &str) -> Option<String> {
         parameter("state", key)
     }
 
-    /// One of the module's counters, such as `passed.unknown_control`; none when no module is loaded.
+    /// One of the module's counters, such as `passed.unknown_size`; none when no module is loaded.
     pub fn counter(&self, name: &str) -> Option<u64> {
         parameter("counters", name)?.parse().ok()
     }
