@@ -51,6 +51,12 @@ int mpu_calls_init(void);
 void mpu_calls_exit(void);
 /* Callers that are between the redirected entry and its return. */
 unsigned int mpu_calls_inside(void);
+/* After the ways in are closed: waits until nobody is on the way through this module's calls. */
+void mpu_calls_drain(void);
+/* Keeps callers that come from now on at the door, and waits until nobody else is inside. -ETIMEDOUT: all go on as before. */
+int mpu_calls_hold(void);
+/* Lets them go: to whom the redirected function leads by now (`handed`), or in here. */
+void mpu_calls_release(bool handed);
 
 /* mpu_pids.c: the process behind one of the driver's references, as the init namespace numbers it; 0 if it is gone. */
 u32 mpu_host_pid_of(struct pid *pid);
@@ -60,8 +66,14 @@ struct mpu_refusal {
 	const char *symbol;
 	int error;
 };
-/* Redirects the driver's functions, all that are needed or none. */
-int mpu_hooks_place(struct mpu_refusal *refusal);
+struct mpu_peer;
+/* Redirects the driver's functions, all that are needed or none. Those that `peer` (or NULL) hands over are taken from it. */
+int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer);
+/* The leaving side: says what is redirected; lets go of what was taken, and removes the rest. */
+void mpu_hooks_hand(struct mpu_peer *peer);
+void mpu_hooks_handed(struct mpu_peer *peer);
+/* After a taking that failed: forgets what was not given back; whether there was such. */
+bool mpu_hooks_lost(const struct mpu_peer *peer);
 /* Takes the redirects out and waits until nobody is on the way through one. */
 void mpu_hooks_remove(void);
 /* Whether a module named nvidia with a way in that MPU knows is loaded, or coming. */

@@ -8,6 +8,7 @@
  * claims can change before the driver reads it.
  */
 #include <linux/atomic.h>
+#include <linux/delay.h>
 #include <linux/fs.h>
 #include <linux/hash.h>
 #include <linux/hashtable.h>
@@ -15,10 +16,12 @@
 #include <linux/mm.h>
 #include <linux/pid_namespace.h>
 #include <linux/preempt.h>
+#include <linux/rcupdate.h>
 #include <linux/sched/task_stack.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/uaccess.h>
+#include <linux/wait.h>
 #include "mpu.h"
 
 /* The driver's status words (src/common/sdk/nvidia/inc/nvstatuscodes.h). */
@@ -154,6 +157,61 @@ unsigned int mpu_calls_inside(void)
 		raw_spin_unlock(&mpu_buckets[i].lock);
 	}
 	return inside;
+}
+
+/*
+ * While another instance takes over: callers wait at the door, in a context, so that unloading waits for them. `handed` is
+ * written before `holding` falls, and never falls itself.
+ */
+static bool mpu_holding;
+static bool mpu_handed_over;
+static atomic_t mpu_held = ATOMIC_INIT(0);
+static DECLARE_WAIT_QUEUE_HEAD(mpu_released);
+#define MPU_DRAIN_MS 5000
+
+void mpu_calls_drain(void)
+{
+	/* Nobody is between a redirected entry and its context any more, so the contexts are all there are. */
+	synchronize_rcu_tasks();
+	while (mpu_calls_inside())
+		msleep(1);
+}
+
+int mpu_calls_hold(void)
+{
+	unsigned long until = jiffies + msecs_to_jiffies(MPU_DRAIN_MS);
+	unsigned int held;
+
+	WRITE_ONCE(mpu_holding, true);
+	/* Nobody is between a redirected entry and its context any more; whoever enters now sees `holding`. */
+	synchronize_rcu_tasks();
+	for (;;) {
+		/* In this order: who is held stays, so equal numbers mean that nobody else was inside in between. */
+		held = atomic_read_acquire(&mpu_held);
+		if (mpu_calls_inside() == held)
+			return 0;
+		if (time_after(jiffies, until)) {
+			mpu_calls_release(false);
+			return -ETIMEDOUT;
+		}
+		msleep(1);
+	}
+}
+
+void mpu_calls_release(bool handed)
+{
+	WRITE_ONCE(mpu_handed_over, handed);
+	smp_store_release(&mpu_holding, false);
+	wake_up_all(&mpu_released);
+}
+
+/* Waits at the door. Whether the call belongs to another instance now. */
+static noinline bool mpu_wait_at_the_door(void)
+{
+	atomic_inc(&mpu_held);
+	wait_event(mpu_released, !smp_load_acquire(&mpu_holding));
+	atomic_dec(&mpu_held);
+	return READ_ONCE(mpu_handed_over);
 }
 
 /*
@@ -402,6 +460,12 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 	context.bits = 0;
 	/* Before anything that can sleep. */
 	bucket = mpu_enter(&context);
+	if (unlikely(READ_ONCE(mpu_holding)) && mpu_wait_at_the_door()) {
+		/* mpu_hooks_handed() made the original the function's very start: the other instance translates. */
+		result = original(file, cmd, arg);
+		mpu_leave(&context, bucket);
+		return result;
+	}
 	if (unlikely(_IOC_NR(cmd) == NV_ESC_IOCTL_XFER_CMD && !mpu_unwrap(arg, &where)) ||
 	    unlikely(where && !mpu_read_claim(where, &claim))) {
 		/* The driver will find so, too; if not, the sizes of its copies still tell. */

@@ -5,14 +5,15 @@
  *
  * Knows which functions a release has and which of them must be there; nothing of what happens inside them.
  */
-#include <linux/delay.h>
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
 #include <linux/rcupdate.h>
+#include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/uaccess.h>
 #include <linux/version.h>
 #include "mpu.h"
+#include "mpu_peer.h"
 
 #ifndef CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS
 #error "MPU needs a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS (Linux 5.5 or later, x86-64)"
@@ -31,7 +32,8 @@ struct mpu_redirect {
 	bool needed;
 	const char *placed;
 	unsigned long ip;
-	struct ftrace_ops ops;
+	/* Allocated, because a registration outlives the module that made it when it is handed on. */
+	struct ftrace_ops *ops;
 };
 
 static struct mpu_redirect mpu_redirects[MPU_HOOKS] = {
@@ -91,31 +93,39 @@ static unsigned long mpu_goes_on(unsigned long begins)
 
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
 /*
- * ftrace_free_filter() of 6.12 leaves the freed hashes in place, and the next use of the same ops would free them again:
- * each use starts from a blank one. (Seen as a double free when the driver came back.)
+ * A registration is never used twice: ftrace_free_filter() of 6.12 leaves the freed hashes in it, and the next use would
+ * free them again. (Seen as a double free when the driver came back.)
  */
-static void mpu_forget(struct mpu_redirect *redirect)
-{
-	memset(&redirect->ops, 0, sizeof(redirect->ops));
-}
-
 static int mpu_attach(struct mpu_redirect *redirect)
 {
-	int error = ftrace_set_filter_ip(&redirect->ops, redirect->ip, 0, 0);
+	struct ftrace_ops *ops = kzalloc(sizeof(*ops), GFP_KERNEL);
+	int error;
 
+	if (!ops)
+		return -ENOMEM;
+	error = ftrace_set_filter_ip(ops, redirect->ip, 0, 0);
 	if (!error)
-		error = register_ftrace_direct(&redirect->ops, (unsigned long)redirect->enter);
+		error = register_ftrace_direct(ops, (unsigned long)redirect->enter);
 	if (error) {
-		ftrace_free_filter(&redirect->ops);
-		mpu_forget(redirect);
+		ftrace_free_filter(ops);
+		kfree(ops);
+		return error;
 	}
-	return error;
+	redirect->ops = ops;
+	return 0;
 }
 
 static void mpu_detach(struct mpu_redirect *redirect)
 {
-	unregister_ftrace_direct(&redirect->ops, (unsigned long)redirect->enter, true);
-	mpu_forget(redirect);
+	unregister_ftrace_direct(redirect->ops, (unsigned long)redirect->enter, true);
+	/* No call looks at it any more: unregistering has waited for those that did. */
+	kfree(redirect->ops);
+	redirect->ops = NULL;
+}
+
+static int mpu_point(struct ftrace_ops *ops, unsigned long ip, unsigned long from, unsigned long to)
+{
+	return modify_ftrace_direct(ops, to);
 }
 #else
 static int mpu_attach(struct mpu_redirect *redirect)
@@ -127,11 +137,52 @@ static void mpu_detach(struct mpu_redirect *redirect)
 {
 	unregister_ftrace_direct(redirect->ip, (unsigned long)redirect->enter);
 }
+
+static int mpu_point(struct ftrace_ops *ops, unsigned long ip, unsigned long from, unsigned long to)
+{
+	return modify_ftrace_direct(ip, from, to);
+}
 #endif
 
-static int mpu_place(enum mpu_hook hook, struct mpu_refusal *refusal)
+static struct mpu_handed *mpu_handed_at(struct mpu_peer *peer, unsigned long ip)
+{
+	u32 i;
+
+	for (i = 0; peer && i < peer->count; i++) {
+		if (peer->handed[i].ip == ip)
+			return &peer->handed[i];
+	}
+	return NULL;
+}
+
+/* Points a function that calls another instance at this one. Each call meets the one or the other, never neither. */
+static int mpu_take(struct mpu_redirect *redirect, struct mpu_handed *handed)
+{
+	int error = mpu_point(handed->ops, handed->ip, handed->enter, (unsigned long)redirect->enter);
+
+	if (error)
+		return error;
+	redirect->ops = handed->ops;
+	handed->taken = true;
+	return 0;
+}
+
+/* Undoes mpu_take(). It can fail only for want of memory; then the function calls this instance, which stays loaded. */
+static int mpu_give_back(struct mpu_redirect *redirect, struct mpu_handed *handed)
+{
+	int error = mpu_point(handed->ops, handed->ip, (unsigned long)redirect->enter, handed->enter);
+
+	if (error)
+		return error;
+	redirect->ops = NULL;
+	handed->taken = false;
+	return 0;
+}
+
+static int mpu_place(enum mpu_hook hook, struct mpu_refusal *refusal, struct mpu_peer *peer)
 {
 	struct mpu_redirect *redirect = &mpu_redirects[hook];
+	struct mpu_handed *handed;
 	int error = -ENOENT;
 	unsigned int i;
 
@@ -143,7 +194,11 @@ static int mpu_place(enum mpu_hook hook, struct mpu_refusal *refusal)
 		return 0;
 	if (!error) {
 		mpu_original[hook] = mpu_goes_on(redirect->ip);
-		error = mpu_original[hook] ? mpu_attach(redirect) : -EOPNOTSUPP;
+		handed = mpu_handed_at(peer, redirect->ip);
+		if (!mpu_original[hook])
+			error = -EOPNOTSUPP;
+		else
+			error = handed ? mpu_take(redirect, handed) : mpu_attach(redirect);
 	}
 	if (error) {
 		refusal->error = error;
@@ -153,7 +208,22 @@ static int mpu_place(enum mpu_hook hook, struct mpu_refusal *refusal)
 	return 0;
 }
 
-int mpu_hooks_place(struct mpu_refusal *refusal)
+/* Gives back what was taken so far: the other instance goes on. */
+static void mpu_return_all(struct mpu_peer *peer)
+{
+	struct mpu_redirect *redirect;
+	struct mpu_handed *handed;
+	enum mpu_hook hook;
+
+	for (hook = 0; hook < MPU_HOOKS; hook++) {
+		redirect = &mpu_redirects[hook];
+		handed = redirect->placed ? mpu_handed_at(peer, redirect->ip) : NULL;
+		if (handed && handed->taken && !mpu_give_back(redirect, handed))
+			redirect->placed = NULL;
+	}
+}
+
+int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
 {
 	enum mpu_hook hook;
 	int error;
@@ -163,13 +233,70 @@ int mpu_hooks_place(struct mpu_refusal *refusal)
 	/* And mpu_hooks_remove() takes them for the ways in. */
 	BUILD_BUG_ON(MPU_COMPAT + 1 != MPU_IOCTL || MPU_IOCTL + 1 != MPU_HOOKS);
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		error = mpu_place(hook, refusal);
+		error = mpu_place(hook, refusal, peer);
 		if (error) {
+			mpu_return_all(peer);
 			mpu_hooks_remove();
 			return error;
 		}
 	}
 	return 0;
+}
+
+void mpu_hooks_hand(struct mpu_peer *peer)
+{
+	enum mpu_hook hook;
+
+	BUILD_BUG_ON(MPU_HOOKS > MPU_PEER_MOST);
+	peer->count = 0;
+	for (hook = 0; hook < MPU_HOOKS; hook++) {
+		const struct mpu_redirect *redirect = &mpu_redirects[hook];
+
+		if (redirect->placed)
+			peer->handed[peer->count++] = (struct mpu_handed){
+				.ip = redirect->ip, .enter = (unsigned long)redirect->enter, .ops = redirect->ops,
+			};
+	}
+}
+
+bool mpu_hooks_lost(const struct mpu_peer *peer)
+{
+	struct mpu_redirect *redirect;
+	bool lost = false;
+	u32 i, hook;
+
+	for (i = 0; i < peer->count; i++) {
+		for (hook = 0; peer->handed[i].taken && hook < MPU_HOOKS; hook++) {
+			redirect = &mpu_redirects[hook];
+			if (!redirect->placed || redirect->ip != peer->handed[i].ip)
+				continue;
+			redirect->placed = NULL;
+			redirect->ops = NULL;
+			lost = true;
+		}
+	}
+	return lost;
+}
+
+void mpu_hooks_handed(struct mpu_peer *peer)
+{
+	struct mpu_redirect *redirect;
+	struct mpu_handed *handed;
+	enum mpu_hook hook;
+
+	for (hook = 0; hook < MPU_HOOKS; hook++) {
+		redirect = &mpu_redirects[hook];
+		if (!redirect->placed)
+			continue;
+		handed = mpu_handed_at(peer, redirect->ip);
+		if (handed && handed->taken)
+			redirect->ops = NULL;
+		else
+			mpu_detach(redirect);
+		redirect->placed = NULL;
+		/* Whoever waits here begins the function anew, from its redirected first instruction. */
+		mpu_original[hook] = redirect->ip;
+	}
 }
 
 /* Takes out the redirects from `last` down to `first`; whether there were any. */
@@ -191,12 +318,8 @@ static bool mpu_take_out(enum mpu_hook first, enum mpu_hook last)
 void mpu_hooks_remove(void)
 {
 	/* Every way in goes first, and those inside get out before the helpers go. */
-	if (mpu_take_out(MPU_COMPAT, MPU_IOCTL)) {
-		/* Nobody is between a redirected entry and its context any more, so the contexts are all there are. */
-		synchronize_rcu_tasks();
-		while (mpu_calls_inside())
-			msleep(1);
-	}
+	if (mpu_take_out(MPU_COMPAT, MPU_IOCTL))
+		mpu_calls_drain();
 	/* And then nobody is between a redirected function, or the end of a replacement, and its return. */
 	if (mpu_take_out(MPU_GET_PID_INFO, MPU_TO_USER))
 		synchronize_rcu_tasks();

@@ -8,7 +8,9 @@
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
 #include <linux/notifier.h>
+#include <linux/rcupdate.h>
 #include "mpu.h"
+#include "mpu_peer.h"
 
 #ifndef MPU_VERSION
 #error "MPU_VERSION comes from Kbuild"
@@ -21,13 +23,18 @@
 static DEFINE_MUTEX(mpu_lock);
 static struct mpu_refusal mpu_refusal;
 static bool mpu_armed;
+/* Another instance has taken over: this one does nothing any more but wait to be unloaded. */
+static bool mpu_retired;
+/* The driver's coming and going is no news before this. */
+static bool mpu_ready;
 
-static void mpu_arm(void)
+/* Places the redirects, those that `peer` (or NULL) hands over by taking them. */
+static void mpu_arm(struct mpu_peer *peer)
 {
 	int error;
 
 	mpu_refusal = (struct mpu_refusal){ NULL, 0 };
-	error = mpu_hooks_place(&mpu_refusal);
+	error = mpu_hooks_place(&mpu_refusal, peer);
 	mpu_armed = !error;
 	if (error == -ENOENT && !mpu_hooks_driver_present()) {
 		/* Nothing is missing but the driver. */
@@ -47,6 +54,59 @@ static void mpu_disarm(void)
 	mpu_refusal.symbol = NULL;
 }
 
+static int mpu_hold(struct mpu_peer *peer)
+{
+	int error;
+
+	mutex_lock(&mpu_lock);
+	error = peer->abi != MPU_PEER_ABI || mpu_retired ? -EOPNOTSUPP : mpu_calls_hold();
+	if (error) {
+		mutex_unlock(&mpu_lock);
+		return error;
+	}
+	mpu_hooks_hand(peer);
+	/* Until mpu_release(). */
+	return 0;
+}
+
+static void mpu_release(struct mpu_peer *peer, bool handed)
+{
+	bool lost = !handed && mpu_hooks_lost(peer);
+
+	if (handed) {
+		mpu_hooks_handed(peer);
+		mpu_armed = false;
+		mpu_retired = true;
+	}
+	mpu_calls_release(handed);
+	if (lost) {
+		pr_warn("mpu: a redirect did not come back; nothing is redirected\n");
+		mpu_disarm();
+	}
+	mutex_unlock(&mpu_lock);
+}
+
+const struct mpu_peer_ops mpu_peer_self = { .hold = mpu_hold, .release = mpu_release };
+
+/* Takes over from the other instance. -ENXIO: there is none. */
+static int mpu_take_over(void)
+{
+	const struct mpu_peer_ops *(*other)(void) = __symbol_get(mpu_peer_other);
+	struct mpu_peer peer = { .abi = MPU_PEER_ABI };
+	int error;
+
+	if (!other)
+		return -ENXIO;
+	error = other()->hold(&peer);
+	if (!error) {
+		mpu_arm(&peer);
+		error = mpu_refusal.symbol ? mpu_refusal.error : 0;
+		other()->release(&peer, !error);
+	}
+	__symbol_put(mpu_peer_other);
+	return error;
+}
+
 static int mpu_driver_changes(struct notifier_block *block, unsigned long state, void *data)
 {
 	const struct module *module = data;
@@ -54,8 +114,8 @@ static int mpu_driver_changes(struct notifier_block *block, unsigned long state,
 	if (strcmp(module->name, "nvidia"))
 		return NOTIFY_DONE;
 	mutex_lock(&mpu_lock);
-	if (state == MODULE_STATE_COMING && !mpu_armed)
-		mpu_arm();
+	if (state == MODULE_STATE_COMING && mpu_ready && !mpu_retired && !mpu_armed)
+		mpu_arm(NULL);
 	else if (state == MODULE_STATE_GOING)
 		mpu_disarm();
 	mutex_unlock(&mpu_lock);
@@ -71,7 +131,7 @@ static int mpu_state_text(char *buffer, const struct kernel_param *param)
 	int at;
 
 	mutex_lock(&mpu_lock);
-	word = mpu_armed ? "armed" : mpu_refusal.symbol ? "refused" : "waiting";
+	word = mpu_retired ? "retired" : mpu_armed ? "armed" : mpu_refusal.symbol ? "refused" : "waiting";
 	at = scnprintf(buffer, PAGE_SIZE, "version=%s\nabi=%d\nstate=%s\n", MPU_VERSION, MPU_STATE_ABI, word);
 	if (mpu_refusal.symbol && !mpu_armed)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "refused=%s:%d\n", mpu_refusal.symbol, -mpu_refusal.error);
@@ -128,16 +188,29 @@ static int __init mpu_init(void)
 		return error;
 	}
 	mutex_lock(&mpu_lock);
-	if (!mpu_armed)
-		mpu_arm();
+	error = mpu_take_over();
+	if (error == -ENXIO) {
+		mpu_arm(NULL);
+		error = 0;
+	}
+	mpu_ready = !error;
 	mutex_unlock(&mpu_lock);
-	return 0;
+	if (error) {
+		unregister_module_notifier(&mpu_notifier);
+		mpu_calls_exit();
+	}
+	return error;
 }
 
 static void __exit mpu_exit(void)
 {
 	unregister_module_notifier(&mpu_notifier);
 	mpu_disarm();
+	if (mpu_retired) {
+		mpu_calls_drain();
+		/* And nobody is between the end of a call and its return. */
+		synchronize_rcu_tasks();
+	}
 	mpu_calls_exit();
 }
 

@@ -62,7 +62,10 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     archive.file("bin/nvmlcall", 0o755, &programs.join("nvmlcall"))?;
     libraries(archive, &programs.join("nvmlcall"))?;
     if job.rows.iter().any(|row| row.engines.iter().any(|engine| engine != "none")) {
-        archive.file("mpu/mpu.ko", 0o644, &mpu_module(&kernel)?)?;
+        for module in mpu_modules(&kernel)? {
+            let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            archive.file(&format!("mpu/{name}"), 0o644, &module)?;
+        }
     }
     Ok(())
 }
@@ -79,8 +82,14 @@ pub fn sim_module(kernel: &kernels::Kernel, era: &str) -> Result<PathBuf> {
 
 /// The engine's module for a kernel, around the Rust object as it is built now.
 pub fn mpu_module(kernel: &kernels::Kernel) -> Result<PathBuf> {
+    let modules = mpu_modules(kernel)?;
+    modules.into_iter().find(|module| module.ends_with("mpu.ko")).context("kmod/ builds no mpu.ko")
+}
+
+/// The module under both its names: see kmod/mpu_peer.h.
+fn mpu_modules(kernel: &kernels::Kernel) -> Result<Vec<PathBuf>> {
     let out = paths::target(&format!("guest/modules/{}/mpu", kernel.name))?;
-    clean(modules::build(kernel, &mpu_sources()?, &out, &[])?, "the module")
+    all_clean(modules::build(kernel, &mpu_sources()?, &out, &[])?, "the module")
 }
 
 /// kmod/ with the freshly built object in its place: what a release ships.
@@ -106,8 +115,12 @@ pub fn mpu_sources() -> Result<PathBuf> {
 }
 
 fn clean(built: modules::Built, what: &str) -> Result<PathBuf> {
+    all_clean(built, what)?.into_iter().next().with_context(|| format!("{what} has no module"))
+}
+
+fn all_clean(built: modules::Built, what: &str) -> Result<Vec<PathBuf>> {
     ensure!(built.is_clean(), "{what} does not build cleanly:\n{}", built.complaints.join("\n"));
-    built.files.into_iter().next().with_context(|| format!("{what} has no module"))
+    Ok(built.files)
 }
 
 /// The programs that use the simulated driver.

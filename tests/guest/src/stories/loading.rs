@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::command::run;
+use crate::command::{must, run};
 use crate::container::Container;
 use crate::right;
 use crate::stage::Stage;
@@ -104,6 +104,41 @@ pub const ENGINE_RELOAD: Story = Story {
             let matched: u64 = text.lines().filter_map(|line| line.strip_prefix(list)?.parse::<u64>().ok()).sum();
             right!(matched > 0, "no answer came with the engine out, or none with it in: {text}");
         }
+        state_is(stage, "armed")?;
+        let inside = stage.engine_state("inside").unwrap_or_default();
+        right!(inside == "0", "all callers have ended, and {inside} count as inside");
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    },
+};
+
+/// One instance of the module takes over from another under eight callers, there and back: every answer is right.
+pub const ENGINE_SWAP: Story = Story {
+    name: "engine_swap_under_load_loses_no_answer",
+    without: |stage| match stage.era {
+        0 | 3 => once(stage, Without::Wrong("shows")),
+        _ => {
+            Without::Moot("an engine takes over alike in every era: played in 0, the simplest, and 3, which has every redirect")
+        }
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+        let callers = Callers::start(&scene.a, 8, &format!("nvctl spin 3 {own}"))?;
+        let swapped: Result<()> = (0..stage.reloads).try_for_each(|_| {
+            for (new, old) in [("mpu_next", "mpu"), ("mpu", "mpu_next")] {
+                must(&["insmod", &format!("/mpu/{new}.ko")]).context("the new instance does not take over")?;
+                must(&["rmmod", old])?;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Ok(())
+        });
+        let text = callers.stop()?;
+        swapped?;
+        right!(!text.contains("wrong"), "an answer was not {own}: {text}");
+        let matched: u64 =
+            text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
+        right!(matched > 100, "only {matched} answers: {text}");
         state_is(stage, "armed")?;
         let inside = stage.engine_state("inside").unwrap_or_default();
         right!(inside == "0", "all callers have ended, and {inside} count as inside");

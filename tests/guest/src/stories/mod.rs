@@ -55,6 +55,7 @@ pub const ALL: &[Story] = &[
     up_down::PROBE,
     up_down::UP_AND_DOWN,
     loading::ENGINE_RELOAD,
+    loading::ENGINE_SWAP,
     up_down::REFUSALS,
     loading::EITHER_ORDER,
     loading::DRIVER_RELOAD,

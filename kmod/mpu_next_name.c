@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/* What only the instance named `mpu_next` has: its name among instances, and the other's. */
+#include <linux/module.h>
+#include "mpu_peer.h"
+
+const char mpu_peer_other[] = "mpu_peer";
+
+const struct mpu_peer_ops *mpu_next_peer(void);
+const struct mpu_peer_ops *mpu_next_peer(void)
+{
+	return &mpu_peer_self;
+}
+EXPORT_SYMBOL_GPL(mpu_next_peer);

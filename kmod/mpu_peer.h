@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * How one instance of the module hands its redirects to another, so that an upgrade leaves no call untranslated.
+ *
+ * Two instances can be loaded at once because they have two names, `mpu` and `mpu_next`; each exports its mpu_peer_ops under
+ * its own. The one that comes holds the other's new callers, waits until none is inside, points each redirect at itself,
+ * and lets the callers go: they begin their call anew and meet the new instance.
+ */
+#ifndef MPU_PEER_H
+#define MPU_PEER_H
+
+#include <linux/types.h>
+
+struct ftrace_ops;
+
+/* Raised when anything here changes its meaning: instances that differ in it do not talk. */
+#define MPU_PEER_ABI 1
+#define MPU_PEER_MOST 16
+
+struct mpu_handed {
+	/* The function's first byte. */
+	unsigned long ip;
+	/* What it calls: the leaving instance's trampoline. */
+	unsigned long enter;
+	/* The registration, allocated and now the taker's to free; NULL on kernels where a registration has no such thing. */
+	struct ftrace_ops *ops;
+	/* Set by the taker. */
+	bool taken;
+};
+
+struct mpu_peer {
+	u32 abi;
+	u32 count;
+	struct mpu_handed handed[MPU_PEER_MOST];
+};
+
+struct mpu_peer_ops {
+	/* Fills `peer`, and from now on keeps callers waiting at the door; -ETIMEDOUT if some do not leave. */
+	int (*hold)(struct mpu_peer *peer);
+	/* After hold() == 0, always: lets callers go, to the taker (`handed`) or into this instance as before. */
+	void (*release)(struct mpu_peer *peer, bool handed);
+};
+
+extern const struct mpu_peer_ops mpu_peer_self;
+
+/* Each instance's own file says these: mpu_name.c or mpu_next_name.c. */
+extern const char mpu_peer_other[];
+
+#endif
