@@ -10,6 +10,15 @@
 #include "mpu_core.h"
 
 struct file;
+struct pid_namespace;
+
+/* Whom a caller may see: its PID namespace, and what the policy adds. */
+struct mpu_view {
+	struct pid_namespace *ns;
+	/* The cgroup whose processes it sees besides, 0 for none; and how far below the root that is. */
+	u64 group;
+	u32 group_depth;
+};
 
 /*
  * The driver's functions that are redirected, in the order in which they are placed: the helpers first, the way into the
@@ -60,6 +69,13 @@ void mpu_calls_release(bool handed);
 
 /* mpu_pids.c: the process behind one of the driver's references, as the init namespace numbers it; 0 if it is gone. */
 u32 mpu_host_pid_of(struct pid *pid);
+
+/* mpu_policy.c */
+bool mpu_policy_is_set(void);
+/* MPU_SEES_OWN, _GROUP (then `view` says which) or _HOST. May sleep. */
+u32 mpu_policy_of_current(struct mpu_view *view);
+/* Whether a process is beneath the view's group. Under RCU. */
+bool mpu_policy_same_group(struct pid *pid, const struct mpu_view *view);
 
 /* mpu_hooks.c */
 struct mpu_refusal {

@@ -59,7 +59,9 @@ struct mpu_xfer {
 struct mpu_context {
 	struct hlist_node node;
 	struct task_struct *task;
-	struct pid_namespace *view;
+	struct mpu_view view;
+	/* MPU_SEES_*, 0 until it matters. */
+	u32 sees;
 	/* NULL for a call that claims no PIDs. */
 	void *call;
 	/* The PIDs that the caller asked about, as it wrote them. */
@@ -311,6 +313,20 @@ u8 mpu_is_init_ns(void)
 }
 
 /*
+ * Whether the policy shows this caller the host's view: then the driver's bytes go by as they are. Asked once for each call,
+ * so that a policy that changes meanwhile is for the next.
+ */
+static bool mpu_is_exempt(struct mpu_context *context)
+{
+	if (!context->sees) {
+		context->sees = unlikely(mpu_policy_is_set()) ? mpu_policy_of_current(&context->view) : MPU_SEES_OWN;
+		if (context->sees == MPU_SEES_HOST)
+			mpu_count(mpu_rs_exempt());
+	}
+	return context->sees == MPU_SEES_HOST;
+}
+
+/*
  * Makes room for the PIDs that the caller asks about. Without it the call goes by as if MPU were not there: the driver has
  * not looked at the parameters yet.
  */
@@ -334,12 +350,12 @@ u32 mpu_from_user(void *to, const void *from, u32 bytes)
 	u32 status = mpu_original_from_user(to, from, bytes);
 	struct mpu_context *context = mpu_context_of_current();
 
-	if (WARN_ON_ONCE(!context) || status != NV_OK)
+	if (WARN_ON_ONCE(!context) || status != NV_OK || mpu_is_exempt(context))
 		return status;
 	if (context->call && !context->asked)
 		mpu_keep_questions(context, to, bytes);
 	rcu_read_lock();
-	mpu_rs_copied_in(context->call, to, bytes, context->asked, context->questions, context->view);
+	mpu_rs_copied_in(context->call, to, bytes, context->asked, context->questions, &context->view);
 	rcu_read_unlock();
 	return status;
 }
@@ -350,7 +366,7 @@ static void mpu_copying_out(struct mpu_context *context, u64 address, void *byte
 
 	rcu_read_lock();
 	counter = mpu_rs_copying_out(context->call, address, bytes, length, context->asked, context->questions,
-				     context->view);
+				     &context->view);
 	rcu_read_unlock();
 	mpu_count(counter);
 }
@@ -360,7 +376,7 @@ u32 mpu_to_user(void *to, const void *from, u32 bytes)
 {
 	struct mpu_context *context = mpu_context_of_current();
 
-	if (!WARN_ON_ONCE(!context))
+	if (!WARN_ON_ONCE(!context) && !mpu_is_exempt(context))
 		mpu_copying_out(context, (u64)(unsigned long)to, (void *)from, bytes);
 	return mpu_original_to_user(to, from, bytes);
 }
@@ -436,7 +452,7 @@ static noinline void mpu_begin(struct mpu_context *context, void *call, const st
 
 static noinline void mpu_end(struct mpu_context *context, const struct mpu_claim *claim, unsigned long where, long result)
 {
-	if ((context->bits & MPU_TRANSLATES) && result == 0 && mpu_rs_copy_missing(context->call))
+	if ((context->bits & MPU_TRANSLATES) && result == 0 && mpu_rs_copy_missing(context->call) && !mpu_is_exempt(context))
 		mpu_translate_late(context, claim, where);
 	if (context->bits & MPU_SMALL)
 		atomic_dec(&mpu_small_claims);
@@ -453,7 +469,9 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 	unsigned long where = arg;
 	long result;
 
-	context.view = ns_of_pid(task_pid(current));
+	context.view.ns = ns_of_pid(task_pid(current));
+	context.view.group = 0;
+	context.sees = 0;
 	context.call = NULL;
 	context.asked = NULL;
 	context.questions = 0;

@@ -18,18 +18,30 @@ static bool mpu_is_process(struct pid *pid)
 
 /* Both under RCU, which the caller of the core holds: one lock for a whole table. */
 
-u32 mpu_c_view_of(const void *view, u32 host)
+u32 mpu_c_view_of(const void *opaque, u32 host)
 {
+	const struct mpu_view *view = opaque;
 	struct pid *pid = find_pid_ns((int)host, &init_pid_ns);
+	u32 number;
 
-	return mpu_is_process(pid) ? pid_nr_ns(pid, (struct pid_namespace *)view) : 0;
+	if (!mpu_is_process(pid))
+		return 0;
+	number = pid_nr_ns(pid, view->ns);
+	if (likely(number || !view->group))
+		return number;
+	/* One of the group without a number here goes by its host's, unless that is somebody else's number here. */
+	return mpu_policy_same_group(pid, view) && !find_pid_ns((int)host, view->ns) ? host : 0;
 }
 
-u32 mpu_c_host_of(const void *view, u32 number)
+u32 mpu_c_host_of(const void *opaque, u32 number)
 {
-	struct pid *pid = find_pid_ns((int)number, (struct pid_namespace *)view);
+	const struct mpu_view *view = opaque;
+	struct pid *pid = find_pid_ns((int)number, view->ns);
 
-	return mpu_is_process(pid) ? pid_nr(pid) : 0;
+	if (pid || !view->group)
+		return mpu_is_process(pid) ? pid_nr(pid) : 0;
+	pid = find_pid_ns((int)number, &init_pid_ns);
+	return mpu_is_process(pid) && !pid_nr_ns(pid, view->ns) && mpu_policy_same_group(pid, view) ? number : 0;
 }
 
 u32 mpu_host_pid_of(struct pid *pid)

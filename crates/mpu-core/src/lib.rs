@@ -14,6 +14,7 @@ mod bytes;
 mod call;
 mod lists;
 mod pid;
+pub mod policy;
 mod reason;
 mod samples;
 

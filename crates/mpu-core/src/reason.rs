@@ -17,17 +17,20 @@ pub enum Reason {
     ArgumentChanged,
     /// The driver answered without passing its copy functions.
     CopyNotSeen,
+    /// The policy shows this caller the host's view.
+    Exempt,
 }
 
 impl Reason {
     /// Every reason, in the order of the discriminants.
-    pub const ALL: [Reason; 6] = [
+    pub const ALL: [Reason; 7] = [
         Reason::UnknownSize,
         Reason::NoMemory,
         Reason::Unreadable,
         Reason::Malformed,
         Reason::ArgumentChanged,
         Reason::CopyNotSeen,
+        Reason::Exempt,
     ];
 
     /// Name for counters and metric labels.
@@ -39,6 +42,7 @@ impl Reason {
             Reason::Malformed => "malformed",
             Reason::ArgumentChanged => "argument_changed",
             Reason::CopyNotSeen => "copy_not_seen",
+            Reason::Exempt => "exempt",
         }
     }
 
@@ -60,6 +64,7 @@ impl Reason {
             Reason::CopyNotSeen => {
                 "the driver answered without passing its copy functions; the answer was translated afterwards in the caller's memory"
             }
+            Reason::Exempt => "a rule of the policy shows this caller the host's view; it got what a caller on the host gets",
         }
     }
 }

@@ -10,6 +10,7 @@
 use core::ffi::{c_char, c_void};
 use core::slice;
 use mpu_abi::{Control, ControlCmd};
+use mpu_core::policy::{Rules, Sees};
 use mpu_core::{Call, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
 
 const COUNTERS: usize = Control::ALL.len() + Reason::ALL.len();
@@ -17,7 +18,7 @@ const COUNTERS: usize = Control::ALL.len() + Reason::ALL.len();
 /// `MPU_CALL_BYTES` of kmod/mpu_core.h: the storage that C provides for a [`Call`].
 const _: () = assert!(size_of::<Call>() <= 96 && align_of::<Call>() <= 8);
 /// `MPU_COUNTERS` of kmod/mpu_core.h.
-const _: () = assert!(COUNTERS == 18);
+const _: () = assert!(COUNTERS == 19);
 
 /// `MPU_TRANSLATES` of kmod/mpu_core.h: MPU translates this call, so the driver's helpers must not.
 const TRANSLATES: u32 = 1;
@@ -29,22 +30,22 @@ const _: () = assert!(mpu_abi::SMALLEST_TELLING_SIZE == 2436);
 const NOT_COUNTED: u32 = u32::MAX;
 
 extern "C" {
-    /// The number of process `host` (init namespace) in the namespace `view`, 0 if it cannot be seen from there.
+    /// The number by which the caller knows process `host` (init namespace), 0 if it may not see it.
     fn mpu_c_view_of(view: *const c_void, host: u32) -> u32;
-    /// The number in the init namespace of the process that the namespace `view` numbers `pid`, 0 if there is none.
+    /// The number in the init namespace of the process that the caller knows as `pid`, 0 if there is none.
     fn mpu_c_host_of(view: *const c_void, pid: u32) -> u32;
 }
 
-/// The namespace of the task that is in the driver now.
+/// The caller's `struct mpu_view` of kmod/mpu.h.
 struct View(*const c_void);
 
 impl PidMap for View {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
-        // SAFETY: the entry's caller vouches that the namespace outlives the call, and holds the RCU lock that the look-up needs.
+        // SAFETY: the entry's caller vouches that the view outlives the call, and holds the RCU lock that the look-up needs.
         ViewPid::new(unsafe { mpu_c_view_of(self.0, pid.get()) })
     }
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
-        // SAFETY: as in `view_of`: the namespace outlives the call, and the entry's caller holds RCU.
+        // SAFETY: as in `view_of`: the view outlives the call, and the entry's caller holds RCU.
         HostPid::new(unsafe { mpu_c_host_of(self.0, pid.get()) })
     }
 }
@@ -106,7 +107,7 @@ pub unsafe extern "C" fn mpu_rs_questions(call: *const Call, bytes: *const u8, l
 ///
 /// # Safety
 /// `call` is null or was filled by [`mpu_rs_begin`] or [`mpu_rs_pass`]; `bytes` is `len` bytes of kernel memory that nobody
-/// else uses now; `asked` is `questions` u32 of the caller's alone, or null; `view` is a PID namespace that lives through the
+/// else uses now; `asked` is `questions` u32 of the caller's alone, or null; `view` is a `struct mpu_view` that lives through the
 /// call; the caller holds RCU, as the callbacks need it.
 #[no_mangle]
 pub unsafe extern "C" fn mpu_rs_copied_in(
@@ -185,6 +186,57 @@ pub extern "C" fn mpu_rs_copy_not_seen() -> u32 {
 #[no_mangle]
 pub extern "C" fn mpu_rs_unreadable() -> u32 {
     reason_counter(Reason::Unreadable)
+}
+
+/// The counter of "the policy shows this caller the host's view".
+#[no_mangle]
+pub extern "C" fn mpu_rs_exempt() -> u32 {
+    reason_counter(Reason::Exempt)
+}
+
+/// The counter of "the kernel had no memory".
+#[no_mangle]
+pub extern "C" fn mpu_rs_no_memory() -> u32 {
+    reason_counter(Reason::NoMemory)
+}
+
+/// Looks at a policy's rules: the number of the first bad line, or 0.
+///
+/// # Safety
+/// `rules` is `len` bytes that nobody changes now.
+#[no_mangle]
+pub unsafe extern "C" fn mpu_rs_policy_check(rules: *const u8, len: u32) -> u32 {
+    // SAFETY: `rules` is `len` bytes.
+    let rules = unsafe { slice::from_raw_parts(rules, len as usize) };
+    Rules::parse(rules).err().map_or(0, |bad| bad.line)
+}
+
+/// What a caller whose cgroup has this path sees: `MPU_SEES_*` of kmod/mpu_core.h, and in `*depth` how many names lead to the
+/// group, if it sees one.
+///
+/// # Safety
+/// `rules` is `len` bytes and `path` `path_len` bytes that nobody changes now; `depth` is a u32 of the caller's alone.
+#[no_mangle]
+pub unsafe extern "C" fn mpu_rs_policy(
+    rules: *const u8,
+    len: u32,
+    path: *const u8,
+    path_len: u32,
+    depth: *mut u32,
+) -> u32 {
+    // SAFETY: `rules` is `len` bytes.
+    let rules = unsafe { slice::from_raw_parts(rules, len as usize) };
+    // SAFETY: `path` is `path_len` bytes.
+    let path = unsafe { slice::from_raw_parts(path, path_len as usize) };
+    let sees = Rules::parse(rules).map_or(Sees::Own, |rules| rules.of(path));
+    let (word, group) = match sees {
+        Sees::Own => (1, 0),
+        Sees::Group { depth } => (2, depth),
+        Sees::Host => (3, 0),
+    };
+    // SAFETY: the caller gives a writable u32.
+    unsafe { depth.write(group) };
+    word
 }
 
 /// A counter's name, `len` bytes without a terminator, and in `*passed` whether it counts a reason rather than a control.

@@ -116,9 +116,9 @@ pub const ENGINE_SWAP: Story = Story {
     name: "engine_swap_under_load_loses_no_answer",
     without: |stage| match stage.era {
         0 | 3 => once(stage, Without::Wrong("shows")),
-        _ => {
-            Without::Moot("an engine takes over alike in every era: played in 0, the simplest, and 3, which has every redirect")
-        }
+        _ => Without::Moot(
+            "an engine takes over alike in every era: played in 0, the simplest, and 3, which has every redirect",
+        ),
     },
     run: |stage| {
         let scene = stage.scene()?;

@@ -9,6 +9,7 @@ mod library;
 mod loading;
 mod namespaces;
 mod neighbours;
+mod policy;
 mod requests;
 pub mod scene;
 mod tables;
@@ -56,6 +57,7 @@ pub const ALL: &[Story] = &[
     up_down::UP_AND_DOWN,
     loading::ENGINE_RELOAD,
     loading::ENGINE_SWAP,
+    policy::VISIBILITY,
     up_down::REFUSALS,
     loading::EITHER_ORDER,
     loading::DRIVER_RELOAD,

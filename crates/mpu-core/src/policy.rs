@@ -1,0 +1,207 @@
+//! Who sees more than its own PID namespace: the rules that root gives an engine, matched against a caller's cgroup.
+//!
+//! One rule a line: a word of [`Sees`], a blank, and a glob over cgroup paths. The first rule that fits decides; with none
+//! a caller sees its own. A rule fits a cgroup and everything beneath it. `*` and `?` stay within one name, `**` does not.
+//! Knows nothing of cgroups but that their paths are names between slashes.
+
+/// A rule's glob is at most this long, so that matching is bounded.
+pub const LONGEST_GLOB: usize = 255;
+/// More rules than this are refused.
+pub const MOST_RULES: usize = 64;
+/// The longest text of rules, in bytes: what the kernel gives a module parameter.
+pub const LONGEST_RULES: usize = 4095;
+
+/// What a caller in a PID namespace of its own sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sees {
+    /// The processes of its own namespace.
+    Own,
+    /// Those, and every process beneath the cgroup that the rule named; a process that has no number in the caller's
+    /// namespace goes by its host's.
+    Group {
+        /// How many names of the path, from the root, lead to that cgroup.
+        depth: u32,
+    },
+    /// What a caller on the host sees.
+    Host,
+}
+
+/// The words that rules begin with.
+const WORDS: [(&[u8], Sees); 3] = [(b"own ", Sees::Own), (b"group ", Sees::Group { depth: 0 }), (b"host ", Sees::Host)];
+
+/// Rules that were looked at and found sound.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a>(&'a [u8]);
+
+/// A line, counted from 1, that is no rule, or one too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadRule {
+    /// The line.
+    pub line: u32,
+}
+
+impl<'a> Rules<'a> {
+    /// Looks at a text of rules; empty lines are none.
+    ///
+    /// # Errors
+    /// [`BadRule`] for the first line that is not a word of ours and an absolute glob, or is beyond [`MOST_RULES`].
+    pub fn parse(text: &'a [u8]) -> Result<Rules<'a>, BadRule> {
+        let mut rules = 0;
+        let mut line = 0;
+        for bytes in text.split(|&byte| byte == b'\n') {
+            line += 1;
+            if bytes.is_empty() {
+                continue;
+            }
+            rules += 1;
+            if rule(bytes).is_none() || rules > MOST_RULES || text.len() > LONGEST_RULES {
+                return Err(BadRule { line });
+            }
+        }
+        Ok(Rules(text))
+    }
+
+    /// What a caller in the cgroup with this path sees.
+    pub fn of(&self, path: &[u8]) -> Sees {
+        for (sees, glob) in self.0.split(|&byte| byte == b'\n').filter_map(rule) {
+            if let Some(depth) = nearest(glob, path) {
+                return match sees {
+                    Sees::Group { .. } => Sees::Group { depth },
+                    other => other,
+                };
+            }
+        }
+        Sees::Own
+    }
+}
+
+fn rule(line: &[u8]) -> Option<(Sees, &[u8])> {
+    let (glob, sees) = WORDS.iter().find_map(|(word, sees)| Some((line.strip_prefix(*word)?, *sees)))?;
+    let sound = glob.first() == Some(&b'/') || glob.starts_with(b"**");
+    (sound && glob.len() <= LONGEST_GLOB && !glob.contains(&0)).then_some((sees, glob))
+}
+
+/// How many names lead to the deepest cgroup on this path that fits; the root itself, which is everybody's, never does.
+fn nearest(glob: &[u8], path: &[u8]) -> Option<u32> {
+    let mut end = path.len();
+    loop {
+        let (cgroup, rest) = path.split_at_checked(end)?;
+        if rest.first().is_none_or(|&byte| byte == b'/') && cgroup.len() > 1 && fits(glob, cgroup) {
+            return Some(cgroup.iter().filter(|&&byte| byte == b'/').count() as u32);
+        }
+        end = end.checked_sub(1)?;
+    }
+}
+
+/// Whether the glob fits the whole path. Only the last star of each kind is ever tried again, so the work is bounded by the
+/// product of the lengths, times the names.
+fn fits(glob: &[u8], path: &[u8]) -> bool {
+    let (mut at, mut here) = (0, 0);
+    // Where to go on in the glob, and what of the path the star has taken so far.
+    let mut star: Option<(usize, usize)> = None;
+    let mut stars: Option<(usize, usize)> = None;
+    loop {
+        match (glob.get(at), path.get(here)) {
+            (Some(b'*'), _) if glob.get(at + 1) == Some(&b'*') => {
+                stars = Some((at + 2, here));
+                star = None;
+                at += 2;
+                continue;
+            }
+            (Some(b'*'), _) => {
+                star = Some((at + 1, here));
+                at += 1;
+                continue;
+            }
+            (Some(&wanted), Some(&byte)) if wanted == byte || wanted == b'?' && byte != b'/' => {
+                at += 1;
+                here += 1;
+                continue;
+            }
+            (None, None) => return true,
+            _ => {}
+        }
+        let more = |taken: Option<(usize, usize)>, across: bool| {
+            taken.filter(|&(_, to)| path.get(to).is_some_and(|&byte| across || byte != b'/'))
+        };
+        if let Some((after, to)) = more(star, false) {
+            star = Some((after, to + 1));
+            (at, here) = (after, to + 1);
+        } else if let Some((after, to)) = more(stars, true) {
+            stars = Some((after, to + 1));
+            star = None;
+            (at, here) = (after, to + 1);
+        } else {
+            return false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCKER: &[u8] = b"/system.slice/docker-0123abcd.scope";
+    const POD: &[u8] =
+        b"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice/cri-containerd-ff.scope";
+
+    fn of(rules: &str, path: &[u8]) -> Sees {
+        Rules::parse(rules.as_bytes()).expect("sound rules").of(path)
+    }
+
+    #[test]
+    fn without_a_rule_that_fits_a_caller_sees_its_own() {
+        assert_eq!(of("", DOCKER), Sees::Own);
+        assert_eq!(of("host /system.slice/docker-9*.scope", DOCKER), Sees::Own);
+        assert_eq!(of("host /system", DOCKER), Sees::Own, "names are not cut");
+    }
+
+    #[test]
+    fn a_rule_fits_a_cgroup_and_what_is_beneath_it() {
+        for glob in ["/system.slice", "/system.slice/docker-*.scope", "**/docker-0???abcd.scope", "**", "/*/*"] {
+            assert_eq!(of(&std::format!("host {glob}"), DOCKER), Sees::Host, "{glob}");
+        }
+        assert_eq!(of("host /*", b"/"), Sees::Own, "the root is everybody's");
+        assert_eq!(of("host **", b"/"), Sees::Own, "the root is everybody's");
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_decides() {
+        assert_eq!(of("own /system.slice\nhost **", DOCKER), Sees::Own);
+        assert_eq!(of("host **\nown /system.slice", DOCKER), Sees::Host);
+    }
+
+    #[test]
+    fn a_group_is_the_nearest_cgroup_that_fits() {
+        assert_eq!(of("group **/kubepods*-pod*.slice", POD), Sees::Group { depth: 3 });
+        assert_eq!(of("group /kubepods.slice", POD), Sees::Group { depth: 1 });
+        assert_eq!(of("group **", POD), Sees::Group { depth: 4 });
+    }
+
+    #[test]
+    fn stars_stay_within_a_name_and_double_stars_do_not() {
+        assert_eq!(of("host /*.scope", DOCKER), Sees::Own);
+        assert_eq!(of("host /**.scope", DOCKER), Sees::Host);
+        assert_eq!(of("host **/a*b/c", b"/x/ab/c"), Sees::Host);
+        assert_eq!(of("host **/a*b/c", b"/ab/x/aab/c/d"), Sees::Host, "the first a*b is followed by something else");
+    }
+
+    #[test]
+    fn the_first_bad_line_is_named() {
+        for (text, line) in [
+            ("hosts /a", 1),
+            ("host /a\n\nown a", 3),
+            ("host ", 1),
+            ("host\t/a", 1),
+            ("host /a\r\nbe", 2),
+            ("host /a\0", 1),
+        ] {
+            assert_eq!(Rules::parse(text.as_bytes()).err(), Some(BadRule { line }), "{text:?}");
+        }
+        let long = std::format!("host /{}", "a".repeat(LONGEST_GLOB));
+        assert_eq!(Rules::parse(long.as_bytes()).err(), Some(BadRule { line: 1 }));
+        let many = "host /a\n".repeat(MOST_RULES + 1);
+        assert_eq!(Rules::parse(many.as_bytes()).err(), Some(BadRule { line: MOST_RULES as u32 + 1 }));
+        assert!(Rules::parse("host /a\n".repeat(MOST_RULES).as_bytes()).is_ok());
+    }
+}

@@ -1,0 +1,80 @@
+//! The policy: who in a PID namespace of its own sees more than that.
+
+use crate::command::run;
+use crate::nvctl::{self, Answer};
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::{exactly, once, sorted, Scene};
+use crate::story::{Fault, Story, Without};
+
+const POLICY: &str = "/sys/module/mpu/parameters/policy";
+const POD: &str = "/sys/fs/cgroup/pod";
+
+/// By the cgroup of the caller: nothing but its own, its group's, or all that the host sees.
+pub const VISIBILITY: Story = Story {
+    name: "policy_shows_more_by_cgroup",
+    without: |stage| match stage.era {
+        0 | 3 => once(stage, Without::Wrong("shows")),
+        _ => {
+            Without::Moot("rules decide alike in every era: played in 0, the simplest, and 3, which has every redirect")
+        }
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+        for group in ["x", "y"] {
+            std::fs::create_dir_all(format!("{POD}/{group}"))?;
+        }
+        std::fs::write(format!("{POD}/y/cgroup.procs"), scene.other.outside.to_string())?;
+        let verdict = each_rule(stage, &scene);
+        set("")?;
+        verdict?;
+        exactly("without a policy the list", &in_pod(&scene, &["pids"])?.pids(), &scene.own())
+    },
+};
+
+fn each_rule(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let foreign = scene.foreign.outside;
+    let neighbour = scene.other.outside;
+    set("host /elsewhere")?;
+    exactly("a rule for others: the list", &in_pod(scene, &["pids"])?.pids(), &scene.own())?;
+
+    set("group /pod")?;
+    let group = sorted(scene.own().into_iter().chain([neighbour]));
+    exactly("with its group the list", &in_pod(scene, &["pids"])?.pids(), &group)?;
+    exactly("outside the group the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    let told = in_pod(scene, &["pidinfo", &neighbour.to_string()])?;
+    right!(told.one("mem")? >> 20 == 100, "the neighbour's memory: {}", told.text.trim());
+    let told = in_pod(scene, &["pidinfo", &foreign.to_string()])?;
+    right!(!told.text.contains(&(300u64 << 20).to_string()), "a stranger's memory is shown: {}", told.text.trim());
+
+    set("own /pod/x/deeper\nhost /po?/*\ngroup /pod")?;
+    let before = stage.counter("passed.exempt").unwrap_or_default();
+    let everybody = nvctl::ask(&[], "nvctl", &["pids"])?;
+    let shown = in_pod(scene, &["pids"])?;
+    exactly("exempt, the list", &shown.pids(), &scene.everybody())?;
+    right!(shown.text == everybody.text, "the host's list is {}, an exempt caller's {}", everybody.text, shown.text);
+    let told = in_pod(scene, &["pidinfo", &foreign.to_string()])?;
+    right!(told.one("mem")? >> 20 == 300, "exempt, a stranger's memory: {}", told.text.trim());
+    let after = stage.counter("passed.exempt").unwrap_or_default();
+    right!(after == before + 2, "two exempt calls were counted {} times", after - before);
+
+    let kept = std::fs::read_to_string(POLICY)?;
+    let refused = run(&["sh", "-c", &format!("printf 'host /a\\nhots /b' > {POLICY}")])?;
+    right!(refused.status != 0, "a policy with a bad line was taken");
+    let now = std::fs::read_to_string(POLICY)?;
+    right!(now == kept, "a refused policy changed {kept} into {now}");
+    Ok(())
+}
+
+fn set(rules: &str) -> Result<(), Fault> {
+    Ok(std::fs::write(POLICY, format!("{rules}\n"))?)
+}
+
+/// nvctl in container `a`'s namespaces, and in the cgroup /pod/x.
+fn in_pod(scene: &Scene, arguments: &[&str]) -> Result<Answer, Fault> {
+    let entered = scene.a.entered().join(" ");
+    let enter = format!("echo $$ > {POD}/x/cgroup.procs && exec {entered} \"$@\"");
+    let through = ["sh", "-c", &enter, "sh"].map(str::to_owned);
+    Ok(nvctl::ask(&through, "nvctl", arguments)?)
+}
