@@ -47,9 +47,7 @@ impl<'a> Rules<'a> {
     /// [`BadRule`] for the first line that is not a word of ours and an absolute glob, or is beyond [`MOST_RULES`].
     pub fn parse(text: &'a [u8]) -> Result<Rules<'a>, BadRule> {
         let mut rules = 0;
-        let mut line = 0;
-        for bytes in text.split(|&byte| byte == b'\n') {
-            line += 1;
+        for (line, bytes) in (1..).zip(text.split(|&byte| byte == b'\n')) {
             if bytes.is_empty() {
                 continue;
             }

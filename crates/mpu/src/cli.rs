@@ -55,6 +55,14 @@ pub enum Command {
     #[command(long_about = PROBE_LONG)]
     Probe,
 
+    /// Check, show and apply /etc/mpu/config.toml: the engine, and who sees more than its own
+    #[command(long_about = CONFIG_LONG, after_help = CONFIG_EXAMPLES)]
+    Config {
+        /// What to do with it
+        #[command(subcommand)]
+        what: ConfigVerb,
+    },
+
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  mpu completions bash | sudo tee /usr/share/bash-completion/completions/mpu")]
     Completions {
@@ -88,7 +96,8 @@ Checks first whether this host can run it, and changes nothing if it cannot. The
 const UP_EXAMPLES: &str = "Examples:
   sudo mpu up
   mpu up --build-only                     # e.g. to sign the module before loading it
-  sudo mpu up --module ./mpu.ko           # load a module that is built, and signed, already";
+  sudo mpu up --module ./mpu.ko           # load a module that is built, and signed, already
+  sudo mpu up --replace                   # after an upgrade of mpu: no call goes untranslated";
 
 const DOWN_LONG: &str = "Unload the engine; containers see again what the driver shows them by itself.
 
@@ -108,12 +117,39 @@ Starts a child in a PID namespace of its own. It becomes a client of the driver 
     are what they should be: right with MPU up; without it, what this driver's release does by itself. Exit code 1 \
     if not.";
 
+const CONFIG_LONG: &str = "Check, show and apply /etc/mpu/config.toml: the engine, and who sees more than its own.
+
+Without the file, every default holds: the best engine, and each container sees the processes of its own PID \
+    namespace. Rules of the file let monitors keep the host's view, and the containers of a pod see each other.";
+
+const CONFIG_EXAMPLES: &str = "Examples:
+  mpu config default | sudo tee /etc/mpu/config.toml
+  mpu config check ./config.toml
+  sudo mpu config apply";
+
+/// What `mpu config` does.
+#[derive(Debug, Subcommand)]
+pub enum ConfigVerb {
+    /// Say whether the file is sound, or which line is not and why
+    Check {
+        /// The file
+        #[arg(default_value = crate::config::FILE, value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+    /// Show the configuration in force, and whether the running engine has its rules
+    Show,
+    /// Give the file's rules to the running engine, for every call from now on
+    Apply,
+    /// Print a file with every key, its default and its meaning
+    Default,
+}
+
 /// Options of `mpu up`.
 #[derive(Debug, Args)]
 pub struct Up {
-    /// The engine to use
-    #[arg(long, value_enum, default_value = "auto")]
-    pub engine: engine::Asked,
+    /// The engine to use; without this, the one that /etc/mpu/config.toml names
+    #[arg(long, value_enum)]
+    pub engine: Option<engine::Asked>,
 
     /// Load this module, built and perhaps signed already, instead of building one
     #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath, conflicts_with_all = ["source", "build_only"])]
@@ -130,6 +166,10 @@ pub struct Up {
     /// Go on with a driver release that this mpu does not know
     #[arg(long)]
     pub any_driver: bool,
+
+    /// Let this version take over from another that is up, without a gap
+    #[arg(long)]
+    pub replace: bool,
 }
 
 /// Options of `mpu down`.
@@ -169,6 +209,7 @@ impl Command {
             Command::Down(_) => "down",
             Command::Status => "status",
             Command::Probe => "probe",
+            Command::Config { .. } => "config",
             Command::Completions { .. } => "completions",
             Command::Man { .. } => "man",
             Command::ProbeChild { .. } => "probe-child",

@@ -1,5 +1,6 @@
 //! The sum of the modules' errors, and nothing about any of them.
 
+use crate::config::ConfigError;
 use crate::engine::module::{
     build::BuildError, checks::Unfit, load::LoadError, sources::SourceError, state::StateError,
 };
@@ -28,6 +29,9 @@ pub enum Error {
     /// The driver could not be asked.
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
 }
 
 impl Error {
@@ -39,6 +43,7 @@ impl Error {
             Error::Load(e) => e,
             Error::State(e) => e,
             Error::Probe(e) => e,
+            Error::Config(e) => e,
         }
     }
 }

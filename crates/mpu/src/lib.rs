@@ -7,6 +7,7 @@
 
 pub mod cli;
 pub mod commands;
+pub mod config;
 pub mod driver;
 pub mod engine;
 pub mod error;

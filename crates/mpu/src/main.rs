@@ -4,8 +4,8 @@
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::Parser;
-use mpu::cli::{self, Cli, Command};
-use mpu::commands::{self, down, probe, status, up, Report, Style};
+use mpu::cli::{self, Cli, Command, ConfigVerb};
+use mpu::commands::{self, config, down, probe, status, up, Report, Style};
 use mpu::engine::module::load::Running;
 use mpu::engine::module::raise;
 use mpu::{Error, Exit, Explain, Host};
@@ -31,6 +31,8 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
                 source: options.source.clone(),
                 build_only: options.build_only,
                 any_driver: options.any_driver,
+                replace: options.replace,
+                policy: String::new(),
             };
             let options = up::Options { engine: options.engine, module };
             let done = up::up(&host, &Running, &options).context("MPU is not up")?;
@@ -42,6 +44,14 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         }
         Command::Status => tell(cli, &status::status(&host).context("the state is not known")?),
         Command::Probe => tell(cli, &probe::probe(&host).context("nothing was measured")?),
+        Command::Config { what } => match what {
+            ConfigVerb::Check { file } => {
+                tell(cli, &config::check(&host, file).context("the configuration is not sound")?)
+            }
+            ConfigVerb::Show => tell(cli, &config::show(&host).context("the configuration is not known")?),
+            ConfigVerb::Apply => tell(cli, &config::apply(&host).context("nothing was applied")?),
+            ConfigVerb::Default => print(mpu::config::DEFAULT.as_bytes()),
+        },
         Command::Completions { shell } => print(&cli::completions(*shell)),
         Command::Man { command } => match cli::manual(command.as_deref()) {
             Some(page) => print(&page.context("cannot render the manual page")?),

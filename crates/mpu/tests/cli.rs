@@ -240,7 +240,7 @@ fn up_with_something_that_is_no_module() {
 
 #[test]
 fn up_over_another_version() {
-    refuses(1, "MPU 0.0.1 is loaded", "mpu down", &[], |h| {
+    refuses(1, "MPU 0.0.1 is loaded", "mpu up --replace", &[], |h| {
         h.write("sys/module/mpu/parameters/state", "version=0.0.1\nstate=armed\n");
     });
 }

@@ -61,6 +61,11 @@ fn describe(command: &Command, out: &mut String) {
             examples.trim_start_matches("Examples:\n").trim_start_matches("Example:\n")
         );
     }
+    for verb in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+        let usage = verb.clone().render_usage().to_string().replace("Usage: ", "");
+        let about = verb.get_about().map(|about| about.to_string()).unwrap_or_default();
+        let _ = writeln!(out, "\n- `{}`: {about}", usage.trim());
+    }
 }
 
 /// Options that every command has, and that the page tells of once.

@@ -4,7 +4,7 @@ use super::up::Record;
 use super::{Report, Style};
 use crate::engine::module::checks::Unfit;
 use crate::engine::module::load::{self, Kernel};
-use crate::engine::module::state;
+use crate::engine::module::state::{self, Instance};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::{Host, CAP_SYS_MODULE};
@@ -33,7 +33,9 @@ pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Done
         return Err(Unfit::ModulesDisabled.into());
     }
     load::same_host(host, kernel)?;
-    load::remove(host, kernel, patience)?;
+    for instance in Instance::ALL.into_iter().filter(|instance| instance.is_loaded(host)) {
+        load::remove(host, kernel, instance, patience)?;
+    }
     Record::remove(host);
     Ok(Done { result: "unloaded", seconds: began.elapsed().as_secs_f64() })
 }

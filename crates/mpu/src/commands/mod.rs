@@ -3,6 +3,7 @@
 //! Owns what the reports have in common: how they become JSON (one schema, `docs/cli.md`) and text. Parsing arguments
 //! is `cli`'s, doing things is the engines'.
 
+pub mod config;
 pub mod down;
 pub mod probe;
 pub mod status;
@@ -201,6 +202,7 @@ impl From<&State> for StateView {
         let (word, refused) = match &state.phase {
             Phase::Armed => ("armed", None),
             Phase::Waiting => ("waiting", None),
+            Phase::Retired => ("retired", None),
             Phase::Refused { symbol, errno } => ("refused", Some(Refusal { symbol: symbol.clone(), errno: *errno })),
             Phase::Other(word) => (word.as_str(), None),
         };
@@ -229,6 +231,9 @@ impl StateView {
                     style.bad("refused"),
                     refusal.symbol
                 )
+            }
+            ("retired", _) => {
+                format!("{}: another MPU took over and is gone; load one with `mpu up --replace`", style.bad("retired"))
             }
             (other, _) => format!("{}: a state that this mpu does not know", style.warn(other)),
         }

@@ -25,6 +25,8 @@ pub struct Status {
     pub since: Option<u64>,
     /// The driver.
     pub driver: Option<DriverView>,
+    /// Rules of the policy that the module has.
+    pub policy: Vec<String>,
     /// Answers translated, by control.
     pub translated: BTreeMap<String, u64>,
     /// Calls not translated in the usual way, by reason.
@@ -56,6 +58,8 @@ pub fn status(host: &Host) -> Result<Status, Error> {
         since: state.as_ref().and_then(|_| Record::read(host)).map(|record| record.since),
         module_state: state.as_ref().map(StateView::from),
         driver: Driver::loaded(host).as_ref().map(DriverView::from),
+        // A module without the file is an older one, which has no policy.
+        policy: state::read_policy(host).ok().flatten().unwrap_or_default(),
         translated: counters.translated.into_iter().collect(),
         passed: passed.collect(),
     })
@@ -88,6 +92,9 @@ impl Report for Status {
         lines.put("since", self.since.map_or("unknown: it was not `mpu up` that loaded it".to_string(), since_line));
         lines.put("driver", driver);
         lines.put("redirects", if state.hooks.is_empty() { "none".to_string() } else { state.hooks.join(", ") });
+        if !self.policy.is_empty() {
+            lines.put("policy", format!("{} rules; `mpu config show` has them", self.policy.len()));
+        }
         lines.put("inside", format!("{} callers now", state.inside));
         let used: Vec<_> = self.translated.iter().filter(|(_, count)| **count > 0).collect();
         if used.is_empty() {

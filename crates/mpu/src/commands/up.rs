@@ -3,6 +3,7 @@
 //! Owns the report and the record of the day. How an engine is raised is the engine's business.
 
 use super::{DriverView, Lines, Report, StateView, Style};
+use crate::config::{rules, Config};
 use crate::driver::Driver;
 use crate::engine::module::load::Kernel;
 use crate::engine::module::raise::{self, raise, Raised};
@@ -17,8 +18,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// What the caller wants.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Which engine.
-    pub engine: Asked,
+    /// Which engine, if not the one that the configuration names.
+    pub engine: Option<Asked>,
     /// What the module engine is to do.
     pub module: raise::Options,
 }
@@ -26,7 +27,7 @@ pub struct Options {
 /// What was done.
 #[derive(Debug, Clone, Serialize)]
 pub struct Done {
-    /// `loaded`, `already_up` or `built`.
+    /// `loaded`, `replaced`, `already_up` or `built`.
     pub result: &'static str,
     /// The engine.
     pub engine: Engine,
@@ -36,6 +37,10 @@ pub struct Done {
     pub module: Option<PathBuf>,
     /// Seconds that building it took; null if it was built before.
     pub build_seconds: Option<f64>,
+    /// The version that was up before, if this one took over from it.
+    pub replaced_version: Option<String>,
+    /// Whether every call during that was translated.
+    pub gapless: Option<bool>,
     /// What the loaded module says.
     pub module_state: Option<StateView>,
     /// The driver.
@@ -59,10 +64,14 @@ pub const RECORD: &str = "/run/mpu/up.json";
 /// Brings MPU up.
 pub fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Done, Error> {
     let began = Instant::now();
-    let choice = engine::choose(options.engine);
+    let config = Config::of(host)?;
+    let choice = engine::choose(options.engine.unwrap_or(config.engine));
     let driver = Driver::loaded(host);
     let raised = match choice.engine {
-        Engine::Module => raise(host, kernel, &options.module, driver.as_ref())?,
+        Engine::Module => {
+            let options = raise::Options { policy: rules::compile(&config), ..options.module.clone() };
+            raise(host, kernel, &options, driver.as_ref())?
+        }
     };
     let mut done = Done {
         result: "loaded",
@@ -70,12 +79,19 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Done, E
         engine_because: choice.why,
         module: None,
         build_seconds: None,
+        replaced_version: None,
+        gapless: None,
         module_state: None,
         driver: driver.as_ref().map(DriverView::from),
         seconds: 0.0,
     };
     match raised {
-        Raised::Loaded { state, module, built_in } => {
+        Raised::Loaded { state, module, built_in, replaced } => {
+            if let Some(replaced) = replaced {
+                done.result = "replaced";
+                done.gapless = Some(replaced.gapless);
+                done.replaced_version = Some(replaced.version);
+            }
             Record::now(&module).write(host);
             done.module_state = Some(StateView::from(&state));
             done.module = Some(module);
@@ -138,6 +154,12 @@ impl Report for Done {
                 return lines.text;
             }
             ("already_up", _) => lines.plain("MPU is up already; nothing was changed"),
+            ("replaced", _) => {
+                let how =
+                    if self.gapless == Some(true) { "without a gap" } else { "with a gap: it could not hand over" };
+                let old = self.replaced_version.as_deref().unwrap_or_default();
+                lines.plain(format!("MPU is up, after {:.1} s, in the place of {old}, {how}", self.seconds))
+            }
             _ => lines.plain(format!("MPU is up, after {:.1} s", self.seconds)),
         };
         lines.put("engine", format!("{} ({})", self.engine.name(), self.engine_because));
@@ -169,7 +191,7 @@ mod tests {
     use crate::host::fake::RELEASE;
 
     fn up(host: &Host, kernel: &dyn Kernel, module: &raise::Options) -> Result<Done, Error> {
-        super::up(host, kernel, &Options { engine: Asked::Auto, module: module.clone() })
+        super::up(host, kernel, &Options { engine: None, module: module.clone() })
     }
 
     #[test]
@@ -241,6 +263,40 @@ mod tests {
         let options = raise::Options { module: Some(path.clone()), source: None, ..s.options() };
         let done = up(&s.fake.host(), &s.kernel(), &options).expect("up");
         assert_eq!((done.module, done.build_seconds), (Some(path), None));
+    }
+
+    #[test]
+    fn the_policy_goes_in_with_the_module_and_a_bad_one_loads_nothing() {
+        let s = Setup::new();
+        s.fake.write(crate::config::FILE, "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n");
+        up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+        assert_eq!(s.fake.host().text("/sys/module/mpu/parameters/policy").as_deref(), Some("host /monitors"));
+
+        let s = Setup::new();
+        s.fake.write(crate::config::FILE, "[[rule]]\nsees = \"host\"\n");
+        let kernel = s.kernel();
+        let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("malformed");
+        assert_eq!((error.code(), kernel.calls.get()), ("config_malformed", (0, 0)));
+    }
+
+    #[test]
+    fn another_version_is_replaced_when_asked() {
+        let s = Setup::new();
+        s.fake.write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
+        s.fake.tool(
+            "make",
+            r#"for a; do case $a in M=*) for k in mpu mpu_next; do echo m >"${a#M=}/$k.ko"; done;; esac; done"#,
+        );
+        let options = raise::Options { replace: true, ..s.options() };
+        let done = up(&s.fake.host(), &s.kernel(), &options).expect("replaced");
+        assert_eq!(
+            (done.result, done.replaced_version.as_deref(), done.gapless),
+            ("replaced", Some("0.0.9"), Some(true))
+        );
+        assert!(done.text(Style::Plain).contains("in the place of 0.0.9, without a gap"));
+        let kernel = s.kernel();
+        let done = up(&s.fake.host(), &kernel, &options).expect("nothing to replace");
+        assert_eq!((done.result, kernel.calls.get()), ("already_up", (0, 0)));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Builds the module for one kernel, once, and keeps it below `/var/lib/mpu/<release>`.
 //!
-//! Owns that directory: `mpu.ko`, the key of what it was built from, and the log of the last build. A build happens in
+//! Owns that directory: `mpu.ko`, `mpu_next.ko` (the same under its other name), the key of what they were built from,
+//! and the log of the last build. A build happens in
 //! a directory of its own and its result is renamed into place, so that nobody ever sees half a module; a lock keeps
 //! two builders apart. Decides nothing about the host: `checks` found the tools.
 
 use super::checks::Toolchain;
 use super::sources::Sources;
+use super::swap::NEXT;
 use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;
@@ -168,6 +170,12 @@ impl Store {
         // The key goes before its module and comes after it: a module without its key is never taken for one that is
         // right.
         let _ = fs::remove_file(key_file);
+        // The same module under its other name, which older sources do not build.
+        let (built_next, next) = (work.join(NEXT), self.dir.join(NEXT));
+        match fs::rename(&built_next, &next) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_file(&next)),
+            moved => moved.map_err(store(&next))?,
+        }
         fs::rename(&built, module).map_err(store(module))
     }
 }

@@ -3,7 +3,7 @@
 //! Owns the two system calls (behind [`Kernel`], so that tests need no kernel) and the rule that a module which could
 //! not place its redirects does not stay. Knows what an errno of theirs means to a person.
 
-use super::state::{self, Phase, State};
+use super::state::{self, Instance, Phase, State};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::exit::Exit;
@@ -11,6 +11,7 @@ use crate::explain::Explain;
 use crate::host::Host;
 use crate::progress::Progress;
 use rustix::fs::OFlags;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
@@ -20,10 +21,10 @@ use std::time::{Duration, Instant};
 
 /// The kernel's side of loading.
 pub trait Kernel {
-    /// `finit_module`.
-    fn insert(&self, module: &File) -> io::Result<()>;
-    /// `delete_module` of `mpu`, without waiting for references to go.
-    fn remove(&self) -> io::Result<()>;
+    /// `finit_module`. The name is the file's; it is said for those who must not ask the file.
+    fn insert(&self, instance: Instance, module: &File, parameters: &CStr) -> io::Result<()>;
+    /// `delete_module`, without waiting for references to go.
+    fn remove(&self, instance: Instance) -> io::Result<()>;
     /// Marks the end of the kernel's log.
     fn mark_log(&self) -> Option<File>;
     /// Whether this is the kernel of that host. The running kernel belongs to no host that is seen through another
@@ -37,12 +38,13 @@ pub trait Kernel {
 pub struct Running;
 
 impl Kernel for Running {
-    fn insert(&self, module: &File) -> io::Result<()> {
-        Ok(rustix::system::finit_module(module, c"", 0)?)
+    fn insert(&self, _: Instance, module: &File, parameters: &CStr) -> io::Result<()> {
+        Ok(rustix::system::finit_module(module, parameters, 0)?)
     }
 
-    fn remove(&self) -> io::Result<()> {
-        Ok(rustix::system::delete_module(c"mpu", OFlags::NONBLOCK.bits() as i32)?)
+    fn remove(&self, instance: Instance) -> io::Result<()> {
+        let name = CString::new(instance.name())?;
+        Ok(rustix::system::delete_module(&name, OFlags::NONBLOCK.bits() as i32)?)
     }
 
     fn mark_log(&self) -> Option<File> {
@@ -71,6 +73,10 @@ pub enum LoadError {
     Unattached { version: String },
     #[error("MPU {loaded} is loaded, and this is mpu {this}")]
     OtherVersion { loaded: String, this: &'static str },
+    #[error("callers stay inside the driver, so the new module could not take over; the old one goes on")]
+    Drain,
+    #[error("there is no {} to take over with", path.display())]
+    NoNext { path: PathBuf },
     #[error("something still holds the module after {} s ({inside} callers are inside the driver)", waited.as_secs())]
     Busy { inside: u64, waited: Duration },
     #[error("the kernel does not let the module go")]
@@ -105,6 +111,8 @@ impl Explain for LoadError {
             LoadError::Mute => "no_state",
             LoadError::Unattached { .. } => "driver_not_found",
             LoadError::OtherVersion { .. } => "other_version_up",
+            LoadError::Drain => "callers_inside",
+            LoadError::NoNext { .. } => "no_next_module",
             LoadError::Busy { .. } => "in_use",
             LoadError::Remove { .. } => "unload_failed",
         }
@@ -135,7 +143,9 @@ impl Explain for LoadError {
             LoadError::Redirect { .. } => "update MPU, and report the driver's version; nothing is redirected",
             LoadError::Unattached { .. } => "update MPU, and report the driver's version; nothing is redirected",
             LoadError::Mute => "`mpu down`, then `mpu up` again",
-            LoadError::OtherVersion { .. } => "`mpu down`, then `mpu up` again",
+            LoadError::OtherVersion { .. } => "`mpu up --replace` lets this version take over without a gap",
+            LoadError::Drain => "try again: `mpu status` counts who is inside; a caller that hangs in the driver is to be stopped",
+            LoadError::NoNext { .. } => "build it with mpu.ko, or leave --module out; `mpu down`, then `mpu up` leaves a gap",
             LoadError::Busy { .. } => {
                 "try again later, or with a longer --wait; stop the programs that wait in the driver if it stays so"
             }
@@ -162,22 +172,28 @@ pub fn same_host(host: &Host, kernel: &dyn Kernel) -> Result<(), LoadError> {
     }
 }
 
-/// Loads a module and waits for its word. A module that was refused a redirect is taken out again.
-pub fn insert(host: &Host, kernel: &dyn Kernel, path: &Path) -> Result<State, Error> {
-    let file = File::open(path).map_err(|source| LoadError::Open { path: path.to_path_buf(), source })?;
+/// Loads a module with a policy and waits for its word. A module that was refused a redirect is taken out again.
+pub fn insert(host: &Host, kernel: &dyn Kernel, instance: Instance, path: &Path, policy: &str) -> Result<State, Error> {
+    let at = |source| LoadError::Open { path: path.to_path_buf(), source };
+    let file = File::open(path).map_err(at)?;
+    let parameters = if policy.is_empty() { String::new() } else { format!("policy=\"{policy}\"") };
+    let parameters = CString::new(parameters).map_err(|error| at(error.into()))?;
     let log = kernel.mark_log();
-    if let Err(source) = kernel.insert(&file) {
+    if let Err(source) = kernel.insert(instance, &file, &parameters) {
+        if source.raw_os_error() == Some(libc::ETIMEDOUT) {
+            return Err(LoadError::Drain.into());
+        }
         let log = log.map(last_words).unwrap_or_default();
         return Err(LoadError::Insert { path: path.to_path_buf(), log, source }.into());
     }
-    let state = match state::read(host) {
+    let state = match state::read_of(host, instance) {
         Ok(Some(state)) => state,
-        Ok(None) => return Err(take_out(host, kernel, LoadError::Mute.into())),
-        Err(error) => return Err(take_out(host, kernel, error.into())),
+        Ok(None) => return Err(take_out(host, kernel, instance, LoadError::Mute.into())),
+        Err(error) => return Err(take_out(host, kernel, instance, error.into())),
     };
     if let Phase::Refused { symbol, errno } = &state.phase {
         let error = LoadError::Redirect { symbol: symbol.clone(), errno: *errno };
-        return Err(take_out(host, kernel, error.into()));
+        return Err(take_out(host, kernel, instance, error.into()));
     }
     Ok(state)
 }
@@ -191,31 +207,31 @@ pub fn attached(host: &Host, kernel: &dyn Kernel, state: State, driver: Option<&
     let now = state::read(host)?.ok_or(LoadError::Mute)?;
     if now.phase == Phase::Waiting && Driver::loaded(host).is_some() {
         let error = LoadError::Unattached { version: driver.version.clone() };
-        return Err(take_out(host, kernel, error.into()));
+        return Err(take_out(host, kernel, now.instance, error.into()));
     }
     Ok(now)
 }
 
 /// Undoes a load that came to nothing. The reason for it is what the caller must hear, whatever becomes of this.
-fn take_out(host: &Host, kernel: &dyn Kernel, reason: Error) -> Error {
-    let _ = remove(host, kernel, Duration::from_secs(5));
+fn take_out(host: &Host, kernel: &dyn Kernel, instance: Instance, reason: Error) -> Error {
+    let _ = remove(host, kernel, instance, Duration::from_secs(5));
     reason
 }
 
 /// Unloads the module. While something holds a reference to it the kernel refuses, and is asked again until the time is
 /// up. Callers that are inside the driver hold none: the module waits for them by itself, within the system call.
-pub fn remove(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<(), LoadError> {
+pub fn remove(host: &Host, kernel: &dyn Kernel, instance: Instance, patience: Duration) -> Result<(), LoadError> {
     let began = Instant::now();
     let _progress = Progress::of("waiting for callers to leave the driver");
     loop {
-        match kernel.remove() {
+        match kernel.remove(instance) {
             Ok(()) => return Ok(()),
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
             Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
             Err(source) => return Err(LoadError::Remove { source }),
         }
         if began.elapsed() >= patience {
-            let inside = state::read(host).ok().flatten().map_or(0, |state| state.inside);
+            let inside = state::read_of(host, instance).ok().flatten().map_or(0, |state| state.inside);
             return Err(LoadError::Busy { inside, waited: began.elapsed() });
         }
         thread::sleep(Duration::from_millis(50).min(patience));
@@ -266,6 +282,10 @@ pub(crate) mod fake {
         }
     }
 
+    fn text(path: &Path) -> &str {
+        path.to_str().expect("a path of ours")
+    }
+
     fn next(list: &RefCell<Vec<i32>>) -> io::Result<()> {
         let mut list = list.borrow_mut();
         let errno = if list.is_empty() { 0 } else { list.remove(0) };
@@ -277,20 +297,31 @@ pub(crate) mod fake {
     }
 
     impl Kernel for FakeKernel<'_> {
-        fn insert(&self, _: &File) -> io::Result<()> {
+        fn insert(&self, instance: Instance, _: &File, parameters: &CStr) -> io::Result<()> {
             let (inserted, removed) = self.calls.get();
             self.calls.set((inserted + 1, removed));
             next(&self.inserts)?;
-            self.host.write("/sys/module/mpu/parameters/state", self.state);
-            self.host.write("/sys/module/mpu/parameters/counters", "translated.GPU_GET_PIDS=0\npassed.no_memory=0\n");
+            if instance.is_loaded(&self.host.host()) {
+                return Err(io::Error::from_raw_os_error(libc::EEXIST));
+            }
+            let other = instance.other();
+            if other.is_loaded(&self.host.host()) {
+                self.host.write(text(&other.parameter("state")), "version=0\nstate=retired\n");
+            }
+            self.host.write(text(&instance.parameter("state")), self.state);
+            let counters = "translated.GPU_GET_PIDS=0\npassed.no_memory=0\n";
+            self.host.write(text(&instance.parameter("counters")), counters);
+            let policy = parameters.to_string_lossy();
+            let policy = policy.strip_prefix("policy=\"").and_then(|rest| rest.strip_suffix('"')).unwrap_or("");
+            self.host.write(text(&instance.parameter("policy")), policy);
             Ok(())
         }
 
-        fn remove(&self) -> io::Result<()> {
+        fn remove(&self, instance: Instance) -> io::Result<()> {
             let (inserted, removed) = self.calls.get();
             self.calls.set((inserted, removed + 1));
             next(&self.removes)?;
-            self.host.remove("/sys/module/mpu");
+            self.host.remove(&format!("/sys/module/{}", instance.name()));
             Ok(())
         }
 
@@ -320,7 +351,7 @@ mod tests {
     fn a_loaded_module_is_asked_for_its_state() {
         let fake = FakeHost::in_order();
         let kernel = FakeKernel::taking(&fake, ARMED);
-        let state = insert(&fake.host(), &kernel, &module(&fake)).expect("loaded");
+        let state = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect("loaded");
         assert_eq!((state.phase, kernel.calls.get()), (Phase::Armed, (1, 0)));
     }
 
@@ -328,7 +359,7 @@ mod tests {
     fn a_refused_module_does_not_stay() {
         let fake = FakeHost::in_order();
         let kernel = FakeKernel::taking(&fake, "version=0.1.0\nstate=refused\nrefused=os_find_ns_pid:-16\n");
-        let error = insert(&fake.host(), &kernel, &module(&fake)).expect_err("refused");
+        let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect_err("refused");
         assert_eq!((error.code(), error.exit()), ("redirect_refused", Exit::Refused));
         assert!(error.to_string().contains("os_find_ns_pid: another module has redirected it already"), "{error}");
         assert_eq!(kernel.calls.get(), (1, 1));
@@ -339,7 +370,7 @@ mod tests {
     fn a_module_that_says_nothing_does_not_stay() {
         let fake = FakeHost::in_order();
         let kernel = FakeKernel::taking(&fake, "");
-        let error = insert(&fake.host(), &kernel, &module(&fake)).expect_err("mute");
+        let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect_err("mute");
         assert_eq!(error.code(), "state_malformed");
         assert!(!state::is_loaded(&fake.host()));
     }
@@ -350,7 +381,7 @@ mod tests {
         let check = |errno: i32, exit: Exit| {
             let kernel = FakeKernel::taking(&fake, ARMED);
             kernel.inserts.borrow_mut().push(errno);
-            let error = insert(&fake.host(), &kernel, &module(&fake)).expect_err("not taken");
+            let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect_err("not taken");
             assert_eq!((error.code(), error.exit()), ("load_failed", exit), "errno {errno}");
             assert!(!state::is_loaded(&fake.host()));
         };
@@ -364,14 +395,14 @@ mod tests {
     fn unloading_waits_for_callers_but_not_for_ever() {
         let fake = FakeHost::in_order();
         let kernel = FakeKernel::taking(&fake, ARMED);
-        insert(&fake.host(), &kernel, &module(&fake)).expect("loaded");
+        insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect("loaded");
         kernel.removes.borrow_mut().extend([libc::EAGAIN, libc::EAGAIN]);
-        remove(&fake.host(), &kernel, Duration::from_secs(5)).expect("unloaded at the third try");
+        remove(&fake.host(), &kernel, Instance::Mpu, Duration::from_secs(5)).expect("unloaded at the third try");
         assert_eq!(kernel.calls.get(), (1, 3));
 
         fake.write("/sys/module/mpu/parameters/state", "version=1\nstate=armed\ninside=3\n");
         kernel.removes.borrow_mut().extend([libc::EAGAIN; 100]);
-        let error = remove(&fake.host(), &kernel, Duration::from_millis(20)).expect_err("busy");
+        let error = remove(&fake.host(), &kernel, Instance::Mpu, Duration::from_millis(20)).expect_err("busy");
         assert!(matches!(error, LoadError::Busy { inside: 3, .. }), "{error:?}");
         assert!(state::is_loaded(&fake.host()));
     }
@@ -381,9 +412,12 @@ mod tests {
         let fake = FakeHost::in_order();
         let kernel = FakeKernel::taking(&fake, ARMED);
         kernel.removes.borrow_mut().push(libc::ENOENT);
-        remove(&fake.host(), &kernel, Duration::ZERO).expect("nothing to do");
+        remove(&fake.host(), &kernel, Instance::Mpu, Duration::ZERO).expect("nothing to do");
         kernel.removes.borrow_mut().push(libc::EPERM);
-        assert_eq!(remove(&fake.host(), &kernel, Duration::ZERO).expect_err("not allowed").exit(), Exit::Refused);
+        assert_eq!(
+            remove(&fake.host(), &kernel, Instance::Mpu, Duration::ZERO).expect_err("not allowed").exit(),
+            Exit::Refused
+        );
     }
 
     #[test]

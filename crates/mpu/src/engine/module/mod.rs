@@ -10,3 +10,4 @@ pub mod load;
 pub mod raise;
 pub mod sources;
 pub mod state;
+pub mod swap;

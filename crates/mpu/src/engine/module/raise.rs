@@ -7,7 +7,8 @@ use super::build::Store;
 use super::checks;
 use super::load::{self, Kernel, LoadError};
 use super::sources::{self, Sources};
-use super::state::{self, Phase, State};
+use super::state::{self, Instance, Phase, State};
+use super::swap::{swap, Replaced};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::host::Host;
@@ -25,6 +26,10 @@ pub struct Options {
     pub build_only: bool,
     /// Go on with a driver release that is not known.
     pub any_driver: bool,
+    /// Let this version take over from another that is up.
+    pub replace: bool,
+    /// Rules for the module, as `config::rules::compile` makes them.
+    pub policy: String,
 }
 
 /// What became of it.
@@ -38,6 +43,8 @@ pub enum Raised {
         module: PathBuf,
         /// How long building it took, if it was built now.
         built_in: Option<Duration>,
+        /// Whom it took over from.
+        replaced: Option<Replaced>,
     },
     /// It was up before.
     Already {
@@ -67,8 +74,12 @@ pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option
     }
     let found = state::read(host)?;
     let leftover = found.as_ref().is_some_and(|state| is_of_no_use(state, driver));
+    let mut replaces = None;
     if let Some(state) = found.filter(|_| !leftover) {
-        return already(state);
+        if !options.replace || is_in_place(&state) {
+            return already(state);
+        }
+        replaces = Some(state);
     }
     let release = checks::kernel(host)?;
     let given = options.module.as_deref().map(|path| sources::inspect(path, &release)).transpose()?;
@@ -76,15 +87,15 @@ pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option
     if !options.any_driver {
         checks::known_driver(driver)?;
     }
-    let site = Site { host, kernel, leftover };
+    let site = Site { host, kernel, leftover, replaces, policy: &options.policy };
     let raised = match given {
         Some(built) => site.insert(&built.path, None),
         None => site.build_and_insert(&release, &sources_of(options)?),
     };
     match raised {
-        Ok((state, module, built_in)) => {
+        Ok((state, module, built_in, replaced)) => {
             let state = load::attached(host, kernel, state, driver)?;
-            Ok(Raised::Loaded { state, module, built_in })
+            Ok(Raised::Loaded { state, module, built_in, replaced })
         }
         // Another `mpu up` was quicker.
         Err(error) if errno_of_insert(&error) == Some(libc::EEXIST) => match state::read(host)? {
@@ -105,9 +116,14 @@ fn already(state: State) -> Result<Raised, Error> {
     }
 }
 
+/// Whether what is up is this version, and under its own name.
+fn is_in_place(state: &State) -> bool {
+    state.version == env!("CARGO_PKG_VERSION") && state.instance == Instance::Mpu
+}
+
 /// Whether a loaded module does nothing, and will not until it is loaded anew.
 fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
-    matches!(state.phase, Phase::Refused { .. }) || state.phase == Phase::Waiting && driver.is_some()
+    matches!(state.phase, Phase::Refused { .. } | Phase::Retired) || state.phase == Phase::Waiting && driver.is_some()
 }
 
 fn sources_of(options: &Options) -> Result<Sources, Error> {
@@ -131,9 +147,12 @@ struct Site<'a> {
     kernel: &'a dyn Kernel,
     /// A module of no use is in its place.
     leftover: bool,
+    /// The module that this one takes over from.
+    replaces: Option<State>,
+    policy: &'a str,
 }
 
-type Inserted = (State, PathBuf, Option<Duration>);
+type Inserted = (State, PathBuf, Option<Duration>, Option<Replaced>);
 
 impl Site<'_> {
     fn build_and_insert(&self, release: &str, sources: &Sources) -> Result<Inserted, Error> {
@@ -159,11 +178,15 @@ impl Site<'_> {
 
     fn insert(&self, path: &Path, built_in: Option<Duration>) -> Result<Inserted, Error> {
         load::same_host(self.host, self.kernel)?;
-        if self.leftover && state::is_loaded(self.host) {
-            load::remove(self.host, self.kernel, LEFTOVER_PATIENCE)?;
+        if let Some(old) = &self.replaces {
+            let (state, replaced) = swap(self.host, self.kernel, old, path, self.policy)?;
+            return Ok((state, path.to_path_buf(), built_in, Some(replaced)));
         }
-        let state = load::insert(self.host, self.kernel, path)?;
-        Ok((state, path.to_path_buf(), built_in))
+        for instance in Instance::ALL.into_iter().filter(|i| self.leftover && i.is_loaded(self.host)) {
+            load::remove(self.host, self.kernel, instance, LEFTOVER_PATIENCE)?;
+        }
+        let state = load::insert(self.host, self.kernel, Instance::Mpu, path, self.policy)?;
+        Ok((state, path.to_path_buf(), built_in, None))
     }
 }
 
@@ -235,7 +258,7 @@ mod tests {
         s.fake.write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
         let error = up(&s.fake.host(), &s.kernel(), &s.options()).expect_err("another version");
         assert_eq!((error.code(), error.exit()), ("other_version_up", Exit::Failed));
-        assert!(error.fix().contains("mpu down"));
+        assert!(error.fix().contains("mpu up --replace"));
     }
 
     #[test]
@@ -296,12 +319,12 @@ mod tests {
     fn the_slower_of_two_finds_it_up() {
         struct Raced<'a>(FakeKernel<'a>);
         impl Kernel for Raced<'_> {
-            fn insert(&self, module: &std::fs::File) -> std::io::Result<()> {
-                self.0.insert(module)?;
+            fn insert(&self, instance: Instance, module: &std::fs::File, with: &std::ffi::CStr) -> std::io::Result<()> {
+                self.0.insert(instance, module, with)?;
                 Err(std::io::Error::from_raw_os_error(libc::EEXIST))
             }
-            fn remove(&self) -> std::io::Result<()> {
-                self.0.remove()
+            fn remove(&self, instance: Instance) -> std::io::Result<()> {
+                self.0.remove(instance)
             }
             fn mark_log(&self) -> Option<std::fs::File> {
                 None

@@ -9,8 +9,45 @@ use crate::host::Host;
 use std::io;
 use std::path::PathBuf;
 
-/// Where a loaded module shows itself.
-pub const SYSFS: &str = "/sys/module/mpu";
+/// One of the two names under which the module can be loaded: kmod/mpu_peer.h.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Instance {
+    /// `mpu`: where it stays.
+    Mpu,
+    /// `mpu_next`: for a moment, while one version takes over from another.
+    MpuNext,
+}
+
+impl Instance {
+    /// Both.
+    pub const ALL: [Instance; 2] = [Instance::Mpu, Instance::MpuNext];
+
+    /// The module's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Instance::Mpu => "mpu",
+            Instance::MpuNext => "mpu_next",
+        }
+    }
+
+    /// The other name.
+    pub fn other(self) -> Instance {
+        match self {
+            Instance::Mpu => Instance::MpuNext,
+            Instance::MpuNext => Instance::Mpu,
+        }
+    }
+
+    /// One of its files below `/sys/module`.
+    pub fn parameter(self, name: &str) -> PathBuf {
+        PathBuf::from("/sys/module").join(self.name()).join("parameters").join(name)
+    }
+
+    /// Whether it is loaded.
+    pub fn is_loaded(self, host: &Host) -> bool {
+        host.at("/sys/module").join(self.name()).is_dir()
+    }
+}
 
 /// What the module is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +56,8 @@ pub enum Phase {
     Armed,
     /// No driver is loaded; the redirects will be placed when one comes.
     Waiting,
+    /// Another instance has taken over; this one waits to be unloaded.
+    Retired,
     /// A redirect could not be placed, so none is: the symbol and why, as an errno.
     Refused {
         /// The driver's function.
@@ -33,6 +72,8 @@ pub enum Phase {
 /// The contents of `state`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
+    /// Whose they are.
+    pub instance: Instance,
     /// The module's version.
     pub version: String,
     /// Version of these files' format.
@@ -67,6 +108,14 @@ pub enum StateError {
         /// Why.
         source: io::Error,
     },
+    /// The policy cannot be written.
+    #[error("cannot write {}", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// A file has not what it must have.
     #[error("{} lacks the line {line}=", path.display())]
     Malformed {
@@ -81,48 +130,85 @@ impl Explain for StateError {
     fn code(&self) -> &'static str {
         match self {
             StateError::Unreadable { .. } => "state_unreadable",
+            StateError::Unwritable { .. } => "policy_unwritable",
             StateError::Malformed { .. } => "state_malformed",
         }
     }
 
     fn exit(&self) -> Exit {
         match self {
-            StateError::Unreadable { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Exit::Refused,
+            StateError::Unreadable { source, .. } | StateError::Unwritable { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                Exit::Refused
+            }
             _ => Exit::Failed,
         }
     }
 
     fn fix(&self) -> String {
         match self {
-            StateError::Unreadable { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            StateError::Unreadable { source, .. } | StateError::Unwritable { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
                 "run it as root: the state is root's to read".to_string()
+            }
+            StateError::Unwritable { .. } => {
+                "the loaded module is older than this mpu, or refused the rules: `dmesg | tail` says; `mpu up --replace`"
+                    .to_string()
             }
             _ => "another module named mpu may be loaded: look at `modinfo mpu` and /sys/module/mpu".to_string(),
         }
     }
 }
 
-/// Whether a module named `mpu` is loaded.
+/// Whether the module is loaded, under either name.
 pub fn is_loaded(host: &Host) -> bool {
-    host.at(SYSFS).is_dir()
+    Instance::ALL.iter().any(|instance| instance.is_loaded(host))
 }
 
-/// Reads `state`; none when the module is not loaded.
+/// Reads `state` of the instance that is at work; none when no module is loaded.
 pub fn read(host: &Host) -> Result<Option<State>, StateError> {
-    if !is_loaded(host) {
-        return Ok(None);
+    let mut retired = None;
+    for instance in Instance::ALL {
+        match read_of(host, instance)? {
+            Some(state) if state.phase == Phase::Retired => retired = Some(state),
+            Some(state) => return Ok(Some(state)),
+            None => {}
+        }
     }
-    let path = PathBuf::from(SYSFS).join("parameters/state");
-    let text = read_text(host, &path)?;
-    parse(&text).map(Some).map_err(|line| StateError::Malformed { path, line })
+    Ok(retired)
 }
 
-/// Reads `counters`; none when the module is not loaded.
-pub fn read_counters(host: &Host) -> Result<Option<Counters>, StateError> {
-    if !is_loaded(host) {
+/// Reads `state` of one instance; none when it is not loaded.
+pub fn read_of(host: &Host, instance: Instance) -> Result<Option<State>, StateError> {
+    if !instance.is_loaded(host) {
         return Ok(None);
     }
-    read_text(host, &PathBuf::from(SYSFS).join("parameters/counters")).map(|text| Some(parse_counters(&text)))
+    let path = instance.parameter("state");
+    let text = read_text(host, &path)?;
+    parse(instance, &text).map(Some).map_err(|line| StateError::Malformed { path, line })
+}
+
+/// Reads `counters` of the instance that is at work; none when no module is loaded.
+pub fn read_counters(host: &Host) -> Result<Option<Counters>, StateError> {
+    let Some(state) = read(host)? else { return Ok(None) };
+    read_text(host, &state.instance.parameter("counters")).map(|text| Some(parse_counters(&text)))
+}
+
+/// Reads the policy of the instance that is at work, a rule a line; none when no module is loaded.
+pub fn read_policy(host: &Host) -> Result<Option<Vec<String>>, StateError> {
+    let Some(state) = read(host)? else { return Ok(None) };
+    let text = read_text(host, &state.instance.parameter("policy"))?;
+    Ok(Some(text.lines().filter(|line| !line.is_empty()).map(str::to_string).collect()))
+}
+
+/// Gives the instance that is at work another policy; whether there was one to give it to.
+pub fn write_policy(host: &Host, rules: &str) -> Result<bool, StateError> {
+    let Some(state) = read(host)? else { return Ok(false) };
+    let path = state.instance.parameter("policy");
+    std::fs::write(host.at(&path), format!("{rules}\n")).map_err(|source| StateError::Unwritable { path, source })?;
+    Ok(true)
 }
 
 fn read_text(host: &Host, path: &PathBuf) -> Result<String, StateError> {
@@ -130,17 +216,19 @@ fn read_text(host: &Host, path: &PathBuf) -> Result<String, StateError> {
 }
 
 /// Reads the text of `state`, or names the line that it lacks.
-fn parse(text: &str) -> Result<State, &'static str> {
+fn parse(instance: Instance, text: &str) -> Result<State, &'static str> {
     let get = |key: &str| {
         text.lines().find_map(|line| line.split_once('=').filter(|(k, _)| *k == key).map(|(_, v)| v.trim()))
     };
     let phase = match get("state").ok_or("state")? {
         "armed" => Phase::Armed,
         "waiting" => Phase::Waiting,
+        "retired" => Phase::Retired,
         "refused" => refusal(get("refused").ok_or("refused")?),
         other => Phase::Other(other.to_string()),
     };
     Ok(State {
+        instance,
         version: get("version").ok_or("version")?.to_string(),
         abi: get("abi").unwrap_or("1").to_string(),
         phase,
@@ -192,7 +280,7 @@ mod tests {
 
     #[test]
     fn an_armed_module_is_read() {
-        let state = parse(ARMED).expect("a state");
+        let state = parse(Instance::Mpu, ARMED).expect("a state");
         assert_eq!(state.phase, Phase::Armed);
         assert_eq!(
             (state.version.as_str(), state.abi.as_str(), state.driver.as_deref()),
@@ -203,33 +291,35 @@ mod tests {
 
     #[test]
     fn a_waiting_module_has_no_driver_and_no_hooks() {
-        let state = parse("version=0.1.0\nabi=1\nstate=waiting\ndriver=-\nhooks=\ninside=0\n").expect("a state");
+        let state =
+            parse(Instance::Mpu, "version=0.1.0\nabi=1\nstate=waiting\ndriver=-\nhooks=\ninside=0\n").expect("a state");
         assert_eq!((state.phase, state.driver, state.hooks.len()), (Phase::Waiting, None, 0));
     }
 
     #[test]
     fn a_refusal_names_symbol_and_errno() {
-        let refused = |text: &str| match parse(&format!("version=0.1.0\nstate=refused\nrefused={text}\n"))
-            .expect("a state")
-            .phase
-        {
-            Phase::Refused { symbol, errno } => (symbol, errno),
-            other => panic!("{other:?}"),
-        };
+        let refused =
+            |text: &str| match parse(Instance::Mpu, &format!("version=0.1.0\nstate=refused\nrefused={text}\n"))
+                .expect("a state")
+                .phase
+            {
+                Phase::Refused { symbol, errno } => (symbol, errno),
+                other => panic!("{other:?}"),
+            };
         assert_eq!(refused("os_find_ns_pid:-16"), ("os_find_ns_pid".to_string(), 16));
         assert_eq!(refused("os_is_init_ns:2"), ("os_is_init_ns".to_string(), 2));
     }
 
     #[test]
     fn missing_lines_are_named() {
-        assert_eq!(parse(""), Err("state"));
-        assert_eq!(parse("state=armed\n"), Err("version"));
-        assert_eq!(parse("version=1\nstate=refused\n"), Err("refused"));
+        assert_eq!(parse(Instance::Mpu, ""), Err("state"));
+        assert_eq!(parse(Instance::Mpu, "state=armed\n"), Err("version"));
+        assert_eq!(parse(Instance::Mpu, "version=1\nstate=refused\n"), Err("refused"));
     }
 
     #[test]
     fn a_newer_modules_words_are_kept() {
-        let state = parse("version=9\nstate=resting\nmood=good\n").expect("a state");
+        let state = parse(Instance::Mpu, "version=9\nstate=resting\nmood=good\n").expect("a state");
         assert_eq!(state.phase, Phase::Other("resting".to_string()));
     }
 

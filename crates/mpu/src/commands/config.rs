@@ -1,0 +1,192 @@
+//! `mpu config`: whether the file is sound, what it means, and giving its rules to a running engine.
+//!
+//! Owns the reports. The file's grammar is `config`'s; where rules go is the engine's.
+
+use super::{Lines, Report, Style};
+use crate::config::{rules, Config, Visibility};
+use crate::engine::module::state;
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::host::Host;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// A sound file.
+#[derive(Debug, Serialize)]
+pub struct Sound {
+    /// The file.
+    pub file: PathBuf,
+    /// How many rules it has.
+    pub rules: usize,
+}
+
+/// The configuration in force.
+#[derive(Debug, Serialize)]
+pub struct Shown {
+    /// Whether there is a file; without one, everything is a default.
+    pub file: Option<PathBuf>,
+    /// What it says.
+    pub config: Config,
+    /// What it becomes for an engine, a rule a line.
+    pub compiled: Vec<String>,
+    /// Whether the engine that is up has these rules; null if none is up.
+    pub applied: Option<bool>,
+}
+
+/// What was applied.
+#[derive(Debug, Serialize)]
+pub struct Applied {
+    /// `applied`, or `not_up` when there was no engine to give the rules to.
+    pub result: &'static str,
+    /// How many compiled rules.
+    pub rules: usize,
+}
+
+/// Checks a file; it may be another than the host's.
+pub fn check(host: &Host, file: &Path) -> Result<Sound, Error> {
+    let at = if file == Path::new(crate::config::FILE) { host.at(file) } else { file.to_path_buf() };
+    let config = Config::at(&at)?;
+    Ok(Sound { file: at, rules: config.rules.len() })
+}
+
+/// Shows what is in force.
+pub fn show(host: &Host) -> Result<Shown, Error> {
+    let config = Config::of(host)?;
+    let file = Some(PathBuf::from(crate::config::FILE)).filter(|file| host.at(file).exists());
+    let compiled: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
+    let applied = state::read_policy(host).ok().flatten().map(|running| running == compiled);
+    Ok(Shown { file, config, compiled, applied })
+}
+
+/// Gives the rules to the engine that is up. The next `mpu up` does so by itself.
+pub fn apply(host: &Host) -> Result<Applied, Error> {
+    let text = rules::compile(&Config::of(host)?);
+    let given = state::write_policy(host, &text)?;
+    Ok(Applied { result: if given { "applied" } else { "not_up" }, rules: text.lines().count() })
+}
+
+impl Report for Sound {
+    const COMMAND: &'static str = "config";
+
+    fn exit(&self) -> Exit {
+        Exit::Ok
+    }
+
+    fn text(&self, style: Style) -> String {
+        format!("{}: {} rules, {}\n", self.file.display(), self.rules, style.good("sound"))
+    }
+}
+
+impl Report for Shown {
+    const COMMAND: &'static str = "config";
+
+    fn exit(&self) -> Exit {
+        Exit::Ok
+    }
+
+    fn text(&self, style: Style) -> String {
+        let mut lines = Lines::new(style);
+        let none = || format!("no {}: every default", crate::config::FILE);
+        lines.put("file", self.file.as_ref().map_or_else(none, |file| file.display().to_string()));
+        lines.put("engine", format!("{:?}", self.config.engine).to_lowercase());
+        let sees = match self.config.visibility {
+            Visibility::Own => "own: the processes of its own PID namespace",
+            Visibility::Pod => "pod: its own, and its pod's by the host's numbers",
+            Visibility::Host => "host: everything, by the host's numbers",
+        };
+        lines.put("visibility", sees);
+        for (at, rule) in self.compiled.iter().enumerate() {
+            lines.put(if at == 0 { "rules" } else { "" }, rule);
+        }
+        lines.put(
+            "applied",
+            match self.applied {
+                Some(true) => style.good("yes: the engine has these rules"),
+                Some(false) => style.warn("no: `sudo mpu config apply` gives them to the running engine"),
+                None => "no engine is up, or its rules are root's to read".to_string(),
+            },
+        );
+        lines.text
+    }
+}
+
+impl Report for Applied {
+    const COMMAND: &'static str = "config";
+
+    fn exit(&self) -> Exit {
+        match self.result {
+            "applied" => Exit::Ok,
+            _ => Exit::NotReady,
+        }
+    }
+
+    fn text(&self, style: Style) -> String {
+        match self.result {
+            "applied" => format!("the running engine has {} rules, for every call from now on\n", self.rules),
+            _ => format!("{}: `mpu up` applies the rules when it starts one\n", style.warn("no engine is up")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::module::state::ARMED;
+    use crate::explain::Explain;
+    use crate::host::fake::FakeHost;
+
+    const RULE: &str = "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n";
+
+    fn up() -> FakeHost {
+        let fake = FakeHost::in_order();
+        fake.write("/sys/module/mpu/parameters/state", ARMED);
+        fake.write("/sys/module/mpu/parameters/policy", "");
+        fake.write(crate::config::FILE, RULE);
+        fake
+    }
+
+    #[test]
+    fn rules_are_shown_and_applied() {
+        let fake = up();
+        let shown = show(&fake.host()).expect("sound");
+        super::super::documented::check("`mpu config show --json`", &super::super::json(&shown));
+        assert_eq!((shown.compiled.as_slice(), shown.applied), (&["host /monitors".to_string()][..], Some(false)));
+        let applied = apply(&fake.host()).expect("applied");
+        super::super::documented::check("`mpu config apply --json`", &super::super::json(&applied));
+        assert_eq!((applied.result, applied.exit()), ("applied", Exit::Ok));
+        assert_eq!(show(&fake.host()).expect("sound").applied, Some(true));
+        std::fs::remove_file(fake.host().at(crate::config::FILE)).expect("removed");
+        apply(&fake.host()).expect("applied");
+        assert_eq!(state::read_policy(&fake.host()).expect("readable"), Some(Vec::new()));
+    }
+
+    #[test]
+    fn without_an_engine_there_is_nothing_to_apply_to() {
+        let fake = FakeHost::in_order();
+        let applied = apply(&fake.host()).expect("nothing to do");
+        assert_eq!((applied.result, applied.exit()), ("not_up", Exit::NotReady));
+        assert_eq!(show(&fake.host()).expect("defaults").applied, None);
+    }
+
+    #[test]
+    fn an_older_module_that_has_no_policy_is_named() {
+        let fake = FakeHost::in_order();
+        fake.write("/sys/module/mpu/parameters/state", ARMED);
+        // Nothing can be made below a file: as in sysfs, where files are not made by writing.
+        fake.write("/sys/module/mpu/parameters/policy/x", "");
+        let error = apply(&fake.host()).expect_err("no policy");
+        assert_eq!(error.code(), "policy_unwritable");
+        assert!(error.fix().contains("older than this mpu"));
+    }
+
+    #[test]
+    fn a_sound_file_is_called_so_and_another_by_its_line() {
+        let fake = up();
+        let sound = check(&fake.host(), Path::new(crate::config::FILE)).expect("sound");
+        super::super::documented::check("`mpu config check --json`", &super::super::json(&sound));
+        assert_eq!(sound.rules, 1);
+        fake.write("/elsewhere.toml", "visibility = \"own\"\nrule = 3\n");
+        let error = check(&fake.host(), &fake.host().at("/elsewhere.toml")).expect_err("malformed");
+        assert!(error.to_string().contains("elsewhere.toml, line 2: "), "{error}");
+    }
+}

@@ -1,0 +1,301 @@
+//! `/etc/mpu/config.toml`: the engine to use, and who sees more than its own PID namespace.
+//!
+//! Owns the file's grammar, its defaults and its errors, which name the line. What the rules become for an engine is
+//! `rules`'s; nothing here looks at the host beyond that one file. No file is the same as an empty one.
+
+pub mod rules;
+
+use crate::engine::Asked;
+use crate::exit::Exit;
+use crate::explain::Explain;
+use crate::host::Host;
+use mpu_core::policy;
+use serde::{Deserialize, Serialize};
+use serde_spanned::Spanned;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where the file is.
+pub const FILE: &str = "/etc/mpu/config.toml";
+
+/// The file as it is shipped: every key with its default, as comments.
+pub const DEFAULT: &str = include_str!("default.toml");
+
+/// A longer file is refused: nothing that fits an engine needs it.
+const LONGEST: u64 = 1 << 20;
+
+/// What a container sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Visibility {
+    /// The processes of its own PID namespace.
+    #[default]
+    Own,
+    /// Those of its pod's other containers, too, by the host's numbers.
+    Pod,
+    /// What the host sees.
+    Host,
+}
+
+/// Which containers a rule is for: a glob over one thing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Selector {
+    /// A container's id, or its name where its cgroup has it (LXC, systemd-nspawn).
+    Container(String),
+    /// A pod's uid (Kubernetes) or id (Podman).
+    Pod(String),
+    /// A cgroup's path in the unified hierarchy.
+    Cgroup(String),
+}
+
+/// One rule. The first that fits decides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rule {
+    /// What those see.
+    pub sees: Visibility,
+    /// Whom it is for.
+    #[serde(rename = "for")]
+    pub whom: Selector,
+}
+
+/// The file's contents, with the defaults filled in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Config {
+    /// The engine.
+    pub engine: Asked,
+    /// What containers see that no rule is for.
+    pub visibility: Visibility,
+    /// The rules, in order.
+    pub rules: Vec<Rule>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { engine: Asked::Auto, visibility: Visibility::default(), rules: Vec::new() }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    #[serde(default)]
+    engine: Option<Asked>,
+    #[serde(default)]
+    visibility: Visibility,
+    #[serde(default, rename = "rule")]
+    rules: Vec<Spanned<RawRule>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRule {
+    sees: Visibility,
+    container: Option<Spanned<String>>,
+    pod: Option<Spanned<String>>,
+    cgroup: Option<Spanned<String>>,
+}
+
+/// Why a file is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It is there and cannot be read.
+    #[error("cannot read {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not what it must be.
+    #[error("{}, line {line}: {what}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong there.
+        what: String,
+    },
+}
+
+impl Explain for ConfigError {
+    fn code(&self) -> &'static str {
+        match self {
+            ConfigError::Unreadable { .. } => "config_unreadable",
+            ConfigError::Malformed { .. } => "config_malformed",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            ConfigError::Unreadable { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Exit::Refused,
+            _ => Exit::Failed,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            ConfigError::Unreadable { .. } => "check the file and its permissions, or run it as root".to_string(),
+            ConfigError::Malformed { path, .. } => format!(
+                "correct the line, then `mpu config check {}`; `mpu config default` shows every key",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl Config {
+    /// The host's configuration; the defaults if it has no file.
+    ///
+    /// # Errors
+    /// If there is a file that cannot be used: a policy is never half applied.
+    pub fn of(host: &Host) -> Result<Config, ConfigError> {
+        match Config::at(&host.at(FILE)) {
+            Err(ConfigError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(Config::default())
+            }
+            other => other,
+        }
+    }
+
+    /// The configuration in a file.
+    ///
+    /// # Errors
+    /// If it is not there, cannot be read, or is malformed.
+    pub fn at(path: &Path) -> Result<Config, ConfigError> {
+        let unreadable = |source| ConfigError::Unreadable { path: path.to_path_buf(), source };
+        let length = std::fs::metadata(path).map_err(unreadable)?.len();
+        if length > LONGEST {
+            return Err(unreadable(io::Error::other(format!("it has {length} bytes"))));
+        }
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        Config::parse(&text).map_err(|(line, what)| ConfigError::Malformed { path: path.to_path_buf(), line, what })
+    }
+
+    /// The configuration in a text; else the line that is wrong, and how.
+    fn parse(text: &str) -> Result<Config, (usize, String)> {
+        let raw: Raw = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(text.len(), |span| span.start);
+            (line_of(text, at), error.message().to_string())
+        })?;
+        let mut rules = Vec::new();
+        for rule in raw.rules {
+            let start = rule.span().start;
+            rules.push(rule.into_inner().check().map_err(|(at, what)| (line_of(text, at.unwrap_or(start)), what))?);
+        }
+        let config = Config { engine: raw.engine.unwrap_or(Asked::Auto), visibility: raw.visibility, rules };
+        let compiled = rules::compile(&config);
+        policy::Rules::parse(compiled.as_bytes()).map_err(|_| {
+            let most = format!("{} lines, {} bytes", policy::MOST_RULES, policy::LONGEST_RULES);
+            let are = format!("{} lines, {} bytes", compiled.lines().count(), compiled.len());
+            (line_of(text, text.len()), format!("the rules are more than an engine takes: {are}; at most {most}"))
+        })?;
+        Ok(config)
+    }
+}
+
+impl RawRule {
+    /// The rule, or what is wrong with it and where, if that is a place of its own.
+    fn check(self) -> Result<Rule, (Option<usize>, String)> {
+        type Make = fn(String) -> Selector;
+        let given = [
+            (self.container, Selector::Container as Make),
+            (self.pod, Selector::Pod as Make),
+            (self.cgroup, Selector::Cgroup as Make),
+        ];
+        let mut given: Vec<_> = given.into_iter().filter_map(|(glob, make)| Some((glob?, make))).collect();
+        let one = "a rule names one of container, pod and cgroup";
+        let (glob, make) = given.pop().ok_or((None, format!("{one}; this one names none")))?;
+        if let Some((other, _)) = given.pop() {
+            return Err((Some(other.span().start.max(glob.span().start)), format!("{one}; this one names several")));
+        }
+        let at = Some(glob.span().start);
+        let whom = make(glob.into_inner());
+        match rules::fault(&whom) {
+            Some(what) => Err((at, what)),
+            None => Ok(Rule { sees: self.sees, whom }),
+        }
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
+    let last = before.last() == Some(&b'\n') && at >= text.len() && !text.is_empty();
+    before.iter().filter(|&&byte| byte == b'\n').count() + 1 - usize::from(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    fn wrong(text: &str) -> (usize, String) {
+        Config::parse(text).expect_err("malformed")
+    }
+
+    #[test]
+    fn no_file_is_the_defaults_and_so_is_the_shipped_one() {
+        let fake = FakeHost::in_order();
+        assert_eq!(Config::of(&fake.host()).expect("defaults"), Config::default());
+        assert_eq!(Config::parse(DEFAULT).expect("sound"), Config::default());
+    }
+
+    #[test]
+    fn the_shipped_file_shows_every_key_and_its_examples_are_sound() {
+        for key in ["engine", "visibility", "[[rule]]", "sees", "container", "pod", "cgroup"] {
+            assert!(DEFAULT.contains(&format!("#{key}")), "{key}");
+        }
+        let uncommented: String = DEFAULT
+            .lines()
+            .map(|line| line.strip_prefix('#').filter(|l| !l.starts_with(' ')).unwrap_or(line))
+            .fold(String::new(), |mut text, line| {
+                text.push_str(line);
+                text.push('\n');
+                text
+            });
+        let config = Config::parse(&uncommented).expect("sound");
+        assert_eq!(config.rules.len(), 3);
+    }
+
+    #[test]
+    fn a_whole_file_is_read() {
+        let config = Config::parse(
+            "engine = \"module\"\nvisibility = \"pod\"\n[[rule]]\nsees = \"host\"\ncgroup = \"/system.slice/dcgm.service\"\n",
+        )
+        .expect("sound");
+        assert_eq!((config.engine, config.visibility), (Asked::Module, Visibility::Pod));
+        assert_eq!(config.rules[0].whom, Selector::Cgroup("/system.slice/dcgm.service".to_string()));
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        assert_eq!(wrong("engine = \"auto\"\nvisibilty = \"own\"\n").0, 2);
+        assert!(wrong("visibilty = 1").1.contains("visibilty"));
+        assert_eq!(wrong("\n\nvisibility = \"all\"\n").0, 3);
+        assert_eq!(wrong("[[rule]]\nsees = \"own\"\npod = 3\n").0, 3);
+        let (line, what) = wrong("engine = \"auto\"\n\n[[rule]]\nsees = \"host\"\n");
+        assert!(line == 3 && what.ends_with("this one names none"), "{line}: {what}");
+        let (line, what) = wrong("[[rule]]\nsees = \"host\"\npod = \"a\"\ncgroup = \"/b\"\n");
+        assert!(line == 4 && what.ends_with("this one names several"), "{line}: {what}");
+        let (line, what) = wrong("[[rule]]\nsees = \"host\"\ncgroup = \"relative\"\n");
+        assert!(line == 3 && what.contains('/'), "{line}: {what}");
+        assert_eq!(wrong("visibility = \"own\"\nx").0, 2);
+    }
+
+    #[test]
+    fn what_no_engine_takes_is_refused_here() {
+        let many = "[[rule]]\nsees = \"host\"\ncontainer = \"abcdef\"\n".repeat(40);
+        let (line, what) = wrong(&many);
+        assert!(line == 120 && what.contains("more than an engine takes"), "{line}: {what}");
+    }
+
+    #[test]
+    fn errors_explain_themselves() {
+        let fake = FakeHost::in_order();
+        fake.write(FILE, "x = 1\n");
+        let error = Config::of(&fake.host()).expect_err("malformed");
+        assert_eq!((error.code(), error.exit()), ("config_malformed", Exit::Failed));
+        assert!(error.to_string().contains("config.toml, line 1: ") && error.fix().contains("mpu config check"));
+    }
+}

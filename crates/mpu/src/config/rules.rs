@@ -1,0 +1,144 @@
+//! What the configuration becomes for an engine: lines of `own|group|host GLOB` over cgroup paths, as `mpu_core::policy`
+//! reads them.
+//!
+//! Owns how container managers name cgroups, as far as a glob can say it. Sources: systemd's transient scopes
+//! (`docker-ID.scope`, `cri-containerd-ID.scope`, `crio-ID.scope`, `libpod-ID.scope`, `machine-NAME.scope`), the
+//! managers' cgroupfs layouts (`/docker/ID`, `/libpod_parent/libpod-ID`, `/kubepods/…/podUID/ID`, `/lxc/NAME`,
+//! `/lxc.payload.NAME`), and the kubelet's slices, which write the dashes of a pod's uid as underscores.
+
+use super::{Config, Rule, Selector, Visibility};
+use mpu_core::policy::{Rules, LONGEST_GLOB};
+
+/// Where a container's id (or name) stands; `{}` is its place.
+const CONTAINERS: [&str; 6] =
+    ["**/*-{}.scope", "**/docker/{}", "**/libpod-{}", "**/pod*/{}", "**/lxc/{}", "**/lxc.payload.{}"];
+
+/// Where a pod's uid or id stands.
+const PODS: [&str; 3] = ["**/pod{}", "**/machine-libpod_pod_{}.slice", "**/libpod_parent/{}"];
+/// Where a pod's uid stands with underscores for dashes.
+const POD_SLICE: &str = "**/*-pod{}.slice";
+
+/// The rules of a configuration, one a line, without a newline at the end. Empty if everybody sees its own.
+pub fn compile(config: &Config) -> String {
+    let mut lines: Vec<String> = config.rules.iter().flat_map(|rule| lines(rule.sees, &rule.whom)).collect();
+    lines.extend(match config.visibility {
+        Visibility::Own => Vec::new(),
+        Visibility::Pod => self::lines(Visibility::Pod, &Selector::Pod("*".to_string())),
+        Visibility::Host => vec!["host **".to_string()],
+    });
+    lines.join("\n")
+}
+
+/// What is wrong with a selector's glob, if anything.
+pub fn fault(whom: &Selector) -> Option<String> {
+    let (Selector::Container(glob) | Selector::Pod(glob) | Selector::Cgroup(glob)) = whom;
+    if glob.is_empty() || glob.chars().any(|c| c.is_control() || c == '"') {
+        return Some("a glob is at least one character, none of them a control character or a quote".to_string());
+    }
+    match whom {
+        Selector::Cgroup(_) if !(glob.starts_with('/') || glob.starts_with("**")) => {
+            return Some("a cgroup's path begins with /".to_string());
+        }
+        Selector::Container(_) | Selector::Pod(_) if glob.contains('/') => {
+            return Some("an id or name has no /; a path goes with `cgroup`".to_string());
+        }
+        _ => {}
+    }
+    let rule = Rule { sees: Visibility::Own, whom: whom.clone() };
+    let sound = lines(rule.sees, &rule.whom).iter().all(|line| Rules::parse(line.as_bytes()).is_ok());
+    (!sound).then(|| format!("a glob is at most {} characters", LONGEST_GLOB - 32))
+}
+
+/// A rule for pods shows each its own: the glob that fits the pod's cgroup says which cgroup the group is.
+fn lines(sees: Visibility, whom: &Selector) -> Vec<String> {
+    let word = match sees {
+        Visibility::Own => "own",
+        Visibility::Pod => "group",
+        Visibility::Host => "host",
+    };
+    let fill = |places: &[&str], with: &str| -> Vec<String> {
+        places.iter().map(|place| format!("{word} {}", place.replace("{}", with))).collect()
+    };
+    match whom {
+        Selector::Cgroup(glob) => vec![format!("{word} {glob}")],
+        Selector::Container(glob) => fill(&CONTAINERS, glob),
+        Selector::Pod(glob) => [fill(&PODS, glob), fill(&[POD_SLICE], &glob.replace('-', "_"))].concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mpu_core::policy::Sees;
+
+    fn sees(sees: Visibility, whom: Selector, path: &str) -> Sees {
+        let config = Config { rules: vec![Rule { sees, whom }], ..Config::default() };
+        let text = compile(&config);
+        Rules::parse(text.as_bytes()).expect("sound").of(path.as_bytes())
+    }
+
+    const UID: &str = "6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11";
+
+    #[test]
+    fn a_container_is_found_by_its_id_in_every_layout() {
+        for path in [
+            "/system.slice/docker-3f2a81.scope",
+            "/docker/3f2a81",
+            "/system.slice/docker/3f2a81/child",
+            "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podaa_bb.slice/cri-containerd-3f2a81.scope",
+            "/kubepods.slice/kubepods-podaa_bb.slice/crio-3f2a81.scope/container",
+            "/kubepods/burstable/pod6b0f/3f2a81",
+            "/machine.slice/libpod-3f2a81.scope",
+            "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-3f2a81.scope/container",
+            "/libpod_parent/libpod-3f2a81",
+            "/lxc/3f2a81",
+            "/lxc.payload.3f2a81",
+            "/machine.slice/machine-3f2a81.scope",
+        ] {
+            assert_eq!(sees(Visibility::Host, Selector::Container("3f2a*".into()), path), Sees::Host, "{path}");
+            assert_eq!(sees(Visibility::Host, Selector::Container("3f2b*".into()), path), Sees::Own, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_pods_group_is_its_own_cgroup() {
+        let slice = UID.replace('-', "_");
+        for (path, depth) in [
+            (format!("/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-ff.scope"), 2),
+            (format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/crio-f.scope"), 3),
+            (format!("/kubepods/besteffort/pod{UID}/ff"), 3),
+            (format!("/machine.slice/machine-libpod_pod_{UID}.slice/libpod-ff.scope"), 2),
+        ] {
+            for whom in [UID, "*"] {
+                let seen = sees(Visibility::Pod, Selector::Pod(whom.into()), &path);
+                assert_eq!(seen, Sees::Group { depth }, "{path}");
+            }
+        }
+        let all = Config { visibility: Visibility::Pod, ..Config::default() };
+        let text = compile(&all);
+        assert_eq!(Rules::parse(text.as_bytes()).expect("sound").of(b"/system.slice/docker-1.scope"), Sees::Own);
+    }
+
+    #[test]
+    fn rules_come_before_the_default() {
+        let rule = Rule { sees: Visibility::Own, whom: Selector::Cgroup("/a".into()) };
+        let config = Config { visibility: Visibility::Host, rules: vec![rule], ..Config::default() };
+        assert_eq!(compile(&config), "own /a\nhost **");
+        assert_eq!(compile(&Config::default()), "");
+    }
+
+    #[test]
+    fn globs_that_cannot_be_meant_are_named() {
+        for whom in [
+            Selector::Container(String::new()),
+            Selector::Container("a/b".into()),
+            Selector::Pod("a\"b".into()),
+            Selector::Cgroup("a".into()),
+            Selector::Cgroup("/a\nb".into()),
+            Selector::Container("a".repeat(300)),
+        ] {
+            assert!(fault(&whom).is_some(), "{whom:?}");
+        }
+        assert_eq!(fault(&Selector::Cgroup("**/x".into())), None);
+    }
+}
