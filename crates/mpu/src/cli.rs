@@ -55,6 +55,25 @@ pub enum Command {
     #[command(long_about = PROBE_LONG)]
     Probe,
 
+    /// Install this mpu on this host: files, module, service; and start it
+    #[command(long_about = INSTALL_LONG, after_help = INSTALL_EXAMPLES)]
+    Install(Install),
+
+    /// Install this mpu over an older one, and let it take over without a gap
+    #[command(long_about = UPGRADE_LONG)]
+    Upgrade(Install),
+
+    /// Take MPU down and remove all that was installed
+    #[command(long_about = UNINSTALL_LONG)]
+    Uninstall(Uninstall),
+
+    /// Put the files of a package below a directory
+    #[command(hide = true)]
+    Stage {
+        /// The directory
+        root: PathBuf,
+    },
+
     /// Check, show and apply /etc/mpu/config.toml: the engine, and who sees more than its own
     #[command(long_about = CONFIG_LONG, after_help = CONFIG_EXAMPLES)]
     Config {
@@ -126,6 +145,56 @@ const CONFIG_EXAMPLES: &str = "Examples:
   mpu config default | sudo tee /etc/mpu/config.toml
   mpu config check ./config.toml
   sudo mpu config apply";
+
+const INSTALL_LONG: &str = "Install this mpu on this host: files, module, service; and start it.
+
+Copies this executable to /usr/local/bin, the module's sources to /usr/src (for DKMS, if the host has it), a \
+    systemd unit, a udev rule, completions, manual pages and the configuration to their places; builds the module, \
+    starts it and looks that it is up. All of it or none: if a step fails, or the process is killed, the host is as it \
+    was. A second run changes nothing. A configuration that you changed stays as it is.";
+
+const INSTALL_EXAMPLES: &str = "Examples:
+  ./mpu install --dry-run     # every change, in order
+  sudo ./mpu install";
+
+const UPGRADE_LONG: &str = "Install this mpu over an older one, and let it take over without a gap.
+
+As `mpu install`, but an older version must be there. The new module takes over from the running one while callers \
+    wait for a moment: none of them gets an untranslated answer. If the new module does not come up, the old one goes \
+    on and every file is as it was.";
+
+const UNINSTALL_LONG: &str = "Take MPU down and remove all that was installed.
+
+Removes what `mpu install` put there, the modules that were built, and MPU's own records. A configuration that you \
+    changed is kept unless --purge is given. If a step fails, the host is as it was.";
+
+/// Options of `mpu install` and `mpu upgrade`.
+#[derive(Debug, Args)]
+pub struct Install {
+    /// Say what would be done, in order, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Leave the engine as it is; the next boot starts this version
+    #[arg(long)]
+    pub no_start: bool,
+
+    /// Build from the sources in this directory instead of those that mpu carries
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub source: Option<PathBuf>,
+}
+
+/// Options of `mpu uninstall`.
+#[derive(Debug, Args)]
+pub struct Uninstall {
+    /// Say what would be done, in order, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Remove the configuration, too, even if you changed it
+    #[arg(long)]
+    pub purge: bool,
+}
 
 /// What `mpu config` does.
 #[derive(Debug, Subcommand)]
@@ -210,6 +279,10 @@ impl Command {
             Command::Status => "status",
             Command::Probe => "probe",
             Command::Config { .. } => "config",
+            Command::Install(_) => "install",
+            Command::Upgrade(_) => "upgrade",
+            Command::Uninstall(_) => "uninstall",
+            Command::Stage { .. } => "stage",
             Command::Completions { .. } => "completions",
             Command::Man { .. } => "man",
             Command::ProbeChild { .. } => "probe-child",

@@ -6,6 +6,7 @@ use crate::engine::module::{
 };
 use crate::exit::Exit;
 use crate::explain::Explain;
+use crate::install::InstallError;
 use crate::probe::ProbeError;
 
 /// Any failure of this crate.
@@ -32,6 +33,9 @@ pub enum Error {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The installation was not changed.
+    #[error(transparent)]
+    Install(#[from] InstallError),
 }
 
 impl Error {
@@ -44,6 +48,7 @@ impl Error {
             Error::State(e) => e,
             Error::Probe(e) => e,
             Error::Config(e) => e,
+            Error::Install(e) => e,
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod error;
 pub mod exit;
 pub mod explain;
 pub mod host;
+pub mod install;
 pub mod probe;
 pub mod progress;
 pub mod rm;

@@ -5,9 +5,10 @@ use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::Parser;
 use mpu::cli::{self, Cli, Command, ConfigVerb};
-use mpu::commands::{self, config, down, probe, status, up, Report, Style};
+use mpu::commands::{self, config, down, install, probe, status, up, Report, Style};
 use mpu::engine::module::load::Running;
 use mpu::engine::module::raise;
+use mpu::install::work;
 use mpu::{Error, Exit, Explain, Host};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -44,6 +45,16 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         }
         Command::Status => tell(cli, &status::status(&host).context("the state is not known")?),
         Command::Probe => tell(cli, &probe::probe(&host).context("nothing was measured")?),
+        Command::Install(options) => installed(cli, &host, options, false),
+        Command::Upgrade(options) => installed(cli, &host, options, true),
+        Command::Uninstall(options) => {
+            let outcome = work::uninstall(&host, &Running, options.dry_run, options.purge);
+            tell(cli, &install::Done::removed(outcome.context("MPU is not removed")?, options.dry_run))
+        }
+        Command::Stage { root } => {
+            work::stage(root).context("nothing is staged")?;
+            Ok(Exit::Ok)
+        }
         Command::Config { what } => match what {
             ConfigVerb::Check { file } => {
                 tell(cli, &config::check(&host, file).context("the configuration is not sound")?)
@@ -68,6 +79,13 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             Ok(Exit::Ok)
         }
     }
+}
+
+fn installed(cli: &Cli, host: &Host, options: &cli::Install, upgrade: bool) -> anyhow::Result<Exit> {
+    let (dry_run, no_start, source) = (options.dry_run, options.no_start, options.source.clone());
+    let options = work::Options { dry_run, no_start, upgrade, source, executable: None };
+    let outcome = work::install(host, &Running, &options).context("MPU is not installed")?;
+    tell(cli, &install::Done::installed(outcome, dry_run))
 }
 
 /// Prints a report and gives its exit code.

@@ -5,6 +5,7 @@
 
 pub mod config;
 pub mod down;
+pub mod install;
 pub mod probe;
 pub mod status;
 pub mod up;

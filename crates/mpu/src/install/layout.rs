@@ -1,0 +1,186 @@
+//! What an installation consists of: one table of files, for two places to put them.
+//!
+//! Owns the paths and contents. A package's build and `mpu install` both read this table, so they cannot differ; how
+//! files get there, and what runs afterwards, is `plan`'s.
+
+use crate::cli::{self, Cli, Shell};
+use crate::engine::module::sources::{SourceError, Sources};
+use clap::CommandFactory;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// This executable's version: what it installs.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Where things go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Layout {
+    /// As a distribution's package: below /usr.
+    Package,
+    /// By hand: below /usr/local and /etc, which no package touches.
+    Local,
+}
+
+impl Layout {
+    /// Where the executable is.
+    pub fn executable(self) -> PathBuf {
+        self.prefix().join("bin/mpu")
+    }
+
+    fn prefix(self) -> &'static Path {
+        Path::new(match self {
+            Layout::Package => "/usr",
+            Layout::Local => "/usr/local",
+        })
+    }
+
+    fn units(self) -> &'static Path {
+        Path::new(match self {
+            Layout::Package => "/usr/lib/systemd/system",
+            Layout::Local => "/etc/systemd/system",
+        })
+    }
+
+    fn rules(self) -> &'static Path {
+        Path::new(match self {
+            Layout::Package => "/usr/lib/udev/rules.d",
+            Layout::Local => "/etc/udev/rules.d",
+        })
+    }
+}
+
+/// Where DKMS looks for the sources of a version.
+pub fn dkms_sources(version: &str) -> PathBuf {
+    PathBuf::from(format!("/usr/src/mpu-{version}"))
+}
+
+/// A file of an installation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// Where it goes.
+    pub path: PathBuf,
+    /// Its permission bits.
+    pub mode: u32,
+    /// What is in it.
+    pub bytes: Vec<u8>,
+    /// What it is for, in a few words.
+    pub what: &'static str,
+    /// Whether it is the administrator's to change: then one that was changed stays as it is.
+    pub is_config: bool,
+}
+
+/// Every file but the module's sources when `sources` has none.
+///
+/// # Errors
+/// When a manual page cannot be rendered.
+pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources) -> std::io::Result<Vec<Item>> {
+    let item = |path: PathBuf, mode, bytes: Vec<u8>, what| Item { path, mode, bytes, what, is_config: false };
+    let text = |path: PathBuf, template: &str, what| {
+        let filled = template
+            .replace("@BIN@", &layout.executable().display().to_string())
+            .replace("@VERSION@", VERSION)
+            .into_bytes();
+        item(path, 0o644, filled, what)
+    };
+    let dkms = dkms_sources(VERSION);
+    let mut items = vec![item(layout.executable(), 0o755, executable, "the command")];
+    for (name, bytes) in &sources.files {
+        items.push(item(dkms.join(name), 0o644, bytes.clone(), "the module's sources"));
+    }
+    items.push(text(
+        dkms.join("dkms.conf"),
+        include_str!("../../../../packaging/dkms/dkms.conf"),
+        "how DKMS builds it",
+    ));
+    let unit = |name: &str| layout.units().join(name);
+    items.push(text(
+        unit("mpu.service"),
+        include_str!("../../../../packaging/systemd/mpu.service"),
+        "starts it at boot",
+    ));
+    items.push(text(
+        layout.rules().join("71-mpu.rules"),
+        include_str!("../../../../packaging/udev/71-mpu.rules"),
+        "another try when the driver comes",
+    ));
+    let share = layout.prefix().join("share");
+    for (shell, place) in [
+        (Shell::Bash, "bash-completion/completions/mpu"),
+        (Shell::Zsh, "zsh/site-functions/_mpu"),
+        (Shell::Fish, "fish/vendor_completions.d/mpu.fish"),
+    ] {
+        items.push(item(share.join(place), 0o644, cli::completions(shell), "completions"));
+    }
+    for (name, page) in manual_pages()? {
+        items.push(item(share.join("man/man1").join(name), 0o644, page, "manual pages"));
+    }
+    items.push(Item {
+        is_config: true,
+        ..item(PathBuf::from(crate::config::FILE), 0o644, crate::config::DEFAULT.into(), "the configuration")
+    });
+    Ok(items)
+}
+
+/// `mpu.1`, and `mpu-COMMAND.1` for each command.
+fn manual_pages() -> std::io::Result<Vec<(String, Vec<u8>)>> {
+    let mut pages = Vec::new();
+    let commands = Cli::command();
+    let names = commands.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| Some(c.get_name().to_string()));
+    for name in [None].into_iter().chain(names) {
+        let file = name.as_ref().map_or_else(|| "mpu.1".to_string(), |name| format!("mpu-{name}.1"));
+        if let Some(page) = cli::manual(name.as_deref()) {
+            pages.push((file, page?));
+        }
+    }
+    Ok(pages)
+}
+
+/// The sources that this executable carries; none if it was built without.
+pub fn carried() -> Result<Sources, SourceError> {
+    Sources::carried()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn all(layout: Layout) -> Vec<Item> {
+        let sources = Sources { files: vec![("Kbuild".into(), b"obj-m := mpu.o".to_vec())] };
+        items(layout, b"ELF".to_vec(), &sources).expect("items")
+    }
+
+    #[test]
+    fn both_layouts_have_the_same_files_in_other_places() {
+        let names = |layout| {
+            all(layout).iter().map(|item| item.path.file_name().expect("a name").to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Layout::Package), names(Layout::Local));
+        for item in all(Layout::Local) {
+            let place = ["/usr/local/", "/etc/", "/usr/src/mpu-"];
+            assert!(place.iter().any(|p| item.path.starts_with(p) || item.path.to_string_lossy().starts_with(p)));
+        }
+        let paths: BTreeSet<_> = all(Layout::Package).into_iter().map(|item| item.path).collect();
+        assert_eq!(paths.len(), all(Layout::Package).len(), "no file twice");
+    }
+
+    #[test]
+    fn templates_are_filled() {
+        for layout in [Layout::Package, Layout::Local] {
+            for item in all(layout) {
+                let text = String::from_utf8_lossy(&item.bytes).into_owned();
+                assert!(!text.contains("@BIN@") && !text.contains("@VERSION@"), "{}", item.path.display());
+            }
+        }
+        let unit = all(Layout::Local).into_iter().find(|i| i.path.ends_with("mpu.service")).expect("a unit");
+        assert!(String::from_utf8_lossy(&unit.bytes).contains("ExecStart=/usr/local/bin/mpu up"));
+    }
+
+    #[test]
+    fn every_command_has_a_page_and_every_shell_a_completion() {
+        let pages = all(Layout::Package).iter().filter(|i| i.path.extension().is_some_and(|e| e == "1")).count();
+        assert_eq!(pages, 1 + Cli::command().get_subcommands().filter(|c| !c.is_hide_set()).count());
+        assert_eq!(all(Layout::Package).iter().filter(|i| i.what == "completions").count(), 3);
+    }
+}

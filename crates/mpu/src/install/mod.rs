@@ -1,0 +1,142 @@
+//! Installing MPU on this host, upgrading and removing it: all of a change, or none of it.
+//!
+//! Owns what an installation is ([`layout`]), the order of the steps ([`plan`]), and undoing them ([`journal`]). How an
+//! engine is raised is the engines' business; what a package's own scripts do, the package manager's.
+
+pub mod journal;
+pub mod layout;
+pub mod plan;
+pub mod work;
+
+use crate::exit::Exit;
+use crate::explain::Explain;
+use crate::host::Host;
+use layout::Layout;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::PathBuf;
+
+/// Where an installation says what it consists of.
+pub const RECORD: &str = "/var/lib/mpu/install.json";
+
+/// What was installed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The version.
+    pub version: String,
+    /// Where to.
+    pub layout: Layout,
+    /// Its files, and the checksum of each as it was written.
+    pub files: Vec<Installed>,
+    /// Directories that were made for them, outermost first.
+    pub directories: Vec<PathBuf>,
+    /// Whether DKMS builds the module.
+    pub dkms: bool,
+    /// Whether systemd starts it at boot.
+    pub service: bool,
+}
+
+/// One file of an installation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Installed {
+    /// Where.
+    pub path: PathBuf,
+    /// SHA-256 of what was written, in hexadecimal.
+    pub sha256: String,
+}
+
+impl Record {
+    /// The host's, if MPU was installed by hand.
+    pub fn read(host: &Host) -> Option<Record> {
+        host.text(RECORD).and_then(|text| serde_json::from_str(&text).ok())
+    }
+}
+
+/// Why nothing was installed, upgraded or removed.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it, and the fields are what they name
+pub enum InstallError {
+    #[error("MPU is installed on this host as a package ({manager})")]
+    Packaged { manager: &'static str, command: &'static str },
+    #[error("MPU is not installed here by `mpu install`")]
+    NotInstalled,
+    #[error("MPU {installed} is installed, and this is mpu {this}")]
+    Newer { installed: String, this: &'static str },
+    #[error("this needs root")]
+    NotRoot,
+    #[error("{} is not the root of the running host", root.display())]
+    OtherRoot { root: PathBuf },
+    #[error("cannot read this executable")]
+    Executable { source: io::Error },
+    #[error("cannot keep a record of the changes in {}", path.display())]
+    Journal { path: PathBuf, source: io::Error },
+    #[error("cannot write {}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("there is no {name} on this host")]
+    NoTool { name: String },
+    #[error("cannot run `{command}`")]
+    Run { command: String, source: io::Error },
+    #[error("`{command}` failed ({status}): {said}")]
+    Failed { command: String, status: String, said: String },
+    #[error("{step} failed and was undone: {reason}{}", not_undone(left))]
+    RolledBack { step: String, reason: String, left: Vec<String>, fix: String },
+}
+
+fn not_undone(left: &[String]) -> String {
+    if left.is_empty() {
+        "; the host is as it was".to_string()
+    } else {
+        format!("; what could not be undone: {}", left.join("; "))
+    }
+}
+
+impl Explain for InstallError {
+    fn code(&self) -> &'static str {
+        match self {
+            InstallError::Packaged { .. } => "is_a_package",
+            InstallError::NotInstalled => "not_installed",
+            InstallError::Newer { .. } => "newer_installed",
+            InstallError::NotRoot => "not_root",
+            InstallError::OtherRoot { .. } => "other_root",
+            InstallError::Executable { .. } => "executable_unreadable",
+            InstallError::Journal { .. } => "journal_unwritable",
+            InstallError::Write { .. } => "file_unwritable",
+            InstallError::NoTool { .. } => "no_tool",
+            InstallError::Run { .. } | InstallError::Failed { .. } => "step_failed",
+            InstallError::RolledBack { .. } => "rolled_back",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            InstallError::NotRoot | InstallError::OtherRoot { .. } | InstallError::Packaged { .. } => Exit::Refused,
+            InstallError::NotInstalled => Exit::NotReady,
+            _ => Exit::Failed,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            InstallError::Packaged { command, .. } => format!("let the package manager do it: `{command}`"),
+            InstallError::NotInstalled => "`sudo mpu install` installs it".to_string(),
+            InstallError::Newer { .. } => "run the newer mpu; `mpu uninstall` first, to go back on purpose".to_string(),
+            InstallError::NotRoot => "run it with sudo; --dry-run shows what it would do".to_string(),
+            InstallError::OtherRoot { .. } => "leave --host-root out, or add --dry-run".to_string(),
+            InstallError::Executable { .. } => "start mpu from a file that is still there".to_string(),
+            InstallError::Journal { .. } | InstallError::Write { .. } => {
+                "make room, or make the directory writable; nothing is left half done".to_string()
+            }
+            InstallError::NoTool { name } => format!("install the package that has {name}"),
+            InstallError::Run { .. } | InstallError::Failed { .. } => {
+                "run the command by hand to see all of it".to_string()
+            }
+            InstallError::RolledBack { fix, .. } => fix.clone(),
+        }
+    }
+}
+
+/// How the package manager that owns MPU here is asked instead: manager, its command to upgrade, its command to remove.
+pub fn package(host: &Host) -> Option<(&'static str, &'static str, &'static str)> {
+    let dpkg = host.text("/var/lib/dpkg/info/mpu.list").is_some();
+    dpkg.then_some(("dpkg", "apt-get install mpu", "apt-get purge mpu"))
+}

@@ -1,0 +1,256 @@
+//! Does what a plan says, as one change: whatever fails, the host is as it was.
+//!
+//! Owns the order of journal, steps and record, and what a person hears of it.
+
+use super::journal::{self, Journal};
+use super::layout::{self, Item, Layout};
+use super::plan::{self, Means, Step, StepView, Wishes};
+use super::{package, InstallError, Record, RECORD};
+use crate::commands::{down, up};
+use crate::engine::module::load::Kernel;
+use crate::engine::module::raise;
+use crate::engine::module::sources::Sources;
+use crate::engine::module::state::{self, Phase};
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::explain::Explain;
+use crate::host::{Host, CAP_SYS_MODULE};
+use crate::progress::Progress;
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What `mpu install` and `mpu upgrade` are asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Only say what would be done.
+    pub dry_run: bool,
+    /// Leave the engine as it is.
+    pub no_start: bool,
+    /// An older version must be there.
+    pub upgrade: bool,
+    /// Sources to use in place of those that this executable carries.
+    pub source: Option<PathBuf>,
+    /// The executable to install in place of this one.
+    pub executable: Option<PathBuf>,
+}
+
+/// What was done.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The steps, in order.
+    pub steps: Vec<StepView>,
+    /// The version that was there before.
+    pub before: Option<String>,
+    /// What will not happen by itself.
+    pub missing: Vec<&'static str>,
+    /// Whether nothing had to be done.
+    pub nothing: bool,
+}
+
+/// Installs this executable's version, over an older one if that is there.
+pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Outcome, Error> {
+    if let Some((manager, command, _)) = package(host) {
+        return Err(InstallError::Packaged { manager, command }.into());
+    }
+    may_change(host, kernel, options.dry_run)?;
+    if !options.dry_run {
+        journal::recover(host)?;
+    }
+    let old = Record::read(host);
+    match &old {
+        None if options.upgrade => return Err(InstallError::NotInstalled.into()),
+        Some(old) if is_newer(&old.version, layout::VERSION) => {
+            let installed = old.version.clone();
+            return Err(InstallError::Newer { installed, this: layout::VERSION }.into());
+        }
+        _ => {}
+    }
+    let sources = match &options.source {
+        Some(dir) => Sources::in_directory(dir)?,
+        None => Sources::carried()?,
+    };
+    let executable = options.executable.clone().map_or_else(std::env::current_exe, Ok).and_then(std::fs::read);
+    let executable = executable.map_err(|source| InstallError::Executable { source })?;
+    let items =
+        layout::items(Layout::Local, executable, &sources).map_err(|source| InstallError::Executable { source })?;
+    let means = Means::of(host);
+    let wishes = Wishes { no_start: options.no_start };
+    let steps = plan::install(host, items.clone(), &sources, means, old.as_ref(), wishes);
+    let outcome = Outcome {
+        steps: steps.iter().map(Step::view).collect(),
+        before: old.as_ref().map(|old| old.version.clone()),
+        missing: means.missing(),
+        nothing: false,
+    };
+    if options.dry_run {
+        return Ok(outcome);
+    }
+    let only_looks = |step: &Step| !matches!(step, Step::Write(_) | Step::Remove(_) | Step::RemoveDirectory(_));
+    let is_up = state::read(host)?.is_some_and(|state| state.version == layout::VERSION);
+    if old.is_some() && steps.iter().all(only_looks) && (is_up || options.no_start) {
+        return Ok(Outcome { nothing: true, ..outcome });
+    }
+    let directories = directories_to_make(host, &items, old.as_ref());
+    let record = plan::record(&items, Layout::Local, means, !sources.files.is_empty(), directories);
+    perform(host, kernel, &steps, options.source.as_deref(), |journal| {
+        let text = serde_json::to_vec_pretty(&record).map_err(std::io::Error::from);
+        let text = text.map_err(|source| InstallError::Write { path: RECORD.into(), source })?;
+        journal.write(Path::new(RECORD), 0o644, &text)
+    })?;
+    Ok(outcome)
+}
+
+/// Puts the files of a package below `root`: what the package's build takes.
+pub fn stage(root: &Path) -> Result<(), Error> {
+    let host = Host::below(root);
+    let executable = std::env::current_exe().and_then(std::fs::read);
+    let unreadable = |source| InstallError::Executable { source };
+    let items = layout::items(Layout::Package, executable.map_err(unreadable)?, &Sources::carried()?);
+    for item in items.map_err(unreadable)? {
+        let at = host.at(&item.path);
+        let written = at.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| {
+            std::fs::write(&at, &item.bytes)?;
+            std::fs::set_permissions(&at, std::fs::Permissions::from_mode(item.mode))
+        });
+        written.map_err(|source| InstallError::Write { path: at, source })?;
+    }
+    Ok(())
+}
+
+/// Removes what `mpu install` installed, and everything that MPU made since.
+pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -> Result<Outcome, Error> {
+    if let Some((manager, _, command)) = package(host) {
+        return Err(InstallError::Packaged { manager, command }.into());
+    }
+    may_change(host, kernel, dry_run)?;
+    if !dry_run {
+        journal::recover(host)?;
+    }
+    let record = Record::read(host).ok_or(InstallError::NotInstalled)?;
+    let mut steps = plan::uninstall(host, &record, Means::of(host), purge);
+    steps.push(Step::Remove(RECORD.into()));
+    let outcome = Outcome {
+        steps: steps.iter().map(Step::view).collect(),
+        before: Some(record.version.clone()),
+        missing: Vec::new(),
+        nothing: false,
+    };
+    if dry_run {
+        return Ok(outcome);
+    }
+    perform(host, kernel, &steps, None, |_| Ok(()))?;
+    // What is left are built modules and records of the day: made by MPU, and of no use without it.
+    for made in ["/var/lib/mpu", "/run/mpu"] {
+        let _ = std::fs::remove_dir_all(host.at(made));
+    }
+    Ok(outcome)
+}
+
+fn may_change(host: &Host, kernel: &dyn Kernel, dry_run: bool) -> Result<(), InstallError> {
+    if dry_run {
+        return Ok(());
+    }
+    if !kernel.is_for(host) {
+        return Err(InstallError::OtherRoot { root: host.at("/") });
+    }
+    if !host.has_capability(CAP_SYS_MODULE) {
+        return Err(InstallError::NotRoot);
+    }
+    Ok(())
+}
+
+/// Whether version `a` comes after `b`, number by number.
+fn is_newer(a: &str, b: &str) -> bool {
+    let numbers = |v: &str| v.split(['.', '-', '+', '~']).map(|n| n.parse().unwrap_or(0)).collect::<Vec<u64>>();
+    numbers(a) > numbers(b)
+}
+
+/// Directories that the files need and that are not there: they go with them again.
+fn directories_to_make(host: &Host, items: &[Item], old: Option<&Record>) -> Vec<PathBuf> {
+    let mut made: BTreeSet<PathBuf> =
+        old.map(|old| old.directories.iter().filter(|d| host.at(d).exists()).cloned().collect()).unwrap_or_default();
+    for item in items {
+        made.extend(item.path.ancestors().skip(1).filter(|d| !host.at(d).exists()).map(Path::to_path_buf));
+    }
+    made.into_iter().collect()
+}
+
+fn perform(
+    host: &Host,
+    kernel: &dyn Kernel,
+    steps: &[Step],
+    source: Option<&Path>,
+    last: impl FnOnce(&mut Journal<'_>) -> Result<(), InstallError>,
+) -> Result<(), Error> {
+    let mut journal = Journal::begin(host)?;
+    for step in steps {
+        if let Err(error) = one(host, kernel, step, source, &mut journal) {
+            return Err(undone(journal, &step.view(), &error).into());
+        }
+    }
+    if let Err(error) = last(&mut journal) {
+        let view = StepView { kind: "write", what: RECORD.to_string(), note: String::new() };
+        return Err(undone(journal, &view, &error.into()).into());
+    }
+    // Files of a removal are gone by now; directories can go only when nothing can fail any more.
+    journal.commit()?;
+    for step in steps {
+        if let Step::RemoveDirectory(path) = step {
+            let _ = std::fs::remove_dir(host.at(path));
+        }
+    }
+    Ok(())
+}
+
+fn undone(journal: Journal<'_>, step: &StepView, error: &Error) -> InstallError {
+    let left = journal.roll_back();
+    let causes = std::iter::successors(std::error::Error::source(error), |e| e.source());
+    let reason = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+    InstallError::RolledBack { step: format!("`{}`", step.what), reason, left, fix: error.fix() }
+}
+
+fn one(
+    host: &Host,
+    kernel: &dyn Kernel,
+    step: &Step,
+    source: Option<&Path>,
+    journal: &mut Journal<'_>,
+) -> Result<(), Error> {
+    match step {
+        Step::Write(item) => Ok(journal.write(&item.path, item.mode, &item.bytes)?),
+        Step::Remove(path) => Ok(journal.remove(path)?),
+        Step::Keep(_) | Step::RemoveDirectory(_) => Ok(()),
+        Step::Run(command, undo) => {
+            let _progress = Progress::of(command.join(" "));
+            Ok(journal.run(command, undo.clone())?)
+        }
+        Step::Raise => {
+            if state::read(host)?.is_none() {
+                journal.will_undo(vec![own_name(), "down".into()])?;
+            }
+            let module =
+                raise::Options { replace: true, source: source.map(Path::to_path_buf), ..raise::Options::default() };
+            up::up(host, kernel, &up::Options { engine: None, module }).map(drop)
+        }
+        Step::Lower => down::down(host, kernel, Duration::from_secs(30)).map(drop),
+        Step::Verify => match state::read(host)? {
+            Some(state) if matches!(state.phase, Phase::Armed | Phase::Waiting) => Ok(()),
+            state => Err(InstallError::Failed {
+                command: "mpu status".into(),
+                status: Exit::Failed.name().into(),
+                said: state.map_or("the engine is not up".into(), |state| format!("{:?}", state.phase)),
+            }
+            .into()),
+        },
+    }
+}
+
+/// This executable, for undoing what it did when a later start finds that it was killed.
+fn own_name() -> String {
+    std::env::current_exe().map_or_else(|_| "mpu".to_string(), |path| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests;

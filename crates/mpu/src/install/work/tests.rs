@@ -1,0 +1,287 @@
+//! Every way in which an installation can break off, on made-up hosts: each must leave the host as it was.
+
+use super::*;
+use crate::engine::module::load::fake::FakeKernel;
+use crate::engine::module::raise::fake::Setup;
+use crate::engine::module::state::ARMED;
+use crate::host::fake::FakeHost;
+
+/// A dkms that keeps a tree, and a systemctl and udevadm that keep a log; each fails at the call that a file names.
+const DKMS: &str = r#"
+n=$(cat /ROOT/calls 2>/dev/null || echo 0); n=$((n+1)); echo $n >/ROOT/calls
+[ "$n" = "$(cat /ROOT/fail 2>/dev/null)" ] && { echo "no luck" >&2; exit 6; }
+tree=/ROOT/var/lib/dkms
+case $1 in
+add|build|install) mkdir -p $tree; echo "$5 $1" >>"$tree/mpu-$5";;
+remove) rm -f "$tree/mpu-$5"; rmdir $tree;;
+esac
+exit 0"#;
+const SYSTEMCTL: &str = r#"
+n=$(cat /ROOT/calls 2>/dev/null || echo 0); n=$((n+1)); echo $n >/ROOT/calls
+[ "$n" = "$(cat /ROOT/fail 2>/dev/null)" ] && { echo "no luck" >&2; exit 6; }
+case "$*" in enable*) echo on >/ROOT/etc/enabled;; disable*) rm -f /ROOT/etc/enabled;; esac; exit 0"#;
+
+struct Node {
+    setup: Setup,
+    options: Options,
+}
+
+impl Node {
+    fn new() -> Node {
+        let setup = Setup::new();
+        let fake = &setup.fake;
+        let root = fake.dir.path().to_str().expect("a path").trim_start_matches('/').to_string();
+        let kept = |body: &str| body.replace("ROOT", &root);
+        fake.tool("dkms", &kept(DKMS));
+        fake.tool("systemctl", &kept(SYSTEMCTL));
+        fake.tool("udevadm", &kept(SYSTEMCTL));
+        let both = r#"for a; do case $a in M=*) for k in mpu mpu_next; do echo m >"${a#M=}/$k.ko"; done;; esac; done"#;
+        fake.tool("make", both);
+        fake.write("/run/systemd/system/x", "");
+        fake.write("/etc/x", "");
+        fake.write("/mpu", "the executable");
+        let options = Options {
+            source: Some(setup.sources.path().to_path_buf()),
+            executable: Some(fake.host().at("/mpu")),
+            ..Options::default()
+        };
+        Node { setup, options }
+    }
+
+    fn fake(&self) -> &FakeHost {
+        &self.setup.fake
+    }
+
+    fn install(&self, kernel: &dyn Kernel) -> Result<Outcome, Error> {
+        install(&self.fake().host(), kernel, &self.options)
+    }
+
+    /// All that an administrator would call the host: not the fakes' own files, nor what a build keeps for the next try.
+    fn state(&self) -> Vec<String> {
+        let ours = |name: &str| {
+            ["calls", "fail", "run/mpu"].iter().any(|p| name.starts_with(p))
+                || name.starts_with("var/lib/mpu/6.")
+                || ["var/lib/mpu/", "var/lib/", "var/"].contains(&name)
+                || name.starts_with("sys/module/mpu")
+        };
+        let all = self.fake().snapshot().into_iter().filter(|(name, _)| !ours(name));
+        all.map(|(name, bytes)| format!("{name} {:.8}", plan::sha256(&bytes))).collect()
+    }
+}
+
+#[test]
+fn an_installation_is_complete_and_a_second_one_changes_nothing() {
+    let node = Node::new();
+    let kernel = node.setup.kernel();
+    let done = node.install(&kernel).expect("installed");
+    assert!(done.missing.is_empty(), "{:?}", done.missing);
+    let host = node.fake().host();
+    for path in
+        ["/usr/local/bin/mpu", "/etc/systemd/system/mpu.service", "/etc/mpu/config.toml", RECORD, "/etc/enabled"]
+    {
+        assert!(host.at(path).is_file(), "{path}");
+    }
+    assert_eq!(host.text("/usr/local/bin/mpu").as_deref(), Some("the executable"));
+    let built = host.text(format!("/var/lib/dkms/mpu-{}", layout::VERSION)).expect("a dkms tree");
+    assert_eq!(built.lines().count(), 3);
+    assert!(state::is_loaded(&host));
+    let before = node.fake().snapshot();
+    let done = node.install(&kernel).expect("nothing to do");
+    assert!(done.nothing);
+    let report = crate::commands::install::Done::installed(done, false);
+    crate::commands::documented::check("`mpu install --json`", &crate::commands::json(&report));
+    assert_eq!(report.result, "unchanged");
+    assert_eq!(node.fake().snapshot(), before);
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_lists_what_a_run_does() {
+    let node = Node::new();
+    let before = node.fake().snapshot();
+    let options = Options { dry_run: true, ..node.options.clone() };
+    let planned = install(&node.fake().host(), &node.setup.kernel(), &options).expect("planned");
+    assert_eq!(node.fake().snapshot(), before);
+    let done = node.install(&node.setup.kernel()).expect("installed");
+    assert_eq!(planned.steps, done.steps);
+    let order: Vec<&str> = planned.steps.iter().map(|step| step.what.as_str()).collect();
+    let at = |what: &str| order.iter().position(|step| step.starts_with(what)).unwrap_or_else(|| panic!("{what}"));
+    assert!(at("/usr/local/bin/mpu") < at("dkms add") && at("dkms install") < at("systemctl enable"));
+    assert!(at("systemctl enable") < at("mpu up") && at("mpu up") < at("mpu status"));
+}
+
+#[test]
+fn removing_leaves_nothing() {
+    let node = Node::new();
+    let before = node.state();
+    node.install(&node.setup.kernel()).expect("installed");
+    assert_ne!(node.state(), before);
+    let host = node.fake().host();
+    uninstall(&host, &node.setup.kernel(), false, false).expect("removed");
+    assert_eq!(node.state(), before);
+    assert!(!host.at("/var/lib/mpu").exists() && !host.at("/run/mpu").exists() && !state::is_loaded(&host));
+    let error = uninstall(&host, &node.setup.kernel(), false, false).expect_err("nothing there");
+    assert_eq!((error.code(), error.exit()), ("not_installed", Exit::NotReady));
+}
+
+#[test]
+fn a_failure_at_any_command_leaves_the_host_as_it_was() {
+    let mut failed = 0;
+    for call in 1.. {
+        let node = Node::new();
+        let before = node.state();
+        node.fake().write("/fail", &call.to_string());
+        match node.install(&node.setup.kernel()) {
+            Ok(_) => break,
+            Err(error) => {
+                assert_eq!(error.code(), "rolled_back", "{error}");
+                assert!(error.to_string().contains("no luck"), "{error}");
+            }
+        }
+        failed += 1;
+        assert_eq!(node.state(), before, "call {call}");
+        assert!(!state::is_loaded(&node.fake().host()) || call > 5, "call {call}");
+    }
+    assert_eq!(failed, 7, "dkms add, build, install; daemon-reload, enable, udevadm, start");
+}
+
+#[test]
+fn a_failure_at_any_file_leaves_the_host_as_it_was() {
+    let node = Node::new();
+    let options = Options { dry_run: true, ..node.options.clone() };
+    let planned = install(&node.fake().host(), &node.setup.kernel(), &options).expect("planned");
+    let files: Vec<String> =
+        planned.steps.into_iter().filter(|step| step.kind == "write").map(|step| step.what).collect();
+    assert!(files.len() > 15, "{files:?}");
+    for file in files {
+        let node = Node::new();
+        // A directory in the file's place.
+        node.fake().write(&format!("{file}/in/the/way"), "");
+        let before = node.state();
+        let error = node.install(&node.setup.kernel()).err().unwrap_or_else(|| panic!("{file} was written"));
+        assert_eq!((error.code(), node.state()), ("rolled_back", before), "{file}");
+    }
+}
+
+#[test]
+fn an_engine_that_does_not_come_up_undoes_all() {
+    let node = Node::new();
+    let before = node.state();
+    let kernel = node.setup.kernel();
+    kernel.inserts.borrow_mut().push(libc::EKEYREJECTED);
+    let error = node.install(&kernel).expect_err("refused");
+    assert_eq!((error.code(), node.state()), ("rolled_back", before));
+    assert!(error.fix().contains("sign the module"), "{}", error.fix());
+}
+
+#[test]
+fn what_a_killed_process_left_is_undone_by_the_next() {
+    let node = Node::new();
+    let before = node.state();
+    let host = node.fake().host();
+    let mut journal = Journal::begin(&host).expect("a journal");
+    journal.write(Path::new("/usr/local/bin/mpu"), 0o755, b"new").expect("written");
+    journal.write(Path::new("/etc/x"), 0o600, b"changed").expect("written");
+    journal.run(&["systemctl".into(), "enable".into()], Some(vec!["systemctl".into(), "disable".into()])).expect("run");
+    journal.remove(Path::new("/mpu")).expect("removed");
+    std::mem::forget(journal);
+    assert!(journal::is_broken_off(&host));
+    assert_ne!(node.state(), before);
+    // A line that was cut off by the power going.
+    use std::io::Write;
+    let mut log = std::fs::File::options().append(true).open(host.at("/var/lib/mpu/journal/log")).expect("a log");
+    log.write_all(b"{\"Made\":\"/etc/").expect("written");
+    journal::recover(&host).expect("recovered");
+    assert_eq!(node.state(), before);
+    assert!(!journal::is_broken_off(&host));
+    node.install(&node.setup.kernel()).expect("installed");
+}
+
+#[test]
+fn a_changed_configuration_survives_everything_but_a_purge() {
+    let node = Node::new();
+    let kernel = node.setup.kernel();
+    let host = node.fake().host();
+    node.fake().write(crate::config::FILE, "visibility = \"pod\"\n");
+    node.install(&kernel).expect("installed");
+    assert_eq!(host.text(crate::config::FILE).as_deref(), Some("visibility = \"pod\""));
+    uninstall(&host, &kernel, false, false).expect("removed");
+    assert_eq!(host.text(crate::config::FILE).as_deref(), Some("visibility = \"pod\""));
+    node.install(&kernel).expect("installed");
+    uninstall(&host, &kernel, false, true).expect("removed");
+    assert!(!host.at(crate::config::FILE).exists());
+}
+
+#[test]
+fn an_older_version_is_replaced_and_a_newer_one_is_not() {
+    let node = Node::new();
+    let host = node.fake().host();
+    let old = |version: &str| {
+        let file =
+            super::super::Installed { path: format!("/usr/src/mpu-{version}/Kbuild").into(), sha256: "x".into() };
+        let record = Record {
+            version: version.into(),
+            layout: Layout::Local,
+            files: vec![file],
+            directories: Vec::new(),
+            dkms: true,
+            service: true,
+        };
+        node.fake().write(RECORD, &serde_json::to_string(&record).expect("JSON"));
+        node.fake().write(&format!("/usr/src/mpu-{version}/Kbuild"), "old");
+        node.fake().write(&format!("/var/lib/dkms/mpu-{version}"), "old");
+        node.fake().write("/sys/module/mpu/parameters/state", &format!("version={version}\nstate=armed\n"));
+    };
+    old("9.0.0");
+    let error = node.install(&node.setup.kernel()).expect_err("a newer one is there");
+    assert_eq!(error.code(), "newer_installed");
+
+    node.fake().remove("/usr/src/mpu-9.0.0");
+    node.fake().remove("/var/lib/dkms/mpu-9.0.0");
+    old("0.0.9");
+    let before = node.state();
+    let kernel = node.setup.kernel();
+    kernel.inserts.borrow_mut().push(libc::ETIMEDOUT);
+    let error = node.install(&kernel).expect_err("callers stay inside");
+    assert_eq!((error.code(), node.state()), ("rolled_back", before));
+    assert_eq!(state::read(&host).expect("readable").expect("up").version, "0.0.9", "the old engine goes on");
+
+    let done = node.install(&node.setup.kernel()).expect("upgraded");
+    assert_eq!(done.before.as_deref(), Some("0.0.9"));
+    assert!(!host.at("/usr/src/mpu-0.0.9").exists() && !host.at("/var/lib/dkms/mpu-0.0.9").exists());
+    assert_eq!(state::read(&host).expect("readable").expect("up").version, layout::VERSION);
+    assert_eq!(Record::read(&host).expect("a record").version, layout::VERSION);
+}
+
+#[test]
+fn who_may_not_is_told_before_anything_changes() {
+    let node = Node::new();
+    let host = node.fake().host();
+    node.fake().write("/var/lib/dpkg/info/mpu.list", "/usr/bin/mpu\n");
+    let error = node.install(&node.setup.kernel()).expect_err("a package");
+    assert_eq!((error.code(), error.exit()), ("is_a_package", Exit::Refused));
+    assert!(error.fix().contains("apt-get install mpu"));
+    let error = uninstall(&host, &node.setup.kernel(), false, false).expect_err("a package");
+    assert!(error.fix().contains("apt-get purge mpu"));
+    node.fake().remove("/var/lib/dpkg/info/mpu.list");
+
+    node.fake().write("/proc/self/status", "CapEff:\t0000000000000000\n");
+    let before = node.fake().snapshot();
+    let error = node.install(&node.setup.kernel()).expect_err("not root");
+    assert_eq!((error.code(), node.fake().snapshot()), ("not_root", before));
+    let upgrade = Options { upgrade: true, dry_run: true, ..node.options.clone() };
+    let error = install(&host, &node.setup.kernel(), &upgrade).expect_err("nothing to upgrade");
+    assert_eq!(error.code(), "not_installed");
+}
+
+#[test]
+fn a_host_without_dkms_and_systemd_is_served_and_told() {
+    let node = Node::new();
+    for gone in ["/usr/bin/dkms", "/usr/bin/systemctl", "/run/systemd"] {
+        node.fake().remove(gone);
+    }
+    let kernel = FakeKernel::taking(node.fake(), ARMED);
+    let done = node.install(&kernel).expect("installed");
+    assert_eq!(done.missing.len(), 2);
+    assert!(done.steps.iter().all(|step| step.kind != "run"), "{:?}", done.steps);
+    assert!(state::is_loaded(&node.fake().host()));
+}
