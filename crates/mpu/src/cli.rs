@@ -5,6 +5,8 @@
 
 use crate::engine;
 use crate::exit::Exit;
+use crate::metrics::listen;
+use crate::metrics::usage::Label;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 
@@ -81,6 +83,10 @@ pub enum Command {
         #[command(subcommand)]
         what: ConfigVerb,
     },
+
+    /// Tell Prometheus what MPU does and which container uses which GPU
+    #[command(long_about = METRICS_LONG, after_long_help = METRICS_EXAMPLES)]
+    Metrics(Metrics),
 
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  mpu completions bash | sudo tee /usr/share/bash-completion/completions/mpu")]
@@ -213,6 +219,20 @@ pub enum ConfigVerb {
     Default,
 }
 
+const METRICS_LONG: &str = "Tell Prometheus what MPU does and which container uses which GPU.
+
+Serves http://127.0.0.1:19567/metrics until it is told to stop (SIGTERM), or writes the same page into a file for \
+    node_exporter's textfile collector. Figures of GPU processes are sums per container; no label names a person or a \
+    command, and none a process unless asked for. The driver is asked at each scrape and let go after it, so that it \
+    can be unloaded in between; a driver that is not loaded is not loaded by asking. docs/metrics.md lists every \
+    metric.";
+
+const METRICS_EXAMPLES: &str = "Examples:
+  sudo mpu metrics
+  sudo mpu metrics --listen 0.0.0.0:19567                   # for a Prometheus elsewhere: see docs/metrics.md first
+  sudo mpu metrics --textfile /var/lib/prometheus/node-exporter/mpu.prom
+  sudo mpu metrics --once | promtool check metrics          # one page, to look at";
+
 /// Options of `mpu up`.
 #[derive(Debug, Args)]
 pub struct Up {
@@ -249,6 +269,31 @@ pub struct Down {
     pub wait: u64,
 }
 
+/// Options of `mpu metrics`.
+#[derive(Debug, Args)]
+pub struct Metrics {
+    /// Where to listen: IP:PORT, unix:/PATH, or systemd for the sockets of a socket unit; may be given several times
+    #[arg(long, value_name = "ADDRESS", default_value = listen::DEFAULT)]
+    pub listen: Vec<listen::Address>,
+
+    /// Write the page into this file instead of listening; its name must end in .prom for node_exporter to read it
+    #[arg(long, value_name = "FILE.prom", value_hint = ValueHint::FilePath, conflicts_with = "listen")]
+    pub textfile: Option<PathBuf>,
+
+    /// How often to write the file
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, requires = "textfile", conflicts_with = "once")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub interval: u64,
+
+    /// Give one page, into the file or else on standard output, and end
+    #[arg(long, conflicts_with = "listen")]
+    pub once: bool,
+
+    /// Tell processes apart, too, by this label; each process becomes a series of its own
+    #[arg(long, value_enum, value_name = "LABEL")]
+    pub label: Vec<Label>,
+}
+
 /// Shells with completions.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub enum Shell {
@@ -283,6 +328,7 @@ impl Command {
             Command::Upgrade(_) => "upgrade",
             Command::Uninstall(_) => "uninstall",
             Command::Stage { .. } => "stage",
+            Command::Metrics(_) => "metrics",
             Command::Completions { .. } => "completions",
             Command::Man { .. } => "man",
             Command::ProbeChild { .. } => "probe-child",

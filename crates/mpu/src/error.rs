@@ -7,6 +7,7 @@ use crate::engine::module::{
 use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::install::InstallError;
+use crate::metrics::MetricsError;
 use crate::probe::ProbeError;
 
 /// Any failure of this crate.
@@ -36,6 +37,9 @@ pub enum Error {
     /// The installation was not changed.
     #[error(transparent)]
     Install(#[from] InstallError),
+    /// Metrics cannot be given.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
 }
 
 impl Error {
@@ -49,6 +53,7 @@ impl Error {
             Error::Probe(e) => e,
             Error::Config(e) => e,
             Error::Install(e) => e,
+            Error::Metrics(e) => e,
         }
     }
 }

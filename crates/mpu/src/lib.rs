@@ -15,6 +15,7 @@ pub mod exit;
 pub mod explain;
 pub mod host;
 pub mod install;
+pub mod metrics;
 pub mod probe;
 pub mod progress;
 pub mod rm;

@@ -5,10 +5,11 @@ use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::Parser;
 use mpu::cli::{self, Cli, Command, ConfigVerb};
-use mpu::commands::{self, config, down, install, probe, status, up, Report, Style};
+use mpu::commands::{self, config, down, install, metrics, probe, status, up, Report, Style};
 use mpu::engine::module::load::Running;
 use mpu::engine::module::raise;
 use mpu::install::work;
+use mpu::metrics::Done;
 use mpu::{Error, Exit, Explain, Host};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -62,6 +63,10 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             ConfigVerb::Show => tell(cli, &config::show(&host).context("the configuration is not known")?),
             ConfigVerb::Apply => tell(cli, &config::apply(&host).context("nothing was applied")?),
             ConfigVerb::Default => print(mpu::config::DEFAULT.as_bytes()),
+        },
+        Command::Metrics(options) => match metrics::metrics(&host, options).context("there are no metrics")? {
+            Done::Page(page) => print(&page),
+            Done::Stopped | Done::Written(_) => Ok(Exit::Ok),
         },
         Command::Completions { shell } => print(&cli::completions(*shell)),
         Command::Man { command } => match cli::manual(command.as_deref()) {

@@ -6,6 +6,7 @@
 pub mod config;
 pub mod down;
 pub mod install;
+pub mod metrics;
 pub mod probe;
 pub mod status;
 pub mod up;

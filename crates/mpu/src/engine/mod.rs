@@ -4,6 +4,7 @@
 //! [`Engine`], a line to [`choose`] and its own module, and nothing else here.
 
 pub mod module;
+pub mod observe;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,9 @@ pub enum Engine {
 }
 
 impl Engine {
+    /// Every engine of this build.
+    pub const ALL: [Engine; 1] = [Engine::Module];
+
     /// Its name, as the command line and JSON write it.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,0 +1,99 @@
+//! What an engine says about itself, in one shape for all engines.
+//!
+//! Owns the shape and which engine fills it how. Judges nothing: what a state or a count means is the reader's.
+
+use super::{module::state, Engine};
+use crate::commands::up::Record;
+use crate::error::Error;
+use crate::host::Host;
+
+/// The states that an engine can be in, as words. A newer engine may say another one.
+pub const STATES: [&str; 4] = ["armed", "waiting", "refused", "retired"];
+
+/// One engine that is up, or was loaded and refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// Which.
+    pub engine: Engine,
+    /// Its version.
+    pub version: String,
+    /// One of [`STATES`], or a word that this version of `mpu` does not know.
+    pub state: String,
+    /// The driver's function that could not be redirected and the kernel's answer, if that is why it refused.
+    pub refused: Option<(String, i32)>,
+    /// Callers inside it now.
+    pub inside: u64,
+    /// Seconds since 1970 at which `mpu up` raised it, if it did.
+    pub since: Option<u64>,
+    /// Answers translated, by control.
+    pub translated: Vec<(String, u64)>,
+    /// Calls not translated in the usual way, by reason.
+    pub passed: Vec<(String, u64)>,
+}
+
+/// Every engine of this build that is up on the host.
+pub fn all(host: &Host) -> Result<Vec<Observed>, Error> {
+    let looks = Engine::ALL.iter().map(|engine| observe(*engine, host));
+    looks.filter_map(Result::transpose).collect()
+}
+
+/// Looks at one engine; none when it is not up.
+pub fn observe(engine: Engine, host: &Host) -> Result<Option<Observed>, Error> {
+    match engine {
+        Engine::Module => module(host),
+    }
+}
+
+fn module(host: &Host) -> Result<Option<Observed>, Error> {
+    let Some(state) = state::read(host)? else { return Ok(None) };
+    // It may have gone between the two files.
+    let Some(counters) = state::read_counters(host)? else { return Ok(None) };
+    let (word, refused) = match state.phase {
+        state::Phase::Armed => ("armed".to_string(), None),
+        state::Phase::Waiting => ("waiting".to_string(), None),
+        state::Phase::Retired => ("retired".to_string(), None),
+        state::Phase::Refused { symbol, errno } => ("refused".to_string(), Some((symbol, errno))),
+        state::Phase::Other(word) => (word, None),
+    };
+    Ok(Some(Observed {
+        engine: Engine::Module,
+        version: state.version,
+        state: word,
+        refused,
+        inside: state.inside,
+        since: Record::read(host).map(|record| record.since),
+        translated: counters.translated,
+        passed: counters.passed,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    #[test]
+    fn an_engine_that_is_not_up_is_no_row_and_no_error() {
+        assert_eq!(all(&FakeHost::in_order().host()).expect("no error"), []);
+    }
+
+    #[test]
+    fn the_modules_files_become_one_row() {
+        let fake = FakeHost::in_order();
+        fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:-16\n");
+        fake.write("/sys/module/mpu/parameters/counters", "translated.GPU_GET_PIDS=7\npassed.no_memory=2\n");
+        let rows = all(&fake.host()).expect("no error");
+        let [row] = rows.as_slice() else { panic!("{rows:?}") };
+        assert_eq!((row.engine, row.state.as_str(), row.version.as_str()), (Engine::Module, "refused", "0.1.0"));
+        assert_eq!(row.refused, Some(("os_is_init_ns".to_string(), 16)));
+        assert_eq!(row.translated, [("GPU_GET_PIDS".to_string(), 7)]);
+        assert_eq!(row.passed, [("no_memory".to_string(), 2)]);
+    }
+
+    #[test]
+    fn files_that_cannot_be_understood_are_an_error() {
+        let fake = FakeHost::in_order();
+        fake.write("/sys/module/mpu/parameters/state", "nonsense");
+        assert!(all(&fake.host()).is_err());
+    }
+}

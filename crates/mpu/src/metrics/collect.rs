@@ -1,0 +1,170 @@
+//! Reading the parts of a page so that no part can hold up the page.
+//!
+//! Owns the threads, the deadlines, the errors' counts, and that scrapes at the same time share one reading. Knows
+//! nothing of what a part reads.
+//!
+//! Each part has a thread of its own. One that does not answer in time (an NVML that waits in the kernel cannot be
+//! interrupted) is left alone: the page goes out without that part, the error is counted, and the part is there again
+//! once its thread answers. A second thread is never started, so a part that hangs costs one thread, not one a scrape.
+
+use super::page::{page, Facts, HostFacts, Reading};
+use super::usage::{Label, Usage};
+use hyper::body::Bytes;
+use std::io;
+use std::sync::mpsc::{sync_channel, SyncSender, TrySendError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::{oneshot, Mutex};
+
+/// Why a part is not on a page, in words for the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    /// It was read, and failed.
+    #[error("{0}")]
+    Failed(String),
+    /// It did not answer in time.
+    #[error("no answer within {} s; the driver may hang: look at `dmesg`", .0.as_secs_f64())]
+    Slow(Duration),
+    /// Its thread is still at an earlier question.
+    #[error("still waiting for the answer to an earlier question; the driver may hang: look at `dmesg`")]
+    Busy,
+}
+
+/// Reads a part. May block.
+pub type Reader<T> = Box<dyn FnMut() -> Result<T, Trouble> + Send>;
+
+/// Where the facts come from.
+pub struct Sources {
+    /// Engines and driver.
+    pub host: Reader<HostFacts>,
+    /// GPUs and their processes.
+    pub usage: Reader<Usage>,
+}
+
+/// How patient to be.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// How long a page waits for a part.
+    pub part: Duration,
+    /// For how long a page is given to others, too.
+    pub fresh: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        // Prometheus gives up a scrape after 10 s unless told otherwise.
+        Patience { part: Duration::from_secs(5), fresh: Duration::from_millis(250) }
+    }
+}
+
+/// Makes pages.
+pub struct Exporter {
+    host: Part<HostFacts>,
+    usage: Part<Usage>,
+    labels: Vec<Label>,
+    patience: Patience,
+    started: Option<f64>,
+    last: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    page: Option<(Instant, Bytes)>,
+    errors: [u64; 2],
+    told: [Option<Trouble>; 2],
+}
+
+impl Exporter {
+    /// Starts the parts' threads. `lives` says that this exporter outlives one page.
+    pub fn start(sources: Sources, mut labels: Vec<Label>, patience: Patience, lives: bool) -> io::Result<Exporter> {
+        labels.sort_unstable();
+        labels.dedup();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as f64 / 1000.0;
+        Ok(Exporter {
+            host: Part::start("engine", sources.host)?,
+            usage: Part::start("gpu", sources.usage)?,
+            labels,
+            patience,
+            started: lives.then_some(now),
+            last: Mutex::default(),
+        })
+    }
+
+    /// A page that was read after this was called, or at most [`Patience::fresh`] before.
+    pub async fn page(&self) -> Bytes {
+        let arrived = Instant::now();
+        // Who waits here while another reads shares what that one read.
+        let mut state = self.last.lock().await;
+        if let Some((read, page)) = &state.page {
+            if arrived.saturating_duration_since(*read) <= self.patience.fresh {
+                return page.clone();
+            }
+        }
+        let (host, usage) = tokio::join!(self.host.read(self.patience.part), self.usage.read(self.patience.part));
+        let readings = vec![
+            (self.host.name, state.note(0, self.host.name, host.1, host.0.as_ref().err())),
+            (self.usage.name, state.note(1, self.usage.name, usage.1, usage.0.as_ref().err())),
+        ];
+        let facts = Facts { started: self.started, host: host.0.ok(), usage: usage.0.ok(), readings };
+        let page = Bytes::from(page(&facts, &self.labels));
+        state.page = Some((Instant::now(), page.clone()));
+        page
+    }
+
+    /// What is wrong now, part by part.
+    pub async fn troubles(&self) -> Vec<(&'static str, Trouble)> {
+        let state = self.last.lock().await;
+        let parts = [self.host.name, self.usage.name];
+        parts.into_iter().zip(&state.told).filter_map(|(part, told)| told.clone().map(|told| (part, told))).collect()
+    }
+}
+
+impl State {
+    /// Counts, and tells the log when something changes rather than at each scrape.
+    fn note(&mut self, index: usize, part: &str, took: Duration, trouble: Option<&Trouble>) -> Reading {
+        if self.told[index].as_ref() != trouble {
+            match trouble {
+                Some(trouble) => eprintln!("mpu: metrics: {part}: {trouble}"),
+                None => eprintln!("mpu: metrics: {part}: is read again"),
+            }
+        }
+        self.told[index] = trouble.cloned();
+        self.errors[index] += u64::from(trouble.is_some());
+        Reading { success: trouble.is_none(), took, errors: self.errors[index] }
+    }
+}
+
+/// A part, read by a thread of its own.
+struct Part<T> {
+    name: &'static str,
+    ask: SyncSender<oneshot::Sender<Result<T, Trouble>>>,
+}
+
+impl<T: Send + 'static> Part<T> {
+    fn start(name: &'static str, mut reader: Reader<T>) -> io::Result<Part<T>> {
+        let (ask, asked) = sync_channel::<oneshot::Sender<Result<T, Trouble>>>(1);
+        std::thread::Builder::new().name(format!("mpu-{name}")).spawn(move || {
+            for answer in asked {
+                // Who asked may have gone while an earlier question was answered.
+                if !answer.is_closed() {
+                    let _ = answer.send(reader());
+                }
+            }
+        })?;
+        Ok(Part { name, ask })
+    }
+
+    async fn read(&self, limit: Duration) -> (Result<T, Trouble>, Duration) {
+        let began = Instant::now();
+        let (answer, answered) = oneshot::channel();
+        let told = match self.ask.try_send(answer) {
+            Err(TrySendError::Full(_)) => Err(Trouble::Busy),
+            Err(TrySendError::Disconnected(_)) => Err(Trouble::Failed("its thread has ended".to_string())),
+            Ok(()) => match tokio::time::timeout(limit, answered).await {
+                Ok(Ok(told)) => told,
+                Ok(Err(_)) => Err(Trouble::Failed("its thread has ended".to_string())),
+                Err(_) => Err(Trouble::Slow(limit)),
+            },
+        };
+        (told, began.elapsed())
+    }
+}

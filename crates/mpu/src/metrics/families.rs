@@ -1,0 +1,210 @@
+//! The metrics, once: names, types, units, labels and meaning. The page, its HELP lines and `docs/metrics.md` come from
+//! this list.
+//!
+//! Owns the names. Each name and each label is a promise: what is here stays, as fields of the JSON do. Knows nothing of
+//! where the values come from.
+
+/// What kind of number a metric is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// May rise and fall.
+    Gauge,
+    /// Only rises, but for starting again at zero.
+    Counter,
+}
+
+impl Kind {
+    /// As the exposition format writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Gauge => "gauge",
+            Kind::Counter => "counter",
+        }
+    }
+}
+
+/// A metric.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Family {
+    /// Its name, with the unit at its end.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: Kind,
+    /// Its labels, in the order in which values are given.
+    pub labels: &'static [&'static str],
+    /// What it means, as one sentence without its full stop.
+    pub help: &'static str,
+}
+
+const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
+    Family { name, kind: Kind::Gauge, labels, help }
+}
+
+const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
+    Family { name, kind: Kind::Counter, labels, help }
+}
+
+/// Whose GPU use a row tells of. Labels asked for with `--label` come after these.
+pub const WHOSE: &[&str] = &["gpu", "uuid", "mig", "container", "container_name", "pod", "namespace", "runtime"];
+
+/// Seconds since the exporter began, and what it is.
+pub static BUILD: Family = gauge("mpu_build_info", &["version"], "The exporter's version; always 1");
+/// When it began.
+pub static STARTED: Family =
+    gauge("mpu_exporter_start_time_seconds", &[], "When the exporter began, in seconds since 1970");
+/// Whether any engine translates.
+pub static UP: Family = gauge("mpu_engine_up", &[], "1 if an engine is armed: callers in containers are translated");
+/// One row per state.
+pub static STATE: Family = gauge(
+    "mpu_engine_state",
+    &["engine", "version", "state"],
+    "1 for the state that a loaded engine is in, 0 for the others",
+);
+/// Why it refused.
+pub static REFUSED: Family = gauge(
+    "mpu_engine_refused_info",
+    &["engine", "symbol", "errno"],
+    "The driver's function that could not be redirected and the kernel's answer; always 1, absent unless refused",
+);
+/// When it was raised.
+pub static SINCE: Family = gauge(
+    "mpu_engine_start_time_seconds",
+    &["engine"],
+    "When mpu up raised the engine, in seconds since 1970; absent if something else did",
+);
+/// Callers inside.
+pub static INSIDE: Family = gauge("mpu_engine_callers", &["engine"], "Callers inside a redirected function now");
+/// Answers translated.
+pub static TRANSLATED: Family = counter(
+    "mpu_translated_total",
+    &["engine", "control"],
+    "Answers translated for callers in containers, by the driver's control, since the engine was loaded",
+);
+/// Everything else.
+pub static PASSED: Family = counter(
+    "mpu_passed_total",
+    &["engine", "reason"],
+    "Calls not translated in the usual way, by reason, since the engine was loaded",
+);
+/// The ones to worry about.
+pub static MISSED: Family = counter(
+    "mpu_missed_total",
+    &["engine", "reason"],
+    "Those of mpu_passed_total that left a caller in a container with an untranslated answer",
+);
+/// The driver.
+pub static DRIVER: Family = gauge(
+    "mpu_driver_info",
+    &["version", "flavour", "era"],
+    "The loaded NVIDIA driver; era is empty for a release that this version does not know; absent without a driver",
+);
+/// A GPU.
+pub static GPU: Family = gauge("mpu_gpu_info", &["gpu", "uuid", "name"], "A GPU that the driver shows; always 1");
+/// Processes.
+pub static PROCESSES: Family = gauge("mpu_gpu_processes", WHOSE, "Processes that use the GPU or MIG instance");
+/// Memory.
+pub static MEMORY: Family =
+    gauge("mpu_gpu_memory_used_bytes", WHOSE, "GPU memory of these processes; absent where the driver does not tell");
+/// Compute.
+pub static SM: Family = gauge(
+    "mpu_gpu_sm_utilization_ratio",
+    WHOSE,
+    "Part of the time in which these processes kept the multiprocessors busy, 0 to 1; absent where the driver does not tell",
+);
+/// Memory transfers.
+pub static TRANSFER: Family = gauge(
+    "mpu_gpu_memory_utilization_ratio",
+    WHOSE,
+    "Part of the time in which these processes kept the GPU's memory busy, 0 to 1; absent where the driver does not tell",
+);
+/// Video encoding.
+pub static ENCODER: Family = gauge(
+    "mpu_gpu_encoder_utilization_ratio",
+    WHOSE,
+    "Part of the time in which these processes kept the video encoders busy, 0 to 1; absent where the driver does not tell",
+);
+/// Video decoding.
+pub static DECODER: Family = gauge(
+    "mpu_gpu_decoder_utilization_ratio",
+    WHOSE,
+    "Part of the time in which these processes kept the video decoders busy, 0 to 1; absent where the driver does not tell",
+);
+/// Whether it was told.
+pub static SUCCESS: Family =
+    gauge("mpu_scrape_success", &["part"], "1 if this part (engine or gpu) could be read for this page");
+/// How long it took.
+pub static DURATION: Family =
+    gauge("mpu_scrape_duration_seconds", &["part"], "How long reading this part took for this page");
+/// How often it was not.
+pub static ERRORS: Family =
+    counter("mpu_scrape_errors_total", &["part"], "How often this part could not be read since the exporter began");
+
+/// Every metric, in the page's order.
+pub static ALL: [&Family; 21] = [
+    &BUILD,
+    &STARTED,
+    &UP,
+    &STATE,
+    &REFUSED,
+    &SINCE,
+    &INSIDE,
+    &TRANSLATED,
+    &PASSED,
+    &MISSED,
+    &DRIVER,
+    &GPU,
+    &PROCESSES,
+    &MEMORY,
+    &SM,
+    &TRANSFER,
+    &ENCODER,
+    &DECODER,
+    &SUCCESS,
+    &DURATION,
+    &ERRORS,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_follow_prometheus_rules() {
+        let mut seen = BTreeSet::new();
+        for family in ALL {
+            assert!(seen.insert(family.name), "{} twice", family.name);
+            assert!(family.name.starts_with("mpu_"), "{}", family.name);
+            let plain = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+            assert!(plain(family.name) && family.labels.iter().all(|label| plain(label)), "{}", family.name);
+            assert_eq!(family.name.ends_with("_total"), family.kind == Kind::Counter, "{}", family.name);
+            assert!(family.help.len() > 20 && !family.help.ends_with('.'), "{}", family.name);
+        }
+    }
+
+    #[test]
+    fn nothing_names_a_person_or_a_command() {
+        for label in ALL.iter().flat_map(|family| family.labels) {
+            assert!(!["pid", "user", "uid", "command", "comm", "cmdline"].contains(label), "{label}");
+        }
+    }
+
+    #[test]
+    fn the_page_of_documentation_is_this_list() {
+        let page = include_str!("../../../../docs/metrics.md");
+        let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `mpu_")).collect();
+        let wanted: Vec<String> = ALL
+            .iter()
+            .map(|family| {
+                let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+                let labels = match family.labels {
+                    [] => "none".to_string(),
+                    _ if family.labels == WHOSE => "whose".to_string(),
+                    _ => labels.join(", "),
+                };
+                format!("| `{}` | {} | {labels} | {} |", family.name, family.kind.name(), family.help)
+            })
+            .collect();
+        assert_eq!(rows, wanted, "docs/metrics.md: the rows should be\n{}", wanted.join("\n"));
+    }
+}

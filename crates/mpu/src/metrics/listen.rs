@@ -1,0 +1,169 @@
+//! Where the exporter listens.
+//!
+//! Owns addresses and their sockets. Knows nothing of HTTP.
+
+use super::MetricsError;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Where it listens unless told otherwise. Prometheus' list of exporters' ports (9100 to 9999) is full, and asks those
+/// who are not on it to stay out of that range.
+pub const DEFAULT: &str = "127.0.0.1:19567";
+
+/// An address to listen at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+    /// The sockets that systemd hands over.
+    Systemd,
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        if text == "systemd" {
+            return Ok(Address::Systemd);
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match Path::new(path).is_absolute() {
+                true => Ok(Address::Unix(PathBuf::from(path))),
+                false => Err("the path of a socket must begin with /".to_string()),
+            };
+        }
+        text.parse().map(Address::Tcp).map_err(|_| {
+            format!("not an address: wanted is IP:PORT ({DEFAULT}, 0.0.0.0:19567, [::]:19567), unix:/PATH or systemd")
+        })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => write!(f, "{address}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Systemd => f.write_str("systemd"),
+        }
+    }
+}
+
+/// A socket that listens. A socket in the file system is taken away with it.
+#[derive(Debug)]
+pub enum Listening {
+    /// TCP.
+    Tcp(TcpListener),
+    /// In the file system; the path only if it is ours to take away.
+    Unix(UnixListener, Option<Owned>),
+}
+
+/// A path that is taken away at the end.
+#[derive(Debug)]
+pub struct Owned(PathBuf);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Listening {
+    /// Where it really listens: port 0 becomes a port.
+    pub fn address(&self) -> String {
+        match self {
+            Listening::Tcp(listener) => listener.local_addr().map(|a| a.to_string()).unwrap_or_default(),
+            Listening::Unix(_, Some(Owned(path))) => format!("unix:{}", path.display()),
+            Listening::Unix(_, None) => "a socket of systemd's".to_string(),
+        }
+    }
+}
+
+/// Opens an address. All that come out are non-blocking.
+pub fn open(address: &Address) -> Result<Vec<Listening>, MetricsError> {
+    let opened = match address {
+        Address::Tcp(at) => TcpListener::bind(at).map(|listener| vec![Listening::Tcp(listener)]),
+        Address::Unix(path) => unix(path).map(|listening| vec![listening]),
+        Address::Systemd => inherited(),
+    };
+    let failed = |source| MetricsError::Listen { address: address.to_string(), source };
+    let opened = opened.map_err(failed)?;
+    if opened.is_empty() {
+        return Err(MetricsError::NoSocket);
+    }
+    for listening in &opened {
+        let set = match listening {
+            Listening::Tcp(listener) => listener.set_nonblocking(true),
+            Listening::Unix(listener, _) => listener.set_nonblocking(true),
+        };
+        set.map_err(failed)?;
+    }
+    Ok(opened)
+}
+
+fn unix(path: &Path) -> io::Result<Listening> {
+    // A socket that nobody answers at was left by a run that was killed.
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    if is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    let owned = Owned(path.to_path_buf());
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
+    Ok(Listening::Unix(listener, Some(owned)))
+}
+
+fn inherited() -> io::Result<Vec<Listening>> {
+    let mut sockets = listenfd::ListenFd::from_env();
+    let mut out = Vec::new();
+    for index in 0..sockets.len() {
+        // A socket of another kind is an error that names its number.
+        match sockets.take_tcp_listener(index) {
+            Ok(Some(listener)) => out.push(Listening::Tcp(listener)),
+            _ => out.extend(sockets.take_unix_listener(index)?.map(|listener| Listening::Unix(listener, None))),
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_written() {
+        for text in [DEFAULT, "0.0.0.0:0", "[::]:19567", "unix:/run/mpu/metrics.sock", "systemd"] {
+            assert_eq!(text.parse::<Address>().expect(text).to_string(), text);
+        }
+        for text in ["", "localhost", "127.0.0.1", ":19567", "unix:relative", "tcp:1.2.3.4:5"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_socket_left_behind_is_replaced_and_one_in_use_is_not() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("metrics.sock");
+        let address = Address::Unix(path.clone());
+        drop(UnixListener::bind(&path).expect("a socket left behind"));
+        let first = open(&address).expect("replaced");
+        let error = open(&address).expect_err("in use");
+        assert!(matches!(error, MetricsError::Listen { .. }), "{error:?}");
+        assert!(path.exists(), "the refusal took nothing away");
+        drop(first);
+        assert!(!path.exists(), "the end takes it away");
+    }
+
+    #[test]
+    fn a_file_is_never_replaced() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        assert!(open(&Address::Unix(file.path().to_path_buf())).is_err());
+        assert!(file.path().exists());
+    }
+}

@@ -1,0 +1,225 @@
+//! `mpu metrics`: what MPU does and who uses which GPU, for Prometheus.
+//!
+//! Owns the metrics, their page, and how it reaches Prometheus: over HTTP, or as a file for node_exporter. Knows no
+//! engine by name and asks the driver nothing itself: engines are seen through `engine::observe`, processes through
+//! `processes`.
+//!
+//! Nothing here names a person or a command: labels are GPUs, containers, pods and runtimes, and PIDs only when asked
+//! for.
+
+pub mod collect;
+pub mod families;
+pub mod listen;
+pub mod page;
+pub mod serve;
+pub mod text;
+pub mod textfile;
+pub mod usage;
+
+use crate::driver::Driver;
+use crate::engine::observe;
+use crate::exit::Exit;
+use crate::explain::Explain;
+use crate::host::Host;
+use collect::{Exporter, Patience, Sources, Trouble};
+use hyper::body::Bytes;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{signal, SignalKind};
+
+/// What to do with pages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    /// Serve them over HTTP.
+    Serve(Vec<listen::Address>),
+    /// Write one into a file every so often.
+    Write(PathBuf, Duration),
+    /// Write one into a file.
+    WriteOnce(PathBuf),
+    /// Give one back.
+    Print,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Done {
+    /// Told to stop.
+    Stopped,
+    /// Written.
+    Written(PathBuf),
+    /// The page.
+    Page(Bytes),
+}
+
+/// Why there are no metrics.
+#[derive(Debug, thiserror::Error)]
+pub enum MetricsError {
+    /// An address cannot be listened at.
+    #[error("cannot listen at {address}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Systemd's sockets were asked for and there are none.
+    #[error("systemd handed over no socket")]
+    NoSocket,
+    /// The file cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel gives no thread, timer or signal.
+    #[error("cannot start the exporter")]
+    Setup {
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Explain for MetricsError {
+    fn code(&self) -> &'static str {
+        match self {
+            MetricsError::Listen { .. } => "cannot_listen",
+            MetricsError::NoSocket => "no_socket",
+            MetricsError::Write { .. } => "cannot_write",
+            MetricsError::Setup { .. } => "cannot_start",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            MetricsError::Listen { source, .. } | MetricsError::Write { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                Exit::Refused
+            }
+            MetricsError::NoSocket => Exit::NotReady,
+            MetricsError::Write { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::NotReady,
+            _ => Exit::Failed,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            MetricsError::Listen { source, address } if source.kind() == io::ErrorKind::AddrInUse => {
+                format!("something listens there already: `ss -ltnxp` shows what; or choose another address than {address} with --listen")
+            }
+            MetricsError::Listen { .. } => "choose an address of this host with --listen".to_string(),
+            MetricsError::NoSocket => {
+                "start it through a systemd socket unit, or give an address with --listen".to_string()
+            }
+            MetricsError::Write { path, .. } => format!(
+                "make the directory {} and let this user write there; it is what node_exporter got as --collector.textfile.directory",
+                path.parent().unwrap_or(Path::new("/")).display()
+            ),
+            MetricsError::Setup { .. } => "the system is short of threads or file descriptors: look at `ulimit -a`".to_string(),
+        }
+    }
+}
+
+/// The facts of this host.
+pub fn sources(host: &Host) -> Sources {
+    let (here, gpus) = (host.clone(), host.clone());
+    Sources {
+        host: Box::new(move || {
+            let engines = observe::all(&here).map_err(|error| Trouble::Failed(chain(&error)))?;
+            Ok(page::HostFacts { engines, driver: Driver::loaded(&here) })
+        }),
+        usage: Box::new(move || usage(&gpus)),
+    }
+}
+
+fn usage(host: &Host) -> Result<usage::Usage, Trouble> {
+    // Asking NVML would load the driver again: root's NVML does that by itself.
+    if Driver::loaded(host).is_none() {
+        return Err(Trouble::Failed("no NVIDIA driver is loaded".to_string()));
+    }
+    Err(Trouble::Failed("this version does not ask NVML yet".to_string()))
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |e| e.source());
+    causes.map(|e| e.to_string()).collect::<Vec<_>>().join(": ")
+}
+
+/// Does it, until SIGTERM or SIGINT where it has no end of its own. `told` gets the addresses once they are open.
+pub fn run(
+    sources: Sources,
+    labels: Vec<usage::Label>,
+    patience: Patience,
+    way: &Way,
+    told: impl FnOnce(&[String]),
+) -> Result<Done, MetricsError> {
+    let setup = |source| MetricsError::Setup { source };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(setup)?;
+    let lives = matches!(way, Way::Serve(_) | Way::Write(..));
+    let exporter = Arc::new(Exporter::start(sources, labels, patience, lives).map_err(setup)?);
+    let done = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).map_err(setup)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(setup)?;
+        let stop = async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        match way {
+            Way::Serve(addresses) => {
+                let mut listening = Vec::new();
+                for address in addresses {
+                    listening.extend(listen::open(address)?);
+                }
+                told(&listening.iter().map(listen::Listening::address).collect::<Vec<_>>());
+                serve::serve(listening, exporter, serve::Limits::default(), stop).await?;
+                Ok(Done::Stopped)
+            }
+            Way::Write(path, every) => write_until(&exporter, path, *every, stop).await,
+            Way::WriteOnce(path) => {
+                textfile::write(path, &exporter.page().await)?;
+                Ok(Done::Written(path.clone()))
+            }
+            Way::Print => Ok(Done::Page(exporter.page().await)),
+        }
+    });
+    // A thread that hangs in the driver is not waited for.
+    runtime.shutdown_background();
+    done
+}
+
+/// Writes until told to stop, then takes the file away: what it says would be taken for true for ever.
+async fn write_until(
+    exporter: &Exporter,
+    path: &Path,
+    every: Duration,
+    stop: impl std::future::Future<Output = ()>,
+) -> Result<Done, MetricsError> {
+    // The first failure ends it: a wrong path is a mistake. Later ones may pass, as a full disk does.
+    textfile::write(path, &exporter.page().await)?;
+    let mut failing = false;
+    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    tokio::pin!(stop);
+    loop {
+        tokio::select! {
+            () = &mut stop => break,
+            _ = tick.tick() => {}
+        }
+        match textfile::write(path, &exporter.page().await) {
+            Ok(()) => failing = false,
+            Err(error) if !failing => {
+                failing = true;
+                eprintln!("mpu: metrics: {}; fix: {}", chain(&error), error.fix());
+            }
+            Err(_) => {}
+        }
+    }
+    let _ = std::fs::remove_file(path);
+    Ok(Done::Stopped)
+}

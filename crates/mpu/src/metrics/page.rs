@@ -1,0 +1,179 @@
+//! From facts to a page.
+//!
+//! Owns which fact becomes which row, and which passed calls count as missed. Reads nothing.
+
+use super::families as f;
+use super::text::{clean, Labels, Text};
+use super::usage::{Label, Sum, Usage};
+use crate::driver::{self, Driver, Flavour};
+use crate::engine::observe::{Observed, STATES};
+use mpu_core::Reason;
+use std::fmt::Display;
+use std::time::Duration;
+
+/// What the host tells without asking the driver.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostFacts {
+    /// The engines that are up.
+    pub engines: Vec<Observed>,
+    /// The driver, if one is loaded.
+    pub driver: Option<Driver>,
+}
+
+/// How reading one part went.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Reading {
+    /// Whether it was read.
+    pub success: bool,
+    /// How long it took.
+    pub took: Duration,
+    /// How often it has failed since the beginning.
+    pub errors: u64,
+}
+
+/// All that a page tells. A part that could not be read is none, and its rows are not there: no old values, no zeros.
+#[derive(Debug, Default)]
+pub struct Facts {
+    /// When the exporter began, in seconds since 1970; none on a page that is written once.
+    pub started: Option<f64>,
+    /// Engines and driver.
+    pub host: Option<HostFacts>,
+    /// GPUs and their processes.
+    pub usage: Option<Usage>,
+    /// The parts by name, and how reading them went.
+    pub readings: Vec<(&'static str, Reading)>,
+}
+
+/// Whether calls passed for this reason left a caller in a container with an answer that should have been translated
+/// and was not. A reason that this version does not know counts as such: an alarm too many is better than one too few.
+pub fn is_missed(reason: &str) -> bool {
+    let Some(reason) = Reason::ALL.iter().find(|known| known.name() == reason) else { return true };
+    match reason {
+        // The caller got the driver's own answer.
+        Reason::UnknownSize | Reason::NoMemory | Reason::Malformed => true,
+        // The driver refused: there was no answer.
+        Reason::Unreadable => false,
+        // The caller got an answer without any process.
+        Reason::ArgumentChanged => false,
+        // Translated, only later.
+        Reason::CopyNotSeen => false,
+        // The policy wants it so.
+        Reason::Exempt => false,
+    }
+}
+
+/// The page.
+pub fn page(facts: &Facts, asked: &[Label]) -> String {
+    let rows = facts.usage.as_ref().map_or(0, |usage| usage.uses.len());
+    let mut text = Text::with_capacity(8192 + rows * 1024);
+    text.family(&f::BUILD).put(&[env!("CARGO_PKG_VERSION")], 1);
+    if let Some(started) = facts.started {
+        text.family(&f::STARTED).put(&[], started);
+    }
+    if let Some(host) = &facts.host {
+        engines(&host.engines, &mut text);
+        if let Some(driver) = &host.driver {
+            self::driver(driver, &mut text);
+        }
+    }
+    if let Some(usage) = &facts.usage {
+        gpus(usage, asked, &mut text);
+    }
+    for (family, number) in [
+        (&f::SUCCESS, (|r| f64::from(u8::from(r.success))) as fn(&Reading) -> f64),
+        (&f::DURATION, |r| r.took.as_secs_f64()),
+        (&f::ERRORS, |r| r.errors as f64),
+    ] {
+        let mut rows = text.family(family);
+        for (part, reading) in &facts.readings {
+            rows.put(&[part], number(reading));
+        }
+    }
+    text.finish()
+}
+
+fn engines(engines: &[Observed], text: &mut Text) {
+    text.family(&f::UP).put(&[], u8::from(engines.iter().any(|e| e.state == "armed")));
+    let mut rows = text.family(&f::STATE);
+    for engine in engines {
+        let other = (!STATES.contains(&engine.state.as_str())).then(|| clean(&engine.state));
+        for state in STATES.into_iter().chain(other.as_deref()) {
+            let is_so = u8::from(other.as_deref().unwrap_or(&engine.state) == state);
+            rows.put(&[engine.engine.name(), &clean(&engine.version), state], is_so);
+        }
+    }
+    let mut rows = text.family(&f::REFUSED);
+    for engine in engines {
+        if let Some((symbol, errno)) = &engine.refused {
+            rows.put(&[engine.engine.name(), &clean(symbol), &errno.to_string()], 1);
+        }
+    }
+    let mut rows = text.family(&f::SINCE);
+    for engine in engines {
+        if let Some(since) = engine.since {
+            rows.put(&[engine.engine.name()], since);
+        }
+    }
+    let mut rows = text.family(&f::INSIDE);
+    for engine in engines {
+        rows.put(&[engine.engine.name()], engine.inside);
+    }
+    counts(text, &f::TRANSLATED, engines, |e| &e.translated, |_| true);
+    counts(text, &f::PASSED, engines, |e| &e.passed, |_| true);
+    counts(text, &f::MISSED, engines, |e| &e.passed, is_missed);
+}
+
+fn counts(
+    text: &mut Text,
+    family: &'static f::Family,
+    engines: &[Observed],
+    of: fn(&Observed) -> &Vec<(String, u64)>,
+    wanted: fn(&str) -> bool,
+) {
+    let mut rows = text.family(family);
+    for engine in engines {
+        for (name, count) in of(engine).iter().filter(|(name, _)| wanted(name)) {
+            rows.put(&[engine.engine.name(), &clean(name)], count);
+        }
+    }
+}
+
+fn driver(driver: &Driver, text: &mut Text) {
+    let flavour = match driver.flavour {
+        Flavour::Open => "open",
+        Flavour::Proprietary => "proprietary",
+        Flavour::Unknown => "unknown",
+    };
+    let era = driver.known().map(|release| driver::native(release).era.to_string()).unwrap_or_default();
+    text.family(&f::DRIVER).put(&[&clean(&driver.version), flavour, &era], 1);
+}
+
+fn gpus(usage: &Usage, asked: &[Label], text: &mut Text) {
+    let mut rows = text.family(&f::GPU);
+    for gpu in &usage.gpus {
+        rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid), &clean(&gpu.name)], 1);
+    }
+    // Labels are long and the same in all six metrics.
+    let sums: Vec<(Labels, Sum)> = usage.sums(asked).iter().map(|(whose, sum)| (whose.labels(asked), *sum)).collect();
+    of_processes(text, &f::PROCESSES, &sums, |sum| Some(sum.processes));
+    of_processes(text, &f::MEMORY, &sums, |sum| sum.amounts.memory);
+    let ratio = |percent: Option<u32>| percent.map(|percent| f64::from(percent) / 100.0);
+    of_processes(text, &f::SM, &sums, |sum| ratio(sum.amounts.sm));
+    of_processes(text, &f::TRANSFER, &sums, |sum| ratio(sum.amounts.transfer));
+    of_processes(text, &f::ENCODER, &sums, |sum| ratio(sum.amounts.encoder));
+    of_processes(text, &f::DECODER, &sums, |sum| ratio(sum.amounts.decoder));
+}
+
+fn of_processes<N: Display>(
+    text: &mut Text,
+    family: &'static f::Family,
+    sums: &[(Labels, Sum)],
+    number: impl Fn(&Sum) -> Option<N>,
+) {
+    let mut rows = text.family(family);
+    for (labels, sum) in sums {
+        if let Some(number) = number(sum) {
+            rows.put_labelled(labels, number);
+        }
+    }
+}

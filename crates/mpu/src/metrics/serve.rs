@@ -1,0 +1,190 @@
+//! The page over HTTP.
+//!
+//! Owns the three paths and the bounds: how many connections, how long, how large a request. Knows nothing of what is on
+//! the page, and leaves HTTP's syntax to hyper.
+//!
+//! One request a connection: a scrape comes every few seconds, and a connection kept open would hold a place that a
+//! hostile client could hold, too. When all places are taken, a newcomer gets the place of the oldest connection that
+//! has not asked anything yet: who opens connections and says nothing cannot keep a scrape out.
+
+use super::collect::Exporter;
+use super::listen::Listening;
+use super::text::CONTENT_TYPE;
+use super::MetricsError;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ALLOW, CONTENT_TYPE as TYPE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::{AbortHandle, JoinSet};
+
+/// What a client may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Connections at a time.
+    pub connections: usize,
+    /// How long a request's head may take.
+    pub head: Duration,
+    /// How long a connection may live, whatever it does.
+    pub life: Duration,
+    /// How long answers that are under way may take once the exporter is told to stop.
+    pub goodbye: Duration,
+    /// The largest head of a request, in bytes.
+    pub head_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 32,
+            head: Duration::from_secs(5),
+            life: Duration::from_secs(20),
+            goodbye: Duration::from_secs(3),
+            head_bytes: 8192,
+        }
+    }
+}
+
+const LANDING: &str = "<!DOCTYPE html><html lang=\"en\"><head><title>MPU</title></head><body><h1>MPU</h1>\
+    <p>GPU processes by container, and what MPU translates: <a href=\"/metrics\">metrics</a>. \
+    <a href=\"/healthz\">Health</a>.</p></body></html>\n";
+
+/// Answers until `stop` comes, then finishes what is under way.
+pub async fn serve(
+    listening: Vec<Listening>,
+    exporter: Arc<Exporter>,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) -> Result<(), MetricsError> {
+    let places = Arc::new(Places { limits, exporter, taken: Mutex::default() });
+    let mut doors = JoinSet::new();
+    let mut owned = Vec::new();
+    for listening in listening {
+        let setup = |source| MetricsError::Setup { source };
+        match listening {
+            Listening::Tcp(listener) => {
+                let listener = tokio::net::TcpListener::from_std(listener).map_err(setup)?;
+                let places = places.clone();
+                doors.spawn(async move {
+                    loop {
+                        places.take(listener.accept().await.map(|(stream, _)| stream)).await;
+                    }
+                });
+            }
+            Listening::Unix(listener, path) => {
+                let listener = tokio::net::UnixListener::from_std(listener).map_err(setup)?;
+                let places = places.clone();
+                owned.push(path);
+                doors.spawn(async move {
+                    loop {
+                        places.take(listener.accept().await.map(|(stream, _)| stream)).await;
+                    }
+                });
+            }
+        }
+    }
+    stop.await;
+    doors.shutdown().await;
+    drop(owned);
+    places.clear().await;
+    Ok(())
+}
+
+struct Places {
+    limits: Limits,
+    exporter: Arc<Exporter>,
+    taken: Mutex<Vec<Place>>,
+}
+
+/// A connection.
+struct Place {
+    /// Whether a whole request has come.
+    asked: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+impl Places {
+    async fn take<S>(&self, accepted: io::Result<S>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let stream = match accepted {
+            Ok(stream) => stream,
+            // The client left already, or there are no file descriptors: not at once again.
+            Err(_) => return tokio::time::sleep(Duration::from_millis(50)).await,
+        };
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.retain(|place| !place.task.is_finished());
+        if taken.len() >= self.limits.connections {
+            let Some(silent) = taken.iter().position(|place| !place.asked.load(Ordering::Relaxed)) else {
+                return;
+            };
+            taken.remove(silent).task.abort();
+        }
+        let asked = Arc::new(AtomicBool::new(false));
+        let task = tokio::spawn(answer(stream, self.exporter.clone(), self.limits, asked.clone())).abort_handle();
+        taken.push(Place { asked, task });
+    }
+
+    /// Ends the silent ones, lets the others finish.
+    async fn clear(&self) {
+        let taken = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
+        let deadline = tokio::time::Instant::now() + self.limits.goodbye;
+        for place in taken {
+            while place.asked.load(Ordering::Relaxed)
+                && !place.task.is_finished()
+                && tokio::time::Instant::now() < deadline
+            {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            place.task.abort();
+        }
+    }
+}
+
+async fn answer<S>(stream: S, exporter: Arc<Exporter>, limits: Limits, asked: Arc<AtomicBool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(|request| {
+        asked.store(true, Ordering::Relaxed);
+        respond(request, exporter.clone())
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_header_size(limits.head_bytes)
+        .max_buf_size(limits.head_bytes.max(8192))
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    // How a connection ended interests its client only.
+    let _ = tokio::time::timeout(limits.life, connection).await;
+}
+
+async fn respond<B>(request: Request<B>, exporter: Arc<Exporter>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let read = [Method::GET, Method::HEAD].contains(request.method());
+    let plain = "text/plain; charset=utf-8";
+    let (status, kind, body) = match request.uri().path() {
+        _ if !read => (StatusCode::METHOD_NOT_ALLOWED, plain, Bytes::from_static(b"GET only\n")),
+        "/metrics" => (StatusCode::OK, CONTENT_TYPE, exporter.page().await),
+        "/healthz" => (StatusCode::OK, plain, Bytes::from_static(b"ok\n")),
+        "/" => (StatusCode::OK, "text/html; charset=utf-8", Bytes::from_static(LANDING.as_bytes())),
+        _ => (StatusCode::NOT_FOUND, plain, Bytes::from_static(b"not here; try /metrics\n")),
+    };
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(TYPE, hyper::header::HeaderValue::from_static(kind));
+    if !read {
+        response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
+    }
+    Ok(response)
+}

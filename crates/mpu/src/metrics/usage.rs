@@ -1,0 +1,241 @@
+//! Who uses which GPU how much, summed over processes with the same labels.
+//!
+//! Owns the sums and the optional labels. Knows nothing of how processes are found; a row has no user, no command, and a
+//! PID only when it was asked for.
+
+use super::families::WHOSE;
+use super::text::{self, Labels};
+use mpu_core::{HostPid, ViewPid};
+use std::collections::BTreeMap;
+
+/// Labels that a person may ask for beside the usual ones. Each makes a row per process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Label {
+    /// The process's PID on the host
+    Pid,
+    /// The process's PID in its container
+    ContainerPid,
+}
+
+impl Label {
+    /// As the page writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Label::Pid => "pid",
+            Label::ContainerPid => "container_pid",
+        }
+    }
+}
+
+/// A GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// Its index.
+    pub index: u32,
+    /// Its UUID.
+    pub uuid: String,
+    /// Its product name.
+    pub name: String,
+}
+
+/// The container that a process runs in, as labels say it. Values are clean ([`text::clean`]), so that two containers
+/// that differ here differ on the page, too: Prometheus refuses a whole page for one row that is there twice.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Container {
+    id: String,
+    name: String,
+    pod: String,
+    namespace: String,
+    runtime: String,
+}
+
+/// What is known of a container. A name that is not known is empty.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its pod's name, or else the pod's uid.
+    pub pod: &'a str,
+    /// Its pod's namespace.
+    pub namespace: &'a str,
+    /// The runtime that made it.
+    pub runtime: &'a str,
+}
+
+impl Container {
+    /// The container, unless it has no id: that would be a row of the host's.
+    pub fn new(known: Known<'_>) -> Option<Container> {
+        let [id, name, pod, namespace, runtime] =
+            [known.id, known.name, known.pod, known.namespace, known.runtime].map(text::clean);
+        (!id.is_empty()).then_some(Container { id, name, pod, namespace, runtime })
+    }
+}
+
+/// One process on one GPU.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Use {
+    /// The GPU's index.
+    pub gpu: u32,
+    /// The GPU's UUID.
+    pub uuid: String,
+    /// The MIG instance, empty when there is none.
+    pub mig: String,
+    /// Its container; none for a process of the host.
+    pub container: Option<Container>,
+    /// Its number on the host.
+    pub pid: HostPid,
+    /// Its number in its container.
+    pub container_pid: Option<ViewPid>,
+    /// What it uses.
+    pub amounts: Amounts,
+}
+
+/// What a process, or several, use of a GPU. None where the driver does not tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// Memory in bytes.
+    pub memory: Option<u64>,
+    /// The multiprocessors, in percent of the time.
+    pub sm: Option<u32>,
+    /// The memory's interface, in percent of the time.
+    pub transfer: Option<u32>,
+    /// The video encoders, in percent of the time.
+    pub encoder: Option<u32>,
+    /// The video decoders, in percent of the time.
+    pub decoder: Option<u32>,
+}
+
+/// All GPUs and their processes at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Usage {
+    /// The GPUs.
+    pub gpus: Vec<Gpu>,
+    /// The processes.
+    pub uses: Vec<Use>,
+}
+
+/// A row's labels: the usual ones, then those asked for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Whose<'a> {
+    gpu: u32,
+    uuid: &'a str,
+    mig: &'a str,
+    container: Option<&'a Container>,
+    asked: Vec<String>,
+}
+
+/// A row's sums.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sum {
+    /// How many processes.
+    pub processes: u64,
+    /// What they use together.
+    pub amounts: Amounts,
+}
+
+impl Usage {
+    /// Sums over the processes that have the same labels. There are at most as many rows as processes on GPUs, and
+    /// without `asked` at most one per container and GPU or MIG instance, and one for the host's processes.
+    pub fn sums(&self, asked: &[Label]) -> BTreeMap<Whose<'_>, Sum> {
+        let mut sums: BTreeMap<Whose<'_>, Sum> = BTreeMap::new();
+        for row in &self.uses {
+            let asked = asked.iter().map(|label| match label {
+                Label::Pid => row.pid.get().to_string(),
+                Label::ContainerPid => row.container_pid.map(|pid| pid.get().to_string()).unwrap_or_default(),
+            });
+            let whose = Whose {
+                gpu: row.gpu,
+                uuid: &row.uuid,
+                mig: &row.mig,
+                container: row.container.as_ref(),
+                asked: asked.collect(),
+            };
+            let sum = sums.entry(whose).or_default();
+            sum.processes += 1;
+            sum.amounts = sum.amounts.plus(&row.amounts);
+        }
+        sums
+    }
+}
+
+impl Whose<'_> {
+    /// As a row has them; `asked` as it was given to [`Usage::sums`].
+    pub fn labels(&self, asked: &[Label]) -> Labels {
+        let gpu = self.gpu.to_string();
+        let nobody = Container::default();
+        let Container { id, name, pod, namespace, runtime } = self.container.unwrap_or(&nobody);
+        let usual: [&str; WHOSE.len()] = [&gpu, self.uuid, self.mig, id, name, pod, namespace, runtime];
+        let asked = asked.iter().map(|label| label.name()).zip(self.asked.iter().map(String::as_str));
+        Labels::new(WHOSE.iter().copied().zip(usual).chain(asked))
+    }
+}
+
+impl Amounts {
+    /// Both together. What one does not tell counts as nothing, unless neither tells.
+    fn plus(&self, other: &Amounts) -> Amounts {
+        fn add<T>(a: Option<T>, b: Option<T>, plus: impl FnOnce(T, T) -> T) -> Option<T> {
+            match (a, b) {
+                (Some(a), Some(b)) => Some(plus(a, b)),
+                (a, b) => a.or(b),
+            }
+        }
+        let percent = |a, b| add(a, b, u32::saturating_add);
+        Amounts {
+            memory: add(self.memory, other.memory, u64::saturating_add),
+            sm: percent(self.sm, other.sm),
+            transfer: percent(self.transfer, other.transfer),
+            encoder: percent(self.encoder, other.encoder),
+            decoder: percent(self.decoder, other.decoder),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(gpu: u32, container: &str, pid: u32, memory: Option<u64>) -> Use {
+        Use {
+            gpu,
+            uuid: format!("GPU-{gpu}"),
+            mig: String::new(),
+            container: Container::new(Known { id: container, ..Known::default() }),
+            pid: HostPid::new(pid).expect("a PID"),
+            container_pid: ViewPid::new(pid % 100),
+            amounts: Amounts { memory, sm: Some(10), ..Amounts::default() },
+        }
+    }
+
+    #[test]
+    fn processes_of_a_container_are_one_row_per_gpu() {
+        let uses =
+            vec![row(0, "a", 101, Some(5)), row(0, "a", 102, Some(7)), row(1, "a", 101, None), row(0, "", 9, None)];
+        let usage = Usage { gpus: vec![], uses };
+        let told: Vec<_> = usage.sums(&[]).values().map(|s| (s.processes, s.amounts.memory, s.amounts.sm)).collect();
+        assert_eq!(told, [(1, None, Some(10)), (2, Some(12), Some(20)), (1, None, Some(10))]);
+        assert_eq!(usage.sums(&[Label::Pid]).len(), 4);
+    }
+
+    #[test]
+    fn a_pid_is_a_label_only_when_asked_for() {
+        let usage = Usage { gpus: vec![], uses: vec![row(0, "a", 4711, None)] };
+        let labels = |asked: &[Label]| {
+            let sums = usage.sums(asked);
+            let (whose, _) = sums.iter().next().expect("a row");
+            format!("{:?}", whose.labels(asked))
+        };
+        assert!(!labels(&[]).contains("4711"));
+        let asked = labels(&[Label::Pid, Label::ContainerPid]);
+        assert!(asked.contains(r#"pid=\"4711\",container_pid=\"11\"}"#), "{asked}");
+    }
+
+    #[test]
+    fn names_that_differ_only_where_they_are_cut_are_one_row() {
+        let long = "x".repeat(text::LONGEST_VALUE);
+        let uses = vec![row(0, &format!("{long}a"), 1, Some(1)), row(0, &format!("{long}b"), 2, Some(1))];
+        assert_eq!(Usage { gpus: vec![], uses }.sums(&[]).len(), 1);
+    }
+}

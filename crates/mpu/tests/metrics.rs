@@ -1,0 +1,445 @@
+//! The exporter as Prometheus, a node_exporter and hostile clients meet it, and what it costs.
+//!
+//! Facts are made up where a test needs many processes or a driver that hangs; `exporter` below is the real server with
+//! them, in a process of its own so that its memory can be measured. With a driver it is tried in guests.
+
+use mpu::driver::{Driver, Flavour};
+use mpu::engine::{observe::Observed, Engine};
+use mpu::metrics::collect::{Exporter, Patience, Sources, Trouble};
+use mpu::metrics::page::{is_missed, HostFacts};
+use mpu::metrics::usage::{Amounts, Container, Gpu, Known, Label, Usage, Use};
+use mpu::metrics::{families, run, Way};
+use mpu_core::{HostPid, Reason, ViewPid};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+fn engine() -> Observed {
+    Observed {
+        engine: Engine::Module,
+        version: "0.1.0".to_string(),
+        state: "refused".to_string(),
+        refused: Some(("os_find_ns_pid".to_string(), 16)),
+        inside: 2,
+        since: Some(1_795_205_700),
+        translated: vec![("GPU_GET_PIDS".to_string(), 12)],
+        passed: Reason::ALL.iter().map(|reason| (reason.name().to_string(), 3)).collect(),
+    }
+}
+
+fn facts() -> HostFacts {
+    let driver =
+        Driver { version: "580.159.04".to_string(), release: "580.159.04".parse().ok(), flavour: Flavour::Open };
+    HostFacts { engines: vec![engine()], driver: Some(driver) }
+}
+
+/// So many processes, two to a container, on eight GPUs, and one of the host's on each.
+fn usage(processes: u32) -> Usage {
+    let gpu = |index: u32| (index % 8, format!("GPU-5f0c0e9b-5b6c-4b1c-9b53-00000000000{}", index % 8));
+    let of = |index: u32| Use {
+        gpu: gpu(index).0,
+        uuid: gpu(index).1,
+        mig: String::new(),
+        container: (index >= 8)
+            .then(|| {
+                Container::new(Known {
+                    id: &format!("{:064x}", index / 16 * 8 + index % 8),
+                    name: &format!("trainer-{}", index / 2),
+                    pod: &format!("llama-finetune-{}-7c9d8b6f5-x2x4z", index / 2),
+                    namespace: "team-research",
+                    runtime: "containerd",
+                })
+            })
+            .flatten(),
+        pid: HostPid::new(4000 + index).unwrap(),
+        container_pid: ViewPid::new(1 + index % 50),
+        amounts: Amounts { memory: Some(1 << 28), sm: Some(7), transfer: Some(3), encoder: Some(0), decoder: Some(0) },
+    };
+    let gpus = (0..8).map(|i| Gpu { index: i, uuid: gpu(i).1, name: "NVIDIA H200".to_string() });
+    Usage { gpus: gpus.collect(), uses: (0..processes).map(of).collect() }
+}
+
+fn sources(processes: u32) -> Sources {
+    let usage = usage(processes);
+    Sources { host: Box::new(|| Ok(facts())), usage: Box::new(move || Ok(usage.clone())) }
+}
+
+fn now<T>(future: impl std::future::Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+fn page(sources: Sources, labels: Vec<Label>) -> String {
+    let exporter = Exporter::start(sources, labels, Patience::default(), true).unwrap();
+    String::from_utf8(now(exporter.page()).to_vec()).unwrap()
+}
+
+/// `promtool`, from the Debian package `prometheus`: in `PATH`, or where MPU_PROMTOOL says.
+fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
+    let program = std::env::var_os("MPU_PROMTOOL").unwrap_or_else(|| "promtool".into());
+    let piped = || Stdio::piped();
+    let spawned = Command::new(program).args(arguments).stdin(piped()).stdout(piped()).stderr(piped()).spawn();
+    let Ok(mut child) = spawned else {
+        assert!(std::env::var_os("CI").is_none(), "CI runs this with promtool: ./x setup fetches it");
+        eprintln!("SKIP: no promtool here (Debian package prometheus; ./x setup fetches it)");
+        return None;
+    };
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let done = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    Some((done.status.success() && !said.contains("error"), said))
+}
+
+#[test]
+fn a_full_page_has_every_metric_and_promtool_likes_it() {
+    let page = page(sources(100), vec![]);
+    for family in families::ALL {
+        assert!(
+            page.contains(&format!("\n{}{}", family.name, if family.labels.is_empty() { " " } else { "{" })),
+            "{page}"
+        );
+    }
+    if let Some((good, said)) = promtool(&["check", "metrics"], &page) {
+        assert!(good && said.is_empty(), "{said}");
+    }
+    if let Some((good, _)) = promtool(&["check", "metrics"], &page.replace("mpu_passed_total", "mpu_passed")) {
+        assert!(!good, "promtool likes everything");
+    }
+}
+
+#[test]
+fn promtool_likes_the_alerts_and_they_name_metrics_that_are_there() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus/alerts.yml");
+    let text = std::fs::read_to_string(path).unwrap();
+    let exprs: Vec<&str> = text.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
+    assert!(exprs.len() >= 5);
+    for expr in exprs {
+        let mut words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|w| w.starts_with("mpu_"));
+        assert!(words.all(|word| families::ALL.iter().any(|family| family.name == word)), "{expr}");
+    }
+    if let Some((good, said)) = promtool(&["check", "rules", path], "") {
+        assert!(good && said.contains("SUCCESS"), "{said}");
+    }
+}
+
+#[test]
+fn the_default_page_names_no_process_and_the_asked_for_page_does() {
+    let without = page(sources(100), vec![]);
+    assert!(!without.contains("pid=\""), "{without}");
+    let with = page(sources(100), vec![Label::ContainerPid, Label::Pid, Label::Pid]);
+    let row = with.lines().find(|l| l.starts_with("mpu_gpu_memory_used_bytes{")).unwrap();
+    assert!(row.contains(",pid=\"4000\",container_pid=\"1\"}"), "{row}");
+    assert_eq!(with.lines().filter(|l| l.starts_with("mpu_gpu_processes{")).count(), 100);
+    let sum = |page: &str| -> f64 {
+        let rows = page.lines().filter(|l| l.starts_with("mpu_gpu_memory_used_bytes{"));
+        rows.map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    };
+    assert_eq!((sum(&with), sum(&without)), (100.0 * f64::from(1 << 28), 100.0 * f64::from(1 << 28)));
+}
+
+#[test]
+fn hostile_container_names_change_nothing_but_their_label() {
+    let evil = "x\"} 1\nmpu_engine_up 1\n# TYPE a counter\\\u{1b}[2J\u{202e}";
+    let hostile = move || {
+        let mut usage = usage(16);
+        for (i, row) in usage.uses.iter_mut().enumerate() {
+            let known = Known { id: &format!("{i}{evil}"), name: evil, pod: evil, namespace: evil, runtime: evil };
+            row.container = Container::new(known);
+        }
+        Ok(usage)
+    };
+    let page = page(Sources { host: Box::new(|| Ok(facts())), usage: Box::new(hostile) }, vec![]);
+    assert_eq!(page.lines().filter(|l| l.starts_with("mpu_engine_up")).collect::<Vec<_>>(), ["mpu_engine_up 0"]);
+    assert!(page
+        .lines()
+        .all(|l| l.starts_with("mpu_") || l.starts_with("# HELP mpu_") || l.starts_with("# TYPE mpu_")));
+    if let Some((good, said)) = promtool(&["check", "metrics"], &page) {
+        assert!(good && said.is_empty(), "{said}");
+    }
+}
+
+#[test]
+fn missed_are_the_reasons_whose_callers_got_the_drivers_answer() {
+    for reason in Reason::ALL {
+        let drivers_own = reason.explanation().contains("the caller got the driver's own");
+        assert_eq!(is_missed(reason.name()), drivers_own, "{}", reason.name());
+    }
+    assert!(is_missed("a_reason_to_come"));
+}
+
+#[test]
+fn an_engine_that_cannot_be_read_leaves_the_rest() {
+    let broken = || Err(Trouble::Failed("unreadable".to_string()));
+    let page = page(Sources { host: Box::new(broken), usage: Box::new(|| Ok(usage(10))) }, vec![]);
+    assert!(page.contains("mpu_scrape_errors_total{part=\"engine\"} 1\n"), "{page}");
+    assert!(page.contains("mpu_gpu_processes{") && !page.contains("mpu_engine_up"), "{page}");
+}
+
+#[test]
+fn a_driver_that_hangs_costs_its_rows_and_comes_back() {
+    let gate = Arc::new((Mutex::new(true), Condvar::new()));
+    let (held, entered) = (gate.clone(), Arc::new(AtomicU64::new(0)));
+    let count = entered.clone();
+    let usage: mpu::metrics::collect::Reader<Usage> = Box::new(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        drop(held.1.wait_while(held.0.lock().unwrap(), |shut| *shut).unwrap());
+        Ok(usage(1))
+    });
+    let patience = Patience { part: Duration::from_millis(50), fresh: Duration::ZERO };
+    let sources = Sources { host: Box::new(|| Ok(facts())), usage };
+    let exporter = Exporter::start(sources, vec![], patience, true).unwrap();
+    now(async {
+        let read = || async { String::from_utf8(exporter.page().await.to_vec()).unwrap() };
+        for errors in 1..=20 {
+            let page = read().await;
+            assert!(page.contains(&format!("mpu_scrape_errors_total{{part=\"gpu\"}} {errors}\n")), "{page}");
+            assert!(page.contains("mpu_scrape_success{part=\"gpu\"} 0\n") && !page.contains("mpu_gpu_"), "{page}");
+            assert!(page.contains("mpu_translated_total"), "the rest is there: {page}");
+        }
+        assert_eq!(entered.load(Ordering::SeqCst), 1, "a hung driver is not asked by a second thread");
+        *gate.0.lock().unwrap() = false;
+        gate.1.notify_all();
+        let back = tokio::time::timeout(Duration::from_secs(5), async {
+            while !read().await.contains("mpu_gpu_processes{") {}
+        });
+        back.await.expect("it comes back");
+    });
+}
+
+#[test]
+fn scrapes_at_the_same_time_share_one_reading() {
+    let readings = Arc::new(AtomicU64::new(0));
+    let count = readings.clone();
+    let slow = move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(100));
+        Ok(usage(10))
+    };
+    let sources = Sources { host: Box::new(|| Ok(facts())), usage: Box::new(slow) };
+    let patience = Patience { fresh: Duration::ZERO, ..Patience::default() };
+    let exporter = Arc::new(Exporter::start(sources, vec![], patience, true).unwrap());
+    now(async {
+        let scrapes: Vec<_> = (0..20)
+            .map(|_| {
+                tokio::spawn({
+                    let e = exporter.clone();
+                    async move { e.page().await }
+                })
+            })
+            .collect();
+        for scrape in scrapes {
+            assert!(scrape.await.unwrap().starts_with(b"# HELP"));
+        }
+    });
+    assert_eq!(readings.load(Ordering::SeqCst), 1);
+}
+
+/// Not a test of its own: the server, when this program is started again by [`Server::start`].
+#[test]
+fn exporter() {
+    let Ok(processes) = std::env::var("MPU_TEST_EXPORTER") else { return };
+    let way = Way::Serve(vec!["127.0.0.1:0".parse().unwrap()]);
+    let told = |at: &[String]| eprintln!("ADDRESS {}", at[0]);
+    // Every scrape is a reading of its own.
+    let patience = Patience { fresh: Duration::ZERO, ..Patience::default() };
+    run(sources(processes.parse().unwrap()), vec![], patience, &way, told).unwrap();
+    eprintln!("STOPPED");
+}
+
+struct Server {
+    child: Child,
+    address: String,
+    stderr: BufReader<std::process::ChildStderr>,
+}
+
+impl Server {
+    fn start(processes: u32) -> Server {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "exporter", "--nocapture", "--test-threads=1"])
+            .env("MPU_TEST_EXPORTER", processes.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("ADDRESS ") {
+            line.clear();
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "the exporter ended");
+        }
+        Server { child, address: line["ADDRESS ".len()..].trim().to_string(), stderr }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+    }
+
+    fn ask(&self, request: &str) -> String {
+        let mut stream = self.connect();
+        let _ = stream.write_all(request.as_bytes());
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap()
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n"))
+    }
+
+    /// Resident memory in KiB.
+    fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    fn terminate(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_scrape_is_answered_over_http() {
+    let server = Server::start(500);
+    let answer = server.get("/metrics");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{answer}");
+    assert!(answer.contains("\nmpu_gpu_memory_used_bytes{gpu=\"0\""), "{answer}");
+    assert!(server.get("/healthz").ends_with("\r\n\r\nok\n"));
+    assert!(server.get("/").contains("<a href=\"/metrics\">"));
+    assert!(server.get("/etc/passwd").starts_with("HTTP/1.1 404"));
+    let refused = server.ask("POST /metrics HTTP/1.1\r\nHost: here\r\nContent-Length: 3\r\n\r\nabc");
+    assert!(refused.starts_with("HTTP/1.1 405"), "{refused}");
+    let head = server.ask("HEAD /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
+}
+
+#[test]
+fn it_stays_small_and_quick_over_1000_scrapes_of_500_processes() {
+    let server = Server::start(500);
+    let mut took: Vec<Duration> = Vec::new();
+    for _ in 0..1000 {
+        let began = Instant::now();
+        let answer = server.get("/metrics");
+        took.push(began.elapsed());
+        assert!(answer.len() > 100_000, "{answer}");
+    }
+    took.sort_unstable();
+    let (median, worst, resident) = (took[took.len() / 2], took[took.len() - 1], server.resident());
+    eprintln!("500 processes: scrape median {median:?}, worst {worst:?}; {resident} KiB resident after 1000 scrapes");
+    assert!(resident <= 15 * 1024, "{resident} KiB resident");
+    assert!(median <= Duration::from_millis(20), "{median:?} a scrape");
+}
+
+#[test]
+fn silent_slow_and_large_clients_keep_nobody_out_and_cost_little() {
+    let server = Server::start(500);
+    let before = server.resident();
+    // Six times as many as there are places: silent ones, ones in the middle of a head, ones that never read.
+    let mut hostile: Vec<TcpStream> = (0..192).map(|_| server.connect()).collect();
+    for (i, stream) in hostile.iter_mut().enumerate() {
+        let _ = match i % 2 {
+            0 => Ok(()),
+            _ => stream.write_all(b"GET /metrics HTTP/1.1\r\nX-Slow: "),
+        };
+    }
+    let began = Instant::now();
+    assert!(server.get("/metrics").starts_with("HTTP/1.1 200"));
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    let huge = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
+    let answer = server.ask(&huge);
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(1000));
+    let answer = server.ask(&many);
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    let nonsense = server.ask("\0\u{1}\u{2}nonsense\r\n\r\n");
+    assert!(nonsense.is_empty() || nonsense.starts_with("HTTP/1.1 400"), "{nonsense}");
+    let unread: Vec<TcpStream> = (0..64)
+        .map(|_| {
+            let mut stream = server.connect();
+            let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+            stream
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let grown = server.resident().saturating_sub(before);
+    assert!(grown < 8 * 1024 && server.resident() <= 15 * 1024, "{grown} KiB more");
+    drop((hostile, unread));
+    assert!(server.get("/healthz").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn a_half_sent_request_is_given_up() {
+    let server = Server::start(1);
+    let mut slow = server.connect();
+    slow.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+    let began = Instant::now();
+    let mut rest = Vec::new();
+    let _ = slow.read_to_end(&mut rest);
+    assert!((4..10).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+}
+
+#[test]
+fn sigterm_ends_it_at_once_although_clients_are_silent() {
+    let mut server = Server::start(1);
+    let _silent: Vec<TcpStream> = (0..10).map(|_| server.connect()).collect();
+    assert!(server.get("/healthz").starts_with("HTTP/1.1 200"));
+    let began = Instant::now();
+    server.terminate();
+    assert!(server.child.wait().unwrap().success());
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    let mut rest = String::new();
+    server.stderr.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("STOPPED"), "{rest}");
+}
+
+#[test]
+fn a_textfile_is_written_while_it_runs_and_gone_after() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mpu.prom");
+    let mut child = assert_cmd::cargo::CommandCargoExt::cargo_bin("mpu")
+        .map(|mut c: Command| {
+            c.args(["metrics", "--interval", "1", "--textfile"]).arg(&path).stderr(Stdio::null()).spawn()
+        })
+        .unwrap()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !path.exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let page = std::fs::read_to_string(&path).unwrap();
+    assert!(page.ends_with('\n') && page.contains("mpu_exporter_start_time_seconds "), "{page}");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "an old page would be taken for true for ever");
+}
+
+#[test]
+fn refusals_have_their_codes() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let check = |arguments: &[&str], code: i32, words: &str| {
+        let done = assert_cmd::Command::cargo_bin("mpu").unwrap().arg("metrics").args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(words), "{arguments:?}: {said}");
+    };
+    check(&["--listen", &address], 1, "fix: something listens there already");
+    check(&["--listen", "systemd"], 3, "systemd handed over no socket");
+    check(&["--listen", "nowhere"], 2, "wanted is IP:PORT");
+    check(&["--once", "--textfile", "/no/such/mpu.prom"], 3, "fix: make the directory /no/such");
+    check(&["--once", "--listen", &address], 2, "cannot be used with");
+    check(&["--label", "user"], 2, "possible values");
+}
