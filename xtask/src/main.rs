@@ -17,6 +17,7 @@ mod lint;
 mod modules;
 mod nvidia;
 mod paths;
+mod promtool;
 mod python;
 mod run;
 mod setup;
@@ -83,7 +84,7 @@ fn main() -> ExitCode {
         Verb::Kmod(args) => kmod::kmod(&args),
         Verb::Kernels(args) => kernels::kernels(&args),
         Verb::Nvidia(args) => nvidia::nvidia(&args),
-        Verb::Setup => setup::everything().map(|()| Outcome::Passed),
+        Verb::Setup => setup::everything().and_then(|()| promtool::ready()).map(|_| Outcome::Passed),
         Verb::Doctor => doctor::doctor(),
         Verb::Dist => dist::dist(),
         Verb::Fmt => lint::fmt(),

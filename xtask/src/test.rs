@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, image, Job, Row};
 use crate::run::{passes, say};
-use crate::{kernels, kmod, lint, setup, Outcome};
+use crate::{kernels, kmod, lint, promtool, setup, Outcome};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -89,7 +89,12 @@ fn host_checks(tally: &mut Tally) -> Result<()> {
         }
     }
     say("host tests");
-    let passed = passes(lint::cargo().args(["test", "--quiet", "--locked"]))?;
+    let mut cargo = lint::cargo();
+    match promtool::ready() {
+        Ok(program) => drop(cargo.env(promtool::VARIABLE, program)),
+        Err(error) => tally.check("promtool", Ending::Skip, &format!("not to be had here: {error:#}")),
+    }
+    let passed = passes(cargo.args(["test", "--quiet", "--locked"]))?;
     tally.check("cargo test", ending(passed), "see above");
     Ok(())
 }
