@@ -88,6 +88,14 @@ pub enum Command {
     #[command(long_about = METRICS_LONG, after_long_help = METRICS_EXAMPLES)]
     Metrics(Metrics),
 
+    /// Keep MPU up on a node, as the entry point of a Kubernetes DaemonSet
+    #[command(long_about = AGENT_LONG, after_long_help = AGENT_EXAMPLES)]
+    Agent {
+        /// What to do
+        #[command(subcommand)]
+        what: AgentVerb,
+    },
+
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  mpu completions bash | sudo tee /usr/share/bash-completion/completions/mpu")]
     Completions {
@@ -200,6 +208,74 @@ pub struct Uninstall {
     /// Remove the configuration, too, even if you changed it
     #[arg(long)]
     pub purge: bool,
+}
+
+const AGENT_LONG: &str = "Keep MPU up on a node, as the entry point of a Kubernetes DaemonSet.
+
+An agent waits for the NVIDIA driver, raises the engine, measures now and then whether a container is seen right, and \
+    raises the engine again when it has gone. Of several agents on a node the youngest looks after the engine; the \
+    last one to end takes it down. docs/kubernetes.md has the rest.";
+
+const AGENT_EXAMPLES: &str = "Examples:
+  mpu agent run --id \"$POD_UID\"
+  mpu agent ready --id \"$POD_UID\"       # a readiness probe: exit code 0 or 3
+  mpu agent alive --id \"$POD_UID\"       # a liveness probe";
+
+/// What `mpu agent` does.
+#[derive(Debug, Subcommand)]
+pub enum AgentVerb {
+    /// Look after the engine until told to end by SIGTERM
+    Run(AgentRun),
+
+    /// Say whether a container on this node was seen right not long ago
+    Ready {
+        /// The agent's name
+        #[arg(long)]
+        id: String,
+
+        /// The age from which a measurement does not count any more
+        #[arg(long, value_name = "SECONDS", default_value_t = 180)]
+        within: u64,
+    },
+
+    /// Say whether the agent goes round
+    Alive {
+        /// The agent's name
+        #[arg(long)]
+        id: String,
+
+        /// How long a round may take: one that builds the module takes minutes
+        #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+        within: u64,
+    },
+}
+
+/// Options of `mpu agent run`.
+#[derive(Debug, Args)]
+pub struct AgentRun {
+    /// The agent's name among those of the node: the pod's uid
+    #[arg(long)]
+    pub id: String,
+
+    /// Time between two rounds
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=300))]
+    pub interval: u64,
+
+    /// Time between two measurements while all is right
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub measure_every: u64,
+
+    /// Leave the engine up when the last agent ends
+    #[arg(long)]
+    pub keep: bool,
+
+    /// Load this module, built and perhaps signed already; {release} in it stands for the running kernel's
+    #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath)]
+    pub module: Option<PathBuf>,
+
+    /// Go on with a driver release that this mpu does not know
+    #[arg(long)]
+    pub any_driver: bool,
 }
 
 /// What `mpu config` does.
@@ -329,6 +405,7 @@ impl Command {
             Command::Uninstall(_) => "uninstall",
             Command::Stage { .. } => "stage",
             Command::Metrics(_) => "metrics",
+            Command::Agent { .. } => "agent",
             Command::Completions { .. } => "completions",
             Command::Man { .. } => "man",
             Command::ProbeChild { .. } => "probe-child",

@@ -1,5 +1,6 @@
 //! The sum of the modules' errors, and nothing about any of them.
 
+use crate::agent::turns::TurnError;
 use crate::config::ConfigError;
 use crate::engine::module::{
     build::BuildError, checks::Unfit, load::LoadError, sources::SourceError, state::StateError,
@@ -31,6 +32,9 @@ pub enum Error {
     /// The driver could not be asked.
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    /// The agents of this node cannot agree.
+    #[error(transparent)]
+    Turn(#[from] TurnError),
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -51,6 +55,7 @@ impl Error {
             Error::Load(e) => e,
             Error::State(e) => e,
             Error::Probe(e) => e,
+            Error::Turn(e) => e,
             Error::Config(e) => e,
             Error::Install(e) => e,
             Error::Metrics(e) => e,

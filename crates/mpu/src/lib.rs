@@ -5,6 +5,7 @@
 //!
 //! Entry points: [`commands`], one function per command, each giving a report that prints as text or as JSON.
 
+pub mod agent;
 pub mod cli;
 pub mod commands;
 pub mod config;

@@ -4,15 +4,19 @@
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::Parser;
-use mpu::cli::{self, Cli, Command, ConfigVerb};
-use mpu::commands::{self, config, down, install, metrics, probe, status, up, Report, Style};
+use mpu::agent::note::Question;
+use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb};
+use mpu::commands::{self, agent, config, down, install, metrics, probe, status, up, Report, Style};
 use mpu::engine::module::load::Running;
 use mpu::engine::module::raise;
 use mpu::install::work;
 use mpu::metrics::Done;
 use mpu::{Error, Exit, Explain, Host};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::mpsc;
 use std::time::Duration;
 
 fn main() -> ExitCode {
@@ -68,6 +72,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             Done::Page(page) => print(&page),
             Done::Stopped | Done::Written(_) => Ok(Exit::Ok),
         },
+        Command::Agent { what } => look_after(cli, &host, what),
         Command::Completions { shell } => print(&cli::completions(*shell)),
         Command::Man { command } => match cli::manual(command.as_deref()) {
             Some(page) => print(&page.context("cannot render the manual page")?),
@@ -91,6 +96,45 @@ fn installed(cli: &Cli, host: &Host, options: &cli::Install, upgrade: bool) -> a
     let options = work::Options { dry_run, no_start, upgrade, source, executable: None };
     let outcome = work::install(host, &Running, &options).context("MPU is not installed")?;
     tell(cli, &install::Done::installed(outcome, dry_run))
+}
+
+fn look_after(cli: &Cli, host: &Host, what: &AgentVerb) -> anyhow::Result<Exit> {
+    let (question, id, within) = match what {
+        AgentVerb::Ready { id, within } => (Question::Ready, id, *within),
+        AgentVerb::Alive { id, within } => (Question::Alive, id, *within),
+        AgentVerb::Run(options) => {
+            let options = mpu::agent::Options {
+                id: options.id.clone(),
+                interval: options.interval,
+                measure_every: options.measure_every,
+                keep: options.keep,
+                module: options.module.clone(),
+                source: None,
+                any_driver: options.any_driver,
+            };
+            let mut wait = told_to_go()?;
+            return tell(cli, &agent::run(host, &Running, options, &mut wait).context("the agent cannot go on")?);
+        }
+    };
+    tell(cli, &agent::ask(host, question, id, within).context("it is not known")?)
+}
+
+/// A pause that tells whether it was ended by a signal to go. A container's PID 1 dies of no signal without a handler.
+fn told_to_go() -> anyhow::Result<impl FnMut(Duration) -> bool> {
+    let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot listen for signals")?;
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            let _ = tell.send(signal);
+        }
+    });
+    Ok(move |pause| {
+        let told = told.recv_timeout(pause).is_ok();
+        if told {
+            eprintln!("mpu: told to go");
+        }
+        told
+    })
 }
 
 /// Prints a report and gives its exit code.

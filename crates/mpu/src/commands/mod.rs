@@ -3,6 +3,7 @@
 //! Owns what the reports have in common: how they become JSON (one schema, `docs/cli.md`) and text. Parsing arguments
 //! is `cli`'s, doing things is the engines'.
 
+pub mod agent;
 pub mod config;
 pub mod down;
 pub mod install;

@@ -1,0 +1,240 @@
+//! The agent: keeps MPU up on a node, as the entry point of a Kubernetes DaemonSet.
+//!
+//! Owns the round: wait for the driver, raise the engine, measure, and again. It is made for a container that has the
+//! node's directories at their own paths, so that everything else of this crate works there unchanged. Who of several
+//! agents may touch the engine is [`turns`]'s, what a kubelet hears is [`note`]'s. Knows no engine by name.
+
+pub mod note;
+pub mod turns;
+
+use crate::commands::{config, down, up};
+use crate::driver::Driver;
+use crate::engine::module::load::Kernel;
+use crate::engine::module::raise;
+use crate::error::Error;
+use crate::explain::Explain;
+use crate::host::Host;
+use note::{uptime, Doing, Note, Seen};
+use std::path::PathBuf;
+use std::time::Duration;
+use turns::{Left, Turn};
+
+/// What an agent is told.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Its name among the agents of the node.
+    pub id: String,
+    /// Seconds between two rounds.
+    pub interval: u64,
+    /// Seconds between two measurements while all is right.
+    pub measure_every: u64,
+    /// Leave the engine up when the last agent leaves.
+    pub keep: bool,
+    /// A module that is built already; `{release}` in it is the kernel's.
+    pub module: Option<PathBuf>,
+    /// Sources in place of those carried.
+    pub source: Option<PathBuf>,
+    /// Go on with a driver release that is not known.
+    pub any_driver: bool,
+}
+
+/// Looks whether a container is seen right: whether it is, and what was found in words.
+pub type Measure<'a> = &'a dyn Fn(&Host) -> Result<(bool, String), Error>;
+
+/// Where a line for the log goes.
+pub type Log<'a> = &'a dyn Fn(&str);
+
+/// After a failure the next try comes later and later, up to this many seconds.
+const LONGEST_PAUSE: u64 = 300;
+/// How soon a measurement that was not right, or failed, is repeated.
+const SOON: u64 = 10;
+/// How often a log that has nothing new repeats what it waits for.
+const REPEAT: u64 = 60;
+/// How long a leaving agent tries while something holds the engine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An agent at work.
+pub struct Agent<'a> {
+    host: &'a Host,
+    kernel: &'a dyn Kernel,
+    measure: Measure<'a>,
+    log: Log<'a>,
+    options: Options,
+    turn: Turn,
+    driver: Option<String>,
+    seen: Option<Seen>,
+    failures: u32,
+    next_try: u64,
+    said: (String, u64),
+}
+
+/// What became of the engine when an agent left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Parting {
+    /// It was taken down; or none was up.
+    Down,
+    /// It stays, as was asked for.
+    Kept,
+    /// It stays with that agent.
+    With(String),
+}
+
+impl<'a> Agent<'a> {
+    /// Takes a place among the node's agents.
+    pub fn new(
+        host: &'a Host,
+        kernel: &'a dyn Kernel,
+        measure: Measure<'a>,
+        log: Log<'a>,
+        options: Options,
+    ) -> Result<Agent<'a>, Error> {
+        let turn = Turn::take(host, &options.id)?;
+        let said = (String::new(), 0);
+        Ok(Agent {
+            host,
+            kernel,
+            measure,
+            log,
+            options,
+            turn,
+            driver: None,
+            seen: None,
+            failures: 0,
+            next_try: 0,
+            said,
+        })
+    }
+
+    /// Goes round until `wait`, which is given the time to the next round, says that it is over.
+    pub fn run(mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<Parting, Error> {
+        loop {
+            self.round()?;
+            if wait(Duration::from_secs(self.options.interval)) {
+                return self.leave();
+            }
+        }
+    }
+
+    /// One round. Fails only if the meeting place does: everything else is said, and tried again.
+    pub fn round(&mut self) -> Result<(), Error> {
+        let driver = Driver::loaded(self.host).map(|driver| driver.version);
+        if driver != self.driver {
+            // Whatever was measured was measured of another driver.
+            (self.seen, self.failures, self.next_try) = (None, 0, 0);
+            self.driver = driver;
+        }
+        let (doing, words) = match (self.turn.other()?, self.driver.clone()) {
+            (_, None) => (Doing::WaitsForDriver, "waiting for the NVIDIA driver to be loaded on this node".to_string()),
+            (Some(other), _) => (Doing::StandsBy, format!("standing by: agent {other} looks after the engine")),
+            (None, Some(version)) => self.look_after(&version)?,
+        };
+        self.say(&words);
+        if doing == Doing::Watches || doing == Doing::StandsBy {
+            self.measure_if_due();
+        }
+        self.note(doing, &words)
+    }
+
+    /// Sees that the engine is up, with the node's rules.
+    fn look_after(&mut self, driver: &str) -> Result<(Doing, String), Error> {
+        let now = uptime(self.host);
+        if now < self.next_try {
+            return Ok((Doing::Failed, self.said.0.clone()));
+        }
+        self.note(Doing::Raises, "raising the engine")?;
+        match self.raise() {
+            Ok((changed, words)) => {
+                if changed {
+                    self.seen = None;
+                }
+                (self.failures, self.next_try) = (0, 0);
+                Ok((Doing::Watches, format!("{words}; driver {driver}")))
+            }
+            Err(error) => {
+                let pause = (self.options.interval << self.failures.min(10)).min(LONGEST_PAUSE);
+                self.failures += 1;
+                self.next_try = uptime(self.host) + pause;
+                self.seen = None;
+                Ok((Doing::Failed, format!("the engine is not up: {}", in_full(&error))))
+            }
+        }
+    }
+
+    /// Raises the engine, or lets this version take over from another; whether that changed anything, and what is up.
+    fn raise(&self) -> Result<(bool, String), Error> {
+        let release = self.host.release().unwrap_or_default();
+        let of_release = |path: &PathBuf| PathBuf::from(path.to_string_lossy().replace("{release}", &release));
+        let module = raise::Options {
+            module: self.options.module.as_ref().map(of_release),
+            source: self.options.source.clone(),
+            any_driver: self.options.any_driver,
+            replace: true,
+            ..raise::Options::default()
+        };
+        let done = up::up(self.host, self.kernel, &up::Options { engine: None, module })?;
+        if done.result != "already_up" {
+            let took = done.replaced_version.map(|v| format!(", in the place of version {v}")).unwrap_or_default();
+            (self.log)(&format!("the engine came up after {:.1} s{took}", done.seconds));
+        }
+        let mut changed = done.result != "already_up";
+        if !changed && config::show(self.host)?.applied == Some(false) {
+            let rules = config::apply(self.host)?.rules;
+            (self.log)(&format!("the engine has new rules: {rules}"));
+            changed = true;
+        }
+        Ok((changed, format!("MPU {} is up, by {}", env!("CARGO_PKG_VERSION"), done.engine.name())))
+    }
+
+    fn measure_if_due(&mut self) {
+        let now = uptime(self.host);
+        let pause =
+            |seen: &Seen| if seen.right { self.options.measure_every } else { SOON.min(self.options.measure_every) };
+        if self.seen.as_ref().is_some_and(|seen| now < seen.at + pause(seen)) {
+            return;
+        }
+        let (right, because) = match (self.measure)(self.host) {
+            Ok(found) => found,
+            Err(error) => (false, in_full(&error)),
+        };
+        if self.seen.as_ref().is_none_or(|seen| (seen.right, &seen.because) != (right, &because)) {
+            (self.log)(&because);
+        }
+        self.seen = Some(Seen { at: uptime(self.host), right, because });
+    }
+
+    fn say(&mut self, words: &str) {
+        let now = uptime(self.host);
+        let waits = self.driver.is_none() && now >= self.said.1 + REPEAT;
+        if self.said.0 != words || waits {
+            (self.log)(words);
+            self.said = (words.to_string(), now);
+        }
+    }
+
+    fn note(&self, doing: Doing, words: &str) -> Result<(), Error> {
+        let (version, words) = (env!("CARGO_PKG_VERSION").to_string(), words.to_string());
+        let note = Note { at: uptime(self.host), version, doing, words, seen: self.seen.clone() };
+        Ok(note.write(self.host, &self.options.id)?)
+    }
+
+    /// Gives the place up, and takes the engine down if nobody else is there to look after it.
+    fn leave(self) -> Result<Parting, Error> {
+        let Agent { host, kernel, options, turn, .. } = self;
+        Note::remove(host, &options.id);
+        match turn.leave(|| if options.keep { Ok(()) } else { down::down(host, kernel, PATIENCE).map(drop) })? {
+            Left::To(other) => Ok(Parting::With(other)),
+            Left::Last(Ok(())) if options.keep => Ok(Parting::Kept),
+            Left::Last(taken_down) => taken_down.map(|()| Parting::Down),
+        }
+    }
+}
+
+/// An error with its causes and its cure, in one line.
+fn in_full(error: &Error) -> String {
+    let causes: Vec<String> =
+        std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source()).map(|e| e.to_string()).collect();
+    format!("{} (fix: {})", causes.join(": "), error.fix())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! What an agent leaves for those who ask about it: `/run/mpu/agents/<id>.json`.
+//!
+//! Owns that file, and what it means for a probe of the kubelet's: ready is a container that was seen right not long
+//! ago, alive is an agent that goes round. Measures nothing. Times are the kernel's uptime, which no clock change
+//! moves.
+
+use super::turns::{check_id, TurnError, MEETING};
+use crate::host::Host;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::PathBuf;
+
+/// What an agent is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Doing {
+    /// Waits for the NVIDIA driver.
+    WaitsForDriver,
+    /// Raises the engine.
+    Raises,
+    /// Watches over an engine that is up.
+    Watches,
+    /// Leaves the engine to a younger agent.
+    StandsBy,
+    /// Could not raise the engine, and will try again.
+    Failed,
+}
+
+/// What a measurement came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// When, in seconds of uptime.
+    pub at: u64,
+    /// Whether a container was seen right, with an engine up.
+    pub right: bool,
+    /// What was found, in words.
+    pub because: String,
+}
+
+/// The contents of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// When it was written, in seconds of uptime.
+    pub at: u64,
+    /// The agent's version.
+    pub version: String,
+    /// What it is doing.
+    pub doing: Doing,
+    /// The same in words.
+    pub words: String,
+    /// The last measurement.
+    pub seen: Option<Seen>,
+}
+
+/// The kernel's uptime in seconds.
+pub fn uptime(host: &Host) -> u64 {
+    let text = host.text("/proc/uptime").unwrap_or_default();
+    text.split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
+}
+
+fn path(id: &str) -> PathBuf {
+    PathBuf::from(MEETING).join(format!("{id}.json"))
+}
+
+impl Note {
+    /// Leaves it; nobody ever reads half of it.
+    pub fn write(&self, host: &Host, id: &str) -> Result<(), TurnError> {
+        let path = host.at(path(id));
+        let partial = path.with_extension("json.new");
+        let failed = |source| TurnError::Io { path: path.clone(), source };
+        let text = serde_json::to_string(self).map_err(|e| failed(e.into()))?;
+        fs::write(&partial, text).map_err(failed)?;
+        fs::rename(&partial, &path).map_err(failed)
+    }
+
+    /// The agent's last one, if there is one that makes sense.
+    pub fn read(host: &Host, id: &str) -> Result<Option<Note>, TurnError> {
+        check_id(id)?;
+        Ok(host.text(path(id)).and_then(|text| serde_json::from_str(&text).ok()))
+    }
+
+    /// Takes it away.
+    pub fn remove(host: &Host, id: &str) {
+        let _ = fs::remove_file(host.at(path(id)));
+    }
+}
+
+/// The question of a kubelet's probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Question {
+    /// Was a container on this node seen right not long ago?
+    Ready,
+    /// Does the agent go round?
+    Alive,
+}
+
+/// Its answer, with the reason.
+pub fn answer(question: Question, note: Option<&Note>, now: u64, within: u64) -> (bool, String) {
+    let Some(note) = note else { return (false, "there is no agent of this name, or it has just begun".to_string()) };
+    let age = now.saturating_sub(note.at);
+    match (question, &note.seen) {
+        (Question::Alive, _) => (age <= within, format!("it went round {age} s ago: {}", note.words)),
+        (Question::Ready, None) => (false, format!("nothing was measured yet: {}", note.words)),
+        (Question::Ready, Some(seen)) => match now.saturating_sub(seen.at) {
+            age if age > within => (false, format!("the last measurement is {age} s old: {}", note.words)),
+            age => (seen.right, format!("measured {age} s ago: {}", seen.because)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    fn note(at: u64, seen: Option<(u64, bool)>) -> Note {
+        let seen = seen.map(|(at, right)| Seen { at, right, because: "a reason".to_string() });
+        Note { at, version: "0.1.0".to_string(), doing: Doing::Watches, words: "words".to_string(), seen }
+    }
+
+    #[test]
+    fn ready_is_right_and_fresh() {
+        let ready = |note: Option<&Note>, now| answer(Question::Ready, note, now, 60).0;
+        assert!(ready(Some(&note(100, Some((100, true)))), 160));
+        assert!(!ready(Some(&note(160, Some((100, true)))), 161), "stale");
+        assert!(!ready(Some(&note(100, Some((100, false)))), 100), "wrong");
+        assert!(!ready(Some(&note(100, None)), 100), "not measured");
+        assert!(!ready(None, 100));
+    }
+
+    #[test]
+    fn alive_is_going_round_whatever_was_seen() {
+        let alive = |note: Option<&Note>, now| answer(Question::Alive, note, now, 60).0;
+        assert!(alive(Some(&note(100, None)), 160) && !alive(Some(&note(100, None)), 161) && !alive(None, 0));
+    }
+
+    #[test]
+    fn a_note_is_read_as_it_was_written_and_nonsense_is_none() {
+        let fake = FakeHost::in_order();
+        fake.write("/run/mpu/agents/a.json", "{\"at\":");
+        assert_eq!(Note::read(&fake.host(), "a").expect("readable"), None);
+        let written = note(7, Some((5, true)));
+        written.write(&fake.host(), "a").expect("written");
+        assert_eq!(Note::read(&fake.host(), "a").expect("readable"), Some(written));
+        assert!(Note::read(&fake.host(), "../../etc/passwd").is_err());
+        fake.write("/proc/uptime", "123.45 678.90\n");
+        assert_eq!(uptime(&fake.host()), 123);
+    }
+}

@@ -1,0 +1,251 @@
+//! Agents on made-up hosts, with the real raising and taking down of the engine.
+
+use super::*;
+use crate::engine::module::load::fake::FakeKernel;
+use crate::engine::module::raise::fake::Setup;
+use crate::engine::module::state;
+use crate::host::fake::FakeHost;
+use crate::probe::ProbeError;
+use std::cell::{Cell, RefCell};
+
+const BUILDS_BOTH: &str =
+    r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo m >"${a#M=}/$m.ko"; done;; esac; done"#;
+
+/// What is measured, how often it was, and what was said.
+struct Stage {
+    setup: Setup,
+    right: Cell<Option<bool>>,
+    measured: Cell<usize>,
+    log: RefCell<Vec<String>>,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let setup = Setup::new();
+        setup.fake.write("/proc/uptime", "1000.0 1.0\n");
+        Stage { setup, right: Cell::new(Some(true)), measured: Cell::new(0), log: RefCell::default() }
+    }
+
+    fn fake(&self) -> &FakeHost {
+        &self.setup.fake
+    }
+
+    fn later(&self, seconds: u64) {
+        let now = uptime(&self.fake().host()) + seconds;
+        self.fake().write("/proc/uptime", &format!("{now}.5 1.0\n"));
+    }
+
+    fn options(&self, id: &str) -> Options {
+        let source = Some(self.setup.sources.path().to_path_buf());
+        let id = id.to_string();
+        Options { id, interval: 5, measure_every: 60, keep: false, module: None, source, any_driver: false }
+    }
+
+    fn note(&self, id: &str) -> Note {
+        Note::read(&self.fake().host(), id).expect("readable").expect("a note")
+    }
+
+    fn up(&self) -> bool {
+        state::is_loaded(&self.fake().host())
+    }
+
+    /// Has an agent under each name for the time of `play`.
+    fn play(&self, ids: &[&str], play: impl FnOnce(&FakeKernel<'_>, Vec<Agent<'_>>)) {
+        let (host, kernel) = (self.fake().host(), self.setup.kernel());
+        let measure = |_: &Host| {
+            self.measured.set(self.measured.get() + 1);
+            match self.right.get() {
+                Some(right) => Ok((right, format!("right: {right}"))),
+                None => Err(ProbeError::NotRoot.into()),
+            }
+        };
+        let log = |line: &str| self.log.borrow_mut().push(line.to_string());
+        let agent = |id: &&str| Agent::new(&host, &kernel, &measure, &log, self.options(id)).expect("an agent");
+        play(&kernel, ids.iter().map(agent).collect());
+    }
+
+    fn said(&self, word: &str) -> usize {
+        self.log.borrow().iter().filter(|line| line.contains(word)).count()
+    }
+}
+
+#[test]
+fn it_waits_for_the_driver_then_raises_measures_and_leaves_nothing() {
+    let stage = Stage::new();
+    stage.fake().remove("/sys/module/nvidia");
+    stage.play(&["a"], |_, mut agents| {
+        let mut agent = agents.remove(0);
+        for _ in 0..13 {
+            agent.round().expect("a round");
+            stage.later(5);
+        }
+        assert_eq!((stage.note("a").doing, stage.up(), stage.measured.get()), (Doing::WaitsForDriver, false, 0));
+        assert_eq!(stage.said("waiting for the NVIDIA driver"), 2, "at once, and after a minute");
+        stage.fake().write("/sys/module/nvidia/version", "550.163.01\n");
+        agent.round().expect("a round");
+        let note = stage.note("a");
+        assert_eq!((note.doing, stage.up(), note.seen.map(|seen| seen.right)), (Doing::Watches, true, Some(true)));
+        assert_eq!(agent.leave().expect("left"), Parting::Down);
+        assert!(!stage.up() && Note::read(&stage.fake().host(), "a").expect("readable").is_none());
+    });
+}
+
+#[test]
+fn an_engine_that_went_down_comes_up_again_and_is_measured_anew() {
+    let stage = Stage::new();
+    stage.play(&["a"], |kernel, mut agents| {
+        let agent = &mut agents[0];
+        agent.round().expect("a round");
+        stage.fake().remove("/sys/module/mpu");
+        stage.later(5);
+        agent.round().expect("a round");
+        assert_eq!((stage.up(), kernel.calls.get().0, stage.measured.get()), (true, 2, 2));
+    });
+}
+
+#[test]
+fn a_driver_that_is_replaced_is_measured_anew() {
+    let stage = Stage::new();
+    stage.play(&["a"], |_, mut agents| {
+        let agent = &mut agents[0];
+        agent.round().expect("a round");
+        stage.fake().remove("/sys/module/nvidia");
+        agent.round().expect("a round");
+        assert_eq!((stage.note("a").doing, stage.note("a").seen), (Doing::WaitsForDriver, None));
+        stage.fake().write("/sys/module/nvidia/version", "580.159.04\n");
+        agent.round().expect("a round");
+        assert_eq!(stage.measured.get(), 2);
+        assert!(stage.note("a").words.contains("driver 580.159.04"));
+    });
+}
+
+#[test]
+fn measurements_come_now_and_then_and_sooner_while_something_is_wrong() {
+    let stage = Stage::new();
+    stage.play(&["a"], |_, mut agents| {
+        let agent = &mut agents[0];
+        let mut round_after = |seconds| {
+            stage.later(seconds);
+            agent.round().expect("a round");
+            stage.measured.get()
+        };
+        assert_eq!((round_after(0), round_after(30), round_after(29), round_after(1)), (1, 1, 1, 2));
+        stage.right.set(Some(false));
+        assert_eq!((round_after(60), round_after(9)), (3, 3));
+        stage.right.set(None);
+        assert_eq!(round_after(1), 4);
+        let seen = stage.note("a").seen.expect("measured");
+        assert!(!seen.right && seen.because.contains("CAP_SYS_ADMIN") && seen.because.contains("fix:"), "{seen:?}");
+    });
+}
+
+#[test]
+fn what_fails_is_said_with_its_cure_and_tried_later_and_later() {
+    let stage = Stage::new();
+    stage.fake().remove("/usr/bin/make");
+    stage.play(&["a"], |kernel, mut agents| {
+        let agent = &mut agents[0];
+        for _ in 0..60 {
+            agent.round().expect("a round");
+            assert_eq!(stage.note("a").doing, Doing::Failed);
+            stage.later(1);
+        }
+        assert_eq!(stage.said("no make on this host"), 1, "{:?}", stage.log.borrow());
+        assert!(stage.said("fix:") == 1 && agent.failures == 4, "after 0, 5, 15 and 35 s");
+        assert_eq!((stage.measured.get(), kernel.calls.get()), (0, (0, 0)));
+        stage.fake().tool("make", BUILDS_BOTH);
+        stage.later(300);
+        agent.round().expect("a round");
+        assert_eq!((stage.note("a").doing, agent.failures), (Doing::Watches, 0));
+    });
+}
+
+#[test]
+fn another_version_is_replaced_without_a_gap() {
+    let stage = Stage::new();
+    stage.fake().tool("make", BUILDS_BOTH);
+    stage.fake().write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
+    stage.play(&["new"], |kernel, mut agents| {
+        agents[0].round().expect("a round");
+        let loaded = state::read(&stage.fake().host()).expect("readable").expect("up");
+        assert_eq!(
+            (loaded.version.as_str(), kernel.calls.get()),
+            (env!("CARGO_PKG_VERSION"), (2, 2)),
+            "{:?}",
+            stage.log.borrow()
+        );
+        assert_eq!(stage.said("in the place of version 0.0.9"), 1);
+    });
+}
+
+#[test]
+fn in_a_rolling_upgrade_the_old_agent_steps_back_and_leaves_the_engine() {
+    let stage = Stage::new();
+    stage.play(&["old", "new"], |kernel, mut agents| {
+        let (mut new, mut old) = (agents.remove(1), agents.remove(0));
+        new.round().expect("a round");
+        old.round().expect("a round");
+        assert_eq!((stage.note("old").doing, stage.note("new").doing), (Doing::StandsBy, Doing::Watches));
+        assert!(stage.note("old").seen.is_some(), "who stands by knows whether containers are seen right");
+        assert_eq!(old.leave().expect("left"), Parting::With("new".to_string()));
+        assert_eq!((stage.up(), kernel.calls.get()), (true, (1, 0)));
+        assert_eq!(new.leave().expect("left"), Parting::Down);
+        assert!(!stage.up());
+    });
+}
+
+#[test]
+fn in_a_rollback_the_old_agent_looks_after_the_engine_again() {
+    let stage = Stage::new();
+    stage.play(&["old", "new"], |_, mut agents| {
+        let (mut new, mut old) = (agents.remove(1), agents.remove(0));
+        new.round().expect("a round");
+        assert_eq!(new.leave().expect("left"), Parting::With("old".to_string()));
+        assert!(stage.up());
+        stage.fake().remove("/sys/module/mpu");
+        old.round().expect("a round");
+        assert!(stage.up() && stage.note("old").doing == Doing::Watches);
+    });
+}
+
+#[test]
+fn a_killed_agent_leaves_the_engine_to_the_next() {
+    let stage = Stage::new();
+    stage.play(&["a"], |kernel, mut agents| {
+        agents[0].round().expect("a round");
+        drop(agents); // no leave: its lock goes as the kernel lets it go
+        let again =
+            Agent::new(&kernel.host.host(), kernel, &|_| Ok((true, String::new())), &|_| (), stage.options("a"))
+                .map(|mut agent| agent.round().expect("a round"));
+        assert!(again.is_ok() && kernel.calls.get() == (1, 0), "what is up stays up, untouched");
+    });
+}
+
+#[test]
+fn rules_that_change_reach_the_running_engine() {
+    let stage = Stage::new();
+    stage.play(&["a"], |kernel, mut agents| {
+        agents[0].round().expect("a round");
+        stage.fake().write("/etc/mpu/config.toml", "[[rule]]\nsees = \"host\"\ncgroup = \"/monitor\"\n");
+        agents[0].round().expect("a round");
+        let rules = state::read_policy(&stage.fake().host()).expect("readable").expect("up");
+        assert!(rules.iter().any(|rule| rule.contains("/monitor")), "{rules:?}");
+        assert_eq!((kernel.calls.get(), stage.said("new rules"), stage.measured.get()), ((1, 0), 1, 2));
+    });
+}
+
+#[test]
+fn an_agent_that_is_to_keep_the_engine_does() {
+    let stage = Stage::new();
+    stage.play(&["a"], |_, mut agents| {
+        let mut agent = agents.remove(0);
+        agent.options.keep = true;
+        let mut rounds = 0;
+        let parting = agent.run(&mut |pause| {
+            rounds += 1;
+            assert_eq!(pause, Duration::from_secs(5));
+            rounds == 2
+        });
+        assert_eq!((parting.expect("left"), stage.up(), rounds), (Parting::Kept, true, 2));
+    });
+}

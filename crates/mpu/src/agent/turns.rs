@@ -1,0 +1,253 @@
+//! Whose turn it is: which of the agents on this node looks after the engine.
+//!
+//! Owns `/run/mpu/agents`: one file per agent, locked for as long as that agent lives, so that the kernel itself says
+//! who is alive, also after a kill. The youngest agent that lives has the turn; that is what a rolling upgrade wants
+//! (the new pod takes over, the old one steps back) and what a rollback wants (the new pod goes, the old one has the
+//! turn again). The last one to leave takes the engine with it. Knows nothing of engines.
+
+use crate::exit::Exit;
+use crate::explain::Explain;
+use crate::host::Host;
+use rustix::fs::{flock, FlockOperation};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+/// Where agents meet. It goes with the next boot, as the engine does.
+pub const MEETING: &str = "/run/mpu/agents";
+
+const KIND: &str = "turn";
+
+/// Why an agent cannot take part.
+#[derive(Debug, thiserror::Error)]
+pub enum TurnError {
+    /// The name cannot be a file's.
+    #[error("{id:?} is no name for an agent: letters, digits, '-', '_' and '.' are, up to 100 of them")]
+    BadId {
+        /// The name.
+        id: String,
+    },
+    /// Another agent has that name, and lives.
+    #[error("an agent named {id} runs on this node already")]
+    Taken {
+        /// The name.
+        id: String,
+    },
+    /// The meeting place cannot be used.
+    #[error("cannot use {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Explain for TurnError {
+    fn code(&self) -> &'static str {
+        match self {
+            TurnError::BadId { .. } => "agent_id",
+            TurnError::Taken { .. } => "agent_runs",
+            TurnError::Io { .. } => "agent_directory",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            TurnError::BadId { .. } => Exit::Usage,
+            TurnError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Exit::Refused,
+            _ => Exit::Failed,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            TurnError::BadId { .. } => "give --id the pod's uid".to_string(),
+            TurnError::Taken { .. } => "give each agent an --id of its own, such as its pod's uid".to_string(),
+            TurnError::Io { .. } => format!("mount the node's /run/mpu, writable: agents meet in {MEETING}"),
+        }
+    }
+}
+
+/// Whether an agent's name can be part of a file's.
+pub fn check_id(id: &str) -> Result<(), TurnError> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match !id.is_empty() && id.len() <= 100 && id.chars().all(fits) && !id.starts_with('.') {
+        true => Ok(()),
+        false => Err(TurnError::BadId { id: id.to_string() }),
+    }
+}
+
+/// A place among the agents of this node, for as long as it is held.
+#[derive(Debug)]
+pub struct Turn {
+    dir: PathBuf,
+    id: String,
+    order: u64,
+    _alive: File,
+}
+
+/// What leaving came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Left<T> {
+    /// Nobody else is there; this is what the last one did.
+    Last(T),
+    /// That agent goes on.
+    To(String),
+}
+
+impl Turn {
+    /// Takes a place. An agent that comes back under its name, after a crash, has its old place again.
+    pub fn take(host: &Host, id: &str) -> Result<Turn, TurnError> {
+        check_id(id)?;
+        let dir = host.at(MEETING);
+        fs::create_dir_all(&dir).map_err(at(&dir))?;
+        let _gate = gate(&dir)?;
+        let others = living(&dir, None)?;
+        if others.iter().any(|(_, name)| name == id) {
+            return Err(TurnError::Taken { id: id.to_string() });
+        }
+        let path = dir.join(format!("{id}.{KIND}"));
+        let mut file =
+            File::options().create(true).truncate(false).read(true).write(true).open(&path).map_err(at(&path))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| at(&path)(e.into()))?;
+        let mut text = String::new();
+        // What is no number was not written by an agent, or not to its end: that one never had a place.
+        let kept = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+        let order = kept.unwrap_or_else(|| others.iter().map(|(order, _)| order + 1).max().unwrap_or(1));
+        file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "{order}")).map_err(at(&path))?;
+        forget_the_dead(&dir, &others, id);
+        Ok(Turn { dir, id: id.to_string(), order, _alive: file })
+    }
+
+    /// The agent that has the turn, if it is not this one.
+    pub fn other(&self) -> Result<Option<String>, TurnError> {
+        let _gate = gate(&self.dir)?;
+        let youngest = living(&self.dir, Some(&self.id))?.into_iter().max();
+        Ok(youngest.filter(|(order, id)| (*order, id.as_str()) > (self.order, self.id.as_str())).map(|(_, id)| id))
+    }
+
+    /// Gives the place up. If nobody else is there, `last` is done before anybody can come.
+    pub fn leave<T>(self, last: impl FnOnce() -> T) -> Result<Left<T>, TurnError> {
+        let _gate = gate(&self.dir)?;
+        let others = living(&self.dir, Some(&self.id))?;
+        let _ = fs::remove_file(self.dir.join(format!("{}.{KIND}", self.id)));
+        Ok(match others.into_iter().max() {
+            Some((_, id)) => Left::To(id),
+            None => Left::Last(last()),
+        })
+    }
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> TurnError {
+    let path = path.to_path_buf();
+    move |source| TurnError::Io { path, source }
+}
+
+/// Holds everybody else's coming, going and looking off.
+fn gate(dir: &Path) -> Result<File, TurnError> {
+    let path = dir.join("gate");
+    let file = File::options().create(true).append(true).open(&path).map_err(at(&path))?;
+    flock(&file, FlockOperation::LockExclusive).map_err(|e| at(&path)(e.into()))?;
+    Ok(file)
+}
+
+/// The agents that live, but for one, with their order. To be called behind the gate: it tries locks.
+fn living(dir: &Path, but: Option<&str>) -> Result<Vec<(u64, String)>, TurnError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).map_err(at(dir))?.flatten() {
+        let path = entry.path();
+        let name = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_string);
+        let Some(id) = name.filter(|id| path.extension().is_some_and(|e| e == KIND) && Some(id.as_str()) != but) else {
+            continue;
+        };
+        let Ok(file) = File::open(&path) else { continue };
+        if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
+            let order = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+            found.push((order, id));
+        }
+    }
+    Ok(found)
+}
+
+/// Takes away what agents that died left, so that a node does not collect them.
+fn forget_the_dead(dir: &Path, living: &[(u64, String)], but: &str) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let ours = path.extension().is_some_and(|e| e == KIND || e == "json");
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or(but);
+        if ours && stem != but && !living.iter().any(|(_, id)| id == stem) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    fn turn(fake: &FakeHost, id: &str) -> Turn {
+        Turn::take(&fake.host(), id).expect("a place")
+    }
+
+    #[test]
+    fn the_youngest_has_the_turn_and_the_oldest_has_it_again_when_it_goes() {
+        let fake = FakeHost::in_order();
+        let old = turn(&fake, "old");
+        assert_eq!(old.other().expect("readable"), None);
+        let new = turn(&fake, "new");
+        assert_eq!(old.other().expect("readable").as_deref(), Some("new"));
+        assert_eq!(new.other().expect("readable"), None);
+        assert_eq!(new.leave(|| "gone").expect("left"), Left::To("old".to_string()), "the old one is still there");
+        assert_eq!(old.other().expect("readable"), None);
+        assert_eq!(old.leave(|| "gone").expect("left"), Left::Last("gone"));
+    }
+
+    #[test]
+    fn of_two_that_leave_at_once_one_is_the_last() {
+        let fake = FakeHost::in_order();
+        for _ in 0..20 {
+            let turns = [turn(&fake, "a"), turn(&fake, "b")];
+            let left: Vec<_> = std::thread::scope(|scope| {
+                let threads = turns.map(|turn| scope.spawn(move || turn.leave(|| ()).expect("left")));
+                threads.into_iter().map(|t| t.join().expect("ended")).collect()
+            });
+            assert_eq!(left.iter().filter(|l| **l == Left::Last(())).count(), 1, "{left:?}");
+        }
+    }
+
+    #[test]
+    fn a_killed_agent_is_nobody_and_has_its_place_again_when_it_comes_back() {
+        let fake = FakeHost::in_order();
+        let (old, new) = (turn(&fake, "old"), turn(&fake, "new"));
+        drop(old); // as the kernel does with the files of a killed process
+        let old = turn(&fake, "old");
+        assert_eq!(old.other().expect("readable").as_deref(), Some("new"), "it came back older than the new one");
+        drop(new);
+        assert_eq!(old.other().expect("readable"), None);
+        let third = turn(&fake, "third");
+        assert!(!fake.host().at(MEETING).join("new.turn").exists(), "the dead are forgotten");
+        assert_eq!(old.other().expect("readable").as_deref(), Some("third"));
+        drop(third);
+    }
+
+    #[test]
+    fn names_are_checked_and_not_shared() {
+        let fake = FakeHost::in_order();
+        for id in ["", "../x", "a/b", ".hidden", &"x".repeat(101), "a b"] {
+            assert_eq!(Turn::take(&fake.host(), id).expect_err("refused").code(), "agent_id", "{id:?}");
+        }
+        let _first = turn(&fake, "a");
+        assert_eq!(Turn::take(&fake.host(), "a").expect_err("refused").code(), "agent_runs");
+    }
+
+    #[test]
+    fn foreign_contents_are_no_order() {
+        let fake = FakeHost::in_order();
+        fake.write("/run/mpu/agents/a.turn", "nonsense");
+        fake.write("/run/mpu/agents/b.turn", "-1");
+        let (a, b) = (turn(&fake, "a"), turn(&fake, "b"));
+        assert_eq!((a.order, b.order), (1, 2));
+    }
+}
