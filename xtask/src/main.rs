@@ -55,7 +55,7 @@ enum Verb {
     /// Says what this machine lacks, and changes nothing
     Doctor,
     /// Makes what a release hands out, in target/dist
-    Dist,
+    Dist(dist::Args),
     /// Formats the sources
     Fmt,
     /// Checks formatting and clippy, warnings denied
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
         Verb::Nvidia(args) => nvidia::nvidia(&args),
         Verb::Setup => setup::everything().and_then(|()| promtool::ready()).map(|_| Outcome::Passed),
         Verb::Doctor => doctor::doctor(),
-        Verb::Dist => dist::dist(),
+        Verb::Dist(args) => dist::dist(&args),
         Verb::Fmt => lint::fmt(),
         Verb::Lint => lint::lint(),
         Verb::Bench(args) => bench::bench(&args),

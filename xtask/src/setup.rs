@@ -45,6 +45,13 @@ pub const HOST: &[Need] = &[need("git", "git", "tests of the tree ask it for the
 /// For checking the kernel object.
 pub const OBJECTS: &[Need] = &[need("objdump", "binutils", "to look into the kernel object")];
 
+/// For packing releases.
+pub const PACKAGES: &[Need] = &[
+    need("dpkg-deb", "dpkg", "the Debian package"),
+    need("gzip", "gzip", "manual pages in packages"),
+    need("lintian", "lintian", "Debian's own checks of a package"),
+];
+
 /// For booting guests.
 pub const GUESTS: &[Need] = &[
     need("qemu-system-x86_64", "qemu-system-x86", "guests"),
@@ -61,12 +68,12 @@ pub const GUESTS: &[Need] = &[
 
 /// Everything, for `x setup` and `x doctor`.
 pub fn all() -> impl Iterator<Item = &'static Need> {
-    HOST.iter().chain(KERNELS).chain(OBJECTS).chain(GUESTS)
+    HOST.iter().chain(KERNELS).chain(OBJECTS).chain(GUESTS).chain(PACKAGES)
 }
 
 /// Installs what any verb needs.
 pub fn everything() -> Result<()> {
-    [HOST, KERNELS, OBJECTS, GUESTS].into_iter().try_for_each(require)?;
+    [HOST, KERNELS, OBJECTS, GUESTS, PACKAGES].into_iter().try_for_each(require)?;
     say("all packages are here");
     Ok(())
 }

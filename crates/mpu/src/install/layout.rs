@@ -42,6 +42,13 @@ impl Layout {
         })
     }
 
+    fn zsh_functions(self) -> &'static str {
+        match self {
+            Layout::Package => "zsh/vendor-completions/_mpu",
+            Layout::Local => "zsh/site-functions/_mpu",
+        }
+    }
+
     fn rules(self) -> &'static Path {
         Path::new(match self {
             Layout::Package => "/usr/lib/udev/rules.d",
@@ -107,7 +114,7 @@ pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources) -> std::io:
     let share = layout.prefix().join("share");
     for (shell, place) in [
         (Shell::Bash, "bash-completion/completions/mpu"),
-        (Shell::Zsh, "zsh/site-functions/_mpu"),
+        (Shell::Zsh, layout.zsh_functions()),
         (Shell::Fish, "fish/vendor_completions.d/mpu.fish"),
     ] {
         items.push(item(share.join(place), 0o644, cli::completions(shell), "completions"));

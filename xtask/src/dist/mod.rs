@@ -1,0 +1,189 @@
+//! What a release hands out: the executable that carries the module's sources, those sources by themselves, a Debian package, a list
+//! of what is in it, and checksums. The same sources give the same bytes, wherever and whenever they are built.
+
+mod deb;
+mod sbom;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{ensure, Context, Result};
+use sha2::{Digest, Sha256};
+
+use crate::guest::image;
+use crate::run::{output, run, say};
+use crate::{lint, paths, setup, Outcome};
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The oldest C library that a released executable runs with: that of Debian 12 is 2.36, of Ubuntu 22.04 2.35, of RHEL 9 2.34.
+const NEWEST_GLIBC: (u32, u32) = (2, 34);
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Build everything a second time, elsewhere and with another clock, and compare
+    #[arg(long)]
+    twice: bool,
+    /// Build quickly and unoptimised, for a look
+    #[arg(long)]
+    quick: bool,
+}
+
+/// The verb.
+pub fn dist(args: &Args) -> Result<Outcome> {
+    setup::require(setup::OBJECTS)?;
+    setup::require(setup::PACKAGES)?;
+    let version = env!("CARGO_PKG_VERSION");
+    let out = paths::target("dist")?.join(format!("mpu-{version}"));
+    let release = Release { profile: if args.quick { Profile::Quick } else { Profile::Release }, build: "cargo" };
+    release.make(&out)?;
+    println!("{}", out.display());
+    if !args.twice {
+        return Ok(Outcome::Passed);
+    }
+    say("once more, in another folder");
+    let again = paths::target("dist")?.join("again");
+    Release { build: "cargo-again", ..release }.make(&again)?;
+    let (first, second) = (std::fs::read(out.join("SHA256SUMS"))?, std::fs::read(again.join("SHA256SUMS"))?);
+    if first == second {
+        println!("built twice, the same bytes");
+        return Ok(Outcome::Passed);
+    }
+    println!("the second build differs:\n{}", String::from_utf8_lossy(&second));
+    Ok(Outcome::Failed)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// As handed out.
+    Release,
+    /// For tests of packages: the same files, quicker to build.
+    Quick,
+}
+
+/// One way to build.
+#[derive(Clone, Copy)]
+pub struct Release {
+    /// How the executable is compiled.
+    pub profile: Profile,
+    /// The folder below target/dist for what cargo makes.
+    pub build: &'static str,
+}
+
+impl Release {
+    /// Makes everything in `out`, which is emptied first.
+    pub fn make(&self, out: &Path) -> Result<()> {
+        let _ = std::fs::remove_dir_all(out);
+        std::fs::create_dir_all(out.join("kmod"))?;
+        say("building the module's object, checked");
+        let sources = image::mpu_sources()?;
+        for entry in std::fs::read_dir(&sources)? {
+            let entry = entry?;
+            std::fs::copy(entry.path(), out.join("kmod").join(entry.file_name()))?;
+        }
+        let executable = self.executable(&sources)?;
+        check_glibc(&executable)?;
+        std::fs::copy(&executable, out.join("mpu"))?;
+        for text in ["LICENSE", "LICENSES/MIT.txt", "LICENSES/GPL-2.0-only.txt", "README.md"] {
+            let from = paths::repo().join(text);
+            std::fs::copy(&from, out.join(from.file_name().unwrap_or_default()))
+                .with_context(|| format!("cannot copy {text}"))?;
+        }
+        let bom = sbom::cyclonedx()?;
+        std::fs::write(out.join("mpu.cdx.json"), &bom)?;
+        say("packing the Debian package");
+        deb::pack(&executable, &bom, out, epoch()?)?;
+        std::fs::write(out.join("SHA256SUMS"), sums(out)?)?;
+        Ok(())
+    }
+
+    fn executable(&self, sources: &Path) -> Result<PathBuf> {
+        say("building mpu with the module's sources inside");
+        let built = paths::target("dist")?.join(self.build);
+        let mut cargo = lint::cargo();
+        cargo
+            .args(["build", "--quiet", "--locked", "--package", "mpu", "--target", TARGET, "--target-dir"])
+            .arg(&built);
+        // Paths of this machine would make two machines' builds differ.
+        let mut flags = vec![format!("--remap-path-prefix={}=.", paths::repo().display())];
+        let home = std::env::var("CARGO_HOME").ok().map(PathBuf::from);
+        if let Some(home) = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo"))) {
+            flags.push(format!("--remap-path-prefix={}=cargo", home.display()));
+        }
+        flags.push(format!("--remap-path-prefix={}=build", built.display()));
+        let folder = match self.profile {
+            Profile::Release => {
+                cargo.arg("--release");
+                "release"
+            }
+            Profile::Quick => "debug",
+        };
+        cargo.env("MPU_KMOD_DIR", sources).env_remove("RUSTFLAGS");
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+        cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").env("CARGO_PROFILE_DEV_STRIP", "symbols");
+        run(&mut cargo).context("cannot build mpu")?;
+        Ok(built.join(TARGET).join(folder).join("mpu"))
+    }
+}
+
+/// The time that everything in a package bears: that of the newest commit.
+fn epoch() -> Result<String> {
+    let mut git = crate::run::command("git", ["log", "-1", "--format=%ct"]);
+    Ok(output(git.current_dir(paths::repo()))?.trim().to_owned())
+}
+
+/// An executable that wants a newer C library than promised runs on fewer hosts than promised.
+fn check_glibc(executable: &Path) -> Result<()> {
+    let symbols = output(std::process::Command::new("objdump").arg("-T").arg(executable))?;
+    let newest = newest_glibc(&symbols).with_context(|| format!("{} needs no C library", executable.display()))?;
+    ensure!(
+        newest <= NEWEST_GLIBC,
+        "{} needs glibc {}.{}; releases promise {}.{}",
+        executable.display(),
+        newest.0,
+        newest.1,
+        NEWEST_GLIBC.0,
+        NEWEST_GLIBC.1
+    );
+    Ok(())
+}
+
+fn newest_glibc(objdump: &str) -> Option<(u32, u32)> {
+    let versions = objdump.split_whitespace().filter_map(|word| {
+        let version = word.trim_start_matches('(').trim_end_matches(')').strip_prefix("GLIBC_")?;
+        let mut numbers = version.split('.').map(|number| number.parse().ok());
+        Some((numbers.next()??, numbers.next().flatten().unwrap_or(0)))
+    });
+    versions.max()
+}
+
+/// As `sha256sum -c` reads them.
+fn sums(dir: &Path) -> Result<String> {
+    let mut left = vec![dir.to_owned()];
+    let mut lines = Vec::new();
+    while let Some(folder) = left.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                left.push(path);
+                continue;
+            }
+            let digest = Sha256::digest(std::fs::read(&path)?);
+            let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            lines.push(format!("{hex}  {}\n", path.strip_prefix(dir)?.display()));
+        }
+    }
+    lines.sort();
+    Ok(lines.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::newest_glibc;
+
+    #[test]
+    fn the_newest_wanted_c_library_is_found() {
+        let text = "0 DF *UND* 0 (GLIBC_2.2.5) write\n0 DF *UND* 0 (GLIBC_2.34) dlopen\n0 DF *UND* 0 (GLIBC_2.9) x\n";
+        assert_eq!(newest_glibc(text), Some((2, 34)));
+        assert_eq!(newest_glibc("nothing"), None);
+    }
+}
