@@ -10,6 +10,7 @@ use crate::explain::Explain;
 use crate::install::InstallError;
 use crate::metrics::MetricsError;
 use crate::probe::ProbeError;
+use crate::processes::ProcessError;
 
 /// Any failure of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +36,9 @@ pub enum Error {
     /// The agents of this node cannot agree.
     #[error(transparent)]
     Turn(#[from] TurnError),
+    /// GPU processes cannot be seen.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -56,6 +60,7 @@ impl Error {
             Error::State(e) => e,
             Error::Probe(e) => e,
             Error::Turn(e) => e,
+            Error::Process(e) => e,
             Error::Config(e) => e,
             Error::Install(e) => e,
             Error::Metrics(e) => e,

@@ -73,6 +73,42 @@ impl Host {
         fs::read(self.at(path)).ok().map(|bytes| String::from_utf8_lossy(&bytes).trim().to_string())
     }
 
+    /// The contents of a regular file of at most `limit` bytes; none when it is not there, not readable, larger, or no regular file
+    /// (opening it never waits for anybody).
+    pub fn bounded(&self, path: impl AsRef<Path>, limit: usize) -> Option<Vec<u8>> {
+        self.beginning(path, limit + 1).filter(|bytes| bytes.len() <= limit)
+    }
+
+    /// The first `limit` bytes of a regular file, likewise.
+    pub fn beginning(&self, path: impl AsRef<Path>, limit: usize) -> Option<Vec<u8>> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut open = fs::OpenOptions::new();
+        let file = open.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(self.at(path)).ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        file.take(limit as u64).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    /// The name of a user, as this host's `/etc/passwd` has it.
+    pub fn user_name(&self, uid: u32) -> Option<String> {
+        self.passwd_field(uid, 0)
+    }
+
+    /// The home directory of a user, likewise.
+    pub fn home_of(&self, uid: u32) -> Option<String> {
+        self.passwd_field(uid, 5).filter(|home| home.starts_with('/'))
+    }
+
+    fn passwd_field(&self, uid: u32, field: usize) -> Option<String> {
+        let uid = uid.to_string();
+        let passwd = String::from_utf8_lossy(&self.bounded("/etc/passwd", 4 << 20)?).into_owned();
+        let row = passwd.lines().find(|line| line.split(':').nth(2) == Some(&uid))?;
+        row.split(':').nth(field).filter(|text| !text.is_empty()).map(str::to_string)
+    }
+
     /// `uname -r`.
     pub fn release(&self) -> io::Result<String> {
         Ok(fs::read_to_string(self.at("/proc/sys/kernel/osrelease"))?.trim().to_string())

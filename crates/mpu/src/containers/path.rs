@@ -1,0 +1,216 @@
+//! Reads container ids, runtimes and pods from cgroup paths.
+//!
+//! A pure function of text. Knows every layout as data: [`UNITS`] are the names that runtimes give to units and directories, with the
+//! systemd driver and with the cgroupfs driver; the rest are directories named by their parent. Outside truth: the sources of the
+//! runtimes, which name these cgroups (runc's and crun's systemd drivers, containerd's and CRI-O's CRI services, kubelet's cgroup
+//! manager, libpod, LXC, systemd-nspawn); the cases in `tests` say who writes which.
+
+use super::Runtime;
+
+/// How much of a cgroup file is read. Version 1 has some fifteen lines, and a path is shorter than 4096 bytes.
+pub const LIMIT: usize = 64 * 1024;
+
+/// One container in a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layer {
+    /// Its id.
+    pub id: String,
+    /// Who runs it, as far as the path says.
+    pub runtime: Runtime,
+    /// The uid of the pod around it.
+    pub pod: Option<String>,
+    /// The user whose service manager runs it, for rootless runtimes.
+    pub user: Option<u32>,
+}
+
+/// What an id looks like.
+#[derive(Clone, Copy)]
+enum Shape {
+    /// 64 hexadecimal digits.
+    Long,
+    /// Anything that is a file name and starts with a letter, a digit or an underscore.
+    Name,
+    /// The same, as systemd escapes it.
+    Escaped,
+}
+
+/// Names of units and directories: prefix, suffix, shape of the id between them, runtime. The first that fits counts.
+const UNITS: &[(&str, &str, Shape, Runtime)] = &[
+    ("docker-", ".scope", Shape::Long, Runtime::Docker),
+    ("cri-containerd-", ".scope", Shape::Long, Runtime::Containerd),
+    ("nerdctl-", ".scope", Shape::Long, Runtime::Containerd),
+    ("crio-", ".scope", Shape::Long, Runtime::Crio),
+    ("crio-", "", Shape::Long, Runtime::Crio),
+    ("libpod-", ".scope", Shape::Long, Runtime::Podman),
+    ("libpod-payload-", "", Shape::Long, Runtime::Podman),
+    ("libpod-", "", Shape::Long, Runtime::Podman),
+    ("lxc.payload.", "", Shape::Name, Runtime::Lxc),
+    ("systemd-nspawn@", ".service", Shape::Escaped, Runtime::Nspawn),
+    ("runc-", ".scope", Shape::Name, Runtime::Runc),
+    ("crun-", ".scope", Shape::Name, Runtime::Crun),
+];
+
+/// Directories that hold one directory for each container, by its bare id.
+const PARENTS: &[(&str, Shape, Runtime)] = &[
+    ("docker", Shape::Long, Runtime::Docker),
+    ("libpod_parent", Shape::Long, Runtime::Podman),
+    ("lxc", Shape::Name, Runtime::Lxc),
+    ("lxc.payload", Shape::Name, Runtime::Lxc),
+    ("actions_job", Shape::Long, Runtime::Docker),
+];
+
+/// Whether this is an id of 64 hexadecimal digits.
+pub fn is_long_id(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+/// Whether this can be one file name, and is no way out of a directory.
+pub fn is_name(text: &str) -> bool {
+    let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
+    first && text.len() <= 255 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-+:@".contains(&b))
+}
+
+/// The containers in a cgroup file's text, outermost first. Of several hierarchies the one that tells most counts, and of those that
+/// tell as much the unified one, then the first.
+pub fn layers(text: &str) -> Vec<Layer> {
+    let mut best: Vec<Layer> = Vec::new();
+    for path in paths(text) {
+        let layers = in_path(path);
+        let better = |new: &[Layer], old: &[Layer]| (new.len(), named(new)) > (old.len(), named(old));
+        if better(&layers, &best) {
+            best = layers;
+        }
+    }
+    best
+}
+
+fn named(layers: &[Layer]) -> usize {
+    layers.iter().filter(|layer| layer.runtime != Runtime::Unknown).count()
+}
+
+/// The paths of a cgroup file, that of the unified hierarchy first.
+pub fn paths(text: &str) -> impl Iterator<Item = &str> {
+    let line = |line: &'_ str| -> Option<(bool, usize)> {
+        let first = line.find(':')?;
+        let second = first + 1 + line[first + 1..].find(':')?;
+        Some((line.starts_with("0::"), second + 1))
+    };
+    let of = move |unified: bool| {
+        text.lines().filter_map(move |l| line(l).filter(|(is, _)| *is == unified).map(|(_, at)| &l[at..]))
+    };
+    of(true).chain(of(false))
+}
+
+/// The containers in one path, outermost first.
+pub fn in_path(path: &str) -> Vec<Layer> {
+    let mut layers: Vec<Layer> = Vec::new();
+    let mut pod = None;
+    let mut in_kubepods = false;
+    let mut user = None;
+    let mut parent = "";
+    // Seen from a cgroup namespace, a path elsewhere starts with `..`; a process that has ended may leave ` (deleted)`.
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    for segment in path.split('/').filter(|s| !s.is_empty() && *s != "..") {
+        in_kubepods |= segment.contains("kubepods");
+        user = user_of(segment).or(user);
+        let found = unit(segment).or_else(|| below(parent, segment)).or_else(|| {
+            // Kubernetes with the cgroupfs driver, and Amazon ECS: an id by itself.
+            is_long_id(segment).then(|| (segment.to_string(), Runtime::Unknown))
+        });
+        if let Some((id, runtime)) = found {
+            // The systemd form of a pod given to the cgroupfs driver is one directory: slice, prefix and id.
+            let own_pod = segment.split_once(':').and_then(|(slice, _)| pod_slice(slice));
+            let pod = own_pod.or_else(|| pod.take());
+            layers.push(Layer { id, runtime, pod, user });
+            in_kubepods = false;
+        } else if let Some(uid) = pod_slice(segment) {
+            pod = Some(uid);
+        } else if let Some(uid) = segment.strip_prefix("pod").filter(|uid| in_kubepods && is_pod_uid(uid)) {
+            pod = Some(uid.to_string());
+        }
+        parent = segment;
+    }
+    layers
+}
+
+fn unit(segment: &str) -> Option<(String, Runtime)> {
+    if let Some((_, rest)) = segment.split_once(".slice:") {
+        let (prefix, id) = rest.split_once(':')?;
+        let runtime = match prefix {
+            "cri-containerd" => Runtime::Containerd,
+            "docker" => Runtime::Docker,
+            "crio" => Runtime::Crio,
+            "nerdctl" => Runtime::Containerd,
+            "libpod" => Runtime::Podman,
+            _ => return None,
+        };
+        return is_long_id(id).then(|| (id.to_string(), runtime));
+    }
+    if let Some(machine) = segment.strip_prefix("machine-").and_then(|s| s.strip_suffix(".scope")) {
+        return nspawn_machine(machine);
+    }
+    UNITS.iter().find_map(|(prefix, suffix, shape, runtime)| {
+        let id = segment.strip_prefix(prefix)?.strip_suffix(suffix)?;
+        Some((shaped(*shape, id)?, *runtime))
+    })
+}
+
+/// systemd-machined registers virtual machines and libvirt's containers the same way; they call themselves by a driver and a number.
+fn nspawn_machine(escaped: &str) -> Option<(String, Runtime)> {
+    let name = unescape(escaped)?;
+    let numbered = |driver: &str| {
+        let number = name.strip_prefix(driver).and_then(|rest| rest.split('-').next());
+        number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    match () {
+        () if numbered("qemu-") || numbered("xen-") || numbered("ch-") => None,
+        () if numbered("lxc-") => Some((name, Runtime::Lxc)),
+        () => is_name(&name).then_some((name, Runtime::Nspawn)),
+    }
+}
+
+fn below(parent: &str, segment: &str) -> Option<(String, Runtime)> {
+    let (_, shape, runtime) = PARENTS.iter().find(|(name, ..)| *name == parent)?;
+    Some((shaped(*shape, segment)?, *runtime))
+}
+
+fn shaped(shape: Shape, text: &str) -> Option<String> {
+    match shape {
+        Shape::Long => is_long_id(text).then(|| text.to_string()),
+        Shape::Name => is_name(text).then(|| text.to_string()),
+        Shape::Escaped => unescape(text).filter(|name| is_name(name)),
+    }
+}
+
+/// `\x2d` is how systemd writes a dash in a unit's name.
+fn unescape(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("\\x") {
+        bytes.extend_from_slice(before.as_bytes());
+        let digits = after.get(..2).filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = &after[2..];
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    String::from_utf8(bytes).ok()
+}
+
+/// `kubepods-burstable-podUID.slice`, perhaps behind the name of a cgroup root of kubelet's; the uid's dashes are underscores there.
+fn pod_slice(segment: &str) -> Option<String> {
+    let unit = segment.strip_suffix(".slice").unwrap_or(segment);
+    let (before, uid) = unit.rsplit_once("-pod")?;
+    let uid = uid.replace('_', "-");
+    (before.contains("kubepods") && is_pod_uid(&uid)).then_some(uid)
+}
+
+/// A UUID, or the 32 digits of a static pod's hash.
+fn is_pod_uid(uid: &str) -> bool {
+    let digits = uid.bytes().filter(|b| b.is_ascii_hexdigit()).count();
+    let dashes = uid.bytes().filter(|b| *b == b'-').count();
+    digits == 32 && uid.len() == 32 + dashes && (dashes == 0 || dashes == 4)
+}
+
+fn user_of(segment: &str) -> Option<u32> {
+    segment.strip_prefix("user@")?.strip_suffix(".service")?.parse().ok()
+}

@@ -1,0 +1,150 @@
+//! What runtimes leave on disk about a container: its names and its pod.
+//!
+//! Owns the places, as data. Reads bounded regular files only, and believes nothing in them beyond names: a rootless runtime's files
+//! are its user's. Outside truth: the runtimes' sources (Docker's `config.v2.json`, containers/storage's `containers.json`, containerd's
+//! and CRI-O's annotations in the OCI bundle).
+
+use super::path::{self, is_name, Layer};
+use super::{Pod, Runtime};
+use crate::host::Host;
+use serde_json::Value;
+
+/// What was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Who runs it, where the path did not say.
+    pub runtime: Option<Runtime>,
+    /// Its name.
+    pub name: Option<String>,
+    /// Its pod.
+    pub pod: Option<Pod>,
+}
+
+/// Docker's data directories: of its packages, of its snap, and below a rootless user's home.
+const DOCKER: &[&str] = &["/var/lib/docker", "/var/snap/docker/common/var-lib-docker"];
+const DOCKER_AT_HOME: &[&str] = &[".local/share/docker"];
+
+/// containerd's state directories: its own, those of k3s and RKE2, MicroK8s, k0s.
+const CONTAINERD: &[&str] =
+    &["/run/containerd", "/run/k3s/containerd", "/var/snap/microk8s/common/run/containerd", "/run/k0s/containerd"];
+/// Its task plugin, and its namespaces that have no names of their own in their ids: Kubernetes', nerdctl's and ctr's.
+const TASKS: &str = "io.containerd.runtime.v2.task";
+const CONTAINERD_NAMESPACES: &[&str] = &["k8s.io", "default"];
+
+/// containers/storage, for CRI-O and Podman: where bundles run, where they are kept, and below a rootless user's home.
+const STORAGE: &[&str] = &["/run/containers/storage", "/var/lib/containers/storage", "/var/run/containers/storage"];
+const STORAGE_AT_HOME: &[&str] = &[".local/share/containers/storage"];
+/// Its drivers; the directory of containers is named after one.
+const DRIVERS: &[&str] = &["overlay", "vfs", "btrfs", "zfs"];
+
+/// Annotations and labels that hold names: of the container, of its pod, of the pod's namespace, the pod's uid.
+const KEYS: &[[&str; 4]] = &[
+    [
+        "io.kubernetes.cri.container-name",
+        "io.kubernetes.cri.sandbox-name",
+        "io.kubernetes.cri.sandbox-namespace",
+        "io.kubernetes.cri.sandbox-uid",
+    ],
+    ["io.kubernetes.container.name", "io.kubernetes.pod.name", "io.kubernetes.pod.namespace", "io.kubernetes.pod.uid"],
+];
+/// nerdctl passes its labels on as annotations.
+const NERDCTL_NAME: &str = "nerdctl/name";
+
+/// How large a file may be. A bundle is some 20 kB; the list of all containers some 1 kB for each.
+const LIMIT: usize = 4 << 20;
+
+/// Reads what there is about a container.
+pub fn look(host: &Host, layer: &Layer) -> State {
+    let home = layer.user.and_then(|uid| host.home_of(uid));
+    let at = |roots: &[&str], at_home: &[&str]| -> Vec<String> {
+        let own = home.iter().flat_map(|home| at_home.iter().map(move |dir| format!("{home}/{dir}")));
+        own.chain(roots.iter().map(|root| root.to_string())).collect()
+    };
+    let id = &layer.id;
+    let docker = || docker(host, &at(DOCKER, DOCKER_AT_HOME), id);
+    let containerd = || containerd(host, id);
+    let crio = || bundle_in_storage(host, &at(STORAGE, STORAGE_AT_HOME), id).map(|state| of(Runtime::Crio, state));
+    match layer.runtime {
+        Runtime::Docker => docker(),
+        Runtime::Containerd => containerd(),
+        Runtime::Crio => crio(),
+        Runtime::Podman => podman(host, &at(STORAGE, STORAGE_AT_HOME), id),
+        // The path has an id and no more: whoever has files about it runs it.
+        Runtime::Unknown => docker().or_else(containerd).or_else(crio),
+        Runtime::Lxc | Runtime::Nspawn => Some(State { name: Some(id.clone()), ..State::default() }),
+        Runtime::Runc | Runtime::Crun => None,
+    }
+    .unwrap_or_default()
+}
+
+fn of(runtime: Runtime, state: State) -> State {
+    State { runtime: Some(runtime), ..state }
+}
+
+fn docker(host: &Host, roots: &[String], id: &str) -> Option<State> {
+    let config = roots.iter().find_map(|root| json(host, &format!("{root}/containers/{id}/config.v2.json")))?;
+    let name =
+        string(config.get("Name")).map(|name| name.trim_start_matches('/').to_string()).filter(|n| !n.is_empty());
+    let labelled = by_keys(config.pointer("/Config/Labels"));
+    // Under Kubernetes the container's own name is a label, and Docker's a compound of everything.
+    Some(of(Runtime::Docker, State { name: labelled.name.or(name), ..labelled }))
+}
+
+fn containerd(host: &Host, id: &str) -> Option<State> {
+    let places = CONTAINERD.iter().flat_map(|root| CONTAINERD_NAMESPACES.iter().map(move |ns| (root, ns)));
+    let bundle = places.filter_map(|(root, ns)| json(host, &format!("{root}/{TASKS}/{ns}/{id}/config.json"))).next()?;
+    Some(of(Runtime::Containerd, by_keys(bundle.get("annotations"))))
+}
+
+fn bundle_in_storage(host: &Host, roots: &[String], id: &str) -> Option<State> {
+    let bundle = in_storage(roots, &format!("{id}/userdata/config.json")).find_map(|path| json(host, &path))?;
+    Some(by_keys(bundle.get("annotations")))
+}
+
+fn podman(host: &Host, roots: &[String], id: &str) -> Option<State> {
+    let lists = in_storage(roots, "containers.json").chain(in_storage(roots, "volatile-containers.json"));
+    let found = lists.filter_map(|path| json(host, &path)).find_map(|list| {
+        let row = list.as_array()?.iter().find(|row| row.get("id").and_then(Value::as_str) == Some(id))?;
+        string(row.pointer("/names/0"))
+    })?;
+    Some(State { name: Some(found), ..State::default() })
+}
+
+fn in_storage<'a>(roots: &'a [String], file: &str) -> impl Iterator<Item = String> + 'a {
+    let file = file.to_string();
+    roots.iter().flat_map(move |root| {
+        let file = file.clone();
+        DRIVERS.iter().map(move |driver| format!("{root}/{driver}-containers/{file}"))
+    })
+}
+
+fn by_keys(map: Option<&Value>) -> State {
+    let get = |key: &str| map.and_then(|map| string(map.get(key)));
+    let first = |at: usize| KEYS.iter().find_map(|keys| get(keys[at]));
+    let (pod, namespace, uid) = (first(1), first(2), first(3));
+    let pod = (pod.is_some() || uid.is_some()).then_some(Pod { uid, name: pod, namespace });
+    State { runtime: None, name: first(0).or_else(|| get(NERDCTL_NAME)), pod }
+}
+
+/// A container that runc or crun was asked for by hand is any directory; their state says which are theirs.
+pub fn started_by_hand(host: &Host, cgroups: &str) -> Option<Layer> {
+    let candidates = path::paths(cgroups).flat_map(|path| path.split('/').filter(|segment| is_name(segment)));
+    for segment in candidates {
+        let found = [("/run/runc", "state.json", Runtime::Runc), ("/run/crun", "status", Runtime::Crun)]
+            .into_iter()
+            .find(|(root, file, _)| host.at(format!("{root}/{segment}/{file}")).is_file());
+        if let Some((.., runtime)) = found {
+            return Some(Layer { id: segment.to_string(), runtime, pod: None, user: None });
+        }
+    }
+    None
+}
+
+fn json(host: &Host, path: &str) -> Option<Value> {
+    serde_json::from_slice(&host.bounded(path, LIMIT)?).ok()
+}
+
+/// A string that can stand in a table: not empty, and not a page.
+fn string(value: Option<&Value>) -> Option<String> {
+    value?.as_str().filter(|text| !text.is_empty() && text.len() <= 512).map(str::to_string)
+}

@@ -1,0 +1,119 @@
+//! What `/proc` says about a process, and its container.
+//!
+//! Owns the reading of four files, none of them believed to be well-formed. A process may end at any moment: what is not there any more is
+//! none.
+
+use crate::containers::{self, Container};
+use crate::host::Host;
+use mpu_core::{HostPid, ViewPid};
+use std::collections::{BTreeSet, HashMap};
+
+/// A process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Its number in the innermost PID namespace, if that is not the host's.
+    pub container_pid: Option<ViewPid>,
+    /// Its container.
+    pub container: Option<Container>,
+    /// Its real user's number.
+    pub uid: Option<u32>,
+    /// Its user's name on the host.
+    pub user: Option<String>,
+    /// The program's name, as the kernel has it.
+    pub name: Option<String>,
+    /// The command line, its words parted by blanks.
+    pub command: Option<String>,
+    /// When it started, in seconds since 1970.
+    pub started: Option<u64>,
+}
+
+/// `/proc` counts start times in hundredths of a second on every architecture that has NVIDIA's driver.
+const TICKS: u64 = 100;
+/// How much of a command line is kept.
+const COMMAND_LIMIT: usize = 4096;
+const FILE_LIMIT: usize = 64 * 1024;
+
+impl Facts {
+    /// Reads them.
+    pub fn of(host: &Host, pid: HostPid) -> Facts {
+        let start = started_ticks(host, pid);
+        Facts::started_at(host, pid, start)
+    }
+
+    fn started_at(host: &Host, pid: HostPid, ticks: Option<u64>) -> Facts {
+        let text = |file: &str| {
+            let bytes = host.bounded(format!("/proc/{}/{file}", pid.get()), FILE_LIMIT)?;
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let status = text("status").unwrap_or_default();
+        let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        let uid = value("Uid:").and_then(|ids| ids.split_whitespace().next()?.parse().ok());
+        Facts {
+            container_pid: value("NSpid:").and_then(innermost),
+            container: containers::of(host, pid),
+            uid,
+            user: uid.and_then(|uid| host.user_name(uid)),
+            name: value("Name:").map(str::to_string),
+            command: command(host, pid),
+            started: ticks.zip(boot_time(host)).map(|(ticks, boot)| boot + ticks / TICKS),
+        }
+    }
+}
+
+/// The last of several numbers; a process of the host's own has one.
+fn innermost(numbers: &str) -> Option<ViewPid> {
+    let mut numbers = numbers.split_whitespace();
+    numbers.next()?;
+    numbers.next_back()?.parse().ok().and_then(ViewPid::new)
+}
+
+fn command(host: &Host, pid: HostPid) -> Option<String> {
+    // Longer than any limit that `bounded` would keep whole: an argument list has up to 2 MiB.
+    let mut bytes = host.beginning(format!("/proc/{}/cmdline", pid.get()), COMMAND_LIMIT)?;
+    while bytes.last() == Some(&0) {
+        bytes.pop();
+    }
+    let words: Vec<String> = bytes.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    Some(words.join(" ")).filter(|line| !line.is_empty())
+}
+
+/// Field 22 of `stat`; the program's name before it can hold anything.
+fn started_ticks(host: &Host, pid: HostPid) -> Option<u64> {
+    let bytes = host.bounded(format!("/proc/{}/stat", pid.get()), FILE_LIMIT)?;
+    let text = String::from_utf8_lossy(&bytes);
+    text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+fn boot_time(host: &Host) -> Option<u64> {
+    let bytes = host.beginning("/proc/stat", 1 << 20)?;
+    let text = String::from_utf8_lossy(&bytes);
+    text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
+/// Facts that were read before. A process is the same as long as its number and its start are.
+#[derive(Default)]
+pub struct Cache {
+    known: HashMap<HostPid, (u64, Facts)>,
+}
+
+impl Cache {
+    /// The facts of a process, read when it is new.
+    pub fn of(&mut self, host: &Host, pid: HostPid) -> Facts {
+        let Some(ticks) = started_ticks(host, pid) else {
+            return Facts::of(host, pid);
+        };
+        match self.known.get(&pid) {
+            Some((start, facts)) if *start == ticks => facts.clone(),
+            _ => {
+                let facts = Facts::started_at(host, pid, Some(ticks));
+                self.known.insert(pid, (ticks, facts.clone()));
+                facts
+            }
+        }
+    }
+
+    /// Forgets the others, which have ended or left the GPU.
+    pub fn forget_all_but(&mut self, pids: &BTreeSet<HostPid>) {
+        self.known.retain(|pid, _| pids.contains(pid));
+    }
+}

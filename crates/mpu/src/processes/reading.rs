@@ -1,0 +1,255 @@
+//! What NVML says: the GPUs, and the rows of their process lists.
+//!
+//! Owns NVML: finding it, loading it, and asking it in the newest way that its release knows. A GPU that fails in between is told of and
+//! does not hide the others.
+
+use super::error::ProcessError;
+use super::{sys, Gpu, Kind, Memory, Mig, MigDevice, Utilisation};
+use crate::host::Host;
+use mpu_core::HostPid;
+use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::Device;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// All of it at one moment.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// By index.
+    pub gpus: Vec<GpuReading>,
+}
+
+/// One GPU.
+#[derive(Debug, Default)]
+pub struct GpuReading {
+    /// Its figures.
+    pub gpu: Gpu,
+    /// The rows of its lists.
+    pub rows: Vec<Row>,
+    /// Utilisation of those that used something; none where this GPU does not say.
+    pub samples: Option<BTreeMap<HostPid, Utilisation>>,
+}
+
+/// A row of a process list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// Who.
+    pub pid: HostPid,
+    /// Which list.
+    pub kind: Kind,
+    /// Bytes.
+    pub memory: Option<u64>,
+    /// Where on the GPU.
+    pub mig: Option<Mig>,
+}
+
+/// The name that the dynamic linker looks up.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// Where it lies when the linker does not find it: Debian and Ubuntu, Red Hat and SUSE, NVIDIA's operator, Google's nodes, NixOS.
+const PLACES: &[&str] = &[
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+    "/run/nvidia/driver/usr/lib64",
+    "/home/kubernetes/bin/nvidia/lib64",
+    "/usr/local/nvidia/lib64",
+    "/run/opengl-driver/lib",
+];
+
+/// The shortest stretch of time over which utilisation is asked for: GPUs take samples up to a second apart.
+const WINDOW: Duration = Duration::from_secs(1);
+/// The longest: what lies further back is another question's answer.
+const LONGEST: Duration = Duration::from_secs(15);
+
+/// NVML, loaded.
+pub struct Nvml {
+    library: nvml_wrapper::Nvml,
+    last: Option<SystemTime>,
+}
+
+impl Nvml {
+    /// Loads it and becomes a client of the driver.
+    pub fn load(host: &Host) -> Result<Nvml, ProcessError> {
+        let mut missing = None;
+        let places = PLACES.iter().map(|dir| host.at(dir).join(LIBRARY)).filter(|path| path.exists());
+        for path in std::iter::once(LIBRARY.into()).chain(places) {
+            match nvml_wrapper::Nvml::builder().lib_path(OsStr::new(&path)).init() {
+                Ok(library) => return Ok(Nvml { library, last: None }),
+                // The first failure is the one to tell: it is about the library that the host's own programs would load.
+                Err(error @ NvmlError::LibloadingError(_)) => missing = missing.or(Some(error)),
+                Err(error) => return Err(ProcessError::sorted("nvmlInit", error)),
+            }
+        }
+        let source = missing.unwrap_or(NvmlError::LibraryNotFound);
+        Err(ProcessError::NoLibrary {
+            looked: format!("no {LIBRARY} where the linker looks, nor in {}", PLACES.join(", ")),
+            source,
+        })
+    }
+
+    /// Reads all GPUs.
+    pub fn read(&mut self) -> Result<Reading, ProcessError> {
+        let now = SystemTime::now();
+        let elapsed = self.last.and_then(|last| now.duration_since(last).ok()).unwrap_or(WINDOW);
+        let since = now - elapsed.clamp(WINDOW, LONGEST);
+        self.last = Some(now);
+        let since = since.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+        let count = self.library.device_count().map_err(|e| ProcessError::sorted("nvmlDeviceGetCount", e))?;
+        Ok(Reading { gpus: (0..count).map(|index| self.gpu(index, since)).collect() })
+    }
+
+    fn gpu(&self, index: u32, since: u64) -> GpuReading {
+        let device = match self.library.device_by_index(index) {
+            Ok(device) => device,
+            Err(error) => {
+                let gpu = Gpu { index, unreadable: Some(error.to_string()), ..Gpu::default() };
+                return GpuReading { gpu, ..GpuReading::default() };
+            }
+        };
+        let parts = parts(&self.library, &device);
+        let mut gpu = figures(index, &self.library, &device);
+        gpu.mig = parts.iter().map(|(instance, part)| mig_device(*instance, &self.library, part)).collect();
+        let list = |device: &Device, mig| rows(&self.library, device, mig);
+        let rows = match list(&device, None) {
+            Ok(rows) => rows,
+            // Of a divided GPU as a whole only root is told; each part tells of itself.
+            Err(NvmlError::NoPermission) if !parts.is_empty() => {
+                parts.iter().flat_map(|(instance, part)| list(part, Some(*instance)).unwrap_or_default()).collect()
+            }
+            Err(error) => {
+                gpu.unreadable = Some(error.to_string());
+                Vec::new()
+            }
+        };
+        GpuReading { gpu, rows, samples: samples(&device, since) }
+    }
+}
+
+fn figures(index: u32, library: &nvml_wrapper::Nvml, device: &Device) -> Gpu {
+    let utilisation = device.utilization_rates().ok();
+    Gpu {
+        index,
+        uuid: device.uuid().ok(),
+        name: device.name().ok(),
+        bus_id: device.pci_info().ok().map(|pci| pci.bus_id),
+        memory: memory(library, device),
+        utilisation: utilisation.as_ref().map(|u| u.gpu),
+        memory_utilisation: utilisation.as_ref().map(|u| u.memory),
+        temperature: device.temperature(TemperatureSensor::Gpu).ok(),
+        power: device.power_usage().ok(),
+        power_limit: device.enforced_power_limit().ok(),
+        mig: Vec::new(),
+        unreadable: None,
+    }
+}
+
+/// From R510 on NVML tells the driver's own share of the memory from the users'; before, it counts both as used.
+fn memory(library: &nvml_wrapper::Nvml, device: &Device) -> Option<Memory> {
+    match device.memory_info() {
+        Ok(info) => Some(Memory { total: info.total, used: info.used }),
+        Err(_) => sys::memory_v1(library, device).ok().map(|(total, used)| Memory { total, used }),
+    }
+}
+
+/// The MIG devices of a GPU; none where MIG is off or unknown.
+fn parts<'a>(library: &'a nvml_wrapper::Nvml, device: &Device<'a>) -> Vec<(Mig, Device<'a>)> {
+    if !device.mig_mode().is_ok_and(|mode| mode.current != 0) {
+        return Vec::new();
+    }
+    let count = device.mig_device_count().unwrap_or(0);
+    let part = |at| {
+        let part = device.mig_device_by_index(at).ok()?;
+        Some((sys::instance(library, &part).ok()?, part))
+    };
+    (0..count).filter_map(part).collect()
+}
+
+fn mig_device(instance: Mig, library: &nvml_wrapper::Nvml, part: &Device) -> MigDevice {
+    MigDevice { instance, uuid: part.uuid().ok(), memory: memory(library, part) }
+}
+
+/// The rows of all lists. `within` is the part asked, where the device is one.
+fn rows(library: &nvml_wrapper::Nvml, device: &Device, within: Option<Mig>) -> Result<Vec<Row>, NvmlError> {
+    let mut rows = Vec::new();
+    let compute = newest(
+        || device.running_compute_processes(),
+        || device.running_compute_processes_v2(),
+        || sys::processes_v1(library, device, sys::List::Compute),
+    )?;
+    let graphics = newest(
+        || device.running_graphics_processes(),
+        || device.running_graphics_processes_v2(),
+        || sys::processes_v1(library, device, sys::List::Graphics),
+    );
+    let mps = newest(
+        || device.mps_running_compute_processes(),
+        || sys::processes_v1(library, device, sys::List::Mps),
+        || Ok(Vec::new()),
+    );
+    // Not every product has the other two lists.
+    for (kind, list) in
+        [(Kind::Compute, compute), (Kind::Graphics, graphics.unwrap_or_default()), (Kind::Mps, mps.unwrap_or_default())]
+    {
+        rows.extend(list.into_iter().filter_map(|info| row(kind, info, within)));
+    }
+    Ok(rows)
+}
+
+fn row(kind: Kind, info: ProcessInfo, within: Option<Mig>) -> Option<Row> {
+    let memory = match info.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => Some(bytes),
+        UsedGpuMemory::Unavailable => None,
+    };
+    let told =
+        info.gpu_instance_id.map(|gpu_instance| Mig { gpu_instance, compute_instance: info.compute_instance_id });
+    Some(Row { pid: HostPid::new(info.pid)?, kind, memory, mig: told.or(within) })
+}
+
+/// Asks by the newest function that this release of NVML has. A list that grew between two calls is asked for again.
+fn newest<T>(
+    third: impl Fn() -> Result<T, NvmlError>,
+    second: impl Fn() -> Result<T, NvmlError>,
+    first: impl Fn() -> Result<T, NvmlError>,
+) -> Result<T, NvmlError> {
+    let patiently = |ask: &dyn Fn() -> Result<T, NvmlError>| {
+        let mut answer = ask();
+        for _ in 0..4 {
+            match answer {
+                Err(NvmlError::InsufficientSize(_)) => answer = ask(),
+                other => return other,
+            }
+        }
+        answer
+    };
+    match patiently(&third) {
+        Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound) => {}
+        other => return other,
+    }
+    match patiently(&second) {
+        Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound) => patiently(&first),
+        other => other,
+    }
+}
+
+/// Of several samples of a process the latest. Some releases hand out slots that were never filled: they name no process, or more than
+/// all of a GPU.
+fn samples(device: &Device, since: u64) -> Option<BTreeMap<HostPid, Utilisation>> {
+    let mut samples = match device.process_utilization_stats(since) {
+        Ok(samples) => samples,
+        // Nobody used anything.
+        Err(NvmlError::NotFound) => Vec::new(),
+        Err(_) => return None,
+    };
+    samples.sort_by_key(|sample| sample.timestamp);
+    let sound = samples.iter().filter(|s| [s.sm_util, s.mem_util, s.enc_util, s.dec_util].iter().all(|u| *u <= 100));
+    let of = sound.filter_map(|s| {
+        let utilisation = Utilisation { gpu: s.sm_util, memory: s.mem_util, encoder: s.enc_util, decoder: s.dec_util };
+        Some((HostPid::new(s.pid)?, utilisation))
+    });
+    Some(of.collect())
+}

@@ -1,0 +1,151 @@
+//! Joining NVML's rows with `/proc`, on made-up hosts. NVML itself is asked in guests.
+
+use super::reading::GpuReading;
+use super::*;
+use crate::host::fake::FakeHost;
+
+const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90";
+
+pub(crate) fn pid(number: u32) -> HostPid {
+    HostPid::new(number).expect("a PID")
+}
+
+fn row(number: u32, kind: Kind, memory: Option<u64>) -> Row {
+    Row { pid: pid(number), kind, memory, mig: None }
+}
+
+fn reading(rows: Vec<Row>, samples: Option<&[(u32, u32)]>) -> Reading {
+    let sample = |(number, gpu): &(u32, u32)| (pid(*number), Utilisation { gpu: *gpu, ..Utilisation::default() });
+    let samples = samples.map(|samples| samples.iter().map(sample).collect());
+    Reading { gpus: vec![GpuReading { gpu: Gpu::default(), rows, samples }] }
+}
+
+/// A host with a process 20001 that is 5 in a docker container of ada's.
+fn host() -> FakeHost {
+    let fake = FakeHost::in_order();
+    fake.write("/etc/passwd", "root:x:0:0::/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n");
+    fake.write("/proc/stat", "cpu 1 2 3\nbtime 1700000000\n");
+    fake.write("/proc/20001/status", "Name:\tpython3\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t20001\t5\n");
+    fake.write("/proc/20001/cmdline", "python3\0train.py\0--lr=0.1\0");
+    fake.write("/proc/20001/stat", &stat(12_345));
+    fake.write("/proc/20001/cgroup", &format!("0::/system.slice/docker-{LONG}.scope\n"));
+    fake
+}
+
+fn stat(ticks: u64) -> String {
+    format!("20001 (evil) name) S 1 1 1 0 -1 4194304 1 0 0 0 1 1 0 0 20 0 1 0 {ticks} 1000 10\n")
+}
+
+fn joined(fake: &FakeHost, reading: Reading) -> Snapshot {
+    join(&fake.host(), reading, 7, &mut Cache::default())
+}
+
+#[test]
+fn a_row_has_the_facts_of_its_process() {
+    let seen = joined(&host(), reading(vec![row(20001, Kind::Compute, Some(64 << 20))], Some(&[(20001, 30)])));
+    let process = &seen.processes[0];
+    assert_eq!((process.pid, process.container_pid), (pid(20001), ViewPid::new(5)));
+    assert_eq!((process.uid, process.user.as_deref()), (Some(1000), Some("ada")));
+    assert_eq!(
+        (process.name.as_deref(), process.command.as_deref()),
+        (Some("python3"), Some("python3 train.py --lr=0.1"))
+    );
+    assert_eq!(process.started, Some(1_700_000_123));
+    assert_eq!(process.container.as_ref().map(|c| c.short_id()), Some(&LONG[..12]));
+    assert_eq!((process.memory, process.utilisation.map(|u| u.gpu)), (Some(64 << 20), Some(30)));
+}
+
+#[test]
+fn a_process_that_ended_meanwhile_keeps_its_row() {
+    let seen = joined(&host(), reading(vec![row(4242, Kind::Graphics, None)], None));
+    let process = &seen.processes[0];
+    assert_eq!((process.pid, process.kind, process.memory), (pid(4242), Kind::Graphics, None));
+    assert_eq!((&process.command, process.uid, &process.container, process.utilisation), (&None, None, &None, None));
+}
+
+#[test]
+fn several_rows_of_a_process_on_a_gpu_are_one() {
+    let rows = vec![
+        row(20001, Kind::Compute, Some(10)),
+        row(20001, Kind::Compute, Some(10)),
+        row(20001, Kind::Graphics, None),
+        row(20002, Kind::Mps, Some(3)),
+        row(20002, Kind::Compute, Some(3)),
+    ];
+    let seen = joined(&host(), reading(rows, None));
+    let told: Vec<_> = seen.processes.iter().map(|p| (p.pid.get(), p.kind.letters(), p.memory)).collect();
+    assert_eq!(told, [(20001, "C+G", Some(10)), (20002, "M+C", Some(3))]);
+}
+
+#[test]
+fn a_process_on_two_parts_of_a_gpu_is_two_rows() {
+    let part = |gpu_instance| Some(Mig { gpu_instance, compute_instance: Some(0) });
+    let rows = vec![
+        Row { mig: part(2), ..row(20001, Kind::Compute, Some(1)) },
+        Row { mig: part(1), ..row(20001, Kind::Compute, Some(2)) },
+    ];
+    let seen = joined(&host(), reading(rows, None));
+    let told: Vec<_> = seen.processes.iter().map(|p| (p.mig, p.memory)).collect();
+    assert_eq!(told, [(part(1), Some(2)), (part(2), Some(1))]);
+}
+
+#[test]
+fn who_is_in_no_sample_used_nothing_where_samples_come() {
+    let rows = || vec![row(20001, Kind::Compute, None)];
+    let seen = joined(&host(), reading(rows(), Some(&[])));
+    assert_eq!(seen.processes[0].utilisation, Some(Utilisation::default()));
+    let seen = joined(&host(), reading(rows(), None));
+    assert_eq!(seen.processes[0].utilisation, None);
+}
+
+#[test]
+fn facts_are_read_once_for_a_process_and_anew_for_another_of_its_number() {
+    let fake = host();
+    let mut cache = Cache::default();
+    let rows = || reading(vec![row(20001, Kind::Compute, None)], None);
+    let mut command = |fake: &FakeHost| {
+        let seen = join(&fake.host(), rows(), 7, &mut cache);
+        seen.processes[0].command.clone().unwrap_or_default()
+    };
+    assert_eq!(command(&fake), "python3 train.py --lr=0.1");
+    fake.write("/proc/20001/cmdline", "sleep\0");
+    assert_eq!(command(&fake), "python3 train.py --lr=0.1");
+    fake.write("/proc/20001/stat", &stat(99_999));
+    assert_eq!(command(&fake), "sleep");
+}
+
+#[test]
+fn nonsense_in_proc_is_not_known() {
+    let fake = host();
+    for (file, text) in [("status", "Uid:\tx\nNSpid:\t\nName:"), ("stat", "20001 (python3"), ("cgroup", ":::")] {
+        fake.write(&format!("/proc/20001/{file}"), text);
+    }
+    fake.write("/proc/20001/cmdline", "");
+    let facts = Facts::of(&fake.host(), pid(20001));
+    assert_eq!((facts.uid, facts.container_pid, facts.started, facts.command), (None, None, None, None));
+}
+
+#[test]
+fn a_command_line_has_an_end() {
+    let fake = host();
+    fake.write("/proc/20001/cmdline", &"x\0".repeat(1 << 20));
+    let command = Facts::of(&fake.host(), pid(20001)).command.expect("a command");
+    assert!(command.len() <= 4096, "{}", command.len());
+}
+
+#[test]
+fn outside_the_hosts_namespace_nothing_is_asked() {
+    let fake = FakeHost::in_order();
+    let error = Monitor::open(&fake.host()).err().expect("a made-up host has no namespace");
+    use crate::explain::Explain;
+    assert_eq!((error.code(), error.exit()), ("not_on_host", crate::Exit::NotReady));
+}
+
+#[test]
+fn json_has_plain_numbers() {
+    let seen = joined(&host(), reading(vec![row(20001, Kind::Compute, Some(1))], None));
+    let value = serde_json::to_value(&seen).expect("JSON");
+    assert_eq!(value["processes"][0]["pid"], 20001);
+    assert_eq!(value["processes"][0]["container_pid"], 5);
+    assert_eq!(value["processes"][0]["container"]["runtime"], "docker");
+}
