@@ -171,6 +171,12 @@ pub fn source_line(name: &str) -> Result<String> {
     Ok(line(archive, &base))
 }
 
+/// The addresses to try for a suite of `archives.toml`.
+pub fn addresses(name: &str) -> Result<Vec<String>> {
+    let table = table()?;
+    Ok(bases(table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?))
+}
+
 fn table() -> Result<BTreeMap<String, Archive>> {
     toml::from_str(include_str!("../archives.toml")).context("archives.toml")
 }

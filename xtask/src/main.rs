@@ -15,6 +15,7 @@ mod kernels;
 mod kmod;
 mod lint;
 mod modules;
+mod node;
 mod nvidia;
 mod paths;
 mod promtool;
@@ -44,6 +45,8 @@ enum Verb {
     Test(test::Args),
     /// Boots one guest with chosen kernel, driver era, client, engine and stories
     Guest(guest::Args),
+    /// Boots a whole Debian and plays a node's life in it: installed, upgraded, removed
+    Node(node::Args),
     /// Builds the kernel module's Rust object and checks its symbols
     Kmod(kmod::Args),
     /// Downloads guest kernels, or builds a module for one
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Verb::Demo(args) => demo::demo(&args),
         Verb::Test(args) => test::test(&args),
         Verb::Guest(args) => guest::guest(&args),
+        Verb::Node(args) => node::node(&args),
         Verb::Kmod(args) => kmod::kmod(&args),
         Verb::Kernels(args) => kernels::kernels(&args),
         Verb::Nvidia(args) => nvidia::nvidia(&args),

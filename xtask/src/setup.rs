@@ -52,6 +52,10 @@ pub const PACKAGES: &[Need] = &[
     need("lintian", "lintian", "Debian's own checks of a package"),
 ];
 
+/// For the guest that is a whole Debian.
+pub const NODE: &[Need] =
+    &[need("debootstrap", "debootstrap", "the Debian in the node's guest"), need("cpio", "cpio", "its archive")];
+
 /// For booting guests.
 pub const GUESTS: &[Need] = &[
     need("qemu-system-x86_64", "qemu-system-x86", "guests"),
@@ -68,12 +72,12 @@ pub const GUESTS: &[Need] = &[
 
 /// Everything, for `x setup` and `x doctor`.
 pub fn all() -> impl Iterator<Item = &'static Need> {
-    HOST.iter().chain(KERNELS).chain(OBJECTS).chain(GUESTS).chain(PACKAGES)
+    HOST.iter().chain(KERNELS).chain(OBJECTS).chain(GUESTS).chain(PACKAGES).chain(NODE)
 }
 
 /// Installs what any verb needs.
 pub fn everything() -> Result<()> {
-    [HOST, KERNELS, OBJECTS, GUESTS, PACKAGES].into_iter().try_for_each(require)?;
+    [HOST, KERNELS, OBJECTS, GUESTS, PACKAGES, NODE].into_iter().try_for_each(require)?;
     say("all packages are here");
     Ok(())
 }

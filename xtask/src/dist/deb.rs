@@ -13,12 +13,11 @@ use crate::paths;
 use crate::run::{have, output, run, say};
 
 /// Packs `mpu_VERSION_amd64.deb` into `out`.
-pub fn pack(executable: &Path, bom: &str, out: &Path, epoch: String) -> Result<PathBuf> {
+pub fn pack(executable: &Path, bom: &str, out: &Path, version: &str, epoch: String) -> Result<PathBuf> {
     let tree = paths::target("dist")?.join("deb");
     let _ = std::fs::remove_dir_all(&tree);
     std::fs::create_dir_all(tree.join("DEBIAN"))?;
     run(Command::new(executable).arg("stage").arg(&tree)).context("mpu cannot stage its files")?;
-    let version = env!("CARGO_PKG_VERSION");
     let date = output(Command::new("date").args(["-u", "-R", "-d", &format!("@{epoch}")]))?;
     let fill = |text: &str, size: &str| {
         let mit = std::fs::read_to_string(paths::repo().join("LICENSES/MIT.txt")).unwrap_or_default();

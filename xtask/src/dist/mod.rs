@@ -34,7 +34,8 @@ pub fn dist(args: &Args) -> Result<Outcome> {
     setup::require(setup::PACKAGES)?;
     let version = env!("CARGO_PKG_VERSION");
     let out = paths::target("dist")?.join(format!("mpu-{version}"));
-    let release = Release { profile: if args.quick { Profile::Quick } else { Profile::Release }, build: "cargo" };
+    let release =
+        Release { profile: if args.quick { Profile::Quick } else { Profile::Release }, build: "cargo", version: None };
     release.make(&out)?;
     println!("{}", out.display());
     if !args.twice {
@@ -67,6 +68,8 @@ pub struct Release {
     pub profile: Profile,
     /// The folder below target/dist for what cargo makes.
     pub build: &'static str,
+    /// Another version than the tree's, for tests of upgrades: built from a copy of the tree that bears it.
+    pub version: Option<&'static str>,
 }
 
 impl Release {
@@ -75,12 +78,16 @@ impl Release {
         let _ = std::fs::remove_dir_all(out);
         std::fs::create_dir_all(out.join("kmod"))?;
         say("building the module's object, checked");
-        let sources = image::mpu_sources()?;
+        let (tree, sources) = match self.version {
+            None => (paths::repo().to_owned(), image::mpu_sources()?),
+            Some(version) => copy_of_the_tree(version)?,
+        };
+        let version = self.version.unwrap_or(env!("CARGO_PKG_VERSION"));
         for entry in std::fs::read_dir(&sources)? {
             let entry = entry?;
             std::fs::copy(entry.path(), out.join("kmod").join(entry.file_name()))?;
         }
-        let executable = self.executable(&sources)?;
+        let executable = self.executable(&tree, &sources)?;
         check_glibc(&executable)?;
         std::fs::copy(&executable, out.join("mpu"))?;
         for text in ["LICENSE", "LICENSES/MIT.txt", "LICENSES/GPL-2.0-only.txt", "README.md"] {
@@ -91,20 +98,22 @@ impl Release {
         let bom = sbom::cyclonedx()?;
         std::fs::write(out.join("mpu.cdx.json"), &bom)?;
         say("packing the Debian package");
-        deb::pack(&executable, &bom, out, epoch()?)?;
+        deb::pack(&executable, &bom, out, version, epoch()?)?;
         std::fs::write(out.join("SHA256SUMS"), sums(out)?)?;
         Ok(())
     }
 
-    fn executable(&self, sources: &Path) -> Result<PathBuf> {
+    fn executable(&self, tree: &Path, sources: &Path) -> Result<PathBuf> {
         say("building mpu with the module's sources inside");
         let built = paths::target("dist")?.join(self.build);
         let mut cargo = lint::cargo();
-        cargo
-            .args(["build", "--quiet", "--locked", "--package", "mpu", "--target", TARGET, "--target-dir"])
-            .arg(&built);
+        cargo.args(["build", "--quiet", "--package", "mpu", "--target", TARGET, "--target-dir"]).arg(&built);
+        if self.version.is_none() {
+            cargo.arg("--locked");
+        }
+        cargo.current_dir(tree);
         // Paths of this machine would make two machines' builds differ.
-        let mut flags = vec![format!("--remap-path-prefix={}=.", paths::repo().display())];
+        let mut flags = vec![format!("--remap-path-prefix={}=.", tree.display())];
         let home = std::env::var("CARGO_HOME").ok().map(PathBuf::from);
         if let Some(home) = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo"))) {
             flags.push(format!("--remap-path-prefix={}=cargo", home.display()));
@@ -123,6 +132,28 @@ impl Release {
         run(&mut cargo).context("cannot build mpu")?;
         Ok(built.join(TARGET).join(folder).join("mpu"))
     }
+}
+
+/// A copy of the tracked files that says it is another version, and the module's sources of that version.
+fn copy_of_the_tree(version: &str) -> Result<(PathBuf, PathBuf)> {
+    let this = env!("CARGO_PKG_VERSION");
+    let tree = paths::target("dist")?.join("tree");
+    let _ = std::fs::remove_dir_all(&tree);
+    let mut git = crate::run::command("git", ["ls-files", "-z"]);
+    for name in output(git.current_dir(paths::repo()))?.split('\0').filter(|name| !name.is_empty()) {
+        let to = tree.join(name);
+        std::fs::create_dir_all(to.parent().context("no parent")?)?;
+        std::fs::copy(paths::repo().join(name), to).with_context(|| format!("cannot copy {name}"))?;
+    }
+    let manifest = tree.join("Cargo.toml");
+    let text = std::fs::read_to_string(&manifest)?;
+    let changed = text.replace(&format!("version = \"{this}\""), &format!("version = \"{version}\""));
+    ensure!(changed != text, "Cargo.toml does not say version {this}");
+    std::fs::write(manifest, changed)?;
+    let sources = tree.join("kmod");
+    std::fs::write(sources.join("VERSION"), version)?;
+    std::fs::copy(image::mpu_sources()?.join("mpu_core.o_shipped"), sources.join("mpu_core.o_shipped"))?;
+    Ok((tree, sources))
 }
 
 /// The time that everything in a package bears: that of the newest commit.

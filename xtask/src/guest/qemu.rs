@@ -96,6 +96,19 @@ fn watch(mut command: Command, image: &Path, limit: Duration, log: Option<File>,
     Ok(console)
 }
 
+/// The same with a machine of the caller's making.
+pub fn watch_of(command: Command, image: &Path, limit: Duration, log: &Path, loud: bool) -> Result<Console> {
+    let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    watch(command, image, limit, Some(log), loud)
+}
+
+/// Boots a machine of the caller's making for a person.
+pub fn shell_of(mut command: Command) -> Result<()> {
+    let status = command.status().context("cannot start QEMU")?;
+    run::say(format!("the guest ended: {status}"));
+    Ok(())
+}
+
 /// Boots for a person: console on the terminal, a shell in the guest.
 pub fn shell(job: &Job, image: &Path) -> Result<()> {
     let status = command(job, image, "quiet mpu.shell", &FAST)?.status().context("cannot start QEMU")?;

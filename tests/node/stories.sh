@@ -1,0 +1,96 @@
+#!/bin/sh
+# Plays on a whole Debian with a real kernel, systemd, dpkg and DKMS: what happens to a node when MPU is installed, upgraded, used and
+# removed. docs/node-stories.md says what each story shows. Verdicts go to the console, one line each.
+set -u
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH DEBIAN_FRONTEND=noninteractive
+here=/node
+release=$(uname -r)
+failed=0
+exec >/dev/console 2>&1
+
+say() { echo "node: $(cut -d' ' -f1 /proc/uptime) $*"; }
+
+# verdict STORY pass|fail [reason]
+verdict() {
+	story=$1 result=$2
+	shift 2
+	[ "$result" = fail ] && failed=$((failed + 1))
+	echo "STORY $story engine=node era=1 client=550.163.01 verdict=$result $*"
+}
+
+# Everything that an administrator would call the node: type, mode, owner, link and contents of every file. Left out is what dpkg, apt,
+# systemd and the clock write by themselves.
+snapshot() {
+	find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /node -o -path /root \
+		-o -path /var/log -o -path /var/cache -o -path /var/lib/dpkg -o -path /var/lib/systemd/random-seed \
+		-o -path /var/lib/systemd/timers -o -path /var/lib/systemd/timesync -o -path /var/lib/systemd/catalog \
+		-o -path /var/lib/systemd/coredump -o -path /var/tmp \) -prune -o -printf '%y %#m %U:%G %p %l\n' | sort >/tmp/tree
+	grep '^f' /tmp/tree | cut -d' ' -f4 | xargs -d '\n' sha256sum >/tmp/sums 2>/dev/null
+	cat /tmp/tree /tmp/sums
+}
+
+# same STORY BEFORE: whether the node is as it was.
+same() {
+	snapshot >/tmp/now
+	if diff "$2" /tmp/now >/tmp/diff; then
+		verdict "$1" pass
+	else
+		verdict "$1" fail "the node differs: $(head -n 6 /tmp/diff | tr '\n' ';')"
+	fi
+}
+
+# A container: PID and mount namespaces of its own, its init, and a GPU process of two clients in it.
+container_start() {
+	unshare --fork --pid --mount --mount-proc --kill-child sh -c "gpu-hold --mem 40 --clients 2 & echo \$! >/tmp/inside; exec sleep 100000" &
+	for _ in $(seq 100); do
+		[ -s /tmp/inside ] && break
+		sleep 0.2
+	done
+	inside=$(cat /tmp/inside)
+	init=$(pgrep -f 'sleep 100000' | head -n 1)
+	sleep 2
+}
+
+in_container() { nsenter -t "$init" -p -m "$@"; }
+
+# What real nvidia-smi shows inside, one PID a line.
+shown() {
+	in_container env LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>&1 | tr -d ' ' | sort | tr '\n' ' '
+}
+
+is_right() { [ "$(shown)" = "$inside " ]; }
+
+# right STORY WHEN: the container must be seen right now.
+right() { is_right && verdict "$1" pass || verdict "$1" fail "nvidia-smi shows '$(shown)', the container's own is '$inside ': $(journalctl -u mpu -n 3 --no-pager -o cat | tr '\n' ';')"; }
+# wrong STORY: without MPU it must be wrong, or the story proves nothing.
+wrong() { is_right && verdict "$1" fail "right without MPU" || verdict "$1" pass "nvidia-smi shows '$(shown)'"; }
+
+# stays_right STORY COMMAND…: callers in the container ask all the while; each answer must be right.
+stays_right() {
+	story=$1
+	shift
+	rm -f /tmp/spin.*
+	for n in 1 2; do in_container nvctl spin 600 "$inside" >/tmp/spin.$n 2>&1 & done
+	sleep 1
+	"$@" >/tmp/said 2>&1
+	rc=$?
+	sleep 1
+	pkill -INT nvctl
+	sleep 1
+	if [ $rc -ne 0 ]; then
+		verdict "$story" fail "$* ended with $rc: $(tail -n 3 /tmp/said | tr '\n' ';')"
+	elif grep -q wrong /tmp/spin.*; then
+		verdict "$story" fail "a caller was answered wrongly: $(grep -h wrong /tmp/spin.* | head -n 1)"
+	elif pgrep nvctl >/dev/null; then
+		verdict "$story" fail "callers hang"
+	else
+		verdict "$story" pass
+	fi
+}
+
+. $here/order.sh
+
+echo "GUEST-RC=$failed"
+sync
+systemctl poweroff --force --force
