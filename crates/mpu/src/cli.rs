@@ -121,9 +121,9 @@ pub enum Command {
 
 const UP_LONG: &str = "Build the engine if needed, load it, and see that it works.
 
-Checks first whether this host can run it, and changes nothing if it cannot. The kernel module is compiled for \
-    the running kernel with the host's own make, compiler and kernel headers, and kept in /var/lib/mpu/<release>; it \
-    is built again when the kernel or mpu changes. Without an NVIDIA driver the module waits for one. If one needed \
+Checks first whether this host can run it, and changes nothing if it cannot. A kernel module that DKMS \
+    installed is taken as it is. Else it is compiled for the running kernel with the host's own make, compiler and kernel \
+    headers, and kept in /var/lib/mpu/<release>; it is built again when the kernel or mpu changes. Without an NVIDIA driver the module waits for one. If one needed \
     redirect cannot be placed, none is, and the module is unloaded again.";
 
 const UP_EXAMPLES: &str = "Examples:

@@ -5,6 +5,7 @@
 
 use super::build::Store;
 use super::checks;
+use super::installed;
 use super::load::{self, Kernel, LoadError};
 use super::sources::{self, Sources};
 use super::state::{self, Instance, Phase, State};
@@ -82,7 +83,11 @@ pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option
         replaces = Some(state);
     }
     let release = checks::kernel(host)?;
-    let given = options.module.as_deref().map(|path| sources::inspect(path, &release)).transpose()?;
+    let given = match (&options.module, &options.source) {
+        (Some(path), _) => Some(sources::inspect(path, &release)?),
+        (None, Some(_)) => None,
+        (None, None) => installed::find(host, &release),
+    };
     checks::permission(host, given.as_ref().is_some_and(|built| built.signed))?;
     if !options.any_driver {
         checks::known_driver(driver)?;
@@ -298,6 +303,19 @@ mod tests {
         kernel.inserts.borrow_mut().extend([libc::ENOEXEC, libc::ENOEXEC]);
         let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("no third try");
         assert_eq!((error.code(), kernel.calls.get()), ("load_failed", (2, 0)));
+    }
+
+    #[test]
+    fn what_dkms_built_is_taken_without_tools() {
+        let s = Setup::new();
+        s.fake.remove("/usr/bin/make");
+        let path = format!("/lib/modules/{}/updates/dkms/mpu.ko", crate::host::fake::RELEASE);
+        s.fake.write(&path, "");
+        let mut bytes = sources::fake::module(crate::host::fake::RELEASE);
+        bytes.extend_from_slice(format!("version={}\0", env!("CARGO_PKG_VERSION")).as_bytes());
+        std::fs::write(s.fake.host().at(&path), bytes).expect("a module");
+        let done = up(&s.fake.host(), &s.kernel(), &Options::default()).expect("up");
+        assert_eq!(done, ("loaded", false));
     }
 
     #[test]

@@ -145,6 +145,13 @@ pub fn inspect(path: &Path, running: &str) -> Result<Built, SourceError> {
     Ok(Built { path: path.to_path_buf(), signed: bytes.ends_with(b"~Module signature appended~\n") })
 }
 
+/// Whether a module is of this executable's version.
+pub fn is_this_version(path: &Path) -> bool {
+    // Other strings of the module begin so, too; only its own information is followed by nothing else.
+    let wanted = concat!("version=", env!("CARGO_PKG_VERSION")).as_bytes();
+    fs::read(path).is_ok_and(|bytes| bytes.split(|byte| *byte == 0).any(|text| text == wanted))
+}
+
 /// A value of the module's information section: `key=value`, with a zero byte on either side.
 fn modinfo(bytes: &[u8], key: &str) -> Option<String> {
     let wanted = format!("{key}=");
