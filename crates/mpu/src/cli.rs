@@ -221,6 +221,9 @@ const AGENT_EXAMPLES: &str = "Examples:
   mpu agent ready --id \"$POD_UID\"       # a readiness probe: exit code 0 or 3
   mpu agent alive --id \"$POD_UID\"       # a liveness probe";
 
+/// Where a pod's specification puts the agent's name: the commands of probes know no other variables.
+const AGENT_ID: &str = "MPU_AGENT_ID";
+
 /// What `mpu agent` does.
 #[derive(Debug, Subcommand)]
 pub enum AgentVerb {
@@ -230,7 +233,7 @@ pub enum AgentVerb {
     /// Say whether a container on this node was seen right not long ago
     Ready {
         /// The agent's name
-        #[arg(long)]
+        #[arg(long, env = AGENT_ID)]
         id: String,
 
         /// The age from which a measurement does not count any more
@@ -241,7 +244,7 @@ pub enum AgentVerb {
     /// Say whether the agent goes round
     Alive {
         /// The agent's name
-        #[arg(long)]
+        #[arg(long, env = AGENT_ID)]
         id: String,
 
         /// How long a round may take: one that builds the module takes minutes
@@ -254,7 +257,7 @@ pub enum AgentVerb {
 #[derive(Debug, Args)]
 pub struct AgentRun {
     /// The agent's name among those of the node: the pod's uid
-    #[arg(long)]
+    #[arg(long, env = AGENT_ID)]
     pub id: String,
 
     /// Time between two rounds
