@@ -5,6 +5,7 @@
 
 mod apt;
 mod bench;
+mod chart;
 mod cpio;
 mod demo;
 mod dist;
@@ -57,6 +58,8 @@ enum Verb {
     Setup,
     /// Says what this machine lacks, and changes nothing
     Doctor,
+    /// Renders and validates the Helm chart, and checks what belongs to it
+    Chart(chart::Args),
     /// Makes what a release hands out, in target/dist
     Dist(dist::Args),
     /// Formats the sources
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Verb::Nvidia(args) => nvidia::nvidia(&args),
         Verb::Setup => setup::everything().and_then(|()| promtool::ready()).map(|_| Outcome::Passed),
         Verb::Doctor => doctor::doctor(),
+        Verb::Chart(args) => chart::chart(&args),
         Verb::Dist(args) => dist::dist(&args),
         Verb::Fmt => lint::fmt(),
         Verb::Lint => lint::lint(),

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, image, Job, Row};
 use crate::run::{passes, say};
-use crate::{kernels, kmod, lint, promtool, setup, Outcome};
+use crate::{chart, kernels, kmod, lint, promtool, setup, Outcome};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -87,6 +87,14 @@ fn host_checks(tally: &mut Tally) -> Result<()> {
                 tally.check(name, Ending::Skip, "this Rust came without it, or is newer than the lints were read with")
             }
         }
+    }
+    say("the Helm chart");
+    match chart::tools() {
+        Ok(tools) => {
+            let outcome = chart::check(&tools, false)?;
+            tally.check("Helm chart", ending(outcome == Outcome::Passed), "see above");
+        }
+        Err(error) => tally.check("Helm chart", Ending::Skip, &format!("its tools are not to be had here: {error:#}")),
     }
     say("host tests");
     let mut cargo = lint::cargo();
