@@ -48,7 +48,7 @@ container_start() {
 		sleep 0.2
 	done
 	inside=$(cat /tmp/inside)
-	init=$(pgrep -f 'sleep 100000' | head -n 1)
+	init=$(pgrep -fx 'sleep 100000')
 	sleep 2
 }
 
