@@ -3,6 +3,7 @@
 //!
 //! Owns the grammar and its words, no behaviour.
 
+use crate::commands;
 use crate::engine;
 use crate::exit::Exit;
 use crate::metrics::listen;
@@ -95,6 +96,10 @@ pub enum Command {
         #[command(subcommand)]
         what: AgentVerb,
     },
+
+    /// List the processes on all GPUs: host and container PID, container, pod, user, memory
+    #[command(long_about = PS_LONG, after_long_help = PS_EXAMPLES)]
+    Ps(commands::ps::Options),
 
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  mpu completions bash | sudo tee /usr/share/bash-completion/completions/mpu")]
@@ -312,6 +317,19 @@ const METRICS_EXAMPLES: &str = "Examples:
   sudo mpu metrics --textfile /var/lib/prometheus/node-exporter/mpu.prom
   sudo mpu metrics --once | promtool check metrics          # one page, to look at";
 
+const PS_LONG: &str = "List the processes on all GPUs: host and container PID, container, pod, user, memory.
+
+The host's view, whatever engine is up: it has to run on the host, or in a container with the host's PID namespace. \
+    Without root everything is shown but the names of containers and pods. On a terminal the table is cut to its width; into a pipe \
+    nothing is cut. Remarks go to standard error.";
+
+const PS_EXAMPLES: &str = "Examples:
+  sudo mpu ps
+  sudo mpu ps --gpu 0 --sort -util
+  sudo mpu ps --namespace vision --pod 'train-*' --wide
+  mpu ps -o pid,cpid,container --no-headers      # for a script
+  mpu ps --json | jq '.processes[] | select(.memory > 1e9) | .pid'";
+
 /// Options of `mpu up`.
 #[derive(Debug, Args)]
 pub struct Up {
@@ -409,6 +427,7 @@ impl Command {
             Command::Stage { .. } => "stage",
             Command::Metrics(_) => "metrics",
             Command::Agent { .. } => "agent",
+            Command::Ps(_) => "ps",
             Command::Completions { .. } => "completions",
             Command::Man { .. } => "man",
             Command::ProbeChild { .. } => "probe-child",

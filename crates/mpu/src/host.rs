@@ -27,6 +27,10 @@ pub enum Lockdown {
     Confidentiality,
 }
 
+/// The capability that reads and writes any file.
+pub const CAP_DAC_OVERRIDE: u32 = 1;
+/// The capability that reads any file and looks into any directory.
+pub const CAP_DAC_READ_SEARCH: u32 = 2;
 /// The capability that loads and unloads modules.
 pub const CAP_SYS_MODULE: u32 = 16;
 /// The capability that makes PID namespaces (and much else).

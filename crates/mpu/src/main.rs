@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use clap::Parser;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb};
-use mpu::commands::{self, agent, config, down, install, metrics, probe, status, up, Report, Style};
+use mpu::commands::{self, agent, config, down, install, metrics, probe, ps, status, up, Report, Style};
 use mpu::engine::module::load::Running;
 use mpu::engine::module::raise;
 use mpu::install::work;
@@ -72,6 +72,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             Done::Page(page) => print(&page),
             Done::Stopped | Done::Written(_) => Ok(Exit::Ok),
         },
+        Command::Ps(options) => list(cli, &host, options),
         Command::Agent { what } => look_after(cli, &host, what),
         Command::Completions { shell } => print(&cli::completions(*shell)),
         Command::Man { command } => match cli::manual(command.as_deref()) {
@@ -96,6 +97,15 @@ fn installed(cli: &Cli, host: &Host, options: &cli::Install, upgrade: bool) -> a
     let options = work::Options { dry_run, no_start, upgrade, source, executable: None };
     let outcome = work::install(host, &Running, &options).context("MPU is not installed")?;
     tell(cli, &install::Done::installed(outcome, dry_run))
+}
+
+fn list(cli: &Cli, host: &Host, options: &ps::Options) -> anyhow::Result<Exit> {
+    let width = io::stdout().is_terminal().then(ps::table::terminal_width).flatten();
+    let listed = ps::ps(host, options, width).context("GPU processes are not known")?;
+    if !cli.json {
+        listed.beside().iter().for_each(|line| eprintln!("mpu: {line}"));
+    }
+    tell(cli, &listed)
 }
 
 fn look_after(cli: &Cli, host: &Host, what: &AgentVerb) -> anyhow::Result<Exit> {

@@ -9,6 +9,7 @@ pub mod down;
 pub mod install;
 pub mod metrics;
 pub mod probe;
+pub mod ps;
 pub mod status;
 pub mod up;
 

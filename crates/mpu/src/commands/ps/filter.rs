@@ -1,0 +1,117 @@
+//! Which processes are asked for.
+
+use crate::containers::{Container, Runtime};
+use crate::processes::{Gpu, GpuProcess};
+
+/// Conditions that a process has to meet, all of them; of several values of one condition, one.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Which processes")]
+pub struct Filter {
+    /// On these GPUs: by index, UUID or bus address, or how one of the latter begins or ends
+    #[arg(long, value_delimiter = ',', value_name = "GPU,…")]
+    pub gpu: Vec<String>,
+
+    /// In these containers: by name, in which * stands for anything, or how the id begins
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
+    pub container: Vec<String>,
+
+    /// In these pods: by name, in which * stands for anything, or how the uid begins
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
+    pub pod: Vec<String>,
+
+    /// In pods of these namespaces; * stands for anything
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
+    pub namespace: Vec<String>,
+
+    /// Of these users, by name or number
+    #[arg(long, value_delimiter = ',', value_name = "USER,…")]
+    pub user: Vec<String>,
+
+    /// In containers of these runtimes
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "RUNTIME,…")]
+    pub runtime: Vec<Runtime>,
+}
+
+impl Filter {
+    /// Whether a process is asked for.
+    pub fn takes(&self, process: &GpuProcess, gpus: &[Gpu]) -> bool {
+        let containers = || std::iter::successors(process.container.as_ref(), |c| c.outer.as_deref());
+        let gpu = || gpus.iter().find(|gpu| gpu.index == process.gpu);
+        any(&self.gpu, |value| process.gpu.to_string() == value || gpu().is_some_and(|gpu| is_gpu(gpu, value)))
+            && any(&self.container, |value| containers().any(|container| is_container(container, value)))
+            && any(&self.pod, |value| containers().any(|container| is_pod(container, value)))
+            && any(&self.namespace, |value| containers().any(|container| is_namespace(container, value)))
+            && any(&self.user, |value| is_user(process, value))
+            && (self.runtime.is_empty() || containers().any(|container| self.runtime.contains(&container.runtime)))
+    }
+}
+
+/// No values ask for everything.
+fn any(values: &[String], is: impl Fn(&str) -> bool) -> bool {
+    values.is_empty() || values.iter().any(|value| is(value))
+}
+
+/// Beginnings of ids count from this many characters on: a shorter one is rather a name.
+const ENOUGH: usize = 4;
+
+fn begins(id: &str, value: &str) -> bool {
+    value.len() >= ENOUGH && id.to_ascii_lowercase().starts_with(&value.to_ascii_lowercase())
+}
+
+fn is_gpu(gpu: &Gpu, value: &str) -> bool {
+    let bus = |id: &String| value.len() >= ENOUGH && id.to_ascii_lowercase().ends_with(&value.to_ascii_lowercase());
+    gpu.uuid.as_ref().is_some_and(|uuid| begins(uuid, value)) || gpu.bus_id.as_ref().is_some_and(bus)
+}
+
+fn is_container(container: &Container, value: &str) -> bool {
+    container.name.as_ref().is_some_and(|name| fits(value, name))
+        || begins(&container.id, value)
+        || container.id == value
+}
+
+fn is_pod(container: &Container, value: &str) -> bool {
+    let Some(pod) = &container.pod else { return false };
+    pod.name.as_ref().is_some_and(|name| fits(value, name)) || pod.uid.as_ref().is_some_and(|uid| begins(uid, value))
+}
+
+fn is_namespace(container: &Container, value: &str) -> bool {
+    let namespace = container.pod.as_ref().and_then(|pod| pod.namespace.as_ref());
+    namespace.is_some_and(|namespace| fits(value, namespace))
+}
+
+fn is_user(process: &GpuProcess, value: &str) -> bool {
+    process.user.as_deref() == Some(value) || process.uid.is_some_and(|uid| uid.to_string() == value)
+}
+
+/// Whether a text is what a pattern says, in which `*` stands for anything.
+fn fits(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut left) = text.strip_prefix(start) else { return false };
+    let mut pieces: Vec<&str> = rest.split('*').collect();
+    let end = pieces.pop().unwrap_or_default();
+    for piece in pieces {
+        match left.split_once(piece) {
+            Some((_, after)) => left = after,
+            None => return false,
+        }
+    }
+    left.ends_with(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits;
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        for (pattern, text) in
+            [("a", "a"), ("*", ""), ("a*", "abc"), ("*c", "abc"), ("a*c", "abc"), ("*b*", "abc"), ("a**c", "ac")]
+        {
+            assert!(fits(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in [("a", "ab"), ("", "a"), ("a*", "ba"), ("*c", "cb"), ("ab*bc", "abc"), ("a*b*c", "acb")]
+        {
+            assert!(!fits(pattern, text), "{pattern} {text}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `mpu ps`: a table of every GPU process.
+//!
+//! Owns what is asked for ([`Options`]) and what is left unsaid otherwise: which processes are not shown, what could not be seen, and why.
+//! Finding the processes is `crate::processes`'.
+
+pub mod columns;
+pub mod filter;
+pub mod table;
+
+use super::{Report, Style};
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::host::{Host, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH};
+use crate::processes::{self, Gpu, GpuProcess, Snapshot};
+use crate::progress::Progress;
+use columns::{Column, Sort};
+use filter::Filter;
+use serde::Serialize;
+
+/// Options of `mpu ps`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Options {
+    /// Show these columns, in this order
+    #[arg(short = 'o', long, value_enum, value_delimiter = ',', value_name = "COLUMN,…")]
+    pub columns: Vec<Column>,
+
+    /// Sort by these columns; a dash before one turns its order round
+    #[arg(
+        short,
+        long,
+        value_delimiter = ',',
+        value_name = "COLUMN,…",
+        default_value = "gpu,-memory",
+        allow_hyphen_values = true
+    )]
+    pub sort: Vec<Sort>,
+
+    /// Show more columns, and cut nothing
+    #[arg(short, long)]
+    pub wide: bool,
+
+    /// Leave the line of titles out
+    #[arg(long)]
+    pub no_headers: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub filter: Filter,
+}
+
+/// What there is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Listed {
+    /// When it was looked, in seconds since 1970.
+    pub at: u64,
+    /// All GPUs.
+    pub gpus: Vec<Gpu>,
+    /// The processes that were asked for, in the order that was asked for.
+    pub processes: Vec<GpuProcess>,
+    /// How many processes the filters left out.
+    pub left_out: usize,
+    /// What could not be seen, and why.
+    pub notes: Vec<String>,
+    /// How to show them.
+    #[serde(skip)]
+    shown: Shown,
+}
+
+/// How the table is shown.
+#[derive(Debug, Clone, PartialEq)]
+struct Shown {
+    columns: Vec<Column>,
+    headers: bool,
+    width: Option<usize>,
+}
+
+/// Looks once. `width` is the terminal's; without one nothing is cut.
+pub fn ps(host: &Host, options: &Options, width: Option<usize>) -> Result<Listed, Error> {
+    let _progress = Progress::of("asking the driver");
+    let seen = processes::snapshot(host)?;
+    Ok(listed(host, seen, options, width))
+}
+
+fn listed(host: &Host, seen: Snapshot, options: &Options, width: Option<usize>) -> Listed {
+    let notes = notes(host, &seen);
+    let all = seen.processes.len();
+    let mut processes: Vec<GpuProcess> =
+        seen.processes.into_iter().filter(|process| options.filter.takes(process, &seen.gpus)).collect();
+    columns::sort(&mut processes, &options.sort, seen.at);
+    let shown = Shown {
+        columns: columns::chosen(&options.columns, options.wide, &processes),
+        headers: !options.no_headers,
+        width: width.filter(|_| !options.wide),
+    };
+    Listed { at: seen.at, gpus: seen.gpus, left_out: all - processes.len(), processes, notes, shown }
+}
+
+/// What could not be seen, each with the way to see it.
+pub fn notes(host: &Host, seen: &Snapshot) -> Vec<String> {
+    let mut notes = Vec::new();
+    for gpu in &seen.gpus {
+        if let Some(why) = &gpu.unreadable {
+            notes.push(format!("the processes of GPU {} are not known: {why}", gpu.index));
+        }
+    }
+    let dark = seen.processes.iter().filter(|process| process.uid.is_none()).count();
+    if dark > 0 {
+        notes.push(format!("{dark} of the processes ended meanwhile, or /proc hides them (hidepid): nothing but their numbers is known"));
+    }
+    let reads_all = host.has_capability(CAP_DAC_OVERRIDE) || host.has_capability(CAP_DAC_READ_SEARCH);
+    let nameless = seen.processes.iter().filter_map(|p| p.container.as_ref()).filter(|c| c.name.is_none()).count();
+    if nameless > 0 && !reads_all {
+        notes
+            .push(format!("{nameless} of the processes are in containers whose names only root can read: sudo mpu ps"));
+    }
+    notes
+}
+
+impl Listed {
+    /// What is to be said beside the table: on standard error, so that a script's table stays one.
+    pub fn beside(&self) -> Vec<String> {
+        let mut lines = self.notes.clone();
+        match (self.processes.is_empty(), self.left_out) {
+            (true, 0) => lines.push("no process uses a GPU".to_string()),
+            (true, out) => lines.push(format!("none of the {out} processes that use a GPU is among those asked for")),
+            _ => {}
+        }
+        lines
+    }
+}
+
+impl Report for Listed {
+    const COMMAND: &'static str = "ps";
+
+    fn exit(&self) -> Exit {
+        match self.gpus.iter().any(|gpu| gpu.unreadable.is_some()) {
+            true => Exit::Failed,
+            false => Exit::Ok,
+        }
+    }
+
+    fn text(&self, style: Style) -> String {
+        if self.processes.is_empty() {
+            return String::new();
+        }
+        let Shown { columns, headers, width } = &self.shown;
+        let mut rows = Vec::new();
+        if *headers {
+            rows.push(columns.iter().map(|column| column.title().to_string()).collect());
+        }
+        rows.extend(self.processes.iter().map(|process| columns.iter().map(|c| c.cell(process, self.at)).collect()));
+        let mut lines = table::laid_out(columns, &rows, *width);
+        if let (true, Some(first)) = (*headers, lines.first_mut()) {
+            *first = style.name(first);
+        }
+        lines.join("\n") + "\n"
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! Lays cells out as lines, within a terminal's width where there is one.
+
+use super::columns::{Align, Column};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Between two columns.
+const GAP: usize = 2;
+
+/// The width of the terminal that this program writes to.
+pub fn terminal_width() -> Option<usize> {
+    ratatui::crossterm::terminal::size().ok().map(|(columns, _)| usize::from(columns)).filter(|width| *width > 0)
+}
+
+/// The lines. Where they would be wider than `width`, the columns that may be cut are, the widest first; what is never cut may still run
+/// over.
+pub fn laid_out(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
+    let widths = widths(columns, rows, width);
+    rows.iter().map(|row| line(columns, row, &widths)).collect()
+}
+
+/// How wide each column is to be.
+pub fn widths(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> Vec<usize> {
+    let widest = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.width()).max().unwrap_or(0);
+    let mut widths: Vec<usize> = (0..columns.len()).map(widest).collect();
+    let Some(width) = width else { return widths };
+    let gaps = GAP * columns.len().saturating_sub(1);
+    while widths.iter().sum::<usize>() + gaps > width {
+        let room = |at: &usize| widths[*at].saturating_sub(columns[*at].least().unwrap_or(usize::MAX));
+        match (0..columns.len()).filter(|at| room(at) > 0).max_by_key(|at| widths[*at]) {
+            Some(at) => widths[at] -= 1,
+            None => break,
+        }
+    }
+    widths
+}
+
+fn line(columns: &[Column], row: &[String], widths: &[usize]) -> String {
+    let cells = columns.iter().zip(row).zip(widths).map(|((column, cell), width)| {
+        let cell = cut(cell, *width);
+        let pad = " ".repeat(width.saturating_sub(cell.width()));
+        match column.align() {
+            Align::Left => cell + &pad,
+            Align::Right => pad + &cell,
+        }
+    });
+    cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_string()
+}
+
+/// A text that is no wider than this; a cut one ends in an ellipsis.
+pub fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_string();
+    }
+    let mut left = width.saturating_sub(1);
+    let mut out = String::new();
+    for c in text.chars() {
+        let wide = c.width().unwrap_or(0);
+        if wide > left {
+            break;
+        }
+        left -= wide;
+        out.push(c);
+    }
+    if width > 0 {
+        out.push('…');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_text_fits_whatever_its_letters() {
+        for text in ["", "abc", "abcdef", "日本語テキスト", "e\u{301}e\u{301}e\u{301}e\u{301}", "👩‍👩‍👧 family"]
+        {
+            for width in 0..12 {
+                assert!(cut(text, width).width() <= width, "{text} in {width}: {}", cut(text, width));
+            }
+        }
+        assert_eq!((cut("abcdef", 4).as_str(), cut("abcd", 4).as_str()), ("abc…", "abcd"));
+    }
+
+    #[test]
+    fn the_widest_is_cut_first_and_numbers_never() {
+        let columns = [Column::Pid, Column::User, Column::Command];
+        let row = ["4194303".to_string(), "administrator".to_string(), "x".repeat(50)].to_vec();
+        assert_eq!(widths(&columns, &[row.clone()], None), [7, 13, 50]);
+        assert_eq!(widths(&columns, &[row.clone()], Some(60)), [7, 13, 36]);
+        assert_eq!(widths(&columns, &[row.clone()], Some(35)), [7, 12, 12]);
+        assert_eq!(widths(&columns, &[row], Some(5)), [7, 6, 10]);
+    }
+}
