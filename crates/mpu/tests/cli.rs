@@ -358,12 +358,38 @@ fn probe_without_a_driver_device_or_rights() {
 }
 
 #[test]
+fn ps_where_numbers_would_not_be_the_hosts() {
+    let host = Host::in_order();
+    for line in [&["ps"][..], &["ps", "--json"]] {
+        let run = host.run(line);
+        assert_eq!(run.code, 3, "{} {}", run.out, run.err);
+        assert!((run.out + &run.err).contains("--pid=host"), "{line:?}");
+    }
+}
+
+#[test]
+fn ps_without_nvidias_library() {
+    let host = Host::in_order();
+    fs::create_dir_all(host.path("proc/self/ns")).unwrap();
+    std::os::unix::fs::symlink("pid:[4026531836]", host.path("proc/self/ns/pid")).unwrap();
+    let run = host.run(&["ps"]);
+    // A machine with a driver has the library, and is then asked.
+    if run.code != 0 {
+        assert!(run.code == 3 && run.err.contains("fix: "), "{}", run.err);
+        assert!(run.err.contains("libnvidia-ml.so.1") || run.err.contains("no NVIDIA driver"), "{}", run.err);
+    }
+}
+
+#[test]
 fn lines_that_make_no_sense_are_usage() {
     for line in [
         &["fly"][..],
         &["up", "--engine", "magic"],
         &["down", "--wait", "-1"],
         &["up", "--module", "x.ko", "--build-only"],
+        &["ps", "--sort", "colour"],
+        &["ps", "-o", "pid,colour"],
+        &["ps", "--runtime", "rkt"],
     ] {
         assert_eq!(mpu(line).code, 2, "{line:?}");
     }

@@ -120,7 +120,9 @@ fn build(kernel: &str, era: &str, client: &str, modules: &[String], peers: &[Pat
     }
     archive.file("init", 0o755, &paths::repo().join("benches/guest.sh"))?;
     archive.file("bin/busybox", 0o755, &find("busybox").context("no busybox: install busybox-static")?)?;
-    archive.file("bin/mpu", 0o755, &image::static_programs()?.join("mpu"))?;
+    let mpu = image::programs()?.join("mpu");
+    archive.file("bin/mpu", 0o755, &mpu)?;
+    image::libraries(&mut archive, &mpu)?;
     let sim = image::sim_programs()?;
     for program in ["gpu-hold", "nvctl"] {
         archive.file(&format!("bin/{program}"), 0o755, &sim.join(program))?;

@@ -31,9 +31,11 @@ fn base(archive: &mut Archive) -> Result<()> {
     for folder in ["proc", "sys", "dev", "tmp", "run", "root", "new", "usr/sbin", "sbin"] {
         archive.folder(folder);
     }
-    let programs = static_programs()?;
+    let programs = programs()?;
     archive.file("init", 0o755, &programs.join("mpu-guest"))?;
+    libraries(archive, &programs.join("mpu-guest"))?;
     archive.file("bin/mpu", 0o755, &programs.join("mpu"))?;
+    libraries(archive, &programs.join("mpu"))?;
     let busybox = find("busybox").context("no busybox: install busybox-static")?;
     archive.file("bin/busybox", 0o755, &busybox)?;
     libraries(archive, &busybox)?;
@@ -134,8 +136,8 @@ pub fn sim_programs() -> Result<PathBuf> {
     Ok(out)
 }
 
-/// mpu and mpu-guest, linked statically against glibc: no second C library's target is needed, and one file runs in any guest.
-pub fn static_programs() -> Result<PathBuf> {
+/// mpu and mpu-guest, linked as a release is: mpu loads NVML, which a static program cannot.
+pub fn programs() -> Result<PathBuf> {
     static ONCE: std::sync::Mutex<Option<PathBuf>> = std::sync::Mutex::new(None);
     let mut once = ONCE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(dir) = &*once {
@@ -158,11 +160,7 @@ pub fn static_programs() -> Result<PathBuf> {
     ]);
     // Another profile than the product's: linking for size and speed takes minutes that a test has no use for.
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    cargo
-        .arg("--target-dir")
-        .arg(&dir)
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
-        .env_remove("RUSTFLAGS");
+    cargo.arg("--target-dir").arg(&dir).env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS");
     run(&mut cargo).context("cannot build mpu and mpu-guest")?;
     let built = dir.join(target).join("release");
     *once = Some(built.clone());

@@ -86,9 +86,10 @@ mod tests {
     fn the_widest_is_cut_first_and_numbers_never() {
         let columns = [Column::Pid, Column::User, Column::Command];
         let row = ["4194303".to_string(), "administrator".to_string(), "x".repeat(50)].to_vec();
-        assert_eq!(widths(&columns, &[row.clone()], None), [7, 13, 50]);
-        assert_eq!(widths(&columns, &[row.clone()], Some(60)), [7, 13, 36]);
-        assert_eq!(widths(&columns, &[row.clone()], Some(35)), [7, 12, 12]);
-        assert_eq!(widths(&columns, &[row], Some(5)), [7, 6, 10]);
+        let rows = [row];
+        assert_eq!(widths(&columns, &rows, None), [7, 13, 50]);
+        assert_eq!(widths(&columns, &rows, Some(60)), [7, 13, 36]);
+        assert_eq!(widths(&columns, &rows, Some(35)), [7, 12, 12]);
+        assert_eq!(widths(&columns, &rows, Some(5)), [7, 6, 10]);
     }
 }
