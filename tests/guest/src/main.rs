@@ -12,6 +12,7 @@ mod holder;
 mod kernel_log;
 mod nvctl;
 mod plan;
+mod pod;
 mod processes;
 mod stage;
 mod stories;

@@ -2,6 +2,7 @@
 //!
 //! docs/stories.md says what each proves; a test below holds it to this list.
 
+mod agent;
 mod counting;
 mod endings;
 mod host;
@@ -59,6 +60,7 @@ pub const ALL: &[Story] = &[
     loading::ENGINE_SWAP,
     policy::VISIBILITY,
     up_down::REFUSALS,
+    agent::NODE,
     loading::EITHER_ORDER,
     loading::DRIVER_RELOAD,
     loading::SEVERAL_GPUS,

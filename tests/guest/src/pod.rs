@@ -1,0 +1,149 @@
+//! A pod of packaging/kubernetes in the guest: `mpu agent` as process 1 of a container that has what the manifest gives it and nothing
+//! more: two capabilities, a read-only root, the GPU's devices alone, and the node's directories at their own paths.
+//!
+//! Owns reading the manifest, so that what is played cannot drift from what is deployed.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use serde_json::{json, Value};
+
+use crate::command::{must, run, Output};
+
+const MANIFEST: &str = include_str!("../../../packaging/kubernetes/manifest.yaml");
+
+/// A running agent. Deleted when dropped.
+pub struct Pod {
+    runtime: &'static str,
+    name: String,
+    bundle: PathBuf,
+}
+
+impl Pod {
+    /// Starts it as the kubelet and a runtime with GPUs would.
+    pub fn start(runtime: &'static str, name: &str, arguments: &[&str]) -> Result<Self> {
+        let bundle = PathBuf::from(format!("/run/bundle/{name}"));
+        std::fs::create_dir_all(bundle.join("rootfs"))?;
+        std::fs::write(bundle.join("config.json"), serde_json::to_vec_pretty(&spec(name, arguments)?)?)?;
+        let pod = Self { runtime, name: name.to_owned(), bundle };
+        let bundle = pod.bundle.display().to_string();
+        must(&[runtime, "run", "--detach", "--bundle", &bundle, name])
+            .with_context(|| format!("{runtime} cannot start the agent"))?;
+        Ok(pod)
+    }
+
+    /// A kubelet's probe: `ready` or `alive`.
+    pub fn probe(&self, question: &str) -> Result<Output> {
+        run(&[self.runtime, "exec", &self.name, "/bin/mpu", "agent", question])
+    }
+
+    /// Waits until a probe has this exit status, and returns its words.
+    pub fn wait(&self, question: &str, status: i32) -> Result<String> {
+        let began = Instant::now();
+        loop {
+            let told = self.probe(question)?;
+            if told.status == status {
+                return Ok(told.out);
+            }
+            let late = began.elapsed() > Duration::from_secs(60);
+            ensure!(!late, "after a minute {question} is {}: {} {}", told.status, told.out, told.err);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Sends its process 1 a signal, and waits for its end.
+    pub fn end(self, signal: &str) -> Result<()> {
+        must(&[self.runtime, "kill", &self.name, signal])?;
+        let began = Instant::now();
+        while must(&[self.runtime, "state", &self.name])?.contains("\"running\"") {
+            ensure!(began.elapsed() < Duration::from_secs(60), "{} does not end by {signal}", self.name);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        if let Err(error) = must(&[self.runtime, "delete", "--force", &self.name]) {
+            println!("guest: cannot delete {}: {error:#}", self.name);
+        }
+        let _ = std::fs::remove_dir_all(&self.bundle);
+    }
+}
+
+fn spec(name: &str, arguments: &[&str]) -> Result<Value> {
+    let bind =
+        |path: &str, how: &str| json!({"destination": path, "type": "bind", "source": path, "options": ["rbind", how]});
+    let mut mounts = vec![
+        json!({"destination": "/proc", "type": "proc", "source": "proc"}),
+        json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro", "nosuid", "noexec", "nodev"]}),
+        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}),
+    ];
+    // The image: the guest's own programs, and the module that nothing in the guest could compile.
+    for path in ["/bin", "/usr", "/lib", "/lib64", "/mpu"] {
+        mounts.push(bind(path, "ro"));
+    }
+    for (path, writable) in node_mounts() {
+        // The kubelet makes those that are missing.
+        std::fs::create_dir_all(path).with_context(|| format!("cannot make {path}"))?;
+        mounts.push(match path {
+            "/tmp" => json!({"destination": path, "type": "tmpfs", "source": "tmpfs"}),
+            _ => bind(path, if writable { "rw" } else { "ro" }),
+        });
+    }
+    let capabilities = capabilities()?;
+    let words = [&["/bin/mpu", "agent", "run"], arguments].concat();
+    let mut devices = Vec::new();
+    let mut allowed = vec![json!({"allow": false, "access": "rwm"})];
+    for (node, minor) in [("nvidiactl", 255), ("nvidia0", 0)] {
+        devices.push(
+            json!({"path": format!("/dev/{node}"), "type": "c", "major": 195, "minor": minor, "fileMode": 0o666}),
+        );
+        allowed.push(json!({"allow": true, "type": "c", "major": 195, "minor": minor, "access": "rw"}));
+    }
+    let kinds = ["pid", "mount", "ipc", "uts", "network", "cgroup"];
+    let namespaces: Vec<_> = kinds.iter().map(|kind| json!({"type": kind})).collect();
+    Ok(json!({
+        "ociVersion": "1.0.2",
+        "root": {"path": "rootfs", "readonly": true},
+        "process": {
+            "cwd": "/",
+            "user": {"uid": 0, "gid": 0},
+            "args": words,
+            "env": ["PATH=/usr/bin:/bin".to_owned(), format!("MPU_AGENT_ID={name}")],
+            "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+        },
+        "mounts": mounts,
+        "linux": {"namespaces": namespaces, "devices": devices, "resources": {"devices": allowed}},
+    }))
+}
+
+/// The agent's mounts in the manifest, and whether it may write there.
+fn node_mounts() -> impl Iterator<Item = (&'static str, bool)> {
+    MANIFEST.lines().filter_map(|line| {
+        let line = line.trim().strip_prefix("- {name: ")?.strip_suffix('}')?;
+        let path = line.split(", ").find_map(|part| part.strip_prefix("mountPath: "))?.trim_matches('"');
+        Path::new(path).is_absolute().then_some((path, !line.contains("readOnly: true")))
+    })
+}
+
+/// The capabilities in the manifest.
+fn capabilities() -> Result<Vec<String>> {
+    let list = MANIFEST.lines().find_map(|line| line.trim().strip_prefix("add: [")?.strip_suffix(']'));
+    let list = list.context("the manifest adds no capabilities")?;
+    Ok(list.split(", ").map(|name| format!("CAP_{name}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manifest_is_read() {
+        let mounts: Vec<_> = node_mounts().collect();
+        assert!(mounts.contains(&("/lib/modules", false)) && mounts.contains(&("/run/mpu", true)), "{mounts:?}");
+        assert_eq!(capabilities().unwrap(), ["CAP_SYS_MODULE", "CAP_SYS_ADMIN"]);
+    }
+}
