@@ -58,7 +58,13 @@ fn usage(processes: u32) -> Usage {
         container_pid: ViewPid::new(1 + index % 50),
         amounts: Amounts { memory: Some(1 << 28), sm: Some(7), transfer: Some(3), encoder: Some(0), decoder: Some(0) },
     };
-    let gpus = (0..8).map(|i| Gpu { index: i, uuid: gpu(i).1, name: "NVIDIA H200".to_string() });
+    let gpus = (0..8).map(|i| Gpu {
+        index: i,
+        uuid: gpu(i).1,
+        name: "NVIDIA H200".to_string(),
+        memory: Some(141 << 30),
+        readable: true,
+    });
     Usage { gpus: gpus.collect(), uses: (0..processes).map(of).collect() }
 }
 
@@ -237,15 +243,21 @@ fn scrapes_at_the_same_time_share_one_reading() {
     assert_eq!(readings.load(Ordering::SeqCst), 1);
 }
 
-/// Not a test of its own: the server, when this program is started again by [`Server::start`].
+/// Not a test of its own: the server, when this program is started again by [`Server::start`]. Each scrape is a reading of
+/// its own; with no process at all the driver hangs.
 #[test]
 fn exporter() {
     let Ok(processes) = std::env::var("MPU_TEST_EXPORTER") else { return };
+    let mut sources = sources(processes.parse().unwrap());
+    let mut patience = Patience { fresh: Duration::ZERO, ..Patience::default() };
+    if processes == "0" {
+        patience.part = Duration::from_millis(200);
+        sources.usage = Box::new(|| loop {
+            std::thread::park();
+        });
+    }
     let way = Way::Serve(vec!["127.0.0.1:0".parse().unwrap()]);
-    let told = |at: &[String]| eprintln!("ADDRESS {}", at[0]);
-    // Every scrape is a reading of its own.
-    let patience = Patience { fresh: Duration::ZERO, ..Patience::default() };
-    run(sources(processes.parse().unwrap()), vec![], patience, &way, told).unwrap();
+    run(sources, vec![], patience, &way, |at| eprintln!("ADDRESS {}", at[0])).unwrap();
     eprintln!("STOPPED");
 }
 
@@ -404,6 +416,42 @@ fn sigterm_ends_it_at_once_although_clients_are_silent() {
     let mut rest = String::new();
     server.stderr.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("STOPPED"), "{rest}");
+}
+
+#[test]
+fn sigterm_ends_it_although_the_driver_hangs() {
+    let mut server = Server::start(0);
+    for _ in 0..5 {
+        assert!(server.get("/metrics").contains("mpu_scrape_success{part=\"gpu\"} 0\n"));
+    }
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap().count();
+    assert!(threads <= 5, "{threads} threads: main, the test's, one for each part");
+    server.terminate();
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn sockets_of_systemd_are_served() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mpu = assert_cmd::cargo::cargo_bin("mpu");
+    // As systemd does it: the socket is descriptor 3, and the number of the process that it is for is in the environment.
+    let script = "exec 3<&0; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" metrics --listen systemd";
+    let mut child = Command::new("sh")
+        .args(["-c", script])
+        .arg(mpu)
+        .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut answer = String::new();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("\r\n\r\nok\n"), "{answer}");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

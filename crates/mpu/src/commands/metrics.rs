@@ -4,7 +4,7 @@ use crate::cli;
 use crate::error::Error;
 use crate::host::Host;
 use crate::metrics::collect::Patience;
-use crate::metrics::{self, Done, Way};
+use crate::metrics::{self, source, Done, Way};
 use std::time::Duration;
 
 /// Serves, writes or gives back the metrics of a host. Addresses go to standard error once they are open.
@@ -16,5 +16,5 @@ pub fn metrics(host: &Host, options: &cli::Metrics) -> Result<Done, Error> {
         (None, false) => Way::Serve(options.listen.clone()),
     };
     let told = |addresses: &[String]| eprintln!("mpu: metrics: listening at {}", addresses.join(", "));
-    Ok(metrics::run(metrics::sources(host), options.label.clone(), Patience::default(), &way, told)?)
+    Ok(metrics::run(source::sources(host), options.label.clone(), Patience::default(), &way, told)?)
 }

@@ -5,7 +5,6 @@
 
 pub mod agent;
 pub mod config;
-pub mod doctor;
 pub mod down;
 pub mod install;
 pub mod metrics;

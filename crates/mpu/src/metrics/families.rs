@@ -100,6 +100,10 @@ pub static DRIVER: Family = gauge(
 );
 /// A GPU.
 pub static GPU: Family = gauge("mpu_gpu_info", &["gpu", "uuid", "name"], "A GPU that the driver shows; always 1");
+/// Whether it tells of its processes.
+pub static GPU_UP: Family = gauge("mpu_gpu_up", &["gpu", "uuid"], "1 if the GPU's processes could be read, 0 if not");
+/// Its memory.
+pub static SIZE: Family = gauge("mpu_gpu_memory_size_bytes", &["gpu", "uuid"], "The GPU's whole memory");
 /// Processes.
 pub static PROCESSES: Family = gauge("mpu_gpu_processes", WHOSE, "Processes that use the GPU or MIG instance");
 /// Memory.
@@ -109,25 +113,25 @@ pub static MEMORY: Family =
 pub static SM: Family = gauge(
     "mpu_gpu_sm_utilization_ratio",
     WHOSE,
-    "Part of the time in which these processes kept the multiprocessors busy, 0 to 1; absent where the driver does not tell",
+    "Part of the last second in which these processes kept the multiprocessors busy, 0 to 1; absent where the driver does not tell",
 );
 /// Memory transfers.
 pub static TRANSFER: Family = gauge(
     "mpu_gpu_memory_utilization_ratio",
     WHOSE,
-    "Part of the time in which these processes kept the GPU's memory busy, 0 to 1; absent where the driver does not tell",
+    "Part of the last second in which these processes kept the GPU's memory busy, 0 to 1; absent where the driver does not tell",
 );
 /// Video encoding.
 pub static ENCODER: Family = gauge(
     "mpu_gpu_encoder_utilization_ratio",
     WHOSE,
-    "Part of the time in which these processes kept the video encoders busy, 0 to 1; absent where the driver does not tell",
+    "Part of the last second in which these processes kept the video encoders busy, 0 to 1; absent where the driver does not tell",
 );
 /// Video decoding.
 pub static DECODER: Family = gauge(
     "mpu_gpu_decoder_utilization_ratio",
     WHOSE,
-    "Part of the time in which these processes kept the video decoders busy, 0 to 1; absent where the driver does not tell",
+    "Part of the last second in which these processes kept the video decoders busy, 0 to 1; absent where the driver does not tell",
 );
 /// Whether it was told.
 pub static SUCCESS: Family =
@@ -140,7 +144,7 @@ pub static ERRORS: Family =
     counter("mpu_scrape_errors_total", &["part"], "How often this part could not be read since the exporter began");
 
 /// Every metric, in the page's order.
-pub static ALL: [&Family; 21] = [
+pub static ALL: [&Family; 23] = [
     &BUILD,
     &STARTED,
     &UP,
@@ -153,6 +157,8 @@ pub static ALL: [&Family; 21] = [
     &MISSED,
     &DRIVER,
     &GPU,
+    &GPU_UP,
+    &SIZE,
     &PROCESSES,
     &MEMORY,
     &SM,

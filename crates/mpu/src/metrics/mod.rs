@@ -12,16 +12,14 @@ pub mod families;
 pub mod listen;
 pub mod page;
 pub mod serve;
+pub mod source;
 pub mod text;
 pub mod textfile;
 pub mod usage;
 
-use crate::driver::Driver;
-use crate::engine::observe;
 use crate::exit::Exit;
 use crate::explain::Explain;
-use crate::host::Host;
-use collect::{Exporter, Patience, Sources, Trouble};
+use collect::{Exporter, Patience, Sources};
 use hyper::body::Bytes;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -122,26 +120,6 @@ impl Explain for MetricsError {
             MetricsError::Setup { .. } => "the system is short of threads or file descriptors: look at `ulimit -a`".to_string(),
         }
     }
-}
-
-/// The facts of this host.
-pub fn sources(host: &Host) -> Sources {
-    let (here, gpus) = (host.clone(), host.clone());
-    Sources {
-        host: Box::new(move || {
-            let engines = observe::all(&here).map_err(|error| Trouble::Failed(chain(&error)))?;
-            Ok(page::HostFacts { engines, driver: Driver::loaded(&here) })
-        }),
-        usage: Box::new(move || usage(&gpus)),
-    }
-}
-
-fn usage(host: &Host) -> Result<usage::Usage, Trouble> {
-    // Asking NVML would load the driver again: root's NVML does that by itself.
-    if Driver::loaded(host).is_none() {
-        return Err(Trouble::Failed("no NVIDIA driver is loaded".to_string()));
-    }
-    Err(Trouble::Failed("this version does not ask NVML yet".to_string()))
 }
 
 fn chain(error: &dyn std::error::Error) -> String {

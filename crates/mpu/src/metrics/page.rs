@@ -153,6 +153,16 @@ fn gpus(usage: &Usage, asked: &[Label], text: &mut Text) {
     for gpu in &usage.gpus {
         rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid), &clean(&gpu.name)], 1);
     }
+    let mut rows = text.family(&f::GPU_UP);
+    for gpu in &usage.gpus {
+        rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid)], u8::from(gpu.readable));
+    }
+    let mut rows = text.family(&f::SIZE);
+    for gpu in &usage.gpus {
+        if let Some(memory) = gpu.memory {
+            rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid)], memory);
+        }
+    }
     // Labels are long and the same in all six metrics.
     let sums: Vec<(Labels, Sum)> = usage.sums(asked).iter().map(|(whose, sum)| (whose.labels(asked), *sum)).collect();
     of_processes(text, &f::PROCESSES, &sums, |sum| Some(sum.processes));

@@ -37,6 +37,10 @@ pub struct Gpu {
     pub uuid: String,
     /// Its product name.
     pub name: String,
+    /// Its memory in bytes.
+    pub memory: Option<u64>,
+    /// Whether its processes could be read.
+    pub readable: bool,
 }
 
 /// The container that a process runs in, as labels say it. Values are clean ([`text::clean`]), so that two containers
