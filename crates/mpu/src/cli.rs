@@ -101,6 +101,10 @@ pub enum Command {
     #[command(long_about = PS_LONG, after_long_help = PS_EXAMPLES)]
     Ps(commands::ps::Options),
 
+    /// Watch GPUs and their processes, live
+    #[command(long_about = TOP_LONG, after_long_help = TOP_EXAMPLES)]
+    Top(crate::top::Options),
+
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  mpu completions bash | sudo tee /usr/share/bash-completion/completions/mpu")]
     Completions {
@@ -330,6 +334,18 @@ const PS_EXAMPLES: &str = "Examples:
   mpu ps -o pid,cpid,container --no-headers      # for a script
   mpu ps --json | jq '.processes[] | select(.memory > 1e9) | .pid'";
 
+const TOP_LONG: &str = "Watch GPUs and their processes, live.
+
+GPUs with their use and memory above, the same processes as `mpu ps` below. Press ? for the keys: sort, filter by typing, pause. \
+    It looks once a second and sleeps in between. Without a terminal use --once or --batch, with --json as one line for each look, \
+    as `mpu ps --json` has it.";
+
+const TOP_EXAMPLES: &str = "Examples:
+  sudo mpu top
+  sudo mpu top --interval 0.5 --gpu 0 --sort -memory
+  sudo mpu top --once
+  sudo mpu top --batch -n 60 --json > minute.jsonl";
+
 /// Options of `mpu up`.
 #[derive(Debug, Args)]
 pub struct Up {
@@ -428,6 +444,7 @@ impl Command {
             Command::Metrics(_) => "metrics",
             Command::Agent { .. } => "agent",
             Command::Ps(_) => "ps",
+            Command::Top(_) => "top",
             Command::Completions { .. } => "completions",
             Command::Man { .. } => "man",
             Command::ProbeChild { .. } => "probe-child",

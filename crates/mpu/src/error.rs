@@ -11,6 +11,7 @@ use crate::install::InstallError;
 use crate::metrics::MetricsError;
 use crate::probe::ProbeError;
 use crate::processes::ProcessError;
+use crate::top::TopError;
 
 /// Any failure of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +40,9 @@ pub enum Error {
     /// GPU processes cannot be seen.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// The live list cannot be shown.
+    #[error(transparent)]
+    Top(#[from] TopError),
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -61,6 +65,7 @@ impl Error {
             Error::Probe(e) => e,
             Error::Turn(e) => e,
             Error::Process(e) => e,
+            Error::Top(e) => e,
             Error::Config(e) => e,
             Error::Install(e) => e,
             Error::Metrics(e) => e,

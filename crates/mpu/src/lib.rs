@@ -23,6 +23,7 @@ pub mod processes;
 pub mod progress;
 pub mod rm;
 mod sys;
+pub mod top;
 
 pub use error::Error;
 pub use exit::Exit;

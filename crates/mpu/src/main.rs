@@ -73,6 +73,10 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             Done::Stopped | Done::Written(_) => Ok(Exit::Ok),
         },
         Command::Ps(options) => list(cli, &host, options),
+        Command::Top(options) => {
+            mpu::top::top(&host, options, cli.json).context("there is nothing to watch")?;
+            Ok(Exit::Ok)
+        }
         Command::Agent { what } => look_after(cli, &host, what),
         Command::Completions { shell } => print(&cli::completions(*shell)),
         Command::Man { command } => match cli::manual(command.as_deref()) {

@@ -368,6 +368,14 @@ fn ps_where_numbers_would_not_be_the_hosts() {
 }
 
 #[test]
+fn top_without_a_terminal_names_what_works_there() {
+    let run = mpu(&["top"]);
+    assert_eq!(run.code, 2, "{}", run.err);
+    assert!(run.err.contains("not a terminal") && run.err.contains("mpu ps"), "{}", run.err);
+    assert!(run.out.is_empty());
+}
+
+#[test]
 fn ps_without_nvidias_library() {
     let host = Host::in_order();
     fs::create_dir_all(host.path("proc/self/ns")).unwrap();
@@ -390,6 +398,8 @@ fn lines_that_make_no_sense_are_usage() {
         &["ps", "--sort", "colour"],
         &["ps", "-o", "pid,colour"],
         &["ps", "--runtime", "rkt"],
+        &["top", "--interval", "0"],
+        &["top", "-n", "3"],
     ] {
         assert_eq!(mpu(line).code, 2, "{line:?}");
     }

@@ -7,6 +7,7 @@ mod counting;
 mod endings;
 mod host;
 mod library;
+mod listing;
 mod loading;
 mod namespaces;
 mod neighbours;
@@ -34,6 +35,8 @@ pub const ALL: &[Story] = &[
     namespaces::TWO_DEEP,
     namespaces::FOUR_DEEP,
     host::UNCHANGED,
+    listing::HOSTS_VIEW,
+    listing::REFUSES,
     requests::FOREIGN_PID,
     requests::OWN_PID,
     requests::EVERY_WAY,

@@ -81,7 +81,8 @@ pub fn ps(host: &Host, options: &Options, width: Option<usize>) -> Result<Listed
     Ok(listed(host, seen, options, width))
 }
 
-fn listed(host: &Host, seen: Snapshot, options: &Options, width: Option<usize>) -> Listed {
+/// What was asked for of a look.
+pub(crate) fn listed(host: &Host, seen: Snapshot, options: &Options, width: Option<usize>) -> Listed {
     let notes = notes(host, &seen);
     let all = seen.processes.len();
     let mut processes: Vec<GpuProcess> =
@@ -158,4 +159,4 @@ impl Report for Listed {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

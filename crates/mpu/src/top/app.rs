@@ -1,0 +1,276 @@
+//! What `mpu top` knows and what keys do to it. Pure: looks come in, keys come in, and [`super::view`] draws what is here.
+
+use crate::commands::ps::columns::{self, Column, Sort};
+use crate::commands::ps::filter::Filter;
+use crate::processes::{GpuProcess, Mig, Snapshot};
+use mpu_core::HostPid;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// How many looks back the curves go: the width of a wide terminal.
+const HISTORY: usize = 512;
+
+/// Intervals that `+` and `-` step through.
+const INTERVALS: [f64; 8] = [0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
+
+/// What a key leads to beyond a change of the picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Stay,
+    /// The end.
+    Quit,
+    /// Look as often as [`App::interval`] and [`App::paused`] say now.
+    Pace,
+}
+
+/// Where typed characters go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// They are commands.
+    Keys,
+    /// They are the filter.
+    Typing,
+    /// The help lies over the picture; the next key takes it away.
+    Help,
+}
+
+/// Which row: it keeps its place in the user's mind while rows move.
+type RowKey = (HostPid, u32, Option<Mig>);
+
+/// Everything.
+pub struct App {
+    /// The last look.
+    pub seen: Option<Snapshot>,
+    /// Why the last look failed.
+    pub trouble: Option<String>,
+    /// Utilisation of each GPU, the latest last.
+    pub history: BTreeMap<u32, VecDeque<u64>>,
+    /// The rows to show, in order.
+    pub rows: Vec<GpuProcess>,
+    /// How they are sorted.
+    pub sort: Sort,
+    /// What was typed to filter by: words that all have to be in a row.
+    pub words: String,
+    /// Where characters go.
+    pub mode: Mode,
+    /// Whether no more looks are wanted.
+    pub paused: bool,
+    /// How often to look.
+    pub interval: Duration,
+    /// Whether more columns are shown.
+    pub wide: bool,
+    /// The first row shown.
+    pub first: usize,
+    /// The row that the user stands on.
+    pub selected: Option<usize>,
+    asked: Vec<Column>,
+    filter: Filter,
+    key: Option<RowKey>,
+    /// Rows that fit on the screen, as last drawn.
+    pub page: usize,
+}
+
+impl App {
+    /// Before the first look.
+    pub fn new(columns: Vec<Column>, sort: Sort, filter: Filter, interval: Duration) -> App {
+        App {
+            seen: None,
+            trouble: None,
+            history: BTreeMap::new(),
+            rows: Vec::new(),
+            sort,
+            words: String::new(),
+            mode: Mode::Keys,
+            paused: false,
+            interval,
+            wide: false,
+            first: 0,
+            selected: None,
+            asked: columns,
+            filter,
+            key: None,
+            page: 10,
+        }
+    }
+
+    /// A look came, or failed.
+    pub fn look(&mut self, look: Result<Snapshot, String>) {
+        match look {
+            Ok(seen) => {
+                for gpu in &seen.gpus {
+                    let curve = self.history.entry(gpu.index).or_default();
+                    curve.push_back(gpu.utilisation.unwrap_or(0).into());
+                    if curve.len() > HISTORY {
+                        curve.pop_front();
+                    }
+                }
+                self.seen = Some(seen);
+                self.trouble = None;
+            }
+            Err(why) => self.trouble = Some(why),
+        }
+        self.arrange();
+    }
+
+    /// The columns to show.
+    pub fn columns(&self) -> Vec<Column> {
+        columns::chosen(&self.asked, self.wide, &self.rows)
+    }
+
+    /// A key was pressed.
+    pub fn key(&mut self, key: KeyEvent) -> Step {
+        if key.kind == KeyEventKind::Release {
+            return Step::Stay;
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) && matches!(key.code, KeyCode::Char('c' | 'd')) {
+            return Step::Quit;
+        }
+        match self.mode {
+            Mode::Typing => self.typed(key.code),
+            Mode::Help => {
+                self.mode = Mode::Keys;
+                Step::Stay
+            }
+            Mode::Keys => self.command(key.code),
+        }
+    }
+
+    fn typed(&mut self, code: KeyCode) -> Step {
+        match code {
+            KeyCode::Enter => self.mode = Mode::Keys,
+            KeyCode::Esc => {
+                self.words.clear();
+                self.mode = Mode::Keys;
+            }
+            KeyCode::Backspace => {
+                self.words.pop();
+            }
+            KeyCode::Char(c) if self.words.len() < 128 => self.words.push(c),
+            KeyCode::Up | KeyCode::Down | KeyCode::PageUp | KeyCode::PageDown => return self.command(code),
+            _ => {}
+        }
+        self.arrange();
+        Step::Stay
+    }
+
+    fn command(&mut self, code: KeyCode) -> Step {
+        match code {
+            KeyCode::Char('q') => return Step::Quit,
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
+            KeyCode::Char('/') => self.mode = Mode::Typing,
+            KeyCode::Char('p' | ' ') => {
+                self.paused = !self.paused;
+                return Step::Pace;
+            }
+            KeyCode::Char(key @ ('+' | '=' | '-')) => {
+                self.interval = stepped(self.interval, key != '-');
+                return Step::Pace;
+            }
+            KeyCode::Char('w') => self.wide = !self.wide,
+            KeyCode::Char('r') => self.sort.descending = !self.sort.descending,
+            KeyCode::Char('s') | KeyCode::Right | KeyCode::Char('>') => self.sort_beside(1),
+            KeyCode::Char('S') | KeyCode::Left | KeyCode::Char('<') => self.sort_beside(-1),
+            KeyCode::Char(letter @ ('U' | 'M' | 'P' | 'G' | 'C' | 'T')) => self.sort_by(letter),
+            KeyCode::Up | KeyCode::Char('k') => self.move_by(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.move_by(1),
+            KeyCode::PageUp => self.move_by(-(self.page as isize)),
+            KeyCode::PageDown => self.move_by(self.page as isize),
+            KeyCode::Home => self.move_by(isize::MIN),
+            KeyCode::End => self.move_by(isize::MAX),
+            KeyCode::Esc => {
+                self.words.clear();
+                (self.selected, self.key) = (None, None);
+            }
+            _ => {}
+        }
+        self.arrange();
+        Step::Stay
+    }
+
+    fn sort_by(&mut self, letter: char) {
+        let (column, descending) = match letter {
+            'U' => (Column::Util, true),
+            'M' => (Column::Memory, true),
+            'P' => (Column::Pid, false),
+            'G' => (Column::Gpu, false),
+            'C' => (Column::Container, false),
+            _ => (Column::Age, true),
+        };
+        let again = self.sort.column == column;
+        self.sort = Sort { column, descending: if again { !self.sort.descending } else { descending } };
+    }
+
+    fn sort_beside(&mut self, by: isize) {
+        let columns = self.columns();
+        let at = columns.iter().position(|column| *column == self.sort.column).unwrap_or(0) as isize;
+        let next = (at + by).rem_euclid(columns.len().max(1) as isize) as usize;
+        if let Some(column) = columns.get(next) {
+            self.sort = Sort { column: *column, descending: matches!(column.align(), columns::Align::Right) };
+        }
+    }
+
+    fn move_by(&mut self, by: isize) {
+        let last = self.rows.len().saturating_sub(1);
+        let at = match self.selected {
+            None if by > 0 && by != isize::MAX => 0,
+            at => at.unwrap_or(0).saturating_add_signed(by),
+        };
+        self.selected = (!self.rows.is_empty()).then_some(at.min(last));
+        self.key = self.selected.and_then(|at| self.rows.get(at)).map(key_of);
+    }
+
+    /// Filters, sorts, and finds the selected row again.
+    fn arrange(&mut self) {
+        let Some(seen) = &self.seen else { return };
+        let words: Vec<String> = self.words.split_whitespace().map(str::to_lowercase).collect();
+        let wanted = |process: &&GpuProcess| {
+            self.filter.takes(process, &seen.gpus) && (words.is_empty() || says_all(process, &words, seen.at))
+        };
+        let mut rows: Vec<GpuProcess> = seen.processes.iter().filter(wanted).cloned().collect();
+        columns::sort(&mut rows, &[self.sort], seen.at);
+        self.rows = rows;
+        let again = self.key.and_then(|key| self.rows.iter().position(|row| key_of(row) == key));
+        self.selected = match (self.selected, again) {
+            (None, _) | (_, None) if self.rows.is_empty() => None,
+            (_, Some(at)) => Some(at),
+            (at, None) => at.map(|at| at.min(self.rows.len() - 1)),
+        };
+        self.key = self.selected.and_then(|at| self.rows.get(at)).map(key_of);
+    }
+
+    /// Moves the window so that the selected row is in it.
+    pub fn scroll(&mut self, page: usize) {
+        self.page = page.max(1);
+        let last = self.rows.len().saturating_sub(self.page);
+        self.first = self.first.min(last);
+        if let Some(at) = self.selected {
+            self.first = self.first.clamp((at + 1).saturating_sub(self.page), at);
+        }
+    }
+}
+
+fn key_of(row: &GpuProcess) -> RowKey {
+    (row.pid, row.gpu, row.mig)
+}
+
+/// Every word is in one of the cells.
+fn says_all(process: &GpuProcess, words: &[String], at: u64) -> bool {
+    use clap::ValueEnum;
+    let cells: Vec<String> = Column::value_variants().iter().map(|c| c.cell(process, at).to_lowercase()).collect();
+    words.iter().all(|word| cells.iter().any(|cell| cell.contains(word)))
+}
+
+/// The next interval that is longer, or shorter.
+fn stepped(interval: Duration, longer: bool) -> Duration {
+    let now = interval.as_secs_f64();
+    let next = match longer {
+        true => INTERVALS.iter().find(|step| **step > now + 0.01),
+        false => INTERVALS.iter().rev().find(|step| **step < now - 0.01),
+    };
+    next.map_or(interval, |seconds| Duration::from_secs_f64(*seconds))
+}
+
+#[cfg(test)]
+mod tests;

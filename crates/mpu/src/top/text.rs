@@ -1,0 +1,66 @@
+//! `mpu top` where no terminal is: each look as plain text, or as a line of JSON.
+
+use super::{view, Options, TopError};
+use crate::commands::ps::{self, columns};
+use crate::commands::{self, Report, Style};
+use crate::error::Error;
+use crate::host::Host;
+use crate::processes::Monitor;
+use std::io::{self, Write};
+use std::thread;
+use std::time::Instant;
+
+/// Prints looks until there were enough of them, or nobody reads any more.
+pub fn print(host: &Host, mut monitor: Monitor, options: &Options, json: bool) -> Result<(), Error> {
+    let looks = if options.once { Some(1) } else { options.count };
+    let asked = ps::Options {
+        columns: options.columns.clone(),
+        sort: vec![options.sort],
+        filter: options.filter.clone(),
+        ..ps::Options::default()
+    };
+    let mut done = 0;
+    loop {
+        let began = Instant::now();
+        let listed = ps::listed(host, monitor.snapshot(host)?, &asked, None);
+        let text = match json {
+            true => commands::json(&listed) + "\n",
+            false => page(&listed),
+        };
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written.map_err(|source| TopError::Output { source })?,
+        }
+        drop(out);
+        done += 1;
+        if looks.is_some_and(|looks| done >= looks) {
+            return Ok(());
+        }
+        thread::sleep(options.interval.saturating_sub(began.elapsed()));
+    }
+}
+
+/// The time, the GPUs, the processes, and what is to be said beside; an empty line at the end.
+fn page(listed: &ps::Listed) -> String {
+    let mut lines = vec![format!("at {}", columns::utc(listed.at))];
+    lines.extend(listed.gpus.iter().map(view::gpu_text));
+    lines.extend(listed.beside());
+    format!("{}\n{}\n", lines.join("\n"), listed.text(Style::Plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    #[test]
+    fn a_page_has_gpus_and_processes() {
+        let fake = FakeHost::in_order();
+        let listed = ps::listed(&fake.host(), ps::tests::seen(), &ps::Options::default(), None);
+        let page = page(&listed);
+        assert!(page.starts_with("at 2023-11-14T23:15:25Z\n 0 NVIDIA H200"), "{page}");
+        assert!(page.contains(" 40% ") && page.contains("9000/143771 MiB  41°C  212/700 W"), "{page}");
+        assert!(page.contains("20001     5  1000  train") && page.ends_with("\n\n"), "{page}");
+    }
+}

@@ -1,0 +1,119 @@
+//! Pictures in a terminal of memory.
+
+use super::*;
+use crate::commands::ps::columns::Sort;
+use crate::commands::ps::filter::Filter;
+use crate::commands::ps::tests::seen;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::Terminal;
+use std::time::Duration;
+
+fn app() -> App {
+    let sort = Sort { column: Column::Memory, descending: true };
+    let mut app = App::new(vec![], sort, Filter::default(), Duration::from_secs(1));
+    app.look(Ok(seen()));
+    app
+}
+
+fn press(app: &mut App, key: char) {
+    app.key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE));
+}
+
+fn picture(app: &mut App, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+    terminal.draw(|frame| draw(frame, app)).expect("drawn");
+    let buffer = terminal.backend().buffer();
+    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_string();
+    (0..height).map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn gpus_stand_above_and_processes_below() {
+    let expected = "\
+mpu top  2 GPUs, 3 processes  every 1 s
+ 0 NVIDIA H200            GPU ████████░░░░░░░░░░░░  40%  MEM █░░░░░░░░░░░░░░░░░░░ 9000/143771 MiB  41°C  212/700 W
+                                                                                                                           ▃
+ 1 NVIDIA H200            GPU ████████░░░░░░░░░░░░  40%  MEM █░░░░░░░░░░░░░░░░░░░ 9000/143771 MiB  41°C  212/700 W  1 MIG
+                                                                                                                           ▃
+GPU    PID  CPID  USER  CONTAINER     NAMESPACE  POD      TYPE  MEMORY▼  GPU%  COMMAND
+  0  20001     5  1000  train         -          -        C     8000MiB     7  python3 train.py --gpu 0
+  0    100     -  root  -             -          -        C      500MiB     7  python3 train.py --gpu 0
+  1  20002    12  1000  09f8e7d6c5b4  web        serve-0  C      300MiB     7  python3 train.py --gpu 1
+
+q end  / filter  s sort  r reverse  p pause  w wide  ? help";
+    assert_eq!(picture(&mut app(), 124, 11), expected);
+}
+
+#[test]
+fn eighty_columns_are_enough_for_a_gpu() {
+    let picture = picture(&mut app(), 80, 24);
+    for line in picture.lines().filter(|line| line.contains("NVIDIA H200")) {
+        assert!(line.contains("41°C  212/700 W"), "{picture}");
+    }
+}
+
+#[test]
+fn every_size_is_drawn_and_never_panics() {
+    let mut app = app();
+    for mode in [Mode::Keys, Mode::Typing, Mode::Help] {
+        app.mode = mode;
+        for width in [1, 2, 5, 20, 40, 80, 200] {
+            for height in [1, 2, 3, 5, 10, 24, 60] {
+                picture(&mut app, width, height);
+            }
+        }
+    }
+    let mut nothing = App::new(vec![], app.sort, Filter::default(), Duration::from_secs(1));
+    assert!(picture(&mut nothing, 80, 10).contains("looking …"));
+}
+
+#[test]
+fn many_gpus_leave_room_for_processes() {
+    let mut many = seen();
+    let gpu = many.gpus[0].clone();
+    many.gpus = (0..16).map(|index| Gpu { index, ..gpu.clone() }).collect();
+    let mut app = app();
+    app.look(Ok(many));
+    let picture = picture(&mut app, 100, 24);
+    assert!(picture.contains("python3 train.py") && picture.contains(" 7 NVIDIA H200"), "{picture}");
+}
+
+#[test]
+fn the_foot_and_the_head_say_what_is_on() {
+    let mut app = app();
+    press(&mut app, 'p');
+    assert!(picture(&mut app, 100, 12).contains("PAUSED"));
+    press(&mut app, '/');
+    press(&mut app, 't');
+    assert!(picture(&mut app, 100, 12).contains("filter: t"), "typing");
+    app.key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE));
+    press(&mut app, '?');
+    let help = picture(&mut app, 110, 20);
+    for (keys, what) in KEYS {
+        assert!(help.contains(keys) && help.contains(what), "{help}");
+    }
+    press(&mut app, 'x');
+    assert_eq!(app.mode, Mode::Keys);
+    app.look(Err("the driver is\x1b[2J gone".to_string()));
+    assert!(picture(&mut app, 100, 12).contains("the driver is\u{fffd}[2J gone"));
+}
+
+#[test]
+fn a_gpu_that_fell_off_the_bus_says_so() {
+    let mut app = app();
+    let mut lost = seen();
+    lost.gpus[1].unreadable = Some("device fell off the bus".to_string());
+    app.look(Ok(lost));
+    assert!(picture(&mut app, 100, 12).contains("not readable: device fell off the bus"));
+}
+
+#[test]
+fn the_selected_row_is_in_the_picture() {
+    let mut app = app();
+    for _ in 0..3 {
+        press(&mut app, 'j');
+    }
+    let picture = picture(&mut app, 100, 7);
+    assert!(picture.contains("20002"), "{picture}");
+}

@@ -1,0 +1,87 @@
+//! `mpu ps` on a real kernel, with real NVML: every GPU process by the host's number, its own in its container, and its container.
+
+use anyhow::Context;
+use serde_json::Value;
+
+use crate::command::{run_with, Output};
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::Scene;
+use crate::story::{Fault, Story, Without};
+
+/// The host's list is whole and right, with an engine and without: the host sees what it always saw.
+pub const HOSTS_VIEW: Story = Story {
+    name: "ps_names_every_process_and_its_container",
+    without: |_| Without::Right("it is the host that asks"),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let all = ps(stage, &["--json"])?;
+        let rows = all["processes"].as_array().context("ps has no processes")?;
+        right!(all["ok"] == true && rows.len() == scene.everybody().len(), "ps lists {all}");
+        for (who, pid, inside, id, runtime, mib) in everyone(&scene) {
+            let row = rows.iter().find(|row| row["pid"] == pid);
+            let row = row.ok_or_else(|| Fault::Wrong(format!("ps does not list {pid}, which is {who}: {all}")))?;
+            right!(row["container_pid"] == inside, "{who} is {inside} in its container, ps says {row}");
+            right!(row["container"]["id"] == id, "{who} is in container {id}, ps says {row}");
+            right!(row["container"]["runtime"] == runtime, "{who} was started by {runtime}, ps says {row}");
+            right!(row["memory"] == mib << 20, "{who} holds {mib} MiB, ps says {row}");
+            right!(row["user"] == "root" && row["gpu"] == 0 && row["kind"] == "compute", "{who}: ps says {row}");
+            right!(row["command"].as_str().is_some_and(|line| line.contains("gpu-hold")), "{who}: ps says {row}");
+        }
+        let names = |arguments: &[&str]| -> Result<Vec<u64>, Fault> {
+            let listed = ps(stage, &[arguments, &["--json"]].concat())?;
+            let rows = listed["processes"].as_array().cloned().unwrap_or_default();
+            Ok(rows.iter().filter_map(|row| row["pid"].as_u64()).collect())
+        };
+        right!(names(&["--container", "b"])? == [u64::from(scene.other.outside)], "--container b is not b's");
+        right!(names(&["--runtime", "crun", "--sort", "pid"])?.len() == 2, "--runtime crun is not a's two");
+        right!(names(&["--user", "nobody"])?.is_empty(), "--user nobody is somebody");
+        let table = mpu(stage, &["ps", "--no-headers", "-o", "pid,cpid,container"])?;
+        let line = format!("{}  {}  b", scene.other.outside, scene.other.inside);
+        let told: Vec<String> =
+            table.out.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join("  ")).collect();
+        right!(told.contains(&line), "ps shows {told:?}, not {line}");
+        Ok(())
+    },
+};
+
+/// In a namespace of its own it refuses: its numbers would not be the host's.
+pub const REFUSES: Story = Story {
+    name: "ps_refuses_where_numbers_are_not_the_hosts",
+    without: |_| Without::Right("it asks nothing"),
+    run: |stage| {
+        let done = mpu_behind(stage, &["unshare", "-p", "-f", "--mount-proc"], &["ps"])?;
+        right!(done.status == 3 && done.err.contains("hostPID"), "ps says {} {} {}", done.status, done.out, done.err);
+        Ok(())
+    },
+};
+
+type Everyone = (&'static str, u32, Value, Value, Value, u64);
+
+/// Who, host PID, PID in its container, container, runtime, MiB.
+fn everyone(scene: &Scene) -> Vec<Everyone> {
+    let nothing = Value::Null;
+    let inside = |number: u32| Value::from(number);
+    let by = |runtime: &str| Value::from(runtime);
+    vec![
+        ("the host's", scene.foreign.outside, nothing.clone(), nothing.clone(), nothing, 300),
+        ("a's first", scene.first.outside, inside(scene.first.inside), by("a"), by("crun"), 80),
+        ("a's second", scene.second.outside, inside(scene.second.inside), by("a"), by("crun"), 43),
+        ("b's", scene.other.outside, inside(scene.other.inside), by("b"), by("runc"), 100),
+    ]
+}
+
+fn ps(stage: &Stage, arguments: &[&str]) -> Result<Value, Fault> {
+    let done = mpu(stage, &[&["ps"], arguments].concat())?;
+    let read = serde_json::from_str(&done.out);
+    Ok(read.with_context(|| format!("ps ended with {}: {} {}", done.status, done.out, done.err))?)
+}
+
+fn mpu(stage: &Stage, arguments: &[&str]) -> Result<Output, Fault> {
+    mpu_behind(stage, &[], arguments)
+}
+
+fn mpu_behind(stage: &Stage, before: &[&str], arguments: &[&str]) -> Result<Output, Fault> {
+    let libraries = format!("/nvidia/{}", stage.client);
+    Ok(run_with(&[before, &["mpu"], arguments].concat(), &[("LD_LIBRARY_PATH", &libraries)])?)
+}
