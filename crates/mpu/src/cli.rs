@@ -58,6 +58,14 @@ pub enum Command {
     #[command(long_about = PROBE_LONG)]
     Probe,
 
+    /// Find out what is wrong with MPU on this host, and how to mend it
+    #[command(long_about = DOCTOR_LONG, after_help = DOCTOR_EXAMPLES)]
+    Doctor {
+        /// Print what is looked at, and look at nothing
+        #[arg(long)]
+        list: bool,
+    },
+
     /// Install this mpu on this host: files, module, service; and start it
     #[command(long_about = INSTALL_LONG, after_help = INSTALL_EXAMPLES)]
     Install(Install),
@@ -132,8 +140,8 @@ const UP_LONG: &str = "Build the engine if needed, load it, and see that it work
 
 Checks first whether this host can run it, and changes nothing if it cannot. A kernel module that DKMS \
     installed is taken as it is. Else it is compiled for the running kernel with the host's own make, compiler and kernel \
-    headers, and kept in /var/lib/mpu/<release>; it is built again when the kernel or mpu changes. Without an NVIDIA driver the module waits for one. If one needed \
-    redirect cannot be placed, none is, and the module is unloaded again.";
+    headers, and kept in /var/lib/mpu/<release>; it is built again when the kernel or mpu changes. Without an NVIDIA \
+    driver the module waits for one. If one needed redirect cannot be placed, none is, and the module is unloaded again.";
 
 const UP_EXAMPLES: &str = "Examples:
   sudo mpu up
@@ -168,6 +176,16 @@ const CONFIG_EXAMPLES: &str = "Examples:
   mpu config default | sudo tee /etc/mpu/config.toml
   mpu config check ./config.toml
   sudo mpu config apply";
+
+const DOCTOR_EXAMPLES: &str = "Examples:
+  sudo mpu doctor
+  sudo mpu doctor --json | jq '.findings[] | select(.level == \"broken\")'";
+
+const DOCTOR_LONG: &str = "Find out what is wrong with MPU on this host, and how to mend it.
+
+Looks at the kernel and what its owner allows, the driver, the engine, what a container sees right now, and at others \
+    who want the same place. Changes nothing. Each finding comes with a command that mends it. Exit code 0 if all is \
+    right, 1 if something needs attention, 2 if something is broken.";
 
 const INSTALL_LONG: &str = "Install this mpu on this host: files, module, service; and start it.
 
@@ -437,6 +455,7 @@ impl Command {
             Command::Status => "status",
             Command::Probe => "probe",
             Command::Config { .. } => "config",
+            Command::Doctor { .. } => "doctor",
             Command::Install(_) => "install",
             Command::Upgrade(_) => "upgrade",
             Command::Uninstall(_) => "uninstall",

@@ -18,15 +18,21 @@ pub enum Exit {
     NotReady = 3,
     /// The kernel, or its owner's settings, forbid it.
     Refused = 4,
+    /// Only of `mpu doctor`, where 1 is "needs attention": something is broken. Shares its number with a wrong command
+    /// line, which prints nothing on standard output.
+    Broken = 255,
 }
 
 impl Exit {
-    /// Every code, in order.
+    /// Every code that any command can end with, in order.
     pub const ALL: [Exit; 5] = [Exit::Ok, Exit::Failed, Exit::Usage, Exit::NotReady, Exit::Refused];
 
     /// The number that the shell sees.
     pub fn code(self) -> u8 {
-        self as u8
+        match self {
+            Exit::Broken => Exit::Usage as u8,
+            other => other as u8,
+        }
     }
 
     /// One word for tables and JSON.
@@ -37,6 +43,7 @@ impl Exit {
             Exit::Usage => "usage",
             Exit::NotReady => "not_ready",
             Exit::Refused => "refused",
+            Exit::Broken => "broken",
         }
     }
 
@@ -48,6 +55,7 @@ impl Exit {
             Exit::Usage => "the command line makes no sense",
             Exit::NotReady => "something must be there first: a driver, kernel headers, a compiler, a known driver version, MPU itself",
             Exit::Refused => "not allowed: not root, lockdown, module signatures, another owner of a hook",
+            Exit::Broken => "mpu doctor only: something is broken",
         }
     }
 

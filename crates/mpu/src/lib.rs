@@ -10,6 +10,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod containers;
+pub mod doctor;
 pub mod driver;
 pub mod engine;
 pub mod error;

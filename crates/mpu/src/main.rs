@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use clap::Parser;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb};
-use mpu::commands::{self, agent, config, down, install, metrics, probe, ps, status, up, Report, Style};
+use mpu::commands::{self, agent, config, doctor, down, install, metrics, probe, ps, status, up, Report, Style};
 use mpu::engine::module::load::Running;
 use mpu::engine::module::raise;
 use mpu::install::work;
@@ -78,6 +78,8 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             Ok(Exit::Ok)
         }
         Command::Agent { what } => look_after(cli, &host, what),
+        Command::Doctor { list: true } => print(doctor::list().as_bytes()),
+        Command::Doctor { list: false } => tell(cli, &doctor::examine(&host)),
         Command::Completions { shell } => print(&cli::completions(*shell)),
         Command::Man { command } => match cli::manual(command.as_deref()) {
             Some(page) => print(&page.context("cannot render the manual page")?),

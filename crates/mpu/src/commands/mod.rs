@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod config;
+pub mod doctor;
 pub mod down;
 pub mod install;
 pub mod metrics;

@@ -210,6 +210,11 @@ fn compiler(host: &Host, config: &str) -> (Option<String>, String, String) {
     (found.map(|name| format!("CC={name}")), short.clone(), text)
 }
 
+/// All numbers of a release, by which releases can be put in order.
+pub fn version_numbers(release: &str) -> Vec<u32> {
+    release.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+}
+
 /// The first two numbers of a release such as `6.1.0-28-amd64`.
 fn version_of(release: &str) -> (u32, u32) {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));

@@ -1,0 +1,90 @@
+//! `mpu doctor`: the report of what was found, the worst first.
+
+use super::{Report, Style};
+use crate::doctor::{self, Finding, Group, Level};
+use crate::exit::Exit;
+use crate::host::Host;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// What was found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Examined {
+    /// The worst level.
+    pub level: Level,
+    /// One for each check, in the order of the checks.
+    pub findings: Vec<Finding>,
+}
+
+/// Looks at everything.
+pub fn examine(host: &Host) -> Examined {
+    let findings = doctor::examine(host);
+    let worst = findings.iter().map(|finding| finding.level).filter(|level| *level != Level::Skipped).max();
+    Examined { level: worst.unwrap_or(Level::Ok), findings }
+}
+
+/// What is looked at.
+pub fn list() -> String {
+    let checks = doctor::checks();
+    checks.iter().map(|check| format!("{:<18} {}\n", check.id, check.about)).collect()
+}
+
+impl Report for Examined {
+    const COMMAND: &'static str = "doctor";
+
+    fn exit(&self) -> Exit {
+        match self.level {
+            Level::Ok | Level::Skipped => Exit::Ok,
+            Level::Attention => Exit::Failed,
+            Level::Broken => Exit::Broken,
+        }
+    }
+
+    fn text(&self, style: Style) -> String {
+        let mut text = String::new();
+        let count = |level| self.findings.iter().filter(|finding| finding.level == level).count();
+        let (broken, attention) = (count(Level::Broken), count(Level::Attention));
+        let _ = match (broken, attention) {
+            (0, 0) => writeln!(text, "{}", style.good("all is right")),
+            (0, _) => writeln!(text, "{}", style.warn(&format!("{attention} things need attention"))),
+            _ => writeln!(text, "{}", style.bad(&format!("{broken} things are broken, {attention} need attention"))),
+        };
+        for level in [Level::Broken, Level::Attention] {
+            for finding in self.findings.iter().filter(|finding| finding.level == level) {
+                let word = if level == Level::Broken { style.bad("broken") } else { style.warn("attention") };
+                let _ = writeln!(text, "\n{word}  {}: {}", style.name(finding.check), finding.seen);
+                if let Some(fix) = &finding.fix {
+                    let _ = writeln!(text, "  fix: {fix}");
+                }
+            }
+        }
+        let mut group: Option<Group> = None;
+        for finding in &self.findings {
+            if group != Some(finding.group) {
+                group = Some(finding.group);
+                let _ = writeln!(text, "\n{}", style.name(&format!("{:?}", finding.group)));
+            }
+            let word = match finding.level {
+                Level::Ok => style.good("ok       "),
+                Level::Skipped => "skipped  ".to_string(),
+                Level::Attention => style.warn("attention"),
+                Level::Broken => style.bad("broken   "),
+            };
+            let _ = writeln!(text, "  {word}  {:<16}  {}", finding.check, finding.seen);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    #[test]
+    fn the_json_is_documented() {
+        let examined = examine(&FakeHost::in_order().host());
+        super::super::documented::check("`mpu doctor --json`", &super::super::json(&examined));
+        assert_eq!((examined.level, examined.exit().code()), (Level::Broken, 2), "no engine is up");
+    }
+}

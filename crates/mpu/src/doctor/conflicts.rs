@@ -1,0 +1,81 @@
+//! Others who want the same place: live patches, tracers, preloaded libraries.
+
+use super::{Group, Row, Seen};
+use crate::engine::module::state::{self, Phase};
+use crate::host::Host;
+
+pub const CHECKS: &[Row] = &[
+    ("livepatch", Group::Conflicts, "live patches of the driver: a patched function cannot be redirected", livepatch),
+    ("other_redirects", Group::Conflicts, "whether somebody else redirects the functions that MPU needs", redirects),
+    (
+        "preload",
+        Group::Conflicts,
+        "libraries that are preloaded into every program: one that meddles with NVML would answer before the driver",
+        preload,
+    ),
+];
+
+/// The driver's functions that an engine needs for itself.
+const NEEDED: [&str; 5] = [
+    "nvidia_unlocked_ioctl",
+    "nvidia_frontend_unlocked_ioctl",
+    "nvidia_frontend_compat_ioctl",
+    "os_memcpy_from_user",
+    "os_memcpy_to_user",
+];
+
+/// Where the kernel lists the functions that are traced now (Documentation/trace/ftrace.rst, `enabled_functions`).
+const LISTS: [&str; 2] = ["/sys/kernel/tracing/enabled_functions", "/sys/kernel/debug/tracing/enabled_functions"];
+
+fn livepatch(host: &Host) -> Seen {
+    let patches = std::fs::read_dir(host.at("/sys/kernel/livepatch")).into_iter().flatten().flatten();
+    let named: Vec<String> = patches
+        .filter(|patch| patch.path().join("nvidia").is_dir())
+        .map(|patch| patch.file_name().to_string_lossy().into_owned())
+        .collect();
+    match named.first() {
+        None => Seen::fine("none of the driver"),
+        Some(patch) => Seen::broken(
+            format!("the live patch {patch} changes the NVIDIA driver"),
+            format!("echo 0 > /sys/kernel/livepatch/{patch}/enabled"),
+        ),
+    }
+}
+
+fn redirects(host: &Host) -> Seen {
+    let Some(list) = LISTS.iter().find_map(|list| host.text(list)) else {
+        return Seen::skipped("the kernel's list of traced functions is not mounted, or root's to read");
+    };
+    // `function [module] (count) FLAGS …`: I is an IPMODIFY user, D a direct call.
+    let taken: Vec<&str> = list
+        .lines()
+        .filter(|line| {
+            let mut words = line.split_whitespace();
+            let name = words.next().unwrap_or_default();
+            let flags = line.split_once(')').map_or("", |(_, rest)| rest);
+            let flags: Vec<&str> = flags.split_whitespace().take_while(|word| word.len() == 1).collect();
+            NEEDED.contains(&name) && (flags.contains(&"I") || flags.contains(&"D"))
+        })
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    let ours = state::read(host).ok().flatten().is_some_and(|state| state.phase == Phase::Armed);
+    match taken.first() {
+        Some(function) if !ours => Seen::broken(
+            format!("{function} is redirected, and not by MPU"),
+            format!("grep {function} {}   # names the module; unload it, then mpu up", LISTS[0]),
+        ),
+        _ => Seen::fine(if ours { "MPU's own" } else { "none" }),
+    }
+}
+
+fn preload(host: &Host) -> Seen {
+    let text = host.text("/etc/ld.so.preload").unwrap_or_default();
+    let named: Vec<&str> = text.split_whitespace().filter(|word| !word.starts_with('#')).collect();
+    match named.first() {
+        None => Seen::fine("none"),
+        Some(library) => Seen::attention(
+            format!("{library} is loaded into every program of this host"),
+            "cat /etc/ld.so.preload   # a shim of NVML there is not needed beside MPU",
+        ),
+    }
+}

@@ -1,0 +1,174 @@
+//! `mpu doctor`: everything that can be wrong with MPU on a host, looked at in one go, each with its way out.
+//!
+//! Owns the table of checks, how bad a finding is, and that no check can hang the others. Changes nothing. What a check
+//! looks at is another module's knowledge wherever there is one.
+
+mod conflicts;
+mod driver;
+mod engine;
+mod kernel;
+
+use crate::explain::Explain;
+use crate::host::Host;
+use serde::Serialize;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// How long one check may take. A driver that hangs must not hang the doctor.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Not looked at; the finding says why.
+    Skipped,
+    /// Works, or would; somebody should see to it.
+    Attention,
+    /// MPU does not work, or containers are seen wrong, until this is mended.
+    Broken,
+}
+
+/// What a check is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// The kernel and what its owner allows.
+    Kernel,
+    /// The NVIDIA driver.
+    Driver,
+    /// MPU itself.
+    Engine,
+    /// What containers see.
+    Containers,
+    /// Others who want the same place.
+    Conflicts,
+}
+
+/// What one check saw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    level: Level,
+    what: String,
+    fix: Option<String>,
+}
+
+impl Seen {
+    fn fine(what: impl Into<String>) -> Seen {
+        Seen { level: Level::Ok, what: what.into(), fix: None }
+    }
+    fn skipped(why: impl Into<String>) -> Seen {
+        Seen { level: Level::Skipped, what: why.into(), fix: None }
+    }
+    fn attention(what: impl Into<String>, fix: impl Into<String>) -> Seen {
+        Seen { level: Level::Attention, what: what.into(), fix: Some(fix.into()) }
+    }
+    fn broken(what: impl Into<String>, fix: impl Into<String>) -> Seen {
+        Seen { level: Level::Broken, what: what.into(), fix: Some(fix.into()) }
+    }
+    /// An error of this crate's, as bad as the caller says.
+    fn of(level: Level, error: &dyn Explain) -> Seen {
+        let causes = std::iter::successors(std::error::Error::source(error), |e| e.source());
+        let what = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+        Seen { level, what, fix: Some(error.fix()) }
+    }
+}
+
+/// One check.
+pub struct Check {
+    /// Its stable name.
+    pub id: &'static str,
+    /// What it is about.
+    pub group: Group,
+    /// What it looks at, and why that matters.
+    pub about: &'static str,
+    look: fn(&Host) -> Seen,
+}
+
+/// What a check found, for reports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The check.
+    pub check: &'static str,
+    /// What it is about.
+    pub group: Group,
+    /// How bad it is.
+    pub level: Level,
+    /// What was seen.
+    pub seen: String,
+    /// What to do about it; null if there is nothing to do.
+    pub fix: Option<String>,
+}
+
+/// Every check, in the order of a report.
+pub fn checks() -> Vec<Check> {
+    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, conflicts::CHECKS]
+        .into_iter()
+        .flatten()
+        .map(|&(id, group, about, look)| Check { id, group, about, look })
+        .collect()
+}
+
+/// A row of a module's table.
+type Row = (&'static str, Group, &'static str, fn(&Host) -> Seen);
+
+/// Looks at everything.
+pub fn examine(host: &Host) -> Vec<Finding> {
+    checks().into_iter().map(|check| finding(host, &check, PATIENCE)).collect()
+}
+
+fn finding(host: &Host, check: &Check, patience: Duration) -> Finding {
+    let (send, receive) = mpsc::channel();
+    let (host, look) = (host.clone(), check.look);
+    // A check that hangs is left to hang; the process ends without it.
+    thread::spawn(move || drop(send.send(look(&host))));
+    let seen = receive.recv_timeout(patience).unwrap_or_else(|_| {
+        let hangs = format!("no answer within {} s: something that this looks at hangs", patience.as_secs());
+        Seen::broken(hangs, "dmesg | tail -n 50")
+    });
+    Finding { check: check.id, group: check.group, level: seen.level, seen: seen.what, fix: seen.fix }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_checks_share_a_name() {
+        let mut names: Vec<&str> = checks().iter().map(|check| check.id).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert!(names.len() == all && all >= 20);
+    }
+
+    /// `| check in backticks | what it looks at |`
+    #[test]
+    fn the_page_has_every_check_in_order_and_no_other() {
+        let page = include_str!("../../../../docs/doctor.md");
+        let rows: Vec<(&str, &str)> = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
+            .map(|(id, rest)| (id, rest.trim_end_matches(" |")))
+            .collect();
+        let table = checks();
+        assert_eq!(rows, table.iter().map(|check| (check.id, check.about)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_check_that_hangs_is_broken_and_does_not_hang_the_rest() {
+        let check = Check {
+            id: "x",
+            group: Group::Driver,
+            about: "",
+            look: |_| loop {
+                thread::park();
+            },
+        };
+        let found = finding(&Host::this(), &check, Duration::from_millis(50));
+        assert!(found.level == Level::Broken && found.seen.contains("hangs"));
+    }
+}

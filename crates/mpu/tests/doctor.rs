@@ -1,0 +1,262 @@
+//! `mpu doctor` on hosts on which one thing is wrong: each is found, by name, with its level, the exit code and a way out.
+
+use assert_cmd::Command;
+use std::fs;
+use std::os::unix::fs::{symlink, PermissionsExt};
+use std::path::PathBuf;
+
+const RELEASE: &str = "6.1.0-28-amd64";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const CONFIG: &str = "CONFIG_MODULES=y\nCONFIG_KPROBES=y\nCONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y\n\
+    CONFIG_CC_VERSION_TEXT=\"gcc-12 (Debian 12.2.0-14) 12.2.0\"\n";
+const STATE: &str = "sys/module/mpu/parameters/state";
+
+struct Host(tempfile::TempDir);
+
+impl Host {
+    /// One on which nothing is wrong.
+    fn in_order() -> Host {
+        let host = Host(tempfile::tempdir().unwrap());
+        let build = format!("lib/modules/{RELEASE}/build");
+        host.write("proc/sys/kernel/osrelease", RELEASE);
+        host.write("proc/self/status", "CapEff:\t000001ffffffffff\n");
+        host.write("sys/kernel/security/lockdown", "[none] integrity confidentiality\n");
+        host.write("etc/os-release", "ID=debian\n");
+        host.write(&format!("boot/config-{RELEASE}"), CONFIG);
+        host.write(&format!("{build}/Makefile"), "");
+        host.write(&format!("{build}/.config"), CONFIG);
+        host.write(&format!("{build}/include/generated/utsrelease.h"), &format!("#define UTS_RELEASE \"{RELEASE}\"\n"));
+        host.tool("make", "exit 0");
+        host.tool("gcc-12", "exit 0");
+        // systemctl is-failed: it has not.
+        host.tool("systemctl", "exit 1");
+        host.write("sys/module/nvidia/version", "550.163.01");
+        host.write("dev/nvidiactl", "");
+        host.write("dev/nvidia0", "");
+        host.write("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.550.163.01", "");
+        symlink("libnvidia-ml.so.550.163.01", host.path("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")).unwrap();
+        host.write(STATE, &format!("version={VERSION}\nabi=1\nstate=armed\nhooks=os_memcpy_to_user\ninside=0\n"));
+        host.write(
+            "sys/module/mpu/parameters/counters",
+            "translated.GPU_GET_PIDS=9\npassed.unknown_size=0\npassed.exempt=3\n",
+        );
+        host.write("sys/module/mpu/parameters/policy", "");
+        host.write("sys/fs/cgroup/cgroup.controllers", "cpu\n");
+        host.write("sys/kernel/tracing/enabled_functions", "os_memcpy_to_user [nvidia] (1) D   M  tramp: mpu_enter\n");
+        host.write("usr/lib/systemd/system/mpu.service", "");
+        fs::create_dir_all(host.path("etc/systemd/system/multi-user.target.wants")).unwrap();
+        symlink(
+            "/usr/lib/systemd/system/mpu.service",
+            host.path("etc/systemd/system/multi-user.target.wants/mpu.service"),
+        )
+        .unwrap();
+        host
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
+        fs::write(self.path(path), text).unwrap();
+    }
+
+    fn tool(&self, name: &str, body: &str) {
+        let path = format!("usr/bin/{name}");
+        self.write(&path, &format!("#!/bin/sh\n{body}\n"));
+        fs::set_permissions(self.path(&path), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn remove(&self, path: &str) {
+        let path = self.path(path);
+        if fs::symlink_metadata(&path).unwrap().is_dir() {
+            fs::remove_dir_all(path).unwrap()
+        } else {
+            fs::remove_file(path).unwrap()
+        }
+    }
+
+    fn down(&self) {
+        self.remove("sys/module/mpu");
+        self.remove("sys/kernel/tracing/enabled_functions");
+    }
+
+    fn examine(&self) -> (i32, serde_json::Value) {
+        let mut command = Command::cargo_bin("mpu").unwrap();
+        let output = command.arg("--host-root").arg(self.0.path()).args(["doctor", "--json"]).output().unwrap();
+        (output.status.code().unwrap(), serde_json::from_slice(&output.stdout).unwrap())
+    }
+}
+
+/// With `breakage`, this check finds something of this level, its fix holds these words, and nothing else but `others` is found.
+fn finds(check: &str, level: &str, fix: &str, others: &[&str], breakage: impl Fn(&Host)) {
+    let host = Host::in_order();
+    breakage(&host);
+    let (code, json) = host.examine();
+    let findings = json["findings"].as_array().unwrap();
+    let bad: Vec<_> = findings.iter().filter(|f| f["level"] == "attention" || f["level"] == "broken").collect();
+    let found = bad.iter().find(|f| f["check"] == check).unwrap_or_else(|| panic!("{check} is not among {bad:?}"));
+    assert_eq!(found["level"], level, "{found}");
+    assert!(found["fix"].as_str().unwrap().contains(fix), "{found}");
+    for finding in &bad {
+        let name = finding["check"].as_str().unwrap();
+        assert!(name == check || others.contains(&name), "{check}: {finding} is found, too");
+    }
+    let worst = if bad.iter().any(|f| f["level"] == "broken") { 2 } else { 1 };
+    assert_eq!((code, json["exit"].as_i64().unwrap()), (worst, i64::from(worst)));
+}
+
+#[test]
+fn a_host_in_order_is_called_so() {
+    let (code, json) = Host::in_order().examine();
+    let findings = json["findings"].as_array().unwrap();
+    let skipped: Vec<_> =
+        findings.iter().filter(|f| f["level"] != "ok").map(|f| f["check"].as_str().unwrap()).collect();
+    // Only the running host has containers to look into; this one has no tree of DKMS.
+    assert_eq!(skipped, ["containers", "dkms"], "{json}");
+    assert_eq!((code, &json["ok"]), (0, &serde_json::Value::Bool(true)));
+}
+
+#[test]
+fn the_kernel_and_its_owner() {
+    finds("root", "attention", "sudo mpu doctor", &[], |h| h.write("proc/self/status", "CapEff:\t0000000000000000\n"));
+    finds("kernel", "broken", "boot a newer kernel", &["headers", "next_kernel"], |h| {
+        h.write("proc/sys/kernel/osrelease", "4.19.0-27-amd64");
+    });
+    let without = |option: &str| {
+        let config = CONFIG.replace(&format!("{option}=y\n"), "");
+        move |h: &Host| h.write(&format!("boot/config-{RELEASE}"), &config)
+    };
+    finds("kernel", "broken", "KPROBES", &[], without("CONFIG_KPROBES"));
+    finds("kernel", "broken", "DIRECT_CALLS", &[], without("CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS"));
+    finds("modules_allowed", "broken", "reboot", &["engine"], |h| {
+        h.down();
+        h.write("proc/sys/kernel/modules_disabled", "1");
+    });
+    finds("modules_allowed", "attention", "systemctl enable", &[], |h| {
+        h.write("proc/sys/kernel/modules_disabled", "1")
+    });
+    finds("function_tracing", "broken", "ftrace_enabled=1", &[], |h| h.write("proc/sys/kernel/ftrace_enabled", "0"));
+}
+
+#[test]
+fn signatures() {
+    let locked = |h: &Host| {
+        h.down();
+        h.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
+    };
+    finds("signatures", "broken", "dkms generate_mok", &["engine"], locked);
+    finds("signatures", "broken", "mokutil --import /var/lib/dkms/mok.pub", &["engine"], |h| {
+        locked(h);
+        h.write("var/lib/dkms/mok.pub", "key");
+    });
+    finds("signatures", "broken", "mokutil", &["engine"], |h| {
+        h.down();
+        h.write("sys/module/module/parameters/sig_enforce", "Y");
+    });
+}
+
+#[test]
+fn what_is_there_to_build_with() {
+    finds("headers", "attention", "linux-headers-6.1.0-28-amd64", &[], |h| {
+        h.remove(&format!("lib/modules/{RELEASE}/build"))
+    });
+    finds("headers", "broken", "linux-headers-6.1.0-28-amd64", &["engine"], |h| {
+        h.down();
+        h.remove(&format!("lib/modules/{RELEASE}/build"));
+    });
+    finds("headers", "attention", "gcc-12", &[], |h| h.remove("usr/bin/gcc-12"));
+    finds("next_kernel", "attention", "linux-headers-6.1.0-30-amd64", &[], |h| {
+        h.write("lib/modules/6.1.0-30-amd64/modules.order", "");
+    });
+    finds("dkms", "attention", "dkms install", &[], |h| h.write("var/lib/dkms/mpu/kernel", ""));
+    finds("dkms", "attention", "make.log", &[], |h| {
+        h.write(&format!("var/lib/dkms/mpu/{VERSION}/build/make.log"), "error");
+    });
+}
+
+#[test]
+fn the_driver() {
+    finds("driver", "attention", "modprobe nvidia", &["engine"], |h| {
+        h.remove("sys/module/nvidia");
+        h.remove("sys/kernel/tracing/enabled_functions");
+        h.write(STATE, &format!("version={VERSION}\nabi=1\nstate=waiting\nhooks=\n"));
+    });
+    finds("driver", "broken", "MPU", &["driver_library"], |h| h.write("sys/module/nvidia/version", "700.10"));
+    finds("driver_library", "broken", "reboot", &[], |h| h.write("sys/module/nvidia/version", "550.127.05"));
+    finds("device_nodes", "attention", "nvidia-modprobe", &[], |h| h.remove("dev/nvidiactl"));
+    finds("device_nodes", "attention", "nvidia-modprobe", &[], |h| h.remove("dev/nvidia0"));
+}
+
+#[test]
+fn the_engine() {
+    finds("engine", "broken", "sudo mpu up", &[], Host::down);
+    let says = |text: &'static str| move |h: &Host| h.write(STATE, &format!("version={VERSION}\nabi=1\n{text}\n"));
+    let gone = &["other_redirects"];
+    finds("engine", "broken", "mpu up", gone, says("state=refused\nrefused=os_memcpy_to_user:16"));
+    finds("engine", "broken", "mpu up", gone, says("state=waiting"));
+    finds("engine", "broken", "--replace", gone, says("state=retired"));
+    finds("engine", "broken", "rmmod mpu", gone, |h| h.write(STATE, "another project's\n"));
+    finds("engine_version", "attention", "mpu up --replace", &[], |h| h.write(STATE, "version=0.0.1\nstate=armed\n"));
+    finds("swap", "attention", "mpu up --replace", &[], |h| {
+        h.write("sys/module/mpu_next/parameters/state", "version=0\nstate=retired\n");
+    });
+    finds("untranslated", "attention", "mpu status", &[], |h| {
+        h.write("sys/module/mpu/parameters/counters", "passed.unknown_size=4\n");
+    });
+}
+
+#[test]
+fn the_installation() {
+    finds("service", "attention", "sudo mpu install", &[], |h| h.remove("usr/lib/systemd/system/mpu.service"));
+    finds("service", "attention", "systemctl enable mpu.service", &[], |h| {
+        h.remove("etc/systemd/system/multi-user.target.wants/mpu.service");
+    });
+    finds("service", "broken", "journalctl -u mpu", &[], |h| h.tool("systemctl", "exit 0"));
+    finds("installation", "broken", "mpu install", &[], |h| h.write("var/lib/mpu/journal/log", ""));
+    finds("installation", "attention", "uninstall", &[], |h| {
+        h.write("var/lib/dpkg/info/mpu.list", "/usr/bin/mpu\n");
+        let record = r#"{"version":"0.1.0","layout":"local","files":[],"directories":[],"dkms":true,"service":true}"#;
+        h.write("var/lib/mpu/install.json", record);
+    });
+}
+
+#[test]
+fn the_policy() {
+    finds("configuration", "broken", "mpu config check", &[], |h| h.write("etc/mpu/config.toml", "visibility = 3\n"));
+    let rule = "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n";
+    finds("policy", "attention", "mpu config apply", &[], |h| h.write("etc/mpu/config.toml", rule));
+    finds("policy", "attention", "unified_cgroup_hierarchy", &[], |h| {
+        h.write("etc/mpu/config.toml", rule);
+        h.remove("sys/fs/cgroup");
+    });
+}
+
+#[test]
+fn others_who_want_the_same_place() {
+    finds("livepatch", "broken", "livepatch/fix/enabled", &[], |h| h.write("sys/kernel/livepatch/fix/nvidia/f", ""));
+    finds("other_redirects", "broken", "unload it", &["engine"], |h| {
+        h.down();
+        let line = "nvidia_unlocked_ioctl [nvidia] (1) R I     \ttramp: 0xffffffffc0a5b000\n";
+        h.write("sys/kernel/tracing/enabled_functions", line);
+    });
+    finds("preload", "attention", "ld.so.preload", &[], |h| h.write("etc/ld.so.preload", "/usr/lib/shim.so\n"));
+}
+
+#[test]
+fn a_person_gets_the_worst_first_and_a_fix_for_each() {
+    let host = Host::in_order();
+    host.down();
+    host.remove("dev/nvidia0");
+    let mut command = Command::cargo_bin("mpu").unwrap();
+    let output = command.arg("--host-root").arg(host.0.path()).arg("doctor").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("1 things are broken, 1 need attention"), "{text}");
+    let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}: {text}"));
+    assert!(at("broken  engine:") < at("fix: sudo mpu up") && at("fix: sudo mpu up") < at("attention  device_nodes:"));
+    assert!(!text.contains('\x1b'), "no colours in a pipe");
+    let mut command = Command::cargo_bin("mpu").unwrap();
+    let list = command.args(["doctor", "--list"]).output().unwrap();
+    assert!(String::from_utf8(list.stdout).unwrap().lines().count() >= 20);
+}
