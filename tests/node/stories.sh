@@ -40,6 +40,41 @@ same() {
 	fi
 }
 
+# check STORY COMMAND…: the command must succeed.
+check() {
+	story=$1
+	shift
+	if "$@" >/tmp/said 2>&1; then
+		verdict "$story" pass
+	else
+		verdict "$story" fail "$* failed: $(tail -n 4 /tmp/said | tr '\n' ';')"
+	fi
+}
+
+# refused STORY: `mpu up` must be refused, say what to do, and leave nothing loaded.
+refused() {
+	${mpu:-mpu} up >/tmp/said 2>&1
+	rc=$?
+	if [ $rc -eq 4 ] && grep -q '^fix: ' /tmp/said && ! [ -d /sys/module/mpu ]; then
+		verdict "$1" pass "$(head -n 1 /tmp/said)"
+	else
+		verdict "$1" fail "exit code $rc: $(head -n 4 /tmp/said | tr '\n' ';')"
+	fi
+}
+
+not() { ! "$@"; }
+
+unit_is_up() {
+	systemctl status mpu --no-pager | tail -n 4
+	systemctl is-active --quiet mpu && systemctl is-enabled --quiet mpu
+}
+
+# built_for KERNEL: whether DKMS has the module installed for it.
+built_for() {
+	dkms status
+	dkms status -k "$1" | grep -q '^mpu/.*installed'
+}
+
 # A container: PID and mount namespaces of its own, its init, and a GPU process of two clients in it.
 container_start() {
 	unshare --fork --pid --mount --mount-proc --kill-child sh -c "gpu-hold --mem 40 --clients 2 & echo \$! >/tmp/inside; exec sleep 100000" &
@@ -52,19 +87,29 @@ container_start() {
 	sleep 2
 }
 
+container_stop() {
+	kill -9 "$init"
+	sleep 1
+	rm -f /tmp/inside
+}
+
 in_container() { nsenter -t "$init" -p -m "$@"; }
 
 # What real nvidia-smi shows inside, one PID a line.
 shown() {
-	in_container env LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>&1 | tr -d ' ' | sort | tr '\n' ' '
+	in_container env LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>&1 |
+		tr -d ' ' | sort | tr '\n' ' '
 }
 
-is_right() { [ "$(shown)" = "$inside " ]; }
-
-# right STORY WHEN: the container must be seen right now.
-right() { is_right && verdict "$1" pass || verdict "$1" fail "nvidia-smi shows '$(shown)', the container's own is '$inside ': $(journalctl -u mpu -n 3 --no-pager -o cat | tr '\n' ';')"; }
+is_right() {
+	is_right && verdict "$1" pass && return
+	verdict "$1" fail "nvidia-smi shows '$(shown)', the container's own is '$inside ': $(log_of_unit)"
+}
 # wrong STORY: without MPU it must be wrong, or the story proves nothing.
-wrong() { is_right && verdict "$1" fail "right without MPU" || verdict "$1" pass "nvidia-smi shows '$(shown)'"; }
+wrong() {
+	is_right && verdict "$1" fail "right without MPU" && return
+	verdict "$1" pass "nvidia-smi shows '$(shown)'"
+}
 
 # stays_right STORY COMMAND…: callers in the container ask all the while; each answer must be right.
 stays_right() {

@@ -78,6 +78,11 @@ impl Kernel {
         self.dir.join("vmlinux")
     }
 
+    /// The compressed image, as firmware boots it.
+    pub fn compressed(&self) -> Result<PathBuf> {
+        image(&self.root(), &self.release)
+    }
+
     /// The folder that kernel packages were unpacked into.
     pub fn root(&self) -> PathBuf {
         self.dir.join("root")

@@ -3,6 +3,9 @@
 //! Owns the image: a Debian 12 made once by debootstrap and kept in the cache as the kernel's first root file system, so that no disk,
 //! no driver for one and no loop mount is needed; and a second archive with what a run brings. The stories are tests/node's.
 
+mod secure_boot;
+
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -17,8 +20,10 @@ use crate::run::{output, run, say};
 use crate::{apt, guest, kernels, nvidia, paths, setup, Outcome};
 
 /// Raised when the image is made otherwise, so that older caches are made anew.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
 const KERNEL: &str = "6.1";
+/// The kernel that the node is updated to.
+const NEXT_KERNEL: &str = "6.12";
 const SUITE: &str = "bookworm";
 const CLIENT: &str = "550.163.01";
 const ERA: &str = "1";
@@ -26,51 +31,121 @@ const ERA: &str = "1";
 const NEXT: &str = "0.9.9";
 
 /// Beyond what debootstrap's smallest variant has.
-const PACKAGES: &str = "systemd,systemd-sysv,udev,kmod,dkms,gcc,libc6-dev,make,libelf1,procps,psmisc,patch";
+const PACKAGES: &str = "systemd,systemd-sysv,udev,kmod,dkms,gcc,libc6-dev,make,libelf1,procps,psmisc,patch,pahole";
 
 #[derive(clap::Args)]
 pub struct Args {
+    /// What to play; everything unless named
+    #[arg(long, value_enum)]
+    play: Vec<Play>,
     /// Open a shell in the guest instead, with everything at hand below /node
     #[arg(long)]
     shell: bool,
 }
 
+/// One guest's stories, in the order of a file in tests/node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Play {
+    /// Installed, upgraded, removed, interrupted; by package and by hand
+    Life,
+    /// The driver that comes late or again, the boot, a kernel update
+    Kernels,
+    /// UEFI Secure Boot, and modules that are signed or not
+    SecureBoot,
+}
+
+impl Play {
+    pub const ALL: [Play; 3] = [Play::Life, Play::Kernels, Play::SecureBoot];
+
+    /// What a person calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Play::Life => "life",
+            Play::Kernels => "kernels",
+            Play::SecureBoot => "secure-boot",
+        }
+    }
+
+    fn order(self) -> PathBuf {
+        let file = match self {
+            Play::Life => "life.sh",
+            Play::Kernels => "kernels.sh",
+            Play::SecureBoot => "secure-boot.sh",
+        };
+        paths::repo().join("tests/node").join(file)
+    }
+
+    /// The stories that it plays.
+    fn stories(self) -> Result<BTreeSet<String>> {
+        Ok(stories(&std::fs::read_to_string(self.order())?))
+    }
+}
+
+/// The words behind those that give a verdict.
+fn stories(order: &str) -> BTreeSet<String> {
+    let words: Vec<&str> = order
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .flat_map(|line| line.split_whitespace())
+        .collect();
+    let tellers = ["verdict", "right", "wrong", "same", "stays_right", "check", "refused"];
+    let pairs = words.windows(2).filter(|pair| tellers.contains(&pair[0]));
+    pairs
+        .filter(|pair| pair[1].contains('_') && !pair[1].starts_with(['"', '$']))
+        .map(|pair| pair[1].to_owned())
+        .collect()
+}
+
 /// The verb.
 pub fn node(args: &Args) -> Result<Outcome> {
     guest::prepare()?;
-    let made = build(args.shell)?;
-    if args.shell {
-        qemu::shell_of(command(&made)?)?;
-        return Ok(Outcome::Passed);
-    }
+    let plays = if args.play.is_empty() { Play::ALL.to_vec() } else { args.play.clone() };
     let mut tally = Tally::default();
-    tally.add(&boot(&made, true)?);
+    for play in plays {
+        let made = build(play, args.shell)?;
+        if args.shell {
+            qemu::shell_of(command(play, &made)?)?;
+            return Ok(Outcome::Passed);
+        }
+        tally.add(&boot(play, &made, true)?);
+    }
     tally.print();
     Ok(tally.outcome())
 }
 
+/// Whether this user can make a Debian: debootstrap makes device nodes and changes its root.
+pub fn possible() -> bool {
+    output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
+}
+
+/// Fetches and makes what the plays share, so that later steps need no network.
+pub fn fetch() -> Result<()> {
+    setup::require(setup::NODE)?;
+    setup::require(setup::PACKAGES)?;
+    nvidia::ready(CLIENT)?;
+    debian()?;
+    headers().map(drop)
+}
+
 /// Makes the image: the Debian, and what this run brings.
-pub fn build(shell: bool) -> Result<PathBuf> {
+pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     setup::require(setup::NODE)?;
     setup::require(setup::PACKAGES)?;
     let debian = debian()?;
+    let packed = packages()?;
     let out = paths::target("node")?;
-    let now = Release { profile: Profile::Quick, build: "quick", version: None };
-    let next = Release { version: Some(NEXT), ..now };
-    now.make(&out.join("now"))?;
-    next.make(&out.join("next"))?;
     let kernel = kernels::ready(KERNEL)?;
+    let driver = image::sim_module(&kernel, ERA)?;
     let mut archive = Archive::default();
     for (name, from) in [
-        ("node/mpu.deb", out.join("now").join(format!("mpu_{}_amd64.deb", env!("CARGO_PKG_VERSION")))),
-        ("node/mpu-next.deb", out.join("next").join(format!("mpu_{NEXT}_amd64.deb"))),
-        ("node/mpu", out.join("now/mpu")),
-        ("node/mpu-next", out.join("next/mpu")),
-        ("node/nvidia.ko", image::sim_module(&kernel, ERA)?),
+        ("node/mpu.deb", packed.join("now").join(format!("mpu_{}_amd64.deb", env!("CARGO_PKG_VERSION")))),
+        ("node/mpu-next.deb", packed.join("next").join(format!("mpu_{NEXT}_amd64.deb"))),
+        ("node/mpu", packed.join("now/mpu")),
+        ("node/mpu-next", packed.join("next/mpu")),
         ("usr/bin/gpu-hold", image::sim_programs()?.join("gpu-hold")),
         ("usr/bin/nvctl", image::sim_programs()?.join("nvctl")),
         ("node/stories.sh", paths::repo().join("tests/node/stories.sh")),
-        ("node/order.sh", paths::repo().join("tests/node/order.sh")),
+        ("node/order.sh", play.order()),
     ] {
         archive.file(name, 0o755, &from)?;
     }
@@ -84,27 +159,88 @@ pub fn build(shell: bool) -> Result<PathBuf> {
         let wants = "[Unit]\nWants=node-stories.service\n";
         archive.text("etc/systemd/system/multi-user.target.d/stories.conf", 0o644, wants.as_bytes());
     }
-    let made = out.join("image");
+    let mut more = Vec::new();
+    match play {
+        Play::Life => archive.file("node/nvidia.ko", 0o644, &driver)?,
+        Play::Kernels => {
+            archive.file("node/nvidia.ko", 0o644, &driver)?;
+            archive.text("node/next-kernel", 0o644, kernels::ready(NEXT_KERNEL)?.release.as_bytes());
+            more = std::fs::read(headers()?)?;
+        }
+        Play::SecureBoot => keys(&mut archive, &kernel, &driver, &out)?,
+    }
+    let made = out.join(play.name());
     let mut bytes = std::fs::read(&debian)?;
+    bytes.extend(more);
     bytes.extend(archive.finish());
     std::fs::write(&made, bytes)?;
     Ok(made)
 }
 
-/// Boots it, and returns what it reported.
-pub fn boot(made: &Path, loud: bool) -> Result<Report> {
-    let job = Job { kernel: KERNEL.to_owned(), rows: Vec::new(), cpus: 2, limit: Duration::from_secs(25 * 60) };
-    let log = paths::target("guest/log")?.join("node.log");
-    let console = qemu::watch_of(command(made)?, made, job.limit, &log, loud)?;
-    Ok(Report::read(&job, &console, log))
+/// The packages of this version and of the next, made once a run.
+fn packages() -> Result<PathBuf> {
+    static ONCE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    if let Some(made) = ONCE.get() {
+        return Ok(made.clone());
+    }
+    let out = paths::target("node")?;
+    let now = Release { profile: Profile::Quick, build: "quick", version: None };
+    let next = Release { version: Some(NEXT), ..now };
+    now.make(&out.join("now"))?;
+    next.make(&out.join("next"))?;
+    Ok(ONCE.get_or_init(|| out).clone())
 }
 
-fn command(made: &Path) -> Result<Command> {
+/// The machine owner's key and a stranger's, the driver with and without a signature, and the firmware's variables.
+fn keys(archive: &mut Archive, kernel: &kernels::Kernel, driver: &Path, out: &Path) -> Result<()> {
+    let dir = out.join("keys");
+    std::fs::create_dir_all(&dir)?;
+    let owner = secure_boot::Key::make(&dir, "owner")?;
+    let stranger = secure_boot::Key::make(&dir, "stranger")?;
+    secure_boot::variables(&owner, &variables(out))?;
+    for (name, key) in [("owner", &owner), ("stranger", &stranger)] {
+        for file in [key.private(), key.pem(), key.der()] {
+            let ending = file.extension().unwrap_or_default().to_string_lossy();
+            archive.file(&format!("node/keys/{name}.{ending}"), 0o600, &file)?;
+        }
+    }
+    let signed = dir.join("nvidia.ko");
+    owner.sign(kernel, driver, &signed)?;
+    archive.file("node/nvidia.ko", 0o644, &signed)?;
+    archive.file("node/nvidia-unsigned.ko", 0o644, driver)
+}
+
+fn variables(out: &Path) -> PathBuf {
+    out.join("variables.fd")
+}
+
+/// Boots it, and returns what it reported. A story that says nothing is as bad as one that fails.
+pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
+    let kernel = format!("{KERNEL} {}", play.name());
+    let job = Job { kernel, rows: Vec::new(), cpus: 2, limit: Duration::from_secs(25 * 60) };
+    let log = paths::target("guest/log")?.join(format!("node-{}.log", play.name()));
+    let console = qemu::watch_of(command(play, made)?, made, job.limit, &log, loud)?;
+    let mut report = Report::read(&job, &console, log);
+    for story in play.stories()? {
+        if !report.verdicts.iter().any(|verdict| verdict.story == story) {
+            report.troubles.push(format!("{story} said nothing"));
+        }
+    }
+    Ok(report)
+}
+
+fn command(play: Play, made: &Path) -> Result<Command> {
     let kernel = kernels::ready(KERNEL)?;
     let mut command = Command::new("qemu-system-x86_64");
     command.args(["-accel", "tcg,thread=multi", "-m", "4096", "-cpu", "max", "-smp", "2"]);
     command.args(["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot"]);
-    command.arg("-kernel").arg(kernel.vmlinux()).arg("-initrd").arg(made);
+    if play == Play::SecureBoot {
+        secure_boot::machine(&mut command, &variables(&paths::target("node")?));
+        command.arg("-kernel").arg(kernel.compressed()?);
+    } else {
+        command.arg("-kernel").arg(kernel.vmlinux());
+    }
+    command.arg("-initrd").arg(made);
     let words = "console=ttyS0 panic=-1 oops=panic rdinit=/sbin/init quiet loglevel=4 systemd.show_status=no";
     command.args(["-append", words]);
     Ok(command)
@@ -136,29 +272,56 @@ fn debian() -> Result<PathBuf> {
         tried.join("\n")
     );
     furnish(&root, &kernel)?;
-    let partial = kept.with_extension("partial");
-    let mut find = Command::new("find").arg(".").current_dir(&root).stdout(Stdio::piped()).spawn()?;
-    let names = find.stdout.take().context("find has no output")?;
-    let mut cpio = Command::new("cpio");
-    cpio.args(["--quiet", "-o", "-H", "newc", "-O"]).arg(&partial).stdin(names).current_dir(&root);
-    run(&mut cpio)?;
-    ensure!(find.wait()?.success(), "find failed");
+    pack(&root, &kept)?;
     std::fs::remove_dir_all(&root)?;
-    std::fs::rename(&partial, &kept)?;
     Ok(kept)
 }
 
-/// Puts the kernel's headers in, as their packages would, and takes out what a guest has no use for.
-fn furnish(root: &Path, kernel: &kernels::Kernel) -> Result<()> {
+/// A folder as an archive, in place only when it is whole.
+fn pack(root: &Path, to: &Path) -> Result<()> {
+    let partial = to.with_extension("partial");
+    let mut find = Command::new("find").arg(".").current_dir(root).stdout(Stdio::piped()).spawn()?;
+    let names = find.stdout.take().context("find has no output")?;
+    let mut cpio = Command::new("cpio");
+    cpio.args(["--quiet", "-o", "-H", "newc", "-O"]).arg(&partial).stdin(names).current_dir(root);
+    run(&mut cpio)?;
+    ensure!(find.wait()?.success(), "find failed");
+    Ok(std::fs::rename(&partial, to)?)
+}
+
+/// The headers of the kernel that comes, as an archive, made once.
+fn headers() -> Result<PathBuf> {
+    let kernel = kernels::ready(NEXT_KERNEL)?;
+    let kept = paths::cache("node")?.join(format!("headers-{}-{RECIPE}.cpio", kernel.release));
+    if !kept.is_file() {
+        let root = paths::cache("node")?.join(format!("headers-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        std::fs::create_dir_all(&root)?;
+        put_headers(&root, &kernel)?;
+        pack(&root, &kept)?;
+        std::fs::remove_dir_all(&root)?;
+    }
+    Ok(kept)
+}
+
+/// Puts a kernel's headers into a folder, as their packages would.
+fn put_headers(root: &Path, kernel: &kernels::Kernel) -> Result<()> {
     let of_kernel = kernel.root();
     for folder in ["usr/src", "usr/lib"] {
+        std::fs::create_dir_all(root.join(folder))?;
         let mut copy = Command::new("cp");
         run(copy.args(["-a", "--no-target-directory"]).arg(of_kernel.join(folder)).arg(root.join(folder)))?;
     }
     // The rig made the headers name their common part by its place in the cache.
     let makefile = root.join(format!("usr/src/linux-headers-{}/Makefile", kernel.release));
     let text = std::fs::read_to_string(&makefile)?.replace(&of_kernel.display().to_string(), "");
-    std::fs::write(&makefile, text)?;
+    Ok(std::fs::write(&makefile, text)?)
+}
+
+/// Puts the kernel's headers in, and takes out what a guest has no use for.
+fn furnish(root: &Path, kernel: &kernels::Kernel) -> Result<()> {
+    put_headers(root, kernel)?;
+    let of_kernel = kernel.root();
     let modules = root.join("lib/modules").join(&kernel.release);
     std::fs::create_dir_all(&modules)?;
     for name in ["modules.builtin", "modules.order", "modules.builtin.modinfo"] {
@@ -188,4 +351,27 @@ fn furnish(root: &Path, kernel: &kernels::Kernel) -> Result<()> {
     std::fs::write(root.join("etc/fstab"), "")?;
     run(Command::new("chroot").arg(root).args(["passwd", "-d", "root"]).stdout(Stdio::null()))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::Play;
+    use crate::paths;
+
+    #[test]
+    fn every_story_is_on_its_page_and_nothing_else() {
+        let page = std::fs::read_to_string(paths::repo().join("docs/node-stories.md")).unwrap();
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        let told: BTreeSet<String> = rows.map(str::to_owned).collect();
+        let played: BTreeSet<String> = Play::ALL.iter().flat_map(|play| play.stories().unwrap()).collect();
+        assert!(played.len() > 30, "{played:?}");
+        let missing: Vec<_> = played.difference(&told).collect();
+        let stale: Vec<_> = told.difference(&played).collect();
+        assert!(
+            missing.is_empty() && stale.is_empty(),
+            "docs/node-stories.md lacks {missing:?} and tells of {stale:?}"
+        );
+    }
 }

@@ -53,8 +53,16 @@ pub const PACKAGES: &[Need] = &[
 ];
 
 /// For the guest that is a whole Debian.
-pub const NODE: &[Need] =
-    &[need("debootstrap", "debootstrap", "the Debian in the node's guest"), need("cpio", "cpio", "its archive")];
+pub const NODE: &[Need] = &[
+    need("debootstrap", "debootstrap", "the Debian in the node's guest"),
+    need("cpio", "cpio", "its archive"),
+    need("/usr/share/OVMF/OVMF_CODE_4M.secboot.fd", "ovmf", "firmware with Secure Boot"),
+    need("virt-fw-vars", "python3-virt-firmware", "to enrol a key in that firmware"),
+    need("openssl", "openssl", "that key"),
+];
+
+/// What Debian 12 has in its backports only, or in them new enough.
+const BACKPORTED: [&str; 2] = ["qemu-system-x86", "python3-virt-firmware"];
 
 /// For booting guests.
 pub const GUESTS: &[Need] = &[
@@ -114,10 +122,10 @@ pub fn install(packages: &[&str]) -> Result<()> {
         );
     }
     refresh();
-    let (qemu, others): (Vec<&str>, Vec<&str>) = packages.iter().partition(|name| **name == "qemu-system-x86");
+    let (newer, others): (Vec<&str>, Vec<&str>) = packages.iter().partition(|name| BACKPORTED.contains(name));
     apt_install(&others, None)?;
     // Alone: a target release would apply to everything installed beside it.
-    apt_install(&qemu, if qemu.is_empty() { None } else { backports()? })
+    apt_install(&newer, if newer.is_empty() { None } else { backports()? })
 }
 
 fn apt_install(packages: &[&str], release: Option<&str>) -> Result<()> {
@@ -151,7 +159,7 @@ fn backports() -> Result<Option<&'static str>> {
     }
     let known = output(Command::new("apt-cache").arg("policy")).unwrap_or_default();
     if !known.contains("bookworm-backports/main") {
-        say("adding Debian's bookworm-backports to the apt sources, for QEMU 10");
+        say("adding Debian's bookworm-backports to the apt sources, for QEMU 10 and the tool for firmware variables");
         let line = apt::source_line("bookworm-backports")?;
         let file = "/etc/apt/sources.list.d/mpu-backports.list";
         run(as_root("sh").args(["-c", "printf '%s\\n' \"$1\" > \"$2\"", "sh", &line, file]))

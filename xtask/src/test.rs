@@ -2,6 +2,7 @@
 //!
 //! The quick matrix boots every kernel and covers every era, client and engine at least once; `--full` crosses them.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use serde::Deserialize;
 
 use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, image, Job, Row};
+use crate::node::{self, Play};
 use crate::run::{passes, say};
 use crate::{chart, kernels, kmod, lint, promtool, setup, Outcome};
 
@@ -72,10 +74,51 @@ fn everything(args: &Args, tally: &mut Tally) -> Result<()> {
     let jobs = jobs(args.full)?;
     // Downloads first, one at a time: a guest's time is for the guest.
     jobs.iter().try_for_each(Job::fetch)?;
-    for report in boot_all(&jobs, args.guests.max(1))? {
+    let mut work: Vec<Work> = plays(tally)?.into_iter().map(Work::Node).collect();
+    work.extend(jobs.into_iter().map(Work::Guest));
+    for report in boot_all(&work, args.guests.max(1))? {
         tally.add(&report);
     }
     Ok(())
+}
+
+/// One guest to boot: a kernel with what is tried on it, or a whole Debian.
+enum Work {
+    Guest(Job),
+    Node(Play),
+}
+
+impl Work {
+    fn name(&self) -> String {
+        match self {
+            Work::Guest(job) => job.name(),
+            Work::Node(play) => format!("node {}", play.name()),
+        }
+    }
+
+    fn build(&self) -> Result<PathBuf> {
+        match self {
+            Work::Guest(job) => image::build(job),
+            Work::Node(play) => node::build(*play, false),
+        }
+    }
+
+    fn boot(&self, image: &Path) -> Result<Report> {
+        match self {
+            Work::Guest(job) => guest::boot_image(job, image, false),
+            Work::Node(play) => node::boot(*play, image, false),
+        }
+    }
+}
+
+/// The Debian's plays, the longest first, where this user can make one.
+fn plays(tally: &mut Tally) -> Result<Vec<Play>> {
+    if !node::possible() {
+        tally.check("node stories", Ending::Skip, "debootstrap makes a Debian as root only");
+        return Ok(Vec::new());
+    }
+    node::fetch()?;
+    Ok(Play::ALL.to_vec())
 }
 
 fn host_checks(tally: &mut Tally) -> Result<()> {
@@ -154,16 +197,16 @@ fn jobs(full: bool) -> Result<Vec<Job>> {
 }
 
 /// Boots the jobs, a few at a time, in order.
-fn boot_all(jobs: &[Job], at_a_time: usize) -> Result<Vec<Report>> {
+fn boot_all(jobs: &[Work], at_a_time: usize) -> Result<Vec<Report>> {
     let next = AtomicUsize::new(0);
     let reports = Mutex::new(Vec::new());
     // Images share one build folder: they are made one at a time, while other guests run.
     let building = Mutex::new(());
     let work = || -> Result<()> {
         while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let made = building.lock().map(|_guard| image::build(job));
+            let made = building.lock().map(|_guard| job.build());
             let image = made.map_err(|_| anyhow::anyhow!("another guest's image failed"))??;
-            let report = guest::boot_image(job, &image, false)?;
+            let report = job.boot(&image)?;
             say(format!("guest {}: {}", job.name(), report.summary()));
             reports.lock().map_err(|_| anyhow::anyhow!("a guest's thread panicked"))?.push(report);
         }

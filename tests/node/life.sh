@@ -1,0 +1,77 @@
+# A node's life with MPU, by package and by hand; sourced by stories.sh.
+
+dkms_module_is_up() { mpu status && journalctl -u mpu --no-pager -o cat | grep updates/dkms/mpu.ko; }
+
+new_module_runs() {
+	cat /sys/module/mpu/version
+	[ "$(cat /sys/module/mpu/version)" = "$(dpkg-query -W -f '${Version}' mpu)" ]
+}
+
+install_changes_nothing() { $here/mpu install | grep 'nothing was changed'; }
+
+insmod $here/nvidia.ko
+gpu-hold --mem 300 &
+container_start
+depmod -a
+
+say "a package's life"
+wrong container_is_wrong_before_anything_is_installed
+snapshot >/tmp/before
+check package_installs dpkg -i $here/mpu.deb
+check package_builds_by_dkms built_for $release
+check package_starts_its_unit unit_is_up
+right package_makes_the_container_right
+check package_is_up_by_status dkms_module_is_up
+systemctl stop mpu
+wrong unit_stopped_is_wrong_again
+systemctl start mpu
+right unit_started_is_right_again
+
+say "another version"
+stays_right package_upgrade_loses_no_answer dpkg -i $here/mpu-next.deb
+check package_upgrade_runs_the_new_module new_module_runs
+right package_upgrade_is_right
+
+say "purge"
+check package_purges dpkg --purge mpu
+check package_purge_unloads not test -d /sys/module/mpu
+wrong purged_is_wrong_again
+same package_purge_leaves_nothing /tmp/before
+
+say "by hand"
+check install_installs $here/mpu install
+hash -r # mpu is elsewhere now
+right install_makes_the_container_right
+check install_starts_its_unit unit_is_up
+check install_twice_changes_nothing install_changes_nothing
+stays_right upgrade_loses_no_answer $here/mpu-next upgrade
+right upgrade_is_right
+check uninstall_uninstalls mpu uninstall
+wrong uninstalled_is_wrong_again
+same uninstall_leaves_nothing /tmp/before
+
+say "half-way"
+mv /usr/bin/make /usr/bin/make.gone
+check a_failed_install_says_so not $here/mpu install
+mv /usr/bin/make.gone /usr/bin/make
+same a_failed_install_leaves_the_node_as_it_was /tmp/before
+$here/mpu install >/tmp/said 2>&1 &
+victim=$!
+for _ in $(seq 200); do
+	[ -d /var/lib/dkms/mpu ] && break
+	sleep 0.1
+done
+kill -9 $victim
+pkill -9 -x 'dkms|make|gcc-12|gcc|cc1|as'
+sleep 1
+check a_killed_install_is_half_way test -f /var/lib/mpu/journal/log
+$here/mpu install >/tmp/said 2>&1
+right an_install_after_a_killed_one_is_right
+mpu uninstall >/tmp/said 2>&1
+same a_killed_install_leaves_nothing_in_the_end /tmp/before
+
+say "a kernel that takes signed modules only"
+mpu=$here/mpu
+$mpu up --build-only >/tmp/said 2>&1
+echo integrity >/sys/kernel/security/lockdown
+refused lockdown_refuses_an_unsigned_module

@@ -1,0 +1,83 @@
+//! A machine under UEFI Secure Boot: Debian's OVMF with the rig's own key as platform key, key exchange key and in db, and a second
+//! key that nobody enrolled.
+//!
+//! QEMU hands the kernel to the firmware by itself, changed in its header, and the firmware lets it pass unverified: that a firmware
+//! refuses strange kernels is not what is tried here. Everything after it is real: the kernel sees Secure Boot on, locks itself
+//! down, and trusts for modules what db holds, as Debian's kernels do with a machine owner's key.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::kernels::Kernel;
+use crate::run::{output, run};
+
+/// The firmware that enforces Secure Boot, and a variable store with nothing in it.
+pub const CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd";
+const VARS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
+
+/// Whose keys the rig's are, in the variable store.
+const OWNER: &str = "6d70752d-7269-4700-8000-000000000001";
+
+/// A key pair: `<name>.key`, `<name>.pem` and `<name>.der` in a folder.
+pub struct Key {
+    stem: PathBuf,
+}
+
+impl Key {
+    /// A new one.
+    pub fn make(dir: &Path, name: &str) -> Result<Self> {
+        let key = Self { stem: dir.join(name) };
+        let mut openssl = Command::new("openssl");
+        openssl.args(["req", "-new", "-x509", "-nodes", "-days", "36500", "-newkey", "rsa:2048", "-subj"]);
+        openssl.arg(format!("/CN={name}")).arg("-keyout").arg(key.private()).arg("-out").arg(key.pem());
+        run(openssl.stderr(Stdio::null())).context("openssl makes no key")?;
+        let mut convert = Command::new("openssl");
+        convert.args(["x509", "-outform", "DER", "-in"]).arg(key.pem()).arg("-out").arg(key.der());
+        run(&mut convert)?;
+        Ok(key)
+    }
+
+    /// The private half.
+    pub fn private(&self) -> PathBuf {
+        self.stem.with_extension("key")
+    }
+
+    /// The certificate as text.
+    pub fn pem(&self) -> PathBuf {
+        self.stem.with_extension("pem")
+    }
+
+    /// The certificate as the kernel's tools want it.
+    pub fn der(&self) -> PathBuf {
+        self.stem.with_extension("der")
+    }
+
+    /// A copy of a module, signed as the kernel's own build signs.
+    pub fn sign(&self, kernel: &Kernel, module: &Path, to: &Path) -> Result<()> {
+        std::fs::copy(module, to).with_context(|| format!("cannot copy {}", module.display()))?;
+        let series = kernel.release.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
+        let tool = kernel.root().join(format!("usr/lib/linux-kbuild-{series}/scripts/sign-file"));
+        run(Command::new(tool).arg("sha256").arg(self.private()).arg(self.pem()).arg(to)).context("cannot sign")
+    }
+}
+
+/// A variable store with Secure Boot on and this key as the only one trusted.
+pub fn variables(key: &Key, to: &Path) -> Result<()> {
+    let mut tool = Command::new("virt-fw-vars");
+    tool.args(["--input", VARS, "--output"]).arg(to);
+    for option in ["--set-pk", "--add-kek", "--add-db"] {
+        tool.args([option, OWNER]).arg(key.pem());
+    }
+    tool.args(["--no-microsoft", "--sb"]);
+    // It tells every variable that it sets.
+    output(tool.stderr(Stdio::null())).map(drop).context("cannot enrol the key")
+}
+
+/// QEMU's options for a machine with that firmware. Without SMM nothing would keep a guest from changing the store.
+pub fn machine(command: &mut Command, variables: &Path) {
+    command.args(["-machine", "q35,smm=on", "-global", "driver=cfi.pflash01,property=secure,value=on"]);
+    command.args(["-drive", &format!("if=pflash,format=raw,unit=0,readonly=on,file={CODE}")]);
+    command.args(["-drive", &format!("if=pflash,format=raw,unit=1,file={}", variables.display())]);
+}
