@@ -59,7 +59,7 @@ static int mpu_hold(struct mpu_peer *peer)
 	int error;
 
 	mutex_lock(&mpu_lock);
-	error = peer->abi != MPU_PEER_ABI || mpu_retired ? -EOPNOTSUPP : mpu_calls_hold();
+	error = peer->abi != MPU_PEER_ABI || mpu_retired ? -EPROTO : mpu_calls_hold();
 	if (error) {
 		mutex_unlock(&mpu_lock);
 		return error;

@@ -35,7 +35,7 @@ struct mpu_peer {
 };
 
 struct mpu_peer_ops {
-	/* Fills `peer`, and from now on keeps callers waiting at the door; -ETIMEDOUT if some do not leave. */
+	/* Fills `peer`, and from now on keeps callers waiting at the door; -ETIMEDOUT if some do not leave, -EPROTO if it cannot. */
 	int (*hold)(struct mpu_peer *peer);
 	/* After hold() == 0, always: lets callers go, to the taker (`handed`) or into this instance as before. */
 	void (*release)(struct mpu_peer *peer, bool handed);

@@ -7,7 +7,7 @@
 /// A rule's glob is at most this long, so that matching is bounded.
 pub const LONGEST_GLOB: usize = 255;
 /// More rules than this are refused.
-pub const MOST_RULES: usize = 64;
+pub const MOST_RULES: usize = 128;
 /// The longest text of rules, in bytes: what the kernel gives a module parameter.
 pub const LONGEST_RULES: usize = 4095;
 

@@ -212,7 +212,7 @@ impl RawRule {
         }
         let at = Some(glob.span().start);
         let whom = make(glob.into_inner());
-        match rules::fault(&whom) {
+        match rules::fault(self.sees, &whom) {
             Some(what) => Err((at, what)),
             None => Ok(Rule { sees: self.sees, whom }),
         }

@@ -5,18 +5,33 @@
 //! (`docker-ID.scope`, `cri-containerd-ID.scope`, `crio-ID.scope`, `libpod-ID.scope`, `machine-NAME.scope`), the
 //! managers' cgroupfs layouts (`/docker/ID`, `/libpod_parent/libpod-ID`, `/kubepods/…/podUID/ID`, `/lxc/NAME`,
 //! `/lxc.payload.NAME`), and the kubelet's slices, which write the dashes of a pod's uid as underscores.
+//!
+//! Every place is anchored at the root: a tenant who may make cgroups can make them only beneath its own, where no place
+//! lies, so it cannot name itself into a rule. Rootless containers are in their user's cgroups and in no place here.
 
-use super::{Config, Rule, Selector, Visibility};
+use super::{Config, Selector, Visibility};
 use mpu_core::policy::{Rules, LONGEST_GLOB};
 
 /// Where a container's id (or name) stands; `{}` is its place.
-const CONTAINERS: [&str; 6] =
-    ["**/*-{}.scope", "**/docker/{}", "**/libpod-{}", "**/pod*/{}", "**/lxc/{}", "**/lxc.payload.{}"];
+const CONTAINERS: [&str; 10] = [
+    "/system.slice/*-{}.scope",
+    "/docker/{}",
+    "/kubepods.slice/kubepods-pod*.slice/*-{}.scope",
+    "/kubepods.slice/kubepods-*.slice/kubepods-*-pod*.slice/*-{}.scope",
+    "/kubepods/pod*/{}",
+    "/kubepods/*/pod*/{}",
+    "/machine.slice/*-{}.scope",
+    "/machine.slice/machine-libpod_pod_*.slice/libpod-{}.scope",
+    "/lxc/{}",
+    "/lxc.payload.{}",
+];
 
 /// Where a pod's uid or id stands.
-const PODS: [&str; 3] = ["**/pod{}", "**/machine-libpod_pod_{}.slice", "**/libpod_parent/{}"];
+const PODS: [&str; 4] =
+    ["/kubepods/pod{}", "/kubepods/*/pod{}", "/machine.slice/machine-libpod_pod_{}.slice", "/libpod_parent/{}"];
 /// Where a pod's uid stands with underscores for dashes.
-const POD_SLICE: &str = "**/*-pod{}.slice";
+const POD_SLICES: [&str; 2] =
+    ["/kubepods.slice/kubepods-pod{}.slice", "/kubepods.slice/kubepods-*.slice/kubepods-*-pod{}.slice"];
 
 /// The rules of a configuration, one a line, without a newline at the end. Empty if everybody sees its own.
 pub fn compile(config: &Config) -> String {
@@ -30,7 +45,7 @@ pub fn compile(config: &Config) -> String {
 }
 
 /// What is wrong with a selector's glob, if anything.
-pub fn fault(whom: &Selector) -> Option<String> {
+pub fn fault(sees: Visibility, whom: &Selector) -> Option<String> {
     let (Selector::Container(glob) | Selector::Pod(glob) | Selector::Cgroup(glob)) = whom;
     if glob.is_empty() || glob.chars().any(|c| c.is_control() || c == '"') {
         return Some("a glob is at least one character, none of them a control character or a quote".to_string());
@@ -39,14 +54,19 @@ pub fn fault(whom: &Selector) -> Option<String> {
         Selector::Cgroup(_) if !(glob.starts_with('/') || glob.starts_with("**")) => {
             return Some("a cgroup's path begins with /".to_string());
         }
+        Selector::Cgroup(_) if sees == Visibility::Host && glob.trim_end_matches("/**").contains("**") => {
+            return Some(
+                "** before the end of a path that shows the host's view: a tenant could make a cgroup that it fits"
+                    .to_string(),
+            );
+        }
         Selector::Container(_) | Selector::Pod(_) if glob.contains('/') => {
             return Some("an id or name has no /; a path goes with `cgroup`".to_string());
         }
         _ => {}
     }
-    let rule = Rule { sees: Visibility::Own, whom: whom.clone() };
-    let sound = lines(rule.sees, &rule.whom).iter().all(|line| Rules::parse(line.as_bytes()).is_ok());
-    (!sound).then(|| format!("a glob is at most {} characters", LONGEST_GLOB - 32))
+    let sound = lines(sees, whom).iter().all(|line| Rules::parse(line.as_bytes()).is_ok());
+    (!sound).then(|| format!("a glob is at most {} characters", LONGEST_GLOB - 72))
 }
 
 /// A rule for pods shows each its own: the glob that fits the pod's cgroup says which cgroup the group is.
@@ -62,12 +82,13 @@ fn lines(sees: Visibility, whom: &Selector) -> Vec<String> {
     match whom {
         Selector::Cgroup(glob) => vec![format!("{word} {glob}")],
         Selector::Container(glob) => fill(&CONTAINERS, glob),
-        Selector::Pod(glob) => [fill(&PODS, glob), fill(&[POD_SLICE], &glob.replace('-', "_"))].concat(),
+        Selector::Pod(glob) => [fill(&PODS, glob), fill(&POD_SLICES, &glob.replace('-', "_"))].concat(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Rule;
     use super::*;
     use mpu_core::policy::Sees;
 
@@ -84,13 +105,12 @@ mod tests {
         for path in [
             "/system.slice/docker-3f2a81.scope",
             "/docker/3f2a81",
-            "/system.slice/docker/3f2a81/child",
+            "/docker/3f2a81/child",
             "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podaa_bb.slice/cri-containerd-3f2a81.scope",
             "/kubepods.slice/kubepods-podaa_bb.slice/crio-3f2a81.scope/container",
             "/kubepods/burstable/pod6b0f/3f2a81",
             "/machine.slice/libpod-3f2a81.scope",
-            "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-3f2a81.scope/container",
-            "/libpod_parent/libpod-3f2a81",
+            "/machine.slice/machine-libpod_pod_77.slice/libpod-3f2a81.scope/container",
             "/lxc/3f2a81",
             "/lxc.payload.3f2a81",
             "/machine.slice/machine-3f2a81.scope",
@@ -137,8 +157,37 @@ mod tests {
             Selector::Cgroup("/a\nb".into()),
             Selector::Container("a".repeat(300)),
         ] {
-            assert!(fault(&whom).is_some(), "{whom:?}");
+            assert!(fault(Visibility::Own, &whom).is_some(), "{whom:?}");
         }
-        assert_eq!(fault(&Selector::Cgroup("**/x".into())), None);
+        assert_eq!(fault(Visibility::Own, &Selector::Cgroup("**/x".into())), None);
+        assert_eq!(fault(Visibility::Host, &Selector::Cgroup("/monitors/**".into())), None);
+        assert!(fault(Visibility::Host, &Selector::Cgroup("**/x".into())).is_some());
+    }
+
+    /// Beneath its own cgroup a tenant can make any name.
+    #[test]
+    fn a_tenant_cannot_name_itself_into_a_rule() {
+        let own = [
+            "/system.slice/docker-ab.scope",
+            "/docker/ab",
+            "/kubepods.slice/kubepods-podaa.slice/cri-containerd-ab.scope",
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podaa.slice/cri-containerd-ab.scope",
+            "/kubepods/podaa/ab",
+            "/kubepods/besteffort/podaa/ab",
+            "/machine.slice/libpod-ab.scope",
+            "/machine.slice/machine-libpod_pod_aa.slice/libpod-ab.scope",
+            "/lxc/ab",
+            "/lxc.payload.ab",
+            "/user.slice/user-1000.slice/user@1000.service",
+        ];
+        let made = ["", "/docker-dcgm.scope", "/dcgm", "/poddcgm", "/kubepods-x-poddcgm.slice", "/libpod-dcgm.scope"];
+        for path in own.iter().flat_map(|own| made.iter().map(move |made| format!("{own}{made}"))) {
+            for deeper in made {
+                let path = format!("{path}{deeper}");
+                for whom in [Selector::Container("dcgm*".into()), Selector::Pod("dcgm*".into())] {
+                    assert_eq!(sees(Visibility::Host, whom.clone(), &path), Sees::Own, "{path} {whom:?}");
+                }
+            }
+        }
     }
 }

@@ -64,7 +64,7 @@ pub fn swap(
 /// Whether the old module speaks another language than the new one (`MPU_PEER_ABI`), or none.
 fn cannot_hand_over(error: &Error) -> bool {
     match error {
-        Error::Load(LoadError::Insert { source, .. }) => source.raw_os_error() == Some(libc::EOPNOTSUPP),
+        Error::Load(LoadError::Insert { source, .. }) => source.raw_os_error() == Some(libc::EPROTO),
         // It knows of no other instance, so the new one found the driver's functions taken.
         Error::Load(LoadError::Redirect { errno, .. }) => *errno == libc::EBUSY,
         _ => false,
@@ -121,7 +121,7 @@ mod tests {
     fn a_module_that_cannot_hand_over_is_replaced_with_a_gap_that_is_told() {
         let fake = setup(Instance::Mpu);
         let kernel = FakeKernel::taking(&fake, ARMED);
-        kernel.inserts.borrow_mut().push(libc::EOPNOTSUPP);
+        kernel.inserts.borrow_mut().push(libc::EPROTO);
         let (state, replaced) = swapped(&fake, &kernel).expect("replaced");
         assert_eq!((state.instance, replaced.gapless, kernel.calls.get()), (Instance::Mpu, false, (2, 1)));
     }
