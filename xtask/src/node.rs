@@ -1,11 +1,14 @@
 //! A whole Debian in a guest: systemd, dpkg and DKMS on a real kernel, for what happens to a node when MPU comes and goes.
 //!
 //! Owns the image: a Debian 12 made once by debootstrap and kept in the cache as the kernel's first root file system, so that no disk,
-//! no driver for one and no loop mount is needed; and a second archive with what a run brings. The stories are tests/node's.
+//! no driver for one and no loop mount is needed; and a second archive with what a run brings. The stories are tests/node's, and
+//! docs/node-stories.md says what each shows; a test below holds it to them.
 
 mod secure_boot;
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -159,21 +162,23 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
         let wants = "[Unit]\nWants=node-stories.service\n";
         archive.text("etc/systemd/system/multi-user.target.d/stories.conf", 0o644, wants.as_bytes());
     }
-    let mut more = Vec::new();
+    let mut parts = vec![debian];
     match play {
         Play::Life => archive.file("node/nvidia.ko", 0o644, &driver)?,
         Play::Kernels => {
             archive.file("node/nvidia.ko", 0o644, &driver)?;
             archive.text("node/next-kernel", 0o644, kernels::ready(NEXT_KERNEL)?.release.as_bytes());
-            more = std::fs::read(headers()?)?;
+            parts.push(headers()?);
         }
         Play::SecureBoot => keys(&mut archive, &kernel, &driver, &out)?,
     }
     let made = out.join(play.name());
-    let mut bytes = std::fs::read(&debian)?;
-    bytes.extend(more);
-    bytes.extend(archive.finish());
-    std::fs::write(&made, bytes)?;
+    // The kernel unpacks archives one after another.
+    let mut file = File::create(&made).with_context(|| format!("cannot write {}", made.display()))?;
+    for part in &parts {
+        std::io::copy(&mut File::open(part)?, &mut file)?;
+    }
+    file.write_all(&archive.finish())?;
     Ok(made)
 }
 
