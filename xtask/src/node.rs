@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
@@ -135,16 +136,14 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     setup::require(setup::NODE)?;
     setup::require(setup::PACKAGES)?;
     let debian = debian()?;
-    let packed = packages()?;
+    let now = package(None)?;
     let out = paths::target("node")?;
     let kernel = kernels::ready(KERNEL)?;
     let driver = image::sim_module(&kernel, ERA)?;
     let mut archive = Archive::default();
     for (name, from) in [
-        ("node/mpu.deb", packed.join("now").join(format!("mpu_{}_amd64.deb", env!("CARGO_PKG_VERSION")))),
-        ("node/mpu-next.deb", packed.join("next").join(format!("mpu_{NEXT}_amd64.deb"))),
-        ("node/mpu", packed.join("now/mpu")),
-        ("node/mpu-next", packed.join("next/mpu")),
+        ("node/mpu.deb", now.join(format!("mpu_{}_amd64.deb", env!("CARGO_PKG_VERSION")))),
+        ("node/mpu", now.join("mpu")),
         ("usr/bin/gpu-hold", image::sim_programs()?.join("gpu-hold")),
         ("usr/bin/nvctl", image::sim_programs()?.join("nvctl")),
         ("node/stories.sh", paths::repo().join("tests/node/stories.sh")),
@@ -164,7 +163,12 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     }
     let mut parts = vec![debian];
     match play {
-        Play::Life => archive.file("node/nvidia.ko", 0o644, &driver)?,
+        Play::Life => {
+            archive.file("node/nvidia.ko", 0o644, &driver)?;
+            let next = package(Some(NEXT))?;
+            archive.file("node/mpu-next.deb", 0o644, &next.join(format!("mpu_{NEXT}_amd64.deb")))?;
+            archive.file("node/mpu-next", 0o755, &next.join("mpu"))?;
+        }
         Play::Kernels => {
             archive.file("node/nvidia.ko", 0o644, &driver)?;
             archive.text("node/next-kernel", 0o644, kernels::ready(NEXT_KERNEL)?.release.as_bytes());
@@ -182,18 +186,16 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     Ok(made)
 }
 
-/// The packages of this version and of the next, made once a run.
-fn packages() -> Result<PathBuf> {
-    static ONCE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
-    if let Some(made) = ONCE.get() {
-        return Ok(made.clone());
+/// The package of this version, or of another, made once a run.
+fn package(version: Option<&'static str>) -> Result<PathBuf> {
+    static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let out = paths::target("node")?.join(version.unwrap_or("now"));
+    if !made.contains(&out) {
+        Release { profile: Profile::Quick, build: "quick", version }.make(&out)?;
+        made.insert(out.clone());
     }
-    let out = paths::target("node")?;
-    let now = Release { profile: Profile::Quick, build: "quick", version: None };
-    let next = Release { version: Some(NEXT), ..now };
-    now.make(&out.join("now"))?;
-    next.make(&out.join("next"))?;
-    Ok(ONCE.get_or_init(|| out).clone())
+    Ok(out)
 }
 
 /// The machine owner's key and a stranger's, the driver with and without a signature, and the firmware's variables.
