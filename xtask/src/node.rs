@@ -192,7 +192,9 @@ fn package(version: Option<&'static str>) -> Result<PathBuf> {
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     let out = paths::target("node")?.join(version.unwrap_or("now"));
     if !made.contains(&out) {
-        Release { profile: Profile::Quick, build: "quick", version }.make(&out)?;
+        // Each in a folder of its own: cargo would build everything anew for the other's flags.
+        let build = if version.is_some() { "quick-next" } else { "quick" };
+        Release { profile: Profile::Quick, build, version }.make(&out)?;
         made.insert(out.clone());
     }
     Ok(out)
