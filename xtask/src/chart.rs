@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 use crate::run::{output, passes, say};
-use crate::{paths, Outcome};
+use crate::{chart_image, paths, Outcome};
 
 /// The distribution's, whatever else is in PATH.
 const PYTHON: &str = "/usr/bin/python3";
@@ -21,11 +21,18 @@ pub struct Args {
     /// Write manifest.yaml anew from the chart
     #[arg(long)]
     bless: bool,
+    /// Make the image's root, too, and build the module in it for every kernel (needs root)
+    #[arg(long)]
+    image: bool,
 }
 
 /// The verb.
 pub fn chart(args: &Args) -> Result<Outcome> {
-    check(&tools()?, args.bless)
+    let chart = check(&tools()?, args.bless)?;
+    match args.image {
+        true if chart == Outcome::Passed => chart_image::check(),
+        _ => Ok(chart),
+    }
 }
 
 /// Looks at everything; findings go to standard output.

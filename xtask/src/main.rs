@@ -6,6 +6,7 @@
 mod apt;
 mod bench;
 mod chart;
+mod chart_image;
 mod cpio;
 mod demo;
 mod dist;

@@ -1,0 +1,110 @@
+//! The agent's image without an engine to build it: the same Debian with the same packages, read from the Dockerfile, and in it the
+//! real `mpu` building the module for every kernel of the tests from headers that lie where a pod's mounts put them.
+//!
+//! Owns that root, kept in the cache. Loading is for a guest's story: this machine's kernel is not ours to change.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::guest::image;
+use crate::run::{logged, output, passes, say, tail};
+use crate::{kernels, paths, setup, Outcome};
+
+const DOCKERFILE: &str = include_str!("../../packaging/kubernetes/Dockerfile");
+
+/// Debian's names of the releases that the Dockerfile may start from.
+const SUITES: [(&str, &str); 2] = [("debian:12", "bookworm"), ("debian:13", "trixie")];
+
+/// Arguments: the root, a kernel's packages unpacked, mpu, its sources, a place for what is built, and a file with the release.
+/// Headers in the cache name each other by their paths there, so they appear there, too.
+const BUILD: &str = r#"set -e
+r=$1 k=$2
+mount --make-rprivate /
+mkdir -p "$r/src" "$r/var/lib/mpu" "$r/lib/modules" "$r/etc/mpu" "$r/run/mpu" "$r$k"
+mount -t proc proc "$r/proc"
+mount --bind "$6" "$r/proc/sys/kernel/osrelease"
+mount -t tmpfs tmpfs "$r/tmp"
+touch "$r/usr/bin/mpu"
+mount --bind "$3" "$r/usr/bin/mpu"
+mount --bind "$4" "$r/src"
+mount --bind "$5" "$r/var/lib/mpu"
+mount --bind "$k" "$r$k"
+mount --bind "$k/lib/modules" "$r/lib/modules"
+mount --bind "$k/usr/src" "$r/usr/src"
+for d in "$k"/usr/lib/linux-kbuild*; do
+  mkdir -p "$r/usr/lib/${d##*/}"
+  mount --bind "$d" "$r/usr/lib/${d##*/}"
+done
+mount -o remount,bind,ro "$r/usr/src"
+mount -o remount,bind,ro "$r/lib/modules"
+exec env -i PATH=/usr/sbin:/usr/bin chroot "$r" /usr/bin/mpu up --build-only --source /src
+"#;
+
+/// Makes the root, and builds in it.
+pub fn check() -> Result<Outcome> {
+    setup::require(setup::NODE)?;
+    let (root, programs, sources) = (root()?, image::programs()?, image::mpu_sources()?);
+    let mut result = Outcome::Passed;
+    for name in kernels::names()? {
+        let kernel = kernels::ready(&name)?;
+        let store = paths::target(&format!("image/{name}"))?;
+        let release = store.join("osrelease");
+        let _ = std::fs::remove_dir_all(store.join(&kernel.release));
+        std::fs::write(&release, &kernel.release)?;
+        let mut build = Command::new("unshare");
+        build.args(["--mount", "--pid", "--fork", "sh", "-c", BUILD, "sh"]);
+        build.arg(&root).arg(kernel.root()).arg(programs.join("mpu")).arg(&sources).arg(&store).arg(&release);
+        let log = store.join("log");
+        let built = logged(&mut build, &log)? && store.join(&kernel.release).join("mpu_next.ko").is_file();
+        say(format!("in the image, the module for {}: {}", kernel.release, if built { "built" } else { "NOT BUILT" }));
+        if !built {
+            println!("{}", tail(&std::fs::read_to_string(&log).unwrap_or_default(), 20));
+            result = Outcome::Failed;
+        }
+    }
+    Ok(result)
+}
+
+/// The image's root file system, made now unless the cache has it.
+fn root() -> Result<PathBuf> {
+    let (suite, packages) = recipe(DOCKERFILE).context("the Dockerfile is not of the form that can be read here")?;
+    let dir = paths::cache("image")?.join(format!("{suite}-{}", packages.replace(' ', "-")));
+    if dir.is_dir() {
+        return Ok(dir);
+    }
+    say(format!("making the image's root: {suite} with {packages}"));
+    let partial = dir.with_extension("partial");
+    // As root, what is left of a try that was interrupted has owners of its own.
+    let _ = passes(Command::new("rm").arg("-rf").arg(&partial))?;
+    let mut make = Command::new("debootstrap");
+    make.arg("--variant=minbase").arg(format!("--include={}", packages.replace(' ', ",")));
+    output(make.arg(suite).arg(&partial)).context("cannot make the image's root")?;
+    std::fs::rename(&partial, &dir)?;
+    Ok(dir)
+}
+
+/// The Debian release and the packages that a Dockerfile names.
+fn recipe(text: &str) -> Option<(&'static str, &str)> {
+    let from = text.lines().find_map(|line| line.strip_prefix("FROM "))?;
+    let suite = SUITES.iter().find(|(image, _)| from.starts_with(image))?.1;
+    let install = " && apt-get install -y --no-install-recommends ";
+    let packages = text.lines().find_map(|line| line.strip_prefix(install)?.strip_suffix(" \\"))?;
+    Some((suite, packages.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dockerfile_is_read() {
+        let (suite, packages) = recipe(DOCKERFILE).expect("a recipe");
+        assert_eq!(suite, "trixie");
+        for package in ["gcc", "make", "pahole"] {
+            assert!(packages.split(' ').any(|name| name == package), "{packages}");
+        }
+        assert_eq!(recipe("FROM alpine:3\n"), None);
+    }
+}
