@@ -128,6 +128,10 @@ pub enum Command {
         command: Option<String>,
     },
 
+    /// The child of `mpu metrics`
+    #[command(hide = true)]
+    MetricsChild,
+
     /// The child of `mpu probe`
     #[command(hide = true)]
     ProbeChild {
@@ -461,6 +465,7 @@ impl Command {
             Command::Uninstall(_) => "uninstall",
             Command::Stage { .. } => "stage",
             Command::Metrics(_) => "metrics",
+            Command::MetricsChild => crate::metrics::source::CHILD,
             Command::Agent { .. } => "agent",
             Command::Ps(_) => "ps",
             Command::Top(_) => "top",

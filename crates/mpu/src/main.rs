@@ -91,6 +91,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
                 Ok(Exit::Usage)
             }
         },
+        Command::MetricsChild => print(&mpu::metrics::source::run_child(&host)),
         Command::ProbeChild { driver } => {
             mpu::probe::run_child(&host, driver).context("this command is for `mpu probe` to start")?;
             Ok(Exit::Ok)

@@ -310,6 +310,14 @@ impl Server {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
+    /// CPU time used so far.
+    fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        // User and system, in hundredths of a second.
+        Duration::from_millis(10 * (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()))
+    }
+
     fn terminate(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -350,10 +358,13 @@ fn it_stays_small_and_quick_over_1000_scrapes_of_500_processes() {
         assert!(answer.len() > 100_000, "{answer}");
     }
     took.sort_unstable();
-    let (median, worst, resident) = (took[took.len() / 2], took[took.len() - 1], server.resident());
-    eprintln!("500 processes: scrape median {median:?}, worst {worst:?}; {resident} KiB resident after 1000 scrapes");
+    let (median, cpu, resident) = (took[500], server.cpu() / 1000, server.resident());
+    eprintln!(
+        "500 processes: a scrape takes {median:?} (median) and {cpu:?} of CPU; {resident} KiB resident after 1000"
+    );
     assert!(resident <= 15 * 1024, "{resident} KiB resident");
-    assert!(median <= Duration::from_millis(20), "{median:?} a scrape");
+    // CPU time, for a machine that is busy with other things makes any clock on the wall late.
+    assert!(cpu <= Duration::from_millis(20), "{cpu:?} of CPU a scrape");
 }
 
 #[test]

@@ -10,6 +10,10 @@ use crate::engine::observe;
 use crate::explain::Explain;
 use crate::host::Host;
 use crate::processes::{self, GpuProcess, Snapshot};
+use std::error::Error;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// The facts of this host.
 pub fn sources(host: &Host) -> Sources {
@@ -23,19 +27,70 @@ pub fn sources(host: &Host) -> Sources {
     }
 }
 
+/// Reads them in a child, whose end closes all that NVML has opened. NVML does not: measured with 550, `nvmlShutdown` and
+/// the library's unloading leave /dev/nvidiactl and each GPU open, once more each time, and an open file keeps the driver
+/// from being unloaded. The child also takes with it what NVML needs of memory, and a crash in it.
 fn usage(host: &Host) -> Result<Usage, Trouble> {
     // Asking NVML would load the driver again: root's NVML does that by itself.
     if Driver::loaded(host).is_none() {
         return Err(Trouble::Failed("no NVIDIA driver is loaded".to_string()));
     }
-    // Opened and closed again: an open file of the driver would keep it from being unloaded.
-    processes::snapshot(host).map(|snapshot| rows(&snapshot)).map_err(|error| trouble(&error))
+    if !host.is_this() {
+        return read(host).map_err(Trouble::Failed);
+    }
+    let failed = |what: &str, error: &dyn Error| Trouble::Failed(format!("the child that asks NVML {what}: {error}"));
+    // The file that runs, also after an upgrade has put another in its place.
+    let mut child = Command::new("/proc/self/exe")
+        .arg(CHILD)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| failed("cannot be started", &error))?;
+    let mut told = Vec::new();
+    let read = child.stdout.take().map(|out| out.take(LONGEST).read_to_end(&mut told)).transpose();
+    let ended = child.wait().map_err(|error| failed("is lost", &error))?;
+    read.map_err(|error| failed("cannot be heard", &error))?;
+    let told: Result<Usage, String> = serde_json::from_slice(&told)
+        .map_err(|error| failed(&format!("said nothing sensible and ended with {ended}"), &error))?;
+    told.map_err(Trouble::Failed)
+}
+
+/// The hidden command of the child.
+pub const CHILD: &str = "metrics-child";
+
+/// The child's longest answer in bytes: 16 GPUs full of processes need a quarter of it.
+const LONGEST: u64 = 32 << 20;
+
+/// How long the child lives at most, so that none is left over where nobody waits for it any more.
+const LIFE: Duration = Duration::from_secs(30);
+
+/// What the child does: asks NVML and tells the answer, or what is wrong, as JSON.
+pub fn run_child(host: &Host) -> Vec<u8> {
+    // Where the driver waits in the kernel nothing helps; everywhere else this does.
+    std::thread::spawn(|| {
+        std::thread::sleep(LIFE);
+        std::process::exit(1);
+    });
+    serde_json::to_vec(&read(host)).unwrap_or_default()
+}
+
+fn read(host: &Host) -> Result<Usage, String> {
+    processes::snapshot(host).map(|snapshot| rows(&snapshot)).map_err(|error| words(&error))
 }
 
 fn trouble(error: &dyn Explain) -> Trouble {
-    let causes = std::iter::successors(error.source(), |e| e.source());
-    let causes: String = causes.map(|e| format!(": {e}")).collect();
-    Trouble::Failed(format!("{error}{causes}; fix: {}", error.fix()))
+    Trouble::Failed(words(error))
+}
+
+fn words(error: &dyn Explain) -> String {
+    let mut causes = String::new();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        causes += &format!(": {error}");
+        cause = error.source();
+    }
+    format!("{error}{causes}; fix: {}", error.fix())
 }
 
 /// The rows of a snapshot, without what is nobody's business: users and commands stay behind.
@@ -82,5 +137,38 @@ fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
             encoder: process.utilisation.map(|u| u.encoder),
             decoder: process.utilisation.map(|u| u.decoder),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    #[test]
+    fn without_a_driver_nobody_asks_nvml() {
+        let fake = FakeHost::in_order();
+        fake.remove("/sys/module/nvidia");
+        assert_eq!(usage(&fake.host()), Err(Trouble::Failed("no NVIDIA driver is loaded".to_string())));
+    }
+
+    #[test]
+    fn what_the_child_tells_is_what_it_read() {
+        let known = Known { id: "a", name: "b", pod: "c", namespace: "d", runtime: "e" };
+        let row = Use {
+            gpu: 1,
+            uuid: "GPU-1".to_string(),
+            mig: "1/0".to_string(),
+            container: Container::new(known),
+            pid: mpu_core::HostPid::new(4711).expect("a PID"),
+            container_pid: mpu_core::ViewPid::new(7),
+            amounts: Amounts { memory: Some(5), sm: Some(1), ..Amounts::default() },
+        };
+        let gpu = Gpu { index: 1, uuid: "GPU-1".to_string(), name: String::new(), memory: None, readable: true };
+        let mine: Result<Usage, String> = Ok(Usage { gpus: vec![gpu], uses: vec![row] });
+        let told = serde_json::to_vec(&mine).expect("JSON");
+        assert_eq!(serde_json::from_slice::<Result<Usage, String>>(&told).expect("the same"), mine);
+        let no_pid = String::from_utf8(told).expect("text").replace("4711", "0");
+        assert!(serde_json::from_str::<Result<Usage, String>>(&no_pid).is_err(), "0 is no PID");
     }
 }

@@ -6,6 +6,7 @@
 use super::families::WHOSE;
 use super::text::{self, Labels};
 use mpu_core::{HostPid, ViewPid};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Labels that a person may ask for beside the usual ones. Each makes a row per process.
@@ -29,7 +30,7 @@ impl Label {
 }
 
 /// A GPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     /// Its index.
     pub index: u32,
@@ -45,7 +46,7 @@ pub struct Gpu {
 
 /// The container that a process runs in, as labels say it. Values are clean ([`text::clean`]), so that two containers
 /// that differ here differ on the page, too: Prometheus refuses a whole page for one row that is there twice.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Container {
     id: String,
     name: String,
@@ -79,7 +80,7 @@ impl Container {
 }
 
 /// One process on one GPU.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Use {
     /// The GPU's index.
     pub gpu: u32,
@@ -90,15 +91,17 @@ pub struct Use {
     /// Its container; none for a process of the host.
     pub container: Option<Container>,
     /// Its number on the host.
+    #[serde(with = "host_pid")]
     pub pid: HostPid,
     /// Its number in its container.
+    #[serde(with = "view_pid")]
     pub container_pid: Option<ViewPid>,
     /// What it uses.
     pub amounts: Amounts,
 }
 
 /// What a process, or several, use of a GPU. None where the driver does not tell.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amounts {
     /// Memory in bytes.
     pub memory: Option<u64>,
@@ -113,7 +116,7 @@ pub struct Amounts {
 }
 
 /// All GPUs and their processes at one moment.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// The GPUs.
     pub gpus: Vec<Gpu>,
@@ -194,6 +197,34 @@ impl Amounts {
             encoder: percent(self.encoder, other.encoder),
             decoder: percent(self.decoder, other.decoder),
         }
+    }
+}
+
+/// A PID between the exporter and its child: its number.
+mod host_pid {
+    use super::HostPid;
+    use serde::{de::Error, Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(pid: &HostPid, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_u32(pid.get())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<HostPid, D::Error> {
+        HostPid::new(u32::deserialize(from)?).ok_or_else(|| D::Error::custom("not a PID"))
+    }
+}
+
+/// Likewise, where there may be none.
+mod view_pid {
+    use super::ViewPid;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(pid: &Option<ViewPid>, out: S) -> Result<S::Ok, S::Error> {
+        pid.map(ViewPid::get).serialize(out)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ViewPid>, D::Error> {
+        Ok(Option::<u32>::deserialize(from)?.and_then(ViewPid::new))
     }
 }
 
