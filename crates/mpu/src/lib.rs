@@ -23,6 +23,7 @@ pub mod probe;
 pub mod processes;
 pub mod progress;
 pub mod rm;
+pub mod signing;
 mod sys;
 pub mod top;
 

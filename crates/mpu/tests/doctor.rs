@@ -146,13 +146,20 @@ fn signatures() {
         h.down();
         h.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
     };
-    finds("signatures", "broken", "dkms generate_mok", &["engine"], locked);
-    finds("signatures", "broken", "mokutil --import /var/lib/dkms/mok.pub", &["engine"], |h| {
+    finds("signatures", "broken", "mpu up --build-only", &["engine"], locked);
+    finds("signatures", "broken", "openssl req -new", &["engine"], |h| {
         locked(h);
-        h.write("var/lib/dkms/mok.pub", "key");
+        h.write("sys/firmware/efi/mok-variables/MokListRT", "");
+    });
+    // A key, and nothing that signs with it.
+    finds("signatures", "broken", "linux-headers-6.1.0-28-amd64", &["engine"], |h| {
+        locked(h);
+        h.write("var/lib/dkms/mok.key", "key");
+        h.write("var/lib/dkms/mok.pub", "0\u{2}");
     });
     finds("signatures", "broken", "mokutil", &["engine"], |h| {
         h.down();
+        h.write("sys/firmware/efi/mok-variables/MokListRT", "");
         h.write("sys/module/module/parameters/sig_enforce", "Y");
     });
 }

@@ -4,14 +4,8 @@ use super::{Group, Level, Row, Seen};
 use crate::engine::module::build::STORE;
 use crate::engine::module::{checks, installed, state};
 use crate::host::{Host, Lockdown, CAP_SYS_MODULE};
+use crate::signing::{self, Enrolled, Key, Signer};
 use std::path::Path;
-
-/// The variable by which the firmware says whether Secure Boot is on (UEFI specification, section 3.3): four bytes of
-/// attributes, then 0 or 1.
-const SECURE_BOOT: &str = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
-
-/// Where the field keeps a machine owner's key: DKMS from 3.0 on, DKMS on Ubuntu, and ours.
-const OWNER_KEYS: [&str; 3] = ["/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der", "/etc/mpu/signing.der"];
 
 pub const CHECKS: &[Row] = &[
     ("root", Group::Kernel, "whether this runs as root: without, some checks cannot look", root),
@@ -76,7 +70,7 @@ fn tracing(host: &Host) -> Seen {
 }
 
 fn signatures(host: &Host) -> Seen {
-    let secure_boot = std::fs::read(host.at(SECURE_BOOT)).is_ok_and(|bytes| bytes.get(4) == Some(&1));
+    let secure_boot = signing::secure_boot(host) == Some(true);
     let locked = host.lockdown() != Lockdown::None;
     let said = match (secure_boot, locked, host.enforces_signatures()) {
         (_, false, false) => {
@@ -90,18 +84,19 @@ fn signatures(host: &Host) -> Seen {
         return Seen::fine(format!("{said}; the module is loaded"));
     }
     let release = host.release().unwrap_or_default();
-    if installed::find(host, &release).is_some_and(|built| built.signed) {
+    let installed = installed::find(host, &release);
+    if installed.as_ref().is_some_and(|built| built.signed) {
         return Seen::fine(format!("{said}; the installed module is signed"));
     }
-    let key = OWNER_KEYS.iter().find(|key| host.at(key).is_file());
-    let fix = match key {
-        Some(key) => format!(
-            "mokutil --import {key}   # and reboot; then let DKMS sign: dkms install mpu/{} --force",
-            env!("CARGO_PKG_VERSION")
-        ),
-        None => "dkms generate_mok && mokutil --import /var/lib/dkms/mok.pub   # and reboot".to_string(),
-    };
-    Seen::broken(format!("{said}, and there is no signed module of MPU"), fix)
+    let unsigned = installed.as_ref().map(|built| built.path.as_path());
+    let fix = signing::advice(host, &release, unsigned);
+    match Key::find(host).filter(|_| unsigned.is_none() && Signer::find(host, &release).is_some()) {
+        Some(key) if key.enrolled(host) != Enrolled::No => {
+            Seen::fine(format!("{said}; `mpu up` signs what it builds with {}", key.private))
+        }
+        Some(key) => Seen::attention(format!("{said}, and the firmware does not know {}", key.certificate), fix),
+        None => Seen::broken(format!("{said}, and there is no signed module of MPU"), fix),
+    }
 }
 
 fn headers(host: &Host) -> Seen {

@@ -12,6 +12,7 @@ use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;
 use crate::progress::Progress;
+use crate::signing::{SignError, Signer};
 use rustix::fs::{flock, FlockOperation};
 use std::fs::{self, File};
 use std::io;
@@ -35,6 +36,8 @@ pub enum BuildError {
     Make { make: PathBuf, source: io::Error },
     #[error("the module does not build for kernel {release}: {line}")]
     Failed { release: String, line: String, log: PathBuf },
+    #[error(transparent)]
+    Sign(#[from] SignError),
 }
 
 impl Explain for BuildError {
@@ -43,12 +46,14 @@ impl Explain for BuildError {
             BuildError::Store { .. } => "store_unwritable",
             BuildError::Make { .. } => "make_unusable",
             BuildError::Failed { .. } => "build_failed",
+            BuildError::Sign(error) => error.code(),
         }
     }
 
     fn exit(&self) -> Exit {
         match self {
             BuildError::Store { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Exit::Refused,
+            BuildError::Sign(error) => error.exit(),
             _ => Exit::Failed,
         }
     }
@@ -63,6 +68,7 @@ impl Explain for BuildError {
             BuildError::Failed { log, .. } => {
                 format!("read {}; if the kernel is newer than this mpu, update mpu", log.display())
             }
+            BuildError::Sign(error) => error.fix(),
         }
     }
 }
@@ -79,6 +85,7 @@ pub struct Ready {
 /// The kept modules of one kernel, held by this process alone while this value lives.
 pub struct Store {
     dir: PathBuf,
+    signer: Option<Signer>,
     _lock: File,
 }
 
@@ -96,7 +103,7 @@ impl Store {
         let waiting = Progress::of("waiting for another mpu to finish");
         flock(&lock, FlockOperation::LockExclusive).map_err(|e| at(&lock_path)(e.into()))?;
         drop(waiting);
-        Ok(Store { dir, _lock: lock })
+        Ok(Store { dir, signer: Signer::find(host, release), _lock: lock })
     }
 
     /// The module kept for a kernel, if it was made from these sources: for a host whose headers or compiler have gone
@@ -110,7 +117,7 @@ impl Store {
 
     /// The module, built now unless it was built before from the same things.
     pub fn module(&self, sources: &Sources, tools: &Toolchain) -> Result<Ready, BuildError> {
-        let key = sources_line(sources) + &kernel_line(tools);
+        let key = sources_line(sources) + &kernel_line(tools) + &signer_line(self.signer.as_ref());
         let (module, key_file) = (self.dir.join(MODULE), self.dir.join(KEY));
         if module.is_file() && fs::read_to_string(&key_file).is_ok_and(|kept| kept == key) {
             return Ok(Ready { path: module, took: None });
@@ -166,12 +173,18 @@ impl Store {
             let line = telling_line(&fs::read_to_string(&log).unwrap_or_default());
             return Err(BuildError::Failed { release: tools.release.clone(), line, log });
         }
+        let built_next = work.join(NEXT);
+        if let Some(signer) = &self.signer {
+            for module in [&built, &built_next].into_iter().filter(|module| module.is_file()) {
+                signer.sign(module)?;
+            }
+        }
         File::open(&built).and_then(|file| file.sync_all()).map_err(store(&built))?;
         // The key goes before its module and comes after it: a module without its key is never taken for one that is
         // right.
         let _ = fs::remove_file(key_file);
         // The same module under its other name, which older sources do not build.
-        let (built_next, next) = (work.join(NEXT), self.dir.join(NEXT));
+        let next = self.dir.join(NEXT);
         match fs::rename(&built_next, &next) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_file(&next)),
             moved => moved.map_err(store(&next))?,
@@ -197,6 +210,11 @@ fn kernel_line(tools: &Toolchain) -> String {
     let (symvers, config) = (of_headers("Module.symvers"), of_headers(".config"));
     let parts = [tools.release.as_bytes(), tools.compiler.as_bytes(), &symvers, &config];
     format!("kernel {}\n", Sources { files: Vec::new() }.key(&parts))
+}
+
+/// The part of the key that names whose signature it carries: a key that came or went since asks for another module.
+fn signer_line(signer: Option<&Signer>) -> String {
+    signer.map_or_else(String::new, |s| format!("signer {}\n", Sources { files: Vec::new() }.key(&[s.identity()])))
 }
 
 /// Removes the working directory, whatever became of the build.

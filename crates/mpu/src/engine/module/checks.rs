@@ -20,9 +20,9 @@ pub enum Unfit {
     #[error("kernel {release} is too old: the module needs {MIN_MAJOR}.{MIN_MINOR} or newer")]
     OldKernel { release: String },
     #[error("the kernel is locked down ({mode}), as under Secure Boot, and takes signed modules only")]
-    LockedDown { mode: &'static str },
+    LockedDown { mode: &'static str, advice: String },
     #[error("the kernel takes signed modules only (sig_enforce)")]
-    SignaturesEnforced,
+    SignaturesEnforced { advice: String },
     #[error("module loading is shut off until the next boot (kernel.modules_disabled = 1)")]
     ModulesDisabled,
     #[error("function tracing is switched off (kernel.ftrace_enabled = 0), and the module's redirects are made by it")]
@@ -56,7 +56,7 @@ impl Explain for Unfit {
             Unfit::NoRelease { .. } => "no_release",
             Unfit::OldKernel { .. } => "old_kernel",
             Unfit::LockedDown { .. } => "locked_down",
-            Unfit::SignaturesEnforced => "signatures_enforced",
+            Unfit::SignaturesEnforced { .. } => "signatures_enforced",
             Unfit::ModulesDisabled => "modules_disabled",
             Unfit::FtraceDisabled => "ftrace_disabled",
             Unfit::MissingOption { .. } => "missing_kernel_option",
@@ -72,7 +72,7 @@ impl Explain for Unfit {
         match self {
             Unfit::NotRoot
             | Unfit::LockedDown { .. }
-            | Unfit::SignaturesEnforced
+            | Unfit::SignaturesEnforced { .. }
             | Unfit::ModulesDisabled
             | Unfit::FtraceDisabled => Exit::Refused,
             _ => Exit::NotReady,
@@ -84,11 +84,7 @@ impl Explain for Unfit {
             Unfit::NotRoot => "run it as root: sudo mpu …".to_string(),
             Unfit::NoRelease { .. } => "mount /proc".to_string(),
             Unfit::OldKernel { .. } => "boot a newer kernel".to_string(),
-            Unfit::LockedDown { .. } | Unfit::SignaturesEnforced => {
-                "run `mpu up --build-only`, sign the module it names with a key that this kernel trusts, \
-                 then `mpu up --module FILE.ko`"
-                    .to_string()
-            }
+            Unfit::LockedDown { advice, .. } | Unfit::SignaturesEnforced { advice } => advice.clone(),
             Unfit::ModulesDisabled => "reboot, and run `mpu up` before the setting is made".to_string(),
             Unfit::FtraceDisabled => "sysctl kernel.ftrace_enabled=1".to_string(),
             Unfit::MissingOption { option, .. } => {
@@ -133,9 +129,9 @@ pub fn kernel(host: &Host) -> Result<String, Unfit> {
     Ok(release)
 }
 
-/// Whether this process may load a module into this kernel. `signed` says that the module carries a signature, which
-/// only the kernel can judge.
-pub fn permission(host: &Host, signed: bool) -> Result<(), Unfit> {
+/// Whether this process may load a module into this kernel. `signed` says that the module carries a signature, or will,
+/// which only the kernel can judge; `advice` says how it could.
+pub fn permission(host: &Host, signed: bool, advice: impl FnOnce() -> String) -> Result<(), Unfit> {
     if !host.has_capability(CAP_SYS_MODULE) {
         return Err(Unfit::NotRoot);
     }
@@ -144,12 +140,12 @@ pub fn permission(host: &Host, signed: bool) -> Result<(), Unfit> {
     }
     if !signed {
         match host.lockdown() {
-            Lockdown::Integrity => return Err(Unfit::LockedDown { mode: "integrity" }),
-            Lockdown::Confidentiality => return Err(Unfit::LockedDown { mode: "confidentiality" }),
+            Lockdown::Integrity => return Err(Unfit::LockedDown { mode: "integrity", advice: advice() }),
+            Lockdown::Confidentiality => return Err(Unfit::LockedDown { mode: "confidentiality", advice: advice() }),
             Lockdown::None => {}
         }
         if host.enforces_signatures() {
-            return Err(Unfit::SignaturesEnforced);
+            return Err(Unfit::SignaturesEnforced { advice: advice() });
         }
     }
     if host.ftrace_disabled() {
@@ -231,7 +227,7 @@ mod tests {
         let host = fake.host();
         let run = || {
             let release = kernel(&host)?;
-            permission(&host, false)?;
+            permission(&host, false, String::new)?;
             known_driver(Driver::loaded(&host).as_ref())?;
             toolchain(&host, &release)
         };
@@ -296,7 +292,7 @@ mod tests {
         let fake = FakeHost::in_order();
         fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
         fake.write("/sys/module/module/parameters/sig_enforce", "Y");
-        assert!(permission(&fake.host(), true).is_ok());
+        assert!(permission(&fake.host(), true, String::new).is_ok());
     }
 
     #[test]

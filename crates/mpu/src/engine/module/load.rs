@@ -10,6 +10,7 @@ use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;
 use crate::progress::Progress;
+use crate::signing;
 use rustix::fs::OFlags;
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -64,7 +65,7 @@ pub enum LoadError {
     #[error("cannot open {}", path.display())]
     Open { path: PathBuf, source: io::Error },
     #[error("the kernel does not take {}{}", path.display(), in_parentheses(log))]
-    Insert { path: PathBuf, log: String, source: io::Error },
+    Insert { path: PathBuf, log: String, advice: Option<String>, source: io::Error },
     #[error("the module cannot redirect the driver's {symbol}: {}", why_not(*errno))]
     Redirect { symbol: String, errno: i32 },
     #[error("the module is loaded but does not say what it is doing")]
@@ -131,6 +132,7 @@ impl Explain for LoadError {
         match self {
             LoadError::OtherRoot { .. } => "leave --host-root out to load into the running kernel",
             LoadError::Open { .. } => "check the file and its permissions",
+            LoadError::Insert { advice: Some(advice), .. } => advice.as_str(),
             LoadError::Insert { source, .. } if is_refusal(source) => {
                 "sign the module with a key that this kernel trusts, or boot without lockdown and module signature enforcement"
             }
@@ -184,7 +186,10 @@ pub fn insert(host: &Host, kernel: &dyn Kernel, instance: Instance, path: &Path,
             return Err(LoadError::Drain.into());
         }
         let log = log.map(last_words).unwrap_or_default();
-        return Err(LoadError::Insert { path: path.to_path_buf(), log, source }.into());
+        let for_its_signature = is_refusal(&source) && signing::demanded(host);
+        let release = host.release().unwrap_or_default();
+        let advice = for_its_signature.then(|| signing::advice(host, &release, Some(path)));
+        return Err(LoadError::Insert { path: path.to_path_buf(), log, advice, source }.into());
     }
     let state = match state::read_of(host, instance) {
         Ok(Some(state)) => state,

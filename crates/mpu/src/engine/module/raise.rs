@@ -13,6 +13,7 @@ use super::swap::{swap, Replaced};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::host::Host;
+use crate::signing::{self, Signer};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -88,7 +89,12 @@ pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option
         (None, Some(_)) => None,
         (None, None) => installed::find(host, &release),
     };
-    checks::permission(host, given.as_ref().is_some_and(|built| built.signed))?;
+    let given_path = given.as_ref().map(|built| built.path.as_path());
+    let signed = match &given {
+        Some(built) => built.signed,
+        None => will_be_signed(host, &release, options),
+    };
+    checks::permission(host, signed, || signing::advice(host, &release, given_path))?;
     if !options.any_driver {
         checks::known_driver(driver)?;
     }
@@ -129,6 +135,12 @@ fn is_in_place(state: &State) -> bool {
 /// Whether a loaded module does nothing, and will not until it is loaded anew.
 fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
     matches!(state.phase, Phase::Refused { .. } | Phase::Retired) || state.phase == Phase::Waiting && driver.is_some()
+}
+
+/// Whether what is built here will carry a signature, or does so already.
+fn will_be_signed(host: &Host, release: &str, options: &Options) -> bool {
+    let kept = || Store::kept(host, release, &sources_of(options).ok()?);
+    Signer::find(host, release).is_some() || kept().is_some_and(|kept| signing::is_signed(&kept.path))
 }
 
 fn sources_of(options: &Options) -> Result<Sources, Error> {
@@ -316,6 +328,52 @@ mod tests {
         std::fs::write(s.fake.host().at(&path), bytes).expect("a module");
         let done = up(&s.fake.host(), &s.kernel(), &Options::default()).expect("up");
         assert_eq!(done, ("loaded", false));
+    }
+
+    #[test]
+    fn what_a_locked_kernel_gets_is_signed_with_the_owners_key() {
+        const BUILDS_BOTH: &str =
+            r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo $m >"${a#M=}/$m.ko"; done;; esac; done"#;
+        let s = Setup::new();
+        let host = s.fake.host();
+        s.fake.tool("make", BUILDS_BOTH);
+        let code = || up(&host, &s.kernel(), &s.options()).map_err(|error| error.code());
+        s.fake.write("/sys/module/module/parameters/sig_enforce", "Y\n");
+        assert_eq!(code(), Err("signatures_enforced"));
+        s.fake.write("/var/lib/dkms/mok.key", "private");
+        s.fake.write("/var/lib/dkms/mok.pub", "certificate");
+        assert_eq!(code(), Err("signatures_enforced"), "nothing to sign with");
+        s.fake.tool("kmodsign", "echo 'bad key' >&2; exit 1");
+        assert_eq!(code(), Err("sign_failed"));
+        assert_eq!(code(), Err("sign_failed"), "what is not signed is not kept");
+        s.fake.tool("kmodsign", "printf '~Module signature appended~\\n' >>\"$4\"");
+        assert_eq!(code(), Ok(("loaded", true)));
+        let store = host.at("/var/lib/mpu").join(crate::host::fake::RELEASE);
+        assert!(["mpu.ko", "mpu_next.ko"].iter().all(|name| signing::is_signed(&store.join(name))));
+
+        s.fake.remove("/sys/module/mpu");
+        assert_eq!(code(), Ok(("loaded", false)));
+        s.fake.remove("/sys/module/mpu");
+        s.fake.write("/var/lib/dkms/mok.pub", "another");
+        assert_eq!(code(), Ok(("loaded", true)), "another key asks for another module");
+        s.fake.remove("/sys/module/mpu");
+        s.fake.remove("/usr/bin/kmodsign");
+        s.fake.remove("/usr/bin/make");
+        assert_eq!(code(), Ok(("loaded", false)), "a signed one is kept");
+    }
+
+    #[test]
+    fn a_signature_that_the_kernel_does_not_know_is_told_with_its_cure() {
+        let s = Setup::new();
+        s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
+        s.fake.write("/var/lib/dkms/mok.key", "private");
+        s.fake.write("/var/lib/dkms/mok.pub", "certificate");
+        s.fake.tool("kmodsign", "printf '~Module signature appended~\\n' >>\"$4\"");
+        let kernel = s.kernel();
+        kernel.inserts.borrow_mut().push(libc::ENOKEY);
+        let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("no key");
+        assert_eq!((error.code(), error.exit()), ("load_failed", Exit::Refused));
+        assert!(error.fix().starts_with("mokutil --import /var/lib/dkms/mok.pub"), "{}", error.fix());
     }
 
     #[test]

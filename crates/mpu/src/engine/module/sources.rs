@@ -5,6 +5,7 @@
 
 use crate::exit::Exit;
 use crate::explain::Explain;
+use crate::signing;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io;
@@ -142,7 +143,7 @@ pub fn inspect(path: &Path, running: &str) -> Result<Built, SourceError> {
     if found != running {
         return Err(SourceError::OtherKernel { path: path.to_path_buf(), found, running: running.to_string() });
     }
-    Ok(Built { path: path.to_path_buf(), signed: bytes.ends_with(b"~Module signature appended~\n") })
+    Ok(Built { path: path.to_path_buf(), signed: signing::is_signed(path) })
 }
 
 /// Whether a module is of this executable's version.

@@ -1,0 +1,112 @@
+//! What a person has to do so that this kernel takes the module: commands, for this host.
+
+use super::signer::{digest, is_signed, tool};
+use super::{Enrolled, Key};
+use crate::host::Host;
+use std::path::Path;
+
+/// Said after a key was imported: the firmware's own screen asks once.
+const THEN: &str = "# asks for a password; then reboot, choose `Enroll MOK`, give the password";
+
+/// The commands that lead to a module which this kernel takes. `refused` is the module at hand, if there is one that is
+/// unsigned, or signed with a key that the kernel does not know.
+pub fn advice(host: &Host, release: &str, refused: Option<&Path>) -> String {
+    let Some(key) = Key::find(host) else { return without_a_key(host) };
+    let Some(tool) = tool(host, release) else {
+        return format!("{}   # has the tool that signs; then `mpu up`", host.headers_hint(release));
+    };
+    let Key { private, certificate } = &key;
+    let enrolled = key.enrolled(host);
+    let enrol = (enrolled != Enrolled::Yes).then(|| format!("mokutil --import {certificate}   {THEN}"));
+    // What is signed already was signed with the key that is to be enrolled, as far as one can tell from here.
+    let sign = refused.filter(|module| !is_signed(module) || enrolled == Enrolled::Yes).map(|module| {
+        if is_from_dkms(host, module) {
+            let what = format!("mpu/{} -k {release}", env!("CARGO_PKG_VERSION"));
+            return format!("dkms build --force {what} && dkms install --force {what}");
+        }
+        let call = format!("{} {} {private} {certificate}", tool.display(), digest(host, release));
+        let twins = ["mpu.ko", "mpu_next.ko"].map(|name| module.with_file_name(name));
+        let others = twins.iter().filter(|twin| *twin != module && twin.is_file()).map(|twin| twin.as_path());
+        let calls = std::iter::once(module).chain(others).map(|file| format!("{call} {}", file.display()));
+        calls.collect::<Vec<_>>().join(" && ")
+    });
+    match (sign, enrol) {
+        (Some(sign), Some(enrol)) => format!("{sign} && {enrol}"),
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => "mpu up   # signs what it builds".to_string(),
+    }
+}
+
+/// Whether DKMS put a module there, which it may have packed; what was unpacked is a copy.
+fn is_from_dkms(host: &Host, module: &Path) -> bool {
+    let copy = module.parent().is_some_and(|folder| folder.ends_with("installed"));
+    module.starts_with(host.at("/lib/modules")) || copy && module.starts_with(host.at("/var/lib/mpu"))
+}
+
+/// How to come by a key. DKMS then signs with the same one.
+fn without_a_key(host: &Host) -> String {
+    if !host.at("/sys/firmware/efi").is_dir() {
+        return "run `mpu up --build-only`, sign the module it names with a key that this kernel trusts, then \
+                `mpu up --module FILE.ko`; this host has no EFI firmware that could be told of a new key"
+            .to_string();
+    }
+    let folder = match host.at("/var/lib/dkms").is_dir() {
+        true => "",
+        false => "mkdir -p /var/lib/dkms && ",
+    };
+    format!(
+        "{folder}openssl req -new -x509 -newkey rsa:2048 -nodes -days 36500 -subj '/CN=module signing key/' \
+         -keyout /var/lib/dkms/mok.key -outform DER -out /var/lib/dkms/mok.pub && \
+         mokutil --import /var/lib/dkms/mok.pub   {THEN}; MPU and DKMS sign with it from then on"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::{FakeHost, RELEASE};
+    use std::fs;
+
+    const LIST: &str = "/sys/firmware/efi/mok-variables/MokListRT";
+
+    #[test]
+    fn each_state_of_a_host_has_its_own_commands() {
+        let fake = FakeHost::in_order();
+        let said = |refused: Option<&Path>| advice(&fake.host(), RELEASE, refused);
+        assert!(said(None).contains("--build-only"), "{}", said(None));
+        fake.write(LIST, "");
+        assert!(said(None).starts_with("mkdir -p /var/lib/dkms && openssl req"), "{}", said(None));
+        fake.write("/var/lib/dkms/mok.key", "private");
+        assert!(said(None).starts_with("openssl req") && said(None).contains("mokutil --import"), "{}", said(None));
+
+        fake.write("/var/lib/dkms/mok.pub", "");
+        fs::write(fake.host().at("/var/lib/dkms/mok.pub"), [0x30, 0x82, 1]).expect("a certificate");
+        assert!(said(None).starts_with("apt-get install linux-headers-"), "{}", said(None));
+        fake.tool("kmodsign", "exit 0");
+        assert!(said(None).starts_with("mokutil --import /var/lib/dkms/mok.pub"), "{}", said(None));
+
+        fake.write("/m/mpu.ko", "module");
+        fake.write("/m/mpu_next.ko", "module");
+        let module = fake.host().at("/m/mpu.ko");
+        let both = said(Some(&module));
+        assert!(both.contains("kmodsign sha512 /var/lib/dkms/mok.key") && both.contains("mpu_next.ko"), "{both}");
+        assert!(both.contains("&& mokutil --import"), "{both}");
+
+        fs::write(fake.host().at(LIST), [9, 0x30, 0x82, 1]).expect("a list");
+        assert!(said(None).starts_with("mpu up"), "{}", said(None));
+        assert!(!said(Some(&module)).contains("mokutil"), "{}", said(Some(&module)));
+        let built = fake.host().at(format!("/lib/modules/{RELEASE}/updates/dkms/mpu.ko"));
+        assert!(said(Some(&built)).starts_with("dkms build --force mpu/"), "{}", said(Some(&built)));
+    }
+
+    #[test]
+    fn a_signed_module_only_wants_its_key_enrolled() {
+        let fake = FakeHost::in_order();
+        fake.write("/var/lib/dkms/mok.key", "private");
+        fake.write("/var/lib/dkms/mok.pub", "certificate");
+        fake.tool("kmodsign", "exit 0");
+        fake.write("/m/mpu.ko", "module~Module signature appended~\n");
+        let said = advice(&fake.host(), RELEASE, Some(&fake.host().at("/m/mpu.ko")));
+        assert!(said.starts_with("mokutil --import"), "{said}");
+    }
+}

@@ -1,0 +1,203 @@
+//! The machine owner's key: where the field keeps it, and whether the firmware has been told of it.
+//!
+//! Owns the paths. Reads no private key, and no certificate beyond its bytes.
+
+use crate::host::Host;
+use std::fs;
+
+/// A private key with its certificate, as paths of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    /// The private key: a file, or a `pkcs11:` address that the signing tool understands.
+    pub private: String,
+    /// The certificate.
+    pub certificate: String,
+}
+
+/// What the firmware knows of a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enrolled {
+    /// It is in the machine owner's list, or in the firmware's own.
+    Yes,
+    /// The lists are there, and it is in none of them. The kernel may have it built in all the same.
+    No,
+    /// No list can be read, or the certificate is not in the lists' own form (DER).
+    Unknown,
+}
+
+/// This program's own place, DKMS's, and Ubuntu's, which its DKMS uses.
+const PLACES: [(&str, &str); 3] = [
+    ("/etc/mpu/signing.key", "/etc/mpu/signing.der"),
+    ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub"),
+    ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der"),
+];
+
+/// Where DKMS is told of another key, before its folder of such files.
+const DKMS_CONFIG: &str = "/etc/dkms/framework.conf";
+
+/// The machine owner's list as shim hands it on, in a table and in a variable, and the firmware's own list. Each holds
+/// certificates whole.
+const LISTS: [&str; 3] = [
+    "/sys/firmware/efi/mok-variables/MokListRT",
+    "/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23",
+    "/sys/firmware/efi/efivars/db-d719b2cb-3d3a-4596-a3bc-dad00e67656f",
+];
+
+/// No certificate and no list that a firmware holds is as large.
+const LIMIT: usize = 1 << 20;
+
+impl Key {
+    /// The key to sign with: the first that is enrolled, or the first that is there.
+    pub fn find(host: &Host) -> Option<Key> {
+        let keys = candidates(host);
+        keys.iter().find(|key| key.enrolled(host) == Enrolled::Yes).or(keys.first()).cloned()
+    }
+
+    /// The certificate's bytes; empty when it cannot be read.
+    pub fn certificate_bytes(&self, host: &Host) -> Vec<u8> {
+        host.bounded(&self.certificate, LIMIT).unwrap_or_default()
+    }
+
+    /// Whether the firmware has its certificate.
+    pub fn enrolled(&self, host: &Host) -> Enrolled {
+        let certificate = self.certificate_bytes(host);
+        let lists: Vec<Vec<u8>> = LISTS.iter().filter_map(|list| host.bounded(list, LIMIT)).collect();
+        // A certificate in DER is a sequence with a length in two bytes.
+        if lists.is_empty() || !certificate.starts_with(&[0x30, 0x82]) {
+            return Enrolled::Unknown;
+        }
+        let holds = |list: &Vec<u8>| list.windows(certificate.len()).any(|part| part == certificate);
+        match lists.iter().any(holds) {
+            true => Enrolled::Yes,
+            false => Enrolled::No,
+        }
+    }
+
+    fn is_there(&self, host: &Host) -> bool {
+        let private = self.private.starts_with("pkcs11:") || host.at(&self.private).is_file();
+        private && host.at(&self.certificate).is_file()
+    }
+}
+
+fn candidates(host: &Host) -> Vec<Key> {
+    let (own, others) = PLACES.split_at(1);
+    let key = |(private, certificate): &(&str, &str)| Key {
+        private: private.to_string(),
+        certificate: certificate.to_string(),
+    };
+    let keys = own.iter().map(key).chain(dkms_key(host)).chain(others.iter().map(key));
+    keys.filter(|key| key.is_there(host)).collect()
+}
+
+/// The key that DKMS is configured to use. Its files are shell; values with variables in them are left alone.
+fn dkms_key(host: &Host) -> Option<Key> {
+    let folder = format!("{DKMS_CONFIG}.d");
+    let mut parts: Vec<String> = fs::read_dir(host.at(&folder))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".conf"))
+        .map(|name| format!("{folder}/{name}"))
+        .collect();
+    parts.sort();
+    parts.insert(0, DKMS_CONFIG.to_string());
+    let (mut private, mut certificate) = (None, None);
+    for part in parts {
+        let text = host.bounded(&part, LIMIT).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        for line in text.unwrap_or_default().lines() {
+            let Some((name, value)) = line.trim().split_once('=') else { continue };
+            let value = value.trim_matches(['"', '\'']).to_string();
+            match name {
+                _ if value.contains('$') => {}
+                "mok_signing_key" => private = Some(value),
+                "mok_certificate" => certificate = Some(value),
+                _ => {}
+            }
+        }
+    }
+    Some(Key { private: private?, certificate: certificate? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    const DER: [u8; 6] = [0x30, 0x82, 0, 2, 7, 9];
+
+    fn put(fake: &FakeHost, place: (&str, &str), certificate: &[u8]) {
+        fake.write(place.0, "private");
+        fake.write(place.1, "");
+        fs::write(fake.host().at(place.1), certificate).expect("a certificate");
+    }
+
+    fn found(fake: &FakeHost) -> Option<String> {
+        Key::find(&fake.host()).map(|key| key.private)
+    }
+
+    fn list(fake: &FakeHost, path: &str, bytes: &[u8]) {
+        fake.write(path, "");
+        fs::write(fake.host().at(path), bytes).expect("a list");
+    }
+
+    #[test]
+    fn keys_are_found_where_the_field_keeps_them_and_only_whole() {
+        for place in PLACES {
+            let fake = FakeHost::in_order();
+            assert_eq!(found(&fake), None);
+            fake.write(place.0, "private");
+            assert_eq!(found(&fake), None, "half a pair");
+            put(&fake, place, &DER);
+            assert_eq!(found(&fake).as_deref(), Some(place.0));
+        }
+    }
+
+    #[test]
+    fn dkms_is_asked_for_the_key_that_it_was_given() {
+        let fake = FakeHost::in_order();
+        put(&fake, PLACES[1], &DER);
+        put(&fake, ("/root/k", "/root/c"), &DER);
+        fake.write(
+            DKMS_CONFIG,
+            "# mok_signing_key=/no\nmok_signing_key=\"/root/k\"\nmok_certificate=/root/$kernelver\n",
+        );
+        assert_eq!(found(&fake).as_deref(), Some(PLACES[1].0), "half an answer");
+        fake.write(&format!("{DKMS_CONFIG}.d/own.conf"), "mok_certificate='/root/c'\n");
+        assert_eq!(found(&fake).as_deref(), Some("/root/k"));
+        fake.write(&format!("{DKMS_CONFIG}.d/token.conf"), "mok_signing_key=pkcs11:object=mok\n");
+        assert_eq!(found(&fake).as_deref(), Some("pkcs11:object=mok"));
+    }
+
+    #[test]
+    fn a_certificate_is_enrolled_when_a_list_holds_it_whole() {
+        let fake = FakeHost::in_order();
+        put(&fake, PLACES[1], &DER);
+        let key = Key::find(&fake.host()).expect("a key");
+        let check = |expect| assert_eq!(key.enrolled(&fake.host()), expect);
+        check(Enrolled::Unknown);
+        for path in LISTS {
+            list(&fake, path, &DER[..5]);
+            check(Enrolled::No);
+            list(&fake, path, &[b"\x06\0\0\0 list ".as_slice(), &DER, b"more"].concat());
+            check(Enrolled::Yes);
+            fake.remove(path);
+        }
+        list(&fake, LISTS[0], b"");
+        check(Enrolled::No);
+        put(&fake, PLACES[1], b"-----BEGIN CERTIFICATE-----");
+        check(Enrolled::Unknown);
+        put(&fake, PLACES[1], b"");
+        check(Enrolled::Unknown);
+    }
+
+    #[test]
+    fn an_enrolled_key_comes_before_the_others() {
+        let fake = FakeHost::in_order();
+        put(&fake, PLACES[1], &DER);
+        put(&fake, PLACES[2], &[0x30, 0x82, 1]);
+        assert_eq!(found(&fake).as_deref(), Some(PLACES[1].0));
+        list(&fake, LISTS[0], &[0, 0x30, 0x82, 1]);
+        assert_eq!(found(&fake).as_deref(), Some(PLACES[2].0));
+    }
+}

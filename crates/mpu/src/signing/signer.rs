@@ -1,0 +1,208 @@
+//! Signs a module, by the kernel's own tool.
+//!
+//! Owns which tool and which digest. A host whose kernel takes any module has no signer: nothing that could fail is put in
+//! the way of its builds.
+
+use super::{demanded, Key};
+use crate::exit::Exit;
+use crate::explain::Explain;
+use crate::host::Host;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What the kernel looks for at the end of a module.
+const MARK: &[u8] = b"~Module signature appended~\n";
+
+/// Why a module could not be signed.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it, and the fields are what they name
+pub enum SignError {
+    #[error("cannot run {}", tool.display())]
+    Tool { tool: PathBuf, source: io::Error },
+    #[error("the module cannot be signed with {private}: {line}")]
+    Failed { private: String, certificate: String, line: String },
+}
+
+impl Explain for SignError {
+    fn code(&self) -> &'static str {
+        match self {
+            SignError::Tool { .. } => "sign_tool_unusable",
+            SignError::Failed { .. } => "sign_failed",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        Exit::Failed
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            SignError::Tool { .. } => "install the headers of this kernel anew".to_string(),
+            SignError::Failed { private, certificate, .. } => format!(
+                "check that {private} is the key of {certificate}; \
+                 the password of a key that has one goes into the environment as KBUILD_SIGN_PIN"
+            ),
+        }
+    }
+}
+
+/// A tool and a key, for a kernel that demands signatures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signer {
+    tool: PathBuf,
+    digest: String,
+    key: Key,
+    private: PathBuf,
+    certificate: PathBuf,
+    identity: Vec<u8>,
+    search_path: std::ffi::OsString,
+}
+
+impl Signer {
+    /// Who signs what is built for a kernel: none when signatures are not demanded, or there is no key, or no tool.
+    pub fn find(host: &Host, release: &str) -> Option<Signer> {
+        if !demanded(host) {
+            return None;
+        }
+        let (key, tool, digest) = (Key::find(host)?, tool(host, release)?, digest(host, release));
+        let private = match key.private.starts_with("pkcs11:") {
+            true => PathBuf::from(&key.private),
+            false => host.at(&key.private),
+        };
+        let certificate = host.at(&key.certificate);
+        let identity = [digest.as_bytes(), &key.certificate_bytes(host)].concat();
+        Some(Signer { tool, digest, key, private, certificate, identity, search_path: host.search_path() })
+    }
+
+    /// Bytes that differ when the signature would.
+    pub fn identity(&self) -> &[u8] {
+        &self.identity
+    }
+
+    /// Appends a signature to a module.
+    pub fn sign(&self, module: &Path) -> Result<(), SignError> {
+        let mut command = Command::new(&self.tool);
+        command.arg(&self.digest).arg(&self.private).arg(&self.certificate).arg(module);
+        command.env_clear().env("PATH", &self.search_path).env("LC_ALL", "C").stdin(Stdio::null());
+        if let Some(password) = std::env::var_os("KBUILD_SIGN_PIN") {
+            command.env("KBUILD_SIGN_PIN", password);
+        }
+        let done = command.output().map_err(|source| SignError::Tool { tool: self.tool.clone(), source })?;
+        if done.status.success() && is_signed(module) {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        let line = said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("the tool said nothing");
+        let Key { private, certificate } = self.key.clone();
+        Err(SignError::Failed { private, certificate, line: line.to_string() })
+    }
+}
+
+/// Whether a module carries a signature, whoever's.
+pub fn is_signed(module: &Path) -> bool {
+    let mut end = Vec::new();
+    let read = File::open(module).and_then(|mut file| {
+        file.seek(SeekFrom::End(-(MARK.len() as i64)))?;
+        file.read_to_end(&mut end)
+    });
+    read.is_ok() && end == MARK
+}
+
+/// The kernel's `sign-file`, from its headers or from Debian's package of build programs, or Ubuntu's `kmodsign`, which is
+/// called alike.
+pub(super) fn tool(host: &Host, release: &str) -> Option<PathBuf> {
+    let short: Vec<&str> = release.splitn(3, '.').take(2).collect();
+    let places = [
+        format!("/lib/modules/{release}/build/scripts/sign-file"),
+        format!("/usr/lib/linux-kbuild-{}/scripts/sign-file", short.join(".")),
+        "kmodsign".to_string(),
+    ];
+    places.iter().find_map(|place| host.tool(place))
+}
+
+/// The digest that the kernel was configured for; one that it cannot compute, it refuses.
+pub(super) fn digest(host: &Host, release: &str) -> String {
+    let in_headers = fs::read_to_string(host.at(format!("/lib/modules/{release}/build/.config"))).ok();
+    let config = in_headers.or_else(|| host.kernel_config(release).map(|(_, text)| text)).unwrap_or_default();
+    let value = config.lines().find_map(|line| line.strip_prefix("CONFIG_MODULE_SIG_HASH="));
+    value.map(|value| value.trim_matches('"')).filter(|value| !value.is_empty()).unwrap_or("sha512").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::{FakeHost, RELEASE};
+
+    fn locked() -> FakeHost {
+        let fake = FakeHost::in_order();
+        fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
+        fake.write("/var/lib/dkms/mok.key", "private");
+        fake.write("/var/lib/dkms/mok.pub", "certificate");
+        fake
+    }
+
+    const SIGNS: &str = "echo \"$1 $2 $3\" >>\"$0.args\"; printf '~Module signature appended~\\n' >>\"$4\"";
+
+    fn module(fake: &FakeHost) -> PathBuf {
+        fake.write("/m.ko", "module");
+        fake.host().at("/m.ko")
+    }
+
+    #[test]
+    fn a_signer_takes_a_demand_a_key_and_a_tool() {
+        let fake = locked();
+        let found = || Signer::find(&fake.host(), RELEASE).is_some();
+        assert!(!found(), "no tool");
+        fake.tool("kmodsign", SIGNS);
+        assert!(found());
+        fake.remove("/var/lib/dkms/mok.key");
+        assert!(!found(), "no key");
+        fake.write("/var/lib/dkms/mok.key", "private");
+        fake.write("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n");
+        assert!(!found(), "no demand");
+    }
+
+    #[test]
+    fn the_kernels_own_tool_comes_first_and_the_digest_is_the_kernels() {
+        let fake = locked();
+        fake.tool("kmodsign", SIGNS);
+        for place in [String::from("/usr/lib/linux-kbuild-6.1"), format!("/lib/modules/{RELEASE}/build")] {
+            let path = format!("{place}/scripts/sign-file");
+            fake.write(&path, "");
+            let (from, to) = (fake.host().at("/usr/bin/kmodsign"), fake.host().at(&path));
+            fs::copy(from, &to).expect("a tool");
+            assert_eq!(tool(&fake.host(), RELEASE), Some(to));
+        }
+        assert_eq!(digest(&fake.host(), RELEASE), "sha512");
+        fake.write(&format!("/lib/modules/{RELEASE}/build/.config"), "CONFIG_MODULE_SIG_HASH=\"sha256\"\n");
+        assert_eq!(digest(&fake.host(), RELEASE), "sha256");
+    }
+
+    #[test]
+    fn a_tool_that_signs_nothing_has_failed() {
+        let fake = locked();
+        fake.tool("kmodsign", SIGNS);
+        let path = module(&fake);
+        Signer::find(&fake.host(), RELEASE).expect("a signer").sign(&path).expect("signed");
+        assert!(is_signed(&path));
+        let root = fake.dir.path().display();
+        let expect = format!("sha512 {root}/var/lib/dkms/mok.key {root}/var/lib/dkms/mok.pub");
+        assert_eq!(fake.host().text("/usr/bin/kmodsign.args"), Some(expect));
+
+        for (body, said) in [("exit 0", "the tool said nothing"), ("echo 'bad decrypt' >&2; exit 1", "bad decrypt")] {
+            fake.tool("kmodsign", body);
+            let path = module(&fake);
+            let error = Signer::find(&fake.host(), RELEASE).expect("a signer").sign(&path).expect_err("unsigned");
+            assert_eq!((error.code(), error.exit()), ("sign_failed", Exit::Failed));
+            assert!(error.to_string().ends_with(said) && error.fix().contains("KBUILD_SIGN_PIN"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_shorter_than_a_signature_is_not_signed() {
+        let fake = FakeHost::in_order();
+        assert!(!is_signed(&module(&fake)) && !is_signed(Path::new("/nowhere")));
+    }
+}
