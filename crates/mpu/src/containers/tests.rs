@@ -3,7 +3,7 @@
 use super::*;
 use crate::host::fake::FakeHost;
 
-/// Three long ids; `ID1` and so on stand for them in the rows, `UID` for a pod's, `U_I_D` for the same in a unit's name.
+/// Three long ids; `ID1` and so on stand for them in the rows. [`filled`] has the other words that stand for longer ones.
 const IDS: [&str; 3] = [
     "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90",
     "0f9e8d7c6b5a493827160f9e8d7c6b5a493827160f9e8d7c6b5a493827160f9e",
@@ -21,45 +21,77 @@ const LINES: &[(&str, &str, &str)] = &[
     ("cgroupfs, v2", "0::/docker/ID1", "docker ID1"),
     ("a cgroup parent of its own", "0::/gpu.slice/gpu-jobs.slice/docker-ID1.scope", "docker ID1"),
     ("a cgroupfs parent of its own", "9:devices:/jobs/ID1", "unknown ID1"),
-    ("rootless, v2", "0::/user.slice/user-1000.slice/user@1000.service/user.slice/docker-ID1.scope", "docker ID1 user 1000"),
-    ("rootless, older", "0::/user.slice/user-1000.slice/user@1000.service/docker.service/docker/ID1", "docker ID1 user 1000"),
+    ("rootless, v2", "0::ROOTLESS/user.slice/docker-ID1.scope", "docker ID1 user 1000"),
+    ("rootless, older", "0::ROOTLESS/docker.service/docker/ID1", "docker ID1 user 1000"),
     ("processes below the scope", "0::/system.slice/docker-ID1.scope/init", "docker ID1"),
     ("systemd in it, v1", "1:name=systemd:/docker/ID1/system.slice/sshd.service", "docker ID1"),
     ("GitHub's runner", "5:cpu:/actions_job/ID1", "docker ID1"),
     ("Amazon ECS, v1", "8:memory:/ecs/0123456789abcdef0123456789abcdef/ID1", "unknown ID1"),
-    ("Amazon ECS, v2", "0::/ecstasks.slice/ecstasks-0123456789abcdef0123456789abcdef.slice/docker-ID1.scope", "docker ID1"),
+    (
+        "Amazon ECS, v2",
+        "0::/ecstasks.slice/ecstasks-0123456789abcdef0123456789abcdef.slice/docker-ID1.scope",
+        "docker ID1",
+    ),
     // Kubernetes
-    ("containerd, systemd, burstable", "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podU_I_D.slice/cri-containerd-ID1.scope", "containerd ID1 pod UID"),
-    ("containerd, systemd, best effort", "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podU_I_D.slice/cri-containerd-ID1.scope", "containerd ID1 pod UID"),
-    ("containerd, systemd, guaranteed", "0::/kubepods.slice/kubepods-podU_I_D.slice/cri-containerd-ID1.scope", "containerd ID1 pod UID"),
-    ("containerd, systemd, v1", "11:devices:/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podU_I_D.slice/cri-containerd-ID1.scope", "containerd ID1 pod UID"),
+    ("containerd, systemd, burstable", "0::BURST/cri-containerd-ID1.scope", "containerd ID1 pod UID"),
+    ("containerd, systemd, best effort", "0::EFFORT/cri-containerd-ID1.scope", "containerd ID1 pod UID"),
+    (
+        "containerd, systemd, guaranteed",
+        "0::/kubepods.slice/kubepods-podU_I_D.slice/cri-containerd-ID1.scope",
+        "containerd ID1 pod UID",
+    ),
+    ("containerd, systemd, v1", "11:devices:BURST/cri-containerd-ID1.scope", "containerd ID1 pod UID"),
     ("containerd, cgroupfs, burstable", "7:cpuset:/kubepods/burstable/podUID/ID1", "unknown ID1 pod UID"),
     ("containerd, cgroupfs, guaranteed", "7:cpuset:/kubepods/podUID/ID1", "unknown ID1 pod UID"),
     ("containerd, cgroupfs, v2", "0::/kubepods/besteffort/podUID/ID1", "unknown ID1 pod UID"),
-    ("containerd on cgroupfs under kubelet on systemd", "0::/system.slice/containerd.service/kubepods-burstable-podU_I_D.slice:cri-containerd:ID1", "containerd ID1 pod UID"),
+    (
+        "containerd cgroupfs, kubelet systemd",
+        "0::/system.slice/containerd.service/kubepods-burstable-podU_I_D.slice:cri-containerd:ID1",
+        "containerd ID1 pod UID",
+    ),
     ("the same, at the root", "3:cpu:/kubepods-podU_I_D.slice:cri-containerd:ID1", "containerd ID1 pod UID"),
-    ("a static pod", "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podSTATIC.slice/cri-containerd-ID1.scope", "containerd ID1 pod STATIC"),
+    (
+        "a static pod",
+        "0::/kubepods.slice/kubepods-podSTATIC.slice/cri-containerd-ID1.scope",
+        "containerd ID1 pod STATIC",
+    ),
     ("a static pod, cgroupfs", "2:cpu:/kubepods/burstable/podSTATIC/ID1", "unknown ID1 pod STATIC"),
-    ("kubelet with a cgroup root", "0::/edge.slice/edge-kubepods.slice/edge-kubepods-podU_I_D.slice/cri-containerd-ID1.scope", "containerd ID1 pod UID"),
-    ("CRI-O, systemd", "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podU_I_D.slice/crio-ID1.scope", "crio ID1 pod UID"),
-    ("CRI-O, crun's inner group", "0::/kubepods.slice/kubepods-podU_I_D.slice/crio-ID1.scope/container", "crio ID1 pod UID"),
+    (
+        "kubelet with a cgroup root",
+        "0::/e.slice/e-kubepods.slice/e-kubepods-podU_I_D.slice/cri-containerd-ID1.scope",
+        "containerd ID1 pod UID",
+    ),
+    ("CRI-O, systemd", "0::BURST/crio-ID1.scope", "crio ID1 pod UID"),
+    (
+        "CRI-O, crun's inner group",
+        "0::/kubepods.slice/kubepods-podU_I_D.slice/crio-ID1.scope/container",
+        "crio ID1 pod UID",
+    ),
     ("CRI-O, cgroupfs", "6:blkio:/kubepods/burstable/podUID/crio-ID1", "crio ID1 pod UID"),
     ("CRI-O's monitor", "0::/kubepods.slice/kubepods-podU_I_D.slice/crio-conmon-ID1.scope", ""),
-    ("dockershim, systemd", "8:memory:/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podU_I_D.slice/docker-ID1.scope", "docker ID1 pod UID"),
+    ("dockershim, systemd", "8:memory:EFFORT/docker-ID1.scope", "docker ID1 pod UID"),
     ("dockershim, cgroupfs", "8:memory:/kubepods/besteffort/podUID/ID1", "unknown ID1 pod UID"),
     ("a pod's own group", "0::/kubepods.slice/kubepods-podU_I_D.slice", ""),
-    ("seen from a cgroup namespace", "0::/../../kubepods-burstable-podU_I_D.slice/cri-containerd-ID1.scope", "containerd ID1 pod UID"),
+    (
+        "seen from a cgroup namespace",
+        "0::/../../kubepods-burstable-podU_I_D.slice/cri-containerd-ID1.scope",
+        "containerd ID1 pod UID",
+    ),
     ("seen from a pod's cgroup namespace", "0::/../cri-containerd-ID1.scope", "containerd ID1"),
     // containerd without Kubernetes
     ("nerdctl, systemd", "0::/system.slice/nerdctl-ID1.scope", "containerd ID1"),
-    ("nerdctl, rootless", "0::/user.slice/user-1000.slice/user@1000.service/user.slice/nerdctl-ID1.scope", "containerd ID1 user 1000"),
+    ("nerdctl, rootless", "0::ROOTLESS/user.slice/nerdctl-ID1.scope", "containerd ID1 user 1000"),
     ("nerdctl, cgroupfs", "0::/default/ID1", "unknown ID1"),
     // Podman
     ("systemd", "0::/machine.slice/libpod-ID1.scope", "podman ID1"),
     ("crun's inner group", "0::/machine.slice/libpod-ID1.scope/container", "podman ID1"),
     ("in a pod", "0::/machine.slice/machine-libpod_pod_ID2.slice/libpod-ID1.scope", "podman ID1"),
-    ("rootless", "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID1.scope", "podman ID1 user 1000"),
-    ("rootless, in a pod", "0::/user.slice/user-1001.slice/user@1001.service/user.slice/user-libpod_pod_ID2.slice/libpod-ID1.scope/container", "podman ID1 user 1001"),
+    ("rootless", "0::ROOTLESS/user.slice/libpod-ID1.scope", "podman ID1 user 1000"),
+    (
+        "rootless, in a pod",
+        "0::ROOTLESS/user.slice/user-libpod_pod_ID2.slice/libpod-ID1.scope/container",
+        "podman ID1 user 1000",
+    ),
     ("cgroupfs", "10:freezer:/libpod_parent/libpod-ID1", "podman ID1"),
     ("a systemd service, split", "0::/system.slice/web.service/libpod-payload-ID1", "podman ID1"),
     ("its monitor", "0::/machine.slice/libpod-conmon-ID1.scope", ""),
@@ -77,11 +109,19 @@ const LINES: &[(&str, &str, &str)] = &[
     ("runc, systemd", "0::/system.slice/runc-train.scope", "runc train"),
     ("crun, systemd", "0::/user.slice/user-0.slice/crun-train.scope", "crun train"),
     // One runtime inside another's container
-    ("kind, systemd", "0::/system.slice/docker-ID1.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-podU_I_D.slice/cri-containerd-ID2.scope", "docker ID1, containerd ID2 pod UID"),
+    (
+        "kind, systemd",
+        "0::/system.slice/docker-ID1.scope/kubelet.slice/KIND/cri-containerd-ID2.scope",
+        "docker ID1, containerd ID2 pod UID",
+    ),
     ("kind, cgroupfs", "0::/docker/ID1/kubelet/kubepods/burstable/podUID/ID2", "docker ID1, unknown ID2 pod UID"),
-    ("minikube with CRI-O in docker", "0::/docker/ID1/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podU_I_D.slice/crio-ID2.scope", "docker ID1, crio ID2 pod UID"),
+    ("minikube with CRI-O in docker", "0::/docker/ID1EFFORT/crio-ID2.scope", "docker ID1, crio ID2 pod UID"),
     ("docker in docker", "0::/system.slice/docker-ID1.scope/docker/ID2", "docker ID1, docker ID2"),
-    ("docker in a pod", "0::/kubepods.slice/kubepods-podU_I_D.slice/cri-containerd-ID1.scope/docker/ID2", "containerd ID1 pod UID, docker ID2"),
+    (
+        "docker in a pod",
+        "0::/kubepods.slice/kubepods-podU_I_D.slice/cri-containerd-ID1.scope/docker/ID2",
+        "containerd ID1 pod UID, docker ID2",
+    ),
     ("docker in Incus", "0::/lxc.payload.ci/system.slice/docker-ID1.scope", "lxc ci, docker ID1"),
     ("three deep", "0::/lxc.payload.ci/docker/ID1/docker/ID2", "lxc ci, docker ID1, docker ID2"),
     // No containers
@@ -90,7 +130,7 @@ const LINES: &[(&str, &str, &str)] = &[
     ("docker itself", "0::/system.slice/docker.service", ""),
     ("containerd's shim", "0::/system.slice/containerd.service", ""),
     ("a login", "0::/user.slice/user-1000.slice/session-3.scope", ""),
-    ("a desktop's program", "0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-gnome-firefox-4242.scope", ""),
+    ("a desktop's program", "0::ROOTLESS/app.slice/app-gnome-firefox-4242.scope", ""),
     ("Slurm", "11:devices:/slurm/uid_1000/job_77/step_0", ""),
     ("an id that is too short", "0::/docker/a1b2c3d4e5f6", ""),
     ("a user's slice that is called a pod", "0::/user.slice/app-podcast.slice", ""),
@@ -98,8 +138,15 @@ const LINES: &[(&str, &str, &str)] = &[
 
 fn filled(text: &str) -> String {
     let dashless = UID.replace('-', "_");
+    let slices = [
+        ("BURST", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podU_I_D.slice"),
+        ("EFFORT", "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podU_I_D.slice"),
+        ("KIND", "kubelet-kubepods.slice/kubelet-kubepods-podU_I_D.slice"),
+        ("ROOTLESS", "/user.slice/user-1000.slice/user@1000.service"),
+    ];
+    let text = slices.iter().fold(text.to_string(), |text, (mark, slices)| text.replace(mark, slices));
     let ids = [("ID1", IDS[0]), ("ID2", IDS[1]), ("U_I_D", &dashless), ("UID", UID), ("STATIC", STATIC)];
-    ids.iter().fold(text.to_string(), |text, (mark, id)| text.replace(mark, id))
+    ids.iter().fold(text, |text, (mark, id)| text.replace(mark, id))
 }
 
 fn told(layers: &[path::Layer]) -> String {

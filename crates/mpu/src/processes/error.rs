@@ -10,8 +10,8 @@ use nvml_wrapper::error::NvmlError;
 pub enum ProcessError {
     #[error("this process is in a PID namespace of its own, where the host's processes have no numbers")]
     NotOnHost,
-    #[error("NVIDIA's management library is not to be had ({looked})")]
-    NoLibrary { looked: String, source: NvmlError },
+    #[error("NVIDIA's management library cannot be loaded: {why}")]
+    NoLibrary { why: String },
     #[error("no NVIDIA driver is loaded")]
     NoDriver { source: NvmlError },
     #[error("NVIDIA's management library is of another release than the loaded driver")]

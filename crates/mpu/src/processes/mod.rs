@@ -105,7 +105,7 @@ pub struct GpuProcess {
     pub kind: Kind,
     /// Bytes of video memory.
     pub memory: Option<u64>,
-    /// What it used of late; none where the GPU does not say.
+    /// What it used of late; none where the GPU does not say, as of all but the busiest of several.
     pub utilisation: Option<Utilisation>,
     /// Its number in the innermost PID namespace; none for a process of the host's own.
     #[serde(serialize_with = "view_pid")]
@@ -206,8 +206,7 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
     for gpu in reading.gpus {
         let samples = gpu.samples;
         for ((pid, mig), (kind, memory)) in merged(&gpu.rows) {
-            // Where samples come at all, a process without one has used nothing.
-            let utilisation = samples.as_ref().map(|samples| samples.get(&pid).copied().unwrap_or_default());
+            let utilisation = samples.as_ref().and_then(|samples| share_of(pid, samples));
             let facts = cache.of(host, pid);
             processes.push(GpuProcess {
                 pid,
@@ -229,6 +228,13 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
     }
     cache.forget_all_but(&processes.iter().map(|p| p.pid).collect());
     Snapshot { at, gpus, processes }
+}
+
+/// What a process used. A GPU lays each sample to the one process that used most (seen on an H200: of two that compute, one is in no sample,
+/// neither here nor in nvidia-smi's pmon). So a process without a sample used nothing only where nobody used anything.
+fn share_of(pid: HostPid, samples: &BTreeMap<HostPid, Utilisation>) -> Option<Utilisation> {
+    let idle = || samples.values().all(|used| *used == Utilisation::default()).then(Utilisation::default);
+    samples.get(&pid).copied().or_else(idle)
 }
 
 /// NVML lists a process in several lists, and some drivers list it twice in one. Each row has the whole process's memory.

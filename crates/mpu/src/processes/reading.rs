@@ -80,16 +80,13 @@ impl Nvml {
         for path in std::iter::once(LIBRARY.into()).chain(places) {
             match nvml_wrapper::Nvml::builder().lib_path(OsStr::new(&path)).init() {
                 Ok(library) => return Ok(Nvml { library, last: None }),
-                // The first failure is the one to tell: it is about the library that the host's own programs would load.
-                Err(error @ NvmlError::LibloadingError(_)) => missing = missing.or(Some(error)),
+                // The first failure is the one to tell: it is about the library that the host's own programs would load. Its own text has
+                // the loader's words; its source would say them again.
+                Err(NvmlError::LibloadingError(error)) => missing = missing.or(Some(loaders_words(&error))),
                 Err(error) => return Err(ProcessError::sorted("nvmlInit", error)),
             }
         }
-        let source = missing.unwrap_or(NvmlError::LibraryNotFound);
-        Err(ProcessError::NoLibrary {
-            looked: format!("no {LIBRARY} where the linker looks, nor in {}", PLACES.join(", ")),
-            source,
-        })
+        Err(ProcessError::NoLibrary { why: missing.unwrap_or_else(|| format!("no {LIBRARY}")) })
     }
 
     /// Reads all GPUs.
@@ -128,6 +125,10 @@ impl Nvml {
         };
         GpuReading { gpu, rows, samples: samples(&device, since) }
     }
+}
+
+fn loaders_words(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| source.to_string())
 }
 
 fn figures(index: u32, library: &nvml_wrapper::Nvml, device: &Device) -> Gpu {

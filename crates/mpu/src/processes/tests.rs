@@ -90,8 +90,12 @@ fn a_process_on_two_parts_of_a_gpu_is_two_rows() {
 }
 
 #[test]
-fn who_is_in_no_sample_used_nothing_where_samples_come() {
+fn who_is_in_no_sample_used_nothing_where_nobody_did() {
     let rows = || vec![row(20001, Kind::Compute, None)];
+    let seen = joined(&host(), reading(rows(), Some(&[(20002, 60)])));
+    assert_eq!(seen.processes[0].utilisation, None, "a busier one has all the samples");
+    let seen = joined(&host(), reading(rows(), Some(&[(20002, 0)])));
+    assert_eq!(seen.processes[0].utilisation, Some(Utilisation::default()));
     let seen = joined(&host(), reading(rows(), Some(&[])));
     assert_eq!(seen.processes[0].utilisation, Some(Utilisation::default()));
     let seen = joined(&host(), reading(rows(), None));

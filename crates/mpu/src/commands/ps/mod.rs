@@ -109,10 +109,11 @@ pub fn notes(host: &Host, seen: &Snapshot) -> Vec<String> {
         notes.push(format!("{dark} of the processes ended meanwhile, or /proc hides them (hidepid): nothing but their numbers is known"));
     }
     let reads_all = host.has_capability(CAP_DAC_OVERRIDE) || host.has_capability(CAP_DAC_READ_SEARCH);
-    let nameless = seen.processes.iter().filter_map(|p| p.container.as_ref()).filter(|c| c.name.is_none()).count();
+    // A process in a namespace of its own and in no container that can be told may be in one whose runtime hides its state.
+    let nameless = |p: &&GpuProcess| p.container.as_ref().map_or(p.container_pid.is_some(), |c| c.name.is_none());
+    let nameless = seen.processes.iter().filter(nameless).count();
     if nameless > 0 && !reads_all {
-        notes
-            .push(format!("{nameless} of the processes are in containers whose names only root can read: sudo mpu ps"));
+        notes.push(format!("{nameless} of the processes are in containers that only root can name: sudo mpu ps"));
     }
     notes
 }
