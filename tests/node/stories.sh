@@ -101,7 +101,12 @@ shown() {
 		tr -d ' ' | sort | tr '\n' ' '
 }
 
-is_right() {
+is_right() { [ "$(shown)" = "$inside " ]; }
+
+log_of_unit() { journalctl -u mpu -n 3 --no-pager -o cat | tr '\n' ';'; }
+
+# right STORY: the container must be seen right now.
+right() {
 	is_right && verdict "$1" pass && return
 	verdict "$1" fail "nvidia-smi shows '$(shown)', the container's own is '$inside ': $(log_of_unit)"
 }
