@@ -107,6 +107,11 @@ pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources) -> std::io:
         "starts it at boot",
     ));
     items.push(text(
+        unit("mpu-metrics.service"),
+        include_str!("../../../../packaging/systemd/mpu-metrics.service"),
+        "metrics, if you enable it",
+    ));
+    items.push(text(
         layout.rules().join("71-mpu.rules"),
         include_str!("../../../../packaging/udev/71-mpu.rules"),
         "another try when the driver comes",
