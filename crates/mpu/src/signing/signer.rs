@@ -110,8 +110,9 @@ pub fn is_signed(module: &Path) -> bool {
     read.is_ok() && end == MARK
 }
 
-/// The kernel's `sign-file`, from its headers or from Debian's package of build programs, or Ubuntu's `kmodsign`, which is
-/// called alike.
+/// The kernel's own `sign-file`, from its headers or from Debian's package of build programs, or Ubuntu's `kmodsign`,
+/// which is called alike; the first that runs. Headers that outlived an upgrade of the distribution want libraries that
+/// are gone.
 pub(super) fn tool(host: &Host, release: &str) -> Option<PathBuf> {
     let short: Vec<&str> = release.splitn(3, '.').take(2).collect();
     let places = [
@@ -119,7 +120,15 @@ pub(super) fn tool(host: &Host, release: &str) -> Option<PathBuf> {
         format!("/usr/lib/linux-kbuild-{}/scripts/sign-file", short.join(".")),
         "kmodsign".to_string(),
     ];
-    places.iter().find_map(|place| host.tool(place))
+    places.iter().filter_map(|place| host.tool(place)).find(|tool| runs(tool))
+}
+
+/// Whether a program can be started at all: without arguments, it only says how it is called.
+fn runs(tool: &Path) -> bool {
+    /// What the dynamic loader, like the shell, ends with when something is missing.
+    const NOT_TO_BE_RUN: i32 = 127;
+    let done = Command::new(tool).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    done.is_ok_and(|status| status.code().is_some_and(|code| code != NOT_TO_BE_RUN))
 }
 
 /// The digest that the kernel was configured for; one that it cannot compute, it refuses.
@@ -143,7 +152,8 @@ mod tests {
         fake
     }
 
-    const SIGNS: &str = "echo \"$1 $2 $3\" >>\"$0.args\"; printf '~Module signature appended~\\n' >>\"$4\"";
+    const SIGNS: &str =
+        "[ $# = 4 ] || exit 2; echo \"$1 $2 $3\" >>\"$0.args\"; printf '~Module signature appended~\\n' >>\"$4\"";
 
     fn module(fake: &FakeHost) -> PathBuf {
         fake.write("/m.ko", "module");
@@ -175,6 +185,10 @@ mod tests {
             fs::copy(from, &to).expect("a tool");
             assert_eq!(tool(&fake.host(), RELEASE), Some(to));
         }
+        let broken = fake.host().at(format!("/lib/modules/{RELEASE}/build/scripts/sign-file"));
+        fs::write(&broken, "#!/bin/sh\nexit 127\n").expect("a tool");
+        let next = fake.host().at("/usr/lib/linux-kbuild-6.1/scripts/sign-file");
+        assert_eq!(tool(&fake.host(), RELEASE), Some(next), "the first does not run");
         assert_eq!(digest(&fake.host(), RELEASE), "sha512");
         fake.write(&format!("/lib/modules/{RELEASE}/build/.config"), "CONFIG_MODULE_SIG_HASH=\"sha256\"\n");
         assert_eq!(digest(&fake.host(), RELEASE), "sha256");
@@ -198,6 +212,61 @@ mod tests {
             assert_eq!((error.code(), error.exit()), ("sign_failed", Exit::Failed));
             assert!(error.to_string().ends_with(said) && error.fix().contains("KBUILD_SIGN_PIN"), "{error}");
         }
+    }
+
+    /// The kernel's own `sign-file`, where this machine has headers of any kernel.
+    fn real_tool() -> Option<PathBuf> {
+        let folders =
+            ["/usr/lib", "/lib/modules", "/usr/src"].map(fs::read_dir).into_iter().flatten().flatten().flatten();
+        let tools =
+            folders.flat_map(|dir| ["scripts/sign-file", "build/scripts/sign-file"].map(|t| dir.path().join(t)));
+        let given = std::env::var_os("MPU_SIGN_FILE").map(PathBuf::from);
+        given.into_iter().chain(tools).find(|tool| runs(tool))
+    }
+
+    fn openssl(dir: &Path, arguments: &str) -> bool {
+        let run = Command::new("openssl").args(arguments.split(' ')).current_dir(dir).stderr(Stdio::null()).output();
+        run.is_ok_and(|done| done.status.success())
+    }
+
+    #[test]
+    fn the_kernels_tool_makes_signatures_that_hold() {
+        let Some(tool) = real_tool() else {
+            return eprintln!("skipped: no kernel headers with sign-file, no MPU_SIGN_FILE");
+        };
+        if !openssl(Path::new("/"), "version") {
+            return eprintln!("skipped: no openssl");
+        }
+        let fake = locked();
+        let keys = fake.host().at("/var/lib/dkms");
+        let pair = "req -new -x509 -newkey rsa:2048 -subj /CN=test -keyout mok.key -outform DER -out mok.pub";
+        assert!(openssl(&keys, &format!("{pair} -nodes")));
+        fs::create_dir_all(fake.host().at("/usr/bin")).expect("a folder");
+        std::os::unix::fs::symlink(tool, fake.host().at("/usr/bin/kmodsign")).expect("the tool");
+        let path = module(&fake);
+        Signer::find(&fake.host(), RELEASE).expect("a signer").sign(&path).expect("signed");
+
+        // The module, its signature, twelve bytes that end in the signature's length, the mark.
+        let bytes = fs::read(&path).expect("a module");
+        let (rest, _) = bytes.split_at(bytes.len() - MARK.len());
+        let (rest, trailer) = rest.split_at(rest.len() - 12);
+        let length = u32::from_be_bytes(trailer[8..].try_into().expect("four bytes"));
+        let (content, signature) = rest.split_at(rest.len() - length as usize);
+        assert_eq!(content, b"module");
+        fs::write(keys.join("signature"), signature).expect("written");
+        assert!(openssl(&keys, "x509 -inform DER -in mok.pub -out mok.pem"));
+        let holds = |content: &[u8]| {
+            fs::write(keys.join("content"), content).expect("written");
+            let of = "cms -verify -binary -inform DER -in signature -content content -certfile mok.pem -noverify";
+            openssl(&keys, of)
+        };
+        assert!(holds(content) && !holds(b"another"));
+
+        // A key with a password that nobody gave neither waits for one nor signs.
+        assert!(openssl(&keys, &format!("{pair} -passout pass:secret")));
+        let path = module(&fake);
+        let error = Signer::find(&fake.host(), RELEASE).expect("a signer").sign(&path).expect_err("no password");
+        assert_eq!((error.code(), is_signed(&path)), ("sign_failed", false), "{error}");
     }
 
     #[test]
