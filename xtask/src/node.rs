@@ -108,7 +108,7 @@ pub fn node(args: &Args) -> Result<Outcome> {
     for play in plays {
         let made = build(play, args.shell)?;
         if args.shell {
-            qemu::shell_of(command(play, &made)?)?;
+            qemu::shell_of(command(play, &made, true)?)?;
             return Ok(Outcome::Passed);
         }
         tally.add(&boot(play, &made, true)?);
@@ -228,7 +228,7 @@ pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
     let kernel = format!("{KERNEL} {}", play.name());
     let job = Job { kernel, rows: Vec::new(), cpus: 2, limit: Duration::from_secs(25 * 60) };
     let log = paths::target("guest/log")?.join(format!("node-{}.log", play.name()));
-    let console = qemu::watch_of(command(play, made)?, made, job.limit, &log, loud)?;
+    let console = qemu::watch_of(command(play, made, false)?, made, job.limit, &log, loud)?;
     let mut report = Report::read(&job, &console, log);
     for story in play.stories()? {
         if !report.verdicts.iter().any(|verdict| verdict.story == story) {
@@ -238,7 +238,7 @@ pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
     Ok(report)
 }
 
-fn command(play: Play, made: &Path) -> Result<Command> {
+fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
     let kernel = kernels::ready(KERNEL)?;
     let mut command = Command::new("qemu-system-x86_64");
     command.args(["-accel", "tcg,thread=multi", "-m", "4096", "-cpu", "max", "-smp", "2"]);
@@ -251,7 +251,9 @@ fn command(play: Play, made: &Path) -> Result<Command> {
     }
     command.arg("-initrd").arg(made);
     let words = "console=ttyS0 panic=-1 oops=panic rdinit=/sbin/init quiet loglevel=4 systemd.show_status=no";
-    command.args(["-append", words]);
+    // A login's prompt would stand before a verdict on the same line.
+    let quiet = if shell { "" } else { " systemd.mask=serial-getty@ttyS0.service" };
+    command.args(["-append", &format!("{words}{quiet}")]);
     Ok(command)
 }
 
