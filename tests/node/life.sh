@@ -7,6 +7,22 @@ new_module_runs() {
 	[ "$(cat /sys/module/mpu/version)" = "$(dpkg-query -W -f '${Version}' mpu)" ]
 }
 
+# Exit code 2, and among the reasons what a container sees.
+doctor_finds_containers_broken() {
+	$here/mpu doctor >/tmp/doctor
+	rc=$?
+	cat /tmp/doctor
+	[ $rc -eq 2 ] && grep -q '^broken  containers: ' /tmp/doctor && grep -q 'fix: sudo mpu up' /tmp/doctor
+}
+
+# Nothing broken; this node has no kernel but the running one, and no libnvidia-ml where the doctor looks.
+doctor_finds_nothing_broken() {
+	mpu doctor >/tmp/doctor
+	rc=$?
+	cat /tmp/doctor
+	[ $rc -lt 2 ] && grep -q '  ok         containers ' /tmp/doctor && grep -q '  ok         engine  ' /tmp/doctor
+}
+
 install_changes_nothing() { $here/mpu install | grep 'nothing was changed'; }
 
 insmod $here/nvidia.ko
@@ -16,6 +32,7 @@ depmod -a
 
 say "a package's life"
 wrong container_is_wrong_before_anything_is_installed
+check doctor_calls_the_container_broken doctor_finds_containers_broken
 snapshot >/tmp/before
 check package_installs dpkg -i $here/mpu.deb
 check package_builds_by_dkms built_for $release
@@ -23,6 +40,7 @@ check package_starts_its_unit unit_is_up
 check unit_files_are_sound systemd-analyze verify mpu.service mpu-metrics.service
 right package_makes_the_container_right
 check package_is_up_by_status dkms_module_is_up
+check doctor_finds_it_mended doctor_finds_nothing_broken
 systemctl stop mpu
 wrong unit_stopped_is_wrong_again
 systemctl start mpu
