@@ -34,13 +34,7 @@ const COMMAND_LIMIT: usize = 4096;
 const FILE_LIMIT: usize = 64 * 1024;
 
 impl Facts {
-    /// Reads them.
-    pub fn of(host: &Host, pid: HostPid) -> Facts {
-        let start = started_ticks(host, pid);
-        Facts::started_at(host, pid, start)
-    }
-
-    fn started_at(host: &Host, pid: HostPid, ticks: Option<u64>) -> Facts {
+    fn started_at(host: &Host, pid: HostPid, ticks: Option<u64>, shared: &mut Shared) -> Facts {
         let text = |file: &str| {
             let bytes = host.bounded(format!("/proc/{}/{file}", pid.get()), FILE_LIMIT)?;
             Some(String::from_utf8_lossy(&bytes).into_owned())
@@ -52,11 +46,29 @@ impl Facts {
             container_pid: value("NSpid:").and_then(innermost),
             container: containers::of(host, pid),
             uid,
-            user: uid.and_then(|uid| host.user_name(uid)),
+            user: uid.and_then(|uid| shared.user(host, uid)),
             name: value("Name:").map(str::to_string),
             command: command(host, pid),
-            started: ticks.zip(boot_time(host)).map(|(ticks, boot)| boot + ticks / TICKS),
+            started: ticks.zip(shared.boot(host)).map(|(ticks, boot)| boot + ticks / TICKS),
         }
+    }
+}
+
+/// What is the same for many processes. `/proc/stat` alone takes a millisecond on a host of many processors.
+#[derive(Default)]
+struct Shared {
+    boot: Option<u64>,
+    users: HashMap<u32, Option<String>>,
+}
+
+impl Shared {
+    fn boot(&mut self, host: &Host) -> Option<u64> {
+        self.boot = self.boot.or_else(|| boot_time(host));
+        self.boot
+    }
+
+    fn user(&mut self, host: &Host, uid: u32) -> Option<String> {
+        self.users.entry(uid).or_insert_with(|| host.user_name(uid)).clone()
     }
 }
 
@@ -94,19 +106,20 @@ fn boot_time(host: &Host) -> Option<u64> {
 #[derive(Default)]
 pub struct Cache {
     known: HashMap<HostPid, (u64, Facts)>,
+    shared: Shared,
 }
 
 impl Cache {
     /// The facts of a process, read when it is new.
     pub fn of(&mut self, host: &Host, pid: HostPid) -> Facts {
-        let Some(ticks) = started_ticks(host, pid) else {
-            return Facts::of(host, pid);
-        };
-        match self.known.get(&pid) {
-            Some((start, facts)) if *start == ticks => facts.clone(),
+        let ticks = started_ticks(host, pid);
+        match (self.known.get(&pid), ticks) {
+            (Some((start, facts)), Some(ticks)) if *start == ticks => facts.clone(),
             _ => {
-                let facts = Facts::started_at(host, pid, Some(ticks));
-                self.known.insert(pid, (ticks, facts.clone()));
+                let facts = Facts::started_at(host, pid, ticks, &mut self.shared);
+                if let Some(ticks) = ticks {
+                    self.known.insert(pid, (ticks, facts.clone()));
+                }
                 facts
             }
         }

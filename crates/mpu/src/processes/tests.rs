@@ -125,15 +125,28 @@ fn nonsense_in_proc_is_not_known() {
         fake.write(&format!("/proc/20001/{file}"), text);
     }
     fake.write("/proc/20001/cmdline", "");
-    let facts = Facts::of(&fake.host(), pid(20001));
+    let facts = Cache::default().of(&fake.host(), pid(20001));
     assert_eq!((facts.uid, facts.container_pid, facts.started, facts.command), (None, None, None, None));
+}
+
+#[test]
+fn what_is_the_same_for_all_is_read_once() {
+    let fake = host();
+    fake.write("/proc/20002/status", "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t20002\n");
+    fake.write("/proc/20002/stat", &stat(200));
+    let mut cache = Cache::default();
+    cache.of(&fake.host(), pid(20001));
+    fake.remove("/proc/stat");
+    fake.remove("/etc/passwd");
+    let other = cache.of(&fake.host(), pid(20002));
+    assert_eq!((other.user.as_deref(), other.started), (Some("ada"), Some(1_700_000_002)));
 }
 
 #[test]
 fn a_command_line_has_an_end() {
     let fake = host();
     fake.write("/proc/20001/cmdline", &"x\0".repeat(1 << 20));
-    let command = Facts::of(&fake.host(), pid(20001)).command.expect("a command");
+    let command = Cache::default().of(&fake.host(), pid(20001)).command.expect("a command");
     assert!(command.len() <= 4096, "{}", command.len());
 }
 
