@@ -16,7 +16,7 @@ no_module_is_left() {
 check package_installs_without_a_driver dpkg -i $here/mpu.deb
 check unit_is_up_without_a_driver systemctl is-active mpu
 insmod $here/nvidia.ko
-gpu-hold --mem 300 &
+gpu-hold --mem 300 <>/tmp/never &
 holder=$!
 container_start
 right driver_that_comes_late_is_translated
@@ -27,7 +27,7 @@ kill $holder
 wait $holder
 check driver_unloads_under_the_engine rmmod nvidia
 insmod $here/nvidia.ko
-gpu-hold --mem 300 &
+gpu-hold --mem 300 <>/tmp/never &
 container_start
 right driver_that_comes_again_is_translated
 

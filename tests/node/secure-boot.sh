@@ -25,7 +25,7 @@ check secure_boot_locks_the_kernel_down grep -q '\[integrity\]' /sys/kernel/secu
 echo "node: $said"
 check an_unsigned_driver_is_refused not insmod $here/nvidia-unsigned.ko
 check a_driver_signed_by_the_owner_is_loaded insmod $here/nvidia.ko
-gpu-hold --mem 300 &
+gpu-hold --mem 300 <>/tmp/never &
 container_start
 wrong secure_boot_container_is_wrong_before
 

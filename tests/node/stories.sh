@@ -75,9 +75,13 @@ built_for() {
 	dkms status -k "$1" | grep -q '^mpu/.*installed'
 }
 
+# gpu-hold holds until its standard input ends, which this never does: it is its own other end.
+mkfifo /tmp/never
+
 # A container: PID and mount namespaces of its own, its init, and a GPU process of two clients in it.
 container_start() {
-	unshare --fork --pid --mount --mount-proc --kill-child sh -c "gpu-hold --mem 40 --clients 2 & echo \$! >/tmp/inside; exec sleep 100000" &
+	unshare --fork --pid --mount --mount-proc --kill-child \
+		sh -c "gpu-hold --mem 40 --clients 2 <>/tmp/never & echo \$! >/tmp/inside; exec sleep 100000" &
 	for _ in $(seq 100); do
 		[ -s /tmp/inside ] && break
 		sleep 0.2
