@@ -9,6 +9,7 @@ mod host;
 mod library;
 mod listing;
 mod loading;
+mod metrics;
 mod namespaces;
 mod neighbours;
 mod policy;
@@ -57,6 +58,7 @@ pub const ALL: &[Story] = &[
     neighbours::PAST_THE_COPIES,
     counting::TRANSLATED,
     counting::REASONS,
+    metrics::METRICS,
     up_down::PROBE,
     up_down::UP_AND_DOWN,
     loading::ENGINE_RELOAD,

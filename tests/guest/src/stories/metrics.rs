@@ -1,0 +1,180 @@
+//! `mpu metrics` on a real kernel, with real containers, NVIDIA's NVML, and a driver that goes and comes.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+
+use crate::command::{must, run};
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::once;
+use crate::story::{Story, Without};
+
+const MIB: u64 = 1 << 20;
+const MEMORY: &str = "mpu_gpu_memory_used_bytes";
+
+/// Sums by container, no PID, counters that move, and nothing of the driver held between scrapes.
+pub const METRICS: Story = Story {
+    name: "metrics_tell_who_uses_what_and_let_the_driver_go",
+    without: |stage| once(stage, Without::Right("the counters are the engine's")),
+    run: |stage| {
+        let exporter = Exporter::start(stage, &[])?;
+        {
+            let scene = stage.scene()?;
+            let page = exporter.scrape()?;
+            let expected = [("", 300), ("a", 2 * 40 + 43), ("b", 2 * 50)];
+            for (container, mib) in expected {
+                let told = page.sum(MEMORY, &[("container", container)]);
+                right!(
+                    told == Some((mib * MIB) as f64),
+                    "container {container:?} uses {mib} MiB, told is {told:?}: {}",
+                    page.0
+                );
+            }
+            right!(!page.0.contains("pid=\""), "a PID is on a page that nobody asked PIDs of: {}", page.0);
+            right!(!page.0.contains("gpu-hold"), "a command is on the page: {}", page.0);
+            let one = ("control", "GPU_GET_PIDS");
+            let before = page.sum("mpu_translated_total", &[one]);
+            scene.a.client().table()?;
+            let after = exporter.scrape()?.sum("mpu_translated_total", &[one]);
+            right!(after > before, "nvidia-smi ran in a container, translated went from {before:?} to {after:?}");
+            right!(
+                after == stage.counter("translated.GPU_GET_PIDS").map(|count| count as f64),
+                "the module counts otherwise than {after:?}"
+            );
+        }
+        let resident = exporter.resident()?;
+        right!(resident <= 15 * 1024, "with NVML loaded {resident} KiB are resident");
+        let held = exporter.files_of_the_driver()?;
+        right!(held.is_empty(), "between scrapes the exporter holds {held:?}");
+        stage.clear_scene();
+        stage.unload_driver()?;
+        let page = exporter.scrape()?;
+        right!(
+            !page.0.contains("mpu_gpu_") && !page.0.contains("mpu_driver_info"),
+            "the driver is gone, the page says {}",
+            page.0
+        );
+        let part = ("part", "gpu");
+        right!(page.sum("mpu_scrape_success", &[part]) == Some(0.0), "the driver is gone, the page says {}", page.0);
+        right!(page.sum("mpu_scrape_errors_total", &[part]) >= Some(1.0), "no error is counted: {}", page.0);
+        stage.load_driver(&[])?;
+        let _again = stage.hold(&["--mem", "70"])?;
+        let page = exporter.scrape()?;
+        right!(page.sum(MEMORY, &[]) == Some((70 * MIB) as f64), "the driver is back, the page says {}", page.0);
+        right!(exporter.end()? == 0, "SIGTERM is not its end");
+        Ok(())
+    },
+};
+
+/// A running `mpu metrics` on the host.
+struct Exporter {
+    child: Child,
+}
+
+impl Exporter {
+    fn start(stage: &Stage, more: &[&str]) -> Result<Exporter> {
+        must(&["ip", "link", "set", "lo", "up"])?;
+        let libraries = format!("/nvidia/{}", stage.client);
+        let child = Command::new("/bin/mpu")
+            .arg("metrics")
+            .args(more)
+            .env("LD_LIBRARY_PATH", libraries)
+            .stdin(Stdio::null())
+            .spawn()
+            .context("cannot start mpu")?;
+        let exporter = Exporter { child };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while fetch("healthz").is_err() {
+            ensure!(Instant::now() < deadline, "mpu metrics does not answer");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(exporter)
+    }
+
+    /// A page read from now on.
+    fn scrape(&self) -> Result<Page> {
+        // Pages are shared for 250 ms.
+        std::thread::sleep(Duration::from_millis(300));
+        fetch("metrics").map(Page)
+    }
+
+    /// The driver's files that it has open or mapped.
+    fn files_of_the_driver(&self) -> Result<Vec<String>> {
+        let mut held = Vec::new();
+        for file in std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))? {
+            // One may be closed while they are listed.
+            let Ok(target) = std::fs::read_link(file?.path()) else { continue };
+            held.extend(Some(target.display().to_string()).filter(|name| name.starts_with("/dev/nvidia")));
+        }
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id()))?;
+        held.extend(maps.lines().filter(|line| line.contains("/dev/nvidia")).map(str::to_owned));
+        Ok(held)
+    }
+
+    /// Resident memory in KiB.
+    fn resident(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        Ok(line.trim().trim_end_matches(" kB").parse()?)
+    }
+
+    /// Ends it by SIGTERM, and returns its exit code.
+    fn end(mut self) -> Result<i32> {
+        must(&["kill", &self.child.id().to_string()])?;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.code().unwrap_or(-1));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("mpu metrics does not end")
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn fetch(path: &str) -> Result<String> {
+    let done = run(&["wget", "-q", "-O", "-", &format!("http://127.0.0.1:19567/{path}")])?;
+    ensure!(done.status == 0, "wget ended with {}: {}", done.status, done.err);
+    Ok(done.out)
+}
+
+struct Page(String);
+
+impl Page {
+    /// The sum of a metric's rows with these labels; none if there is no such row.
+    fn sum(&self, metric: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let has = |row: &str| {
+            labels.iter().all(|(label, value)| {
+                let pair = format!("{label}=\"{value}\"");
+                row.contains(&format!("{{{pair}")) || row.contains(&format!(",{pair}"))
+            })
+        };
+        let rows =
+            self.0.lines().filter_map(|line| line.strip_prefix(metric)).filter(|row| row.starts_with(['{', ' ']));
+        let numbers = rows.filter(|row| has(row)).filter_map(|row| row.rsplit(' ').next()?.parse::<f64>().ok());
+        numbers.fold(None, |sum, number| Some(sum.unwrap_or(0.0) + number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Page;
+
+    #[test]
+    fn rows_are_found_by_their_labels() {
+        let page = Page("# HELP m x\nm{a=\"1\",b=\"\"} 2\nm{a=\"1\",b=\"x\"} 3\nm_more{a=\"1\"} 9\nn 4\n".to_owned());
+        assert_eq!(page.sum("m", &[("a", "1")]), Some(5.0));
+        assert_eq!(page.sum("m", &[("b", "")]), Some(2.0));
+        assert_eq!(page.sum("m", &[("b", "y")]), None);
+        assert_eq!(page.sum("n", &[]), Some(4.0));
+    }
+}
