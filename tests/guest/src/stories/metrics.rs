@@ -26,11 +26,7 @@ pub const METRICS: Story = Story {
             let expected = [("", 300), ("a", 2 * 40 + 43), ("b", 2 * 50)];
             for (container, mib) in expected {
                 let told = page.sum(MEMORY, &[("container", container)]);
-                right!(
-                    told == Some((mib * MIB) as f64),
-                    "container {container:?} uses {mib} MiB, told is {told:?}: {}",
-                    page.0
-                );
+                right!(told == Some(mib * MIB), "container {container:?} uses {mib} MiB, told is {told:?}: {}", page.0);
             }
             right!(!page.0.contains("pid=\""), "a PID is on a page that nobody asked PIDs of: {}", page.0);
             right!(!page.0.contains("gpu-hold"), "a command is on the page: {}", page.0);
@@ -39,10 +35,7 @@ pub const METRICS: Story = Story {
             scene.a.client().table()?;
             let after = exporter.scrape()?.sum("mpu_translated_total", &[one]);
             right!(after > before, "nvidia-smi ran in a container, translated went from {before:?} to {after:?}");
-            right!(
-                after == stage.counter("translated.GPU_GET_PIDS").map(|count| count as f64),
-                "the module counts otherwise than {after:?}"
-            );
+            right!(after == stage.counter("translated.GPU_GET_PIDS"), "the module counts otherwise than {after:?}");
         }
         let resident = exporter.resident()?;
         right!(resident <= 15 * 1024, "with NVML loaded {resident} KiB are resident");
@@ -57,12 +50,12 @@ pub const METRICS: Story = Story {
             page.0
         );
         let part = ("part", "gpu");
-        right!(page.sum("mpu_scrape_success", &[part]) == Some(0.0), "the driver is gone, the page says {}", page.0);
-        right!(page.sum("mpu_scrape_errors_total", &[part]) >= Some(1.0), "no error is counted: {}", page.0);
+        right!(page.sum("mpu_scrape_success", &[part]) == Some(0), "the driver is gone, the page says {}", page.0);
+        right!(page.sum("mpu_scrape_errors_total", &[part]) >= Some(1), "no error is counted: {}", page.0);
         stage.load_driver(&[])?;
         let _again = stage.hold(&["--mem", "70"])?;
         let page = exporter.scrape()?;
-        right!(page.sum(MEMORY, &[]) == Some((70 * MIB) as f64), "the driver is back, the page says {}", page.0);
+        right!(page.sum(MEMORY, &[]) == Some(70 * MIB), "the driver is back, the page says {}", page.0);
         right!(exporter.end()? == 0, "SIGTERM is not its end");
         Ok(())
     },
@@ -150,8 +143,8 @@ fn fetch(path: &str) -> Result<String> {
 struct Page(String);
 
 impl Page {
-    /// The sum of a metric's rows with these labels; none if there is no such row.
-    fn sum(&self, metric: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    /// The sum of a metric's rows with these labels, in whole numbers; none if there is no such row.
+    fn sum(&self, metric: &str, labels: &[(&str, &str)]) -> Option<u64> {
         let has = |row: &str| {
             labels.iter().all(|(label, value)| {
                 let pair = format!("{label}=\"{value}\"");
@@ -161,7 +154,7 @@ impl Page {
         let rows =
             self.0.lines().filter_map(|line| line.strip_prefix(metric)).filter(|row| row.starts_with(['{', ' ']));
         let numbers = rows.filter(|row| has(row)).filter_map(|row| row.rsplit(' ').next()?.parse::<f64>().ok());
-        numbers.fold(None, |sum, number| Some(sum.unwrap_or(0.0) + number))
+        numbers.fold(None, |sum, number| Some(sum.unwrap_or(0) + number as u64))
     }
 }
 
@@ -172,9 +165,9 @@ mod tests {
     #[test]
     fn rows_are_found_by_their_labels() {
         let page = Page("# HELP m x\nm{a=\"1\",b=\"\"} 2\nm{a=\"1\",b=\"x\"} 3\nm_more{a=\"1\"} 9\nn 4\n".to_owned());
-        assert_eq!(page.sum("m", &[("a", "1")]), Some(5.0));
-        assert_eq!(page.sum("m", &[("b", "")]), Some(2.0));
+        assert_eq!(page.sum("m", &[("a", "1")]), Some(5));
+        assert_eq!(page.sum("m", &[("b", "")]), Some(2));
         assert_eq!(page.sum("m", &[("b", "y")]), None);
-        assert_eq!(page.sum("n", &[]), Some(4.0));
+        assert_eq!(page.sum("n", &[]), Some(4));
     }
 }
