@@ -23,6 +23,18 @@ doctor_finds_nothing_broken() {
 	[ $rc -lt 2 ] && grep -q '  ok         containers ' /tmp/doctor && grep -q '  ok         engine  ' /tmp/doctor
 }
 
+# The hardened unit, asked over the loopback address as Prometheus would.
+metrics_unit_answers() {
+	systemctl start mpu-metrics
+	for _ in 1 2 3 4 5 6 7 8 9 10; do
+		bash -c 'exec 3<>/dev/tcp/127.0.0.1/19567 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' >/tmp/page 2>&1 && break
+		sleep 1
+	done
+	systemctl stop mpu-metrics
+	tail -n 3 /tmp/page
+	grep -q '^mpu_engine_up 1' /tmp/page
+}
+
 install_changes_nothing() { $here/mpu install | grep 'nothing was changed'; }
 
 insmod $here/nvidia.ko
@@ -41,6 +53,7 @@ check unit_files_are_sound systemd-analyze verify mpu.service mpu-metrics.servic
 right package_makes_the_container_right
 check package_is_up_by_status dkms_module_is_up
 check doctor_finds_it_mended doctor_finds_nothing_broken
+check metrics_unit_serves metrics_unit_answers
 systemctl stop mpu
 wrong unit_stopped_is_wrong_again
 systemctl start mpu
