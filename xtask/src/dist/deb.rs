@@ -21,7 +21,6 @@ pub fn pack(executable: &Path, bom: &str, out: &Path, version: &str, epoch: Stri
     let date = output(Command::new("date").args(["-u", "-R", "-d", &format!("@{epoch}")]))?;
     let fill = |text: &str, size: &str| {
         let mit = std::fs::read_to_string(paths::repo().join("LICENSES/MIT.txt")).unwrap_or_default();
-        let mit: String = mit.lines().map(|line| format!(" {}\n", if line.is_empty() { "." } else { line })).collect();
         text.replace("@DATE@", date.trim())
             .replace("@VERSION@", version)
             .replace("@SIZE@", size)
