@@ -120,24 +120,35 @@ wrong() {
 	verdict "$1" pass "nvidia-smi shows '$(shown)'"
 }
 
+# One caller: asks in rounds until it is enough, and stops at the first answer that is not the container's own process.
+ask() {
+	until [ -e /tmp/enough ]; do
+		in_container nvctl spin 3 "$inside" || return 1
+	done
+}
+
 # stays_right STORY COMMAND…: callers in the container ask all the while; each answer must be right.
 stays_right() {
 	story=$1
 	shift
-	rm -f /tmp/spin.*
-	for n in 1 2; do in_container nvctl spin 600 "$inside" >/tmp/spin.$n 2>&1 & done
+	rm -f /tmp/spin.* /tmp/enough
+	callers=
+	for n in 1 2; do
+		ask >/tmp/spin.$n 2>&1 &
+		callers="$callers $!"
+	done
 	sleep 1
 	"$@" >/tmp/said 2>&1
 	rc=$?
-	sleep 1
-	pkill -INT nvctl
-	sleep 1
+	touch /tmp/enough
+	wrong=0
+	for caller in $callers; do wait "$caller" || wrong=1; done
 	if [ $rc -ne 0 ]; then
 		verdict "$story" fail "$* ended with $rc: $(tail -n 3 /tmp/said | tr '\n' ';')"
-	elif grep -q wrong /tmp/spin.*; then
-		verdict "$story" fail "a caller was answered wrongly: $(grep -h wrong /tmp/spin.* | head -n 1)"
-	elif pgrep nvctl >/dev/null; then
-		verdict "$story" fail "callers hang"
+	elif [ $wrong -ne 0 ]; then
+		verdict "$story" fail "a caller was not answered right: $(cat /tmp/spin.* | grep -v '^list' | tail -n 1)"
+	elif ! grep -q '^calls [1-9]' /tmp/spin.1 || ! grep -q '^calls [1-9]' /tmp/spin.2; then
+		verdict "$story" fail "a caller never asked: $(cat /tmp/spin.* | tail -n 1)"
 	else
 		verdict "$story" pass
 	fi
