@@ -11,6 +11,7 @@ use mpu::engine::module::load::Running;
 use mpu::engine::module::raise;
 use mpu::install::work;
 use mpu::metrics::Done;
+use mpu::progress::say;
 use mpu::{Error, Exit, Explain, Host};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -84,10 +85,10 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Man { command } => match cli::manual(command.as_deref()) {
             Some(page) => print(&page.context("cannot render the manual page")?),
             None => {
-                eprintln!(
+                say(format_args!(
                     "mpu: there is no command {}\nfix: mpu --help lists them",
                     command.as_deref().unwrap_or_default()
-                );
+                ));
                 Ok(Exit::Usage)
             }
         },
@@ -110,7 +111,7 @@ fn list(cli: &Cli, host: &Host, options: &ps::Options) -> anyhow::Result<Exit> {
     let width = io::stdout().is_terminal().then(ps::table::terminal_width).flatten();
     let listed = ps::ps(host, options, width).context("GPU processes are not known")?;
     if !cli.json {
-        listed.beside().iter().for_each(|line| eprintln!("mpu: {line}"));
+        listed.beside().iter().for_each(|line| say(format_args!("mpu: {line}")));
     }
     tell(cli, &listed)
 }
@@ -148,7 +149,7 @@ fn told_to_go() -> anyhow::Result<impl FnMut(Duration) -> bool> {
     Ok(move |pause| {
         let told = told.recv_timeout(pause).is_ok();
         if told {
-            eprintln!("mpu: told to go");
+            say("mpu: told to go");
         }
         told
     })
@@ -182,10 +183,10 @@ fn fail(cli: &Cli, error: &anyhow::Error) -> Exit {
         return known.exit();
     }
     let causes: Vec<String> = error.chain().map(|cause| cause.to_string()).collect();
-    eprintln!("mpu: {}", causes.join(": "));
+    say(format_args!("mpu: {}", causes.join(": ")));
     match known {
         Some(known) => {
-            eprintln!("fix: {}", known.fix());
+            say(format_args!("fix: {}", known.fix()));
             known.exit()
         }
         None => Exit::Failed,

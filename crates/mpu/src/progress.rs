@@ -8,6 +8,11 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+/// Says one line on standard error. Whoever read there may be gone, which is no failure of ours.
+pub fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// How long silence is kept.
 const PATIENCE: Duration = Duration::from_secs(2);
 

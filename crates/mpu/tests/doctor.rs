@@ -249,6 +249,9 @@ fn others_who_want_the_same_place() {
         h.write("sys/kernel/tracing/enabled_functions", line);
     });
     finds("preload", "attention", "ld.so.preload", &[], |h| h.write("etc/ld.so.preload", "/usr/lib/shim.so\n"));
+    let host = Host::in_order();
+    host.write("etc/ld.so.preload", "# nothing is preloaded here\n");
+    assert_eq!(host.examine().0, 0, "a comment");
 }
 
 #[test]

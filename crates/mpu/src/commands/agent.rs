@@ -42,7 +42,7 @@ pub fn run(
     options: Options,
     wait: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<Left, Error> {
-    let log = |line: &str| eprintln!("mpu: {line}");
+    let log = |line: &str| crate::progress::say(format_args!("mpu: {line}"));
     let parting = Agent::new(host, kernel, &measure, &log, options)?.run(wait)?;
     Ok(match parting {
         Parting::Down => Left { result: "down", left_to: None },

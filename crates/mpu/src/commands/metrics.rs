@@ -15,6 +15,8 @@ pub fn metrics(host: &Host, options: &cli::Metrics) -> Result<Done, Error> {
         (None, true) => Way::Print,
         (None, false) => Way::Serve(options.listen.clone()),
     };
-    let told = |addresses: &[String]| eprintln!("mpu: metrics: listening at {}", addresses.join(", "));
+    let told = |addresses: &[String]| {
+        crate::progress::say(format_args!("mpu: metrics: listening at {}", addresses.join(", ")))
+    };
     Ok(metrics::run(source::sources(host), options.label.clone(), Patience::default(), &way, told)?)
 }

@@ -70,7 +70,10 @@ fn redirects(host: &Host) -> Seen {
 
 fn preload(host: &Host) -> Seen {
     let text = host.text("/etc/ld.so.preload").unwrap_or_default();
-    let named: Vec<&str> = text.split_whitespace().filter(|word| !word.starts_with('#')).collect();
+    // ld.so(8): names between blanks or colons; a # begins a comment.
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let named: Vec<&str> =
+        lines.flat_map(|line| line.split([' ', '\t', ':'])).filter(|word| !word.is_empty()).collect();
     match named.first() {
         None => Seen::fine("none"),
         Some(library) => Seen::attention(

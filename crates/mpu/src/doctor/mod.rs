@@ -125,9 +125,14 @@ fn finding(host: &Host, check: &Check, patience: Duration) -> Finding {
     let (host, look) = (host.clone(), check.look);
     // A check that hangs is left to hang; the process ends without it.
     thread::spawn(move || drop(send.send(look(&host))));
-    let seen = receive.recv_timeout(patience).unwrap_or_else(|_| {
-        let hangs = format!("no answer within {} s: something that this looks at hangs", patience.as_secs());
-        Seen::broken(hangs, "dmesg | tail -n 50")
+    let seen = receive.recv_timeout(patience).unwrap_or_else(|error| match error {
+        mpsc::RecvTimeoutError::Timeout => {
+            let hangs = format!("no answer within {} s: something that this looks at hangs", patience.as_secs());
+            Seen::broken(hangs, "dmesg | tail -n 50")
+        }
+        mpsc::RecvTimeoutError::Disconnected => {
+            Seen::broken("the check itself failed: a mistake in mpu", "mpu doctor --json   # and report it")
+        }
     });
     Finding { check: check.id, group: check.group, level: seen.level, seen: seen.what, fix: seen.fix }
 }

@@ -193,7 +193,7 @@ async fn write_until(
             Ok(()) => failing = false,
             Err(error) if !failing => {
                 failing = true;
-                eprintln!("mpu: metrics: {}; fix: {}", chain(&error), error.fix());
+                crate::progress::say(format_args!("mpu: metrics: {}; fix: {}", chain(&error), error.fix()));
             }
             Err(_) => {}
         }
