@@ -434,3 +434,18 @@ fn a_reader_that_had_enough_is_no_failure() {
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+/// Each shell reads its script without executing it, where that shell is; bash is everywhere that this is tested.
+#[test]
+fn shells_can_read_their_completions() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut read = Vec::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = dir.path().join(shell);
+        fs::write(&script, mpu(&["completions", shell]).out).unwrap();
+        let Ok(checked) = std::process::Command::new(shell).arg("-n").arg(&script).output() else { continue };
+        assert!(checked.status.success(), "{shell}: {}", String::from_utf8_lossy(&checked.stderr));
+        read.push(shell);
+    }
+    assert!(read.contains(&"bash"), "{read:?}");
+}
