@@ -311,10 +311,20 @@ pub(crate) mod fake {
 
         /// Puts a shell script there as a tool.
         pub fn tool(&self, name: &str, body: &str) {
-            use std::os::unix::fs::PermissionsExt;
-            let path = format!("/usr/bin/{name}");
-            self.write(&path, &format!("#!/bin/sh\n{body}\n"));
-            fs::set_permissions(self.host().at(&path), fs::Permissions::from_mode(0o755)).expect("permissions");
+            self.program(&format!("/usr/bin/{name}"), body);
+        }
+
+        /// Puts a shell script at a path. Another process writes it: what another test starts meanwhile would inherit a
+        /// descriptor of ours that is open for writing, and the kernel runs nothing that is being written (`ETXTBSY`).
+        pub fn program(&self, path: &str, body: &str) {
+            use std::io::Write;
+            use std::process::{Command, Stdio};
+            let mut install = Command::new("install");
+            install.args(["-D", "-m", "755", "/dev/stdin"]).arg(self.host().at(path)).stdin(Stdio::piped());
+            let mut child = install.spawn().expect("install, of coreutils");
+            let script = format!("#!/bin/sh\n{body}\n");
+            child.stdin.take().expect("a pipe").write_all(script.as_bytes()).expect("written");
+            assert!(child.wait().expect("waited").success());
         }
 
         /// Takes a file or a whole directory away.

@@ -2,7 +2,7 @@
 
 use assert_cmd::Command;
 use std::fs;
-use std::os::unix::fs::{symlink, PermissionsExt};
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 const RELEASE: &str = "6.1.0-28-amd64";
@@ -62,10 +62,15 @@ impl Host {
         fs::write(self.path(path), text).unwrap();
     }
 
+    /// Another process writes the script: what another test starts meanwhile would inherit a descriptor of ours that is
+    /// open for writing, and the kernel runs nothing that is being written (`ETXTBSY`).
     fn tool(&self, name: &str, body: &str) {
-        let path = format!("usr/bin/{name}");
-        self.write(&path, &format!("#!/bin/sh\n{body}\n"));
-        fs::set_permissions(self.path(&path), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = self.path(&format!("usr/bin/{name}"));
+        let mut install = std::process::Command::new("install");
+        install.args(["-D", "-m", "755", "/dev/stdin"]).arg(path).stdin(std::process::Stdio::piped());
+        let mut child = install.spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), format!("#!/bin/sh\n{body}\n").as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
     }
 
     fn remove(&self, path: &str) {

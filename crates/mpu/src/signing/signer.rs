@@ -180,13 +180,10 @@ mod tests {
         fake.tool("kmodsign", SIGNS);
         for place in [String::from("/usr/lib/linux-kbuild-6.1"), format!("/lib/modules/{RELEASE}/build")] {
             let path = format!("{place}/scripts/sign-file");
-            fake.write(&path, "");
-            let (from, to) = (fake.host().at("/usr/bin/kmodsign"), fake.host().at(&path));
-            fs::copy(from, &to).expect("a tool");
-            assert_eq!(tool(&fake.host(), RELEASE), Some(to));
+            fake.program(&path, SIGNS);
+            assert_eq!(tool(&fake.host(), RELEASE), Some(fake.host().at(&path)));
         }
-        let broken = fake.host().at(format!("/lib/modules/{RELEASE}/build/scripts/sign-file"));
-        fs::write(&broken, "#!/bin/sh\nexit 127\n").expect("a tool");
+        fake.program(&format!("/lib/modules/{RELEASE}/build/scripts/sign-file"), "exit 127");
         let next = fake.host().at("/usr/lib/linux-kbuild-6.1/scripts/sign-file");
         assert_eq!(tool(&fake.host(), RELEASE), Some(next), "the first does not run");
         assert_eq!(digest(&fake.host(), RELEASE), "sha512");
