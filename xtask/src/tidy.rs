@@ -74,6 +74,7 @@ fn arrows_point_one_way() {
         ("mpu-core", &["mpu-abi"]),
         ("mpu-kmod", &["mpu-abi", "mpu-core"]),
         ("mpu", &["mpu-abi", "mpu-core"]),
+        ("mpu-container", &["mpu-abi"]),
         ("xtask", &["mpu-abi", "mpu-core"]),
         ("mpu-guest", &["mpu-abi", "mpu-core"]),
     ]);

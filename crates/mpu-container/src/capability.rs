@@ -1,0 +1,126 @@
+//! Driver capabilities: which part of the driver a container gets.
+//!
+//! Owns the words of `NVIDIA_DRIVER_CAPABILITIES` and of the container CLI's flags. Which files a capability brings is
+//! `driver::files`' business.
+//!
+//! Outside truth: NVIDIA Container Toolkit, "Specialized Configurations", driver capabilities.
+
+use std::fmt;
+
+/// One part of the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Capability {
+    /// 32-bit libraries, too.
+    Compat32,
+    /// CUDA and OpenCL.
+    Compute,
+    /// X11 display.
+    Display,
+    /// OpenGL and Vulkan.
+    Graphics,
+    /// DLSS.
+    Ngx,
+    /// nvidia-smi and NVML.
+    Utility,
+    /// Video encoding and decoding.
+    Video,
+}
+
+impl Capability {
+    /// All of them, in the alphabet's order, which is the hook's order of arguments.
+    pub const ALL: [Capability; 7] = [
+        Capability::Compat32,
+        Capability::Compute,
+        Capability::Display,
+        Capability::Graphics,
+        Capability::Ngx,
+        Capability::Utility,
+        Capability::Video,
+    ];
+
+    /// The word in `NVIDIA_DRIVER_CAPABILITIES`, and with `--` before it the container CLI's flag.
+    pub fn word(self) -> &'static str {
+        match self {
+            Capability::Compat32 => "compat32",
+            Capability::Compute => "compute",
+            Capability::Display => "display",
+            Capability::Graphics => "graphics",
+            Capability::Ngx => "ngx",
+            Capability::Utility => "utility",
+            Capability::Video => "video",
+        }
+    }
+
+    /// The capability that a word names.
+    pub fn of_word(word: &str) -> Option<Capability> {
+        Capability::ALL.into_iter().find(|capability| capability.word() == word)
+    }
+}
+
+/// A set of capabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Capabilities(u8);
+
+impl Capabilities {
+    /// None.
+    pub const NONE: Capabilities = Capabilities(0);
+    /// Every one.
+    pub const ALL: Capabilities = Capabilities((1 << Capability::ALL.len()) - 1);
+    /// What a container gets that names none: `utility,compute`.
+    pub const DEFAULT: Capabilities = Capabilities(1 << Capability::Utility as u8 | 1 << Capability::Compute as u8);
+
+    /// Whether a capability is in the set.
+    pub fn has(self, capability: Capability) -> bool {
+        self.0 & (1 << capability as u8) != 0
+    }
+
+    /// The set with one more.
+    #[must_use]
+    pub fn with(self, capability: Capability) -> Capabilities {
+        Capabilities(self.0 | 1 << capability as u8)
+    }
+
+    /// What is in both.
+    #[must_use]
+    pub fn and(self, other: Capabilities) -> Capabilities {
+        Capabilities(self.0 & other.0)
+    }
+
+    /// Those in the set, in the alphabet's order.
+    pub fn iter(self) -> impl Iterator<Item = Capability> {
+        Capability::ALL.into_iter().filter(move |capability| self.has(*capability))
+    }
+
+    /// Reads a comma-separated list; `all` is every one. The first word that names none is the error.
+    pub fn parse(list: &str) -> Result<Capabilities, &str> {
+        let mut words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
+        words.try_fold(Capabilities::NONE, |set, word| match Capability::of_word(word) {
+            _ if word == "all" => Ok(Capabilities::ALL),
+            Some(capability) => Ok(set.with(capability)),
+            None => Err(word),
+        })
+    }
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.iter().map(Capability::word).collect::<Vec<_>>().join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_as_sets() {
+        let read = |list| Capabilities::parse(list).map(|set| set.to_string());
+        assert_eq!(read("video,compute, utility"), Ok("compute,utility,video".into()));
+        assert_eq!(read("all").as_deref(), Ok("compat32,compute,display,graphics,ngx,utility,video"));
+        assert_eq!(read("compute,all"), read("all"));
+        assert_eq!(read("compute,alL,nope"), Err("alL"));
+        assert_eq!(read(""), Ok(String::new()));
+        assert_eq!(Capabilities::DEFAULT.to_string(), "compute,utility");
+    }
+}

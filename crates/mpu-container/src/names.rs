@@ -1,0 +1,57 @@
+//! The names that the one executable answers to.
+//!
+//! Owns which name is which program. Refuses to know what the programs do: each is one function of its own module.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// One program within the executable.
+pub struct Program {
+    /// What comes after `mpu-container`.
+    pub own: &'static str,
+    /// What NVIDIA calls it: names that a link to the executable can have.
+    pub nvidia: &'static [&'static str],
+    /// What it is, for `--help`.
+    pub about: &'static str,
+    /// Runs it. The first argument is the name it was called by.
+    pub run: fn(Vec<OsString>) -> ExitCode,
+}
+
+/// Every program.
+pub const PROGRAMS: &[Program] = &[];
+
+/// The program that these arguments ask for, and the arguments as that program wants them (its name first); none when
+/// they ask for `mpu-container` itself.
+///
+/// A link's name decides; called by its own name, the first argument does.
+pub fn choose(arguments: Vec<OsString>) -> (Option<&'static Program>, Vec<OsString>) {
+    let called = arguments.first().map(|first| file_name(first)).unwrap_or_default();
+    if let Some(program) = PROGRAMS.iter().find(|program| program.nvidia.iter().any(|name| called == *name)) {
+        return (Some(program), arguments);
+    }
+    let asked = arguments.get(1).cloned().unwrap_or_default();
+    let program =
+        PROGRAMS.iter().find(|program| asked == program.own || program.nvidia.iter().any(|name| asked == *name));
+    match program {
+        Some(program) => (Some(program), arguments.into_iter().skip(1).collect()),
+        None => (None, arguments),
+    }
+}
+
+/// The page that `mpu-container --help` prints.
+pub fn help() -> String {
+    let mut text = String::from(
+        "Puts NVIDIA GPUs into containers.\n\nUsage: mpu-container PROGRAM [ARGUMENTS]\n\n\
+         Programs (each also answers to NVIDIA's names, by a link):\n",
+    );
+    for program in PROGRAMS {
+        text.push_str(&format!("  {:<10} {} ({})\n", program.own, program.about, program.nvidia.join(", ")));
+    }
+    text.push_str("\n`mpu-container PROGRAM --help` tells more.\n");
+    text
+}
+
+fn file_name(path: &OsStr) -> OsString {
+    Path::new(path).file_name().unwrap_or_default().to_os_string()
+}
