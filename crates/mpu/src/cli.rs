@@ -8,6 +8,7 @@ use crate::engine;
 use crate::exit::Exit;
 use crate::metrics::listen;
 use crate::metrics::usage::Label;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 
@@ -112,6 +113,14 @@ pub enum Command {
     /// Watch GPUs and their processes, live
     #[command(long_about = TOP_LONG, after_long_help = TOP_EXAMPLES)]
     Top(crate::top::Options),
+
+    /// Print the JSON Schema of what a command prints with --json; without a command, list those that have one
+    #[command(long_about = SCHEMA_LONG, after_help = SCHEMA_EXAMPLES)]
+    Schema {
+        /// The command
+        #[arg(value_parser = PossibleValuesParser::new(commands::schema::commands()))]
+        command: Option<String>,
+    },
 
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  mpu completions bash | sudo tee /usr/share/bash-completion/completions/mpu")]
@@ -368,6 +377,15 @@ const TOP_EXAMPLES: &str = "Examples:
   sudo mpu top --once
   sudo mpu top --batch -n 60 --json > minute.jsonl";
 
+const SCHEMA_LONG: &str = "Print the JSON Schema of what a command prints with --json; without a command, list those that have one.
+
+The schema (draft 2020-12) holds for reports and failures alike. It is of this mpu: a later one may add fields, and words \
+    where words are listed, without a new version.";
+
+const SCHEMA_EXAMPLES: &str = "Examples:
+  mpu schema status > status.schema.json
+  mpu schema ps | jq '.\"$defs\".GpuProcess.properties | keys'";
+
 /// Options of `mpu up`.
 #[derive(Debug, Args)]
 pub struct Up {
@@ -469,6 +487,7 @@ impl Command {
             Command::Agent { .. } => "agent",
             Command::Ps(_) => "ps",
             Command::Top(_) => "top",
+            Command::Schema { .. } => "schema",
             Command::Completions { .. } => "completions",
             Command::Man { .. } => "man",
             Command::ProbeChild { .. } => "probe-child",

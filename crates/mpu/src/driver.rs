@@ -5,6 +5,7 @@
 
 use crate::host::Host;
 pub use mpu_abi::Release;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt;
 
@@ -19,7 +20,7 @@ pub fn is_known(release: Release) -> bool {
 }
 
 /// Whose numbers a control speaks outside the init PID namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Numbering {
     /// The init namespace's, of everybody.
@@ -113,7 +114,7 @@ pub fn converters_of(release: Release) -> [bool; 2] {
 }
 
 /// Which kind of kernel module the driver is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Flavour {
     /// NVIDIA's open kernel modules.

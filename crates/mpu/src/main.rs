@@ -6,7 +6,9 @@ use clap::error::ErrorKind;
 use clap::Parser;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb};
-use mpu::commands::{self, agent, config, doctor, down, install, metrics, probe, ps, status, up, Report, Style};
+use mpu::commands::{
+    self, agent, config, doctor, down, install, metrics, probe, ps, schema, status, up, Report, Style,
+};
 use mpu::engine::module::load::Running;
 use mpu::engine::module::raise;
 use mpu::install::work;
@@ -81,6 +83,8 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Agent { what } => look_after(cli, &host, what),
         Command::Doctor { list: true } => print(doctor::list().as_bytes()),
         Command::Doctor { list: false } => tell(cli, &doctor::examine(&host)),
+        Command::Schema { command: None } => print(schema::list().as_bytes()),
+        Command::Schema { command: Some(name) } => print(schema::of(name).unwrap_or_default().as_bytes()),
         Command::Completions { shell } => print(&cli::completions(*shell)),
         Command::Man { command } => match cli::manual(command.as_deref()) {
             Some(page) => print(&page.context("cannot render the manual page")?),
@@ -159,7 +163,7 @@ fn told_to_go() -> anyhow::Result<impl FnMut(Duration) -> bool> {
 fn tell<R: Report>(cli: &Cli, report: &R) -> anyhow::Result<Exit> {
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let text = match cli.json {
-        true => commands::json(report) + "\n",
+        true => commands::json_of(cli.command.name(), report) + "\n",
         false => report.text(if colour { Style::Colour } else { Style::Plain }),
     };
     print(text.as_bytes())?;

@@ -10,6 +10,7 @@ use crate::driver::Release;
 use crate::sys;
 use mpu_abi::ioctl::GPUMON_PID_INVALID;
 use mpu_abi::{ControlCmd, Layout, Row, Rows, Samples as SampleLayout};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
@@ -182,7 +183,7 @@ pub struct PidInfo {
 }
 
 /// What the engines' samples name.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Samples {
     /// Every process named, without repetition, idle slots left out.
     pub pids: Vec<u32>,

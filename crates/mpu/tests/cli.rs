@@ -3,7 +3,10 @@
 //! Every broken host is a directory given with `--host-root`; the same facts break a real one. Loading itself is
 //! tested in guests.
 
+mod schema;
+
 use assert_cmd::Command;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -110,6 +113,9 @@ struct Run {
 fn run(command: &mut Command) -> Run {
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    if command.get_args().any(|argument| argument == "--json") {
+        schema::check(&text(&output.stdout));
+    }
     Run { code: output.status.code().unwrap(), out: text(&output.stdout), err: text(&output.stderr) }
 }
 
@@ -404,6 +410,7 @@ fn lines_that_make_no_sense_are_usage() {
         &["ps", "--runtime", "rkt"],
         &["top", "--interval", "0"],
         &["top", "-n", "3"],
+        &["schema", "man"],
     ] {
         assert_eq!(mpu(line).code, 2, "{line:?}");
     }
@@ -417,6 +424,8 @@ fn help_version_completions_and_manual_are_there() {
         (&["-h"], "sudo mpu up"),
         (&["--version"], env!("CARGO_PKG_VERSION")),
         (&["up", "--help"], "--build-only"),
+        (&["schema"], "status\n"),
+        (&["schema", "status"], "draft/2020-12"),
         (&["completions", "bash"], "complete -F"),
         (&["completions", "zsh"], "#compdef mpu"),
         (&["completions", "fish"], "complete -c mpu"),
@@ -452,4 +461,39 @@ fn shells_can_read_their_completions() {
         read.push(shell);
     }
     assert!(read.contains(&"bash"), "{read:?}");
+}
+
+/// As text of its own each is tested elsewhere; here, that no command answers in JSON other than its schema says.
+#[test]
+fn every_command_answers_as_its_schema_says() {
+    let host = Host::in_order();
+    let bad = host.path("bad.toml");
+    fs::write(&bad, "[[rule]]\nsees = \"everything\"\n").unwrap();
+    let lines = [
+        &["up"][..],
+        &["down"],
+        &["status"],
+        &["probe"],
+        &["doctor"],
+        &["install", "--dry-run"],
+        &["install"],
+        &["upgrade"],
+        &["uninstall"],
+        &["config", "show"],
+        &["config", "apply"],
+        &["config", "check", bad.to_str().unwrap()],
+        &["metrics", "--once", "--textfile", "/nonexistent/mpu.prom"],
+        &["agent", "ready", "--id", "nobody"],
+        &["agent", "alive", "--id", "../x"],
+        &["ps"],
+        &["top", "--once"],
+    ];
+    for line in lines {
+        let run = host.run(&[line, &["--json"]].concat());
+        let answer: serde_json::Value = serde_json::from_str(&run.out).unwrap_or_else(|e| panic!("{line:?}: {e}"));
+        assert_eq!((&answer["command"], answer["exit"].as_i64()), (&line[0].into(), Some(run.code.into())), "{answer}");
+    }
+    let (tried, all): (BTreeSet<&str>, BTreeSet<&str>) =
+        (lines.iter().map(|line| line[0]).collect(), mpu::commands::schema::commands().collect());
+    assert_eq!(tried, all);
 }

@@ -1,5 +1,7 @@
 //! `mpu doctor` on hosts on which one thing is wrong: each is found, by name, with its level, the exit code and a way out.
 
+mod schema;
+
 use assert_cmd::Command;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -90,6 +92,7 @@ impl Host {
     fn examine(&self) -> (i32, serde_json::Value) {
         let mut command = Command::cargo_bin("mpu").unwrap();
         let output = command.arg("--host-root").arg(self.0.path()).args(["doctor", "--json"]).output().unwrap();
+        schema::check(std::str::from_utf8(&output.stdout).unwrap());
         (output.status.code().unwrap(), serde_json::from_slice(&output.stdout).unwrap())
     }
 }

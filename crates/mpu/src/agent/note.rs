@@ -6,12 +6,13 @@
 
 use super::turns::{check_id, TurnError, MEETING};
 use crate::host::Host;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::PathBuf;
 
 /// What an agent is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Doing {
     /// Waits for the NVIDIA driver.
@@ -27,7 +28,7 @@ pub enum Doing {
 }
 
 /// What a measurement came to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Seen {
     /// When, in seconds of uptime.
     pub at: u64,
@@ -38,7 +39,7 @@ pub struct Seen {
 }
 
 /// The contents of the file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Note {
     /// When it was written, in seconds of uptime.
     pub at: u64,
@@ -86,7 +87,7 @@ impl Note {
 }
 
 /// The question of a kubelet's probe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
     /// Was a container on this node seen right not long ago?

@@ -10,20 +10,22 @@ use crate::engine::module::load::Kernel;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::Duration;
 
 /// What became of the engine when the agent was told to go.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Left {
     /// `down`, `kept` or `left_to`.
+    #[schemars(extend("enum" = ["down", "kept", "left_to"]))]
     pub result: &'static str,
     /// The agent that looks after it now.
     pub left_to: Option<String>,
 }
 
 /// An answer to a probe.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Answered {
     /// The question.
     pub question: Question,

@@ -8,11 +8,12 @@ use crate::engine::module::state;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// A sound file.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Sound {
     /// The file.
     pub file: PathBuf,
@@ -21,7 +22,7 @@ pub struct Sound {
 }
 
 /// The configuration in force.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Shown {
     /// Whether there is a file; without one, everything is a default.
     pub file: Option<PathBuf>,
@@ -34,9 +35,10 @@ pub struct Shown {
 }
 
 /// What was applied.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Applied {
     /// `applied`, or `not_up` when there was no engine to give the rules to.
+    #[schemars(extend("enum" = ["applied", "not_up"]))]
     pub result: &'static str,
     /// How many compiled rules.
     pub rules: usize,

@@ -4,11 +4,12 @@ use super::{Report, Style};
 use crate::doctor::{self, Finding, Group, Level};
 use crate::exit::Exit;
 use crate::host::Host;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Write as _;
 
 /// What was found.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Examined {
     /// The worst level.
     pub level: Level,

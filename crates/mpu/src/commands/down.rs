@@ -8,13 +8,16 @@ use crate::engine::module::state::{self, Instance};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::{Host, CAP_SYS_MODULE};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// What was done.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Down")]
 pub struct Done {
     /// `unloaded` or `not_up`.
+    #[schemars(extend("enum" = ["unloaded", "not_up"]))]
     pub result: &'static str,
     /// Seconds that it took.
     pub seconds: f64,

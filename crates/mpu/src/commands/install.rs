@@ -7,12 +7,15 @@ use crate::exit::Exit;
 use crate::install::layout;
 use crate::install::plan::StepView;
 use crate::install::work::Outcome;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// What became of the host.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Installation")]
 pub struct Done {
     /// `installed`, `upgraded`, `uninstalled`, `unchanged` or `planned` (with --dry-run).
+    #[schemars(extend("enum" = ["installed", "upgraded", "uninstalled", "unchanged", "planned"]))]
     pub result: &'static str,
     /// The version that this executable installs; of an uninstallation, the one that was removed.
     pub version: String,

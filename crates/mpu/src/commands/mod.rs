@@ -11,6 +11,7 @@ pub mod install;
 pub mod metrics;
 pub mod probe;
 pub mod ps;
+pub mod schema;
 pub mod status;
 pub mod up;
 
@@ -19,6 +20,7 @@ use crate::engine::module::state::{Phase, State};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::explain::Explain;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -26,8 +28,8 @@ use std::fmt::Write as _;
 pub const SCHEMA: u32 = 1;
 
 /// What a command has to say.
-pub trait Report: Serialize {
-    /// The command's name.
+pub trait Report: Serialize + JsonSchema {
+    /// The command's name; of a report that several commands give, the first one's.
     const COMMAND: &'static str;
     /// The exit code that it leads to.
     fn exit(&self) -> Exit;
@@ -36,35 +38,51 @@ pub trait Report: Serialize {
 }
 
 /// What every JSON answer has around its report.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Envelope<'a, T: Serialize> {
+    /// The version of the output: fields may be added within it, none changes its meaning or goes.
+    #[schemars(extend("const" = SCHEMA))]
     schema: u32,
+    /// The command that was given.
     command: &'a str,
+    /// Whether the exit code is 0.
     ok: bool,
+    /// The exit code.
+    #[schemars(extend("enum" = Exit::ALL.map(Exit::code)))]
     exit: u8,
     #[serde(flatten)]
     report: T,
 }
 
-#[derive(Serialize)]
+/// What there is instead of a report when a command failed.
+#[derive(Serialize, JsonSchema)]
 struct Failure {
+    /// Why.
     error: ErrorView,
 }
 
 /// An error as JSON has it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct ErrorView {
+    /// A stable word for the cause, such as `no_headers`.
     code: &'static str,
+    /// What went wrong.
     message: String,
+    /// What lies behind it, nearest first.
     causes: Vec<String>,
+    /// What to do about it.
     fix: String,
 }
 
 /// A report as one line of JSON.
 pub fn json<R: Report>(report: &R) -> String {
+    json_of(R::COMMAND, report)
+}
+
+/// A report as one line of JSON, of that one of its commands that was given.
+pub fn json_of<R: Report>(command: &str, report: &R) -> String {
     let exit = report.exit();
-    let envelope = Envelope { schema: SCHEMA, command: R::COMMAND, ok: exit == Exit::Ok, exit: exit.code(), report };
-    to_line(&envelope)
+    to_line(&Envelope { schema: SCHEMA, command, ok: exit == Exit::Ok, exit: exit.code(), report })
 }
 
 /// A failure as one line of JSON.
@@ -140,7 +158,7 @@ impl Lines {
 }
 
 /// The driver, in reports.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DriverView {
     /// As the driver writes it.
     pub version: String,
@@ -179,7 +197,7 @@ impl DriverView {
 }
 
 /// The module's state, in reports.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StateView {
     /// `armed`, `waiting` or `refused`.
     pub state: String,
@@ -194,7 +212,7 @@ pub struct StateView {
 }
 
 /// A redirect that could not be placed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Refusal {
     /// The driver's function.
     pub symbol: String,
@@ -246,17 +264,25 @@ impl StateView {
 }
 
 #[cfg(test)]
-pub(crate) mod documented {
-    //! Holds `docs/cli.md` to the JSON that commands print, both ways.
+#[path = "../../tests/schema/mod.rs"]
+mod answers;
 
-    use serde_json::Value;
+#[cfg(test)]
+pub(crate) mod documented {
+    //! Holds `docs/cli.md` to the JSON that commands print, both ways, and that JSON to `docs/schema`.
+
+    use super::answers;
+    use serde_json::{json, Map, Value};
     use std::collections::BTreeSet;
 
     const PAGE: &str = include_str!("../../../../docs/cli.md");
 
-    /// The page's table below `heading` lists the fields of this JSON, and no others.
+    /// The page's table below `heading` lists the fields of this JSON, and no others. The command's schema takes it, would take it with
+    /// a field more, and would not with a field less or another type.
     pub fn check(heading: &str, json: &str) {
         let value: Value = serde_json::from_str(json).expect("JSON");
+        answers::check(json);
+        holds_fields(&value, "");
         let mut printed = BTreeSet::new();
         walk("", &value, &mut printed);
         for common in ["schema", "command", "ok", "exit"] {
@@ -270,6 +296,39 @@ pub(crate) mod documented {
             .filter_map(|line| line.strip_prefix("| `")?.split_once('`').map(|(f, _)| f.to_string()))
             .collect();
         assert_eq!(listed, printed, "docs/cli.md, {heading}");
+    }
+
+    /// The schema of this answer tells from it each answer that differs by a field below this object or array of it.
+    fn holds_fields(whole: &Value, at: &str) {
+        let schema = answers::validator(whole);
+        let changed = |change: &dyn Fn(&mut Map<String, Value>)| {
+            let mut other = whole.clone();
+            other.pointer_mut(at).and_then(Value::as_object_mut).map(change).expect("an object");
+            schema.is_valid(&other)
+        };
+        if let Some(Value::Object(fields)) = whole.pointer(at) {
+            assert!(
+                changed(&|map| drop(map.insert("a_later_field".to_string(), json!(1)))),
+                "{at} may have no fields more"
+            );
+            for (key, value) in fields {
+                assert!(!changed(&|map| drop(map.remove(key))), "{at} without {key}");
+                let wrong = if value.is_object() { json!("a word") } else { json!({ "a": "map" }) };
+                assert!(!changed(&|map| drop(map.insert(key.clone(), wrong.clone()))), "{at} with another {key}");
+            }
+        }
+        for key in below(whole.pointer(at)) {
+            holds_fields(whole, &format!("{at}/{key}"));
+        }
+    }
+
+    /// The names of what lies in an object or an array, but for objects whose keys are data.
+    fn below(value: Option<&Value>) -> Vec<String> {
+        match value {
+            Some(Value::Object(map)) => map.keys().filter(|key| *key != "translated").cloned().collect(),
+            Some(Value::Array(rows)) => (0..rows.len()).map(|at| at.to_string()).collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// The paths of all leaves. An object whose keys are data is one leaf.

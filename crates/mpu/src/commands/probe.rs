@@ -11,10 +11,11 @@ use crate::exit::Exit;
 use crate::host::Host;
 use crate::probe::verdict::{self, Fault, Verdict};
 use crate::probe::{self, Evidence};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// What was found.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Probed {
     /// Whether a container is seen right.
     pub right: bool,
@@ -38,7 +39,7 @@ pub struct Probed {
 }
 
 /// Whose numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Numbers {
     /// In GET_PIDS.
     pub list: Option<Numbering>,
@@ -47,7 +48,7 @@ pub struct Numbers {
 }
 
 /// A fault with its sentence.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FaultView {
     /// Its name.
     pub fault: Fault,

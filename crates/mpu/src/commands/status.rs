@@ -8,12 +8,13 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What is so.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Status {
     /// Whether an engine is up.
     pub up: bool,
@@ -34,7 +35,7 @@ pub struct Status {
 }
 
 /// One reason and how often it applied.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Passed {
     /// Its name.
     pub reason: String,

@@ -11,6 +11,7 @@ use crate::engine::{self, Asked, Engine};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -25,9 +26,11 @@ pub struct Options {
 }
 
 /// What was done.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Up")]
 pub struct Done {
     /// `loaded`, `replaced`, `already_up` or `built`.
+    #[schemars(extend("enum" = ["loaded", "replaced", "already_up", "built"]))]
     pub result: &'static str,
     /// The engine.
     pub engine: Engine,

@@ -10,6 +10,7 @@ use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;
 use mpu_core::policy;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_spanned::Spanned;
 use std::io;
@@ -25,7 +26,7 @@ pub const DEFAULT: &str = include_str!("default.toml");
 const LONGEST: u64 = 1 << 20;
 
 /// What a container sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Visibility {
     /// The processes of its own PID namespace.
@@ -38,7 +39,7 @@ pub enum Visibility {
 }
 
 /// Which containers a rule is for: a glob over one thing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Selector {
     /// A container's id, or its name where its cgroup has it (LXC, systemd-nspawn).
@@ -50,7 +51,7 @@ pub enum Selector {
 }
 
 /// One rule. The first that fits decides.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Rule {
     /// What those see.
     pub sees: Visibility,
@@ -60,7 +61,7 @@ pub struct Rule {
 }
 
 /// The file's contents, with the defaults filled in.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Config {
     /// The engine.
     pub engine: Asked,

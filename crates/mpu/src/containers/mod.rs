@@ -12,10 +12,11 @@ mod state;
 use crate::host::Host;
 use mpu_core::HostPid;
 use path::Layer;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Software that runs containers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub enum Runtime {
@@ -57,7 +58,7 @@ impl Runtime {
 }
 
 /// A container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Container {
     /// As its runtime names it: 64 hexadecimal digits as a rule, for LXC and the like a name.
     pub id: String,
@@ -72,7 +73,7 @@ pub struct Container {
 }
 
 /// A Kubernetes pod.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Pod {
     /// As the cgroup has it; for static pods the hash of their file.
     pub uid: Option<String>,

@@ -10,6 +10,7 @@ mod kernel;
 
 use crate::explain::Explain;
 use crate::host::Host;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::sync::mpsc;
 use std::thread;
@@ -19,7 +20,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How bad it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// As it should be.
@@ -33,7 +34,7 @@ pub enum Level {
 }
 
 /// What a check is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
     /// The kernel and what its owner allows.
@@ -89,7 +90,7 @@ pub struct Check {
 }
 
 /// What a check found, for reports.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
     /// The check.
     pub check: &'static str,

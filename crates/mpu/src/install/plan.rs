@@ -6,6 +6,7 @@ use super::layout::{self, Item, Layout};
 use super::{Installed, Record};
 use crate::engine::module::sources::Sources;
 use crate::host::Host;
+use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -32,9 +33,10 @@ pub enum Step {
 }
 
 /// A step as reports have it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StepView {
     /// `write`, `keep`, `remove`, `run` or `engine`.
+    #[schemars(extend("enum" = ["write", "keep", "remove", "run", "engine"]))]
     pub kind: &'static str,
     /// The file or the command.
     pub what: String,

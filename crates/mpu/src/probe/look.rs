@@ -5,6 +5,7 @@
 //! thread, which alone holds memory, shows whether the driver knows processes or threads. Draws no conclusions.
 
 use crate::rm::{Client, Dialect, Nodes, PidInfo, RmError, Samples};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::thread;
 
@@ -12,7 +13,7 @@ use std::thread;
 const TAKEN: u64 = 8 << 20;
 
 /// What a caller in a fresh PID namespace saw of itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Sighting {
     /// The process's number in its namespace.
     pub own_pid: u32,
@@ -31,7 +32,7 @@ pub struct Sighting {
 }
 
 /// Whether GET_PID_INFO found the memory under each of three numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Details {
     /// Under the process's number in its namespace.
     pub own: bool,

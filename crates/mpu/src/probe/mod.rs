@@ -18,6 +18,7 @@ use crate::rm::{Client, Dialect, RmError};
 use crate::sys;
 use look::Sighting;
 use nodes::DeviceNodes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -95,7 +96,7 @@ impl Explain for ProbeError {
 }
 
 /// What was measured.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Evidence {
     /// What the child saw.
     pub child: Sighting,

@@ -5,10 +5,11 @@
 
 use super::Evidence;
 use crate::driver::Numbering;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Something that a container would see wrongly.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// The caller's own process is not in the list.

@@ -17,6 +17,7 @@ use crate::host::Host;
 use facts::Cache;
 use mpu_core::{HostPid, ViewPid};
 use reading::{Nvml, Reading, Row};
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -33,7 +34,7 @@ pub struct Snapshot {
 }
 
 /// A GPU. What it does not tell is none.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Gpu {
     /// NVML's number for it.
     pub index: u32,
@@ -62,7 +63,7 @@ pub struct Gpu {
 }
 
 /// Video memory in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Memory {
     /// All of it.
     pub total: u64,
@@ -71,7 +72,7 @@ pub struct Memory {
 }
 
 /// A part of a GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct MigDevice {
     /// Which part.
     #[serde(flatten)]
@@ -83,7 +84,7 @@ pub struct MigDevice {
 }
 
 /// The numbers of a MIG device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 pub struct Mig {
     /// The GPU instance.
     pub gpu_instance: u32,
@@ -92,10 +93,11 @@ pub struct Mig {
 }
 
 /// A process on a GPU.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct GpuProcess {
     /// Its number on the host.
     #[serde(serialize_with = "host_pid")]
+    #[schemars(with = "u32")]
     pub pid: HostPid,
     /// The GPU's index.
     pub gpu: u32,
@@ -109,6 +111,7 @@ pub struct GpuProcess {
     pub utilisation: Option<Utilisation>,
     /// Its number in the innermost PID namespace; none for a process of the host's own.
     #[serde(serialize_with = "view_pid")]
+    #[schemars(with = "Option<u32>")]
     pub container_pid: Option<ViewPid>,
     /// Its container.
     pub container: Option<Container>,
@@ -125,7 +128,7 @@ pub struct GpuProcess {
 }
 
 /// What a process does on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// It computes.
@@ -159,7 +162,7 @@ impl Kind {
 }
 
 /// Shares of a GPU's engines, in percent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Utilisation {
     /// Compute and graphics.
     pub gpu: u32,

@@ -24,7 +24,7 @@ pub fn print(host: &Host, mut monitor: Monitor, options: &Options, json: bool) -
         let began = Instant::now();
         let listed = ps::listed(host, monitor.snapshot(host)?, &asked, None);
         let text = match json {
-            true => commands::json(&listed) + "\n",
+            true => commands::json_of("top", &listed) + "\n",
             false => page(&listed),
         };
         let mut out = io::stdout().lock();

@@ -15,6 +15,7 @@ use crate::processes::{self, Gpu, GpuProcess, Snapshot};
 use crate::progress::Progress;
 use columns::{Column, Sort};
 use filter::Filter;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Options of `mpu ps`.
@@ -49,7 +50,7 @@ pub struct Options {
 }
 
 /// What there is.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Listed {
     /// When it was looked, in seconds since 1970.
     pub at: u64,

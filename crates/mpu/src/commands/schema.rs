@@ -1,0 +1,126 @@
+//! `mpu schema`: what the JSON of each command is, as JSON Schema (draft 2020-12).
+//!
+//! Owns which command gives which reports, and what ties them to their envelope. What is in a report is told by the report's own
+//! type, from which its part of the schema is derived, so that the two cannot differ. A schema holds an answer to all fields of its
+//! version and lets further ones pass, since a version may gain fields. `docs/schema` has all of them as files.
+
+use super::{agent, config, doctor, down, install, probe, ps, status, up, Envelope, Failure, Report, SCHEMA};
+use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
+use schemars::{json_schema, JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
+use serde_json::Value;
+
+/// A command that can answer in JSON.
+struct Row {
+    name: &'static str,
+    /// Its reports; of a command without any, only failures are JSON.
+    reports: fn(&mut SchemaGenerator) -> Vec<Schema>,
+}
+
+const ROWS: [Row; 13] = [
+    Row { name: "up", reports: |g| vec![one::<up::Done>(g)] },
+    Row { name: "down", reports: |g| vec![one::<down::Done>(g)] },
+    Row { name: "status", reports: |g| vec![one::<status::Status>(g)] },
+    Row { name: "probe", reports: |g| vec![one::<probe::Probed>(g)] },
+    Row { name: "doctor", reports: |g| vec![one::<doctor::Examined>(g)] },
+    Row { name: "install", reports: |g| vec![one::<install::Done>(g)] },
+    Row { name: "upgrade", reports: |g| vec![one::<install::Done>(g)] },
+    Row { name: "uninstall", reports: |g| vec![one::<install::Done>(g)] },
+    Row {
+        name: "config",
+        reports: |g| vec![one::<config::Sound>(g), one::<config::Shown>(g), one::<config::Applied>(g)],
+    },
+    Row { name: "metrics", reports: |_| Vec::new() },
+    Row { name: "agent", reports: |g| vec![one::<agent::Left>(g), one::<agent::Answered>(g)] },
+    Row { name: "ps", reports: |g| vec![one::<ps::Listed>(g)] },
+    Row { name: "top", reports: |g| vec![one::<ps::Listed>(g)] },
+];
+
+fn one<R: Report>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<R>()
+}
+
+/// The envelope alone.
+#[derive(Serialize, JsonSchema)]
+struct Nothing {}
+
+/// The commands that answer in JSON, in the order of `mpu --help`.
+pub fn commands() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().map(|row| row.name)
+}
+
+/// Their names, one a line.
+pub fn list() -> String {
+    commands().map(|name| name.to_string() + "\n").collect()
+}
+
+/// The schema of all that a command answers with `--json`, as text; none if there is no such command or it answers in text only.
+pub fn of(command: &str) -> Option<String> {
+    let row = ROWS.iter().find(|row| row.name == command)?;
+    // Alternate formatting is indented.
+    Some(format!("{:#}\n", Value::from(schema(row))))
+}
+
+fn schema(row: &Row) -> Schema {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let mut generator = settings.with_transform(RecursiveTransform(open)).into_generator();
+    let mut schema = Envelope::<Nothing>::json_schema(&mut generator);
+    let failure = generator.subschema_for::<Failure>();
+    let report = match (row.reports)(&mut generator).as_slice() {
+        [] => json_schema!(false),
+        [report] => report.clone(),
+        several => json_schema!({ "anyOf": several }),
+    };
+    if let Some(command) = schema.pointer_mut("/properties/command").and_then(Value::as_object_mut) {
+        command.insert("const".to_string(), row.name.into());
+    }
+    schema.insert("$schema".to_string(), SchemaSettings::draft2020_12().meta_schema.into());
+    schema.insert("title".to_string(), format!("mpu {} --json, version {SCHEMA}", row.name).into());
+    let what = format!("A line that `mpu {} --json` prints on standard output. Further fields may come.", row.name);
+    schema.insert("description".to_string(), what.into());
+    let rules = json_schema!({ "allOf": [
+        {
+            "if": { "properties": { "exit": { "const": 0 } } },
+            "then": { "properties": { "ok": { "const": true } } },
+            "else": { "properties": { "ok": { "const": false } } },
+        },
+        {
+            "if": { "required": ["error"] },
+            "then": { "allOf": [failure, { "properties": { "ok": { "const": false } } }] },
+            "else": report,
+        },
+    ]});
+    if let Value::Object(rules) = Value::from(rules) {
+        schema.ensure_object().extend(rules);
+    }
+    let definitions = generator.take_definitions(true);
+    schema.insert("$defs".to_string(), Value::Object(definitions));
+    schema
+}
+
+/// Takes back the derived closedness of an enumeration's objects, such as `{"pod": "…"}`: a later version may say more there, too.
+fn open(schema: &mut Schema) {
+    if schema.get("additionalProperties") == Some(&Value::Bool(false)) {
+        schema.remove("additionalProperties");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::CommandFactory;
+
+    /// These print something else than a report, and fail without one.
+    const IN_TEXT_ONLY: [&str; 3] = ["completions", "man", "schema"];
+
+    #[test]
+    fn every_command_is_here_or_in_text_only() {
+        let visible = Cli::command();
+        let visible: Vec<&str> = visible.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name()).collect();
+        let (silent, here): (Vec<&str>, Vec<&str>) = visible.iter().partition(|name| IN_TEXT_ONLY.contains(name));
+        assert_eq!((here, silent.len()), (commands().collect(), IN_TEXT_ONLY.len()));
+        assert!(IN_TEXT_ONLY.iter().all(|name| of(name).is_none()));
+    }
+}
