@@ -12,3 +12,4 @@ pub mod capability;
 pub mod driver;
 pub mod edits;
 pub mod names;
+pub mod spec;

@@ -1,0 +1,215 @@
+//! What each edit does to the tree.
+//!
+//! Outside truth: CDI 1.1.0, "OCI edits", and the order in which its own library makes them. One thing is left out on
+//! purpose: that library's newest release adds `idmap` to mounts of containers with a user namespace; runtimes that are
+//! in use refuse it, and the driver's files need no mapping: they are read by everybody.
+
+use serde_json::{json, Map, Value};
+
+use super::{node, EditError};
+use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
+
+const HOOKS: [&str; 6] = ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
+
+/// Makes edits.
+pub(super) fn apply(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> {
+    for text in &edits.env {
+        env(tree, text)?;
+    }
+    for node in &edits.device_nodes {
+        device(tree, node)?;
+    }
+    for net in &edits.net_devices {
+        net_device(tree, net)?;
+    }
+    for one in &edits.mounts {
+        mount(tree, one)?;
+    }
+    if !edits.mounts.is_empty() {
+        sort_mounts(tree)?;
+    }
+    for one in &edits.hooks {
+        hook(tree, one)?;
+    }
+    if let Some(rdt) = &edits.intel_rdt {
+        object(tree, &["linux"])?.insert("intelRdt".into(), rdt.clone());
+    }
+    // Zero is the group that a container's process has anyway, or means "not said": CDI skips it.
+    for gid in edits.additional_gids.iter().filter(|gid| **gid != 0) {
+        let gids = list(tree, &["process", "user", "additionalGids"])?;
+        if !gids.iter().any(|there| there.as_u64() == Some((*gid).into())) {
+            gids.push(json!(gid));
+        }
+    }
+    Ok(())
+}
+
+fn env(tree: &mut Value, text: &str) -> Result<(), EditError> {
+    let name = match text.split_once('=') {
+        Some((name, _)) if !name.is_empty() => name,
+        _ => return Err(invalid(text, "a variable is written NAME=value")),
+    };
+    let all = list(tree, &["process", "env"])?;
+    let same = |there: &Value| there.as_str().and_then(|there| there.split_once('=')).is_some_and(|(n, _)| n == name);
+    // Of several with one name the last one counts.
+    match all.iter_mut().rev().find(|there| same(there)) {
+        Some(there) => *there = json!(text),
+        None => all.push(json!(text)),
+    }
+    Ok(())
+}
+
+fn device(tree: &mut Value, node: &DeviceNode) -> Result<(), EditError> {
+    if node.path.is_empty() {
+        return Err(invalid("a device without a path", "a device needs one"));
+    }
+    if node.kind.as_deref().is_some_and(|kind| !["", "c", "b", "u", "p"].contains(&kind)) {
+        return Err(invalid(&node.path, "its type is none of c, b, u and p"));
+    }
+    // -1 would be the device cgroup's word for "any".
+    if node.major.is_some_and(|major| major < 0) || node.minor.is_some_and(|minor| minor < 0) {
+        return Err(invalid(&node.path, "a device's number is not negative"));
+    }
+    let access = match node.permissions.as_deref() {
+        None | Some("") => "rwm",
+        Some("none") => "",
+        Some(access) if access.chars().all(|one| "rwm".contains(one)) => access,
+        Some(_) => return Err(invalid(&node.path, "its permissions are not some of rwm")),
+    };
+    let filled = node::fill(node)?;
+    let owner = |own: Option<u32>, key: &str, tree: &Value| -> Option<u64> {
+        let of_process = || tree.pointer("/process/user")?.get(key)?.as_u64().filter(|id| *id > 0);
+        own.map(u64::from).or_else(of_process)
+    };
+    let (uid, gid) = (owner(node.uid, "uid", tree), owner(node.gid, "gid", tree));
+
+    let mut entry = Map::new();
+    entry.insert("path".into(), json!(node.path));
+    entry.insert("type".into(), json!(filled.kind));
+    if let Some((major, minor)) = filled.numbers {
+        entry.insert("major".into(), json!(major));
+        entry.insert("minor".into(), json!(minor));
+    }
+    let optional = [("fileMode", node.file_mode.map(u64::from)), ("uid", uid), ("gid", gid)];
+    entry.extend(optional.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value?)))));
+    let devices = list(tree, &["linux", "devices"])?;
+    devices.retain(|there| there.get("path").and_then(Value::as_str) != Some(&node.path));
+    devices.push(Value::Object(entry));
+
+    if let (Some((major, minor)), "c" | "b") = (filled.numbers, filled.kind.as_str()) {
+        let rule = json!({"allow": true, "type": filled.kind, "major": major, "minor": minor, "access": access});
+        // Always last: a rule that was there before may have been followed by one that denies.
+        list(tree, &["linux", "resources", "devices"])?.push(rule);
+    }
+    Ok(())
+}
+
+fn net_device(tree: &mut Value, net: &Value) -> Result<(), EditError> {
+    let text = |key| net.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let (Some(host), Some(name)) = (text("hostInterfaceName"), text("name")) else {
+        return Err(invalid("a network device", "it needs a hostInterfaceName and a name"));
+    };
+    let all = object(tree, &["linux", "netDevices"])?;
+    all.insert(host.into(), json!({ "name": name }));
+    Ok(())
+}
+
+fn mount(tree: &mut Value, one: &Mount) -> Result<(), EditError> {
+    if one.host_path.is_empty() || one.container_path.is_empty() {
+        return Err(invalid(&format!("the mount '{}'", one.container_path), "a mount needs two paths"));
+    }
+    let mounts = list(tree, &["mounts"])?;
+    mounts.retain(|there| there.get("destination").and_then(Value::as_str) != Some(&one.container_path));
+    let mut entry = Map::new();
+    entry.insert("destination".into(), json!(one.container_path));
+    if let Some(kind) = one.kind.as_deref().filter(|kind| !kind.is_empty()) {
+        entry.insert("type".into(), json!(kind));
+    }
+    entry.insert("source".into(), json!(one.host_path));
+    if !one.options.is_empty() {
+        entry.insert("options".into(), json!(one.options));
+    }
+    mounts.push(Value::Object(entry));
+    Ok(())
+}
+
+/// Puts mounts with fewer parts in their destination first, so that none hides one that was made before it; equals keep
+/// their order.
+fn sort_mounts(tree: &mut Value) -> Result<(), EditError> {
+    let mounts = list(tree, &["mounts"])?;
+    mounts.sort_by_cached_key(|mount| depth(mount.get("destination").and_then(Value::as_str).unwrap_or_default()));
+    Ok(())
+}
+
+/// How many slashes a path has once it is written without `.`, `..`, and doubled or trailing slashes.
+fn depth(path: &str) -> usize {
+    let mut parts = 0usize;
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => parts = parts.saturating_sub(1),
+            _ => parts += 1,
+        }
+    }
+    // "/" has one slash, and a path that does not begin with one has one less.
+    if path.starts_with('/') {
+        parts.max(1)
+    } else {
+        parts.saturating_sub(1)
+    }
+}
+
+fn hook(tree: &mut Value, one: &Hook) -> Result<(), EditError> {
+    let Some(name) = HOOKS.into_iter().find(|name| *name == one.hook_name) else {
+        return Err(invalid(&format!("the hook '{}'", one.hook_name), "OCI has no hook of that name"));
+    };
+    if one.path.is_empty() {
+        return Err(invalid(&format!("a {name} hook"), "it names no program"));
+    }
+    if one.env.iter().any(|text| text.find('=').is_none_or(|at| at == 0)) {
+        return Err(invalid(&format!("the {name} hook {}", one.path), "a variable is written NAME=value"));
+    }
+    let mut entry = Map::new();
+    entry.insert("path".into(), json!(one.path));
+    for (key, words) in [("args", &one.args), ("env", &one.env)] {
+        if !words.is_empty() {
+            entry.insert(key.into(), json!(words));
+        }
+    }
+    if let Some(timeout) = one.timeout {
+        entry.insert("timeout".into(), json!(timeout));
+    }
+    list(tree, &["hooks", name])?.push(Value::Object(entry));
+    Ok(())
+}
+
+/// The object at a place, made when it is missing or null.
+fn object<'a>(tree: &'a mut Value, keys: &[&str]) -> Result<&'a mut Map<String, Value>, EditError> {
+    let mut here = as_object(tree, &[])?;
+    for (depth, key) in keys.iter().enumerate() {
+        let next = here.entry(*key).or_insert(Value::Null);
+        if next.is_null() {
+            *next = json!({});
+        }
+        here = as_object(next, &keys[..=depth])?;
+    }
+    Ok(here)
+}
+
+fn as_object<'a>(value: &'a mut Value, keys: &[&str]) -> Result<&'a mut Map<String, Value>, EditError> {
+    value.as_object_mut().ok_or_else(|| EditError::Malformed { at: keys.join("."), expected: "an object" })
+}
+
+/// The list at a place, made when it is missing or null, as Go writes an empty one.
+fn list<'a>(tree: &'a mut Value, keys: &[&str]) -> Result<&'a mut Vec<Value>, EditError> {
+    let (last, parents) = keys.split_last().expect("a list has a name");
+    let here = object(tree, parents)?.entry(*last).or_insert(Value::Null);
+    if here.is_null() {
+        *here = json!([]);
+    }
+    here.as_array_mut().ok_or_else(|| EditError::Malformed { at: keys.join("."), expected: "a list" })
+}
+
+fn invalid(subject: &str, why: &'static str) -> EditError {
+    EditError::Invalid { subject: subject.into(), why }
+}

@@ -1,0 +1,184 @@
+//! A bundle's `config.json`: read, edited as a tree, and put back whole.
+//!
+//! Owns the file. What this program does not know is kept: fields, their order, and numbers to the last digit, so that a
+//! runtime newer than we are loses nothing. Refuses to know what a container should get (`runtime`, `cdi`); what an edit
+//! does to the tree is `apply`'s business. The file is replaced by a rename or stays as it was, never in between.
+//!
+//! Outside truth: OCI runtime specification 1.2, `config.md`.
+
+mod apply;
+mod hooks;
+mod node;
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::edits::ContainerEdits;
+
+/// The largest `config.json` that is read. Engines write some ten kilobytes; the kernel limits what an environment can be
+/// to a few megabytes.
+pub const LIMIT: u64 = 16 << 20;
+
+/// A bundle's specification.
+#[derive(Debug)]
+pub struct Spec {
+    path: PathBuf,
+    kept: Kept,
+    tree: Value,
+}
+
+/// What of the file survives that is not its text.
+#[derive(Debug)]
+struct Kept {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+/// Why a specification could not be read or written. Whatever the reason, the file is what it was.
+#[derive(Debug, Error)]
+pub enum SpecError {
+    /// It cannot be opened or read.
+    #[error("cannot read {}", .0.display())]
+    Read(PathBuf, #[source] io::Error),
+    /// It is larger than [`LIMIT`].
+    #[error("{} is larger than {} MiB, which no container's configuration is", .0.display(), LIMIT >> 20)]
+    TooLarge(PathBuf),
+    /// It is no JSON.
+    #[error("{} is not JSON", .0.display())]
+    NotJson(PathBuf, #[source] serde_json::Error),
+    /// It is JSON, but no object.
+    #[error("{} is not a JSON object", .0.display())]
+    NotAnObject(PathBuf),
+    /// It cannot be replaced.
+    #[error("cannot replace {}", .0.display())]
+    Write(PathBuf, #[source] io::Error),
+}
+
+/// Why an edit cannot be made. The tree may hold part of the edits then and must not be stored.
+#[derive(Debug, Error)]
+pub enum EditError {
+    /// A part of the specification is not what OCI says it is.
+    #[error("{at} of the container's config.json is not {expected}")]
+    Malformed {
+        /// Where, as in `process.env`.
+        at: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// The edit itself says what CDI does not allow.
+    #[error("{subject} is no valid edit: {why}")]
+    Invalid {
+        /// The edit, by its name or path.
+        subject: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The node on the host that a device is to be like cannot be looked at.
+    #[error("cannot look at the device {}", .0.display())]
+    Node(PathBuf, #[source] io::Error),
+    /// There is something else where a device should be on the host.
+    #[error("{} is {found}, not {expected}", path.display())]
+    NotThatDevice {
+        /// Where.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
+        /// What the edit asks for.
+        expected: String,
+    },
+}
+
+/// Makes edits in a tree, as CDI says. After an error it may hold a part of them.
+pub fn edit(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> {
+    apply::apply(tree, edits)
+}
+
+impl Spec {
+    /// Reads the specification of the bundle in a directory.
+    pub fn load(bundle: &Path) -> Result<Spec, SpecError> {
+        let named = bundle.join("config.json");
+        let read = |error| SpecError::Read(named.clone(), error);
+        // A link is followed here and once, so that the rename replaces the file and not the link.
+        let path = fs::canonicalize(&named).map_err(read)?;
+        let file = File::open(&path).map_err(read)?;
+        let meta = file.metadata().map_err(read)?;
+        if !meta.is_file() {
+            return Err(read(io::Error::other("it is not a regular file")));
+        }
+        let mut text = Vec::with_capacity(meta.len().min(LIMIT) as usize + 1);
+        file.take(LIMIT + 1).read_to_end(&mut text).map_err(read)?;
+        if text.len() as u64 > LIMIT {
+            return Err(SpecError::TooLarge(path));
+        }
+        let tree: Value = match serde_json::from_slice(&text) {
+            Ok(tree) => tree,
+            Err(error) => return Err(SpecError::NotJson(path, error)),
+        };
+        if !tree.is_object() {
+            return Err(SpecError::NotAnObject(path));
+        }
+        let kept = Kept { mode: meta.permissions().mode() & 0o7777, uid: meta.uid(), gid: meta.gid() };
+        Ok(Spec { path, kept, tree })
+    }
+
+    /// The specification.
+    pub fn tree(&self) -> &Value {
+        &self.tree
+    }
+
+    /// Makes edits, as CDI says. After an error the tree may hold a part of them and must not be stored.
+    pub fn apply(&mut self, edits: &ContainerEdits) -> Result<(), EditError> {
+        edit(&mut self.tree, edits)
+    }
+
+    /// Removes the prestart hooks that are called as one of these file names; says whether there were any.
+    pub fn remove_prestart_hooks(&mut self, names: &[&str]) -> bool {
+        hooks::remove(&mut self.tree, names)
+    }
+
+    /// Whether a prestart hook is called as one of these file names.
+    pub fn has_prestart_hook(&self, names: &[&str]) -> bool {
+        hooks::has(&self.tree, names)
+    }
+
+    /// Replaces the file, with the same mode and owner. Whoever opens it sees the old text or the new one.
+    ///
+    /// Nothing is forced to the disk: a bundle lives no longer than the container does.
+    pub fn store(&self) -> Result<(), SpecError> {
+        let write = |error| SpecError::Write(self.path.clone(), error);
+        let text = serde_json::to_vec(&self.tree).map_err(|error| write(error.into()))?;
+        let beside = self.path.with_file_name(format!(".config.json.{}", std::process::id()));
+        let stored = self.write_beside(&beside, &text).and_then(|()| fs::rename(&beside, &self.path));
+        if stored.is_err() {
+            // It is ours, by its name and because it was created here; if it is not there, nothing is left to undo.
+            let _ = fs::remove_file(&beside);
+        }
+        stored.map_err(write)
+    }
+
+    fn write_beside(&self, path: &Path, text: &[u8]) -> io::Result<()> {
+        let new = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let mut file = match new() {
+            // A process with our number died here before us.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                fs::remove_file(path)?;
+                new()?
+            }
+            other => other?,
+        };
+        let meta = file.metadata()?;
+        if (meta.uid(), meta.gid()) != (self.kept.uid, self.kept.gid) {
+            std::os::unix::fs::fchown(&file, Some(self.kept.uid), Some(self.kept.gid))?;
+        }
+        file.set_permissions(fs::Permissions::from_mode(self.kept.mode))?;
+        file.write_all(text)
+    }
+}
