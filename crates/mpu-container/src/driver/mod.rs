@@ -3,10 +3,21 @@
 //! Owns the facts: release, GPUs, MIG devices, device nodes, the files of each capability. Changes nothing, and loads
 //! no library of the driver: facts come from `/proc/driver/nvidia`, from the files, and from the resource manager's own
 //! ioctls.
+//!
+//! Outside truth: NVIDIA's driver README, chapters "The /proc/driver/nvidia file system" and "Installed components".
 
 pub mod files;
+#[cfg(test)]
+pub(crate) mod made_up;
+mod nodes;
+mod proc;
+mod select;
 
-use std::path::PathBuf;
+pub use nodes::Node;
+pub use select::{Selection, UnknownDevice};
+
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// Where a driver lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,8 +26,57 @@ pub struct DriverRoot {
     pub files: PathBuf,
     /// The directory below which its device nodes lie (`dev/nvidia0` …): `/`, or the driver container's.
     pub devices: PathBuf,
-    /// The directory below which `proc/driver/nvidia` lies: `/`.
+    /// The directory below which `proc/driver/nvidia`, `proc/devices` and `sys` lie: `/`.
     pub facts: PathBuf,
+}
+
+impl DriverRoot {
+    /// The host's own.
+    pub fn host() -> DriverRoot {
+        DriverRoot { files: "/".into(), devices: "/".into(), facts: "/".into() }
+    }
+
+    /// A driver whose files lie below `files`. Its device nodes lie below `devices`; when that is not said, below
+    /// `files` if that has a `dev/nvidiactl`, else below `/`. The kernel's facts are read below `files` if it has a
+    /// `proc/driver/nvidia` (a driver container's has, and a test's), else below `/`.
+    pub fn at(files: &Path, devices: Option<&Path>) -> DriverRoot {
+        let here_if = |what: &str| if files.join(what).exists() { files } else { Path::new("/") };
+        DriverRoot {
+            files: files.to_path_buf(),
+            devices: devices.unwrap_or_else(|| here_if("dev/nvidiactl")).to_path_buf(),
+            facts: here_if("proc/driver/nvidia").to_path_buf(),
+        }
+    }
+}
+
+/// Why the driver cannot be described.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// No kernel module, or its `/proc` files are hidden.
+    #[error(
+        "the nvidia driver is not loaded: there is no {}; load it (modprobe nvidia), and see that /proc is the host's",
+        path.display()
+    )]
+    NotLoaded {
+        /// The file that is missing.
+        path: PathBuf,
+    },
+    /// A file of the driver cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file of the driver does not say what it says in every known release.
+    #[error("{} does not name {missing}; this driver's release is not supported", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What was looked for.
+        missing: &'static str,
+    },
 }
 
 /// A driver and its GPUs.
@@ -30,6 +90,16 @@ pub struct Driver {
     pub gpus: Vec<Gpu>,
 }
 
+impl Driver {
+    /// Describes the driver that is loaded. GPUs that the driver excludes are left out, and so are, where any GPU has a
+    /// device node, those that have none: they are not ours to use, and NVML does not count them either.
+    pub fn find(root: &DriverRoot) -> Result<Driver, DriverError> {
+        let version = proc::version(root)?;
+        let gpus = proc::gpus(root)?;
+        Ok(Driver { root: root.clone(), version, gpus })
+    }
+}
+
 /// One GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
@@ -37,7 +107,8 @@ pub struct Gpu {
     pub index: u32,
     /// N of `/dev/nvidiaN`.
     pub minor: u32,
-    /// `GPU-` and 32 hexadecimal digits in five groups.
+    /// `GPU-` and 32 hexadecimal digits in five groups. Question marks in place of the digits when the driver does not
+    /// know them, because the GPU could not be started; then it cannot be asked for by UUID.
     pub uuid: String,
     /// The PCI address as NVML writes it: `00000000:1B:00.0`.
     pub bus: String,
@@ -54,10 +125,95 @@ pub struct Gpu {
 pub struct Mig {
     /// NVML's number within the GPU.
     pub index: u32,
-    /// `MIG-` and a UUID.
+    /// `MIG-` and a UUID; empty where the driver did not tell it.
     pub uuid: String,
     /// The GPU instance's number.
     pub gpu_instance: u32,
     /// The compute instance's number.
     pub compute_instance: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::made_up::Host;
+    use super::*;
+    use crate::capability::Capabilities;
+
+    #[test]
+    fn gpus_stand_in_the_order_of_their_addresses() {
+        let host = Host::with_driver("580.159.04");
+        host.gpu("0000:9b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
+        host.gpu("0000:1b:00.0", 1, "GPU-????????-????-????-????-????????????");
+        host.gpu("0001:01:00.0", 2, "GPU-cccccccc-0000-0000-0000-000000000000");
+        host.write("proc/driver/nvidia/gpus/0000:01:00.0/information", "Device Minor: \t 3\nGPU Excluded:\t Yes\n");
+        host.write("proc/driver/nvidia/gpus/.hidden/information", "");
+        let driver = Driver::find(&host.root()).expect("a driver");
+        assert_eq!(driver.version, "580.159.04");
+        let found: Vec<_> = driver.gpus.iter().map(|gpu| (gpu.index, gpu.minor, gpu.bus.as_str())).collect();
+        assert_eq!(found, [(0, 1, "00000000:1B:00.0"), (1, 0, "00000000:9B:00.0"), (2, 2, "00000001:01:00.0")]);
+        assert_eq!(driver.gpus[0].model, "NVIDIA H200");
+        assert!(driver.gpus.iter().all(|gpu| !gpu.mig_enabled));
+    }
+
+    #[test]
+    fn a_gpu_without_a_node_is_not_ours_when_another_has_one() {
+        let host = Host::with_driver("580.159.04");
+        host.gpu("0000:1b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
+        host.gpu("0000:9b:00.0", 1, "GPU-bbbbbbbb-0000-0000-0000-000000000000");
+        host.write("dev/nvidia1", "");
+        let driver = Driver::find(&host.root()).expect("a driver");
+        assert_eq!(driver.gpus.iter().map(|gpu| (gpu.index, gpu.minor)).collect::<Vec<_>>(), [(0, 1)]);
+    }
+
+    #[test]
+    fn a_missing_driver_is_said_to_be_missing() {
+        let host = Host::empty();
+        let error = Driver::find(&host.root()).expect_err("no driver").to_string();
+        assert!(error.starts_with("the nvidia driver is not loaded: there is no /"), "{error}");
+        assert!(error.contains("modprobe nvidia"), "{error}");
+        host.write("proc/driver/nvidia/version", "nothing to see\n");
+        let error = Driver::find(&host.root()).expect_err("no release").to_string();
+        assert!(error.ends_with("version does not name a release; this driver's release is not supported"), "{error}");
+    }
+
+    #[test]
+    fn nodes_come_with_devices_and_capabilities() {
+        let host = Host::with_driver("580.159.04");
+        host.gpu("0000:1b:00.0", 3, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
+        host.write("sys/bus/pci/devices/0000:1b:00.0/drm/renderD128/dev", "226:128\n");
+        host.write("sys/bus/pci/devices/0000:1b:00.0/drm/card1/dev", "226:1\n");
+        host.write("sys/bus/pci/devices/0000:1b:00.0/drm/version", "");
+        let access = "DeviceFileMinor: 12\nDeviceFileMode: 292\nDeviceFileModify: 0\n";
+        host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/access", access);
+        host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/ci0/access", &access.replace("12", "13"));
+        host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/ci1/access", &access.replace("12", "14"));
+        let driver = Driver::find(&host.root()).expect("a driver");
+        assert!(driver.gpus[0].mig_enabled);
+
+        let check = |words: &[&str], capabilities: &str, expected: &str| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            let selection = driver.select(&words).expect("devices");
+            let nodes = driver.nodes(&selection, Capabilities::parse(capabilities).expect("capabilities"));
+            let short = |node: &Node| {
+                assert_eq!(node.host, host.path().join(node.container.strip_prefix("/").expect("absolute")));
+                format!("{} {}:{}", node.container.display(), node.major, node.minor).replace("/dev/", "")
+            };
+            assert_eq!(nodes.iter().map(short).collect::<Vec<_>>().join(", "), expected, "{words:?} {capabilities}");
+        };
+        check(&[], "utility", "nvidiactl 195:255");
+        check(&["0"], "utility,compute", "nvidiactl 195:255, nvidia-uvm 510:0, nvidia-uvm-tools 510:1, nvidia3 195:3");
+        check(
+            &["0"],
+            "graphics",
+            "nvidiactl 195:255, nvidia-modeset 195:254, nvidia3 195:3, dri/card1 226:1, dri/renderD128 226:128",
+        );
+        check(
+            &["0:1", "0:0"],
+            "utility",
+            "nvidiactl 195:255, nvidia3 195:3, nvidia-caps/nvidia-cap12 234:12, nvidia-caps/nvidia-cap14 234:14, \
+             nvidia-caps/nvidia-cap13 234:13",
+        );
+        assert_eq!(driver.capability_node("mig/config"), None, "there is no such file");
+        assert_eq!(driver.imex_node(0), None, "the major is a block device's");
+    }
 }

@@ -1,0 +1,158 @@
+//! The device nodes that a container needs.
+//!
+//! Owns which node comes with which device and capability, and its numbers: from the node itself, or, where that is not
+//! there (yet), from the kernel's list of majors. A node whose module is not loaded is left out.
+//!
+//! Outside truth: NVIDIA's driver README ("/dev/nvidia*"); `nv-caps.c` for the capability files; Linux,
+//! `Documentation/admin-guide/devices.txt`.
+
+use super::proc::{self, Place};
+use super::{Driver, Gpu, Mig, Selection};
+use crate::capability::{Capabilities, Capability};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// A device node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Where it is on the host, or belongs there: it may not have been made yet.
+    pub host: PathBuf,
+    /// Where it belongs in a container.
+    pub container: PathBuf,
+    /// The driver's number.
+    pub major: u32,
+    /// The device's.
+    pub minor: u32,
+}
+
+/// NVIDIA's own major, assigned by the kernel's list of devices.
+const NVIDIA: u32 = 195;
+
+/// How a node's major is known when the node is not there.
+#[derive(Clone, Copy)]
+enum Major {
+    /// It never changes.
+    Fixed(u32),
+    /// It has a name in `/proc/devices`.
+    Listed(&'static str),
+}
+
+/// A node that belongs to no single GPU.
+struct Common {
+    path: &'static str,
+    major: Major,
+    minor: u32,
+    /// Any of these brings it; an empty list: it is always needed.
+    with: &'static [Capability],
+}
+
+const COMMON: &[Common] = &[
+    Common { path: "dev/nvidiactl", major: Major::Fixed(NVIDIA), minor: 255, with: &[] },
+    Common { path: "dev/nvidia-uvm", major: Major::Listed("nvidia-uvm"), minor: 0, with: &[Capability::Compute] },
+    Common { path: "dev/nvidia-uvm-tools", major: Major::Listed("nvidia-uvm"), minor: 1, with: &[Capability::Compute] },
+    Common {
+        path: "dev/nvidia-modeset",
+        major: Major::Listed("nvidia-modeset"),
+        minor: 254,
+        with: &[Capability::Display, Capability::Graphics],
+    },
+];
+
+impl Driver {
+    /// The nodes that a container with these devices and capabilities needs: those common to all GPUs first.
+    pub fn nodes(&self, selection: &Selection<'_>, capabilities: Capabilities) -> Vec<Node> {
+        let majors = Majors::read(&self.root.facts);
+        let wanted = |common: &&Common| common.with.is_empty() || common.with.iter().any(|one| capabilities.has(*one));
+        let common = COMMON.iter().filter(wanted);
+        let mut nodes: Vec<Node> =
+            common.filter_map(|one| self.node(&majors, one.path.into(), one.major, one.minor)).collect();
+        let draws = capabilities.has(Capability::Graphics) || capabilities.has(Capability::Display);
+        for gpu in &selection.gpus {
+            nodes.extend(self.node(&majors, format!("dev/nvidia{}", gpu.minor), Major::Fixed(NVIDIA), gpu.minor));
+            if draws {
+                nodes.extend(self.drm_nodes(gpu));
+            }
+        }
+        for (gpu, mig) in &selection.migs {
+            for access in mig.access_files(gpu) {
+                // Compute instances of one GPU instance share its node.
+                nodes.extend(self.capability_node(&access).filter(|node| !nodes.contains(node)));
+            }
+        }
+        nodes
+    }
+
+    /// The node behind a file below `/proc/driver/nvidia/capabilities`, as `mig/config`, `mig/monitor` or
+    /// `gpu0/mig/gi1/access`; none where the driver has no such capability.
+    pub fn capability_node(&self, file: &str) -> Option<Node> {
+        let text = fs::read_to_string(self.root.facts.join("proc/driver/nvidia/capabilities").join(file)).ok()?;
+        let minor = proc::field(&text, "DeviceFileMinor")?.parse().ok()?;
+        let path = format!("dev/nvidia-caps/nvidia-cap{minor}");
+        self.node(&Majors::read(&self.root.facts), path, Major::Listed("nvidia-caps"), minor)
+    }
+
+    /// The node of an IMEX channel; none where the driver has no IMEX channels.
+    pub fn imex_node(&self, channel: u32) -> Option<Node> {
+        let path = format!("dev/nvidia-caps-imex-channels/channel{channel}");
+        self.node(&Majors::read(&self.root.facts), path, Major::Listed("nvidia-caps-imex-channels"), channel)
+    }
+
+    fn node(&self, majors: &Majors, path: String, major: Major, minor: u32) -> Option<Node> {
+        let host = self.root.devices.join(&path);
+        let there = fs::metadata(&host).ok().filter(|node| node.file_type().is_char_device()).map(|node| node.rdev());
+        let (major, minor) = match (there, major) {
+            (Some(number), _) => (rustix::fs::major(number), rustix::fs::minor(number)),
+            (None, Major::Fixed(major)) => (major, minor),
+            (None, Major::Listed(name)) => (majors.of(name)?, minor),
+        };
+        Some(Node { host, container: Path::new("/").join(path), major, minor })
+    }
+
+    /// The GPU's nodes of the kernel's own graphics layer: `card0`, `renderD128`.
+    fn drm_nodes(&self, gpu: &Gpu) -> Vec<Node> {
+        let Some(place) = Place::parse(&gpu.bus) else { return Vec::new() };
+        let folder = self.root.facts.join("sys/bus/pci/devices").join(place.as_linux_writes_it()).join("drm");
+        let names = fs::read_dir(folder.clone()).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let mut nodes: Vec<Node> = names
+            .filter_map(|name| {
+                let name = name.to_str().filter(|name| name.starts_with("card") || name.starts_with("renderD"))?;
+                let numbers = fs::read_to_string(folder.join(name).join("dev")).ok()?;
+                let (major, minor) = numbers.trim().split_once(':')?;
+                Some(Node {
+                    host: self.root.devices.join("dev/dri").join(name),
+                    container: Path::new("/dev/dri").join(name),
+                    major: major.parse().ok()?,
+                    minor: minor.parse().ok()?,
+                })
+            })
+            .collect();
+        nodes.sort_by(|one, other| one.container.cmp(&other.container));
+        nodes
+    }
+}
+
+impl Mig {
+    /// The files below `/proc/driver/nvidia/capabilities` that stand for access to the device: its GPU instance's and
+    /// its own. `gpu` is the GPU that it is a part of.
+    pub fn access_files(&self, gpu: &Gpu) -> [String; 2] {
+        let instance = format!("gpu{}/mig/gi{}", gpu.minor, self.gpu_instance);
+        [format!("{instance}/access"), format!("{instance}/ci{}/access", self.compute_instance)]
+    }
+}
+
+/// The kernel's list of majors.
+struct Majors(String);
+
+impl Majors {
+    /// Without the list, no major is known.
+    fn read(facts: &Path) -> Majors {
+        Majors(fs::read_to_string(facts.join("proc/devices")).unwrap_or_default())
+    }
+
+    fn of(&self, name: &str) -> Option<u32> {
+        let characters = self.0.split("Block devices:").next().unwrap_or_default();
+        let mut pairs = characters.lines().filter_map(|line| line.trim().split_once(' '));
+        pairs.find(|(_, word)| word.trim() == name).and_then(|(major, _)| major.parse().ok())
+    }
+}

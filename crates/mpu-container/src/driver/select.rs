@@ -1,0 +1,172 @@
+//! Which GPUs and MIG devices a list of words asks for.
+//!
+//! Owns the words. Refuses to know who may ask (`request`) and what comes with a device (`nodes`).
+//!
+//! Outside truth: NVIDIA Container Toolkit, "Specialized Configurations", GPU enumeration; the words, and that case does
+//! not matter in them, as libnvidia-container takes them.
+
+use super::proc::Place;
+use super::{Driver, Gpu, Mig};
+
+/// What was asked for. Nothing is in it twice.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection<'a> {
+    /// The GPUs that the container needs a node of, in the order of the words: those asked for, and those that a MIG
+    /// device asked for is a part of.
+    pub gpus: Vec<&'a Gpu>,
+    /// The MIG devices asked for, each with its GPU.
+    pub migs: Vec<(&'a Gpu, &'a Mig)>,
+}
+
+/// A word that names no device of this host.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{word}: unknown device")]
+pub struct UnknownDevice {
+    /// The word.
+    pub word: String,
+}
+
+impl<'a> Selection<'a> {
+    fn add_gpu(&mut self, gpu: &'a Gpu) {
+        if !self.gpus.iter().any(|known| known.index == gpu.index) {
+            self.gpus.push(gpu);
+        }
+    }
+
+    fn add_mig(&mut self, gpu: &'a Gpu, mig: &'a Mig) {
+        let same = |known: &(&Gpu, &Mig)| known.0.index == gpu.index && known.1.index == mig.index;
+        if !self.migs.iter().any(same) {
+            self.migs.push((gpu, mig));
+        }
+        self.add_gpu(gpu);
+    }
+}
+
+impl Driver {
+    /// The devices that the words name: `all`; an index; a GPU's UUID; a PCI address; a MIG device's UUID; `gpu:mig` by
+    /// indices; `none`, which adds nothing. Empty words are passed over, so that an empty list is an empty selection.
+    pub fn select(&self, words: &[String]) -> Result<Selection<'_>, UnknownDevice> {
+        let mut selection = Selection::default();
+        for word in words.iter().map(|word| word.trim()).filter(|word| !word.is_empty()) {
+            if word.eq_ignore_ascii_case("none") {
+            } else if word.eq_ignore_ascii_case("all") {
+                self.gpus.iter().for_each(|gpu| selection.add_gpu(gpu));
+                let pairs = self.gpus.iter().flat_map(|gpu| gpu.mig.iter().map(move |mig| (gpu, mig)));
+                pairs.for_each(|(gpu, mig)| selection.add_mig(gpu, mig));
+            } else if let Some(gpu) = self.gpu_named(word) {
+                selection.add_gpu(gpu);
+            } else if let Some((gpu, mig)) = self.mig_named(word) {
+                selection.add_mig(gpu, mig);
+            } else {
+                return Err(UnknownDevice { word: word.to_owned() });
+            }
+        }
+        Ok(selection)
+    }
+
+    fn gpu_named(&self, word: &str) -> Option<&Gpu> {
+        let address = Place::parse(word);
+        let index = number(word);
+        self.gpus.iter().find(|gpu| {
+            (has_prefix(word, "GPU-") && gpu.uuid.eq_ignore_ascii_case(word))
+                || (address.is_some() && Place::parse(&gpu.bus) == address)
+                || index == Some(gpu.index)
+        })
+    }
+
+    fn mig_named(&self, word: &str) -> Option<(&Gpu, &Mig)> {
+        let pair = word.split_once(':').and_then(|(gpu, mig)| Some((number(gpu)?, number(mig)?)));
+        let all = self.gpus.iter().flat_map(|gpu| gpu.mig.iter().map(move |mig| (gpu, mig)));
+        let mut all = all.into_iter();
+        all.find(|(gpu, mig)| {
+            (has_prefix(word, "MIG-") && mig.uuid.eq_ignore_ascii_case(word)) || pair == Some((gpu.index, mig.index))
+        })
+    }
+}
+
+fn has_prefix(word: &str, prefix: &str) -> bool {
+    word.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+}
+
+/// A decimal number without a sign.
+fn number(word: &str) -> Option<u32> {
+    word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::DriverRoot;
+
+    fn driver() -> Driver {
+        let mig = |index, gpu_instance| Mig {
+            index,
+            uuid: format!("MIG-0000000{index}-1111-5222-8333-444444444444"),
+            gpu_instance,
+            compute_instance: 0,
+        };
+        let gpu = |index: u32, mig: Vec<Mig>| Gpu {
+            index,
+            minor: 7 - index,
+            uuid: format!("GPU-{index}aaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"),
+            bus: format!("00000000:{:02X}:00.0", 0x1b + index),
+            model: "NVIDIA H200".into(),
+            mig_enabled: !mig.is_empty(),
+            mig,
+        };
+        Driver {
+            root: DriverRoot::host(),
+            version: "580.159.04".into(),
+            gpus: vec![gpu(0, vec![]), gpu(1, vec![mig(0, 1), mig(1, 5)]), gpu(2, vec![])],
+        }
+    }
+
+    fn check(words: &str, expected: &str) {
+        let driver = driver();
+        let words: Vec<String> = words.split(',').map(str::to_owned).collect();
+        let found = match driver.select(&words) {
+            Err(error) => error.to_string(),
+            Ok(selection) => {
+                let gpus = selection.gpus.iter().map(|gpu| gpu.index.to_string());
+                let migs = selection.migs.iter().map(|(gpu, mig)| format!("{}:{}", gpu.index, mig.index));
+                gpus.chain(migs).collect::<Vec<_>>().join(" ")
+            }
+        };
+        assert_eq!(found, expected, "{words:?}");
+    }
+
+    #[test]
+    fn every_kind_of_word_is_understood() {
+        check("", "");
+        check("none", "");
+        check("all", "0 1 2 1:0 1:1");
+        check("2,0,2", "2 0");
+        check("ALL,2", "0 1 2 1:0 1:1");
+        check("gpu-2AAAAAAA-bbbb-cccc-dddd-eeeeeeeeeeee", "2");
+        check("0000:1d:00.0", "2");
+        check("00000000:1D:00.0,,1", "2 1");
+        check("1:1,1:0", "1 1:1 1:0");
+        check("mig-00000001-1111-5222-8333-444444444444", "1 1:1");
+    }
+
+    #[test]
+    fn what_is_not_there_is_unknown() {
+        check("3", "3: unknown device");
+        check("0,GPU-2aaaaaaa", "GPU-2aaaaaaa: unknown device");
+        check("GPU-", "GPU-: unknown device");
+        check("+1", "+1: unknown device");
+        check("0:0", "0:0: unknown device");
+        check("1:2", "1:2: unknown device");
+        check("MIG-", "MIG-: unknown device");
+        check("0000:1f:00.0", "0000:1f:00.0: unknown device");
+        check("über", "über: unknown device");
+        check("99999999999999999999", "99999999999999999999: unknown device");
+    }
+
+    #[test]
+    fn a_mig_device_without_a_uuid_is_not_named_by_nothing() {
+        let mut driver = driver();
+        driver.gpus[1].mig[0].uuid.clear();
+        assert!(driver.select(&["MIG-".to_owned()]).is_err());
+    }
+}
