@@ -11,5 +11,6 @@
 pub mod capability;
 pub mod driver;
 pub mod edits;
+pub mod engines;
 pub mod names;
 pub mod spec;
