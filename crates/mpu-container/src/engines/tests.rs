@@ -15,7 +15,8 @@ const ENGINES: [Engine; 4] = [Engine::Docker, Engine::Containerd, Engine::Crio, 
 
 /// What an administrator may have in each engine's file.
 const THEIRS: [&str; 4] = [
-    "{\n  \"log-driver\": \"local\",\n  \"runtimes\": {\n    \"kata\": {\n      \"path\": \"/opt/kata\"\n    }\n  },\n  \"zzz\": [\n    1.5\n  ]\n}\n",
+    "{\n  \"log-driver\": \"local\",\n  \
+     \"runtimes\": {\n    \"kata\": {\n      \"path\": \"/opt/kata\"\n    }\n  },\n  \"zzz\": [\n    1.5\n  ]\n}\n",
     "# ours\nversion = 2\n\n[plugins]\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    sandbox_image = 'pause' # pinned\n    \
      [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n      runtime_type = \"io.containerd.runc.v2\"\n      \
      [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n        SystemdCgroup = true\n",
