@@ -9,6 +9,7 @@
 //! path of the host. No code of the driver is loaded or run on the host's side.
 
 pub mod capability;
+pub mod cdi;
 pub mod driver;
 pub mod edits;
 pub mod engines;

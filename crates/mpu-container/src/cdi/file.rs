@@ -1,0 +1,319 @@
+//! CDI files: bytes to spec and back.
+//!
+//! Owns the two formats and their limits. A file is read whole or not at all, and written whole or not at all: another
+//! process never sees half of one. Refuses to know what a spec means (`validate`).
+//!
+//! A field that no version of CDI has is refused, as all engines refuse it: who misspells `mounts` would otherwise get
+//! a container without them.
+
+use crate::edits::Spec;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// The largest file that is read. A spec of 8 GPUs with 7 MIG devices each takes about 100 KiB.
+pub const LARGEST: u64 = 4 << 20;
+
+/// How a spec is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+impl Format {
+    /// The format that a file's name says: `.json`, or `.yaml` and `.yml`.
+    pub fn of_path(path: &Path) -> Option<Format> {
+        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "json" => Some(Format::Json),
+            "yaml" | "yml" => Some(Format::Yaml),
+            _ => None,
+        }
+    }
+}
+
+/// Why bytes are no spec.
+#[derive(Debug, thiserror::Error)]
+pub enum ParseError {
+    /// No JSON, or not of a spec's shape.
+    #[error("not a CDI spec in JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// No YAML, or not of a spec's shape.
+    #[error("not a CDI spec in YAML: {}", one_line(.0))]
+    Yaml(#[from] serde_saphyr::Error),
+    /// Fields that CDI does not have.
+    #[error("CDI has no field {}", .0.join(", "))]
+    Unknown(Vec<String>),
+}
+
+/// Why a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The system says so.
+    #[error("cannot read it")]
+    Io(#[from] io::Error),
+    /// A directory, pipe or device.
+    #[error("it is not a regular file")]
+    NotAFile,
+    /// More than [`LARGEST`].
+    #[error("it is larger than {} MiB", LARGEST >> 20)]
+    TooLarge,
+    /// Its contents.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+}
+
+/// Why a file cannot be written. There is no part of it then, and what was there before still is.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The path has no last name.
+    #[error("'{0}' is not the path of a file")]
+    NoName(PathBuf),
+    /// The system says so.
+    #[error("cannot write {path}", path = .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Reads bytes as a spec, which is not yet a valid one.
+pub fn parse(bytes: &[u8], format: Format) -> Result<Spec, ParseError> {
+    let mut unknown = Vec::new();
+    let spec = match format {
+        Format::Json => {
+            let mut json = serde_json::Deserializer::from_slice(bytes);
+            let spec =
+                Spec::deserialize(serde_ignored::Deserializer::new(&mut json, &mut |path: serde_ignored::Path| {
+                    unknown.push(path.to_string());
+                }))?;
+            json.end()?;
+            spec
+        }
+        Format::Yaml => {
+            // Engines read YAML 1.1's octal numbers (`fileMode: 0666`), so we do. No spec needs many aliases.
+            let options = serde_saphyr::options! {
+                legacy_octal_numbers: true,
+                alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 10_000 },
+            };
+            serde_saphyr::with_deserializer_from_slice_with_options(bytes, options, |yaml| {
+                serde_ignored::deserialize(yaml, |path| unknown.push(path.to_string()))
+            })?
+        }
+    };
+    match unknown.is_empty() {
+        true => Ok(spec),
+        false => Err(ParseError::Unknown(unknown)),
+    }
+}
+
+/// Reads a file as a spec, which is not yet a valid one. A file whose name says no format is taken for YAML.
+pub fn read(path: &Path) -> Result<Spec, ReadError> {
+    // Not blocking: somebody may have put a pipe there.
+    let no_wait = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = fs::OpenOptions::new().read(true).custom_flags(no_wait).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(ReadError::NotAFile);
+    }
+    Ok(parse(&bounded(file)?, Format::of_path(path).unwrap_or(Format::Yaml))?)
+}
+
+/// Reads what `from` holds, if it is not too much.
+pub fn bounded(from: impl Read) -> Result<Vec<u8>, ReadError> {
+    let mut bytes = Vec::new();
+    from.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > LARGEST {
+        true => Err(ReadError::TooLarge),
+        false => Ok(bytes),
+    }
+}
+
+/// A spec's text: the same for the same spec.
+pub fn text(spec: &Spec, format: Format) -> String {
+    match format {
+        Format::Json => {
+            let mut text = serde_json::to_string_pretty(spec).expect("a spec has string keys only");
+            text.push('\n');
+            text
+        }
+        Format::Yaml => {
+            let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+            let tree = serde_json::to_value(spec).expect("a spec has string keys only");
+            let text =
+                serde_saphyr::to_string_with_options(&Plain(&tree), options).expect("a spec is a tree of scalars");
+            format!("---\n{text}")
+        }
+    }
+}
+
+/// Writes a file whole: beside its place, readable by all, then renamed into it. Makes its directory.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
+    let name = path.file_name().ok_or_else(|| WriteError::NoName(path.into()))?;
+    let failed = |source| WriteError::Io { path: path.into(), source };
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(directory).map_err(failed)?;
+    // Engines that watch the directory look at `.json` and `.yaml` only.
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(format!(".{}.tmp", std::process::id()));
+    let beside = directory.join(hidden);
+    let written = (|| {
+        let _ = fs::remove_file(&beside);
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&beside)?;
+        // The umask has no say in who may read it.
+        file.set_permissions(fs::Permissions::from_mode(0o644))?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    })();
+    written.map_err(|source| {
+        let _ = fs::remove_file(&beside);
+        failed(source)
+    })
+}
+
+/// JSON's tree for another format: its numbers keep all their digits by a trick that only `serde_json` knows.
+struct Plain<'a>(&'a Value);
+
+impl Serialize for Plain<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Number(number) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
+                (Some(number), _, _) => to.serialize_u64(number),
+                (_, Some(number), _) => to.serialize_i64(number),
+                (_, _, number) => to.serialize_f64(number.unwrap_or(f64::NAN)),
+            },
+            Value::Array(values) => to.collect_seq(values.iter().map(Plain)),
+            Value::Object(fields) => to.collect_map(fields.iter().map(|(name, value)| (name, Plain(value)))),
+            other => other.serialize(to),
+        }
+    }
+}
+
+/// The first line: the parser draws the place beneath it.
+fn one_line(error: &serde_saphyr::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const YAML: &str = "---
+cdiVersion: 0.5.0
+kind: nvidia.com/gpu
+devices:
+- name: 0
+  containerEdits:
+    deviceNodes:
+    - {path: /dev/nvidia0, major: 195, minor: 0, fileMode: 0666, permissions: rwm}
+    hooks:
+    - hookName: createContainer
+      path: /usr/bin/nvidia-cdi-hook
+      args: [nvidia-cdi-hook, chmod, --mode, 755]
+";
+
+    #[test]
+    fn yaml_is_read_as_engines_read_it() {
+        let spec = parse(YAML.as_bytes(), Format::Yaml).unwrap();
+        let edits = &spec.devices[0].container_edits;
+        assert_eq!(spec.devices[0].name, "0", "a number is a name, where a name is wanted");
+        assert_eq!(edits.device_nodes[0].file_mode, Some(0o666));
+        assert_eq!(edits.hooks[0].args[3], "755");
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_is_the_same_text() {
+        let mut spec = parse(YAML.as_bytes(), Format::Yaml).unwrap();
+        for name in ["0:1", "1e3", "yes", "null", "0x1", "MIG-1", "010", "1.5", "2001-01-01", "~"] {
+            spec.container_edits.env.push(format!("NAME={name}"));
+            spec.container_edits.env.push(name.into());
+        }
+        spec.container_edits.intel_rdt = Some(serde_json::json!({"closID": "a", "future": [1, -1, 1.5, true, null]}));
+        spec.container_edits.env.push("LONG=".to_string() + &"a b ".repeat(100));
+        spec.container_edits.env.push("ODD=\u{1}\n\t'\"\\: #- ".into());
+        for format in [Format::Json, Format::Yaml] {
+            let written = text(&spec, format);
+            assert_eq!(parse(written.as_bytes(), format).unwrap(), spec, "{written}");
+            assert_eq!(written, text(&spec, format));
+        }
+        // JSON is YAML, too.
+        assert_eq!(parse(text(&spec, Format::Json).as_bytes(), Format::Yaml).unwrap(), spec);
+    }
+
+    #[test]
+    fn fields_that_cdi_does_not_have_are_named() {
+        let told = |text: &str, format| parse(text.as_bytes(), format).unwrap_err().to_string();
+        let json =
+            r#"{"cdiVersion":"0.5.0","kind":"a/b","devices":[{"name":"0","containerEdits":{"mount":[]}}],"x":1}"#;
+        assert_eq!(told(json, Format::Json), "CDI has no field devices.0.containerEdits.mount, x");
+        assert_eq!(told(&YAML.replace("hookName", "hookname"), Format::Yaml).lines().count(), 1);
+    }
+
+    #[test]
+    fn no_bytes_bring_it_down() {
+        let deep = "[".repeat(200_000);
+        let deep_map = "{\"a\":".repeat(100_000);
+        let bomb = {
+            let mut text = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
+            for level in 1..30 {
+                let alias = format!("*a{},", level - 1).repeat(10);
+                text.push_str(&format!("a{level}: &a{level} [{alias}]\n"));
+            }
+            text + "cdiVersion: *a29\n"
+        };
+        for text in
+            ["", "\0", "---", "[]", "{", "a: b: c", "- - -", "&a *a", "!!binary x", "\u{feff}", &deep, &deep_map, &bomb]
+        {
+            for format in [Format::Json, Format::Yaml] {
+                assert!(parse(text.as_bytes(), format).is_err(), "{:.40}", text);
+            }
+        }
+        assert!(parse(&[0xff, 0xfe, 0, 1], Format::Yaml).is_err());
+    }
+
+    #[test]
+    fn a_second_document_is_no_spec() {
+        assert!(parse(format!("{YAML}{YAML}").as_bytes(), Format::Yaml).is_err());
+    }
+
+    #[test]
+    fn odd_files_are_refused() {
+        let there = tempfile::tempdir().unwrap();
+        let path = there.path().join("a.yaml");
+        assert!(matches!(read(&path), Err(ReadError::Io(_))));
+        assert!(matches!(read(there.path()), Err(ReadError::NotAFile)));
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(matches!(read(&path), Err(ReadError::NotAFile)), "a pipe does not make us wait");
+        fs::remove_file(&path).unwrap();
+        fs::File::create(&path).unwrap().set_len(LARGEST + 1).unwrap();
+        assert!(matches!(read(&path), Err(ReadError::TooLarge)));
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole() {
+        let there = tempfile::tempdir().unwrap();
+        let path = there.path().join("deep/er/nvidia.yaml");
+        write(&path, b"one").unwrap();
+        write(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing is left beside it");
+        // A directory in its place: nothing is left then, either.
+        let taken = there.path().join("taken.yaml");
+        fs::create_dir(&taken).unwrap();
+        assert!(write(&taken, b"three").unwrap_err().to_string().contains("taken.yaml"));
+        assert_eq!(fs::read_dir(there.path()).unwrap().count(), 2);
+        assert!(matches!(write(Path::new("/"), b""), Err(WriteError::NoName(_))));
+    }
+}

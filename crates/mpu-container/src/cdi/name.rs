@@ -1,0 +1,183 @@
+//! Qualified names: `vendor/class=device`.
+//!
+//! Owns their grammar. Refuses to know which devices there are (`registry`).
+//!
+//! Outside truth: CDI specification 1.1.0, "CDI JSON Specification", `kind` and `name`; the reference parser,
+//! `pkg/parser/parser.go`, where the text leaves something open (a name of one character).
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A device's full name: valid in each of its parts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QualifiedName {
+    kind: Kind,
+    device: String,
+}
+
+/// What a CDI file describes: `vendor/class`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Kind {
+    vendor: String,
+    class: String,
+}
+
+/// Why a text is no name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadName {
+    /// There is no `vendor/class=` before it.
+    #[error("'{0}' is not a qualified CDI name; it must read vendor/class=device, as in nvidia.com/gpu=0")]
+    Unqualified(String),
+    /// There is no `/` between vendor and class.
+    #[error("'{0}' is not a CDI kind; it must read vendor/class, as in nvidia.com/gpu")]
+    NoKind(String),
+    /// One part breaks the grammar.
+    #[error("'{text}' is not a CDI {part} name: {why}")]
+    Part {
+        /// Which part.
+        part: &'static str,
+        /// Its text.
+        text: String,
+        /// The rule that it breaks.
+        why: &'static str,
+    },
+}
+
+impl QualifiedName {
+    /// The device of a kind; the device's name is checked.
+    pub fn new(kind: Kind, device: &str) -> Result<QualifiedName, BadName> {
+        check("device", device, |first| first.is_ascii_alphanumeric(), "-_.:")?;
+        Ok(QualifiedName { kind, device: device.into() })
+    }
+
+    /// `vendor/class`.
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// What follows `=`.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Whether a text is a qualified name.
+    pub fn is(text: &str) -> bool {
+        text.parse::<QualifiedName>().is_ok()
+    }
+}
+
+impl FromStr for QualifiedName {
+    type Err = BadName;
+
+    fn from_str(text: &str) -> Result<QualifiedName, BadName> {
+        let unqualified = || BadName::Unqualified(text.into());
+        let (kind, device) = text.split_once('=').ok_or_else(unqualified)?;
+        let (vendor, class) = kind.split_once('/').ok_or_else(unqualified)?;
+        if vendor.is_empty() || class.is_empty() || device.is_empty() {
+            return Err(unqualified());
+        }
+        QualifiedName::new(Kind::new(vendor, class)?, device)
+    }
+}
+
+impl fmt::Display for QualifiedName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.kind, self.device)
+    }
+}
+
+impl Kind {
+    /// A kind of these parts, if they are valid.
+    pub fn new(vendor: &str, class: &str) -> Result<Kind, BadName> {
+        check("vendor", vendor, |first| first.is_ascii_alphabetic(), "-_.")?;
+        check("class", class, |first| first.is_ascii_alphabetic(), "-_.")?;
+        Ok(Kind { vendor: vendor.into(), class: class.into() })
+    }
+
+    /// Who makes the devices.
+    pub fn vendor(&self) -> &str {
+        &self.vendor
+    }
+
+    /// What they are.
+    pub fn class(&self) -> &str {
+        &self.class
+    }
+}
+
+impl FromStr for Kind {
+    type Err = BadName;
+
+    fn from_str(text: &str) -> Result<Kind, BadName> {
+        let (vendor, class) = text.split_once('/').ok_or_else(|| BadName::NoKind(text.into()))?;
+        Kind::new(vendor, class)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.vendor, self.class)
+    }
+}
+
+fn check(part: &'static str, text: &str, first: fn(u8) -> bool, inner: &str) -> Result<(), BadName> {
+    let bytes = text.as_bytes();
+    let fails = |why| Err(BadName::Part { part, text: text.into(), why });
+    match (bytes.first(), bytes.last()) {
+        (None, _) | (_, None) => fails("it is empty"),
+        (Some(head), _) if !first(*head) && part == "device" => fails("it must begin with a letter or digit"),
+        (Some(head), _) if !first(*head) => fails("it must begin with a letter"),
+        (_, Some(tail)) if !tail.is_ascii_alphanumeric() => fails("it must end with a letter or digit"),
+        _ if !bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || inner.as_bytes().contains(byte)) => {
+            fails("it may hold ASCII letters, digits, '-', '_' and '.', a device's also ':'")
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_grammar() {
+        for good in
+            ["nvidia.com/gpu=0", "a/b=c", "nvidia.com/gpu.x-y_z=GPU-1:2.a", "V1/c=all", "runtime.nvidia.com/gpu=0:1"]
+        {
+            assert_eq!(good.parse::<QualifiedName>().map(|name| name.to_string()), Ok(good.to_string()));
+        }
+        for bad in [
+            "",
+            "0",
+            "all",
+            "gpu=0",
+            "/gpu=0",
+            "nvidia.com/=0",
+            "nvidia.com/gpu=",
+            "nvidia.com/gpu",
+            "1a/b=c",
+            "a/1b=c",
+            "a/b=-c",
+            "a/b=c-",
+            "a-/b=c",
+            "a/b-=c",
+            "a/b=c d",
+            "a/b/c=d",
+            "a/b=ü",
+            "a/b=c=d",
+            "a/b=../x",
+            "/dev/nvidia0",
+            "a\0/b=c",
+        ] {
+            assert!(!QualifiedName::is(bad), "{bad:?} is no name");
+        }
+    }
+
+    #[test]
+    fn a_bad_part_is_told() {
+        let told = "nvidia.com/gpu=a b".parse::<QualifiedName>().unwrap_err().to_string();
+        assert!(told.starts_with("'a b' is not a CDI device name: it may hold"), "{told}");
+        let told = "nvidia".parse::<QualifiedName>().unwrap_err().to_string();
+        assert!(told.contains("as in nvidia.com/gpu=0"), "{told}");
+    }
+}

@@ -1,0 +1,298 @@
+//! The devices that a host's CDI files describe.
+//!
+//! Owns which file a name is looked up in: of two files that describe a device, the one in the later directory counts;
+//! two in one directory leave it undefined, and it is refused. A file that cannot be read takes its own devices away
+//! and no others; who asks for one of them is told of the file.
+//!
+//! Outside truth: CDI specification 1.1.0, "Locating and Using CDI Specifications": `.json` and `.yaml` files right in
+//! `/etc/cdi` and `/var/run/cdi`, later directories before earlier ones.
+
+use super::file::{self, ReadError};
+use super::name::{Kind, QualifiedName};
+use super::validate::{self, Invalid};
+use crate::edits::{ContainerEdits, Spec};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where CDI files are, unless the configuration says otherwise: the administrator's, then what programs generate.
+pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+
+/// Every device that files describe.
+#[derive(Debug, Default)]
+pub struct Registry {
+    specs: Vec<(PathBuf, Spec)>,
+    devices: BTreeMap<QualifiedName, Place>,
+    failures: Vec<Failure>,
+    directories: Vec<PathBuf>,
+}
+
+/// A file or directory that could not be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", path.display())]
+pub struct Failure {
+    /// Which.
+    pub path: PathBuf,
+    /// Why.
+    #[source]
+    pub why: Unusable,
+}
+
+/// Why a file could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// It is no spec.
+    #[error(transparent)]
+    Unreadable(#[from] ReadError),
+    /// It is an invalid one.
+    #[error("invalid CDI spec: {0}")]
+    Invalid(#[from] Invalid),
+}
+
+/// Why a device cannot be had.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unresolvable {
+    /// No file describes it.
+    #[error("unresolvable CDI device {name}: no file in {} describes it{}", .directories.join(" or "), after(.broken))]
+    Unknown {
+        /// The device.
+        name: QualifiedName,
+        /// Where it was looked for.
+        directories: Vec<String>,
+        /// The files that could not be used, with the reason: it may be in one of them.
+        broken: Vec<String>,
+    },
+    /// Two files of one directory describe it.
+    #[error("unresolvable CDI device {name}: {} and {} both describe it; remove one", .files[0].display(), .files[1].display())]
+    Conflict {
+        /// The device.
+        name: QualifiedName,
+        /// Two of the files.
+        files: [PathBuf; 2],
+    },
+}
+
+#[derive(Debug)]
+enum Place {
+    Spec { directory: usize, spec: usize, device: usize },
+    Conflict { directory: usize, files: [PathBuf; 2] },
+}
+
+impl Registry {
+    /// Reads the files of these directories, the most important one last. Cannot fail: see [`Registry::failures`].
+    pub fn read(directories: &[PathBuf]) -> Registry {
+        let mut registry = Registry { directories: directories.to_vec(), ..Registry::default() };
+        for (place, directory) in directories.iter().enumerate() {
+            match files(directory) {
+                Ok(files) => files.into_iter().for_each(|path| registry.add(place, path)),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => registry.fail(directory, ReadError::Io(error).into()),
+            }
+        }
+        registry
+    }
+
+    /// The devices that can be had, by name.
+    pub fn devices(&self) -> impl Iterator<Item = &QualifiedName> {
+        self.devices.iter().filter(|(_, place)| matches!(place, Place::Spec { .. })).map(|(name, _)| name)
+    }
+
+    /// What could not be used, in the order in which it was met.
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    /// The devices that cannot be had because two files describe them.
+    pub fn conflicts(&self) -> impl Iterator<Item = Unresolvable> + '_ {
+        self.devices.iter().filter_map(|(name, place)| match place {
+            Place::Conflict { files, .. } => Some(Unresolvable::Conflict { name: name.clone(), files: files.clone() }),
+            Place::Spec { .. } => None,
+        })
+    }
+
+    /// What these devices add to a container: what each one's file adds to every container, once, then the device's
+    /// own.
+    pub fn edits(&self, names: &[QualifiedName]) -> Result<ContainerEdits, Unresolvable> {
+        let mut used = BTreeSet::new();
+        let mut all = ContainerEdits::default();
+        for name in names {
+            let (at, device) = self.find(name)?;
+            let spec = &self.specs[at].1;
+            if used.insert((at, None)) {
+                append(&mut all, &spec.container_edits);
+            }
+            if used.insert((at, Some(device))) {
+                append(&mut all, &spec.devices[device].container_edits);
+            }
+        }
+        Ok(all)
+    }
+
+    fn find(&self, name: &QualifiedName) -> Result<(usize, usize), Unresolvable> {
+        match self.devices.get(name) {
+            Some(Place::Spec { spec, device, .. }) => Ok((*spec, *device)),
+            Some(Place::Conflict { files, .. }) => {
+                Err(Unresolvable::Conflict { name: name.clone(), files: files.clone() })
+            }
+            None => Err(Unresolvable::Unknown {
+                name: name.clone(),
+                directories: self.directories.iter().map(|path| path.display().to_string()).collect(),
+                broken: self.failures.iter().map(|failure| format!("{failure}: {}", failure.why)).collect(),
+            }),
+        }
+    }
+
+    fn add(&mut self, directory: usize, path: PathBuf) {
+        match usable(&path) {
+            Ok((kind, spec)) => self.describe(directory, path, kind, spec),
+            Err(why) => self.fail(&path, why),
+        }
+    }
+
+    fn describe(&mut self, directory: usize, path: PathBuf, kind: Kind, spec: Spec) {
+        let at = self.specs.len();
+        for (device, described) in spec.devices.iter().enumerate() {
+            // Valid, or `validate` would have refused the file.
+            let Ok(name) = QualifiedName::new(kind.clone(), &described.name) else { continue };
+            let place = match self.devices.get(&name) {
+                Some(Place::Spec { directory: same, spec, .. }) if *same == directory => {
+                    Place::Conflict { directory, files: [self.specs[*spec].0.clone(), path.clone()] }
+                }
+                Some(Place::Conflict { directory: same, .. }) if *same == directory => continue,
+                _ => Place::Spec { directory, spec: at, device },
+            };
+            self.devices.insert(name, place);
+        }
+        self.specs.push((path, spec));
+    }
+
+    fn fail(&mut self, path: &Path, why: Unusable) {
+        self.failures.push(Failure { path: path.into(), why });
+    }
+}
+
+/// Adds edits behind others.
+pub fn append(to: &mut ContainerEdits, from: &ContainerEdits) {
+    let from = from.clone();
+    to.env.extend(from.env);
+    to.device_nodes.extend(from.device_nodes);
+    to.net_devices.extend(from.net_devices);
+    to.hooks.extend(from.hooks);
+    to.mounts.extend(from.mounts);
+    to.intel_rdt = from.intel_rdt.or(to.intel_rdt.take());
+    to.additional_gids.extend(from.additional_gids);
+}
+
+fn usable(path: &Path) -> Result<(Kind, Spec), Unusable> {
+    let spec = file::read(path)?;
+    Ok((validate::check(&spec)?, spec))
+}
+
+/// The files of a directory that are taken for CDI files, by name. Other programs' half-written ones are not.
+fn files(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if matches!(path.extension().and_then(|end| end.to_str()), Some("json" | "yaml")) && !path.is_dir() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn after(broken: &[String]) -> String {
+    match broken.is_empty() {
+        true => String::new(),
+        false => format!(" (not read: {})", broken.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(kind: &str, devices: &[(&str, &str)]) -> String {
+        let devices = devices
+            .iter()
+            .map(|(name, value)| format!(r#"{{"name":"{name}","containerEdits":{{"env":["D={value}"]}}}}"#))
+            .collect::<Vec<_>>();
+        format!(
+            r#"{{"cdiVersion":"0.5.0","kind":"{kind}","devices":[{}],"containerEdits":{{"env":["ALL={kind}"]}}}}"#,
+            devices.join(",")
+        )
+    }
+
+    fn names(names: &[&str]) -> Vec<QualifiedName> {
+        names.iter().map(|name| name.parse().unwrap()).collect()
+    }
+
+    /// Two directories with these files, by paths within.
+    fn registry(files: &[(&str, String)]) -> (tempfile::TempDir, Registry) {
+        let there = tempfile::tempdir().unwrap();
+        let directories = [there.path().join("etc"), there.path().join("run"), there.path().join("none")];
+        fs::create_dir(&directories[0]).unwrap();
+        fs::create_dir(&directories[1]).unwrap();
+        for (path, text) in files {
+            fs::write(there.path().join(path), text).unwrap();
+        }
+        let registry = Registry::read(&directories);
+        (there, registry)
+    }
+
+    #[test]
+    fn the_later_directory_counts() {
+        let (_there, registry) = registry(&[
+            ("etc/a.json", spec("v.x/gpu", &[("0", "old"), ("1", "only")])),
+            ("run/a.json", spec("v.x/gpu", &[("0", "new")])),
+            ("run/a.txt", "no spec".into()),
+            ("run/a.yml", "no spec, for engines read .yaml and .json".into()),
+        ]);
+        assert!(registry.failures().is_empty());
+        assert_eq!(registry.devices().map(ToString::to_string).collect::<Vec<_>>(), ["v.x/gpu=0", "v.x/gpu=1"]);
+        let edits = registry.edits(&names(&["v.x/gpu=0", "v.x/gpu=1", "v.x/gpu=0"])).unwrap();
+        assert_eq!(edits.env, ["ALL=v.x/gpu", "D=new", "ALL=v.x/gpu", "D=only"], "each file's own edits once");
+    }
+
+    #[test]
+    fn two_files_of_a_directory_conflict() {
+        let (_there, registry) = registry(&[
+            ("etc/a.json", spec("v.x/gpu", &[("0", "a"), ("1", "a"), ("2", "a")])),
+            ("etc/b.json", spec("v.x/gpu", &[("0", "b"), ("2", "b")])),
+            ("etc/c.json", spec("v.x/gpu", &[("0", "c")])),
+            ("run/d.json", spec("v.x/gpu", &[("2", "d")])),
+        ]);
+        let told = registry.edits(&names(&["v.x/gpu=0"])).unwrap_err().to_string();
+        assert!(told.contains("etc/a.json and ") && told.ends_with("both describe it; remove one"), "{told}");
+        assert_eq!(registry.conflicts().count(), 1);
+        assert_eq!(registry.edits(&names(&["v.x/gpu=1"])).unwrap().env[1], "D=a");
+        assert_eq!(registry.edits(&names(&["v.x/gpu=2"])).unwrap().env[1], "D=d", "a later directory settles it");
+    }
+
+    #[test]
+    fn a_broken_file_hides_no_other() {
+        let (there, registry) = registry(&[
+            ("etc/bad.yaml", "cdiVersion: 0.5.0\nkind: [".into()),
+            ("etc/empty.json", spec("v.x/gpu", &[])),
+            ("run/good.json", spec("v.x/gpu", &[("0", "good")])),
+        ]);
+        assert_eq!(registry.edits(&names(&["v.x/gpu=0"])).unwrap().env[1], "D=good");
+        assert_eq!(registry.failures().len(), 2);
+        let told = registry.edits(&names(&["v.x/gpu=7"])).unwrap_err().to_string();
+        let etc = there.path().join("etc");
+        assert!(told.starts_with("unresolvable CDI device v.x/gpu=7: no file in "), "{told}");
+        assert!(told.contains(&format!("{}/bad.yaml: not a CDI spec in YAML", etc.display())), "{told}");
+        assert!(told.contains("empty.json: invalid CDI spec: it describes no device"), "{told}");
+        assert_eq!(told.lines().count(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_is_none_is_told() {
+        let there = tempfile::tempdir().unwrap();
+        let path = there.path().join("file");
+        fs::write(&path, "").unwrap();
+        let registry = Registry::read(&[path.clone()]);
+        assert_eq!(registry.failures()[0].path, path);
+        assert_eq!(registry.devices().count(), 0);
+    }
+}

@@ -1,0 +1,177 @@
+//! What makes a spec valid.
+//!
+//! Owns the rules; a spec that passes is one that every engine takes. Says what breaks them and where.
+//!
+//! Outside truth: CDI specification 1.1.0 and the reference's checks in `pkg/cdi` (`spec.go`, `device.go`,
+//! `container-edits.go`).
+
+use super::name::{BadName, Kind, QualifiedName};
+use super::version;
+use crate::edits::{ContainerEdits, Spec};
+use serde_json::{Map, Value};
+use std::collections::HashSet;
+
+/// What is wrong with a spec.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// No released version.
+    #[error("cdiVersion '{0}' is unknown; versions up to {newest} are", newest = version::VERSIONS[version::VERSIONS.len() - 1])]
+    Version(String),
+    /// The spec uses what its version does not have.
+    #[error("cdiVersion is '{claimed}', but what the file holds needs {needed}")]
+    TooOld {
+        /// What it says.
+        claimed: String,
+        /// What it must say.
+        needed: &'static str,
+    },
+    /// The kind or a device's name.
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// No devices.
+    #[error("it describes no device")]
+    NoDevices,
+    /// Two devices of one name.
+    #[error("device '{0}' is described twice")]
+    Twice(String),
+    /// A device that brings nothing.
+    #[error("device '{0}' has empty containerEdits")]
+    Empty(String),
+    /// A value that means nothing, with the place where it stands.
+    #[error("{at}: {what}")]
+    Value {
+        /// Where, as in `devices[gpu0].hooks`.
+        at: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// The points of a container's life at which a hook can run.
+pub const HOOK_NAMES: [&str; 6] =
+    ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
+
+/// Checks a spec; its kind is the result.
+pub fn check(spec: &Spec) -> Result<Kind, Invalid> {
+    let claimed = version::place(&spec.cdi_version).ok_or_else(|| Invalid::Version(spec.cdi_version.clone()))?;
+    let needed = version::lowest(spec);
+    if version::place(needed) > Some(claimed) {
+        return Err(Invalid::TooOld { claimed: spec.cdi_version.clone(), needed });
+    }
+    let kind: Kind = spec.kind.parse()?;
+    annotations("annotations", &spec.annotations)?;
+    edits("containerEdits", &spec.container_edits)?;
+    let mut names = HashSet::new();
+    for device in &spec.devices {
+        QualifiedName::new(kind.clone(), &device.name)?;
+        let at = format!("devices[{}]", device.name);
+        annotations(&format!("{at}.annotations"), &device.annotations)?;
+        if device.container_edits.is_empty() {
+            return Err(Invalid::Empty(device.name.clone()));
+        }
+        edits(&at, &device.container_edits)?;
+        if !names.insert(&device.name) {
+            return Err(Invalid::Twice(device.name.clone()));
+        }
+    }
+    if names.is_empty() {
+        return Err(Invalid::NoDevices);
+    }
+    Ok(kind)
+}
+
+fn edits(at: &str, edits: &ContainerEdits) -> Result<(), Invalid> {
+    let fails = |part: &str, what: String| Err(Invalid::Value { at: format!("{at}.{part}"), what });
+    if let Some(bad) = edits.env.iter().find(|line| !is_variable(line)) {
+        return fails("env", format!("'{bad}' is not NAME=value"));
+    }
+    for node in &edits.device_nodes {
+        if node.path.is_empty() {
+            return fails("deviceNodes", "a path is empty".into());
+        }
+        if let Some(kind) = node.kind.as_deref().filter(|kind| !["", "b", "c", "u", "p"].contains(kind)) {
+            return fails("deviceNodes", format!("'{kind}' is no type of node; c, b, u and p are"));
+        }
+        let letters = |text: &str| text == "none" || text.chars().all(|letter| "rwm".contains(letter));
+        if let Some(bad) = node.permissions.as_deref().filter(|text| !letters(text)) {
+            return fails("deviceNodes", format!("permissions '{bad}' are not of r, w and m"));
+        }
+    }
+    for mount in &edits.mounts {
+        if mount.host_path.is_empty() || mount.container_path.is_empty() {
+            return fails("mounts", "a hostPath or containerPath is empty".into());
+        }
+    }
+    for hook in &edits.hooks {
+        if !HOOK_NAMES.contains(&hook.hook_name.as_str()) {
+            return fails("hooks", format!("'{}' is no hook; {} are", hook.hook_name, HOOK_NAMES.join(", ")));
+        }
+        if hook.path.is_empty() {
+            return fails("hooks", format!("the path of a {} hook is empty", hook.hook_name));
+        }
+        if let Some(bad) = hook.env.iter().find(|line| !is_variable(line)) {
+            return fails("hooks", format!("'{bad}' is not NAME=value"));
+        }
+    }
+    for device in &edits.net_devices {
+        let filled = |key| device.get(key).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
+        if !filled("hostInterfaceName") || !filled("name") {
+            return fails("netDevices", "hostInterfaceName and name must be given".into());
+        }
+    }
+    Ok(())
+}
+
+fn annotations(at: &str, annotations: &Map<String, Value>) -> Result<(), Invalid> {
+    match annotations.iter().find(|(key, value)| key.is_empty() || !value.is_string()) {
+        None => Ok(()),
+        Some((key, _)) => Err(Invalid::Value { at: at.into(), what: format!("'{key}' must be a name with a string") }),
+    }
+}
+
+fn is_variable(line: &str) -> bool {
+    line.split_once('=').is_some_and(|(name, _)| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(edits: &str) -> String {
+        let json =
+            format!(r#"{{"cdiVersion":"0.5.0","kind":"a/b","devices":[{{"name":"0","containerEdits":{edits}}}]}}"#);
+        check(&serde_json::from_str(&json).unwrap()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_breaks_a_rule_is_told_with_its_place() {
+        assert_eq!(told("{}"), "device '0' has empty containerEdits");
+        assert_eq!(told(r#"{"env":["=x"]}"#), "devices[0].env: '=x' is not NAME=value");
+        assert_eq!(told(r#"{"deviceNodes":[{"path":""}]}"#), "devices[0].deviceNodes: a path is empty");
+        assert!(told(r#"{"deviceNodes":[{"path":"/dev/a","type":"d"}]}"#).contains("'d' is no type of node"));
+        assert!(told(r#"{"deviceNodes":[{"path":"/dev/a","permissions":"rx"}]}"#).contains("'rx'"));
+        assert!(told(r#"{"mounts":[{"hostPath":"/a","containerPath":""}]}"#).contains("mounts"));
+        assert!(told(r#"{"hooks":[{"hookName":"never","path":"/a"}]}"#).contains("'never' is no hook"));
+        assert!(told(r#"{"hooks":[{"hookName":"poststop","path":""}]}"#).contains("path of a poststop hook"));
+        assert!(told(r#"{"additionalGids":[1]}"#).contains("needs 0.7.0"));
+    }
+
+    #[test]
+    fn files_without_sense_are_refused() {
+        let of = |json: &str| check(&serde_json::from_str(json).unwrap()).unwrap_err();
+        let device = r#"{"name":"0","containerEdits":{"env":["A=1"]}}"#;
+        assert_eq!(of(r#"{"cdiVersion":"0.5.0","kind":"a/b","devices":[]}"#), Invalid::NoDevices);
+        assert_eq!(
+            of(&format!(r#"{{"cdiVersion":"9","kind":"a/b","devices":[{device}]}}"#)).to_string(),
+            "cdiVersion '9' is unknown; versions up to 1.1.0 are"
+        );
+        assert!(matches!(
+            of(&format!(r#"{{"cdiVersion":"0.5.0","kind":"ab","devices":[{device}]}}"#)),
+            Invalid::Name(_)
+        ));
+        assert_eq!(
+            of(&format!(r#"{{"cdiVersion":"0.5.0","kind":"a/b","devices":[{device},{device}]}}"#)),
+            Invalid::Twice("0".into())
+        );
+    }
+}
