@@ -10,6 +10,7 @@
 
 pub mod capability;
 pub mod cdi;
+pub mod config;
 pub mod driver;
 pub mod edits;
 pub mod engines;

@@ -1,0 +1,220 @@
+//! Changes to config.toml that leave the rest of the file as it is, comments included.
+//!
+//! Owns the words of `nvidia-ctk config --set KEY[=VALUE]` and the replacing of the file. Guarantees: what is written
+//! can be read again and means what was asked for; a file is replaced as a whole, or not at all.
+//!
+//! Outside truth: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk/config`.
+
+use super::keys::{self, Key, Place};
+use super::Config;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use toml_edit::{Array, DocumentMut, Item, Table, Value};
+
+/// Why a change is not made.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum EditError {
+    /// There is no such key.
+    #[error("invalid --set option {set}: invalid config option: undefined field: {key:?}")]
+    UnknownKey {
+        /// What was asked for.
+        set: String,
+        /// The key.
+        key: String,
+    },
+    /// The value is not of the key's kind.
+    #[error("invalid --set option {set}: invalid format: {what}")]
+    Value {
+        /// What was asked for.
+        set: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The text is no configuration, before the change or because of it.
+    #[error("line {line}: {what}")]
+    Malformed {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong there.
+        what: String,
+    },
+}
+
+/// The text with the changes, each `KEY=VALUE`, `KEY` for `KEY=true`, or `features.KEY=nil` for no such line. Elements of
+/// a list are separated by `separator` or, if there is none, by commas. Of several changes to one key the last counts.
+///
+/// # Errors
+/// If a change cannot be made, or the text is no configuration.
+pub fn set(text: &str, sets: &[String], separator: &str) -> Result<String, EditError> {
+    let check = |text: &str| match Config::parse(text, Config::default()) {
+        Ok(_) => Ok(()),
+        Err((line, what)) => Err(EditError::Malformed { line, what }),
+    };
+    let mut text = text.to_string();
+    for set in sets {
+        let (name, value) = set.split_once('=').map_or((set.as_str(), None), |(name, value)| (name, Some(value)));
+        let key = keys::find(name).ok_or_else(|| EditError::UnknownKey { set: set.clone(), key: name.to_string() })?;
+        let value = value_of(key, value, separator).map_err(|what| EditError::Value { set: set.clone(), what })?;
+        text = match value {
+            Some(value) => with(&text, key, value)?,
+            None => without(&text, key)?,
+        };
+    }
+    check(&text)?;
+    Ok(text)
+}
+
+/// Puts a text in a file's place: beside it first, then by renaming, with the old file's owner and mode. What a link
+/// points to is replaced, not the link. Folders that are missing are made.
+///
+/// # Errors
+/// If the file could not be written; the old one is then as it was.
+pub fn save(path: &Path, text: &str) -> io::Result<()> {
+    let path = match path.canonicalize() {
+        Ok(real) => real,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_path_buf(),
+        Err(error) => return Err(error),
+    };
+    let folder =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or(PathBuf::from("."), PathBuf::from);
+    std::fs::create_dir_all(&folder)?;
+    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no file's name"))?;
+    let beside = folder.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    let write = || {
+        let mut file = std::fs::File::options().write(true).create_new(true).open(&beside)?;
+        let (mode, owner) = match std::fs::metadata(&path) {
+            Ok(old) => (old.mode() & 0o7777, Some((old.uid(), old.gid()))),
+            Err(_) => (0o644, None),
+        };
+        if let Some((uid, gid)) = owner {
+            std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
+        }
+        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&beside, &path)
+    };
+    let written = write();
+    if written.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
+}
+
+/// The value for a key; none if its line goes.
+fn value_of(key: &Key, value: Option<&str>, separator: &str) -> Result<Option<Value>, String> {
+    if key.name.starts_with("features.") && value == Some("nil") {
+        return Ok(None);
+    }
+    let text = |value: Option<&str>| value.map(str::to_string).ok_or(format!("expected key=value; got {}", key.name));
+    Ok(Some(match key.place {
+        Place::Switch(_) => match value {
+            None => true.into(),
+            Some(word) => truth(word).ok_or_else(|| format!("{word:?} is neither true nor false"))?.into(),
+        },
+        Place::Text(_) | Place::Path(_) => text(value)?.into(),
+        Place::Word(take) => {
+            let word = text(value)?;
+            take(&mut Config::default(), &word)?;
+            word.into()
+        }
+        Place::Texts(_) | Place::Paths(_) => {
+            let text = text(value)?;
+            let separator = [separator, ","].into_iter().find(|s| !s.is_empty() && text.contains(s));
+            let words: Vec<&str> = separator.map_or(vec![text.as_str()], |separator| text.split(separator).collect());
+            words.into_iter().collect::<Array>().into()
+        }
+    }))
+}
+
+/// The words that Go's `strconv.ParseBool` takes: what the toolkit's users may write.
+pub fn truth(word: &str) -> Option<bool> {
+    match word {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+fn document(text: &str) -> Result<DocumentMut, EditError> {
+    text.parse::<DocumentMut>().map_err(|error| {
+        let at = error.span().map_or(text.len(), |span| span.start);
+        EditError::Malformed { line: super::line_of(text, at), what: error.message().to_string() }
+    })
+}
+
+fn with(text: &str, key: &Key, value: Value) -> Result<String, EditError> {
+    let mut document = document(text)?;
+    let words: Vec<&str> = key.name.split('.').collect();
+    let Some((word, tables)) = words.split_last() else { return Ok(text.to_string()) };
+    let there = words.iter().try_fold(document.as_item(), |item, word| item.get(word)).is_some();
+    if !there {
+        if let Some(text) = uncommented(text, tables, word, &value) {
+            return Ok(text);
+        }
+    }
+    let mut table = document.as_item_mut();
+    for (depth, name) in tables.iter().enumerate() {
+        let tables = table.as_table_like_mut().ok_or_else(|| not_a_table(&words[..depth]))?;
+        let inner = tables.entry(name).or_insert_with(|| {
+            let mut made = Table::new();
+            made.set_implicit(true);
+            Item::Table(made)
+        });
+        table = inner;
+    }
+    let table = table.as_table_like_mut().ok_or_else(|| not_a_table(tables))?;
+    match table.get_mut(word) {
+        Some(item) => {
+            // What stands around the old value (a comment at the line's end) stays.
+            let decor = item.as_value().map(|old| old.decor().clone());
+            let mut value = value;
+            if let Some(decor) = decor {
+                *value.decor_mut() = decor;
+            }
+            *item = Item::Value(value);
+        }
+        None => {
+            table.insert(word, Item::Value(value));
+        }
+    }
+    Ok(document.to_string())
+}
+
+fn without(text: &str, key: &Key) -> Result<String, EditError> {
+    let mut document = document(text)?;
+    if let Some((tables, word)) = key.name.rsplit_once('.') {
+        let table = tables.split('.').try_fold(document.as_item_mut(), |item, word| item.get_mut(word));
+        if let Some(table) = table.and_then(Item::as_table_like_mut) {
+            table.remove(word);
+        }
+    }
+    Ok(document.to_string())
+}
+
+fn not_a_table(words: &[&str]) -> EditError {
+    EditError::Malformed { line: 1, what: format!("{} is a value, not a table", words.join(".")) }
+}
+
+/// The text with the key's value in the place of the comment that showed the key, if its table has such a line.
+fn uncommented(text: &str, tables: &[&str], word: &str, value: &Value) -> Option<String> {
+    let mut table = String::new();
+    let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_string).collect();
+    let place = lines.iter_mut().find(|line| {
+        let line = line.trim();
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
+            table = name.trim().to_string();
+        }
+        let shown = line.strip_prefix('#').and_then(|rest| rest.split_once('='));
+        table == tables.join(".") && shown.is_some_and(|(name, _)| name.trim() == word)
+    })?;
+    let end = if place.ends_with('\n') { "\n" } else { "" };
+    *place = format!("{word} = {}{end}", value.to_string().trim());
+    let changed = lines.concat();
+    // The line could have stood in the middle of something: then it is not the place.
+    let read = changed.parse::<DocumentMut>().ok()?;
+    let item = tables.iter().chain([&word]).try_fold(read.as_item(), |item, word| item.get(word))?;
+    let same = item.as_value()?.to_string().trim() == value.to_string().trim();
+    same.then_some(changed)
+}

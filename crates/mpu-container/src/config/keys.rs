@@ -1,0 +1,196 @@
+//! The keys of config.toml: one row each.
+//!
+//! Owns their names, what they are for, what they are by default, and where their values go. The page that is printed by
+//! `nvidia-ctk config default`, the reading, the checks of `--set` and docs/container/config.md all come from or are
+//! held to this table.
+//!
+//! Outside truth: NVIDIA Container Toolkit 1.20, `api/config/v1`: the keys, and which are written as comments.
+
+use super::words::{CompatMode, LogLevel, Mode};
+use super::Config;
+use crate::capability::Capabilities;
+use std::path::PathBuf;
+
+/// Where a key's value goes, which says what kind of value it is.
+#[derive(Clone, Copy)]
+pub enum Place {
+    /// `true` or `false`.
+    Switch(fn(&mut Config) -> &mut bool),
+    /// Any text.
+    Text(fn(&mut Config) -> &mut String),
+    /// A path; empty is none.
+    Path(fn(&mut Config) -> &mut Option<PathBuf>),
+    /// A text of a certain form; what is wrong with another is the error.
+    Word(fn(&mut Config, &str) -> Result<(), String>),
+    /// A list of texts.
+    Texts(fn(&mut Config) -> &mut Vec<String>),
+    /// A list of paths.
+    Paths(fn(&mut Config) -> &mut Vec<PathBuf>),
+}
+
+/// One key.
+pub struct Key {
+    /// Its name, with its tables'.
+    pub name: &'static str,
+    /// Its default, as TOML.
+    pub default: &'static str,
+    /// What the shipped file shows behind a `#` in place of the default: a value that somebody could want.
+    pub example: Option<&'static str>,
+    /// What it is for: one line.
+    pub about: &'static str,
+    /// Where its value goes.
+    pub place: Place,
+}
+
+/// The row of a key.
+pub fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// The file with every key, what it is for, and its default (as a comment, where another value is the example).
+pub fn default_text(host: &Config) -> String {
+    let mut text = String::from(
+        "# The NVIDIA container runtime's configuration. A line that begins with #key shows a value that could be set.\n",
+    );
+    let mut table = "";
+    for key in KEYS {
+        let (prefix, word) = key.name.rsplit_once('.').unwrap_or(("", key.name));
+        if prefix != table {
+            text.push_str(&format!("\n[{prefix}]\n"));
+            table = prefix;
+        }
+        let suse = key.name == "nvidia-container-cli.user" && !host.cli.user.is_empty();
+        let mark = if key.example.is_some() && !suse { "#" } else { "" };
+        text.push_str(&format!("# {}\n{mark}{word} = {}\n", key.about, key.example.unwrap_or(key.default)));
+    }
+    text
+}
+
+const fn key(name: &'static str, default: &'static str, place: Place, about: &'static str) -> Key {
+    Key { name, default, example: None, about, place }
+}
+
+const fn shown(
+    name: &'static str,
+    default: &'static str,
+    example: &'static str,
+    place: Place,
+    about: &'static str,
+) -> Key {
+    Key { name, default, example: Some(example), about, place }
+}
+
+/// Every key, in the order of the file: a table's keys stand together.
+#[rustfmt::skip]
+pub const KEYS: &[Key] = &[
+    shown("accept-nvidia-visible-devices-as-volume-mounts", "false", "false", Place::Switch(|c| &mut c.devices_as_volume_mounts),
+        "Mounts of /dev/null on /var/run/nvidia-container-devices/DEVICE ask for devices."),
+    shown("accept-nvidia-visible-devices-envvar-when-unprivileged", "true", "true", Place::Switch(|c| &mut c.envvar_when_unprivileged),
+        "Containers without CAP_SYS_ADMIN may ask for devices by their environment."),
+    key("disable-require", "false", Place::Switch(|c| &mut c.disable_require),
+        "Do not look at an image's NVIDIA_REQUIRE_* conditions."),
+    key("supported-driver-capabilities", r#""compat32,compute,display,graphics,ngx,utility,video""#, Place::Word(supported),
+        "The driver capabilities that an image may ask for, or \"all\"."),
+    shown("swarm-resource", r#""""#, r#""DOCKER_RESOURCE_GPU""#, Place::Text(|c| &mut c.swarm_resource),
+        "Variables, separated by commas, that ask for devices before NVIDIA_VISIBLE_DEVICES does."),
+
+    shown("nvidia-container-cli.debug", r#""""#, r#""/var/log/nvidia-container-toolkit.log""#, Place::Path(|c| &mut c.cli.debug),
+        "The container CLI's log."),
+    key("nvidia-container-cli.environment", "[]", Place::Texts(|c| &mut c.cli.environment),
+        "NAME=value for the container CLI's environment."),
+    shown("nvidia-container-cli.ldcache", r#""""#, r#""/etc/ld.so.cache""#, Place::Path(|c| &mut c.cli.ldcache),
+        "The linker's cache that lists the driver's libraries."),
+    key("nvidia-container-cli.ldconfig", r#""@/sbin/ldconfig""#, Place::Text(|c| &mut c.cli.ldconfig),
+        "The ldconfig to run: @ and a path on the host."),
+    key("nvidia-container-cli.load-kmods", "true", Place::Switch(|c| &mut c.cli.load_kmods),
+        "Load the driver's kernel modules and make its device nodes if they are missing."),
+    shown("nvidia-container-cli.no-cgroups", "false", "false", Place::Switch(|c| &mut c.cli.no_cgroups),
+        "Leave the device cgroup alone (not needed for rootless containers: those are recognized)."),
+    shown("nvidia-container-cli.no-pivot", "false", "false", Place::Switch(|c| &mut c.cli.no_pivot),
+        "Do not use pivot_root (for roots on a ramdisk)."),
+    shown("nvidia-container-cli.path", r#""""#, r#""/usr/bin/nvidia-container-cli""#, Place::Path(|c| &mut c.cli.path),
+        "The container CLI, where it is not this executable."),
+    shown("nvidia-container-cli.root", r#""""#, r#""/run/nvidia/driver""#, Place::Path(|c| &mut c.cli.root),
+        "The driver's root, where it is not /."),
+    shown("nvidia-container-cli.user", r#""""#, r#""root:video""#, Place::Text(|c| &mut c.cli.user),
+        "USER[:GROUP] to ask the driver as; root:video by default on SUSE."),
+
+    shown("nvidia-container-runtime.debug", r#""/dev/null""#, r#""/var/log/nvidia-container-runtime.log""#, Place::Path(|c| &mut c.runtime.debug),
+        "The runtime wrapper's log."),
+    key("nvidia-container-runtime.log-level", r#""info""#, Place::Word(log_level),
+        "What goes into the log: error, warning, info or debug."),
+    key("nvidia-container-runtime.mode", r#""auto""#, Place::Word(mode),
+        "How a GPU gets into a container: auto, legacy, cdi, jit-cdi or csv."),
+    key("nvidia-container-runtime.runtimes", r#"["runc", "crun"]"#, Place::Texts(|c| &mut c.runtime.runtimes),
+        "The low-level runtimes to look for: the first that is there is used."),
+
+    key("nvidia-container-runtime.modes.cdi.annotation-prefixes", r#"["cdi.k8s.io/"]"#, Place::Texts(|c| &mut c.runtime.cdi_annotation_prefixes),
+        "Annotations that begin so ask for CDI devices."),
+    key("nvidia-container-runtime.modes.cdi.default-kind", r#""nvidia.com/gpu""#, Place::Text(|c| &mut c.runtime.cdi_default_kind),
+        "The vendor/class of a device that is named without."),
+    key("nvidia-container-runtime.modes.cdi.spec-dirs", r#"["/etc/cdi", "/var/run/cdi"]"#, Place::Paths(|c| &mut c.runtime.cdi_spec_dirs),
+        "The directories of CDI files; a later one overrides an earlier."),
+
+    shown("nvidia-container-runtime.modes.csv.compat-container-root", r#""""#, r#""/usr/local/cuda/compat_orin""#, Place::Path(|c| &mut c.runtime.csv_compat_container_root),
+        "Where a container's CUDA compatibility libraries lie, where that is not the usual place."),
+    key("nvidia-container-runtime.modes.csv.mount-spec-path", r#""/etc/nvidia-container-runtime/host-files-for-container.d""#, Place::Path(|c| &mut c.runtime.csv_mount_spec_path),
+        "The directory of the lists of files (Tegra)."),
+
+    shown("nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks", "[]", r#"["enable-cuda-compat"]"#, Place::Texts(|c| &mut c.runtime.jit_cdi_disable_hooks),
+        "Hooks to leave out."),
+    shown("nvidia-container-runtime.modes.jit-cdi.nvcdi-feature-flags", "[]", r#"["no-additional-gids-for-device-nodes"]"#, Place::Texts(|c| &mut c.runtime.jit_cdi_feature_flags),
+        "Feature flags of the generator."),
+
+    key("nvidia-container-runtime.modes.legacy.cuda-compat-mode", r#""ldconfig""#, Place::Word(compat_mode),
+        "How a container's CUDA compatibility libraries are found: ldconfig, mount, hook or disabled."),
+
+    key("nvidia-container-runtime-hook.path", r#""nvidia-container-runtime-hook""#, Place::Text(|c| &mut c.hook.path),
+        "The prestart hook."),
+    key("nvidia-container-runtime-hook.skip-mode-detection", "false", Place::Switch(|c| &mut c.hook.skip_mode_detection),
+        "Let the hook run by itself in modes that have none."),
+
+    key("nvidia-ctk.path", r#""nvidia-ctk""#, Place::Text(|c| &mut c.ctk_path),
+        "The program that CDI hooks run."),
+
+    shown("features.allow-cuda-compat-libs-from-container", "false", "false", Place::Switch(|c| &mut c.features.allow_cuda_compat_libs_from_container),
+        "A container's CUDA compatibility libraries may hide the driver's."),
+    shown("features.allow-ldconfig-from-container", "false", "false", Place::Switch(|c| &mut c.features.allow_ldconfig_from_container),
+        "ldconfig may be a path in the container (unsafe: the image's own program runs before its confinement)."),
+    shown("features.allow-unknown-oci-spec-fields", "false", "false", Place::Switch(|c| &mut c.features.allow_unknown_oci_spec_fields),
+        "Without effect: unknown fields of a spec are always kept."),
+    shown("features.disable-cuda-compat-lib-hook", "false", "false", Place::Switch(|c| &mut c.features.disable_cuda_compat_lib_hook),
+        "No hook for CUDA's compatibility libraries."),
+    shown("features.disable-imex-channel-creation", "false", "false", Place::Switch(|c| &mut c.features.disable_imex_channel_creation),
+        "IMEX channels that do not exist are not made."),
+    shown("features.ignore-imex-channel-requests", "false", "false", Place::Switch(|c| &mut c.features.ignore_imex_channel_requests),
+        "Nobody is given an IMEX channel for asking."),
+    shown("features.no-additional-gids-for-device-nodes", "false", "false", Place::Switch(|c| &mut c.features.no_additional_gids_for_device_nodes),
+        "The container's process does not get the groups of the device nodes."),
+];
+
+fn supported(config: &mut Config, text: &str) -> Result<(), String> {
+    let unknown = |word| format!("{word:?} is no driver capability (supported: {})", Capabilities::ALL);
+    config.supported_driver_capabilities = Capabilities::parse(text).map_err(unknown)?;
+    Ok(())
+}
+
+fn log_level(config: &mut Config, text: &str) -> Result<(), String> {
+    config.runtime.log_level = LogLevel::of_word(text);
+    Ok(())
+}
+
+fn mode(config: &mut Config, text: &str) -> Result<(), String> {
+    let found = Mode::ALL.into_iter().find(|(word, _)| *word == text);
+    config.runtime.mode = found.ok_or_else(|| format!("{text:?} is none of {}", choices(&Mode::ALL)))?.1;
+    Ok(())
+}
+
+fn compat_mode(config: &mut Config, text: &str) -> Result<(), String> {
+    let found = CompatMode::ALL.into_iter().find(|(word, _)| *word == text);
+    config.runtime.cuda_compat_mode = found.map(|(_, mode)| mode);
+    Ok(())
+}
+
+fn choices<T>(all: &[(&str, T)]) -> String {
+    all.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,388 @@
+//! `/etc/nvidia-container-runtime/config.toml`: what the administrator decided.
+//!
+//! Owns where the file is, its defaults, and its errors, which name the line. Its keys are one table ([`keys`]); changing
+//! the file is [`edit`]'s. What a key does is for those who read it.
+//!
+//! Guarantees: no file is the defaults; a file that names only some keys has the defaults for the others; a key that we
+//! do not know is no error (NVIDIA adds some with every release) but a [`Note`]; a value that cannot be used is an
+//! error before anything is done with the rest.
+//!
+//! Outside truth: NVIDIA Container Toolkit 1.20, `api/config/v1` (keys, defaults, which file).
+
+pub mod edit;
+pub mod keys;
+mod words;
+
+use crate::capability::Capabilities;
+use keys::{Place, KEYS};
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use toml_edit::{Item, TableLike};
+pub use words::{CompatMode, LogLevel, Mode};
+
+/// A longer file is refused: every key with a long value is a hundredth of it.
+const LONGEST: u64 = 1 << 20;
+
+/// The administrator's decisions, with the defaults filled in. A path or text that is empty in the file is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// No image's requirements are looked at.
+    pub disable_require: bool,
+    /// Names of variables, separated by commas, that ask for devices before `NVIDIA_VISIBLE_DEVICES` does.
+    pub swarm_resource: String,
+    /// Whether a container without `CAP_SYS_ADMIN` may ask for devices by its environment.
+    pub envvar_when_unprivileged: bool,
+    /// Whether mounts below `/var/run/nvidia-container-devices` ask for devices.
+    pub devices_as_volume_mounts: bool,
+    /// The capabilities that an image may ask for.
+    pub supported_driver_capabilities: Capabilities,
+    /// For `nvidia-container-cli`.
+    pub cli: Cli,
+    /// For `nvidia-container-runtime`.
+    pub runtime: Runtime,
+    /// For `nvidia-container-runtime-hook`.
+    pub hook: Hook,
+    /// Where `nvidia-ctk` is, for hooks that are written into specs: a path, or a name to look for.
+    pub ctk_path: String,
+    /// What is not for everybody.
+    pub features: Features,
+}
+
+/// `[nvidia-container-cli]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cli {
+    /// The driver's root, where it is not `/`.
+    pub root: Option<PathBuf>,
+    /// The program, where it is not our own.
+    pub path: Option<PathBuf>,
+    /// `NAME=value` for the program's environment.
+    pub environment: Vec<String>,
+    /// The program's log.
+    pub debug: Option<PathBuf>,
+    /// The linker's cache that lists the driver's libraries, where it is not the usual one.
+    pub ldcache: Option<PathBuf>,
+    /// Load the driver's modules and make its nodes.
+    pub load_kmods: bool,
+    /// Do not use pivot_root.
+    pub no_pivot: bool,
+    /// Leave the device cgroup alone.
+    pub no_cgroups: bool,
+    /// `user[:group]` to ask the driver as.
+    pub user: String,
+    /// The ldconfig to run: `@` and a path on the host, or a path in the container if [`Features`] allows it.
+    pub ldconfig: String,
+}
+
+/// `[nvidia-container-runtime]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Runtime {
+    /// The wrapper's log.
+    pub debug: Option<PathBuf>,
+    /// What goes into it.
+    pub log_level: LogLevel,
+    /// The low-level runtimes to look for, by name or path; the first that is there is used.
+    pub runtimes: Vec<String>,
+    /// How a GPU gets into a container.
+    pub mode: Mode,
+    /// Mode `csv`: the directory with the lists.
+    pub csv_mount_spec_path: Option<PathBuf>,
+    /// Mode `csv`: where a container's CUDA compatibility libraries lie.
+    pub csv_compat_container_root: Option<PathBuf>,
+    /// Mode `cdi`: the directories with CDI files; a later one overrides an earlier.
+    pub cdi_spec_dirs: Vec<PathBuf>,
+    /// Mode `cdi`: the `vendor/class` of a device that is named without.
+    pub cdi_default_kind: String,
+    /// Mode `cdi`: annotations that begin so ask for devices.
+    pub cdi_annotation_prefixes: Vec<String>,
+    /// Mode `jit-cdi`: feature flags of the generator.
+    pub jit_cdi_feature_flags: Vec<String>,
+    /// Mode `jit-cdi`: hooks to leave out.
+    pub jit_cdi_disable_hooks: Vec<String>,
+    /// Mode `legacy`: how CUDA's compatibility libraries are found; none for a word that no release knows.
+    pub cuda_compat_mode: Option<CompatMode>,
+}
+
+/// `[nvidia-container-runtime-hook]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hook {
+    /// The hook: a path, or a name to look for.
+    pub path: String,
+    /// Do not refuse to run in modes that have no hook.
+    pub skip_mode_detection: bool,
+}
+
+/// `[features]`: all are off unless switched on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Features {
+    /// CUDA's compatibility libraries of the container may hide the driver's.
+    pub allow_cuda_compat_libs_from_container: bool,
+    /// `ldconfig` may be the container's.
+    pub allow_ldconfig_from_container: bool,
+    /// Accepted and without effect: unknown fields of a spec are always kept.
+    pub allow_unknown_oci_spec_fields: bool,
+    /// No hook for CUDA's compatibility libraries.
+    pub disable_cuda_compat_lib_hook: bool,
+    /// IMEX channels that do not exist are not made.
+    pub disable_imex_channel_creation: bool,
+    /// Nobody is given an IMEX channel for asking.
+    pub ignore_imex_channel_requests: bool,
+    /// The container's process does not get the groups of the device nodes.
+    pub no_additional_gids_for_device_nodes: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let words = |list: &[&str]| list.iter().map(|word| word.to_string()).collect();
+        Config {
+            disable_require: false,
+            swarm_resource: String::new(),
+            envvar_when_unprivileged: true,
+            devices_as_volume_mounts: false,
+            supported_driver_capabilities: Capabilities::ALL,
+            cli: Cli {
+                root: None,
+                path: None,
+                environment: Vec::new(),
+                debug: None,
+                ldcache: None,
+                load_kmods: true,
+                no_pivot: false,
+                no_cgroups: false,
+                user: String::new(),
+                ldconfig: "@/sbin/ldconfig".to_string(),
+            },
+            runtime: Runtime {
+                debug: Some("/dev/null".into()),
+                log_level: LogLevel::Info,
+                runtimes: words(&["runc", "crun"]),
+                mode: Mode::Auto,
+                csv_mount_spec_path: Some("/etc/nvidia-container-runtime/host-files-for-container.d".into()),
+                csv_compat_container_root: None,
+                cdi_spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
+                cdi_default_kind: "nvidia.com/gpu".to_string(),
+                cdi_annotation_prefixes: words(&["cdi.k8s.io/"]),
+                jit_cdi_feature_flags: Vec::new(),
+                jit_cdi_disable_hooks: Vec::new(),
+                cuda_compat_mode: Some(CompatMode::Ldconfig),
+            },
+            hook: Hook { path: "nvidia-container-runtime-hook".to_string(), skip_mode_detection: false },
+            ctk_path: "nvidia-ctk".to_string(),
+            features: Features::default(),
+        }
+    }
+}
+
+/// Something in the file that has no effect. For the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// The line, from 1.
+    pub line: usize,
+    /// What about it.
+    pub what: String,
+}
+
+/// A configuration, and where it is from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    /// What was decided.
+    pub config: Config,
+    /// The file; none if there is none.
+    pub path: Option<PathBuf>,
+    /// What in it has no effect.
+    pub notes: Vec<Note>,
+}
+
+/// Why a file is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It is there and cannot be read, or must be there and is not.
+    #[error("cannot read {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not what it must be.
+    #[error("{}, line {line}: {what}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong there.
+        what: String,
+    },
+}
+
+impl ConfigError {
+    /// What to do about it.
+    pub fn fix(&self) -> &'static str {
+        match self {
+            ConfigError::Unreadable { .. } => "check that the file is there and that root may read it",
+            ConfigError::Malformed { .. } => "correct the line; `nvidia-ctk config default` shows every key",
+        }
+    }
+}
+
+/// The file to read, and whether it must be there, by the variables of our own environment (never the container's).
+pub fn path(variable: impl Fn(&str) -> Option<OsString>) -> (PathBuf, bool) {
+    let set = |name| variable(name).filter(|value| !value.is_empty());
+    match set("NVIDIA_CTK_CONFIG_FILE_PATH") {
+        Some(path) => (path.into(), true),
+        None => {
+            let folder = set("XDG_CONFIG_HOME").map_or("/etc".into(), PathBuf::from);
+            (folder.join("nvidia-container-runtime/config.toml"), false)
+        }
+    }
+}
+
+impl Config {
+    /// This host's configuration: that of the file that [`path`] names, or the host's defaults if it has none.
+    ///
+    /// # Errors
+    /// If there is a file that cannot be used.
+    pub fn load() -> Result<Loaded, ConfigError> {
+        Config::at_or_default(&path(|name| std::env::var_os(name)).0)
+    }
+
+    /// The configuration in a file; the host's defaults if the file is not there.
+    ///
+    /// # Errors
+    /// If there is a file that cannot be used.
+    pub fn at_or_default(path: &Path) -> Result<Loaded, ConfigError> {
+        match Config::at(path) {
+            Err(ConfigError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(Loaded { config: Config::of_host(Path::new("/")), path: None, notes: Vec::new() })
+            }
+            other => other,
+        }
+    }
+
+    /// The configuration in a file that must be there.
+    ///
+    /// # Errors
+    /// If it is not there, cannot be read, or is malformed.
+    pub fn at(path: &Path) -> Result<Loaded, ConfigError> {
+        let text = read(path)?;
+        let (config, notes) = Config::parse(&text, Config::of_host(Path::new("/")))
+            .map_err(|(line, what)| ConfigError::Malformed { path: path.to_path_buf(), line, what })?;
+        Ok(Loaded { config, path: Some(path.to_path_buf()), notes })
+    }
+
+    /// The defaults on a host: SUSE's device nodes belong to the group `video`.
+    pub fn of_host(root: &Path) -> Config {
+        let mut config = Config::default();
+        let release = std::fs::read_to_string(root.join("etc/os-release")).unwrap_or_default();
+        let like = release.lines().find_map(|line| line.strip_prefix("ID_LIKE=")).unwrap_or_default();
+        if like.trim_matches('"').split(' ').any(|id| id == "suse" || id == "opensuse") {
+            config.cli.user = "root:video".to_string();
+        }
+        config
+    }
+
+    /// The configuration in a text, over defaults; else the line that is wrong, and how.
+    ///
+    /// # Errors
+    /// If the text is no TOML, or a known key has a value that it cannot have.
+    pub fn parse(text: &str, defaults: Config) -> Result<(Config, Vec<Note>), (usize, String)> {
+        let document = toml_edit::Document::parse(text).map_err(|error| {
+            let at = error.span().map_or(text.len(), |span| span.start);
+            (line_of(text, at), error.message().to_string())
+        })?;
+        let mut reader = Reader { text, config: defaults, notes: Vec::new() };
+        reader.table(document.as_table(), "")?;
+        let Reader { config, notes, .. } = reader;
+        let ldconfig = &config.cli.ldconfig;
+        if !ldconfig.starts_with('@') && !config.features.allow_ldconfig_from_container {
+            let what = format!(
+                "nvidia-container-cli.ldconfig value {ldconfig:?} is not host-relative (does not start with a '@'): \
+                 only features.allow-ldconfig-from-container lets a container's own be run"
+            );
+            let item = document.get("nvidia-container-cli").and_then(|table| table.get("ldconfig"));
+            return Err((line_of(text, item.and_then(Item::span).map_or(0, |span| span.start)), what));
+        }
+        Ok((config, notes))
+    }
+
+    /// The ldconfig to run, as the container CLI wants it; none if it is empty. Where a distribution has put a script in
+    /// the program's place (Ubuntu), the program beside it is meant.
+    pub fn ldconfig(&self, host: &Path) -> Option<String> {
+        let Some(path) = self.cli.ldconfig.strip_prefix('@') else {
+            return (!self.cli.ldconfig.is_empty()).then(|| self.cli.ldconfig.clone());
+        };
+        let path = path.strip_suffix(".real").unwrap_or(path);
+        let real = format!("{path}.real");
+        let there = host.join(real.trim_start_matches('/')).exists();
+        Some(format!("@{}", if there { &real } else { path }))
+    }
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    config: Config,
+    notes: Vec<Note>,
+}
+
+impl Reader<'_> {
+    /// Takes every key of a table whose own name is `prefix`.
+    fn table(&mut self, table: &dyn TableLike, prefix: &str) -> Result<(), (usize, String)> {
+        for (word, item) in table.iter() {
+            let name = if prefix.is_empty() { word.to_string() } else { format!("{prefix}.{word}") };
+            let within = table.key(word).and_then(toml_edit::Key::span).or_else(|| item.span());
+            let line = line_of(self.text, within.map_or(0, |span| span.start));
+            if let Some(key) = keys::find(&name) {
+                self.value(key, item).map_err(|what| (line, format!("{name}: {what}")))?;
+                continue;
+            }
+            let holds_keys = KEYS.iter().any(|key| key.name.strip_prefix(&name).is_some_and(|l| l.starts_with('.')));
+            match item.as_table_like() {
+                Some(inner) if holds_keys => self.table(inner, &name)?,
+                None if holds_keys => return Err((line, format!("{name} is a table, not a value"))),
+                _ => self.notes.push(Note { line, what: format!("unknown key {name}") }),
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, key: &keys::Key, item: &Item) -> Result<(), String> {
+        let text = || item.as_str().ok_or("wants a text, in quotes");
+        match key.place {
+            Place::Switch(place) => *place(&mut self.config) = item.as_bool().ok_or("wants true or false")?,
+            Place::Text(place) => *place(&mut self.config) = text()?.to_string(),
+            Place::Path(place) => {
+                *place(&mut self.config) = Some(text()?).filter(|path| !path.is_empty()).map(PathBuf::from);
+            }
+            Place::Word(take) => take(&mut self.config, text()?)?,
+            Place::Texts(place) => *place(&mut self.config) = list(item)?,
+            Place::Paths(place) => *place(&mut self.config) = list(item)?.into_iter().map(PathBuf::from).collect(),
+        }
+        Ok(())
+    }
+}
+
+fn list(item: &Item) -> Result<Vec<String>, String> {
+    let texts = item.as_array().and_then(|array| array.iter().map(|v| v.as_str().map(str::to_string)).collect());
+    texts.ok_or_else(|| "wants a list of texts, as [\"a\", \"b\"]".to_string())
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    let unreadable = |source| ConfigError::Unreadable { path: path.to_path_buf(), source };
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let mut text = String::new();
+    file.take(LONGEST + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > LONGEST {
+        return Err(unreadable(io::Error::other(format!("it has more than {LONGEST} bytes"))));
+    }
+    Ok(text)
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
+    let last = before.last() == Some(&b'\n') && at >= text.len() && !text.is_empty();
+    before.iter().filter(|&&byte| byte == b'\n').count() + 1 - usize::from(last)
+}
+
+#[cfg(test)]
+mod tests;

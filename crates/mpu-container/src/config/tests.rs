@@ -1,0 +1,251 @@
+use super::*;
+use std::fmt::Write as _;
+
+fn read(text: &str) -> Config {
+    Config::parse(text, Config::default()).expect("sound").0
+}
+
+fn wrong(text: &str) -> (usize, String) {
+    Config::parse(text, Config::default()).expect_err("malformed")
+}
+
+#[test]
+fn the_tables_defaults_are_the_codes() {
+    let mut text = String::new();
+    for key in KEYS {
+        writeln!(text, "{} = {}", key.name, key.default).expect("a string");
+    }
+    assert_eq!(Config::parse(&text, Config::default()), Ok((Config::default(), Vec::new())));
+    // And every row's place is its own: a value that is not the default changes something, and something else each.
+    let mut seen: Vec<Config> = vec![Config::default()];
+    for key in KEYS {
+        let value = match (key.default, key.name.rsplit_once('.').map_or(key.name, |(_, word)| word)) {
+            ("true", _) => "false",
+            ("false", _) => "true",
+            (_, "supported-driver-capabilities") => "'video'",
+            (_, "log-level") => "'debug'",
+            (_, "mode" | "cuda-compat-mode") if key.name.ends_with(".mode") => "'csv'",
+            (_, "cuda-compat-mode") => "'mount'",
+            (list, _) if list.starts_with('[') => "['@a']",
+            _ => "'@a'",
+        };
+        let config = read(&format!("{} = {value}", key.name));
+        assert!(!seen.contains(&config), "{}", key.name);
+        seen.push(config);
+    }
+}
+
+#[test]
+fn the_shipped_file_is_the_defaults_and_its_examples_are_sound() {
+    let text = keys::default_text(&Config::default());
+    assert_eq!(Config::parse(&text, Config::default()), Ok((Config::default(), Vec::new())));
+    let shown: String = text
+        .lines()
+        .map(|line| line.strip_prefix('#').filter(|l| !l.starts_with(' ')).unwrap_or(line).to_string() + "\n")
+        .collect();
+    let (config, notes) = Config::parse(&shown, Config::default()).expect("sound");
+    assert_eq!((config.cli.root, notes.len()), (Some("/run/nvidia/driver".into()), 0));
+    let lines = shown.lines().filter(|line| line.contains(" = ") && !line.starts_with("# ")).count();
+    assert_eq!(lines, KEYS.len());
+}
+
+#[test]
+fn a_file_overrides_what_it_names_and_nothing_else() {
+    let text = "disable-require = true\n[nvidia-container-cli]\nroot = \"/run/nvidia/driver\"\nload-kmods = false\n\
+                user = \"\"\n[nvidia-container-runtime]\nmode = \"legacy\"\nruntimes = [\"/opt/crun\"]\n\
+                [nvidia-container-runtime.modes.cdi]\nspec-dirs = [\"/a\", \"/b\"]\n[features]\nignore-imex-channel-requests = true\n";
+    let mut expected = Config { disable_require: true, ..Config::default() };
+    expected.cli.root = Some("/run/nvidia/driver".into());
+    expected.cli.load_kmods = false;
+    expected.runtime.mode = Mode::Legacy;
+    expected.runtime.runtimes = vec!["/opt/crun".into()];
+    expected.runtime.cdi_spec_dirs = vec!["/a".into(), "/b".into()];
+    expected.features.ignore_imex_channel_requests = true;
+    assert_eq!(read(text), expected);
+    let inline = "disable-require = true\nnvidia-container-cli = {root = '/run/nvidia/driver', load-kmods = false, user = ''}\n\
+                  features.ignore-imex-channel-requests = true\nnvidia-container-runtime = {mode = 'legacy', runtimes = ['/opt/crun'], \
+                  modes.cdi.spec-dirs = ['/a', '/b']}";
+    assert_eq!(read(inline), expected, "other forms of the same");
+}
+
+#[test]
+fn unknown_keys_are_noted_with_their_line() {
+    let text = "from-the-future = 1\n[nvidia-container-cli]\nroot = ''\nnew = [1]\n[another.table]\nx = 1\n";
+    let (config, notes) = Config::parse(text, Config::default()).expect("sound");
+    assert_eq!(config, Config::default());
+    let notes: Vec<_> = notes.iter().map(|note| (note.line, note.what.as_str())).collect();
+    let new =
+        [(1, "unknown key from-the-future"), (4, "unknown key nvidia-container-cli.new"), (5, "unknown key another")];
+    assert_eq!(notes, new);
+}
+
+#[test]
+fn errors_name_the_line() {
+    for (text, line, part) in [
+        ("disable-require = \"yes\"\n", 1, "disable-require: wants true or false"),
+        ("\n\nswarm-resource = 3", 3, "wants a text"),
+        ("[nvidia-container-runtime]\nruntimes = \"runc\"\n", 2, "wants a list of texts"),
+        ("[nvidia-container-runtime]\nruntimes = [\"runc\", 1]\n", 2, "wants a list of texts"),
+        ("[nvidia-container-runtime]\nmode = \"cdI\"\n", 2, "\"cdI\" is none of auto, legacy, csv, cdi, jit-cdi"),
+        ("supported-driver-capabilities = \"video,sound\"", 1, "\"sound\" is no driver capability"),
+        ("# a comment\nnvidia-container-cli = true\n", 2, "is a table, not a value"),
+        (
+            "[nvidia-container-cli]\n\nldconfig = \"/sbin/ldconfig\"\n",
+            3,
+            "is not host-relative (does not start with a '@')",
+        ),
+        ("a = 1\na = 2\n", 2, "duplicate key"),
+        ("[nvidia-container-cli]\nroot = \"/x\n", 2, ""),
+        ("a = 1\nb", 2, ""),
+    ] {
+        let (at, what) = wrong(text);
+        assert!(at == line && what.contains(part), "{text:?}: line {at}: {what}");
+    }
+    assert_eq!(
+        read("features.allow-ldconfig-from-container = true\nnvidia-container-cli.ldconfig = '/l'").cli.ldconfig,
+        "/l"
+    );
+    assert_eq!(read("nvidia-container-runtime.log-level = 'loud'").runtime.log_level, LogLevel::Info);
+    assert_eq!(read("nvidia-container-runtime.modes.legacy.cuda-compat-mode = 'x'").runtime.cuda_compat_mode, None);
+}
+
+#[test]
+fn which_file_is_read() {
+    let with = |set: &[(&str, &str)]| {
+        let set: Vec<(String, String)> = set.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+        path(move |name| set.iter().find(|(n, _)| n == name).map(|(_, v)| v.into()))
+    };
+    let usual = PathBuf::from("/etc/nvidia-container-runtime/config.toml");
+    assert_eq!(with(&[]), (usual.clone(), false));
+    assert_eq!(with(&[("XDG_CONFIG_HOME", ""), ("NVIDIA_CTK_CONFIG_FILE_PATH", "")]), (usual, false));
+    assert_eq!(with(&[("XDG_CONFIG_HOME", "/x")]), ("/x/nvidia-container-runtime/config.toml".into(), false));
+    assert_eq!(with(&[("XDG_CONFIG_HOME", "/x"), ("NVIDIA_CTK_CONFIG_FILE_PATH", "/y")]), ("/y".into(), true));
+}
+
+#[test]
+fn a_file_that_is_there_must_be_sound() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("config.toml");
+    assert_eq!(Config::at_or_default(&file).expect("defaults").path, None);
+    assert!(Config::at(&file).expect_err("missing").to_string().starts_with("cannot read "));
+    std::fs::write(&file, "x = 1\n").expect("written");
+    let loaded = Config::at_or_default(&file).expect("sound");
+    assert_eq!((loaded.path.as_deref(), loaded.notes.len()), (Some(file.as_path()), 1));
+    std::fs::write(&file, "x = \n").expect("written");
+    let error = Config::at_or_default(&file).expect_err("malformed");
+    assert!(error.to_string().contains("config.toml, line 1: ") && error.fix().contains("config default"), "{error}");
+    std::fs::write(&file, "#".repeat(2 << 20)).expect("written");
+    assert!(matches!(Config::at_or_default(&file), Err(ConfigError::Unreadable { .. })));
+}
+
+#[test]
+fn hosts_differ() {
+    let host = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir_all(host.path().join("etc")).expect("made");
+    std::fs::create_dir_all(host.path().join("sbin")).expect("made");
+    let release = |text: &str| {
+        std::fs::write(host.path().join("etc/os-release"), text).expect("written");
+        Config::of_host(host.path()).cli.user
+    };
+    assert_eq!(release("ID=debian\n"), "");
+    assert_eq!(release("ID=x\nID_LIKE=\"suse opensuse\"\n"), "root:video");
+    let suse = Config::of_host(host.path());
+    assert!(keys::default_text(&suse).contains("\nuser = \"root:video\"\n"));
+    assert_eq!(suse.ldconfig(host.path()).as_deref(), Some("@/sbin/ldconfig"));
+    std::fs::write(host.path().join("sbin/ldconfig.real"), "").expect("written");
+    assert_eq!(suse.ldconfig(host.path()).as_deref(), Some("@/sbin/ldconfig.real"));
+}
+
+mod edits {
+    use super::super::{edit, keys};
+    use super::*;
+
+    const FILE: &str = "# ours\n#swarm-resource = \"X\"\ndisable-require = false # for now\n\n[nvidia-container-cli]\n# the log\n#debug = \"/d\"\n\
+                        environment = []\n[nvidia-container-runtime]\nmode = \"auto\"\n";
+
+    fn edited(text: &str, sets: &[&str]) -> Result<String, edit::EditError> {
+        edit::set(text, &sets.iter().map(|set| set.to_string()).collect::<Vec<_>>(), ":")
+    }
+
+    #[test]
+    fn a_change_leaves_the_rest_as_it_is() {
+        let changed = |set: &str, from: &str, to: &str| {
+            assert_eq!(edited(FILE, &[set]).expect(set), FILE.replace(from, to), "{set}");
+        };
+        changed("disable-require", "= false #", "= true #");
+        changed("nvidia-container-runtime.mode=cdi", "\"auto\"", "\"cdi\"");
+        changed("nvidia-container-cli.debug=/var/log/x", "#debug = \"/d\"", "debug = \"/var/log/x\"");
+        changed("swarm-resource=GPU=1", "#swarm-resource = \"X\"", "swarm-resource = \"GPU=1\"");
+        changed("nvidia-container-cli.environment=A=1:B=2", "[]", "[\"A=1\", \"B=2\"]");
+        changed("nvidia-container-cli.environment=A=1,B=2", "[]", "[\"A=1\", \"B=2\"]");
+        changed("nvidia-container-runtime.runtimes=crun", "\"auto\"\n", "\"auto\"\nruntimes = [\"crun\"]\n");
+        changed("features.allow-ldconfig-from-container=nil", "", "");
+        assert_eq!(edited(FILE, &["disable-require=1", "disable-require=F"]).expect("both"), FILE);
+        let new = edited(FILE, &["features.ignore-imex-channel-requests", "nvidia-ctk.path=/c"]).expect("new tables");
+        let config = read(&new);
+        assert!(
+            new.starts_with(FILE) && config.features.ignore_imex_channel_requests && config.ctk_path == "/c",
+            "{new}"
+        );
+        let gone =
+            edited(&new, &["features.ignore-imex-channel-requests=nil", "nvidia-ctk.path=nvidia-ctk"]).expect("gone");
+        assert_eq!(read(&gone), read(FILE));
+    }
+
+    #[test]
+    fn every_key_can_be_set_in_every_file() {
+        for text in ["", FILE, &keys::default_text(&Config::default())] {
+            for key in KEYS {
+                let value =
+                    toml_edit::Document::parse(format!("x = {}", key.example.unwrap_or(key.default))).expect("sound");
+                let value = match value.get("x").expect("it") {
+                    item if item.is_array() => {
+                        item.as_array().expect("one").iter().filter_map(|v| v.as_str()).collect::<Vec<_>>().join(":")
+                    }
+                    item => item.as_str().map_or_else(|| item.to_string().trim().to_string(), str::to_string),
+                };
+                let set = format!("{}={value}", key.name);
+                let changed = edited(text, &[&set]).unwrap_or_else(|error| panic!("{set}: {error}"));
+                let lines = |text: &str| {
+                    text.lines().filter(|line| line.starts_with("# ")).map(str::to_string).collect::<Vec<_>>()
+                };
+                assert_eq!(lines(&changed), lines(text), "{set}: a comment is lost");
+                assert_eq!(edited(&changed, &[&set]).as_ref(), Ok(&changed), "{set}: once is enough");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_refused() {
+        for (set, part) in [
+            ("nope=1", "invalid --set option nope=1: invalid config option: undefined field: \"nope\""),
+            ("nvidia-container-cli", "undefined field"),
+            ("nvidia-container-cli.path", "invalid format: expected key=value"),
+            ("disable-require=yes", "invalid format: \"yes\" is neither true nor false"),
+            ("disable-require=nil", "neither"),
+            ("nvidia-container-runtime.mode=fast", "\"fast\" is none of auto"),
+            ("nvidia-container-cli.ldconfig=/sbin/ldconfig", "not host-relative"),
+        ] {
+            let error = edited(FILE, &[set]).expect_err(set).to_string();
+            assert!(error.contains(part), "{set}: {error}");
+        }
+        assert!(edited("x = [", &["disable-require"]).expect_err("no file").to_string().starts_with("line 1: "));
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_with_its_mode_through_its_link() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, link) = (folder.path().join("real/config.toml"), folder.path().join("link"));
+        edit::save(&file, "one").expect("made");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).expect("set");
+        std::os::unix::fs::symlink(&file, &link).expect("linked");
+        edit::save(&link, "two").expect("replaced");
+        assert!(link.is_symlink() && std::fs::read_to_string(&file).expect("read") == "two");
+        assert_eq!(std::fs::metadata(&file).expect("there").permissions().mode() & 0o7777, 0o640);
+        assert_eq!(std::fs::read_dir(folder.path().join("real")).expect("read").count(), 1, "nothing left beside it");
+        let busy = folder.path().join("real");
+        edit::save(&busy, "x").expect_err("a folder is in the way");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("read").count(), 2);
+    }
+}

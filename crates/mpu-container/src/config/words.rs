@@ -1,0 +1,104 @@
+//! The words that some keys choose from.
+//!
+//! Owns the words, nothing else.
+
+/// How a GPU gets into a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// As the request and the host suggest.
+    Auto,
+    /// By the prestart hook and the container CLI.
+    Legacy,
+    /// By lists of files (Tegra).
+    Csv,
+    /// By CDI files of the host.
+    Cdi,
+    /// By CDI edits that are made when they are needed.
+    JitCdi,
+}
+
+impl Mode {
+    /// Every mode, and its word.
+    pub const ALL: [(&'static str, Mode); 5] = [
+        ("auto", Mode::Auto),
+        ("legacy", Mode::Legacy),
+        ("csv", Mode::Csv),
+        ("cdi", Mode::Cdi),
+        ("jit-cdi", Mode::JitCdi),
+    ];
+
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        word(&Mode::ALL, self)
+    }
+}
+
+/// How CUDA's forward-compatibility libraries are found in mode `legacy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompatMode {
+    /// Their folder is handed to ldconfig.
+    Ldconfig,
+    /// They are mounted over the driver's.
+    Mount,
+    /// A hook of the runtime does it.
+    Hook,
+    /// They are not.
+    Disabled,
+}
+
+impl CompatMode {
+    /// Every one, and its word.
+    pub const ALL: [(&'static str, CompatMode); 4] = [
+        ("ldconfig", CompatMode::Ldconfig),
+        ("mount", CompatMode::Mount),
+        ("hook", CompatMode::Hook),
+        ("disabled", CompatMode::Disabled),
+    ];
+
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        word(&CompatMode::ALL, self)
+    }
+}
+
+/// What goes into a log: this and what is worse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// Why a program gave up.
+    Error,
+    /// What was left undone.
+    Warning,
+    /// What was done.
+    Info,
+    /// And why.
+    Debug,
+}
+
+impl LogLevel {
+    /// Every word, as NVIDIA's logger knows them: an unknown one is `info` there, too.
+    pub const ALL: [(&'static str, LogLevel); 8] = [
+        ("error", LogLevel::Error),
+        ("warning", LogLevel::Warning),
+        ("info", LogLevel::Info),
+        ("debug", LogLevel::Debug),
+        ("warn", LogLevel::Warning),
+        ("trace", LogLevel::Debug),
+        ("fatal", LogLevel::Error),
+        ("panic", LogLevel::Error),
+    ];
+
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        word(&LogLevel::ALL, self)
+    }
+
+    /// The level that a word names, in any case; `info` for a word that names none.
+    pub fn of_word(text: &str) -> LogLevel {
+        let found = LogLevel::ALL.into_iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
+        found.map_or(LogLevel::Info, |(_, level)| level)
+    }
+}
+
+fn word<T: PartialEq>(all: &[(&'static str, T)], value: T) -> &'static str {
+    all.iter().find(|(_, other)| *other == value).map_or("", |(word, _)| word)
+}
