@@ -40,7 +40,11 @@ pub const KERNELS: &[Need] = &[
 ];
 
 /// For tests on this machine.
-pub const HOST: &[Need] = &[need("git", "git", "tests of the tree ask it for the list of files")];
+pub const HOST: &[Need] = &[
+    need("git", "git", "tests of the tree ask it for the list of files"),
+    need("mandoc", "mandoc", "to check the manual pages"),
+    need("groff", "groff-base", "to check the manual pages, too: the formatter of Debian's man"),
+];
 
 /// For checking the kernel object.
 pub const OBJECTS: &[Need] = &[need("objdump", "binutils", "to look into the kernel object")];

@@ -131,10 +131,10 @@ pub enum Command {
     },
 
     /// Print the manual page
-    #[command(after_help = "Example:\n  mpu man | man -l -\n  mpu man up | man -l -")]
+    #[command(after_help = "Example:\n  mpu man | man -l -\n  mpu man config check | man -l -")]
     Man {
-        /// Of one command rather than of mpu
-        command: Option<String>,
+        /// Of one command rather than of mpu, such as `up` or `config check`
+        command: Vec<String>,
     },
 
     /// The child of `mpu metrics`
@@ -502,18 +502,6 @@ pub fn completions(shell: Shell) -> Vec<u8> {
     out
 }
 
-/// A manual page: of `mpu`, or of one of its commands. None if there is no such command.
-pub fn manual(command: Option<&str>) -> Option<std::io::Result<Vec<u8>>> {
-    let mut root = Cli::command();
-    root.build();
-    let page = match command {
-        None => root,
-        Some(name) => root.find_subcommand(name).filter(|c| !c.is_hide_set())?.clone(),
-    };
-    let mut out = Vec::new();
-    Some(clap_mangen::Man::new(page).render(&mut out).map(|()| out))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -532,14 +520,5 @@ mod tests {
         for exit in Exit::ALL {
             assert!(help.contains(exit.meaning()), "{exit:?}");
         }
-    }
-
-    #[test]
-    fn every_visible_command_has_a_manual_page() {
-        for command in Cli::command().get_subcommands().filter(|c| !c.is_hide_set()) {
-            let page = manual(Some(command.get_name())).expect("a page").expect("rendered");
-            assert!(String::from_utf8_lossy(&page).contains(".TH"), "{}", command.get_name());
-        }
-        assert!(manual(Some("probe-child")).is_none() && manual(Some("nonsense")).is_none());
     }
 }

@@ -12,6 +12,7 @@ use mpu::commands::{
 use mpu::engine::module::load::Running;
 use mpu::engine::module::raise;
 use mpu::install::work;
+use mpu::manual;
 use mpu::metrics::Done;
 use mpu::progress::say;
 use mpu::{Error, Exit, Explain, Host};
@@ -86,13 +87,10 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Schema { command: None } => print(schema::list().as_bytes()),
         Command::Schema { command: Some(name) } => print(schema::of(name).unwrap_or_default().as_bytes()),
         Command::Completions { shell } => print(&cli::completions(*shell)),
-        Command::Man { command } => match cli::manual(command.as_deref()) {
+        Command::Man { command } => match manual::page(command) {
             Some(page) => print(&page.context("cannot render the manual page")?),
             None => {
-                say(format_args!(
-                    "mpu: there is no command {}\nfix: mpu --help lists them",
-                    command.as_deref().unwrap_or_default()
-                ));
+                say(format_args!("mpu: there is no command {}\nfix: mpu --help lists them", command.join(" ")));
                 Ok(Exit::Usage)
             }
         },

@@ -429,8 +429,9 @@ fn help_version_completions_and_manual_are_there() {
         (&["completions", "bash"], "complete -F"),
         (&["completions", "zsh"], "#compdef mpu"),
         (&["completions", "fish"], "complete -c mpu"),
-        (&["man"], ".TH mpu"),
-        (&["man", "up"], ".TH mpu-up"),
+        (&["man"], ".TH \"mpu\""),
+        (&["man", "up"], ".TH \"mpu-up\""),
+        (&["man", "config", "check"], ".TH \"mpu-config-check\""),
     ] {
         let run = mpu(line);
         assert!(run.code == 0 && run.out.contains(text), "{line:?}: {} {}", run.out, run.err);

@@ -1,5 +1,5 @@
 //! Holds the reference in `docs/cli.md` to the command line's definitions, and `docs/schema` to the reports' types. `MPU_BLESS=1`
-//! writes them anew.
+//! writes them anew. Manual pages, which are made from the same definitions, are read by programs that know their language.
 
 use clap::{Arg, Command, CommandFactory};
 use mpu::commands::schema;
@@ -46,6 +46,30 @@ fn the_schemas_are_the_types() {
     let behind: Vec<&String> =
         wanted.keys().chain(found.keys()).filter(|name| wanted.get(*name) != found.get(*name)).collect();
     assert!(behind.is_empty(), "docs/schema is behind in {behind:?}: MPU_BLESS=1 cargo test -p mpu --test docs");
+}
+
+/// mandoc's own check (mandoc(1), "Diagnostics") and groff's warnings, each where it is installed.
+#[test]
+fn manual_pages_are_sound() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut files = Vec::new();
+    for (name, page) in mpu::manual::pages().expect("rendered") {
+        files.push(dir.path().join(name + ".1"));
+        fs::write(&files[files.len() - 1], page).expect("written");
+    }
+    assert!(files.len() > 15, "{files:?}");
+    for (tool, arguments) in [("mandoc", &["-T", "lint", "-W", "warning"][..]), ("groff", &["-ww", "-man", "-z"])] {
+        match std::process::Command::new(tool).args(arguments).args(&files).output() {
+            Err(_) => println!("skipped: no {tool}"),
+            Ok(found) => {
+                let said =
+                    String::from_utf8_lossy(&found.stdout).into_owned() + &String::from_utf8_lossy(&found.stderr);
+                // The pages have no date on purpose: the same sources give the same pages.
+                let wrong: Vec<&str> = said.lines().filter(|line| !line.contains("missing date")).collect();
+                assert!(wrong.is_empty(), "{tool}:\n{}", wrong.join("\n"));
+            }
+        }
+    }
 }
 
 fn reference() -> String {

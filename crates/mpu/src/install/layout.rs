@@ -3,9 +3,9 @@
 //! Owns the paths and contents. A package's build and `mpu install` both read this table, so they cannot differ; how
 //! files get there, and what runs afterwards, is `plan`'s.
 
-use crate::cli::{self, Cli, Shell};
+use crate::cli::{self, Shell};
 use crate::engine::module::sources::{SourceError, Sources};
-use clap::CommandFactory;
+use crate::manual;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -124,28 +124,14 @@ pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources) -> std::io:
     ] {
         items.push(item(share.join(place), 0o644, cli::completions(shell), "completions"));
     }
-    for (name, page) in manual_pages()? {
-        items.push(item(share.join("man/man1").join(name), 0o644, page, "manual pages"));
+    for (name, page) in manual::pages()? {
+        items.push(item(share.join("man/man1").join(name + ".1"), 0o644, page, "manual pages"));
     }
     items.push(Item {
         is_config: true,
         ..item(PathBuf::from(crate::config::FILE), 0o644, crate::config::DEFAULT.into(), "the configuration")
     });
     Ok(items)
-}
-
-/// `mpu.1`, and `mpu-COMMAND.1` for each command.
-fn manual_pages() -> std::io::Result<Vec<(String, Vec<u8>)>> {
-    let mut pages = Vec::new();
-    let commands = Cli::command();
-    let names = commands.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| Some(c.get_name().to_string()));
-    for name in [None].into_iter().chain(names) {
-        let file = name.as_ref().map_or_else(|| "mpu.1".to_string(), |name| format!("mpu-{name}.1"));
-        if let Some(page) = cli::manual(name.as_deref()) {
-            pages.push((file, page?));
-        }
-    }
-    Ok(pages)
 }
 
 /// The sources that this executable carries; none if it was built without.
@@ -192,7 +178,7 @@ mod tests {
     #[test]
     fn every_command_has_a_page_and_every_shell_a_completion() {
         let pages = all(Layout::Package).iter().filter(|i| i.path.extension().is_some_and(|e| e == "1")).count();
-        assert_eq!(pages, 1 + Cli::command().get_subcommands().filter(|c| !c.is_hide_set()).count());
+        assert_eq!(pages, manual::pages().expect("rendered").len());
         assert_eq!(all(Layout::Package).iter().filter(|i| i.what == "completions").count(), 3);
     }
 }

@@ -1,0 +1,139 @@
+//! The manual pages: of `mpu`, of each command, and of each thing that a command does.
+//!
+//! Owns their sections. What is said in them is the command line's definition (`cli`) and the exit codes (`exit`), rendered by
+//! `clap_mangen`. Pages carry no date, so that the same sources always give the same pages. `man 7 man` has the language.
+
+use crate::cli::Cli;
+use crate::exit::Exit;
+use clap::{Command, CommandFactory};
+use clap_mangen::roff::{bold, roman, Roff};
+use clap_mangen::Man;
+use std::io;
+
+/// The page of a command, given by its words (`config check`), or of `mpu` without any; none if there is no such command.
+pub fn page(words: &[String]) -> Option<io::Result<Vec<u8>>> {
+    let root = root();
+    let found =
+        words.iter().try_fold(&root, |command, word| command.find_subcommand(word).filter(|c| !c.is_hide_set()));
+    found.map(render)
+}
+
+/// Every page, with its name: `mpu`, `mpu-up`, `mpu-config-check`.
+pub fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
+    let mut pages = Vec::new();
+    collect(&root(), &mut pages)?;
+    Ok(pages)
+}
+
+fn collect(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
+    pages.push((name(command), render(command)?));
+    command.get_subcommands().filter(|c| !c.is_hide_set()).try_for_each(|verb| collect(verb, pages))
+}
+
+fn root() -> Command {
+    // A page for `mpu help` would say nothing that `mpu --help` does not.
+    let mut root = Cli::command().disable_help_subcommand(true);
+    root.build();
+    root
+}
+
+fn name(command: &Command) -> String {
+    command.get_display_name().unwrap_or_else(|| command.get_name()).to_string()
+}
+
+fn render(command: &Command) -> io::Result<Vec<u8>> {
+    let man = Man::new(command.clone());
+    // Not the library's: it leaves an empty date out, and what comes after would stand in its place.
+    let version = env!("CARGO_PKG_VERSION");
+    let mut out = format!(".TH \"{}\" 1 \"\" \"MPU {version}\" \"MPU\"\n", name(command)).into_bytes();
+    man.render_name_section(&mut out)?;
+    man.render_synopsis_section(&mut out)?;
+    man.render_description_section(&mut out)?;
+    man.render_options_section(&mut out)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut out)?;
+    }
+    let mut rest = Roff::new();
+    examples(command, &mut rest);
+    match command.get_name() {
+        "mpu" => exit_status(&mut rest),
+        _ => {
+            rest.control("SH", ["SEE ALSO"]);
+            rest.text([bold("mpu"), roman("(1), which lists the exit codes")]);
+        }
+    }
+    rest.to_writer(&mut out)?;
+    Ok(plain(&String::from_utf8_lossy(&out)).into_bytes())
+}
+
+/// The examples that end a command's help, line by line as they are.
+fn examples(command: &Command, out: &mut Roff) {
+    let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string).unwrap_or_default();
+    let block = help.split("\n\n").find_map(|block| block.strip_prefix("Example").map(|b| b.trim_start_matches("s:")));
+    let Some(block) = block else { return };
+    out.control("SH", ["EXAMPLES"]);
+    out.control("nf", []);
+    for line in block.lines().filter_map(|line| line.strip_prefix("  ")) {
+        out.text([roman(line)]);
+    }
+    out.control("fi", []);
+}
+
+fn exit_status(out: &mut Roff) {
+    out.control("SH", ["EXIT STATUS"]);
+    for exit in Exit::ALL {
+        out.control("TP", []);
+        out.text([bold(exit.code().to_string())]);
+        out.text([roman(exit.meaning())]);
+    }
+}
+
+/// The page in ASCII, which every `man` reads, and without the empty line that `clap_mangen` puts between two breaks.
+fn plain(page: &str) -> String {
+    let escaped = page.chars().map(|c| if c.is_ascii() { c.to_string() } else { format!("\\[u{:04X}]", u32::from(c)) });
+    escaped.collect::<String>().replace("\n.br\n\n.br\n", "\n.sp\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(words: &[&str]) -> String {
+        let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+        String::from_utf8(page(&words).expect("a page").expect("rendered")).expect("ASCII")
+    }
+
+    #[test]
+    fn every_visible_command_and_verb_has_a_page_and_is_named_by_the_one_above() {
+        let pages = pages().expect("rendered");
+        let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
+        assert!(names.contains(&"mpu") && names.contains(&"mpu-up") && names.contains(&"mpu-agent-run"), "{names:?}");
+        for (name, page) in &pages {
+            assert!(
+                page.is_ascii() && String::from_utf8_lossy(page).starts_with(&format!(".TH \"{name}\" 1 ")),
+                "{name}"
+            );
+        }
+        // What a page refers to is there.
+        for (name, page) in &pages {
+            let page = String::from_utf8_lossy(page).replace("\\-", "-");
+            let lines = page.lines().filter_map(|line| line.strip_suffix("(1)"));
+            lines.for_each(|other| assert!(names.contains(&other), "{name} refers to {other}"));
+        }
+        assert!(page(&["probe-child".to_string()]).is_none() && page(&["nonsense".to_string()]).is_none());
+    }
+
+    #[test]
+    fn a_page_has_the_examples_and_the_exit_codes() {
+        let page = text(&[]);
+        assert!(
+            page.contains(".SH EXAMPLES\n.nf\nsudo mpu up ") && page.contains("sudo mpu status \\-\\-json | jq"),
+            "{page}"
+        );
+        for exit in Exit::ALL {
+            assert!(page.contains(exit.meaning()), "{exit:?}");
+        }
+        assert!(text(&["man"]).contains(".nf\nmpu man | man \\-l \\-\n"), "{}", text(&["man"]));
+        assert!(text(&["config", "check"]).contains("/etc/mpu/config.toml"));
+    }
+}
