@@ -8,6 +8,7 @@
 //! system are a stranger's: a path in them is only ever resolved beneath the container's root, and none of them names a
 //! path of the host. No code of the driver is loaded or run on the host's side.
 
+pub mod beneath;
 pub mod capability;
 pub mod cdi;
 pub mod config;

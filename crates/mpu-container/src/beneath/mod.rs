@@ -1,0 +1,207 @@
+//! Files below a container's root.
+//!
+//! Owns every access to a file system that a stranger made: a path is resolved by the kernel in one step, with the
+//! container's root as its `/`, so that neither a link nor a change under our hands leads out. What was resolved is held
+//! as a descriptor, and used by it. Refuses to know what the files are for, and has no resolver of its own: a kernel
+//! without `openat2` (before Linux 5.6) is an error.
+//!
+//! Outside truth: openat2(2), `RESOLVE_IN_ROOT`.
+
+mod mount;
+mod read;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use mount::{unshare, Restrictions, Tree};
+pub use read::Entry;
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, CWD};
+use rustix::io::Errno;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+/// Why a file below a root could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BeneathError {
+    /// The kernel cannot resolve paths below a root.
+    #[error("this kernel has no openat2 (Linux 5.6 or later is needed to keep a container's links inside it)")]
+    Kernel,
+    /// The root itself.
+    #[error("cannot open the container's root {}", path.display())]
+    Root {
+        /// The path on the host.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A path below it.
+    #[error("cannot {act} {} in the container", path.display())]
+    Path {
+        /// What was tried: `open`, `create` …
+        act: &'static str,
+        /// The path in the container.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Something else is there than what is wanted.
+    #[error("{} in the container is not {wanted}", path.display())]
+    Kind {
+        /// The path in the container.
+        path: PathBuf,
+        /// What is wanted: `a regular file` …
+        wanted: &'static str,
+    },
+    /// A path that names no place for a file.
+    #[error("{} does not end in a file's name", path.display())]
+    Name {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file that is larger than anything that we would read.
+    #[error("{} in the container is larger than {limit} bytes", path.display())]
+    Large {
+        /// The path in the container.
+        path: PathBuf,
+        /// The most that is read.
+        limit: u64,
+    },
+}
+
+impl BeneathError {
+    /// Whether the path is not there.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, BeneathError::Path { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Whether the kernel refused for want of a permission, or because the file system cannot be written.
+    pub fn is_denied(&self) -> bool {
+        use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+        matches!(self, BeneathError::Path { source, .. } if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem))
+    }
+}
+
+/// The root directory of a container.
+#[derive(Debug)]
+pub struct Root {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// Something below a root, held so that its name no longer matters.
+///
+/// The descriptor is of the kind that opens nothing (`O_PATH`): a FIFO or a device that is resolved is not touched.
+#[derive(Debug)]
+pub struct Beneath {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Root {
+    /// Opens a root. The path is the caller's own: it is resolved on the host.
+    pub fn open(path: &Path) -> Result<Root, BeneathError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())
+            .map_err(|error| BeneathError::Root { path: path.to_path_buf(), source: error.into() })?;
+        let root = Root { fd, path: path.to_path_buf() };
+        root.resolve(Path::new("/"))?;
+        Ok(root)
+    }
+
+    /// Where it is on the host: for messages, not for opening what is below it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is the root directory of this process, which is no container's.
+    pub fn is_ours(&self) -> Result<bool, BeneathError> {
+        let wrap = |error: Errno| BeneathError::Root { path: self.path.clone(), source: error.into() };
+        let (here, ours) = (rustix::fs::fstat(&self.fd).map_err(wrap)?, rustix::fs::stat("/").map_err(wrap)?);
+        Ok((here.st_dev, here.st_ino) == (ours.st_dev, ours.st_ino))
+    }
+
+    /// What a path leads to, links followed below the root.
+    pub fn resolve(&self, path: &Path) -> Result<Beneath, BeneathError> {
+        let fd = self.at(path, OFlags::PATH).map_err(|error| self.wrap("open", path, error))?;
+        Ok(Beneath { fd, path: absolute(path) })
+    }
+
+    /// What a path leads to; none when nothing is there.
+    pub fn find(&self, path: &Path) -> Result<Option<Beneath>, BeneathError> {
+        match self.resolve(path) {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The one call by which names below the root are resolved.
+    fn at(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let mut tries = 0;
+        loop {
+            let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+            let name = below(path);
+            match rustix::fs::openat2(&self.fd, &name, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+                // A rename somewhere in the system met a `..` of ours; the kernel asks for another try.
+                Err(Errno::AGAIN | Errno::INTR) if tries < 1000 => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
+    fn wrap(&self, act: &'static str, path: &Path, error: Errno) -> BeneathError {
+        match error {
+            Errno::NOSYS => BeneathError::Kernel,
+            _ => BeneathError::Path { act, path: absolute(path), source: error.into() },
+        }
+    }
+}
+
+impl AsFd for Root {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Beneath {
+    /// The path in the container by which it was found.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Result<FileType, BeneathError> {
+        Ok(FileType::from_raw_mode(self.stat()?.st_mode))
+    }
+
+    fn stat(&self) -> Result<rustix::fs::Stat, BeneathError> {
+        rustix::fs::fstat(&self.fd).map_err(|error| self.wrap("look at", error))
+    }
+
+    fn wrap(&self, act: &'static str, error: Errno) -> BeneathError {
+        BeneathError::Path { act, path: self.path.clone(), source: error.into() }
+    }
+}
+
+impl AsFd for Beneath {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The path as `openat2` wants it: relative, and `.` for the root itself.
+fn below(path: &Path) -> PathBuf {
+    let mut name: PathBuf =
+        path.components().filter(|part| !matches!(part, Component::RootDir | Component::CurDir)).collect();
+    if name.as_os_str().is_empty() {
+        name.push(".");
+    }
+    name
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    Path::new("/").join(path)
+}

@@ -1,0 +1,89 @@
+//! Mounts below a root, by descriptors alone.
+//!
+//! What is mounted is a detached tree, made from a descriptor; where it is mounted is a [`Beneath`]. No path is looked
+//! at in between, so that nothing can be swapped between check and use.
+//!
+//! Outside truth: open_tree(2), move_mount(2), mount_setattr(2), fsmount(2).
+
+use super::{sys, Beneath, BeneathError};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
+use std::io;
+
+/// What a mount may not be used for. Set-user-id programs never work on a mount of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Restrictions {
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// No program can be started.
+    pub no_exec: bool,
+    /// No device can be opened.
+    pub no_devices: bool,
+}
+
+/// Mounts that are not attached anywhere yet. Dropping it lets go of them.
+#[derive(Debug)]
+pub struct Tree {
+    fd: OwnedFd,
+}
+
+impl Tree {
+    /// A copy of what is mounted at a descriptor that this process's mount namespace has: of one file or directory, or
+    /// `recursive`ly with what is mounted below it. Changes to it stay its own.
+    pub fn of(source: impl AsFd, recursive: bool) -> io::Result<Tree> {
+        let mut flags =
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        if recursive {
+            flags |= OpenTreeFlags::AT_RECURSIVE;
+        }
+        Ok(Tree { fd: rustix::mount::open_tree(source, "", flags)? })
+    }
+
+    /// An empty file system in memory of at most `size` bytes.
+    pub fn memory(size: u64) -> io::Result<Tree> {
+        let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        rustix::mount::fsconfig_set_string(context.as_fd(), "size", size.to_string())?;
+        rustix::mount::fsconfig_set_string(context.as_fd(), "mode", "755")?;
+        rustix::mount::fsconfig_create(context.as_fd())?;
+        let attributes =
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        Ok(Tree { fd: rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)? })
+    }
+
+    /// Restricts every mount of the tree, and keeps what happens to it from spreading. Needs Linux 5.12.
+    pub fn restrict(&self, restrictions: Restrictions) -> io::Result<()> {
+        let chosen = [
+            (true, MountAttrFlags::MOUNT_ATTR_NOSUID),
+            (restrictions.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
+            (restrictions.no_exec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+            (restrictions.no_devices, MountAttrFlags::MOUNT_ATTR_NODEV),
+        ];
+        let set = chosen.into_iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).collect();
+        sys::mount_setattr(self.fd.as_fd(), set)
+    }
+
+    /// Attaches the tree on something below a container's root. A file goes on a file, a directory on a directory.
+    pub fn mount_onto(self, target: &Beneath) -> Result<(), BeneathError> {
+        self.attach(target.as_fd()).map_err(|error| target.wrap("mount onto", error))
+    }
+
+    /// Attaches the tree on what a descriptor holds.
+    pub fn attach(&self, target: BorrowedFd<'_>) -> Result<(), Errno> {
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        rustix::mount::move_mount(self.fd.as_fd(), "", target, "", flags)
+    }
+}
+
+/// Gives the calling thread mounts of its own: a copy of those it had, whose changes reach nobody.
+pub fn unshare() -> io::Result<()> {
+    sys::unshare_mounts()?;
+    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    Ok(())
+}
+
+impl AsFd for Tree {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,80 @@
+//! Reading below a root. Opening never waits: what is not a regular file or a directory is not opened.
+
+use super::{absolute, Beneath, BeneathError, Root};
+use rustix::fs::{FileType, Mode, OFlags, CWD};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+/// One name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// The name.
+    pub name: OsString,
+    /// Whether it is a regular file; false for a link to one.
+    pub is_file: bool,
+}
+
+impl Root {
+    /// Opens a regular file for reading.
+    pub fn open_file(&self, path: &Path) -> Result<File, BeneathError> {
+        self.resolve(path)?.open()
+    }
+
+    /// The content of a regular file that is no longer than `limit` bytes.
+    pub fn read_file(&self, path: &Path, limit: u64) -> Result<Vec<u8>, BeneathError> {
+        let mut bytes = Vec::new();
+        let file = self.open_file(path)?;
+        file.take(limit + 1).read_to_end(&mut bytes).map_err(|source| BeneathError::Path {
+            act: "read",
+            path: absolute(path),
+            source,
+        })?;
+        match bytes.len() as u64 > limit {
+            true => Err(BeneathError::Large { path: absolute(path), limit }),
+            false => Ok(bytes),
+        }
+    }
+
+    /// The names in a directory, sorted.
+    pub fn read_dir(&self, path: &Path) -> Result<Vec<Entry>, BeneathError> {
+        let wrap = |error| self.wrap("list", path, error);
+        let fd = self.at(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(wrap)?;
+        let mut entries = Vec::new();
+        for entry in rustix::fs::Dir::new(fd).map_err(wrap)? {
+            let entry = entry.map_err(wrap)?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                let is_file = entry.file_type() == FileType::RegularFile;
+                entries.push(Entry { name: OsString::from_vec(name.to_vec()), is_file });
+            }
+        }
+        entries.sort();
+        Ok(entries)
+    }
+}
+
+impl Beneath {
+    /// Opens for reading what must be a regular file.
+    ///
+    /// The descriptor that we hold has decided that it is one; nothing else is ever opened, so that a FIFO cannot make
+    /// us wait and a device cannot notice us.
+    pub fn open(&self) -> Result<File, BeneathError> {
+        if self.kind()? != FileType::RegularFile {
+            return Err(BeneathError::Kind { path: self.path.clone(), wanted: "a regular file" });
+        }
+        let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let opened = rustix::fs::openat(CWD, &link, flags, Mode::empty()).map_err(|error| self.wrap("open", error))?;
+        // The file by which we came back is /proc's word; what it is, is the inode's.
+        let (held, got) = (self.stat()?, rustix::fs::fstat(&opened).map_err(|error| self.wrap("open", error))?);
+        if (held.st_dev, held.st_ino) != (got.st_dev, got.st_ino) {
+            return Err(self.wrap("open", Errno::STALE));
+        }
+        Ok(File::from(opened))
+    }
+}

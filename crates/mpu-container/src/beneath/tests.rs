@@ -1,0 +1,341 @@
+//! Hostile roots: whatever they contain, nothing outside them changes, is read, or makes us wait.
+
+use super::*;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{symlink, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tempfile::TempDir;
+
+/// A root with a neighbour that must never change.
+struct Place {
+    top: TempDir,
+    before: BTreeMap<PathBuf, String>,
+}
+
+impl Place {
+    fn new() -> Place {
+        let top = TempDir::new().unwrap();
+        for folder in ["root/etc", "root/usr/lib", "outside/etc", "outside/empty"] {
+            fs::create_dir_all(top.path().join(folder)).unwrap();
+        }
+        fs::write(top.path().join("outside/etc/passwd"), "secret").unwrap();
+        fs::write(top.path().join("root/etc/passwd"), "theirs").unwrap();
+        let before = snapshot(&top.path().join("outside"));
+        Place { top, before }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.top.path().join("root").join(below)
+    }
+
+    fn outside(&self) -> PathBuf {
+        self.top.path().join("outside")
+    }
+
+    fn root(&self) -> Root {
+        Root::open(&self.top.path().join("root")).unwrap()
+    }
+
+    fn text(&self, below: &str) -> String {
+        fs::read_to_string(self.path(below)).unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(snapshot(&self.outside()), self.before, "something outside the root has changed");
+        }
+    }
+}
+
+/// Every name, kind, mode, size and content of a directory tree.
+fn snapshot(top: &Path) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![top.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let about = fs::symlink_metadata(&path).unwrap();
+            let content = match about.file_type() {
+                kind if kind.is_dir() => {
+                    folders.push(path.clone());
+                    String::new()
+                }
+                kind if kind.is_file() => fs::read_to_string(&path).unwrap(),
+                kind if kind.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
+                _ => String::new(),
+            };
+            let owner = (about.mode(), about.uid(), about.gid(), about.nlink(), about.mtime_nsec());
+            found.insert(path, format!("{owner:?} {content}"));
+        }
+    }
+    found
+}
+
+fn p(path: &str) -> &Path {
+    Path::new(path)
+}
+
+#[test]
+fn links_out_of_the_root_lead_into_it() {
+    let place = Place::new();
+    let root = place.root();
+    let outside = place.outside();
+    symlink(&outside, place.path("absolute")).unwrap();
+    symlink("../outside", place.path("above")).unwrap();
+    symlink("../../../../../../../../../../etc", place.path("far")).unwrap();
+    symlink("/", place.path("top")).unwrap();
+
+    assert_eq!(root.read_file(p("/far/passwd"), 100).unwrap(), b"theirs");
+    assert_eq!(root.read_file(p("/top/../etc/passwd"), 100).unwrap(), b"theirs");
+    assert_eq!(root.read_file(p("/../../etc/passwd"), 100).unwrap(), b"theirs");
+    assert!(root.resolve(p("/absolute/etc/passwd")).unwrap_err().is_missing());
+    assert!(root.find(p("/above/etc/passwd")).unwrap().is_none());
+
+    // Writing makes, below the root, what the links name.
+    root.create_dir_all(p("/absolute/new"), 0o755).unwrap();
+    assert!(place.path(outside.join("new").strip_prefix("/").unwrap().to_str().unwrap()).is_dir());
+    root.create_dir_all(p("/above"), 0o750).unwrap();
+    assert_eq!(fs::metadata(place.path("outside")).unwrap().mode() & 0o7777, 0o750);
+    root.create_file(p("/above/file"), b"x", 0o600).unwrap();
+    assert_eq!(place.text("outside/file"), "x");
+    root.touch_file(p("/above/../far/point")).unwrap();
+    assert_eq!(place.text("etc/point"), "");
+    root.symlink(&outside.join("etc/passwd"), p("/above/link")).unwrap();
+    assert!(root.read_file(p("/above/link"), 100).unwrap_err().is_missing());
+    assert!(root.remove_file(p("/far/passwd")).unwrap());
+    assert!(!place.path("etc/passwd").exists());
+}
+
+#[test]
+fn a_final_link_is_replaced_not_followed() {
+    let place = Place::new();
+    let root = place.root();
+    let target = place.outside().join("etc/passwd");
+    for name in ["etc/a", "etc/b", "etc/c"] {
+        symlink(&target, place.path(name)).unwrap();
+    }
+    root.create_file(p("/etc/a"), b"new", 0o644).unwrap();
+    assert!(fs::symlink_metadata(place.path("etc/a")).unwrap().is_file());
+    root.symlink(p("other"), p("/etc/b")).unwrap();
+    assert_eq!(fs::read_link(place.path("etc/b")).unwrap(), p("other"));
+    assert!(!root.symlink(p("other"), p("/etc/b")).unwrap(), "it was there");
+    assert!(root.remove_file(p("/etc/c")).unwrap());
+    assert!(!root.remove_file(p("/etc/c")).unwrap());
+    assert!(!root.remove_file(p("/nowhere/c")).unwrap());
+}
+
+#[test]
+fn a_mount_point_behind_a_dangling_link_is_made_in_the_root() {
+    let place = Place::new();
+    let root = place.root();
+    symlink(place.outside().join("etc/new"), place.path("etc/out")).unwrap();
+    symlink("../var/run/socket", place.path("etc/in")).unwrap();
+    symlink("/run", place.path("var")).unwrap();
+    let kind = |found: Beneath| found.kind().unwrap();
+    assert_eq!(kind(root.touch_file(p("/etc/out")).unwrap()), FileType::RegularFile);
+    assert!(place.path(place.outside().join("etc/new").strip_prefix("/").unwrap().to_str().unwrap()).is_file());
+    root.touch_file(p("/etc/in")).unwrap();
+    assert!(place.path("run/run/socket").is_file());
+    // What is there is left as it is.
+    root.touch_file(p("/etc/passwd")).unwrap();
+    assert_eq!(place.text("etc/passwd"), "theirs");
+    assert!(matches!(root.touch_file(p("/etc")), Err(BeneathError::Kind { .. })));
+}
+
+#[test]
+fn loops_and_names_that_are_none_are_errors() {
+    let place = Place::new();
+    let root = place.root();
+    symlink("loop", place.path("loop")).unwrap();
+    symlink("b/x", place.path("a")).unwrap();
+    symlink("a/x", place.path("b")).unwrap();
+    for path in ["/loop", "/loop/x", "/a", "/b/y"] {
+        assert!(root.resolve(p(path)).is_err());
+        assert!(root.create_dir_all(p(path), 0o755).is_err(), "{path}");
+        assert!(root.touch_file(p(path)).is_err(), "{path}");
+    }
+    // A link to nothing that, followed, names itself again.
+    symlink("missing/../round", place.path("round")).unwrap();
+    assert!(root.touch_file(p("/round")).is_err());
+    for path in ["/", "", "..", "/etc/..", "."] {
+        assert!(matches!(root.create_file(p(path), b"", 0o644), Err(BeneathError::Name { .. })), "{path:?}");
+        assert!(matches!(root.symlink(p("x"), p(path)), Err(BeneathError::Name { .. })), "{path:?}");
+        assert!(matches!(root.remove_file(p(path)), Err(BeneathError::Name { .. })), "{path:?}");
+    }
+    assert!(root.create_file(p("/etc/nul\0l"), b"", 0o644).is_err());
+    assert!(root.create_file(p("/etc/passwd/x"), b"", 0o644).is_err());
+    assert!(root.create_file(p("/etc"), b"", 0o644).is_err(), "a directory is not replaced");
+    assert!(root.symlink(p("x"), p("/etc")).is_err(), "a directory is not replaced");
+    let leftovers = fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(leftovers.into_iter().all(|name| !name.to_string_lossy().starts_with(".mpu-")));
+}
+
+#[test]
+fn opening_never_waits_and_reads_only_files() {
+    let place = Place::new();
+    let root = place.root();
+    rustix::fs::mkfifoat(CWD, place.path("etc/fifo"), Mode::RUSR | Mode::WUSR).unwrap();
+    assert!(fs::symlink_metadata(place.path("etc/fifo")).unwrap().file_type().is_fifo());
+    symlink("fifo", place.path("etc/to-fifo")).unwrap();
+    for path in ["/etc/fifo", "/etc/to-fifo", "/etc"] {
+        assert!(matches!(root.open_file(p(path)), Err(BeneathError::Kind { .. })), "{path}");
+    }
+    assert!(root.read_dir(p("/etc/fifo")).is_err());
+    root.create_file(p("/etc/fifo"), b"now a file", 0o644).unwrap();
+    assert_eq!(root.read_file(p("/etc/to-fifo"), 100).unwrap(), b"now a file");
+    assert!(matches!(root.read_file(p("/etc/fifo"), 9), Err(BeneathError::Large { .. })));
+    let names: Vec<_> =
+        root.read_dir(p("/etc")).unwrap().into_iter().map(|entry| (entry.name, entry.is_file)).collect();
+    assert_eq!(names, [("fifo".into(), true), ("passwd".into(), true), ("to-fifo".into(), false)]);
+}
+
+#[test]
+fn magic_links_lead_nowhere() {
+    // The real /proc: /proc/self/root would lead out of any root.
+    let root = Root::open(p("/proc")).unwrap();
+    for path in ["/self/root/etc/passwd", "/self/cwd", "/self/exe", "/self/fd/0"] {
+        assert!(root.open_file(p(path)).is_err(), "{path}");
+    }
+    assert!(root.read_file(p("/self/status"), 100_000).is_ok());
+}
+
+#[test]
+fn modes_do_not_depend_on_the_umask() {
+    let place = Place::new();
+    let root = place.root();
+    root.create_dir_all(p("/x/y"), 0o775).unwrap();
+    root.create_file(p("/x/y/z"), b"", 0o666).unwrap();
+    let mode = |path: &str| fs::metadata(place.path(path)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("x"), mode("x/y"), mode("x/y/z")), (0o775, 0o775, 0o666));
+}
+
+#[test]
+fn what_cannot_be_written_is_an_error_and_stays_whole() {
+    let place = Place::new();
+    let root = place.root();
+    fs::set_permissions(place.path("etc"), fs::Permissions::from_mode(0o555)).unwrap();
+    let result = root.create_file(p("/etc/passwd"), b"new", 0o644);
+    // Root may do it all the same; nobody else may.
+    match rustix::process::geteuid().is_root() {
+        true => result.unwrap(),
+        false => {
+            assert!(result.unwrap_err().is_denied());
+            assert_eq!(place.text("etc/passwd"), "theirs");
+        }
+    }
+    fs::set_permissions(place.path("etc"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// CVE-2024-0132 and CVE-2025-23359 were of this kind: a directory that was looked at becomes a link before it is used.
+#[test]
+fn a_link_swapped_in_while_we_work_leads_nowhere() {
+    let place = Place::new();
+    let root = place.root();
+    fs::create_dir(place.path("swapped")).unwrap();
+    symlink("../outside/etc", place.path("link")).unwrap();
+    let (stop, turns) = (AtomicBool::new(false), std::sync::atomic::AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (swapped, link) = (place.path("swapped"), place.path("link"));
+            while !stop.load(Ordering::Relaxed) {
+                rustix::fs::renameat_with(CWD, &swapped, CWD, &link, rustix::fs::RenameFlags::EXCHANGE).unwrap();
+                turns.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let mut inside = 0;
+        for _ in 0..2000 {
+            // Each may fail while the names are changing; none may end outside.
+            let _ = root.create_dir_all(p("/swapped/new/deep"), 0o755);
+            let _ = root.create_file(p("/swapped/passwd"), b"overwritten", 0o644);
+            let _ = root.symlink(p("/x"), p("/swapped/empty"));
+            let _ = root.touch_file(p("/swapped/point"));
+            let _ = root.remove_file(p("/swapped/new/deep"));
+            match root.read_file(p("/swapped/passwd"), 100) {
+                Ok(text) => {
+                    inside += 1;
+                    assert_ne!(text, b"secret");
+                }
+                Err(_) => continue,
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(inside > 0 && turns.load(Ordering::Relaxed) > 100, "{inside} reads, {turns:?} turns");
+    });
+}
+
+#[test]
+fn a_mount_lands_where_the_descriptor_is() {
+    if !rustix::process::geteuid().is_root() || unshare().is_err() {
+        println!("skipped: mounting needs root");
+        return;
+    }
+    let place = Place::new();
+    let root = place.root();
+    symlink(place.outside().join("etc"), place.path("escape")).unwrap();
+    let source = fs::File::open(place.outside().join("etc/passwd")).unwrap();
+    let tree = || {
+        let tree = Tree::of(&source, false).unwrap();
+        tree.restrict(Restrictions { read_only: true, no_exec: true, no_devices: true }).unwrap();
+        tree
+    };
+
+    let target = root.touch_file(p("/escape/passwd")).unwrap();
+    // The name is changed after the target was resolved: the mount goes where the file was, not where the name leads.
+    fs::remove_file(place.path("escape")).unwrap();
+    symlink(place.path("etc"), place.path("escape")).unwrap();
+    tree().mount_onto(&target).unwrap();
+    assert_eq!(place.text("etc/passwd"), "theirs");
+    let made = place.path(place.outside().strip_prefix("/").unwrap().to_str().unwrap()).join("etc/passwd");
+    assert_eq!(fs::read_to_string(&made).unwrap(), "secret");
+    let refused = fs::write(&made, "changed").unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem);
+    // The restrictions are the copy's, not the original's.
+    fs::write(place.outside().join("etc/passwd"), "secret").unwrap();
+    let wrong = tree().mount_onto(&root.resolve(p("/etc")).unwrap());
+    assert!(matches!(wrong, Err(BeneathError::Path { act: "mount onto", .. })), "a file on a directory");
+
+    let memory = Tree::memory(4096).unwrap();
+    memory.mount_onto(&root.resolve(p("/usr/lib")).unwrap()).unwrap();
+    fs::write(place.path("usr/lib/x"), "y").unwrap();
+    assert!(fs::write(place.path("usr/lib/large"), vec![0; 100_000]).is_err());
+    for mounted in [made, place.path("usr/lib")] {
+        rustix::mount::unmount(mounted, rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+    let mut place = place;
+    place.before = snapshot(&place.outside());
+}
+
+/// All of this file once more without root's rights.
+#[test]
+fn an_ordinary_user_gets_the_same() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(arguments).env("TMPDIR", "/tmp").current_dir("/").uid(65534).gid(65534);
+        command.exec_check()
+    };
+    match run(&["beneath::tests", "--test-threads=1"]) {
+        Some(output) => assert!(output.contains("test result: ok") && !output.contains(" 0 passed"), "{output}"),
+        None => println!("skipped: uid 65534 cannot run {}", program.display()),
+    }
+}
+
+trait ExecCheck {
+    fn exec_check(&mut self) -> Option<String>;
+}
+
+impl ExecCheck for Command {
+    /// What it prints; none when it may not be started.
+    fn exec_check(&mut self) -> Option<String> {
+        let output = self.output().ok()?;
+        Some(format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)))
+    }
+}
