@@ -7,6 +7,7 @@ mod apt;
 mod bench;
 mod chart;
 mod chart_image;
+mod container;
 mod cpio;
 mod demo;
 mod dist;

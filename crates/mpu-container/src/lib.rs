@@ -15,5 +15,6 @@ pub mod config;
 pub mod driver;
 pub mod edits;
 pub mod engines;
+pub mod links;
 pub mod names;
 pub mod spec;

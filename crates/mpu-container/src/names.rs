@@ -18,8 +18,11 @@ pub struct Program {
     pub run: fn(Vec<OsString>) -> ExitCode,
 }
 
-/// Every program.
-pub const PROGRAMS: &[Program] = &[];
+/// Every program; each module has its own row.
+pub const PROGRAMS: &[Program] = &[
+    //
+    crate::links::PROGRAM,
+];
 
 /// The program that these arguments ask for, and the arguments as that program wants them (its name first); none when
 /// they ask for `mpu-container` itself.
@@ -46,7 +49,8 @@ pub fn help() -> String {
          Programs (each also answers to NVIDIA's names, by a link):\n",
     );
     for program in PROGRAMS {
-        text.push_str(&format!("  {:<10} {} ({})\n", program.own, program.about, program.nvidia.join(", ")));
+        let names = program.nvidia.iter().map(|name| format!("\n             {name}"));
+        text.push_str(&format!("  {:<10} {}{}\n", program.own, program.about, names.collect::<String>()));
     }
     text.push_str("\n`mpu-container PROGRAM --help` tells more.\n");
     text

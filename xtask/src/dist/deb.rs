@@ -1,4 +1,4 @@
-//! The Debian package: the files of `mpu stage`, which are those of `mpu install`, with dpkg's own beside them.
+//! A Debian package: files that are staged elsewhere, with dpkg's own beside them.
 //!
 //! Knows no path of an installation but dpkg's. Built by dpkg-deb, so that its format is never ours to follow.
 
@@ -12,44 +12,63 @@ use anyhow::{ensure, Context, Result};
 use crate::paths;
 use crate::run::{have, output, run, say};
 
-/// Packs `mpu_VERSION_amd64.deb` into `out`.
-pub fn pack(executable: &Path, bom: &str, out: &Path, version: &str, epoch: String) -> Result<PathBuf> {
-    let tree = paths::target("dist")?.join("deb");
+/// One package.
+pub struct Package<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The folder of its templates below packaging/.
+    pub templates: &'a str,
+    /// What is in its program.
+    pub bom: &'a str,
+    /// Puts its files below a root.
+    pub stage: &'a dyn Fn(&Path) -> Result<()>,
+}
+
+/// Packs `NAME_VERSION_amd64.deb` into `out`.
+pub fn pack(package: &Package, out: &Path, version: &str, epoch: &str) -> Result<PathBuf> {
+    let name = package.name;
+    let tree = paths::target("dist")?.join(format!("deb-{name}"));
     let _ = std::fs::remove_dir_all(&tree);
     std::fs::create_dir_all(tree.join("DEBIAN"))?;
-    run(Command::new(executable).arg("stage").arg(&tree)).context("mpu cannot stage its files")?;
+    (package.stage)(&tree).with_context(|| format!("cannot stage {name}'s files"))?;
     let date = output(Command::new("date").args(["-u", "-R", "-d", &format!("@{epoch}")]))?;
     let fill = |text: &str, size: &str| {
         let mit = std::fs::read_to_string(paths::repo().join("LICENSES/MIT.txt")).unwrap_or_default();
         text.replace("@DATE@", date.trim())
+            .replace("@NAME@", name)
             .replace("@VERSION@", version)
             .replace("@SIZE@", size)
             .replace("@MIT@", mit.trim_end())
     };
-    let template = |name: &str| {
-        let path = paths::repo().join("packaging/debian").join(name);
+    // What packages have in common lies in the first one's folder.
+    let template = |file: &str| {
+        let own = paths::repo().join("packaging").join(package.templates).join(file);
+        let path = if own.exists() { own } else { paths::repo().join("packaging/debian").join(file) };
         std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     };
-    let doc = tree.join("usr/share/doc/mpu");
+    let doc = tree.join("usr/share/doc").join(name);
     put(&doc.join("copyright"), fill(&template("copyright")?, "").as_bytes(), 0o644)?;
-    put(&doc.join("mpu.cdx.json"), bom.as_bytes(), 0o644)?;
+    put(&doc.join(format!("{name}.cdx.json")), package.bom.as_bytes(), 0o644)?;
     put(&doc.join("README.md"), &std::fs::read(paths::repo().join("README.md"))?, 0o644)?;
     put(&doc.join("changelog"), fill(&template("changelog")?, "").as_bytes(), 0o644)?;
     gzip(&doc.join("changelog"))?;
-    put(&tree.join("usr/share/lintian/overrides/mpu"), template("lintian-overrides")?.as_bytes(), 0o644)?;
-    for page in files(&tree.join("usr/share/man"))? {
-        gzip(&page)?;
+    put(&tree.join("usr/share/lintian/overrides").join(name), template("lintian-overrides")?.as_bytes(), 0o644)?;
+    if tree.join("usr/share/man").exists() {
+        for page in files(&tree.join("usr/share/man"))? {
+            gzip(&page)?;
+        }
     }
     // The executable is among them: a size in KiB, as policy 5.6.20 asks.
     let all = files(&tree)?;
-    let size: u64 = all.iter().filter_map(|path| Some(std::fs::metadata(path).ok()?.len().div_ceil(1024))).sum();
+    let size: u64 =
+        all.iter().filter_map(|path| Some(std::fs::symlink_metadata(path).ok()?.len().div_ceil(1024))).sum();
     put(&tree.join("DEBIAN/control"), fill(&template("control")?, &size.to_string()).as_bytes(), 0o644)?;
     for script in ["postinst", "prerm", "postrm"] {
         put(&tree.join("DEBIAN").join(script), fill(&template(script)?, "").as_bytes(), 0o755)?;
     }
     let mut sums = String::new();
     let mut configuration = String::new();
-    for path in all.iter().filter(|path| !path.starts_with(tree.join("DEBIAN"))) {
+    for path in all.iter().filter(|path| !path.starts_with(tree.join("DEBIAN")) && !path.is_symlink()) {
         let name = path.strip_prefix(&tree)?.display();
         if path.starts_with(tree.join("etc")) {
             configuration += &format!("/{name}\n");
@@ -58,10 +77,12 @@ pub fn pack(executable: &Path, bom: &str, out: &Path, version: &str, epoch: Stri
             sums += &format!("{digest}  {name}\n");
         }
     }
-    put(&tree.join("DEBIAN/conffiles"), configuration.as_bytes(), 0o644)?;
+    if !configuration.is_empty() {
+        put(&tree.join("DEBIAN/conffiles"), configuration.as_bytes(), 0o644)?;
+    }
     put(&tree.join("DEBIAN/md5sums"), sums.as_bytes(), 0o644)?;
     directories_to_0755(&tree)?;
-    let package = out.join(format!("mpu_{version}_amd64.deb"));
+    let package = out.join(format!("{name}_{version}_amd64.deb"));
     let mut dpkg = Command::new("dpkg-deb");
     // One thread: with several, xz cuts the data into blocks by their number.
     dpkg.args(["--root-owner-group", "-Zxz", "--threads-max=1", "--build"]).arg(&tree).arg(&package);
@@ -98,7 +119,7 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     while let Some(folder) = left.pop() {
         for entry in std::fs::read_dir(&folder)? {
             let path = entry?.path();
-            if path.is_dir() {
+            if path.is_dir() && !path.is_symlink() {
                 left.push(path);
             } else {
                 found.push(path);
@@ -113,7 +134,7 @@ fn directories_to_0755(dir: &Path) -> Result<()> {
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))?;
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
-        if path.is_dir() {
+        if path.is_dir() && !path.is_symlink() {
             directories_to_0755(&path)?;
         }
     }
@@ -140,22 +161,32 @@ fn md5_of(path: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    /// Every template of every package.
+    fn templates() -> Vec<std::path::PathBuf> {
+        let folders = ["packaging/debian", "packaging/debian-container"];
+        let files = folders.iter().flat_map(|folder| std::fs::read_dir(crate::paths::repo().join(folder)).unwrap());
+        files.map(|entry| entry.unwrap().path()).collect()
+    }
+
     #[test]
     fn every_template_names_only_what_is_filled() {
-        for name in ["control", "postinst", "prerm", "postrm", "copyright", "changelog"] {
-            let path = crate::paths::repo().join("packaging/debian").join(name);
-            let text = std::fs::read_to_string(path).unwrap();
-            let left = text.replace("@VERSION@", "").replace("@SIZE@", "").replace("@MIT@", "").replace("@DATE@", "");
-            assert!(!left.replace("mpu@users", "").contains('@'), "{name}");
+        for path in templates() {
+            let mut text = std::fs::read_to_string(&path).unwrap();
+            for name in ["@NAME@", "@VERSION@", "@SIZE@", "@MIT@", "@DATE@", "mpu@users"] {
+                text = text.replace(name, "");
+            }
+            assert!(!text.contains('@'), "{}", path.display());
         }
     }
 
     #[test]
     fn maintainer_scripts_are_sound_shell() {
-        for name in ["postinst", "prerm", "postrm"] {
-            let path = crate::paths::repo().join("packaging/debian").join(name);
+        let mut scripts = 0;
+        for path in templates().iter().filter(|path| std::fs::read_to_string(path).unwrap().starts_with("#!/bin/sh")) {
             let checked = std::process::Command::new("sh").arg("-n").arg(path).status().unwrap();
-            assert!(checked.success(), "{name}");
+            assert!(checked.success(), "{}", path.display());
+            scripts += 1;
         }
+        assert_eq!(scripts, 6);
     }
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::guest::image;
 use crate::run::{output, run, say};
-use crate::{lint, paths, setup, Outcome};
+use crate::{container, lint, paths, setup, Outcome};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -95,25 +95,53 @@ impl Release {
             std::fs::copy(&from, out.join(from.file_name().unwrap_or_default()))
                 .with_context(|| format!("cannot copy {text}"))?;
         }
-        let bom = sbom::cyclonedx()?;
+        let (bom, epoch) = (sbom::cyclonedx("mpu")?, epoch()?);
         std::fs::write(out.join("mpu.cdx.json"), &bom)?;
-        say("packing the Debian package");
-        deb::pack(&executable, &bom, out, version, epoch()?)?;
+        say("packing the Debian packages");
+        let stage = |tree: &Path| run(std::process::Command::new(&executable).arg("stage").arg(tree));
+        let mpu = deb::Package { name: "mpu", templates: "debian", bom: &bom, stage: &stage };
+        deb::pack(&mpu, out, version, &epoch)?;
+        let program = self.container_executable(&tree)?;
+        std::fs::copy(&program, out.join("mpu-container"))?;
+        let bom = sbom::cyclonedx("mpu-container")?;
+        std::fs::write(out.join("mpu-container.cdx.json"), &bom)?;
+        let stage = |tree: &Path| container::stage(&program, tree);
+        let package = deb::Package { name: "mpu-container", templates: "debian-container", bom: &bom, stage: &stage };
+        deb::pack(&package, out, version, &epoch)?;
         std::fs::write(out.join("SHA256SUMS"), sums(out)?)?;
         Ok(())
     }
 
     fn executable(&self, tree: &Path, sources: &Path) -> Result<PathBuf> {
         say("building mpu with the module's sources inside");
+        self.build("mpu", tree, &[], |cargo| drop(cargo.env("MPU_KMOD_DIR", sources)))
+    }
+
+    /// Static, so that it runs in any root and loads nothing from one.
+    fn container_executable(&self, tree: &Path) -> Result<PathBuf> {
+        say("building mpu-container");
+        let program = self.build("mpu-container", tree, &["-C", "target-feature=+crt-static"], |_| ())?;
+        container::check_static(&program)?;
+        Ok(program)
+    }
+
+    fn build(
+        &self,
+        package: &str,
+        tree: &Path,
+        flags: &[&str],
+        change: impl FnOnce(&mut std::process::Command),
+    ) -> Result<PathBuf> {
         let built = paths::target("dist")?.join(self.build);
         let mut cargo = lint::cargo();
-        cargo.args(["build", "--quiet", "--package", "mpu", "--target", TARGET, "--target-dir"]).arg(&built);
+        cargo.args(["build", "--quiet", "--package", package, "--target", TARGET, "--target-dir"]).arg(&built);
         if self.version.is_none() {
             cargo.arg("--locked");
         }
         cargo.current_dir(tree);
         // Paths of this machine would make two machines' builds differ.
-        let mut flags = vec![format!("--remap-path-prefix={}=.", tree.display())];
+        let mut flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
+        flags.push(format!("--remap-path-prefix={}=.", tree.display()));
         let home = std::env::var("CARGO_HOME").ok().map(PathBuf::from);
         if let Some(home) = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo"))) {
             flags.push(format!("--remap-path-prefix={}=cargo", home.display()));
@@ -126,11 +154,11 @@ impl Release {
             }
             Profile::Quick => "debug",
         };
-        cargo.env("MPU_KMOD_DIR", sources).env_remove("RUSTFLAGS");
-        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+        cargo.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
         cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").env("CARGO_PROFILE_DEV_STRIP", "symbols");
-        run(&mut cargo).context("cannot build mpu")?;
-        Ok(built.join(TARGET).join(folder).join("mpu"))
+        change(&mut cargo);
+        run(&mut cargo).with_context(|| format!("cannot build {package}"))?;
+        Ok(built.join(TARGET).join(folder).join(package))
     }
 }
 

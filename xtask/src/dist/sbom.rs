@@ -11,14 +11,14 @@ use serde_json::{json, Value};
 use crate::run::output;
 use crate::{lint, paths};
 
-/// The list, as text.
-pub fn cyclonedx() -> Result<String> {
+/// The list for one of our programs, by its package's name, as text.
+pub fn cyclonedx(program: &str) -> Result<String> {
     let mut cargo = lint::cargo();
     cargo.args(["metadata", "--format-version=1", "--locked", "--filter-platform=x86_64-unknown-linux-gnu"]);
     let metadata: Value = serde_json::from_str(&output(&mut cargo)?).context("cargo metadata is no JSON")?;
     let lock = std::fs::read_to_string(paths::repo().join("Cargo.lock"))?;
     let lock: toml::Value = toml::from_str(&lock).context("Cargo.lock is malformed")?;
-    Ok(serde_json::to_string_pretty(&list(&metadata, &checksums(&lock))?)? + "\n")
+    Ok(serde_json::to_string_pretty(&list(program, &metadata, &checksums(&lock))?)? + "\n")
 }
 
 fn checksums(lock: &toml::Value) -> BTreeMap<(String, String), String> {
@@ -27,13 +27,13 @@ fn checksums(lock: &toml::Value) -> BTreeMap<(String, String), String> {
     packages.filter_map(|p| Some(((text(p, "name")?, text(p, "version")?), text(p, "checksum")?))).collect()
 }
 
-fn list(metadata: &Value, checksums: &BTreeMap<(String, String), String>) -> Result<Value> {
+fn list(program: &str, metadata: &Value, checksums: &BTreeMap<(String, String), String>) -> Result<Value> {
     let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
     let packages: BTreeMap<String, &Value> =
         metadata["packages"].as_array().context("no packages")?.iter().map(|p| (text(p, "id"), p)).collect();
     let nodes: BTreeMap<String, &Value> =
         metadata["resolve"]["nodes"].as_array().context("no graph")?.iter().map(|n| (text(n, "id"), n)).collect();
-    let root = packages.values().find(|p| p["name"] == "mpu").context("no package mpu")?;
+    let root = packages.values().find(|p| p["name"] == program).with_context(|| format!("no package {program}"))?;
     // What is linked: neither what only tests use nor what only builds.
     let mut wanted = vec![text(root, "id")];
     let mut depends: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -56,7 +56,7 @@ fn list(metadata: &Value, checksums: &BTreeMap<(String, String), String>) -> Res
         let package = packages[id];
         let (name, version) = (text(package, "name"), text(package, "version"));
         let mut component = json!({
-            "type": if name == "mpu" { "application" } else { "library" },
+            "type": if name == program { "application" } else { "library" },
             "bom-ref": reference(id), "name": name, "version": version, "purl": reference(id),
         });
         if let Some(licence) = package["license"].as_str() {

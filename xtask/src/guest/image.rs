@@ -10,7 +10,7 @@ use anyhow::{ensure, Context, Result};
 use super::{Job, Row};
 use crate::cpio::Archive;
 use crate::run::{find, output, run};
-use crate::{kernels, kmod, lint, modules, nvidia, paths, python};
+use crate::{container, kernels, kmod, lint, modules, nvidia, paths, python};
 
 /// Programs of this machine that guests use: containers are the real ones.
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
@@ -36,6 +36,9 @@ fn base(archive: &mut Archive) -> Result<()> {
     libraries(archive, &programs.join("mpu-guest"))?;
     archive.file("bin/mpu", 0o755, &programs.join("mpu"))?;
     libraries(archive, &programs.join("mpu"))?;
+    archive.file("usr/bin/mpu-container", 0o755, &container::quick()?)?;
+    // Debian's is static; it writes the caches of containers' roots.
+    archive.file("sbin/ldconfig", 0o755, Path::new("/sbin/ldconfig"))?;
     let busybox = find("busybox").context("no busybox: install busybox-static")?;
     archive.file("bin/busybox", 0o755, &busybox)?;
     libraries(archive, &busybox)?;

@@ -291,7 +291,7 @@ mod tests {
         let there = tempfile::tempdir().unwrap();
         let path = there.path().join("file");
         fs::write(&path, "").unwrap();
-        let registry = Registry::read(&[path.clone()]);
+        let registry = Registry::read(std::slice::from_ref(&path));
         assert_eq!(registry.failures()[0].path, path);
         assert_eq!(registry.devices().count(), 0);
     }

@@ -1,0 +1,111 @@
+//! The program `links`: NVIDIA's names as links to this executable.
+//!
+//! Owns nothing that a link does not say. A name that is somebody else's stays theirs.
+
+use crate::names::{Program, PROGRAMS};
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Why a link is not as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Another program has the name.
+    #[error("{} is there and is not ours: remove the package it belongs to first", .0.display())]
+    Taken(PathBuf),
+    /// The file system refuses.
+    #[error("cannot change {}: {source}", path.display())]
+    Io {
+        /// The link.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The program's row.
+pub const PROGRAM: Program =
+    Program { own: "links", nvidia: &[], about: "makes NVIDIA's names, as links in a folder", run: main };
+
+const USAGE: &str = "Makes NVIDIA's names for this executable's programs, as links in a folder.
+
+Usage: mpu-container links FOLDER [--remove]
+
+Example: sudo mpu-container links /usr/local/bin
+";
+
+fn main(arguments: Vec<OsString>) -> ExitCode {
+    let words: Vec<&OsString> = arguments.iter().skip(1).collect();
+    let remove = words.iter().any(|word| *word == "--remove");
+    let folders: Vec<&&OsString> = words.iter().filter(|word| **word != "--remove").collect();
+    let [folder] = folders[..] else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    if *folder == "--help" || *folder == "-h" {
+        print!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    let done = std::env::current_exe()
+        .map_err(|source| LinkError::Io { path: PathBuf::from("/proc/self/exe"), source })
+        .and_then(|this| links(Path::new(folder), &this, remove));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mpu-container: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Makes or removes the links. Before any is made, all names are looked at: none is made where one is taken.
+pub fn links(folder: &Path, executable: &Path, remove: bool) -> Result<(), LinkError> {
+    // Beside the executable a link needs no path, and stays right when both move.
+    let beside = fs::canonicalize(folder).is_ok_and(|folder| executable.parent() == Some(&folder));
+    let target = match executable.file_name() {
+        Some(name) if beside => PathBuf::from(name),
+        _ => executable.to_path_buf(),
+    };
+    let names = PROGRAMS.iter().flat_map(|program| program.nvidia.iter());
+    let wanted: Vec<PathBuf> = names.map(|name| folder.join(name)).collect();
+    let ours = |path: &Path| fs::read_link(path).is_ok_and(|found| found == target);
+    let there = |path: &Path| path.symlink_metadata().is_ok();
+    if remove {
+        return wanted.iter().filter(|path| ours(path)).try_for_each(|path| io_at(path, fs::remove_file(path)));
+    }
+    if let Some(taken) = wanted.iter().find(|path| there(path) && !ours(path)) {
+        return Err(LinkError::Taken(taken.clone()));
+    }
+    let missing = wanted.iter().filter(|path| !there(path));
+    missing.into_iter().try_for_each(|path| io_at(path, std::os::unix::fs::symlink(&target, path)))
+}
+
+fn io_at(path: &Path, done: io::Result<()>) -> Result<(), LinkError> {
+    done.map_err(|source| LinkError::Io { path: path.to_path_buf(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_made_once_and_only_ours_are_removed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let executable = dir.path().canonicalize().expect("there").join("mpu-container");
+        fs::write(&executable, "").expect("written");
+        for _ in 0..2 {
+            links(dir.path(), &executable, false).expect("made");
+        }
+        let Some(name) = PROGRAMS.iter().flat_map(|program| program.nvidia.iter()).next() else { return };
+        let link = dir.path().join(name);
+        assert_eq!(fs::read_link(&link).expect("a link"), Path::new("mpu-container"));
+        fs::remove_file(&link).expect("removed");
+        fs::write(&link, "another's").expect("written");
+        assert!(matches!(links(dir.path(), &executable, false), Err(LinkError::Taken(path)) if path == link));
+        links(dir.path(), &executable, true).expect("removed");
+        let left = fs::read_dir(dir.path()).expect("read").count();
+        assert_eq!(left, 2, "the executable, and what is another's");
+    }
+}

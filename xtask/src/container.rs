@@ -1,0 +1,55 @@
+//! The executable mpu-container, as releases have it: static, so that it runs in any root and loads nothing from one.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{ensure, Context, Result};
+
+use crate::run::{output, run};
+use crate::{lint, paths};
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Builds it, quickly rather than small, and returns where it is.
+pub fn quick() -> Result<PathBuf> {
+    static ONCE: Mutex<Option<PathBuf>> = Mutex::new(None);
+    let mut once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(path) = &*once {
+        return Ok(path.clone());
+    }
+    let built = build(&[("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")], "quick")?;
+    Ok(once.insert(built).clone())
+}
+
+fn build(environment: &[(&str, &str)], name: &str) -> Result<PathBuf> {
+    let dir = paths::target(&format!("container/{name}"))?;
+    let mut cargo = lint::cargo();
+    cargo.args(["build", "--quiet", "--locked", "--release", "--package", "mpu-container", "--target", TARGET]);
+    cargo.arg("--target-dir").arg(&dir).envs(environment.iter().copied());
+    cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", "-C target-feature=+crt-static");
+    run(&mut cargo).context("cannot build mpu-container")?;
+    let program = dir.join(TARGET).join("release/mpu-container");
+    check_static(&program)?;
+    Ok(program)
+}
+
+/// A program that wants a loader would take libraries from whatever root it runs in.
+pub fn check_static(program: &Path) -> Result<()> {
+    let headers = output(Command::new("readelf").arg("--program-headers").arg(program))?;
+    ensure!(!headers.contains("INTERP"), "{} is not static", program.display());
+    Ok(())
+}
+
+/// Puts an installation's files below a root.
+pub fn stage(program: &Path, tree: &Path) -> Result<()> {
+    let (programs, units) = (tree.join("usr/bin"), tree.join("usr/lib/systemd/system"));
+    std::fs::create_dir_all(&programs)?;
+    std::fs::create_dir_all(&units)?;
+    std::fs::copy(program, programs.join("mpu-container")).context("cannot copy mpu-container")?;
+    run(Command::new(programs.join("mpu-container")).arg("links").arg(&programs))?;
+    let unit = "mpu-cdi-refresh.service";
+    std::fs::copy(paths::repo().join("packaging/systemd").join(unit), units.join(unit))
+        .with_context(|| format!("cannot copy {unit}"))?;
+    Ok(())
+}
