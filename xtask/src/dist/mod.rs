@@ -114,7 +114,9 @@ impl Release {
 
     fn executable(&self, tree: &Path, sources: &Path) -> Result<PathBuf> {
         say("building mpu with the module's sources inside");
-        self.build("mpu", tree, &[], |cargo| drop(cargo.env("MPU_KMOD_DIR", sources)))
+        self.build("mpu", tree, &[], |cargo| {
+            cargo.env("MPU_KMOD_DIR", sources);
+        })
     }
 
     /// Static, so that it runs in any root and loads nothing from one.
