@@ -1,9 +1,16 @@
 //! The files of a driver, by capability.
 //!
-//! Owns the vocabulary. A file is named twice: where it is on the host (below the driver's root) and where it belongs in
-//! a container.
+//! Owns the search. A file is named twice: where it is on the host (below the driver's root) and where it belongs in a
+//! container. What is looked for is `tables`' business. What is not on the disk is left out without a word: drivers
+//! differ, and so do their packages.
 
-use std::path::PathBuf;
+use super::below::Below;
+use super::ldcache::{self, Abi};
+use super::tables::{self, FileRow, Suffix};
+use super::{elf, Driver, DriverError};
+use crate::capability::{Capabilities, Capability};
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 /// What a set of capabilities brings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,7 +35,8 @@ pub struct File {
     /// Where it is on the host, as a path that we can open: the driver's root and what follows, links resolved below
     /// that root.
     pub host: PathBuf,
-    /// Where it belongs in a container: the path below the driver's root.
+    /// Where it belongs in a container: the path below the driver's root. A library's and a socket's is where it really
+    /// is; any other's is the path that programs know, though on the host that may be a link.
     pub container: PathBuf,
 }
 
@@ -51,3 +59,220 @@ pub struct Link {
     /// What it points to: a file's name, or an absolute path in the container.
     pub target: PathBuf,
 }
+
+/// Where the linker's list is below a root.
+const CACHE: &str = "etc/ld.so.cache";
+
+impl Driver {
+    /// What these capabilities bring. Firmware comes with any; an empty set brings nothing. That not one library of the
+    /// driver's release is there is an error.
+    pub fn files(&self, capabilities: Capabilities) -> Result<Files, DriverError> {
+        self.files_by_cache(capabilities, Path::new(CACHE))
+    }
+
+    /// The same by another list of the linker: a path below the driver's root.
+    pub fn files_by_cache(&self, capabilities: Capabilities, cache: &Path) -> Result<Files, DriverError> {
+        if capabilities == Capabilities::NONE {
+            return Ok(Files::default());
+        }
+        let failed = |source| DriverError::Read { path: self.root.files.clone(), source };
+        let search =
+            Search { below: Below::open(&self.root.files).map_err(failed)?, version: &self.version, capabilities };
+        let folders = search.library_folders(cache);
+        let found = search.libraries(&folders);
+        if found.is_empty() {
+            return Err(DriverError::NoLibraries { root: self.root.files.clone(), version: self.version.clone() });
+        }
+        let libraries: Vec<Library> = found.into_iter().filter(|library| search.wants_library(library)).collect();
+        let xorg = search.xorg(&folders);
+        let mut files = Files {
+            programs: search.rows(tables::PROGRAMS, tables::PROGRAM_FOLDERS, ""),
+            firmware: self.firmware(&search),
+            sockets: search.sockets(),
+            links: search.links(&libraries, &xorg),
+            data: search.rows(tables::DATA, tables::DATA_FOLDERS, ""),
+            libraries,
+        };
+        files.data.extend(search.rows(tables::VULKAN, &[tables::DATA_FOLDERS, &["."]].concat(), "etc"));
+        files.data.extend(xorg);
+        Ok(files)
+    }
+
+    fn firmware(&self, search: &Search<'_>) -> Vec<File> {
+        let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+        let own = self.root.facts.join("sys/module/firmware_class/parameters/path");
+        let own = std::fs::read_to_string(own).unwrap_or_default();
+        let own = own.trim().trim_start_matches('/');
+        let usual = tables::FIRMWARE_FOLDERS.iter().map(|folder| folder.replace("KERNEL", &kernel));
+        let folders = Some(own.to_owned()).filter(|own| !own.is_empty()).into_iter().chain(usual);
+        for folder in folders {
+            let folder = Path::new(&folder).join("nvidia").join(&self.version);
+            let Some((_, names)) = search.below.names(&folder) else { continue };
+            let of_gsp = names.iter().filter(|name| name.starts_with("gsp") && name.ends_with(".bin"));
+            let found: Vec<File> = of_gsp.filter_map(|name| search.below.file_as_named(&folder.join(name))).collect();
+            if !found.is_empty() {
+                return found;
+            }
+        }
+        Vec::new()
+    }
+}
+
+/// One search.
+struct Search<'a> {
+    below: Below,
+    version: &'a str,
+    capabilities: Capabilities,
+}
+
+impl Search<'_> {
+    fn any(&self, with: &[Capability]) -> bool {
+        with.iter().any(|one| self.capabilities.has(*one))
+    }
+
+    /// The folders that hold libraries of the driver: those that the linker's list leads to, or else the usual ones;
+    /// each with its subfolders behind it.
+    fn library_folders(&self, cache: &Path) -> Vec<PathBuf> {
+        let mut folders: Vec<PathBuf> = Vec::new();
+        let add = |folders: &mut Vec<PathBuf>, folder: PathBuf| {
+            if !folders.contains(&folder) {
+                folders.push(folder);
+            }
+        };
+        for path in self.cached(cache) {
+            let real = self.below.resolve(&path).filter(|real| is_release(real, self.version));
+            if let Some(folder) = real.as_deref().and_then(Path::parent) {
+                add(&mut folders, folder.to_path_buf());
+            }
+        }
+        // A list without the driver's main library is one that ldconfig has not renewed since the driver came.
+        if !folders.iter().any(|folder| self.has_main_library(folder)) {
+            let usual = tables::LIBRARY_FOLDERS.iter().filter_map(|folder| self.below.resolve(Path::new(folder)));
+            usual.for_each(|folder| add(&mut folders, folder));
+        }
+        let with_subfolders = |folder: &PathBuf| {
+            let subfolders =
+                tables::LIBRARY_SUBFOLDERS.iter().filter_map(|name| self.below.resolve(&folder.join(name)));
+            std::iter::once(folder.clone()).chain(subfolders).collect::<Vec<_>>()
+        };
+        folders.iter().flat_map(with_subfolders).collect()
+    }
+
+    fn has_main_library(&self, folder: &Path) -> bool {
+        let there = |stem| self.below.resolve(&folder.join(format!("{stem}.so.{}", self.version))).is_some();
+        there("libcuda") || there("libnvidia-ml")
+    }
+
+    /// The paths in the linker's list that may be the driver's. A list that is missing or broken has none.
+    fn cached(&self, cache: &Path) -> Vec<PathBuf> {
+        let Some(path) = self.below.resolve(cache) else { return Vec::new() };
+        let mut bytes = Vec::new();
+        let read = std::fs::File::open(self.below.host(&path))
+            .and_then(|file| file.take(ldcache::MOST_BYTES).read_to_end(&mut bytes));
+        let entries = read.ok().and_then(|_| ldcache::entries(&bytes).ok()).unwrap_or_default();
+        let mut entries: Vec<_> = entries.into_iter().filter(|entry| entry.abi != Abi::Other).collect();
+        entries
+            .retain(|entry| stem(entry.name).is_some_and(|stem| tables::LIBRARIES.iter().any(|row| row.stem == stem)));
+        // Stable: within a width, the linker's own order.
+        entries.sort_by_key(|entry| is_compat32(entry.abi));
+        entries.iter().map(|entry| PathBuf::from(entry.path)).collect()
+    }
+
+    /// Every library of the driver in these folders, the first of each name and width.
+    fn libraries(&self, folders: &[PathBuf]) -> Vec<Library> {
+        let mut found: Vec<Library> = Vec::new();
+        for folder in folders {
+            let Some((folder, names)) = self.below.names(folder) else { continue };
+            for name in names.iter().filter(|name| self.is_of_driver(name)) {
+                let Some(file) = self.below.file(&folder.join(name)) else { continue };
+                // A link to a file of another name is that file's own entry.
+                if file.container.file_name().is_none_or(|real| real != name.as_str()) {
+                    continue;
+                }
+                let Some(elf) = elf::read(&file.host) else { continue };
+                let compat32 = is_compat32(elf.abi);
+                let same = |known: &Library| known.compat32 == compat32 && known.file.container.ends_with(name);
+                if elf.abi == Abi::Other || found.iter().any(same) {
+                    continue;
+                }
+                found.push(Library { file, soname: elf.soname.unwrap_or_else(|| name.clone()), compat32 });
+            }
+        }
+        found.sort_by_key(|library| library.compat32);
+        found
+    }
+
+    fn is_of_driver(&self, name: &str) -> bool {
+        let Some((stem, suffix)) = name.split_once(".so.") else { return false };
+        suffix == self.version || tables::LIBRARIES.iter().any(|row| row.suffix == Suffix::Own && row.stem == stem)
+    }
+
+    fn wants_library(&self, library: &Library) -> bool {
+        if library.compat32 && !self.capabilities.has(Capability::Compat32) {
+            return false;
+        }
+        let name = library.file.container.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        match tables::LIBRARIES.iter().find(|row| stem(name) == Some(row.stem)) {
+            Some(row) => self.any(row.with),
+            None => Capability::ALL.iter().all(|one| *one == Capability::Compat32 || self.capabilities.has(*one)),
+        }
+    }
+
+    /// The rows' files that are there, each in the first folder that has it, in a container below another folder.
+    fn rows(&self, rows: &[FileRow], folders: &[&str], container: &str) -> Vec<File> {
+        let wanted = rows.iter().filter(|row| self.any(row.with));
+        let find = |row: &FileRow| {
+            let name = row.name.replace("VERSION", self.version);
+            let mut file =
+                folders.iter().find_map(|folder| self.below.file_as_named(&Path::new(folder).join(&name)))?;
+            if !container.is_empty() {
+                file.container = Path::new("/").join(container).join(&name);
+            }
+            Some(file)
+        };
+        wanted.filter_map(find).collect()
+    }
+
+    fn sockets(&self) -> Vec<File> {
+        let wanted = tables::SOCKETS.iter().filter(|row| self.any(row.with));
+        wanted.filter_map(|row| self.below.file(Path::new(row.name))).collect()
+    }
+
+    fn xorg(&self, folders: &[PathBuf]) -> Vec<File> {
+        let bases = folders.iter().map(|folder| folder.to_string_lossy().trim_start_matches('/').to_owned());
+        let bases = bases.chain(["usr/lib".to_owned(), "usr/lib64".to_owned()]);
+        let all: Vec<String> =
+            bases.flat_map(|base| tables::XORG_FOLDERS.iter().map(move |folder| format!("{base}/{folder}"))).collect();
+        self.rows(tables::XORG, &all.iter().map(String::as_str).collect::<Vec<_>>(), "")
+    }
+
+    fn links(&self, libraries: &[Library], xorg: &[File]) -> Vec<Link> {
+        let files = || libraries.iter().map(|library| &library.file).chain(xorg);
+        let mut links = Vec::new();
+        for row in tables::LINKS.iter().filter(|row| self.any(row.with)) {
+            let name = format!("{}.so.{}", row.library, self.version);
+            let found = files().filter(|file| file.container.ends_with(&name));
+            links.extend(found.filter_map(|file| {
+                let target = row.target.replace("VERSION", self.version).into();
+                Some(Link { path: file.container.parent()?.join(row.link), target })
+            }));
+        }
+        links
+    }
+}
+
+/// The name before `.so`.
+fn stem(name: &str) -> Option<&str> {
+    name.split_once(".so").map(|(stem, _)| stem)
+}
+
+fn is_release(path: &Path, version: &str) -> bool {
+    path.to_str().is_some_and(|path| path.strip_suffix(version).is_some_and(|rest| rest.ends_with(".so.")))
+}
+
+fn is_compat32(abi: Abi) -> bool {
+    matches!(abi, Abi::X86 | Abi::Arm)
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,12 +6,16 @@
 //!
 //! Outside truth: NVIDIA's driver README, chapters "The /proc/driver/nvidia file system" and "Installed components".
 
+mod below;
+mod elf;
 pub mod files;
+pub mod ldcache;
 #[cfg(test)]
 pub(crate) mod made_up;
 mod nodes;
 mod proc;
 mod select;
+pub mod tables;
 
 pub use nodes::Node;
 pub use select::{Selection, UnknownDevice};
@@ -76,6 +80,18 @@ pub enum DriverError {
         path: PathBuf,
         /// What was looked for.
         missing: &'static str,
+    },
+    /// The kernel module has no libraries on the disk.
+    #[error(
+        "there is no library of driver release {version} below {}: the libraries are not installed, or are another \
+         release's than the kernel module; install them, or reload the module",
+        root.display()
+    )]
+    NoLibraries {
+        /// Where they were looked for.
+        root: PathBuf,
+        /// The module's release.
+        version: String,
     },
 }
 

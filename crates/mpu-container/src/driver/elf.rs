@@ -1,0 +1,88 @@
+//! What a shared library says of itself: its name, and who can load it.
+//!
+//! Owns the few fields that are read. The file is read in small pieces, as libraries of the driver are up to hundreds of
+//! megabytes long, and none of it is run.
+//!
+//! Outside truth: System V ABI, "Dynamic Section".
+
+use super::ldcache::Abi;
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::read::{ReadCache, ReadRef};
+use object::{elf, Endianness};
+use std::fs::File;
+use std::path::Path;
+
+/// A shared library's own words.
+pub(super) struct Shared {
+    /// `DT_SONAME`.
+    pub(super) soname: Option<String>,
+    /// Who can load it.
+    pub(super) abi: Abi,
+}
+
+/// Reads a file; none when it is no shared library that we could make sense of.
+pub(super) fn read(path: &Path) -> Option<Shared> {
+    let file = ReadCache::new(File::open(path).ok()?);
+    match file.read_bytes_at(0, 5).ok()? {
+        [0x7f, b'E', b'L', b'F', elf::ELFCLASS64] => shared::<elf::FileHeader64<Endianness>, _>(&file),
+        [0x7f, b'E', b'L', b'F', elf::ELFCLASS32] => shared::<elf::FileHeader32<Endianness>, _>(&file),
+        _ => None,
+    }
+}
+
+fn shared<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(file: R) -> Option<Shared> {
+    let header = H::parse(file).ok()?;
+    let endian = header.endian().ok()?;
+    if header.e_type(endian) != elf::ET_DYN {
+        return None;
+    }
+    let abi = match (header.e_machine(endian), header.is_class_64()) {
+        (elf::EM_X86_64, true) => Abi::X86_64,
+        (elf::EM_386, false) => Abi::X86,
+        (elf::EM_AARCH64, true) => Abi::Aarch64,
+        (elf::EM_ARM, false) => Abi::Arm,
+        _ => Abi::Other,
+    };
+    let segments = header.program_headers(endian, file).ok()?;
+    let dynamic = segments.iter().find_map(|segment| segment.dynamic(endian, file).ok().flatten())?;
+    let value = |tag: u32| {
+        let entry = dynamic.iter().find(|entry| entry.tag32(endian) == Some(tag))?;
+        Some(entry.d_val(endian).into())
+    };
+    let soname = value(elf::DT_SONAME).zip(value(elf::DT_STRTAB)).and_then(|(offset, table)| {
+        let address = table.checked_add(offset)?;
+        let loads = segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD);
+        let mut places = loads.filter_map(|segment| {
+            let within = address.checked_sub(segment.p_vaddr(endian).into())?;
+            let (start, size) = segment.file_range(endian);
+            (within < size).then_some(start.checked_add(within)?..start.checked_add(size)?)
+        });
+        let name = file.read_bytes_at_until(places.next()?, 0).ok()?;
+        std::str::from_utf8(name).ok().map(str::to_owned)
+    });
+    Some(Shared { soname, abi })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_c_library_says_its_name() {
+        let cache = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
+        let known = super::super::ldcache::entries(&cache).unwrap_or_default();
+        let Some(libc) = known.iter().find(|entry| entry.name == "libc.so.6" && entry.abi != Abi::Other) else {
+            return println!("skipped: this system has no libc.so.6");
+        };
+        let found = read(Path::new(libc.path)).expect("a shared library");
+        assert_eq!(found.soname.as_deref(), Some("libc.so.6"));
+        assert_eq!(found.abi, libc.abi);
+    }
+
+    #[test]
+    fn what_is_no_library_is_none() {
+        assert!(read(Path::new("/proc/self/status")).is_none());
+        assert!(read(Path::new("/nothing/here")).is_none());
+        assert!(read(Path::new("/")).is_none());
+    }
+}

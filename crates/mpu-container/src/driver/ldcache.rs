@@ -1,0 +1,224 @@
+//! Reads `ld.so.cache`, the dynamic linker's list of the shared libraries of a system.
+//!
+//! Owns the format. Refuses to know which libraries matter and where the paths in it lead. The bytes may be anybody's:
+//! whatever they are, the answer is a list or an error; an entry whose strings lie outside the file is passed over, as
+//! the dynamic linker does.
+//!
+//! Outside truth: glibc, `sysdeps/generic/dl-cache.h` (the format) and `ldconfig.h` (the flags).
+
+/// How much of a file is looked at: more than a hundred times what a full desktop system has.
+pub const MOST_BYTES: u64 = 16 << 20;
+
+/// Which programs can load a library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Abi {
+    /// x86, 64 bits.
+    X86_64,
+    /// x86, 32 bits.
+    X86,
+    /// ARM, 64 bits.
+    Aarch64,
+    /// ARM, 32 bits.
+    Arm,
+    /// Any other.
+    Other,
+}
+
+/// One line of the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The name that programs ask for, as `libcuda.so.1`.
+    pub name: &'a str,
+    /// The file, by an absolute path.
+    pub path: &'a str,
+    /// Who can load it.
+    pub abi: Abi,
+}
+
+/// Why the bytes are no cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CacheError {
+    /// Neither of the two beginnings.
+    #[error("it does not begin as a glibc cache does; run ldconfig to write it anew")]
+    NotACache,
+    /// Only the format that glibc stopped reading in 2.2 (2000).
+    #[error("it holds only the format of before glibc 2.2; run ldconfig to write it anew")]
+    OldOnly,
+    /// Written on a machine with the other order of bytes.
+    #[error("it was written on a machine with the other byte order; run ldconfig to write it anew")]
+    OtherEndian,
+    /// Ends before its list does.
+    #[error("it ends before its list of libraries does; run ldconfig to write it anew")]
+    Truncated,
+}
+
+const OLD: &[u8] = b"ld.so-1.7.0";
+const OLD_HEADER: usize = 16;
+const OLD_ENTRY: usize = 12;
+const NEW: &[u8] = b"glibc-ld.so.cache1.1";
+const NEW_HEADER: usize = 48;
+const NEW_ENTRY: usize = 24;
+const ENDIAN_MASK: u8 = 3;
+const ENDIAN_HERE: u8 = if cfg!(target_endian = "little") { 2 } else { 3 };
+
+/// The entries of a cache, in the order in which the dynamic linker would meet them.
+pub fn entries(file: &[u8]) -> Result<Vec<Entry<'_>>, CacheError> {
+    let new = new_part(file)?;
+    let count = word(new, 20).ok_or(CacheError::Truncated)? as usize;
+    let order = *new.get(28).ok_or(CacheError::Truncated)? & ENDIAN_MASK;
+    if order != 0 && order != ENDIAN_HERE {
+        return Err(CacheError::OtherEndian);
+    }
+    let size = count.checked_mul(NEW_ENTRY).ok_or(CacheError::Truncated)?;
+    let table = new.get(NEW_HEADER..).and_then(|rest| rest.get(..size)).ok_or(CacheError::Truncated)?;
+    let read = |entry: &[u8]| {
+        let at = |offset| word(entry, offset);
+        Some(Entry { name: string(new, at(4)?)?, path: string(new, at(8)?)?, abi: abi(at(0)?) })
+    };
+    Ok(table.chunks_exact(NEW_ENTRY).filter_map(read).collect())
+}
+
+/// The part of the file in the new format: all of it, or what follows the old format's list.
+fn new_part(file: &[u8]) -> Result<&[u8], CacheError> {
+    if file.starts_with(NEW) {
+        return Ok(file);
+    }
+    if !file.starts_with(OLD) {
+        return Err(CacheError::NotACache);
+    }
+    let count = word(file, OLD.len() + 1).ok_or(CacheError::Truncated)? as usize;
+    let end =
+        count.checked_mul(OLD_ENTRY).and_then(|size| size.checked_add(OLD_HEADER)).ok_or(CacheError::Truncated)?;
+    // The new header is aligned as its 64-bit fields are: to 8 bytes, by a 32-bit ldconfig to 4.
+    let starts = [end.checked_next_multiple_of(8), Some(end)].into_iter().flatten();
+    let mut parts = starts.filter_map(|start| file.get(start..));
+    parts.find(|part| part.starts_with(NEW)).ok_or(CacheError::OldOnly)
+}
+
+fn abi(flags: u32) -> Abi {
+    const OF_GLIBC: u32 = 3;
+    match (flags & 0xff, flags & 0xff00) {
+        (OF_GLIBC, 0x0000) if cfg!(any(target_arch = "x86_64", target_arch = "x86")) => Abi::X86,
+        (OF_GLIBC, 0x0300) => Abi::X86_64,
+        (OF_GLIBC, 0x0900 | 0x0b00) => Abi::Arm,
+        (OF_GLIBC, 0x0a00) => Abi::Aarch64,
+        _ => Abi::Other,
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// The string at an offset from the header. One that is longer than a path can be is none: thousands of entries could
+/// point to one that is as long as the file.
+fn string(new: &[u8], at: u32) -> Option<&str> {
+    const LONGEST_PATH: usize = 4096;
+    let rest = new.get(at as usize..)?;
+    let end = rest.iter().take(LONGEST_PATH).position(|byte| *byte == 0)?;
+    std::str::from_utf8(&rest[..end]).ok()
+}
+
+/// Writes a cache; the tests' opposite of [`entries`].
+#[cfg(test)]
+pub(crate) fn written(entries: &[(&str, &str, u32)], old_entries: Option<u32>) -> Vec<u8> {
+    let mut strings = Vec::new();
+    let mut table = Vec::new();
+    let base = NEW_HEADER + entries.len() * NEW_ENTRY;
+    let mut put = |text: &str| {
+        let at = (base + strings.len()) as u32;
+        strings.extend_from_slice(text.as_bytes());
+        strings.push(0);
+        at.to_ne_bytes()
+    };
+    for (name, path, flags) in entries {
+        table.extend_from_slice(&flags.to_ne_bytes());
+        table.extend_from_slice(&put(name));
+        table.extend_from_slice(&put(path));
+        table.extend_from_slice(&[0; 12]);
+    }
+    let mut file = Vec::new();
+    if let Some(count) = old_entries {
+        file.extend_from_slice(OLD);
+        file.push(0);
+        file.extend_from_slice(&count.to_ne_bytes());
+        file.resize((OLD_HEADER + count as usize * OLD_ENTRY).next_multiple_of(8), 0);
+    }
+    file.extend_from_slice(NEW);
+    file.extend_from_slice(&(entries.len() as u32).to_ne_bytes());
+    file.extend_from_slice(&(strings.len() as u32).to_ne_bytes());
+    file.extend_from_slice(&[ENDIAN_HERE, 0, 0, 0]);
+    file.extend_from_slice(&[0; 16]);
+    file.extend_from_slice(&table);
+    file.extend_from_slice(&strings);
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &[(&str, &str, u32)] =
+        &[("libcuda.so.1", "/usr/lib64/libcuda.so.1", 0x0303), ("libcuda.so.1", "/usr/lib/libcuda.so.1", 0x0003)];
+
+    #[test]
+    fn both_places_of_the_new_format_are_read() {
+        for old_entries in [None, Some(0), Some(3), Some(4)] {
+            let file = written(TWO, old_entries);
+            let found = entries(&file).expect("a cache");
+            assert_eq!(
+                found.iter().map(|entry| (entry.name, entry.path)).collect::<Vec<_>>(),
+                TWO.iter().map(|(name, path, _)| (*name, *path)).collect::<Vec<_>>()
+            );
+            assert_eq!(found[0].abi, Abi::X86_64);
+        }
+    }
+
+    #[test]
+    fn the_cache_of_this_machine_is_read() {
+        let Ok(file) = std::fs::read("/etc/ld.so.cache") else {
+            return println!("skipped: this system has no /etc/ld.so.cache");
+        };
+        let found = entries(&file).expect("a cache");
+        let libc = found.iter().find(|entry| entry.name.starts_with("libc.so")).expect("libc");
+        assert!(std::path::Path::new(libc.path).exists(), "{libc:?}");
+    }
+
+    #[test]
+    fn what_is_no_cache_is_an_error() {
+        assert_eq!(entries(b""), Err(CacheError::NotACache));
+        assert_eq!(entries(b"\x7fELF"), Err(CacheError::NotACache));
+        assert_eq!(entries(OLD), Err(CacheError::Truncated));
+        assert_eq!(entries(&[OLD, &[0; 64]].concat()), Err(CacheError::OldOnly));
+        let mut other = written(TWO, None);
+        other[28] ^= 1;
+        assert_eq!(entries(&other), Err(CacheError::OtherEndian));
+        let mut huge = written(TWO, None);
+        huge[20..24].fill(0xff);
+        assert_eq!(entries(&huge), Err(CacheError::Truncated));
+    }
+
+    #[test]
+    fn no_prefix_and_no_flipped_byte_makes_it_panic() {
+        let file = written(TWO, Some(3));
+        for end in 0..file.len() {
+            let _ = entries(&file[..end]);
+        }
+        for at in 0..file.len() {
+            for value in [0x00, 0x7f, 0xff] {
+                let mut broken = file.clone();
+                broken[at] = value;
+                let _ = entries(&broken);
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_that_points_outside_is_passed_over() {
+        let mut file = written(TWO, None);
+        file[NEW_HEADER + 8..NEW_HEADER + 12].fill(0xff);
+        let found = entries(&file).expect("a cache");
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].path, TWO[1].1);
+    }
+}

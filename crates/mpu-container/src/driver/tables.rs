@@ -1,0 +1,249 @@
+//! Which files a driver is made of, and which capability brings each.
+//!
+//! Owns the tables, and nothing else: a new driver's file is a row. `docs/container/driver-files.md` is made from them.
+//!
+//! Outside truth: NVIDIA's driver README, "Installed components", 390 to 580; for what belongs to which capability,
+//! NVIDIA's container CLI, whose `list` prints it. Where a library is used by another capability's libraries, too, it
+//! comes with both (the compiler with graphics, the allocator with GBM).
+
+use crate::capability::Capability::{self, Compute, Display, Graphics, Ngx, Utility, Video};
+
+/// A shared library, by its file's name before `.so`.
+pub struct LibraryRow {
+    /// As in `libcuda`.
+    pub stem: &'static str,
+    /// Any of these brings it.
+    pub with: &'static [Capability],
+    /// What its file's name ends in.
+    pub suffix: Suffix,
+    /// What it is.
+    pub about: &'static str,
+}
+
+/// The end of a library's file name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suffix {
+    /// The driver's release, which tells it from those of other drivers on the disk.
+    Release,
+    /// A number of its own.
+    Own,
+}
+
+const fn row(stem: &'static str, with: &'static [Capability], about: &'static str) -> LibraryRow {
+    LibraryRow { stem, with, suffix: Suffix::Release, about }
+}
+
+const fn own(stem: &'static str, with: &'static [Capability], about: &'static str) -> LibraryRow {
+    LibraryRow { stem, with, suffix: Suffix::Own, about }
+}
+
+/// The shared libraries. A library that ends in the driver's release and is not in the table comes with all
+/// capabilities only: a newer driver's.
+pub const LIBRARIES: &[LibraryRow] = &[
+    row("libnvidia-ml", &[Utility], "management (NVML)"),
+    row("libnvidia-cfg", &[Utility], "configuration"),
+    row("libnvidia-nscq", &[Utility], "NVSwitch queries"),
+    row("libnvidia-sandboxutils", &[Utility], "what a sandbox needs of the driver"),
+    row("libcuda", &[Compute], "CUDA"),
+    row("libcudadebugger", &[Compute], "CUDA's debugger"),
+    row("libnvidia-opencl", &[Compute], "OpenCL"),
+    row("libnvidia-gpucomp", &[Compute, Graphics], "shader compiler"),
+    row("libnvidia-ptxjitcompiler", &[Compute], "PTX compiler, for CUDA"),
+    row("libnvidia-fatbinaryloader", &[Compute], "fat binaries, for CUDA (to 440)"),
+    row("libnvidia-allocator", &[Compute, Display, Graphics], "memory for other libraries; GBM's back end"),
+    row("libnvidia-compiler", &[Compute], "OpenCL's compiler (to 520)"),
+    row("libnvidia-pkcs11", &[Compute], "encryption, for confidential computing"),
+    row("libnvidia-pkcs11-openssl3", &[Compute], "the same with OpenSSL 3"),
+    row("libnvidia-nvvm", &[Compute], "NVVM compiler"),
+    own("libnvidia-nvvm70", &[Compute], "NVVM compiler, an older interface"),
+    row("libnvidia-tileiras", &[Compute], "Tile IR compiler"),
+    row("libvdpau_nvidia", &[Video], "VDPAU"),
+    row("libnvidia-encode", &[Video], "video encoder"),
+    row("libnvidia-opticalflow", &[Video], "optical flow"),
+    row("libnvcuvid", &[Video], "video decoder"),
+    row("libnvidia-eglcore", &[Graphics], "EGL's core"),
+    row("libnvidia-glcore", &[Graphics], "OpenGL's core"),
+    row("libnvidia-tls", &[Graphics], "thread-local storage, for OpenGL"),
+    row("libnvidia-glsi", &[Graphics], "OpenGL's system interface"),
+    row("libnvidia-fbc", &[Graphics], "framebuffer capture"),
+    row("libnvidia-ifr", &[Graphics], "render-target capture (to 465)"),
+    row("libnvidia-rtcore", &[Graphics], "ray tracing"),
+    row("libnvoptix", &[Graphics], "OptiX"),
+    row("libGLX_nvidia", &[Graphics], "GLX"),
+    row("libEGL_nvidia", &[Graphics], "EGL"),
+    row("libGLESv2_nvidia", &[Graphics], "OpenGL ES 2"),
+    row("libGLESv1_CM_nvidia", &[Graphics], "OpenGL ES 1"),
+    row("libnvidia-glvkspirv", &[Graphics], "SPIR-V, for Vulkan"),
+    row("libnvidia-cbl", &[Graphics], "ray tracing, for Vulkan (to 455)"),
+    row("libnvidia-vulkan-producer", &[Display, Graphics], "Vulkan on Wayland"),
+    own("libnvidia-egl-gbm", &[Display, Graphics], "EGL on GBM"),
+    own("libnvidia-egl-wayland", &[Display, Graphics], "EGL on Wayland"),
+    own("libnvidia-egl-xcb", &[Display, Graphics], "EGL on XCB"),
+    own("libnvidia-egl-xlib", &[Display, Graphics], "EGL on Xlib"),
+    row("libnvidia-ngx", &[Ngx], "NGX (DLSS)"),
+];
+
+/// A file that is looked for in several folders.
+pub struct FileRow {
+    /// Its path below one of the folders. `VERSION` stands for the driver's release.
+    pub name: &'static str,
+    /// Any of these brings it.
+    pub with: &'static [Capability],
+    /// What it is.
+    pub about: &'static str,
+}
+
+const fn file(name: &'static str, with: &'static [Capability], about: &'static str) -> FileRow {
+    FileRow { name, with, about }
+}
+
+/// The programs, in one of [`PROGRAM_FOLDERS`].
+pub const PROGRAMS: &[FileRow] = &[
+    file("nvidia-smi", &[Utility], "management"),
+    file("nvidia-debugdump", &[Utility], "core dumps of a GPU"),
+    file("nvidia-persistenced", &[Utility], "keeps GPUs started"),
+    file("nv-fabricmanager", &[Utility], "NVSwitch's manager"),
+    file("nvidia-imex", &[Utility], "memory across nodes"),
+    file("nvidia-imex-ctl", &[Utility], "asks the same"),
+    file("nvidia-cuda-mps-control", &[Compute], "multi-process service, its console"),
+    file("nvidia-cuda-mps-server", &[Compute], "multi-process service"),
+];
+
+/// Sockets and pipes of the driver's daemons.
+pub const SOCKETS: &[FileRow] = &[
+    file("run/nvidia-persistenced/socket", &[Utility], "nvidia-persistenced's"),
+    file("run/nvidia-fabricmanager/socket", &[Utility], "nv-fabricmanager's"),
+    file("tmp/nvidia-mps", &[Compute], "the multi-process service's pipes"),
+];
+
+/// Descriptions and data, below one of [`DATA_FOLDERS`].
+pub const DATA: &[FileRow] = &[
+    file("glvnd/egl_vendor.d/10_nvidia.json", &[Display, Graphics], "where EGL finds the driver"),
+    file("egl/egl_external_platform.d/15_nvidia_gbm.json", &[Display, Graphics], "where EGL finds GBM"),
+    file("egl/egl_external_platform.d/10_nvidia_wayland.json", &[Display, Graphics], "where EGL finds Wayland"),
+    file("nvidia/nvoptix.bin", &[Display, Graphics], "OptiX's data"),
+    file("X11/xorg.conf.d/10-nvidia.conf", &[Display, Graphics], "X's configuration"),
+    file("X11/xorg.conf.d/nvidia-drm-outputclass.conf", &[Display, Graphics], "X's configuration"),
+];
+
+/// Vulkan's descriptions, below one of [`DATA_FOLDERS`] or the driver's root itself; in a container, below `/etc`.
+pub const VULKAN: &[FileRow] = &[
+    file("vulkan/icd.d/nvidia_icd.json", &[Display, Graphics], "where Vulkan finds the driver"),
+    file("vulkan/icd.d/nvidia_icd.x86_64.json", &[Display, Graphics], "the same, in RPM packages"),
+    file("vulkan/icd.d/nvidia_icd.aarch64.json", &[Display, Graphics], "the same, in RPM packages"),
+    file("vulkan/icd.d/nvidia_layers.json", &[Display, Graphics], "Vulkan's layers"),
+    file("vulkan/implicit_layer.d/nvidia_layers.json", &[Display, Graphics], "Vulkan's layers"),
+];
+
+/// X's modules, in one of [`XORG_FOLDERS`].
+pub const XORG: &[FileRow] = &[
+    file("nvidia_drv.so", &[Display, Graphics], "X's driver"),
+    file("libglxserver_nvidia.so.VERSION", &[Display, Graphics], "X's GLX"),
+];
+
+/// A link beside a library.
+pub struct LinkRow {
+    /// The library whose folder it belongs to, by its stem.
+    pub library: &'static str,
+    /// Any of these brings it.
+    pub with: &'static [Capability],
+    /// The link, below that folder.
+    pub link: &'static str,
+    /// What it points to. `VERSION` stands for the driver's release.
+    pub target: &'static str,
+}
+
+/// Links that no ldconfig makes.
+pub const LINKS: &[LinkRow] = &[
+    LinkRow { library: "libcuda", with: &[Compute], link: "libcuda.so", target: "libcuda.so.1" },
+    LinkRow {
+        library: "libnvidia-opticalflow",
+        with: &[Video],
+        link: "libnvidia-opticalflow.so",
+        target: "libnvidia-opticalflow.so.1",
+    },
+    LinkRow {
+        library: "libGLX_nvidia",
+        with: &[Graphics],
+        link: "libGLX_indirect.so.0",
+        target: "libGLX_nvidia.so.VERSION",
+    },
+    LinkRow {
+        library: "libnvidia-allocator",
+        with: &[Display, Graphics],
+        link: "gbm/nvidia-drm_gbm.so",
+        target: "../libnvidia-allocator.so.1",
+    },
+    LinkRow {
+        library: "libnvidia-vulkan-producer",
+        with: &[Display, Graphics],
+        link: "libnvidia-vulkan-producer.so",
+        target: "libnvidia-vulkan-producer.so.VERSION",
+    },
+    LinkRow {
+        library: "libglxserver_nvidia",
+        with: &[Display, Graphics],
+        link: "libglxserver_nvidia.so",
+        target: "libglxserver_nvidia.so.VERSION",
+    },
+];
+
+/// Where programs are.
+pub const PROGRAM_FOLDERS: &[&str] = &["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin"];
+
+/// Where descriptions and data are.
+pub const DATA_FOLDERS: &[&str] = &["etc", "usr/local/share", "usr/share"];
+
+/// Where libraries are when the linker's cache does not tell, 64-bit ones first.
+pub const LIBRARY_FOLDERS: &[&str] = &[
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64/nvidia",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/aarch64-linux-gnu/nvidia/current",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "usr/local/nvidia/lib64",
+    "usr/lib",
+    "usr/lib/i386-linux-gnu",
+    "usr/lib/i386-linux-gnu/nvidia/current",
+    "usr/lib32",
+    "lib",
+    "lib/i386-linux-gnu",
+    "usr/local/nvidia/lib",
+];
+
+/// Folders beside a library's where others of the driver may be.
+pub const LIBRARY_SUBFOLDERS: &[&str] = &["vdpau"];
+
+/// Where X's modules are, below a library's folder, `usr/lib` or `usr/lib64`.
+pub const XORG_FOLDERS: &[&str] = &[
+    "nvidia/xorg",
+    "xorg/modules/drivers",
+    "xorg/modules/extensions",
+    "xorg/modules/updates/drivers",
+    "xorg/modules/updates/extensions",
+];
+
+/// Where the kernel looks for firmware; `KERNEL` stands for the running kernel's release.
+pub const FIRMWARE_FOLDERS: &[&str] =
+    &["lib/firmware/updates/KERNEL", "lib/firmware/updates", "lib/firmware/KERNEL", "lib/firmware"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_library_stands_twice_and_each_link_has_one() {
+        for (at, row) in LIBRARIES.iter().enumerate() {
+            assert!(LIBRARIES[..at].iter().all(|other| other.stem != row.stem), "{} stands twice", row.stem);
+            assert!(!row.with.is_empty() && !row.stem.contains(".so"), "{}", row.stem);
+        }
+        for link in LINKS {
+            let of_xorg = XORG.iter().any(|row| row.name.starts_with(link.library));
+            assert!(of_xorg || LIBRARIES.iter().any(|row| row.stem == link.library), "{}", link.library);
+        }
+    }
+}
