@@ -17,4 +17,5 @@ pub mod edits;
 pub mod engines;
 pub mod links;
 pub mod names;
+pub mod request;
 pub mod spec;

@@ -1,0 +1,204 @@
+//! What a container asks for, and whether it may.
+//!
+//! Owns the ways of asking (annotations, mounts, environment), their order, the gates before them, and the words that
+//! refuse. Refuses to know which devices there are (`driver::select`), whether conditions hold (`require`) and how
+//! devices reach the container.
+//!
+//! The specification is the engine's, but its environment is the image's and the user's: nothing in it is taken for a
+//! path of the host, and whatever it holds leads to a request, to none, or to an error that names the place.
+//!
+//! Outside truth: NVIDIA Container Toolkit 1.20, `internal/config/image` and `cmd/nvidia-container-runtime-hook`; for
+//! users, its documentation, "Specialized Configurations".
+
+mod ask;
+mod container;
+mod image;
+
+use crate::capability::Capabilities;
+use crate::cdi::name::QualifiedName;
+use crate::config::Config;
+use container::Container;
+use serde_json::Value;
+
+/// What a container asks for and may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The words that name devices, each once: `all`; `none` for a driver without devices; or indices, UUIDs, PCI
+    /// addresses, qualified CDI names. Never empty, and no word of it is.
+    pub devices: Vec<String>,
+    /// The parts of the driver.
+    pub capabilities: Capabilities,
+    /// Conditions (`require`), all of which must hold; in the order of the environment.
+    pub requirements: Vec<String>,
+    /// The devices whose MIG division it may change, as it named them: only a privileged container gets here with any.
+    pub mig_config: Option<String>,
+    /// The devices whose MIG devices it may all watch, as it named them: likewise.
+    pub mig_monitor: Option<String>,
+    /// IMEX channels, by number, as it named them.
+    pub imex: Vec<String>,
+    /// Other sets of devices, in the order of [`Extra::ALL`].
+    pub extras: Vec<Extra>,
+    /// How the devices were asked for.
+    pub source: Source,
+    /// Whether it has `CAP_SYS_ADMIN`.
+    pub privileged: bool,
+}
+
+/// How devices were asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// By CDI annotations.
+    Annotations,
+    /// By mounts below [`MOUNTS`].
+    Mounts,
+    /// By variables.
+    Environment,
+}
+
+/// A set of devices that comes with a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extra {
+    /// GPUDirect Storage.
+    Gds,
+    /// Mellanox' network.
+    Mofed,
+    /// GDRCopy.
+    Gdrcopy,
+    /// The NVSwitches.
+    Nvswitch,
+}
+
+impl Extra {
+    /// Each, with the variable that asks for it by the value `enabled`.
+    pub const ALL: [(&'static str, Extra); 4] = [
+        ("NVIDIA_GDS", Extra::Gds),
+        ("NVIDIA_MOFED", Extra::Mofed),
+        ("NVIDIA_GDRCOPY", Extra::Gdrcopy),
+        ("NVIDIA_NVSWITCH", Extra::Nvswitch),
+    ];
+
+    /// Its word, as in a generator's mode.
+    pub fn word(self) -> &'static str {
+        match self {
+            Extra::Gds => "gds",
+            Extra::Mofed => "mofed",
+            Extra::Gdrcopy => "gdrcopy",
+            Extra::Nvswitch => "nvswitch",
+        }
+    }
+}
+
+/// Mounts of `/dev/null` on a name below this directory ask for the device of that name.
+pub const MOUNTS: &str = "/var/run/nvidia-container-devices";
+
+/// Whether annotations are a way of asking: in mode `cdi`, and while `auto` looks whether that is the mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Annotations {
+    /// They are.
+    Read,
+    /// They are not.
+    Skip,
+}
+
+/// What became of the asking.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The request; none if the container is none of ours.
+    pub request: Option<Request>,
+    /// What was asked for in vain or cannot be read, and why: for the log.
+    pub notes: Vec<String>,
+}
+
+/// Why a container that asks is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The specification is not as OCI says.
+    #[error("could not decode OCI spec: {place} is not {wanted}")]
+    Shape {
+        /// The field.
+        place: String,
+        /// What it must be.
+        wanted: &'static str,
+    },
+    /// It wants parts of the driver that it cannot have.
+    #[error("unsupported capabilities found in '{asked}' (allowed '{allowed}')")]
+    Capabilities {
+        /// What it wants.
+        asked: String,
+        /// What of that there is.
+        allowed: String,
+    },
+    /// It wants what only privileged containers can have.
+    #[error("cannot set {what} in non privileged container")]
+    Unprivileged {
+        /// The variable, without `NVIDIA_`.
+        what: &'static str,
+    },
+    /// An old image's version, which is its condition, cannot be read.
+    #[error(
+        "failed to get requirements failed to get version: invalid CUDA version {0}: it does not begin with a number"
+    )]
+    CudaVersion(String),
+}
+
+impl RequestError {
+    /// What to do about it.
+    pub fn fix(&self) -> &'static str {
+        match self {
+            RequestError::Shape { .. } => {
+                "the engine wrote a config.json that breaks the OCI specification: report it there"
+            }
+            RequestError::Capabilities { .. } => {
+                "correct NVIDIA_DRIVER_CAPABILITIES; `supported-driver-capabilities` in config.toml may leave some out"
+            }
+            RequestError::Unprivileged { .. } => "give the container CAP_SYS_ADMIN, or take the variable away",
+            RequestError::CudaVersion(_) => {
+                "correct CUDA_VERSION, or set NVIDIA_REQUIRE_CUDA or NVIDIA_DISABLE_REQUIRE=1"
+            }
+        }
+    }
+}
+
+impl Request {
+    /// Whether every device is asked for by a qualified CDI name: then `auto` means mode `cdi`.
+    pub fn only_cdi_names(&self) -> bool {
+        self.devices.iter().all(|device| QualifiedName::is(device))
+    }
+}
+
+/// Reads what a container asks for from its OCI specification.
+///
+/// # Errors
+/// If it may not have what it asks for, or the specification is broken where the asking is. Containers that ask for no
+/// device are never refused for the rest of what they say.
+pub fn of(spec: &Value, config: &Config, annotations: Annotations) -> Result<Answer, RequestError> {
+    let (container, mut notes) = Container::read(spec)?;
+    let asked = ask::devices(&container, config, annotations, &mut notes);
+    let Some((devices, source)) = asked else { return Ok(Answer { request: None, notes }) };
+    let privileged_only = |name: &'static str, what: &'static str| {
+        let value = container.variable(name).filter(|value| !value.is_empty());
+        match value {
+            Some(_) if !container.privileged => Err(RequestError::Unprivileged { what }),
+            value => Ok(value.map(str::to_string)),
+        }
+    };
+    let request = Request {
+        devices,
+        source,
+        mig_config: privileged_only("NVIDIA_MIG_CONFIG_DEVICES", "MIG_CONFIG_DEVICES")?,
+        mig_monitor: privileged_only("NVIDIA_MIG_MONITOR_DEVICES", "MIG_MONITOR_DEVICES")?,
+        capabilities: image::capabilities(&container, config)?,
+        requirements: image::requirements(&container, config)?,
+        imex: ask::imex(&container, config, &mut notes),
+        extras: Extra::ALL
+            .into_iter()
+            .filter(|(name, _)| container.variable(name) == Some("enabled"))
+            .map(|(_, extra)| extra)
+            .collect(),
+        privileged: container.privileged,
+    };
+    Ok(Answer { request: Some(request), notes })
+}
+
+#[cfg(test)]
+mod tests;

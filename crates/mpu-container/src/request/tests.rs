@@ -1,0 +1,369 @@
+use super::*;
+use proptest::prelude::*;
+use serde_json::json;
+
+/// A specification, written as words between semicolons: `NAME=value` of the environment, `+CAPABILITY` of the bounding
+/// set, `~SOURCE>DESTINATION` of the mounts, `@NAME: value` of the annotations.
+fn spec(words: &str) -> Value {
+    let (mut env, mut bounding, mut mounts, mut annotations) = (vec![], vec![], vec![], serde_json::Map::new());
+    for word in words.split(';').map(str::trim_start).filter(|word| !word.is_empty()) {
+        if let Some(capability) = word.strip_prefix('+') {
+            bounding.push(capability);
+        } else if let Some((source, destination)) = word.strip_prefix('~').and_then(|mount| mount.split_once('>')) {
+            mounts.push(json!({"source": source, "destination": destination}));
+        } else if let Some((name, value)) = word.strip_prefix('@').and_then(|annotation| annotation.split_once(": ")) {
+            annotations.insert(name.into(), value.into());
+        } else {
+            env.push(word);
+        }
+    }
+    let process = json!({"env": env, "capabilities": {"bounding": bounding, "effective": ["CAP_SYS_ADMIN"]}});
+    json!({"ociVersion": "1.2.0", "process": process, "mounts": mounts, "annotations": annotations})
+}
+
+/// What became of it, in a line: only what is not as usual is said.
+fn shown(answer: Result<Answer, RequestError>) -> String {
+    let Answer { request, notes } = match answer {
+        Ok(answer) => answer,
+        Err(error) => return format!("error: {error}"),
+    };
+    let noted = if notes.is_empty() { "" } else { " noted" };
+    let Some(request) = request else { return format!("no{noted}") };
+    let mut line = request.devices.join(" ");
+    let mut add = |name: &str, value: String, usual: &str| {
+        if value != usual {
+            line.push_str(&format!(" {name}={value}"));
+        }
+    };
+    add("by", format!("{:?}", request.source), "Environment");
+    add("for", request.capabilities.to_string(), "compute,utility");
+    add("if", request.requirements.join("&"), "");
+    add("config", request.mig_config.unwrap_or_default(), "");
+    add("monitor", request.mig_monitor.unwrap_or_default(), "");
+    add("imex", request.imex.join(" "), "");
+    add("extra", request.extras.iter().map(|extra| extra.word()).collect::<Vec<_>>().join(" "), "");
+    line + noted
+}
+
+fn asked(words: &str, config: &str) -> String {
+    let config = Config::parse(config, Config::default()).expect("sound").0;
+    shown(of(&spec(words), &config, Annotations::Read))
+}
+
+#[track_caller]
+fn table(config: &str, cases: &[(&str, &str)]) {
+    for (words, expected) in cases {
+        assert_eq!(asked(words, config), *expected, "{words}   with {config:?}");
+    }
+}
+
+#[test]
+fn the_environment_names_devices() {
+    table(
+        "",
+        &[
+            ("", "no"),
+            ("PATH=/bin", "no"),
+            ("NVIDIA_VISIBLE_DEVICES=", "no"),
+            ("NVIDIA_VISIBLE_DEVICES=void", "no"),
+            ("NVIDIA_VISIBLE_DEVICES=0,void", "no"),
+            ("NVIDIA_VISIBLE_DEVICES= , ,", "no"),
+            ("NVIDIA_VISIBLE_DEVICES=none", "none"),
+            ("NVIDIA_VISIBLE_DEVICES=all", "all"),
+            ("NVIDIA_VISIBLE_DEVICES=0", "0"),
+            ("NVIDIA_VISIBLE_DEVICES=0,2", "0 2"),
+            ("NVIDIA_VISIBLE_DEVICES= 0 , 2 ,", "0 2"),
+            ("NVIDIA_VISIBLE_DEVICES=2,0,2", "2 0"),
+            ("NVIDIA_VISIBLE_DEVICES=0,all,none", "all"),
+            ("NVIDIA_VISIBLE_DEVICES=0,none,all", "none"),
+            ("NVIDIA_VISIBLE_DEVICES=ALL", "ALL"),
+            ("NVIDIA_VISIBLE_DEVICES=0:1,GPU-0f1e", "0:1 GPU-0f1e"),
+            ("NVIDIA_VISIBLE_DEVICES=MIG-77-a,00000000:1B:00.0", "MIG-77-a 00000000:1B:00.0"),
+            ("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=all", "nvidia.com/gpu=all"),
+            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_VISIBLE_DEVICES=1", "1"),
+            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_VISIBLE_DEVICES=void", "no"),
+            ("NVIDIA_VISIBLE_DEVICES", "no noted"),
+            ("alone; NVIDIA_VISIBLE_DEVICES=0", "0 noted"),
+            ("nvidia_visible_devices=0", "no"),
+            ("NVIDIA_VISIBLE_DEVICES=a=b", "a=b"),
+        ],
+    );
+}
+
+#[test]
+fn an_old_image_asks_by_being_one() {
+    let all = "for=compat32,compute,display,graphics,ngx,utility,video";
+    for (words, expected) in [
+        ("CUDA_VERSION=8.0.61", format!("all {all} if=cuda>=8.0")),
+        ("CUDA_VERSION=11", format!("all {all} if=cuda>=11.0")),
+        ("CUDA_VERSION=v12.4", format!("all {all} if=cuda>=12.4")),
+        ("CUDA_VERSION=12.9.1.010", format!("all {all} if=cuda>=12.9")),
+        ("CUDA_VERSION=10.2-1", format!("all {all} if=cuda>=10.2")),
+        ("CUDA_VERSION=9-1.7", format!("all {all} if=cuda>=9.0")),
+        ("CUDA_VERSION=", "no".into()),
+        ("CUDA_VERSION=9.0; NVIDIA_REQUIRE_CUDA=cuda>=8.0", "no".into()),
+        ("CUDA_VERSION=9.0; NVIDIA_REQUIRE_CUDA=", format!("all {all} if=&cuda>=9.0")),
+        ("CUDA_VERSION=9.0; NVIDIA_VISIBLE_DEVICES=", "no".into()),
+        ("CUDA_VERSION=9.0; NVIDIA_VISIBLE_DEVICES=1; NVIDIA_DRIVER_CAPABILITIES=", "1 if=cuda>=9.0".into()),
+        ("CUDA_VERSION=9.0; NVIDIA_DRIVER_CAPABILITIES=video", "all for=video if=cuda>=9.0".into()),
+        ("CUDA_VERSION=9.0; NVIDIA_REQUIRE_X=brand=tesla", format!("all {all} if=brand=tesla&cuda>=9.0")),
+        ("CUDA_VERSION=9.0; NVIDIA_DISABLE_REQUIRE=1", format!("all {all}")),
+        ("CUDA_VERSION=x; NVIDIA_DISABLE_REQUIRE=true", format!("all {all}")),
+        ("CUDA_VERSION=x; NVIDIA_VISIBLE_DEVICES=void", "no".into()),
+    ] {
+        assert_eq!(asked(words, ""), expected, "{words}");
+    }
+    let refused = "error: failed to get requirements failed to get version: invalid CUDA version";
+    for version in ["x", ".5", "99999999999.1"] {
+        assert!(asked(&format!("CUDA_VERSION={version}"), "").starts_with(refused), "{version}");
+    }
+}
+
+#[test]
+fn capabilities_are_chosen_from_what_there_is() {
+    let case = |words: &str, config, expected| {
+        assert_eq!(
+            asked(&format!("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_DRIVER_CAPABILITIES={words}"), config),
+            expected,
+            "{words}"
+        );
+    };
+    let two = "supported-driver-capabilities = 'video,utility'";
+    case("", "", "0");
+    case("utility,compute", "", "0");
+    case(" video , video,", "", "0 for=video");
+    case(",", "", "0 for=");
+    case("all", "", "0 for=compat32,compute,display,graphics,ngx,utility,video");
+    case("all,nonsense", "", "0 for=compat32,compute,display,graphics,ngx,utility,video");
+    case("graphics,display", "", "0 for=display,graphics");
+    case("video,sound", "", "error: unsupported capabilities found in 'sound,video' (allowed 'video')");
+    case("Video", "", "error: unsupported capabilities found in 'Video' (allowed '')");
+    case("none", "", "error: unsupported capabilities found in 'none' (allowed '')");
+    case("", two, "0 for=utility");
+    case("all", two, "0 for=utility,video");
+    case("video,compute", two, "error: unsupported capabilities found in 'compute,video' (allowed 'video')");
+    case("video", "supported-driver-capabilities = 'all'", "0 for=video");
+    case("all", "supported-driver-capabilities = ''", "0 for=");
+    assert_eq!(asked("NVIDIA_DRIVER_CAPABILITIES=nonsense", ""), "no", "who asks for nothing is not refused");
+}
+
+#[test]
+fn conditions_come_from_the_environment() {
+    let case = |words: &str, config, expected| {
+        assert_eq!(asked(&format!("NVIDIA_VISIBLE_DEVICES=0; {words}"), config), expected, "{words}");
+    };
+    case("NVIDIA_REQUIRE_CUDA=cuda>=12.0; NVIDIA_REQUIRE_A=driver>=535", "", "0 if=cuda>=12.0&driver>=535");
+    case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_REQUIRE_X=b; NVIDIA_REQUIRE_CUDA=c", "", "0 if=c&b");
+    case("NVIDIA_REQUIRE_JETPACK=csv-mounts=all; NVIDIA_REQUIRE_JETPACK_HOST_MOUNTS=x", "", "0");
+    case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_DISABLE_REQUIRE=T", "", "0");
+    case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_DISABLE_REQUIRE=yes", "", "0 if=a");
+    case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_DISABLE_REQUIRE=0", "", "0 if=a");
+    case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_DISABLE_REQUIRE=0", "disable-require = true", "0");
+    case("NVIDIA_REQUIRE_=a", "", "0 if=a");
+}
+
+#[test]
+fn the_administrator_says_who_may_ask_by_the_environment() {
+    table(
+        "accept-nvidia-visible-devices-envvar-when-unprivileged = false",
+        &[
+            ("NVIDIA_VISIBLE_DEVICES=0", "no noted"),
+            ("NVIDIA_VISIBLE_DEVICES=void", "no"),
+            ("CUDA_VERSION=9.0", "no noted"),
+            ("NVIDIA_VISIBLE_DEVICES=0; +CAP_SYS_ADMIN", "0"),
+            ("NVIDIA_VISIBLE_DEVICES=0; +cap_sys_admin", "0"),
+            ("NVIDIA_VISIBLE_DEVICES=0; +CAP_NET_ADMIN; +SYS_ADMIN", "no noted"),
+            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_IMEX_CHANNELS=1; +CAP_SYS_ADMIN", "0 imex=1"),
+            ("NVIDIA_VISIBLE_DEVICES=0; ~/dev/null>/var/run/nvidia-container-devices/1", "no noted"),
+            ("@cdi.k8s.io/a: nvidia.com/gpu=0", "nvidia.com/gpu=0 by=Annotations"),
+        ],
+    );
+}
+
+#[test]
+fn the_old_shape_of_capabilities_is_read_and_other_sets_do_not_count() {
+    let config = "accept-nvidia-visible-devices-envvar-when-unprivileged = false";
+    let config = Config::parse(config, Config::default()).expect("sound").0;
+    for (capabilities, may) in [
+        (json!(["CAP_CHOWN", "CAP_SYS_ADMIN"]), true),
+        (json!(["CAP_CHOWN"]), false),
+        (json!({"bounding": ["CAP_SYS_ADMIN"]}), true),
+        (json!({"effective": ["CAP_SYS_ADMIN"], "permitted": ["CAP_SYS_ADMIN"], "ambient": ["CAP_SYS_ADMIN"]}), false),
+        (json!({"bounding": null}), false),
+        (json!(null), false),
+    ] {
+        let spec = json!({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"], "capabilities": capabilities}});
+        let answer = of(&spec, &config, Annotations::Skip).expect("sound");
+        assert_eq!(answer.request.is_some_and(|request| request.privileged), may, "{spec}");
+    }
+}
+
+#[test]
+fn mounts_ask_where_that_is_allowed() {
+    let on = "accept-nvidia-visible-devices-as-volume-mounts = true";
+    let zero = "~/dev/null>/var/run/nvidia-container-devices/0";
+    table(
+        on,
+        &[
+            (zero, "0 by=Mounts"),
+            (&format!("{zero}; NVIDIA_VISIBLE_DEVICES=1"), "0 by=Mounts"),
+            (&format!("{zero}; {zero}; ~/dev/null>/var/run/nvidia-container-devices/all"), "0 all by=Mounts"),
+            ("~/dev/../dev//null>/var/run/./nvidia-container-devices//GPU-1/", "GPU-1 by=Mounts"),
+            ("~/dev/zero>/var/run/nvidia-container-devices/0; NVIDIA_VISIBLE_DEVICES=1", "1"),
+            ("~/dev/null>/var/run/nvidia-container-devices", "no"),
+            ("~/dev/null>/var/run/nvidia-container-devices-2/0", "no"),
+            ("~/dev/null>/run/nvidia-container-devices/0", "no"),
+            ("~/dev/null>/var/run/nvidia-container-devices/../0", "no"),
+            ("~/dev/null>/var/run/nvidia-container-devices/cdi/nvidia.com/gpu/0", "nvidia.com/gpu=0 by=Mounts"),
+            ("~/dev/null>/var/run/nvidia-container-devices/cdi/nvidia.com/gpu=0", "nvidia.com/gpu=0 by=Mounts"),
+            ("~/dev/null>/var/run/nvidia-container-devices/cdi/nvidia.com; NVIDIA_VISIBLE_DEVICES=1", "1 noted"),
+            ("~/dev/null>/var/run/nvidia-container-devices/imex/3; NVIDIA_VISIBLE_DEVICES=1", "1 imex=3"),
+            (
+                &format!("{zero}; ~/dev/null>/var/run/nvidia-container-devices/imex/3; NVIDIA_IMEX_CHANNELS=4"),
+                "0 by=Mounts imex=3",
+            ),
+        ],
+    );
+    table("", &[(zero, "no"), (&format!("{zero}; NVIDIA_VISIBLE_DEVICES=1"), "1")]);
+    let only = format!("{on}\naccept-nvidia-visible-devices-envvar-when-unprivileged = false");
+    table(
+        &only,
+        &[(&format!("{zero}; NVIDIA_VISIBLE_DEVICES=all"), "0 by=Mounts"), ("NVIDIA_VISIBLE_DEVICES=all", "no noted")],
+    );
+}
+
+#[test]
+fn annotations_ask_by_cdi_names() {
+    table(
+        "",
+        &[
+            (
+                "@cdi.k8s.io/b: nvidia.com/gpu=1; @cdi.k8s.io/a: nvidia.com/gpu=0",
+                "nvidia.com/gpu=0 nvidia.com/gpu=1 by=Annotations",
+            ),
+            ("@cdi.k8s.io/a: x.com/nic=0, nvidia.com/gpu=0,x.com/nic=0", "x.com/nic=0 nvidia.com/gpu=0 by=Annotations"),
+            ("@cdi.k8s.io/a: nvidia.com/gpu=0; NVIDIA_VISIBLE_DEVICES=1", "nvidia.com/gpu=0 by=Annotations"),
+            ("@cdi.k8s.io/a: ,; NVIDIA_VISIBLE_DEVICES=1", "1"),
+            ("@other/a: nvidia.com/gpu=0", "no"),
+        ],
+    );
+    let other = "nvidia-container-runtime.modes.cdi.annotation-prefixes = ['mine/', 'x']";
+    table(other, &[("@xyz: a.b/c=d", "a.b/c=d by=Annotations"), ("@cdi.k8s.io/a: nvidia.com/gpu=0", "no")]);
+    let spec = spec("@cdi.k8s.io/a: nvidia.com/gpu=0; NVIDIA_VISIBLE_DEVICES=1");
+    assert_eq!(shown(of(&spec, &Config::default(), Annotations::Skip)), "1");
+}
+
+#[test]
+fn swarms_variables_come_first() {
+    table(
+        "swarm-resource = 'DOCKER_RESOURCE_GPU, OTHER'",
+        &[
+            ("NVIDIA_VISIBLE_DEVICES=1", "1"),
+            ("DOCKER_RESOURCE_GPU=GPU-2; NVIDIA_VISIBLE_DEVICES=1", "GPU-2"),
+            ("OTHER=3; DOCKER_RESOURCE_GPU=2,3", "2 3"),
+            ("OTHER=3,void; DOCKER_RESOURCE_GPU=2", "no"),
+            ("OTHER=; NVIDIA_VISIBLE_DEVICES=1", "no"),
+            ("OTHER=; CUDA_VERSION=9.0", "no"),
+        ],
+    );
+    table("", &[("DOCKER_RESOURCE_GPU=2", "no")]);
+}
+
+#[test]
+fn what_only_the_privileged_may() {
+    table(
+        "",
+        &[
+            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_MIG_CONFIG_DEVICES=all", "error: cannot set MIG_CONFIG_DEVICES in non privileged container"),
+            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_MIG_MONITOR_DEVICES=0", "error: cannot set MIG_MONITOR_DEVICES in non privileged container"),
+            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_MIG_CONFIG_DEVICES=", "0"),
+            ("NVIDIA_VISIBLE_DEVICES=void; NVIDIA_MIG_CONFIG_DEVICES=all", "no"),
+            (
+                "NVIDIA_VISIBLE_DEVICES=0; NVIDIA_MIG_CONFIG_DEVICES=all; NVIDIA_MIG_MONITOR_DEVICES=0,1; +CAP_SYS_ADMIN",
+                "0 config=all monitor=0,1",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn imex_channels_and_other_sets() {
+    table(
+        "",
+        &[
+            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_IMEX_CHANNELS=0, 1,1", "0 imex=0 1"),
+            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_IMEX_CHANNELS=all", "0"),
+            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_IMEX_CHANNELS=none", "0"),
+            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_IMEX_CHANNELS=0,void", "0"),
+            ("NVIDIA_IMEX_CHANNELS=0", "no"),
+            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_GDS=enabled; NVIDIA_MOFED=Enabled; NVIDIA_GDRCOPY=1", "0 extra=gds"),
+            (
+                "NVIDIA_VISIBLE_DEVICES=0; NVIDIA_NVSWITCH=enabled; NVIDIA_MOFED=enabled; NVIDIA_GDRCOPY=enabled",
+                "0 extra=mofed gdrcopy nvswitch",
+            ),
+            ("NVIDIA_GDS=enabled", "no"),
+        ],
+    );
+    table("features.ignore-imex-channel-requests = true", &[("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_IMEX_CHANNELS=0", "0")]);
+}
+
+#[test]
+fn broken_specifications_name_the_place() {
+    for (spec, expected) in [
+        (json!([]), "the specification is not an object"),
+        (json!({"process": 1}), "process is not an object"),
+        (json!({"process": {"env": "A=B"}}), "process.env is not a list"),
+        (json!({"process": {"env": ["A=B", 7]}}), "process.env[1] is not a text"),
+        (json!({"process": {"capabilities": 7}}), "process.capabilities is not an object"),
+        (json!({"process": {"capabilities": {"bounding": [null]}}}), "process.capabilities.bounding[0] is not a text"),
+        (json!({"mounts": [{}, []]}), "mounts[1] is not an object"),
+        (json!({"mounts": [{"source": 1}]}), "mounts[0].source is not a text"),
+        (json!({"annotations": {"a.b": 1}}), "annotations[\"a.b\"] is not a text"),
+    ] {
+        let shown = shown(of(&spec, &Config::default(), Annotations::Read));
+        assert_eq!(shown, format!("error: could not decode OCI spec: {expected}"), "{spec}");
+    }
+    for spec in
+        [json!({}), json!({"process": null, "mounts": null}), json!({"process": {"env": null}, "annotations": null})]
+    {
+        assert_eq!(shown(of(&spec, &Config::default(), Annotations::Read)), "no", "{spec}");
+    }
+}
+
+#[test]
+fn cdi_names_are_told_apart() {
+    let only =
+        |words| of(&spec(words), &Config::default(), Annotations::Read).map(|a| a.request.map(|r| r.only_cdi_names()));
+    assert_eq!(only("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0,x.y/z=1"), Ok(Some(true)));
+    assert_eq!(only("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0,1"), Ok(Some(false)));
+    assert_eq!(only("NVIDIA_VISIBLE_DEVICES=none"), Ok(Some(false)));
+}
+
+fn any_word() -> impl Strategy<Value = String> {
+    let names =
+        "(NVIDIA_VISIBLE_DEVICES|CUDA_VERSION|NVIDIA_REQUIRE_CUDA|NVIDIA_DRIVER_CAPABILITIES|NVIDIA_IMEX_CHANNELS|X)";
+    let env = format!("{names}=(all|none|void|0|,| |[0-9a-zA-Z.:=/-]{{0,8}}){{0,4}}");
+    let mount = "~(/dev/null|/dev/./null|x)>(/var/run/nvidia-container-devices)?/(cdi/|imex/|\\.\\./)?[a-z0-9=/.]{0,9}";
+    proptest::string::string_regex(&format!(
+        "({env}|{mount}|@cdi.k8s.io/[a-z]: [a-z.,/= ]{{0,9}}|\\+CAP_SYS_ADMIN|\\PC{{0,6}})"
+    ))
+    .expect("an expression")
+}
+
+proptest! {
+    #[test]
+    fn every_request_keeps_its_promises(words in proptest::collection::vec(any_word(), 0..9), mounts: bool) {
+        let spec = spec(&words.join(";"));
+        let config = Config { devices_as_volume_mounts: mounts, ..Config::default() };
+        let answer = of(&spec, &config, Annotations::Read);
+        if let Ok(Answer { request: Some(request), .. }) = answer {
+            prop_assert!(!request.devices.is_empty());
+            let mut words: Vec<&str> = request.devices.iter().map(String::as_str).collect();
+            prop_assert!(words.iter().all(|word| !word.trim().is_empty()), "{:?}", words);
+            words.sort_unstable();
+            words.dedup();
+            prop_assert_eq!(words.len(), request.devices.len());
+            prop_assert!(request.privileged || request.mig_config.is_none());
+        }
+    }
+}
