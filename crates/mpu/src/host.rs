@@ -229,6 +229,18 @@ impl Host {
         }
     }
 
+    /// How this distribution installs pahole, which writes type information of modules.
+    pub fn pahole_hint(&self) -> &'static str {
+        match self.family() {
+            Family::Debian => "apt-get install pahole",
+            Family::RedHat => "dnf install dwarves",
+            Family::Suse => "zypper install dwarves",
+            Family::Arch => "pacman -S pahole",
+            Family::Alpine => "apk add pahole",
+            Family::Other => "install pahole, which may be in a package named dwarves",
+        }
+    }
+
     fn family(&self) -> Family {
         let text = self.text("/etc/os-release").unwrap_or_default();
         let value =

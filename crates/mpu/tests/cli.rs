@@ -230,6 +230,15 @@ fn up_without_a_compiler() {
 }
 
 #[test]
+fn up_without_pahole() {
+    refuses(3, "no pahole", "apt-get install pahole", &[], |h| {
+        let build = format!("lib/modules/{RELEASE}/build");
+        h.write(&format!("{build}/.config"), &format!("{CONFIG}CONFIG_DEBUG_INFO_BTF_MODULES=y\n"));
+        h.write(&format!("{build}/vmlinux"), "its type information");
+    });
+}
+
+#[test]
 fn up_without_proc() {
     refuses(3, "release cannot be read", "mount /proc", &[], |h| h.remove("proc/sys/kernel/osrelease"));
 }

@@ -185,6 +185,15 @@ fn what_is_there_to_build_with() {
     finds("next_kernel", "attention", "linux-headers-6.1.0-30-amd64", &[], |h| {
         h.write("lib/modules/6.1.0-30-amd64/modules.order", "");
     });
+    let host = Host::in_order();
+    host.write("lib/modules/6.1.0-9-amd64/modules.order", "");
+    host.write("lib/modules/6.1.0-amd64/modules.order", "");
+    assert_eq!(host.examine().0, 0, "older kernels");
+    finds("headers", "attention", "apt-get install pahole", &[], |h| {
+        h.write(&format!("lib/modules/{RELEASE}/build/vmlinux"), "");
+        let config = format!("lib/modules/{RELEASE}/build/.config");
+        h.write(&config, &format!("{CONFIG}CONFIG_DEBUG_INFO_BTF_MODULES=y\n"));
+    });
     finds("dkms", "attention", "dkms install", &[], |h| h.write("var/lib/dkms/mpu/kernel", ""));
     finds("dkms", "attention", "make.log", &[], |h| {
         h.write(&format!("var/lib/dkms/mpu/{VERSION}/build/make.log"), "error");
@@ -250,7 +259,17 @@ fn the_policy() {
 
 #[test]
 fn others_who_want_the_same_place() {
-    finds("livepatch", "broken", "livepatch/fix/enabled", &[], |h| h.write("sys/kernel/livepatch/fix/nvidia/f", ""));
+    finds("livepatch", "broken", "livepatch/fix/enabled", &[], |h| {
+        h.write("sys/kernel/livepatch/another/nvidia/rm_ioctl,1/x", "");
+        h.write("sys/kernel/livepatch/fix/nvidia/os_memcpy_to_user,1/x", "");
+    });
+    finds("livepatch", "attention", "mpu probe", &[], |h| {
+        h.write("sys/kernel/livepatch/fix/nvidia/patched", "1\n");
+        h.write("sys/kernel/livepatch/fix/nvidia/nvidia_open,1/x", "");
+    });
+    let host = Host::in_order();
+    host.write("sys/kernel/livepatch/fix/vmlinux/os_memcpy_to_user,1/x", "");
+    assert_eq!(host.examine().0, 0, "of the kernel's own functions");
     finds("other_redirects", "broken", "unload it", &["engine"], |h| {
         h.down();
         let line = "nvidia_unlocked_ioctl [nvidia] (1) R I     \ttramp: 0xffffffffc0a5b000\n";

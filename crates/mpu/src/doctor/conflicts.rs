@@ -3,6 +3,7 @@
 use super::{Group, Row, Seen};
 use crate::engine::module::state::{self, Phase};
 use crate::host::Host;
+use std::path::Path;
 
 pub const CHECKS: &[Row] = &[
     ("livepatch", Group::Conflicts, "live patches of the driver: a patched function cannot be redirected", livepatch),
@@ -15,31 +16,52 @@ pub const CHECKS: &[Row] = &[
     ),
 ];
 
-/// The driver's functions that an engine needs for itself.
-const NEEDED: [&str; 5] = [
+/// The driver's functions that the module redirects, where a release has them. If one of them is taken, none is placed.
+const NEEDED: [&str; 8] = [
     "nvidia_unlocked_ioctl",
     "nvidia_frontend_unlocked_ioctl",
     "nvidia_frontend_compat_ioctl",
     "os_memcpy_from_user",
     "os_memcpy_to_user",
+    "os_find_ns_pid",
+    "os_is_init_ns",
+    "os_get_pid_info",
 ];
+
+/// Where the kernel lists live patches, as `PATCH/MODULE/FUNCTION,POSITION` (Documentation/ABI/testing/sysfs-kernel-livepatch).
+const PATCHES: &str = "/sys/kernel/livepatch";
 
 /// Where the kernel lists the functions that are traced now (Documentation/trace/ftrace.rst, `enabled_functions`).
 const LISTS: [&str; 2] = ["/sys/kernel/tracing/enabled_functions", "/sys/kernel/debug/tracing/enabled_functions"];
 
 fn livepatch(host: &Host) -> Seen {
-    let patches = std::fs::read_dir(host.at("/sys/kernel/livepatch")).into_iter().flatten().flatten();
-    let named: Vec<String> = patches
-        .filter(|patch| patch.path().join("nvidia").is_dir())
-        .map(|patch| patch.file_name().to_string_lossy().into_owned())
-        .collect();
-    match named.first() {
+    let mut of_driver = None;
+    for patch in names(&host.at(PATCHES)) {
+        let functions = names(&host.at(PATCHES).join(&patch).join("nvidia"));
+        let needed = functions.iter().filter_map(|function| function.split(',').next()).find(|f| NEEDED.contains(f));
+        if let Some(function) = needed {
+            return Seen::broken(
+                format!("the live patch {patch} changes the NVIDIA driver's {function}, which MPU redirects"),
+                format!("echo 0 > {PATCHES}/{patch}/enabled"),
+            );
+        }
+        of_driver = of_driver.or((!functions.is_empty()).then_some(patch));
+    }
+    match of_driver {
         None => Seen::fine("none of the driver"),
-        Some(patch) => Seen::broken(
-            format!("the live patch {patch} changes the NVIDIA driver"),
-            format!("echo 0 > /sys/kernel/livepatch/{patch}/enabled"),
+        Some(patch) => Seen::attention(
+            format!("the live patch {patch} changes the NVIDIA driver, in functions that MPU does not redirect"),
+            "sudo mpu probe   # tells whether what it changes matters to containers",
         ),
     }
+}
+
+/// What is in a directory, in order; nothing if it is not there.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    names
 }
 
 fn redirects(host: &Host) -> Seen {
@@ -80,5 +102,19 @@ fn preload(host: &Host) -> Seen {
             format!("{library} is loaded into every program of this host"),
             "cat /etc/ld.so.preload   # a shim of NVML there is not needed beside MPU",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NEEDED;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn needed_is_what_the_module_redirects() {
+        let table = include_str!("../../../../kmod/mpu_hooks.c");
+        let rows = table.lines().filter(|line| line.starts_with("\t[MPU_"));
+        let symbols: BTreeSet<&str> = rows.flat_map(|row| row.split('"').skip(1).step_by(2)).collect();
+        assert_eq!(NEEDED.into_iter().collect::<BTreeSet<_>>(), symbols);
     }
 }

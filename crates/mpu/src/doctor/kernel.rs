@@ -116,8 +116,9 @@ fn next_kernel(host: &Host) -> Seen {
     let Ok(running) = host.release() else { return Seen::skipped("the kernel's release is not known") };
     let names = std::fs::read_dir(host.at("/lib/modules")).into_iter().flatten().flatten();
     let mut releases: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    releases.sort_by_key(|release| checks::version_numbers(release));
-    let Some(newest) = releases.pop().filter(|newest| *newest != running) else {
+    releases.sort_by_cached_key(|release| (checks::version_numbers(release), release.clone()));
+    let is_newer = |release: &String| checks::version_numbers(release) > checks::version_numbers(&running);
+    let Some(newest) = releases.pop().filter(is_newer) else {
         return Seen::fine("the running kernel is the newest");
     };
     let built = installed::find(host, &newest).is_some();

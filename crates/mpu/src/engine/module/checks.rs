@@ -39,6 +39,8 @@ pub enum Unfit {
     NoMake { hint: String },
     #[error("there is no {compiler} on this host, and the kernel was compiled with {text}")]
     NoCompiler { compiler: String, text: String, hint: String },
+    #[error("there is no pahole on this host, and the headers of kernel {release} have it put type information into each module")]
+    NoPahole { release: String, hint: String },
 }
 
 /// The oldest kernel with direct calls from traced functions, by which the module redirects.
@@ -65,6 +67,7 @@ impl Explain for Unfit {
             Unfit::OtherHeaders { .. } => "other_headers",
             Unfit::NoMake { .. } => "no_make",
             Unfit::NoCompiler { .. } => "no_compiler",
+            Unfit::NoPahole { .. } => "no_pahole",
         }
     }
 
@@ -96,7 +99,7 @@ impl Explain for Unfit {
                     .to_string()
             }
             Unfit::NoHeaders { hint, .. } | Unfit::OtherHeaders { hint, .. } => hint.clone(),
-            Unfit::NoMake { hint } | Unfit::NoCompiler { hint, .. } => hint.clone(),
+            Unfit::NoMake { hint } | Unfit::NoCompiler { hint, .. } | Unfit::NoPahole { hint, .. } => hint.clone(),
         }
     }
 }
@@ -187,6 +190,12 @@ pub fn toolchain(host: &Host, release: &str) -> Result<Toolchain, Unfit> {
     let Some(make) = host.tool("make") else {
         return Err(Unfit::NoMake { hint: host.compiler_hint(&named) });
     };
+    // The kernel's scripts/Makefile.modfinal runs pahole where both are there, and deletes the module if that fails; without vmlinux it
+    // says that it skips the step. Debian's headers bring a vmlinux from 6.12 on.
+    let wants_pahole = config.lines().any(|line| line == "CONFIG_DEBUG_INFO_BTF_MODULES=y");
+    if wants_pahole && host.at(&build).join("vmlinux").is_file() && host.tool("pahole").is_none() {
+        return Err(Unfit::NoPahole { release: release.to_string(), hint: host.pahole_hint().to_string() });
+    }
     Ok(Toolchain { release: release.to_string(), headers: host.at(&build), make, compiler })
 }
 
@@ -206,9 +215,19 @@ fn compiler(host: &Host, config: &str) -> (Option<String>, String, String) {
     (found.map(|name| format!("CC={name}")), short.clone(), text)
 }
 
-/// All numbers of a release, by which releases can be put in order.
-pub fn version_numbers(release: &str) -> Vec<u32> {
-    release.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+/// The numbers of a release, by which releases can be put in order: not those in words such as `amd64`, `deb12` or `x86_64`. A release
+/// candidate comes before its release: `7.3-rc7` is 7, 3, 0, 7 - 1000, and after the last number is a 0.
+pub fn version_numbers(release: &str) -> Vec<i64> {
+    let words: Vec<&str> = release.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    let is_number = |word: &&&str| word.parse::<u32>().is_ok();
+    let first = words.iter().take(3).take_while(is_number).count();
+    let filled = words[..first].iter().chain(&["0"; 3][first..]).chain(&words[first..]).chain(&["0"]);
+    filled
+        .filter_map(|word| match word.strip_prefix("rc") {
+            Some(candidate) => candidate.parse::<u32>().ok().map(|number| i64::from(number) - 1000),
+            None => word.parse::<u32>().ok().map(i64::from),
+        })
+        .collect()
 }
 
 /// The first two numbers of a release such as `6.1.0-28-amd64`.
@@ -335,6 +354,48 @@ mod tests {
         fake.remove(&format!("/lib/modules/{RELEASE}/build"));
         let unfit = toolchain(&fake.host(), RELEASE).expect_err("no headers");
         assert_eq!(unfit.fix(), format!("apt-get install linux-headers-{RELEASE}"));
+    }
+
+    #[test]
+    fn pahole_is_wanted_where_the_kernel_would_run_it() {
+        let fake = FakeHost::in_order();
+        let build = format!("/lib/modules/{RELEASE}/build");
+        fake.write(&format!("{build}/.config"), &format!("{CONFIG}CONFIG_DEBUG_INFO_BTF_MODULES=y\n"));
+        assert!(toolchain(&fake.host(), RELEASE).is_ok(), "without a vmlinux it is not run");
+        fake.write(&format!("{build}/vmlinux"), "ELF");
+        let unfit = toolchain(&fake.host(), RELEASE).expect_err("no pahole");
+        assert_eq!(
+            (unfit.code(), unfit.exit(), unfit.fix().as_str()),
+            ("no_pahole", Exit::NotReady, "apt-get install pahole")
+        );
+        fake.tool("pahole", "exit 0");
+        assert!(toolchain(&fake.host(), RELEASE).is_ok());
+        fake.remove("/usr/bin/pahole");
+        fake.write(&format!("{build}/.config"), &format!("{CONFIG}# CONFIG_DEBUG_INFO_BTF_MODULES is not set\n"));
+        assert!(toolchain(&fake.host(), RELEASE).is_ok());
+    }
+
+    #[test]
+    fn releases_are_in_the_order_in_which_they_came() {
+        let of_old = [
+            "5.14.0-427.el9.x86_64",
+            "5.14.0-503.11.1.el9_5.x86_64",
+            "6.1-amd64",
+            "6.1.0-9-amd64",
+            "6.1.0-28-cloud-amd64",
+            "6.8.0-1013-nvidia-64k",
+            "6.12.9-amd64",
+            "6.12.95+deb12-amd64",
+            "7.3-rc6-amd64",
+            "7.3-rc7-amd64",
+            "7.3-amd64",
+            "7.3.1-arch1-1",
+        ];
+        for pair in of_old.windows(2) {
+            assert!(version_numbers(pair[0]) < version_numbers(pair[1]), "{pair:?}: {:?}", version_numbers(pair[0]));
+        }
+        assert_eq!(version_numbers("6.1.0-28-amd64"), version_numbers("6.1.0-28-rt-amd64"));
+        assert_eq!(version_numbers("junk"), [0; 4]);
     }
 
     #[test]
