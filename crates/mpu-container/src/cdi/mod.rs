@@ -4,14 +4,27 @@
 //! reach a container (`spec`) and how a driver is found (`driver`).
 //!
 //! - [`Registry`] reads the host's files and resolves names to edits.
+//! - [`edits_for`] says what a driver adds to a container that is about to start.
+//! - [`generate()`] makes a file of all that a host's driver has; `transform` moves its paths.
 //!
 //! Outside truth: CDI specification 1.1.0 (`SPEC.md` of container-device-interface).
 
+pub mod extra;
 pub mod file;
+pub mod generate;
+pub mod hooks;
+pub mod inject;
 pub mod name;
 pub mod registry;
+pub mod transform;
 pub mod validate;
 pub mod version;
 
+pub use generate::{generate, GenerateError, Request};
+pub use hooks::{HookName, Hooks};
+pub use inject::{edits_for, Options};
 pub use name::{Kind, QualifiedName};
 pub use registry::Registry;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! What besides GPUs a spec can describe.
+//!
+//! Owns a table: which nodes and files GPUDirect, NVSwitch, IMEX and the like consist of.
+//!
+//! Outside truth: NVIDIA Container Toolkit 1.20, `pkg/nvcdi/mode.go` and the discoverers of each mode.
+
+use super::generate::{GenerateError, Request};
+use super::inject::{self, Options};
+use crate::driver::files::File;
+use crate::driver::{DriverRoot, Node};
+use crate::edits::{ContainerEdits, Device};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// What a spec describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// GPUs and MIG devices.
+    Nvml,
+    /// Every node of the driver at once, for programs that manage GPUs.
+    Management,
+    /// IMEX channels.
+    Imex,
+    /// GDRCopy.
+    Gdrcopy,
+    /// GPUDirect Storage.
+    Gds,
+    /// Mellanox OFED.
+    Mofed,
+    /// NVSwitches.
+    Nvswitch,
+}
+
+/// Nodes: a folder, and how their names begin.
+type Nodes = &'static [(&'static str, &'static str)];
+
+struct Row {
+    mode: Mode,
+    word: &'static str,
+    what: &'static str,
+    nodes: Nodes,
+    files: &'static [&'static str],
+}
+
+const ROWS: &[Row] = &[
+    Row { mode: Mode::Nvml, word: "nvml", what: "GPU", nodes: &[], files: &[] },
+    Row {
+        mode: Mode::Management,
+        word: "management",
+        what: "NVIDIA device node",
+        nodes: &[("dev", "nvidia"), ("dev/nvidia-caps", "nvidia-cap"), ("dev/nvidia-caps-imex-channels", "channel")],
+        files: &[],
+    },
+    Row {
+        mode: Mode::Imex,
+        word: "imex",
+        what: "IMEX channel",
+        nodes: &[("dev/nvidia-caps-imex-channels", "channel")],
+        files: &[],
+    },
+    Row { mode: Mode::Gdrcopy, word: "gdrcopy", what: "GDRCopy device", nodes: &[("dev", "gdrdrv")], files: &[] },
+    Row {
+        mode: Mode::Gds,
+        word: "gds",
+        what: "GPUDirect Storage device",
+        nodes: &[("dev", "nvidia-fs")],
+        files: &["run/udev", "etc/cufile.json"],
+    },
+    Row {
+        mode: Mode::Mofed,
+        word: "mofed",
+        what: "InfiniBand device",
+        nodes: &[("dev/infiniband", "uverbs"), ("dev/infiniband", "rdma_cm")],
+        files: &[],
+    },
+    Row { mode: Mode::Nvswitch, word: "nvswitch", what: "NVSwitch", nodes: &[("dev", "nvidia-nvswitch")], files: &[] },
+];
+
+/// Nodes below `/dev/nvidia*` that have a mode of their own.
+const NOT_MANAGEMENT: [&str; 3] = ["nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink"];
+
+impl Mode {
+    /// The mode of a word; `auto` is the GPUs, whatever the host: what else could be found is asked for by name.
+    pub fn of_word(word: &str) -> Option<Mode> {
+        let row = ROWS.iter().find(|row| row.word == word);
+        row.map(|row| row.mode).or((word == "auto").then_some(Mode::Nvml))
+    }
+
+    /// Every word.
+    pub fn words() -> Vec<&'static str> {
+        ["auto"].into_iter().chain(ROWS.iter().map(|row| row.word)).collect()
+    }
+
+    /// What is described, in the singular.
+    pub fn what(self) -> &'static str {
+        self.row().what
+    }
+
+    fn row(self) -> &'static Row {
+        ROWS.iter().find(|row| row.mode == self).unwrap_or(&ROWS[0])
+    }
+}
+
+/// A mode's nodes that are there, by path.
+pub fn nodes(root: &DriverRoot, mode: Mode) -> Vec<Node> {
+    let found = |(folder, prefix): &(&str, &str)| nodes_in(&root.devices, folder, prefix);
+    let mut nodes: Vec<_> = mode.row().nodes.iter().flat_map(found).collect();
+    if mode == Mode::Management {
+        let name = |node: &Node| node.container.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        nodes.retain(|node| !NOT_MANAGEMENT.iter().any(|prefix| name(node).starts_with(prefix)));
+    }
+    nodes.sort_by(|left, right| left.container.cmp(&right.container));
+    nodes
+}
+
+/// What a mode of the table adds: its nodes, and its files if there is a node.
+pub fn edits(root: &DriverRoot, mode: Mode, options: &Options) -> ContainerEdits {
+    let mut edits = inject::plain_nodes(nodes(root, mode), options);
+    if !edits.device_nodes.is_empty() {
+        let there = mode.row().files.iter().filter(|path| root.files.join(path).exists());
+        let file = |path: &&str| File { host: root.files.join(path), container: Path::new("/").join(path) };
+        edits.mounts.extend(there.map(file).map(|file| inject::read_only(&file)));
+    }
+    inject::sort(&mut edits);
+    edits
+}
+
+/// The IMEX channels asked for, by number.
+pub fn channels(root: &DriverRoot, request: &Request) -> Result<Vec<Device>, GenerateError> {
+    let nodes = nodes(root, Mode::Imex);
+    let number = |node: &Node| node.container.file_name()?.to_str()?.strip_prefix("channel")?.parse::<u32>().ok();
+    let known: Vec<_> = nodes.into_iter().filter_map(|node| Some((number(&node)?, node))).collect();
+    let mut devices = Vec::new();
+    for word in &request.devices {
+        let asked = match word.strip_prefix("channel").unwrap_or(word) {
+            "all" => None,
+            digits => Some(digits.parse::<u32>().map_err(|_| GenerateError::Channel(word.clone()))?),
+        };
+        let before = devices.len();
+        for (number, node) in known.iter().filter(|(number, _)| asked.is_none_or(|asked| asked == *number)) {
+            devices.push(Device {
+                name: number.to_string(),
+                annotations: Default::default(),
+                container_edits: inject::plain_nodes(vec![node.clone()], &request.edits),
+            });
+        }
+        if devices.len() == before {
+            return Err(GenerateError::Nothing("such IMEX channel"));
+        }
+    }
+    Ok(devices)
+}
+
+fn nodes_in(root: &Path, folder: &str, prefix: &str) -> Vec<Node> {
+    let Ok(entries) = fs::read_dir(root.join(folder)) else { return Vec::new() };
+    let node = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok().filter(|name| name.starts_with(prefix))?;
+        let node = fs::metadata(entry.path()).ok().filter(|node| node.file_type().is_char_device())?;
+        Some(Node {
+            host: entry.path(),
+            container: Path::new("/").join(folder).join(name),
+            major: rustix::fs::major(node.rdev()),
+            minor: rustix::fs::minor(node.rdev()),
+        })
+    };
+    entries.flatten().filter_map(node).collect()
+}

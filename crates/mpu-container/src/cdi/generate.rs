@@ -1,0 +1,216 @@
+//! Makes the CDI spec of a host's driver.
+//!
+//! Owns which devices a spec has, what they are called, and what is said once for all of them. The same host gives the
+//! same spec, byte by byte. Refuses to know what a device needs (`inject`) and where the spec goes (`file`).
+//!
+//! Outside truth: `nvidia-ctk cdi generate --help` and `pkg/nvcdi` of NVIDIA Container Toolkit 1.20.
+
+use super::extra::{self, Mode};
+use super::inject::{self, Options};
+use super::name::{Kind, QualifiedName};
+use super::registry::append;
+use super::validate::{self, Invalid};
+use super::version;
+use crate::capability::{Capabilities, Capability};
+use crate::driver::{Driver, DriverError, DriverRoot, Gpu, Mig, Selection, UnknownDevice};
+use crate::edits::{ContainerEdits, Device, Spec};
+use std::collections::BTreeSet;
+
+/// The device that is all others.
+const ALL: &str = "all";
+
+/// What is to be generated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// What the devices are.
+    pub kind: Kind,
+    /// What is looked for.
+    pub mode: Mode,
+    /// How devices are called: each way gives one device more.
+    pub names: Vec<Naming>,
+    /// Which devices: `all`, `none`, or words as the container CLI takes them.
+    pub devices: Vec<String>,
+    /// Whether there is a device `all`.
+    pub all: bool,
+    /// What comes with a device.
+    pub edits: Options,
+}
+
+/// How a device is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// `0`, and `0:1` for a MIG device.
+    Index,
+    /// `GPU-…`, `MIG-…`.
+    Uuid,
+    /// `gpu0`, `mig0:1`.
+    TypeIndex,
+}
+
+impl Naming {
+    /// Its word on a command line.
+    pub fn of_word(word: &str) -> Option<Naming> {
+        match word {
+            "index" => Some(Naming::Index),
+            "uuid" => Some(Naming::Uuid),
+            "type-index" => Some(Naming::TypeIndex),
+            _ => None,
+        }
+    }
+}
+
+/// Why there is no spec.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerateError {
+    /// The driver cannot be described.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// A word names no device.
+    #[error(transparent)]
+    Unknown(#[from] UnknownDevice),
+    /// There is nothing to describe.
+    #[error("empty device edits: there is no {0} on this host, and a CDI spec must have a device")]
+    Nothing(&'static str),
+    /// Another word than a channel's number.
+    #[error("'{0}' is no IMEX channel; a number, channelN or all is")]
+    Channel(String),
+    /// What the host has makes no valid spec.
+    #[error("the spec would be invalid: {0}")]
+    Invalid(#[from] Invalid),
+}
+
+/// Makes a spec of what is below these roots.
+pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateError> {
+    let (devices, container_edits) = match request.mode {
+        Mode::Nvml => of_gpus(&Driver::find(root)?, request)?,
+        Mode::Management => {
+            let driver = Driver::find(root)?;
+            let common = inject::common(&driver, full(), &request.edits)?;
+            let nodes = extra::nodes(root, Mode::Management);
+            let edits = inject::nodes(&driver, [], nodes, &request.edits);
+            (one(edits, "NVIDIA device node")?, ContainerEdits { device_nodes: Vec::new(), ..common })
+        }
+        Mode::Imex => (extra::channels(root, request)?, ContainerEdits::default()),
+        other => (one(extra::edits(root, other, &request.edits), other.what())?, ContainerEdits::default()),
+    };
+    finish(devices, container_edits, request)
+}
+
+/// Makes the spec of a driver's GPUs and MIG devices.
+pub fn generate_for(driver: &Driver, request: &Request) -> Result<Spec, GenerateError> {
+    let (devices, edits) = of_gpus(driver, request)?;
+    finish(devices, edits, request)
+}
+
+fn of_gpus(driver: &Driver, request: &Request) -> Result<(Vec<Device>, ContainerEdits), GenerateError> {
+    let common = inject::common(driver, full(), &request.edits)?;
+    if request.devices.iter().any(|word| word == "none") {
+        // A device must bring something.
+        let env = vec!["NVCT_EMPTY_DEVICE=".into()];
+        let none = Device {
+            name: "none".into(),
+            annotations: Default::default(),
+            container_edits: ContainerEdits { env, ..Default::default() },
+        };
+        return Ok((vec![none], common));
+    }
+    let shared: BTreeSet<_> = common.device_nodes.iter().map(|node| node.path.clone()).collect();
+    let mut devices = Vec::new();
+    for selection in selections(driver, &request.devices)? {
+        let nodes = driver.nodes(&selection, full());
+        let own = nodes.into_iter().filter(|node| !shared.contains(&*node.container.to_string_lossy())).collect();
+        let container_edits = inject::nodes(driver, selection.gpus.iter().copied(), own, &request.edits);
+        for name in names(&selection, &request.names) {
+            devices.push(Device { name, annotations: Default::default(), container_edits: container_edits.clone() });
+        }
+    }
+    Ok((devices, common))
+}
+
+/// One selection for each device asked for. A GPU that is divided is not one: its parts are.
+fn selections<'a>(driver: &'a Driver, words: &[String]) -> Result<Vec<Selection<'a>>, UnknownDevice> {
+    let gpu = |gpu: &'a Gpu| Selection { gpus: vec![gpu], migs: Vec::new() };
+    let mig = |gpu: &'a Gpu, mig: &'a Mig| Selection { gpus: vec![gpu], migs: vec![(gpu, mig)] };
+    if words.iter().any(|word| word.eq_ignore_ascii_case(ALL)) {
+        let whole = driver.gpus.iter().filter(|gpu| !gpu.mig_enabled).map(gpu);
+        let parts = driver.gpus.iter().flat_map(|gpu| gpu.mig.iter().map(move |part| mig(gpu, part)));
+        return Ok(whole.chain(parts).collect());
+    }
+    let mut selections = Vec::new();
+    for word in words {
+        let found = driver.select(std::slice::from_ref(word))?;
+        match found.migs.is_empty() {
+            true => selections.extend(found.gpus.iter().map(|found| gpu(found))),
+            false => selections.extend(found.migs.iter().map(|(owner, part)| mig(owner, part))),
+        }
+    }
+    Ok(selections)
+}
+
+fn names(selection: &Selection<'_>, namings: &[Naming]) -> Vec<String> {
+    // The driver does not know every device's UUID: question marks then, or nothing.
+    let known = |uuid: &str| !uuid.is_empty() && !uuid.contains('?');
+    let name = |naming: &Naming| match (selection.migs.first(), selection.gpus.first(), naming) {
+        (Some((gpu, mig)), _, Naming::Index) => Some(format!("{}:{}", gpu.index, mig.index)),
+        (Some((gpu, mig)), _, Naming::TypeIndex) => Some(format!("mig{}:{}", gpu.index, mig.index)),
+        (Some((_, mig)), _, Naming::Uuid) => known(&mig.uuid).then(|| mig.uuid.clone()),
+        (None, Some(gpu), Naming::Index) => Some(gpu.index.to_string()),
+        (None, Some(gpu), Naming::TypeIndex) => Some(format!("gpu{}", gpu.index)),
+        (None, Some(gpu), Naming::Uuid) => known(&gpu.uuid).then(|| gpu.uuid.clone()),
+        (None, None, _) => None,
+    };
+    namings.iter().filter_map(name).collect()
+}
+
+fn finish(devices: Vec<Device>, container_edits: ContainerEdits, request: &Request) -> Result<Spec, GenerateError> {
+    let mut spec = Spec {
+        cdi_version: String::new(),
+        kind: request.kind.to_string(),
+        annotations: Default::default(),
+        devices,
+        container_edits,
+    };
+    if spec.devices.is_empty() {
+        return Err(GenerateError::Nothing(request.mode.what()));
+    }
+    let none = spec.devices.iter().any(|device| device.name == "none");
+    if request.all && !none && !spec.devices.iter().any(|device| device.name == ALL) {
+        spec.devices.push(merged(&spec.devices));
+    }
+    // Two words for one device give its names twice.
+    spec.devices.sort_by(|left, right| left.name.cmp(&right.name));
+    spec.devices.dedup_by(|left, right| left.name == right.name);
+    spec.cdi_version = version::lowest(&spec).into();
+    validate::check(&spec)?;
+    Ok(spec)
+}
+
+/// The device that brings what all others bring, everything once.
+fn merged(devices: &[Device]) -> Device {
+    let mut edits = ContainerEdits::default();
+    devices.iter().for_each(|device| append(&mut edits, &device.container_edits));
+    let mut seen = BTreeSet::new();
+    edits.hooks.retain(|hook| seen.insert(hook.args.clone()));
+    inject::sort(&mut edits);
+    Device { name: ALL.into(), annotations: Default::default(), container_edits: edits }
+}
+
+fn one(edits: ContainerEdits, what: &'static str) -> Result<Vec<Device>, GenerateError> {
+    match edits.device_nodes.is_empty() {
+        true => Err(GenerateError::Nothing(what)),
+        false => Ok(vec![Device { name: ALL.into(), annotations: Default::default(), container_edits: edits }]),
+    }
+}
+
+/// A file cannot know what its users want: all but the libraries for 32-bit programs, as NVIDIA's generator has it.
+fn full() -> Capabilities {
+    let wanted = |capability: &Capability| *capability != Capability::Compat32;
+    Capability::ALL.into_iter().filter(wanted).fold(Capabilities::NONE, Capabilities::with)
+}
+
+/// The names under which engines know a spec's devices.
+pub fn qualified(spec: &Spec) -> Vec<QualifiedName> {
+    let kind: Option<Kind> = spec.kind.parse().ok();
+    let name = |device: &Device| QualifiedName::new(kind.clone()?, &device.name).ok();
+    spec.devices.iter().filter_map(name).collect()
+}

@@ -1,0 +1,176 @@
+//! The hooks that our specs name.
+//!
+//! Owns their names, their arguments and the choice among them. Refuses to know what they do: that is the hook program's
+//! business, which reads these very arguments; NVIDIA's program reads them, too.
+//!
+//! Outside truth: NVIDIA Container Toolkit 1.20, `internal/discover/hooks.go`, and `nvidia-cdi-hook --help`.
+
+use crate::edits::Hook;
+use std::path::{Path, PathBuf};
+
+/// A hook of `nvidia-cdi-hook`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HookName {
+    /// Makes links: `target::link` each.
+    CreateSymlinks,
+    /// Prefers the image's newer libcuda to the driver's.
+    EnableCudaCompat,
+    /// Tells the container's loader of folders.
+    UpdateLdcache,
+    /// Keeps nvidia-smi and NVML from making device nodes.
+    DisableDeviceNodeModification,
+    /// Restricts EGL to the container's GPUs.
+    UpdateApplicationProfile,
+    /// Opens folders to everybody: old releases of crun made them closed.
+    Chmod,
+}
+
+impl HookName {
+    /// Every one.
+    pub const ALL: [HookName; 6] = [
+        HookName::CreateSymlinks,
+        HookName::EnableCudaCompat,
+        HookName::UpdateLdcache,
+        HookName::DisableDeviceNodeModification,
+        HookName::UpdateApplicationProfile,
+        HookName::Chmod,
+    ];
+
+    /// Its word on a command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            HookName::CreateSymlinks => "create-symlinks",
+            HookName::EnableCudaCompat => "enable-cuda-compat",
+            HookName::UpdateLdcache => "update-ldcache",
+            HookName::DisableDeviceNodeModification => "disable-device-node-modification",
+            HookName::UpdateApplicationProfile => "update-application-profile",
+            HookName::Chmod => "chmod",
+        }
+    }
+
+    /// The hook that a word names.
+    pub fn of_word(word: &str) -> Option<HookName> {
+        HookName::ALL.into_iter().find(|hook| hook.word() == word)
+    }
+}
+
+/// Which hooks are named, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hooks {
+    /// The program that they are.
+    pub program: PathBuf,
+    /// The `ldconfig` that `update-ldcache` is told to run; it finds one by itself otherwise.
+    pub ldconfig: Option<PathBuf>,
+    /// Those left out.
+    pub without: Vec<HookName>,
+}
+
+impl Hooks {
+    /// All but `chmod`, which no engine of today needs.
+    pub fn of(program: PathBuf) -> Hooks {
+        Hooks { program, ldconfig: None, without: vec![HookName::Chmod] }
+    }
+
+    /// Whether a hook is named.
+    pub fn has(&self, hook: HookName) -> bool {
+        !self.without.contains(&hook)
+    }
+
+    /// A hook with its own arguments; none when it is left out.
+    pub fn hook(&self, name: HookName, arguments: impl IntoIterator<Item = String>) -> Option<Hook> {
+        self.has(name).then(|| {
+            let mut args = call(&self.program);
+            args.push(name.word().into());
+            args.extend(arguments);
+            Hook {
+                hook_name: "createContainer".into(),
+                path: self.program.display().to_string(),
+                args,
+                // NVIDIA's program asks its environment whether to be talkative; the engine's must not decide.
+                env: vec!["NVIDIA_CTK_DEBUG=false".into()],
+                timeout: None,
+            }
+        })
+    }
+
+    /// Links: where each is, and what it points to. None when there are none.
+    pub fn links<'a>(&self, links: impl IntoIterator<Item = (&'a Path, &'a Path)>) -> Option<Hook> {
+        let links = links.into_iter().map(|(path, target)| format!("{}::{}", target.display(), path.display()));
+        self.each(HookName::CreateSymlinks, "--link", Vec::new(), links)
+    }
+
+    /// Folders of libraries. None when there are none.
+    pub fn ldcache(&self, folders: impl IntoIterator<Item = String>) -> Option<Hook> {
+        let ldconfig = self.ldconfig.iter().flat_map(|path| ["--ldconfig-path".into(), path.display().to_string()]);
+        self.each(HookName::UpdateLdcache, "--folder", ldconfig.collect(), folders)
+    }
+
+    /// Folders to open. None when there are none.
+    pub fn chmod(&self, folders: impl IntoIterator<Item = String>) -> Option<Hook> {
+        self.each(HookName::Chmod, "--path", vec!["--mode".into(), "755".into()], folders)
+    }
+
+    fn each(
+        &self,
+        hook: HookName,
+        flag: &str,
+        mut arguments: Vec<String>,
+        values: impl IntoIterator<Item = String>,
+    ) -> Option<Hook> {
+        let before = arguments.len();
+        for value in values {
+            arguments.extend([flag.into(), value]);
+        }
+        if arguments.len() == before {
+            return None;
+        }
+        self.hook(hook, arguments)
+    }
+}
+
+/// What the program must be called by to be the hooks: its own name under NVIDIA's names, theirs under any other, which
+/// makes our executable that program wherever it lies.
+fn call(program: &Path) -> Vec<String> {
+    match program.file_name().and_then(|name| name.to_str()) {
+        Some("nvidia-ctk") => vec!["nvidia-ctk".into(), "hook".into()],
+        _ => vec!["nvidia-cdi-hook".into()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_nvidias() {
+        let mut hooks = Hooks::of("/opt/mpu/mpu-container".into());
+        let links = [(Path::new("/usr/lib/libcuda.so"), Path::new("libcuda.so.1"))];
+        assert_eq!(
+            hooks.links(links).unwrap().args,
+            ["nvidia-cdi-hook", "create-symlinks", "--link", "libcuda.so.1::/usr/lib/libcuda.so"]
+        );
+        hooks.ldconfig = Some("/sbin/ldconfig".into());
+        hooks.program = "/usr/bin/nvidia-ctk".into();
+        assert_eq!(
+            hooks.ldcache(["/usr/lib".into(), "/usr/lib32".into()]).unwrap().args,
+            [
+                "nvidia-ctk",
+                "hook",
+                "update-ldcache",
+                "--ldconfig-path",
+                "/sbin/ldconfig",
+                "--folder",
+                "/usr/lib",
+                "--folder",
+                "/usr/lib32"
+            ]
+        );
+        assert_eq!(hooks.chmod(["/dev/dri".into()]), None, "left out unless asked for");
+        hooks.without.clear();
+        assert_eq!(
+            hooks.chmod(["/dev/dri".into()]).unwrap().args[2..],
+            ["chmod", "--mode", "755", "--path", "/dev/dri"]
+        );
+        assert_eq!(hooks.ldcache([]), None, "nothing to do");
+    }
+}

@@ -1,0 +1,206 @@
+//! What a driver adds to a container, as edits.
+//!
+//! Owns the translation of the driver's nodes and files into CDI's words: for a container that is being started
+//! ([`edits_for`]), and in parts for a file ([`common`], [`nodes`]). Refuses to know how the driver is found and how
+//! edits are applied.
+//!
+//! Outside truth: NVIDIA Container Toolkit 1.20, "Support for Container Device Interface": options of mounts, the
+//! variables, the order of hooks.
+
+use super::hooks::{HookName, Hooks};
+use super::registry::append;
+use crate::capability::Capabilities;
+use crate::driver::files::{File, Files};
+use crate::driver::{Driver, DriverError, Gpu, Node, Selection};
+use crate::edits::{ContainerEdits, DeviceNode, Mount};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// How edits are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The hooks.
+    pub hooks: Hooks,
+    /// Whether the sockets of the driver's daemons come along.
+    pub sockets: bool,
+    /// Whether the container's process joins the groups of device nodes that are not open to everybody.
+    pub groups: bool,
+}
+
+impl Options {
+    /// All, with this program as hooks.
+    pub fn of(hooks: PathBuf) -> Options {
+        Options { hooks: Hooks::of(hooks), sockets: true, groups: true }
+    }
+}
+
+/// How a file is mounted.
+const FILE: [&str; 5] = ["ro", "nosuid", "nodev", "rbind", "rprivate"];
+/// How a socket is mounted: to connect is to write.
+const SOCKET: [&str; 5] = ["nosuid", "nodev", "rbind", "rprivate", "noexec"];
+/// Folders below `/dev` that hold our nodes.
+const NODE_FOLDERS: [&str; 2] = ["/dev/dri", "/dev/nvidia-caps"];
+
+/// What these devices and capabilities add to a container that is about to start.
+pub fn edits_for(
+    driver: &Driver,
+    selection: &Selection<'_>,
+    capabilities: Capabilities,
+    options: &Options,
+) -> Result<ContainerEdits, DriverError> {
+    let gpus = selection.gpus.iter().chain(selection.migs.iter().map(|(gpu, _)| gpu)).copied();
+    let mut edits = nodes(driver, gpus, driver.nodes(selection, capabilities), options);
+    append(&mut edits, &files(driver, capabilities, options)?);
+    sort(&mut edits);
+    Ok(edits)
+}
+
+/// What these capabilities add whatever the device.
+pub fn common(driver: &Driver, capabilities: Capabilities, options: &Options) -> Result<ContainerEdits, DriverError> {
+    let control = driver.nodes(&Selection::default(), capabilities);
+    let mut edits = nodes(driver, [], control, options);
+    append(&mut edits, &files(driver, capabilities, options)?);
+    sort(&mut edits);
+    Ok(edits)
+}
+
+/// What these nodes add, and the links that name the GPUs' display nodes by address.
+pub fn nodes<'a>(
+    driver: &Driver,
+    gpus: impl IntoIterator<Item = &'a Gpu>,
+    nodes: Vec<Node>,
+    options: &Options,
+) -> ContainerEdits {
+    let mut edits = ContainerEdits::default();
+    let links: Vec<_> = gpus.into_iter().flat_map(|gpu| by_path(&driver.root.devices, gpu, &nodes)).collect();
+    edits.hooks.extend(options.hooks.links(links.iter().map(|(path, target)| (path.as_path(), target.as_path()))));
+    append(&mut edits, &plain_nodes(nodes, options));
+    edits
+}
+
+/// What nodes add that have nothing to do with GPUs.
+pub fn plain_nodes(nodes: Vec<Node>, options: &Options) -> ContainerEdits {
+    let mut edits = ContainerEdits::default();
+    let within = |folder: &&str| nodes.iter().any(|node| node.container.parent() == Some(Path::new(folder)));
+    edits.hooks.extend(options.hooks.chmod(NODE_FOLDERS.into_iter().filter(within).map(String::from)));
+    for node in nodes {
+        let (described, group) = describe(node);
+        edits.additional_gids.extend(group.filter(|group| options.groups && !edits.additional_gids.contains(group)));
+        edits.device_nodes.push(described);
+    }
+    sort(&mut edits);
+    edits
+}
+
+/// Puts what lies deeper behind what it may lie in, and everything into one order, so that the same host gives the same
+/// bytes.
+pub fn sort(edits: &mut ContainerEdits) {
+    let depth = |path: &str| (Path::new(path).components().count(), path.to_string());
+    edits.device_nodes.sort_by_cached_key(|node| depth(&node.path));
+    edits.device_nodes.dedup();
+    edits.mounts.sort_by_cached_key(|mount| depth(&mount.container_path));
+    edits.mounts.dedup();
+    edits.additional_gids.sort_unstable();
+    edits.additional_gids.dedup();
+}
+
+fn files(driver: &Driver, capabilities: Capabilities, options: &Options) -> Result<ContainerEdits, DriverError> {
+    Ok(mounts_and_hooks(&driver.files(capabilities)?, &driver.version, options))
+}
+
+fn mounts_and_hooks(files: &Files, version: &str, options: &Options) -> ContainerEdits {
+    let libraries = files.libraries.iter().map(|library| &library.file);
+    let read = libraries.chain(&files.programs).chain(&files.firmware).chain(&files.data);
+    let mut mounts: Vec<_> = read.map(read_only).collect();
+    if options.sockets {
+        mounts.extend(files.sockets.iter().map(|file| mount(file, &SOCKET)));
+    }
+
+    let hooks = &options.hooks;
+    let folders = unique(files.libraries.iter().filter_map(|library| library.file.container.parent()));
+    let cuda = files.libraries.iter().filter(|library| library.soname.starts_with("libcuda.so") && !library.compat32);
+    let cuda = unique(cuda.filter_map(|library| library.file.container.parent()));
+    // Loaders find a library by its soname; ldconfig would make these links, but the image's may be read-only or musl's.
+    let sonames: Vec<_> = files.libraries.iter().filter_map(soname_link).collect();
+    let links = sonames.iter().map(|(path, target)| (path.as_path(), target.as_path()));
+    let links = links.chain(files.links.iter().map(|link| (link.path.as_path(), link.target.as_path())));
+    let mut seen = BTreeSet::new();
+    let mut named = Vec::new();
+    named.extend(hooks.links(links.filter(|(path, _)| seen.insert(*path))));
+    if !cuda.is_empty() {
+        named.extend(hooks.hook(HookName::EnableCudaCompat, [format!("--host-driver-version={version}")]));
+    }
+    named.extend(hooks.ldcache(folders));
+    named.extend(hooks.hook(HookName::DisableDeviceNodeModification, []));
+
+    let mut env = Vec::new();
+    if !cuda.is_empty() {
+        env.push(format!("NVIDIA_CTK_LIBCUDA_DIR={}", cuda.join(":")));
+    }
+    // A prestart hook that sees the container later must not add devices once more.
+    env.push("NVIDIA_VISIBLE_DEVICES=void".into());
+    ContainerEdits { env, mounts, hooks: named, ..ContainerEdits::default() }
+}
+
+/// `libcuda.so.1` beside `libcuda.so.580.159.04`.
+fn soname_link(library: &crate::driver::files::Library) -> Option<(PathBuf, PathBuf)> {
+    let name = library.file.container.file_name()?;
+    let differs = !library.soname.is_empty() && name != library.soname.as_str();
+    differs.then(|| (library.file.container.with_file_name(&library.soname), name.into()))
+}
+
+/// A file, for reading.
+pub fn read_only(file: &File) -> Mount {
+    mount(file, &FILE)
+}
+
+fn mount(file: &File, options: &[&str]) -> Mount {
+    Mount {
+        host_path: file.host.display().to_string(),
+        container_path: file.container.display().to_string(),
+        kind: None,
+        options: options.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// A node, and the group that may use it if not everybody may.
+fn describe(node: Node) -> (DeviceNode, Option<u32>) {
+    let on_host = fs::metadata(&node.host).ok();
+    let mode = on_host.as_ref().map(|node| node.mode() & 0o7777);
+    let group = on_host.as_ref().map(|node| node.gid()).filter(|gid| *gid != 0);
+    let described = DeviceNode {
+        path: node.container.display().to_string(),
+        // A version that engines have had for longer knows no hostPath.
+        host_path: (node.host != node.container).then(|| node.host.display().to_string()),
+        major: Some(node.major.into()),
+        minor: Some(node.minor.into()),
+        file_mode: mode,
+        permissions: Some("rwm".into()),
+        gid: group,
+        ..DeviceNode::default()
+    };
+    let open_to_all = mode.is_none_or(|mode| mode & 0o006 == 0o006);
+    (described, group.filter(|_| !open_to_all))
+}
+
+/// `/dev/dri/by-path/pci-ADDRESS-card` and `-render`, as they are on the host, if they lead to one of these nodes.
+fn by_path(devices: &Path, gpu: &Gpu, nodes: &[Node]) -> Vec<(PathBuf, PathBuf)> {
+    let bus = gpu.bus.to_ascii_lowercase();
+    // The kernel writes four digits of the domain, NVML eight.
+    let address = bus.strip_prefix("0000").filter(|rest| rest.find(':') == Some(4)).unwrap_or(&bus);
+    let links = ["card", "render"].map(|kind| Path::new("/dev/dri/by-path").join(format!("pci-{address}-{kind}")));
+    let leads = |link: PathBuf| {
+        let target = fs::read_link(devices.join(link.strip_prefix("/").ok()?)).ok()?;
+        let node = Path::new("/dev/dri").join(target.file_name()?);
+        nodes.iter().any(|known| known.container == node).then_some((link, target))
+    };
+    links.into_iter().filter_map(leads).collect()
+}
+
+/// Each once, in the order in which they come.
+fn unique<'a>(folders: impl Iterator<Item = &'a Path>) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    folders.filter(|folder| seen.insert(*folder)).map(|folder| folder.display().to_string()).collect()
+}

@@ -1,0 +1,272 @@
+//! Specs of made-up hosts.
+
+use super::extra::Mode;
+use super::generate::{generate_for, Naming};
+use super::*;
+use crate::capability::Capabilities;
+use crate::driver::made_up::{self, Host};
+use crate::driver::{Driver, Mig};
+use crate::edits::{ContainerEdits, Device, Spec};
+use std::os::unix::fs::symlink;
+
+const VERSION: &str = "580.159.04";
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+fn uuid(letter: char) -> String {
+    format!("GPU-{0}{0}{0}{0}{0}{0}{0}{0}-0000-0000-0000-000000000000", letter)
+}
+
+/// A host with two GPUs, a few files and a display node.
+fn host() -> Host {
+    let host = Host::with_driver(VERSION);
+    host.gpu("0000:1b:00.0", 1, &uuid('a'));
+    host.gpu("0000:9b:00.0", 0, &uuid('b'));
+    for stem in ["libcuda", "libnvidia-ml"] {
+        let path = format!("{LIBRARIES}/{stem}.so.{VERSION}");
+        host.write(&path, "");
+        std::fs::write(host.path().join(&path), made_up::library(&format!("{stem}.so.1"), true)).expect("a library");
+    }
+    host.write("usr/bin/nvidia-smi", "");
+    host.write("run/nvidia-persistenced/socket", "");
+    host.write("sys/bus/pci/devices/0000:1b:00.0/drm/card0/dev", "226:0\n");
+    host.write("dev/dri/by-path/unrelated", "");
+    for (name, target) in [("pci-0000:1b:00.0-card", "../card0"), ("pci-0000:1b:00.0-render", "../renderD128")] {
+        symlink(target, host.path().join("dev/dri/by-path").join(name)).expect("a link");
+    }
+    host
+}
+
+/// The same with the second GPU divided into two MIG devices.
+fn divided(host: &Host) -> Driver {
+    let mut driver = Driver::find(&host.root()).expect("a driver");
+    for (minor, file) in [(30, "gi1/access"), (31, "gi1/ci0/access"), (39, "gi2/access"), (40, "gi2/ci0/access")] {
+        let text = format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n");
+        host.write(&format!("proc/driver/nvidia/capabilities/gpu0/mig/{file}"), &text);
+    }
+    driver.gpus[1].mig_enabled = true;
+    driver.gpus[1].mig = [1, 2]
+        .map(|instance| Mig {
+            index: instance - 1,
+            uuid: format!("MIG-0000000{instance}-0000-5000-8000-000000000000"),
+            gpu_instance: instance,
+            compute_instance: 0,
+        })
+        .into();
+    driver
+}
+
+fn request() -> Request {
+    Request {
+        kind: "nvidia.com/gpu".parse().expect("a kind"),
+        mode: Mode::Nvml,
+        names: vec![Naming::Index, Naming::Uuid],
+        devices: vec!["all".into()],
+        all: true,
+        edits: Options::of("/usr/bin/mpu-container".into()),
+    }
+}
+
+fn names(spec: &Spec) -> Vec<&str> {
+    spec.devices.iter().map(|device| device.name.as_str()).collect()
+}
+
+fn device<'a>(spec: &'a Spec, name: &str) -> &'a Device {
+    spec.devices.iter().find(|device| device.name == name).expect("a device of that name")
+}
+
+fn nodes(edits: &ContainerEdits) -> Vec<&str> {
+    edits.device_nodes.iter().map(|node| node.path.as_str()).collect()
+}
+
+fn hook<'a>(edits: &'a ContainerEdits, word: &str) -> Option<&'a [String]> {
+    edits.hooks.iter().find(|hook| hook.args[1] == word).map(|hook| &hook.args[2..])
+}
+
+#[test]
+fn a_spec_names_each_gpu_by_index_uuid_and_all() {
+    let host = host();
+    let spec = generate(&host.root(), &request()).expect("a spec");
+    assert_eq!(names(&spec), ["0", "1", &uuid('a'), &uuid('b'), "all"]);
+    assert_eq!(nodes(&device(&spec, "0").container_edits), ["/dev/nvidia1", "/dev/dri/card0"]);
+    assert_eq!(device(&spec, "0").container_edits, device(&spec, &uuid('a')).container_edits);
+    assert_eq!(nodes(&device(&spec, "1").container_edits), ["/dev/nvidia0"]);
+    assert_eq!(nodes(&device(&spec, "all").container_edits), ["/dev/nvidia0", "/dev/nvidia1", "/dev/dri/card0"]);
+    assert_eq!(
+        nodes(&spec.container_edits),
+        ["/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"],
+        "what every device needs is said once"
+    );
+    // Names that begin with a digit, and nodes whose place on the host differs.
+    assert_eq!(spec.cdi_version, "0.5.0");
+}
+
+#[test]
+fn a_node_is_described_in_full() {
+    let host = host();
+    let spec = generate(&host.root(), &request()).expect("a spec");
+    let node = &device(&spec, "1").container_edits.device_nodes[0];
+    assert_eq!((node.major, node.minor, node.permissions.as_deref()), (Some(195), Some(0), Some("rwm")));
+    assert_eq!(node.host_path.as_deref(), host.path().join("dev/nvidia0").to_str());
+}
+
+#[test]
+fn common_edits_hold_variables_mounts_and_hooks() {
+    let host = host();
+    let edits = generate(&host.root(), &request()).expect("a spec").container_edits;
+    assert_eq!(edits.env, [format!("NVIDIA_CTK_LIBCUDA_DIR=/{LIBRARIES}"), "NVIDIA_VISIBLE_DEVICES=void".into()]);
+    let options = |name: &str| {
+        let mount = edits.mounts.iter().find(|mount| mount.container_path.ends_with(name)).expect(name);
+        assert!(mount.host_path.ends_with(&mount.container_path), "it is at its own place below the driver's root");
+        mount.options.join(",")
+    };
+    assert_eq!(options("libcuda.so.580.159.04"), "ro,nosuid,nodev,rbind,rprivate");
+    assert_eq!(options("nvidia-smi"), "ro,nosuid,nodev,rbind,rprivate");
+    assert_eq!(options("socket"), "nosuid,nodev,rbind,rprivate,noexec");
+    let links = hook(&edits, "create-symlinks").expect("links");
+    assert!(links.contains(&format!("libcuda.so.{VERSION}::/{LIBRARIES}/libcuda.so.1")));
+    assert!(links.contains(&format!("libcuda.so.1::/{LIBRARIES}/libcuda.so")));
+    assert_eq!(hook(&edits, "enable-cuda-compat").expect("a hook"), ["--host-driver-version=580.159.04"]);
+    assert_eq!(hook(&edits, "update-ldcache").expect("a hook"), ["--folder", &format!("/{LIBRARIES}")]);
+    assert_eq!(hook(&edits, "disable-device-node-modification").expect("a hook"), [""; 0]);
+    assert_eq!(hook(&edits, "chmod"), None);
+    assert!(edits
+        .hooks
+        .iter()
+        .all(|hook| hook.hook_name == "createContainer" && hook.path == "/usr/bin/mpu-container"));
+}
+
+#[test]
+fn display_nodes_are_linked_by_address_where_they_lead_to_one() {
+    let host = host();
+    let spec = generate(&host.root(), &request()).expect("a spec");
+    let links = hook(&device(&spec, "0").container_edits, "create-symlinks").expect("links");
+    assert_eq!(links, ["--link", "../card0::/dev/dri/by-path/pci-0000:1b:00.0-card"], "there is no renderD128");
+    assert_eq!(hook(&device(&spec, "1").container_edits, "create-symlinks"), None);
+}
+
+#[test]
+fn a_divided_gpu_is_asked_for_by_its_parts() {
+    let host = host();
+    let driver = divided(&host);
+    let mut request = request();
+    request.names = vec![Naming::Index, Naming::Uuid, Naming::TypeIndex];
+    let spec = generate_for(&driver, &request).expect("a spec");
+    assert_eq!(
+        names(&spec),
+        [
+            "0",
+            "1:0",
+            "1:1",
+            &uuid('a'),
+            "MIG-00000001-0000-5000-8000-000000000000",
+            "MIG-00000002-0000-5000-8000-000000000000",
+            "all",
+            "gpu0",
+            "mig1:0",
+            "mig1:1"
+        ]
+    );
+    let part = &device(&spec, "1:0").container_edits;
+    assert_eq!(nodes(part), ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31"]);
+    assert_eq!(nodes(&device(&spec, "all").container_edits).len(), 3 + 4, "each node once");
+    assert_eq!(part.device_nodes[1].major, Some(234));
+}
+
+#[test]
+fn devices_can_be_picked() {
+    let host = host();
+    let driver = divided(&host);
+    let pick = |words: &[&str], all| {
+        let devices = words.iter().map(ToString::to_string).collect();
+        generate_for(&driver, &Request { devices, all, names: vec![Naming::Index], ..request() })
+    };
+    assert_eq!(names(&pick(&["0"], true).expect("a spec")), ["0", "all"]);
+    assert_eq!(names(&pick(&["1:1", &uuid('A'), "0"], false).expect("a spec")), ["0", "1:1"], "nothing twice");
+    assert_eq!(pick(&["7"], true).expect_err("no such GPU").to_string(), "7: unknown device");
+    let none = pick(&["none"], true).expect("a spec");
+    assert_eq!(names(&none), ["none"]);
+    assert_eq!(none.devices[0].container_edits.env, ["NVCT_EMPTY_DEVICE="]);
+}
+
+#[test]
+fn a_host_without_gpus_has_no_spec() {
+    let host = host();
+    let mut driver = Driver::find(&host.root()).expect("a driver");
+    driver.gpus.clear();
+    let told = generate_for(&driver, &request()).expect_err("nothing").to_string();
+    assert_eq!(told, "empty device edits: there is no GPU on this host, and a CDI spec must have a device");
+    for mode in ["gdrcopy", "gds", "mofed", "nvswitch", "imex", "management"] {
+        let request = Request { mode: Mode::of_word(mode).expect("a mode"), ..request() };
+        let told = generate(&host.root(), &request).expect_err(mode).to_string();
+        assert!(told.starts_with("empty device edits: there is no "), "{told}");
+    }
+}
+
+#[test]
+fn a_gpu_whose_uuid_the_driver_does_not_know_is_called_by_index() {
+    let host = host();
+    let mut driver = Driver::find(&host.root()).expect("a driver");
+    driver.gpus[0].uuid = "GPU-????????-????-????-????-????????????".into();
+    let spec = generate_for(&driver, &request()).expect("a spec");
+    assert_eq!(names(&spec), ["0", "1", &uuid('b'), "all"]);
+}
+
+#[test]
+fn the_same_host_gives_the_same_bytes_and_they_are_read_again() {
+    let host = host();
+    let driver = divided(&host);
+    let spec = generate_for(&driver, &request()).expect("a spec");
+    for (format, name) in [(file::Format::Json, "nvidia.json"), (file::Format::Yaml, "nvidia.yaml")] {
+        let text = file::text(&spec, format);
+        assert_eq!(text, file::text(&generate_for(&driver, &request()).expect("a spec"), format));
+        let folder = tempfile::tempdir().expect("a folder");
+        file::write(&folder.path().join(name), text.as_bytes()).expect("a file");
+        let registry = Registry::read(&[folder.path().into()]);
+        assert!(registry.failures().is_empty(), "{:?}", registry.failures());
+        assert_eq!(registry.devices().cloned().collect::<Vec<_>>(), {
+            let mut names = generate::qualified(&spec);
+            names.sort();
+            names
+        });
+        let edits = registry.edits(&["nvidia.com/gpu=1:0".parse().expect("a name")]).expect("edits");
+        assert_eq!(edits.device_nodes.len(), 4 + 3);
+    }
+}
+
+#[test]
+fn a_container_that_starts_gets_what_it_may_use() {
+    let host = host();
+    let driver = Driver::find(&host.root()).expect("a driver");
+    let options = Options::of("/usr/bin/mpu-container".into());
+    let edits = |words: &[&str], capabilities: &str| {
+        let words: Vec<_> = words.iter().map(ToString::to_string).collect();
+        let selection = driver.select(&words).expect("devices");
+        edits_for(&driver, &selection, Capabilities::parse(capabilities).expect("words"), &options).expect("edits")
+    };
+    let utility = edits(&["0"], "utility");
+    assert_eq!(nodes(&utility), ["/dev/nvidia1", "/dev/nvidiactl"]);
+    assert_eq!(utility.env, ["NVIDIA_VISIBLE_DEVICES=void"], "no libcuda, no place of it");
+    assert_eq!(hook(&utility, "enable-cuda-compat"), None);
+    let graphics = edits(&["0"], "graphics,compute");
+    assert!(nodes(&graphics).contains(&"/dev/dri/card0"));
+    let links = graphics.hooks.iter().filter(|hook| hook.args[1] == "create-symlinks").flat_map(|hook| &hook.args);
+    assert!(
+        links.clone().any(|link| link.contains("by-path")) && links.clone().any(|link| link.contains("libcuda.so"))
+    );
+    assert_eq!(nodes(&edits(&[], "utility")), ["/dev/nvidiactl"], "files and no GPU");
+}
+
+#[test]
+fn what_is_left_out_is_left_out() {
+    let host = host();
+    let mut request = request();
+    request.edits.hooks.without = HookName::ALL.into();
+    request.edits.sockets = false;
+    let spec = generate(&host.root(), &request).expect("a spec");
+    assert!(spec.container_edits.hooks.is_empty());
+    assert!(!spec.container_edits.mounts.iter().any(|mount| mount.host_path.ends_with("socket")));
+    request.edits.hooks.without.retain(|hook| *hook != HookName::Chmod);
+    let spec = generate(&host.root(), &request).expect("a spec");
+    let opened = hook(&device(&spec, "0").container_edits, "chmod").expect("a hook");
+    assert_eq!(opened, ["--mode", "755", "--path", "/dev/dri"]);
+}

@@ -1,0 +1,145 @@
+//! Moves the paths of a spec from one root to another.
+//!
+//! Owns which of a spec's paths are the host's and which are the container's. For a spec that was generated where the
+//! host's `/` is mounted elsewhere, as in a driver container.
+//!
+//! Outside truth: `nvidia-ctk cdi transform root --help`.
+
+use super::version;
+use crate::edits::{ContainerEdits, Hook, Spec};
+use std::path::Path;
+
+/// Whose paths are moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relative {
+    /// Where things are on the host.
+    Host,
+    /// Where things are in the container.
+    Container,
+}
+
+/// Moves every path that is `from` or lies below it to `to`. The version is raised if the result needs it.
+pub fn root(spec: &mut Spec, from: &Path, to: &Path, relative: Relative) {
+    // Nothing is not a root.
+    let [from, to] = [from, to].map(|path| if path.as_os_str().is_empty() { Path::new("/") } else { path });
+    let moved = |path: &str| move_path(path, from, to);
+    edits(&mut spec.container_edits, relative, &moved);
+    spec.devices.iter_mut().for_each(|device| edits(&mut device.container_edits, relative, &moved));
+    let needed = version::lowest(spec);
+    if version::place(needed) > version::place(&spec.cdi_version) {
+        spec.cdi_version = needed.into();
+    }
+}
+
+fn edits(edits: &mut ContainerEdits, relative: Relative, moved: &dyn Fn(&str) -> String) {
+    for node in &mut edits.device_nodes {
+        match relative {
+            Relative::Host => {
+                let host = moved(node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path));
+                node.host_path = (host != node.path).then_some(host);
+            }
+            Relative::Container => {
+                // What was said once for both must now be said for the host.
+                let inside = moved(&node.path);
+                if inside != node.path && node.host_path.as_deref().unwrap_or_default().is_empty() {
+                    node.host_path = Some(node.path.clone());
+                }
+                node.path = inside;
+            }
+        }
+    }
+    for mount in &mut edits.mounts {
+        match relative {
+            Relative::Host => mount.host_path = moved(&mount.host_path),
+            Relative::Container => mount.container_path = moved(&mount.container_path),
+        }
+    }
+    edits.hooks.iter_mut().for_each(|hook| move_hook(hook, relative, moved));
+}
+
+/// A hook's program is the host's, unless it starts in the container; its arguments are of the world that it works in.
+fn move_hook(hook: &mut Hook, relative: Relative, moved: &dyn Fn(&str) -> String) {
+    let program = if hook.hook_name == "startContainer" { Relative::Container } else { Relative::Host };
+    if program == relative {
+        hook.path = moved(&hook.path);
+    }
+    let world = match hook.hook_name.as_str() {
+        "createContainer" | "startContainer" => Relative::Container,
+        _ => Relative::Host,
+    };
+    if world == relative {
+        let argument = |text: &String| match text.split_once("::") {
+            Some((target, link)) => format!("{}::{}", moved(target), moved(link)),
+            None => moved(text),
+        };
+        hook.args = hook.args.iter().map(argument).collect();
+    }
+}
+
+fn move_path(path: &str, from: &Path, to: &Path) -> String {
+    match Path::new(path).strip_prefix(from) {
+        Ok(rest) if rest.as_os_str().is_empty() => to.display().to_string(),
+        Ok(rest) => to.join(rest).display().to_string(),
+        Err(_) => path.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        serde_json::from_str(
+            r#"{"cdiVersion":"0.3.0","kind":"v.x/gpu","devices":[{"name":"gpu0","containerEdits":{
+                "deviceNodes":[{"path":"/dev/nvidia0"},{"path":"/dev/nvidia1","hostPath":"/driver/dev/nvidia1"}],
+                "mounts":[{"hostPath":"/driver/lib/a.so","containerPath":"/lib/a.so"},
+                          {"hostPath":"/driver-old/b.so","containerPath":"/lib/b.so"},
+                          {"hostPath":"/driver","containerPath":"/driver"}],
+                "hooks":[{"hookName":"createContainer","path":"/driver/bin/hook","args":["hook","--link","a::/lib/l","/driver"]},
+                         {"hookName":"poststop","path":"/driver/bin/end","args":["end","/driver/x"]},
+                         {"hookName":"startContainer","path":"/lib/start"}]}}]}"#,
+        )
+        .unwrap()
+    }
+
+    fn moved(from: &str, to: &str, relative: Relative) -> (ContainerEdits, String) {
+        let mut spec = spec();
+        root(&mut spec, Path::new(from), Path::new(to), relative);
+        (spec.devices.remove(0).container_edits, spec.cdi_version)
+    }
+
+    #[test]
+    fn the_hosts_paths_move() {
+        let (edits, version) = moved("/driver", "/", Relative::Host);
+        let hosts: Vec<_> = edits.mounts.iter().map(|mount| mount.host_path.as_str()).collect();
+        assert_eq!(hosts, ["/lib/a.so", "/driver-old/b.so", "/"], "a name that only begins alike is another");
+        assert_eq!(edits.mounts[2].container_path, "/driver");
+        assert!(edits.device_nodes.iter().all(|node| node.host_path.is_none()), "what is the same is said once");
+        assert_eq!(edits.hooks[0].path, "/bin/hook");
+        assert_eq!(edits.hooks[0].args[3], "/driver", "it works in the container");
+        assert_eq!(edits.hooks[1].args[1], "/x");
+        assert_eq!(edits.hooks[2].path, "/lib/start");
+        assert_eq!(version, "0.3.0");
+    }
+
+    #[test]
+    fn the_version_is_raised_when_the_result_needs_it() {
+        let (edits, version) = moved("/", "/host", Relative::Host);
+        assert_eq!(edits.device_nodes[0].host_path.as_deref(), Some("/host/dev/nvidia0"));
+        assert_eq!(edits.mounts[0].host_path, "/host/driver/lib/a.so");
+        assert_eq!(version, "0.5.0");
+    }
+
+    #[test]
+    fn the_containers_paths_move() {
+        let (edits, _) = moved("/lib", "/opt/lib/", Relative::Container);
+        assert_eq!(edits.mounts[0].container_path, "/opt/lib/a.so");
+        assert_eq!(edits.mounts[0].host_path, "/driver/lib/a.so");
+        assert_eq!(edits.hooks[0].args[2], "a::/opt/lib/l");
+        assert_eq!(edits.hooks[2].path, "/opt/lib/start");
+        assert_eq!(edits.hooks[1].path, "/driver/bin/end");
+        let (edits, _) = moved("/dev", "/devices", Relative::Container);
+        assert_eq!(edits.device_nodes[0].path, "/devices/nvidia0");
+        assert_eq!(edits.device_nodes[0].host_path.as_deref(), Some("/dev/nvidia0"));
+    }
+}
