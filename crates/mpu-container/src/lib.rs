@@ -17,5 +17,6 @@ pub mod edits;
 pub mod engines;
 pub mod links;
 pub mod names;
+pub mod refresh;
 pub mod request;
 pub mod spec;

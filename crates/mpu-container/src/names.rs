@@ -21,6 +21,7 @@ pub struct Program {
 /// Every program; each module has its own row.
 pub const PROGRAMS: &[Program] = &[
     //
+    crate::refresh::PROGRAM,
     crate::links::PROGRAM,
 ];
 

@@ -1,0 +1,177 @@
+//! The program `refresh`: keeps this host's CDI file true.
+//!
+//! Owns when the file is written and when it goes: a file that names a device which is no longer there breaks every
+//! container that asks for GPUs, also those of engines that would do without. What is in it is `cdi`'s.
+//!
+//! There is no event for all that can change it: a driver comes and goes, MIG devices are made, libraries are replaced. So
+//! a few files of `/proc` and `/sys` are looked at every two seconds, which takes the driver nothing and pins it not.
+
+mod watch;
+
+use crate::cdi::extra::Mode;
+use crate::cdi::file::{self, Format};
+use crate::cdi::generate::{generate, GenerateError, Naming, Request};
+use crate::cdi::inject::Options;
+use crate::cdi::name::Kind;
+use crate::driver::{DriverError, DriverRoot};
+use crate::names::Program;
+use clap::Parser;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The program's row.
+pub const PROGRAM: Program =
+    Program { own: "refresh", nvidia: &[], about: "keeps the CDI file of this host true", run: main };
+
+/// The first line of a file of ours. Another tool's file stays as it is.
+const MARK: &str = "# Written by mpu-container refresh; it is written again when the driver or its devices change.\n";
+
+/// Larger than any file of ours.
+const LIMIT: u64 = 16 << 20;
+
+/// Keeps the CDI file of this host's GPUs true
+#[derive(Debug, Parser)]
+#[command(
+    name = "mpu-container refresh",
+    after_help = "Examples:
+  mpu-container refresh            write the file once, or remove it where there is no driver
+  mpu-container refresh --watch    and again whenever driver, GPUs, MIG devices or libraries change
+  mpu-container refresh --remove   remove the file"
+)]
+struct Args {
+    /// The file
+    #[arg(long, value_name = "FILE", default_value = "/var/run/cdi/nvidia.yaml")]
+    output: PathBuf,
+    /// Where the driver's files lie, when that is not `/`
+    #[arg(long, value_name = "FOLDER", default_value = "/")]
+    driver_root: PathBuf,
+    /// Go on, and follow every change
+    #[arg(long)]
+    watch: bool,
+    /// Remove the file, if it is ours
+    #[arg(long, conflicts_with = "watch")]
+    remove: bool,
+}
+
+/// Why the file is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum RefreshError {
+    /// Another tool's file is there.
+    #[error("{} was written by another tool: disable that (nvidia-cdi-refresh?) and remove the file", .0.display())]
+    Foreign(PathBuf),
+    /// The file cannot be read or removed.
+    #[error("cannot change {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file cannot be written.
+    #[error(transparent)]
+    Write(#[from] file::WriteError),
+    /// The driver's GPUs cannot be described.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+}
+
+/// What was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// The file is as it was.
+    Nothing,
+    /// The file was written.
+    Written,
+    /// The file was removed.
+    Removed,
+}
+
+fn main(arguments: Vec<OsString>) -> ExitCode {
+    let args = match Args::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let root = DriverRoot::at(&args.driver_root, None);
+    if args.watch {
+        watch::forever(&root, &args.output, Duration::from_secs(2));
+    }
+    let done = if args.remove { remove(&args.output) } else { once(&root, &args.output) };
+    let path = args.output.display();
+    match done {
+        Ok(Done::Nothing) => eprintln!("{path} is as it should be"),
+        Ok(Done::Written) => eprintln!("{path} was written"),
+        Ok(Done::Removed) => eprintln!("{path} was removed"),
+        Err(error) => {
+            eprintln!("mpu-container: refresh: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Makes the file say what is so now.
+pub fn once(root: &DriverRoot, output: &Path) -> Result<Done, RefreshError> {
+    let old = ours(output)?;
+    let text = match describe(root) {
+        Ok(text) => format!("{MARK}{text}"),
+        Err(GenerateError::Driver(DriverError::NotLoaded { .. }) | GenerateError::Nothing(_)) => return remove(output),
+        Err(error) => return Err(error.into()),
+    };
+    if old.as_deref() == Some(text.as_str()) {
+        return Ok(Done::Nothing);
+    }
+    file::write(output, text.as_bytes())?;
+    Ok(Done::Written)
+}
+
+/// What `nvidia-ctk cdi generate` writes when it is told nothing.
+fn describe(root: &DriverRoot) -> Result<String, GenerateError> {
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
+    let request = Request {
+        kind: Kind::new("nvidia.com", "gpu").map_err(|_| GenerateError::Nothing("kind"))?,
+        mode: Mode::Nvml,
+        names: vec![Naming::Index, Naming::Uuid],
+        devices: vec!["all".into()],
+        all: true,
+        edits: Options::of(program),
+    };
+    Ok(file::text(&generate(root, &request)?, Format::Yaml))
+}
+
+/// Removes the file if it is ours.
+pub fn remove(output: &Path) -> Result<Done, RefreshError> {
+    match ours(output) {
+        Ok(None) | Err(RefreshError::Foreign(_)) => Ok(Done::Nothing),
+        Ok(Some(_)) => match std::fs::remove_file(output) {
+            Ok(()) => Ok(Done::Removed),
+            Err(source) => Err(RefreshError::Io { path: output.to_path_buf(), source }),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+/// The file's text; none when there is no file.
+fn ours(output: &Path) -> Result<Option<String>, RefreshError> {
+    use std::io::Read;
+    let at = |source| RefreshError::Io { path: output.to_path_buf(), source };
+    let file = match std::fs::File::open(output) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(at)?,
+    };
+    let mut text = String::new();
+    let read = file.take(LIMIT).read_to_string(&mut text);
+    match read {
+        Ok(_) if text.starts_with(MARK) => Ok(Some(text)),
+        Ok(_) => Err(RefreshError::Foreign(output.to_path_buf())),
+        Err(source) => Err(at(source)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

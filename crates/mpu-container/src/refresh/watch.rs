@@ -1,0 +1,82 @@
+//! What can change a CDI file, and the loop that looks at it.
+
+use super::{once, Done};
+use crate::driver::DriverRoot;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Folders below the facts' root whose names change with the GPUs and their MIG devices, and how deep that goes.
+const FOLDERS: [(&str, u32); 2] = [("proc/driver/nvidia/gpus", 1), ("proc/driver/nvidia/capabilities", 5)];
+
+/// Files of the driver's root that are replaced when its libraries are.
+const FILES: [&str; 2] = ["etc/ld.so.cache", "usr/bin/nvidia-smi"];
+
+/// No host has as many entries: a listing ends there.
+const MOST: usize = 4096;
+
+/// Follows every change until the process is ended.
+pub(super) fn forever(root: &DriverRoot, output: &Path, every: Duration) -> ! {
+    let mut last = None;
+    let mut said = String::new();
+    loop {
+        let now = fingerprint(root, output);
+        if last.as_ref() != Some(&now) {
+            let message = match once(root, output) {
+                Ok(Done::Nothing) => String::new(),
+                Ok(Done::Written) => format!("{} was written", output.display()),
+                Ok(Done::Removed) => format!("{} was removed: there is no driver", output.display()),
+                Err(error) => error.to_string(),
+            };
+            // A failure is tried again with the next look, and told once.
+            let failed = !message.is_empty() && !message.contains(" was ");
+            if !message.is_empty() && message != said {
+                eprintln!("{message}");
+            }
+            said = message;
+            last = (!failed).then(|| fingerprint(root, output));
+        }
+        std::thread::sleep(every);
+    }
+}
+
+/// Everything that a CDI file follows from, and the file itself.
+pub(super) fn fingerprint(root: &DriverRoot, output: &Path) -> String {
+    let mut text = fs::read_to_string(root.facts.join("proc/driver/nvidia/version")).unwrap_or_default();
+    let mut left = MOST;
+    for (folder, depth) in FOLDERS {
+        names(&root.facts.join(folder), depth, &mut left, &mut text);
+    }
+    names(&root.devices.join("dev"), 0, &mut left, &mut text);
+    for file in FILES {
+        stamp(&root.files.join(file), &mut text);
+    }
+    stamp(output, &mut text);
+    text
+}
+
+/// The names below a folder, in order; at depth 0 those of NVIDIA's nodes alone, with their numbers.
+fn names(folder: &Path, depth: u32, left: &mut usize, text: &mut String) {
+    let mut entries: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().take(*left).collect();
+    entries.sort_by_key(fs::DirEntry::file_name);
+    *left = left.saturating_sub(entries.len());
+    for entry in entries {
+        let name = entry.file_name();
+        if depth > 0 {
+            let _ = write!(text, "{} ", name.to_string_lossy());
+            names(&entry.path(), depth - 1, left, text);
+        } else if name.to_string_lossy().starts_with("nvidia") {
+            if let Ok(node) = entry.metadata() {
+                let _ = write!(text, "{}:{:x} ", name.to_string_lossy(), node.rdev());
+            }
+        }
+    }
+}
+
+fn stamp(file: &Path, text: &mut String) {
+    if let Ok(meta) = fs::metadata(file) {
+        let _ = write!(text, "{}.{} {} ", meta.mtime(), meta.mtime_nsec(), meta.ino());
+    }
+}
