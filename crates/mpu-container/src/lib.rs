@@ -19,4 +19,5 @@ pub mod links;
 pub mod names;
 pub mod refresh;
 pub mod request;
+pub mod require;
 pub mod spec;

@@ -1,0 +1,234 @@
+//! The language of `NVIDIA_REQUIRE_*`: conditions under which an image works.
+//!
+//! ```text
+//! cuda>=12.4 brand=tesla,driver>=470,driver<471
+//! ```
+//!
+//! Owns the grammar, what a condition means, and the words in which one is refused. A space is "or", a comma "and"; the
+//! facts are `cuda`, `driver`, `arch` (versions) and `brand` (a word); `=` and `!=` are for all, `<` `<=` `>` `>=` for
+//! versions. Refuses to know where the facts come from, and which images have conditions (`request`).
+//!
+//! Guarantees: any text leads to yes, no, or an error that points at its place. A fact that the host does not know
+//! fulfils every condition. As in libnvidia-container, a mistake in an alternative matters only when it is come to: an
+//! image that runs today goes on running.
+//!
+//! Outside truth: libnvidia-container, `src/cli/dsl.c` and `configure.c`; for users, NVIDIA's "Specialized
+//! Configurations", constraints.
+
+mod version;
+
+use std::cmp::Ordering;
+use std::fmt;
+pub use version::Version;
+
+/// What a host's driver, and one of its GPUs, are. What is none is not known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The newest CUDA that the driver runs.
+    pub cuda: Option<Version>,
+    /// The driver's release.
+    pub driver: Option<Version>,
+    /// The GPU's compute capability.
+    pub arch: Option<Version>,
+    /// The GPU's brand, as in `Tesla`.
+    pub brand: Option<String>,
+}
+
+/// Why a container does not run here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequireError {
+    /// No alternative holds.
+    #[error("unsatisfied condition: {condition}{}", advice(condition))]
+    Unsatisfied {
+        /// The first alternative, which is the one that people know.
+        condition: String,
+        /// What the host has instead, as `cuda=12.2`.
+        found: String,
+    },
+    /// It is no condition.
+    #[error("invalid expression: {why}, at column {column} of '{text}'")]
+    Malformed {
+        /// The whole text.
+        text: String,
+        /// Where, in characters, from 1.
+        column: usize,
+        /// What is wrong there.
+        why: &'static str,
+    },
+}
+
+impl RequireError {
+    /// What to do about it.
+    pub fn fix(&self) -> String {
+        match self {
+            RequireError::Unsatisfied { found, .. } => format!(
+                "this host has {found}; NVIDIA_DISABLE_REQUIRE=1 in the container starts it all the same, and CUDA may fail in it"
+            ),
+            RequireError::Malformed { .. } => "correct the image's NVIDIA_REQUIRE_* variable".to_string(),
+        }
+    }
+}
+
+fn advice(condition: &str) -> &'static str {
+    if condition.starts_with("cuda>=") {
+        ", please update your driver to a newer version, or use an earlier cuda container"
+    } else {
+        ""
+    }
+}
+
+/// Checks that a requirement holds for what is known.
+///
+/// # Errors
+/// If no alternative holds, or a part that has to be looked at is no condition.
+pub fn check(text: &str, known: &Known) -> Result<(), RequireError> {
+    let mut holds = true;
+    for alternative in parts(text, 0, ' ') {
+        holds = true;
+        for (at, condition) in parts(alternative.1, alternative.0, ',') {
+            let malformed = |(within, why)| RequireError::Malformed {
+                text: text.to_string(),
+                column: text.get(..at + within).unwrap_or(text).chars().count() + 1,
+                why,
+            };
+            let condition = Condition::parse(condition).map_err(malformed)?;
+            holds = condition.holds(known).map_err(malformed)?;
+            if !holds {
+                break;
+            }
+        }
+        if holds {
+            break;
+        }
+    }
+    if holds {
+        return Ok(());
+    }
+    let condition = parts(text, 0, ' ').next().map_or(text, |(_, alternative)| alternative).to_string();
+    Err(RequireError::Unsatisfied { condition, found: known.to_string() })
+}
+
+/// Checks every requirement for every GPU; without a GPU, what can be said of the driver alone.
+///
+/// # Errors
+/// As [`check`], for the first that fails.
+pub fn check_all(requirements: &[String], driver: &Known, gpus: &[Known]) -> Result<(), RequireError> {
+    let known = if gpus.is_empty() { std::slice::from_ref(driver) } else { gpus };
+    known.iter().try_for_each(|known| requirements.iter().try_for_each(|text| check(text, known)))
+}
+
+/// The parts between separators that are not empty, each with its place in the whole.
+fn parts(text: &str, start: usize, separator: char) -> impl Iterator<Item = (usize, &str)> {
+    let mut at = start;
+    text.split(separator)
+        .map(move |part| {
+            let place = at;
+            at += part.len() + separator.len_utf8();
+            (place, part)
+        })
+        .filter(|(_, part)| !part.is_empty())
+}
+
+impl fmt::Display for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let versions = [("cuda", &self.cuda), ("driver", &self.driver), ("arch", &self.arch)];
+        let versions = versions.into_iter().filter_map(|(name, version)| Some(format!("{name}={}", version.as_ref()?)));
+        let brand = self.brand.iter().map(|brand| format!("brand={brand}"));
+        let all: Vec<String> = versions.chain(brand).collect();
+        f.write_str(if all.is_empty() { "facts that are not known" } else { "" })?;
+        f.write_str(&all.join(", "))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operator {
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+}
+
+/// The operators. `!` alone is one in libnvidia-container, too, by its way of comparing.
+const OPERATORS: [(&str, Operator); 7] = [
+    ("=", Operator::Equal),
+    ("!=", Operator::NotEqual),
+    ("!", Operator::NotEqual),
+    ("<", Operator::Less),
+    ("<=", Operator::LessEqual),
+    (">", Operator::Greater),
+    (">=", Operator::GreaterEqual),
+];
+
+impl Operator {
+    fn holds(self, order: Ordering) -> bool {
+        match self {
+            Operator::Equal => order.is_eq(),
+            Operator::NotEqual => order.is_ne(),
+            Operator::Less => order.is_lt(),
+            Operator::LessEqual => order.is_le(),
+            Operator::Greater => order.is_gt(),
+            Operator::GreaterEqual => order.is_ge(),
+        }
+    }
+}
+
+/// One comparison, as it is written: `fact operator value`.
+struct Condition<'a> {
+    fact: &'a str,
+    operator: Operator,
+    /// Where the operator begins.
+    operator_at: usize,
+    /// Where the value begins.
+    value_at: usize,
+    value: &'a str,
+}
+
+/// Where in a condition something is wrong, and what.
+type Fault = (usize, &'static str);
+
+impl<'a> Condition<'a> {
+    fn parse(text: &'a str) -> Result<Condition<'a>, Fault> {
+        let of_operator = |c: char| matches!(c, '<' | '>' | '=' | '!');
+        let operator_at = text.find(of_operator).ok_or((text.len(), "an operator is missing (= != < <= > >=)"))?;
+        let (fact, rest) = text.split_at(operator_at);
+        if fact.is_empty() {
+            return Err((0, "a fact is missing before the operator (cuda, driver, arch, brand)"));
+        }
+        let length = rest.find(|c| !of_operator(c)).unwrap_or(rest.len());
+        let (operator, value) = rest.split_at(length);
+        let operator = OPERATORS.iter().find(|(word, _)| *word == operator);
+        let operator = operator.ok_or((operator_at, "there is no such operator (= != < <= > >=)"))?.1;
+        if value.is_empty() {
+            return Err((text.len(), "a value is missing behind the operator"));
+        }
+        Ok(Condition { fact, operator, operator_at, value_at: operator_at + length, value })
+    }
+
+    fn holds(&self, known: &Known) -> Result<bool, Fault> {
+        let compare = |fact: &Option<Version>| match fact {
+            None => Ok(true),
+            Some(fact) => {
+                let value =
+                    Version::parse(self.value).ok_or((self.value_at, "a version is numbers with dots between them"))?;
+                Ok(self.operator.holds(fact.cmp(&value)))
+            }
+        };
+        match self.fact {
+            fact if fact.eq_ignore_ascii_case("cuda") => compare(&known.cuda),
+            fact if fact.eq_ignore_ascii_case("driver") => compare(&known.driver),
+            fact if fact.eq_ignore_ascii_case("arch") => compare(&known.arch),
+            fact if fact.eq_ignore_ascii_case("brand") => match (&known.brand, self.operator) {
+                (None, _) => Ok(true),
+                (Some(brand), Operator::Equal) => Ok(brand.eq_ignore_ascii_case(self.value)),
+                (Some(brand), Operator::NotEqual) => Ok(!brand.eq_ignore_ascii_case(self.value)),
+                _ => Err((self.operator_at, "a brand is compared by = or !=")),
+            },
+            _ => Err((0, "there is no such fact (cuda, driver, arch, brand)")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

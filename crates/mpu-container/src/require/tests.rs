@@ -1,0 +1,167 @@
+use super::*;
+use proptest::prelude::*;
+
+fn version(text: &str) -> Version {
+    Version::parse(text).expect("a version")
+}
+
+fn h200() -> Known {
+    Known {
+        cuda: Some(version("13.0")),
+        driver: Some(version("580.159.04")),
+        arch: Some(version("9.0")),
+        brand: Some("Tesla".into()),
+    }
+}
+
+#[test]
+fn conditions_hold_or_do_not() {
+    for (text, holds) in [
+        ("", true),
+        (" , ,", true),
+        ("cuda>=13.0", true),
+        ("cuda>13.0", false),
+        ("cuda>=13", true),
+        ("cuda=13", true),
+        ("cuda=13.0.0", true),
+        ("cuda!=13", false),
+        ("cuda!12", true),
+        ("cuda<14", true),
+        ("cuda<=12.9", false),
+        ("CUDA>=12.0", true),
+        ("driver>=580.159.4", true),
+        ("driver<580.159.04", false),
+        ("driver>580.159", true),
+        ("driver<1000000000000000000000000000", true),
+        ("driver>=580.95.05", true),
+        ("arch>=8.9,arch<10", true),
+        ("arch=9", true),
+        ("brand=tesla", true),
+        ("brand!=GeForce", true),
+        ("brand=TESLA,driver>=470,driver<471", false),
+        ("cuda>=14 brand=tesla,driver>=580,driver<581", true),
+        ("cuda>=14 brand=geforce,driver>=580 arch<8", false),
+        ("cuda>=14  ", false),
+        ("brand=geforce brand=quadro brand=tesla", true),
+        (",cuda>=12,,brand=tesla,", true),
+    ] {
+        assert_eq!(check(text, &h200()).is_ok(), holds, "{text}");
+    }
+}
+
+#[test]
+fn what_is_not_known_hinders_nobody() {
+    for text in ["cuda>=99", "driver<1", "arch=x.y", "brand=none", "brand=a,cuda<1 x"] {
+        assert_eq!(check(text, &Known::default()), Ok(()), "{text}");
+    }
+    assert!(check("cuda>=99", &Known { brand: None, ..h200() }).is_err());
+}
+
+#[test]
+fn refusals_say_what_people_know() {
+    let said = |text: &str| check(text, &h200()).expect_err(text);
+    let advice = "please update your driver to a newer version, or use an earlier cuda container";
+    assert_eq!(said("cuda>=13.1").to_string(), format!("unsatisfied condition: cuda>=13.1, {advice}"));
+    assert_eq!(
+        said(" cuda>=13.1 brand=x,driver>=1").to_string(),
+        format!("unsatisfied condition: cuda>=13.1, {advice}")
+    );
+    assert_eq!(said("brand=geforce,driver>=1 cuda>=14").to_string(), "unsatisfied condition: brand=geforce,driver>=1");
+    assert!(said("cuda>=14").fix().contains("this host has cuda=13.0, driver=580.159.04, arch=9.0, brand=Tesla"));
+}
+
+#[test]
+fn mistakes_are_pointed_at() {
+    for (text, column, part) in [
+        ("cuda", 5, "operator is missing"),
+        (">=12", 1, "fact is missing"),
+        ("cuda>=", 7, "value is missing"),
+        ("cuda==12", 5, "no such operator"),
+        ("cuda=>12", 5, "no such operator"),
+        ("cuda=12 cuda>=<3", 13, "no such operator"),
+        ("gpu>=12", 1, "no such fact"),
+        ("cuda>=14 brand=tesla,gpu=1", 22, "no such fact"),
+        ("cuda>=twelve", 7, "numbers with dots"),
+        ("cuda!twelve", 6, "numbers with dots"),
+        ("cuda>=.5", 7, "numbers with dots"),
+        ("cuda >= 12", 5, "operator is missing"),
+        ("brand>tesla", 6, "compared by = or !="),
+        ("brand=é,é=1", 1, ""),
+        ("brand!=é,é=1", 10, "no such fact"),
+    ] {
+        match check(text, &Known { cuda: Some(version("11.8")), ..h200() }) {
+            Err(RequireError::Malformed { column: at, why, text: whole }) => {
+                assert!(at == column && why.contains(part) && whole == text, "{text}: {at}: {why}");
+            }
+            Err(RequireError::Unsatisfied { .. }) => assert!(text.starts_with("brand=é"), "{text}"),
+            Ok(()) => panic!("{text} holds"),
+        }
+    }
+    assert_eq!(check("cuda>=12 nonsense", &h200()), Ok(()), "an alternative that is not come to");
+    let said = check("cuda=>12", &h200()).expect_err("malformed").to_string();
+    assert_eq!(said, "invalid expression: there is no such operator (= != < <= > >=), at column 5 of 'cuda=>12'");
+}
+
+#[test]
+fn every_gpu_counts_and_without_one_the_driver() {
+    let driver = Known { arch: None, brand: None, ..h200() };
+    let old = Known { arch: Some(version("7.0")), ..h200() };
+    let requirements = ["cuda>=12".to_string(), "arch>=8".to_string()];
+    assert!(check_all(&requirements, &driver, &[]).is_ok());
+    assert!(check_all(&requirements, &driver, &[h200()]).is_ok());
+    assert!(check_all(&requirements, &driver, &[h200(), old]).is_err());
+    assert!(check_all(&["cuda>=14".to_string()], &driver, &[]).is_err());
+}
+
+fn any_version() -> impl Strategy<Value = Vec<u16>> {
+    proptest::collection::vec(prop_oneof![Just(0u16), 0u16..4, any::<u16>()], 1..5)
+}
+
+fn written(numbers: &[u16]) -> String {
+    numbers.iter().map(u16::to_string).collect::<Vec<_>>().join(".")
+}
+
+/// Another way to the same order: filled up with zeros, as lists of numbers.
+fn filled(numbers: &[u16]) -> Vec<u16> {
+    let mut filled = numbers.to_vec();
+    filled.resize(8, 0);
+    filled
+}
+
+proptest! {
+    #[test]
+    fn versions_are_ordered_by_their_numbers(a in any_version(), b in any_version()) {
+        let expected = filled(&a).cmp(&filled(&b));
+        prop_assert_eq!(version(&written(&a)).cmp(&version(&written(&b))), expected);
+        let known = Known { cuda: Some(version(&written(&a))), ..Known::default() };
+        for (operator, holds) in [
+            ("=", expected.is_eq()), ("!=", expected.is_ne()), ("<", expected.is_lt()),
+            ("<=", expected.is_le()), (">", expected.is_gt()), (">=", expected.is_ge()),
+        ] {
+            let text = format!("cuda{operator}{}", written(&b));
+            prop_assert_eq!(check(&text, &known).is_ok(), holds, "{}", text);
+        }
+    }
+
+    #[test]
+    fn any_text_has_an_answer(text in "\\PC{0,40}") {
+        if let Err(RequireError::Malformed { column, .. }) = check(&text, &h200()) {
+            prop_assert!(column >= 1 && column <= text.chars().count() + 1);
+        }
+    }
+
+    #[test]
+    fn nearly_conditions_have_an_answer(text in "((cuda|driver|arch|brand|x)?[<>=!]{0,3}[0-9.a]{0,4}[ ,]{0,2}){0,5}") {
+        if let Err(RequireError::Malformed { column, .. }) = check(&text, &h200()) {
+            prop_assert!(column >= 1 && column <= text.len() + 1);
+        }
+    }
+
+    #[test]
+    fn or_and_and_are_what_they_say(bits in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 1..4), 1..4)) {
+        let word = |bit: &bool| if *bit { "cuda>=1" } else { "cuda<1" };
+        let text: Vec<String> = bits.iter().map(|all| all.iter().map(word).collect::<Vec<_>>().join(",")).collect();
+        let expected = bits.iter().any(|all| all.iter().all(|bit| *bit));
+        prop_assert_eq!(check(&text.join(" "), &h200()).is_ok(), expected);
+    }
+}
