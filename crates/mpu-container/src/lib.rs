@@ -16,6 +16,7 @@ pub mod driver;
 pub mod edits;
 pub mod engines;
 pub mod links;
+pub mod ldconfig;
 pub mod names;
 pub mod refresh;
 pub mod request;

@@ -63,6 +63,11 @@ impl Tree {
         sys::mount_setattr(self.fd.as_fd(), set)
     }
 
+    /// Keeps what happens to the tree from spreading, and what happens elsewhere from coming in.
+    pub fn separate(&self) -> io::Result<()> {
+        sys::mount_setattr(self.fd.as_fd(), MountAttrFlags::empty())
+    }
+
     /// Attaches the tree on something below a container's root. A file goes on a file, a directory on a directory.
     pub fn mount_onto(self, target: &Beneath) -> Result<(), BeneathError> {
         self.attach(target.as_fd()).map_err(|error| target.wrap("mount onto", error))

@@ -1,0 +1,98 @@
+//! What an `ld.so.conf` says: folders and files to include.
+//!
+//! Reads text, and matches names. Which files there are is told from outside.
+//!
+//! Outside truth: ldconfig(8) and the reader in glibc's `elf/ldconfig.c`: a line is a folder, or `include` and patterns;
+//! `#` starts a comment; `folder=TYPE` names a library's kind, which has no meaning any more; `hwcap` lines are skipped.
+
+/// One line that says something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line<'a> {
+    /// A folder with libraries.
+    Folder(&'a str),
+    /// A pattern of files to read besides; not absolute when it is meant beside the file.
+    Include(&'a str),
+}
+
+/// What a file says, in its order. What is not UTF-8 names no folder that we would ask for, and is skipped.
+pub fn lines(bytes: &[u8]) -> Vec<Line<'_>> {
+    let mut found = Vec::new();
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let Ok(line) = std::str::from_utf8(line) else { continue };
+        let line = line.split('#').next().unwrap_or_default().trim();
+        match line.split_once([' ', '\t']) {
+            Some(("include", patterns)) => {
+                found.extend(patterns.split([' ', '\t']).filter(|word| !word.is_empty()).map(Line::Include));
+            }
+            Some(("hwcap", _)) => {}
+            _ if line.is_empty() => {}
+            _ => {
+                let folder = line.split('=').next().unwrap_or_default().trim_end();
+                let folder = if folder.len() > 1 { folder.trim_end_matches('/') } else { folder };
+                found.push(Line::Folder(folder));
+            }
+        }
+    }
+    found
+}
+
+/// Whether a file's name fits a pattern of `*` and `?`, as a shell would have it: a `*` at the beginning matches no
+/// hidden file. Sets in brackets fit nothing, which only makes us name a folder once too often.
+pub fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    if name.first() == Some(&b'.') && pattern.first() != Some(&b'.') {
+        return false;
+    }
+    // The usual walk with one place to return to: linear for a pattern with one star, never worse than the product.
+    let (mut p, mut n, mut star) = (0, 0, None);
+    while let Some(byte) = name.get(n) {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(b'[') => return false,
+            Some(wanted) if *wanted == b'?' || wanted == byte => (p, n) = (p + 1, n + 1),
+            _ => match star {
+                Some((at, from)) => {
+                    star = Some((at, from + 1));
+                    (p, n) = (at + 1, from + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern.iter().skip(p).all(|byte| *byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_ldconfig_reads_them() {
+        let text = b"# comment\n\n /usr/lib64/  # old\ninclude ld.so.conf.d/*.conf\t/etc/more\nhwcap 0 nosegneg\n/a b=libc6\n\xff\n/";
+        let read = lines(text);
+        use Line::*;
+        let expected =
+            [Folder("/usr/lib64"), Include("ld.so.conf.d/*.conf"), Include("/etc/more"), Folder("/a b"), Folder("/")];
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn patterns_fit_as_in_a_shell() {
+        let cases = [
+            ("*.conf", "x86_64.conf", true),
+            ("*.conf", ".conf", false),
+            ("*.conf", "x.confs", false),
+            ("a?c*", "abcd", true),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXbYbZ", false),
+            ("", "", true),
+            ("*", "", true),
+            ("[ab].conf", "a.conf", false),
+        ];
+        for (pattern, name, expected) in cases {
+            assert_eq!(fits(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The system calls that ldconfig may make.
+//!
+//! A list of what it needs, for any glibc: memory, files by name, and its end. Everything else answers "no such call",
+//! which is what a program gets on a kernel that is too old, and what it is written for. So there are no sockets, no
+//! mounts, no new processes or namespaces, no devices, no keys, no tracing.
+
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use std::collections::BTreeMap;
+
+const EVERYWHERE: &[i64] = &[
+    libc::SYS_brk,
+    libc::SYS_chdir,
+    libc::SYS_clock_gettime,
+    libc::SYS_close,
+    // Starting it; a filter stays in force across this call.
+    libc::SYS_execveat,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fadvise64,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fcntl,
+    libc::SYS_fdatasync,
+    libc::SYS_fstat,
+    libc::SYS_fsync,
+    libc::SYS_futex,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getpid,
+    libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_getuid,
+    libc::SYS_ioctl,
+    libc::SYS_lseek,
+    libc::SYS_madvise,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_pread64,
+    libc::SYS_prlimit64,
+    libc::SYS_read,
+    libc::SYS_readlinkat,
+    libc::SYS_readv,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_statx,
+    libc::SYS_symlinkat,
+    libc::SYS_sync,
+    libc::SYS_sysinfo,
+    libc::SYS_tgkill,
+    libc::SYS_umask,
+    libc::SYS_uname,
+    libc::SYS_unlinkat,
+    libc::SYS_write,
+    libc::SYS_writev,
+];
+
+/// Calls of which newer machines have only the form with a directory's descriptor.
+#[cfg(target_arch = "x86_64")]
+const HERE: &[i64] = &[
+    libc::SYS_access,
+    libc::SYS_arch_prctl,
+    libc::SYS_chmod,
+    libc::SYS_lstat,
+    libc::SYS_open,
+    libc::SYS_readlink,
+    libc::SYS_rename,
+    libc::SYS_stat,
+    libc::SYS_symlink,
+    libc::SYS_unlink,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const HERE: &[i64] = &[];
+
+/// The filter, ready for the kernel.
+pub fn program() -> Result<BpfProgram, seccompiler::BackendError> {
+    let allowed: BTreeMap<i64, Vec<_>> = EVERYWHERE.iter().chain(HERE).map(|number| (*number, Vec::new())).collect();
+    let machine: TargetArch = std::env::consts::ARCH.try_into()?;
+    let refuse = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    SeccompFilter::new(allowed, refuse, SeccompAction::Allow, machine)?.try_into()
+}

@@ -1,0 +1,157 @@
+//! Which folders a container's loader looks into, and the files that tell it.
+
+use super::conf::{self, Line};
+use super::LdconfigError;
+use crate::beneath::{BeneathError, Root};
+use rustix::fs::FileType;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The file that ldconfig starts from.
+pub const CONF: &str = "/etc/ld.so.conf";
+const CONF_FOLDER: &str = "/etc/ld.so.conf.d";
+/// Asked-for folders: before the distribution's own, after those of CUDA's compatibility libraries (`00-compat-…`).
+const OURS: &str = "/etc/ld.so.conf.d/00-nvcr-mpu.conf";
+/// The folders that the container's own ldconfig would know without being told, last of all: the host's ldconfig may
+/// come from another distribution and know others.
+const SYSTEM: &str = "/etc/ld.so.conf.d/zz-nvcr-mpu.conf";
+
+/// The largest configuration file that is read, and the most of them.
+const LARGEST: u64 = 1 << 20;
+const MOST: usize = 1000;
+
+#[cfg(target_arch = "x86_64")]
+mod machine {
+    pub const DEBIAN: &[&str] = &["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib", "/usr/lib"];
+    pub const OTHERS: &[&str] = &["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/libx32", "/usr/libx32"];
+    pub const MUSL_PATHS: &str = "/etc/ld-musl-x86_64.path";
+    pub const MUSL_LOADER: &str = "/lib/ld-musl-x86_64.so.1";
+}
+#[cfg(target_arch = "aarch64")]
+mod machine {
+    pub const DEBIAN: &[&str] = &["/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib", "/usr/lib"];
+    pub const OTHERS: &[&str] = &["/lib", "/usr/lib", "/lib64", "/usr/lib64"];
+    pub const MUSL_PATHS: &str = "/etc/ld-musl-aarch64.path";
+    pub const MUSL_LOADER: &str = "/lib/ld-musl-aarch64.so.1";
+}
+use machine::{DEBIAN, MUSL_LOADER, MUSL_PATHS, OTHERS};
+
+/// Where musl's loader looks when no file tells it (musl, `ldso/dynlink.c`).
+const MUSL_DEFAULT: &str = "/lib:/usr/local/lib:/usr/lib";
+
+/// Writes the container's configuration. Returns those of the folders that it does not reach all the same, because the
+/// image's `ld.so.conf`, which is left as it is, does not include the drop-in files.
+pub fn announce<'a>(root: &Root, folders: &[&'a str]) -> Result<Vec<&'a str>, LdconfigError> {
+    for folder in folders {
+        let fits =
+            folder.starts_with('/') && !folder.contains(['\n', '\r', '\0', '#', '=']) && folder.trim() == *folder;
+        if !fits {
+            return Err(LdconfigError::Folder { folder: folder.to_string() });
+        }
+    }
+    root.create_dir_all(Path::new(CONF_FOLDER), 0o755)?;
+    if root.find(Path::new(CONF))?.is_none() {
+        root.create_file(Path::new(CONF), format!("include {CONF_FOLDER}/*.conf\n").as_bytes(), 0o644)?;
+    }
+    let system = match is_file(root, "/etc/debian_version")? {
+        true => DEBIAN,
+        false => OTHERS,
+    };
+    let mut known = told(root, &[OURS, SYSTEM])?;
+    known.extend(system.iter().map(|folder| folder.to_string()));
+    let mut ours: Vec<&str> = Vec::new();
+    for folder in folders {
+        if !known.contains(*folder) && !ours.contains(folder) {
+            ours.push(folder);
+        }
+    }
+    list(root, OURS, &ours)?;
+    list(root, SYSTEM, system)?;
+    tell_musl(root, &ours)?;
+    let known = told(root, &[])?;
+    Ok(ours.into_iter().filter(|folder| !known.contains(*folder)).collect())
+}
+
+/// Writes folders into a file, or removes it where there are none. A file that says so already is left alone.
+fn list(root: &Root, path: &str, folders: &[&str]) -> Result<(), BeneathError> {
+    let path = Path::new(path);
+    if folders.is_empty() {
+        return root.remove_file(path).map(drop);
+    }
+    let text: String = folders.iter().map(|folder| format!("{folder}\n")).collect();
+    match root.read_file(path, LARGEST) {
+        Ok(found) if found == text.as_bytes() => Ok(()),
+        _ => root.create_file(path, text.as_bytes(), 0o644),
+    }
+}
+
+/// musl's loader knows no cache: it reads a list of folders.
+fn tell_musl(root: &Root, folders: &[&str]) -> Result<(), BeneathError> {
+    let path = Path::new(MUSL_PATHS);
+    let there = is_file(root, MUSL_PATHS)?;
+    if folders.is_empty() || !(there || is_file(root, "/etc/alpine-release")? || is_file(root, MUSL_LOADER)?) {
+        return Ok(());
+    }
+    let found = if there { root.read_file(path, LARGEST)? } else { Vec::new() };
+    let mut text = String::from_utf8_lossy(&found).into_owned();
+    if text.trim().is_empty() {
+        text = MUSL_DEFAULT.replace(':', "\n");
+    }
+    let has: BTreeSet<String> = text.split(['\n', ':']).map(str::to_string).collect();
+    let missing: Vec<&str> = folders.iter().copied().filter(|folder| !has.contains(*folder)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let text = format!("{}\n{}\n", text.trim_end(), missing.join("\n"));
+    root.create_file(path, text.as_bytes(), 0o644)
+}
+
+/// The folders that the container's configuration names, as if some files were not there.
+fn told(root: &Root, without: &[&str]) -> Result<BTreeSet<String>, BeneathError> {
+    let mut folders = BTreeSet::new();
+    let mut seen = BTreeSet::new();
+    let mut files = vec![PathBuf::from(CONF)];
+    while let Some(file) = files.pop() {
+        if without.iter().any(|other| file == Path::new(other)) || seen.len() >= MOST || !seen.insert(file.clone()) {
+            continue;
+        }
+        let bytes = match root.read_file(&file, LARGEST) {
+            Err(error) if error.is_missing() => continue,
+            // ldconfig passes over a directory; a FIFO it would wait for.
+            Err(BeneathError::Kind { .. }) if is(root, &file, FileType::Directory)? => continue,
+            bytes => bytes?,
+        };
+        for line in conf::lines(&bytes) {
+            match line {
+                Line::Folder(folder) => {
+                    folders.insert(folder.to_string());
+                }
+                Line::Include(pattern) => {
+                    let beside = file.parent().unwrap_or(Path::new("/"));
+                    files.extend(included(root, &beside.join(pattern)));
+                }
+            }
+        }
+    }
+    Ok(folders)
+}
+
+/// The files that a pattern names; only its last name can have stars. A folder that cannot be listed has none.
+fn included(root: &Root, pattern: &Path) -> Vec<PathBuf> {
+    let (Some(folder), Some(name)) = (pattern.parent(), pattern.file_name()) else { return Vec::new() };
+    let entries = root.read_dir(folder).unwrap_or_default();
+    let fitting =
+        entries.into_iter().filter(|entry| conf::fits(name.as_encoded_bytes(), entry.name.as_encoded_bytes()));
+    fitting.take(MOST).map(|entry| folder.join(entry.name)).collect()
+}
+
+fn is_file(root: &Root, path: &str) -> Result<bool, BeneathError> {
+    is(root, Path::new(path), FileType::RegularFile)
+}
+
+fn is(root: &Root, path: &Path, kind: FileType) -> Result<bool, BeneathError> {
+    match root.find(path)? {
+        Some(found) => Ok(found.kind()? == kind),
+        None => Ok(false),
+    }
+}

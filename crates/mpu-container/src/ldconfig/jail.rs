@@ -1,0 +1,258 @@
+//! Runs one sealed program over a container's root, cut off from everything else.
+//!
+//! The program has mounts, processes and IPC of its own; the container's root is its `/`, and the host's files are not
+//! mounted anywhere. `/proc` is empty: by the container's own, before its first program runs, `/proc/1/root` is the
+//! host's root directory. No capabilities and no way to get any, limits on what it may use, an empty environment, a list
+//! of permitted system calls (`filter`).
+
+use super::{filter, sys, LdconfigError};
+use crate::beneath::{Root, Tree};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags, CWD};
+use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, UnmountFlags};
+use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, WaitId, WaitIdOptions};
+use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::Path;
+use std::time::Duration;
+
+/// What the program finds empty: the container's `/proc`, and the place of ldconfig's second cache, which is of no use
+/// to a container and nothing to be believed.
+const EMPTY: [&std::ffi::CStr; 2] = [c"proc", c"var/cache/ldconfig"];
+
+/// Files that the program may have open, bytes of memory, bytes in one file, seconds of a processor.
+const LIMITS: [(Resource, u64); 5] = [
+    (Resource::Nofile, 64),
+    (Resource::As, 2 << 30),
+    (Resource::Fsize, 256 << 20),
+    (Resource::Cpu, 10),
+    (Resource::Core, 0),
+];
+
+/// Everything that the new process needs, made before it exists: it allocates nothing.
+pub(super) struct Jail<'a> {
+    tree: Tree,
+    empty: [Tree; EMPTY.len()],
+    owner: Option<(Uid, Gid)>,
+    filter: seccompiler::BpfProgram,
+    program: BorrowedFd<'a>,
+    arguments: Vec<CString>,
+    said: OwnedFd,
+    report: OwnedFd,
+}
+
+/// What was being done when the new process failed.
+const STEPS: [&str; 9] = [
+    "separate its mounts",
+    "enter the container's root",
+    "leave the host's root",
+    "empty /proc",
+    "redirect its output",
+    "limit what it may use",
+    "become the owner of the container's files",
+    "give up capabilities",
+    "start it",
+];
+
+/// Runs the program to its end.
+pub fn run(root: &Root, program: &OwnedFd, arguments: &[&str], patience: Duration) -> Result<(), LdconfigError> {
+    let jail = Jail::prepare(root, program, arguments)?;
+    let process =
+        sys::spawn(&jail).map_err(|source| LdconfigError::Jail { step: "start a process of its own", source })?;
+    let status = wait(&process, patience)?;
+    let report = read(&jail.report);
+    if let [step, errno @ ..] = report.as_slice() {
+        let errno = i32::from_ne_bytes(errno.try_into().unwrap_or_default());
+        let step = STEPS.get(usize::from(*step)).copied().unwrap_or_default();
+        return Err(LdconfigError::Jail { step, source: io::Error::from_raw_os_error(errno) });
+    }
+    match status.exit_status() {
+        Some(0) => Ok(()),
+        code => {
+            let text = String::from_utf8_lossy(&read(&jail.said)).trim().to_string();
+            let said = text.lines().next_back().unwrap_or("it printed nothing");
+            let said = said.replace(char::is_control, "?");
+            let status = match (code, status.terminating_signal()) {
+                (Some(code), _) => format!("exit code {code}"),
+                (None, Some(signal)) => format!("signal {signal}"),
+                (None, None) => "no status".into(),
+            };
+            Err(LdconfigError::Failed { status, said })
+        }
+    }
+}
+
+/// The program's status; it is killed when it takes longer than `patience`.
+fn wait(process: &OwnedFd, patience: Duration) -> Result<rustix::process::WaitIdStatus, LdconfigError> {
+    let wrap = |error: Errno| LdconfigError::Jail { step: "wait for it", source: error.into() };
+    let timeout = Timespec::try_from(patience).map_err(|_| wrap(Errno::INVAL))?;
+    let in_time = loop {
+        match rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => {}
+            result => break result.map_err(wrap)? > 0,
+        }
+    };
+    if !in_time {
+        rustix::process::pidfd_send_signal(process, Signal::KILL).map_err(wrap)?;
+    }
+    let status = loop {
+        match rustix::process::waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED) {
+            Err(Errno::INTR) => {}
+            result => break result.map_err(wrap)?,
+        }
+    };
+    match status {
+        Some(status) if in_time => Ok(status),
+        _ => Err(LdconfigError::Slow { after: patience }),
+    }
+}
+
+/// The first bytes of a memory file; none when it cannot be read.
+fn read(file: &OwnedFd) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let Ok(copy) = file.try_clone() else { return bytes };
+    let mut file = File::from(copy);
+    let _ = file.rewind().and_then(|()| file.take(1 << 16).read_to_end(&mut bytes));
+    bytes
+}
+
+impl Jail<'_> {
+    fn prepare<'a>(root: &Root, program: &'a OwnedFd, arguments: &[&str]) -> Result<Jail<'a>, LdconfigError> {
+        let wrap = |step| move |source| LdconfigError::Jail { step, source };
+        let memory = || rustix::fs::memfd_create("mpu", MemfdFlags::CLOEXEC).map_err(io::Error::from);
+        let tree = Tree::of(root, true).map_err(wrap("copy the container's mounts"))?;
+        tree.separate().map_err(wrap("copy the container's mounts"))?;
+        let empty = || Tree::memory(1 << 20).map_err(wrap("make an empty file system"));
+        let filter = filter::program()
+            .map_err(|error| LdconfigError::Jail { step: "list its system calls", source: io::Error::other(error) })?;
+        let arguments = arguments.iter().map(|word| CString::new(*word).map_err(io::Error::from));
+        Ok(Jail {
+            tree,
+            empty: [empty()?, empty()?],
+            owner: owner(root)?,
+            filter,
+            program: program.as_fd(),
+            arguments: arguments.collect::<Result<_, _>>().map_err(wrap("write its arguments"))?,
+            said: memory().map_err(wrap("make a place for its output"))?,
+            report: memory().map_err(wrap("make a place for its output"))?,
+        })
+    }
+
+    /// The life of the new process, up to the program's first instruction.
+    pub(super) fn enter(&self) {
+        let (step, error) = match self.enter_by_steps() {
+            Ok(never) => match never {},
+            Err(failure) => failure,
+        };
+        let [a, b, c, d] = error.raw_os_error().to_ne_bytes();
+        // Nobody is left to tell if this fails, too: the exit status is then all there is.
+        let _ = rustix::io::write(&self.report, &[step, a, b, c, d]);
+    }
+
+    fn enter_by_steps(&self) -> Result<std::convert::Infallible, (u8, Errno)> {
+        let at = |step: u8| move |error: Errno| (step, error);
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at(0))?;
+        rustix::mount::mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+            .map_err(at(0))?;
+        self.change_root().map_err(at(1))?;
+        rustix::process::chdir(c"/").map_err(at(2))?;
+        for (path, tree) in EMPTY.iter().zip(&self.empty) {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            match rustix::fs::openat2(&self.tree, *path, flags, Mode::empty(), resolve) {
+                Ok(found) => tree.attach(found.as_fd()).map_err(at(3))?,
+                // Nothing is there, or a link to where the image has nothing mounted.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Err(error) => return Err((3, error)),
+            }
+        }
+        rustix::stdio::dup2_stdin(&self.said).map_err(at(4))?;
+        rustix::stdio::dup2_stdout(&self.said).map_err(at(4))?;
+        rustix::stdio::dup2_stderr(&self.said).map_err(at(4))?;
+        sys::close_on_exec().map_err(at(4))?;
+        for (resource, most) in LIMITS {
+            // A limit that is lower already stays.
+            let now = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
+            let most = Some(most.min(now));
+            rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most }).map_err(at(5))?;
+        }
+        self.give_up_rights(at)?;
+        // A change of user has taken it back.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at(0))?;
+        seccompiler::apply_filter(&self.filter).map_err(|error| (7, errno(&error)))?;
+        Err((8, sys::execute(self.program, &self.arguments)))
+    }
+
+    /// Makes the container's root this process's root, and lets go of the host's.
+    fn change_root(&self) -> Result<(), Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let host = rustix::fs::openat(CWD, c"/", flags, Mode::empty())?;
+        self.tree.attach(host.as_fd())?;
+        rustix::process::fchdir(&self.tree)?;
+        match rustix::process::pivot_root(c".", c".") {
+            Ok(()) => {
+                rustix::process::fchdir(&host)?;
+                rustix::mount::unmount(c".", UnmountFlags::DETACH)
+            }
+            // An initial RAM file system cannot be exchanged. The root is changed by name only; without capabilities,
+            // new processes or descriptors from outside there is no way back.
+            Err(Errno::INVAL) => rustix::process::chroot(c"."),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn give_up_rights<At: Fn(Errno) -> (u8, Errno)>(&self, at: impl Fn(u8) -> At) -> Result<(), (u8, Errno)> {
+        // Whoever the program is, it never has capabilities because of that.
+        let fixed = CapabilitiesSecureBits::NO_ROOT
+            | CapabilitiesSecureBits::NO_ROOT_LOCKED
+            | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+            | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
+        rustix::thread::set_capabilities_secure_bits(fixed).map_err(at(7))?;
+        for bit in 0..64 {
+            match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
+                Ok(()) => {}
+                // The kernel's last one was the one before.
+                Err(Errno::INVAL) => break,
+                Err(error) => return Err(at(7)(error)),
+            }
+        }
+        if let Some((user, group)) = self.owner {
+            match rustix::thread::set_thread_groups(&[]) {
+                // In a user namespace of an ordinary user groups cannot be changed, and are harmless.
+                Ok(()) | Err(Errno::PERM) => {}
+                Err(error) => return Err(at(6)(error)),
+            }
+            rustix::thread::set_thread_res_gid(group, group, group).map_err(at(6))?;
+            rustix::thread::set_thread_res_uid(user, user, user).map_err(at(6))?;
+        }
+        let none = CapabilitySet::empty();
+        let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        rustix::thread::set_capabilities(None, none).map_err(at(7))?;
+        rustix::thread::set_no_new_privs(true).map_err(at(7))
+    }
+}
+
+fn errno(error: &seccompiler::Error) -> Errno {
+    match error {
+        seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error) => Errno::from_io_error(error),
+        _ => None,
+    }
+    .unwrap_or(Errno::INVAL)
+}
+
+/// Whose rights are needed to write the cache, where they are not ours: with a container of a user namespace, its files
+/// belong to the user that is root in there.
+fn owner(root: &Root) -> Result<Option<(Uid, Gid)>, LdconfigError> {
+    let folder = root.resolve(Path::new("/etc"))?;
+    let about = rustix::fs::fstat(&folder)
+        .map_err(|error| LdconfigError::Jail { step: "look at the container's /etc", source: error.into() })?;
+    let ours = rustix::process::geteuid().as_raw();
+    // What has no number in our own user namespace shows as this one.
+    const NOBODY_HERE: u32 = 65534;
+    let other = about.st_uid != ours && about.st_uid != NOBODY_HERE;
+    Ok(other.then(|| (Uid::from_raw(about.st_uid), Gid::from_raw(about.st_gid))))
+}

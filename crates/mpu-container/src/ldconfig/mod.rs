@@ -1,0 +1,110 @@
+//! Brings a container's `/etc/ld.so.cache` up to date.
+//!
+//! Owns the list of folders that the container's loader shall know (`ld.so.conf`, `ld.so.conf.d`, musl's path file), and
+//! the run of the *host's* ldconfig over the container's root, cut off from everything else (`jail`). Never starts
+//! anything that the image brought, and refuses to know why the folders are wanted.
+//!
+//! Names of the drop-in files, and which folders a distribution's loader knows by itself: as NVIDIA's container toolkit
+//! has them (`internal/ldconfig`), so that either's hook finds what the other wrote. ldconfig(8), ld.so(8).
+
+pub mod conf;
+mod filter;
+mod folders;
+mod jail;
+mod program;
+mod sys;
+#[cfg(test)]
+mod tests;
+
+pub use program::host_path;
+
+use crate::beneath::{BeneathError, Root};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The longest that ldconfig may take. It reads the first bytes of some thousand files; ten seconds of a processor are
+/// its limit besides.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The cache of the loader.
+const CACHE: &str = "/etc/ld.so.cache";
+
+/// Why the cache is not up to date.
+#[derive(Debug, thiserror::Error)]
+pub enum LdconfigError {
+    /// A file of the container.
+    #[error(transparent)]
+    Beneath(#[from] BeneathError),
+    /// The root that was named is this process's own.
+    #[error("{} is the host's root directory; ldconfig is only run for a container", path.display())]
+    Host {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A folder that cannot stand in a line of a file.
+    #[error("the folder {folder:?} is not an absolute path on one line")]
+    Folder {
+        /// The folder.
+        folder: String,
+    },
+    /// The program cannot be read.
+    #[error("cannot read the host's ldconfig {}", path.display())]
+    Program {
+        /// Its path.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The program would bring code of the container into play.
+    #[error(
+        "{} is not a statically linked program, and would run the container's loader; name one that is \
+         (on Ubuntu /sbin/ldconfig.real)",
+        path.display()
+    )]
+    Dynamic {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// The host refused what the isolation needs.
+    #[error("cannot isolate ldconfig: {step}")]
+    Jail {
+        /// What was tried.
+        step: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// It took too long.
+    #[error("ldconfig was stopped after {} s", after.as_secs())]
+    Slow {
+        /// The limit.
+        after: Duration,
+    },
+    /// It failed.
+    #[error("ldconfig ended with {status}: {said}")]
+    Failed {
+        /// How it ended.
+        status: String,
+        /// The last line that it printed.
+        said: String,
+    },
+}
+
+/// Makes libraries in `folders` (absolute paths in the container) known to the container's loader, by the host's
+/// ldconfig.
+///
+/// Changes the cache, drop-in files of a fixed name in `/etc/ld.so.conf.d`, musl's path file where there is musl, and
+/// links that ldconfig makes beside libraries for their sonames. A second run changes nothing.
+///
+/// `host_ldconfig` is a path on the host, with or without the `@` that says so in NVIDIA's configuration.
+pub fn run(root: &Root, host_ldconfig: &Path, folders: &[impl AsRef<str>]) -> Result<(), LdconfigError> {
+    if root.is_ours()? {
+        return Err(LdconfigError::Host { path: root.path().to_path_buf() });
+    }
+    let program = program::seal(&host_path(host_ldconfig))?;
+    let folders: Vec<&str> = folders.iter().map(AsRef::as_ref).collect();
+    let unreachable = folders::announce(root, &folders)?;
+    let mut arguments = vec!["ldconfig", "-i", "-f", folders::CONF, "-C", CACHE];
+    arguments.extend(unreachable);
+    jail::run(root, &program, &arguments, PATIENCE)
+}

@@ -1,0 +1,416 @@
+//! The host's real ldconfig over small roots made of this host's own libraries, and over hostile ones.
+
+use super::*;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::process::Command;
+use std::time::Instant;
+use tempfile::TempDir;
+
+const LDCONFIG: &str = "/sbin/ldconfig";
+const FOLDER: &str = "/opt/driver";
+
+/// A root with a library that only a folder of ours makes known.
+struct Place {
+    top: TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let place = Place { top: TempDir::new().unwrap() };
+        fs::set_permissions(place.top.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for folder in ["root/etc", "root/opt/driver", "root/usr/lib", "root/proc", "root/sbin", "outside"] {
+            fs::create_dir_all(place.top.path().join(folder)).unwrap();
+        }
+        fs::copy(a_library(), place.path("opt/driver/libmine.so.1.2.3")).unwrap();
+        // What the image brings under ldconfig's name must never be started.
+        fs::write(place.path("sbin/ldconfig"), "#!/bin/sh\ntouch /started\n").unwrap();
+        fs::set_permissions(place.path("sbin/ldconfig"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(place.top.path().join("outside/secret"), "secret").unwrap();
+        place
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.top.path().join("root").join(below)
+    }
+
+    fn root(&self) -> Root {
+        Root::open(&self.path("")).unwrap()
+    }
+
+    fn update(&self) -> Result<(), LdconfigError> {
+        run(&self.root(), Path::new(LDCONFIG), &[FOLDER])
+    }
+
+    /// What the new cache says, told by the host's ldconfig.
+    fn cache(&self) -> String {
+        let listed = Command::new(LDCONFIG).args(["-p", "-C"]).arg(self.path("etc/ld.so.cache")).output().unwrap();
+        String::from_utf8(listed.stdout).unwrap()
+    }
+}
+
+/// A library of this host with a soname: glibc's mathematics.
+fn a_library() -> PathBuf {
+    let listed = Command::new(LDCONFIG).arg("-p").output().unwrap();
+    let text = String::from_utf8(listed.stdout).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.trim_start().starts_with("libm.so.6 ") && !line.contains("x32") && line.contains("64"));
+    let line = line.unwrap();
+    PathBuf::from(line.rsplit(" => ").next().unwrap())
+}
+
+/// Every name with its content, and the time at which it changed.
+fn snapshot(top: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![top.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let about = fs::symlink_metadata(&path).unwrap();
+            let said = match about.file_type() {
+                kind if kind.is_dir() => {
+                    folders.push(path.clone());
+                    format!("{:o}", about.mode())
+                }
+                kind if kind.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
+                _ => format!("{:o} {} {}.{}", about.mode(), about.size(), about.mtime(), about.mtime_nsec()),
+            };
+            found.insert(path.strip_prefix(top).unwrap().display().to_string(), said);
+        }
+    }
+    found
+}
+
+/// Whether ldconfig can be isolated here.
+fn able() -> bool {
+    let able = rustix::process::geteuid().is_root() && Path::new(LDCONFIG).exists();
+    if !able {
+        println!("skipped: isolating ldconfig needs root and {LDCONFIG}");
+    }
+    able
+}
+
+#[test]
+fn the_cache_knows_the_folder_and_nothing_else_changes() {
+    if !able() {
+        return;
+    }
+    let place = Place::new();
+    let before = snapshot(place.top.path());
+    place.update().unwrap();
+    assert!(place.cache().contains("libm.so.6 (libc6,x86-64"), "{}", place.cache());
+    assert!(place.cache().contains("=> /opt/driver/libm.so.6"), "{}", place.cache());
+    let after = snapshot(place.top.path());
+    let new: Vec<&str> = after.keys().filter(|name| !before.contains_key(*name)).map(String::as_str).collect();
+    let expected = [
+        "root/etc/ld.so.cache",
+        "root/etc/ld.so.conf",
+        "root/etc/ld.so.conf.d",
+        "root/etc/ld.so.conf.d/00-nvcr-mpu.conf",
+        "root/etc/ld.so.conf.d/zz-nvcr-mpu.conf",
+        "root/opt/driver/libm.so.6",
+    ];
+    assert_eq!(new, expected);
+    assert!(before.iter().all(|(name, said)| after[name] == *said), "something that was there has changed");
+    assert_eq!(fs::read_link(place.path("opt/driver/libm.so.6")).unwrap(), Path::new("libmine.so.1.2.3"));
+
+    // Once more: only the cache is written anew.
+    place.update().unwrap();
+    let again = snapshot(place.top.path());
+    let changed: Vec<&String> = again.keys().filter(|name| again[*name] != after[*name]).collect();
+    assert!(changed.iter().all(|name| *name == "root/etc/ld.so.cache"), "{changed:?}");
+    assert_eq!(again.len(), after.len());
+}
+
+#[test]
+fn the_distributions_own_folders_and_files_stay_as_they_are() {
+    if !able() {
+        return;
+    }
+    let place = Place::new();
+    fs::write(place.path("etc/debian_version"), "12\n").unwrap();
+    fs::create_dir_all(place.path("etc/ld.so.conf.d")).unwrap();
+    fs::write(place.path("etc/ld.so.conf"), "# no include\n/usr/local/lib\n").unwrap();
+    fs::write(place.path("etc/ld.so.conf.d/x.conf"), "/ignored\n").unwrap();
+    run(&place.root(), Path::new(LDCONFIG), &[FOLDER, "/usr/lib", "/usr/local/lib", FOLDER]).unwrap();
+    // The drop-in files are not reached from there; ldconfig is told by hand.
+    assert!(place.cache().contains("=> /opt/driver/libm.so.6"), "{}", place.cache());
+    assert_eq!(fs::read_to_string(place.path("etc/ld.so.conf")).unwrap(), "# no include\n/usr/local/lib\n");
+    let text = |name: &str| fs::read_to_string(place.path("etc/ld.so.conf.d").join(name)).unwrap();
+    assert_eq!(text("00-nvcr-mpu.conf"), "/opt/driver\n");
+    assert!(text("zz-nvcr-mpu.conf").starts_with("/lib/"), "Debian's own folders");
+    assert_eq!(text("x.conf"), "/ignored\n");
+}
+
+#[test]
+fn musl_is_told_by_its_own_file() {
+    if !able() {
+        return;
+    }
+    let place = Place::new();
+    let file = folders_file();
+    fs::write(place.path(file), "/lib:/usr/lib").unwrap();
+    place.update().unwrap();
+    place.update().unwrap();
+    assert_eq!(fs::read_to_string(place.path(file)).unwrap(), "/lib:/usr/lib\n/opt/driver\n");
+
+    // Without the file, musl looks where it always does; a new file must not take that away.
+    fs::remove_file(place.path(file)).unwrap();
+    fs::write(place.path("etc/alpine-release"), "3.20\n").unwrap();
+    place.update().unwrap();
+    assert_eq!(fs::read_to_string(place.path(file)).unwrap(), "/lib\n/usr/local/lib\n/usr/lib\n/opt/driver\n");
+}
+
+fn folders_file() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "etc/ld-musl-x86_64.path",
+        _ => "etc/ld-musl-aarch64.path",
+    }
+}
+
+/// A hostile root: configuration that names the host, a cache that is a link to outside, a program under ldconfig's
+/// name. Either an error or a cache; never anything outside the root, and nothing of the image is started.
+#[test]
+fn a_hostile_root_is_harmless() {
+    if !able() {
+        return;
+    }
+    let host_cache = fs::metadata("/etc/ld.so.cache").unwrap().mtime_nsec();
+    type Spoil = fn(&Place);
+    let cases: [(&str, Spoil, bool); 9] = [
+        (
+            "the cache is a link",
+            |p| symlink(p.top.path().join("outside/secret"), p.path("etc/ld.so.cache")).unwrap(),
+            true,
+        ),
+        (
+            "its temporary name is one",
+            |p| symlink(p.top.path().join("outside/new"), p.path("etc/ld.so.cache~")).unwrap(),
+            false,
+        ),
+        (
+            "folders of the host by /proc",
+            |p| {
+                fs::write(p.path("etc/ld.so.conf"), "/proc/1/root/usr/lib\n/proc/self/cwd/usr/lib\ninclude /proc/1/root/etc/ld.so.conf\ninclude /etc/ld.so.conf.d/*.conf\n").unwrap()
+            },
+            true,
+        ),
+        (
+            "an include of itself",
+            |p| fs::write(p.path("etc/ld.so.conf"), "include /etc/ld.so.conf\ninclude /etc/ld.so.conf.d/*\n").unwrap(),
+            true,
+        ),
+        (
+            "etc leads out",
+            |p| {
+                fs::remove_dir_all(p.path("etc")).unwrap();
+                symlink(p.top.path().join("outside"), p.path("etc")).unwrap();
+            },
+            true,
+        ),
+        ("ld.so.conf.d leads out", |p| symlink("../../../outside", p.path("etc/ld.so.conf.d")).unwrap(), true),
+        (
+            "proc leads out",
+            |p| {
+                fs::remove_dir(p.path("proc")).unwrap();
+                symlink("../outside", p.path("proc")).unwrap();
+            },
+            true,
+        ),
+        ("a FIFO as the configuration", |p| fifo(&p.path("etc/ld.so.conf")), false),
+        (
+            "a FIFO as a drop-in file",
+            |p| {
+                fs::create_dir_all(p.path("etc/ld.so.conf.d")).unwrap();
+                fifo(&p.path("etc/ld.so.conf.d/00-wait.conf"));
+            },
+            false,
+        ),
+    ];
+    for (what, spoil, works) in cases {
+        let place = Place::new();
+        spoil(&place);
+        let outside = snapshot(&place.top.path().join("outside"));
+        let begin = Instant::now();
+        let result = place.update();
+        assert_eq!(result.is_ok(), works, "{what}: {result:?}");
+        assert!(begin.elapsed() < Duration::from_secs(5), "{what}");
+        assert_eq!(snapshot(&place.top.path().join("outside")), outside, "{what}");
+        assert!(!place.path("started").exists(), "{what}");
+    }
+    assert_eq!(fs::metadata("/etc/ld.so.cache").unwrap().mtime_nsec(), host_cache, "the host's own cache");
+}
+
+fn fifo(path: &Path) {
+    rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+}
+
+#[test]
+fn only_a_static_program_of_the_host_is_run() {
+    let place = Place::new();
+    let with = |program: &Path| run(&place.root(), program, &[FOLDER]);
+    // A program with an interpreter would start the container's.
+    assert!(matches!(with(Path::new("/bin/true")), Err(LdconfigError::Dynamic { .. })));
+    assert!(matches!(with(&place.path("sbin/ldconfig")), Err(LdconfigError::Dynamic { .. })));
+    assert!(matches!(with(Path::new("/no/ldconfig")), Err(LdconfigError::Program { .. })));
+    assert!(matches!(
+        run(&Root::open(Path::new("/")).unwrap(), Path::new(LDCONFIG), &[FOLDER]),
+        Err(LdconfigError::Host { .. })
+    ));
+    for folder in ["relative", "", "/a\n/b", "/a#", "/a=b", " /a"] {
+        assert!(
+            matches!(run(&place.root(), Path::new(LDCONFIG), &[folder]), Err(LdconfigError::Folder { .. })),
+            "{folder:?}"
+        );
+    }
+    assert!(!place.path("etc/ld.so.cache").exists());
+
+    let named = place.path("sbin/ldconfig");
+    assert_eq!(host_path(&Path::new("@").join(&named)), Path::new("@").join(&named));
+    assert_eq!(host_path(Path::new(&format!("@{}", named.display()))), named);
+    fs::write(place.path("sbin/ldconfig.real"), "").unwrap();
+    assert_eq!(host_path(Path::new(&format!("@{}", named.display()))), place.path("sbin/ldconfig.real"));
+}
+
+/// A program that waits for a FIFO: looked at from outside while it does, and stopped in the end.
+#[test]
+fn the_program_has_nothing_but_the_root_and_is_stopped_when_it_waits() {
+    if !able() {
+        return;
+    }
+    let place = Place::new();
+    let name = format!("/etc/wait-{}", place.top.path().file_name().unwrap().display());
+    fifo(&place.path(&name[1..]));
+    let program = program::seal(&host_path(Path::new(LDCONFIG))).unwrap();
+    // A descriptor that our caller forgot to close.
+    let forgotten = fs::File::open("/etc").unwrap();
+    rustix::io::fcntl_setfd(&forgotten, rustix::io::FdFlags::empty()).unwrap();
+    let begin = Instant::now();
+    let inmate = std::thread::scope(|scope| {
+        let looked = scope.spawn(|| look_at(&name));
+        let patience = Duration::from_secs(2);
+        let result = jail::run(&place.root(), &program, &["ldconfig", "-f", &name], patience);
+        assert!(matches!(result, Err(LdconfigError::Slow { .. })), "{result:?}");
+        looked.join().unwrap()
+    });
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    let status = |name: &str| {
+        let line = inmate.status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("{name} in {}", inmate.status)).trim().to_string()
+    };
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(status(set), "0000000000000000", "{set}");
+    }
+    assert_eq!((status("NoNewPrivs").as_str(), status("Seccomp").as_str()), ("1", "2"));
+    assert!(status("NSpid").ends_with("\t1"), "the first process of its namespace: {}", status("NSpid"));
+    assert_eq!(inmate.environment, b"");
+    assert!(inmate.descriptors.iter().all(|open| open.contains("memfd:mpu") || open.contains(&name)), "{inmate:?}");
+    assert_eq!(inmate.namespaces.len(), 3);
+    for (own, ours) in &inmate.namespaces {
+        assert_ne!(own, ours);
+    }
+    let points: Vec<&str> = inmate.mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
+    assert_eq!(points, ["/", "/proc"], "{}", inmate.mounts);
+    assert_eq!(inmate.root_has, ["etc", "opt", "proc", "sbin", "usr"]);
+    assert_eq!(inmate.proc_has, 0);
+}
+
+#[derive(Debug)]
+struct Inmate {
+    status: String,
+    environment: Vec<u8>,
+    descriptors: Vec<String>,
+    namespaces: Vec<(PathBuf, PathBuf)>,
+    mounts: String,
+    root_has: Vec<String>,
+    proc_has: usize,
+}
+
+/// Finds the process that was started with this word, and writes down what /proc tells of it.
+fn look_at(word: &str) -> Inmate {
+    let begin = Instant::now();
+    loop {
+        assert!(begin.elapsed() < Duration::from_secs(2), "no process has {word}");
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let at = entry.path();
+            let line = fs::read(at.join("cmdline")).unwrap_or_default();
+            if !line.starts_with(b"ldconfig\0-f\0") || !line.ends_with(format!("{word}\0").as_bytes()) {
+                continue;
+            }
+            let names = |path: &str| {
+                let mut names: Vec<String> = fs::read_dir(at.join(path))
+                    .unwrap()
+                    .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+                    .collect();
+                names.sort();
+                names
+            };
+            let link = |name: &str, of: &Path| fs::read_link(of.join("ns").join(name)).unwrap();
+            return Inmate {
+                status: fs::read_to_string(at.join("status")).unwrap(),
+                environment: fs::read(at.join("environ")).unwrap(),
+                descriptors: names("fd")
+                    .iter()
+                    .map(|fd| fs::read_link(at.join("fd").join(fd)).unwrap().display().to_string())
+                    .collect(),
+                namespaces: ["mnt", "pid", "ipc"]
+                    .map(|name| (link(name, &at), link(name, Path::new("/proc/thread-self"))))
+                    .to_vec(),
+                mounts: fs::read_to_string(at.join("mountinfo")).unwrap(),
+                root_has: names("root"),
+                proc_has: names("root/proc").len(),
+            };
+        }
+    }
+}
+
+/// As from a createContainer hook: a mount namespace of the container's, whose root is still the host's, with the
+/// container's root mounted on itself, libraries mounted into it, and its /proc there.
+#[test]
+fn in_a_containers_mounts_the_mounted_libraries_are_found() {
+    if !able() || crate::beneath::unshare().is_err() {
+        return;
+    }
+    let place = Place::new();
+    let root = place.path("");
+    rustix::mount::mount_bind_recursive(&root, &root).unwrap();
+    fs::create_dir_all(place.path("mnt/lib")).unwrap();
+    fs::write(place.path("mnt/lib/libmounted.so.1"), "").unwrap();
+    rustix::mount::mount_bind(a_library(), place.path("mnt/lib/libmounted.so.1")).unwrap();
+    rustix::mount::mount_bind("/proc", place.path("proc")).unwrap();
+    fs::write(place.path("etc/ld.so.conf"), "/proc/1/root/usr/lib\ninclude /etc/ld.so.conf.d/*.conf\n").unwrap();
+    run(&Root::open(&root).unwrap(), Path::new(LDCONFIG), &[FOLDER, "/mnt/lib"]).unwrap();
+    let cache = place.cache();
+    assert!(cache.contains("=> /mnt/lib/libm.so.6") && cache.contains("=> /opt/driver/libm.so.6"), "{cache}");
+    assert!(!cache.contains("/proc"), "{cache}");
+    // Nothing is left mounted: what was mounted before still is, and nothing else.
+    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    let here: Vec<&str> =
+        mounts.lines().filter(|line| line.contains(root.to_str().unwrap().trim_end_matches('/'))).collect();
+    assert_eq!(here.len(), 3, "{here:#?}");
+    for path in ["proc", "mnt/lib/libmounted.so.1", ""] {
+        rustix::mount::unmount(place.path(path), rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+}
+
+/// A container of a user namespace: its files belong to somebody else, and without capabilities only that user may
+/// write them.
+#[test]
+fn the_cache_of_a_user_namespaces_container_is_written_as_its_owner() {
+    if !able() {
+        return;
+    }
+    let place = Place::new();
+    let all: Vec<String> = snapshot(&place.path("")).into_keys().collect();
+    for name in all.iter().map(String::as_str).chain([""]) {
+        std::os::unix::fs::lchown(place.path(name), Some(200_000), Some(200_000)).unwrap();
+        if place.path(name).is_dir() {
+            fs::set_permissions(place.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+    place.update().unwrap();
+    assert!(place.cache().contains("=> /opt/driver/libm.so.6"), "{}", place.cache());
+    assert_eq!(fs::metadata(place.path("etc/ld.so.cache")).unwrap().uid(), 200_000);
+}
