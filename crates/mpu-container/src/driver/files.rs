@@ -86,7 +86,7 @@ impl Driver {
         let libraries: Vec<Library> = found.into_iter().filter(|library| search.wants_library(library)).collect();
         let xorg = search.xorg(&folders);
         let mut files = Files {
-            programs: search.rows(tables::PROGRAMS, tables::PROGRAM_FOLDERS, ""),
+            programs: search.programs(),
             firmware: self.firmware(&search),
             sockets: search.sockets(),
             links: search.links(&libraries, &xorg),
@@ -204,7 +204,10 @@ impl Search<'_> {
 
     fn is_of_driver(&self, name: &str) -> bool {
         let Some((stem, suffix)) = name.split_once(".so.") else { return false };
-        suffix == self.version || tables::LIBRARIES.iter().any(|row| row.suffix == Suffix::Own && row.stem == stem)
+        // Releases have had three digits before the first dot since 100; numbers of a library's own have one.
+        let own = suffix.split('.').next().is_some_and(|first| first.len() <= 2 && first.parse::<u8>().is_ok());
+        suffix == self.version
+            || (own && tables::LIBRARIES.iter().any(|row| row.suffix == Suffix::Own && row.stem == stem))
     }
 
     fn wants_library(&self, library: &Library) -> bool {
@@ -229,6 +232,18 @@ impl Search<'_> {
                 file.container = Path::new("/").join(container).join(&name);
             }
             Some(file)
+        };
+        wanted.filter_map(find).collect()
+    }
+
+    fn programs(&self) -> Vec<File> {
+        let wanted = tables::PROGRAMS.iter().filter(|row| self.any(row.with));
+        let find = |row: &FileRow| {
+            let usual = tables::PROGRAM_FOLDERS.iter().map(|folder| Path::new(folder).join(row.name));
+            usual.into_iter().find_map(|path| self.below.file_as_named(&path)).or_else(|| {
+                let file = self.below.file(&Path::new(tables::DEBIANS_PROGRAM_FOLDER).join(row.name))?;
+                Some(File { container: Path::new("/usr/bin").join(row.name), ..file })
+            })
         };
         wanted.filter_map(find).collect()
     }

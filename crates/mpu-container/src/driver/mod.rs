@@ -8,15 +8,19 @@
 
 mod below;
 mod elf;
+mod facts;
 pub mod files;
 pub mod ldcache;
 #[cfg(test)]
 pub(crate) mod made_up;
 mod nodes;
 mod proc;
+mod rm;
 mod select;
+mod sys;
 pub mod tables;
 
+pub use facts::Facts;
 pub use nodes::Node;
 pub use select::{Selection, UnknownDevice};
 
@@ -112,7 +116,28 @@ impl Driver {
     pub fn find(root: &DriverRoot) -> Result<Driver, DriverError> {
         let version = proc::version(root)?;
         let gpus = proc::gpus(root)?;
-        Ok(Driver { root: root.clone(), version, gpus })
+        let mut driver = Driver { root: root.clone(), version, gpus };
+        driver.name_mig_devices();
+        Ok(driver)
+    }
+
+    /// Asks the resource manager for the UUIDs of MIG devices. Before 470 a MIG device had no UUID of its own.
+    fn name_mig_devices(&mut self) {
+        let mut gpus = std::mem::take(&mut self.gpus);
+        for gpu in gpus.iter_mut().filter(|gpu| gpu.mig_enabled) {
+            let client = rm::Client::open(&self.root.devices, &self.version, gpu.minor, &gpu.uuid);
+            for at in 0..gpu.mig.len() {
+                let mig = &gpu.mig[at];
+                let open = |file: &str| std::fs::File::open(self.capability_node(file)?.host).ok();
+                let [whole, part] = mig.access_files(gpu);
+                let nodes = open(&whole).zip(open(&part));
+                let uuid = client.as_ref().zip(nodes).and_then(|(client, (whole, part))| {
+                    client.mig_uuid([mig.gpu_instance, mig.compute_instance], [&whole, &part])
+                });
+                gpu.mig[at].uuid = uuid.unwrap_or_default();
+            }
+        }
+        self.gpus = gpus;
     }
 }
 

@@ -44,7 +44,7 @@ impl<'a> Selection<'a> {
 
 impl Driver {
     /// The devices that the words name: `all`; an index; a GPU's UUID; a PCI address; a MIG device's UUID; `gpu:mig` by
-    /// indices; `none`, which adds nothing. Empty words are passed over, so that an empty list is an empty selection.
+    /// indices; `MIG-`, a GPU's UUID and the numbers of two instances, with `/` between; `none`, which adds nothing. Empty words are passed over, so that an empty list is an empty selection.
     pub fn select(&self, words: &[String]) -> Result<Selection<'_>, UnknownDevice> {
         let mut selection = Selection::default();
         for word in words.iter().map(|word| word.trim()).filter(|word| !word.is_empty()) {
@@ -75,13 +75,25 @@ impl Driver {
     }
 
     fn mig_named(&self, word: &str) -> Option<(&Gpu, &Mig)> {
+        // The name that a MIG device had before it had a UUID: its GPU's and two numbers.
+        let old = has_prefix(word, "MIG-GPU-").then(|| old_name(&word["MIG-".len()..])).flatten();
         let pair = word.split_once(':').and_then(|(gpu, mig)| Some((number(gpu)?, number(mig)?)));
-        let all = self.gpus.iter().flat_map(|gpu| gpu.mig.iter().map(move |mig| (gpu, mig)));
-        let mut all = all.into_iter();
+        let mut all = self.gpus.iter().flat_map(|gpu| gpu.mig.iter().map(move |mig| (gpu, mig)));
         all.find(|(gpu, mig)| {
-            (has_prefix(word, "MIG-") && mig.uuid.eq_ignore_ascii_case(word)) || pair == Some((gpu.index, mig.index))
+            (has_prefix(word, "MIG-") && mig.uuid.eq_ignore_ascii_case(word))
+                || pair == Some((gpu.index, mig.index))
+                || old.is_some_and(|(uuid, instances)| {
+                    gpu.uuid.eq_ignore_ascii_case(uuid) && instances == [mig.gpu_instance, mig.compute_instance]
+                })
         })
     }
+}
+
+/// Reads `GPU-UUID/gpu instance/compute instance`.
+fn old_name(text: &str) -> Option<(&str, [u32; 2])> {
+    let (uuid, rest) = text.split_once('/')?;
+    let (whole, part) = rest.split_once('/')?;
+    Some((uuid, [number(whole)?, number(part)?]))
 }
 
 fn has_prefix(word: &str, prefix: &str) -> bool {
@@ -147,6 +159,7 @@ mod tests {
         check("00000000:1D:00.0,,1", "2 1");
         check("1:1,1:0", "1 1:1 1:0");
         check("mig-00000001-1111-5222-8333-444444444444", "1 1:1");
+        check("MIG-GPU-1aaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee/5/0", "1 1:1");
     }
 
     #[test]
@@ -158,6 +171,11 @@ mod tests {
         check("0:0", "0:0: unknown device");
         check("1:2", "1:2: unknown device");
         check("MIG-", "MIG-: unknown device");
+        check(
+            "MIG-GPU-1aaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee/5/1",
+            "MIG-GPU-1aaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee/5/1: unknown device",
+        );
+        check("MIG-GPU-/1/0", "MIG-GPU-/1/0: unknown device");
         check("0000:1f:00.0", "0000:1f:00.0: unknown device");
         check("über", "über: unknown device");
         check("99999999999999999999", "99999999999999999999: unknown device");

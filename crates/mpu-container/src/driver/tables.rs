@@ -25,7 +25,7 @@ pub struct LibraryRow {
 pub enum Suffix {
     /// The driver's release, which tells it from those of other drivers on the disk.
     Release,
-    /// A number of its own.
+    /// A number of its own, less than 100, or the driver's release.
     Own,
 }
 
@@ -54,7 +54,7 @@ pub const LIBRARIES: &[LibraryRow] = &[
     row("libnvidia-compiler", &[Compute], "OpenCL's compiler (to 520)"),
     row("libnvidia-pkcs11", &[Compute], "encryption, for confidential computing"),
     row("libnvidia-pkcs11-openssl3", &[Compute], "the same with OpenSSL 3"),
-    row("libnvidia-nvvm", &[Compute], "NVVM compiler"),
+    own("libnvidia-nvvm", &[Compute], "NVVM compiler (470: a number of its own)"),
     own("libnvidia-nvvm70", &[Compute], "NVVM compiler, an older interface"),
     row("libnvidia-tileiras", &[Compute], "Tile IR compiler"),
     row("libvdpau_nvidia", &[Video], "VDPAU"),
@@ -81,6 +81,7 @@ pub const LIBRARIES: &[LibraryRow] = &[
     own("libnvidia-egl-xcb", &[Display, Graphics], "EGL on XCB"),
     own("libnvidia-egl-xlib", &[Display, Graphics], "EGL on Xlib"),
     row("libnvidia-ngx", &[Ngx], "NGX (DLSS)"),
+    own("libnvidia-api", &[Graphics, Ngx], "NVAPI"),
 ];
 
 /// A file that is looked for in several folders.
@@ -191,6 +192,9 @@ pub const LINKS: &[LinkRow] = &[
 /// Where programs are.
 pub const PROGRAM_FOLDERS: &[&str] = &["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin"];
 
+/// Where Debian keeps programs that its alternatives link to. One that no link leads to belongs into `usr/bin`.
+pub const DEBIANS_PROGRAM_FOLDER: &str = "usr/lib/nvidia/current";
+
 /// Where descriptions and data are.
 pub const DATA_FOLDERS: &[&str] = &["etc", "usr/local/share", "usr/share"];
 
@@ -221,6 +225,7 @@ pub const LIBRARY_SUBFOLDERS: &[&str] = &["vdpau"];
 /// Where X's modules are, below a library's folder, `usr/lib` or `usr/lib64`.
 pub const XORG_FOLDERS: &[&str] = &[
     "nvidia/xorg",
+    "nvidia/current",
     "xorg/modules/drivers",
     "xorg/modules/extensions",
     "xorg/modules/updates/drivers",
