@@ -12,6 +12,7 @@ pub mod beneath;
 pub mod capability;
 pub mod cdi;
 pub mod config;
+pub mod ctk;
 pub mod driver;
 pub mod edits;
 pub mod engines;

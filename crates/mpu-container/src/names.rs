@@ -21,8 +21,10 @@ pub struct Program {
 /// Every program; each module has its own row.
 pub const PROGRAMS: &[Program] = &[
     //
-    crate::refresh::PROGRAM,
+    crate::ctk::PROGRAM,
+    crate::ctk::CDI,
     crate::links::PROGRAM,
+    crate::refresh::PROGRAM,
 ];
 
 /// The program that these arguments ask for, and the arguments as that program wants them (its name first); none when

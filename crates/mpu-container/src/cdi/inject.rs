@@ -34,6 +34,35 @@ impl Options {
     pub fn of(hooks: PathBuf) -> Options {
         Options { hooks: Hooks::of(hooks), sockets: true, groups: true }
     }
+
+    /// Changes them by the words of users: hooks left out (`all` is every one), hooks named in spite of that, feature
+    /// flags. The words that mean nothing to us come back.
+    pub fn change<'a>(&mut self, without: &'a [String], with: &'a [String], flags: &'a [String]) -> Vec<&'a str> {
+        let mut unknown = Vec::new();
+        for word in without {
+            match HookName::of_word(word) {
+                _ if word == "all" => self.hooks.without.extend(HookName::ALL),
+                Some(hook) => self.hooks.without.push(hook),
+                None => unknown.push(word.as_str()),
+            }
+        }
+        for word in with {
+            match HookName::of_word(word) {
+                Some(hook) => self.hooks.without.retain(|left_out| *left_out != hook),
+                None => unknown.push(word.as_str()),
+            }
+        }
+        for word in flags {
+            match word.as_str() {
+                "no-additional-gids-for-device-nodes" => self.groups = false,
+                "disable-ipc-discoverer" => self.sockets = false,
+                // We use neither in the first place.
+                "disable-nvsandboxutils" | "disable-nvsandbox-utils" | "disable-multiple-csv-devices" => {}
+                other => unknown.push(other),
+            }
+        }
+        unknown
+    }
 }
 
 /// How a file is mounted.

@@ -270,3 +270,16 @@ fn what_is_left_out_is_left_out() {
     let opened = hook(&device(&spec, "0").container_edits, "chmod").expect("a hook");
     assert_eq!(opened, ["--mode", "755", "--path", "/dev/dri"]);
 }
+
+#[test]
+fn users_words_change_what_comes_along() {
+    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let mut options = Options::of("/a".into());
+    let (without, with) = (words(&["all", "dance"]), words(&["chmod"]));
+    let flags =
+        words(&["disable-ipc-discoverer", "no-additional-gids-for-device-nodes", "enable-coherent-annotations"]);
+    assert_eq!(options.change(&without, &with, &flags), ["dance", "enable-coherent-annotations"]);
+    let named: Vec<_> = HookName::ALL.into_iter().filter(|hook| options.hooks.has(*hook)).collect();
+    assert_eq!(named, [HookName::Chmod]);
+    assert!(!options.sockets && !options.groups);
+}

@@ -1,0 +1,139 @@
+//! `nvidia-ctk cdi`: list and transform; `generate` has a module of its own.
+
+use super::generate::Generate;
+use super::{Context, Failure};
+use crate::cdi::file::{self, Format};
+use crate::cdi::transform::{self, Relative};
+use crate::cdi::{registry, validate, Registry};
+use crate::edits::Spec;
+use clap::{Args, Subcommand, ValueEnum};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// What `nvidia-ctk cdi` does.
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Describes this host's GPUs for engines that read CDI files
+    Generate(Box<Generate>),
+    /// Lists the devices that engines know by CDI files
+    List(List),
+    /// Changes a CDI file
+    #[command(subcommand)]
+    Transform(Transform),
+}
+
+impl Verb {
+    pub(super) fn run(&self, context: &Context) -> Result<(), Failure> {
+        match self {
+            Verb::Generate(verb) => verb.run(context),
+            Verb::List(verb) => verb.run(context),
+            Verb::Transform(Transform::Root(verb)) => verb.run(),
+        }
+    }
+}
+
+/// Writes a spec to a file, or to standard output. A file's name gets the format's ending if it has none of a CDI file,
+/// for engines would not look at it.
+pub(super) fn put(spec: &Spec, output: Option<&Path>, format: Format) -> Result<Option<PathBuf>, Failure> {
+    let text = file::text(spec, format);
+    let Some(path) = output else {
+        std::io::stdout().write_all(text.as_bytes())?;
+        return Ok(None);
+    };
+    let mut path = path.as_os_str().to_owned();
+    match (Path::new(&path).extension().and_then(|end| end.to_str()), format) {
+        (Some("json" | "yaml"), _) => {}
+        (_, Format::Json) => path.push(".json"),
+        (_, Format::Yaml) => path.push(".yaml"),
+    }
+    let path = PathBuf::from(path);
+    file::write(&path, text.as_bytes())?;
+    Ok(Some(path))
+}
+
+/// What `nvidia-ctk cdi list` takes.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "One name a line on standard output. Files that cannot be used are told on standard error, and the
+others are listed all the same."
+)]
+pub(super) struct List {
+    /// Where CDI files are; of several, a later one counts more
+    #[arg(long, env = "NVIDIA_CTK_CDI_SPEC_DIRS", value_delimiter = ',', value_name = "DIR",
+        default_values = registry::DIRECTORIES)]
+    spec_dir: Vec<PathBuf>,
+}
+
+impl List {
+    fn run(&self, context: &Context) -> Result<(), Failure> {
+        let registry = Registry::read(&self.spec_dir);
+        for failure in registry.failures() {
+            eprintln!("nvidia-ctk: warning: {}", super::chain(failure));
+        }
+        for conflict in registry.conflicts() {
+            eprintln!("nvidia-ctk: warning: {conflict}");
+        }
+        let names: String = registry.devices().map(|name| format!("{name}\n")).collect();
+        std::io::stdout().write_all(names.as_bytes())?;
+        context.note(format_args!("found {} CDI devices", registry.devices().count()));
+        Ok(())
+    }
+}
+
+/// What `nvidia-ctk cdi transform` does.
+#[derive(Debug, Subcommand)]
+pub(super) enum Transform {
+    /// Moves the paths below one directory to another
+    Root(Root),
+}
+
+/// What `nvidia-ctk cdi transform root` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  nvidia-ctk cdi transform root --input=a.yaml --output=b.yaml --from=/run/nvidia/driver --to=/")]
+pub(super) struct Root {
+    /// The root that paths lie below
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    from: PathBuf,
+    /// The root that they lie below afterwards
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    to: PathBuf,
+    /// The file to read; - is standard input
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    input: PathBuf,
+    /// The file to write; standard output if none
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Whose paths move
+    #[arg(long, default_value = "host")]
+    relative_to: RelativeWord,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum RelativeWord {
+    Host,
+    Container,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.display())]
+struct Unreadable(PathBuf, #[source] file::ReadError);
+
+impl Root {
+    fn run(&self) -> Result<(), Failure> {
+        let output = self.output.as_deref().filter(|path| !path.as_os_str().is_empty());
+        let mut spec = match self.input.to_str() {
+            // JSON is YAML.
+            Some("-") => file::parse(&file::bounded(std::io::stdin().lock())?, Format::Yaml)?,
+            _ => file::read(&self.input).map_err(|error| Unreadable(self.input.clone(), error))?,
+        };
+        let relative = match self.relative_to {
+            RelativeWord::Host => Relative::Host,
+            RelativeWord::Container => Relative::Container,
+        };
+        transform::root(&mut spec, &self.from, &self.to, relative);
+        validate::check(&spec)?;
+        put(&spec, output, output.and_then(Format::of_path).unwrap_or(Format::Yaml))?;
+        Ok(())
+    }
+}

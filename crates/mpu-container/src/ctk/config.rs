@@ -1,0 +1,85 @@
+//! `nvidia-ctk config`.
+
+use super::{Context, Failure};
+use crate::config::{self, edit, keys};
+use clap::{Args, Subcommand};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// What `nvidia-ctk config` takes.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  nvidia-ctk config                                            print the file
+  nvidia-ctk config default                                    print every key with its default
+  sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=cdi
+  sudo nvidia-ctk config -i --set nvidia-container-runtime.runtimes=crun:runc
+
+Comments and the order of lines stay. A change that cannot be made leaves the file as it was."
+)]
+pub(super) struct Config {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    /// The file [default: /etc/nvidia-container-runtime/config.toml]
+    #[arg(long, visible_alias = "config", short = 'c', value_name = "FILE")]
+    config_file: Option<PathBuf>,
+    /// A change; a switch needs no value, a list's elements are separated by colons
+    #[arg(long, value_name = "KEY[=VALUE]")]
+    set: Vec<String>,
+    #[arg(long, default_value = ":", hide = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    set_list_separator: String,
+    /// Write the file that was read
+    #[arg(long, short)]
+    in_place: bool,
+    /// Write this file; otherwise the result is printed
+    #[arg(long, short, value_name = "FILE", conflicts_with = "in_place")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Prints every key with its default
+    #[command(visible_aliases = ["create-default", "generate-default"])]
+    Default {
+        /// Write this file; otherwise the result is printed
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {verb} {}", path.display())]
+struct Inaccessible {
+    path: PathBuf,
+    verb: &'static str,
+    source: std::io::Error,
+}
+
+impl Config {
+    pub(super) fn run(&self, context: &Context) -> Result<(), Failure> {
+        let default = || keys::default_text(&config::Config::of_host(Path::new("/")));
+        if let Some(Verb::Default { output }) = &self.verb {
+            return put(&default(), output.as_deref());
+        }
+        let path = match self.config_file.as_ref().or(context.config.as_ref()) {
+            Some(path) => path.clone(),
+            None => config::path(|name| std::env::var_os(name)).0,
+        };
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => default(),
+            read => read.map_err(|source| Inaccessible { path: path.clone(), verb: "read", source })?,
+        };
+        let changed = edit::set(&text, &self.set, &self.set_list_separator)?;
+        put(&changed, if self.in_place { Some(&path) } else { self.output.as_deref() })
+    }
+}
+
+fn put(text: &str, output: Option<&Path>) -> Result<(), Failure> {
+    match output.filter(|path| !path.as_os_str().is_empty()) {
+        Some(path) => {
+            Ok(edit::save(path, text).map_err(|source| Inaccessible { path: path.into(), verb: "write", source })?)
+        }
+        None => Ok(std::io::stdout().write_all(text.as_bytes())?),
+    }
+}

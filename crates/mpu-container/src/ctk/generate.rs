@@ -1,0 +1,189 @@
+//! `nvidia-ctk cdi generate`.
+
+use super::{cdi, truth, variable, Context, Failure};
+use crate::cdi::extra::Mode;
+use crate::cdi::file::Format;
+use crate::cdi::generate::{self, Naming};
+use crate::cdi::{Kind, Options, Request};
+use crate::config::Config;
+use crate::driver::DriverRoot;
+use clap::builder::PossibleValuesParser;
+use clap::{ArgAction, Args, ValueEnum};
+use std::path::{Path, PathBuf};
+
+/// What `nvidia-ctk cdi generate` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvidia-ctk cdi generate                                      print the spec
+  sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml
+  docker run --device nvidia.com/gpu=0 …                       use it; `nvidia-ctk cdi list` tells the names
+
+The file is true until the driver is updated or MIG devices change; mpu-cdi-refresh.service keeps it true.")]
+pub(super) struct Generate {
+    /// The file to write; standard output if none
+    #[arg(long, env = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// How to write it [default: what the file's name says, else yaml]
+    #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_OUTPUT_FORMAT", ignore_case = true)]
+    format: Option<FormatWord>,
+    /// What to describe; auto is the GPUs
+    #[arg(long, visible_alias = "discovery-mode", env = "NVIDIA_CTK_CDI_GENERATE_MODE", default_value = "auto",
+        ignore_case = true, value_parser = PossibleValuesParser::new(Mode::words()))]
+    mode: String,
+    /// Where the driver's files are [default: nvidia-container-cli.root of the configuration, else /]
+    #[arg(long, env = "NVIDIA_CTK_DRIVER_ROOT", value_name = "DIR")]
+    driver_root: Option<PathBuf>,
+    /// Where /dev is [default: the driver's root if it has device nodes, else /]
+    #[arg(long, env = "NVIDIA_CTK_DEV_ROOT", value_name = "DIR")]
+    dev_root: Option<PathBuf>,
+    /// What devices are called; given twice, each device is there twice
+    #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES", value_delimiter = ',',
+        default_values = ["index", "uuid"], value_parser = PossibleValuesParser::new(["index", "uuid", "type-index"]))]
+    device_name_strategy: Vec<String>,
+    /// The devices: all, none, or GPUs and MIG devices by index, UUID or PCI address
+    #[arg(long, visible_aliases = ["device-ids", "device", "devices"], env = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS",
+        value_delimiter = ',', default_value = "all", value_name = "ID")]
+    device_id: Vec<String>,
+    /// No device that is all others
+    #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_NO_ALL_DEVICE", value_parser = truth(), action = ArgAction::SetTrue)]
+    no_all_device: bool,
+    /// The vendor in the devices' names
+    #[arg(long, visible_alias = "cdi-vendor", env = "NVIDIA_CTK_CDI_GENERATE_VENDOR", default_value = "nvidia.com")]
+    vendor: String,
+    /// The class in the devices' names
+    #[arg(long, visible_alias = "cdi-class", env = "NVIDIA_CTK_CDI_GENERATE_CLASS", default_value = "gpu")]
+    class: String,
+    /// The program that the spec names as hooks [default: this executable]
+    #[arg(long, visible_alias = "nvidia-ctk-path", env = "NVIDIA_CTK_CDI_HOOK_PATH", value_name = "PROGRAM")]
+    nvidia_cdi_hook_path: Option<PathBuf>,
+    /// The ldconfig that hooks run
+    #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_LDCONFIG_PATH", value_name = "PROGRAM")]
+    ldconfig_path: Option<PathBuf>,
+    /// A hook to leave out, or all
+    #[arg(
+        long,
+        visible_alias = "disable-hooks",
+        env = "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS",
+        value_delimiter = ',',
+        value_name = "HOOK"
+    )]
+    disable_hook: Vec<String>,
+    /// A hook to name in any case, as chmod
+    #[arg(
+        long,
+        visible_alias = "enable-hooks",
+        env = "NVIDIA_CTK_CDI_GENERATE_ENABLED_HOOKS",
+        value_delimiter = ',',
+        value_name = "HOOK"
+    )]
+    enable_hook: Vec<String>,
+    /// disable-ipc-discoverer: no sockets of daemons; no-additional-gids-for-device-nodes: no groups
+    #[arg(
+        long,
+        visible_alias = "feature-flags",
+        env = "NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS",
+        value_delimiter = ',',
+        value_name = "FLAG"
+    )]
+    feature_flag: Vec<String>,
+    #[command(flatten)]
+    passed_over: PassedOver,
+}
+
+/// Flags that scripts may give and that change nothing.
+#[derive(Debug, Args)]
+struct PassedOver {
+    #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_CONFIG_SEARCH_PATHS", hide = true)]
+    config_search_path: Vec<PathBuf>,
+    #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_LIBRARY_SEARCH_PATHS", hide = true)]
+    library_search_path: Vec<PathBuf>,
+    #[arg(long = "csv.file", env = "NVIDIA_CTK_CDI_GENERATE_CSV_FILES", hide = true)]
+    csv_file: Vec<PathBuf>,
+    #[arg(long = "csv.ignore-pattern", env = "NVIDIA_CTK_CDI_GENERATE_CSV_IGNORE_PATTERNS", hide = true)]
+    csv_ignore_pattern: Vec<String>,
+    #[arg(long = "csv.compat-container-root", env = "NVIDIA_CTK_CDI_GENERATE_CSV_CONTAINER_COMPAT_ROOT", hide = true)]
+    csv_compat_container_root: Option<PathBuf>,
+}
+
+impl PassedOver {
+    fn any(&self) -> bool {
+        !self.config_search_path.is_empty()
+            || !self.library_search_path.is_empty()
+            || !self.csv_file.is_empty()
+            || !self.csv_ignore_pattern.is_empty()
+            || self.csv_compat_container_root.is_some()
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum FormatWord {
+    Json,
+    Yaml,
+}
+
+impl From<FormatWord> for Format {
+    fn from(word: FormatWord) -> Format {
+        match word {
+            FormatWord::Json => Format::Json,
+            FormatWord::Yaml => Format::Yaml,
+        }
+    }
+}
+
+impl Generate {
+    pub(super) fn run(&self, context: &Context) -> Result<(), Failure> {
+        let spec = generate::generate(&self.root(context)?, &self.request(context)?)?;
+        let output = self.output.as_deref().filter(|path| !path.as_os_str().is_empty());
+        let format = self.format.map(Format::from).or(output.and_then(Format::of_path)).unwrap_or(Format::Yaml);
+        if let Some(path) = cdi::put(&spec, output, format)? {
+            let (count, version) = (spec.devices.len(), &spec.cdi_version);
+            context.note(format_args!("wrote {}: {count} devices, cdiVersion {version}", path.display()));
+        }
+        Ok(())
+    }
+
+    fn root(&self, context: &Context) -> Result<DriverRoot, Failure> {
+        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        let files = match (given(&self.driver_root), &context.config) {
+            (Some(path), _) => Some(path),
+            (None, Some(config)) => Config::at(config)?.config.cli.root,
+            (None, None) => Config::load()?.config.cli.root,
+        };
+        Ok(DriverRoot::at(&files.unwrap_or_else(|| "/".into()), given(&self.dev_root).as_deref()))
+    }
+
+    fn request(&self, context: &Context) -> Result<Request, Failure> {
+        if self.enable_hook.iter().any(|word| word == "all") {
+            return Err("--enable-hook=all is not supported: name the hooks".into());
+        }
+        let mut edits = Options::of(hook_program(self.nvidia_cdi_hook_path.as_deref())?);
+        edits.hooks.ldconfig = self.ldconfig_path.clone().filter(|path| !path.as_os_str().is_empty());
+        for word in edits.change(&self.disable_hook, &self.enable_hook, &self.feature_flag) {
+            context.note(format_args!("'{word}' is no hook or feature that we know: passed over"));
+        }
+        if self.passed_over.any() {
+            context.note("search paths and CSV flags are passed over: the driver's own places are searched");
+        }
+        Ok(Request {
+            kind: Kind::new(&self.vendor, &self.class)?,
+            mode: Mode::of_word(&self.mode.to_ascii_lowercase()).unwrap_or(Mode::Nvml),
+            names: self.device_name_strategy.iter().filter_map(|word| Naming::of_word(word)).collect(),
+            devices: self.device_id.clone(),
+            all: !self.no_all_device,
+            edits,
+        })
+    }
+}
+
+/// The hooks' program: as asked for, a bare name looked for in `PATH`; else this executable.
+fn hook_program(asked: Option<&Path>) -> Result<PathBuf, Failure> {
+    let Some(asked) = asked.filter(|path| !path.as_os_str().is_empty()) else {
+        return Ok(std::env::current_exe()?);
+    };
+    if asked.components().count() > 1 {
+        return Ok(asked.to_path_buf());
+    }
+    let path = variable(&["PATH"]).unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join(asked)).find(|program| program.is_file());
+    Ok(found.unwrap_or_else(|| Path::new("/usr/bin").join(asked)))
+}

@@ -1,0 +1,113 @@
+//! Makes the driver's device nodes.
+//!
+//! Owns which nodes are there before any program of NVIDIA's has made them: containers cannot be given a node that is
+//! not. A node that is there is left alone.
+//!
+//! Outside truth: NVIDIA's driver README, "device nodes"; `nvidia-modprobe`, which makes them with mode 0666.
+
+use crate::capability::Capabilities;
+use crate::driver::{Driver, DriverRoot, Node, Selection};
+use rustix::fs::{chmodat, mknodat, AtFlags, FileType, Mode, CWD};
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The driver's kernel modules, in the order in which they need each other.
+const MODULES: [&str; 3] = ["nvidia", "nvidia-uvm", "nvidia-modeset"];
+/// The nodes that belong to no GPU.
+const CONTROL: [&str; 4] = ["/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
+
+/// Why nodes could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NodeError {
+    /// The kernel has no number for it.
+    #[error("there is no number for {0}: its kernel module is not loaded; --load-kernel-modules loads it")]
+    NoNumber(&'static str),
+    /// Something else has its place.
+    #[error("{} is there and is no character device: remove it", .0.display())]
+    Taken(PathBuf),
+    /// The system refuses.
+    #[error("cannot make {}", path.display())]
+    Io {
+        /// The node.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// modprobe could not be started.
+    #[error("cannot run {program}")]
+    Start {
+        /// The program.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// modprobe failed; it has said why itself.
+    #[error("cannot load {module}: {program} failed ({status})")]
+    Modprobe {
+        /// The module.
+        module: &'static str,
+        /// The program.
+        program: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+    },
+}
+
+/// Loads the driver's modules with the modprobe of a root.
+pub(super) fn load_modules(root: &Path, dry: bool, told: &mut dyn FnMut(String)) -> Result<(), NodeError> {
+    for module in MODULES {
+        let mut words = vec!["/sbin/modprobe".to_string(), module.to_string()];
+        if root != Path::new("/") {
+            words.splice(0..0, ["chroot".to_string(), root.display().to_string()]);
+        }
+        told(words.join(" "));
+        if dry {
+            continue;
+        }
+        let program = words[..words.len() - 1].join(" ");
+        match Command::new(&words[0]).args(&words[1..]).status() {
+            Ok(status) if status.success() => {}
+            Ok(status) => return Err(NodeError::Modprobe { module, program, status }),
+            Err(source) => return Err(NodeError::Start { program, source }),
+        }
+    }
+    Ok(())
+}
+
+/// Makes the control nodes below a root's `dev`. That a number is not known is told before any node is made.
+pub(super) fn make_control(root: &DriverRoot, dry: bool, told: &mut dyn FnMut(String)) -> Result<(), NodeError> {
+    let known = control(root);
+    let named = |path| known.iter().find(|node| node.container == Path::new(path)).ok_or(NodeError::NoNumber(path));
+    for node in CONTROL.into_iter().map(named).collect::<Result<Vec<_>, _>>()? {
+        match fs::symlink_metadata(&node.host) {
+            Ok(there) if there.file_type().is_char_device() => continue,
+            Ok(_) => return Err(NodeError::Taken(node.host.clone())),
+            Err(_) => {}
+        }
+        told(format!("mknod {} c {} {}", node.host.display(), node.major, node.minor));
+        if !dry {
+            make(node).map_err(|source| NodeError::Io { path: node.host.clone(), source })?;
+        }
+    }
+    Ok(())
+}
+
+/// The nodes that belong to no GPU and whose modules are loaded.
+pub(super) fn control(root: &DriverRoot) -> Vec<Node> {
+    // Which GPUs there are does not matter, nor does the release.
+    let driver = Driver { root: root.clone(), version: String::new(), gpus: Vec::new() };
+    driver.nodes(&Selection::default(), Capabilities::ALL)
+}
+
+fn make(node: &Node) -> io::Result<()> {
+    if let Some(folder) = node.host.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mode = Mode::from_raw_mode(0o666);
+    mknodat(CWD, &node.host, FileType::CharacterDevice, mode, rustix::fs::makedev(node.major, node.minor))?;
+    // The umask has no say in it.
+    Ok(chmodat(CWD, &node.host, mode, AtFlags::empty())?)
+}

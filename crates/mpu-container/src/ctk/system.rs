@@ -1,0 +1,129 @@
+//! `nvidia-ctk system`.
+
+use super::{links, nodes, truth, variable, Context, Failure};
+use crate::driver::DriverRoot;
+use clap::{ArgAction, Args, Subcommand};
+use std::path::{Path, PathBuf};
+
+/// What `nvidia-ctk system` does.
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Makes the driver's device nodes that belong to no GPU
+    CreateDeviceNodes(Nodes),
+    /// Makes /dev/char links to the driver's nodes, so that containers keep their GPU when systemd reloads
+    CreateDevCharSymlinks(Links),
+}
+
+impl Verb {
+    pub(super) fn run(&self, context: &Context) -> Result<(), Failure> {
+        match self {
+            Verb::CreateDeviceNodes(verb) => verb.run(context),
+            Verb::CreateDevCharSymlinks(verb) => verb.run(context),
+        }
+    }
+}
+
+/// What `nvidia-ctk system create-device-nodes` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  sudo nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules")]
+pub(super) struct Nodes {
+    /// The root whose modprobe loads modules, and below whose dev nodes are made [env: ROOT=, NVIDIA_DRIVER_ROOT=,
+    /// DRIVER_ROOT=] [default: /]
+    #[arg(long, visible_alias = "driver-root", value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// The root below whose dev nodes are made, if another [env: NVIDIA_DEV_ROOT=, DEV_ROOT=]
+    #[arg(long, value_name = "DIR")]
+    dev_root: Option<PathBuf>,
+    /// Make nvidiactl, nvidia-modeset, nvidia-uvm and nvidia-uvm-tools
+    #[arg(long)]
+    control_devices: bool,
+    /// Load nvidia, nvidia-uvm and nvidia-modeset first
+    #[arg(long)]
+    load_kernel_modules: bool,
+    /// Tell what would be done, and do nothing
+    #[arg(long, env = "DRY_RUN", value_parser = truth(), action = ArgAction::SetTrue)]
+    dry_run: bool,
+}
+
+impl Nodes {
+    fn run(&self, context: &Context) -> Result<(), Failure> {
+        let root = given(&self.root, &["ROOT", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]).unwrap_or_else(|| "/".into());
+        let devices = given(&self.dev_root, &["NVIDIA_DEV_ROOT", "DEV_ROOT"]).unwrap_or_else(|| root.clone());
+        let mut told = |line: String| context.note(line);
+        if self.load_kernel_modules {
+            nodes::load_modules(&root, self.dry_run, &mut told)?;
+        }
+        if self.control_devices {
+            nodes::make_control(&DriverRoot { devices, ..DriverRoot::at(&root, None) }, self.dry_run, &mut told)?;
+        }
+        if !self.load_kernel_modules && !self.control_devices {
+            context.note("nothing was asked for: --control-devices makes nodes, --load-kernel-modules loads modules");
+        }
+        Ok(())
+    }
+}
+
+/// What `nvidia-ctk system create-dev-char-symlinks` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "Example, for a unit or udev rule that runs when the driver is loaded:
+  nvidia-ctk system create-dev-char-symlinks --create-all")]
+pub(super) struct Links {
+    /// Where the links are made
+    #[arg(long, env = "DEV_CHAR_PATH", value_name = "DIR", default_value = "/dev/char")]
+    dev_char_path: PathBuf,
+    /// The root below whose dev the nodes are [env: NVIDIA_DRIVER_ROOT=, DRIVER_ROOT=] [default: /]
+    #[arg(long, value_name = "DIR")]
+    driver_root: Option<PathBuf>,
+    /// Links to nodes that do not exist yet, too: those of MIG devices to come
+    #[arg(long, env = "CREATE_ALL", value_parser = truth(), action = ArgAction::SetTrue)]
+    create_all: bool,
+    /// With --create-all: make the control nodes first
+    #[arg(long, env = "CREATE_DEVICE_NODES", value_parser = truth(), action = ArgAction::SetTrue)]
+    create_device_nodes: bool,
+    /// With --create-all: load the driver's modules first
+    #[arg(long, env = "LOAD_KERNEL_MODULES", value_parser = truth(), action = ArgAction::SetTrue)]
+    load_kernel_modules: bool,
+    /// Tell what would be done, and do nothing
+    #[arg(long, env = "DRY_RUN", value_parser = truth(), action = ArgAction::SetTrue)]
+    dry_run: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot make {}", .0.display())]
+struct NoLink(PathBuf, #[source] std::io::Error);
+
+impl Links {
+    fn run(&self, context: &Context) -> Result<(), Failure> {
+        let files = given(&self.driver_root, &["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]).unwrap_or_else(|| "/".into());
+        let mut told = |line: String| context.note(line);
+        if self.create_all && self.load_kernel_modules {
+            nodes::load_modules(&files, self.dry_run, &mut told)?;
+        }
+        if !self.create_all && (self.load_kernel_modules || self.create_device_nodes) {
+            context.note("--load-kernel-modules and --create-device-nodes count with --create-all only");
+        }
+        let root = DriverRoot::at(&files, None);
+        if self.create_all && self.create_device_nodes {
+            nodes::make_control(&root, self.dry_run, &mut told)?;
+        }
+        let links = match self.create_all {
+            true => links::of_all(&root, &self.dev_char_path)?,
+            false => links::of_existing(&root, &self.dev_char_path),
+        };
+        if links.is_empty() {
+            context.note(format_args!("there are no NVIDIA device nodes below {}", root.devices.join("dev").display()));
+        }
+        for link in &links {
+            if links::make(link, self.dry_run).map_err(|error| NoLink(link.0.clone(), error))? {
+                context.note(format_args!("{} -> {}", link.0.display(), link.1.display()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn given(flag: &Option<PathBuf>, variables: &[&str]) -> Option<PathBuf> {
+    let set = flag.clone().filter(|path| path != Path::new(""));
+    set.or_else(|| variable(variables).map(PathBuf::from))
+}
