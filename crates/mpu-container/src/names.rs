@@ -23,6 +23,8 @@ pub const PROGRAMS: &[Program] = &[
     //
     crate::ctk::PROGRAM,
     crate::ctk::CDI,
+    crate::refresh::PROGRAM,
+    crate::hook::PROGRAM,
     crate::links::PROGRAM,
     crate::refresh::PROGRAM,
 ];

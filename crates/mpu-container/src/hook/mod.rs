@@ -1,0 +1,241 @@
+//! `nvidia-container-runtime-hook`: the prestart hook of mode `legacy`, and of `docker run --gpus`.
+//!
+//! Owns how a container's state becomes a call of the container CLI. Does nothing to a container itself: the hook ends by
+//! becoming the CLI, whose exit code and words are then the hook's. A container that asks for nothing is left alone,
+//! whatever else its specification says.
+//!
+//! Outside truth: OCI runtime specification, `runtime.md` (state, hooks); NVIDIA Container Toolkit 1.20,
+//! `cmd/nvidia-container-runtime-hook`.
+
+mod arguments;
+mod flags;
+mod state;
+
+use crate::config::{self, Config, ConfigError, Loaded, Mode};
+use crate::names::Program;
+use crate::request::{self, Annotations, RequestError};
+use crate::spec::{Spec, SpecError};
+use flags::Flags;
+use state::State;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Its row in the table of programs.
+pub const PROGRAM: Program = Program {
+    own: "hook",
+    nvidia: &[NAME, "nvidia-container-toolkit"],
+    about: "the prestart hook: hands a container to the container CLI",
+    run,
+};
+
+const NAME: &str = "nvidia-container-runtime-hook";
+const CLI: &str = "nvidia-container-cli";
+
+const USAGE: &str = "Usage of nvidia-container-runtime-hook:
+  -config FILE
+        configuration file (default: $NVIDIA_CTK_CONFIG_FILE_PATH, else
+        $XDG_CONFIG_HOME or /etc, and nvidia-container-runtime/config.toml)
+  -debug
+        enable debug output, also the container CLI's
+  -version
+        print the version
+
+Commands:
+  prestart
+        give the container whose state is on the standard input what it asks for
+  poststart
+        no-op
+  poststop
+        no-op
+
+Examples:
+  nvidia-container-runtime-hook prestart < state.json
+  nvidia-container-runtime-hook -debug -config ./config.toml prestart < state.json
+
+Exit codes: 0 done, or nothing to do; 1 refused or failed; 2 a mistake in the
+arguments; any other is the container CLI's.
+";
+
+/// Why a container does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    /// The administrator's file cannot be used.
+    #[error("error getting hook config")]
+    Config(#[source] ConfigError),
+    /// The state is not one.
+    #[error("could not decode container state")]
+    State(#[source] state::StateError),
+    /// The bundle's config.json cannot be read.
+    #[error("could not open OCI spec")]
+    Open(#[source] SpecError),
+    /// It is not what it must be.
+    #[error("could not decode OCI spec")]
+    Decode(#[source] SpecError),
+    /// It lacks something that every container has.
+    #[error("{0} is empty in OCI spec")]
+    Lacks(&'static str),
+    /// The container may not have what it asks for.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The mode has no hook.
+    #[error(
+        "invoking the NVIDIA Container Runtime Hook directly (e.g. specifying the docker --gpus flag) is not supported. \
+         Please use the NVIDIA Container Runtime (e.g. specify the --runtime=nvidia flag) instead: {0}"
+    )]
+    Mode(&'static str),
+    /// The container CLI does not start.
+    #[error("exec failed: {}", program.display())]
+    Exec {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl HookError {
+    /// What to do about it.
+    fn fix(&self) -> &'static str {
+        match self {
+            HookError::Config(error) => error.fix(),
+            HookError::State(_) => {
+                "the OCI runtime writes the state on the hook's standard input: run the hook through one"
+            }
+            HookError::Open(_) | HookError::Decode(_) | HookError::Lacks(_) => {
+                "the state's bundle must be a directory with a config.json that the OCI runtime accepts"
+            }
+            HookError::Request(error) => error.fix(),
+            HookError::Mode(_) => "or set mode = \"legacy\" in config.toml",
+            HookError::Exec { .. } => "correct nvidia-container-cli.path in config.toml, or take it out",
+        }
+    }
+}
+
+fn run(arguments: Vec<OsString>) -> ExitCode {
+    let flags = match Flags::parse(arguments.get(1..).unwrap_or_default()) {
+        Ok(flags) => flags,
+        Err(mistake) => {
+            eprint!("{NAME}: {mistake}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    if flags.help {
+        print!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    if flags.version {
+        println!("NVIDIA Container Runtime Hook version {} (mpu-container)", env!("CARGO_PKG_VERSION"));
+        return ExitCode::SUCCESS;
+    }
+    match flags.command.as_deref().and_then(OsStr::to_str) {
+        Some("prestart") => match prestart(&flags) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{NAME}: {}\n{NAME}: fix: {}", chain(&error), error.fix());
+                ExitCode::from(1)
+            }
+        },
+        Some("poststart" | "poststop") => ExitCode::SUCCESS,
+        other => {
+            let mistake = other.map_or("which command?".to_string(), |word| format!("there is no command '{word}'"));
+            eprint!("{NAME}: {mistake}\n\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Becomes the container CLI if the container asks for something; returns if there is nothing to do.
+fn prestart(flags: &Flags) -> Result<(), HookError> {
+    let debug = |text: &dyn std::fmt::Display| {
+        if flags.debug {
+            eprintln!("{NAME}: {text}");
+        }
+    };
+    let Loaded { config, path, notes } = load(flags.config.as_deref()).map_err(HookError::Config)?;
+    let file = path.map_or("no file: the defaults".to_string(), |path| path.display().to_string());
+    debug(&format_args!("configuration: {file}"));
+    notes.iter().for_each(|note| debug(&format_args!("{file}, line {}: {}", note.line, note.what)));
+
+    let state = State::read(io::stdin().lock()).map_err(HookError::State)?;
+    let spec = Spec::load(&state.bundle).map_err(|error| match error {
+        SpecError::Read(..) => HookError::Open(error),
+        _ => HookError::Decode(error),
+    })?;
+    let tree = spec.tree();
+    let there = |name: &str| tree.get(name).is_some_and(|value| !value.is_null());
+    for (name, what) in [("ociVersion", "Version"), ("process", "Process"), ("root", "Root")] {
+        if !there(name) {
+            return Err(HookError::Lacks(what));
+        }
+    }
+    let answer = request::of(tree, &config, Annotations::Skip)?;
+    answer.notes.iter().for_each(|note| eprintln!("{NAME}: warning: {note}"));
+    let Some(request) = answer.request else {
+        debug(&"the container asks for no GPU: nothing to do");
+        return Ok(());
+    };
+    legacy(&config, request.only_cdi_names())?;
+
+    let pid = state.pid.ok_or(HookError::State(state::StateError::NoProcess))?;
+    let root = tree["root"].get("path").and_then(serde_json::Value::as_str).filter(|path| !path.is_empty());
+    let root = state.within_bundle(root.ok_or(HookError::Lacks("root.path"))?);
+    let ldconfig = config.ldconfig(Path::new("/"));
+    let arguments = arguments::of(&config, ldconfig, &request, pid, &root, flags.debug);
+    let (program, called) = match &config.cli.path {
+        Some(path) => (path.as_path(), path.as_os_str()),
+        None => (Path::new("/proc/self/exe"), OsStr::new(CLI)),
+    };
+    debug(&format_args!("running {} {}", called.to_string_lossy(), shown(&arguments)));
+    let mut command = Command::new(program);
+    command.arg0(called).args(&arguments);
+    for variable in &config.cli.environment {
+        match variable.split_once('=') {
+            Some((name, value)) if !name.is_empty() => drop(command.env(name, value)),
+            _ => {
+                eprintln!("{NAME}: warning: nvidia-container-cli.environment: passing over {variable:?}: no NAME=value")
+            }
+        }
+    }
+    Err(HookError::Exec { program: program.to_path_buf(), source: command.exec() })
+}
+
+/// A file that somebody names must be there; the usual one need not.
+fn load(named: Option<&OsStr>) -> Result<Loaded, ConfigError> {
+    let (path, must) = match named.filter(|path| !path.is_empty()) {
+        Some(path) => (PathBuf::from(path), true),
+        None => config::path(|name| std::env::var_os(name)),
+    };
+    if must {
+        Config::at(&path)
+    } else {
+        Config::at_or_default(&path)
+    }
+}
+
+/// That the mode is one with a hook.
+fn legacy(config: &Config, only_cdi_names: bool) -> Result<(), HookError> {
+    match config.runtime.mode {
+        _ if config.hook.skip_mode_detection => Ok(()),
+        Mode::Legacy => Ok(()),
+        Mode::Auto if !only_cdi_names => Ok(()),
+        Mode::Auto => Err(HookError::Mode("all devices are asked for by CDI names, so mode auto means cdi")),
+        mode => Err(HookError::Mode(match mode {
+            Mode::Csv => "the mode is csv",
+            Mode::JitCdi => "the mode is jit-cdi",
+            _ => "the mode is cdi",
+        })),
+    }
+}
+
+fn shown(arguments: &[OsString]) -> String {
+    arguments.iter().map(|argument| argument.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// An error and its causes, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(|error| error.to_string().replace('\n', " ")).collect::<Vec<_>>().join(": ")
+}
