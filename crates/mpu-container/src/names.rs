@@ -23,7 +23,6 @@ pub const PROGRAMS: &[Program] = &[
     //
     crate::ctk::PROGRAM,
     crate::ctk::CDI,
-    crate::refresh::PROGRAM,
     crate::hook::PROGRAM,
     crate::links::PROGRAM,
     crate::refresh::PROGRAM,
