@@ -11,6 +11,7 @@
 pub mod beneath;
 pub mod capability;
 pub mod cdi;
+pub mod cli;
 pub mod config;
 pub mod ctk;
 pub mod driver;

@@ -21,6 +21,7 @@ pub struct Program {
 /// Every program; each module has its own row.
 pub const PROGRAMS: &[Program] = &[
     //
+    crate::cli::PROGRAM,
     crate::ctk::PROGRAM,
     crate::ctk::CDI,
     crate::hook::PROGRAM,

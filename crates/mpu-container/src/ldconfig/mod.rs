@@ -19,6 +19,7 @@ mod tests;
 pub use program::host_path;
 
 use crate::beneath::{BeneathError, Root};
+use rustix::fd::OwnedFd;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -98,13 +99,28 @@ pub enum LdconfigError {
 ///
 /// `host_ldconfig` is a path on the host, with or without the `@` that says so in NVIDIA's configuration.
 pub fn run(root: &Root, host_ldconfig: &Path, folders: &[impl AsRef<str>]) -> Result<(), LdconfigError> {
-    if root.is_ours()? {
-        return Err(LdconfigError::Host { path: root.path().to_path_buf() });
+    seal(host_ldconfig)?.run(root, folders)
+}
+
+/// The host's ldconfig, as it was when it was opened: for those who enter another mount namespace before they run it.
+#[derive(Debug)]
+pub struct Sealed(OwnedFd);
+
+/// Opens the host's ldconfig, in the mount namespace that this process is in.
+pub fn seal(host_ldconfig: &Path) -> Result<Sealed, LdconfigError> {
+    program::seal(&host_path(host_ldconfig)).map(Sealed)
+}
+
+impl Sealed {
+    /// As [`run`].
+    pub fn run(&self, root: &Root, folders: &[impl AsRef<str>]) -> Result<(), LdconfigError> {
+        if root.is_ours()? {
+            return Err(LdconfigError::Host { path: root.path().to_path_buf() });
+        }
+        let folders: Vec<&str> = folders.iter().map(AsRef::as_ref).collect();
+        let unreachable = folders::announce(root, &folders)?;
+        let mut arguments = vec!["ldconfig", "-i", "-f", folders::CONF, "-C", CACHE];
+        arguments.extend(unreachable);
+        jail::run(root, &self.0, &arguments, PATIENCE)
     }
-    let program = program::seal(&host_path(host_ldconfig))?;
-    let folders: Vec<&str> = folders.iter().map(AsRef::as_ref).collect();
-    let unreachable = folders::announce(root, &folders)?;
-    let mut arguments = vec!["ldconfig", "-i", "-f", folders::CONF, "-C", CACHE];
-    arguments.extend(unreachable);
-    jail::run(root, &program, &arguments, PATIENCE)
 }

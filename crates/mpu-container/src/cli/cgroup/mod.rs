@@ -1,0 +1,95 @@
+//! The container's device cgroup: lets it use its GPUs' nodes.
+//!
+//! Owns where a process's device cgroup is and how one is opened for some devices, wholly or not at all. Refuses to
+//! know which devices. Nothing is ever forbidden that was allowed before.
+//!
+//! Outside truth: Linux, `Documentation/admin-guide/cgroup-v1/devices.rst` and `cgroup-v2.rst`, cgroups(7) for
+//! `/proc/PID/cgroup`, proc(5) for `mountinfo`.
+
+mod place;
+pub mod program;
+mod sys;
+mod v1;
+mod v2;
+
+use crate::cli::enter::Process;
+use place::Place;
+use program::Numbers;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why a device cgroup could not be opened.
+#[derive(Debug, Error)]
+pub enum CgroupError {
+    /// The process's files in proc cannot be read.
+    #[error("cannot read {file} of the container's process: {source}")]
+    Process {
+        /// Which one.
+        file: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is in no device cgroup that we can see.
+    #[error("{0}")]
+    Nowhere(&'static str),
+    /// A file of the cgroup.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A device program could not be read, loaded or replaced.
+    #[error("cannot {what} the device program of {}: {source}", cgroup.display())]
+    Program {
+        /// What was tried.
+        what: &'static str,
+        /// Whose program.
+        cgroup: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The kernel keeps the old program's instructions to itself.
+    #[error("the kernel does not show the device program of {} (net.core.bpf_jit_harden is 2?)", .0.display())]
+    Hidden(PathBuf),
+    /// More devices than a program can name.
+    #[error("{0} devices are more than a device program can name")]
+    TooMany(usize),
+}
+
+/// A process's device cgroup.
+#[derive(Debug)]
+pub struct DeviceCgroup {
+    place: Place,
+}
+
+impl DeviceCgroup {
+    /// Finds a process's device cgroup, as this process's own namespaces show it: to be called before another one is
+    /// entered.
+    pub fn of(process: &Process) -> Result<DeviceCgroup, CgroupError> {
+        let cgroups = process.read("cgroup").map_err(|source| CgroupError::Process { file: "cgroup", source })?;
+        let path = Path::new("/proc/self/mountinfo");
+        let mounts = std::fs::read_to_string(path).map_err(|source| CgroupError::File { path: path.into(), source })?;
+        Ok(DeviceCgroup { place: place::of(&cgroups, &mounts)? })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        match &self.place {
+            Place::V1(path) | Place::V2(path) => path,
+        }
+    }
+
+    /// Lets the cgroup read and write these devices. What was allowed stays allowed, what is allowed already is not
+    /// allowed twice. On an error nothing has changed.
+    pub fn open_for(&self, devices: &[Numbers]) -> Result<(), CgroupError> {
+        let mut devices = devices.to_vec();
+        devices.sort();
+        devices.dedup();
+        match &self.place {
+            Place::V1(path) => v1::open(path, &devices).map(drop),
+            Place::V2(path) => v2::open(path, &devices).map(drop),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Where a process's device cgroup is.
+//!
+//! Owns the reading of `/proc/PID/cgroup` and `mountinfo`; touches nothing.
+
+use super::CgroupError;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// A directory of the cgroup file system.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Of version 1's `devices` controller.
+    V1(PathBuf),
+    /// Of version 2, where programs stand in for the controller.
+    V2(PathBuf),
+}
+
+/// Reads a process's `cgroup` and our own `mountinfo`. Version 1's controller, where it is in use, is the one that
+/// counts.
+pub fn of(cgroups: &str, mounts: &str) -> Result<Place, CgroupError> {
+    let lines = || cgroups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let v1 = lines().find(|(controllers, _)| controllers.split(',').any(|name| name == "devices"));
+    let v2 = lines().find(|(controllers, _)| controllers.is_empty());
+    let mounts: Vec<Mount> = mounts.lines().filter_map(mount).collect();
+    let at = |wanted: fn(&Mount) -> bool, path: &str| {
+        mounts.iter().filter(|mount| wanted(mount)).find_map(|mount| mount.place_of(Path::new(path)))
+    };
+    match (v1, v2) {
+        (Some((_, path)), _) => at(|mount| mount.kind == "cgroup" && mount.devices, path).map(Place::V1),
+        (None, Some((_, path))) => at(|mount| mount.kind == "cgroup2", path).map(Place::V2),
+        (None, None) => return Err(CgroupError::Nowhere("the container's process is in no cgroup of devices")),
+    }
+    .ok_or(CgroupError::Nowhere("the cgroup file system that holds the container's process is not mounted here"))
+}
+
+struct Mount<'a> {
+    kind: &'a str,
+    devices: bool,
+    root: PathBuf,
+    point: PathBuf,
+}
+
+impl Mount<'_> {
+    /// Where a cgroup is in this mount; a mount can show a part of the hierarchy only.
+    fn place_of(&self, cgroup: &Path) -> Option<PathBuf> {
+        let below = cgroup.strip_prefix(&self.root).ok()?;
+        let inside = below.components().all(|part| matches!(part, std::path::Component::Normal(_)));
+        inside.then(|| self.point.join(below))
+    }
+}
+
+fn mount(line: &str) -> Option<Mount<'_>> {
+    let (ours, theirs) = line.split_once(" - ")?;
+    let mut ours = ours.split(' ').skip(3);
+    let (root, point) = (unescape(ours.next()?), unescape(ours.next()?));
+    let mut theirs = theirs.split(' ');
+    let kind = theirs.next()?;
+    let devices = theirs.nth(1)?.split(',').any(|option| option == "devices");
+    Some(Mount { kind, devices, root, point })
+}
+
+/// Spaces, tabs, line ends and backslashes stand as a backslash and three octal digits.
+fn unescape(text: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let code = (*first == b'\\').then(|| after.get(..3)).flatten();
+        let code = code.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 8).ok());
+        bytes.push(code.unwrap_or(*first));
+        rest = &after[if code.is_some() { 3 } else { 0 }..];
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "30 1 0:20 / /proc rw - proc proc rw
+25 24 0:22 / /sys/fs/cgroup/devices rw,nosuid shared:9 - cgroup cgroup rw,devices
+26 24 0:23 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate
+bad line";
+
+    fn find(cgroups: &str, mounts: &str) -> Option<Place> {
+        of(cgroups, mounts).ok()
+    }
+
+    #[test]
+    fn the_controller_counts_where_it_is_in_use() {
+        let both = "5:devices:/ct/1\n2:cpu,cpuacct:/x\n0::/un\n";
+        assert_eq!(find(both, HYBRID), Some(Place::V1("/sys/fs/cgroup/devices/ct/1".into())));
+        assert_eq!(find("0::/un\n", HYBRID), Some(Place::V2("/sys/fs/cgroup/unified/un".into())));
+        assert_eq!(find("2:cpu:/x\n", HYBRID), None);
+        assert_eq!(find("", HYBRID), None);
+    }
+
+    #[test]
+    fn a_mount_can_show_a_part_only() {
+        let part = r"25 24 0:22 /docker/ab /mnt/a\040b rw - cgroup2 none rw";
+        assert_eq!(find("0::/docker/ab/c:d\n", part), Some(Place::V2("/mnt/a b/c:d".into())));
+        assert_eq!(find("0::/docker/ab\n", part), Some(Place::V2("/mnt/a b".into())));
+        assert_eq!(find("0::/docker/other\n", part), None);
+        assert_eq!(find("0::/../up\n", "1 1 0:1 / /m rw - cgroup2 none rw"), None);
+    }
+
+    #[test]
+    fn no_mounted_hierarchy_is_said() {
+        let error = of("0::/x\n", "1 1 0:1 / / rw - ext4 none rw").unwrap_err();
+        assert!(error.to_string().contains("is not mounted here"));
+    }
+}

@@ -1,0 +1,151 @@
+//! Device programs: what a cgroup of version 2 asks before a device node is opened.
+//!
+//! Owns the instructions that let some character devices in and leave every other question to the program that was there
+//! before. Knows no system call.
+//!
+//! Outside truth: Linux, `include/uapi/linux/bpf.h` (`struct bpf_cgroup_dev_ctx`, `BPF_DEVCG_*`) and
+//! `Documentation/bpf/standardization/instruction-set.rst`.
+
+/// A character device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Numbers {
+    /// Its driver's number.
+    pub major: u32,
+    /// Its own number.
+    pub minor: u32,
+}
+
+// Registers: 0 is the answer, 1 the question's address, which must be left alone for the old program.
+const ANSWER: u8 = 0;
+const QUESTION: u8 = 1;
+const KIND: u8 = 2;
+const ACCESS: u8 = 3;
+const MAJOR: u8 = 4;
+const MINOR: u8 = 5;
+
+const LOAD_WORD: u8 = 0x61;
+const MOVE: u8 = 0xbf;
+const MOVE_NUMBER: u8 = 0xb7;
+const AND_NUMBER: u8 = 0x57;
+const SHIFT_RIGHT: u8 = 0x77;
+const JUMP_UNLESS_EQUAL: u8 = 0x55;
+const JUMP_UNLESS_EQUAL_32: u8 = 0x56;
+const EXIT: u8 = 0x95;
+
+const CHARACTER_DEVICE: i32 = 2;
+const MAKE_NODE: i32 = 1;
+
+/// The program that lets these devices be read and written, and asks the old program otherwise (to make a node is
+/// always the old program's to decide). None when the rules are too many for a jump.
+pub fn in_front_of(old: &[u64], allowed: &[Numbers]) -> Option<Vec<u64>> {
+    let mut program = prefix(allowed)?;
+    program.extend_from_slice(old);
+    Some(program)
+}
+
+/// Whether a program begins with these rules already.
+pub fn allows(program: &[u64], allowed: &[Numbers]) -> bool {
+    prefix(allowed).is_some_and(|prefix| program.starts_with(&prefix))
+}
+
+fn prefix(allowed: &[Numbers]) -> Option<Vec<u64>> {
+    let rules: Vec<u64> = allowed.iter().flat_map(rule).collect();
+    let past_rules = i16::try_from(rules.len()).ok()?;
+    let mut program = vec![
+        word(LOAD_WORD, KIND, QUESTION, 0, 0),
+        word(MOVE, ACCESS, KIND, 0, 0),
+        word(AND_NUMBER, KIND, 0, 0, 0xffff),
+        word(SHIFT_RIGHT, ACCESS, 0, 0, 16),
+        word(AND_NUMBER, ACCESS, 0, 0, MAKE_NODE),
+        word(LOAD_WORD, MAJOR, QUESTION, 4, 0),
+        word(LOAD_WORD, MINOR, QUESTION, 8, 0),
+        word(JUMP_UNLESS_EQUAL, KIND, 0, past_rules.checked_add(1)?, CHARACTER_DEVICE),
+        word(JUMP_UNLESS_EQUAL, ACCESS, 0, past_rules, 0),
+    ];
+    program.extend(rules);
+    Some(program)
+}
+
+fn rule(device: &Numbers) -> [u64; 4] {
+    [
+        // In 32 bits, so that numbers above 2³¹ are not taken for negative ones.
+        word(JUMP_UNLESS_EQUAL_32, MAJOR, 0, 3, device.major as i32),
+        word(JUMP_UNLESS_EQUAL_32, MINOR, 0, 2, device.minor as i32),
+        word(MOVE_NUMBER, ANSWER, 0, 0, 1),
+        word(EXIT, 0, 0, 0, 0),
+    ]
+}
+
+fn word(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
+    let [offset_0, offset_1] = offset.to_le_bytes();
+    let [a, b, c, d] = number.to_le_bytes();
+    u64::from_le_bytes([code, from << 4 | to, offset_0, offset_1, a, b, c, d])
+}
+
+/// The program that answers every question alike.
+#[cfg(test)]
+pub fn always(answer: i32) -> Vec<u64> {
+    vec![word(MOVE_NUMBER, ANSWER, 0, 0, answer), word(EXIT, 0, 0, 0, 0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a program as the kernel would, for the instructions that this module uses.
+    fn run(program: &[u64], kind: u32, access: u32, device: Numbers) -> u64 {
+        let question = [kind | access << 16, device.major, device.minor];
+        let mut registers = [0u64; 11];
+        let mut at = 0usize;
+        for _ in 0..10_000 {
+            let [code, both, o0, o1, a, b, c, d] = program[at].to_le_bytes();
+            let (to, from) = (usize::from(both & 15), usize::from(both >> 4));
+            let offset = i16::from_le_bytes([o0, o1]);
+            let number = i32::from_le_bytes([a, b, c, d]);
+            let mut jump = 0;
+            match code {
+                LOAD_WORD => registers[to] = question[offset as usize / 4].into(),
+                MOVE => registers[to] = registers[from],
+                MOVE_NUMBER => registers[to] = number as u64,
+                AND_NUMBER => registers[to] &= number as u64,
+                SHIFT_RIGHT => registers[to] >>= number,
+                JUMP_UNLESS_EQUAL if registers[to] != number as u64 => jump = offset,
+                JUMP_UNLESS_EQUAL_32 if registers[to] as u32 != number as u32 => jump = offset,
+                JUMP_UNLESS_EQUAL | JUMP_UNLESS_EQUAL_32 => {}
+                EXIT => return registers[0],
+                other => panic!("instruction {other:#x}"),
+            }
+            at = at.checked_add_signed(1 + isize::from(jump)).unwrap();
+        }
+        panic!("the program does not end");
+    }
+
+    #[test]
+    fn only_what_is_named_gets_past_the_old_program() {
+        let gpu = |minor| Numbers { major: 195, minor };
+        let large = Numbers { major: 0xfff0_0001, minor: 0x8000_0000 };
+        let allowed = [gpu(0), gpu(255), large];
+        let refuse_else = in_front_of(&always(0), &allowed).unwrap();
+        let (read_write, make, block) = (6, 7, 1);
+        for device in allowed {
+            assert_eq!(run(&refuse_else, 2, read_write, device), 1, "{device:?}");
+            assert_eq!(run(&refuse_else, 2, make, device), 0, "{device:?} may be made");
+            assert_eq!(run(&refuse_else, block, read_write, device), 0, "{device:?} as a block device");
+        }
+        for other in [gpu(1), Numbers { major: 0, minor: 255 }, Numbers { major: 0xfff0_0001, minor: 0 }] {
+            assert_eq!(run(&refuse_else, 2, read_write, other), 0, "{other:?}");
+            let allow_else = in_front_of(&always(1), &allowed).unwrap();
+            assert_eq!(run(&allow_else, 2, read_write, other), 1, "{other:?}");
+        }
+        assert!(allows(&refuse_else, &allowed));
+        assert!(!allows(&refuse_else, &allowed[..2]));
+        let twice = in_front_of(&refuse_else, &[gpu(7)]).unwrap();
+        assert_eq!([gpu(7), gpu(0), gpu(1)].map(|device| run(&twice, 2, read_write, device)), [1, 1, 0]);
+    }
+
+    #[test]
+    fn too_many_rules_are_refused() {
+        let many = vec![Numbers { major: 1, minor: 1 }; 9_000];
+        assert!(in_front_of(&always(0), &many).is_none());
+    }
+}

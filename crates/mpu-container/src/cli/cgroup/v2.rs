@@ -1,0 +1,187 @@
+//! Version 2: programs that are asked before a device is opened.
+//!
+//! All programs of a cgroup must allow, and one more can only forbid more. So each program that is there is replaced by
+//! one that allows our devices and asks as before otherwise. A cgroup without a program forbids nothing: it is left
+//! alone, and so are its ancestors, which are other containers' too.
+//!
+//! Outside truth: Linux, `kernel/bpf/cgroup.c`; crun, where `container` below a scope is the container's own cgroup and
+//! the scope's program counts, too.
+
+use super::program::{self, Numbers};
+use super::{sys, CgroupError};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// A program that took another's place.
+#[derive(Debug)]
+pub struct Replaced {
+    path: PathBuf,
+    cgroup: File,
+    flags: u32,
+    old: OwnedFd,
+    new: OwnedFd,
+}
+
+/// Replaces the programs of a cgroup.
+pub fn open(cgroup: &Path, devices: &[Numbers]) -> Result<Vec<Replaced>, CgroupError> {
+    let mut replaced = Vec::new();
+    for cgroup in own(cgroup) {
+        if let Err(error) = open_one(cgroup, devices, &mut replaced) {
+            // The error that counts is the first.
+            let _ = replaced.into_iter().rev().try_for_each(Replaced::undo);
+            return Err(error);
+        }
+    }
+    Ok(replaced)
+}
+
+fn own(cgroup: &Path) -> impl Iterator<Item = &Path> {
+    let scope = cgroup.parent().filter(|parent| {
+        cgroup.file_name().is_some_and(|name| name == "container")
+            && parent.extension().is_some_and(|extension| extension == "scope")
+    });
+    std::iter::once(cgroup).chain(scope)
+}
+
+fn open_one(path: &Path, devices: &[Numbers], replaced: &mut Vec<Replaced>) -> Result<(), CgroupError> {
+    let cgroup = File::open(path).map_err(|source| CgroupError::File { path: path.into(), source })?;
+    let failed = |what| move |errno: Errno| CgroupError::Program { what, cgroup: path.into(), source: errno.into() };
+    let (ids, flags) = sys::attached(cgroup.as_fd()).map_err(failed("look for"))?;
+    for id in ids {
+        let old = sys::by_id(id).map_err(failed("open"))?;
+        let words = sys::instructions(old.as_fd()).map_err(failed("read"))?;
+        if words.is_empty() {
+            return Err(CgroupError::Hidden(path.into()));
+        }
+        if program::allows(&words, devices) {
+            continue;
+        }
+        let words = program::in_front_of(&words, devices).ok_or(CgroupError::TooMany(devices.len()))?;
+        let new = with_locked_memory(|| sys::load(&words)).map_err(failed("load"))?;
+        sys::replace(cgroup.as_fd(), old.as_fd(), new.as_fd(), flags).map_err(failed("replace"))?;
+        let cgroup = cgroup.try_clone().map_err(|source| CgroupError::File { path: path.into(), source })?;
+        replaced.push(Replaced { path: path.into(), cgroup, flags, old, new });
+    }
+    Ok(())
+}
+
+impl Replaced {
+    /// Puts the old program back.
+    pub fn undo(self) -> Result<(), CgroupError> {
+        sys::replace(self.cgroup.as_fd(), self.new.as_fd(), self.old.as_fd(), self.flags)
+            .map_err(|errno| CgroupError::Program { what: "put back", cgroup: self.path.clone(), source: errno.into() })
+    }
+}
+
+/// Kernels before 5.11 count programs as locked memory, of which a process may have little.
+fn with_locked_memory<T>(load: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    let loaded = load();
+    if loaded.as_ref().err() != Some(&Errno::PERM) {
+        return loaded;
+    }
+    let before = getrlimit(Resource::Memlock);
+    setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None })?;
+    let loaded = load();
+    setrlimit(Resource::Memlock, before)?;
+    loaded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::FileTypeExt;
+    use std::process::Command;
+
+    #[test]
+    fn cruns_scope_is_the_containers_own() {
+        let own = |path| own(Path::new(path)).map(|path| path.to_str().unwrap().to_owned()).collect::<Vec<_>>();
+        assert_eq!(own("/c/libpod-1.scope/container"), ["/c/libpod-1.scope/container", "/c/libpod-1.scope"]);
+        assert_eq!(own("/c/pod.slice/container"), ["/c/pod.slice/container"]);
+        assert_eq!(own("/c/docker-1.scope"), ["/c/docker-1.scope"]);
+    }
+
+    /// A real cgroup with a program that refuses everything but what the test names.
+    struct Closed {
+        path: PathBuf,
+        handle: File,
+    }
+
+    impl Closed {
+        fn new(name: &str, programs: usize) -> Option<Closed> {
+            let root = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].into_iter().map(Path::new);
+            let root = root.into_iter().find(|root| root.join("cgroup.controllers").exists())?;
+            let path = root.join(format!("mpu-v2-{name}-{}", std::process::id()));
+            fs::create_dir(&path).ok()?;
+            let closed = Closed { handle: File::open(&path).unwrap(), path };
+            for _ in 0..programs {
+                let program = with_locked_memory(|| sys::load(&program::always(0))).ok()?;
+                sys::add(closed.handle.as_fd(), program.as_fd(), sys::ALLOW_MULTI).ok()?;
+            }
+            Some(closed)
+        }
+
+        /// Whether a process in the cgroup can open a device.
+        fn opens(&self, device: &str) -> bool {
+            let script = r#"echo $$ > "$1/cgroup.procs" && exec 3<> "$2""#;
+            let path = self.path.to_str().unwrap();
+            // Its own /dev/null is opened before, by this process.
+            let mut command = Command::new("sh");
+            let quiet = command.args(["-c", script, "sh", path, device]).stderr(std::process::Stdio::null());
+            quiet.status().unwrap().success()
+        }
+    }
+
+    impl Drop for Closed {
+        fn drop(&mut self) {
+            // Its last process can be on its way out still.
+            for _ in 0..100 {
+                if fs::remove_dir(&self.path).is_ok() {
+                    return;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            panic!("{} is still there", self.path.display());
+        }
+    }
+
+    fn numbers(device: &str) -> Numbers {
+        use std::os::unix::fs::MetadataExt;
+        let about = fs::metadata(device).unwrap();
+        assert!(about.file_type().is_char_device());
+        Numbers { major: rustix::fs::major(about.rdev()), minor: rustix::fs::minor(about.rdev()) }
+    }
+
+    #[test]
+    fn a_real_cgroup_is_opened_for_the_devices_and_closed_again() {
+        for programs in [1, 2] {
+            let Some(cgroup) = Closed::new("one", programs) else {
+                return eprintln!("skipped: device programs cannot be attached here");
+            };
+            assert!(!cgroup.opens("/dev/full"), "the old program must refuse first");
+            let devices = [numbers("/dev/full")];
+            let replaced = open(&cgroup.path, &devices).unwrap();
+            assert_eq!(replaced.len(), programs);
+            assert!(cgroup.opens("/dev/full") && !cgroup.opens("/dev/zero"));
+            assert!(open(&cgroup.path, &devices).unwrap().is_empty(), "a second time replaces nothing");
+            let more = open(&cgroup.path, &[numbers("/dev/zero")]).unwrap();
+            assert!(cgroup.opens("/dev/full") && cgroup.opens("/dev/zero"));
+            more.into_iter().rev().try_for_each(Replaced::undo).unwrap();
+            replaced.into_iter().rev().try_for_each(Replaced::undo).unwrap();
+            assert!(!cgroup.opens("/dev/full") && !cgroup.opens("/dev/zero"));
+        }
+    }
+
+    #[test]
+    fn a_cgroup_that_forbids_nothing_is_left_alone() {
+        let Some(cgroup) = Closed::new("none", 0) else {
+            return eprintln!("skipped: no cgroup of version 2 can be made here");
+        };
+        assert!(open(&cgroup.path, &[numbers("/dev/full")]).unwrap().is_empty());
+        assert!(sys::attached(cgroup.handle.as_fd()).unwrap().0.is_empty());
+        assert!(cgroup.opens("/dev/full"));
+    }
+}

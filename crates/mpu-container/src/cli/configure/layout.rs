@@ -1,0 +1,146 @@
+//! Where a container's distribution looks for libraries.
+//!
+//! Owns the two folders and the image's own CUDA compatibility libraries. Everything is looked up beneath the
+//! container's root.
+//!
+//! Outside truth: libnvidia-container, `src/nvc_container.c` and `src/cli/compat_mode.c`: which folders, and which of
+//! the image's libraries fit beside which driver; Debian's multiarch specification; NVIDIA, "CUDA Compatibility".
+
+use crate::beneath::{Beneath, BeneathError, Root};
+use crate::cli::args::CompatMode;
+use rustix::fs::FileType;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// Where an image keeps the libraries of a driver newer than the host's may be.
+pub const COMPAT: &str = "/usr/local/cuda/compat";
+
+/// The folders of libraries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// For this machine's programs.
+    pub libraries: PathBuf,
+    /// For 32-bit programs.
+    pub libraries32: PathBuf,
+}
+
+impl Layout {
+    /// The folders of the distribution below a root.
+    pub fn of(root: &Root) -> Result<Layout, BeneathError> {
+        let there = |path: &str| Ok::<_, BeneathError>(root.find(Path::new(path))?.is_some());
+        if there("/etc/debian_version")? {
+            let (ours, theirs) = match std::env::consts::ARCH {
+                "aarch64" => ("aarch64-linux-gnu", "arm-linux-gnueabihf"),
+                _ => ("x86_64-linux-gnu", "i386-linux-gnu"),
+            };
+            let folder = |name| Path::new("/usr/lib").join(name);
+            return Ok(Layout { libraries: folder(ours), libraries32: folder(theirs) });
+        }
+        // Where /usr/lib is another name of /usr/lib64, it holds no 32-bit libraries.
+        let own = |path| root.find(Path::new(path));
+        let same = match (own("/usr/lib")?, own("/usr/lib64")?) {
+            (Some(one), Some(other)) => same(&one, &other),
+            (None, _) => true,
+            _ => false,
+        };
+        let second = if !there("/usr/lib32")? && !same { "/usr/lib" } else { "/usr/lib32" };
+        Ok(Layout { libraries: "/usr/lib64".into(), libraries32: second.into() })
+    }
+}
+
+fn same(one: &Beneath, other: &Beneath) -> bool {
+    let number = |there: &Beneath| rustix::fs::fstat(there).map(|about| (about.st_dev, about.st_ino)).ok();
+    number(one) == number(other)
+}
+
+/// The image's own CUDA libraries that this mode brings into use beside this driver, by name.
+///
+/// In the library cache, only those of a later major release than the driver's win; mounted over the driver's, those of
+/// any other major release do. Minor releases fit each other without help.
+pub fn compat(root: &Root, mode: CompatMode, driver: &str) -> Result<Vec<(OsString, Beneath)>, BeneathError> {
+    let fits = |library: u32, driver: u32| match mode {
+        CompatMode::Ldconfig => library > driver,
+        CompatMode::Mount => library != driver,
+        CompatMode::Disabled => false,
+    };
+    let folder = Path::new(COMPAT);
+    let is_folder = root.find(folder)?.map(|found| found.kind()).transpose()? == Some(FileType::Directory);
+    let Some(driver) = major(driver).filter(|_| is_folder && mode != CompatMode::Disabled) else {
+        return Ok(Vec::new());
+    };
+    let names = root.read_dir(folder)?.into_iter().filter(|entry| entry.is_file).map(|entry| entry.name);
+    let ours = names.filter(|name| release(name).is_some_and(|library| fits(library, driver)));
+    ours.map(|name| Ok((name.clone(), root.resolve(&folder.join(&name))?))).collect()
+}
+
+/// The major release in a library's name: 550 of `libcuda.so.550.54.15`.
+fn release(name: &OsStr) -> Option<u32> {
+    let (stem, version) = name.to_str()?.split_once(".so.")?;
+    stem.starts_with("lib").then(|| major(version))?
+}
+
+fn major(version: &str) -> Option<u32> {
+    version.split('.').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn root(files: &[&str]) -> (tempfile::TempDir, Root) {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = folder.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let root = Root::open(folder.path()).unwrap();
+        (folder, root)
+    }
+
+    fn folders(files: &[&str]) -> (String, String) {
+        let layout = Layout::of(&root(files).1).unwrap();
+        (layout.libraries.display().to_string(), layout.libraries32.display().to_string())
+    }
+
+    #[test]
+    fn the_distribution_decides_the_folders() {
+        let (debian, _) = folders(&["etc/debian_version", "usr/lib64/x"]);
+        assert_eq!(debian, format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH));
+        assert_eq!(folders(&["usr/lib64/x", "usr/lib/x"]), ("/usr/lib64".into(), "/usr/lib".into()));
+        assert_eq!(folders(&["usr/lib64/x", "usr/lib/x", "usr/lib32/x"]).1, "/usr/lib32");
+        assert_eq!(folders(&[]), ("/usr/lib64".into(), "/usr/lib32".into()));
+        let (folder, root) = root(&["usr/lib/x"]);
+        symlink("lib", folder.path().join("usr/lib64")).unwrap();
+        assert_eq!(Layout::of(&root).unwrap().libraries32, Path::new("/usr/lib32"));
+    }
+
+    #[test]
+    fn the_images_libraries_are_chosen_by_release() {
+        let old = "usr/local/cuda-12/compat/libcuda.so.470.1";
+        let same = "usr/local/cuda-12/compat/libcuda.so.550.54.15";
+        let new = "usr/local/cuda-12/compat/libnvidia-ptxjitcompiler.so.580.1.2";
+        let (folder, root) = root(&[old, same, new, "usr/local/cuda-12/compat/README"]);
+        symlink("cuda-12", folder.path().join("usr/local/cuda")).unwrap();
+        symlink("libcuda.so.470.1", folder.path().join("usr/local/cuda-12/compat/libcuda.so.1")).unwrap();
+        let names = |mode| {
+            let chosen = compat(&root, mode, "550.163.01").unwrap().into_iter();
+            chosen.map(|(name, _)| name.into_string().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(CompatMode::Ldconfig), ["libnvidia-ptxjitcompiler.so.580.1.2"]);
+        assert_eq!(names(CompatMode::Mount), ["libcuda.so.470.1", "libnvidia-ptxjitcompiler.so.580.1.2"]);
+        assert!(names(CompatMode::Disabled).is_empty());
+        assert!(compat(&self::root(&["usr/local/cuda/compat"]).1, CompatMode::Mount, "550.1").unwrap().is_empty());
+    }
+
+    #[test]
+    fn links_out_of_the_image_lead_nowhere() {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("libcuda.so.999.1"), "").unwrap();
+        let (folder, root) = root(&["usr/local/cuda/x"]);
+        symlink(outside.path(), folder.path().join("usr/local/cuda/compat")).unwrap();
+        assert!(compat(&root, CompatMode::Mount, "550.1").unwrap().is_empty());
+    }
+}

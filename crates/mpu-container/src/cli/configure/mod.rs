@@ -1,0 +1,187 @@
+//! `configure`: puts the driver and some GPUs into a container that is created and not yet started.
+//!
+//! Owns the order: look at the host, open there all that goes in, enter the container's mount namespace, place it,
+//! bring the library cache up to date, come back, open the device cgroup. Until the last step has succeeded, all of it
+//! can be undone, and is undone when a step fails.
+//!
+//! Outside truth: libnvidia-container, `src/cli/configure.c`.
+
+mod layout;
+mod place;
+mod supplies;
+
+use super::args::{CompatMode, Configure, Global};
+use super::cgroup::{CgroupError, DeviceCgroup};
+use super::enter::{in_user_namespace, Namespace, Process};
+use super::log::Log;
+use super::{facts, find, mig, CliError};
+use crate::beneath::{BeneathError, Root};
+use crate::capability::Capability;
+use crate::driver::{Driver, Selection};
+use crate::ldconfig::{self, LdconfigError, Sealed};
+use crate::require::check_all;
+use layout::Layout;
+use place::{PlaceError, Placed};
+use std::io;
+use std::path::PathBuf;
+pub use supplies::files;
+use supplies::{Order, Supplies, SupplyError};
+use thiserror::Error;
+
+/// Why a container could not be configured.
+#[derive(Debug, Error)]
+pub enum ConfigureError {
+    /// The container's process is not there, or its namespace cannot be entered.
+    #[error("container error: cannot {what} the container's process")]
+    Process {
+        /// What was tried.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The root is not one.
+    #[error("container error")]
+    Root(#[source] BeneathError),
+    /// The root is the host's.
+    #[error("container error: invalid rootfs directory: {} is this process's own root", .0.display())]
+    OwnRoot(PathBuf),
+    /// A part of the driver is missing.
+    #[error("mount error")]
+    Supply(#[from] SupplyError),
+    /// A part could not be put into the container.
+    #[error("mount error")]
+    Place(#[from] PlaceError),
+    /// The image's files cannot be looked at.
+    #[error("mount error")]
+    Image(#[source] BeneathError),
+    /// The library cache could not be brought up to date.
+    #[error("ldcache error")]
+    Cache(#[source] LdconfigError),
+    /// The device cgroup could not be opened.
+    #[error("mount error: device cgroup (--no-cgroups leaves it alone)")]
+    Cgroup(#[source] CgroupError),
+}
+
+/// Runs the command.
+pub fn run(global: &Global, arguments: &Configure, log: &Log) -> Result<(), CliError> {
+    let driver = find(global, log)?;
+    let selection = driver.select(&arguments.device).map_err(CliError::Device)?;
+    let mig = |option, words: &[String]| {
+        mig::gpus(option, words, &driver, &selection, &arguments.device)
+            .map_err(|source| CliError::Mig { option, source })
+    };
+    require(&driver, &selection, &arguments.require, log)?;
+    let config = mig("mig-config", &arguments.mig_config)?;
+    let monitor = mig("mig-monitor", &arguments.mig_monitor)?;
+    let files = supplies::files(&driver, arguments.capabilities(), global.ldcache.as_deref());
+    let files = files.map_err(CliError::Files)?;
+    let order =
+        Order { driver: &driver, files: &files, selection: &selection, config: &config, monitor: &monitor, arguments };
+    configure(&order, log).map_err(CliError::Configure)
+}
+
+/// Checks what the image asks for: of every GPU that the container gets.
+fn require(driver: &Driver, selection: &Selection<'_>, requirements: &[String], log: &Log) -> Result<(), CliError> {
+    let gpus: Vec<_> = selection.gpus.iter().map(|gpu| facts::of_gpu(driver, gpu)).collect();
+    check_all(requirements, &facts::of_driver(driver), &gpus).map_err(|error| {
+        log.say(format_args!("{}", error.fix()));
+        CliError::Require(error)
+    })
+}
+
+fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
+    let arguments = order.arguments;
+    let failed = |what| move |source| ConfigureError::Process { what, source };
+    let process = Process::of(arguments.pid).map_err(failed("find"))?;
+    let home = Process::of(None).and_then(|own| own.mount_namespace()).map_err(failed("find"))?;
+    let inside = process.mount_namespace().map_err(failed("find the mount namespace of"))?;
+    let cgroup = match arguments.no_cgroups || in_user_namespace() {
+        true => None,
+        false => Some(DeviceCgroup::of(&process).map_err(ConfigureError::Cgroup)?),
+    };
+    let mut supplies = Supplies::open(order, log)?;
+    // Never the image's, whether the path says so by an @ or not.
+    let path = arguments.ldconfig.as_deref().unwrap_or("@/sbin/ldconfig");
+    let ldconfig = ldconfig::seal(path.as_ref()).map_err(ConfigureError::Cache)?;
+    let devices = std::mem::take(&mut supplies.devices);
+
+    let ways = Ways { home, inside, apart: arguments.pid.is_some() };
+    ways.enter().map_err(failed("enter the mount namespace of"))?;
+    let root = Root::open(&arguments.rootfs).map_err(ConfigureError::Root)?;
+    if root.is_ours().map_err(ConfigureError::Root)? {
+        return Err(ConfigureError::OwnRoot(arguments.rootfs.clone()));
+    }
+    let mut placed = Placed::nothing(&root, log);
+    let done = fill(supplies, order, &ldconfig, &mut placed, log)
+        .and_then(|()| ways.leave().map_err(failed("come back from")))
+        .and_then(|()| match &cgroup {
+            None => Ok(()),
+            Some(cgroup) => {
+                log.say(format_args!("opening {} for {} devices", cgroup.path().display(), devices.len()));
+                cgroup.open_for(&devices).map_err(ConfigureError::Cgroup)
+            }
+        });
+    if done.is_err() {
+        log.say(format_args!("undoing"));
+        match ways.enter() {
+            Ok(()) => placed.undo(),
+            Err(error) => log.say(format_args!("cannot undo: {error}")),
+        }
+    }
+    done
+}
+
+/// The way into the container's mount namespace and back.
+struct Ways {
+    home: Namespace,
+    inside: Namespace,
+    /// Whether they differ.
+    apart: bool,
+}
+
+impl Ways {
+    fn enter(&self) -> io::Result<()> {
+        if self.apart {
+            self.inside.enter()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn leave(&self) -> io::Result<()> {
+        if self.apart {
+            self.home.enter()
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// All that happens in the container's mount namespace.
+fn fill(
+    supplies: Supplies,
+    order: &Order<'_>,
+    ldconfig: &Sealed,
+    placed: &mut Placed<'_>,
+    log: &Log,
+) -> Result<(), ConfigureError> {
+    let root = placed.root();
+    let layout = Layout::of(root).map_err(ConfigureError::Image)?;
+    let arguments = order.arguments;
+    // Before the driver's libraries are mounted: these must be the image's own.
+    let compat = match arguments.capabilities().has(Capability::Compute) && !arguments.no_cntlibs {
+        true => layout::compat(root, arguments.cuda_compat_mode, &order.driver.version),
+        false => Ok(Vec::new()),
+    };
+    let compat = compat.map_err(ConfigureError::Image)?;
+    supplies.place(placed, &layout)?;
+    let mut folders = vec![layout.libraries.clone(), layout.libraries32.clone()];
+    match arguments.cuda_compat_mode {
+        CompatMode::Mount => supplies::mount_compat(compat, placed, &layout)?,
+        CompatMode::Ldconfig if !compat.is_empty() => folders.insert(0, layout::COMPAT.into()),
+        CompatMode::Ldconfig | CompatMode::Disabled => {}
+    }
+    let folders: Vec<_> = folders.iter().map(|folder| folder.to_string_lossy()).collect();
+    log.say(format_args!("library cache for {}", folders.join(", ")));
+    ldconfig.run(root, &folders).map_err(ConfigureError::Cache)
+}

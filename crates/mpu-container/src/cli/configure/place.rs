@@ -1,0 +1,275 @@
+//! Putting things into the container's file system so that they can be taken out again.
+//!
+//! Owns the list of what was done. Whatever is done here is a step on that list, and steps are undone last first:
+//! mounts are taken off, and mount points and links that were not there before are removed. Refuses to know what is
+//! placed and why. What is there already is not placed twice, so that a second run is harmless.
+//!
+//! Outside truth: mount(2), umount2(2).
+
+use crate::beneath::{Beneath, BeneathError, Restrictions, Root, Tree};
+use crate::cli::log::Log;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatVfsMountFlags, CWD};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why something could not be put into the container.
+#[derive(Debug, Error)]
+pub enum PlaceError {
+    /// A path in the container.
+    #[error(transparent)]
+    Beneath(#[from] BeneathError),
+    /// A file of the host.
+    #[error("cannot open {}", path.display())]
+    Source {
+        /// Where it is on the host.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A mount could not be restricted.
+    #[error("cannot restrict the mount of {} in the container", path.display())]
+    Restrict {
+        /// The path in the container.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Memory for a small file system.
+    #[error("cannot make a file system in memory for {} in the container", path.display())]
+    Memory {
+        /// The path in the container.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A file or directory of the host (or, for the image's own libraries, of the container), held as a mount that is not
+/// attached yet. Opened in one mount namespace, it can be attached in another.
+#[derive(Debug)]
+pub struct Held {
+    tree: Tree,
+    identity: (u64, u64),
+    directory: bool,
+}
+
+impl Held {
+    /// Opens what is at a path of this mount namespace.
+    pub fn open(path: &Path) -> Result<Held, PlaceError> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let open = || {
+            let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+            Held::of(&fd)
+        };
+        open().map_err(|source: io::Error| PlaceError::Source { path: path.into(), source })
+    }
+
+    /// Holds what a descriptor of this mount namespace holds.
+    pub fn of(fd: impl AsFd) -> io::Result<Held> {
+        let about = rustix::fs::fstat(&fd)?;
+        let directory = FileType::from_raw_mode(about.st_mode) == FileType::Directory;
+        Ok(Held { tree: Tree::of(&fd, directory)?, identity: (about.st_dev, about.st_ino), directory })
+    }
+}
+
+/// What has been put below a container's root.
+#[derive(Debug)]
+pub struct Placed<'a> {
+    root: &'a Root,
+    log: &'a Log,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+enum Step {
+    Mount(Tree, PathBuf),
+    File(PathBuf),
+    Directory(PathBuf),
+    /// A link that had another target, or none.
+    Link(PathBuf, Option<OsString>),
+}
+
+impl<'a> Placed<'a> {
+    /// Nothing, below this root.
+    pub fn nothing(root: &'a Root, log: &'a Log) -> Placed<'a> {
+        Placed { root, log, steps: Vec::new() }
+    }
+
+    /// The container's root.
+    pub fn root(&self) -> &'a Root {
+        self.root
+    }
+
+    /// Mounts something at a path.
+    pub fn mount(&mut self, held: Held, path: &Path, restrictions: Restrictions) -> Result<(), PlaceError> {
+        if let Some(there) = self.root.find(path)? {
+            if identity(&there)? == held.identity {
+                self.log.say(format_args!("{} is there already", path.display()));
+                return Ok(());
+            }
+        }
+        let target = if held.directory { self.directory(path)? } else { self.file(path)? };
+        self.attach(held.tree, &target, path, Some(restrictions))
+    }
+
+    /// Mounts an empty file system in memory at a path: for nothing but small files. One that an earlier run has
+    /// mounted there is used again.
+    pub fn memory(&mut self, path: &Path) -> Result<(), PlaceError> {
+        const SIZE: u64 = 1 << 20;
+        let target = self.directory(path)?;
+        if self.is_memory(&target, path)? {
+            return Ok(());
+        }
+        let tree = Tree::memory(SIZE).map_err(|source| PlaceError::Memory { path: path.into(), source })?;
+        self.attach(tree, &target, path, None)
+    }
+
+    /// Writes a file into a file system in memory that was mounted here: it goes with that file system.
+    pub fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), PlaceError> {
+        Ok(self.root.create_file(path, bytes, 0o444)?)
+    }
+
+    /// Makes a symbolic link. A link with another target is replaced; anything else is the image's own, and stays.
+    pub fn link(&mut self, path: &Path, target: &Path) -> Result<(), PlaceError> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+        let folder = self.directory(parent)?;
+        let before = match rustix::fs::readlinkat(&folder, name, Vec::new()) {
+            Ok(before) => Some(OsString::from_vec(before.into_bytes())),
+            Err(Errno::NOENT) => None,
+            Err(_) => {
+                self.log.say(format_args!("{} is the image's own", path.display()));
+                return Ok(());
+            }
+        };
+        if self.root.symlink(target, path)? {
+            self.log.say(format_args!("link {} to {}", path.display(), target.display()));
+            self.steps.push(Step::Link(path.into(), before));
+        }
+        Ok(())
+    }
+
+    fn attach(
+        &mut self,
+        tree: Tree,
+        target: &Beneath,
+        path: &Path,
+        restrictions: Option<Restrictions>,
+    ) -> Result<(), PlaceError> {
+        let failed = |source| PlaceError::Restrict { path: path.into(), source };
+        let restricted = restrictions.map(|restrictions| (restrictions, tree.restrict(restrictions)));
+        let attach = || -> io::Result<()> { Ok(tree.attach(target.as_fd())?) };
+        attach().map_err(|source| BeneathError::Path { act: "mount onto", path: path.into(), source })?;
+        self.log.say(format_args!("mount {}", path.display()));
+        let fd = tree.as_fd().as_raw_fd();
+        self.steps.push(Step::Mount(tree, path.into()));
+        match restricted {
+            // Before Linux 5.12, a mount can be restricted only where it is attached.
+            Some((restrictions, Err(error))) if error.raw_os_error() == Some(Errno::NOSYS.raw_os_error()) => {
+                remount(fd, restrictions).map_err(failed)
+            }
+            Some((_, Err(error))) => Err(failed(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Something to mount a file on.
+    fn file(&mut self, path: &Path) -> Result<Beneath, PlaceError> {
+        if let Some(parent) = path.parent() {
+            self.directory(parent)?;
+        }
+        let missing = self.root.find(path)?.is_none();
+        let file = self.root.touch_file(path)?;
+        if missing {
+            self.steps.push(Step::File(path.into()));
+        }
+        Ok(file)
+    }
+
+    /// A directory.
+    fn directory(&mut self, path: &Path) -> Result<Beneath, PlaceError> {
+        let mut missing = Vec::new();
+        for path in path.ancestors() {
+            match self.root.find(path)? {
+                Some(_) => break,
+                None => missing.push(path.to_path_buf()),
+            }
+        }
+        let directory = self.root.create_dir_all(path, 0o755)?;
+        self.steps.extend(missing.into_iter().rev().map(Step::Directory));
+        Ok(directory)
+    }
+
+    /// Whether a file system in memory is mounted at a directory: it differs from the one that the directory is in.
+    fn is_memory(&self, target: &Beneath, path: &Path) -> Result<bool, PlaceError> {
+        const TMPFS: i64 = 0x0102_1994;
+        let kind = rustix::fs::fstatfs(target).is_ok_and(|about| about.f_type == TMPFS);
+        let parent = self.root.resolve(path.parent().unwrap_or(path))?;
+        Ok(kind && identity(&parent)?.0 != identity(target)?.0)
+    }
+
+    /// Takes everything out again. What cannot be is said and left.
+    pub fn undo(self) {
+        for step in self.steps.into_iter().rev() {
+            let (what, undone) = match step {
+                Step::Mount(tree, path) => {
+                    // Not the path in the container: something else may have been put there.
+                    let mounted = own(tree.as_fd().as_raw_fd());
+                    (path, rustix::mount::unmount(mounted, UnmountFlags::DETACH).map_err(io::Error::from))
+                }
+                Step::File(path) => (path.clone(), self.root.remove_file(&path).map(drop).map_err(io::Error::other)),
+                Step::Directory(path) => (path.clone(), remove_directory(self.root, &path)),
+                Step::Link(path, None) => {
+                    (path.clone(), self.root.remove_file(&path).map(drop).map_err(io::Error::other))
+                }
+                Step::Link(path, Some(before)) => {
+                    let back = self.root.symlink(Path::new(&before), &path);
+                    (path, back.map(drop).map_err(io::Error::other))
+                }
+            };
+            match undone {
+                Ok(()) => self.log.say(format_args!("undone: {}", what.display())),
+                Err(error) => self.log.say(format_args!("cannot undo {}: {error}", what.display())),
+            }
+        }
+    }
+}
+
+fn identity(there: &Beneath) -> Result<(u64, u64), PlaceError> {
+    let about = rustix::fs::fstat(there);
+    let wrap = |error: Errno| BeneathError::Path { act: "look at", path: there.path().into(), source: error.into() };
+    let about = about.map_err(wrap)?;
+    Ok((about.st_dev, about.st_ino))
+}
+
+fn remove_directory(root: &Root, path: &Path) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    let folder: OwnedFd = root.resolve(parent).map_err(io::Error::other)?.as_fd().try_clone_to_owned()?;
+    Ok(rustix::fs::unlinkat(&folder, name, AtFlags::REMOVEDIR)?)
+}
+
+fn own(fd: i32) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{fd}"))
+}
+
+/// Adds restrictions to those that a mount has: in a user namespace, none of them may be left out.
+fn remount(fd: i32, restrictions: Restrictions) -> io::Result<()> {
+    let path = own(fd);
+    let has = rustix::fs::statvfs(&path)?.f_flag;
+    let flags = [
+        (true, StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (restrictions.read_only, StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
+        (restrictions.no_exec, StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+        (restrictions.no_devices, StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (false, StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
+        (false, StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
+        (false, StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
+    ];
+    let set = flags.into_iter().filter(|(wanted, old, _)| *wanted || has.contains(*old)).map(|(_, _, flag)| flag);
+    Ok(rustix::mount::mount_remount(path, MountFlags::BIND | set.collect(), "")?)
+}

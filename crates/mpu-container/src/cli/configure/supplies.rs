@@ -1,0 +1,293 @@
+//! What goes into the container: held open on the host's side, put in place on the container's.
+//!
+//! Owns which parts of the driver go where, and how each is restricted. Everything of the host is opened before the
+//! container's mount namespace is entered, and so cannot be mistaken for a file of the container.
+//!
+//! Outside truth: libnvidia-container, `src/nvc_mount.c`: what is mounted where and with which flags; NVIDIA's driver
+//! README, "The /proc/driver/nvidia file system" and "Application Profiles".
+
+use super::layout::Layout;
+use super::place::{Held, PlaceError, Placed};
+use crate::beneath::Restrictions;
+use crate::capability::{Capabilities, Capability};
+use crate::cli::args::Configure;
+use crate::cli::cgroup::program::Numbers;
+use crate::cli::log::Log;
+use crate::cli::mig::{self, CAPABILITIES};
+use crate::driver::files::Files;
+use crate::driver::{Driver, Gpu, Node, Selection};
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+const FILE: Restrictions = Restrictions { read_only: true, no_exec: false, no_devices: true };
+const SOCKET: Restrictions = Restrictions { read_only: false, no_exec: true, no_devices: true };
+const FACT: Restrictions = Restrictions { read_only: true, no_exec: true, no_devices: true };
+const NODE: Restrictions = Restrictions { read_only: true, no_exec: true, no_devices: false };
+// New nodes come and go in it as MIG devices are made.
+const NODES: Restrictions = Restrictions { read_only: false, no_exec: true, no_devices: false };
+
+/// Folders in which libvdpau and Mesa's libgbm look for drivers, beside the other libraries.
+const OWN_FOLDERS: [&str; 2] = ["vdpau", "gbm"];
+/// Nodes of modules that need not be loaded.
+const OPTIONAL: [&str; 3] = ["/dev/nvidia-uvm", "/dev/nvidia-modeset", "/dev/dri/"];
+const FACTS: &str = "/proc/driver/nvidia";
+const PROFILES: &str = "/etc/nvidia/nvidia-application-profiles-rc.d";
+
+/// Why a part of the driver cannot go into a container.
+#[derive(Debug, Error)]
+pub enum SupplyError {
+    /// It cannot be opened.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// A device node is missing or another one.
+    #[error("{} is {what}; create it with --load-kmods or nvidia-modprobe", path.display())]
+    Node {
+        /// The node on the host.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A channel that the driver does not have.
+    #[error("the driver has no IMEX channel {0}")]
+    Channel(u32),
+}
+
+/// What is asked for.
+pub struct Order<'a> {
+    /// The driver.
+    pub driver: &'a Driver,
+    /// Its files for the capabilities asked for.
+    pub files: &'a Files,
+    /// The devices.
+    pub selection: &'a Selection<'a>,
+    /// The GPUs whose MIG the container may configure.
+    pub config: &'a [&'a Gpu],
+    /// The GPUs whose MIG it may watch.
+    pub monitor: &'a [&'a Gpu],
+    /// The command line.
+    pub arguments: &'a Configure,
+}
+
+/// Everything that goes in.
+#[derive(Debug, Default)]
+pub struct Supplies {
+    facts: Vec<(&'static str, String)>,
+    profile: Option<String>,
+    mounts: Vec<(Held, Goal, Restrictions)>,
+    links: Vec<(Goal, PathBuf)>,
+    /// The devices that the container may use.
+    pub devices: Vec<Numbers>,
+}
+
+#[derive(Debug, Clone)]
+enum Goal {
+    At(PathBuf),
+    Library { name: OsString, compat32: bool },
+}
+
+impl Supplies {
+    /// Opens what is asked for.
+    pub fn open(order: &Order<'_>, log: &Log) -> Result<Supplies, SupplyError> {
+        let mut supplies = Supplies::default();
+        let capabilities = order.arguments.capabilities();
+        supplies.facts(order);
+        if capabilities.has(Capability::Graphics) {
+            supplies.profile = Some(profile(&order.selection.gpus));
+        }
+        supplies.files(order)?;
+        supplies.gpus(order)?;
+        for node in order.driver.nodes(order.selection, capabilities) {
+            supplies.node(order, &node, log)?;
+        }
+        for (file, gpus) in [("mig/config", order.config), ("mig/monitor", order.monitor)] {
+            supplies.mig(order, file, gpus)?;
+        }
+        for channel in &order.arguments.imex_channel {
+            let node = order.driver.imex_node(*channel).ok_or(SupplyError::Channel(*channel))?;
+            supplies.node(order, &node, log)?;
+        }
+        Ok(supplies)
+    }
+
+    /// The driver's facts that are text, with the nodes' upkeep switched off: in a container, the driver's programs must
+    /// not make or change nodes.
+    fn facts(&mut self, order: &Order<'_>) {
+        let folder = order.driver.root.facts.join("proc/driver/nvidia");
+        for name in ["params", "version", "registry"] {
+            if let Ok(text) = fs::read_to_string(folder.join(name)) {
+                self.facts.push((name, text.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")));
+            }
+        }
+    }
+
+    fn files(&mut self, order: &Order<'_>) -> Result<(), SupplyError> {
+        let files = order.files;
+        let without = order.arguments.without;
+        let mut folders = Vec::new();
+        for library in &files.libraries {
+            let path = &library.file.container;
+            let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { continue };
+            folders.push((folder, library.compat32));
+            // Some are found by their folder's name.
+            let own = folder.file_name().filter(|name| OWN_FOLDERS.iter().any(|own| name == own));
+            let name = own.map(|own| Path::new(own).join(name)).unwrap_or_else(|| name.into()).into();
+            let goal = Goal::Library { name, compat32: library.compat32 };
+            self.mount(&library.file.host, goal, FILE)?;
+        }
+        for program in &files.programs {
+            let Some(name) = program.container.file_name() else { continue };
+            self.mount(&program.host, Goal::At(Path::new("/usr/bin").join(name)), FILE)?;
+        }
+        let firmware = files.firmware.iter().filter(|_| !without.no_gsp_firmware);
+        for file in firmware.chain(&files.data) {
+            self.mount(&file.host, Goal::At(file.container.clone()), FILE)?;
+        }
+        for socket in files.sockets.iter().filter(|socket| without.keeps(&socket.container)) {
+            self.mount(&socket.host, Goal::At(socket.container.clone()), SOCKET)?;
+        }
+        for link in &files.links {
+            // A link beside libraries goes where they go.
+            let beside = folders.iter().find(|(folder, _)| link.path.parent() == Some(folder));
+            let goal = match (beside, link.path.file_name()) {
+                (Some((_, compat32)), Some(name)) => Goal::Library { name: name.into(), compat32: *compat32 },
+                _ => Goal::At(link.path.clone()),
+            };
+            self.links.push((goal, link.target.clone()));
+        }
+        Ok(())
+    }
+
+    /// What the driver says of each GPU, and the leave for each MIG device.
+    fn gpus(&mut self, order: &Order<'_>) -> Result<(), SupplyError> {
+        let facts = &order.driver.root.facts;
+        for gpu in &order.selection.gpus {
+            // The driver writes four digits of the PCI domain or eight, by its release.
+            let address = gpu.bus.to_ascii_lowercase();
+            let spellings = [Some(address.as_str()), address.get(4..)];
+            let mut folders = spellings.into_iter().flatten().map(|name| format!("proc/driver/nvidia/gpus/{name}"));
+            let folder = folders.find(|folder| facts.join(folder).is_dir());
+            if let Some(folder) = folder {
+                self.mount(&facts.join(&folder), Goal::At(Path::new("/").join(folder)), FACT)?;
+            }
+        }
+        if !order.config.is_empty() || !order.monitor.is_empty() {
+            return self.mount(&facts.join(CAPABILITIES), Goal::At(Path::new("/").join(CAPABILITIES)), FACT);
+        }
+        for (gpu, device) in &order.selection.migs {
+            for file in device.access_files(gpu) {
+                let path = Path::new(CAPABILITIES).join(file);
+                self.mount(&facts.join(&path), Goal::At(Path::new("/").join(path)), FACT)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, order: &Order<'_>, node: &Node, log: &Log) -> Result<(), SupplyError> {
+        let wrong = |what| SupplyError::Node { path: node.host.clone(), what };
+        let numbers = Numbers { major: node.major, minor: node.minor };
+        if !order.arguments.no_devbind {
+            let there = fs::metadata(&node.host);
+            let path = node.container.to_string_lossy();
+            let optional = OPTIONAL.iter().any(|start| path.starts_with(start));
+            match there {
+                // A module that is not loaded has no nodes; a container may do without these.
+                Err(_) if optional => {
+                    log.say(format_args!("{} is missing: the container goes without", node.host.display()));
+                    return Ok(());
+                }
+                Err(_) => return Err(wrong("missing")),
+                Ok(about) if !about.file_type().is_char_device() => return Err(wrong("no character device")),
+                Ok(about) if about.rdev() != rustix::fs::makedev(node.major, node.minor) => {
+                    return Err(wrong("another device than the driver's"));
+                }
+                Ok(_) => self.mount(&node.host, Goal::At(node.container.clone()), NODE)?,
+            }
+        }
+        self.devices.push(numbers);
+        Ok(())
+    }
+
+    fn mig(&mut self, order: &Order<'_>, file: &str, gpus: &[&Gpu]) -> Result<(), SupplyError> {
+        let Some(rule) = order.driver.capability_node(file).filter(|_| !gpus.is_empty()) else { return Ok(()) };
+        let folder = Path::new("/dev/nvidia-caps");
+        let goal = Goal::At(folder.into());
+        let there = self.mounts.iter().any(|(_, other, _)| matches!(other, Goal::At(path) if path == folder));
+        if !order.arguments.no_devbind && !there {
+            self.mount(&order.driver.root.devices.join("dev/nvidia-caps"), goal, NODES)?;
+        }
+        let minors = gpus.iter().flat_map(|gpu| mig::minors(order.driver, gpu));
+        let all = std::iter::once(rule.minor).chain(minors);
+        self.devices.extend(all.map(|minor| Numbers { major: rule.major, minor }));
+        Ok(())
+    }
+
+    fn mount(&mut self, host: &Path, goal: Goal, restrictions: Restrictions) -> Result<(), SupplyError> {
+        self.mounts.push((Held::open(host)?, goal, restrictions));
+        Ok(())
+    }
+
+    /// Puts everything in place.
+    pub fn place(self, placed: &mut Placed<'_>, layout: &Layout) -> Result<(), PlaceError> {
+        placed.memory(Path::new(FACTS))?;
+        for (name, text) in &self.facts {
+            placed.write(&Path::new(FACTS).join(name), text.as_bytes())?;
+        }
+        if let Some(profile) = &self.profile {
+            placed.memory(Path::new(PROFILES))?;
+            placed.write(&Path::new(PROFILES).join("10-container.conf"), profile.as_bytes())?;
+        }
+        for (held, goal, restrictions) in self.mounts {
+            placed.mount(held, &goal.path(layout), restrictions)?;
+        }
+        self.links.iter().try_for_each(|(goal, target)| placed.link(&goal.path(layout), target))
+    }
+}
+
+impl Goal {
+    fn path(&self, layout: &Layout) -> PathBuf {
+        match self {
+            Goal::At(path) => path.clone(),
+            Goal::Library { name, compat32: false } => layout.libraries.join(name),
+            Goal::Library { name, compat32: true } => layout.libraries32.join(name),
+        }
+    }
+}
+
+/// Puts the image's own libraries over the driver's.
+pub fn mount_compat(
+    libraries: Vec<(OsString, crate::beneath::Beneath)>,
+    placed: &mut Placed<'_>,
+    layout: &Layout,
+) -> Result<(), PlaceError> {
+    for (name, library) in libraries {
+        let path = library.path().to_path_buf();
+        let held = Held::of(&library).map_err(|source| PlaceError::Source { path, source })?;
+        placed.mount(held, &layout.libraries.join(name), FILE)?;
+    }
+    Ok(())
+}
+
+/// An application profile that shows EGL these GPUs alone: it counts all that the kernel has.
+fn profile(gpus: &[&Gpu]) -> String {
+    let mask = gpus.iter().filter_map(|gpu| 1u64.checked_shl(gpu.minor)).fold(0, |mask, bit| mask | bit);
+    let name = "_container_";
+    format!(
+        "{{\"profiles\": [{{\"name\": \"{name}\", \"settings\": [\"EGLVisibleDGPUDevices\", {mask:#x}]}}],\n \
+         \"rules\": [{{\"pattern\": [], \"profile\": \"{name}\"}}]}}\n"
+    )
+}
+
+/// Which of a driver's files the capabilities bring, looked up in another cache than the driver's own when one is named.
+pub fn files(
+    driver: &Driver,
+    capabilities: Capabilities,
+    cache: Option<&Path>,
+) -> Result<Files, crate::driver::DriverError> {
+    match cache {
+        Some(cache) => driver.files_by_cache(capabilities, cache),
+        None => driver.files(capabilities),
+    }
+}

@@ -1,0 +1,88 @@
+//! The container's process, and the way into its mount namespace.
+//!
+//! Owns the process's directory in proc, opened once: whatever is read through it is that process's or an error, even
+//! if its number is given to another process meanwhile. Refuses to know what is done inside.
+//!
+//! Outside truth: proc(5), setns(2); `PROC_USER_INIT_INO` in Linux, `include/linux/proc_ns.h`.
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, CWD};
+use rustix::process::Pid;
+use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+
+/// A process, by its directory in proc.
+#[derive(Debug)]
+pub struct Process {
+    directory: OwnedFd,
+}
+
+impl Process {
+    /// The process with this number, or this process itself.
+    pub fn of(pid: Option<Pid>) -> std::io::Result<Process> {
+        let path = match pid {
+            Some(pid) => format!("/proc/{}", pid.as_raw_nonzero()),
+            None => "/proc/self".into(),
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Process { directory: rustix::fs::openat(CWD, path, flags, Mode::empty())? })
+    }
+
+    /// One of its files, whole.
+    pub fn read(&self, file: &str) -> std::io::Result<String> {
+        let mut text = String::new();
+        self.open(file)?.read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    /// Its mount namespace.
+    pub fn mount_namespace(&self) -> std::io::Result<Namespace> {
+        self.open("ns/mnt").map(Namespace)
+    }
+
+    fn open(&self, file: &str) -> std::io::Result<File> {
+        let fd = rustix::fs::openat(&self.directory, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(File::from(fd))
+    }
+}
+
+/// A mount namespace.
+#[derive(Debug)]
+pub struct Namespace(File);
+
+impl Namespace {
+    /// Moves this process into the namespace; its root and working directory become the namespace's. The process must
+    /// have one thread.
+    pub fn enter(&self) -> std::io::Result<()> {
+        Ok(move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Mount))?)
+    }
+}
+
+/// Whether this process is in a user namespace other than the host's. There, device cgroups cannot be changed and
+/// kernel modules cannot be loaded.
+pub fn in_user_namespace() -> bool {
+    const HOSTS: u64 = 0xEFFF_FFFD;
+    // A kernel without user namespaces has no such file.
+    std::fs::metadata("/proc/self/ns/user").is_ok_and(|about| about.ino() != HOSTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_that_is_gone_is_an_error_and_never_another() {
+        let mut child = Command::new("sleep").arg("100").stdin(Stdio::null()).spawn().unwrap();
+        let process = Process::of(Pid::from_raw(child.id() as i32)).unwrap();
+        assert!(process.read("cgroup").unwrap().contains(':'));
+        assert!(process.mount_namespace().is_ok());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(process.read("cgroup").is_err());
+        assert!(process.mount_namespace().is_err());
+        assert!(Process::of(Pid::from_raw(i32::MAX)).is_err());
+    }
+}

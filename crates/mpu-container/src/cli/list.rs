@@ -1,0 +1,91 @@
+//! `list`: the parts of the driver, one path a line, as they are below the driver's root.
+
+use super::args::{Global, List};
+use super::configure;
+use super::mig::{self, CAPABILITIES};
+use super::CliError;
+use crate::capability::{Capabilities, Capability};
+use crate::driver::files::{File, Files};
+use crate::driver::{Driver, Gpu, Selection};
+use std::path::Path;
+
+/// What `list` prints.
+pub fn page(driver: &Driver, list: &List, global: &Global) -> Result<String, CliError> {
+    let mut page = Page::default();
+    let words = list.device.clone().unwrap_or_default();
+    let selection = driver.select(&words).map_err(CliError::Device)?;
+    let mig = |option, asked: &[String]| {
+        mig::gpus(option, asked, driver, &selection, &words).map_err(|source| CliError::Mig { option, source })
+    };
+    let config = mig("mig-config", &list.mig_config)?;
+    let monitor = mig("mig-monitor", &list.mig_monitor)?;
+    if list.device.is_some() {
+        // Whoever rules all of MIG needs no leave for single devices.
+        let whole = !list.mig_config.is_empty() || !list.mig_monitor.is_empty();
+        devices(driver, &selection, whole, &mut page);
+    }
+    for channel in &list.imex_channel {
+        page.path(format!("/dev/nvidia-caps-imex-channels/channel{channel}"));
+    }
+    for (file, gpus) in [("mig/config", config), ("mig/monitor", monitor)] {
+        rule(driver, file, &gpus, &mut page);
+    }
+    if list.binaries || list.libraries || list.ipcs || list.firmwares {
+        let found = configure::files(driver, Capabilities::ALL, global.ldcache.as_deref());
+        files(found.map_err(CliError::Files)?, list, &mut page);
+    }
+    Ok(page.0)
+}
+
+fn devices(driver: &Driver, selection: &Selection<'_>, whole: bool, page: &mut Page) {
+    let gpus = Selection { gpus: selection.gpus.clone(), migs: Vec::new() };
+    let capabilities = Capabilities::NONE.with(Capability::Compute).with(Capability::Display);
+    let nodes = driver.nodes(&gpus, capabilities);
+    let ours = nodes.iter().filter(|node| !node.container.starts_with("/dev/dri"));
+    ours.for_each(|node| page.path(&node.container));
+    for (gpu, mig) in selection.migs.iter().filter(|_| !whole) {
+        let files = mig.access_files(gpu);
+        files.iter().for_each(|file| page.path(format!("/{CAPABILITIES}/{file}")));
+        files.iter().filter_map(|file| driver.capability_node(file)).for_each(|node| page.path(node.container));
+    }
+}
+
+/// What is needed to rule or watch MIG.
+fn rule(driver: &Driver, file: &str, gpus: &[&Gpu], page: &mut Page) {
+    if gpus.is_empty() {
+        return;
+    }
+    page.path(format!("/{CAPABILITIES}/{file}"));
+    let node = driver.capability_node(file);
+    node.iter().for_each(|node| page.path(&node.container));
+    for gpu in gpus {
+        page.path(format!("/{CAPABILITIES}/{}", mig::name(gpu)));
+        if node.is_some() {
+            page.path("/dev/nvidia-caps");
+            mig::minors(driver, gpu).iter().for_each(|minor| page.path(format!("/dev/nvidia-caps/nvidia-cap{minor}")));
+        }
+    }
+}
+
+fn files(files: Files, list: &List, page: &mut Page) {
+    let mut each = |wanted: bool, files: &[File]| {
+        files.iter().filter(|_| wanted).for_each(|file| page.path(&file.container));
+    };
+    let libraries =
+        |compat32| files.libraries.iter().filter(move |one| one.compat32 == compat32).map(|one| one.file.clone());
+    each(list.binaries, &files.programs);
+    each(list.libraries, &libraries(false).collect::<Vec<_>>());
+    each(list.libraries && list.compat32, &libraries(true).collect::<Vec<_>>());
+    let sockets: Vec<File> = files.sockets.iter().filter(|one| list.without.keeps(&one.container)).cloned().collect();
+    each(list.ipcs, &sockets);
+    each(list.firmwares && !list.without.no_gsp_firmware, &files.firmware);
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn path(&mut self, path: impl AsRef<Path>) {
+        self.0 += &format!("{}\n", path.as_ref().display());
+    }
+}

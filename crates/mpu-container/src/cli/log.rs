@@ -1,0 +1,38 @@
+//! `--debug FILE`: a line for each thing done, with the time and this process's number.
+
+use super::{chain, CliError};
+use std::fmt::Arguments;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::SystemTime;
+
+/// Where is written what is done; nowhere unless asked for.
+#[derive(Debug)]
+pub struct Log(Option<File>);
+
+impl Log {
+    /// Opens the file for appending. Several of these programs may write into it.
+    pub fn open(path: Option<&Path>) -> Result<Log, CliError> {
+        let open = |path: &Path| {
+            let file = File::options().append(true).create(true).open(path);
+            file.map_err(|source| CliError::Log { path: path.into(), source })
+        };
+        Ok(Log(path.map(open).transpose()?))
+    }
+
+    /// Writes a line. A full disk does not stop a container.
+    pub fn say(&self, what: Arguments<'_>) {
+        let Some(mut file) = self.0.as_ref() else { return };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let number = std::process::id();
+        // One write a line, so that lines of several processes do not mix.
+        let line = format!("{}.{:06} {number} {what}\n", now.as_secs(), now.subsec_micros());
+        let _ = file.write_all(line.as_bytes());
+    }
+
+    /// Writes an error with its causes.
+    pub fn failed(&self, error: &CliError) {
+        self.say(format_args!("failed: {}", chain(error)));
+    }
+}

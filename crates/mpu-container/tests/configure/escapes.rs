@@ -1,0 +1,63 @@
+//! Roots that try to lead out: whatever they hold, the host's tree stays as it was, and nothing is mounted outside.
+
+use crate::stage::{libraries, tree, Stage};
+use crate::CONFIGURE;
+
+/// Runs `configure` on a root after this change to it, in a chroot-like place beside a folder that must not change.
+fn check(stage: &Stage, name: &str, hostile: &str) {
+    stage.root();
+    stage.write("outside/file", "the host's");
+    stage.write("outside/dev/null", "the host's");
+    let outside = stage.path("outside");
+    let before = tree(&outside);
+    let host = tree(&stage.path("host"));
+    let script = format!(
+        "mounts; OUT=$PWD/outside; {}
+         cli {CONFIGURE} $PWD/ct || true
+         findmnt -rno TARGET | grep -v \"^$PWD/ct\" > after || true; echo done; cat after",
+        hostile.replace("LIB", &libraries())
+    );
+    let mounts = stage.says(&script);
+    assert!(mounts.contains("done\n"), "{name}: {mounts}");
+    assert!(!mounts.contains("outside") && !mounts.contains("nvidia"), "{name}: {mounts}");
+    assert_eq!(tree(&outside), before, "{name}");
+    assert_eq!(tree(&stage.path("host")), host, "{name}");
+}
+
+#[test]
+fn links_at_every_mount_point_stay_inside() {
+    let Some(stage) = Stage::new() else { return };
+    for (name, hostile) in [
+        ("library", "ln -s $OUT/file ct/LIB/libcuda.so.580.159.04"),
+        ("library's folder", "rmdir ct/LIB; ln -s $OUT ct/LIB"),
+        ("upwards", "rmdir ct/LIB; ln -s ../../../../../../../../../..$OUT ct/LIB"),
+        ("program", "ln -s $OUT/file ct/usr/bin/nvidia-smi"),
+        ("program to nothing", "ln -s $OUT/new ct/usr/bin/nvidia-smi"),
+        ("dev", "umount ct/dev; rmdir ct/dev; ln -s $OUT/dev ct/dev"),
+        ("node", "ln -s $OUT/file ct/dev/nvidia0"),
+        ("proc", "umount ct/proc/driver ct/proc; rmdir ct/proc; ln -s $OUT ct/proc"),
+        ("facts", "rmdir ct/proc/driver/nvidia; ln -s $OUT ct/proc/driver/nvidia"),
+        ("magic", "rmdir ct/LIB; ln -s /proc/self/root$OUT ct/LIB"),
+        ("magic cwd", "ln -s /proc/self/cwd/outside/file ct/usr/bin/nvidia-smi"),
+        ("firmware", "mkdir -p ct/lib; ln -s $OUT ct/lib/firmware"),
+        ("etc", "rm -r ct/etc; ln -s $OUT ct/etc"),
+        ("cache", "ln -s $OUT/file ct/etc/ld.so.cache"),
+        ("compat", "mkdir -p ct/usr/local/cuda; ln -s $OUT ct/usr/local/cuda/compat"),
+        ("link", "ln -s $OUT/file ct/LIB/libcuda.so"),
+    ] {
+        check(&stage, name, hostile);
+    }
+}
+
+#[test]
+fn the_hosts_root_is_no_container() {
+    let Some(stage) = Stage::new() else { return };
+    for root in ["/usr/..", "/proc/self/root"] {
+        let done = stage.script(&format!("cli {CONFIGURE} {root}"));
+        assert!(!done.status.success());
+        let error = String::from_utf8_lossy(&done.stderr);
+        assert!(error.contains("container error: invalid rootfs directory"), "{root}: {error}");
+    }
+    let done = stage.script(&format!("cli {CONFIGURE} /"));
+    assert_eq!(done.status.code(), Some(2));
+}

@@ -1,0 +1,143 @@
+//! `nvidia-container-cli` on the real kernel: namespaces, mounts, device nodes and cgroups are real, the GPU is made up
+//! (`stage`). Needs root; says so where it is not.
+
+mod escapes;
+mod stage;
+
+use stage::{libraries, tree, Stage, MOUNTS, RELEASE};
+
+const CONFIGURE: &str = "configure --ldconfig=@/sbin/ldconfig --no-cgroups --compute --utility --device=0";
+
+#[test]
+fn list_names_what_is_there() {
+    let Some(stage) = Stage::new() else { return };
+    let folder = libraries();
+    let all = stage.says("cli list");
+    let expected = format!(
+        "/dev/nvidiactl\n/dev/nvidia-uvm\n/dev/nvidia-uvm-tools\n/dev/nvidia0\n/dev/nvidia1\n/usr/bin/nvidia-smi\n\
+         /{folder}/libcuda.so.{RELEASE}\n/{folder}/libnvidia-ml.so.{RELEASE}\n\
+         /lib/firmware/nvidia/{RELEASE}/gsp_ga10x.bin\n"
+    );
+    assert_eq!(all, expected);
+    assert_eq!(
+        stage.says("cli list -d 1 -b"),
+        "/dev/nvidiactl\n/dev/nvidia-uvm\n/dev/nvidia-uvm-tools\n/dev/nvidia1\n/usr/bin/nvidia-smi\n"
+    );
+    let wrong = stage.script("cli list --device=7");
+    assert_eq!(String::from_utf8_lossy(&wrong.stderr), "nvidia-container-cli: device error: 7: unknown device\n");
+    assert_eq!(wrong.status.code(), Some(1));
+}
+
+#[test]
+fn info_names_the_driver_and_its_gpus() {
+    let Some(stage) = Stage::new() else { return };
+    let text = stage.says("cli info");
+    assert!(text.starts_with(&format!("NVRM version:   {RELEASE}\nCUDA version:   ")), "{text}");
+    let gpu = "\n\nDevice Index:   1\nDevice Minor:   1\nModel:          NVIDIA H200\nBrand:          ";
+    assert!(text.contains(gpu), "{text}");
+    assert!(
+        text.contains("GPU UUID:       GPU-1aaaaaaa-0000-0000-0000-000000000000\nBus Location:   00000000:1C:00.0\n")
+    );
+    let csv = stage.says("cli info --csv");
+    assert!(
+        csv.contains("\n\nDevice Index,Device Minor,Model,Brand,GPU UUID,Bus Location,Architecture\n0,0,NVIDIA H200,")
+    );
+}
+
+/// What a process in the container sees, and how it is mounted.
+const LOOK: &str = r#"
+    chroot ct sh -c '
+        ls /dev; cat /proc/driver/nvidia/params; ls /proc/driver/nvidia/gpus /proc/driver/nvidia
+        /usr/bin/nvidia-smi; readlink -f LIB/libcuda.so; readlink -f LIB/libnvidia-ml.so.1
+        (: > /usr/bin/nvidia-smi) 2>&1; (: > LIB/libcuda.so.1) 2>&1; true'
+    findmnt -rno TARGET,OPTIONS | grep -e "/ct/.*nvidia" -e "/ct/.*libcuda" | sed "s,$PWD/ct,," | sort
+"#;
+
+fn check_look(seen: &str) {
+    let folder = libraries();
+    for expected in [
+        "nvidia-uvm\nnvidia-uvm-tools\nnvidia0\nnvidiactl\n",
+        "ModifyDeviceFiles: 0\nDeviceFileMode: 438\n",
+        "/proc/driver/nvidia/gpus:\n0000:1b:00.0\n",
+        "gpus\nparams\nregistry\nversion\n",
+        "smi\n",
+        &format!("/{folder}/libcuda.so.{RELEASE}\n/{folder}/libnvidia-ml.so.{RELEASE}\n"),
+        "can't create /usr/bin/nvidia-smi: Read-only file system\n",
+        "libcuda.so.1: Read-only file system\n",
+        "/dev/nvidia0 ro,nosuid,noexec,",
+        "/proc/driver/nvidia rw,nosuid,nodev,noexec,",
+        "/proc/driver/nvidia/gpus/0000:1b:00.0 ro,nosuid,nodev,noexec,",
+        "/usr/bin/nvidia-smi ro,nosuid,nodev,",
+        &format!("/lib/firmware/nvidia/{RELEASE}/gsp_ga10x.bin ro,nosuid,nodev,"),
+    ] {
+        assert!(seen.contains(expected), "{expected:?} is not in:\n{seen}");
+    }
+    assert!(!seen.contains("nvidia1\n") && !seen.contains("1c:00.0"), "the other GPU is seen:\n{seen}");
+}
+
+/// A stage on which `sh look` looks.
+fn stage() -> Option<Stage> {
+    let stage = Stage::new()?;
+    stage.write("look", &LOOK.replace("LIB", &format!("/{}", libraries())));
+    Some(stage)
+}
+
+#[test]
+fn a_container_made_by_hand_gets_its_gpu() {
+    let Some(stage) = stage() else { return };
+    check_look(&stage.says(&format!("mounts; chroot ct test ! -e /dev/nvidia0; cli {CONFIGURE} $PWD/ct; sh look")));
+}
+
+#[test]
+fn a_second_run_changes_nothing() {
+    let Some(stage) = stage() else { return };
+    let run = format!("cli {CONFIGURE} $PWD/ct");
+    check_look(&stage.says(&format!("mounts; {run}; sh look > one; {run}; sh look > two; cmp one two; cat two")));
+    let more = stage.says(&format!("mounts; {run}; {run} --device=1; ls ct/dev ct/proc/driver/nvidia/gpus"));
+    assert!(more.contains("nvidia0\nnvidia1\n") && more.contains("0000:1b:00.0\n0000:1c:00.0\n"), "{more}");
+}
+
+#[test]
+fn a_process_is_entered_and_its_hosts_mounts_stay() {
+    let Some(stage) = stage() else { return };
+    let seen = stage.says(&format!(
+        r#"
+        mkfifo ready
+        (
+            unshare --mount --propagation=private sh -c '
+                set -eu
+                {MOUNTS}
+                mounts
+                echo $$ > ready
+                exec sleep 100
+            ' > /dev/null &
+        )
+        read pid < ready
+        trap "kill $pid" EXIT
+        findmnt -rn > before
+        cli {CONFIGURE} --pid=$pid $PWD/ct
+        findmnt -rn > after
+        cmp before after
+        test ! -e ct/dev/nvidia0
+        nsenter --target $pid --mount sh -c "cd $PWD && sh look"
+        "#
+    ));
+    check_look(&seen);
+}
+
+#[test]
+fn a_failure_leaves_nothing_behind() {
+    let Some(stage) = Stage::new() else { return };
+    let before = tree(&stage.path("ct"));
+    // A directory where a library belongs: nothing can be mounted there.
+    let done = stage.script(&format!(
+        "mounts; mkdir -p ct/{0}/libnvidia-ml.so.{RELEASE}; cli {CONFIGURE} $PWD/ct && exit 9
+         rmdir ct/{0}/libnvidia-ml.so.{RELEASE}; findmnt -rno TARGET | grep -c $PWD/ct/; find ct/dev ct/proc/driver",
+        libraries()
+    ));
+    let error = String::from_utf8_lossy(&done.stderr);
+    assert!(error.starts_with("nvidia-container-cli: mount error: "), "{error}");
+    assert!(error.contains("libnvidia-ml.so"), "{error}");
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "3\nct/dev\nct/proc/driver\nct/proc/driver/nvidia\n", "{error}");
+    assert_eq!(tree(&stage.path("ct")), before);
+}
