@@ -3,6 +3,7 @@
 //!
 //! A story is one function in `stories/`: one body, run with no engine first, where it must show the wrong answer, then with engines.
 
+mod answer;
 mod boot;
 mod client;
 mod command;

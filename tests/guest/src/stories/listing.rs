@@ -3,6 +3,7 @@
 use anyhow::Context;
 use serde_json::Value;
 
+use crate::answer::answer;
 use crate::command::{run_with, Output};
 use crate::right;
 use crate::stage::Stage;
@@ -72,9 +73,7 @@ fn everyone(scene: &Scene) -> Vec<Everyone> {
 }
 
 fn ps(stage: &Stage, arguments: &[&str]) -> Result<Value, Fault> {
-    let done = mpu(stage, &[&["ps"], arguments].concat())?;
-    let read = serde_json::from_str(&done.out);
-    Ok(read.with_context(|| format!("ps ended with {}: {} {}", done.status, done.out, done.err))?)
+    answer(&mpu(stage, &[&["ps"], arguments].concat())?)
 }
 
 fn mpu(stage: &Stage, arguments: &[&str]) -> Result<Output, Fault> {

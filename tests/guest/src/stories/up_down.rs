@@ -4,8 +4,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 
+use crate::answer::answer;
 use crate::command::{run, Output};
 use crate::right;
 use crate::stage::Stage;
@@ -18,7 +18,7 @@ pub const PROBE: Story = Story {
     without: |stage| once(stage, Without::Wrong("the probe finds")),
     run: |_| {
         let done = run(&["mpu", "probe", "--json"])?;
-        let told = json(&done)?;
+        let told = answer(&done)?;
         right!(told["right"] == true, "the probe finds {}", told["faults"]);
         right!(done.status == 0, "the probe is content and ends with {}", done.status);
         let text = run(&["mpu", "probe"])?.out;
@@ -35,13 +35,13 @@ pub const UP_AND_DOWN: Story = Story {
         let scene = stage.scene()?;
         stage.unload_engine()?;
         let status = run(&["mpu", "status", "--json"])?;
-        right!(json(&status)?["up"] == false, "nothing is loaded, status says {}", status.out);
+        right!(answer(&status)?["up"] == false, "nothing is loaded, status says {}", status.out);
         let up = run(&["mpu", "up", "--module", "/mpu/mpu.ko", "--json"])?;
         right!(up.status == 0, "up ends with {}: {} {}", up.status, up.out, up.err);
-        right!(json(&up)?["module_state"]["state"] == "armed", "up says {}", up.out);
+        right!(answer(&up)?["module_state"]["state"] == "armed", "up says {}", up.out);
         right!(stage.engine_state("state").as_deref() == Some("armed"), "after up the module is not armed");
         scene.a.ask(&["pids"])?;
-        let status = json(&run(&["mpu", "status", "--json"])?)?;
+        let status = answer(&run(&["mpu", "status", "--json"])?)?;
         let counted = stage.counter("translated.GPU_GET_PIDS");
         right!(status["up"] == true && status["ok"] == true, "armed, status says {status}");
         right!(
@@ -109,8 +109,4 @@ fn as_nobody(words: &[&str]) -> Result<Output> {
     let done = command.args(&words[1..]).uid(65534).gid(65534).output().context("cannot start mpu")?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Ok(Output { status: done.status.code().unwrap_or(128), out: text(&done.stdout), err: text(&done.stderr) })
-}
-
-fn json(done: &Output) -> Result<Value> {
-    serde_json::from_str(&done.out).with_context(|| format!("no JSON: {} {}", done.out, done.err))
 }

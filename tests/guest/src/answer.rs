@@ -1,0 +1,22 @@
+//! What `mpu` answers with `--json`, held to the schema that the same `mpu` prints: here with a real kernel's facts in it.
+
+use anyhow::Context;
+use serde_json::Value;
+
+use crate::command::{must, Output};
+use crate::story::Fault;
+
+/// The answer, if it is one that its command's schema allows.
+pub fn answer(done: &Output) -> Result<Value, Fault> {
+    let read =
+        |text: &str| serde_json::from_str::<Value>(text).with_context(|| format!("no JSON: {text} {}", done.err));
+    let answer = read(&done.out)?;
+    let command = answer["command"].as_str().with_context(|| format!("no command in {answer}"))?;
+    let schema = read(&must(&["mpu", "schema", command])?)?;
+    let schema = jsonschema::draft202012::new(&schema).map_err(|e| e.to_owned()).context("no JSON Schema")?;
+    if let Some(error) = schema.iter_errors(&answer).next() {
+        let at = error.instance_path();
+        return Err(Fault::Wrong(format!("{at} is not as the schema of mpu {command} says: {error}: {answer}")));
+    }
+    Ok(answer)
+}
