@@ -18,6 +18,7 @@ pub mod driver;
 pub mod edits;
 pub mod engines;
 pub mod hook;
+pub mod hooks;
 pub mod ldconfig;
 pub mod links;
 pub mod names;

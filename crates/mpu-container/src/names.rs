@@ -27,6 +27,7 @@ pub const PROGRAMS: &[Program] = &[
     crate::hook::PROGRAM,
     crate::links::PROGRAM,
     crate::refresh::PROGRAM,
+    crate::hooks::PROGRAM,
 ];
 
 /// The program that these arguments ask for, and the arguments as that program wants them (its name first); none when

@@ -177,6 +177,13 @@ impl Beneath {
         Ok(FileType::from_raw_mode(self.stat()?.st_mode))
     }
 
+    /// Major and minor number of a character device; none when it is something else.
+    pub fn device(&self) -> Result<Option<(u32, u32)>, BeneathError> {
+        let about = self.stat()?;
+        let is_device = FileType::from_raw_mode(about.st_mode) == FileType::CharacterDevice;
+        Ok(is_device.then(|| (rustix::fs::major(about.st_rdev), rustix::fs::minor(about.st_rdev))))
+    }
+
     fn stat(&self) -> Result<rustix::fs::Stat, BeneathError> {
         rustix::fs::fstat(&self.fd).map_err(|error| self.wrap("look at", error))
     }

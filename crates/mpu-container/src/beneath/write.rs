@@ -12,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -159,6 +160,23 @@ impl Root {
             }
         }
         Ok(here)
+    }
+}
+
+impl Beneath {
+    /// Sets the permission bits of what is held, whatever it is; nothing is opened.
+    pub fn set_mode(&self, mode: u32) -> Result<(), BeneathError> {
+        let has = |found: &Beneath| Ok::<_, BeneathError>(found.stat()?.st_mode & 0o7777 == mode);
+        if has(self)? {
+            return Ok(());
+        }
+        let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        rustix::fs::chmod(&link, Mode::from_raw_mode(mode)).map_err(|error| self.wrap("change the mode of", error))?;
+        // Which file that was is /proc's word; whether it was this one, the file says.
+        match has(self)? {
+            true => Ok(()),
+            false => Err(self.wrap("change the mode of", Errno::STALE)),
+        }
     }
 }
 

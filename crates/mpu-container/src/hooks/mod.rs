@@ -1,0 +1,256 @@
+//! The program that CDI files name as a hook: `nvidia-cdi-hook`.
+//!
+//! Owns the hooks' arguments, which are NVIDIA's, so that files of either's making work with either's program, and what
+//! each hook does to a container's root. A runtime starts it with the container's state on standard input, mostly as a
+//! `createContainer` hook: in the container's mounts, with the host's root still as `/`. The container's root is a
+//! stranger's: it is only touched through `beneath`, and the environment, which can be the image's, is thrown away first.
+//!
+//! Each hook can be run again, and then changes nothing.
+//!
+//! Outside truth: NVIDIA Container Toolkit, `cmd/nvidia-cdi-hook`; OCI runtime specification, "POSIX-platform Hooks".
+
+mod compat;
+mod modes;
+mod params;
+mod profile;
+pub mod state;
+mod symlinks;
+#[cfg(test)]
+mod tests;
+
+use crate::beneath::{BeneathError, Root};
+use crate::ldconfig::LdconfigError;
+use crate::names::Program;
+use clap::builder::BoolishValueParser;
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The program's row.
+pub const PROGRAM: Program =
+    Program { own: "cdi-hook", nvidia: &["nvidia-cdi-hook"], about: "finishes a container's files", run: main };
+
+const NAME: &str = "nvidia-cdi-hook";
+
+/// Finishes the files of a container that has been given GPUs. A container runtime starts it, as a CDI file tells
+#[derive(Debug, Parser)]
+#[command(
+    name = NAME,
+    version,
+    args_override_self = true,
+    after_help = "The container's state is read from standard input.
+
+Examples, as they stand in a CDI file:
+  nvidia-cdi-hook create-symlinks --link libcuda.so.1::/usr/lib64/libcuda.so
+  nvidia-cdi-hook update-ldcache --ldconfig-path /sbin/ldconfig --folder /usr/lib64
+
+By hand, for a bundle:
+  nvidia-cdi-hook update-ldcache --folder /usr/lib64 <<< '{\"bundle\": \"/run/bundle\"}'"
+)]
+struct Args {
+    /// Tell what is done, on standard error
+    #[arg(short, long, global = true, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        default_value = "false", value_parser = BoolishValueParser::new(), hide_default_value = true,
+        hide_possible_values = true)]
+    debug: bool,
+    /// Tell errors only
+    #[arg(long, global = true, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        default_value = "false", value_parser = BoolishValueParser::new(), hide_default_value = true,
+        hide_possible_values = true)]
+    quiet: bool,
+    /// A file with the container's state; empty or `-`: standard input
+    #[arg(long, global = true, value_name = "FILE", default_value = "", hide_default_value = true)]
+    container_spec: OsString,
+    #[command(subcommand)]
+    hook: Hook,
+}
+
+#[derive(Debug, Subcommand)]
+enum Hook {
+    /// Make symbolic links
+    CreateSymlinks {
+        /// A link as TARGET::LINK; what has the link's name is replaced
+        #[arg(long = "link", value_name = "TARGET::LINK", value_delimiter = ',', allow_hyphen_values = true)]
+        links: Vec<String>,
+    },
+    /// Make libraries known to the container's loader, by the host's ldconfig
+    UpdateLdcache {
+        /// A folder of the container with libraries
+        #[arg(long = "folder", value_name = "FOLDER", value_delimiter = ',')]
+        folders: Vec<String>,
+        /// The host's ldconfig
+        #[arg(long, value_name = "FILE", default_value = "/sbin/ldconfig")]
+        ldconfig_path: PathBuf,
+    },
+    /// Prefer CUDA's compatibility libraries of the image, where they are newer than the host's driver
+    EnableCudaCompat(compat::Wanted),
+    /// Keep nvidia-smi and NVML from making device nodes in the container
+    DisableDeviceNodeModification,
+    /// Set the mode of files and folders; those that are not there are passed over
+    Chmod {
+        /// A path in the container
+        #[arg(long = "path", value_name = "PATH", value_delimiter = ',')]
+        paths: Vec<String>,
+        /// The mode, in octal digits
+        #[arg(long, value_name = "MODE")]
+        mode: String,
+    },
+    /// Limit EGL and Vulkan to the container's own GPUs
+    UpdateApplicationProfile,
+    /// Nothing
+    #[command(hide = true)]
+    Noop,
+    #[command(external_subcommand)]
+    Unknown(Vec<OsString>),
+}
+
+/// Why a hook failed.
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    /// The container's state.
+    #[error(transparent)]
+    State(#[from] state::StateError),
+    /// A file of the container.
+    #[error(transparent)]
+    Beneath(#[from] BeneathError),
+    /// ldconfig.
+    #[error(transparent)]
+    Ldconfig(#[from] LdconfigError),
+    /// The container's root is the host's.
+    #[error("the container's root {} is the host's root directory; a hook changes containers only", path.display())]
+    Host {
+        /// The path.
+        path: PathBuf,
+    },
+    /// An argument.
+    #[error("{what} {value:?} is not {wanted}")]
+    Argument {
+        /// What it is for.
+        what: &'static str,
+        /// What was given.
+        value: String,
+        /// What is wanted.
+        wanted: &'static str,
+    },
+    /// A part of the host.
+    #[error("cannot {act}")]
+    System {
+        /// What was tried.
+        act: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Where notes go: a runtime shows a hook's standard error when it fails.
+#[derive(Debug, Clone, Copy)]
+struct Notes {
+    debug: bool,
+    quiet: bool,
+}
+
+impl Notes {
+    fn detail(self, text: impl FnOnce() -> String) {
+        if self.debug && !self.quiet {
+            eprintln!("{NAME}: {}", text());
+        }
+    }
+
+    fn warn(self, text: impl AsRef<str>) {
+        if !self.quiet {
+            eprintln!("{NAME}: warning: {}", text.as_ref());
+        }
+    }
+}
+
+/// Runs the program. For a process that has just begun: it throws the environment away.
+pub fn main(arguments: Vec<OsString>) -> ExitCode {
+    // NVIDIA's files ask for notes this way.
+    let debug = std::env::var("NVIDIA_CTK_DEBUG").is_ok_and(|word| matches!(word.as_str(), "1" | "t" | "true"));
+    for (name, _) in std::env::vars_os() {
+        std::env::remove_var(name);
+    }
+    let args = match Args::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(error) if !error.use_stderr() => {
+            print!("{error}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ").trim_end_matches(':');
+            eprintln!("{NAME}: {line} (see {NAME} --help)");
+            return ExitCode::from(2);
+        }
+    };
+    let notes = Notes { debug: debug || args.debug, quiet: args.quiet };
+    let name = args.hook.name();
+    match run(args, notes) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{NAME}: {name}: {}", chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Hook {
+    fn name(&self) -> &'static str {
+        match self {
+            Hook::CreateSymlinks { .. } => "create-symlinks",
+            Hook::UpdateLdcache { .. } => "update-ldcache",
+            Hook::EnableCudaCompat(_) => "enable-cuda-compat",
+            Hook::DisableDeviceNodeModification => "disable-device-node-modification",
+            Hook::Chmod { .. } => "chmod",
+            Hook::UpdateApplicationProfile => "update-application-profile",
+            Hook::Noop => "noop",
+            Hook::Unknown(_) => "unknown",
+        }
+    }
+}
+
+fn run(args: Args, notes: Notes) -> Result<(), HookError> {
+    let spec = args.container_spec;
+    let root = || container(Path::new(&spec));
+    match args.hook {
+        Hook::CreateSymlinks { links } => {
+            let links = symlinks::Links::parse(&links)?;
+            symlinks::create(&root()?, &links, notes)
+        }
+        Hook::UpdateLdcache { folders, ldconfig_path } => Ok(crate::ldconfig::run(&root()?, &ldconfig_path, &folders)?),
+        // Without a version of the host's there is nothing to compare with.
+        Hook::EnableCudaCompat(wanted) if wanted.is_empty() => Ok(()),
+        Hook::EnableCudaCompat(wanted) => compat::enable(&root()?, &wanted, notes),
+        Hook::DisableDeviceNodeModification => params::disable(Path::new(params::PARAMS), root, notes),
+        Hook::Chmod { paths, mode } => {
+            let mode = modes::parse(&mode)?;
+            modes::set(&root()?, &paths, mode, notes)
+        }
+        Hook::UpdateApplicationProfile => profile::update(&root()?, notes),
+        Hook::Noop => Ok(()),
+        // A file that was written for a newer program must not keep containers from starting, as with NVIDIA's.
+        Hook::Unknown(words) => {
+            let name = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+            notes.warn(format!("there is no hook {name:?}; it is passed over (see {NAME} --help)"));
+            Ok(())
+        }
+    }
+}
+
+/// The root of the container that a state is of.
+fn container(spec: &Path) -> Result<Root, HookError> {
+    let path = state::root(spec)?;
+    let root = Root::open(&path)?;
+    match root.is_ours()? {
+        true => Err(HookError::Host { path }),
+        false => Ok(root),
+    }
+}
+
+/// An error and its causes on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -1,0 +1,89 @@
+//! `disable-device-node-modification`: the driver's parameters as the container sees them say that device nodes are not
+//! to be made.
+//!
+//! NVML and nvidia-smi make and remove `/dev/nvidia…` as they see fit, unless `ModifyDeviceFiles` is 0. In a container
+//! that would undo what the runtime has given it.
+//!
+//! Outside truth: NVIDIA's README, "Notes on device files"; `/proc/driver/nvidia/params`.
+
+use super::{HookError, Notes};
+use crate::beneath::{self, Restrictions, Root, Tree};
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::LinkNameSpaceType;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+/// The parameters, on the host as in the container.
+pub const PARAMS: &str = "/proc/driver/nvidia/params";
+
+/// Mounts a changed copy of the host's parameters over the container's. A host without them, or one where they say 0
+/// already, needs nothing, and then the container is not even looked for; neither does a container that has none.
+pub fn disable(host: &Path, root: impl FnOnce() -> Result<Root, HookError>, notes: Notes) -> Result<(), HookError> {
+    let text = match std::fs::read_to_string(host) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        text => text.map_err(|source| HookError::System { act: "read the driver's parameters", source })?,
+    };
+    let Some(changed) = changed(&text) else { return Ok(()) };
+    let root = root()?;
+    let Some(target) = root.find(Path::new(PARAMS))? else { return Ok(()) };
+    if root.read_file(Path::new(PARAMS), 1 << 16)? == changed.as_bytes() {
+        notes.detail(|| format!("{PARAMS} is as it should be"));
+        return Ok(());
+    }
+    let tree = file(changed.as_bytes()).map_err(|source| HookError::System { act: "make a file to mount", source })?;
+    tree.mount_onto(&target)?;
+    notes.detail(|| format!("mounted changed parameters on {PARAMS}"));
+    Ok(())
+}
+
+/// The parameters with `ModifyDeviceFiles: 0`; none when they say so already, or nothing about it.
+fn changed(text: &str) -> Option<String> {
+    const OFF: &str = "ModifyDeviceFiles: 0";
+    let line = text.lines().find(|line| line.starts_with("ModifyDeviceFiles:"))?;
+    (line.trim_end() != OFF).then(|| {
+        let lines = text.lines().map(|line| if line.starts_with("ModifyDeviceFiles:") { OFF } else { line });
+        lines.map(|line| format!("{line}\n")).collect()
+    })
+}
+
+/// A read-only file that can be mounted, and that has no other name.
+///
+/// A mount can only be copied from where it is mounted. So that neither the container nor the host ever sees where that
+/// was, it is in mounts of this thread's own, which are left again.
+fn file(bytes: &[u8]) -> io::Result<Tree> {
+    let mounts = File::open("/proc/thread-self/ns/mnt")?;
+    beneath::unshare()?;
+    let made = file_in_own_mounts(bytes);
+    rustix::thread::move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
+    made
+}
+
+fn file_in_own_mounts(bytes: &[u8]) -> io::Result<Tree> {
+    let memory = Tree::memory(1 << 20)?;
+    let top = rustix::fs::openat(rustix::fs::CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    memory.attach(top.as_fd())?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::openat(&memory, "params", flags, Mode::from_raw_mode(0o444))?);
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(0o444))?;
+    file.write_all(bytes)?;
+    let tree = Tree::of(&file, false)?;
+    tree.restrict(Restrictions { read_only: true, no_exec: true, no_devices: true })?;
+    Ok(tree)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_line_changes_and_only_when_it_must() {
+        let text = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileUID: 0\n";
+        assert_eq!(changed(text).unwrap(), text.replace("Files: 1", "Files: 0"));
+        assert_eq!(changed(&changed(text).unwrap()), None);
+        assert_eq!(changed("DeviceFileUID: 0\n"), None);
+        assert_eq!(changed(""), None);
+        assert_eq!(changed("ModifyDeviceFiles: 1").unwrap(), "ModifyDeviceFiles: 0\n");
+    }
+}

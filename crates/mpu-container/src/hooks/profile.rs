@@ -1,0 +1,64 @@
+//! `update-application-profile`: tells the driver's EGL and Vulkan which GPUs are the container's.
+//!
+//! Owns one file, a profile of the driver's own kind that applies to every program. Its setting is a mask: bit N is the
+//! GPU with the node `/dev/nvidiaN`.
+//!
+//! Outside truth: NVIDIA's README, "Application Profiles"; the setting and the file's name as NVIDIA's hook writes them.
+
+use super::{HookError, Notes};
+use crate::beneath::Root;
+use std::path::Path;
+
+const FOLDER: &str = "/etc/nvidia/nvidia-application-profiles-rc.d";
+const FILE: &str = "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf";
+
+/// Writes the profile for the device nodes that the container has. Without any, nothing is written.
+pub fn update(root: &Root, notes: Notes) -> Result<(), HookError> {
+    let mut mask = 0_u64;
+    for minor in minors(root)? {
+        match 1_u64.checked_shl(minor) {
+            Some(bit) => mask |= bit,
+            None => notes.warn(format!("/dev/nvidia{minor} has no place in a mask of 64 GPUs")),
+        }
+    }
+    if mask == 0 {
+        return Ok(());
+    }
+    let text = profile(mask);
+    if root.read_file(Path::new(FILE), 1 << 16).is_ok_and(|found| found == text.as_bytes()) {
+        return Ok(());
+    }
+    root.create_dir_all(Path::new(FOLDER), 0o555)?;
+    root.create_file(Path::new(FILE), text.as_bytes(), 0o444)?;
+    notes.detail(|| format!("wrote {FILE} for the GPUs {mask:#x}"));
+    Ok(())
+}
+
+/// The numbers of the container's GPUs, by its device nodes.
+fn minors(root: &Root) -> Result<Vec<u32>, HookError> {
+    let entries = match root.read_dir(Path::new("/dev")) {
+        Err(error) if error.is_missing() => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut minors = Vec::new();
+    for entry in entries {
+        let is_gpu = entry
+            .name
+            .to_str()
+            .and_then(|name| name.strip_prefix("nvidia"))
+            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()));
+        if is_gpu {
+            let node = root.find(&Path::new("/dev").join(&entry.name))?;
+            minors.extend(node.map(|node| node.device()).transpose()?.flatten().map(|(_, minor)| minor));
+        }
+    }
+    Ok(minors)
+}
+
+/// The driver reads hexadecimal numbers here, which JSON does not have.
+fn profile(mask: u64) -> String {
+    let profile =
+        r#"{"name":"_container_","settings":["EGLVisibleDGPUDevices",MASK]}"#.replace("MASK", &format!("{mask:#x}"));
+    let rule = r#"{"pattern":[],"profile":"_container_"}"#;
+    format!(r#"{{"profiles":[{profile}],"rules":[{rule}]}}"#)
+}

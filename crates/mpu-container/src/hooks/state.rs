@@ -1,0 +1,113 @@
+//! Where a container's root is, told by its state.
+//!
+//! Outside truth: OCI runtime specification, "State" (`bundle`) and "Root" (`root.path`, relative to the bundle); crun
+//! tells the root in the state, and its bundle can be unreadable for the hook.
+
+use serde::Deserialize;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// The largest state or configuration that is read. Engines' configurations have some hundred kilobytes.
+const LARGEST: u64 = 64 << 20;
+
+/// Why the root is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A file cannot be read.
+    #[error("cannot read {what}")]
+    Read {
+        /// The file, or standard input.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// It is not what it should be.
+    #[error("{what} is not a container's {wanted}")]
+    Parse {
+        /// The file, or standard input.
+        what: String,
+        /// What was looked for.
+        wanted: &'static str,
+        /// Where it differs.
+        source: serde_json::Error,
+    },
+    /// Neither says where the root is.
+    #[error("{what} names no {field}")]
+    Missing {
+        /// The file, or standard input.
+        what: String,
+        /// What is missing.
+        field: &'static str,
+    },
+}
+
+/// What is read of a container's state.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct State {
+    #[serde(default)]
+    bundle: PathBuf,
+    #[serde(default)]
+    root: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+struct Config {
+    root: Option<ConfigRoot>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ConfigRoot {
+    #[serde(default)]
+    path: PathBuf,
+}
+
+impl State {
+    /// Reads a state: the first JSON value of a stream, so that a runtime that leaves its end open keeps nobody waiting.
+    pub fn read(stream: impl Read) -> Result<State, serde_json::Error> {
+        first(stream)
+    }
+}
+
+/// The root of the container whose state is in a file, or on standard input for an empty name and `-`.
+pub fn root(spec: &Path) -> Result<PathBuf, StateError> {
+    let name = match spec.as_os_str().to_str() {
+        Some("" | "-") => "standard input".to_string(),
+        _ => spec.display().to_string(),
+    };
+    let wrap = |source: serde_json::Error| match source.is_io() {
+        true => StateError::Read { what: name.clone(), source: source.into() },
+        false => StateError::Parse { what: name.clone(), wanted: "state", source },
+    };
+    let state = if name == "standard input" {
+        State::read(io::stdin().lock().take(LARGEST)).map_err(wrap)?
+    } else {
+        State::read(open(spec)?).map_err(wrap)?
+    };
+    if !state.root.as_os_str().is_empty() {
+        return Ok(state.bundle.join(state.root));
+    }
+    if state.bundle.as_os_str().is_empty() {
+        return Err(StateError::Missing { what: name, field: "bundle" });
+    }
+    let config = state.bundle.join("config.json");
+    let what = config.display().to_string();
+    let read: Config = first(open(&config)?).map_err(|source| StateError::Parse {
+        what: what.clone(),
+        wanted: "configuration",
+        source,
+    })?;
+    match read.root {
+        Some(root) if !root.path.as_os_str().is_empty() => Ok(state.bundle.join(root.path)),
+        _ => Err(StateError::Missing { what, field: "root.path" }),
+    }
+}
+
+fn open(path: &Path) -> Result<impl Read, StateError> {
+    let file = File::open(path).map_err(|source| StateError::Read { what: path.display().to_string(), source })?;
+    Ok(io::BufReader::new(file).take(LARGEST))
+}
+
+fn first<T: for<'a> Deserialize<'a>>(stream: impl Read) -> Result<T, serde_json::Error> {
+    T::deserialize(&mut serde_json::Deserializer::from_reader(stream))
+}

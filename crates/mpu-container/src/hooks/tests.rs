@@ -1,0 +1,271 @@
+//! Each hook over a made-up root, with the arguments that NVIDIA's CDI files have.
+
+use super::*;
+use std::fs;
+use std::os::unix::fs::{symlink, MetadataExt};
+use tempfile::TempDir;
+
+struct Bundle {
+    top: TempDir,
+}
+
+impl Bundle {
+    fn new() -> Bundle {
+        let bundle = Bundle { top: TempDir::new().unwrap() };
+        fs::create_dir_all(bundle.path("etc")).unwrap();
+        fs::create_dir_all(bundle.top.path().join("outside")).unwrap();
+        let config = r#"{"ociVersion": "1.0.2", "root": {"path": "rootfs", "readonly": true}, "process": {}}"#;
+        fs::write(bundle.top.path().join("config.json"), config).unwrap();
+        let state = format!(r#"{{"ociVersion": "1.0.2", "id": "x", "pid": 1, "bundle": {:?}}}"#, bundle.top.path());
+        fs::write(bundle.top.path().join("state"), state).unwrap();
+        bundle
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.top.path().join("rootfs").join(below)
+    }
+
+    fn text(&self, below: &str) -> String {
+        fs::read_to_string(self.path(below)).unwrap()
+    }
+
+    fn write(&self, below: &str, text: &[u8]) {
+        fs::create_dir_all(self.path(below).parent().unwrap()).unwrap();
+        fs::write(self.path(below), text).unwrap();
+    }
+
+    /// Runs the hook with these words, twice: the second time must change nothing.
+    fn hook(&self, words: &[&str]) -> Result<(), String> {
+        let once = || {
+            let words = [NAME].iter().chain(words).map(OsString::from);
+            let spec = format!("--container-spec={}", self.top.path().join("state").display());
+            let args = Args::try_parse_from(words.chain([spec.into()])).map_err(|error| error.to_string())?;
+            run(args, Notes { debug: false, quiet: true }).map_err(|error| chain(&error))
+        };
+        once()?;
+        let before = self.inodes();
+        once()?;
+        assert_eq!(before, self.inodes(), "{words:?}: the second run has changed something");
+        Ok(())
+    }
+
+    fn inodes(&self) -> Vec<(PathBuf, u64, u32, i64)> {
+        let (mut found, mut folders) = (Vec::new(), vec![self.path("")]);
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let about = fs::symlink_metadata(&path).unwrap();
+                if about.is_dir() {
+                    folders.push(path.clone());
+                }
+                found.push((path, about.ino(), about.mode(), about.mtime_nsec()));
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+#[test]
+fn links_are_made_as_written() {
+    let bundle = Bundle::new();
+    symlink(bundle.top.path().join("outside"), bundle.path("lib")).unwrap();
+    bundle.write("usr/lib/old", b"a file");
+    let words = [
+        "create-symlinks",
+        "--link",
+        "libcuda.so.1::/usr/lib/x86_64-linux-gnu/libcuda.so",
+        "--link=../libvdpau.so.1::/usr/lib/vdpau/libvdpau.so,/etc/x::usr/lib/old",
+        "--link",
+        "target::/lib/link",
+        "--link",
+        "libcuda.so.1::/usr/lib/x86_64-linux-gnu/libcuda.so",
+    ];
+    bundle.hook(&words).unwrap();
+    let target = |path: &str| fs::read_link(bundle.path(path)).unwrap().display().to_string();
+    assert_eq!(target("usr/lib/x86_64-linux-gnu/libcuda.so"), "libcuda.so.1");
+    assert_eq!(target("usr/lib/vdpau/libvdpau.so"), "../libvdpau.so.1");
+    assert_eq!(target("usr/lib/old"), "/etc/x");
+    // What leads out of the root leads into it.
+    assert_eq!(fs::read_dir(bundle.top.path().join("outside")).unwrap().count(), 0);
+    let inside = bundle.top.path().join("outside/link");
+    assert_eq!(target(inside.strip_prefix("/").unwrap().to_str().unwrap()), "target");
+
+    // Nothing is made when one of them is wrong.
+    for wrong in ["a", "::b", "a::", "a::b::c", ""] {
+        let told = bundle.hook(&["create-symlinks", "--link", "x::/usr/new", "--link", wrong]).unwrap_err();
+        assert_eq!(told, format!("the link {wrong:?} is not of the form TARGET::LINK"));
+        assert!(fs::symlink_metadata(bundle.path("usr/new")).is_err());
+    }
+    let told = bundle.hook(&["create-symlinks", "--link", "x::/usr/lib"]).unwrap_err();
+    assert!(told.starts_with("cannot create the link /usr/lib in the container: "), "{told}");
+}
+
+#[test]
+fn newer_compatibility_libraries_come_first() {
+    let bundle = Bundle::new();
+    let conf = "etc/ld.so.conf.d/00-compat-mpu.conf";
+    let with = |version: &str| bundle.hook(&["enable-cuda-compat", "--host-driver-version", version]);
+    with("570.1").unwrap();
+    assert!(!bundle.path("etc/ld.so.conf.d").exists(), "nothing there, nothing done");
+
+    for name in ["libcuda.so.560.35.03", "libcuda.so.1", "libcuda.so.x.y", "other"] {
+        bundle.write(&format!("usr/local/cuda-12/compat/{name}"), b"");
+    }
+    bundle.write("usr/local/cuda-12/compat/libcuda.so.575.57.08", b"");
+    symlink("libcuda.so.575.57.08", bundle.path("usr/local/cuda-12/compat/libcuda.so.999.1")).unwrap();
+    symlink("/usr/local/cuda-12", bundle.path("usr/local/cuda")).unwrap();
+    with("570.211.01").unwrap();
+    assert_eq!(bundle.text(conf), "/usr/local/cuda/compat\n");
+    // The same image on a newer host: the file of the earlier start goes.
+    with("575.1").unwrap();
+    assert!(!bundle.path(conf).exists());
+    let other =
+        ["enable-cuda-compat", "--host-driver-version=99.1", "--cuda-compat-container-root=/usr/local/cuda-12/compat"];
+    bundle.hook(&other).unwrap();
+    assert_eq!(bundle.text(conf), "/usr/local/cuda-12/compat\n");
+    bundle.hook(&["enable-cuda-compat", "--host-cuda-version=12.1"]).unwrap();
+    assert!(!bundle.path(conf).exists(), "no note to compare with");
+    // Without a version nothing is asked, not even for the container.
+    fs::remove_file(bundle.top.path().join("state")).unwrap();
+    bundle.hook(&["enable-cuda-compat"]).unwrap();
+}
+
+#[test]
+fn modes_are_set_where_something_is() {
+    let bundle = Bundle::new();
+    bundle.write("dev/dri/card0", b"");
+    symlink(bundle.top.path().join("outside"), bundle.path("dev/out")).unwrap();
+    let before = fs::metadata(bundle.top.path().join("outside")).unwrap().mode();
+    bundle
+        .hook(&["chmod", "--mode", "711", "--path", "/dev/dri,/dev/dri/card0", "--path=/dev/out", "--path", "/none"])
+        .unwrap();
+    let mode = |path: &str| fs::metadata(bundle.path(path)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("dev/dri"), mode("dev/dri/card0")), (0o711, 0o711));
+    assert_eq!(fs::metadata(bundle.top.path().join("outside")).unwrap().mode(), before);
+    for wrong in ["", "9", "rwx", "17777", "+7", "-7"] {
+        let told = bundle.hook(&["chmod", &format!("--mode={wrong}"), "--path", "/dev"]).unwrap_err();
+        assert!(told.contains("is not an octal number"), "{told}");
+    }
+}
+
+#[test]
+fn the_profile_names_the_containers_gpus() {
+    let bundle = Bundle::new();
+    bundle.hook(&["update-application-profile"]).unwrap();
+    let node = |name: &str, minor| {
+        let device = rustix::fs::makedev(195, minor);
+        let kind = rustix::fs::FileType::CharacterDevice;
+        rustix::fs::mknodat(rustix::fs::CWD, bundle.path(name), kind, rustix::fs::Mode::RUSR, device)
+    };
+    fs::create_dir(bundle.path("dev")).unwrap();
+    bundle.write("dev/nvidia7", b"a file is no GPU");
+    bundle.hook(&["update-application-profile"]).unwrap();
+    assert!(!bundle.path("etc/nvidia").exists());
+    if node("dev/nvidia0", 0).is_err() {
+        return println!("skipped: making device nodes needs root");
+    }
+    for (name, minor) in [("dev/nvidia12", 12), ("dev/nvidiactl", 255), ("dev/nvidia-uvm", 3), ("dev/nvidia99", 99)] {
+        node(name, minor).unwrap();
+    }
+    bundle.hook(&["update-application-profile"]).unwrap();
+    let file = "etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf";
+    let expected = r#"{"profiles":[{"name":"_container_","settings":["EGLVisibleDGPUDevices",0x1001]}],"rules":[{"pattern":[],"profile":"_container_"}]}"#;
+    assert_eq!(bundle.text(file), expected);
+    assert_eq!(fs::metadata(bundle.path(file)).unwrap().mode() & 0o7777, 0o444);
+}
+
+#[test]
+fn the_parameters_are_hidden_by_a_mount() {
+    if !rustix::process::geteuid().is_root() || crate::beneath::unshare().is_err() {
+        return println!("skipped: mounting needs root");
+    }
+    let bundle = Bundle::new();
+    let host = bundle.top.path().join("params");
+    let notes = Notes { debug: false, quiet: true };
+    let disable = || params::disable(&host, || container(&bundle.top.path().join("state")), notes);
+    let mounts = || fs::read_to_string("/proc/thread-self/mountinfo").unwrap().lines().count();
+    let before = mounts();
+
+    disable().unwrap();
+    fs::write(&host, "A: 1\nModifyDeviceFiles: 1\nB: 2\n").unwrap();
+    disable().unwrap();
+    assert_eq!(mounts(), before, "a container without the file needs nothing");
+    bundle.write("proc/driver/nvidia/params", b"A: 1\nModifyDeviceFiles: 1\nB: 2\n");
+    disable().unwrap();
+    assert_eq!(bundle.text("proc/driver/nvidia/params"), "A: 1\nModifyDeviceFiles: 0\nB: 2\n");
+    assert!(fs::write(bundle.path("proc/driver/nvidia/params"), "").is_err());
+    disable().unwrap();
+    assert_eq!(mounts(), before + 1, "one mount, however often it is run");
+    rustix::mount::unmount(bundle.path("proc/driver/nvidia/params"), rustix::mount::UnmountFlags::DETACH).unwrap();
+    fs::write(&host, "ModifyDeviceFiles: 0\n").unwrap();
+    disable().unwrap();
+    assert_eq!(mounts(), before);
+
+    // A directory in the file's place, and a link out of the container.
+    fs::write(&host, "ModifyDeviceFiles: 1\n").unwrap();
+    fs::remove_file(bundle.path("proc/driver/nvidia/params")).unwrap();
+    symlink(&host, bundle.path("proc/driver/nvidia/params")).unwrap();
+    disable().unwrap();
+    assert_eq!((mounts(), fs::read_to_string(&host).unwrap().as_str()), (before, "ModifyDeviceFiles: 1\n"));
+    fs::remove_file(bundle.path("proc/driver/nvidia/params")).unwrap();
+    fs::create_dir(bundle.path("proc/driver/nvidia/params")).unwrap();
+    assert!(chain(&disable().unwrap_err()).ends_with("is not a regular file"));
+}
+
+#[test]
+fn states_are_read_as_runtimes_write_them() {
+    let bundle = Bundle::new();
+    let root_of = |state: &str| {
+        fs::write(bundle.top.path().join("state"), state).unwrap();
+        state::root(&bundle.top.path().join("state")).map_err(|error| chain(&error))
+    };
+    let top = bundle.top.path().display();
+    assert_eq!(root_of(&format!(r#"{{"bundle": "{top}"}} trailing"#)).unwrap(), bundle.path(""));
+    // crun tells the root, and its bundle may be out of reach.
+    assert_eq!(root_of(r#"{"bundle": "/nowhere", "root": "/r"}"#).unwrap(), Path::new("/r"));
+    assert_eq!(root_of(r#"{"bundle": "/b", "root": "r"}"#).unwrap(), Path::new("/b/r"));
+    for (state, told) in [
+        ("", "is not a container's state: EOF"),
+        ("[1]", "is not a container's state: "),
+        (r#"{"bundle": 7}"#, "is not a container's state: "),
+        ("{}", "names no bundle"),
+        (r#"{"bundle": "/nowhere"}"#, "cannot read /nowhere/config.json: No such file"),
+    ] {
+        let error = root_of(state).unwrap_err();
+        assert!(error.contains(told), "{state}: {error}");
+    }
+    for config in ["{}", r#"{"root": {}}"#, r#"{"root": {"path": ""}}"#] {
+        fs::write(bundle.top.path().join("config.json"), config).unwrap();
+        assert!(root_of(&format!(r#"{{"bundle": "{top}"}}"#)).unwrap_err().ends_with("names no root.path"));
+    }
+    fs::write(bundle.top.path().join("config.json"), r#"{"root": {"path": "/"}}"#).unwrap();
+    let told = bundle.hook(&["create-symlinks", "--link", "a::/tmp/never"]).unwrap_err();
+    assert!(told.contains("is the host's root directory"), "{told}");
+}
+
+#[test]
+fn flags_stand_before_and_after() {
+    let parse = |line: &str| Args::try_parse_from([NAME].into_iter().chain(line.split(' ')));
+    for line in [
+        "--debug --container-spec=x noop",
+        "noop -d --container-spec x",
+        "--container-spec - noop --container-spec=x --debug=true",
+    ] {
+        let args = parse(line).unwrap();
+        assert!(args.debug && args.container_spec == "x", "{line}");
+    }
+    assert!(!parse("noop --debug=false").unwrap().debug);
+    let told = parse("update-ldcache --folder /a --new-flag 1").unwrap_err().to_string();
+    assert!(told.contains("'--new-flag'"), "{told}");
+    // The last one counts, as with NVIDIA's.
+    let Hook::UpdateLdcache { ldconfig_path, folders } =
+        parse("update-ldcache --ldconfig-path /a --ldconfig-path /b --folder=x,y --folder z").unwrap().hook
+    else {
+        panic!("another hook")
+    };
+    assert_eq!((ldconfig_path.as_path(), folders.join(" ").as_str()), (Path::new("/b"), "x y z"));
+    // A hook of the future is passed over.
+    let args = parse("brand-new --with flags").unwrap();
+    run(args, Notes { debug: false, quiet: true }).unwrap();
+}
