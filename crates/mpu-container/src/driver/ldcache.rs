@@ -213,6 +213,18 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>, at in 0usize..200, old_entries: Option<u8>) {
+            let _ = entries(&bytes);
+            // Behind a right beginning the bytes get further.
+            let mut file = written(TWO, old_entries.map(u32::from));
+            file.truncate(file.len().min(at + 28));
+            file.extend_from_slice(&bytes);
+            let _ = entries(&file);
+        }
+    }
+
     #[test]
     fn an_entry_that_points_outside_is_passed_over() {
         let mut file = written(TWO, None);

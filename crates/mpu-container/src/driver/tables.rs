@@ -49,9 +49,9 @@ pub const LIBRARIES: &[LibraryRow] = &[
     row("libnvidia-opencl", &[Compute], "OpenCL"),
     row("libnvidia-gpucomp", &[Compute, Graphics], "shader compiler"),
     row("libnvidia-ptxjitcompiler", &[Compute], "PTX compiler, for CUDA"),
-    row("libnvidia-fatbinaryloader", &[Compute], "fat binaries, for CUDA (to 440)"),
+    row("libnvidia-fatbinaryloader", &[Compute], "fat binaries, for CUDA, older drivers"),
     row("libnvidia-allocator", &[Compute, Display, Graphics], "memory for other libraries; GBM's back end"),
-    row("libnvidia-compiler", &[Compute], "OpenCL's compiler (to 520)"),
+    row("libnvidia-compiler", &[Compute], "OpenCL's compiler, older drivers"),
     row("libnvidia-pkcs11", &[Compute], "encryption, for confidential computing"),
     row("libnvidia-pkcs11-openssl3", &[Compute], "the same with OpenSSL 3"),
     own("libnvidia-nvvm", &[Compute], "NVVM compiler (470: a number of its own)"),
@@ -66,7 +66,7 @@ pub const LIBRARIES: &[LibraryRow] = &[
     row("libnvidia-tls", &[Graphics], "thread-local storage, for OpenGL"),
     row("libnvidia-glsi", &[Graphics], "OpenGL's system interface"),
     row("libnvidia-fbc", &[Graphics], "framebuffer capture"),
-    row("libnvidia-ifr", &[Graphics], "render-target capture (to 465)"),
+    row("libnvidia-ifr", &[Graphics], "render-target capture, older drivers"),
     row("libnvidia-rtcore", &[Graphics], "ray tracing"),
     row("libnvoptix", &[Graphics], "OptiX"),
     row("libGLX_nvidia", &[Graphics], "GLX"),
@@ -74,7 +74,7 @@ pub const LIBRARIES: &[LibraryRow] = &[
     row("libGLESv2_nvidia", &[Graphics], "OpenGL ES 2"),
     row("libGLESv1_CM_nvidia", &[Graphics], "OpenGL ES 1"),
     row("libnvidia-glvkspirv", &[Graphics], "SPIR-V, for Vulkan"),
-    row("libnvidia-cbl", &[Graphics], "ray tracing, for Vulkan (to 455)"),
+    row("libnvidia-cbl", &[Graphics], "ray tracing, for Vulkan, older drivers"),
     row("libnvidia-vulkan-producer", &[Display, Graphics], "Vulkan on Wayland"),
     own("libnvidia-egl-gbm", &[Display, Graphics], "EGL on GBM"),
     own("libnvidia-egl-wayland", &[Display, Graphics], "EGL on Wayland"),
@@ -239,6 +239,46 @@ pub const FIRMWARE_FOLDERS: &[&str] =
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The tables of `docs/container/driver-files.md`, as they must stand there.
+    fn page() -> String {
+        let words = |with: &[Capability]| with.iter().map(|one| one.word()).collect::<Vec<_>>().join(", ");
+        let mut page = String::from("| library | with | what it is |\n|---|---|---|\n");
+        for row in LIBRARIES {
+            let end = if row.suffix == Suffix::Own { "*" } else { "VERSION" };
+            page += &format!("| `{}.so.{end}` | {} | {} |\n", row.stem, words(row.with), row.about);
+        }
+        page += "\n| file | with | what it is | looked for below |\n|---|---|---|---|\n";
+        let files = [(PROGRAMS, PROGRAM_FOLDERS), (SOCKETS, &[]), (DATA, DATA_FOLDERS), (VULKAN, DATA_FOLDERS)];
+        for (rows, folders) in files.into_iter().chain([(XORG, XORG_FOLDERS)]) {
+            let folders: Vec<String> = folders.iter().map(|folder| format!("`{folder}`")).collect();
+            for row in rows {
+                let with = words(row.with);
+                page += &format!("| `{}` | {with} | {} | {} |\n", row.name, row.about, folders.join(" "));
+            }
+        }
+        page += "\n| link | to | with | beside |\n|---|---|---|---|\n";
+        for row in LINKS {
+            page += &format!("| `{}` | `{}` | {} | `{}` |\n", row.link, row.target, words(row.with), row.library);
+        }
+        page
+    }
+
+    #[test]
+    fn the_page_has_these_tables() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/container/driver-files.md");
+        let text = std::fs::read_to_string(path).expect("the page");
+        let (before, rest) = text.split_once("<!-- tables -->\n").expect("a beginning");
+        let (tables, after) = rest.split_once("<!-- end -->\n").expect("an end");
+        if std::env::var_os("MPU_WRITE_DOCS").is_some() {
+            let text = format!("{before}<!-- tables -->\n{}<!-- end -->\n{after}", page());
+            return std::fs::write(path, text).expect("the page");
+        }
+        assert!(
+            tables == page(),
+            "docs/container/driver-files.md is old; MPU_WRITE_DOCS=1 with this test writes it anew"
+        );
+    }
 
     #[test]
     fn no_library_stands_twice_and_each_link_has_one() {

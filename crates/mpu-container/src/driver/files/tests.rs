@@ -1,3 +1,5 @@
+//! A made-up driver's files, found or left out, by capability.
+
 use super::*;
 use crate::driver::made_up::{self, Host};
 use std::os::unix::fs::symlink;
