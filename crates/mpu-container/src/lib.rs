@@ -25,4 +25,5 @@ pub mod names;
 pub mod refresh;
 pub mod request;
 pub mod require;
+pub mod runtime;
 pub mod spec;

@@ -28,6 +28,7 @@ pub const PROGRAMS: &[Program] = &[
     crate::links::PROGRAM,
     crate::refresh::PROGRAM,
     crate::hooks::PROGRAM,
+    crate::runtime::PROGRAM,
 ];
 
 /// The program that these arguments ask for, and the arguments as that program wants them (its name first); none when

@@ -1,3 +1,5 @@
+//! Specifications read, edited and put back; each refusal by its sentence.
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -29,7 +31,10 @@ fn env(list: &[&str]) -> ContainerEdits {
 
 #[test]
 fn what_is_not_known_survives_to_the_last_digit() {
-    let text = r#"{"zz":1.10,"ociVersion":"1.9.0","process":{"b":1e+400,"env":["A=1"],"a":18446744073709551616},"linux":null,"é":[0.1,-0,1e+2]}"#;
+    let text = concat!(
+        r#"{"zz":1.10,"ociVersion":"1.9.0","process":{"b":1e+400,"env":["A=1"],"a":18446744073709551616},"#,
+        r#""linux":null,"é":[0.1,-0,1e+2]}"#
+    );
     let expected = text.replace(r#""A=1""#, r#""A=1","B=2""#);
     assert_eq!(edited(text, &env(&["B=2"])), expected);
 }
@@ -50,7 +55,10 @@ fn a_device_stands_in_the_list_and_in_the_cgroup() {
     };
     let edits =
         ContainerEdits { device_nodes: vec![node("/dev/x", None), node("/dev/y", Some("none"))], ..Default::default() };
-    let text = r#"{"process":{"user":{"uid":7,"gid":0}},"linux":{"devices":[{"path":"/dev/x","type":"b"},{"path":"/dev/z"}],"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}"#;
+    let text = concat!(
+        r#"{"process":{"user":{"uid":7,"gid":0}},"linux":{"devices":[{"path":"/dev/x","type":"b"},{"path":"/dev/z"}],"#,
+        r#""resources":{"devices":[{"allow":false,"access":"rwm"}]}}}"#
+    );
     let tree: Value = serde_json::from_str(&edited(text, &edits)).unwrap();
     let expected = json!([{"path":"/dev/z"},
         {"path":"/dev/x","type":"c","major":1,"minor":3,"uid":7}, {"path":"/dev/y","type":"c","major":1,"minor":3,"uid":7}]);
@@ -74,7 +82,10 @@ fn a_device_that_is_said_in_full_needs_no_host() {
     let text = edited("{}", &ContainerEdits { device_nodes: vec![node], ..Default::default() });
     assert_eq!(
         text,
-        r#"{"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0,"fileMode":438,"uid":0}],"resources":{"devices":[{"allow":true,"type":"c","major":195,"minor":0,"access":"rwm"}]}}}"#
+        concat!(
+            r#"{"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0,"fileMode":438,"uid":0}],"#,
+            r#""resources":{"devices":[{"allow":true,"type":"c","major":195,"minor":0,"access":"rwm"}]}}}"#
+        )
     );
 }
 
@@ -86,7 +97,10 @@ fn mounts_are_replaced_and_parents_come_first() {
         options: vec!["ro".into()],
         ..Default::default()
     };
-    let text = r#"{"mounts":[{"destination":"/a/b/c"},{"destination":"/proc"},{"destination":"/usr/lib/x","k":1},{"destination":"/"},{"destination":"/a//./b/"}]}"#;
+    let text = concat!(
+        r#"{"mounts":[{"destination":"/a/b/c"},{"destination":"/proc"},{"destination":"/usr/lib/x","k":1},"#,
+        r#"{"destination":"/"},{"destination":"/a//./b/"}]}"#
+    );
     let edits = ContainerEdits { mounts: vec![one("/usr/lib/x"), one("/x")], ..Default::default() };
     let tree: Value = serde_json::from_str(&edited(text, &edits)).unwrap();
     let order: Vec<_> = tree["mounts"].as_array().unwrap().iter().map(|m| m["destination"].as_str().unwrap()).collect();

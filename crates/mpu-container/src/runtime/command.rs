@@ -1,0 +1,184 @@
+//! What an engine asks of its OCI runtime, as far as it concerns us: is a container to be created, and from which bundle.
+//!
+//! Owns the reading of the arguments. They are handed on as they came; nothing is refused here, because every runtime has
+//! its own. Refuses to know what the commands do.
+//!
+//! Outside truth: the OCI runtime command line interface 1.1.0; `runc --help`, `crun --help`. The bundle's flag has the
+//! forms `-b`, `-bundle` and `--bundle`, with a space or `=`.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// The commands of OCI runtimes. Another word before the command is the value of a flag that we do not know.
+const COMMANDS: &[&str] = &[
+    "checkpoint",
+    "create",
+    "delete",
+    "events",
+    "exec",
+    "features",
+    "help",
+    "init",
+    "kill",
+    "list",
+    "mounts",
+    "pause",
+    "ps",
+    "restore",
+    "resume",
+    "run",
+    "spec",
+    "start",
+    "state",
+    "update",
+];
+
+/// Flags before the command that take a value, without their dashes: a value may be a command's name.
+const WITH_VALUE: &[&str] =
+    &["b", "bundle", "cgroup-manager", "criu", "log", "log-format", "log-level", "root", "rootless"];
+
+/// The arguments of a runtime, as far as they concern us.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Command {
+    /// Whether a container is to be created.
+    pub(super) creates: bool,
+    /// The bundle's directory, if one is named.
+    pub(super) bundle: Option<PathBuf>,
+    /// Whether the version is asked for.
+    pub(super) version: bool,
+    /// Whether the engine wants to hear everything.
+    pub(super) debug: bool,
+    /// Where the engine looks for our last words.
+    pub(super) log: Option<PathBuf>,
+    /// Whether it wants them as JSON.
+    pub(super) json: bool,
+}
+
+impl Command {
+    /// Reads arguments, the program's name first.
+    pub(super) fn read(arguments: &[OsString]) -> Command {
+        let mut command = Command::default();
+        let mut rest = arguments.iter().skip(1);
+        // Up to the command; then, for a container that is created, all the rest. What stands behind another command
+        // may belong to a program in the container.
+        let mut named = false;
+        while let Some(argument) = rest.next() {
+            let Some((flag, value)) = flag(argument) else {
+                named |= COMMANDS.iter().any(|word| argument == *word);
+                command.creates |= argument == "create" && named;
+                if named && !command.creates {
+                    break;
+                }
+                continue;
+            };
+            if command.creates && ["h", "help"].iter().any(|word| flag == *word) {
+                command.creates = false;
+                break;
+            }
+            let value = match value {
+                Some(value) => Some(value.to_os_string()),
+                None if takes_value(flag, named) => rest.next().cloned(),
+                None => None,
+            };
+            command.flag(flag, value, named);
+        }
+        command
+    }
+
+    fn flag(&mut self, flag: &OsStr, value: Option<OsString>, named: bool) {
+        let value = value.filter(|value| !value.is_empty());
+        match flag.to_str().unwrap_or_default() {
+            "b" | "bundle" => self.bundle = value.map(PathBuf::from),
+            "version" | "v" | "V" if !named => self.version = true,
+            "debug" if !named => self.debug = true,
+            "log" if !named => self.log = value.map(PathBuf::from),
+            "log-format" if !named => self.json = value.is_some_and(|value| value == "json"),
+            _ => {}
+        }
+    }
+}
+
+/// A flag's name without its dashes, and its value if that is in the same argument.
+fn flag(argument: &OsStr) -> Option<(&OsStr, Option<&OsStr>)> {
+    let bytes = argument.as_bytes();
+    let name = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-")).filter(|name| !name.is_empty())?;
+    let mut parts = name.splitn(2, |byte| *byte == b'=');
+    Some((OsStr::from_bytes(parts.next()?), parts.next().map(OsStr::from_bytes)))
+}
+
+fn takes_value(flag: &OsStr, named: bool) -> bool {
+    let known: &[&str] =
+        if named { &["b", "bundle", "config", "console-socket", "f", "pid-file", "preserve-fds"] } else { WITH_VALUE };
+    known.iter().any(|word| flag == *word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Command {
+        Command::read(&line.split(' ').map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_bundle_is_found_in_every_form() {
+        let lines =
+            ["-b /x", "-b=/x", "-bundle /x", "-bundle=/x", "--bundle /x", "--bundle=/x", "--b /x", "-b /y --bundle /x"];
+        for line in lines {
+            for line in [format!("r create {line} id"), format!("r {line} create id"), format!("r create id {line}")] {
+                let read = read(&line);
+                assert!(read.creates, "{line}");
+                assert_eq!(read.bundle, Some("/x".into()), "{line}");
+            }
+        }
+        assert_eq!(read("r create id").bundle, None);
+        assert_eq!(read("r create --bundle").bundle, None);
+        assert_eq!(read("r create --bundle= id").bundle, None);
+    }
+
+    #[test]
+    fn only_the_command_creates() {
+        for line in [
+            "r create x",
+            "r --root create --log state create x",
+            "r --new-flag value create x",
+            "r --bundle create create x",
+        ] {
+            assert!(read(line).creates, "{line}");
+        }
+        for line in [
+            "r",
+            "r --bundle create run x",
+            "r -b create",
+            "r exec x create",
+            "r state create",
+            "r --root create state x",
+            "r run create",
+            "r --version",
+            "r create --help",
+            "r create -h",
+            "r --bundle=create",
+            "r - creates",
+        ] {
+            assert!(!read(line).creates, "{line}");
+        }
+        assert_eq!(read("r create --pid-file -b --bundle /x id").bundle, Some("/x".into()));
+    }
+
+    #[test]
+    fn a_version_is_asked_for_before_a_command() {
+        assert!(read("r --version").version && read("r -v").version && read("r --debug -version").version);
+        assert!(
+            !read("r exec x cat --version").version
+                && !read("r events -v").version
+                && !read("r --log --version").version
+        );
+    }
+
+    #[test]
+    fn the_engines_log_is_found() {
+        let read = read("r --root /r --log /l --log-format json --debug create x");
+        assert_eq!((read.log, read.json, read.debug, read.creates), (Some("/l".into()), true, true, true));
+    }
+}

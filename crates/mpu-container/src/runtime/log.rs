@@ -1,0 +1,78 @@
+//! The wrapper's records: into its own file, and what is wrong also into the file where the engine looks for it.
+//!
+//! containerd, CRI-O and Docker show the last error of the runtime's `--log` file to whoever started the container;
+//! standard error often goes nowhere. Standard output is the runtime's alone. No container fails because a record cannot
+//! be written.
+//!
+//! Outside truth: runc's `--log` and `--log-format`: lines of `time`, `level` and `msg`, as text or as JSON.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde_json::json;
+
+use super::command::Command;
+use crate::config::{LogLevel, Runtime};
+
+/// Where records go.
+pub(super) struct Log {
+    own: Option<File>,
+    most: LogLevel,
+    engines: Option<File>,
+    json: bool,
+}
+
+impl Log {
+    /// Opens the engine's file alone: before the configuration is read, and when it cannot be.
+    pub(super) fn of_engine(command: &Command) -> Log {
+        let engines = command.log.as_deref().and_then(open);
+        Log { own: None, most: LogLevel::Info, engines, json: command.json }
+    }
+
+    /// Opens our own file, too. Asking for the version makes no file.
+    pub(super) fn open_own(&mut self, command: &Command, config: &Runtime) {
+        self.most = if command.debug { LogLevel::Debug } else { config.log_level };
+        self.own = config.debug.as_deref().filter(|_| !command.version).and_then(open);
+    }
+
+    /// What was done.
+    pub(super) fn info(&mut self, message: &str) {
+        self.record(LogLevel::Info, "info", message);
+    }
+
+    /// What was asked for and is not done.
+    pub(super) fn warning(&mut self, message: &str) {
+        self.record(LogLevel::Warning, "warning", message);
+    }
+
+    /// Why there will be no container.
+    pub(super) fn error(&mut self, message: &str) {
+        self.record(LogLevel::Error, "error", message);
+    }
+
+    fn record(&mut self, level: LogLevel, word: &str, message: &str) {
+        let to_own = self.own.as_mut().filter(|_| level <= self.most);
+        let to_engine = self.engines.as_mut().filter(|_| level <= LogLevel::Warning);
+        if to_own.is_none() && to_engine.is_none() {
+            return;
+        }
+        let time = humantime::format_rfc3339_seconds(SystemTime::now());
+        let text = || format!("time=\"{time}\" level={word} msg={}\n", json!(message));
+        let as_json = || format!("{}\n", json!({"level": word, "msg": message, "time": time.to_string()}));
+        // One write each, at the file's end, so that lines of several containers do not mix.
+        for (file, line) in [(to_own, text()), (to_engine, if self.json { as_json() } else { text() })] {
+            let _ = file.map(|file| file.write_all(line.as_bytes()));
+        }
+    }
+}
+
+fn open(path: &Path) -> Option<File> {
+    if path == Path::new("/dev/null") {
+        return None;
+    }
+    let open = || OpenOptions::new().append(true).create(true).open(path);
+    let made = || fs::create_dir_all(path.parent()?).ok().and_then(|()| open().ok());
+    open().ok().or_else(made)
+}

@@ -1,0 +1,121 @@
+//! The runtime that does the work: finding it, and becoming it.
+//!
+//! Owns the search. Refuses to know one runtime from another.
+//!
+//! Outside truth: NVIDIA Container Toolkit, `[nvidia-container-runtime] runtimes`: the first of the list that is there; a
+//! name is looked for on PATH, a path is taken as it is.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use thiserror::Error;
+
+/// Where a program is looked for when there is no PATH, as it can be for an engine's children.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Why no runtime can be run.
+#[derive(Debug, Error)]
+pub enum LowError {
+    /// The list is empty.
+    #[error("no OCI runtime is named in the configuration: nvidia-container-runtime.runtimes is empty")]
+    NoneNamed,
+    /// None of the list is there.
+    #[error("none of these OCI runtimes was found: {named} (searched {searched})")]
+    NotFound {
+        /// What was looked for.
+        named: String,
+        /// Where.
+        searched: String,
+    },
+    /// All that is there is this program.
+    #[error("the OCI runtime {} is this program itself: nvidia-container-runtime.runtimes must name the one that does the work", .0.display())]
+    Ourselves(PathBuf),
+    /// It cannot be run.
+    #[error("cannot run the OCI runtime {}", .0.display())]
+    Exec(PathBuf, #[source] io::Error),
+}
+
+/// Finds the first runtime of a list that is there and is not this program.
+pub(super) fn find(named: &[String], path: Option<&OsStr>) -> Result<PathBuf, LowError> {
+    if named.is_empty() {
+        return Err(LowError::NoneNamed);
+    }
+    let path = path.filter(|path| !path.is_empty()).unwrap_or(OsStr::new(PATH));
+    let own = fs::metadata("/proc/self/exe").ok().map(|meta| (meta.dev(), meta.ino()));
+    let mut ourselves = None;
+    for found in named.iter().flat_map(|name| candidates(name, path)) {
+        let Some(meta) = fs::metadata(&found).ok().filter(runs) else { continue };
+        if own != Some((meta.dev(), meta.ino())) {
+            return Ok(found);
+        }
+        ourselves.get_or_insert(found);
+    }
+    Err(match ourselves {
+        Some(found) => LowError::Ourselves(found),
+        None => LowError::NotFound { named: named.join(", "), searched: path.to_string_lossy().into_owned() },
+    })
+}
+
+/// Where a runtime may be. A directory of PATH that is not absolute depends on where the engine happens to be: it is
+/// skipped.
+fn candidates(name: &str, path: &OsStr) -> Vec<PathBuf> {
+    if name.contains('/') {
+        return vec![name.into()];
+    }
+    std::env::split_paths(path).filter(|dir| dir.is_absolute() && !name.is_empty()).map(|dir| dir.join(name)).collect()
+}
+
+fn runs(meta: &fs::Metadata) -> bool {
+    meta.is_file() && meta.permissions().mode() & 0o111 != 0
+}
+
+/// Becomes the runtime: same process, same streams, same environment. Returns only when that fails.
+pub(super) fn become_it(runtime: &Path, arguments: &[OsString]) -> LowError {
+    LowError::Exec(runtime.into(), Command::new(runtime).args(arguments.iter().skip(1)).exec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(dir: &Path, name: &str, mode: u32) {
+        fs::write(dir.join(name), "#!/bin/sh\n").unwrap();
+        fs::set_permissions(dir.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn named(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).into()).collect()
+    }
+
+    #[test]
+    fn the_first_of_the_list_that_is_there_is_taken() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        program(one.path(), "runc", 0o644);
+        program(two.path(), "runc", 0o755);
+        program(one.path(), "crun", 0o755);
+        let path = std::env::join_paths([Path::new("."), one.path(), two.path()]).unwrap();
+        let find = |names: &[&str]| find(&named(names), Some(&path)).map_err(|error| error.to_string());
+        assert_eq!(find(&["runc", "crun"]), Ok(two.path().join("runc")));
+        assert_eq!(find(&["youki", "crun"]), Ok(one.path().join("crun")));
+        let absolute = one.path().join("crun");
+        assert_eq!(find(&["/nowhere/runc", absolute.to_str().unwrap(), "runc"]), Ok(absolute));
+        assert!(find(&["youki", ""]).unwrap_err().starts_with("none of these OCI runtimes was found: youki, "));
+        assert!(find(&[]).unwrap_err().contains("runtimes is empty"));
+    }
+
+    #[test]
+    fn this_program_is_never_its_own_runtime() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = std::env::current_exe().unwrap();
+        std::os::unix::fs::symlink(&own, dir.path().join("runc")).unwrap();
+        let alone = find(&named(&["runc"]), Some(dir.path().as_os_str())).unwrap_err();
+        assert!(matches!(&alone, LowError::Ourselves(path) if path.ends_with("runc")), "{alone}");
+        program(dir.path(), "crun", 0o755);
+        assert_eq!(find(&named(&["runc", "crun"]), Some(dir.path().as_os_str())).unwrap(), dir.path().join("crun"));
+    }
+}

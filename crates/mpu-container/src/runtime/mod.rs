@@ -1,0 +1,158 @@
+//! The program `nvidia-container-runtime`: what an engine calls where it would call runc.
+//!
+//! Owns the decision what is done to a container's specification before the real runtime sees it. Only `create` is looked
+//! at; everything else, and every container that asks for no GPU, goes to the real runtime as it came: same arguments,
+//! same process, same streams, nothing written to standard output. When something is wrong, nothing has been changed.
+//! Refuses to know who may ask for what (`request`), what a GPU needs (`cdi`, `driver`) and how a specification is edited
+//! (`spec`).
+//!
+//! Outside truth: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime"; its modes are in [`mode`].
+
+mod command;
+mod log;
+mod low;
+mod mode;
+mod program;
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use thiserror::Error;
+
+use crate::config::{Config, ConfigError, Mode};
+use crate::names::Program;
+use crate::spec::{Spec, SpecError};
+use command::Command;
+use log::Log;
+
+pub use low::LowError;
+pub use mode::ModeError;
+
+/// The program's row.
+pub const PROGRAM: Program = Program {
+    own: "runtime",
+    nvidia: &["nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"],
+    about: "OCI runtime: gives containers the GPUs they ask for, and hands on to runc or crun",
+    run,
+};
+
+const HELP: &str = "\
+Gives a container the GPUs it asks for, then becomes the OCI runtime that does the rest.
+
+Engines call it in place of runc, with runc's arguments:
+
+  nvidia-container-runtime create --bundle /run/…/BUNDLE ID    a GPU is added if the container asks for one
+  nvidia-container-runtime state ID                            handed on, like every other command
+  nvidia-container-runtime --version                           our version, then the runtime's
+
+A container asks by its environment, as in `NVIDIA_VISIBLE_DEVICES=all` or `=0,2`, or by CDI names. Which
+runtime follows and how a GPU gets in is in config.toml: `nvidia-ctk config` prints it.
+
+  docker run --rm --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=all debian nvidia-smi
+
+Called as nvidia-container-runtime.cdi or nvidia-container-runtime.legacy, the mode is that one.
+";
+
+/// Why there will be no container.
+#[derive(Debug, Error)]
+pub enum RuntimeError {
+    /// The configuration cannot be used.
+    #[error("the configuration cannot be used")]
+    Config(#[from] ConfigError),
+    /// The real runtime is missing or cannot be run.
+    #[error("there is no OCI runtime to hand on to")]
+    Low(#[from] LowError),
+    /// The container's configuration cannot be read or written.
+    #[error("the container's configuration cannot be used")]
+    Spec(#[from] SpecError),
+    /// The GPU cannot be given.
+    #[error("the container cannot have the GPU that it asks for")]
+    Mode(#[from] ModeError),
+}
+
+impl RuntimeError {
+    /// What a person can do about it.
+    fn fix(&self) -> Option<String> {
+        match self {
+            RuntimeError::Config(error) => Some(error.fix().into()),
+            RuntimeError::Low(_) => {
+                Some("install runc or crun, or name yours in config.toml: nvidia-container-runtime.runtimes".into())
+            }
+            RuntimeError::Spec(_) => None,
+            RuntimeError::Mode(error) => error.fix(),
+        }
+    }
+}
+
+/// The program. The first argument is the name it was called by, which may choose the mode. Returns only when something
+/// is wrong, and after `--help` under our own name.
+pub fn run(arguments: Vec<OsString>) -> ExitCode {
+    let called = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    let first = arguments.get(1).and_then(|word| word.to_str());
+    if called == "runtime" && matches!(first, None | Some("--help" | "-h" | "help")) {
+        print!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
+    let command = Command::read(&arguments);
+    let mut log = Log::of_engine(&command);
+    let Err(error) = start(&arguments, mode_of_name(called), &command, &mut log);
+    let chain = chain(&error);
+    let fix = error.fix().map(|fix| format!("; to fix it: {fix}")).unwrap_or_default();
+    log.error(&format!("{chain}{fix}"));
+    // The engine may have closed the stream.
+    let _ = writeln!(std::io::stderr(), "nvidia-container-runtime: {chain}{fix}");
+    ExitCode::FAILURE
+}
+
+fn start(
+    arguments: &[OsString],
+    by_name: Option<Mode>,
+    command: &Command,
+    log: &mut Log,
+) -> Result<Infallible, RuntimeError> {
+    if command.version {
+        let _ = writeln!(std::io::stdout(), "nvidia-container-runtime (mpu-container {})\n", env!("CARGO_PKG_VERSION"));
+    }
+    let loaded = Config::load()?;
+    let config = &loaded.config;
+    log.open_own(command, &config.runtime);
+    for note in &loaded.notes {
+        log.info(&format!("config.toml, line {}: {}", note.line, note.what));
+    }
+    let path = std::env::var_os("PATH");
+    let runtime = low::find(&config.runtime.runtimes, path.as_deref())?;
+    if command.creates {
+        let bundle = command.bundle.clone().unwrap_or_else(|| PathBuf::from("."));
+        let mut spec = Spec::load(&bundle)?;
+        let mode = by_name.unwrap_or(config.runtime.mode);
+        if mode::give(&mut spec, mode, config, log)? {
+            spec.store()?;
+        }
+    }
+    log.info(&format!("handing on to {}", runtime.display()));
+    Err(low::become_it(&runtime, arguments).into())
+}
+
+/// Two of the program's names are modes.
+fn mode_of_name(name: &std::ffi::OsStr) -> Option<Mode> {
+    match name.to_str() {
+        Some("nvidia-container-runtime.cdi") => Some(Mode::Cdi),
+        Some("nvidia-container-runtime.legacy") => Some(Mode::Legacy),
+        _ => None,
+    }
+}
+
+/// An error and its causes on one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,284 @@
+//! How a GPU gets into a container: by the host's CDI files, by edits made on the spot, or by the prestart hook.
+//!
+//! | mode | what happens |
+//! |---|---|
+//! | `cdi` | names are looked up in the host's CDI files; a name without a kind is of the default kind |
+//! | `jit-cdi` | edits are made from the driver as it is now; no file is needed and none can be out of date |
+//! | `legacy` | one prestart hook, which calls the container CLI; the device nodes stand in the specification, too |
+//! | `auto` | `cdi` if every name is a CDI name, else `jit-cdi` |
+//!
+//! Device nodes and their cgroup rules are part of the specification in every mode: what a hook alone allows is taken
+//! away again when systemd reloads and writes the rules that it knows.
+//!
+//! Outside truth: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime" modes. It chooses `legacy` when it finds no
+//! driver, and the container then fails in the hook; we say at once that there is no driver.
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::log::Log;
+use super::program;
+use crate::cdi::registry::Unresolvable;
+use crate::cdi::{self, extra, inject, name::BadName, HookName, QualifiedName, Registry};
+use crate::config::{Config, Mode};
+use crate::driver::{Driver, DriverError, DriverRoot, Gpu, Selection, UnknownDevice};
+use crate::edits::{ContainerEdits, DeviceNode, Hook};
+use crate::request::{self, Annotations, Request, RequestError};
+use crate::require::{self, Known, RequireError, Version};
+use crate::spec::{EditError, Spec};
+
+/// Devices of this kind are described when they are asked for.
+const ON_THE_SPOT: &str = "runtime.nvidia.com/gpu";
+/// The prestart hook's names: the one, and the one of old.
+const HOOK_NAMES: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
+/// A file that Tegra systems have, and no others.
+const TEGRA: &str = "/etc/nv_tegra_release";
+
+/// Why a container cannot have the GPU that it asks for. Nothing has been changed.
+#[derive(Debug, Error)]
+pub enum ModeError {
+    /// It may not, or asks in words that mean nothing.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The driver cannot be described.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// There is no such device.
+    #[error(transparent)]
+    Unknown(#[from] UnknownDevice),
+    /// The host does not meet a condition of the image.
+    #[error(transparent)]
+    Require(#[from] Box<RequireError>),
+    /// A name that is none.
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// No CDI file describes it.
+    #[error(transparent)]
+    Unresolvable(#[from] Box<Unresolvable>),
+    /// A CDI file names something that is not on the host.
+    #[error("the host's CDI files are out of date: {} is not there", .0.display())]
+    Stale(PathBuf),
+    /// Two ways of naming at once.
+    #[error("devices of {ON_THE_SPOT} cannot be asked for together with other CDI devices: {0}")]
+    Mixed(String),
+    /// Mode csv.
+    #[error("mode csv, for Tegra systems, is not supported")]
+    Csv,
+    /// The specification cannot take an edit.
+    #[error(transparent)]
+    Edit(#[from] EditError),
+}
+
+impl ModeError {
+    /// What a person can do about it.
+    pub(super) fn fix(&self) -> Option<String> {
+        let fix = match self {
+            ModeError::Request(error) => error.fix(),
+            ModeError::Driver(DriverError::NotLoaded { .. }) => {
+                "load the driver (modprobe nvidia) or start the container without asking for a GPU"
+            }
+            ModeError::Unknown(_) => "`nvidia-smi -L` lists the devices of this host",
+            ModeError::Unresolvable(_) => {
+                "`nvidia-ctk cdi list` lists what is described; `nvidia-ctk cdi generate` describes this host's GPUs"
+            }
+            ModeError::Stale(_) => {
+                "describe the driver that is installed now: nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
+            }
+            ModeError::Mixed(_) => "use names of one kind",
+            ModeError::Csv => {
+                "set nvidia-container-runtime.mode to auto in config.toml; on Tegra, use NVIDIA's own toolkit"
+            }
+            ModeError::Require(error) => return Some(error.fix()),
+            ModeError::Name(_) | ModeError::Driver(_) | ModeError::Edit(_) => return None,
+        };
+        Some(fix.into())
+    }
+}
+
+/// How the devices of one request get in.
+#[derive(Debug, PartialEq, Eq)]
+enum Way {
+    Files(Vec<QualifiedName>),
+    OnTheSpot(Vec<String>),
+    Hook(Vec<String>),
+}
+
+/// Edits a specification, if it asks for a GPU; says whether it did.
+pub(super) fn give(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) -> Result<bool, ModeError> {
+    let annotations = if mode == Mode::Legacy { Annotations::Skip } else { Annotations::Read };
+    let answer = request::of(spec.tree(), config, annotations)?;
+    for note in &answer.notes {
+        log.warning(note);
+    }
+    let Some(request) = answer.request else {
+        log.info("the container asks for no GPU");
+        return Ok(false);
+    };
+    let edits = match way(mode, &request, config)? {
+        Way::Hook(words) => {
+            log.info(&format!("mode legacy, devices {}", words.join(",")));
+            by_hook(spec, &words, &request, config)?
+        }
+        Way::OnTheSpot(words) => {
+            log.info(&format!("mode jit-cdi, devices {}", words.join(",")));
+            spec.remove_prestart_hooks(&HOOK_NAMES);
+            on_the_spot(&words, &request, config, log)?
+        }
+        Way::Files(names) => {
+            log.info(&format!("mode cdi, devices {}", request.devices.join(",")));
+            spec.remove_prestart_hooks(&HOOK_NAMES);
+            from_files(&names, mode, &request, config, log)?
+        }
+    };
+    spec.apply(&edits)?;
+    Ok(true)
+}
+
+fn way(mode: Mode, request: &Request, config: &Config) -> Result<Way, ModeError> {
+    let kind = match mode {
+        Mode::Csv => return Err(ModeError::Csv),
+        Mode::Legacy => return Ok(Way::Hook(request.devices.clone())),
+        Mode::Cdi => &config.runtime.cdi_default_kind,
+        Mode::Auto | Mode::JitCdi => ON_THE_SPOT,
+    };
+    let qualified = |word: &String| if QualifiedName::is(word) { word.clone() } else { format!("{kind}={word}") };
+    let names: Vec<String> = request.devices.iter().map(qualified).collect();
+    let id = |name: &String| Some(name.strip_prefix(ON_THE_SPOT)?.strip_prefix('=')?.to_owned());
+    let ids: Vec<String> = names.iter().filter_map(id).collect();
+    match ids.len() {
+        0 => Ok(Way::Files(names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?)),
+        all if all == names.len() => Ok(Way::OnTheSpot(ids)),
+        _ => Err(ModeError::Mixed(names.join(", "))),
+    }
+}
+
+fn driver(config: &Config) -> Result<Driver, ModeError> {
+    let root = config.cli.root.as_deref().map_or_else(DriverRoot::host, |root| DriverRoot::at(root, None));
+    Driver::find(&root).map_err(|error| match error {
+        DriverError::NotLoaded { .. } if Path::new(TEGRA).exists() => ModeError::Csv,
+        other => other.into(),
+    })
+}
+
+/// The image's conditions, for each GPU that it gets. Facts are asked for only when there is a condition.
+fn conditions(request: &Request, driver: &Driver, selection: &Selection<'_>) -> Result<(), ModeError> {
+    if request.requirements.is_empty() {
+        return Ok(());
+    }
+    let version = |(major, minor)| Version::parse(&format!("{major}.{minor}"));
+    let host = Known {
+        driver: Version::parse(&driver.version),
+        cuda: driver.cuda_version().and_then(version),
+        ..Known::default()
+    };
+    let known = |gpu: &&Gpu| {
+        let facts = driver.facts(gpu);
+        Known { arch: facts.architecture.and_then(version), brand: Some(facts.brand.to_owned()), ..host.clone() }
+    };
+    let gpus: Vec<Known> = selection.gpus.iter().map(known).collect();
+    require::check_all(&request.requirements, &host, &gpus).map_err(Box::new)?;
+    Ok(())
+}
+
+/// Edits from the driver as it is now.
+fn on_the_spot(
+    words: &[String],
+    request: &Request,
+    config: &Config,
+    log: &mut Log,
+) -> Result<ContainerEdits, ModeError> {
+    let driver = driver(config)?;
+    let selection = driver.select(words)?;
+    conditions(request, &driver, &selection)?;
+    let options = options(config);
+    let mut edits = inject::edits_for(&driver, &selection, request.capabilities, &options)?;
+    let channels = request.imex.iter().filter_map(|channel| driver.imex_node(channel.parse().ok()?));
+    let mig = [("mig/config", &request.mig_config), ("mig/monitor", &request.mig_monitor)];
+    let mig = mig.into_iter().filter(|(_, asked)| asked.is_some()).filter_map(|(file, _)| driver.capability_node(file));
+    cdi::registry::append(&mut edits, &inject::plain_nodes(channels.chain(mig).collect(), &options));
+    for extra in &request.extras {
+        let found = extra::Mode::of_word(extra.word()).map(|mode| extra::edits(&driver.root, mode, &options));
+        match found.filter(|edits| !edits.is_empty()) {
+            Some(found) => cdi::registry::append(&mut edits, &found),
+            None => log.warning(&format!("{} is asked for, and this host has none", extra.word())),
+        }
+    }
+    in_full(&mut edits);
+    Ok(edits)
+}
+
+/// The driver's own numbers are known, whether or not the host has made the node already: nobody needs to look.
+fn in_full(edits: &mut ContainerEdits) {
+    for node in &mut edits.device_nodes {
+        node.kind.get_or_insert_with(|| "c".into());
+    }
+}
+
+fn options(config: &Config) -> inject::Options {
+    let mut options = inject::Options::of(program::configured(&config.ctk_path, "nvidia-cdi-hook"));
+    options.groups = !config.features.no_additional_gids_for_device_nodes;
+    let left_out = &config.runtime.jit_cdi_disable_hooks;
+    match left_out.iter().any(|word| word == "all") {
+        true => options.hooks.without.extend(HookName::ALL),
+        false => options.hooks.without.extend(left_out.iter().filter_map(|word| HookName::of_word(word))),
+    }
+    if config.features.disable_cuda_compat_lib_hook {
+        options.hooks.without.push(HookName::EnableCudaCompat);
+    }
+    // `@` says that the program is the host's, which for a CDI hook it always is.
+    options.hooks.ldconfig = config.cli.ldconfig.strip_prefix('@').map(PathBuf::from);
+    options
+}
+
+/// Edits from the host's files. A GPU that no file describes is described on the spot, unless the files were chosen.
+fn from_files(
+    names: &[QualifiedName],
+    mode: Mode,
+    request: &Request,
+    config: &Config,
+    log: &mut Log,
+) -> Result<ContainerEdits, ModeError> {
+    let registry = Registry::read(&config.runtime.cdi_spec_dirs);
+    let edits = match registry.edits(names) {
+        Err(error @ Unresolvable::Unknown { .. }) if mode != Mode::Cdi && names.iter().all(is_gpu) => {
+            log.warning(&format!("{error}: describing it on the spot"));
+            let words: Vec<String> = names.iter().map(|name| name.device().to_owned()).collect();
+            return on_the_spot(&words, request, config, log);
+        }
+        other => other.map_err(Box::new)?,
+    };
+    let there = |path: &str| Path::new(path).symlink_metadata().is_ok();
+    let nodes = edits.device_nodes.iter().map(host_of);
+    let paths = nodes.chain(edits.mounts.iter().map(|mount| mount.host_path.as_str()));
+    match paths.chain(edits.hooks.iter().map(|hook| hook.path.as_str())).find(|path| !there(path)) {
+        Some(path) => Err(ModeError::Stale(path.into())),
+        None => Ok(edits),
+    }
+}
+
+fn is_gpu(name: &QualifiedName) -> bool {
+    (name.kind().vendor(), name.kind().class()) == ("nvidia.com", "gpu")
+}
+
+fn host_of(node: &DeviceNode) -> &str {
+    node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path)
+}
+
+/// The prestart hook, and the nodes that it will want.
+fn by_hook(spec: &Spec, words: &[String], request: &Request, config: &Config) -> Result<ContainerEdits, ModeError> {
+    let driver = driver(config)?;
+    let selection = driver.select(words)?;
+    let mut edits = inject::plain_nodes(driver.nodes(&selection, request.capabilities), &options(config));
+    in_full(&mut edits);
+    if !spec.has_prestart_hook(&HOOK_NAMES) {
+        let path = program::configured(&config.hook.path, HOOK_NAMES[0]);
+        edits.hooks.push(Hook {
+            hook_name: "prestart".into(),
+            path: path.display().to_string(),
+            args: vec![HOOK_NAMES[0].into(), "prestart".into()],
+            ..Hook::default()
+        });
+    }
+    Ok(edits)
+}

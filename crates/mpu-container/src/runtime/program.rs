@@ -1,0 +1,25 @@
+//! Where our other programs are, for hooks that a runtime is to start.
+//!
+//! All of them are this executable: a link beside it, or, where there is none, the executable itself, which goes by the
+//! first argument. Nothing is looked for on PATH: an engine's PATH may lead to another make of the same name.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Directories in which the package puts its links, when the executable lies elsewhere.
+const LINKS: &[&str] = &["/usr/bin", "/usr/local/bin"];
+
+/// A program of ours by NVIDIA's name.
+pub(super) fn ours(name: &str) -> PathBuf {
+    let own = fs::read_link("/proc/self/exe").unwrap_or_else(|_| "/proc/self/exe".into());
+    let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let beside = own.parent().into_iter().chain(LINKS.iter().map(Path::new)).map(|dir| dir.join(name));
+    let link = beside.into_iter().find(|link| identity(link).is_some_and(|found| Some(found) == identity(&own)));
+    link.unwrap_or(own)
+}
+
+/// A program that the configuration names by an absolute path; ours if it names none.
+pub(super) fn configured(path: &str, name: &str) -> PathBuf {
+    Some(Path::new(path)).filter(|path| path.is_absolute()).map_or_else(|| ours(name), PathBuf::from)
+}

@@ -1,0 +1,222 @@
+//! An engine cannot tell the wrapper from the runtime behind it: the same cases, one after the other, with a bare runtime,
+//! through the wrapper for a container that asks for no GPU, and through it for one whose specification it edits.
+//!
+//! Needs root, a runtime (runc, crun) and a static busybox; without one of them it says which and checks nothing. Each
+//! case has words that the bare runtime must show. The cases are data: `conformance/cases.toml`.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{json, Value};
+use toml_edit::DocumentMut;
+
+/// What stands before every script. A container whose process has just ended cannot always be deleted at once. The list of
+/// cgroups that a runtime sees is that of version 1 alone, where a host has both: crun refuses the mixture.
+const PRELUDE: &str = r#"
+umount -l /sys/fs/cgroup/unified 2>/dev/null
+r() { "$RUNTIME" --root "$STATE" "$@"; }
+status() { r state $C | grep -o '"status": *"[a-z]*"' | grep -o '[a-z]*"$' | tr -d '"'; }
+sees() { for i in $(seq 100); do test "$(status)" = "$1" && return; sleep 0.05; done; echo "never $1"; return 1; }
+waits() { for i in $(seq 100); do test -e "$1" && return; sleep 0.05; done; echo "never $1"; return 1; }
+del() { for i in $(seq 50); do r delete $C 2>/dev/null && return; sleep 0.05; done; echo "never deleted"; return 1; }
+go() { r create -b . $C && r start $C && sees stopped; del; }
+trap 'r delete --force $C 2>/dev/null' EXIT
+"#;
+
+const APPLETS: &[&str] = &[
+    "cat", "echo", "env", "false", "grep", "head", "hostname", "id", "ls", "mkdir", "mount", "pwd", "readlink", "sed",
+    "seq", "sh", "sleep", "sort", "stat", "tail", "touch", "tr", "true", "wc",
+];
+
+struct Case {
+    name: String,
+    patch: Value,
+    script: String,
+    shows: String,
+}
+
+/// One way to run the cases.
+struct Way<'a> {
+    name: &'static str,
+    program: &'a Path,
+    /// What the container's environment asks for.
+    asks: &'static str,
+}
+
+#[test]
+fn runc_behind_the_wrapper_is_runc() {
+    conform("runc");
+}
+
+#[test]
+fn crun_behind_the_wrapper_is_crun() {
+    conform("crun");
+}
+
+fn conform(runtime: &str) {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: not root, who alone can make containers with every namespace");
+    }
+    let Some(bare) = found(runtime) else { return eprintln!("skipped: no {runtime}") };
+    let Some(busybox) = found("busybox") else { return eprintln!("skipped: no busybox for a container's root") };
+    let dir = tempfile::tempdir().unwrap();
+    let wrapper = dir.path().join("nvidia-container-runtime");
+    symlink(env!("CARGO_BIN_EXE_mpu-container"), &wrapper).unwrap();
+    let ways = [
+        Way { name: "bare", program: &bare, asks: "NVIDIA_VISIBLE_DEVICES=void" },
+        Way { name: "no GPU", program: &wrapper, asks: "NVIDIA_VISIBLE_DEVICES=void" },
+        Way { name: "edited", program: &wrapper, asks: "NVIDIA_VISIBLE_DEVICES=example.com/nothing=x" },
+    ];
+    let world = World::new(dir.path(), &bare, &busybox, runtime);
+    let cases = cases();
+    assert!(cases.len() >= 60);
+    let mut failures = Vec::new();
+    for case in &cases {
+        let seen = ways.each_ref().map(|way| world.run(case, way));
+        if !seen[0].contains(&case.shows) {
+            failures.push(format!("{}: bare {runtime} does not show {:?}:\n{}", case.name, case.shows, seen[0]));
+        }
+        for (way, seen_so) in ways.iter().zip(&seen).skip(1).filter(|(_, other)| **other != seen[0]) {
+            failures.push(format!(
+                "{}, {}: not as bare {runtime}:\n{:?}\n--- bare:\n{:?}",
+                case.name, way.name, seen_so, seen[0]
+            ));
+        }
+    }
+    assert!(failures.is_empty(), "{} of {} cases:\n{}", failures.len(), cases.len(), failures.join("\n"));
+}
+
+/// What all cases share.
+struct World<'a> {
+    dir: &'a Path,
+    busybox: &'a Path,
+    config: PathBuf,
+    /// Part of the container's name: its cgroup is the host's.
+    runtime: &'a str,
+}
+
+impl World<'_> {
+    fn new<'a>(dir: &'a Path, path: &Path, busybox: &'a Path, runtime: &'a str) -> World<'a> {
+        let (config, cdi) = (dir.join("config.toml"), dir.join("cdi"));
+        let text = format!("[nvidia-container-runtime]\nruntimes = [{path:?}]\nmodes.cdi.spec-dirs = [{cdi:?}]\n");
+        fs::write(&config, text).unwrap();
+        fs::create_dir(&cdi).unwrap();
+        // The edit changes nothing: every container has the variable.
+        let device = json!({"cdiVersion": "0.5.0", "kind": "example.com/nothing",
+            "devices": [{"name": "x", "containerEdits": {"env": ["EDITED=1"]}}]});
+        fs::write(cdi.join("nothing.json"), device.to_string()).unwrap();
+        World { dir, busybox, config, runtime }
+    }
+
+    /// Runs a case; says what was written and how it ended.
+    fn run(&self, case: &Case, way: &Way<'_>) -> String {
+        // The same path for every way, so that no message differs by it.
+        let bundle = self.dir.join("bundle");
+        self.make_root(&bundle.join("rootfs"));
+        let mut spec = base();
+        merge(&mut spec, &case.patch);
+        let env = json!(["PATH=/bin", "TERM=dumb", "EDITED=1", way.asks]);
+        spec["process"]["env"] = env;
+        let text = spec.to_string().replace("BUNDLE", bundle.to_str().unwrap());
+        fs::write(bundle.join("config.json"), &text).unwrap();
+        let output = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", &format!("{PRELUDE}\n{}", case.script)])
+            .current_dir(&bundle)
+            .env("RUNTIME", way.program)
+            .env("NVIDIA_CTK_CONFIG_FILE_PATH", &self.config)
+            .env("STATE", self.dir.join("state"))
+            .env("C", format!("conformance-{}", self.runtime))
+            .env("B", &bundle)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let after = fs::read_to_string(bundle.join("config.json")).unwrap();
+        assert!(way.name == "edited" || after == text, "{}: {} touched the specification", case.name, way.name);
+        fs::remove_dir_all(&bundle).unwrap();
+        let said = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let left = fs::read_dir(self.dir.join("state")).map(Iterator::count).unwrap_or(0);
+        assert_eq!(left, 0, "{}: {} left a container behind: {said}", case.name, way.name);
+        format!("{}\nstatus {}", without_time(&said).replace(way.asks, "ASKS"), output.status)
+    }
+
+    fn make_root(&self, root: &Path) {
+        for dir in ["bin", "proc", "sys", "dev", "tmp", "etc", "mnt", "root"] {
+            fs::create_dir_all(root.join(dir)).unwrap();
+        }
+        fs::copy(self.busybox, root.join("bin/busybox")).unwrap();
+        fs::write(root.join("etc/data"), "data\n").unwrap();
+        for applet in APPLETS {
+            symlink("busybox", root.join("bin").join(applet)).unwrap();
+        }
+    }
+}
+
+fn base() -> Value {
+    let names = ["CAP_CHOWN", "CAP_KILL", "CAP_SETUID"];
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": {"uid": 0, "gid": 0},
+            "args": ["true"],
+            "cwd": "/",
+            "capabilities": {"bounding": names, "effective": names, "permitted": names}
+        },
+        "root": {"path": "rootfs"},
+        "hostname": "conformance",
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}
+        ],
+        "linux": {
+            "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "network"}, {"type": "uts"}],
+            "resources": {"devices": [{"allow": false, "access": "rwm"}]}
+        }
+    })
+}
+
+/// RFC 7386.
+fn merge(to: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else { return *to = patch.clone() };
+    if !to.is_object() {
+        *to = json!({});
+    }
+    let to = to.as_object_mut().unwrap();
+    for (key, value) in patch {
+        if value.is_null() {
+            to.remove(key);
+        } else {
+            merge(to.entry(key).or_insert(Value::Null), value);
+        }
+    }
+}
+
+/// Runtimes put the time before what they say.
+fn without_time(text: &str) -> String {
+    let mut lines: Vec<String> = text
+        .lines()
+        .map(|line| line.split(' ').filter(|word| !word.starts_with("time=\"")).collect::<Vec<_>>().join(" "))
+        .collect();
+    lines.retain(|line| !line.is_empty());
+    lines.join("\n")
+}
+
+fn cases() -> Vec<Case> {
+    let document: DocumentMut = include_str!("conformance/cases.toml").parse().unwrap();
+    let cases = document["case"].as_array_of_tables().unwrap();
+    let text = |table: &toml_edit::Table, key: &str| table[key].as_str().unwrap().to_owned();
+    let read = |table| Case {
+        name: text(table, "name"),
+        patch: serde_json::from_str(&text(table, "patch"))
+            .unwrap_or_else(|error| panic!("{}: {error}", text(table, "name"))),
+        script: text(table, "script"),
+        shows: text(table, "shows"),
+    };
+    cases.iter().map(read).collect()
+}
+
+fn found(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())
+}
