@@ -282,6 +282,21 @@ devices:
         assert!(parse(&[0xff, 0xfe, 0, 1], Format::Yaml).is_err());
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_change_of_bytes_brings_it_down(changes in proptest::collection::vec((0..YAML.len(), 0u8..=255), 1..20)) {
+            let mut bytes = YAML.as_bytes().to_vec();
+            for (place, byte) in changes {
+                bytes[place] = byte;
+            }
+            for format in [Format::Json, Format::Yaml] {
+                if let Ok(spec) = parse(&bytes, format) {
+                    proptest::prop_assert_eq!(parse(text(&spec, Format::Yaml).as_bytes(), Format::Yaml).unwrap(), spec);
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_second_document_is_no_spec() {
         assert!(parse(format!("{YAML}{YAML}").as_bytes(), Format::Yaml).is_err());

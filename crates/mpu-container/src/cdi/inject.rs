@@ -9,7 +9,7 @@
 
 use super::hooks::{HookName, Hooks};
 use super::registry::append;
-use crate::capability::Capabilities;
+use crate::capability::{Capabilities, Capability};
 use crate::driver::files::{File, Files};
 use crate::driver::{Driver, DriverError, Gpu, Node, Selection};
 use crate::edits::{ContainerEdits, DeviceNode, Mount};
@@ -136,7 +136,10 @@ pub fn sort(edits: &mut ContainerEdits) {
 }
 
 fn files(driver: &Driver, capabilities: Capabilities, options: &Options) -> Result<ContainerEdits, DriverError> {
-    Ok(mounts_and_hooks(&driver.files(capabilities)?, &driver.version, options))
+    let draws = capabilities.has(Capability::Graphics) || capabilities.has(Capability::Display);
+    let mut edits = mounts_and_hooks(&driver.files(capabilities)?, &driver.version, options);
+    edits.hooks.extend(options.hooks.hook(HookName::UpdateApplicationProfile, []).filter(|_| draws));
+    Ok(edits)
 }
 
 fn mounts_and_hooks(files: &Files, version: &str, options: &Options) -> ContainerEdits {

@@ -128,6 +128,7 @@ fn common_edits_hold_variables_mounts_and_hooks() {
     assert_eq!(hook(&edits, "enable-cuda-compat").expect("a hook"), ["--host-driver-version=580.159.04"]);
     assert_eq!(hook(&edits, "update-ldcache").expect("a hook"), ["--folder", &format!("/{LIBRARIES}")]);
     assert_eq!(hook(&edits, "disable-device-node-modification").expect("a hook"), [""; 0]);
+    assert_eq!(hook(&edits, "update-application-profile").expect("a hook"), [""; 0]);
     assert_eq!(hook(&edits, "chmod"), None);
     assert!(edits
         .hooks
@@ -247,6 +248,7 @@ fn a_container_that_starts_gets_what_it_may_use() {
     assert_eq!(nodes(&utility), ["/dev/nvidia1", "/dev/nvidiactl"]);
     assert_eq!(utility.env, ["NVIDIA_VISIBLE_DEVICES=void"], "no libcuda, no place of it");
     assert_eq!(hook(&utility, "enable-cuda-compat"), None);
+    assert_eq!(hook(&utility, "update-application-profile"), None, "nothing draws");
     let graphics = edits(&["0"], "graphics,compute");
     assert!(nodes(&graphics).contains(&"/dev/dri/card0"));
     let links = graphics.hooks.iter().filter(|hook| hook.args[1] == "create-symlinks").flat_map(|hook| &hook.args);

@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 /// What `nvidia-ctk cdi generate` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  nvidia-ctk cdi generate                                      print the spec
-  sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml
-  docker run --device nvidia.com/gpu=0 …                       use it; `nvidia-ctk cdi list` tells the names
+  nvidia-ctk cdi generate                                           print the spec
+  sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml    write it
+  docker run --device nvidia.com/gpu=0 …                            use it
 
-The file is true until the driver is updated or MIG devices change; mpu-cdi-refresh.service keeps it true.")]
+The file is true until the driver is updated or MIG devices change;
+mpu-cdi-refresh.service keeps it true.")]
 pub(super) struct Generate {
     /// The file to write; standard output if none
     #[arg(long, env = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", value_name = "FILE")]
@@ -38,7 +39,7 @@ pub(super) struct Generate {
     dev_root: Option<PathBuf>,
     /// What devices are called; given twice, each device is there twice
     #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES", value_delimiter = ',',
-        default_values = ["index", "uuid"], value_parser = PossibleValuesParser::new(["index", "uuid", "type-index"]))]
+        default_values = ["index", "uuid"], value_name = "WAY", value_parser = PossibleValuesParser::new(["index", "uuid", "type-index"]))]
     device_name_strategy: Vec<String>,
     /// The devices: all, none, or GPUs and MIG devices by index, UUID or PCI address
     #[arg(long, visible_aliases = ["device-ids", "device", "devices"], env = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS",

@@ -16,6 +16,7 @@ mod nodes;
 mod system;
 
 use crate::engines::command::Configure;
+use crate::hooks;
 use crate::names::Program;
 use clap::{Args, Parser, Subcommand};
 use std::error::Error;
@@ -43,10 +44,10 @@ pub const CDI: Program =
     bin_name = "nvidia-ctk",
     arg_required_else_help = true,
     after_help = "Examples:
-  sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml   describe this host's GPUs for engines
-  nvidia-ctk cdi list                                              the names that engines then know
-  sudo nvidia-ctk runtime configure --runtime=docker               make the runtime known to Docker
-  nvidia-ctk config default                                        every key of config.toml, explained"
+  nvidia-ctk cdi generate                           describe this host's GPUs for engines
+  nvidia-ctk cdi list                               the names that engines know
+  nvidia-ctk runtime configure --runtime=docker     make the runtime known to Docker
+  nvidia-ctk config default                         every key of config.toml, explained"
 )]
 struct Ctk {
     #[command(flatten)]
@@ -93,6 +94,13 @@ enum Verb {
     System(system::Verb),
     /// The driver and GPUs that containers can be given
     Info(info::Info),
+    /// What CDI files name as a hook: the program nvidia-cdi-hook
+    #[command(disable_help_flag = true)]
+    Hook {
+        /// Its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -105,11 +113,6 @@ enum Runtime {
 type Failure = Box<dyn Error>;
 
 fn main(arguments: Vec<OsString>) -> ExitCode {
-    ExitCode::from(run(arguments))
-}
-
-/// Does what the arguments say; the exit code is the result.
-fn run(arguments: Vec<OsString>) -> u8 {
     // Its name stands in usage lines, however it was called.
     let arguments = [OsString::from("nvidia-ctk")].into_iter().chain(arguments.into_iter().skip(1));
     let ctk = match Ctk::try_parse_from(arguments) {
@@ -117,7 +120,7 @@ fn run(arguments: Vec<OsString>) -> u8 {
         Err(told) => {
             // Nobody may be reading.
             let _ = told.print();
-            return u8::try_from(told.exit_code()).unwrap_or(2);
+            return ExitCode::from(u8::try_from(told.exit_code()).unwrap_or(2));
         }
     };
     let context = &ctk.context;
@@ -127,12 +130,15 @@ fn run(arguments: Vec<OsString>) -> u8 {
         Verb::Runtime(Runtime::Configure(verb)) => verb.run().map_err(Into::into),
         Verb::System(verb) => verb.run(context),
         Verb::Info(verb) => verb.run(),
+        Verb::Hook { words } => {
+            return hooks::main([OsString::from("nvidia-cdi-hook")].into_iter().chain(words).collect())
+        }
     };
     match done {
-        Ok(()) => 0,
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("nvidia-ctk: {}", chain(error.as_ref()));
-            1
+            ExitCode::FAILURE
         }
     }
 }

@@ -9,8 +9,10 @@ use std::path::Path;
 
 const VERSION: &str = "580.159.04";
 
+/// The exit code.
 fn ctk(words: &[&str]) -> u8 {
-    run([&["nvidia-ctk", "--quiet"], words].concat().iter().map(OsString::from).collect())
+    let code = main([&["nvidia-ctk", "--quiet"], words].concat().iter().map(OsString::from).collect());
+    (0..=2).find(|number| code == ExitCode::from(*number)).expect("0, 1 or 2")
 }
 
 /// A host with one GPU.
@@ -112,7 +114,14 @@ fn flags_say_what_a_spec_holds() {
     assert_eq!(spec.kind, "example.com/accelerator");
     assert_eq!(spec.devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>(), ["gpu0"]);
     let hooks: Vec<_> = spec.container_edits.hooks.iter().map(|hook| hook.args[..3].join(" ")).collect();
-    assert_eq!(hooks, ["nvidia-ctk hook create-symlinks", "nvidia-ctk hook update-ldcache"]);
+    assert_eq!(
+        hooks,
+        [
+            "nvidia-ctk hook create-symlinks",
+            "nvidia-ctk hook update-ldcache",
+            "nvidia-ctk hook update-application-profile"
+        ]
+    );
     assert!(spec.container_edits.hooks[1].args.contains(&"/sbin/ldconfig.real".into()));
 }
 
