@@ -8,6 +8,7 @@ mod bench;
 mod chart;
 mod chart_image;
 mod container;
+mod containers;
 mod cpio;
 mod demo;
 mod dist;
@@ -23,6 +24,7 @@ mod nvidia;
 mod paths;
 mod promtool;
 mod python;
+mod rig;
 mod run;
 mod setup;
 mod test;
@@ -60,6 +62,8 @@ enum Verb {
     Setup,
     /// Says what this machine lacks, and changes nothing
     Doctor,
+    /// Runs the tests of mpu-container that need real engines: runc, crun, podman, Docker
+    Containers(containers::Args),
     /// Renders and validates the Helm chart, and checks what belongs to it
     Chart(chart::Args),
     /// Makes what a release hands out, in target/dist
@@ -95,6 +99,7 @@ fn main() -> ExitCode {
         Verb::Nvidia(args) => nvidia::nvidia(&args),
         Verb::Setup => setup::everything().and_then(|()| promtool::ready()).map(|_| Outcome::Passed),
         Verb::Doctor => doctor::doctor(),
+        Verb::Containers(args) => containers::containers(&args),
         Verb::Chart(args) => chart::chart(&args),
         Verb::Dist(args) => dist::dist(&args),
         Verb::Fmt => lint::fmt(),

@@ -1,0 +1,185 @@
+//! A GPU host without a GPU: a tree of `xtask/rig.toml` in namespaces of its own (`host.sh`), gone without a trace with the value.
+//!
+//! Everything in it is real but the GPUs: their facts and nodes are made up, and nothing answers behind the nodes. So the executable runs
+//! unchanged, and what the driver itself would say is said by nobody.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::{env, fs};
+
+use crate::facts;
+
+/// What the host has of a driver.
+#[derive(Clone, Copy)]
+pub enum Driver {
+    /// Nothing.
+    None,
+    /// This release's files, facts and nodes of so many GPUs.
+    Release(&'static str, u32),
+}
+
+/// The newer of the releases in `xtask/rig.toml`.
+pub const R550: &str = "550.163.01";
+/// The older, with firmware.
+pub const R535: &str = "535.261.03";
+
+/// A host that runs.
+pub struct Host {
+    keeper: Child,
+    init: u32,
+    work: tempfile::TempDir,
+}
+
+impl Host {
+    /// Starts one; none where it cannot be, which the test's output then says and `./x test` counts.
+    pub fn start(driver: Driver) -> Option<Host> {
+        let Some(trees) = env::var_os("MPU_RIG") else {
+            println!("skipped: no MPU_RIG; `./x containers` makes what this needs");
+            return None;
+        };
+        let work = tempfile::tempdir().expect("a folder");
+        fs::create_dir(work.path().join("rig")).expect("a folder in it");
+        let (tree, nodes) = match driver {
+            Driver::None => ("host".to_owned(), String::new()),
+            Driver::Release(release, gpus) => {
+                facts::write(work.path(), release, gpus).expect("facts");
+                (format!("host-{release}"), facts::nodes(gpus))
+            }
+        };
+        let mut keeper = Command::new("unshare")
+            .args([
+                "--mount",
+                "--pid",
+                "--net",
+                "--ipc",
+                "--uts",
+                "--fork",
+                "--kill-child",
+                "sh",
+                "-c",
+                include_str!("host.sh"),
+            ])
+            .env("TREES", trees)
+            .env("HOST", tree)
+            .env("WORK", work.path())
+            .env("PROGRAM", env!("CARGO_BIN_EXE_mpu-container"))
+            .env("NODES", nodes)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("unshare starts");
+        let mut line = String::new();
+        BufReader::new(keeper.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+        if line != "ready\n" {
+            let said = keeper.wait_with_output().expect("it ends").stderr;
+            let said = String::from_utf8_lossy(&said).trim().to_owned();
+            // A container on a shared runner may lack the right to mount at all; anything else is our fault.
+            assert!(said.contains("Operation not permitted") || said.contains("permission denied"), "no host: {said}");
+            println!("skipped: this machine lets nobody make a host: {said}");
+            return None;
+        }
+        let children = format!("/proc/{0}/task/{0}/children", keeper.id());
+        let init = fs::read_to_string(children).expect("children").trim().parse().expect("one child");
+        let host = Host { keeper, init, work };
+        host.write("/usr/bin/rig-world", include_str!("world.sh"));
+        host.ok("chmod 755 /usr/bin/rig-world");
+        Some(host)
+    }
+
+    /// The number of its first process, which no other host has at the time.
+    pub fn init(&self) -> u32 {
+        self.init
+    }
+
+    /// Where a path of the host is for this test.
+    pub fn path(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root/{}", self.init, path.trim_start_matches('/')))
+    }
+
+    /// Writes a file of the host.
+    pub fn write(&self, path: &str, text: &str) {
+        let place = self.path(path);
+        fs::create_dir_all(place.parent().expect("a folder")).expect("the folder is made");
+        fs::write(&place, text).unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+
+    /// Runs a shell's script in the host. Background programs must not keep its output.
+    pub fn sh(&self, script: &str) -> Output {
+        let mut command = Command::new("nsenter");
+        command.args([
+            "--target",
+            &self.init.to_string(),
+            "--mount",
+            "--pid",
+            "--net",
+            "--ipc",
+            "--uts",
+            "--root",
+            "--wd",
+        ]);
+        command.args(["/bin/sh", "-c", script]).env_clear().env("PATH", "/usr/sbin:/usr/bin").env("HOME", "/root");
+        command.stdin(Stdio::null()).output().expect("nsenter runs")
+    }
+
+    /// The output of a script that must succeed.
+    pub fn ok(&self, script: &str) -> String {
+        let done = self.sh(script);
+        let out = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(done.status.success(), "{script}\n{}{out}{}", done.status, String::from_utf8_lossy(&done.stderr));
+        out
+    }
+
+    /// Every path that differs from the host's tree, beginning with what kind of change it is. What is on /run, /tmp and /var/lib is no
+    /// part of the tree.
+    pub fn changes(&self) -> Vec<String> {
+        layer(&self.path("/rig/upper"))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+        // What a runtime that was killed has left of its cgroups.
+        let named = format!("rig-{}-*", self.init);
+        let _ = Command::new("find")
+            .args(["/sys/fs/cgroup", "-depth", "-type", "d", "-name", &named, "-exec", "rmdir", "{}", "+"])
+            .stderr(Stdio::null())
+            .status();
+        let _ = &self.work;
+    }
+}
+
+/// The paths of an overlay's upper layer, sorted, each with its kind and the content's length. Folders are left out that are there only
+/// because something in them changed.
+pub fn layer(upper: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    walk(upper, upper, &mut found);
+    found.sort();
+    found
+}
+
+fn walk(upper: &Path, folder: &Path, found: &mut Vec<String>) {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let entries: Vec<_> = fs::read_dir(folder).expect("an upper layer").map(|entry| entry.expect("an entry")).collect();
+    if entries.is_empty() && folder != upper {
+        found.push(format!("{}/", folder.strip_prefix(upper).expect("below").display()));
+    }
+    for entry in entries {
+        let path = entry.path();
+        let meta = fs::symlink_metadata(&path).expect("an entry");
+        let name = path.strip_prefix(upper).expect("below").display().to_string();
+        let kind = meta.file_type();
+        if kind.is_dir() {
+            walk(upper, &path, found);
+        } else if kind.is_symlink() {
+            found.push(format!("{name} -> {}", fs::read_link(&path).expect("a link").display()));
+        } else if kind.is_char_device() && meta.rdev() == 0 {
+            found.push(format!("{name} removed"));
+        } else {
+            found.push(format!("{name} {}", meta.len()));
+        }
+    }
+}

@@ -1,0 +1,66 @@
+# Makes a host of its own around this shell: PID 1 of new PID, mount, network, IPC and host-name namespaces. Its file system is a tree of
+# `xtask/rig.toml` under an overlay, so that every change to it can be read off the overlay's upper layer.
+#
+# From the environment: TREES, HOST (a tree's name), WORK (an empty folder), PROGRAM (mpu-container), NODES (`name major minor` a line).
+# $WORK/facts is what /proc/driver shows, $WORK/devices what /proc/devices shows.
+set -eu
+mount --make-rprivate /
+mount -t tmpfs -o mode=755 rig "$WORK/rig"
+rig=$WORK/rig
+mkdir "$rig/upper" "$rig/work" "$rig/root" "$rig/c"
+mount -t overlay -o "lowerdir=$TREES/$HOST,upperdir=$rig/upper,workdir=$rig/work" host "$rig/root"
+new=$rig/root
+
+mkdir -p "$new/rig" "$new/usr/bin" "$new/old"
+cp "$PROGRAM" "$new/usr/bin/mpu-container"
+for name in nvidia-container-runtime nvidia-container-runtime.cdi nvidia-container-runtime.legacy nvidia-container-runtime-hook \
+    nvidia-container-toolkit nvidia-container-cli nvidia-ctk nvidia-cdi-hook; do
+    ln -s mpu-container "$new/usr/bin/$name"
+done
+
+mount -t proc proc "$new/proc"
+mount --rbind /sys "$new/sys"
+# crun takes no hierarchy of controllers beside another that has some as well; where version 1 is in use, only that is shown.
+umount "$new/sys/fs/cgroup/unified" 2>/dev/null || true
+mount -t tmpfs -o mode=755 dev "$new/dev"
+mkdir "$new/dev/pts" "$new/dev/shm" "$new/dev/mqueue"
+mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$new/dev/pts"
+mount -t tmpfs shm "$new/dev/shm"
+while read -r name major minor; do
+    [ -n "$name" ] || continue
+    mkdir -p "$(dirname "$new/dev/$name")"
+    mknod -m 666 "$new/dev/$name" c "$major" "$minor"
+done <<NODES
+null 1 3
+zero 1 5
+full 1 7
+random 1 8
+urandom 1 9
+tty 5 0
+fuse 10 229
+$NODES
+NODES
+ln -s pts/ptmx "$new/dev/ptmx"
+ln -s /proc/self/fd "$new/dev/fd"
+for folder in tmp run var/lib var/tmp; do mount -t tmpfs -o mode=1777 "$folder" "$new/$folder"; done
+
+# Facts of GPUs: in a real host every procfs shows them; here a runtime's new one does not, see `world.sh`.
+if [ -e "$WORK/facts" ]; then
+    mount -t tmpfs driver "$new/proc/driver"
+    cp -a "$WORK/facts/." "$new/proc/driver/"
+    cp "$WORK/devices" "$rig/devices"
+    mount --bind "$rig/devices" "$new/proc/devices"
+fi
+
+mount --bind "$rig" "$new/rig"
+mkdir "$new/rig/trees"
+mount --bind "$TREES" "$new/rig/trees"
+cd "$new"
+pivot_root . old
+cd /
+umount -l /old
+rmdir /old
+ip link set lo up 2>/dev/null || true
+echo ready
+# Bash reaps the orphans of a PID namespace. It stays until the test lets go of its input; the namespaces go with it.
+exec /bin/bash -c 'while read -r _; do :; done'

@@ -1,0 +1,10 @@
+//! mpu-container with real parts: runc, crun, podman, Docker, NVIDIA's libraries and nvidia-smi, roots of several kinds of image.
+//!
+//! What is made up is the GPU: a host's facts and device nodes, without a driver behind them (`host`). Each claim is seen to fail first
+//! without our part. Needs root and the trees of `xtask/rig.toml`; `./x containers` makes those and runs this. Without them each test says
+//! that it was skipped, and why.
+
+mod container;
+mod facts;
+mod host;
+mod plain;

@@ -1,0 +1,43 @@
+//! The rig itself: engines run without us, and no container has a GPU by itself. What the other tests claim begins here.
+
+use crate::container::Container;
+use crate::host::{Driver, Host, R535, R550};
+
+/// What a container tells of its GPU: nodes, libraries by ld.so.cache, nvidia-smi.
+pub const LOOK: &str = "busybox ls /dev | busybox grep nvidia; command -v nvidia-smi && nvidia-smi; \
+    LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh; busybox ls /proc/driver";
+
+#[test]
+fn host_has_a_driver_that_nobody_answers_for() {
+    for (release, gpus) in [(R550, 8), (R535, 1)] {
+        let Some(host) = Host::start(Driver::Release(release, gpus)) else { return };
+        let cached = host.ok("ldconfig -p");
+        assert!(cached.contains("libcuda.so.1 "), "{cached}");
+        assert_eq!(host.ok("ls /proc/driver/nvidia/gpus | wc -l").trim(), gpus.to_string());
+        assert!(host.ok("cat /proc/driver/nvidia/version").contains(release));
+        assert!(host.ok("grep nvidia-uvm /proc/devices").starts_with("235"));
+        // The library is found, opens the node, and learns that there is no driver.
+        let smi = host.sh("nvidia-smi");
+        let said = String::from_utf8_lossy(&smi.stdout).into_owned();
+        assert!(!smi.status.success() && said.contains("communicate with the NVIDIA driver"), "{said}");
+        let changes = host.changes();
+        assert!(changes.iter().all(|change| change.contains("usr/bin/") || change.ends_with('/')), "{changes:?}");
+    }
+}
+
+#[test]
+fn container_has_no_gpu_by_itself() {
+    let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
+    for runtime in ["runc", "crun"] {
+        for image in ["glibc", "split", "musl"] {
+            let container = Container::new(&host, image, &["/bin/sh", "-c", LOOK]).env(&["NVIDIA_VISIBLE_DEVICES=all"]);
+            let ran = container.run(runtime);
+            assert!(ran.ok, "{runtime} {image}: {}{}", ran.out, ran.err);
+            // The last line is the procfs folder, which every container of a host with a driver sees.
+            let said = ran.out.strip_suffix("nvidia\n").unwrap_or_else(|| panic!("{runtime} {image}: {}", ran.out));
+            assert!(!said.contains("nvidia") && !said.contains("cuda"), "{runtime} {image}: {said}");
+            assert_eq!(ran.config, container.config, "{runtime} {image}");
+            assert_eq!(container.changes(), [""; 0], "{runtime} {image}");
+        }
+    }
+}

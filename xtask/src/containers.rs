@@ -1,0 +1,56 @@
+//! `./x containers`: the tests of mpu-container that need real engines, on the trees of `rig`.
+//!
+//! Knows nothing of the tests but their name, and how they say that one was skipped.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::guest::verdict::{Ending, Tally};
+use crate::run::say;
+use crate::{lint, rig, Outcome};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only the tests whose names have this in them
+    filter: Option<String>,
+    /// Make the trees, print where they are, and run nothing
+    #[arg(long)]
+    trees: bool,
+}
+
+/// The verb.
+pub fn containers(args: &Args) -> Result<Outcome> {
+    if args.trees {
+        println!("{}={}", rig::VARIABLE, rig::ready()?.display());
+        return Ok(Outcome::Passed);
+    }
+    let mut tally = Tally::default();
+    check(args.filter.as_deref(), &mut tally)?;
+    tally.print();
+    Ok(tally.outcome())
+}
+
+/// Runs the tests, and counts what was skipped and why.
+pub fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
+    let trees = match rig::ready() {
+        Ok(trees) => trees,
+        Err(error) => {
+            tally.check("containers", Ending::Skip, &format!("{error:#}"));
+            return Ok(());
+        }
+    };
+    say("containers");
+    let mut cargo: Command = lint::cargo();
+    cargo.args(["test", "--quiet", "--locked", "-p", "mpu-container", "--test", "rig", "--"]).args(filter);
+    // Skips are lines of the tests' own output. One at a time: each has engines and a driver's libraries to itself.
+    cargo.args(["--nocapture", "--test-threads=2"]).env(rig::VARIABLE, trees).stdout(Stdio::piped());
+    let done = cargo.spawn().and_then(|child| child.wait_with_output()).context("cannot run cargo")?;
+    let text = String::from_utf8_lossy(&done.stdout);
+    print!("{text}");
+    for reason in text.lines().filter_map(|line| line.trim().split_once("skipped: ")) {
+        tally.check("containers", Ending::Skip, reason.1);
+    }
+    tally.check("containers", if done.status.success() { Ending::Pass } else { Ending::Fail }, "see above");
+    Ok(())
+}

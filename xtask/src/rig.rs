@@ -1,0 +1,214 @@
+//! The trees of `rig.toml` that tests of mpu-container run on: hosts with engines and a driver, roots of containers. In the cache's `rig/`.
+//!
+//! Owns how a tree is made from packages: unpacked, laid out as an installer would, its `ld.so.cache` made by its own ldconfig. Knows nothing
+//! of what the tests do with it. Needs root, as the trees' files belong to root.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{bail, Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::apt::Suite;
+use crate::run::{output, say};
+use crate::{paths, setup};
+
+/// What `cargo test` looks at to find the trees.
+pub const VARIABLE: &str = "MPU_RIG";
+
+/// What nobody in a test reads.
+const PRUNED: [&str; 7] = ["doc", "info", "lintian", "locale", "man", "bug", "zoneinfo"];
+
+/// Where packages of Debian keep the driver, and where NVIDIA's installer puts it.
+const MOVED: [(&str, &str); 2] =
+    [("usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/x86_64-linux-gnu"), ("usr/lib/nvidia/current", "usr/bin")];
+
+#[derive(Deserialize)]
+struct Table {
+    host: Root,
+    driver: Vec<Driver>,
+    root: Vec<Root>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Driver {
+    version: String,
+    suite: String,
+    packages: Vec<String>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Root {
+    name: String,
+    suite: String,
+    #[serde(default)]
+    dependencies: bool,
+    packages: Vec<String>,
+    #[serde(default)]
+    links: BTreeMap<String, String>,
+    only: Option<String>,
+}
+
+/// The folder of the trees, all of them there: made now unless the cache has them.
+pub fn ready() -> Result<PathBuf> {
+    if output(Command::new("id").arg("-u"))?.trim() != "0" {
+        bail!("trees of files that belong to root are made as root only");
+    }
+    setup::require(setup::KERNELS)?;
+    let table: Table = toml::from_str(include_str!("../rig.toml")).context("rig.toml")?;
+    let rig = paths::cache("rig")?;
+    let host = made(&rig.join("host"), &table.host, |tree| make_root(tree, &table.host))?;
+    for driver in &table.driver {
+        let row = (&table.host, driver);
+        made(&rig.join(format!("host-{}", driver.version)), &row, |tree| make_driver(tree, &host, driver))?;
+    }
+    for root in &table.root {
+        made(&rig.join(format!("root-{}", root.name)), root, |tree| make_root(tree, root))?;
+    }
+    Ok(rig)
+}
+
+/// The tree at `place`, made anew unless it was made from the same row; never half of one.
+fn made(place: &Path, row: &impl Serialize, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let row = origin(row)?;
+    let mark = beside(place, "made-from");
+    if place.is_dir() && fs::read_to_string(&mark).is_ok_and(|text| text == row) {
+        return Ok(place.to_owned());
+    }
+    let _ = fs::remove_file(&mark);
+    let partial = beside(place, &format!("partial-{}", std::process::id()));
+    for old in [&partial, &place.to_owned()] {
+        if old.exists() {
+            fs::remove_dir_all(old).with_context(|| format!("cannot remove {}", old.display()))?;
+        }
+    }
+    say(format!("making {}", place.display()));
+    make(&partial).with_context(|| format!("cannot make {}", place.display()))?;
+    fs::rename(&partial, place)?;
+    fs::write(&mark, row)?;
+    Ok(place.to_owned())
+}
+
+/// What a tree is made from: its row, and the number of the way that this module makes it, to be raised with that way.
+fn origin(row: &impl Serialize) -> Result<String> {
+    Ok(format!("{}\nway 2\n", serde_json::to_string(row)?))
+}
+
+/// A name beside a tree's. Versions have dots, so that an extension would replace their ends.
+fn beside(tree: &Path, word: &str) -> PathBuf {
+    let mut name = tree.as_os_str().to_owned();
+    name.push(".");
+    name.push(word);
+    PathBuf::from(name)
+}
+
+fn make_driver(tree: &Path, host: &Path, driver: &Driver) -> Result<()> {
+    // Files are shared with the host's tree by hard links; whoever replaces one (ldconfig does) makes a new one.
+    output(Command::new("cp").arg("-al").arg(host).arg(tree))?;
+    let unpacked = beside(tree, "unpacked");
+    Suite::open(&driver.suite)?.unpack(&driver.packages, &unpacked)?;
+    prune(&unpacked)?;
+    for (from, to) in MOVED {
+        merge(&unpacked.join(from), &unpacked.join(to))?;
+        fs::remove_dir_all(unpacked.join(from))?;
+    }
+    // Through the host's links: packages of older suites still write to /lib.
+    for folder in ["etc", "lib", "usr"] {
+        let from = unpacked.join(folder);
+        if from.is_dir() {
+            merge(&from, &fs::canonicalize(tree.join(folder))?)?;
+        }
+    }
+    fs::remove_dir_all(&unpacked)?;
+    if !tree.join(format!("usr/lib/x86_64-linux-gnu/libcuda.so.{}", driver.version)).is_file() {
+        bail!("the packages hold no libcuda.so.{}: has the archive moved on? Adjust rig.toml", driver.version);
+    }
+    ldconfig(tree, tree)
+}
+
+fn make_root(tree: &Path, root: &Root) -> Result<()> {
+    let suite = Suite::open(&root.suite)?;
+    let packages = if root.dependencies { suite.with_dependencies(&root.packages)? } else { root.packages.clone() };
+    suite.unpack(&packages, tree)?;
+    if let Some(only) = &root.only {
+        let kept = beside(tree, "kept");
+        fs::rename(tree.join(only), &kept)?;
+        fs::remove_dir_all(tree)?;
+        fs::create_dir(tree)?;
+        fs::rename(&kept, tree.join(Path::new(only).file_name().context("a name")?))?;
+        return Ok(());
+    }
+    prune(tree)?;
+    people(tree)?;
+    folders(tree)?;
+    for (link, target) in &root.links {
+        let link = tree.join(link);
+        fs::create_dir_all(link.parent().context("a link lies in a folder")?)?;
+        let _ = fs::remove_file(&link);
+        symlink(target, &link)?;
+    }
+    // An image comes with the cache that its own ldconfig made.
+    let has_ldconfig = ["sbin/ldconfig", "usr/sbin/ldconfig"].iter().any(|path| tree.join(path).is_file());
+    if has_ldconfig {
+        ldconfig(tree, tree)
+    } else {
+        Ok(())
+    }
+}
+
+/// Runs a tree's ldconfig on a tree.
+fn ldconfig(tool: &Path, tree: &Path) -> Result<()> {
+    let program = ["usr/sbin/ldconfig", "sbin/ldconfig"].map(|path| tool.join(path));
+    let program = program.iter().find(|path| path.is_file()).context("no ldconfig in the tree")?;
+    let _ = fs::remove_file(tree.join("etc/ld.so.cache"));
+    output(Command::new(program).arg("-X").arg("-r").arg(tree)).map(drop)
+}
+
+/// Moves what is in one folder into another, folder by folder.
+fn merge(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("no {}", from.display()))? {
+        let entry = entry?;
+        let place = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            merge(&entry.path(), &place)?;
+        } else {
+            let _ = fs::remove_file(&place);
+            fs::rename(entry.path(), &place)?;
+        }
+    }
+    Ok(())
+}
+
+fn prune(tree: &Path) -> Result<()> {
+    for name in PRUNED {
+        let folder = tree.join("usr/share").join(name);
+        if folder.is_dir() {
+            fs::remove_dir_all(folder)?;
+        }
+    }
+    Ok(())
+}
+
+/// Root, and somebody who is not.
+fn people(tree: &Path) -> Result<()> {
+    fs::create_dir_all(tree.join("etc"))?;
+    let passwd = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n";
+    fs::write(tree.join("etc/passwd"), passwd)?;
+    fs::write(tree.join("etc/group"), "root:x:0:\nuser:x:1000:\n")?;
+    for file in ["etc/subuid", "etc/subgid"] {
+        fs::write(tree.join(file), "user:100000:65536\n")?;
+    }
+    Ok(())
+}
+
+/// The folders that others are mounted on, and root's.
+fn folders(tree: &Path) -> Result<()> {
+    for folder in ["dev", "etc", "proc", "root", "run", "sys", "tmp", "var/lib", "var/tmp", "home/user"] {
+        fs::create_dir_all(tree.join(folder))?;
+    }
+    std::os::unix::fs::chown(tree.join("home/user"), Some(1000), Some(1000)).context("cannot give a folder to a user")
+}
