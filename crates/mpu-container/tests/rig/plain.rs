@@ -26,6 +26,13 @@ fn host_has_a_driver_that_nobody_answers_for() {
 }
 
 #[test]
+fn host_without_a_driver_has_none() {
+    let Some(host) = Host::start(Driver::None) else { return };
+    assert_eq!(host.ok("ls -d /dev/nvidia* /proc/driver/nvidia /usr/bin/nvidia-smi 2>/dev/null || true"), "");
+    assert!(!host.ok("ldconfig -p").contains("libcuda"));
+}
+
+#[test]
 fn container_has_no_gpu_by_itself() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
     for runtime in ["runc", "crun"] {
@@ -40,4 +47,14 @@ fn container_has_no_gpu_by_itself() {
             assert_eq!(container.changes(), [""; 0], "{runtime} {image}");
         }
     }
+}
+
+/// For a person at work: runs the shell script `$RIG_SCRIPT` in a host with two GPUs.
+#[test]
+#[ignore = "no claim, a tool"]
+fn script() {
+    let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
+    let done = host.sh(&std::env::var("RIG_SCRIPT").expect("RIG_SCRIPT"));
+    println!("{}{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr), done.status);
+    println!("{:#?}", host.changes());
 }
