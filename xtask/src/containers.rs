@@ -43,7 +43,7 @@ pub fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     say("containers");
     let mut cargo: Command = lint::cargo();
     cargo.args(["test", "--quiet", "--locked", "-p", "mpu-container", "--test", "rig", "--"]).args(filter);
-    // Skips are lines of the tests' own output. One at a time: each has engines and a driver's libraries to itself.
+    // Skips are lines of the tests' own output.
     cargo.args(["--nocapture", "--test-threads=2"]).env(rig::VARIABLE, trees).stdout(Stdio::piped());
     let done = cargo.spawn().and_then(|child| child.wait_with_output()).context("cannot run cargo")?;
     let text = String::from_utf8_lossy(&done.stdout);

@@ -14,7 +14,7 @@ use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, image, Job, Row};
 use crate::node::{self, Play};
 use crate::run::{passes, say};
-use crate::{chart, kernels, kmod, lint, promtool, setup, Outcome};
+use crate::{chart, containers, kernels, kmod, lint, promtool, setup, Outcome};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -151,7 +151,7 @@ fn host_checks(tally: &mut Tally) -> Result<()> {
     }
     let passed = passes(cargo.args(["test", "--quiet", "--locked"]))?;
     tally.check("cargo test", ending(passed), "see above");
-    Ok(())
+    containers::check(None, tally)
 }
 
 /// The module for every kernel: no complaint of compiler, modpost or objtool is let pass. True if all came out.

@@ -120,7 +120,11 @@ impl Host {
             "--wd",
         ]);
         // Nothing here takes a second; what hangs is a failure like another.
-        command.args(["timeout", "--kill-after=5", "60", "/bin/sh", "-c", script]).env_clear().env("PATH", "/usr/sbin:/usr/bin").env("HOME", "/root");
+        command
+            .args(["timeout", "--kill-after=5", "60", "/bin/sh", "-c", script])
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin")
+            .env("HOME", "/root");
         command.stdin(Stdio::null()).output().expect("nsenter runs")
     }
 
