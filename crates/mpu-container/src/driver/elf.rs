@@ -80,6 +80,28 @@ mod tests {
     }
 
     #[test]
+    fn no_prefix_and_no_flipped_byte_makes_it_panic() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("library");
+        let reads = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).expect("a file");
+            read(&path)
+        };
+        for wide in [true, false] {
+            let whole = crate::driver::made_up::library("libcuda.so.1", wide);
+            assert_eq!(reads(&whole).and_then(|found| found.soname).as_deref(), Some("libcuda.so.1"));
+            for end in 0..whole.len() {
+                let _ = reads(&whole[..end]);
+            }
+            for (at, value) in (0..whole.len()).flat_map(|at| [0x00, 0x01, 0x7f, 0xff].map(|value| (at, value))) {
+                let mut broken = whole.clone();
+                broken[at] = value;
+                let _ = reads(&broken);
+            }
+        }
+    }
+
+    #[test]
     fn what_is_no_library_is_none() {
         assert!(read(Path::new("/proc/self/status")).is_none());
         assert!(read(Path::new("/nothing/here")).is_none());

@@ -177,6 +177,18 @@ mod tests {
         assert_eq!(release_in("NVRM version: x86_64 535. .1 1..2 1.2.3.4"), None);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text: String, name in "[A-Z]?[a-z:]{0,3}") {
+            let _ = release_in(&text);
+            let _ = release_in(&format!("NVRM version: {text}"));
+            let _ = field(&text, &name);
+            if let Some(place) = Place::parse(&text) {
+                assert_eq!(Place::parse(&place.as_nvml_writes_it()), Some(place));
+            }
+        }
+    }
+
     #[test]
     fn addresses_are_read_in_every_spelling() {
         let same = ["0000:1b:00.0", "00000000:1B:00.0", "0:1b:0.0"].map(Place::parse);

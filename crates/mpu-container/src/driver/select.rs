@@ -181,6 +181,17 @@ mod tests {
         check("99999999999999999999", "99999999999999999999: unknown device");
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_word_is_a_device_or_an_error(word in "\\PC*|(GPU-|MIG-|MIG-GPU-)?[0-9a-f:./-]{0,12}") {
+            let driver = driver();
+            match driver.select(std::slice::from_ref(&word)) {
+                Ok(selection) => assert!(selection.migs.len() <= 2 && selection.gpus.len() <= 3),
+                Err(error) => assert_eq!(error.word, word.trim()),
+            }
+        }
+    }
+
     #[test]
     fn a_mig_device_without_a_uuid_is_not_named_by_nothing() {
         let mut driver = driver();
