@@ -42,6 +42,8 @@ pub const KERNELS: &[Need] = &[
 /// For tests on this machine.
 pub const HOST: &[Need] = &[
     need("git", "git", "tests of the tree ask it for the list of files"),
+    need("zsh", "zsh", "to check its completions"),
+    need("fish", "fish", "to check its completions"),
     need("mandoc", "mandoc", "to check the manual pages"),
     need("groff", "groff-base", "to check the manual pages, too: the formatter of Debian's man"),
 ];
