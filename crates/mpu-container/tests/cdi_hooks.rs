@@ -1,0 +1,305 @@
+//! The hooks as container runtimes start them: the executable under NVIDIA's name, with the words of NVIDIA's CDI files,
+//! in containers that runc makes. And attacks of the past on NVIDIA's own hooks, played again.
+//!
+//! Most needs root and runc. `MPU_CONTAINER` can name the executable to test; what only a static one can withstand is
+//! skipped for another.
+
+use serde_json::{json, Value};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tempfile::TempDir;
+
+fn executable() -> PathBuf {
+    std::env::var_os("MPU_CONTAINER").map_or(env!("CARGO_BIN_EXE_mpu-container").into(), PathBuf::from)
+}
+
+/// Whether an executable can be given libraries by its environment.
+fn is_dynamic(program: &Path) -> bool {
+    let headers = Command::new("readelf").arg("--program-headers").arg(program).output().expect("readelf");
+    String::from_utf8_lossy(&headers.stdout).contains("INTERP")
+}
+
+/// A bundle whose container runs a program of this host, with that program's libraries where no loader looks: mounted
+/// from the host, as a driver's are.
+struct Bundle {
+    top: TempDir,
+    spec: Value,
+}
+
+impl Bundle {
+    /// None where runc cannot make containers.
+    fn new() -> Option<Bundle> {
+        let runc = Command::new("runc").arg("--version").output().is_ok_and(|told| told.status.success());
+        if !rustix::process::geteuid().is_root() || !runc || !Path::new("/usr/bin/mawk").exists() {
+            println!("skipped: needs root, runc and mawk");
+            return None;
+        }
+        let top = TempDir::new().unwrap();
+        let root = top.path().join("rootfs");
+        for folder in ["bin", "etc", "proc", "dev", "opt/driver", "../outside/etc", "../hooks"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        symlink(executable(), top.path().join("hooks/nvidia-cdi-hook")).unwrap();
+        fs::write(top.path().join("outside/etc/passwd"), "secret").unwrap();
+        fs::copy("/usr/bin/mawk", root.join("bin/mawk")).unwrap();
+        let mut mounts = vec![
+            json!({"destination": "/proc", "type": "proc", "source": "proc"}),
+            json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}),
+        ];
+        let told = Command::new("ldd").arg("/usr/bin/mawk").output().unwrap();
+        for line in String::from_utf8(told.stdout).unwrap().lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words[..] {
+                [name, "=>", path, ..] => {
+                    let destination = format!("/opt/driver/{name}.99");
+                    mounts.push(json!({"destination": destination, "source": path, "options": ["rbind", "ro"]}));
+                }
+                [loader, _] if loader.starts_with('/') => {
+                    fs::create_dir_all(root.join(&loader[1..]).parent().unwrap()).unwrap();
+                    fs::copy(loader, root.join(&loader[1..])).unwrap();
+                }
+                _ => {}
+            }
+        }
+        let namespaces = ["pid", "ipc", "uts", "mount", "network"].map(|name| json!({"type": name}));
+        let spec = json!({
+            "ociVersion": "1.0.2",
+            "root": {"path": "rootfs"},
+            "process": {
+                "user": {"uid": 0, "gid": 0}, "cwd": "/", "env": ["PATH=/bin"],
+                "args": ["/bin/mawk", "BEGIN { print \"it runs\" }"],
+            },
+            "mounts": mounts,
+            "hooks": {"createContainer": []},
+            "linux": {"namespaces": namespaces},
+        });
+        Some(Bundle { top, spec })
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.top.path().join(below)
+    }
+
+    /// Adds a hook as NVIDIA's CDI files have it.
+    fn hook(&mut self, words: &[&str]) {
+        let args: Vec<&str> = ["nvidia-cdi-hook"].iter().chain(words).copied().collect();
+        let path = self.path("hooks/nvidia-cdi-hook");
+        let hooks = self.spec["hooks"]["createContainer"].as_array_mut().unwrap();
+        hooks.push(json!({"path": path, "args": args}));
+    }
+
+    fn run(&self) -> Output {
+        fs::write(self.path("config.json"), self.spec.to_string()).unwrap();
+        let name = self.top.path().file_name().unwrap().to_string_lossy().replace('.', "hook");
+        let mut runc = Command::new("runc");
+        runc.arg("--root").arg(self.path("runc")).args(["run", "--bundle"]).arg(self.top.path()).arg(&name);
+        let told = runc.stdin(Stdio::null()).output().unwrap();
+        let _ = Command::new("runc").arg("--root").arg(self.path("runc")).args(["delete", "--force", &name]).output();
+        told
+    }
+}
+
+fn both(told: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr))
+}
+
+/// Every name with its content and owner.
+fn snapshot(top: &Path) -> BTreeMap<PathBuf, String> {
+    let (mut found, mut folders) = (BTreeMap::new(), vec![top.to_path_buf()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let about = fs::symlink_metadata(&path).unwrap();
+            if about.is_dir() {
+                folders.push(path.clone());
+            }
+            let content = if about.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+            found.insert(path, format!("{:o} {} {} {content:?}", about.mode(), about.uid(), about.ino()));
+        }
+    }
+    found
+}
+
+const UPDATE: [&str; 5] = ["update-ldcache", "--ldconfig-path", "/sbin/ldconfig", "--folder", "/opt/driver"];
+
+#[test]
+fn a_container_finds_the_libraries_that_were_mounted_into_it() {
+    let Some(mut bundle) = Bundle::new() else { return };
+    let told = bundle.run();
+    assert!(!told.status.success() && both(&told).contains("cannot open shared object file"), "{}", both(&told));
+
+    bundle.hook(&["create-symlinks", "--link", "libm.so.6::/opt/driver/libm.so"]);
+    bundle.hook(&["enable-cuda-compat", "--host-driver-version=570.86.15"]);
+    bundle.hook(&["disable-device-node-modification"]);
+    bundle.hook(&["update-application-profile"]);
+    bundle.hook(&["a-hook-of-the-future", "--with", "flags"]);
+    bundle.hook(&UPDATE);
+    for _ in 0..2 {
+        let told = bundle.run();
+        assert_eq!((told.status.code(), both(&told).as_str()), (Some(0), "it runs\n"));
+    }
+    assert_eq!(fs::read_link(bundle.path("rootfs/opt/driver/libm.so")).unwrap(), Path::new("libm.so.6"));
+    assert_eq!(fs::read_link(bundle.path("rootfs/opt/driver/libm.so.6")).unwrap(), Path::new("libm.so.6.99"));
+}
+
+#[test]
+fn a_failing_hook_says_why_and_the_container_does_not_start() {
+    let Some(mut bundle) = Bundle::new() else { return };
+    let conf = bundle.path("rootfs/etc/ld.so.conf");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &conf, rustix::fs::Mode::RUSR).unwrap();
+    bundle.hook(&UPDATE);
+    let told = bundle.run();
+    assert!(!told.status.success(), "{}", both(&told));
+    let wanted = "nvidia-cdi-hook: update-ldcache: /etc/ld.so.conf in the container is not a regular file";
+    assert!(both(&told).contains(wanted), "{}", both(&told));
+
+    let mut bundle = Bundle::new().unwrap();
+    bundle.hook(&["update-ldcache", "--folder", "/opt/driver", "--flag-of-the-future"]);
+    let told = bundle.run();
+    assert!(!told.status.success() && both(&told).contains("'--flag-of-the-future'"), "{}", both(&told));
+}
+
+/// CVE-2024-0132 and CVE-2025-23359: names that an image, or another container on the same volume, turns into links to
+/// the host between a look and a use.
+#[test]
+fn cve_2024_0132_names_that_become_links_lead_nowhere() {
+    let Some(mut bundle) = Bundle::new() else { return };
+    // Where the hooks write, the image has links to the host, absolute and upwards.
+    let (outside, root) = (bundle.path("outside"), bundle.path("rootfs"));
+    symlink(&outside, root.join("usr")).unwrap();
+    symlink("../../../../../../../../../../../../etc", root.join("etc/nvidia")).unwrap();
+    symlink(outside.join("etc"), root.join("etc/ld.so.conf.d")).unwrap();
+    symlink(outside.join("etc/passwd"), root.join("etc/ld.so.conf")).unwrap();
+    symlink(outside.join("etc/passwd"), root.join("etc/ld.so.cache")).unwrap();
+    symlink("/proc/1/root/etc", root.join("host")).unwrap();
+    let before = (snapshot(&outside), fs::metadata("/etc").unwrap().mtime_nsec());
+    bundle.hook(&["create-symlinks", "--link", "evil::/usr/etc/new,evil::/usr/etc/passwd,evil::/host/mpu-was-here"]);
+    bundle.hook(&["chmod", "--mode", "777", "--path", "/usr/etc,/host/passwd"]);
+    bundle.hook(&["update-ldcache", "--folder", "/opt/driver", "--folder", "/usr"]);
+    let told = bundle.run();
+    assert_eq!(snapshot(&outside), before.0, "{}", both(&told));
+    assert_eq!(fs::metadata("/etc").unwrap().mtime_nsec(), before.1);
+    assert!(!Path::new("/etc/mpu-was-here").exists());
+}
+
+#[test]
+fn cve_2025_23359_a_folder_swapped_for_a_link_under_the_hook_leads_nowhere() {
+    let Some(bundle) = Bundle::new() else { return };
+    let (outside, root) = (bundle.path("outside"), bundle.path("rootfs"));
+    fs::create_dir_all(root.join("lib/etc")).unwrap();
+    symlink(&outside, root.join("swap")).unwrap();
+    fs::write(bundle.path("config.json"), bundle.spec.to_string()).unwrap();
+    let state = json!({"ociVersion": "1.0.2", "id": "x", "pid": 1, "bundle": bundle.top.path()}).to_string();
+    let before = snapshot(&outside);
+    let stop = AtomicBool::new(false);
+    let mut done = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (lib, swap, here) = (root.join("lib"), root.join("swap"), rustix::fs::CWD);
+            while !stop.load(Ordering::Relaxed) {
+                rustix::fs::renameat_with(here, &lib, here, &swap, rustix::fs::RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        for turn in 0..100 {
+            let links = format!("--link=evil::/lib/etc/passwd,evil::/lib/etc/{turn},evil::/lib/new/{turn}");
+            let told = start("nvidia-cdi-hook", &["create-symlinks", &links], &state);
+            done += u32::from(told.status.success());
+            start("nvidia-cdi-hook", &["chmod", "--mode=700", "--path=/lib/etc"], &state);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(snapshot(&outside), before);
+    assert!(done > 0, "the hook was never quick enough to do anything");
+}
+
+fn start(name: &str, words: &[&str], input: &str) -> Output {
+    let mut command = Command::new(executable());
+    command.arg0(name).args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A program that does not read its input closes it.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+/// CVE-2025-23266: a hook without an environment of its own is started with the image's, in the image's root.
+#[test]
+fn cve_2025_23266_a_library_of_the_image_is_not_loaded_into_the_hook() {
+    let Some(mut bundle) = Bundle::new() else { return };
+    let trace = bundle.path("outside/loaded");
+    let source = format!(
+        "#include <fcntl.h>\n__attribute__((constructor)) static void f(void) {{ creat(\"{}\", 0600); }}\n",
+        trace.display()
+    );
+    fs::write(bundle.path("evil.c"), source).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(bundle.path("rootfs/evil.so")).arg(bundle.path("evil.c"));
+    if !compiler.status().is_ok_and(|status| status.success()) {
+        return println!("skipped: no C compiler");
+    }
+    bundle.spec["process"]["env"] =
+        json!(["PATH=/bin", "LD_PRELOAD=/proc/self/cwd/evil.so", "LD_LIBRARY_PATH=/proc/self/cwd"]);
+    // The attack works on a hook that is an ordinary program.
+    bundle.spec["hooks"]["createContainer"] = json!([{"path": "/bin/true"}]);
+    let told = bundle.run();
+    assert!(trace.exists(), "the attack itself: {}", both(&told));
+    fs::remove_file(&trace).unwrap();
+    if is_dynamic(&executable()) {
+        return println!("skipped: this build of mpu-container is not static");
+    }
+    bundle.spec["hooks"]["createContainer"] = json!([]);
+    bundle.hook(&["create-symlinks", "--link", "libm.so.6::/opt/driver/libm.so"]);
+    bundle.hook(&UPDATE);
+    let told = bundle.run();
+    assert!(!trace.exists(), "{}", both(&told));
+    assert!(bundle.path("rootfs/etc/ld.so.cache").exists(), "the hooks have run: {}", both(&told));
+}
+
+/// `update-ldcache` throws the image's environment away, and starts no program of the image.
+#[test]
+fn the_images_own_ldconfig_is_not_started() {
+    let Some(mut bundle) = Bundle::new() else { return };
+    for path in ["sbin/ldconfig", "sbin/ldconfig.real", "usr/sbin/ldconfig"] {
+        let path = bundle.path("rootfs").join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "#!/bin/mawk -f\nBEGIN { print > \"/started\" }\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    bundle.hook(&UPDATE);
+    let told = bundle.run();
+    assert_eq!(both(&told), "it runs\n");
+    assert!(!bundle.path("rootfs/started").exists());
+}
+
+#[test]
+fn mistakes_are_one_line_with_a_code() {
+    let code = |words: &[&str], input: &str| {
+        let told = start("nvidia-cdi-hook", words, input);
+        let text = String::from_utf8(told.stderr).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(told.stdout.is_empty());
+        (told.status.code(), text)
+    };
+    let (status, text) = code(&["create-symlinks", "--new=1"], "");
+    assert_eq!(status, Some(2));
+    assert!(text.starts_with("nvidia-cdi-hook: unexpected argument '--new'"), "{text}");
+    let (status, text) = code(&["create-symlinks", "--link", "a::b"], "nonsense");
+    assert_eq!(status, Some(1));
+    assert!(
+        text.starts_with("nvidia-cdi-hook: create-symlinks: standard input is not a container's state: "),
+        "{text}"
+    );
+    let root = TempDir::new().unwrap();
+    let state = json!({"root": root.path()}).to_string();
+    let (status, text) = code(&["update-ldcache", "--ldconfig-path", "/bin/sh"], &state);
+    assert_eq!(status, Some(1));
+    assert!(text.contains("is not a statically linked program"), "{text}");
+    let (status, text) = code(&["hook-of-the-future"], "");
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("\"hook-of-the-future\""), "{text}");
+}
