@@ -53,7 +53,7 @@ fn modprobe(root: &Path, module: &str) -> io::Result<bool> {
 }
 
 /// Creates the driver's nodes where they are missing, unless its parameters say that somebody else does.
-pub fn create_nodes(driver: &Driver, log: &Log) {
+fn create_nodes(driver: &Driver, log: &Log) {
     let owner = Owner::of(driver);
     if !owner.ours {
         return log.say(format_args!("device nodes are not ours to make: ModifyDeviceFiles is 0"));
@@ -69,8 +69,15 @@ pub fn create_nodes(driver: &Driver, log: &Log) {
     }
 }
 
-/// Creates a node where it is missing.
-pub fn create(node: &Node, owner: &Owner, log: &Log) {
+/// Creates the nodes of these IMEX channels where they are missing. A channel that the driver does not have is left to
+/// whoever wants to use it.
+pub fn create_channels(driver: &Driver, channels: &[u32], log: &Log) {
+    let owner = Owner::of(driver);
+    let nodes = channels.iter().filter_map(|channel| driver.imex_node(*channel));
+    nodes.filter(|_| owner.ours && !in_user_namespace()).for_each(|node| create(&node, &owner, log));
+}
+
+fn create(node: &Node, owner: &Owner, log: &Log) {
     match owner.make(node) {
         Ok(true) => log.say(format_args!("made {} ({}:{})", node.host.display(), node.major, node.minor)),
         Ok(false) => {}
@@ -80,7 +87,7 @@ pub fn create(node: &Node, owner: &Owner, log: &Log) {
 
 /// Who the driver's parameters say owns its nodes.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Owner {
+struct Owner {
     ours: bool,
     user: u32,
     group: u32,
@@ -89,7 +96,7 @@ pub struct Owner {
 
 impl Owner {
     /// As the driver was told when it was loaded.
-    pub fn of(driver: &Driver) -> Owner {
+    fn of(driver: &Driver) -> Owner {
         let path = driver.root.facts.join("proc/driver/nvidia/params");
         Owner::read(&fs::read_to_string(path).unwrap_or_default())
     }

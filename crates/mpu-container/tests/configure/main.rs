@@ -1,7 +1,9 @@
 //! `nvidia-container-cli` on the real kernel: namespaces, mounts, device nodes and cgroups are real, the GPU is made up
 //! (`stage`). Needs root; says so where it is not.
 
+mod cgroups;
 mod escapes;
+mod parts;
 mod stage;
 
 use stage::{libraries, tree, Stage, MOUNTS, RELEASE};
@@ -113,7 +115,7 @@ fn a_process_is_entered_and_its_hosts_mounts_stay() {
             ' > /dev/null &
         )
         read pid < ready
-        trap "kill $pid" EXIT
+        trap "kill -9 $pid" EXIT
         findmnt -rn > before
         cli {CONFIGURE} --pid=$pid $PWD/ct
         findmnt -rn > after

@@ -14,7 +14,7 @@ use super::args::{CompatMode, Configure, Global};
 use super::cgroup::{CgroupError, DeviceCgroup};
 use super::enter::{in_user_namespace, Namespace, Process};
 use super::log::Log;
-use super::{facts, find, mig, CliError};
+use super::{facts, find, kmods, mig, CliError};
 use crate::beneath::{BeneathError, Root};
 use crate::capability::Capability;
 use crate::driver::{Driver, Selection};
@@ -73,6 +73,9 @@ pub fn run(global: &Global, arguments: &Configure, log: &Log) -> Result<(), CliE
     require(&driver, &selection, &arguments.require, log)?;
     let config = mig("mig-config", &arguments.mig_config)?;
     let monitor = mig("mig-monitor", &arguments.mig_monitor)?;
+    if global.load_kmods && !global.no_create_imex_channels {
+        kmods::create_channels(&driver, &arguments.imex_channel, log);
+    }
     let files = supplies::files(&driver, arguments.capabilities(), global.ldcache.as_deref());
     let files = files.map_err(CliError::Files)?;
     let order =

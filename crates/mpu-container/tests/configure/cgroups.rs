@@ -1,0 +1,113 @@
+//! The device cgroup, on whichever version this machine has, and user namespaces.
+
+use crate::stage::{Stage, MOUNTS};
+use crate::CONFIGURE;
+
+/// A container whose process waits; `$1` is what it is started by.
+fn container(prefix: &str) -> String {
+    format!(
+        r#"
+        mkfifo ready
+        (
+            {prefix} unshare --mount --propagation=private sh -c '
+                set -eu
+                {MOUNTS}
+                # Its number for the host, by the proc of the host.
+                read number rest < /proc/self/stat
+                mounts
+                echo $number > ready
+                exec sleep 100
+            ' > /dev/null &
+        )
+        read pid < ready
+        test $pid -gt 1
+        "#
+    )
+}
+
+#[test]
+fn the_device_cgroup_is_opened_for_what_is_asked() {
+    let Some(stage) = Stage::new() else { return };
+    let group = "/sys/fs/cgroup/devices/mpu-cli-$$";
+    let made = format!("test -e /sys/fs/cgroup/devices/devices.allow && mkdir {group} && rmdir {group}");
+    if !stage.script(&made).status.success() {
+        return eprintln!("skipped: no devices cgroup of version 1 that can be written");
+    }
+    let configure = CONFIGURE.replace("--no-cgroups", "");
+    let seen = stage.says(&format!(
+        r#"
+        group={group}; mkdir $group
+        echo a > $group/devices.deny; echo 'c 1:3 rwm' > $group/devices.allow
+        {}
+        trap 'kill -9 $pid; while ! rmdir $group 2> /dev/null; do sleep 0.02; done' EXIT
+        echo $pid > $group/cgroup.procs
+        cli {configure} --pid=$pid $PWD/ct
+        cat $group/devices.list"#,
+        container("")
+    ));
+    let mut rules: Vec<&str> = seen.lines().collect();
+    rules.sort();
+    assert_eq!(rules, ["c 195:0 rw", "c 195:255 rw", "c 1:3 rwm", "c 510:0 rw", "c 510:1 rw"]);
+}
+
+#[test]
+fn a_cgroup_that_cannot_be_opened_undoes_the_mounts() {
+    let Some(stage) = Stage::new() else { return };
+    let group = "/sys/fs/cgroup/devices/mpu-cli-$$";
+    let made = format!("test -e /sys/fs/cgroup/devices/devices.allow && mkdir {group} && rmdir {group}");
+    if !stage.script(&made).status.success() {
+        return eprintln!("skipped: no devices cgroup of version 1 that can be written");
+    }
+    let configure = CONFIGURE.replace("--no-cgroups", "");
+    // A cgroup may not allow what its parent forbids.
+    let seen = stage.says(&format!(
+        r#"
+        group={group}; mkdir $group; echo a > $group/devices.deny; mkdir $group/child
+        {}
+        trap 'kill -9 $pid; while ! rmdir $group/child $group 2> /dev/null; do sleep 0.02; done' EXIT
+        echo $pid > $group/child/cgroup.procs
+        cli {configure} --pid=$pid $PWD/ct 2>&1 || echo failed
+        nsenter --target $pid --mount sh -c "cd $PWD; ls ct/dev; findmnt -rno TARGET | grep -c $PWD/ct/"
+        "#,
+        container("")
+    ));
+    assert!(
+        seen.starts_with("nvidia-container-cli: mount error: device cgroup (--no-cgroups leaves it alone): "),
+        "{seen}"
+    );
+    assert!(seen.ends_with("\nfailed\n3\n"), "{seen}");
+}
+
+#[test]
+fn a_container_with_its_own_users_is_configured_from_the_host() {
+    let Some(stage) = Stage::new() else { return };
+    let prefix = "unshare --user --map-root-user";
+    if !stage.script(&format!("{prefix} unshare --mount true")).status.success() {
+        return eprintln!("skipped: no user namespaces");
+    }
+    let seen = stage.says(&format!(
+        r#"{}
+        trap 'kill -9 $pid' EXIT
+        cli {CONFIGURE} --pid=$pid $PWD/ct
+        nsenter --target $pid --user --mount chroot $PWD/ct sh -c "ls /dev; readlink -f /usr/lib/*/libcuda.so""#,
+        container(&format!("{prefix} --pid --fork"))
+    ));
+    assert!(seen.contains("nvidia0\nnvidiactl\n") && seen.contains("libcuda.so.580"), "{seen}");
+}
+
+#[test]
+fn without_root_cgroups_and_modules_are_left_alone_unasked() {
+    let Some(stage) = Stage::new() else { return };
+    let inside = "unshare --user --map-root-user --mount --pid --fork";
+    if !stage.script(&format!("{inside} mount -t proc proc ct/proc")).status.success() {
+        return eprintln!("skipped: no user namespaces that may mount proc");
+    }
+    let configure = CONFIGURE.replace("--no-cgroups", "");
+    let script = format!(
+        "set -eu\n{MOUNTS}\nmounts\n\"$CLI\" cli --root=$PWD/host --debug=$PWD/log --load-kmods {configure} $PWD/ct\nls ct/dev"
+    );
+    stage.write("rootless", &script);
+    let seen = stage.says(&format!("{inside} sh rootless; cat log"));
+    assert!(seen.contains("nvidia0\nnvidiactl\n"), "{seen}");
+    assert!(seen.contains("kernel modules are left alone in a user namespace"), "{seen}");
+}

@@ -1,0 +1,157 @@
+//! What is asked for by single options: requirements, MIG, IMEX, graphics, the image's own CUDA libraries.
+
+use crate::stage::{libraries, Stage, RELEASE};
+use crate::CONFIGURE;
+
+const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
+
+/// Divides the second GPU into one MIG device, as the driver tells of it.
+fn divide(stage: &Stage) {
+    let access = |minor| format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 0\n");
+    let minors = [("mig/config", 1), ("mig/monitor", 2), ("gpu1/mig/gi2/access", 12), ("gpu1/mig/gi2/ci0/access", 13)];
+    for (file, minor) in minors {
+        stage.write(&format!("host/{CAPABILITIES}/{file}"), &access(minor));
+    }
+    let list =
+        "config 1\nmonitor 2\ngpu0/gi0/access 3\ngpu1/gi2/access 12\ngpu1/gi2/ci0/access 13\ngpu1/gi3/access 21\n";
+    stage.write("host/proc/driver/nvidia-caps/mig-minors", list);
+    let make =
+        "mkdir host/dev/nvidia-caps; for n in 1 2 12 13; do mknod host/dev/nvidia-caps/nvidia-cap$n c 234 $n; done";
+    stage.says(make);
+}
+
+#[test]
+fn a_mig_device_brings_its_leave_and_no_other() {
+    let Some(stage) = Stage::new() else { return };
+    divide(&stage);
+    let listed = stage.says("cli list --device=1:0");
+    let expected = format!(
+        "/dev/nvidia1\n/{CAPABILITIES}/gpu1/mig/gi2/access\n/{CAPABILITIES}/gpu1/mig/gi2/ci0/access\n\
+         /dev/nvidia-caps/nvidia-cap12\n/dev/nvidia-caps/nvidia-cap13\n"
+    );
+    assert!(listed.ends_with(&expected), "{listed}");
+    let seen = stage.says(
+        "mounts; cli configure --utility --no-cgroups --device=1:0 $PWD/ct
+         ls ct/dev/nvidia-caps; find ct/proc/driver/nvidia/capabilities -type f; ls ct/dev",
+    );
+    let expected = format!("nvidia-cap12\nnvidia-cap13\nct/{CAPABILITIES}/gpu1/mig/gi2/");
+    assert!(seen.starts_with(&expected) && !seen.contains("config") && !seen.contains("nvidia0"), "{seen}");
+}
+
+#[test]
+fn who_rules_mig_gets_all_of_it() {
+    let Some(stage) = Stage::new() else { return };
+    divide(&stage);
+    let listed = stage.says("cli list --device=all --mig-config=all");
+    let expected = format!(
+        "/dev/nvidia0\n/dev/nvidia1\n/{CAPABILITIES}/mig/config\n/dev/nvidia-caps/nvidia-cap1\n\
+         /{CAPABILITIES}/gpu1/mig\n/dev/nvidia-caps\n/dev/nvidia-caps/nvidia-cap12\n/dev/nvidia-caps/nvidia-cap13\n\
+         /dev/nvidia-caps/nvidia-cap21\n"
+    );
+    assert!(listed.ends_with(&expected), "{listed}");
+    let seen = stage.says(
+        "mounts; cli configure --utility --no-cgroups --device=all --mig-config=all --mig-monitor=all $PWD/ct
+         ls ct/dev/nvidia-caps; cat ct/proc/driver/nvidia/capabilities/mig/config
+         cli configure --utility --no-cgroups --device=all --mig-config=all $PWD/ct",
+    );
+    assert!(seen.starts_with("nvidia-cap1\nnvidia-cap12\nnvidia-cap13\nnvidia-cap2\nDeviceFileMinor: 1\n"), "{seen}");
+    for (line, why) in [
+        (
+            "--device=1:0 --mig-config=all",
+            "mig-config error: all: cannot enable mig-config with specific MIG devices selected",
+        ),
+        ("--device=all --mig-monitor=0", "mig-monitor error: 0: only 'all' devices are currently supported"),
+    ] {
+        let done = stage.script(&format!("cli configure --utility --no-cgroups {line} $PWD/ct"));
+        assert_eq!(String::from_utf8_lossy(&done.stderr), format!("nvidia-container-cli: {why}\n"));
+    }
+}
+
+#[test]
+fn imex_channels_are_made_and_brought() {
+    let Some(stage) = Stage::new() else { return };
+    let refused = stage.script("mounts; cli configure --utility --no-cgroups --imex-channel=0 $PWD/ct");
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(error, "nvidia-container-cli: mount error: the driver has no IMEX channel 0\n");
+    stage.write("host/proc/devices", "Character devices:\n195 nvidia\n510 nvidia-uvm\n238 nvidia-caps-imex-channels\n");
+    let node = "ct/dev/nvidia-caps-imex-channels/channel7";
+    let configure = "configure --utility --no-cgroups --imex-channel=7 $PWD/ct";
+    let missing = stage.script(&format!("mounts; cli {configure}"));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("channel7 is missing"));
+    // The modules are there, or modprobe fails and is not minded; no node is made unless asked.
+    for name in ["nvidia", "nvidia_uvm", "nvidia_modeset"] {
+        stage.write(&format!("host/sys/module/{name}/x"), "");
+    }
+    assert!(!stage.script(&format!("mounts; cli --load-kmods --no-create-imex-channels {configure}")).status.success());
+    assert_eq!(stage.says(&format!("mounts; cli --load-kmods {configure}; stat -c '%t:%T' {node}")), "ee:7\n");
+}
+
+#[test]
+fn missing_nodes_are_made_when_asked() {
+    let Some(stage) = Stage::new() else { return };
+    for name in ["nvidia", "nvidia_uvm", "nvidia_modeset"] {
+        stage.write(&format!("host/sys/module/{name}/x"), "");
+    }
+    let configure = "configure --utility --no-cgroups --device=all $PWD/ct";
+    let missing = stage.script(&format!("mounts; rm host/dev/nvidiactl; cli {configure}"));
+    let error = String::from_utf8_lossy(&missing.stderr);
+    assert!(error.contains("dev/nvidiactl is missing; create it with --load-kmods"), "{error}");
+    let other = stage.script(&format!("mounts; mknod host/dev/nvidiactl p; cli {configure}"));
+    let error = String::from_utf8_lossy(&other.stderr);
+    assert!(error.contains("dev/nvidiactl is no character device"), "{error}");
+    let made = stage.says(&format!(
+        "mounts; rm host/dev/nvidiactl; cli --load-kmods {configure}; stat -c '%a %t:%T' ct/dev/nvidiactl"
+    ));
+    assert_eq!(made, "666 c3:ff\n");
+}
+
+#[test]
+fn graphics_shows_egl_the_gpus_asked_for() {
+    let Some(stage) = Stage::new() else { return };
+    let seen = stage.says(
+        "mounts; cli configure --graphics --no-cgroups --device=1 $PWD/ct
+         cat ct/etc/nvidia/nvidia-application-profiles-rc.d/*",
+    );
+    assert!(seen.contains("[\"EGLVisibleDGPUDevices\", 0x2]"), "{seen}");
+}
+
+#[test]
+fn the_images_newer_cuda_comes_into_use_as_asked() {
+    let Some(stage) = Stage::new() else { return };
+    let newer = "libcuda.so.590.44.01";
+    // What the loader takes: the first in its cache, and where that leads.
+    let taken = |mode: &str| {
+        stage.root();
+        let folder = libraries();
+        let script = format!(
+            "mkdir -p ct/usr/local/cuda-13/compat; ln -s cuda-13 ct/usr/local/cuda
+             cp host/{folder}/libcuda.so.{RELEASE} ct/usr/local/cuda/compat/{newer}
+             mounts; cli {CONFIGURE} {mode} $PWD/ct
+             first=$(/sbin/ldconfig -r ct -p | grep 'libcuda.so.1 ' | head -1 | sed 's/.*=> //')
+             chroot ct readlink -f $first"
+        );
+        stage.says(&script)
+    };
+    let ours = |name: &str| format!("/{}/{name}\n", libraries());
+    assert_eq!(taken(""), ours(newer));
+    assert_eq!(taken("--cuda-compat-mode=mount"), ours(newer));
+    assert_eq!(taken("--cuda-compat-mode=ldconfig"), format!("/usr/local/cuda-13/compat/{newer}\n"));
+    assert_eq!(taken("--cuda-compat-mode=disabled"), ours(&format!("libcuda.so.{RELEASE}")));
+    assert_eq!(taken("--no-cntlibs"), ours(&format!("libcuda.so.{RELEASE}")));
+}
+
+#[test]
+fn an_image_that_needs_another_driver_is_refused_before_anything_is_done() {
+    let Some(stage) = Stage::new() else { return };
+    let done = stage.script(&format!("mounts; cli {CONFIGURE} --require='driver>=999' $PWD/ct; ls ct/dev >&2"));
+    let error = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(error, "nvidia-container-cli: requirement error: unsatisfied condition: driver>=999\n");
+    stage.says(&format!("mounts; cli {CONFIGURE} --require='driver>=999 driver>=580,driver<581' $PWD/ct"));
+}
+
+#[test]
+fn without_device_binds_there_are_no_nodes() {
+    let Some(stage) = Stage::new() else { return };
+    let seen = stage.says(&format!("mounts; cli {CONFIGURE} --no-devbind $PWD/ct; ls ct/dev; ls ct/{}", libraries()));
+    assert!(!seen.contains("nvidiactl") && seen.contains(&format!("libcuda.so.{RELEASE}\n")), "{seen}");
+}
