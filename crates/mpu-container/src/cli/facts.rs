@@ -5,10 +5,13 @@ use crate::require::{Known, Version};
 
 /// Of the driver alone.
 pub fn of_driver(driver: &Driver) -> Known {
-    Known { driver: Version::parse(&driver.version), ..Known::default() }
+    let cuda = driver.cuda_version().map(Version::from);
+    Known { cuda, driver: Version::parse(&driver.version), ..Known::default() }
 }
 
-/// Of the driver and one of its GPUs.
-pub fn of_gpu(driver: &Driver, _gpu: &Gpu) -> Known {
-    of_driver(driver)
+/// Of the driver and one of its GPUs. Starts a GPU that is not started.
+pub fn of_gpu(driver: &Driver, gpu: &Gpu) -> Known {
+    let facts = driver.facts(gpu);
+    let arch = facts.architecture.map(Version::from);
+    Known { arch, brand: Some(facts.brand.to_owned()), ..of_driver(driver) }
 }

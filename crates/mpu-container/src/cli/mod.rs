@@ -25,6 +25,7 @@ use log::Log;
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use thiserror::Error;
 
@@ -102,7 +103,9 @@ fn command(cli: &Cli, log: &Log) -> Result<(), CliError> {
 }
 
 fn find(global: &Global, log: &Log) -> Result<Driver, CliError> {
-    let root = DriverRoot::at(&global.root, None);
+    // Its nodes, too, whether they are there already or not: whoever asks for them to be made means that /dev.
+    let devices = if global.root.join("dev").is_dir() { &global.root } else { Path::new("/") };
+    let root = DriverRoot::at(&global.root, Some(devices));
     if global.load_kmods {
         kmods::load(&root, log);
     }

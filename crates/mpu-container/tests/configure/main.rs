@@ -34,8 +34,8 @@ fn list_names_what_is_there() {
 fn info_names_the_driver_and_its_gpus() {
     let Some(stage) = Stage::new() else { return };
     let text = stage.says("cli info");
-    assert!(text.starts_with(&format!("NVRM version:   {RELEASE}\nCUDA version:   ")), "{text}");
-    let gpu = "\n\nDevice Index:   1\nDevice Minor:   1\nModel:          NVIDIA H200\nBrand:          ";
+    assert!(text.starts_with(&format!("NVRM version:   {RELEASE}\nCUDA version:   13.0\n")), "{text}");
+    let gpu = "\n\nDevice Index:   1\nDevice Minor:   1\nModel:          NVIDIA H200\nBrand:          Nvidia\n";
     assert!(text.contains(gpu), "{text}");
     assert!(
         text.contains("GPU UUID:       GPU-1aaaaaaa-0000-0000-0000-000000000000\nBus Location:   00000000:1C:00.0\n")

@@ -85,6 +85,10 @@ pub fn run(global: &Global, arguments: &Configure, log: &Log) -> Result<(), CliE
 
 /// Checks what the image asks for: of every GPU that the container gets.
 fn require(driver: &Driver, selection: &Selection<'_>, requirements: &[String], log: &Log) -> Result<(), CliError> {
+    // To ask a GPU can mean to start it, which takes long.
+    if requirements.is_empty() {
+        return Ok(());
+    }
     let gpus: Vec<_> = selection.gpus.iter().map(|gpu| facts::of_gpu(driver, gpu)).collect();
     check_all(requirements, &facts::of_driver(driver), &gpus).map_err(|error| {
         log.say(format_args!("{}", error.fix()));
