@@ -15,7 +15,7 @@ use crate::driver::{Driver, DriverError, Gpu, Node, Selection};
 use crate::edits::{ContainerEdits, DeviceNode, Mount};
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// How edits are made.
@@ -199,22 +199,24 @@ fn mount(file: &File, options: &[&str]) -> Mount {
 
 /// A node, and the group that may use it if not everybody may.
 fn describe(node: Node) -> (DeviceNode, Option<u32>) {
-    let on_host = fs::metadata(&node.host).ok();
-    let mode = on_host.as_ref().map(|node| node.mode() & 0o7777);
+    let on_host = fs::metadata(&node.host).ok().filter(|node| node.file_type().is_char_device());
+    // Of a node that nobody has made yet all is said: engines look the rest up on the host, and would not find it.
+    let unmade = on_host.is_none();
+    let mode = on_host.as_ref().map_or(0o666, |node| node.mode() & 0o7777);
     let group = on_host.as_ref().map(|node| node.gid()).filter(|gid| *gid != 0);
     let described = DeviceNode {
         path: node.container.display().to_string(),
         // A version that engines have had for longer knows no hostPath.
         host_path: (node.host != node.container).then(|| node.host.display().to_string()),
+        kind: unmade.then(|| "c".into()),
         major: Some(node.major.into()),
         minor: Some(node.minor.into()),
-        file_mode: mode,
+        file_mode: Some(mode),
         permissions: Some("rwm".into()),
         gid: group,
         ..DeviceNode::default()
     };
-    let open_to_all = mode.is_none_or(|mode| mode & 0o006 == 0o006);
-    (described, group.filter(|_| !open_to_all))
+    (described, group.filter(|_| mode & 0o006 != 0o006))
 }
 
 /// `/dev/dri/by-path/pci-ADDRESS-card` and `-render`, as they are on the host, if they lead to one of these nodes.

@@ -107,6 +107,55 @@ fn a_node_is_described_in_full() {
     let node = &device(&spec, "1").container_edits.device_nodes[0];
     assert_eq!((node.major, node.minor, node.permissions.as_deref()), (Some(195), Some(0), Some("rwm")));
     assert_eq!(node.host_path.as_deref(), host.path().join("dev/nvidia0").to_str());
+    assert_eq!((node.kind.as_deref(), node.file_mode), (Some("c"), Some(0o666)), "nobody has made it yet");
+}
+
+/// Device nodes, as root.
+#[test]
+fn a_node_that_is_there_speaks_for_itself() {
+    use rustix::fs::{chmodat, chownat, makedev, mknodat, AtFlags, FileType, Gid, CWD};
+    let host = host();
+    let node = |path: &str, mode: u32, major, minor| {
+        let path = host.path().join(path);
+        mknodat(CWD, &path, FileType::CharacterDevice, mode.into(), makedev(major, minor))?;
+        chmodat(CWD, &path, mode.into(), AtFlags::empty())?;
+        chownat(CWD, &path, None, Some(Gid::from_raw(44)), AtFlags::empty())
+    };
+    if let Err(error) = node("dev/nvidia1", 0o666, 195, 1).and_then(|()| node("dev/dri/card0", 0o640, 226, 0)) {
+        eprintln!("skipped: device nodes cannot be made here: {error}");
+        return;
+    }
+    let spec = generate(&host.root(), &request()).expect("a spec");
+    let edits = &device(&spec, "0").container_edits;
+    let [open, closed] = &edits.device_nodes[..] else { panic!("two nodes") };
+    assert_eq!((&open.kind, open.gid), (&None, Some(44)), "as NVIDIA writes it");
+    assert_eq!((closed.file_mode, closed.gid), (Some(0o640), Some(44)));
+    assert_eq!(edits.additional_gids, [44], "only for the node that needs it");
+    assert_eq!(spec.cdi_version, "0.7.0");
+    let without = Request { edits: Options { groups: false, ..request().edits }, ..request() };
+    assert_eq!(generate(&host.root(), &without).expect("a spec").cdi_version, "0.5.0");
+    // The nodes of a mode of their own are found by looking.
+    let management = Request { mode: Mode::Management, ..request() };
+    let spec = generate(&host.root(), &management).expect("a spec");
+    assert_eq!((names(&spec), nodes(&spec.devices[0].container_edits)), (vec!["all"], vec!["/dev/nvidia1"]));
+    assert!(spec.container_edits.device_nodes.is_empty() && !spec.container_edits.mounts.is_empty());
+    for (path, mode, found) in [
+        ("dev/nvidia-nvswitch0", "nvswitch", "/dev/nvidia-nvswitch0"),
+        ("dev/gdrdrv", "gdrcopy", "/dev/gdrdrv"),
+        ("dev/nvidia-fs0", "gds", "/dev/nvidia-fs0"),
+    ] {
+        node(path, 0o666, 240, 0).expect("a node");
+        let spec = generate(&host.root(), &Request { mode: Mode::of_word(mode).expect("a mode"), ..request() });
+        assert_eq!(nodes(&device(&spec.expect(mode), "all").container_edits), [found]);
+    }
+    std::fs::create_dir(host.path().join("dev/nvidia-caps-imex-channels")).expect("a folder");
+    node("dev/nvidia-caps-imex-channels/channel7", 0o666, 241, 7).expect("a node");
+    let imex = |word: &str| {
+        generate(&host.root(), &Request { mode: Mode::Imex, devices: vec![word.into()], all: false, ..request() })
+    };
+    assert_eq!(names(&imex("all").expect("a spec")), ["7"]);
+    assert_eq!(names(&imex("channel7").expect("a spec")), ["7"]);
+    assert!(imex("8").is_err() && imex("x").is_err());
 }
 
 #[test]
