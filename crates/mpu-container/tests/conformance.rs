@@ -12,23 +12,22 @@ use std::process::{Command, Stdio};
 use serde_json::{json, Value};
 use toml_edit::DocumentMut;
 
+#[path = "conformance/bundle.rs"]
+mod bundle;
+use bundle::{base, found, make_root};
+
 /// What stands before every script. A container whose process has just ended cannot always be deleted at once. The list of
 /// cgroups that a runtime sees is that of version 1 alone, where a host has both: crun refuses the mixture.
 const PRELUDE: &str = r#"
 umount -l /sys/fs/cgroup/unified 2>/dev/null
 r() { "$RUNTIME" --root "$STATE" "$@"; }
 status() { r state $C | grep -o '"status": *"[a-z]*"' | grep -o '[a-z]*"$' | tr -d '"'; }
-sees() { for i in $(seq 100); do test "$(status)" = "$1" && return; sleep 0.05; done; echo "never $1"; return 1; }
-waits() { for i in $(seq 100); do test -e "$1" && return; sleep 0.05; done; echo "never $1"; return 1; }
-del() { for i in $(seq 50); do r delete $C 2>/dev/null && return; sleep 0.05; done; echo "never deleted"; return 1; }
+sees() { for i in $(seq 300); do test "$(status)" = "$1" && return; sleep 0.02; done; echo "never $1"; return 1; }
+waits() { for i in $(seq 300); do test -e "$1" && return; sleep 0.02; done; echo "never $1"; return 1; }
+del() { for i in $(seq 50); do r delete $C 2>/dev/null && return; sleep 0.02; done; echo "never deleted"; return 1; }
 go() { r create -b . $C && r start $C && sees stopped; del; }
 trap 'r delete --force $C 2>/dev/null' EXIT
 "#;
-
-const APPLETS: &[&str] = &[
-    "cat", "echo", "env", "false", "grep", "head", "hostname", "id", "ls", "mkdir", "mount", "pwd", "readlink", "sed",
-    "seq", "sh", "sleep", "sort", "stat", "tail", "touch", "tr", "true", "wc",
-];
 
 struct Case {
     name: String,
@@ -114,7 +113,7 @@ impl World<'_> {
     fn run(&self, case: &Case, way: &Way<'_>) -> String {
         // The same path for every way, so that no message differs by it.
         let bundle = self.dir.join("bundle");
-        self.make_root(&bundle.join("rootfs"));
+        make_root(&bundle.join("rootfs"), self.busybox);
         let mut spec = base();
         merge(&mut spec, &case.patch);
         let env = json!(["PATH=/bin", "TERM=dumb", "EDITED=1", way.asks]);
@@ -140,40 +139,6 @@ impl World<'_> {
         assert_eq!(left, 0, "{}: {} left a container behind: {said}", case.name, way.name);
         format!("{}\nstatus {}", without_time(&said).replace(way.asks, "ASKS"), output.status)
     }
-
-    fn make_root(&self, root: &Path) {
-        for dir in ["bin", "proc", "sys", "dev", "tmp", "etc", "mnt", "root"] {
-            fs::create_dir_all(root.join(dir)).unwrap();
-        }
-        fs::copy(self.busybox, root.join("bin/busybox")).unwrap();
-        fs::write(root.join("etc/data"), "data\n").unwrap();
-        for applet in APPLETS {
-            symlink("busybox", root.join("bin").join(applet)).unwrap();
-        }
-    }
-}
-
-fn base() -> Value {
-    let names = ["CAP_CHOWN", "CAP_KILL", "CAP_SETUID"];
-    json!({
-        "ociVersion": "1.0.2",
-        "process": {
-            "user": {"uid": 0, "gid": 0},
-            "args": ["true"],
-            "cwd": "/",
-            "capabilities": {"bounding": names, "effective": names, "permitted": names}
-        },
-        "root": {"path": "rootfs"},
-        "hostname": "conformance",
-        "mounts": [
-            {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}
-        ],
-        "linux": {
-            "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "network"}, {"type": "uts"}],
-            "resources": {"devices": [{"allow": false, "access": "rwm"}]}
-        }
-    })
 }
 
 /// RFC 7386.
@@ -214,9 +179,4 @@ fn cases() -> Vec<Case> {
         shows: text(table, "shows"),
     };
     cases.iter().map(read).collect()
-}
-
-fn found(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())
 }

@@ -1,4 +1,4 @@
-//! The prestart hooks that a specification already has, told by the file name of their program.
+//! The prestart hooks that a specification already has, told by the name of their program.
 
 use std::path::Path;
 
@@ -18,7 +18,8 @@ pub(super) fn has(tree: &Value, names: &[&str]) -> bool {
     hooks.is_some_and(|hooks| hooks.iter().any(|hook| is(hook, names)))
 }
 
+/// By the program's file name, or by the name that it is called by: one executable can have many names.
 fn is(hook: &Value, names: &[&str]) -> bool {
-    let program = hook.get("path").and_then(Value::as_str).map(Path::new).and_then(Path::file_name);
-    program.is_some_and(|program| names.iter().any(|name| program == *name))
+    let words = [hook.get("path"), hook.pointer("/args/0")].into_iter().flatten().filter_map(Value::as_str);
+    words.filter_map(|word| Path::new(word).file_name()).any(|program| names.iter().any(|name| program == *name))
 }
