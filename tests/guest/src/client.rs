@@ -11,7 +11,8 @@ use crate::command::{run_with, Output};
 /// Where and with which release nvidia-smi runs.
 pub struct Client<'a> {
     before: Vec<String>,
-    release: &'a str,
+    /// None where it is installed as a distribution does it.
+    release: Option<&'a str>,
 }
 
 /// A line of the process table.
@@ -28,25 +29,37 @@ pub struct Row {
 impl<'a> Client<'a> {
     /// Runs in the init PID namespace.
     pub fn on_host(release: &'a str) -> Self {
-        Self { before: Vec::new(), release }
+        Self { before: Vec::new(), release: Some(release) }
     }
 
     /// Runs behind these words, such as `crun exec NAME`.
     pub fn through(before: Vec<String>, release: &'a str) -> Self {
-        Self { before, release }
+        Self { before, release: Some(release) }
+    }
+
+    /// Runs the nvidia-smi that is found in the path, behind these words.
+    pub fn installed(before: Vec<String>) -> Self {
+        Self { before, release: None }
+    }
+
+    /// Where this release's libraries lie; empty where the loader finds them.
+    fn libraries(&self) -> String {
+        self.release.map(|release| format!("/nvidia/{release}")).unwrap_or_default()
     }
 
     /// Runs nvidia-smi and returns all it left.
     pub fn smi(&self, arguments: &[&str]) -> Result<Output> {
-        let program = format!("/nvidia/{}/nvidia-smi", self.release);
-        let libraries = format!("/nvidia/{}", self.release);
         let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
+        let Some(release) = self.release else {
+            return run_with(&[&before[..], &["nvidia-smi"], arguments].concat(), &[]);
+        };
+        let (program, libraries) = (format!("/nvidia/{release}/nvidia-smi"), self.libraries());
         run_with(&[&before[..], &[program.as_str()], arguments].concat(), &[("LD_LIBRARY_PATH", &libraries)])
     }
 
     /// Asks NVML itself through nvmlcall, and returns what each query came back with.
     pub fn nvml(&self, arguments: &[&str]) -> Result<Vec<Query>> {
-        let libraries = format!("LD_LIBRARY_PATH=/nvidia/{}", self.release);
+        let libraries = format!("LD_LIBRARY_PATH={}", self.libraries());
         let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
         let done = run_with(&[&before[..], &["env", libraries.as_str(), "/bin/nvmlcall"], arguments].concat(), &[])?;
         anyhow::ensure!(
@@ -61,7 +74,7 @@ impl<'a> Client<'a> {
 
     /// Runs a Python script that may import pynvml.
     pub fn python(&self, script: &str) -> Result<Output> {
-        let libraries = format!("/nvidia/{}", self.release);
+        let libraries = self.libraries();
         let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
         let environment = [format!("LD_LIBRARY_PATH={libraries}"), "PYTHONPATH=/usr/lib/pynvml".to_owned()];
         let words = ["env", environment[0].as_str(), environment[1].as_str(), "/usr/bin/python3", "-S", "-c", script];

@@ -10,6 +10,7 @@ mod command;
 mod container;
 mod demo;
 mod holder;
+mod injected;
 mod kernel_log;
 mod nvctl;
 mod plan;

@@ -6,6 +6,7 @@ mod agent;
 mod counting;
 mod endings;
 mod host;
+mod injection;
 mod library;
 mod listing;
 mod loading;
@@ -36,6 +37,7 @@ pub const ALL: &[Story] = &[
     namespaces::TWO_DEEP,
     namespaces::FOUR_DEEP,
     host::UNCHANGED,
+    injection::OWN_STACK,
     listing::HOSTS_VIEW,
     listing::REFUSES,
     requests::FOREIGN_PID,

@@ -1,0 +1,168 @@
+//! A container that gets its GPU from our own stack: a small root with nothing of NVIDIA's in it, started by the runtime wrapper.
+//!
+//! Owns the host's side, too: the driver's files where a distribution puts them, and the stack's configuration.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{json, Value};
+
+use crate::client::Client;
+use crate::command::{must, run, Output};
+use crate::holder::Holder;
+use crate::processes;
+
+/// Links to the one executable, by NVIDIA's names.
+const NAMES: [&str; 4] =
+    ["nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-cdi-hook"];
+
+/// Where the driver's libraries lie on the host, and in the container.
+const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+
+/// A driver's files on the host, as an installation of that release leaves them. Taken away when dropped.
+pub struct Installed {
+    files: Vec<PathBuf>,
+}
+
+impl Installed {
+    /// Installs a client's files as those of the loaded driver: its container software looks for the kernel module's release.
+    pub fn new(client: &str) -> Result<Self> {
+        let told = std::fs::read_to_string("/proc/driver/nvidia/version").context("no driver")?;
+        let release = told.split_whitespace().find(|word| word.as_bytes()[0].is_ascii_digit()).context("no release")?;
+        std::fs::create_dir_all(LIBRARIES)?;
+        std::fs::create_dir_all("/etc/nvidia-container-runtime")?;
+        std::fs::write("/etc/ld.so.conf", format!("{LIBRARIES}\n/lib/x86_64-linux-gnu\n"))?;
+        let mut installed = Self { files: Vec::new() };
+        for (from, to) in [
+            ("nvidia-smi", PathBuf::from("/usr/bin/nvidia-smi")),
+            ("libnvidia-ml.so.1", Path::new(LIBRARIES).join(format!("libnvidia-ml.so.{release}"))),
+        ] {
+            std::fs::copy(format!("/nvidia/{client}/{from}"), &to).with_context(|| format!("cannot install {from}"))?;
+            installed.files.push(to);
+        }
+        for name in NAMES {
+            let link = Path::new("/usr/bin").join(name);
+            symlink("mpu-container", &link).with_context(|| format!("cannot link {name}"))?;
+            installed.files.push(link);
+        }
+        must(&["/sbin/ldconfig"])?;
+        installed.files.push(Path::new(LIBRARIES).join("libnvidia-ml.so.1"));
+        Ok(installed)
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        for file in &self.files {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+/// A running container. Deleted when dropped.
+pub struct Injected {
+    runtime: &'static str,
+    name: String,
+    bundle: PathBuf,
+    init: u32,
+}
+
+impl Injected {
+    /// Starts it through the wrapper in one of its modes.
+    pub fn start(runtime: &'static str, name: &str, mode: &str) -> Result<Self> {
+        let config = format!("[nvidia-container-runtime]\nmode = \"{mode}\"\nruntimes = [\"{runtime}\"]\n");
+        std::fs::write("/etc/nvidia-container-runtime/config.toml", config)?;
+        Self::start_by("nvidia-container-runtime", runtime, name)
+    }
+
+    /// Starts the same container without the wrapper.
+    pub fn start_without(runtime: &'static str, name: &str) -> Result<Self> {
+        Self::start_by(runtime, runtime, name)
+    }
+
+    fn start_by(program: &str, runtime: &'static str, name: &str) -> Result<Self> {
+        let bundle = PathBuf::from(format!("/run/bundle/{name}"));
+        root(&bundle.join("rootfs"))?;
+        std::fs::write(bundle.join("config.json"), serde_json::to_vec_pretty(&spec(name))?)?;
+        let mut container = Self { runtime, name: name.to_owned(), bundle, init: 0 };
+        let bundle = container.bundle.display().to_string();
+        let pid_file = container.bundle.join("init").display().to_string();
+        must(&[program, "create", "--pid-file", &pid_file, "--bundle", &bundle, name])
+            .with_context(|| format!("{program} cannot create {name}"))?;
+        must(&[program, "start", name]).with_context(|| format!("{program} cannot start {name}"))?;
+        container.init = std::fs::read_to_string(&pid_file)?.trim().parse().context("no PID")?;
+        Ok(container)
+    }
+
+    /// Runs a program in it, by its runtime.
+    pub fn run(&self, words: &[&str]) -> Result<Output> {
+        run(&[&[self.runtime, "exec", self.name.as_str()], words].concat())
+    }
+
+    /// What nvidia-smi's query has in it; nvidia-smi is the one that the wrapper put there.
+    pub fn compute_apps(&self) -> Result<Vec<u32>> {
+        let before = [self.runtime, "exec", self.name.as_str()].map(str::to_owned).to_vec();
+        Ok(crate::client::pids(&Client::installed(before).compute_apps()?))
+    }
+
+    /// Starts a GPU process in it.
+    pub fn hold(&self, arguments: &[&str]) -> Result<Holder> {
+        let mut command = std::process::Command::new("nsenter");
+        command.args(["-t", &self.init.to_string(), "-p", "-m", "/bin/gpu-hold"]).args(arguments);
+        Holder::start(command, |inside| Ok(processes::outside(self.init, inside).unwrap_or(0)))
+    }
+}
+
+impl Drop for Injected {
+    fn drop(&mut self) {
+        if let Err(error) = must(&[self.runtime, "delete", "--force", &self.name]) {
+            println!("guest: cannot delete container {}: {error:#}", self.name);
+        }
+        let _ = std::fs::remove_dir_all(&self.bundle);
+    }
+}
+
+/// A root of its own: busybox, the C library, and a program that uses a GPU.
+fn root(at: &Path) -> Result<()> {
+    for folder in ["bin", "dev", "etc", "proc", "sys", "tmp", "usr/bin", "lib64"] {
+        std::fs::create_dir_all(at.join(folder))?;
+    }
+    for program in ["bin/busybox", "bin/gpu-hold"] {
+        std::fs::copy(Path::new("/").join(program), at.join(program))?;
+    }
+    for name in ["sh", "ls", "sleep"] {
+        symlink("busybox", at.join("bin").join(name))?;
+    }
+    for folder in ["lib64", "lib/x86_64-linux-gnu"] {
+        std::fs::create_dir_all(at.join(folder))?;
+        for entry in std::fs::read_dir(Path::new("/").join(folder))? {
+            let name = entry?.file_name();
+            std::fs::copy(Path::new("/").join(folder).join(&name), at.join(folder).join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+fn spec(name: &str) -> Value {
+    let kinds = ["pid", "mount", "ipc", "uts", "network", "cgroup"];
+    let namespaces: Vec<_> = kinds.iter().map(|kind| json!({"type": kind})).collect();
+    json!({
+        "ociVersion": "1.0.2",
+        "hostname": name,
+        "root": {"path": "rootfs"},
+        "process": {
+            "cwd": "/",
+            "user": {"uid": 0, "gid": 0},
+            "args": ["/bin/sleep", "1000000"],
+            "env": ["PATH=/usr/bin:/bin", "HOME=/", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility"],
+        },
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
+        ],
+        // What engines write: no device but those that are named.
+        "linux": {"namespaces": namespaces, "resources": {"devices": [{"allow": false, "access": "rwm"}]}},
+    })
+}
