@@ -147,7 +147,10 @@ fn make_root(tree: &Path, root: &Root) -> Result<()> {
     for (link, target) in &root.links {
         let link = tree.join(link);
         fs::create_dir_all(link.parent().context("a link lies in a folder")?)?;
-        let _ = fs::remove_file(&link);
+        // In the place of another link, or of a folder that packages made in the old place: /var/run.
+        if fs::remove_file(&link).is_err() && link.is_dir() {
+            fs::remove_dir_all(&link)?;
+        }
         symlink(target, &link)?;
     }
     // An image comes with the cache that its own ldconfig made.
