@@ -8,3 +8,4 @@ mod container;
 mod facts;
 mod host;
 mod plain;
+mod wrapper;

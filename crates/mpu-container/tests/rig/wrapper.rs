@@ -1,0 +1,178 @@
+//! The wrapper over runc and crun, in each of its modes: who asks gets the GPU that was asked for, with a driver that works as far as one
+//! can without hardware; who does not ask gets nothing.
+
+use crate::container::{Container, Ran};
+use crate::facts;
+use crate::host::{Driver, Host, R535, R550};
+
+/// The wrapper, where the path has NVIDIA's name.
+pub const WRAPPER: &str = "nvidia-container-runtime";
+
+/// The modes in which a host without Tegra injects.
+pub const MODES: [&str; 3] = ["jit-cdi", "cdi", "legacy"];
+
+/// What a container tells of its GPU, a line each: nodes with numbers and modes, whether they open, libraries by ld.so.cache, nvidia-smi,
+/// what procfs says of device files.
+const LOOK: &str = "for node in /dev/nvidia*; do [ -c $node ] && busybox stat -c '%n %t:%T %a' $node; done
+busybox mknod /dev/other c 195 1 && busybox cat /dev/other 2>&1; busybox cat /dev/nvidia0 2>&1; busybox cat /dev/nvidiactl 2>&1
+LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh 2>&1 | busybox grep nvidia-ml
+LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh 2>&1 | busybox grep libcuda
+nvidia-smi 2>&1; busybox grep Modify /proc/driver/nvidia/params; busybox ls /proc/driver/nvidia/gpus";
+
+/// Tells the wrapper its mode and the low-level runtime.
+pub fn configure(host: &Host, mode: &str, low: &str) {
+    let text = format!("[nvidia-container-runtime]\nmode = \"{mode}\"\nruntimes = [\"{low}\"]\n");
+    host.write("/etc/nvidia-container-runtime/config.toml", &text);
+    if mode == "cdi" {
+        host.ok("mkdir -p /run/cdi; nvidia-ctk cdi generate --output /run/cdi/nvidia.yaml");
+    }
+}
+
+fn look<'a>(host: &'a Host, image: &str, devices: &str) -> Container<'a> {
+    Container::new(host, image, &["/bin/sh", "-c", LOOK]).env(&[&format!("NVIDIA_VISIBLE_DEVICES={devices}")])
+}
+
+/// The GPUs whose nodes a container has.
+fn gpus(ran: &Ran) -> Vec<&str> {
+    let nodes = ran.out.lines().filter_map(|line| line.strip_prefix("/dev/nvidia")?.split(' ').next());
+    nodes.filter(|name| name.parse::<u32>().is_ok()).collect()
+}
+
+/// What an injection may leave in an image's root, as NVIDIA's does: mount points, which are empty; links to the libraries' files; what
+/// the linker knows of them.
+fn is_left_by_design(change: &str) -> bool {
+    let known = [
+        "etc/ld.so.cache ",
+        "etc/ld.so.conf",
+        "etc/ld-musl-x86_64.path ",
+        "etc/nvidia/nvidia-application-profiles-rc.d/",
+    ];
+    let points_to = change.split_once(" -> ").map(|(_, target)| target);
+    change.ends_with(" 0")
+        || change.ends_with('/')
+        || points_to.is_some_and(|target| target.starts_with("lib") || target == "../libnvidia-allocator.so.1")
+        || known.iter().any(|known| change.starts_with(known))
+}
+
+#[test]
+fn container_gets_the_gpu_that_it_asks_for() {
+    for (release, gpus_there) in [(R550, 2), (R535, 1)] {
+        let Some(host) = Host::start(Driver::Release(release, gpus_there)) else { return };
+        for (mode, low, image) in MODES.iter().flat_map(|mode| {
+            let images = ["runc", "crun"].into_iter().flat_map(|low| ["glibc", "split"].map(|image| (low, image)));
+            images.map(move |(low, image)| (*mode, low, image))
+        }) {
+            let what = format!("{release} {mode} {low} {image}");
+            configure(&host, mode, low);
+            let before = host.changes();
+            let container = look(&host, image, "0");
+            let ran = container.run(WRAPPER);
+            let all = format!("{what}: {}{}", ran.out, ran.err);
+            assert!(ran.ok, "{all}");
+            for line in [
+                "/dev/nvidia0 c3:0 666",
+                "/dev/nvidiactl c3:ff 666",
+                "/dev/nvidia-uvm eb:0 666",
+                "/dev/nvidia-uvm-tools eb:1 666",
+            ] {
+                assert!(ran.out.lines().any(|said| said == line), "no {line} in {all}");
+            }
+            assert_eq!(gpus(&ran), ["0"], "{all}");
+            // The device cgroup lets through to a driver that is not there, and stops the other GPU's number.
+            for node in ["nvidia0", "nvidiactl"] {
+                assert!(ran.out.contains(&format!("'/dev/{node}': No such device or address")), "{all}");
+            }
+            assert!(ran.out.contains("'/dev/other': Operation not permitted"), "{all}");
+            for library in ["libnvidia-ml.so.1 => /", "libcuda.so.1 => /"] {
+                assert!(ran.out.contains(library), "no {library} in {all}");
+            }
+            assert!(ran.out.contains("communicate with the NVIDIA driver"), "{all}");
+            assert!(ran.out.contains("ModifyDeviceFiles: 0"), "{all}");
+            let left = container.changes();
+            assert!(left.iter().all(|change| is_left_by_design(change)), "{what}: {left:#?}");
+            assert_eq!(host.changes(), before, "{what}");
+        }
+    }
+}
+
+#[test]
+fn words_name_gpus() {
+    let Some(host) = Host::start(Driver::Release(R550, 8)) else { return };
+    let third = facts::uuid(3);
+    let words: [(&str, &[&str]); 6] = [
+        ("all", &["0", "1", "2", "3", "4", "5", "6", "7"]),
+        ("5,2", &["2", "5"]),
+        (&third, &["3"]),
+        ("none", &[]),
+        ("void", &[]),
+        ("", &[]),
+    ];
+    for mode in MODES {
+        configure(&host, mode, "runc");
+        for (word, expected) in words {
+            // A CDI file has no device of that name, here as with NVIDIA's.
+            if (mode, word) == ("cdi", "none") {
+                continue;
+            }
+            let container = look(&host, "glibc", word);
+            let ran = container.run(WRAPPER);
+            let all = format!("{mode} '{word}': {}{}", ran.out, ran.err);
+            assert!(ran.ok, "{all}");
+            assert_eq!(gpus(&ran), expected, "{all}");
+            // `none` brings the driver without a GPU; `void` and nothing are no request at all.
+            let asked = !["void", ""].contains(&word);
+            assert_eq!(ran.out.contains("libcuda.so.1 => /"), asked, "{all}");
+            if !asked {
+                assert_eq!(ran.config, container.config, "{all}");
+                assert_eq!(container.changes(), [""; 0], "{all}");
+            }
+        }
+        let ran = look(&host, "glibc", "8").run(WRAPPER);
+        assert!(!ran.ok && ran.out.is_empty() && ran.err.contains('8'), "{mode}: {}{}", ran.out, ran.err);
+    }
+}
+
+#[test]
+fn devices_stand_in_the_specification() {
+    let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
+    for mode in ["jit-cdi", "cdi"] {
+        configure(&host, mode, "runc");
+        let ran = look(&host, "glibc", "1").run(WRAPPER);
+        assert!(ran.ok, "{}", ran.err);
+        // What is in the specification is the runtime's own, so that a reload of systemd's units does not take it away.
+        let rules = ran.config["linux"]["resources"]["devices"].as_array().expect("rules");
+        let allows = |major: u32, minor: u32| {
+            rules.iter().any(|rule| {
+                rule["allow"] == true && rule["major"] == major && rule["minor"] == minor && rule["access"] == "rwm"
+            })
+        };
+        assert!(
+            allows(195, 1) && allows(195, 255) && allows(facts::UVM_MAJOR, 0) && !allows(195, 0),
+            "{mode}: {rules:?}"
+        );
+    }
+}
+
+#[test]
+fn image_needs_no_glibc_and_no_shell() {
+    let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
+    for mode in MODES {
+        configure(&host, mode, "runc");
+        let before = host.changes();
+        for (image, busybox) in [("musl", "/usr/bin/busybox"), ("static", "/busybox")] {
+            let ls = [busybox, "ls", "-1", "/dev", "/usr/bin", "/usr/lib64", "/usr/lib/x86_64-linux-gnu"];
+            let plain = Container::new(&host, image, &ls).run(WRAPPER);
+            assert!(!plain.out.contains("nvidia"), "{mode} {image}: {}", plain.out);
+            let container = Container::new(&host, image, &ls).env(&["NVIDIA_VISIBLE_DEVICES=all"]);
+            let ran = container.run(WRAPPER);
+            for name in ["nvidia0", "nvidia1", "nvidiactl", "nvidia-smi", "libcuda.so.550.163.01", "libnvidia-ml.so.1"]
+            {
+                let found = ran.out.lines().any(|line| line == name);
+                assert!(found, "no {name}: {mode} {image}: {}{}", ran.out, ran.err);
+            }
+            let left = container.changes();
+            assert!(left.iter().all(|change| is_left_by_design(change)), "{mode} {image}: {left:#?}");
+            assert_eq!(host.changes(), before, "{mode} {image}");
+        }
+    }
+}
