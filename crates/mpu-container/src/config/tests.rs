@@ -249,3 +249,17 @@ mod edits {
         assert_eq!(std::fs::read_dir(folder.path()).expect("read").count(), 2);
     }
 }
+
+#[test]
+fn the_page_has_every_key_and_no_other() {
+    let page = include_str!("../../../../docs/container/config.md");
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
+    let table: Vec<String> =
+        KEYS.iter().map(|key| format!("| `{}` | `{}` | {} |", key.name, key.default, key.about)).collect();
+    assert_eq!(rows, table, "docs/container/config.md");
+    let examples = page.lines().filter_map(|line| line.split_once("--set ")).filter(|(_, set)| !set.starts_with("KEY"));
+    let sets: Vec<String> =
+        examples.map(|(_, set)| set.split_whitespace().next().unwrap_or_default().to_string()).collect();
+    assert_eq!(sets.len(), 4, "{sets:?}");
+    edit::set(&keys::default_text(&Config::default()), &sets, ":").expect("the page's examples can be set");
+}

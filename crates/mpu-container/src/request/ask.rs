@@ -127,12 +127,12 @@ fn mounted(container: &Container<'_>, notes: &mut Vec<String>) -> Vec<String> {
     devices
 }
 
-/// The names below [`MOUNTS`] that `/dev/null` is mounted on.
+/// The names below [`MOUNTS`] that `/dev/null` is mounted on; one of spaces alone is none.
 fn names_of_mounts(container: &Container<'_>) -> Vec<String> {
     let null = container.mounts.iter().filter(|(source, _)| clean(source).as_deref() == Some("/dev/null"));
     let below =
         null.filter_map(|(_, target)| clean(target)?.strip_prefix(MOUNTS)?.strip_prefix('/').map(str::to_string));
-    below.collect()
+    below.filter(|name| !name.trim().is_empty()).collect()
 }
 
 /// A path by its names alone: `.` and `..` resolved, slashes single. None if it is not absolute.

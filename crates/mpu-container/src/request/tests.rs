@@ -211,6 +211,7 @@ fn mounts_ask_where_that_is_allowed() {
             ("~/dev/../dev//null>/var/run/./nvidia-container-devices//GPU-1/", "GPU-1 by=Mounts"),
             ("~/dev/zero>/var/run/nvidia-container-devices/0; NVIDIA_VISIBLE_DEVICES=1", "1"),
             ("~/dev/null>/var/run/nvidia-container-devices", "no"),
+            ("~/dev/null>/var/run/nvidia-container-devices/\n", "no"),
             ("~/dev/null>/var/run/nvidia-container-devices-2/0", "no"),
             ("~/dev/null>/run/nvidia-container-devices/0", "no"),
             ("~/dev/null>/var/run/nvidia-container-devices/../0", "no"),
@@ -365,5 +366,35 @@ proptest! {
             prop_assert_eq!(words.len(), request.devices.len());
             prop_assert!(request.privileged || request.mig_config.is_none());
         }
+    }
+}
+
+#[test]
+fn the_page_says_what_is_done() {
+    let page = include_str!("../../../../docs/container/asking-for-a-gpu.md");
+    // Its first table, where a row can be tried as it stands.
+    for (value, expected) in [
+        ("none", "none"),
+        ("all", "all"),
+        ("0,2", "0 2"),
+        ("00000000:1B:00.0", "00000000:1B:00.0"),
+        ("nvidia.com/gpu=0", "nvidia.com/gpu=0"),
+    ] {
+        assert!(page.contains(&format!("\n| `{value}` |")), "{value}");
+        assert_eq!(asked(&format!("NVIDIA_VISIBLE_DEVICES={value}"), ""), expected);
+    }
+    for (name, _) in Extra::ALL {
+        assert!(page.contains(&format!("`{name}`")), "{name}");
+    }
+    for capability in crate::capability::Capability::ALL {
+        assert!(page.contains(&format!("`{}`", capability.word())), "{}", capability.word());
+    }
+    // The messages, as far as they are the same for all.
+    for error in [
+        RequestError::Capabilities { asked: "X".into(), allowed: "Y".into() }.to_string(),
+        RequestError::Unprivileged { what: "MIG_CONFIG_DEVICES" }.to_string(),
+        crate::require::RequireError::Unsatisfied { condition: "cuda>=13.1".into(), found: String::new() }.to_string(),
+    ] {
+        assert!(page.contains(&format!("\n| `{error}`")), "{error}");
     }
 }
