@@ -115,7 +115,8 @@ pub const KEYS: &[Key] = &[
     shown("nvidia-container-cli.user", r#""""#, r#""root:video""#, Place::Text(|c| &mut c.cli.user),
         "USER[:GROUP] to ask the driver as; root:video by default on SUSE."),
 
-    shown("nvidia-container-runtime.debug", r#""/dev/null""#, r#""/var/log/nvidia-container-runtime.log""#, Place::Path(|c| &mut c.runtime.debug),
+    shown("nvidia-container-runtime.debug", r#""/dev/null""#, r#""/var/log/nvidia-container-runtime.log""#,
+        Place::Path(|c| &mut c.runtime.debug),
         "The runtime wrapper's log."),
     key("nvidia-container-runtime.log-level", r#""info""#, Place::Word(log_level),
         "What goes into the log: error, warning, info or debug."),
@@ -124,21 +125,26 @@ pub const KEYS: &[Key] = &[
     key("nvidia-container-runtime.runtimes", r#"["runc", "crun"]"#, Place::Texts(|c| &mut c.runtime.runtimes),
         "The low-level runtimes to look for: the first that is there is used."),
 
-    key("nvidia-container-runtime.modes.cdi.annotation-prefixes", r#"["cdi.k8s.io/"]"#, Place::Texts(|c| &mut c.runtime.cdi_annotation_prefixes),
+    key("nvidia-container-runtime.modes.cdi.annotation-prefixes", r#"["cdi.k8s.io/"]"#,
+        Place::Texts(|c| &mut c.runtime.cdi_annotation_prefixes),
         "Annotations that begin so ask for CDI devices."),
     key("nvidia-container-runtime.modes.cdi.default-kind", r#""nvidia.com/gpu""#, Place::Text(|c| &mut c.runtime.cdi_default_kind),
         "The vendor/class of a device that is named without."),
     key("nvidia-container-runtime.modes.cdi.spec-dirs", r#"["/etc/cdi", "/var/run/cdi"]"#, Place::Paths(|c| &mut c.runtime.cdi_spec_dirs),
         "The directories of CDI files; a later one overrides an earlier."),
 
-    shown("nvidia-container-runtime.modes.csv.compat-container-root", r#""""#, r#""/usr/local/cuda/compat_orin""#, Place::Path(|c| &mut c.runtime.csv_compat_container_root),
+    shown("nvidia-container-runtime.modes.csv.compat-container-root", r#""""#, r#""/usr/local/cuda/compat_orin""#,
+        Place::Path(|c| &mut c.runtime.csv_compat_container_root),
         "Where a container's CUDA compatibility libraries lie, where that is not the usual place."),
-    key("nvidia-container-runtime.modes.csv.mount-spec-path", r#""/etc/nvidia-container-runtime/host-files-for-container.d""#, Place::Path(|c| &mut c.runtime.csv_mount_spec_path),
+    key("nvidia-container-runtime.modes.csv.mount-spec-path", r#""/etc/nvidia-container-runtime/host-files-for-container.d""#,
+        Place::Path(|c| &mut c.runtime.csv_mount_spec_path),
         "The directory of the lists of files (Tegra)."),
 
-    shown("nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks", "[]", r#"["enable-cuda-compat"]"#, Place::Texts(|c| &mut c.runtime.jit_cdi_disable_hooks),
+    shown("nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks", "[]", r#"["enable-cuda-compat"]"#,
+        Place::Texts(|c| &mut c.runtime.jit_cdi_disable_hooks),
         "Hooks to leave out."),
-    shown("nvidia-container-runtime.modes.jit-cdi.nvcdi-feature-flags", "[]", r#"["no-additional-gids-for-device-nodes"]"#, Place::Texts(|c| &mut c.runtime.jit_cdi_feature_flags),
+    shown("nvidia-container-runtime.modes.jit-cdi.nvcdi-feature-flags", "[]", r#"["no-additional-gids-for-device-nodes"]"#,
+        Place::Texts(|c| &mut c.runtime.jit_cdi_feature_flags),
         "Feature flags of the generator."),
 
     key("nvidia-container-runtime.modes.legacy.cuda-compat-mode", r#""ldconfig""#, Place::Word(compat_mode),
@@ -152,7 +158,8 @@ pub const KEYS: &[Key] = &[
     key("nvidia-ctk.path", r#""nvidia-ctk""#, Place::Text(|c| &mut c.ctk_path),
         "The program that CDI hooks run."),
 
-    shown("features.allow-cuda-compat-libs-from-container", "false", "false", Place::Switch(|c| &mut c.features.allow_cuda_compat_libs_from_container),
+    shown("features.allow-cuda-compat-libs-from-container", "false", "false",
+        Place::Switch(|c| &mut c.features.allow_cuda_compat_libs_from_container),
         "A container's CUDA compatibility libraries may hide the driver's."),
     shown("features.allow-ldconfig-from-container", "false", "false", Place::Switch(|c| &mut c.features.allow_ldconfig_from_container),
         "ldconfig may be a path in the container (unsafe: the image's own program runs before its confinement)."),
@@ -164,7 +171,8 @@ pub const KEYS: &[Key] = &[
         "IMEX channels that do not exist are not made."),
     shown("features.ignore-imex-channel-requests", "false", "false", Place::Switch(|c| &mut c.features.ignore_imex_channel_requests),
         "Nobody is given an IMEX channel for asking."),
-    shown("features.no-additional-gids-for-device-nodes", "false", "false", Place::Switch(|c| &mut c.features.no_additional_gids_for_device_nodes),
+    shown("features.no-additional-gids-for-device-nodes", "false", "false",
+        Place::Switch(|c| &mut c.features.no_additional_gids_for_device_nodes),
         "The container's process does not get the groups of the device nodes."),
 ];
 

@@ -1,3 +1,5 @@
+//! The file, held to its rules; the shipped page, and changes to it, held to the table of keys.
+
 use super::*;
 use std::fmt::Write as _;
 

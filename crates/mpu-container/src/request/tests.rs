@@ -1,3 +1,5 @@
+//! Ways of asking, and what becomes of each: our own cases, by the behaviour of NVIDIA's toolkit.
+
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;

@@ -1,3 +1,5 @@
+//! Conditions that hold, that do not, and that are none.
+
 use super::*;
 use proptest::prelude::*;
 
