@@ -19,6 +19,9 @@ const MODULES: [&str; 3] = ["nvidia", "nvidia-uvm", "nvidia-modeset"];
 /// The nodes that belong to no GPU.
 const CONTROL: [&str; 4] = ["/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
 
+/// The minor of nvidia-modeset.
+const MODESET: u32 = 254;
+
 /// Why nodes could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NodeError {
@@ -79,7 +82,15 @@ pub(super) fn load_modules(root: &Path, dry: bool, told: &mut dyn FnMut(String))
 
 /// Makes the control nodes below a root's `dev`. That a number is not known is told before any node is made.
 pub(super) fn make_control(root: &DriverRoot, dry: bool, told: &mut dyn FnMut(String)) -> Result<(), NodeError> {
-    let known = control(root);
+    let mut known = control(root);
+    // Modeset's number is NVIDIA's, and never was another. Hosts without displays do not load the module, but programs
+    // that make these nodes on such hosts expect all four.
+    if let Some(ctl) = known.iter().find(|node| node.container == Path::new(CONTROL[0])).cloned() {
+        if !known.iter().any(|node| node.container == Path::new(CONTROL[1])) {
+            let host = ctl.host.with_file_name("nvidia-modeset");
+            known.push(Node { host, container: CONTROL[1].into(), major: ctl.major, minor: MODESET });
+        }
+    }
     let named = |path| known.iter().find(|node| node.container == Path::new(path)).ok_or(NodeError::NoNumber(path));
     for node in CONTROL.into_iter().map(named).collect::<Result<Vec<_>, _>>()? {
         match fs::symlink_metadata(&node.host) {

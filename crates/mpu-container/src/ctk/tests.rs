@@ -159,6 +159,12 @@ fn control_nodes_are_made_and_linked() {
     let uvm = fs::metadata(host.path().join("dev/nvidia-uvm-tools")).expect("a node");
     assert_eq!((uvm.rdev(), uvm.mode() & 0o777), (rustix::fs::makedev(510, 1), 0o666));
 
+    let other = Host::with_driver(VERSION);
+    other.write("proc/devices", "Character devices:\n195 nvidia\n510 nvidia-uvm\n\nBlock devices:\n");
+    assert_eq!(ctk(&["system", "create-device-nodes", "--root", text(other.path()), "--control-devices"]), 0);
+    let modeset = fs::metadata(other.path().join("dev/nvidia-modeset")).expect("a node");
+    assert_eq!(modeset.rdev(), rustix::fs::makedev(195, 254), "without its module, as on hosts without displays");
+
     let links = host.path().join("char");
     let make = ["system", "create-dev-char-symlinks", "--driver-root", root, "--dev-char-path", text(&links)];
     assert_eq!(ctk(&make), 0);
