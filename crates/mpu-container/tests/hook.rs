@@ -340,6 +340,16 @@ impl Bundle {
 }
 
 #[test]
+fn the_cli_is_this_executable_unless_another_is_named() {
+    let empty = tempfile::tempdir().expect("a folder");
+    let config = format!("nvidia-container-cli = {{root = {:?}, load-kmods = false}}", empty.path());
+    let bundle = Bundle::new(&spec("NVIDIA_VISIBLE_DEVICES=0"), &config);
+    let output = bundle.run(&["prestart"], &bundle.state());
+    // There is no driver below that root, nor a container: the CLI says so, in its own name.
+    assert!(err(&output).starts_with("nvidia-container-cli: ") && output.status.code() == Some(1), "{}", err(&output));
+}
+
+#[test]
 fn names_flags_and_commands() {
     let bundle = Bundle::new(&spec("NVIDIA_VISIBLE_DEVICES=0"), "nvidia-container-cli.path = '/bin/echo'");
     let config = bundle.path().join("config.toml").display().to_string();
