@@ -8,8 +8,12 @@
 use super::{sys, Beneath, BeneathError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags,
+};
 use std::io;
+use std::os::fd::AsRawFd;
 
 /// What a mount may not be used for. Set-user-id programs never work on a mount of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,6 +30,7 @@ pub struct Restrictions {
 #[derive(Debug)]
 pub struct Tree {
     fd: OwnedFd,
+    recursive: bool,
 }
 
 impl Tree {
@@ -37,7 +42,7 @@ impl Tree {
         if recursive {
             flags |= OpenTreeFlags::AT_RECURSIVE;
         }
-        Ok(Tree { fd: rustix::mount::open_tree(source, "", flags)? })
+        Ok(Tree { fd: rustix::mount::open_tree(source, "", flags)?, recursive })
     }
 
     /// An empty file system in memory of at most `size` bytes.
@@ -48,7 +53,8 @@ impl Tree {
         rustix::mount::fsconfig_create(context.as_fd())?;
         let attributes =
             MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        Ok(Tree { fd: rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)? })
+        let fd = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+        Ok(Tree { fd, recursive: false })
     }
 
     /// Restricts every mount of the tree, and keeps what happens to it from spreading. Needs Linux 5.12.
@@ -63,14 +69,43 @@ impl Tree {
         sys::mount_setattr(self.fd.as_fd(), set)
     }
 
-    /// Keeps what happens to the tree from spreading, and what happens elsewhere from coming in.
-    pub fn separate(&self) -> io::Result<()> {
-        sys::mount_setattr(self.fd.as_fd(), MountAttrFlags::empty())
-    }
-
     /// Attaches the tree on something below a container's root. A file goes on a file, a directory on a directory.
     pub fn mount_onto(self, target: &Beneath) -> Result<(), BeneathError> {
         self.attach(target.as_fd()).map_err(|error| target.wrap("mount onto", error))
+    }
+
+    /// The same, restricted. Where the kernel can restrict only what is attached (before Linux 5.12), a tree of one
+    /// mount is restricted right after.
+    pub fn mount_restricted(self, target: &Beneath, restrictions: Restrictions) -> Result<(), BeneathError> {
+        match self.restrict(restrictions) {
+            Ok(()) => self.mount_onto(target),
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) && !self.recursive => {
+                self.mount_then_restrict(target, restrictions)
+            }
+            Err(source) => {
+                Err(BeneathError::Path { act: "restrict what is mounted onto", path: target.path.clone(), source })
+            }
+        }
+    }
+
+    pub(super) fn mount_then_restrict(self, target: &Beneath, restrictions: Restrictions) -> Result<(), BeneathError> {
+        self.attach(target.as_fd()).map_err(|error| target.wrap("mount onto", error))?;
+        let chosen = [
+            (restrictions.read_only, MountFlags::RDONLY),
+            (restrictions.no_exec, MountFlags::NOEXEC),
+            (restrictions.no_devices, MountFlags::NODEV),
+        ];
+        let flags = chosen.into_iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag);
+        let flags = flags.fold(MountFlags::BIND | MountFlags::NOSUID, |all, flag| all | flag);
+        // The descriptor is the mount's own, wherever that is by now.
+        let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let restricted = rustix::mount::mount_change(&link, MountPropagationFlags::PRIVATE)
+            .and_then(|()| rustix::mount::mount_remount(&link, flags, c""));
+        restricted.map_err(|error| {
+            // What cannot be restricted is not left there.
+            let _ = rustix::mount::unmount(&link, UnmountFlags::DETACH);
+            target.wrap("restrict what is mounted onto", error)
+        })
     }
 
     /// Attaches the tree on what a descriptor holds.

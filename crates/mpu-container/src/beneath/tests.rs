@@ -278,17 +278,14 @@ fn a_mount_lands_where_the_descriptor_is() {
     let root = place.root();
     symlink(place.outside().join("etc"), place.path("escape")).unwrap();
     let source = fs::File::open(place.outside().join("etc/passwd")).unwrap();
-    let tree = || {
-        let tree = Tree::of(&source, false).unwrap();
-        tree.restrict(Restrictions { read_only: true, no_exec: true, no_devices: true }).unwrap();
-        tree
-    };
+    let tree = || Tree::of(&source, false).unwrap();
+    let all = Restrictions { read_only: true, no_exec: true, no_devices: true };
 
     let target = root.touch_file(p("/escape/passwd")).unwrap();
     // The name is changed after the target was resolved: the mount goes where the file was, not where the name leads.
     fs::remove_file(place.path("escape")).unwrap();
     symlink(place.path("etc"), place.path("escape")).unwrap();
-    tree().mount_onto(&target).unwrap();
+    tree().mount_restricted(&target, all).unwrap();
     assert_eq!(place.text("etc/passwd"), "theirs");
     let made = place.path(place.outside().strip_prefix("/").unwrap().to_str().unwrap()).join("etc/passwd");
     assert_eq!(fs::read_to_string(&made).unwrap(), "secret");
@@ -299,11 +296,18 @@ fn a_mount_lands_where_the_descriptor_is() {
     let wrong = tree().mount_onto(&root.resolve(p("/etc")).unwrap());
     assert!(matches!(wrong, Err(BeneathError::Path { act: "mount onto", .. })), "a file on a directory");
 
+    // As a kernel has to do it that restricts only what is attached.
+    tree().mount_then_restrict(&root.touch_file(p("/etc/later")).unwrap(), all).unwrap();
+    assert_eq!(place.text("etc/later"), "secret");
+    let refused = fs::write(place.path("etc/later"), "changed").unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem);
+    fs::write(place.outside().join("etc/passwd"), "secret").unwrap();
+
     let memory = Tree::memory(4096).unwrap();
     memory.mount_onto(&root.resolve(p("/usr/lib")).unwrap()).unwrap();
     fs::write(place.path("usr/lib/x"), "y").unwrap();
     assert!(fs::write(place.path("usr/lib/large"), vec![0; 100_000]).is_err());
-    for mounted in [made, place.path("usr/lib")] {
+    for mounted in [made, place.path("usr/lib"), place.path("etc/later")] {
         rustix::mount::unmount(mounted, rustix::mount::UnmountFlags::DETACH).unwrap();
     }
     let mut place = place;

@@ -56,7 +56,7 @@ pub struct Note {
 }
 
 /// Writes the drop-in file where the image's libraries are to be used, and removes an old one where not.
-pub fn enable(root: &Root, wanted: &Wanted, notes: Notes) -> Result<(), HookError> {
+pub(super) fn enable(root: &Root, wanted: &Wanted, notes: Notes) -> Result<(), HookError> {
     let folder = &wanted.cuda_compat_container_root;
     let path = Path::new(FILE);
     let newest = newest(root, Path::new(folder))?;

@@ -9,7 +9,7 @@
 //!
 //! Outside truth: NVIDIA Container Toolkit, `cmd/nvidia-cdi-hook`; OCI runtime specification, "POSIX-platform Hooks".
 
-mod compat;
+pub mod compat;
 mod modes;
 mod params;
 mod profile;

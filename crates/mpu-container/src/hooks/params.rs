@@ -33,7 +33,8 @@ pub fn disable(host: &Path, root: impl FnOnce() -> Result<Root, HookError>, note
         return Ok(());
     }
     let tree = file(changed.as_bytes()).map_err(|source| HookError::System { act: "make a file to mount", source })?;
-    tree.mount_onto(&target)?;
+    let restrictions = Restrictions { read_only: true, no_exec: true, no_devices: true };
+    tree.mount_restricted(&target, restrictions)?;
     notes.detail(|| format!("mounted changed parameters on {PARAMS}"));
     Ok(())
 }
@@ -48,7 +49,7 @@ fn changed(text: &str) -> Option<String> {
     })
 }
 
-/// A read-only file that can be mounted, and that has no other name.
+/// A file that can be mounted, and that has no other name.
 ///
 /// A mount can only be copied from where it is mounted. So that neither the container nor the host ever sees where that
 /// was, it is in mounts of this thread's own, which are left again.
@@ -68,9 +69,7 @@ fn file_in_own_mounts(bytes: &[u8]) -> io::Result<Tree> {
     let mut file = File::from(rustix::fs::openat(&memory, "params", flags, Mode::from_raw_mode(0o444))?);
     rustix::fs::fchmod(&file, Mode::from_raw_mode(0o444))?;
     file.write_all(bytes)?;
-    let tree = Tree::of(&file, false)?;
-    tree.restrict(Restrictions { read_only: true, no_exec: true, no_devices: true })?;
-    Ok(tree)
+    Tree::of(&file, false)
 }
 
 #[cfg(test)]

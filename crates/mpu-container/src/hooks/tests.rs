@@ -269,3 +269,20 @@ fn flags_stand_before_and_after() {
     let args = parse("brand-new --with flags").unwrap();
     run(args, Notes { debug: false, quiet: true }).unwrap();
 }
+
+#[test]
+fn the_page_names_every_hook_and_flag() {
+    use clap::CommandFactory;
+    let page = include_str!("../../../../docs/container/hooks.md");
+    let command = Args::command();
+    let mut hooks = 0;
+    for hook in command.get_subcommands().filter(|hook| !hook.is_hide_set()) {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{}` |", hook.get_name())));
+        let row = row.unwrap_or_else(|| panic!("no row for {}", hook.get_name()));
+        for flag in hook.get_arguments().filter_map(|argument| argument.get_long()) {
+            assert!(row.contains(&format!("`--{flag} ")), "{}: --{flag} is not in its row", hook.get_name());
+        }
+        hooks += 1;
+    }
+    assert_eq!(page.lines().filter(|line| line.starts_with("| `") && !line.starts_with("| `/")).count(), hooks);
+}

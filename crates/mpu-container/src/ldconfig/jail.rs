@@ -125,7 +125,6 @@ impl Jail<'_> {
         let wrap = |step| move |source| LdconfigError::Jail { step, source };
         let memory = || rustix::fs::memfd_create("mpu", MemfdFlags::CLOEXEC).map_err(io::Error::from);
         let tree = Tree::of(root, true).map_err(wrap("copy the container's mounts"))?;
-        tree.separate().map_err(wrap("copy the container's mounts"))?;
         let empty = || Tree::memory(1 << 20).map_err(wrap("make an empty file system"));
         let filter = filter::program()
             .map_err(|error| LdconfigError::Jail { step: "list its system calls", source: io::Error::other(error) })?;
@@ -193,6 +192,8 @@ impl Jail<'_> {
         let host = rustix::fs::openat(CWD, c"/", flags, Mode::empty())?;
         self.tree.attach(host.as_fd())?;
         rustix::process::fchdir(&self.tree)?;
+        // The copies may still be tied to where they were copied from.
+        rustix::mount::mount_change(c".", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
         match rustix::process::pivot_root(c".", c".") {
             Ok(()) => {
                 rustix::process::fchdir(&host)?;

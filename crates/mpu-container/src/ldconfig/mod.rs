@@ -16,7 +16,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
-pub use program::host_path;
+pub use program::{host_path, is_static};
 
 use crate::beneath::{BeneathError, Root};
 use rustix::fd::OwnedFd;

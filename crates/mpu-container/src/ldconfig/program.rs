@@ -54,7 +54,7 @@ fn copy(bytes: &[u8]) -> io::Result<OwnedFd> {
 }
 
 /// Whether bytes are an ELF program that needs no interpreter.
-pub(super) fn is_static(bytes: &[u8]) -> bool {
+pub fn is_static(bytes: &[u8]) -> bool {
     let wide = FileHeader64::<Endianness>::parse(bytes).ok().and_then(|header| has_interpreter(header, bytes));
     let narrow = || FileHeader32::<Endianness>::parse(bytes).ok().and_then(|header| has_interpreter(header, bytes));
     wide.or_else(narrow) == Some(false)

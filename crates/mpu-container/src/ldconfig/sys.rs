@@ -67,7 +67,20 @@ pub(super) fn close_on_exec() -> Result<(), Errno> {
     let result = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     match result {
         0 => Ok(()),
+        // Before Linux 5.11.
+        _ if matches!(last_error(), Errno::NOSYS | Errno::INVAL) => {
+            close_on_exec_one_by_one();
+            Ok(())
+        }
         _ => Err(last_error()),
+    }
+}
+
+/// The same, for every number that a descriptor can have under the usual limits.
+pub(super) fn close_on_exec_one_by_one() {
+    for number in 3..65536 {
+        // SAFETY: changes a flag of a descriptor, where there is one, and nothing in memory.
+        unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
 }
 

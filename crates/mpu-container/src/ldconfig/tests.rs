@@ -317,6 +317,39 @@ fn the_program_has_nothing_but_the_root_and_is_stopped_when_it_waits() {
     assert_eq!(inmate.proc_has, 0);
 }
 
+#[test]
+fn old_kernels_close_descriptors_one_by_one() {
+    let open = fs::File::open("/etc").unwrap();
+    rustix::io::fcntl_setfd(&open, rustix::io::FdFlags::empty()).unwrap();
+    sys::close_on_exec_one_by_one();
+    assert!(rustix::io::fcntl_getfd(&open).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+}
+
+/// Where the host's root cannot be exchanged, as on an initial RAM file system: here, as it is a changed root (an agent
+/// in a container whose root is the host's) that is mounted on a shared mount.
+#[test]
+fn without_pivot_root_the_root_is_changed_by_name() {
+    if !able() || crate::beneath::unshare().is_err() {
+        return;
+    }
+    let place = Place::new();
+    fs::create_dir_all(place.top.path().join("proc")).unwrap();
+    fs::copy(host_path(Path::new(LDCONFIG)), place.top.path().join("ldconfig")).unwrap();
+    rustix::mount::mount_change("/", rustix::mount::MountPropagationFlags::SHARED).unwrap();
+    rustix::mount::mount_bind(place.top.path(), place.top.path()).unwrap();
+    rustix::mount::mount_bind("/proc", place.top.path().join("proc")).unwrap();
+    // The root directory is this thread's own since it has mounts of its own.
+    let back = fs::File::open("/").unwrap();
+    rustix::process::chroot(place.top.path()).unwrap();
+    rustix::process::chdir("/").unwrap();
+    let result = run(&Root::open(Path::new("/root")).unwrap(), Path::new("/ldconfig"), &[FOLDER]);
+    rustix::process::fchdir(&back).unwrap();
+    rustix::process::chroot(".").unwrap();
+    rustix::mount::unmount(place.top.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    result.unwrap();
+    assert!(place.cache().contains("=> /opt/driver/libm.so.6"), "{}", place.cache());
+}
+
 #[derive(Debug)]
 struct Inmate {
     status: String,

@@ -15,7 +15,7 @@ fn library(section: &str, owner: &[u8], text: &[u8]) -> Vec<u8> {
         note.push(0);
         note.resize(note.len().next_multiple_of(4), 0);
     }
-    let mut file = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little.into());
+    let mut file = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
     let id = file.add_section(Vec::new(), section.into(), SectionKind::Note);
     file.append_section_data(id, &note, 4);
     file.write().unwrap()
