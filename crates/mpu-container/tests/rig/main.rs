@@ -5,6 +5,7 @@
 //! that it was skipped, and why.
 
 mod container;
+mod engines;
 mod facts;
 mod host;
 mod plain;

@@ -1,0 +1,100 @@
+//! Engines as people use them: podman and Docker, by CDI name, by `--runtime`, by `--gpus`; each first without us.
+//!
+//! The engines keep everything in the host's /run and /var/lib, which are gone with it. The low-level runtimes go by the rig's names
+//! (`low.sh`).
+
+use crate::facts;
+use crate::host::{Driver, Host, R550};
+use crate::wrapper::configure;
+
+/// What a container tells: nodes, nvidia-smi, libraries by ld.so.cache.
+const LOOK: &str = "ls /dev | busybox grep nvidia; nvidia-smi 2>&1; \
+    LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh 2>&1 | busybox grep '=> /'";
+
+/// Asserts that a container saw exactly these GPUs and a driver's libraries.
+fn sees(said: &str, gpus: &[u32], what: &str) {
+    let nodes = said.lines().filter_map(|line| line.strip_prefix("nvidia")?.parse().ok());
+    assert_eq!(nodes.collect::<Vec<u32>>(), gpus, "{what}: {said}");
+    for proof in [
+        "nvidiactl\n",
+        "nvidia-uvm\n",
+        "communicate with the NVIDIA driver",
+        "libcuda.so.1 => /",
+        "libnvidia-ml.so.1 => /",
+    ] {
+        assert!(said.contains(proof), "{what}: no {proof} in {said}");
+    }
+}
+
+/// Asserts that a container saw nothing.
+fn sees_nothing(said: &str, what: &str) {
+    assert!(said.contains("nvidia-smi: not found"), "{what}: {said}");
+    assert!(!said.contains("nvidiactl") && !said.contains("libcuda"), "{what}: {said}");
+}
+
+/// The image of `root-glibc`, as a file that engines import.
+fn image(host: &Host) {
+    host.ok("tar -C /rig/trees/root-glibc -cf /tmp/image.tar .");
+}
+
+#[test]
+fn podman_by_device_and_by_runtime() {
+    let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
+    image(&host);
+    host.ok("podman import --quiet /tmp/image.tar glibc");
+    let podman = |low: &str, more: &str| {
+        let options = format!("--rm --network=none --runtime {low} {more}");
+        let done = host.sh(&format!("podman run {options} glibc sh -c \"{LOOK}\""));
+        String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr)
+    };
+    for low in ["/usr/bin/rig-runc", "/usr/bin/rig-crun"] {
+        sees_nothing(&podman(low, "--env NVIDIA_VISIBLE_DEVICES=all"), low);
+        let unknown = podman(low, "--device nvidia.com/gpu=all");
+        assert!(unknown.contains("unresolvable CDI devices"), "{unknown}");
+        host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
+        let before = host.changes();
+        sees(&podman(low, "--device nvidia.com/gpu=all"), &[0, 1], low);
+        sees(&podman(low, &format!("--device nvidia.com/gpu={}", facts::uuid(1))), &[1], low);
+        // An engine's daily work leaves no change on the host.
+        assert_eq!(host.changes(), before);
+        host.ok("rm /etc/cdi/nvidia.yaml");
+        for mode in ["jit-cdi", "legacy"] {
+            configure(&host, mode, low);
+            let wrapper = "/usr/bin/nvidia-container-runtime";
+            sees_nothing(&podman(wrapper, ""), mode);
+            sees(&podman(wrapper, "--env NVIDIA_VISIBLE_DEVICES=1"), &[1], mode);
+        }
+    }
+}
+
+#[test]
+fn docker_by_runtime_by_gpus_and_by_device() {
+    let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
+    image(&host);
+    // What an administrator types, and then what keeps this engine to itself.
+    host.ok("nvidia-ctk runtime configure --runtime=docker --cdi.enabled");
+    host.ok(
+        "jq '. + {iptables: false, ip6tables: false, bridge: \"none\"} | .runtimes.rig = {path: \"/usr/bin/rig-runc\"}' \
+         /etc/docker/daemon.json > /tmp/daemon.json && cp /tmp/daemon.json /etc/docker/daemon.json",
+    );
+    host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
+    host.ok("dockerd > /tmp/dockerd.log 2>&1 & for i in $(seq 200); do docker version > /dev/null 2>&1 && break; sleep 0.1; done");
+    host.ok("docker import /tmp/image.tar glibc || { cat /tmp/dockerd.log >&2; exit 1; }");
+    let docker = |more: &str| {
+        let done = host.sh(&format!("docker run --rm --network none {more} glibc sh -c \"{LOOK}\""));
+        String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr)
+    };
+    sees_nothing(&docker("--env NVIDIA_VISIBLE_DEVICES=all"), "plain");
+    sees(&docker("--runtime rig --gpus all"), &[0, 1], "--gpus all");
+    sees(&docker("--runtime rig --gpus device=1"), &[1], "--gpus device=1");
+    sees(&docker("--runtime rig --device nvidia.com/gpu=all"), &[0, 1], "--device");
+    for mode in ["jit-cdi", "cdi", "legacy"] {
+        configure(&host, mode, "/usr/bin/rig-runc");
+        sees_nothing(&docker("--runtime nvidia"), mode);
+        sees(&docker("--runtime nvidia --env NVIDIA_VISIBLE_DEVICES=0"), &[0], mode);
+    }
+    // `configure` takes out again what it put in.
+    host.ok("nvidia-ctk runtime configure --runtime=docker --remove");
+    assert!(!host.ok("cat /etc/docker/daemon.json").contains("nvidia"));
+    host.ok("kill $(cat /run/docker.pid); while [ -e /run/docker.pid ]; do sleep 0.1; done");
+}
