@@ -74,6 +74,18 @@ pub enum CliError {
     Output(#[source] std::io::Error),
 }
 
+impl CliError {
+    /// What to do about it, where that is not said already.
+    fn fix(&self) -> Option<String> {
+        Some(match self {
+            CliError::Device(_) => format!("{NAME} info names the devices of this host"),
+            CliError::Require(error) => error.fix(),
+            CliError::Configure(error) => error.fix()?.into(),
+            _ => return None,
+        })
+    }
+}
+
 /// Runs the program. The first argument is the name it was called by.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(arguments) {
@@ -88,6 +100,9 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "{NAME}: {}", chain(&error));
+            if let Some(fix) = error.fix() {
+                let _ = writeln!(std::io::stderr(), "{NAME}: fix: {fix}");
+            }
             ExitCode::FAILURE
         }
     }

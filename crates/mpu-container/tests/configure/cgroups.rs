@@ -71,11 +71,8 @@ fn a_cgroup_that_cannot_be_opened_undoes_the_mounts() {
         "#,
         container("")
     ));
-    assert!(
-        seen.starts_with("nvidia-container-cli: mount error: device cgroup (--no-cgroups leaves it alone): "),
-        "{seen}"
-    );
-    assert!(seen.ends_with("\nfailed\n3\n"), "{seen}");
+    assert!(seen.starts_with("nvidia-container-cli: mount error: device cgroup: "), "{seen}");
+    assert!(seen.ends_with("allow the devices\nfailed\n3\n"), "{seen}");
 }
 
 #[test]
@@ -110,4 +107,21 @@ fn without_root_cgroups_and_modules_are_left_alone_unasked() {
     let seen = stage.says(&format!("{inside} sh rootless; cat log"));
     assert!(seen.contains("nvidia0\nnvidiactl\n"), "{seen}");
     assert!(seen.contains("kernel modules are left alone in a user namespace"), "{seen}");
+}
+
+#[test]
+fn kernels_that_restrict_only_what_is_attached_do_so() {
+    let Some(stage) = Stage::new() else { return };
+    // Before Linux 5.12 there is no mount_setattr.
+    let old = "strace -f -o trace -e trace=mount_setattr -e inject=mount_setattr:error=ENOSYS";
+    if !stage.script(&format!("{old} true")).status.success() {
+        return eprintln!("skipped: no strace that makes mount_setattr fail");
+    }
+    let seen = stage.says(&format!(
+        "mounts; {old} \"$CLI\" cli --root=$PWD/host {CONFIGURE} $PWD/ct; grep -q ENOSYS trace
+         findmnt -rno TARGET,OPTIONS | sed \"s,$PWD/ct,,\" | grep -e nvidia"
+    ));
+    for expected in ["/dev/nvidia0 ro,nosuid,noexec,", "/usr/bin/nvidia-smi ro,nosuid,nodev,"] {
+        assert!(seen.contains(expected), "{expected:?} is not in:\n{seen}");
+    }
 }

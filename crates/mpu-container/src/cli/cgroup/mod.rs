@@ -22,7 +22,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum CgroupError {
     /// The process's files in proc cannot be read.
-    #[error("cannot read {file} of the container's process: {source}")]
+    #[error("cannot read {file} of the container's process")]
     Process {
         /// Which one.
         file: &'static str,
@@ -33,7 +33,7 @@ pub enum CgroupError {
     #[error("{0}")]
     Nowhere(&'static str),
     /// A file of the cgroup.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", path.display())]
     File {
         /// Which one.
         path: PathBuf,
@@ -41,7 +41,7 @@ pub enum CgroupError {
         source: std::io::Error,
     },
     /// A device program could not be read, loaded or replaced.
-    #[error("cannot {what} the device program of {}: {source}", cgroup.display())]
+    #[error("cannot {what} the device program of {}", cgroup.display())]
     Program {
         /// What was tried.
         what: &'static str,

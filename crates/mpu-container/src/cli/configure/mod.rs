@@ -58,8 +58,33 @@ pub enum ConfigureError {
     #[error("ldcache error")]
     Cache(#[source] LdconfigError),
     /// The device cgroup could not be opened.
-    #[error("mount error: device cgroup (--no-cgroups leaves it alone)")]
+    #[error("mount error: device cgroup")]
     Cgroup(#[source] CgroupError),
+}
+
+impl ConfigureError {
+    /// What to do about it, where that is not said already.
+    pub fn fix(&self) -> Option<&'static str> {
+        Some(match self {
+            ConfigureError::Process { .. } => "name a process that runs, as root: --pid=PID",
+            ConfigureError::Root(_) | ConfigureError::OwnRoot(_) => {
+                "name the container's root directory as its process sees it"
+            }
+            ConfigureError::Supply(SupplyError::Node { .. }) => {
+                "create it: --load-kmods before the command, or nvidia-modprobe"
+            }
+            ConfigureError::Supply(SupplyError::Channel(_)) => {
+                "load the driver on a machine with IMEX, or ask for none"
+            }
+            ConfigureError::Place(PlaceError::Beneath(error)) if error.is_missing() => {
+                "mount a proc file system at proc in the container's root first"
+            }
+            ConfigureError::Cgroup(_) => {
+                "--no-cgroups leaves the device cgroup alone; then the runtime has to allow the devices"
+            }
+            _ => return None,
+        })
+    }
 }
 
 /// Runs the command.
@@ -70,7 +95,7 @@ pub fn run(global: &Global, arguments: &Configure, log: &Log) -> Result<(), CliE
         mig::gpus(option, words, &driver, &selection, &arguments.device)
             .map_err(|source| CliError::Mig { option, source })
     };
-    require(&driver, &selection, &arguments.require, log)?;
+    require(&driver, &selection, &arguments.require)?;
     let config = mig("mig-config", &arguments.mig_config)?;
     let monitor = mig("mig-monitor", &arguments.mig_monitor)?;
     if global.load_kmods && !global.no_create_imex_channels {
@@ -84,16 +109,13 @@ pub fn run(global: &Global, arguments: &Configure, log: &Log) -> Result<(), CliE
 }
 
 /// Checks what the image asks for: of every GPU that the container gets.
-fn require(driver: &Driver, selection: &Selection<'_>, requirements: &[String], log: &Log) -> Result<(), CliError> {
+fn require(driver: &Driver, selection: &Selection<'_>, requirements: &[String]) -> Result<(), CliError> {
     // To ask a GPU can mean to start it, which takes long.
     if requirements.is_empty() {
         return Ok(());
     }
     let gpus: Vec<_> = selection.gpus.iter().map(|gpu| facts::of_gpu(driver, gpu)).collect();
-    check_all(requirements, &facts::of_driver(driver), &gpus).map_err(|error| {
-        log.say(format_args!("{}", error.fix()));
-        CliError::Require(error)
-    })
+    check_all(requirements, &facts::of_driver(driver), &gpus).map_err(CliError::Require)
 }
 
 fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {

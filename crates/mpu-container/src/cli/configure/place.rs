@@ -11,7 +11,7 @@ use crate::cli::log::Log;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatVfsMountFlags, CWD};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -257,7 +257,8 @@ fn own(fd: i32) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{fd}"))
 }
 
-/// Adds restrictions to those that a mount has: in a user namespace, none of them may be left out.
+/// Adds restrictions to those that a mount has (in a user namespace, none of them may be left out), and keeps what
+/// happens to it from spreading.
 fn remount(fd: i32, restrictions: Restrictions) -> io::Result<()> {
     let path = own(fd);
     let has = rustix::fs::statvfs(&path)?.f_flag;
@@ -271,5 +272,6 @@ fn remount(fd: i32, restrictions: Restrictions) -> io::Result<()> {
         (false, StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
     ];
     let set = flags.into_iter().filter(|(wanted, old, _)| *wanted || has.contains(*old)).map(|(_, _, flag)| flag);
+    rustix::mount::mount_change(&path, MountPropagationFlags::PRIVATE)?;
     Ok(rustix::mount::mount_remount(path, MountFlags::BIND | set.collect(), "")?)
 }

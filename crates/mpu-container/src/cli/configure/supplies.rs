@@ -43,7 +43,7 @@ pub enum SupplyError {
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// A device node is missing or another one.
-    #[error("{} is {what}; create it with --load-kmods or nvidia-modprobe", path.display())]
+    #[error("{} is {what}", path.display())]
     Node {
         /// The node on the host.
         path: PathBuf,
