@@ -276,6 +276,42 @@ fn the_images_own_ldconfig_is_not_started() {
     assert!(!bundle.path("rootfs/started").exists());
 }
 
+/// Rootless engines start hooks in a user namespace: root in there, an ordinary user outside.
+#[test]
+fn in_a_users_own_namespace_the_cache_is_written() {
+    let Some(bundle) = Bundle::new() else { return };
+    let (root, hook) = (bundle.path("rootfs"), bundle.path("nvidia-cdi-hook"));
+    fs::copy(executable(), &hook).unwrap();
+    fs::copy("/usr/bin/mawk", root.join("opt/driver/libnothing.so.1")).unwrap();
+    fs::set_permissions(bundle.top.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for path in snapshot(bundle.top.path()).into_keys() {
+        std::os::unix::fs::lchown(path, Some(65534), Some(65534)).unwrap();
+    }
+    let state = json!({"root": root}).to_string();
+    let user = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).args(words).current_dir("/");
+        command.arg(&hook).args(UPDATE).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("setpriv of util-linux");
+        let _ = child.stdin.take().unwrap().write_all(state.as_bytes());
+        child.wait_with_output().unwrap()
+    };
+    let may = Command::new("setpriv").args(["--reuid=65534", "--clear-groups", "unshare", "--user", "true"]).status();
+    if !may.is_ok_and(|status| status.success()) {
+        return println!("skipped: users may not make namespaces here");
+    }
+    let told = user(&["env"]);
+    assert_eq!(told.status.code(), Some(1));
+    assert!(
+        both(&told).contains("(root's rights are needed, or those of a user namespace's root): "),
+        "{}",
+        both(&told)
+    );
+    let told = user(&["unshare", "--user", "--map-root-user", "--mount"]);
+    assert!(told.status.success(), "{}", both(&told));
+    assert_eq!(fs::metadata(root.join("etc/ld.so.cache")).unwrap().uid(), 65534);
+}
+
 #[test]
 fn mistakes_are_one_line_with_a_code() {
     let code = |words: &[&str], input: &str| {

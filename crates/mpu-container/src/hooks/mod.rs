@@ -175,7 +175,8 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
         Err(error) if !error.use_stderr() => {
-            print!("{error}");
+            // Nobody may be reading.
+            let _ = error.print();
             return ExitCode::SUCCESS;
         }
         Err(error) => {

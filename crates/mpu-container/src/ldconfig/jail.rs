@@ -124,7 +124,9 @@ impl Jail<'_> {
     fn prepare<'a>(root: &Root, program: &'a OwnedFd, arguments: &[&str]) -> Result<Jail<'a>, LdconfigError> {
         let wrap = |step| move |source| LdconfigError::Jail { step, source };
         let memory = || rustix::fs::memfd_create("mpu", MemfdFlags::CLOEXEC).map_err(io::Error::from);
-        let tree = Tree::of(root, true).map_err(wrap("copy the container's mounts"))?;
+        let tree = Tree::of(root, true).map_err(wrap(
+            "copy the container's mounts (root's rights are needed, or those of a user namespace's root)",
+        ))?;
         let empty = || Tree::memory(1 << 20).map_err(wrap("make an empty file system"));
         let filter = filter::program()
             .map_err(|error| LdconfigError::Jail { step: "list its system calls", source: io::Error::other(error) })?;
