@@ -42,10 +42,10 @@ impl Format {
 pub enum ParseError {
     /// No JSON, or not of a spec's shape.
     #[error("not a CDI spec in JSON: {0}")]
-    Json(#[from] serde_json::Error),
+    Json(String),
     /// No YAML, or not of a spec's shape.
-    #[error("not a CDI spec in YAML: {}", one_line(.0))]
-    Yaml(#[from] serde_saphyr::Error),
+    #[error("not a CDI spec in YAML: {0}")]
+    Yaml(String),
     /// Fields that CDI does not have.
     #[error("CDI has no field {}", .0.join(", "))]
     Unknown(Vec<String>),
@@ -55,8 +55,8 @@ pub enum ParseError {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The system says so.
-    #[error("cannot read it")]
-    Io(#[from] io::Error),
+    #[error("cannot read it: {0}")]
+    Io(io::Error),
     /// A directory, pipe or device.
     #[error("it is not a regular file")]
     NotAFile,
@@ -66,6 +66,28 @@ pub enum ReadError {
     /// Its contents.
     #[error(transparent)]
     Parse(#[from] ParseError),
+}
+
+// The reasons are told in the text, so that a list of broken files has them in one line each.
+impl From<serde_json::Error> for ParseError {
+    fn from(error: serde_json::Error) -> ParseError {
+        ParseError::Json(error.to_string())
+    }
+}
+
+impl From<serde_saphyr::Error> for ParseError {
+    fn from(error: serde_saphyr::Error) -> ParseError {
+        // The parser draws the place beneath the first line.
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        ParseError::Yaml(line.strip_prefix("error: ").unwrap_or(line).to_string())
+    }
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> ReadError {
+        ReadError::Io(error)
+    }
 }
 
 /// Why a file cannot be written. There is no part of it then, and what was there before still is.
@@ -200,11 +222,6 @@ impl Serialize for Plain<'_> {
     }
 }
 
-/// The first line: the parser draws the place beneath it.
-fn one_line(error: &serde_saphyr::Error) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,7 +274,8 @@ devices:
         let json =
             r#"{"cdiVersion":"0.5.0","kind":"a/b","devices":[{"name":"0","containerEdits":{"mount":[]}}],"x":1}"#;
         assert_eq!(told(json, Format::Json), "CDI has no field devices.0.containerEdits.mount, x");
-        assert_eq!(told(&YAML.replace("hookName", "hookname"), Format::Yaml).lines().count(), 1);
+        let told = told(&YAML.replace("hookName", "hookname"), Format::Yaml);
+        assert!(told.starts_with("not a CDI spec in YAML: line 12 column ") && told.lines().count() == 1, "{told}");
     }
 
     #[test]
