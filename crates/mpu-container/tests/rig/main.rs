@@ -9,4 +9,5 @@ mod engines;
 mod facts;
 mod host;
 mod plain;
+mod replays;
 mod wrapper;
