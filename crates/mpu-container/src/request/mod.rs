@@ -16,7 +16,7 @@ mod image;
 
 use crate::capability::Capabilities;
 use crate::cdi::name::QualifiedName;
-use crate::config::Config;
+use crate::config::{Config, Mode};
 use container::Container;
 use serde_json::Value;
 
@@ -163,6 +163,22 @@ impl Request {
     /// Whether every device is asked for by a qualified CDI name: then `auto` means mode `cdi`.
     pub fn only_cdi_names(&self) -> bool {
         self.devices.iter().all(|device| QualifiedName::is(device))
+    }
+}
+
+/// Reads what a container asks for, in a mode of the runtime: annotations ask in mode `cdi`, and in `auto` if all that they
+/// say is CDI names. In any other mode they are the engine's own business.
+///
+/// # Errors
+/// As [`of`].
+pub fn in_mode(spec: &Value, config: &Config, mode: Mode) -> Result<Answer, RequestError> {
+    match mode {
+        Mode::Cdi => of(spec, config, Annotations::Read),
+        Mode::Legacy | Mode::Csv | Mode::JitCdi => of(spec, config, Annotations::Skip),
+        Mode::Auto => match of(spec, config, Annotations::Read)? {
+            Answer { request: Some(request), .. } if !request.only_cdi_names() => of(spec, config, Annotations::Skip),
+            answer => Ok(answer),
+        },
     }
 }
 

@@ -257,6 +257,24 @@ fn annotations_ask_by_cdi_names() {
 }
 
 #[test]
+fn annotations_ask_in_the_modes_that_are_cdis() {
+    let devices = |words: &str, mode| shown(in_mode(&spec(words), &Config::default(), mode));
+    let both = "@cdi.k8s.io/a: nvidia.com/gpu=0; NVIDIA_VISIBLE_DEVICES=1";
+    for (mode, expected) in [
+        (Mode::Cdi, "nvidia.com/gpu=0 by=Annotations"),
+        (Mode::Auto, "nvidia.com/gpu=0 by=Annotations"),
+        (Mode::JitCdi, "1"),
+        (Mode::Legacy, "1"),
+        (Mode::Csv, "1"),
+    ] {
+        assert_eq!(devices(both, mode), expected, "{mode:?}");
+    }
+    let mixed = "@cdi.k8s.io/a: nvidia.com/gpu=0,1; NVIDIA_VISIBLE_DEVICES=2";
+    assert_eq!((devices(mixed, Mode::Auto), devices("@cdi.k8s.io/a: 1", Mode::Auto)), ("2".into(), "no".into()));
+    assert_eq!(devices(mixed, Mode::Cdi), "nvidia.com/gpu=0 1 by=Annotations");
+}
+
+#[test]
 fn swarms_variables_come_first() {
     table(
         "swarm-resource = 'DOCKER_RESOURCE_GPU, OTHER'",

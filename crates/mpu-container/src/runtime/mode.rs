@@ -24,7 +24,7 @@ use crate::cdi::{self, extra, inject, name::BadName, HookName, QualifiedName, Re
 use crate::config::{Config, Mode};
 use crate::driver::{Driver, DriverError, DriverRoot, Gpu, Selection, UnknownDevice};
 use crate::edits::{ContainerEdits, DeviceNode, Hook};
-use crate::request::{self, Annotations, Request, RequestError};
+use crate::request::{self, Request, RequestError};
 use crate::require::{self, Known, RequireError, Version};
 use crate::spec::{EditError, Spec};
 
@@ -106,8 +106,7 @@ enum Way {
 
 /// Edits a specification, if it asks for a GPU; says whether it did.
 pub(super) fn give(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) -> Result<bool, ModeError> {
-    let annotations = if mode == Mode::Legacy { Annotations::Skip } else { Annotations::Read };
-    let answer = request::of(spec.tree(), config, annotations)?;
+    let answer = request::in_mode(spec.tree(), config, mode)?;
     for note in &answer.notes {
         log.warning(note);
     }
