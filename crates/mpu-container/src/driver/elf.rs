@@ -10,6 +10,7 @@ use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
 use object::{elf, Endianness};
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 /// A shared library's own words.
@@ -18,6 +19,12 @@ pub(super) struct Shared {
     pub(super) soname: Option<String>,
     /// Who can load it.
     pub(super) abi: Abi,
+}
+
+/// Whether a file is a program or library for some machine, and not a script.
+pub(super) fn is(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == elf::ELFMAG
 }
 
 /// Reads a file; none when it is no shared library that we could make sense of.

@@ -240,7 +240,10 @@ impl Search<'_> {
         let wanted = tables::PROGRAMS.iter().filter(|row| self.any(row.with));
         let find = |row: &FileRow| {
             let usual = tables::PROGRAM_FOLDERS.iter().map(|folder| Path::new(folder).join(row.name));
-            usual.into_iter().find_map(|path| self.below.file_as_named(&path)).or_else(|| {
+            let found: Vec<File> = usual.filter_map(|path| self.below.file_as_named(&path)).collect();
+            // A script of that name starts the program from where it is on this host, which is nowhere in a container.
+            let program = found.iter().find(|file| elf::is(&file.host)).or(found.first()).cloned();
+            program.or_else(|| {
                 let file = self.below.file(&Path::new(tables::DEBIANS_PROGRAM_FOLDER).join(row.name))?;
                 Some(File { container: Path::new("/usr/bin").join(row.name), ..file })
             })

@@ -190,7 +190,8 @@ pub const LINKS: &[LinkRow] = &[
 ];
 
 /// Where programs are.
-pub const PROGRAM_FOLDERS: &[&str] = &["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin"];
+pub const PROGRAM_FOLDERS: &[&str] =
+    &["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin", "usr/local/nvidia/bin"];
 
 /// Where Debian keeps programs that its alternatives link to. One that no link leads to belongs into `usr/bin`.
 pub const DEBIANS_PROGRAM_FOLDER: &str = "usr/lib/nvidia/current";

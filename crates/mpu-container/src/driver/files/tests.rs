@@ -63,6 +63,20 @@ fn check(host: &Host, capabilities: &str, expected: &[&str]) {
 }
 
 #[test]
+fn a_program_is_taken_rather_than_the_script_that_starts_it() {
+    let host = host();
+    host.write("usr/bin/nvidia-smi", "#!/bin/sh\nexec /usr/local/nvidia/bin/nvidia-smi\n");
+    let smi = |host: &Host| {
+        let driver = Driver::find(&host.root()).expect("a driver");
+        let found = driver.files(Capabilities::ALL).expect("files").programs;
+        found.into_iter().map(|file| file.container).find(|path| path.ends_with("nvidia-smi"))
+    };
+    assert_eq!(smi(&host).as_deref(), Some(Path::new("/usr/bin/nvidia-smi")), "a script is better than nothing");
+    host.write("usr/local/nvidia/bin/nvidia-smi", "\x7fELF");
+    assert_eq!(smi(&host).as_deref(), Some(Path::new("/usr/local/nvidia/bin/nvidia-smi")));
+}
+
+#[test]
 fn each_capability_brings_its_files() {
     let host = host();
     const FIRMWARE: &str = "/lib/firmware/nvidia/V/gsp_ga10x.bin";
