@@ -170,3 +170,26 @@ fn missing_libraries_are_explained() {
     let error = files(&host, "utility").expect_err("no libraries").to_string();
     assert!(error.contains("there is no library of driver release 580.159.04 below /"), "{error}");
 }
+
+/// The linker's list as ldconfig writes it, for a root with Debian's alternatives.
+#[test]
+fn a_list_that_ldconfig_wrote_leads_there_too() {
+    let host = Host::with_driver(VERSION);
+    for stem in ["libcuda", "libnvidia-ml", "libnvidia-cfg"] {
+        let name = format!("{stem}.so.{VERSION}");
+        library(&host, &format!("opt/driver/current/{name}"), &format!("{stem}.so.1"), true);
+        symlink(name, host.path().join(format!("opt/driver/current/{stem}.so.1"))).expect("a link");
+    }
+    host.write("etc/ld.so.conf", "/opt/driver\n");
+    host.write("etc/alternatives/empty", "");
+    let alternative = host.path().join("etc/alternatives/libcuda.so.1");
+    symlink("/opt/driver/current/libcuda.so.1", alternative).expect("a link");
+    symlink("/etc/alternatives/libcuda.so.1", host.path().join("opt/driver/libcuda.so.1")).expect("a link");
+    let ldconfig = ["/sbin/ldconfig", "/usr/sbin/ldconfig"].into_iter().find(|path| Path::new(path).exists());
+    let Some(ldconfig) = ldconfig else { return println!("skipped: no ldconfig") };
+    let made = std::process::Command::new(ldconfig).arg("-r").arg(host.path()).output().expect("ldconfig");
+    if !made.status.success() {
+        return println!("skipped: ldconfig -r needs root: {}", String::from_utf8_lossy(&made.stderr).trim());
+    }
+    check(&host, "utility", &["/opt/driver/current/libnvidia-cfg.so.V", "/opt/driver/current/libnvidia-ml.so.V"]);
+}
