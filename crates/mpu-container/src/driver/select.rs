@@ -44,7 +44,8 @@ impl<'a> Selection<'a> {
 
 impl Driver {
     /// The devices that the words name: `all`; an index; a GPU's UUID; a PCI address; a MIG device's UUID; `gpu:mig` by
-    /// indices; `MIG-`, a GPU's UUID and the numbers of two instances, with `/` between; `none`, which adds nothing. Empty words are passed over, so that an empty list is an empty selection.
+    /// indices; `MIG-`, a GPU's UUID and the numbers of two instances, with `/` between; `none`, which
+    /// adds nothing. Empty words are passed over, so that an empty list is an empty selection.
     pub fn select(&self, words: &[String]) -> Result<Selection<'_>, UnknownDevice> {
         let mut selection = Selection::default();
         for word in words.iter().map(|word| word.trim()).filter(|word| !word.is_empty()) {
