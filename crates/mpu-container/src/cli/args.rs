@@ -24,9 +24,10 @@ pub struct Cli {
     pub command: Command,
 }
 
-// Scripts read `cli-version:` and `lib-version:`; both are ours, since there is no library behind this program.
-const VERSION: &str =
-    concat!("\ncli-version: ", env!("CARGO_PKG_VERSION"), "\nlib-version: ", env!("CARGO_PKG_VERSION"), "\nof: MPU");
+/// What `--version` prints. Scripts read `cli-version:` and `lib-version:`; both are ours, since there is no library
+/// behind this program.
+pub const VERSION: &str =
+    concat!("cli-version: ", env!("CARGO_PKG_VERSION"), "\nlib-version: ", env!("CARGO_PKG_VERSION"), "\nof: MPU\n");
 
 const AFTER: &str = "Examples:
   nvidia-container-cli info                                  which driver, which GPUs

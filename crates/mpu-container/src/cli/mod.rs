@@ -20,7 +20,7 @@ use crate::driver::{Driver, DriverError, DriverRoot, UnknownDevice};
 use crate::names::Program;
 use crate::require::RequireError;
 use args::{Cli, Command, Global};
-use clap::Parser;
+use clap::{error::ErrorKind, Parser};
 use log::Log;
 use std::error::Error;
 use std::ffi::OsString;
@@ -88,24 +88,34 @@ impl CliError {
 
 /// Runs the program. The first argument is the name it was called by.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(arguments) {
+    // Help and errors name the program, not the way in which it was called.
+    let words = std::iter::once(OsString::from(NAME)).chain(arguments.into_iter().skip(1));
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
+        // NVIDIA's has no name before it.
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => return ended(print(args::VERSION)),
         Err(error) => {
             // Nobody may be there to read it; the exit code says the same.
             let _ = error.print();
             return ExitCode::from(error.exit_code() as u8);
         }
     };
-    match Log::open(cli.global.debug.as_deref()).and_then(|log| command(&cli, &log).inspect_err(|e| log.failed(e))) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "{NAME}: {}", chain(&error));
-            if let Some(fix) = error.fix() {
-                let _ = writeln!(std::io::stderr(), "{NAME}: fix: {fix}");
-            }
-            ExitCode::FAILURE
-        }
+    ended(
+        Log::open(cli.global.debug.as_deref())
+            .and_then(|log| command(&cli, &log).inspect_err(|error| log.failed(error))),
+    )
+}
+
+/// The exit code; an error is told on standard error.
+fn ended(result: Result<(), CliError>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    let mut text = format!("{NAME}: {}\n", chain(&error));
+    if let Some(fix) = error.fix() {
+        text += &format!("{NAME}: fix: {fix}\n");
     }
+    // Nobody may be there to read it.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+    ExitCode::FAILURE
 }
 
 fn command(cli: &Cli, log: &Log) -> Result<(), CliError> {

@@ -32,6 +32,14 @@ fn list_names_what_is_there() {
 }
 
 #[test]
+fn the_version_is_read_by_scripts_and_help_names_the_program() {
+    let Some(stage) = Stage::new() else { return };
+    assert!(stage.says("cli --version").starts_with("cli-version: "));
+    assert!(stage.says("cli configure --help").contains("Usage: nvidia-container-cli configure [OPTIONS] <ROOTFS>"));
+    assert_eq!(stage.script("cli list --no-such-option").status.code(), Some(2));
+}
+
+#[test]
 fn info_names_the_driver_and_its_gpus() {
     let Some(stage) = Stage::new() else { return };
     let text = stage.says("cli info");

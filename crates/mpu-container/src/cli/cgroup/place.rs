@@ -109,4 +109,14 @@ bad line";
         let error = of("0::/x\n", "1 1 0:1 / / rw - ext4 none rw").unwrap_err();
         assert!(error.to_string().contains("is not mounted here"));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_place_below_a_mount_or_an_error(cgroups in "([0-9]:[a-z,]{0,9}:[/.a-z]{0,12}\n){0,3}", mounts in ".{0,40}( - )?.{0,40}") {
+            let mounts = format!("{HYBRID}\n{mounts}");
+            if let Ok(Place::V1(path) | Place::V2(path)) = of(&cgroups, &mounts) {
+                proptest::prop_assert!(!path.components().any(|part| part == std::path::Component::ParentDir));
+            }
+        }
+    }
 }

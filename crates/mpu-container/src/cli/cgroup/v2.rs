@@ -111,15 +111,15 @@ mod tests {
     }
 
     impl Closed {
-        fn new(name: &str, programs: usize) -> Option<Closed> {
+        fn new(name: &str, programs: &[Vec<u64>], flags: u32) -> Option<Closed> {
             let root = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].into_iter().map(Path::new);
             let root = root.into_iter().find(|root| root.join("cgroup.controllers").exists())?;
             let path = root.join(format!("mpu-v2-{name}-{}", std::process::id()));
             fs::create_dir(&path).ok()?;
             let closed = Closed { handle: File::open(&path).unwrap(), path };
-            for _ in 0..programs {
-                let program = with_locked_memory(|| sys::load(&program::always(0))).ok()?;
-                sys::add(closed.handle.as_fd(), program.as_fd(), sys::ALLOW_MULTI).ok()?;
+            for program in programs {
+                let program = with_locked_memory(|| sys::load(program)).ok()?;
+                sys::add(closed.handle.as_fd(), program.as_fd(), flags).ok()?;
             }
             Some(closed)
         }
@@ -157,8 +157,10 @@ mod tests {
 
     #[test]
     fn a_real_cgroup_is_opened_for_the_devices_and_closed_again() {
-        for programs in [1, 2] {
-            let Some(cgroup) = Closed::new("one", programs) else {
+        const ALLOW_OVERRIDE: u32 = 1;
+        let old = program::always(0);
+        for (programs, flags) in [(1, sys::ALLOW_MULTI), (2, sys::ALLOW_MULTI), (1, 0), (1, ALLOW_OVERRIDE)] {
+            let Some(cgroup) = Closed::new("one", &vec![old.clone(); programs], flags) else {
                 return eprintln!("skipped: device programs cannot be attached here");
             };
             assert!(!cgroup.opens("/dev/full"), "the old program must refuse first");
@@ -177,11 +179,31 @@ mod tests {
 
     #[test]
     fn a_cgroup_that_forbids_nothing_is_left_alone() {
-        let Some(cgroup) = Closed::new("none", 0) else {
+        let Some(cgroup) = Closed::new("none", &[], 0) else {
             return eprintln!("skipped: no cgroup of version 2 can be made here");
         };
         assert!(open(&cgroup.path, &[numbers("/dev/full")]).unwrap().is_empty());
         assert!(sys::attached(cgroup.handle.as_fd()).unwrap().0.is_empty());
         assert!(cgroup.opens("/dev/full"));
+    }
+
+    #[test]
+    fn a_runtimes_own_rules_stay_in_force() {
+        // As runtimes write it: half a word of the question for the kind, and rules one after the other. It allows
+        // /dev/zero alone.
+        let zero = numbers("/dev/zero");
+        let [load_half, exit] = [0x0000_0000_0000_1269, 0x0000_0000_0000_0095];
+        let [load_major, load_minor] = [0x0000_0000_0004_1461, 0x0000_0000_0008_1561];
+        let unless =
+            |register: u64, number: u32, skip: u64| 0x55 | register << 8 | skip << 16 | u64::from(number) << 32;
+        let answer = |yes: u64| 0xb7 | yes << 32;
+        let rules = [unless(2, 2, 4), unless(4, zero.major, 3), unless(5, zero.minor, 2), answer(1), exit];
+        let program = [&[load_half, load_major, load_minor], &rules[..], &[answer(0), exit]].concat();
+        let Some(cgroup) = Closed::new("own", &[program], sys::ALLOW_MULTI) else {
+            return eprintln!("skipped: device programs cannot be attached here");
+        };
+        assert!(cgroup.opens("/dev/zero") && !cgroup.opens("/dev/full"));
+        assert_eq!(open(&cgroup.path, &[numbers("/dev/full")]).unwrap().len(), 1);
+        assert!(cgroup.opens("/dev/zero") && cgroup.opens("/dev/full") && !cgroup.opens("/dev/random"));
     }
 }
