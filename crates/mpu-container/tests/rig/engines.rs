@@ -8,11 +8,11 @@ use crate::host::{Driver, Host, R550};
 use crate::wrapper::configure;
 
 /// What a container tells: nodes, nvidia-smi, libraries by ld.so.cache.
-const LOOK: &str = "ls /dev | busybox grep nvidia; nvidia-smi 2>&1; \
+pub const LOOK: &str = "ls /dev | busybox grep nvidia; nvidia-smi 2>&1; \
     LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh 2>&1 | busybox grep '=> /'";
 
 /// Asserts that a container saw exactly these GPUs and a driver's libraries.
-fn sees(said: &str, gpus: &[u32], what: &str) {
+pub fn sees(said: &str, gpus: &[u32], what: &str) {
     let nodes = said.lines().filter_map(|line| line.strip_prefix("nvidia")?.parse().ok());
     assert_eq!(nodes.collect::<Vec<u32>>(), gpus, "{what}: {said}");
     for proof in [
@@ -27,13 +27,13 @@ fn sees(said: &str, gpus: &[u32], what: &str) {
 }
 
 /// Asserts that a container saw nothing.
-fn sees_nothing(said: &str, what: &str) {
+pub fn sees_nothing(said: &str, what: &str) {
     assert!(said.contains("nvidia-smi: not found"), "{what}: {said}");
     assert!(!said.contains("nvidiactl") && !said.contains("libcuda"), "{what}: {said}");
 }
 
 /// The image of `root-glibc`, as a file that engines import.
-fn image(host: &Host) {
+pub fn image(host: &Host) {
     host.ok("tar -C /rig/trees/root-glibc -cf /tmp/image.tar .");
 }
 

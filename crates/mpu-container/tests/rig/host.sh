@@ -42,7 +42,11 @@ $NODES
 NODES
 ln -s pts/ptmx "$new/dev/ptmx"
 ln -s /proc/self/fd "$new/dev/fd"
-for folder in tmp run var/lib var/tmp; do mount -t tmpfs -o mode=1777 "$folder" "$new/$folder"; done
+for folder in run var/lib; do mount -t tmpfs -o mode=755 "$folder" "$new/$folder"; done
+for folder in tmp var/tmp; do mount -t tmpfs -o mode=1777 "$folder" "$new/$folder"; done
+mount -t tmpfs -o mode=755,uid=1000,gid=1000 user "$new/home/user"
+mkdir -p "$new/run/user/1000"
+chown 1000:1000 "$new/run/user/1000"
 
 # Facts of GPUs: in a real host every procfs shows them; here a runtime's new one does not, see `world.sh`.
 if [ -e "$WORK/facts" ]; then
@@ -53,7 +57,9 @@ if [ -e "$WORK/facts" ]; then
 fi
 
 mount --bind "$rig" "$new/rig"
-mkdir "$new/rig/trees"
+# Who is not root gets a procfs of a container's own only where a whole one is to be seen, with nothing mounted over its parts.
+mkdir "$new/rig/trees" "$new/rig/proc"
+mount -t proc proc "$new/rig/proc"
 mount --bind "$TREES" "$new/rig/trees"
 cd "$new"
 pivot_root . old

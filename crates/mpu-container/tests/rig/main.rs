@@ -10,4 +10,5 @@ mod facts;
 mod host;
 mod plain;
 mod replays;
+mod rootless;
 mod wrapper;

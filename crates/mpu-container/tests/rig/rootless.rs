@@ -1,0 +1,47 @@
+//! podman of somebody who is not root: no configuration of cgroups, no right over the host, the same GPU.
+
+use crate::engines::{image, sees, sees_nothing, LOOK};
+use crate::host::{Driver, Host, R550};
+
+/// What the user has set up: engines by name, our configuration where podman looks for the user's and where it does not.
+const SET_UP: &str = "mkdir -p /etc/containers /etc/nvidia-container-runtime /home/user/.config
+    printf '[engine]\\ncgroup_manager = \"cgroupfs\"\\n' > /etc/containers/containers.conf
+    ln -s /etc/nvidia-container-runtime /home/user/.config/nvidia-container-runtime
+    chown -Rh 1000:1000 /home/user";
+
+#[test]
+fn podman_without_root() {
+    let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
+    image(&host);
+    host.ok(SET_UP);
+    host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
+    let user = |command: &str| {
+        host.write("/tmp/command", command);
+        let done = host.sh("cd /home/user; exec setpriv --reuid 1000 --regid 1000 --clear-groups \
+             env HOME=/home/user XDG_RUNTIME_DIR=/run/user/1000 PATH=$PATH sh /tmp/command");
+        (done.status.success(), String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned())
+    };
+    let (imported, said) = user("podman import --quiet /tmp/image.tar glibc");
+    if !imported {
+        // Distributions and hardened kernels switch user namespaces off for those who are not root.
+        assert!(said.contains("user namespace") || said.contains("newuidmap"), "{said}");
+        return println!(
+            "skipped: nobody but root makes user namespaces here: {}",
+            said.lines().last().unwrap_or_default()
+        );
+    }
+    let podman = |low: &str, more: &str| {
+        user(&format!("podman run --rm --network=none --runtime /usr/bin/{low} {more} glibc sh -c \"{LOOK}\"")).1
+    };
+    let before = host.changes();
+    sees_nothing(&podman("rig-crun", ""), "plain");
+    sees(&podman("rig-crun", "--device nvidia.com/gpu=all"), &[0, 1], "--device");
+    for mode in ["jit-cdi", "legacy"] {
+        let text = format!("[nvidia-container-runtime]\nmode = \"{mode}\"\nruntimes = [\"/usr/bin/rig-crun\"]\n");
+        host.write("/etc/nvidia-container-runtime/config.toml", &text);
+        sees_nothing(&podman("nvidia-container-runtime", ""), mode);
+        sees(&podman("nvidia-container-runtime", "--env NVIDIA_VISIBLE_DEVICES=1"), &[1], mode);
+    }
+    host.ok("rm /etc/nvidia-container-runtime/config.toml");
+    assert_eq!(host.changes(), before);
+}
