@@ -70,7 +70,7 @@ impl Bundle {
         let namespaces = ["pid", "ipc", "uts", "mount", "network"].map(|name| json!({"type": name}));
         let spec = json!({
             "ociVersion": "1.0.2",
-            "root": {"path": "rootfs"},
+            "root": {"path": "rootfs", "readonly": true},
             "process": {
                 "user": {"uid": 0, "gid": 0}, "cwd": "/", "env": ["PATH=/bin"],
                 "args": ["/bin/mawk", "BEGIN { print \"it runs\" }"],
@@ -310,6 +310,29 @@ fn in_a_users_own_namespace_the_cache_is_written() {
     let told = user(&["unshare", "--user", "--map-root-user", "--mount"]);
     assert!(told.status.success(), "{}", both(&told));
     assert_eq!(fs::metadata(root.join("etc/ld.so.cache")).unwrap().uid(), 65534);
+}
+
+/// Docker's userns-remap, and pods with user namespaces: the hook is started in the container's user namespace.
+#[test]
+fn in_a_containers_user_namespace_the_hooks_do_the_same() {
+    let Some(mut bundle) = Bundle::new() else { return };
+    bundle.hook(&["create-symlinks", "--link", "libm.so.6::/opt/driver/libm.so"]);
+    bundle.hook(&["disable-device-node-modification"]);
+    bundle.hook(&UPDATE);
+    bundle.spec["linux"]["namespaces"].as_array_mut().unwrap().push(json!({"type": "user"}));
+    for ids in ["uidMappings", "gidMappings"] {
+        bundle.spec["linux"][ids] = json!([{"containerID": 0, "hostID": 200_000, "size": 65536}]);
+    }
+    // Inside, the hook must be found and be allowed to start.
+    fs::remove_file(bundle.path("hooks/nvidia-cdi-hook")).unwrap();
+    fs::copy(executable(), bundle.path("hooks/nvidia-cdi-hook")).unwrap();
+    fs::set_permissions(bundle.top.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for path in snapshot(&bundle.path("rootfs")).into_keys().chain([bundle.path("rootfs")]) {
+        std::os::unix::fs::lchown(path, Some(200_000), Some(200_000)).unwrap();
+    }
+    let told = bundle.run();
+    assert_eq!((told.status.code(), both(&told).as_str()), (Some(0), "it runs\n"));
+    assert_eq!(fs::metadata(bundle.path("rootfs/etc/ld.so.cache")).unwrap().uid(), 200_000);
 }
 
 #[test]
