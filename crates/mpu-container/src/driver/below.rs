@@ -6,7 +6,9 @@
 
 use super::files::File;
 use rustix::fs::{Mode, OFlags, ResolveFlags, CWD};
+use rustix::io::Errno;
 use std::fs;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -17,22 +19,32 @@ pub(super) struct Below {
 }
 
 impl Below {
-    /// Opens a root. The error says that it is not there.
-    pub(super) fn open(root: &Path) -> std::io::Result<Below> {
+    /// Opens a root. It is an error that it is not there, or is not `/` and the kernel (before 5.6) or a filter of system
+    /// calls has no `openat2`: without it, another root's links would lead into the host.
+    pub(super) fn open(root: &Path) -> io::Result<Below> {
         let root = fs::canonicalize(root)?;
         let folder = rustix::fs::openat(CWD, &root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Below { root, folder })
+        let below = Below { root, folder };
+        match below.openat2(Path::new(".")) {
+            Err(Errno::NOSYS | Errno::PERM) if below.root != Path::new("/") => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "links below it can only be followed with openat2, which this kernel lacks or a filter forbids",
+            )),
+            _ => Ok(below),
+        }
+    }
+
+    fn openat2(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let limits = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(&self.folder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), limits)
     }
 
     /// What a path below the root leads to, every link followed: its path below the root. None when there is nothing,
     /// or nothing that we may see.
     pub(super) fn resolve(&self, path: &Path) -> Option<PathBuf> {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let limits = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let full = match rustix::fs::openat2(&self.folder, path, flags, Mode::empty(), limits) {
+        let full = match self.openat2(path) {
             Ok(file) => fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?,
-            // Kernels before 5.6. A host's own root needs no guard; another root's links would lead into the host.
-            Err(rustix::io::Errno::NOSYS) if self.root == Path::new("/") => {
+            Err(Errno::NOSYS | Errno::PERM) if self.root == Path::new("/") => {
                 fs::canonicalize(Path::new("/").join(path)).ok()?
             }
             Err(_) => return None,
