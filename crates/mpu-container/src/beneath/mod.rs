@@ -11,7 +11,7 @@ mod mount;
 mod read;
 mod sys;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod write;
 
 pub use mount::{unshare, Restrictions, Tree};

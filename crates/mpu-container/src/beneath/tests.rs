@@ -314,6 +314,54 @@ fn a_mount_lands_where_the_descriptor_is() {
     place.before = snapshot(&place.outside());
 }
 
+/// Runs something on a kernel that lacks a system call, as far as its thread can tell.
+pub(crate) fn without<T: Send>(call: i64, run: impl FnOnce() -> T + Send) -> T {
+    use seccompiler::{SeccompAction, SeccompFilter};
+    let filter = SeccompFilter::new(
+        [(call, Vec::new())].into(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::ENOSYS.unsigned_abs()),
+        std::env::consts::ARCH.try_into().unwrap(),
+    );
+    let program: seccompiler::BpfProgram = filter.unwrap().try_into().unwrap();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            seccompiler::apply_filter(&program).unwrap();
+            run()
+        });
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn a_kernel_without_openat2_is_an_error_that_says_so() {
+    let place = Place::new();
+    let result = without(libc::SYS_openat2, || Root::open(&place.path("")));
+    assert!(matches!(result, Err(BeneathError::Kernel)), "{result:?}");
+}
+
+#[test]
+fn a_kernel_without_mount_setattr_restricts_what_is_attached() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: mounting needs root");
+    }
+    let place = Place::new();
+    without(libc::SYS_mount_setattr, || {
+        unshare().unwrap();
+        let source = fs::File::open(place.outside().join("etc/passwd")).unwrap();
+        let target = place.root().resolve(p("/etc/passwd")).unwrap();
+        let all = Restrictions { read_only: true, no_exec: true, no_devices: true };
+        let whole = Tree::of(fs::File::open(place.outside()).unwrap(), true).unwrap();
+        let refused = whole.mount_restricted(&place.root().resolve(p("/usr")).unwrap(), all);
+        assert!(matches!(refused, Err(BeneathError::Path { .. })), "a tree of many mounts needs the new call");
+        Tree::of(&source, false).unwrap().mount_restricted(&target, all).unwrap();
+        assert_eq!(place.text("etc/passwd"), "secret");
+        let written = fs::write(place.path("etc/passwd"), "changed").unwrap_err();
+        assert_eq!(written.kind(), io::ErrorKind::ReadOnlyFilesystem);
+        rustix::mount::unmount(place.path("etc/passwd"), rustix::mount::UnmountFlags::DETACH).unwrap();
+    });
+}
+
 /// All of this file once more without root's rights.
 #[test]
 fn an_ordinary_user_gets_the_same() {
