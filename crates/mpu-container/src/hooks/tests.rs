@@ -170,7 +170,10 @@ fn the_profile_names_the_containers_gpus() {
     }
     bundle.hook(&["update-application-profile"]).unwrap();
     let file = "etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf";
-    let expected = r#"{"profiles":[{"name":"_container_","settings":["EGLVisibleDGPUDevices",0x1001]}],"rules":[{"pattern":[],"profile":"_container_"}]}"#;
+    let expected = concat!(
+        r#"{"profiles":[{"name":"_container_","settings":["EGLVisibleDGPUDevices",0x1001]}],"#,
+        r#""rules":[{"pattern":[],"profile":"_container_"}]}"#
+    );
     assert_eq!(bundle.text(file), expected);
     assert_eq!(fs::metadata(bundle.path(file)).unwrap().mode() & 0o7777, 0o444);
 }
