@@ -3,6 +3,7 @@
 
 mod cgroups;
 mod escapes;
+mod lxc;
 mod parts;
 mod stage;
 
