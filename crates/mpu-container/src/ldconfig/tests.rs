@@ -170,6 +170,12 @@ fn folders_file() -> &'static str {
     }
 }
 
+const LEADING_OUT: &str = "/proc/1/root/usr/lib
+/proc/self/cwd/usr/lib
+include /proc/1/root/etc/ld.so.conf
+include /etc/ld.so.conf.d/*.conf
+";
+
 /// A hostile root: configuration that names the host, a cache that is a link to outside, a program under ldconfig's
 /// name. Either an error or a cache; never anything outside the root, and nothing of the image is started.
 #[test]
@@ -190,13 +196,7 @@ fn a_hostile_root_is_harmless() {
             |p| symlink(p.top.path().join("outside/new"), p.path("etc/ld.so.cache~")).unwrap(),
             false,
         ),
-        (
-            "folders of the host by /proc",
-            |p| {
-                fs::write(p.path("etc/ld.so.conf"), "/proc/1/root/usr/lib\n/proc/self/cwd/usr/lib\ninclude /proc/1/root/etc/ld.so.conf\ninclude /etc/ld.so.conf.d/*.conf\n").unwrap()
-            },
-            true,
-        ),
+        ("folders of the host by /proc", |p| fs::write(p.path("etc/ld.so.conf"), LEADING_OUT).unwrap(), true),
         (
             "an include of itself",
             |p| fs::write(p.path("etc/ld.so.conf"), "include /etc/ld.so.conf\ninclude /etc/ld.so.conf.d/*\n").unwrap(),
