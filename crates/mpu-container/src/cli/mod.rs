@@ -128,8 +128,11 @@ fn command(cli: &Cli, log: &Log) -> Result<(), CliError> {
 }
 
 fn find(global: &Global, log: &Log) -> Result<Driver, CliError> {
-    // Its nodes, too, whether they are there already or not: whoever asks for them to be made means that /dev.
-    let devices = if global.root.join("dev").is_dir() { &global.root } else { Path::new("/") };
+    // Its nodes, too, unless only the host has them, as the wrapper decides; where nobody has them yet, whoever asks for
+    // them to be made means the root's /dev, if there is one.
+    let has = |root: &Path| root.join("dev/nvidiactl").exists();
+    let is_theirs = has(&global.root) || (!has(Path::new("/")) && global.root.join("dev").is_dir());
+    let devices = if is_theirs { &global.root } else { Path::new("/") };
     let root = DriverRoot::at(&global.root, Some(devices));
     if global.load_kmods {
         kmods::load(&root, log);

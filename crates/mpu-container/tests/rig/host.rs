@@ -17,12 +17,17 @@ pub enum Driver {
     None,
     /// This release's files, facts and nodes of so many GPUs.
     Release(&'static str, u32),
+    /// The same, but the files are those of a driver container: in [`ELSEWHERE`], and nowhere else.
+    Contained(&'static str, u32),
 }
 
 /// The newer of the releases in `xtask/rig.toml`.
 pub const R550: &str = "550.163.01";
 /// The older, with firmware.
 pub const R535: &str = "535.261.03";
+
+/// Where driver containers show their root to the host.
+pub const ELSEWHERE: &str = "/run/nvidia/driver";
 
 /// A host that runs.
 pub struct Host {
@@ -46,6 +51,10 @@ impl Host {
                 facts::write(work.path(), release, gpus).expect("facts");
                 (format!("host-{release}"), facts::nodes(gpus))
             }
+            Driver::Contained(release, gpus) => {
+                facts::write(work.path(), release, gpus).expect("facts");
+                ("host".to_owned(), facts::nodes(gpus))
+            }
         };
         let mut keeper = Command::new("unshare")
             .args([
@@ -63,7 +72,8 @@ impl Host {
             .env("TREES", trees)
             .env("HOST", tree)
             .env("WORK", work.path())
-            .env("PROGRAM", env!("CARGO_BIN_EXE_mpu-container"))
+            // As a release has it, if the caller built that: static.
+            .env("PROGRAM", env::var_os("MPU_CONTAINER").unwrap_or_else(|| env!("CARGO_BIN_EXE_mpu-container").into()))
             .env("NODES", nodes)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -85,6 +95,9 @@ impl Host {
         let host = Host { keeper, init, work };
         host.write("/usr/bin/rig-world", include_str!("world.sh"));
         host.write("/usr/bin/rig-runc", include_str!("low.sh"));
+        if let Driver::Contained(release, _) = driver {
+            host.ok(&format!("mkdir -p {ELSEWHERE}; mount --bind /rig/trees/host-{release} {ELSEWHERE}; mount -o remount,bind,ro {ELSEWHERE}"));
+        }
         host.ok("cd /usr/bin; chmod 755 rig-world rig-runc; ln -s rig-runc rig-crun");
         Some(host)
     }

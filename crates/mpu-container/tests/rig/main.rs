@@ -8,6 +8,7 @@ mod container;
 mod engines;
 mod facts;
 mod host;
+mod places;
 mod plain;
 mod replays;
 mod rootless;

@@ -28,12 +28,13 @@ pub fn configure(host: &Host, mode: &str, low: &str) {
     }
 }
 
-fn look<'a>(host: &'a Host, image: &str, devices: &str) -> Container<'a> {
+/// A container that tells of its GPU, and asks for these.
+pub fn look<'a>(host: &'a Host, image: &str, devices: &str) -> Container<'a> {
     Container::new(host, image, &["/bin/sh", "-c", LOOK]).env(&[&format!("NVIDIA_VISIBLE_DEVICES={devices}")])
 }
 
 /// The GPUs whose nodes a container has.
-fn gpus(ran: &Ran) -> Vec<&str> {
+pub fn gpus(ran: &Ran) -> Vec<&str> {
     let nodes = ran.out.lines().filter_map(|line| line.strip_prefix("/dev/nvidia")?.split(' ').next());
     nodes.filter(|name| name.parse::<u32>().is_ok()).collect()
 }

@@ -1,0 +1,82 @@
+//! Where things lie and who calls: a driver in a container of its own, no configuration at all, the container CLI by hand.
+
+use crate::container::Container;
+use crate::host::{Driver, Host, ELSEWHERE, R550};
+use crate::wrapper::{configure, gpus, look, MODES, WRAPPER};
+
+#[test]
+fn driver_of_a_driver_container_is_found_below_its_root() {
+    let Some(host) = Host::start(Driver::Contained(R550, 2)) else { return };
+    assert!(!host.ok("ldconfig -p").contains("libcuda"));
+    for mode in MODES {
+        if mode == "cdi" {
+            host.ok(&format!(
+                "nvidia-ctk cdi generate --driver-root {ELSEWHERE} --dev-root / --output /run/cdi/nvidia.yaml"
+            ));
+            host.write(
+                "/etc/nvidia-container-runtime/config.toml",
+                "[nvidia-container-runtime]\nmode = \"cdi\"\nruntimes = [\"runc\"]\n",
+            );
+        } else {
+            configure(&host, mode, "runc");
+            host.ok(&format!(
+                "echo '[nvidia-container-cli]\nroot = \"{ELSEWHERE}\"' >> /etc/nvidia-container-runtime/config.toml"
+            ));
+        }
+        let before = host.changes();
+        let ran = look(&host, "glibc", "1").run(WRAPPER);
+        let all = format!("{mode}: {}{}", ran.out, ran.err);
+        assert!(ran.ok, "{all}");
+        assert_eq!(gpus(&ran), ["1"], "{all}");
+        for proof in ["libcuda.so.1 => /", "libnvidia-ml.so.1 => /", "communicate with the NVIDIA driver"] {
+            assert!(ran.out.contains(proof), "no {proof}: {all}");
+        }
+        assert_eq!(host.changes(), before, "{mode}");
+    }
+    // With device nodes of its own, those are the ones.
+    host.ok(&format!("mount --bind /dev {ELSEWHERE}/dev"));
+    let listed = host.ok(&format!("nvidia-container-cli --root {ELSEWHERE} list --device 0"));
+    assert!(listed.lines().any(|line| line.ends_with("/dev/nvidia0")), "{listed}");
+}
+
+#[test]
+fn no_configuration_is_needed() {
+    let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
+    let ran = look(&host, "glibc", "all").run(WRAPPER);
+    assert!(ran.ok && ran.out.contains("libcuda.so.1 => /"), "{}{}", ran.out, ran.err);
+    assert_eq!(gpus(&ran), ["0"]);
+    // Where nobody has a driver, whoever asks for a GPU is told so, and whoever does not has a container.
+    let Some(host) = Host::start(Driver::None) else { return };
+    let ran = look(&host, "glibc", "all").run(WRAPPER);
+    assert!(!ran.ok && ran.out.is_empty() && !ran.err.is_empty(), "{}{}", ran.out, ran.err);
+    let ran = Container::new(&host, "glibc", &["/usr/bin/busybox", "echo", "alive"]).run(WRAPPER);
+    assert!(ran.ok && ran.out == "alive\n", "{}{}", ran.out, ran.err);
+}
+
+#[test]
+fn cli_configures_a_container_made_by_hand() {
+    let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
+    // A mount and a PID namespace, a root with procfs in it, and nothing else: no runtime, no bundle.
+    let by_hand = |injection: &str| {
+        host.write(
+            "/tmp/by-hand",
+            &format!(
+                "set -e; mount --make-rprivate /; cd /tmp; mkdir -p root upper work
+                 mount -t overlay -o lowerdir=/rig/trees/root-glibc,upperdir=upper,workdir=work image root
+                 mount -t proc proc root/proc; mount -t tmpfs driver root/proc/driver; cp -a /proc/driver/. root/proc/driver/
+                 mount -t tmpfs dev root/dev; {injection}
+                 cd root; mkdir -p old; pivot_root . old; /usr/bin/umount -l /old 2> /dev/null || /usr/bin/busybox umount -l /old
+                 /usr/bin/busybox ls /dev; command -v nvidia-smi && nvidia-smi || true"
+            ),
+        );
+        host.ok("unshare --mount --pid --fork sh /tmp/by-hand 2>&1; rm -r /tmp/root /tmp/upper /tmp/work")
+    };
+    let plain = by_hand("");
+    assert!(!plain.contains("nvidia"), "{plain}");
+    let configure = "nvidia-container-cli configure --no-cgroups --utility --compute --device 0 --ldconfig @/sbin/ldconfig /tmp/root";
+    let before = host.changes();
+    let said = by_hand(configure);
+    assert!(said.contains("nvidia0\n") && said.contains("nvidia-uvm\n") && !said.contains("nvidia1\n"), "{said}");
+    assert!(said.contains("communicate with the NVIDIA driver"), "{said}");
+    assert_eq!(host.changes(), before);
+}
