@@ -82,14 +82,15 @@ impl DeviceCgroup {
     }
 
     /// Lets the cgroup read and write these devices. What was allowed stays allowed, what is allowed already is not
-    /// allowed twice. On an error nothing has changed.
-    pub fn open_for(&self, devices: &[Numbers]) -> Result<(), CgroupError> {
+    /// allowed twice. On an error nothing has changed. The number is that of device programs which are hidden from us,
+    /// and may go on forbidding.
+    pub fn open_for(&self, devices: &[Numbers]) -> Result<usize, CgroupError> {
         let mut devices = devices.to_vec();
         devices.sort();
         devices.dedup();
         match &self.place {
-            Place::V1(path) => v1::open(path, &devices).map(drop),
-            Place::V2(path) => v2::open(path, &devices).map(drop),
+            Place::V1(path) => v1::open(path, &devices).map(|_| 0),
+            Place::V2(path) => v2::open(path, &devices).map(|opened| opened.hidden),
         }
     }
 }

@@ -25,17 +25,27 @@ pub struct Replaced {
     new: OwnedFd,
 }
 
+/// What was done to a cgroup's programs.
+#[derive(Debug, Default)]
+pub struct Opened {
+    /// Those that were replaced.
+    pub replaced: Vec<Replaced>,
+    /// How many a security module keeps from us, as SELinux does with those of systemd. They are left as they are: runc
+    /// leaves them, too.
+    pub hidden: usize,
+}
+
 /// Replaces the programs of a cgroup.
-pub fn open(cgroup: &Path, devices: &[Numbers]) -> Result<Vec<Replaced>, CgroupError> {
-    let mut replaced = Vec::new();
+pub fn open(cgroup: &Path, devices: &[Numbers]) -> Result<Opened, CgroupError> {
+    let mut opened = Opened::default();
     for cgroup in own(cgroup) {
-        if let Err(error) = open_one(cgroup, devices, &mut replaced) {
+        if let Err(error) = open_one(cgroup, devices, &mut opened) {
             // The error that counts is the first.
-            let _ = replaced.into_iter().rev().try_for_each(Replaced::undo);
+            let _ = opened.undo();
             return Err(error);
         }
     }
-    Ok(replaced)
+    Ok(opened)
 }
 
 fn own(cgroup: &Path) -> impl Iterator<Item = &Path> {
@@ -46,12 +56,18 @@ fn own(cgroup: &Path) -> impl Iterator<Item = &Path> {
     std::iter::once(cgroup).chain(scope)
 }
 
-fn open_one(path: &Path, devices: &[Numbers], replaced: &mut Vec<Replaced>) -> Result<(), CgroupError> {
+fn open_one(path: &Path, devices: &[Numbers], opened: &mut Opened) -> Result<(), CgroupError> {
     let cgroup = File::open(path).map_err(|source| CgroupError::File { path: path.into(), source })?;
     let failed = |what| move |errno: Errno| CgroupError::Program { what, cgroup: path.into(), source: errno.into() };
     let (ids, flags) = sys::attached(cgroup.as_fd()).map_err(failed("look for"))?;
     for id in ids {
-        let old = sys::by_id(id).map_err(failed("open"))?;
+        let old = match sys::by_id(id) {
+            Err(Errno::PERM | Errno::ACCESS) => {
+                opened.hidden += 1;
+                continue;
+            }
+            old => old.map_err(failed("open"))?,
+        };
         let words = sys::instructions(old.as_fd()).map_err(failed("read"))?;
         if words.is_empty() {
             return Err(CgroupError::Hidden(path.into()));
@@ -63,14 +79,20 @@ fn open_one(path: &Path, devices: &[Numbers], replaced: &mut Vec<Replaced>) -> R
         let new = with_locked_memory(|| sys::load(&words)).map_err(failed("load"))?;
         sys::replace(cgroup.as_fd(), old.as_fd(), new.as_fd(), flags).map_err(failed("replace"))?;
         let cgroup = cgroup.try_clone().map_err(|source| CgroupError::File { path: path.into(), source })?;
-        replaced.push(Replaced { path: path.into(), cgroup, flags, old, new });
+        opened.replaced.push(Replaced { path: path.into(), cgroup, flags, old, new });
     }
     Ok(())
 }
 
+impl Opened {
+    /// Puts the old programs back.
+    fn undo(self) -> Result<(), CgroupError> {
+        self.replaced.into_iter().rev().try_for_each(Replaced::undo)
+    }
+}
+
 impl Replaced {
-    /// Puts the old program back.
-    pub fn undo(self) -> Result<(), CgroupError> {
+    fn undo(self) -> Result<(), CgroupError> {
         sys::replace(self.cgroup.as_fd(), self.new.as_fd(), self.old.as_fd(), self.flags)
             .map_err(|errno| CgroupError::Program { what: "put back", cgroup: self.path.clone(), source: errno.into() })
     }
@@ -165,14 +187,14 @@ mod tests {
             };
             assert!(!cgroup.opens("/dev/full"), "the old program must refuse first");
             let devices = [numbers("/dev/full")];
-            let replaced = open(&cgroup.path, &devices).unwrap();
-            assert_eq!(replaced.len(), programs);
+            let opened = open(&cgroup.path, &devices).unwrap();
+            assert_eq!((opened.replaced.len(), opened.hidden), (programs, 0));
             assert!(cgroup.opens("/dev/full") && !cgroup.opens("/dev/zero"));
-            assert!(open(&cgroup.path, &devices).unwrap().is_empty(), "a second time replaces nothing");
+            assert!(open(&cgroup.path, &devices).unwrap().replaced.is_empty(), "a second time replaces nothing");
             let more = open(&cgroup.path, &[numbers("/dev/zero")]).unwrap();
             assert!(cgroup.opens("/dev/full") && cgroup.opens("/dev/zero"));
-            more.into_iter().rev().try_for_each(Replaced::undo).unwrap();
-            replaced.into_iter().rev().try_for_each(Replaced::undo).unwrap();
+            more.undo().unwrap();
+            opened.undo().unwrap();
             assert!(!cgroup.opens("/dev/full") && !cgroup.opens("/dev/zero"));
         }
     }
@@ -182,7 +204,7 @@ mod tests {
         let Some(cgroup) = Closed::new("none", &[], 0) else {
             return eprintln!("skipped: no cgroup of version 2 can be made here");
         };
-        assert!(open(&cgroup.path, &[numbers("/dev/full")]).unwrap().is_empty());
+        assert!(open(&cgroup.path, &[numbers("/dev/full")]).unwrap().replaced.is_empty());
         assert!(sys::attached(cgroup.handle.as_fd()).unwrap().0.is_empty());
         assert!(cgroup.opens("/dev/full"));
     }
@@ -203,7 +225,7 @@ mod tests {
             return eprintln!("skipped: device programs cannot be attached here");
         };
         assert!(cgroup.opens("/dev/zero") && !cgroup.opens("/dev/full"));
-        assert_eq!(open(&cgroup.path, &[numbers("/dev/full")]).unwrap().len(), 1);
+        assert_eq!(open(&cgroup.path, &[numbers("/dev/full")]).unwrap().replaced.len(), 1);
         assert!(cgroup.opens("/dev/zero") && cgroup.opens("/dev/full") && !cgroup.opens("/dev/random"));
     }
 }

@@ -147,7 +147,11 @@ fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
             None => Ok(()),
             Some(cgroup) => {
                 log.say(format_args!("opening {} for {} devices", cgroup.path().display(), devices.len()));
-                cgroup.open_for(&devices).map_err(ConfigureError::Cgroup)
+                let hidden = cgroup.open_for(&devices).map_err(ConfigureError::Cgroup)?;
+                if hidden > 0 {
+                    log.say(format_args!("{hidden} device programs are hidden from us, and may go on forbidding"));
+                }
+                Ok(())
             }
         });
     if done.is_err() {
