@@ -93,16 +93,16 @@ fn missing_nodes_are_made_when_asked() {
         stage.write(&format!("host/sys/module/{name}/x"), "");
     }
     let configure = "configure --utility --no-cgroups --device=all $PWD/ct";
-    let missing = stage.script(&format!("mounts; rm host/dev/nvidiactl; cli {configure}"));
+    // Not nvidiactl: without it, a host's own nodes count, and this must never touch those.
+    let gpus = "host/dev/nvidia0 host/dev/nvidia1";
+    let missing = stage.script(&format!("mounts; rm {gpus}; cli {configure}"));
     let error = String::from_utf8_lossy(&missing.stderr);
-    assert!(error.contains("dev/nvidiactl is missing\nnvidia-container-cli: fix: create it: --load-kmods"), "{error}");
-    let other = stage.script(&format!("mounts; mknod host/dev/nvidiactl p; cli {configure}"));
+    assert!(error.contains("dev/nvidia0 is missing\nnvidia-container-cli: fix: create it: --load-kmods"), "{error}");
+    let other = stage.script(&format!("mounts; for gpu in {gpus}; do mknod $gpu p; done; cli {configure}"));
     let error = String::from_utf8_lossy(&other.stderr);
-    assert!(error.contains("dev/nvidiactl is no character device"), "{error}");
-    let made = stage.says(&format!(
-        "mounts; rm host/dev/nvidiactl; cli --load-kmods {configure}; stat -c '%a %t:%T' ct/dev/nvidiactl"
-    ));
-    assert_eq!(made, "666 c3:ff\n");
+    assert!(error.contains("dev/nvidia0 is no character device"), "{error}");
+    let made = format!("mounts; rm {gpus}; cli --load-kmods {configure}; stat -c '%a %t:%T' ct/dev/nvidia1");
+    assert_eq!(stage.says(&made), "666 c3:1\n");
 }
 
 #[test]
