@@ -39,20 +39,54 @@ pub fn gpus(ran: &Ran) -> Vec<&str> {
     nodes.filter(|name| name.parse::<u32>().is_ok()).collect()
 }
 
-/// What an injection may leave in an image's root, as NVIDIA's does: mount points, which are empty; links to the libraries' files; what
-/// the linker knows of them.
+/// Whether the table of docs/container/left-in-images.md has a change of an image's root.
 fn is_left_by_design(change: &str) -> bool {
-    let known = [
-        "etc/ld.so.cache ",
-        "etc/ld.so.conf",
-        "etc/ld-musl-x86_64.path ",
-        "etc/nvidia/nvidia-application-profiles-rc.d/",
-    ];
-    let points_to = change.split_once(" -> ").map(|(_, target)| target);
-    change.ends_with(" 0")
-        || change.ends_with('/')
-        || points_to.is_some_and(|target| target.starts_with("lib") || target == "../libnvidia-allocator.so.1")
-        || known.iter().any(|known| change.starts_with(known))
+    let (path, kind) = match change.split_once(" -> ") {
+        Some((path, target)) if !target.starts_with('/') && !target.trim_start_matches("../").contains('/') => {
+            (path, "link")
+        }
+        Some(_) => return false,
+        None if change.ends_with('/') => (change, "folder"),
+        None => match change.rsplit_once(' ') {
+            Some((path, "0")) => (path, "empty"),
+            Some((_, "removed")) => return false,
+            Some((path, _)) => (path, "file"),
+            None => return false,
+        },
+    };
+    let rows = include_str!("../../../../docs/container/left-in-images.md")
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"));
+    let mut rows = rows.filter_map(|row| row.split_once("` | ")).map(|(what, rest)| (what, rest.split(' ').next()));
+    rows.any(|(what, of)| of == Some(kind) && matches(what, path))
+}
+
+/// Whether a path is of a pattern in which `*` stands for anything.
+fn matches(pattern: &str, path: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == path,
+        Some((start, rest)) => path.strip_prefix(start).is_some_and(|left| {
+            (0..=left.len()).filter(|at| left.is_char_boundary(*at)).any(|at| matches(rest, &left[at..]))
+        }),
+    }
+}
+
+#[test]
+fn table_of_what_stays_is_no_pass_for_everything() {
+    for change in [
+        "etc/passwd 12",
+        "usr/bin/sh 0",
+        "usr/lib/libc.so.6 -> /etc/shadow",
+        "root/.profile 5",
+        "usr/lib/libcuda.so.1 400",
+    ] {
+        assert!(!is_left_by_design(change), "{change}");
+    }
+    for change in
+        ["usr/lib64/libcuda.so.1 -> libcuda.so.550.163.01", "usr/bin/nvidia-smi 0", "etc/ld.so.cache 12", "proc/"]
+    {
+        assert!(is_left_by_design(change), "{change}");
+    }
 }
 
 #[test]
