@@ -43,7 +43,7 @@ fn podman_by_device_and_by_runtime() {
     image(&host);
     host.ok("podman import --quiet /tmp/image.tar glibc");
     let podman = |low: &str, more: &str| {
-        let options = format!("--rm --network=none --runtime {low} {more}");
+        let options = format!("--rm --network=none --cgroup-parent=/rig-{}-podman --runtime {low} {more}", host.init());
         let done = host.sh(&format!("podman run {options} glibc sh -c \"{LOOK}\""));
         String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr)
     };
@@ -73,10 +73,11 @@ fn docker_by_runtime_by_gpus_and_by_device() {
     image(&host);
     // What an administrator types, and then what keeps this engine to itself.
     host.ok("nvidia-ctk runtime configure --runtime=docker --cdi.enabled");
-    host.ok(
-        "jq '. + {iptables: false, ip6tables: false, bridge: \"none\"} | .runtimes.rig = {path: \"/usr/bin/rig-runc\"}' \
+    host.ok(&format!(
+        "jq '. + {{iptables: false, ip6tables: false, bridge: \"none\", \"cgroup-parent\": \"/rig-{}-docker\"}} | .runtimes.rig = {{path: \"/usr/bin/rig-runc\"}}' \
          /etc/docker/daemon.json > /tmp/daemon.json && cp /tmp/daemon.json /etc/docker/daemon.json",
-    );
+        host.init()
+    ));
     host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
     host.ok("dockerd > /tmp/dockerd.log 2>&1 & for i in $(seq 200); do docker version > /dev/null 2>&1 && break; sleep 0.1; done");
     host.ok("docker import /tmp/image.tar glibc || { cat /tmp/dockerd.log >&2; exit 1; }");

@@ -161,10 +161,10 @@ impl Drop for Host {
     fn drop(&mut self) {
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
-        // What a runtime that was killed has left of its cgroups.
-        let named = format!("rig-{}-*", self.init);
+        // What engines leave of their cgroups, and runtimes that were killed.
+        let named = format!("*/rig-{}-*", self.init);
         let _ = Command::new("find")
-            .args(["/sys/fs/cgroup", "-depth", "-type", "d", "-name", &named, "-exec", "rmdir", "{}", "+"])
+            .args(["/sys/fs/cgroup", "-depth", "-type", "d", "-path", &named, "-exec", "rmdir", "{}", ";"])
             .stderr(Stdio::null())
             .status();
         let _ = &self.work;

@@ -80,3 +80,25 @@ fn cli_configures_a_container_made_by_hand() {
     assert!(said.contains("communicate with the NVIDIA driver"), "{said}");
     assert_eq!(host.changes(), before);
 }
+
+#[test]
+fn device_cgroup_of_version_2_lets_the_gpu_through() {
+    let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
+    // The unified hierarchy is on every kernel, also beside version 1: devices are a program there, and need no controller.
+    let unified = host.sh("umount --recursive /sys/fs/cgroup && mount -t cgroup2 cgroup /sys/fs/cgroup");
+    if !unified.status.success() {
+        return println!("skipped: no cgroup 2 here: {}", String::from_utf8_lossy(&unified.stderr).trim());
+    }
+    // Legacy mode sets the program itself, where version 1 is not in use at all.
+    let has_version_1 = host.ok("cat /proc/self/cgroup").contains(":devices:");
+    for mode in MODES.into_iter().filter(|mode| *mode != "legacy" || !has_version_1) {
+        for low in ["runc", "crun"] {
+            configure(&host, mode, low);
+            let ran = look(&host, "glibc", "0").run(WRAPPER);
+            let all = format!("{mode} {low}: {}{}", ran.out, ran.err);
+            assert!(ran.ok, "{all}");
+            assert!(ran.out.contains("'/dev/nvidia0': No such device or address"), "{all}");
+            assert!(ran.out.contains("'/dev/other': Operation not permitted"), "{all}");
+        }
+    }
+}
