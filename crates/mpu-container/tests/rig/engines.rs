@@ -74,7 +74,8 @@ fn docker_by_runtime_by_gpus_and_by_device() {
     // What an administrator types, and then what keeps this engine to itself.
     host.ok("nvidia-ctk runtime configure --runtime=docker --cdi.enabled");
     host.ok(&format!(
-        "jq '. + {{iptables: false, ip6tables: false, bridge: \"none\", \"cgroup-parent\": \"/rig-{}-docker\"}} | .runtimes.rig = {{path: \"/usr/bin/rig-runc\"}}' \
+        "jq '. + {{iptables: false, ip6tables: false, bridge: \"none\", \"cgroup-parent\": \"/rig-{}-docker\"}} \
+         | .runtimes.rig = {{path: \"/usr/bin/rig-runc\"}}' \
          /etc/docker/daemon.json > /tmp/daemon.json && cp /tmp/daemon.json /etc/docker/daemon.json",
         host.init()
     ));
