@@ -97,7 +97,7 @@ say "this machine"
 show uname -r
 show cat /proc/driver/nvidia/version
 show nvidia-container-cli info
-show nvidia-container-cli list
+show nvidia-container-cli list --binaries --libraries
 
 say "a stranger computes on the host meanwhile"
 ./saxpy 300 >stranger 2>&1 &

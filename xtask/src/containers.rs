@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 
 use crate::guest::verdict::{Ending, Tally};
-use crate::run::say;
+use crate::run::{output, say};
 use crate::{container, lint, rig, Outcome};
 
 #[derive(clap::Args)]
@@ -29,6 +29,20 @@ pub fn containers(args: &Args) -> Result<Outcome> {
     check(args.filter.as_deref(), &mut tally)?;
     tally.print();
     Ok(tally.outcome())
+}
+
+/// Times starts of containers with the executable as releases have it.
+pub fn bench() -> Result<()> {
+    let mut cargo: Command = lint::cargo();
+    cargo.args(["test", "--quiet", "--locked", "-p", "mpu-container", "--test", "rig", "--"]);
+    cargo.args(["--ignored", "--exact", "--nocapture", "bench::starts"]);
+    cargo.env("MPU_CONTAINER", container::quick()?).env(rig::VARIABLE, rig::ready()?);
+    let text = output(&mut cargo).context("the starts cannot be timed")?;
+    let rows: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("start: ") || line.contains("skipped: ")).collect();
+    anyhow::ensure!(!rows.is_empty(), "nothing was timed:\n{text}");
+    println!("{}", rows.join("\n"));
+    Ok(())
 }
 
 /// Runs the tests, and counts what was skipped and why.

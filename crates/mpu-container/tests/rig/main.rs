@@ -4,6 +4,7 @@
 //! without our part. Needs root and the trees of `xtask/rig.toml`; `./x containers` makes those and runs this. Without them each test says
 //! that it was skipped, and why.
 
+mod bench;
 mod container;
 mod engines;
 mod facts;

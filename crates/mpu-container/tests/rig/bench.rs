@@ -1,0 +1,59 @@
+//! What our stack adds to a container's start: `./x bench --containers`. A measurement, so no test runs it unasked.
+
+use crate::container::Container;
+use crate::host::{Driver, Host, R550};
+use crate::wrapper::{configure, WRAPPER};
+
+/// Starts of each kind.
+const STARTS: u32 = 100;
+
+/// A kind of start: its name, the mode, whether it asks for a GPU, by what it is created; what it may add, in milliseconds.
+const KINDS: [(&str, &str, bool, &str, Option<u32>); 5] = [
+    ("runc alone", "auto", false, "rig-runc", None),
+    ("wrapper, no GPU asked for", "auto", false, WRAPPER, Some(10)),
+    ("wrapper, CDI edits made at once", "jit-cdi", true, WRAPPER, Some(40)),
+    ("wrapper, CDI file", "cdi", true, WRAPPER, Some(40)),
+    ("wrapper, hook and container CLI", "legacy", true, WRAPPER, Some(40)),
+];
+
+#[test]
+#[ignore = "a measurement: `./x bench --containers`"]
+fn starts() {
+    let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
+    let mut alone = None;
+    for (name, mode, asks, program, goal) in KINDS {
+        configure(&host, mode, "rig-runc");
+        let mut container = Container::new(&host, "glibc", &["/bin/true"]);
+        if asks {
+            container = container.env(&["NVIDIA_VISIBLE_DEVICES=all"]);
+        }
+        let took = median(&host, &container, program);
+        let plain = *alone.get_or_insert(took);
+        let added = took.saturating_sub(plain);
+        let told = match goal {
+            None => String::new(),
+            Some(goal) => format!("adds {} (goal {goal} ms)", ms(added)),
+        };
+        println!("start: {name:<34} {:>9} {told}", ms(took));
+    }
+}
+
+fn ms(us: u64) -> String {
+    format!("{}.{} ms", us / 1000, us % 1000 / 100)
+}
+
+/// Microseconds from asking for a container until it is created: by then all of our work is done. Half of them take less.
+fn median(host: &Host, container: &Container, program: &str) -> u64 {
+    let folder = container.folder();
+    host.write(&format!("{folder}/asked.json"), &container.config.to_string());
+    let script = format!(
+        "cd {folder}; for i in $(seq {STARTS}); do cp asked.json config.json; began=$(date +%s%N)
+         {program} create --bundle {folder} bench > /dev/null 2> err < /dev/null || {{ cat err >&2; exit 1; }}
+         ended=$(date +%s%N); echo $(((ended - began) / 1000)); {program} delete --force bench; done"
+    );
+    let text = host.ok(&script);
+    let mut all: Vec<u64> = text.lines().map(|line| line.parse().expect("a number")).collect();
+    assert_eq!(all.len(), STARTS as usize, "{text}");
+    all.sort_unstable();
+    all[all.len() / 2]
+}
