@@ -20,7 +20,7 @@ use crate::cpio::Archive;
 use crate::dist::{Profile, Release};
 use crate::guest::verdict::{Report, Tally};
 use crate::guest::{image, qemu, Job};
-use crate::run::{output, run, say};
+use crate::run::{find, output, run, say};
 use crate::{apt, guest, kernels, nvidia, paths, setup, Outcome};
 
 /// Raised when the image is made otherwise, so that older caches are made anew.
@@ -56,10 +56,12 @@ pub enum Play {
     Kernels,
     /// UEFI Secure Boot, and modules that are signed or not
     SecureBoot,
+    /// GPU containers under systemd, by the package mpu-container
+    Containers,
 }
 
 impl Play {
-    pub const ALL: [Play; 3] = [Play::Life, Play::Kernels, Play::SecureBoot];
+    pub const ALL: [Play; 4] = [Play::Life, Play::Kernels, Play::SecureBoot, Play::Containers];
 
     /// What a person calls it.
     pub fn name(self) -> &'static str {
@@ -67,6 +69,7 @@ impl Play {
             Play::Life => "life",
             Play::Kernels => "kernels",
             Play::SecureBoot => "secure-boot",
+            Play::Containers => "containers",
         }
     }
 
@@ -75,6 +78,7 @@ impl Play {
             Play::Life => "life.sh",
             Play::Kernels => "kernels.sh",
             Play::SecureBoot => "secure-boot.sh",
+            Play::Containers => "containers.sh",
         };
         paths::repo().join("tests/node").join(file)
     }
@@ -175,6 +179,15 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
             parts.push(headers()?);
         }
         Play::SecureBoot => keys(&mut archive, &kernel, &driver, &out)?,
+        Play::Containers => {
+            archive.file("node/nvidia.ko", 0o644, &driver)?;
+            let package = now.join(format!("mpu-container_{}_amd64.deb", env!("CARGO_PKG_VERSION")));
+            archive.file("node/mpu-container.deb", 0o644, &package)?;
+            let runc = find("runc").context("no runc")?;
+            archive.file("usr/bin/runc", 0o755, &runc)?;
+            let seccomp = Path::new("/usr/lib/x86_64-linux-gnu/libseccomp.so.2");
+            archive.file("usr/lib/x86_64-linux-gnu/libseccomp.so.2", 0o644, seccomp)?;
+        }
     }
     let made = out.join(play.name());
     // The kernel unpacks archives one after another.

@@ -122,7 +122,7 @@ fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
         return Ok(Play::ALL.to_vec());
     }
     tally.check("node stories of kernel updates", Ending::Skip, "six minutes of building modules: `./x test --full`");
-    Ok(vec![Play::Life, Play::SecureBoot])
+    Ok(vec![Play::Life, Play::SecureBoot, Play::Containers])
 }
 
 fn host_checks(tally: &mut Tally) -> Result<()> {

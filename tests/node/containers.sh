@@ -1,0 +1,75 @@
+# GPU containers on a node with systemd, by the package mpu-container; sourced by stories.sh.
+
+release=550.163.01
+libraries=/usr/lib/x86_64-linux-gnu
+
+# The driver as a distribution installs it: the files bear the loaded module's release.
+install_driver() {
+	loaded=$(sed -n 's/.* \([0-9.]*\)  .*/\1/p' /proc/driver/nvidia/version | head -n 1)
+	cp $here/nvidia/nvidia-smi /usr/bin/nvidia-smi
+	cp $here/nvidia/libnvidia-ml.so.1 "$libraries/libnvidia-ml.so.$loaded"
+	ldconfig
+}
+
+# within SECONDS COMMAND…
+within() {
+	left=$(($1 * 5))
+	shift
+	until "$@"; do
+		left=$((left - 1))
+		[ $left -gt 0 ] || return 1
+		sleep 0.2
+	done
+}
+
+# start_in MODE: a container that asks for the GPU, in a scope of systemd's. This root is the kernel's first, which nobody can pivot.
+start_in() {
+	printf '[nvidia-container-cli]\nno-pivot = true\n[nvidia-container-runtime]\nmode = "%s"\nruntimes = ["runc"]\n%s\n' "$1" \
+		'[nvidia-container-runtime.modes.jit-cdi]
+nvcdi-disable-hooks = ["update-ldcache"]' >/etc/nvidia-container-runtime/config.toml
+	mkdir -p /run/bundle/rootfs/bin /run/bundle/rootfs/lib64 /run/bundle/rootfs/dev /run/bundle/rootfs/proc "/run/bundle/rootfs$libraries"
+	cp /bin/dash /run/bundle/rootfs/bin/sh
+	cp /bin/sleep /run/bundle/rootfs/bin/sleep
+	cp -L /lib64/ld-linux-x86-64.so.2 /run/bundle/rootfs/lib64/
+	cp -L $libraries/libc.so.6 "/run/bundle/rootfs$libraries/"
+	cat >/run/bundle/config.json <<JSON
+{"ociVersion": "1.0.2", "root": {"path": "rootfs"},
+ "process": {"cwd": "/", "user": {"uid": 0, "gid": 0}, "args": ["/bin/sleep", "100000"],
+  "env": ["PATH=/bin", "LD_LIBRARY_PATH=$libraries", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility"]},
+ "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}, {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}],
+ "linux": {"cgroupsPath": "system.slice:mpu:$1", "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}],
+  "resources": {"devices": [{"allow": false, "access": "rwm"}]}}}
+JSON
+	nvidia-container-runtime --systemd-cgroup create --no-pivot --bundle /run/bundle "$1" </dev/null >/tmp/created 2>&1 ||
+		{ cat /tmp/created; return 1; }
+	runc --systemd-cgroup start "$1"
+}
+
+# opens CONTAINER: whether it may open the GPU's control node now.
+opens() { runc --systemd-cgroup exec "$1" /bin/sh -c ': </dev/nvidiactl'; }
+
+insmod $here/nvidia.ko
+gpu-hold --mem 300 <>/tmp/never &
+sleep 2
+install_driver
+mkdir -p /etc/nvidia-container-runtime
+snapshot >/tmp/before
+check container_package_installs dpkg -i $here/mpu-container.deb
+check cdi_file_comes_with_the_driver within 20 grep -q nvidia.com/gpu /var/run/cdi/nvidia.yaml
+check legacy_container_starts start_in legacy
+check legacy_container_opens_its_gpu opens legacy
+systemctl daemon-reload
+check legacy_container_loses_it_at_a_daemon_reload not opens legacy
+check cdi_container_starts start_in jit-cdi
+check cdi_container_opens_its_gpu opens jit-cdi
+systemctl daemon-reload
+check cdi_container_keeps_it_at_a_daemon_reload opens jit-cdi
+runc delete --force legacy
+runc delete --force jit-cdi
+killall gpu-hold
+sleep 1
+rmmod nvidia
+check cdi_file_goes_with_the_driver within 20 test ! -e /var/run/cdi/nvidia.yaml
+rm -f /etc/nvidia-container-runtime/config.toml
+check container_package_purges dpkg --purge mpu-container
+same container_package_leaves_nothing /tmp/before
