@@ -121,7 +121,8 @@ cd hand
 mkdir -p old
 pivot_root . old
 exec /bin/sh -c 'umount -l /old; export PATH=/bin:/usr/bin:/usr/local/nvidia/bin
-for words in "nvidia-smi -L" nvidia-smi "ls -l /dev" "grep ModifyDeviceFiles /proc/driver/nvidia/params" "ls /proc/driver/nvidia/gpus"; do echo "$ $words"; $words || exit 1; done'
+for words in "nvidia-smi -L" nvidia-smi "ls -l /dev" "grep ModifyDeviceFiles /proc/driver/nvidia/params" \
+	"ls /proc/driver/nvidia/gpus"; do echo "$ $words"; $words || exit 1; done'
 SH
 show unshare --mount --pid --fork sh hand.sh >hand.out
 status=$?

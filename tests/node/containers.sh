@@ -56,16 +56,24 @@ mkdir -p /etc/nvidia-container-runtime
 snapshot >/tmp/before
 check container_package_installs dpkg -i $here/mpu-container.deb
 check cdi_file_comes_with_the_driver within 20 grep -q nvidia.com/gpu /var/run/cdi/nvidia.yaml
-check legacy_container_starts start_in legacy
-check legacy_container_opens_its_gpu opens legacy
-systemctl daemon-reload
-check legacy_container_loses_it_at_a_daemon_reload not opens legacy
 check cdi_container_starts start_in jit-cdi
 check cdi_container_opens_its_gpu opens jit-cdi
-systemctl daemon-reload
-check cdi_container_keeps_it_at_a_daemon_reload opens jit-cdi
-runc delete --force legacy
 runc delete --force jit-cdi
+# The configuration that the wrapper made, by runc alone: nothing makes the links again.
+rm -f /dev/char/195:*
+runc --systemd-cgroup run --no-pivot --detach --bundle /run/bundle bare </dev/null >/tmp/created 2>&1
+opens bare && systemctl daemon-reload
+check without_links_it_loses_its_gpu_at_a_daemon_reload not opens bare
+runc delete --force bare
+for mode in jit-cdi legacy; do
+	start_in $mode
+	systemctl daemon-reload
+	opens $mode
+	echo $? >/tmp/kept-$mode
+	runc delete --force $mode
+done
+check cdi_container_keeps_it_at_a_daemon_reload grep -qx 0 /tmp/kept-jit-cdi
+check legacy_container_keeps_it_too grep -qx 0 /tmp/kept-legacy
 killall gpu-hold
 sleep 1
 rmmod nvidia

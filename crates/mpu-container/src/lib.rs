@@ -11,6 +11,7 @@
 pub mod beneath;
 pub mod capability;
 pub mod cdi;
+mod char_links;
 pub mod cli;
 pub mod config;
 pub mod ctk;

@@ -1,6 +1,7 @@
 //! What can change a CDI file, and the loop that looks at it.
 
 use super::{once, Done};
+use crate::char_links;
 use crate::driver::DriverRoot;
 use std::fmt::Write as _;
 use std::fs;
@@ -24,6 +25,8 @@ pub(super) fn forever(root: &DriverRoot, output: &Path, every: Duration) -> ! {
     loop {
         let now = fingerprint(root, output);
         if last.as_ref() != Some(&now) {
+            // For engines that read the file and call no wrapper; what cannot be made costs only a daemon-reload's safety.
+            let _ = char_links::ensure();
             let message = match once(root, output) {
                 Ok(Done::Nothing) => String::new(),
                 Ok(Done::Written) => format!("{} was written", output.display()),

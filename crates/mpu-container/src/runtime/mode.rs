@@ -8,7 +8,7 @@
 //! | `auto` | `cdi` if every name is a CDI name, else `jit-cdi` |
 //!
 //! Device nodes and their cgroup rules are part of the specification in every mode: what a hook alone allows is taken
-//! away again when systemd reloads and writes the rules that it knows.
+//! away again when systemd reloads and writes the rules that it knows. It knows a device by its link below `/dev/char`.
 //!
 //! Outside truth: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime" modes. It chooses `legacy` when it finds no
 //! driver, and the container then fails in the hook; we say at once that there is no driver.
@@ -21,6 +21,7 @@ use super::log::Log;
 use super::program;
 use crate::cdi::registry::Unresolvable;
 use crate::cdi::{self, extra, inject, name::BadName, HookName, QualifiedName, Registry};
+use crate::char_links;
 use crate::config::{Config, Mode};
 use crate::driver::{Driver, DriverError, DriverRoot, Gpu, Selection, UnknownDevice};
 use crate::edits::{ContainerEdits, DeviceNode, Hook};
@@ -131,6 +132,9 @@ pub(super) fn give(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) 
         }
     };
     spec.apply(&edits)?;
+    if let Err(error) = char_links::ensure() {
+        log.warning(&format!("cannot make links below /dev/char, by which systemd knows devices: {error}"));
+    }
     Ok(true)
 }
 

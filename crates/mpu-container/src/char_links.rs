@@ -1,0 +1,58 @@
+//! `/dev/char/MAJOR:MINOR` links to the driver's nodes.
+//!
+//! Owns these links and nothing else. Systemd needs them: a runtime with systemd's cgroups allows devices by them, and at
+//! `systemctl daemon-reload` a container whose nodes have none loses its GPU. Udev makes them for devices of the kernel's
+//! device model, which the driver's are not.
+//!
+//! Outside truth: NVIDIA Container Toolkit's notice on containers that lose access to GPUs ("Failed to initialize NVML:
+//! Unknown Error"); `systemd.resource-control(5)`, `DeviceAllow=`.
+
+use crate::cdi::extra::{self, Mode};
+use crate::driver::{DriverRoot, Node};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{symlink, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// A link and what it points to.
+pub(crate) type Link = (PathBuf, PathBuf);
+
+/// Makes the links to this host's nodes that are missing. The first that cannot be made is the error; the others are tried.
+pub(crate) fn ensure() -> io::Result<()> {
+    let links = of_existing(&DriverRoot::host(), Path::new("/dev/char"));
+    let made: Vec<io::Result<bool>> = links.iter().map(|link| make(link, false)).collect();
+    made.into_iter().collect::<io::Result<Vec<bool>>>().map(drop)
+}
+
+/// The links to the nodes that are there.
+pub(crate) fn of_existing(root: &DriverRoot, folder: &Path) -> Vec<Link> {
+    links(extra::nodes(root, Mode::Management), folder)
+}
+
+/// Makes a link. One that already leads to the device is left; one that leads elsewhere or nowhere is replaced. Whether
+/// there was anything to do is the result.
+pub(crate) fn make(link: &Link, dry: bool) -> io::Result<bool> {
+    let (path, target) = link;
+    let device = |path: &Path| fs::metadata(path).ok().map(|node| node.rdev());
+    let same = fs::read_link(path).is_ok_and(|there| there == *target);
+    if same || (device(path).is_some() && device(path) == device(target)) {
+        return Ok(false);
+    }
+    if !dry {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        // Beside its place first: a link that is used must not be away for a moment.
+        let beside = path.with_extension("mpu-new");
+        let _ = fs::remove_file(&beside);
+        symlink(target, &beside)?;
+        fs::rename(&beside, path).inspect_err(|_| drop(fs::remove_file(&beside)))?;
+    }
+    Ok(true)
+}
+
+pub(crate) fn links(nodes: Vec<Node>, folder: &Path) -> Vec<Link> {
+    let link = |node: Node| (folder.join(format!("{}:{}", node.major, node.minor)), node.host);
+    nodes.into_iter().map(link).collect::<BTreeMap<_, _>>().into_iter().collect()
+}
