@@ -71,6 +71,20 @@ bundle() {
 JSON
 }
 
+# configuration MODE: the stack's, with our links instead of what may be installed.
+configuration() {
+	cat >config.toml <<-TOML
+		[nvidia-container-runtime]
+		mode = "$1"
+		runtimes = ["runc"]
+		[nvidia-container-runtime-hook]
+		path = "$work/bin/nvidia-container-runtime-hook"
+		[nvidia-ctk]
+		path = "$work/bin/nvidia-ctk"
+	TOML
+}
+export NVIDIA_CTK_CONFIG_FILE_PATH=$work/config.toml
+
 # inside NAME: a program computes on the GPU, and nvidia-smi shows it and nothing else.
 inside() {
 	show runc exec "$1" nvidia-smi -L
@@ -144,9 +158,7 @@ check "without the wrapper there is no nvidia-smi" "! runc exec bare nvidia-smi 
 check "without the wrapper there is no device" "! runc exec bare ls /dev/nvidiactl >/dev/null 2>&1"
 runc delete --force bare
 for mode in jit-cdi legacy; do
-	printf '[nvidia-container-runtime]\nmode = "%s"\nruntimes = ["runc"]\n[nvidia-container-runtime-hook]\npath = "%s"\n[nvidia-ctk]\npath = "%s"\n' \
-		$mode "$work/bin/nvidia-container-runtime-hook" "$work/bin/nvidia-ctk" >config.toml
-	export NVIDIA_CTK_CONFIG_FILE_PATH=$work/config.toml
+	configuration $mode
 	rm -rf asks && bundle asks NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility
 	echo "mode = $mode"
 	show nvidia-container-runtime create --bundle asks $mode </dev/null
@@ -159,7 +171,7 @@ done
 say "3. a CDI file"
 show nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml
 show nvidia-ctk cdi list
-printf '[nvidia-container-runtime]\nmode = "cdi"\nruntimes = ["runc"]\n' >config.toml
+configuration cdi
 rm -rf asks && bundle asks NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0
 show nvidia-container-runtime create --bundle asks cdi </dev/null
 check "cdi: created" "[ $? -eq 0 ]"
@@ -177,8 +189,7 @@ for what in "runc none" "nvidia-container-runtime none" "nvidia-container-runtim
 	none) bundle asks A=B ;;
 	*) bundle asks NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility ;;
 	esac
-	printf '[nvidia-container-runtime]\nmode = "%s"\nruntimes = ["runc"]\n[nvidia-container-runtime-hook]\npath = "%s"\n[nvidia-ctk]\npath = "%s"\n' \
-		"$([ "$2" = none ] && echo auto || echo "$2")" "$work/bin/nvidia-container-runtime-hook" "$work/bin/nvidia-ctk" >config.toml
+	configuration "$([ "$2" = none ] && echo auto || echo "$2")"
 	cp asks/config.json asks.json
 	began=$(date +%s%N)
 	for i in $(seq 100); do
