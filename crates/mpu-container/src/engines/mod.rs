@@ -11,9 +11,9 @@ mod containerd;
 mod docker;
 mod tables;
 
+use crate::config::edit;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// A configuration larger than this is none.
@@ -166,7 +166,7 @@ pub fn removing(engine: Engine, path: &Path, name: &str) -> Result<Change, Engin
 pub fn make(change: &Change, path: &Path) -> Result<(), EngineError> {
     let done = match change {
         Change::None => Ok(()),
-        Change::Write(text) => replace(path, text),
+        Change::Write(text) => edit::save(path, text),
         Change::Delete => fs::remove_file(path),
     };
     done.map_err(|source| EngineError::Write { path: path.to_path_buf(), source })
@@ -188,36 +188,6 @@ fn read(path: &Path) -> Result<Option<String>, EngineError> {
         return Err(at(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 4 MiB")));
     }
     Ok(Some(text))
-}
-
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    // Behind a link lies the file that the engine's owner keeps elsewhere: that one is meant.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let dir = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(dir)?;
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".mpu-{}", std::process::id()));
-    let new = dir.join(name);
-    let written = write_like(&new, &path, text).and_then(|()| fs::rename(&new, &path));
-    if written.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    written
-}
-
-fn write_like(new: &Path, old: &Path, text: &str) -> io::Result<()> {
-    let mut file = File::options().write(true).create_new(true).open(new)?;
-    file.write_all(text.as_bytes())?;
-    let mode = match fs::metadata(old) {
-        Ok(old) => {
-            use std::os::unix::fs::MetadataExt;
-            std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
-            old.permissions()
-        }
-        Err(_) => fs::Permissions::from_mode(0o644),
-    };
-    file.set_permissions(mode)?;
-    file.sync_all()
 }
 
 #[cfg(test)]

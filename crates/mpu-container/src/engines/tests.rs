@@ -1,6 +1,7 @@
 //! Each engine: added, added again, removed; what else is in the file stays.
 
 use super::*;
+use std::os::unix::fs::PermissionsExt;
 
 fn wish() -> Wish {
     let path = "/usr/bin/nvidia-container-runtime".to_string();
