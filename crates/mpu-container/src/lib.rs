@@ -23,6 +23,7 @@ pub mod hooks;
 pub mod ldconfig;
 pub mod links;
 pub mod names;
+pub mod program;
 pub mod refresh;
 pub mod request;
 pub mod require;

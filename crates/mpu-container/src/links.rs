@@ -2,7 +2,6 @@
 //!
 //! Owns nothing that a link does not say. A name that is somebody else's stays theirs.
 
-use crate::names::{Program, PROGRAMS};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -25,10 +24,6 @@ pub enum LinkError {
     },
 }
 
-/// The program's row.
-pub const PROGRAM: Program =
-    Program { own: "links", nvidia: &[], about: "makes NVIDIA's names, as links in a folder", run: main };
-
 const USAGE: &str = "Makes NVIDIA's names for this executable's programs, as links in a folder.
 
 Usage: mpu-container links FOLDER [--remove]
@@ -36,7 +31,8 @@ Usage: mpu-container links FOLDER [--remove]
 Example: sudo mpu-container links /usr/local/bin
 ";
 
-fn main(arguments: Vec<OsString>) -> ExitCode {
+/// The program, with the names to make.
+pub fn main(arguments: Vec<OsString>, names: &[&str]) -> ExitCode {
     let words: Vec<&OsString> = arguments.iter().skip(1).collect();
     let remove = words.iter().any(|word| *word == "--remove");
     let folders: Vec<&&OsString> = words.iter().filter(|word| **word != "--remove").collect();
@@ -50,7 +46,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     }
     let done = std::env::current_exe()
         .map_err(|source| LinkError::Io { path: PathBuf::from("/proc/self/exe"), source })
-        .and_then(|this| links(Path::new(folder), &this, remove));
+        .and_then(|this| links(names, Path::new(folder), &this, remove));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -61,15 +57,14 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
 }
 
 /// Makes or removes the links. Before any is made, all names are looked at: none is made where one is taken.
-pub fn links(folder: &Path, executable: &Path, remove: bool) -> Result<(), LinkError> {
+pub fn links(names: &[&str], folder: &Path, executable: &Path, remove: bool) -> Result<(), LinkError> {
     // Beside the executable a link needs no path, and stays right when both move.
     let beside = fs::canonicalize(folder).is_ok_and(|folder| executable.parent() == Some(&folder));
     let target = match executable.file_name() {
         Some(name) if beside => PathBuf::from(name),
         _ => executable.to_path_buf(),
     };
-    let names = PROGRAMS.iter().flat_map(|program| program.nvidia.iter());
-    let wanted: Vec<PathBuf> = names.map(|name| folder.join(name)).collect();
+    let wanted: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
     let ours = |path: &Path| fs::read_link(path).is_ok_and(|found| found == target);
     let there = |path: &Path| path.symlink_metadata().is_ok();
     if remove {
@@ -90,21 +85,22 @@ fn io_at(path: &Path, done: io::Result<()>) -> Result<(), LinkError> {
 mod tests {
     use super::*;
 
+    const NAMES: [&str; 2] = ["nvidia-ctk", "nvidia-cdi-hook"];
+
     #[test]
     fn links_are_made_once_and_only_ours_are_removed() {
         let dir = tempfile::tempdir().expect("a directory");
         let executable = dir.path().canonicalize().expect("there").join("mpu-container");
         fs::write(&executable, "").expect("written");
         for _ in 0..2 {
-            links(dir.path(), &executable, false).expect("made");
+            links(&NAMES, dir.path(), &executable, false).expect("made");
         }
-        let Some(name) = PROGRAMS.iter().flat_map(|program| program.nvidia.iter()).next() else { return };
-        let link = dir.path().join(name);
+        let link = dir.path().join("nvidia-ctk");
         assert_eq!(fs::read_link(&link).expect("a link"), Path::new("mpu-container"));
         fs::remove_file(&link).expect("removed");
         fs::write(&link, "another's").expect("written");
-        assert!(matches!(links(dir.path(), &executable, false), Err(LinkError::Taken(path)) if path == link));
-        links(dir.path(), &executable, true).expect("removed");
+        assert!(matches!(links(&NAMES, dir.path(), &executable, false), Err(LinkError::Taken(path)) if path == link));
+        links(&NAMES, dir.path(), &executable, true).expect("removed");
         let left = fs::read_dir(dir.path()).expect("read").count();
         assert_eq!(left, 2, "the executable, and what is another's");
     }

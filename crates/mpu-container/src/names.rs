@@ -2,20 +2,21 @@
 //!
 //! Owns which name is which program. Refuses to know what the programs do: each is one function of its own module.
 
+use crate::program::Program;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::process::ExitCode;
 
-/// One program within the executable.
-pub struct Program {
-    /// What comes after `mpu-container`.
-    pub own: &'static str,
-    /// What NVIDIA calls it: names that a link to the executable can have.
-    pub nvidia: &'static [&'static str],
-    /// What it is, for `--help`.
-    pub about: &'static str,
-    /// Runs it. The first argument is the name it was called by.
-    pub run: fn(Vec<OsString>) -> ExitCode,
+/// Makes NVIDIA's names as links: the one program that has to know them all.
+const LINKS: Program = Program {
+    own: "links",
+    nvidia: &[],
+    about: "makes NVIDIA's names, as links in a folder",
+    run: |arguments| crate::links::main(arguments, &nvidia()),
+};
+
+/// Every name of NVIDIA's.
+fn nvidia() -> Vec<&'static str> {
+    PROGRAMS.iter().flat_map(|program| program.nvidia).copied().collect()
 }
 
 /// Every program; each module has its own row.
@@ -25,7 +26,7 @@ pub const PROGRAMS: &[Program] = &[
     crate::ctk::PROGRAM,
     crate::ctk::CDI,
     crate::hook::PROGRAM,
-    crate::links::PROGRAM,
+    LINKS,
     crate::refresh::PROGRAM,
     crate::hooks::PROGRAM,
     crate::runtime::PROGRAM,

@@ -17,7 +17,7 @@ mod log;
 mod mig;
 
 use crate::driver::{Driver, DriverError, DriverRoot, UnknownDevice};
-use crate::names::Program;
+use crate::program::Program;
 use crate::require::RequireError;
 use args::{Cli, Command, Global};
 use clap::{error::ErrorKind, Parser};

@@ -17,7 +17,7 @@ mod system;
 
 use crate::engines::command::Configure;
 use crate::hooks;
-use crate::names::Program;
+use crate::program::Program;
 use clap::{Args, Parser, Subcommand};
 use std::error::Error;
 use std::ffi::OsString;

@@ -12,7 +12,7 @@ mod flags;
 mod state;
 
 use crate::config::{self, Config, ConfigError, Loaded, Mode};
-use crate::names::Program;
+use crate::program::Program;
 use crate::request::{self, Annotations, RequestError};
 use crate::spec::{Spec, SpecError};
 use flags::Flags;

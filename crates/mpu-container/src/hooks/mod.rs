@@ -20,7 +20,7 @@ mod tests;
 
 use crate::beneath::{BeneathError, Root};
 use crate::ldconfig::LdconfigError;
-use crate::names::Program;
+use crate::program::Program;
 use clap::builder::BoolishValueParser;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;

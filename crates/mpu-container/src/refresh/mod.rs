@@ -14,7 +14,7 @@ use crate::cdi::generate::{generate, GenerateError, Naming, Request};
 use crate::cdi::inject::Options;
 use crate::cdi::name::Kind;
 use crate::driver::{DriverError, DriverRoot};
-use crate::names::Program;
+use crate::program::Program;
 use clap::Parser;
 use std::ffi::OsString;
 use std::io;

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use thiserror::Error;
 
 use crate::config::{Config, ConfigError, Mode};
-use crate::names::Program;
+use crate::program::Program;
 use crate::spec::{Spec, SpecError};
 use command::Command;
 use log::Log;
