@@ -103,3 +103,35 @@ fn docker_by_runtime_by_gpus_and_by_device() {
     assert!(!host.ok("cat /etc/docker/daemon.json").contains("nvidia"));
     host.ok("kill $(cat /run/docker.pid); while [ -e /run/docker.pid ]; do sleep 0.1; done");
 }
+
+/// What containerd itself makes of the file: it reads, merges and prints it.
+#[test]
+fn containerd_knows_the_runtime_until_it_is_removed() {
+    let Some(host) = Host::start(Driver::None) else { return };
+    let effective = || host.ok("containerd config dump");
+    assert!(!effective().contains("nvidia"));
+    let theirs = "version = 2\n# theirs\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n\
+                  runtime_type = \"io.containerd.runc.v2\"\n\
+                  [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\nSystemdCgroup = true\n";
+    for file in [None, Some(theirs)] {
+        match file {
+            Some(text) => host.write("/etc/containerd/config.toml", text),
+            None => drop(host.ok("rm -f /etc/containerd/config.toml")),
+        }
+        host.ok("nvidia-ctk runtime configure --runtime=containerd --set-as-default --cdi.enabled");
+        let told = effective();
+        for line in ["default_runtime_name = \"nvidia\"", "enable_cdi = true", "/usr/bin/nvidia-container-runtime"] {
+            assert!(told.contains(line), "{line} is missing: {told}");
+        }
+        let options = told.split("runtimes.nvidia.options]").nth(1).unwrap_or_default();
+        let options = options.split("\n\n").next().unwrap_or_default();
+        assert_eq!(
+            options.contains("SystemdCgroup = true"),
+            file.is_some(),
+            "as the default runtime has it: {options}"
+        );
+        host.ok("nvidia-ctk runtime configure --runtime=containerd --remove");
+        assert!(!effective().contains("nvidia-container-runtime"));
+    }
+    assert!(host.ok("cat /etc/containerd/config.toml").contains("# theirs"));
+}
