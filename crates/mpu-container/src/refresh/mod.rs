@@ -104,6 +104,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let done = if args.remove { remove(&args.output) } else { once(&root, &args.output) };
     let path = args.output.display();
     match done {
+        Ok(Done::Nothing) if !args.output.exists() => eprintln!("{path} is not there: there is no driver to describe"),
         Ok(Done::Nothing) => eprintln!("{path} is as it should be"),
         Ok(Done::Written) => eprintln!("{path} was written"),
         Ok(Done::Removed) => eprintln!("{path} was removed"),
