@@ -12,7 +12,7 @@
 #include <linux/types.h>
 
 #define MPU_CALL_BYTES 96
-#define MPU_COUNTERS 19
+#define MPU_COUNTERS 20
 #define MPU_NOT_COUNTED 0xffffffffu
 
 /* Bits of mpu_rs_begin(). */

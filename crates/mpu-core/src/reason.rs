@@ -19,11 +19,13 @@ pub enum Reason {
     CopyNotSeen,
     /// The policy shows this caller the host's view.
     Exempt,
+    /// The caller's descriptor, memory or rights could not be had from outside.
+    OutOfReach,
 }
 
 impl Reason {
     /// Every reason, in the order of the discriminants.
-    pub const ALL: [Reason; 7] = [
+    pub const ALL: [Reason; 8] = [
         Reason::UnknownSize,
         Reason::NoMemory,
         Reason::Unreadable,
@@ -31,6 +33,7 @@ impl Reason {
         Reason::ArgumentChanged,
         Reason::CopyNotSeen,
         Reason::Exempt,
+        Reason::OutOfReach,
     ];
 
     /// Name for counters and metric labels.
@@ -43,6 +46,7 @@ impl Reason {
             Reason::ArgumentChanged => "argument_changed",
             Reason::CopyNotSeen => "copy_not_seen",
             Reason::Exempt => "exempt",
+            Reason::OutOfReach => "out_of_reach",
         }
     }
 
@@ -65,6 +69,9 @@ impl Reason {
                 "the driver answered without passing its copy functions; the answer was translated afterwards in the caller's memory"
             }
             Reason::Exempt => "a rule of the policy shows this caller the host's view; it got what a caller on the host gets",
+            Reason::OutOfReach => {
+                "the notify engine could not have the caller's descriptor, memory or rights; the caller got the driver's own answer"
+            }
         }
     }
 }

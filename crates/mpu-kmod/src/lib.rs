@@ -18,7 +18,7 @@ const COUNTERS: usize = Control::ALL.len() + Reason::ALL.len();
 /// `MPU_CALL_BYTES` of kmod/mpu_core.h: the storage that C provides for a [`Call`].
 const _: () = assert!(size_of::<Call>() <= 96 && align_of::<Call>() <= 8);
 /// `MPU_COUNTERS` of kmod/mpu_core.h.
-const _: () = assert!(COUNTERS == 19);
+const _: () = assert!(COUNTERS == 20);
 
 /// `MPU_TRANSLATES` of kmod/mpu_core.h: MPU translates this call, so the driver's helpers must not.
 const TRANSLATES: u32 = 1;

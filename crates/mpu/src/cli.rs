@@ -10,6 +10,7 @@ use crate::metrics::listen;
 use crate::metrics::usage::Label;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Shows each container its own GPU processes, with its own PIDs, on the host, below the container.
@@ -113,6 +114,22 @@ pub enum Command {
     /// Watch GPUs and their processes, live
     #[command(long_about = TOP_LONG, after_long_help = TOP_EXAMPLES)]
     Top(crate::top::Options),
+
+    /// Run a command in a PID namespace of its own, seen right without any module or container engine
+    #[command(long_about = RUN_LONG, after_long_help = RUN_EXAMPLES)]
+    Run {
+        /// The command and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_hint = ValueHint::CommandWithArguments)]
+        command: Vec<OsString>,
+    },
+
+    /// Parts of the notify engine, for `mpu up` and `mpu run` to start
+    #[command(hide = true)]
+    Notify {
+        /// Which part
+        #[command(subcommand)]
+        what: NotifyVerb,
+    },
 
     /// Print the JSON Schema of what a command prints with --json; without a command, list those that have one
     #[command(long_about = SCHEMA_LONG, after_help = SCHEMA_EXAMPLES)]
@@ -377,6 +394,33 @@ const TOP_EXAMPLES: &str = "Examples:
   sudo mpu top --once
   sudo mpu top --batch -n 60 --json > minute.jsonl";
 
+/// Parts of the notify engine.
+#[derive(Debug, Subcommand)]
+pub enum NotifyVerb {
+    /// The supervisor: answers for the callers in containers
+    Serve,
+    /// What keeps the supervisor's descriptors, and the supervisor alive, where systemd does not
+    Hold,
+    /// PID 1 of the namespace that `mpu run` makes
+    Init {
+        /// The command and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
+}
+
+const RUN_LONG: &str = "Run a command in a PID namespace of its own, seen right without any module or container engine.
+
+The command gets a PID namespace with its own /proc, and nothing else of a container. The driver's controls of all that runs in \
+    it are answered by the notify engine: by the supervisor that `mpu up --engine notify` started, else by this process for as \
+    long as the command runs. The exit code is the command's, or 128 and the number of the signal that ended it; 125 if mpu \
+    fails, 126 if the command cannot be executed, 127 if it is not there.";
+
+const RUN_EXAMPLES: &str = "Examples:
+  sudo mpu run nvidia-smi
+  sudo mpu run -- sh -c 'python3 train.py & sleep 20; nvidia-smi'
+  sudo mpu run -- setpriv --reuid 1000 --regid 1000 --clear-groups nvidia-smi";
+
 const SCHEMA_LONG: &str = "Print the JSON Schema of what a command prints with --json; without a command, list those that have one.
 
 The schema (draft 2020-12) holds for reports and failures alike. It is of this mpu: a later one may add fields, and words \
@@ -487,6 +531,8 @@ impl Command {
             Command::Agent { .. } => "agent",
             Command::Ps(_) => "ps",
             Command::Top(_) => "top",
+            Command::Run { .. } => "run",
+            Command::Notify { .. } => "notify",
             Command::Schema { .. } => "schema",
             Command::Completions { .. } => "completions",
             Command::Man { .. } => "man",

@@ -5,6 +5,7 @@ use crate::config::ConfigError;
 use crate::engine::module::{
     build::BuildError, checks::Unfit, load::LoadError, sources::SourceError, state::StateError,
 };
+use crate::engine::notify::error::NotifyError;
 use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::install::InstallError;
@@ -31,6 +32,9 @@ pub enum Error {
     /// The module's state could not be read.
     #[error(transparent)]
     State(#[from] StateError),
+    /// The notify engine is not up, or not told what it was to be told.
+    #[error(transparent)]
+    Notify(#[from] NotifyError),
     /// The driver could not be asked.
     #[error(transparent)]
     Probe(#[from] ProbeError),
@@ -62,6 +66,7 @@ impl Error {
             Error::Build(e) => e,
             Error::Load(e) => e,
             Error::State(e) => e,
+            Error::Notify(e) => e,
             Error::Probe(e) => e,
             Error::Turn(e) => e,
             Error::Process(e) => e,

@@ -5,12 +5,13 @@ use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::Parser;
 use mpu::agent::note::Question;
-use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb};
+use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
 use mpu::commands::{
     self, agent, config, doctor, down, install, metrics, probe, ps, schema, status, up, Report, Style,
 };
 use mpu::engine::module::load::Running;
 use mpu::engine::module::raise;
+use mpu::engine::notify::{self, error::NotifyError, hold};
 use mpu::install::work;
 use mpu::manual;
 use mpu::metrics::Done;
@@ -18,6 +19,7 @@ use mpu::progress::say;
 use mpu::{Error, Exit, Explain, Host};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -28,8 +30,36 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let exit = run(&cli).unwrap_or_else(|error| fail(&cli, &error));
-    ExitCode::from(exit.code())
+    let code = match &cli.command {
+        Command::Run { command } => supervised(&cli, command),
+        Command::Notify { what } => part(&cli, what),
+        _ => run(&cli).unwrap_or_else(|error| fail(&cli, &error)).code(),
+    };
+    ExitCode::from(code)
+}
+
+/// `mpu run`, whose exit code is its command's.
+fn supervised(cli: &Cli, command: &[OsString]) -> u8 {
+    let program = hold::this_program().context("cannot find this executable");
+    let ended = program.and_then(|program| {
+        notify::run::run(&Host::this(), &program, &["notify", "init", "--"], command).context("the command did not run")
+    });
+    ended.unwrap_or_else(|error| {
+        fail(cli, &error);
+        notify::run::OWN_FAILURE
+    })
+}
+
+/// A part of the notify engine, whose exit code is for whoever started it.
+fn part(cli: &Cli, what: &NotifyVerb) -> u8 {
+    let ended = match what {
+        NotifyVerb::Serve => notify::daemon::serve(&Host::this()).map(|end| end.code()),
+        NotifyVerb::Hold => hold::this_program()
+            .map_err(|source| NotifyError::Start { what: "the keeper".to_string(), source }.into())
+            .and_then(|program| hold::hold(&program, &["notify", "serve"]).map(|()| Exit::Ok.code())),
+        NotifyVerb::Init { command } => Ok(notify::run::init(command)),
+    };
+    ended.unwrap_or_else(|error| fail(cli, &anyhow::Error::from(error).context("the engine cannot go on")).code())
 }
 
 fn run(cli: &Cli) -> anyhow::Result<Exit> {
@@ -84,6 +114,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Agent { what } => look_after(cli, &host, what),
         Command::Doctor { list: true } => print(doctor::list().as_bytes()),
         Command::Doctor { list: false } => tell(cli, &doctor::examine(&host)),
+        Command::Run { .. } | Command::Notify { .. } => unreachable!("they end with codes of their own"),
         Command::Schema { command: None } => print(schema::list().as_bytes()),
         Command::Schema { command: Some(name) } => print(schema::of(name).unwrap_or_default().as_bytes()),
         Command::Completions { shell } => print(&cli::completions(*shell)),

@@ -4,6 +4,7 @@
 //! [`Engine`], a line to [`choose`] and its own module, and nothing else here.
 
 pub mod module;
+pub mod notify;
 pub mod observe;
 
 use clap::ValueEnum;

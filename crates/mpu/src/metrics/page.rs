@@ -50,7 +50,7 @@ pub fn is_missed(reason: &str) -> bool {
     let Some(reason) = Reason::ALL.iter().find(|known| known.name() == reason) else { return true };
     match reason {
         // The caller got the driver's own answer.
-        Reason::UnknownSize | Reason::NoMemory | Reason::Malformed => true,
+        Reason::UnknownSize | Reason::NoMemory | Reason::Malformed | Reason::OutOfReach => true,
         // The driver refused: there was no answer.
         Reason::Unreadable => false,
         // The caller got an answer without any process.

@@ -1,0 +1,295 @@
+//! One notification, from what the kernel says of the caller to the answer.
+//!
+//! Owns the order of things: what is asked, who asks, the driver's answer, what the caller gets. Translates nothing itself:
+//! mpu-core does, in copies that no caller can change. Whatever is in doubt goes on to the driver untouched.
+
+use super::caller::{character_device, Caller};
+use super::filter::{CONTROL, LOOKED_AT, WRAPPED};
+use super::namespace::{Known, Lookup, Namespace, Numbers};
+use super::rights::Own;
+use super::sys::{self, seccomp_notif, Answer, Fenced, FENCED};
+use super::view::View;
+use super::{counters::Counters, Tid};
+use mpu_abi::ioctl::{nvos54, xfer, NV_ESC_RM_CONTROL, RM_CONTROL_SIZE, XFER_SIZE};
+use mpu_abi::{ControlCmd, Inner, Layout, Row};
+use mpu_core::{Call, Native, Outcome, Reason};
+use rustix::fd::{AsFd, BorrowedFd};
+use std::cell::RefCell;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// `NV_MAJOR_DEVICE_NUMBER`: every node of the driver that takes controls.
+const NVIDIA_MAJOR: u32 = 195;
+
+/// What every thread of a supervisor goes by.
+pub struct Setting {
+    lookup: Lookup,
+    host: Namespace,
+    host_users: (u64, u64),
+    own: Own,
+    rules: RwLock<Arc<str>>,
+    /// Nothing is translated any more.
+    pub(super) retired: AtomicBool,
+    pub(super) counters: Counters,
+}
+
+impl Setting {
+    /// That of this host and of this process, which must be root in the host's PID namespace.
+    pub fn new(lookup: Lookup, rules: &str) -> io::Result<Setting> {
+        Ok(Setting {
+            lookup,
+            host: Namespace::own()?,
+            host_users: super::caller::own_user_namespace()?,
+            own: Own::of_now()?,
+            rules: RwLock::new(rules.into()),
+            retired: AtomicBool::new(false),
+            counters: Counters::default(),
+        })
+    }
+
+    pub(super) fn lookup(&self) -> Lookup {
+        self.lookup
+    }
+
+    pub(super) fn rules(&self) -> Arc<str> {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_rules(&self, rules: &str) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules.into();
+    }
+}
+
+/// One thread's means of asking.
+pub(super) struct Asker {
+    params: Fenced,
+    inner: Fenced,
+    known: RefCell<Known>,
+}
+
+/// What a caller asks, as its memory said when we looked.
+struct Asked {
+    /// Where the argument of the control stands in the caller.
+    address: u64,
+    block: [u8; RM_CONTROL_SIZE],
+}
+
+/// Why a call goes on to the driver as it is.
+enum Pass {
+    /// It is none of ours, or its caller is gone.
+    Plain,
+    /// It would have been, but.
+    Because(Reason),
+}
+
+impl From<io::Error> for Pass {
+    fn from(error: io::Error) -> Pass {
+        match error.raw_os_error() {
+            // The caller ended, or was interrupted and asks again.
+            Some(libc::ESRCH | libc::ENOENT | libc::ESTALE) => Pass::Plain,
+            // The number is no descriptor: the driver will never see the call.
+            Some(libc::EBADF) => Pass::Plain,
+            _ => Pass::Because(Reason::OutOfReach),
+        }
+    }
+}
+
+impl Asker {
+    pub(super) fn new() -> io::Result<Asker> {
+        Ok(Asker { params: Fenced::new()?, inner: Fenced::new()?, known: RefCell::default() })
+    }
+
+    /// The answer to a notification.
+    pub(super) fn answer(&mut self, setting: &Setting, listener: BorrowedFd<'_>, taken: &seccomp_notif) -> Answer {
+        let counters = &setting.counters;
+        let asked = Asked::by(taken).filter(|asked| mpu_abi::may_carry_pids(asked.cmd()));
+        let Some(asked) = asked.filter(|_| !setting.retired.load(Relaxed)) else {
+            counters.passed_on.fetch_add(1, Relaxed);
+            return Answer::GoOn;
+        };
+        counters.inside.fetch_add(1, Relaxed);
+        let answer = self.ask(setting, listener, taken, asked);
+        counters.inside.fetch_sub(1, Relaxed);
+        answer.unwrap_or_else(|pass| {
+            match pass {
+                Pass::Plain => drop(counters.passed_on.fetch_add(1, Relaxed)),
+                Pass::Because(reason) => counters.pass(reason),
+            }
+            Answer::GoOn
+        })
+    }
+
+    fn ask(
+        &mut self,
+        setting: &Setting,
+        listener: BorrowedFd<'_>,
+        taken: &seccomp_notif,
+        mut asked: Asked,
+    ) -> Result<Answer, Pass> {
+        let still_waits = || sys::still_waits(listener, taken.id);
+        let caller = Caller::of(Tid::of(taken))?;
+        let namespace = caller.folder.pid_namespace()?;
+        let (rights, process) = caller.rights(setting.host_users)?;
+        let memory = caller.memory()?;
+        let file = caller.file(process, taken.data.args[0] as i32, still_waits)?;
+        // All of it was looked up by the number, which was the caller's if it waits even now.
+        if !still_waits() || namespace.id() == setting.host.id() {
+            return Err(Pass::Plain);
+        }
+        if character_device(file.as_fd()).is_none_or(|(major, _)| major != NVIDIA_MAJOR) {
+            return Err(Pass::Plain);
+        }
+        let mut call = Call::begin(asked.cmd(), asked.size(), Native::default()).map_err(Pass::Because)?;
+        let row = mpu_abi::find(asked.cmd(), asked.size()).and_then(mpu_abi::row).ok_or(Pass::Plain)?;
+        let view = View::of(&caller.folder, &setting.rules(), Numbers::new(&namespace, setting.lookup, &self.known));
+        let exempt = matches!(view, View::Host);
+
+        let size = asked.size() as usize;
+        let params = self.params.bytes(size);
+        memory.read(asked.params(), params).map_err(|_| Pass::Because(Reason::Unreadable))?;
+        let table = Table::of(row, params);
+        if let Some(table) = &table {
+            self.inner.bytes(FENCED).fill(0);
+            params[table.pointer..table.pointer + 8].copy_from_slice(&self.inner.address().to_ne_bytes());
+        }
+        let mut numbers = vec![0; call.questions(params)];
+        if !exempt {
+            call.copied_in(params, &view, &mut numbers);
+        }
+        let before = params.to_vec();
+
+        let theirs = asked.params();
+        let (params, inner, block) = (&mut self.params, &mut self.inner, &mut asked.block);
+        let control = || sys::rm_control(file.as_fd(), block, params, size, inner);
+        let returned = setting.own.act_as(&rights, control).map_err(|_| Pass::Because(Reason::OutOfReach))?;
+        let returned = returned.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO));
+
+        let params_address = self.params.address();
+        let params = self.params.bytes(size);
+        let succeeded = returned.is_ok() && asked.status() == 0;
+        let mut wrote = Ok(());
+        // On failure the driver may or may not have copied its answer: it has if anything is different.
+        if succeeded || params != before {
+            let count = |found: Option<(mpu_abi::Control, Outcome)>| {
+                if let Some((control, outcome)) = found {
+                    setting.counters.count(control, outcome);
+                }
+            };
+            if let Some(table) = &table {
+                let address = self.inner.address();
+                let bytes = self.inner.bytes(FENCED);
+                let len = table.written(params, bytes);
+                let bytes = &mut bytes[..len];
+                if !exempt {
+                    count(call.copying_out(address, bytes, &view, &numbers));
+                }
+                wrote = memory.write(table.theirs, bytes);
+            }
+            if exempt {
+                setting.counters.pass(Reason::Exempt);
+            } else {
+                count(call.copying_out(params_address, params, &view, &numbers));
+            }
+            if let Some(table) = &table {
+                params[table.pointer..table.pointer + 8].copy_from_slice(&table.theirs.to_ne_bytes());
+            }
+            wrote = wrote.and(memory.write(theirs, params));
+        }
+        asked.put_back(theirs, size);
+        // As the driver does it: on every way out but this one.
+        if returned != Err(libc::EFAULT) {
+            wrote = wrote.and(memory.write(asked.address, &asked.block));
+        }
+        Ok(Answer::Returned(if wrote.is_ok() { returned } else { Err(libc::EFAULT) }))
+    }
+}
+
+impl Asked {
+    /// What the argument in the caller's memory says; none when it is no control or cannot be read.
+    fn by(taken: &seccomp_notif) -> Option<Asked> {
+        let [_, request, mut address, ..] = taken.data.args;
+        let tid = Tid::of(taken);
+        match request as u32 & LOOKED_AT {
+            CONTROL => {}
+            WRAPPED => {
+                let wrapper: [u8; XFER_SIZE] = peek(tid, address)?;
+                if word(&wrapper, xfer::CMD) != u32::from(NV_ESC_RM_CONTROL)
+                    || word(&wrapper, xfer::SIZE) != RM_CONTROL_SIZE as u32
+                {
+                    return None;
+                }
+                address = wide(&wrapper, xfer::PTR);
+            }
+            _ => return None,
+        }
+        Some(Asked { address, block: peek(tid, address)? })
+    }
+
+    fn cmd(&self) -> ControlCmd {
+        ControlCmd(word(&self.block, nvos54::CMD))
+    }
+
+    /// Bytes of parameters.
+    fn size(&self) -> u32 {
+        word(&self.block, nvos54::PARAMS_SIZE)
+    }
+
+    /// Where the parameters stand in the caller.
+    fn params(&self) -> u64 {
+        wide(&self.block, nvos54::PARAMS)
+    }
+
+    fn status(&self) -> u32 {
+        word(&self.block, nvos54::STATUS)
+    }
+
+    /// The caller's own address again, in the place of ours.
+    fn put_back(&mut self, params: u64, size: usize) {
+        self.block[nvos54::PARAMS..nvos54::PARAMS + 8].copy_from_slice(&params.to_ne_bytes());
+        self.block[nvos54::PARAMS_SIZE..nvos54::PARAMS_SIZE + 4].copy_from_slice(&(size as u32).to_ne_bytes());
+    }
+}
+
+/// A table behind a pointer in the parameters.
+struct Table {
+    /// Byte offset of the pointer.
+    pointer: usize,
+    /// Where it points in the caller.
+    theirs: u64,
+    inner: Inner,
+}
+
+impl Table {
+    /// The table that a row has and a caller wants.
+    fn of(row: &Row, params: &[u8]) -> Option<Table> {
+        let Layout::Embedded { pointer, inner } = row.layout else { return None };
+        let pointer = usize::from(pointer);
+        let theirs = wide(params, pointer);
+        (theirs != 0).then_some(Table { pointer, theirs, inner })
+    }
+
+    /// How many bytes the driver's answer has: whole entries, as many as it counts, and any beyond that it wrote to.
+    fn written(&self, params: &[u8], bytes: &[u8]) -> usize {
+        let last = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+        let (counted, stride) = match &self.inner {
+            Inner::Rows(rows) => (word(params, rows.count.into()).min(rows.capacity.into()), usize::from(rows.stride)),
+            Inner::Samples(samples) => (samples.capacity.into(), usize::from(samples.stride)),
+        };
+        (counted as usize * stride).max(last.next_multiple_of(stride.max(1))).min(bytes.len())
+    }
+}
+
+fn peek<const N: usize>(tid: Tid, address: u64) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    (sys::peek(tid, address, &mut bytes).ok()? == N).then_some(bytes)
+}
+
+/// The u32 at an offset; 0 beyond the end, where no row has a field.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes)
+}
+
+fn wide(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
+}

@@ -1,0 +1,131 @@
+//! Threads that answer one listener.
+//!
+//! Owns that every notification taken is answered, once, and that one container's callers take no more than two threads of
+//! ours: while one of them waits for the driver, the other passes on what carries no PID. A caller that stops us at its own
+//! memory (a page that it serves itself) stops its own container's threads only.
+
+use super::ask::{Asker, Setting};
+use super::sys::{self, Answer, Held, Journal};
+use mpu_core::Reason;
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Threads of one listener.
+pub(super) const THREADS: usize = 2;
+/// A call that was begun so often by supervisors that did not live to answer it goes on to the driver as it is.
+const MOST_TRIES: u64 = 16;
+/// What a thread needs is in buffers elsewhere.
+const STACK: usize = 256 << 10;
+
+/// A listener and whose it is.
+pub(super) struct Listener {
+    fd: OwnedFd,
+    /// Its number among the listeners of this host, which gives its threads their places in the journal.
+    pub(super) key: usize,
+    /// The container's id, or what stands for it.
+    pub(super) name: String,
+    /// Who takes the next notification.
+    turn: Mutex<()>,
+    threads: AtomicUsize,
+}
+
+impl Listener {
+    pub(super) fn new(fd: OwnedFd, key: usize, name: String) -> Listener {
+        Listener { fd, key, name, turn: Mutex::default(), threads: AtomicUsize::new(0) }
+    }
+}
+
+/// Starts a listener's threads; the last one to end calls `gone`. Not all need to start, but one.
+pub(super) fn attend(
+    listener: &Arc<Listener>,
+    setting: &Arc<Setting>,
+    journal: &Arc<Journal>,
+    gone: impl Fn(&Listener) + Send + Clone + 'static,
+) -> io::Result<()> {
+    let mut failed = None;
+    // Counted before any of them can end.
+    listener.threads.store(THREADS, SeqCst);
+    for thread in 0..THREADS {
+        let started = start(listener, setting, journal, thread, gone.clone());
+        if let Err(error) = started {
+            listener.threads.fetch_sub(1, SeqCst);
+            failed = Some(error);
+        }
+    }
+    match failed {
+        Some(error) if listener.threads.load(SeqCst) == 0 => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn start(
+    listener: &Arc<Listener>,
+    setting: &Arc<Setting>,
+    journal: &Arc<Journal>,
+    thread: usize,
+    gone: impl Fn(&Listener) + Send + 'static,
+) -> io::Result<()> {
+    let place = journal.place(listener.key * THREADS + thread).ok_or(io::ErrorKind::AlreadyExists)?;
+    let asker = Asker::new()?;
+    let (listener, setting) = (listener.clone(), setting.clone());
+    let work = move || {
+        serve(&listener, &setting, place, asker);
+        if listener.threads.fetch_sub(1, SeqCst) == 1 {
+            gone(&listener);
+        }
+    };
+    std::thread::Builder::new().name("mpu-listener".into()).stack_size(STACK).spawn(work).map(|_| ())
+}
+
+/// Answers until nobody is left who could ask.
+fn serve(listener: &Listener, setting: &Setting, mut place: Held, mut asker: Asker) {
+    sys::wake_in_turn(listener.fd.as_fd());
+    // What the supervisor before us had taken and not answered.
+    if place.get().taken.pid != 0 {
+        answer(listener, setting, &mut place, &mut asker);
+    }
+    while take(listener, &mut place) {
+        answer(listener, setting, &mut place, &mut asker);
+    }
+}
+
+/// Waits for a notification; false when there will be none.
+fn take(listener: &Listener, place: &mut Held) -> bool {
+    // One thread at a time: a kernel before 5.19 does not wake those who wait to take when the last caller has gone, but it
+    // tells those who poll.
+    let _turn = listener.turn.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        place.clear();
+        let mut polled = [PollFd::new(&listener.fd, PollFlags::IN)];
+        match poll(&mut polled, None) {
+            Ok(_) if polled[0].revents().contains(PollFlags::IN) => {}
+            Ok(_) => return false,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => return false,
+        }
+        match sys::receive(listener.fd.as_fd(), &mut place.get().taken) {
+            Ok(()) => return true,
+            // The caller was killed or interrupted before we took it.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+fn answer(listener: &Listener, setting: &Setting, place: &mut Held, asker: &mut Asker) {
+    let Some(tries) = place.get().tries.checked_add(1) else { return };
+    place.get().tries = tries;
+    let taken = place.get().taken;
+    let answer = if tries > MOST_TRIES {
+        setting.counters.pass(Reason::OutOfReach);
+        Answer::GoOn
+    } else {
+        asker.answer(setting, listener.fd.as_fd(), &taken)
+    };
+    // Fails when the caller is gone, which needs no answer.
+    let _ = sys::answer(listener.fd.as_fd(), taken.id, answer);
+    place.clear();
+}

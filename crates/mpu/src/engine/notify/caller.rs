@@ -1,0 +1,167 @@
+//! One thread that waits for an answer: who it is, what it may do, and its memory and descriptors.
+//!
+//! Owns that everything it tells is of that thread and of nobody who got its number later. Knows nothing of the driver.
+//!
+//! Outside truth: proc(5), `proc_pid_status(5)`, pidfd_getfd(2); `PIDFD_THREAD` is Linux 6.9.
+
+use super::folder::{field, Folder};
+use super::rights::Rights;
+use super::Tid;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::OFlags;
+use rustix::process::{pidfd_getfd, pidfd_open, PidfdFlags, PidfdGetfdFlags};
+use rustix::thread::{CapabilitySet, Gid, Pid, Uid};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// `PIDFD_THREAD`: a descriptor of the thread itself, whose table of files may be its own.
+const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+
+/// What `/proc/TID/status` tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Status {
+    tgid: u32,
+    rights: Rights,
+}
+
+/// A thread, by its folder in `/proc`.
+#[derive(Debug)]
+pub(super) struct Caller {
+    tid: Tid,
+    /// Its folder.
+    pub(super) folder: Folder,
+}
+
+impl Caller {
+    /// The thread that has this number now. Whether it is the one that waits, the listener tells: ask it after this.
+    pub(super) fn of(tid: Tid) -> io::Result<Caller> {
+        Ok(Caller { tid, folder: Folder::of_thread(tid)? })
+    }
+
+    /// Its memory. Stays the memory of the program that runs now, whatever becomes of the number.
+    pub(super) fn memory(&self) -> io::Result<Memory> {
+        self.folder.open("mem", OFlags::RDWR).map(Memory)
+    }
+
+    /// What it may do.
+    pub(super) fn rights(&self, init_user_namespace: (u64, u64)) -> io::Result<(Rights, Pid)> {
+        let mut status = Status::parse(&self.folder.read("status")?).ok_or(io::ErrorKind::InvalidData)?;
+        if self.folder.identity("ns/user")? != init_user_namespace {
+            status.rights.capabilities = CapabilitySet::empty();
+        }
+        let process = Pid::from_raw(status.tgid as i32).ok_or(io::ErrorKind::InvalidData)?;
+        Ok((status.rights, process))
+    }
+
+    /// The file behind one of its descriptors: the same open file, not another one of the same name. `still_waits` is asked once
+    /// the number has been looked up.
+    ///
+    /// # Errors
+    /// `ESTALE` when the number was looked up too late; any other of `pidfd_getfd(2)`.
+    pub(super) fn file(&self, process: Pid, number: i32, still_waits: impl Fn() -> bool) -> io::Result<OwnedFd> {
+        let thread = Pid::from_raw(self.tid.get() as i32).ok_or(io::ErrorKind::InvalidInput)?;
+        let pidfd = match pidfd_open(thread, PIDFD_THREAD) {
+            // Before Linux 6.9 processes only; a thread with a table of files of its own is then mistaken.
+            Err(rustix::io::Errno::INVAL) => pidfd_open(process, PidfdFlags::empty())?,
+            opened => opened?,
+        };
+        if !still_waits() {
+            return Err(rustix::io::Errno::STALE.into());
+        }
+        Ok(pidfd_getfd(pidfd, number, PidfdGetfdFlags::empty())?)
+    }
+}
+
+impl Status {
+    fn parse(text: &str) -> Option<Status> {
+        let field = |name| field(text, name);
+        // Real, effective, saved and file-system ids, in this order.
+        let effective = |name| field(name)?.split_whitespace().nth(1)?.parse::<u32>().ok();
+        let groups = field("Groups")?.split_whitespace().map(|group| group.parse().map(Gid::from_raw));
+        Some(Status {
+            tgid: field("Tgid")?.parse().ok()?,
+            rights: Rights {
+                uid: Uid::from_raw(effective("Uid")?),
+                gid: Gid::from_raw(effective("Gid")?),
+                groups: groups.collect::<Result<_, _>>().ok()?,
+                capabilities: CapabilitySet::from_bits_retain(u64::from_str_radix(field("CapEff")?, 16).ok()?),
+            },
+        })
+    }
+}
+
+/// The memory of a caller's program.
+#[derive(Debug)]
+pub(super) struct Memory(File);
+
+impl Memory {
+    /// Reads all of `bytes`.
+    pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(bytes, address)
+    }
+
+    /// Writes all of `bytes`.
+    pub(super) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(bytes, address)
+    }
+}
+
+/// The user namespace of this process, as [`Caller::rights`] wants it.
+pub(super) fn own_user_namespace() -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::stat("/proc/self/ns/user")?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// Device number of an open character device. Asks no file system that a caller may be running.
+pub(super) fn character_device(file: BorrowedFd<'_>) -> Option<(u32, u32)> {
+    let stat = rustix::fs::fstat(file.as_fd()).ok()?;
+    let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice;
+    is_device.then(|| (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_thread_may_do_is_what_the_kernel_says_of_it() {
+        let caller = Caller::of(Tid::of_this_thread()).expect("our own folder");
+        let (rights, process) = caller.rights(own_user_namespace().expect("ours")).expect("our own status");
+        assert_eq!((rights.uid, rights.gid), (rustix::process::geteuid(), rustix::process::getegid()));
+        assert_eq!(process, rustix::process::getpid());
+        let ours = rustix::thread::capabilities(None).expect("our own").effective;
+        assert_eq!(rights.capabilities, ours);
+        let (rights, _) = caller.rights((0, 0)).expect("our own status");
+        assert_eq!(rights.capabilities, CapabilitySet::empty(), "capabilities of another user namespace count for nothing on the host");
+    }
+
+    #[test]
+    fn a_line_that_is_not_there_is_no_right_of_anybody() {
+        let whole = "Name:\tx\nTgid:\t7\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t00000000a80425fb\n";
+        let status = Status::parse(whole).expect("whole");
+        assert_eq!((status.tgid, status.rights.uid.as_raw(), status.rights.gid.as_raw()), (7, 2, 6));
+        assert_eq!(status.rights.groups.len(), 2);
+        assert_eq!(status.rights.capabilities.bits(), 0xa804_25fb);
+        for line in ["Tgid", "Uid", "Gid", "Groups", "CapEff"] {
+            assert_eq!(Status::parse(&whole.replace(line, "Other")), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn memory_and_files_are_this_processs_own() {
+        let caller = Caller::of(Tid::of_this_thread()).expect("our own folder");
+        let memory = caller.memory().expect("our own memory");
+        let place = Box::new([7u8; 16]);
+        let mut seen = [0u8; 16];
+        memory.read(place.as_ptr() as u64, &mut seen).expect("ours to read");
+        assert_eq!(seen, *place);
+        memory.read(8, &mut seen).expect_err("nothing is mapped there");
+        let null = File::open("/dev/null").expect("/dev/null");
+        let number = std::os::fd::AsRawFd::as_raw_fd(&null);
+        let file = caller.file(rustix::process::getpid(), number, || true).expect("our own descriptor");
+        assert_eq!(character_device(file.as_fd()), Some((1, 3)));
+        let late = caller.file(rustix::process::getpid(), number, || false).expect_err("too late");
+        assert_eq!(late.raw_os_error(), Some(libc::ESTALE));
+    }
+}

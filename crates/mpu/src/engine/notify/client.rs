@@ -1,0 +1,109 @@
+//! Asking a supervisor, and telling it things.
+//!
+//! Owns the requests and what they come to. Knows nothing of how a supervisor is started.
+
+use super::error::NotifyError;
+use super::CONTROL_SOCKET;
+use crate::host::Host;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a supervisor says about itself. A later version may say more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Its version.
+    pub version: String,
+    /// `armed`, or `retired`: everything goes on untouched, no new container is taken.
+    pub state: String,
+    /// Its process.
+    pub pid: u32,
+    /// Seconds since 1970 at which it began.
+    pub since: u64,
+    /// Listeners: one for each container and each `exec` into one.
+    pub listeners: usize,
+    /// The containers' ids.
+    pub containers: Vec<String>,
+    /// Calls that are being translated now.
+    pub inside: u64,
+    /// How numbers are looked up: `kernel` or `proc`.
+    pub lookup: String,
+    /// Calls without PIDs that went on to the driver.
+    pub passed_on: u64,
+    /// Answers translated, by control.
+    pub translated: BTreeMap<String, u64>,
+    /// Calls not translated in the usual way, by reason.
+    pub passed: BTreeMap<String, u64>,
+    /// The policy's rules.
+    pub policy: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Done {
+    ok: bool,
+    error: Option<String>,
+}
+
+/// Asks for the state; none when there is no supervisor.
+pub fn state(host: &Host) -> Result<Option<State>, NotifyError> {
+    let Some(text) = ask(host, "state\n")? else { return Ok(None) };
+    let state = serde_json::from_str(&text).map_err(|error| NotifyError::NoAnswer { source: error.into() })?;
+    Ok(Some(state))
+}
+
+/// Tells it to take no new container and to let everything pass, and to end with the last container that it has. False when there
+/// is no supervisor.
+pub fn retire(host: &Host) -> Result<bool, NotifyError> {
+    tell(host, "retire\n")
+}
+
+/// Undoes [`retire`].
+pub fn resume(host: &Host) -> Result<bool, NotifyError> {
+    tell(host, "resume\n")
+}
+
+/// Tells it to end and to be started again by its keeper, which has all that it needs to go on.
+pub fn again(host: &Host) -> Result<bool, NotifyError> {
+    tell(host, "again\n")
+}
+
+/// Gives it the policy's rules.
+pub fn set_policy(host: &Host, rules: &str) -> Result<bool, NotifyError> {
+    tell(host, &format!("policy\n{rules}"))
+}
+
+fn tell(host: &Host, request: &str) -> Result<bool, NotifyError> {
+    let Some(text) = ask(host, request)? else { return Ok(false) };
+    let done: Done = serde_json::from_str(&text).map_err(|error| NotifyError::NoAnswer { source: error.into() })?;
+    match done.ok {
+        true => Ok(true),
+        false => Err(NotifyError::Refused { message: done.error.unwrap_or_default() }),
+    }
+}
+
+fn ask(host: &Host, request: &str) -> Result<Option<String>, NotifyError> {
+    let path = host.at(CONTROL_SOCKET);
+    let mut stream = match UnixStream::connect(&path) {
+        Ok(stream) => stream,
+        // Never started, or ended without a word.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return Ok(None)
+        }
+        Err(source) => return Err(NotifyError::File { path, source }),
+    };
+    let mut answer = String::new();
+    let conversation = stream
+        .set_read_timeout(Some(PATIENCE))
+        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+        .and_then(|()| stream.write_all(request.as_bytes()))
+        .and_then(|()| stream.shutdown(Shutdown::Write))
+        .and_then(|()| stream.read_to_string(&mut answer));
+    conversation.map_err(|source| NotifyError::NoAnswer { source })?;
+    Ok(Some(answer))
+}

@@ -1,0 +1,277 @@
+//! The supervisor as a process: its sockets, and its life.
+//!
+//! Owns coming up with whatever a supervisor before it left, taking new listeners, and being asked and told things by root.
+//! What happens to a notification is `attend`'s.
+
+use super::ask::Setting;
+use super::client::State;
+use super::error::NotifyError;
+use super::namespace::Lookup;
+use super::registry::{Registry, JOURNAL};
+use super::{keeper, message, CONTROL_SOCKET, LISTENER_SOCKET};
+use crate::config::{rules, Config};
+use crate::error::Error;
+use crate::host::{Host, CAP_SYS_ADMIN};
+use mpu_core::policy::Rules;
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::fd::{AsFd, BorrowedFd};
+use serde::Serialize;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long the other side of a connection may be silent.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// There while the supervisor is retired, so that the next one is, too.
+const RETIRED: &str = "/run/mpu/notify/retired";
+/// The listener socket's name with the keeper.
+const SOCKET: &str = "socket";
+/// The longest request: a word and a policy.
+const LONGEST_REQUEST: u64 = 8 << 10;
+/// The exit code that asks whoever started us to start us again, with all that was kept (EX_TEMPFAIL of sysexits.h).
+pub const AGAIN: u8 = 75;
+
+/// What ended the supervisor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It was retired, and the last listener has gone.
+    Over,
+    /// It was told to make room for another.
+    Again,
+}
+
+impl End {
+    /// The exit code that tells the keeper.
+    pub fn code(self) -> u8 {
+        match self {
+            End::Over => 0,
+            End::Again => AGAIN,
+        }
+    }
+}
+
+struct Daemon {
+    registry: Arc<Registry>,
+    /// Closed while retired.
+    listener: Option<UnixListener>,
+    since: u64,
+}
+
+/// What a request comes to, as JSON.
+#[derive(Serialize)]
+struct Done {
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Answers for the callers in containers until it ends.
+///
+/// # Errors
+/// When this host cannot have a supervisor. Nothing that is wrong with a container, a caller or a client is one.
+pub fn serve(host: &Host) -> Result<End, Error> {
+    if !host.has_capability(CAP_SYS_ADMIN) {
+        return Err(NotifyError::NotRoot.into());
+    }
+    if !host.in_init_pid_namespace() {
+        return Err(NotifyError::NotOnHost.into());
+    }
+    let rules = rules::compile(&Config::of(host)?);
+    let setting = Setting::new(Lookup::of_this_kernel(), &rules).map_err(|source| NotifyError::NoListeners { source })?;
+    raise_limits();
+    Ok(Daemon::up(Arc::new(setting))?.run()?)
+}
+
+/// A listener is a descriptor, and two more for each call.
+fn raise_limits() {
+    use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+    let files = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum });
+}
+
+fn file_error(path: &str) -> impl FnOnce(io::Error) -> NotifyError + '_ {
+    move |source| NotifyError::File { path: path.into(), source }
+}
+
+impl Daemon {
+    fn up(setting: Arc<Setting>) -> Result<Daemon, NotifyError> {
+        let folder = Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/"));
+        let text = folder.display().to_string();
+        fs::create_dir_all(folder).map_err(file_error(&text))?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(file_error(&text))?;
+        setting.retired.store(Path::new(RETIRED).exists(), Relaxed);
+
+        let (mut journal, mut socket, mut listeners) = (None, None, Vec::new());
+        for (name, fd) in keeper::inherited() {
+            match name.as_str() {
+                JOURNAL => journal = Some(fd),
+                SOCKET => socket = Some(fd),
+                _ if message::is_listener(fd.as_fd()) => listeners.push((name, fd)),
+                _ => eprintln!("mpu: a descriptor with the unknown name {name} was left to us; it is closed"),
+            }
+        }
+        let retired = setting.retired.load(Relaxed);
+        let registry = Registry::new(setting, journal).map_err(file_error("the journal"))?;
+        for (name, fd) in listeners {
+            if let Err(error) = registry.resume(fd, &name) {
+                eprintln!("mpu: the listener {name} cannot be attended: {error}");
+            }
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+        let mut daemon = Daemon { registry, listener: socket.map(UnixListener::from), since };
+        if retired {
+            daemon.close();
+        } else if daemon.listener.is_none() {
+            daemon.open()?;
+        }
+        Ok(daemon)
+    }
+
+    /// Takes new containers from now on.
+    fn open(&mut self) -> Result<(), NotifyError> {
+        let made = bind(LISTENER_SOCKET)?;
+        keeper::keep(SOCKET, made.as_fd());
+        self.listener = Some(made);
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        keeper::forget(SOCKET);
+        self.listener = None;
+        let _ = fs::remove_file(LISTENER_SOCKET);
+    }
+
+    fn run(mut self) -> Result<End, NotifyError> {
+        let control = bind(CONTROL_SOCKET)?;
+        keeper::ready();
+        loop {
+            let setting = &self.registry.setting;
+            if setting.retired.load(Relaxed) && self.registry.len() == 0 {
+                let _ = fs::remove_file(CONTROL_SOCKET);
+                let _ = fs::remove_file(RETIRED);
+                return Ok(End::Over);
+            }
+            let mut polled = vec![readable(control.as_fd()), readable(self.registry.changed.as_fd())];
+            polled.extend(self.listener.as_ref().map(|listener| readable(listener.as_fd())));
+            match poll(&mut polled, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                other => other.map_err(|error| NotifyError::NoListeners { source: error.into() })?,
+            };
+            let ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
+            if ready.get(1) == Some(&true) {
+                let _ = rustix::io::read(&self.registry.changed, &mut [0u8; 8]);
+            }
+            if ready.get(2) == Some(&true) {
+                self.take();
+            }
+            if ready.first() == Some(&true) {
+                if let Some(end) = control.accept().ok().and_then(|(stream, _)| self.converse(stream)) {
+                    return Ok(end);
+                }
+            }
+        }
+    }
+
+    /// Takes a connection of a runtime, which may be slow: not here.
+    fn take(&self) {
+        let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept) else { return };
+        let _ = stream.set_read_timeout(Some(PATIENCE));
+        let registry = self.registry.clone();
+        let receive = move || match message::receive(stream.as_fd()) {
+            Ok(None) => {}
+            Ok(Some(handed)) => {
+                if let Err(error) = registry.adopt(handed.listener, &handed.container) {
+                    eprintln!("mpu: the container {} cannot be attended: {error}", handed.container);
+                }
+            }
+            Err(error) => eprintln!("mpu: a runtime could not hand over its listener: {error}"),
+        };
+        if let Err(error) = std::thread::Builder::new().stack_size(256 << 10).spawn(receive) {
+            eprintln!("mpu: no thread for a new container: {error}");
+        }
+    }
+
+    /// One request and its answer.
+    fn converse(&mut self, mut stream: UnixStream) -> Option<End> {
+        let _ = stream.set_read_timeout(Some(PATIENCE));
+        let _ = stream.set_write_timeout(Some(PATIENCE));
+        let mut request = String::new();
+        if (&stream).take(LONGEST_REQUEST).read_to_string(&mut request).is_err() {
+            return None;
+        }
+        let (word, rest) = request.split_once('\n').unwrap_or((&request, ""));
+        let mut end = None;
+        let done = match word.trim() {
+            "state" => {
+                let _ = serde_json::to_writer(&stream, &self.state());
+                return None;
+            }
+            "retire" => self.retire(true),
+            "resume" => self.retire(false),
+            "policy" => self.policy(rest),
+            "again" => {
+                end = Some(End::Again);
+                Ok(())
+            }
+            _ => Err("no such request".to_string()),
+        };
+        let done = Done { ok: done.is_ok(), error: done.err() };
+        let _ = serde_json::to_writer(&stream, &done);
+        let _ = stream.flush();
+        end
+    }
+
+    fn state(&self) -> State {
+        let setting = &self.registry.setting;
+        State {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            state: if setting.retired.load(Relaxed) { "retired" } else { "armed" }.to_string(),
+            pid: std::process::id(),
+            since: self.since,
+            listeners: self.registry.len(),
+            containers: self.registry.containers(),
+            inside: setting.counters.inside.load(Relaxed),
+            lookup: setting.lookup().name().to_string(),
+            passed_on: setting.counters.passed_on.load(Relaxed),
+            translated: setting.counters.translated(),
+            passed: setting.counters.passed(),
+            policy: setting.rules().lines().map(str::to_string).collect(),
+        }
+    }
+
+    fn retire(&mut self, retired: bool) -> Result<(), String> {
+        let marked = if retired { fs::write(RETIRED, "") } else { fs::remove_file(RETIRED) };
+        marked.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error.to_string()) })?;
+        self.registry.setting.retired.store(retired, Relaxed);
+        if retired {
+            self.close();
+        } else if self.listener.is_none() {
+            self.open().map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn policy(&self, text: &str) -> Result<(), String> {
+        Rules::parse(text.as_bytes()).map_err(|bad| format!("line {} is no rule", bad.line))?;
+        self.registry.setting.set_rules(text);
+        Ok(())
+    }
+}
+
+fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(fd, PollFlags::IN)
+}
+
+/// Makes a socket that root alone can use. What was left of an earlier one, which nobody answers, is replaced.
+fn bind(path: &str) -> Result<UnixListener, NotifyError> {
+    let _ = fs::remove_file(path);
+    // The folder is root's alone, so nobody connects before the mode is set.
+    let made = UnixListener::bind(path).map_err(file_error(path))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(file_error(path))?;
+    Ok(made)
+}

@@ -1,0 +1,70 @@
+//! The folder of a process or thread in `/proc`.
+//!
+//! Owns that what is read through one folder is of one process: an open folder does not follow its number to the next one who
+//! gets it. Understands nothing of what it reads.
+
+use super::namespace::Namespace;
+use super::Tid;
+use mpu_core::HostPid;
+use rustix::fd::OwnedFd;
+use rustix::fs::{openat, statat, AtFlags, Mode, OFlags, CWD};
+use std::fs::File;
+use std::io::{self, Read};
+
+/// More than any file that is read here is long.
+const LONGEST: u64 = 64 << 10;
+
+/// An open folder.
+#[derive(Debug)]
+pub(super) struct Folder(OwnedFd);
+
+impl Folder {
+    /// Of the thread that has this number now.
+    pub(super) fn of_thread(tid: Tid) -> io::Result<Folder> {
+        Folder::open_by(tid.get())
+    }
+
+    /// Of the process that has this number now.
+    pub(super) fn of_process(pid: HostPid) -> io::Result<Folder> {
+        Folder::open_by(pid.get())
+    }
+
+    fn open_by(number: u32) -> io::Result<Folder> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Folder(openat(CWD, format!("/proc/{number}"), flags, Mode::empty())?))
+    }
+
+    /// Opens a file in it.
+    pub(super) fn open(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        Ok(File::from(openat(&self.0, name, flags | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// Reads a file in it, as text: names of commands in it may be any bytes.
+    pub(super) fn read(&self, name: &str) -> io::Result<String> {
+        let mut text = Vec::new();
+        self.open(name, OFlags::RDONLY)?.take(LONGEST).read_to_end(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Which file a name in it stands for: device and inode.
+    pub(super) fn identity(&self, name: &str) -> io::Result<(u64, u64)> {
+        let stat = statat(&self.0, name, AtFlags::empty())?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
+    /// The PID namespace.
+    pub(super) fn pid_namespace(&self) -> io::Result<Namespace> {
+        Namespace::new(self.open("ns/pid", OFlags::RDONLY)?.into())
+    }
+
+    /// The cgroup in the unified hierarchy, if there is one.
+    pub(super) fn cgroup(&self) -> Option<Vec<u8>> {
+        let text = self.read("cgroup").ok()?;
+        text.lines().find_map(|line| line.strip_prefix("0::")).map(|path| path.as_bytes().to_vec())
+    }
+}
+
+/// The value of a field of a `status` file.
+pub(super) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}

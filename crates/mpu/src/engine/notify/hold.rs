@@ -1,0 +1,130 @@
+//! The keeper for hosts without systemd.
+//!
+//! Owns copies of the supervisor's descriptors, and that there is a supervisor: one that dies is started again with all that was
+//! kept. Speaks the side of sd_notify(3) and sd_listen_fds(3) that systemd has elsewhere. Knows nothing of what the
+//! descriptors are for.
+
+use super::daemon::AGAIN;
+use super::error::NotifyError;
+use super::CONTROL_SOCKET;
+use crate::error::Error;
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// The socket's file, beside the supervisor's own.
+const SOCKET: &str = "/run/mpu/notify/keeper.sock";
+/// A supervisor that dies at once is not started again at once.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A descriptor and its name.
+type Kept = Vec<(String, OwnedFd)>;
+
+/// Keeps a supervisor alive until it ends by itself.
+pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
+    let failed = |source| NotifyError::Start { what: "the keeper".to_string(), source };
+    // Whoever started us goes away, with its terminal.
+    let _ = rustix::process::setsid();
+    let (wake, woken) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
+    signal_hook::low_level::pipe::register(SIGCHLD, wake).map_err(failed)?;
+    // A keeper that goes takes the containers' calls with it: it goes when the supervisor says so.
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        let ignored = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        signal_hook::flag::register(signal, ignored).map_err(failed)?;
+    }
+    let _ = std::fs::create_dir_all(Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/")));
+    let _ = std::fs::remove_file(SOCKET);
+    let socket = UnixDatagram::bind(SOCKET).map_err(failed)?;
+    let mut kept = Kept::new();
+    loop {
+        let began = Instant::now();
+        let mut child = start(program, arguments, &kept).map_err(failed)?;
+        let status = loop {
+            let mut polled = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&woken, PollFlags::IN)];
+            let _ = poll(&mut polled, None);
+            let (said, died) = (!polled[0].revents().is_empty(), !polled[1].revents().is_empty());
+            if said {
+                listen(&socket, &mut kept);
+            }
+            if died {
+                let _ = rustix::io::read(&woken, &mut [0u8; 64]);
+            }
+            if let Some(status) = child.try_wait().map_err(failed)? {
+                break status;
+            }
+        };
+        // What it said last is still in the socket.
+        let _ = socket.set_nonblocking(true);
+        while listen(&socket, &mut kept) {}
+        let _ = socket.set_nonblocking(false);
+        kept.retain(|(_, fd)| is_of_use(fd));
+        if status.success() {
+            let _ = std::fs::remove_file(SOCKET);
+            return Ok(());
+        }
+        if status.code() != Some(AGAIN.into()) {
+            eprintln!("mpu: the supervisor ended ({status}); it is started again with {} descriptors", kept.len());
+            if began.elapsed() < PAUSE {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+/// Starts the supervisor with everything that is kept, from descriptor 3 on.
+fn start(program: &Path, arguments: &[&str], kept: &Kept) -> io::Result<Child> {
+    use command_fds::{CommandFdExt, FdMapping};
+    let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
+    let mappings = (3..).zip(kept).map(|(child_fd, (_, fd))| Ok(FdMapping { parent_fd: fd.try_clone()?, child_fd }));
+    let mappings = mappings.collect::<io::Result<Vec<_>>>()?;
+    // `LISTEN_PID` is the child's own number, which only the child knows: a shell puts it in and becomes the supervisor.
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(program).args(arguments);
+    command.env("NOTIFY_SOCKET", SOCKET).env("LISTEN_FDS", kept.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+    command.fd_mappings(mappings).map_err(io::Error::other)?;
+    command.spawn()
+}
+
+/// Takes one message of the supervisor; false if there was none.
+fn listen(socket: &UnixDatagram, kept: &mut Kept) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut text = [0; 4096];
+    let Ok(received) = recvmsg(socket, &mut [IoSliceMut::new(&mut text)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    else {
+        return false;
+    };
+    let text = String::from_utf8_lossy(&text[..received.bytes]).into_owned();
+    let says = |line: &str| text.lines().any(|found| found == line);
+    let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored").to_string();
+    if says("FDSTOREREMOVE=1") {
+        kept.retain(|(held, _)| *held != name);
+    }
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            kept.extend(fds.map(|fd| (name.clone(), fd)).filter(|_| says("FDSTORE=1")));
+        }
+    }
+    true
+}
+
+/// Whether anybody can still come of a descriptor: as systemd, one that has hung up is let go.
+fn is_of_use(fd: &OwnedFd) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::empty())];
+    let _ = poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
+    !polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+/// This program, by a path that is still right after it was replaced.
+pub fn this_program() -> io::Result<PathBuf> {
+    let found = std::env::current_exe()?;
+    let text = found.to_string_lossy();
+    Ok(text.strip_suffix(" (deleted)").map_or(found.clone(), PathBuf::from))
+}

@@ -1,0 +1,31 @@
+//! Descriptors that outlive the supervisor.
+//!
+//! Owns the conversation with whoever started the supervisor and keeps copies of its descriptors: systemd, or `mpu notify
+//! hold`. Both speak the protocol of sd_notify(3) and sd_listen_fds(3). Without either, nothing outlives us, and nothing fails.
+
+use super::sys;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use sd_notify::NotifyState;
+
+/// What the supervisor before us left: names and descriptors.
+pub(super) fn inherited() -> Vec<(String, OwnedFd)> {
+    let Ok(numbered) = sd_notify::listen_fds_with_names() else { return Vec::new() };
+    numbered.map(|(number, name)| (name, sys::inherited(number))).collect()
+}
+
+/// Gives a copy away to be kept until it is of no use to anybody.
+pub(super) fn keep(name: &str, fd: BorrowedFd<'_>) {
+    if let Err(error) = sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(name)], &[fd]) {
+        eprintln!("mpu: {name} will not outlive this supervisor: {error}");
+    }
+}
+
+/// Has the copies of that name closed.
+pub(super) fn forget(name: &str) {
+    let _ = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
+}
+
+/// From now on callers are answered.
+pub(super) fn ready() {
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+}

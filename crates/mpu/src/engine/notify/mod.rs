@@ -1,0 +1,49 @@
+//! The notify engine: MPU in user space, for hosts whose kernel takes no module.
+//!
+//! Owns a supervisor in the host's PID namespace. The first process of a container carries a filter that hands the driver's
+//! controls to it; it asks the driver itself and gives the caller a translated answer (docs/notify.md). Knows nothing of how
+//! the filter gets into a container: that is `mpu-container`'s, or `mpu run`'s.
+
+mod ask;
+mod attend;
+mod caller;
+pub mod client;
+mod counters;
+pub mod daemon;
+pub mod error;
+mod filter;
+mod folder;
+pub mod hold;
+mod keeper;
+mod message;
+mod namespace;
+mod registry;
+mod rights;
+pub mod run;
+mod sys;
+mod view;
+
+/// Where an OCI runtime hands over the listener of a new container. That it takes a connection means: an engine is up.
+pub const LISTENER_SOCKET: &str = "/run/mpu/notify/listener.sock";
+/// Where the supervisor is asked and told things.
+pub const CONTROL_SOCKET: &str = "/run/mpu/notify/control.sock";
+
+/// A thread, as the host's PID namespace numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tid(u32);
+
+impl Tid {
+    /// The one that a notification is about: a supervisor gets numbers of its own namespace.
+    fn of(taken: &sys::seccomp_notif) -> Tid {
+        Tid(taken.pid)
+    }
+
+    #[cfg(test)]
+    fn of_this_thread() -> Tid {
+        Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32)
+    }
+
+    fn get(self) -> u32 {
+        self.0
+    }
+}

@@ -1,0 +1,134 @@
+//! Acting with a caller's rights and no others.
+//!
+//! Owns the way there and back, for one thread. Knows nothing of what is done in between.
+//!
+//! A driver looks at the effective user (its own objects are that user's) and at capabilities. The real and the saved user stay
+//! root's all the time, so the user whose rights are borrowed can neither signal nor trace this thread. Outside truth:
+//! credentials(7), capabilities(7).
+
+use rustix::process::{getegid, getgroups};
+use rustix::thread::{
+    capabilities, set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid, CapabilitySet, CapabilitySets,
+    Gid, Uid,
+};
+use std::io;
+
+/// What the kernel lets a thread do, as far as a driver looks at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rights {
+    /// Effective user, by the host's number.
+    pub(super) uid: Uid,
+    /// Effective group.
+    pub(super) gid: Gid,
+    /// Supplementary groups.
+    pub(super) groups: Vec<Gid>,
+    /// Effective capabilities that count on the host: none of those that hold in a user namespace only.
+    pub(super) capabilities: CapabilitySet,
+}
+
+/// This process's own rights, to come back to.
+#[derive(Debug, Clone)]
+pub(super) struct Own {
+    gid: Gid,
+    groups: Vec<Gid>,
+    sets: CapabilitySets,
+}
+
+impl Own {
+    /// The rights of now, which must be root's.
+    pub(super) fn of_now() -> io::Result<Own> {
+        let mut sets = capabilities(None)?;
+        sets.effective = sets.permitted;
+        Ok(Own { gid: getegid(), groups: getgroups()?, sets })
+    }
+
+    /// Does something with another's rights, as far as they are within our own.
+    ///
+    /// # Errors
+    /// When the rights cannot be taken on; nothing was done then.
+    ///
+    /// # Panics
+    /// Ends the process when our own rights do not come back: it must not go on with somebody else's.
+    pub(super) fn act_as<T>(&self, rights: &Rights, act: impl FnOnce() -> T) -> io::Result<T> {
+        let taken = self.take(rights);
+        let acted = taken.map(|()| act());
+        if let Err(error) = self.come_back(rights) {
+            eprintln!("mpu: cannot come back from a caller's rights: {error}");
+            std::process::abort();
+        }
+        acted
+    }
+
+    fn take(&self, rights: &Rights) -> io::Result<()> {
+        if rights.groups != self.groups {
+            set_thread_groups(&rights.groups)?;
+        }
+        if rights.gid != self.gid {
+            set_thread_res_gid(None, rights.gid, None)?;
+        }
+        if !rights.uid.is_root() {
+            set_thread_res_uid(None, rights.uid, None)?;
+        }
+        let effective = rights.capabilities & self.sets.permitted;
+        Ok(set_capabilities(None, CapabilitySets { effective, ..self.sets })?)
+    }
+
+    fn come_back(&self, rights: &Rights) -> io::Result<()> {
+        set_capabilities(None, self.sets)?;
+        if !rights.uid.is_root() {
+            set_thread_res_uid(None, Uid::ROOT, None)?;
+            // Back to root, the kernel makes every permitted capability effective; said all the same.
+            set_capabilities(None, self.sets)?;
+        }
+        if rights.gid != self.gid {
+            set_thread_res_gid(None, self.gid, None)?;
+        }
+        if rights.groups != self.groups {
+            set_thread_groups(&self.groups)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::geteuid;
+
+    #[test]
+    fn what_is_done_is_done_as_the_caller_and_nothing_stays_of_it() {
+        if !geteuid().is_root() {
+            println!("skipped: only root can act as somebody else");
+            return;
+        }
+        let own = Own::of_now().expect("our own");
+        let before = (geteuid(), getegid(), getgroups().expect("ours"), capabilities(None).expect("ours"));
+        let one = CapabilitySet::NET_BIND_SERVICE;
+        let groups = vec![Gid::from_raw(77), Gid::from_raw(78)];
+        let rights = Rights { uid: Uid::from_raw(1234), gid: Gid::from_raw(4321), groups: groups.clone(), capabilities: one };
+        let (uid, gid, had, sets, shadow) = own
+            .act_as(&rights, || {
+                let shadow = std::fs::read("/etc/shadow").map_err(|error| error.kind());
+                (geteuid(), getegid(), getgroups(), capabilities(None), shadow)
+            })
+            .expect("root can");
+        assert_eq!((uid, gid, had.expect("theirs")), (rights.uid, rights.gid, groups));
+        assert_eq!(sets.expect("theirs").effective, one & before.3.permitted);
+        assert_eq!(shadow, Err(io::ErrorKind::PermissionDenied), "a file that root alone may read");
+        assert_eq!((geteuid(), getegid(), getgroups().expect("ours"), capabilities(None).expect("ours")), before);
+    }
+
+    #[test]
+    fn a_caller_that_is_root_without_capabilities_lends_none() {
+        if !geteuid().is_root() {
+            println!("skipped: only root can act as somebody else");
+            return;
+        }
+        let own = Own::of_now().expect("our own");
+        let none = CapabilitySet::empty();
+        let rights = Rights { uid: Uid::ROOT, gid: own.gid, groups: own.groups.clone(), capabilities: none };
+        let sets = own.act_as(&rights, || capabilities(None)).expect("root can").expect("theirs");
+        assert_eq!(sets.effective, none);
+        assert_eq!(capabilities(None).expect("ours").effective, own.sets.permitted);
+    }
+}

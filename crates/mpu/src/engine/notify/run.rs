@@ -1,0 +1,206 @@
+//! `mpu run`: one command in a PID namespace of its own, under a listener.
+//!
+//! Owns the namespace, the small init that is its PID 1, and who answers: the host's supervisor if there is one, else this
+//! process for as long as the command runs. Knows nothing of containers.
+
+use super::ask::Setting;
+use super::error::NotifyError;
+use super::namespace::Lookup;
+use super::registry::Registry;
+use super::{filter, message, LISTENER_SOCKET};
+use crate::config::{rules, Config};
+use crate::error::Error;
+use crate::host::{Host, CAP_SYS_ADMIN};
+use crate::sys;
+use command_fds::{CommandFdExt, FdMapping};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::mount::{mount, mount_change, MountFlags, MountPropagationFlags};
+use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{set_parent_process_death_signal, Signal};
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+
+/// The child's end of the conversation.
+const SOCKET: i32 = 3;
+/// What the parent says once somebody answers.
+const ATTENDED: u8 = b'a';
+/// Exit codes of `env`, `chroot` and `docker run`: we failed, the command cannot be executed, it is not there.
+const FAILED: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+/// Signals that reach the command when they are sent to one of us.
+const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+
+/// The exit code for a failure of our own.
+pub const OWN_FAILURE: u8 = FAILED;
+
+/// Runs a command; its exit code, or 128 and the signal that ended it. `program` is the executable whose [`init`] is reached by
+/// `arguments` and the command after them.
+pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]) -> Result<u8, Error> {
+    if !host.has_capability(CAP_SYS_ADMIN) {
+        return Err(NotifyError::NotRoot.into());
+    }
+    if !host.in_init_pid_namespace() {
+        return Err(NotifyError::NotOnHost.into());
+    }
+    let failed = |source| NotifyError::Start { what: "the command".to_string(), source };
+    // Before the child, so that no signal is lost in between.
+    let mut signals = Signals::new(FORWARDED).map_err(failed)?;
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    let mut init = Command::new(program);
+    init.args(arguments).args(command);
+    init.fd_mappings(vec![FdMapping { parent_fd: theirs.into(), child_fd: SOCKET }])
+        .map_err(|error| failed(io::Error::other(error)))?;
+    let mut child = spawn_in_new_namespace(&mut init)?;
+    drop(init);
+    let supervised = attend(host, &ours).map_err(|error| {
+        let _ = child.kill();
+        let _ = child.wait();
+        error
+    })?;
+    let pid = child.id();
+    std::thread::spawn(move || forward(&mut signals, pid));
+    let status = child.wait().map_err(failed)?;
+    drop(supervised);
+    Ok(code_of(status))
+}
+
+/// The thread's children are born in the new namespace, so it is one that has no others.
+fn spawn_in_new_namespace(command: &mut Command) -> Result<Child, NotifyError> {
+    let spawned = std::thread::scope(|scope| {
+        let made = scope.spawn(|| sys::unshare_pid_namespace_of_children().and_then(|()| command.spawn()));
+        made.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it failed")))
+    });
+    spawned.map_err(|source| NotifyError::Namespace { source })
+}
+
+/// Takes the child's listener and sees that somebody answers it.
+fn attend(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, Error> {
+    let failed = |source| NotifyError::Start { what: "the command".to_string(), source };
+    let Some(handed) = message::receive(child.as_fd()).map_err(failed)? else {
+        return Err(failed(io::Error::other("it ended before it was under a listener")).into());
+    };
+    let registry = match hand_over(host, handed.listener.as_fd()) {
+        Ok(true) => None,
+        Ok(false) | Err(_) => {
+            let rules = rules::compile(&Config::of(host)?);
+            let setting = Setting::new(Lookup::of_this_kernel(), &rules).map_err(failed)?;
+            let registry = Registry::of_this_process(Arc::new(setting)).map_err(failed)?;
+            registry.adopt(handed.listener, &handed.container).map_err(failed)?;
+            Some(registry)
+        }
+    };
+    (&*child).write_all(&[ATTENDED]).map_err(failed)?;
+    Ok(registry)
+}
+
+/// Gives a listener to the host's supervisor, as an OCI runtime does; false if there is none.
+pub fn hand_over(host: &Host, listener: BorrowedFd<'_>) -> io::Result<bool> {
+    match UnixStream::connect(host.at(LISTENER_SOCKET)) {
+        Ok(stream) => send(&stream, listener).map(|()| true),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn send(stream: &UnixStream, listener: BorrowedFd<'_>) -> io::Result<()> {
+    let id = format!("mpu-run-{}", std::process::id());
+    let state = json!({ "ociVersion": "1.0.2", "fds": ["seccompFd"], "pid": std::process::id(), "state": { "id": id } });
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = [listener];
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    let text = state.to_string();
+    sendmsg(stream, &[IoSlice::new(text.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Puts this process, and what it starts from now on, under a listener that the process at the other end of `stream` sees to.
+/// Returns once that one says so.
+pub fn come_under(stream: &mut UnixStream) -> io::Result<()> {
+    let listener = filter::listen()?;
+    send(stream, listener.as_fd())?;
+    drop(listener);
+    let mut word = [0];
+    stream.read_exact(&mut word)?;
+    if word != [ATTENDED] {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(())
+}
+
+/// The namespace's PID 1: `/proc` of its own, the filter, the command, and whoever else dies there. Ends with the command's code.
+pub fn init(command: &[OsString]) -> u8 {
+    match under_filter(command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("mpu: cannot start the command: {error}");
+            FAILED
+        }
+    }
+}
+
+fn under_filter(command: &[OsString]) -> io::Result<u8> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    own_proc()?;
+    let mut stream = UnixStream::from(super::sys::inherited(SOCKET));
+    let mut signals = Signals::new(FORWARDED)?;
+    come_under(&mut stream)?;
+    drop(stream);
+    let Some((name, arguments)) = command.split_first() else { return Ok(FAILED) };
+    let child = match Command::new(name).args(arguments).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            eprintln!("mpu: {}: {error}", name.to_string_lossy());
+            return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
+        }
+    };
+    let pid = child.id();
+    std::thread::spawn(move || forward(&mut signals, pid));
+    reap(pid)
+}
+
+/// Mounts the namespace's own `/proc` where nobody else sees it.
+fn own_proc() -> io::Result<()> {
+    super::sys::unshare_mounts()?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(mount("proc", "/proc", "proc", flags, None)?)
+}
+
+/// Waits for everybody, as PID 1 must; returns with the command.
+fn reap(command: u32) -> io::Result<u8> {
+    use rustix::process::{wait, WaitOptions};
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid.as_raw_nonzero().get() as u32 == command => {
+                return Ok(code_of(ExitStatus::from_raw(status.as_raw())));
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn forward(signals: &mut Signals, to: u32) {
+    for signal in signals.forever() {
+        let pid = rustix::process::Pid::from_raw(to as i32);
+        if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    let signal = status.signal().map(|signal| 128 + signal);
+    status.code().or(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
+}

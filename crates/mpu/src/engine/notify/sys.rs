@@ -1,0 +1,290 @@
+//! The system calls of the notify engine that no safe wrapper covers.
+//!
+//! Owns this engine's unsafe: the listener's requests, memory of a caller, namespaces' numbers, and memory of our own that a
+//! driver cannot be made to write past. Decides nothing.
+//!
+//! Outside truth: Linux `include/uapi/linux/seccomp.h` and `nsfs.h`; seccomp_unotify(2), ioctl_ns(2).
+#![allow(unsafe_code)]
+
+use super::Tid;
+use mpu_core::{HostPid, ViewPid};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::collections::BTreeSet;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub(super) use libc::{seccomp_notif, sock_filter};
+
+/// `_IOWR('!', 0, struct seccomp_notif)`, 80 bytes.
+const NOTIF_RECV: libc::c_ulong = 0xc050_2100;
+/// `_IOWR('!', 1, struct seccomp_notif_resp)`, 24 bytes.
+const NOTIF_SEND: libc::c_ulong = 0xc018_2101;
+/// `_IOW('!', 2, __u64)`; kernels before 5.17 know it as `_IOR`, which every later one takes, too.
+const NOTIF_ID_VALID: libc::c_ulong = 0x8008_2102;
+/// `_IOW('!', 4, __u64)`, Linux 6.6.
+const NOTIF_SET_FLAGS: libc::c_ulong = 0x4008_2104;
+/// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`: supervisor and caller run one after the other, so neither needs another CPU.
+const SYNC_WAKE_UP: u64 = 1;
+
+/// `_IO(0xb7, 2)`: the parent of a PID namespace.
+const NS_GET_PARENT: libc::c_ulong = 0xb702;
+/// `_IOR(0xb7, 6, int)`, Linux 6.11: a thread's number there, in our namespace.
+const NS_GET_PID_FROM_PIDNS: libc::c_ulong = 0x8004_b706;
+/// `_IOR(0xb7, 7, int)`: likewise its process's.
+const NS_GET_TGID_FROM_PIDNS: libc::c_ulong = 0x8004_b707;
+/// `_IOR(0xb7, 8, int)`: a thread's number here, in that namespace.
+const NS_GET_PID_IN_PIDNS: libc::c_ulong = 0x8004_b708;
+/// `_IOR(0xb7, 9, int)`: likewise its process's.
+const NS_GET_TGID_IN_PIDNS: libc::c_ulong = 0x8004_b709;
+
+/// `_IOWR('F', 0x2a, 32 bytes)`: `NV_ESC_RM_CONTROL`.
+const RM_CONTROL: libc::c_ulong = 0xc020_462a;
+
+fn done(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(result)
+}
+
+/// Puts a filter on this thread and on what it will start, and returns the listener for its notifications.
+pub(super) fn listen(filter: &[sock_filter], flags: libc::c_ulong) -> io::Result<OwnedFd> {
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    let flags = flags | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    // SAFETY: the kernel reads `len` instructions behind a pointer that outlives the call, and writes nothing.
+    let made = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    let made = done(made as libc::c_int)?;
+    // SAFETY: the kernel has just made this descriptor for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(made) })
+}
+
+/// Takes the next notification into `place`, which must be all zero. Waits for one if there is none.
+///
+/// The kernel writes it before it counts as taken for anybody who can see the memory of `place`: a process that is killed right
+/// after has left there what has to be answered.
+pub(super) fn receive(listener: BorrowedFd<'_>, place: &mut seccomp_notif) -> io::Result<()> {
+    // SAFETY: the kernel writes one `struct seccomp_notif`, which `place` is.
+    done(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_RECV, ptr::from_mut(place)) }).map(|_| ())
+}
+
+/// What the caller's system call comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The kernel goes on with it as if there were no filter.
+    GoOn,
+    /// It returns this number, or fails with this `errno`.
+    Returned(Result<i32, i32>),
+}
+
+/// Answers a notification. Fails with `ENOENT` when the caller is gone or was interrupted.
+pub(super) fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::Result<()> {
+    let (val, error, flags) = match answer {
+        Answer::GoOn => (0, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
+        Answer::Returned(Ok(value)) => (i64::from(value), 0, 0),
+        Answer::Returned(Err(errno)) => (0, -errno, 0),
+    };
+    let mut reply = libc::seccomp_notif_resp { id, val, error, flags };
+    // SAFETY: the kernel reads one `struct seccomp_notif_resp`.
+    done(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SEND, &raw mut reply) }).map(|_| ())
+}
+
+/// Whether the caller still waits for the answer, hence its numbers are still its own.
+pub(super) fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
+    // SAFETY: the kernel reads one u64.
+    done(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_ID_VALID, &raw const id) }).is_ok()
+}
+
+/// Asks the kernel to run supervisor and caller on one CPU; kernels before 6.6 refuse, and are slower for it.
+pub(super) fn wake_in_turn(listener: BorrowedFd<'_>) {
+    // SAFETY: the request takes a flag word by value.
+    unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
+}
+
+/// Reads a caller's memory: as many bytes as can be read from `address` on.
+pub(super) fn peek(tid: Tid, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
+    let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let there = libc::iovec { iov_base: ptr::without_provenance_mut(address as usize), iov_len: bytes.len() };
+    // SAFETY: the kernel writes at most `iov_len` bytes to a slice that we hold mutably; the address in the caller is looked at
+    // by the kernel, never by us.
+    let read = unsafe { libc::process_vm_readv(tid.get() as libc::pid_t, &raw const here, 1, &raw const there, 1, 0) };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// The namespace above this one.
+pub(super) fn parent(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: the request takes no argument.
+    let fd = done(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) })?;
+    // SAFETY: the kernel has just made this descriptor for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn number(namespace: BorrowedFd<'_>, request: libc::c_ulong, number: u32) -> io::Result<u32> {
+    // SAFETY: the request takes a number by value and returns one.
+    done(unsafe { libc::ioctl(namespace.as_raw_fd(), request, libc::c_ulong::from(number)) }).map(|n| n as u32)
+}
+
+/// The number in `namespace` of a process of ours; `ESRCH` if it has none there, or if this is only a thread's number. `ENOTTY`
+/// before Linux 6.11.
+pub(super) fn view_of(namespace: BorrowedFd<'_>, pid: HostPid) -> io::Result<Option<ViewPid>> {
+    let process = number(namespace, NS_GET_TGID_IN_PIDNS, pid.get())?;
+    let thread = number(namespace, NS_GET_PID_IN_PIDNS, pid.get())?;
+    Ok(ViewPid::new(process).filter(|_| process == thread))
+}
+
+/// Our number of a process of `namespace`, with the same errors.
+pub(super) fn host_of(namespace: BorrowedFd<'_>, pid: ViewPid) -> io::Result<Option<HostPid>> {
+    let process = number(namespace, NS_GET_TGID_FROM_PIDNS, pid.get())?;
+    let thread = number(namespace, NS_GET_PID_FROM_PIDNS, pid.get())?;
+    Ok(HostPid::new(process).filter(|_| process == thread))
+}
+
+/// Asks the driver. The address and size of the parameters are put into `block` here; a pointer in them is null or that of `inner`,
+/// as the caller of this function sees to.
+pub(super) fn rm_control(
+    driver: BorrowedFd<'_>,
+    block: &mut [u8; 32],
+    params: &mut Fenced,
+    size: usize,
+    _inner: &mut Fenced,
+) -> io::Result<i32> {
+    block[16..24].copy_from_slice(&params.address().to_ne_bytes());
+    block[24..28].copy_from_slice(&(size.min(FENCED) as u32).to_ne_bytes());
+    // SAFETY: the request's number says 32 bytes, which `block` is. The parameters and what they point to lie in memory that we hold
+    // mutably; whatever length a caller made the driver believe in, it meets a page there that cannot be written.
+    done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
+}
+
+/// Gives this process a mount namespace of its own.
+pub(super) fn unshare_mounts() -> io::Result<()> {
+    // SAFETY: takes a flag word and touches no memory.
+    done(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map(|_| ())
+}
+
+/// A descriptor that was ours when this process began, and that nobody else here owns: whoever started us says so.
+pub(super) fn inherited(number: std::os::fd::RawFd) -> OwnedFd {
+    // SAFETY: sd_listen_fds(3): descriptors from 3 on were put there for this process; it asks for them once.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// Bytes of a [`Fenced`]: more than any row's parameters (55,888) or table behind a pointer (512 × 112).
+pub(super) const FENCED: usize = 64 << 10;
+
+/// Memory for the driver to write to, followed by as much that cannot be written.
+pub(super) struct Fenced {
+    base: *mut u8,
+}
+
+// SAFETY: the memory is this value's alone, so it goes where the value goes.
+unsafe impl Send for Fenced {}
+
+impl Fenced {
+    /// Takes the memory, which costs nothing before it is used.
+    pub(super) fn new() -> io::Result<Fenced> {
+        let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+        let base = unsafe { libc::mmap(ptr::null_mut(), 2 * FENCED, libc::PROT_NONE, private, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let fenced = Fenced { base: base.cast() };
+        // SAFETY: the first half of the mapping just made, which nobody else knows.
+        done(unsafe { libc::mprotect(base, FENCED, libc::PROT_READ | libc::PROT_WRITE) })?;
+        Ok(fenced)
+    }
+
+    /// Where the driver finds it.
+    pub(super) fn address(&self) -> u64 {
+        self.base as u64
+    }
+
+    /// The first `len` bytes, or all of them if there are fewer.
+    pub(super) fn bytes(&mut self, len: usize) -> &mut [u8] {
+        // SAFETY: so many bytes are mapped readable and writable, began as zeros, and are borrowed through us alone.
+        unsafe { std::slice::from_raw_parts_mut(self.base, len.min(FENCED)) }
+    }
+}
+
+impl Drop for Fenced {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nobody can hold a slice of it any more.
+        unsafe { libc::munmap(self.base.cast(), 2 * FENCED) };
+    }
+}
+
+/// One place of a [`Journal`].
+#[repr(C)]
+pub(super) struct Place {
+    /// How often it was begun to answer what stands in `taken`.
+    pub(super) tries: u64,
+    /// What the kernel wrote; all zero while nothing is in hand.
+    pub(super) taken: seccomp_notif,
+}
+
+/// Shared memory with one place for every thread that takes notifications: it outlives the process that maps it.
+pub(super) struct Journal {
+    base: *mut Place,
+    places: usize,
+    used: Mutex<BTreeSet<usize>>,
+}
+
+// SAFETY: places are handed out once each, under the lock.
+unsafe impl Send for Journal {}
+// SAFETY: as above.
+unsafe impl Sync for Journal {}
+
+impl Journal {
+    /// Maps the first `places` places of `file`, which is that long.
+    pub(super) fn map(file: &File, places: usize) -> io::Result<Arc<Journal>> {
+        let read_write = libc::PROT_READ | libc::PROT_WRITE;
+        let len = places * size_of::<Place>();
+        // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, read_write, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Arc::new(Journal { base: base.cast(), places, used: Mutex::default() }))
+    }
+
+    /// Takes a place for one thread; none if it is another's or beyond the end.
+    pub(super) fn place(self: &Arc<Journal>, index: usize) -> Option<Held> {
+        let free = index < self.places && self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+        free.then(|| Held { journal: self.clone(), index })
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever holds a place keeps us from being dropped.
+        unsafe { libc::munmap(self.base.cast(), self.places * size_of::<Place>()) };
+    }
+}
+
+/// A place that is one thread's.
+pub(super) struct Held {
+    journal: Arc<Journal>,
+    index: usize,
+}
+
+impl Held {
+    /// The place.
+    pub(super) fn get(&mut self) -> &mut Place {
+        // SAFETY: the index is below the number of places that are mapped.
+        let place = unsafe { self.journal.base.add(self.index) };
+        // SAFETY: any bytes are a `Place`; the index was handed out once, and the borrow is of that one holder.
+        unsafe { &mut *place }
+    }
+
+    /// Nothing is in hand any more.
+    pub(super) fn clear(&mut self) {
+        // SAFETY: a `Place` is numbers only, all of which may be 0.
+        *self.get() = unsafe { std::mem::zeroed() };
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.journal.used.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.index);
+    }
+}

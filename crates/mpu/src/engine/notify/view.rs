@@ -1,0 +1,85 @@
+//! What one caller may see, and how it numbers that: the engine's `PidMap`.
+//!
+//! Owns how a rule of the policy becomes a view. The rules' meaning is mpu-core's, numbers are `namespace`'s.
+
+use super::folder::Folder;
+use super::namespace::Numbers;
+use mpu_core::policy::{Rules, Sees};
+use mpu_core::{HostPid, PidMap, ViewPid};
+
+/// A view.
+pub(super) enum View<'a> {
+    /// The processes of the caller's namespace.
+    Own(Numbers<'a>),
+    /// Those, and the processes beneath a cgroup.
+    Group(Numbers<'a>, Vec<u8>),
+    /// Everybody, by the host's numbers.
+    Host,
+}
+
+impl<'a> View<'a> {
+    /// What the rules give to a caller with this folder.
+    pub(super) fn of(caller: &Folder, rules: &str, numbers: Numbers<'a>) -> View<'a> {
+        // Most hosts have no rule, and a caller's cgroup is then nobody's business.
+        let cgroup = if rules.is_empty() { None } else { caller.cgroup() };
+        let (Some(cgroup), Ok(rules)) = (cgroup, Rules::parse(rules.as_bytes())) else { return View::Own(numbers) };
+        match rules.of(&cgroup) {
+            Sees::Own => View::Own(numbers),
+            Sees::Group { depth } => View::Group(numbers, beginning(&cgroup, depth).to_vec()),
+            Sees::Host => View::Host,
+        }
+    }
+}
+
+/// The path of the cgroup that so many names lead to.
+fn beginning(path: &[u8], depth: u32) -> &[u8] {
+    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+    let end = slashes.chain([path.len()]).nth(depth as usize);
+    path.get(..end.unwrap_or(path.len())).unwrap_or(path)
+}
+
+fn is_beneath(pid: HostPid, group: &[u8]) -> bool {
+    let cgroup = Folder::of_process(pid).ok().and_then(|folder| folder.cgroup());
+    let rest = cgroup.as_deref().and_then(|path| path.strip_prefix(group));
+    rest.is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
+}
+
+impl PidMap for View<'_> {
+    fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
+        match self {
+            View::Own(numbers) => numbers.view_of(pid),
+            View::Group(numbers, group) => numbers.view_of(pid).or_else(|| {
+                // One of the group without a number here goes by its host's, unless that is somebody else's number here.
+                let same = ViewPid::new(pid.get())?;
+                (numbers.host_of(same).is_none() && is_beneath(pid, group)).then_some(same)
+            }),
+            View::Host => ViewPid::new(pid.get()),
+        }
+    }
+
+    fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
+        match self {
+            View::Own(numbers) => numbers.host_of(pid),
+            View::Group(numbers, group) => numbers.host_of(pid).or_else(|| {
+                let same = HostPid::new(pid.get())?;
+                (numbers.view_of(same).is_none() && is_beneath(same, group)).then_some(same)
+            }),
+            View::Host => HostPid::new(pid.get()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::beginning;
+
+    #[test]
+    fn a_group_is_the_beginning_of_its_members_paths() {
+        let path = b"/kubepods.slice/pod1/a";
+        assert_eq!(beginning(path, 1), b"/kubepods.slice");
+        assert_eq!(beginning(path, 2), b"/kubepods.slice/pod1");
+        assert_eq!(beginning(path, 3), path);
+        assert_eq!(beginning(path, 9), path);
+        assert_eq!(beginning(b"/", 1), b"/");
+    }
+}
