@@ -133,12 +133,17 @@ mod tests {
         let ours = rustix::thread::capabilities(None).expect("our own").effective;
         assert_eq!(rights.capabilities, ours);
         let (rights, _) = caller.rights((0, 0)).expect("our own status");
-        assert_eq!(rights.capabilities, CapabilitySet::empty(), "capabilities of another user namespace count for nothing on the host");
+        assert_eq!(
+            rights.capabilities,
+            CapabilitySet::empty(),
+            "capabilities of another user namespace count for nothing on the host"
+        );
     }
 
     #[test]
     fn a_line_that_is_not_there_is_no_right_of_anybody() {
-        let whole = "Name:\tx\nTgid:\t7\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t00000000a80425fb\n";
+        let whole =
+            "Name:\tx\nTgid:\t7\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t00000000a80425fb\n";
         let status = Status::parse(whole).expect("whole");
         assert_eq!((status.tgid, status.rights.uid.as_raw(), status.rights.gid.as_raw()), (7, 2, 6));
         assert_eq!(status.rights.groups.len(), 2);

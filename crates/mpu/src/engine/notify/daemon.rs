@@ -82,7 +82,8 @@ pub fn serve(host: &Host) -> Result<End, Error> {
         return Err(NotifyError::NotOnHost.into());
     }
     let rules = rules::compile(&Config::of(host)?);
-    let setting = Setting::new(Lookup::of_this_kernel(), &rules).map_err(|source| NotifyError::NoListeners { source })?;
+    let setting =
+        Setting::new(Lookup::of_this_kernel(), &rules).map_err(|source| NotifyError::NoListeners { source })?;
     raise_limits();
     Ok(Daemon::up(Arc::new(setting))?.run()?)
 }
@@ -246,7 +247,8 @@ impl Daemon {
 
     fn retire(&mut self, retired: bool) -> Result<(), String> {
         let marked = if retired { fs::write(RETIRED, "") } else { fs::remove_file(RETIRED) };
-        marked.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error.to_string()) })?;
+        marked
+            .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error.to_string()) })?;
         self.registry.setting.retired.store(retired, Relaxed);
         if retired {
             self.close();

@@ -87,7 +87,10 @@ fn start(program: &Path, arguments: &[&str], kept: &Kept) -> io::Result<Child> {
     // `LISTEN_PID` is the child's own number, which only the child knows: a shell puts it in and becomes the supervisor.
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(program).args(arguments);
-    command.env("NOTIFY_SOCKET", SOCKET).env("LISTEN_FDS", kept.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+    command
+        .env("NOTIFY_SOCKET", SOCKET)
+        .env("LISTEN_FDS", kept.len().to_string())
+        .env("LISTEN_FDNAMES", names.join(":"));
     command.fd_mappings(mappings).map_err(io::Error::other)?;
     command.spawn()
 }

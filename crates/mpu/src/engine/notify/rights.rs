@@ -8,8 +8,8 @@
 
 use rustix::process::{getegid, getgroups};
 use rustix::thread::{
-    capabilities, set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid, CapabilitySet, CapabilitySets,
-    Gid, Uid,
+    capabilities, set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid, CapabilitySet,
+    CapabilitySets, Gid, Uid,
 };
 use std::io;
 
@@ -105,7 +105,8 @@ mod tests {
         let before = (geteuid(), getegid(), getgroups().expect("ours"), capabilities(None).expect("ours"));
         let one = CapabilitySet::NET_BIND_SERVICE;
         let groups = vec![Gid::from_raw(77), Gid::from_raw(78)];
-        let rights = Rights { uid: Uid::from_raw(1234), gid: Gid::from_raw(4321), groups: groups.clone(), capabilities: one };
+        let rights =
+            Rights { uid: Uid::from_raw(1234), gid: Gid::from_raw(4321), groups: groups.clone(), capabilities: one };
         let (uid, gid, had, sets, shadow) = own
             .act_as(&rights, || {
                 let shadow = std::fs::read("/etc/shadow").map_err(|error| error.kind());

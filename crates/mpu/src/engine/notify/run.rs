@@ -62,10 +62,9 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
         .map_err(|error| failed(io::Error::other(error)))?;
     let mut child = spawn_in_new_namespace(&mut init)?;
     drop(init);
-    let supervised = attend(host, &ours).map_err(|error| {
+    let supervised = attend(host, &ours).inspect_err(|_| {
         let _ = child.kill();
         let _ = child.wait();
-        error
     })?;
     let pid = child.id();
     std::thread::spawn(move || forward(&mut signals, pid));
@@ -114,7 +113,8 @@ pub fn hand_over(host: &Host, listener: BorrowedFd<'_>) -> io::Result<bool> {
 
 fn send(stream: &UnixStream, listener: BorrowedFd<'_>) -> io::Result<()> {
     let id = format!("mpu-run-{}", std::process::id());
-    let state = json!({ "ociVersion": "1.0.2", "fds": ["seccompFd"], "pid": std::process::id(), "state": { "id": id } });
+    let state =
+        json!({ "ociVersion": "1.0.2", "fds": ["seccompFd"], "pid": std::process::id(), "state": { "id": id } });
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fds = [listener];

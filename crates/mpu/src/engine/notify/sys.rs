@@ -8,10 +8,10 @@
 
 use super::Tid;
 use mpu_core::{HostPid, ViewPid};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::collections::BTreeSet;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
