@@ -28,4 +28,5 @@ pub mod refresh;
 pub mod request;
 pub mod require;
 pub mod runtime;
+mod seccomp;
 pub mod spec;

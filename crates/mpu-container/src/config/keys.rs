@@ -6,7 +6,7 @@
 //!
 //! Outside truth: NVIDIA Container Toolkit 1.20, `api/config/v1`: the keys, and which are written as comments.
 
-use super::words::{CompatMode, LogLevel, Mode};
+use super::words::{CompatMode, LogLevel, Mode, NotifyPolicy};
 use super::Config;
 use crate::capability::Capabilities;
 use std::path::PathBuf;
@@ -158,6 +158,11 @@ pub const KEYS: &[Key] = &[
     key("nvidia-ctk.path", r#""nvidia-ctk""#, Place::Text(|c| &mut c.ctk_path),
         "The program that CDI hooks run."),
 
+    shown("mpu.notify", r#""on""#, r#""opt-in""#, Place::Word(notify),
+        "Whose calls MPU's notify engine is told of: on (GPU containers without MPU_NOTIFY=off), opt-in (with MPU_NOTIFY=on), always or off."),
+    shown("mpu.notify-socket", r#""/run/mpu/notify/listener.sock""#, r#""/run/mpu/notify/listener.sock""#, Place::Word(notify_socket),
+        "Where the notify engine takes containers."),
+
     shown("features.allow-cuda-compat-libs-from-container", "false", "false",
         Place::Switch(|c| &mut c.features.allow_cuda_compat_libs_from_container),
         "A container's CUDA compatibility libraries may hide the driver's."),
@@ -196,6 +201,21 @@ fn mode(config: &mut Config, text: &str) -> Result<(), String> {
 fn compat_mode(config: &mut Config, text: &str) -> Result<(), String> {
     let found = CompatMode::ALL.into_iter().find(|(word, _)| *word == text);
     config.runtime.cuda_compat_mode = found.map(|(_, mode)| mode);
+    Ok(())
+}
+
+fn notify(config: &mut Config, text: &str) -> Result<(), String> {
+    let found = NotifyPolicy::ALL.into_iter().find(|(word, _)| *word == text);
+    config.notify.policy = found.ok_or_else(|| format!("{text:?} is none of {}", choices(&NotifyPolicy::ALL)))?.1;
+    Ok(())
+}
+
+fn notify_socket(config: &mut Config, text: &str) -> Result<(), String> {
+    // The longest path of a socket, unix(7); runtimes resolve it where they please, so it must be absolute.
+    if !text.starts_with('/') || text.len() > 107 || text.contains('\0') {
+        return Err(format!("{text:?} is no absolute path of at most 107 bytes"));
+    }
+    config.notify.socket = text.into();
     Ok(())
 }
 

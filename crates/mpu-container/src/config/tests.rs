@@ -28,6 +28,8 @@ fn the_tables_defaults_are_the_codes() {
             (_, "log-level") => "'debug'",
             (_, "mode" | "cuda-compat-mode") if key.name.ends_with(".mode") => "'csv'",
             (_, "cuda-compat-mode") => "'mount'",
+            (_, "notify") => "'off'",
+            (_, "notify-socket") => "'/a'",
             (list, _) if list.starts_with('[') => "['@a']",
             _ => "'@a'",
         };

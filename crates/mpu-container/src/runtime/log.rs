@@ -42,6 +42,11 @@ impl Log {
         self.record(LogLevel::Info, "info", message);
     }
 
+    /// And why.
+    pub(super) fn debug(&mut self, message: &str) {
+        self.record(LogLevel::Debug, "debug", message);
+    }
+
     /// What was asked for and is not done.
     pub(super) fn warning(&mut self, message: &str) {
         self.record(LogLevel::Warning, "warning", message);

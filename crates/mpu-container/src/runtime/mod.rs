@@ -3,8 +3,8 @@
 //! Owns the decision what is done to a container's specification before the real runtime sees it. Only `create` is looked
 //! at; everything else, and every container that asks for no GPU, goes to the real runtime as it came: same arguments,
 //! same process, same streams, nothing written to standard output. When something is wrong, nothing has been changed.
-//! Refuses to know who may ask for what (`request`), what a GPU needs (`cdi`, `driver`) and how a specification is edited
-//! (`spec`).
+//! Refuses to know who may ask for what (`request`), what a GPU needs (`cdi`, `driver`), how a specification is edited (`spec`) and
+//! whether an engine of MPU's is told of the container's calls (`seccomp`).
 //!
 //! Outside truth: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime"; its modes are in [`mode`].
 
@@ -25,6 +25,7 @@ use thiserror::Error;
 
 use crate::config::{Config, ConfigError, Mode};
 use crate::program::Program;
+use crate::seccomp;
 use crate::spec::{Spec, SpecError};
 use command::Command;
 use log::Log;
@@ -129,12 +130,22 @@ fn start(
         let bundle = command.bundle.clone().unwrap_or_else(|| PathBuf::from("."));
         let mut spec = Spec::load(&bundle)?;
         let mode = by_name.unwrap_or(config.runtime.mode);
-        if mode::give(&mut spec, mode, config, log)? {
+        if let Some(edits) = mode::give(&mut spec, mode, config, log)? {
+            match seccomp::listen(spec.tree_mut(), &edits, &config.notify) {
+                Ok(()) => log.info("the notify engine is told of the container's calls"),
+                Err(why) if why.is_ordinary() => log.debug(&without(&why)),
+                Err(why) => log.info(&without(&why)),
+            }
             spec.store()?;
         }
     }
     log.info(&format!("handing on to {}", runtime.display()));
     Err(low::become_it(&runtime, arguments).into())
+}
+
+/// The container starts all the same.
+fn without(why: &seccomp::Without) -> String {
+    format!("the container starts without the notify engine: {}", chain(why))
 }
 
 /// Two of the program's names are modes.

@@ -134,6 +134,11 @@ impl Spec {
         &self.tree
     }
 
+    /// The specification, for edits that CDI has no words for.
+    pub fn tree_mut(&mut self) -> &mut Value {
+        &mut self.tree
+    }
+
     /// Makes edits, as CDI says. After an error the tree may hold a part of them and must not be stored.
     pub fn apply(&mut self, edits: &ContainerEdits) -> Result<(), EditError> {
         edit(&mut self.tree, edits)

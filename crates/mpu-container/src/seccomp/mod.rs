@@ -1,0 +1,183 @@
+//! Whether a container's calls of the driver go to MPU's notify engine, and the edit of its specification that sends them
+//! there.
+//!
+//! Owns who gets a listener, and the reasons ([`Without`]) why one does not. Knows the engine by its socket alone: that it
+//! takes a connection, with no file `retired` beside it, means that an engine is there and takes containers. A container never fails for the engine's sake: in
+//! doubt its specification stays as it is.
+//!
+//! Outside truth: OCI runtime specification 1.2, `linux.seccomp.listenerPath`; what runtimes make of it is in
+//! docs/container/notify.md.
+
+mod profile;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{connect, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::config::{Notify, NotifyPolicy};
+use crate::edits::ContainerEdits;
+
+/// The variable with which a container decides, where the policy lets it.
+const VARIABLE: &str = "MPU_NOTIFY";
+/// The number of the init PID namespace, the same on every kernel: `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`.
+const INIT_PID_NAMESPACE: u64 = 0xefff_fffc;
+/// A file beside the socket of an engine that takes nobody new.
+const RETIRED: &str = "retired";
+/// How often an engine is asked whose queue is full, and how long is waited in between: a tenth of a second would be
+/// seen in a container's start.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Why a container starts without the engine. Nothing has been changed then.
+#[derive(Debug, Error)]
+pub enum Without {
+    /// The administrator, or the container where it may decide.
+    #[error("{0}")]
+    Policy(&'static str),
+    /// It gets none of the driver's nodes.
+    #[error("it gets no device of the driver")]
+    NoDevice,
+    /// It numbers processes as the host does.
+    #[error("it has no PID namespace of its own")]
+    HostPids,
+    /// Its PID namespace is another's, which is not there.
+    #[error("cannot look at its PID namespace {}", .0.display())]
+    PidNamespace(PathBuf, #[source] io::Error),
+    /// Nobody takes a connection.
+    #[error("no engine listens at {}", .0.display())]
+    NoEngine(PathBuf, #[source] io::Error),
+    /// An engine that takes nobody new, but still those who come into containers that it has.
+    #[error("the engine at {} takes no new container", .0.display())]
+    Retired(PathBuf),
+    /// One filter has one listener.
+    #[error("its seccomp profile has a listener of its own")]
+    Listener,
+    /// And the kernel allows one filter with one.
+    #[error("its seccomp profile has a rule SCMP_ACT_NOTIFY of its own")]
+    Notifies,
+    /// Its profile allows some requests, not others.
+    #[error("its seccomp profile decides about ioctl by argument")]
+    ByArgument,
+    /// Rules of its profile contradict each other.
+    #[error("its seccomp profile has several rules for ioctl")]
+    Contradictory,
+    /// Its profile does not let programs call a driver.
+    #[error("its seccomp profile answers ioctl with {0}")]
+    Refused(String),
+    /// We know no profile for this machine.
+    #[error("it has no seccomp profile, and none is known for {0}")]
+    Architecture(String),
+    /// Runtimes will say more about it.
+    #[error("{at} of its config.json is not {expected}")]
+    Malformed {
+        /// Where, as in `linux.seccomp.syscalls`.
+        at: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+}
+
+impl Without {
+    /// Whether that is how a host without an engine, or an administrator, wants it: nobody needs to hear of it.
+    pub(crate) fn is_ordinary(&self) -> bool {
+        matches!(
+            self,
+            Without::Policy(_) | Without::NoDevice | Without::HostPids | Without::NoEngine(..) | Without::Retired(_)
+        )
+    }
+}
+
+/// Edits the specification of a container that gets devices by these edits, so that the engine is told of its calls.
+pub(crate) fn listen(tree: &mut Value, edits: &ContainerEdits, config: &Notify) -> Result<(), Without> {
+    wanted(tree, config.policy)?;
+    if !edits.device_nodes.iter().any(|node| is_the_drivers(&node.path)) {
+        return Err(Without::NoDevice);
+    }
+    own_pids(tree)?;
+    // A program that is executed in a container needs the socket for as long as the container lives; so it can be open when
+    // its engine is on the way out, and says so by a file beside it.
+    if config.socket.with_file_name(RETIRED).exists() {
+        return Err(Without::Retired(config.socket.clone()));
+    }
+    takes_connections(&config.socket).map_err(|error| Without::NoEngine(config.socket.clone(), error))?;
+    // Its key in config.toml is a text, so the path is one.
+    let socket = config.socket.to_string_lossy();
+    let linux = tree.get_mut("linux").and_then(Value::as_object_mut);
+    let linux = linux.ok_or_else(|| Without::Malformed { at: "linux".into(), expected: "an object" })?;
+    let with = match linux.get("seccomp") {
+        None | Some(Value::Null) => profile::minimal(std::env::consts::ARCH, &socket)?,
+        Some(profile) => profile::edited(profile, &socket)?,
+    };
+    linux.insert("seccomp".into(), with);
+    Ok(())
+}
+
+fn wanted(tree: &Value, policy: NotifyPolicy) -> Result<(), Without> {
+    let word = || {
+        let env = tree.pointer("/process/env")?.as_array()?;
+        // Of several with one name the last one counts.
+        let mut values = env.iter().rev().filter_map(|entry| entry.as_str()?.strip_prefix(VARIABLE)?.strip_prefix('='));
+        values.next()
+    };
+    match policy {
+        NotifyPolicy::Always => Ok(()),
+        NotifyPolicy::Off => Err(Without::Policy("mpu.notify of config.toml is off")),
+        NotifyPolicy::On if word() == Some("off") => Err(Without::Policy("its environment has MPU_NOTIFY=off")),
+        NotifyPolicy::On => Ok(()),
+        NotifyPolicy::OptIn if word() == Some("on") => Ok(()),
+        NotifyPolicy::OptIn => {
+            Err(Without::Policy("mpu.notify of config.toml is opt-in, and its environment has no MPU_NOTIFY=on"))
+        }
+    }
+}
+
+/// The driver's nodes are called nvidia…, wherever a container has them.
+fn is_the_drivers(node: &str) -> bool {
+    Path::new(node).file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"nvidia"))
+}
+
+/// A new PID namespace is its own, and so is one that it shares with others, unless that is the host's.
+fn own_pids(tree: &Value) -> Result<(), Without> {
+    let all = tree.pointer("/linux/namespaces").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let Some(pids) = all.iter().find(|one| one.get("type").is_some_and(|kind| kind == "pid")) else {
+        return Err(Without::HostPids);
+    };
+    let path = match pids.get("path") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::String(path)) if path.is_empty() => return Ok(()),
+        Some(Value::String(path)) => path,
+        Some(_) => return Err(Without::Malformed { at: "linux.namespaces.path".into(), expected: "a text" }),
+    };
+    match fs::metadata(path) {
+        Ok(meta) if meta.ino() == INIT_PID_NAMESPACE => Err(Without::HostPids),
+        Ok(_) => Ok(()),
+        Err(error) => Err(Without::PidNamespace(path.into(), error)),
+    }
+}
+
+/// Whether an engine takes a connection. Never waits long: a Unix socket connects at once, or its queue is full.
+fn takes_connections(path: &Path) -> io::Result<()> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let mut tries = TRIES;
+    loop {
+        match connect(&socket, &address) {
+            Err(Errno::AGAIN) if tries > 0 => {
+                tries -= 1;
+                std::thread::sleep(PAUSE);
+            }
+            done => return Ok(done?),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What becomes of a container's seccomp profile: the same profile, with a listener for the engine's requests.
+//!
+//! Owns the reading of `linux.seccomp` as far as it decides about `ioctl`, and its edit. Guarantees: every call has the
+//! answer that it had, but for the requests that the engine is told of; fields that we do not know stay; a profile that
+//! cannot be edited so is not edited.
+//!
+//! Outside truth: OCI runtime specification 1.2, `config-linux.md`, "Seccomp". Runtimes skip rules whose action is the
+//! default one (runc's `matchCall`, crun's `libcrun_generate_seccomp`). libseccomp kills on architectures that a filter does
+//! not name: seccomp_attr_set(3), `SCMP_FLTATR_ACT_BADARCH`.
+
+use serde_json::{json, Map, Value};
+
+use super::rules;
+use super::Without;
+
+/// What the listener is told with each container: who asked for it.
+const METADATA: &str = "mpu";
+const NOTIFY: &str = "SCMP_ACT_NOTIFY";
+/// Actions that let a call through.
+const LETS_THROUGH: [&str; 2] = ["SCMP_ACT_ALLOW", "SCMP_ACT_LOG"];
+
+/// Native architectures, each with those whose programs its kernels run, too.
+const ARCHITECTURES: [(&str, &[&str]); 2] = [
+    ("x86_64", &["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]),
+    ("aarch64", &["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"]),
+];
+
+/// The profile of a container that has none, on this architecture.
+pub(super) fn minimal(architecture: &str, socket: &str) -> Result<Value, Without> {
+    let found = ARCHITECTURES.iter().find(|(native, _)| *native == architecture);
+    let Some((_, architectures)) = found else { return Err(Without::Architecture(architecture.into())) };
+    edited(&json!({"defaultAction": LETS_THROUGH[0], "architectures": architectures}), socket)
+}
+
+/// The profile with the listener.
+pub(super) fn edited(profile: &Value, socket: &str) -> Result<Value, Without> {
+    let mut profile = profile.as_object().cloned().ok_or_else(|| malformed("", "an object"))?;
+    for field in ["listenerPath", "listenerMetadata"] {
+        match profile.get(field) {
+            None | Some(Value::Null) => {}
+            Some(Value::String(text)) if text.is_empty() => {}
+            Some(_) => return Err(Without::Listener),
+        }
+    }
+    let default = text(&profile, "defaultAction", "defaultAction")?;
+    let mut rules = match profile.get("syscalls") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(rules)) => rules.clone(),
+        Some(_) => return Err(malformed("syscalls", "a list")),
+    };
+    let action = action_of_ioctl(&default, &rules)?;
+    if !LETS_THROUGH.contains(&action.as_str()) {
+        return Err(Without::Refused(action));
+    }
+    if action != default {
+        for rule in &mut rules {
+            if let Some(names) = rule.get_mut("names").and_then(Value::as_array_mut) {
+                names.retain(|name| name != "ioctl");
+            }
+        }
+        // A rule needs a name.
+        rules.retain(|rule| rule.get("names").and_then(Value::as_array).is_some_and(|names| !names.is_empty()));
+        rules.extend(rules::rest().into_iter().map(|rest| rest.rule(&action)));
+    }
+    rules.extend(rules::told().into_iter().map(|told| told.rule(NOTIFY)));
+    profile.insert("syscalls".into(), rules.into());
+    profile.insert("listenerPath".into(), socket.into());
+    profile.insert("listenerMetadata".into(), METADATA.into());
+    Ok(profile.into())
+}
+
+/// What happens to every `ioctl`, where that is one thing.
+fn action_of_ioctl(default: &str, rules: &[Value]) -> Result<String, Without> {
+    if default == NOTIFY {
+        return Err(Without::Notifies);
+    }
+    let mut action = None;
+    for rule in rules {
+        let rule = rule.as_object().ok_or_else(|| malformed("syscalls", "a list of objects"))?;
+        let names = rule.get("names").and_then(Value::as_array).filter(|names| names.iter().all(Value::is_string));
+        let names =
+            names.filter(|names| !names.is_empty()).ok_or_else(|| malformed("syscalls.names", "a list of texts"))?;
+        let its = text(rule, "action", "syscalls.action")?;
+        if its == NOTIFY {
+            return Err(Without::Notifies);
+        }
+        if !names.iter().any(|name| name == "ioctl") {
+            continue;
+        }
+        match rule.get("args") {
+            None | Some(Value::Null) => {}
+            Some(Value::Array(conditions)) if conditions.is_empty() => {}
+            Some(Value::Array(_)) => return Err(Without::ByArgument),
+            Some(_) => return Err(malformed("syscalls.args", "a list")),
+        }
+        if action.replace(its.clone()).is_some_and(|before| before != its) {
+            return Err(Without::Contradictory);
+        }
+    }
+    Ok(action.unwrap_or_else(|| default.to_owned()))
+}
+
+fn text(object: &Map<String, Value>, key: &str, at: &str) -> Result<String, Without> {
+    object.get(key).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| malformed(at, "a text"))
+}
+
+fn malformed(at: &str, expected: &'static str) -> Without {
+    let at = if at.is_empty() { "linux.seccomp".to_owned() } else { format!("linux.seccomp.{at}") };
+    Without::Malformed { at, expected }
+}

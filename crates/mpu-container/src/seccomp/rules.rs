@@ -1,0 +1,113 @@
+//! Which calls of `ioctl` the notify engine is told of, as rules that libseccomp takes.
+//!
+//! Owns the split of all requests into those that are told and the rest. libseccomp does not take a rule without a
+//! condition beside one with a condition and another action; so, where a profile allows `ioctl`, the rest is allowed by
+//! rules with conditions, too. No request matches rules of both kinds. Refuses to know profiles.
+//!
+//! The driver looks at a request's number and size only, so the rules do not look at its type and direction. Nor do they
+//! look at the argument register's upper half, as the kernel does not.
+//!
+//! Outside truth: `mpu_abi::ioctl`; the kernel's `asm-generic/ioctl.h` (where number and size stand); libseccomp 2.5,
+//! seccomp_rule_add(3): `SCMP_CMP_MASKED_EQ` compares after a mask, and its first datum is the mask. OCI's `value` is
+//! that first datum and `valueTwo` the second, in runc (`getCondition`) and crun (`libcrun_generate_seccomp`).
+
+use mpu_abi::ioctl::{NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_CONTROL, RM_CONTROL_SIZE, XFER_SIZE};
+use serde_json::{json, Value};
+
+/// Number and size of a request.
+const MASK: u32 = 0x3fff_00ff;
+/// RM control, 32 bytes.
+const CONTROL: u32 = (RM_CONTROL_SIZE as u32) << 16 | NV_ESC_RM_CONTROL as u32;
+/// A wrapped request, 16 bytes.
+const XFER: u32 = (XFER_SIZE as u32) << 16 | NV_ESC_IOCTL_XFER_CMD as u32;
+const _: () = assert!(CONTROL == 0x0020_002a && XFER == 0x0010_00d3 && CONTROL & !MASK == 0 && XFER & !MASK == 0);
+
+/// Requests that are the same as `value` where `mask` has bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Requests {
+    mask: u32,
+    value: u32,
+}
+
+impl Requests {
+    /// The rule that does something with them. One condition for each rule: runtimes take several on one argument for
+    /// alternatives (runc) and read six at most (crun).
+    pub(super) fn rule(self, action: &str) -> Value {
+        json!({
+            "names": ["ioctl"],
+            "action": action,
+            "args": [{"index": 1, "value": self.mask, "valueTwo": self.value, "op": "SCMP_CMP_MASKED_EQ"}]
+        })
+    }
+}
+
+/// What the engine is told of.
+pub(super) fn told() -> Vec<Requests> {
+    [CONTROL, XFER].map(|value| Requests { mask: MASK, value }).into()
+}
+
+/// All the rest.
+///
+/// A request that is neither of the two differs from both where they agree, or takes some bits from the one and some
+/// from the other. Then, going round the bits in which they differ, one from the first is followed by one from the second
+/// somewhere.
+pub(super) fn rest() -> Vec<Requests> {
+    let bits = |of: u32| (0..u32::BITS).map(|at| 1 << at).filter(move |bit| of & bit != 0);
+    let differ = CONTROL ^ XFER;
+    let common = bits(MASK & !differ).map(|bit| Requests { mask: bit, value: !CONTROL & bit });
+    let following = bits(differ).cycle().skip(1);
+    let mixed = bits(differ)
+        .zip(following)
+        .map(|(bit, next)| Requests { mask: bit | next, value: CONTROL & bit | XFER & next });
+    common.chain(mixed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn matches(all: &[Requests], request: u64) -> usize {
+        // As the kernel's filter does: a mask without upper bits does not look at them.
+        all.iter().filter(|one| request & u64::from(one.mask) == u64::from(one.value)).count()
+    }
+
+    /// Every number and size there is: 2²² of them.
+    #[test]
+    fn every_request_is_told_or_among_the_rest_and_never_both() {
+        let (told, rest) = (told(), rest());
+        let mut of_engine = Vec::new();
+        for number in 0..=0xffu32 {
+            for size in 0..=0x3fffu32 {
+                let request = size << 16 | number;
+                let is_told = matches(&told, request.into()) > 0;
+                assert_eq!(matches(&rest, request.into()) == 0, is_told, "{request:#x}");
+                if is_told {
+                    of_engine.push(request);
+                }
+            }
+        }
+        assert_eq!(of_engine, [CONTROL, XFER]);
+        assert_eq!(rest.len(), 22, "fewer rules than bits would be a mistake, more a waste");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_else_of_a_request_counts(request: u64) {
+            let (told, rest) = (told(), rest());
+            let bare = request & u64::from(MASK);
+            prop_assert_eq!(matches(&told, request), matches(&told, bare));
+            prop_assert_eq!(matches(&rest, request), matches(&rest, bare));
+            let control = request & !u64::from(MASK) | u64::from(CONTROL);
+            prop_assert!(matches(&told, control) == 1 && matches(&rest, control) == 0);
+        }
+    }
+
+    #[test]
+    fn a_rule_is_as_runtimes_read_it() {
+        assert_eq!(
+            told()[0].rule("SCMP_ACT_NOTIFY").to_string(),
+            r#"{"names":["ioctl"],"action":"SCMP_ACT_NOTIFY","args":[{"index":1,"value":1073676543,"valueTwo":2097194,"op":"SCMP_CMP_MASKED_EQ"}]}"#
+        );
+    }
+}

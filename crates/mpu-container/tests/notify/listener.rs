@@ -1,0 +1,131 @@
+//! An engine as far as a container's runtime and its programs can tell: a socket that takes descriptors, and answers.
+//!
+//! RM controls get an answer that no driver gives, so that a program sees who answered; wrapped requests are passed on.
+//!
+//! Outside truth: OCI runtime specification 1.2, `config-linux.md`: "The container process state".
+
+use std::fs;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use serde_json::Value;
+
+use crate::sys::{self, Answer};
+
+/// The answer to RM controls: "Invalid cross-device link".
+pub const ANSWER: i32 = libc::EXDEV;
+
+/// What has been seen.
+#[derive(Default)]
+struct Seen {
+    containers: Vec<Value>,
+    calls: Vec<(String, u64)>,
+    /// Connections that brought nothing.
+    probes: usize,
+}
+
+/// A socket with an engine behind it, for as long as the value lives.
+pub struct Engine {
+    path: PathBuf,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Engine {
+    /// Listens.
+    pub fn at(path: &Path) -> Engine {
+        let _ = fs::remove_file(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        let socket = UnixListener::bind(path).expect("a socket");
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let all = seen.clone();
+        std::thread::spawn(move || {
+            for stream in socket.incoming() {
+                let all = all.clone();
+                std::thread::spawn(move || serve(&stream.expect("a connection"), &all));
+            }
+        });
+        Engine { path: path.into(), seen }
+    }
+
+    /// What runtimes have sent, in its order.
+    pub fn containers(&self) -> Vec<Value> {
+        self.seen.lock().expect("no panic").containers.clone()
+    }
+
+    /// Containers and the requests that they made.
+    pub fn calls(&self) -> Vec<(String, u64)> {
+        self.seen.lock().expect("no panic").calls.clone()
+    }
+
+    /// How many connections brought nothing; the wrapper's do. Waits for the first.
+    pub fn probes(&self) -> usize {
+        let began = Instant::now();
+        loop {
+            let probes = self.seen.lock().expect("no panic").probes;
+            if probes > 0 || began.elapsed() > Duration::from_secs(5) {
+                return probes;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // Nobody finds it any more.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn serve(stream: &UnixStream, seen: &Mutex<Seen>) {
+    let Some((state, listener)) = receive(stream) else {
+        seen.lock().expect("no panic").probes += 1;
+        return;
+    };
+    let id = state["state"]["id"].as_str().expect("a container's name").to_owned();
+    seen.lock().expect("no panic").containers.push(state);
+    loop {
+        let mut wait = [PollFd::new(&listener, PollFlags::IN)];
+        if poll(&mut wait, None).is_err() || !wait[0].revents().contains(PollFlags::IN) {
+            // Nobody is left who could call.
+            return;
+        }
+        let Ok(call) = sys::take(&listener) else { continue };
+        seen.lock().expect("no panic").calls.push((id.clone(), call.request));
+        let answer = if call.request & 0xff == 0x2a { Answer::Error(ANSWER) } else { Answer::PassOn };
+        // A caller that was killed meanwhile wants no answer.
+        let _ = sys::answer(&listener, &call, answer);
+    }
+}
+
+/// One message with one descriptor; none if the other side leaves without.
+fn receive(stream: &UnixStream) -> Option<(Value, OwnedFd)> {
+    let (mut text, mut found) = (Vec::new(), None);
+    loop {
+        let mut bytes = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC).ok()?;
+        for message in control.drain() {
+            let RecvAncillaryMessage::ScmRights(all) = message else { continue };
+            for one in all {
+                assert!(found.replace(one).is_none(), "one descriptor");
+            }
+        }
+        text.extend_from_slice(&bytes[..got.bytes]);
+        if let (Ok(state), Some(_)) = (serde_json::from_slice(&text), &found) {
+            return Some((state, found?));
+        }
+        if got.bytes == 0 {
+            assert!(text.is_empty() && found.is_none(), "half a message: {}", String::from_utf8_lossy(&text));
+            return None;
+        }
+    }
+}
