@@ -3,8 +3,8 @@
 //! Owns the decision what is done to a container's specification before the real runtime sees it. Only `create` is looked
 //! at; everything else, and every container that asks for no GPU, goes to the real runtime as it came: same arguments,
 //! same process, same streams, nothing written to standard output. When something is wrong, nothing has been changed.
-//! Refuses to know who may ask for what (`request`), what a GPU needs (`cdi`, `driver`), how a specification is edited (`spec`) and
-//! whether an engine of MPU's is told of the container's calls (`seccomp`).
+//! Refuses to know who may ask for what (`request`), what a GPU needs (`cdi`, `driver`), how a specification is edited
+//! (`spec`) and whether an engine of MPU's is told of the container's calls (`seccomp`).
 //!
 //! Outside truth: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime"; its modes are in [`mode`].
 

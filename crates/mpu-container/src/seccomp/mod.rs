@@ -2,8 +2,8 @@
 //! there.
 //!
 //! Owns who gets a listener, and the reasons ([`Without`]) why one does not. Knows the engine by its socket alone: that it
-//! takes a connection, with no file `retired` beside it, means that an engine is there and takes containers. A container never fails for the engine's sake: in
-//! doubt its specification stays as it is.
+//! takes a connection, with no file `retired` beside it, means that an engine is there and takes containers. A container
+//! never fails for the engine's sake: in doubt its specification stays as it is.
 //!
 //! Outside truth: OCI runtime specification 1.2, `linux.seccomp.listenerPath`; what runtimes make of it is in
 //! docs/container/notify.md.
