@@ -1,8 +1,8 @@
 //! Which calls of `ioctl` the notify engine is told of, as rules that libseccomp takes.
 //!
-//! Owns the split of all requests into those that are told and the rest. libseccomp does not take a rule without a
-//! condition beside one with a condition and another action; so, where a profile allows `ioctl`, the rest is allowed by
-//! rules with conditions, too. No request matches rules of both kinds. Refuses to know profiles.
+//! Owns the split of all requests into those that are told and the rest. In libseccomp a rule without a condition
+//! wins over one with a condition, silently and in either order (seen with 2.5.4); so, where a profile allows `ioctl`, the
+//! rest is allowed by rules with conditions, too. No request matches rules of both kinds. Refuses to know profiles.
 //!
 //! The driver looks at a request's number and size only, so the rules do not look at its type and direction. Nor do they
 //! look at the argument register's upper half, as the kernel does not.

@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,13 @@ use crate::sys::{self, Answer};
 
 /// The answer to RM controls: "Invalid cross-device link".
 pub const ANSWER: i32 = libc::EXDEV;
+
+/// Builds the program that calls (`caller.c`), static.
+pub fn build_caller(at: &Path) {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/notify/caller.c");
+    let built = Command::new("cc").args(["-static", "-O1", "-o"]).arg(at).arg(source).status().expect("cc runs");
+    assert!(built.success(), "cc cannot build {source}");
+}
 
 /// What has been seen.
 #[derive(Default)]

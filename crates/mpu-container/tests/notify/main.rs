@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use bundle::{base, found, make_root};
-use listener::{Engine, ANSWER};
+use listener::{build_caller, Engine, ANSWER};
 use serde_json::{json, Value};
 
 /// RM control in its usual form, as another type and direction, and the wrapped form.
@@ -134,13 +134,6 @@ impl Host {
         let folder = self.dir.path().file_name().unwrap_or_default().to_string_lossy();
         format!("notify-{}-{}", self.runtime, folder.trim_start_matches('.'))
     }
-}
-
-/// The program that calls, static.
-fn build_caller(at: &std::path::Path) {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/notify/caller.c");
-    let built = Command::new("cc").args(["-static", "-O1", "-o"]).arg(at).arg(source).status().unwrap();
-    assert!(built.success(), "cc cannot build {source}");
 }
 
 /// What `caller call` says of these requests: who is told answers, all else ends at the file.

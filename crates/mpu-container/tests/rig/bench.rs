@@ -2,16 +2,22 @@
 
 use crate::container::Container;
 use crate::host::{Driver, Host, R550};
+use crate::listener::Engine;
+use crate::notify::SOCKET;
 use crate::wrapper::{configure, WRAPPER};
 
 /// Starts of each kind.
 const STARTS: u32 = 100;
 
+/// The kind with an engine that listens; containers have no profile of their own then.
+const HEARD: &str = "the same, heard by a notify engine";
+
 /// A kind of start: its name, the mode, whether it asks for a GPU, by what it is created; what it may add, in milliseconds.
-const KINDS: [(&str, &str, bool, &str, Option<u32>); 5] = [
+const KINDS: [(&str, &str, bool, &str, Option<u32>); 6] = [
     ("runc alone", "auto", false, "rig-runc", None),
     ("wrapper, no GPU asked for", "auto", false, WRAPPER, Some(10)),
     ("wrapper, CDI edits made at once", "jit-cdi", true, WRAPPER, Some(40)),
+    (HEARD, "jit-cdi", true, WRAPPER, Some(40)),
     ("wrapper, CDI file", "cdi", true, WRAPPER, Some(40)),
     ("wrapper, hook and container CLI", "legacy", true, WRAPPER, Some(40)),
 ];
@@ -27,7 +33,12 @@ fn starts() {
         if asks {
             container = container.env(&["NVIDIA_VISIBLE_DEVICES=all"]);
         }
+        let engine = (name == HEARD).then(|| Engine::at(&host.path(SOCKET)));
         let took = median(&host, &container, program);
+        assert_eq!(
+            engine.map_or(0, |engine| engine.containers().len()),
+            if name == HEARD { STARTS as usize } else { 0 }
+        );
         let plain = *alone.get_or_insert(took);
         let added = took.saturating_sub(plain);
         let told = match goal {

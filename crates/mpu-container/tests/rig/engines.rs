@@ -37,6 +37,26 @@ pub fn image(host: &Host) {
     host.ok("tar -C /rig/trees/root-glibc -cf /tmp/image.tar .");
 }
 
+/// Docker with our runtime, which goes by `nvidia`, and the image `glibc`.
+pub fn docker_up(host: &Host) {
+    image(host);
+    // What an administrator types, and then what keeps this engine to itself.
+    host.ok("nvidia-ctk runtime configure --runtime=docker --cdi.enabled");
+    host.ok(&format!(
+        "jq '. + {{iptables: false, ip6tables: false, bridge: \"none\", \"cgroup-parent\": \"/rig-{}-docker\"}} \
+         | .runtimes.rig = {{path: \"/usr/bin/rig-runc\"}}' \
+         /etc/docker/daemon.json > /tmp/daemon.json && cp /tmp/daemon.json /etc/docker/daemon.json",
+        host.init()
+    ));
+    host.ok("dockerd > /tmp/dockerd.log 2>&1 & for i in $(seq 200); do docker version > /dev/null 2>&1 && break; sleep 0.1; done");
+    host.ok("docker import /tmp/image.tar glibc || { cat /tmp/dockerd.log >&2; exit 1; }");
+}
+
+/// And its end.
+pub fn docker_down(host: &Host) {
+    host.ok("kill $(cat /run/docker.pid); while [ -e /run/docker.pid ]; do sleep 0.1; done");
+}
+
 #[test]
 fn podman_by_device_and_by_runtime() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
@@ -70,18 +90,8 @@ fn podman_by_device_and_by_runtime() {
 #[test]
 fn docker_by_runtime_by_gpus_and_by_device() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
-    image(&host);
-    // What an administrator types, and then what keeps this engine to itself.
-    host.ok("nvidia-ctk runtime configure --runtime=docker --cdi.enabled");
-    host.ok(&format!(
-        "jq '. + {{iptables: false, ip6tables: false, bridge: \"none\", \"cgroup-parent\": \"/rig-{}-docker\"}} \
-         | .runtimes.rig = {{path: \"/usr/bin/rig-runc\"}}' \
-         /etc/docker/daemon.json > /tmp/daemon.json && cp /tmp/daemon.json /etc/docker/daemon.json",
-        host.init()
-    ));
     host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
-    host.ok("dockerd > /tmp/dockerd.log 2>&1 & for i in $(seq 200); do docker version > /dev/null 2>&1 && break; sleep 0.1; done");
-    host.ok("docker import /tmp/image.tar glibc || { cat /tmp/dockerd.log >&2; exit 1; }");
+    docker_up(&host);
     let docker = |more: &str| {
         // A container that ends at once can end before its output is copied ("reading from a closed fifo" in the engine's log).
         let done = host.sh(&format!("docker run --rm --network none {more} glibc sh -c \"{LOOK}; sleep 0.3\""));
@@ -101,7 +111,7 @@ fn docker_by_runtime_by_gpus_and_by_device() {
     // `configure` takes out again what it put in.
     host.ok("nvidia-ctk runtime configure --runtime=docker --remove");
     assert!(!host.ok("cat /etc/docker/daemon.json").contains("nvidia"));
-    host.ok("kill $(cat /run/docker.pid); while [ -e /run/docker.pid ]; do sleep 0.1; done");
+    docker_down(&host);
 }
 
 /// What containerd itself makes of the file: it reads, merges and prints it.

@@ -9,8 +9,13 @@ mod container;
 mod engines;
 mod facts;
 mod host;
+#[path = "../notify/listener.rs"]
+mod listener;
+mod notify;
 mod places;
 mod plain;
 mod replays;
 mod rootless;
+#[path = "../notify/sys.rs"]
+mod sys;
 mod wrapper;

@@ -1,0 +1,120 @@
+//! The notify engine's listener with engines as people use them, under the profiles that those engines bring.
+//!
+//! The engine that listens is in this test (`listener.rs`), behind a socket of the host's; `caller.c` is the program that calls.
+
+use crate::container::Container;
+use crate::engines::{docker_down, docker_up, image};
+use crate::host::{Driver, Host, R550};
+use crate::listener::{build_caller, Engine, ANSWER};
+use crate::wrapper::{configure, MODES, WRAPPER};
+
+/// Where the engine listens unless config.toml says otherwise.
+pub const SOCKET: &str = "/run/mpu/notify/listener.sock";
+/// Where the program that calls lies in the host, and in containers.
+const CALLER: &str = "/tmp/caller";
+/// An RM control, and the size of a terminal.
+const CALLS: &str = "call c020462a 5413";
+
+fn answered() -> String {
+    format!("c020462a {ANSWER}\n5413 {}\n", libc::EBADF)
+}
+
+fn unanswered() -> String {
+    format!("c020462a {0}\n5413 {0}\n", libc::EBADF)
+}
+
+#[test]
+fn an_engine_hears_of_containers_in_every_mode() {
+    let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
+    for (mode, low) in MODES.iter().flat_map(|mode| ["runc", "crun"].map(|low| (*mode, low))) {
+        configure(&host, mode, low);
+        let words: Vec<&str> = std::iter::once(CALLER).chain(CALLS.split(' ')).collect();
+        let container = Container::new(&host, "glibc", &words).env(&["NVIDIA_VISIBLE_DEVICES=0"]);
+        build_caller(&host.path(&format!("{}/rootfs{CALLER}", container.folder())));
+        let ran = container.run(WRAPPER);
+        assert!(ran.ok && ran.out == unanswered(), "{mode} {low}: {}{}", ran.out, ran.err);
+        let engine = Engine::at(&host.path(SOCKET));
+        let ran = container.run(WRAPPER);
+        assert!(ran.ok && ran.out == answered(), "{mode} {low}: {}{}", ran.out, ran.err);
+        assert_eq!((engine.calls().len(), engine.probes()), (1, 1), "{mode} {low}");
+    }
+}
+
+#[test]
+fn docker_with_its_own_profile_is_heard() {
+    let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
+    docker_up(&host);
+    build_caller(&host.path(CALLER));
+    let engine = Engine::at(&host.path(SOCKET));
+    let run = |more: &str| {
+        let options = format!("--rm --network none --runtime nvidia --volume {CALLER}:{CALLER} {more}");
+        // A container that ends at once can end before its output is copied.
+        let done = host.sh(&format!("docker run {options} glibc sh -c '{CALLER} {CALLS}; sleep 0.3'"));
+        String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
+    };
+    for mode in ["jit-cdi", "legacy"] {
+        configure(&host, mode, "/usr/bin/rig-runc");
+        for (more, heard) in [
+            ("--env NVIDIA_VISIBLE_DEVICES=0", true),
+            ("--env NVIDIA_VISIBLE_DEVICES=0 --user 1000 --security-opt no-new-privileges", true),
+            ("--env NVIDIA_VISIBLE_DEVICES=0 --security-opt seccomp=unconfined", true),
+            ("--env NVIDIA_VISIBLE_DEVICES=0 --privileged", true),
+            ("--env NVIDIA_VISIBLE_DEVICES=0 --env MPU_NOTIFY=off", false),
+            ("--env NVIDIA_VISIBLE_DEVICES=0 --pid host", false),
+            ("", false),
+        ] {
+            assert_eq!(run(more), if heard { answered() } else { unanswered() }, "{mode} {more}");
+        }
+    }
+    let heard = engine.calls().len();
+    let name = format!("rig-{}-notify", host.init());
+    let options = format!(
+        "--name {name} --network none --runtime nvidia --volume {CALLER}:{CALLER} --env NVIDIA_VISIBLE_DEVICES=0"
+    );
+    host.ok(&format!("docker run --detach {options} glibc {CALLER} hold"));
+    assert_eq!(host.ok(&format!("docker exec {name} {CALLER} {CALLS}; sleep 0.3")), answered());
+    assert_eq!(engine.calls().len(), heard + 1);
+    let states = engine.containers();
+    let [.., first, executed] = states.as_slice() else { panic!("{states:?}") };
+    assert_eq!(first["state"]["id"], executed["state"]["id"]);
+    // Made anew, it is a new decision.
+    drop(engine);
+    host.ok(&format!("docker restart --time 0 {name}"));
+    assert_eq!(host.ok(&format!("docker exec {name} {CALLER} {CALLS}; sleep 0.3")), unanswered());
+    host.ok(&format!("docker rm --force {name}"));
+    docker_down(&host);
+}
+
+#[test]
+fn podman_with_its_own_profile_is_heard() {
+    let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
+    image(&host);
+    host.ok("podman import --quiet /tmp/image.tar glibc");
+    build_caller(&host.path(CALLER));
+    let engine = Engine::at(&host.path(SOCKET));
+    for low in ["/usr/bin/rig-runc", "/usr/bin/rig-crun"] {
+        configure(&host, "jit-cdi", low);
+        let options = |more: &str| {
+            let own = format!("--network=none --cgroup-parent=/rig-{}-podman --volume {CALLER}:{CALLER}", host.init());
+            format!("{own} --runtime /usr/bin/{WRAPPER} --env NVIDIA_VISIBLE_DEVICES=0 {more} glibc {CALLER}")
+        };
+        for (more, expected) in [
+            ("", answered()),
+            ("--security-opt no-new-privileges", answered()),
+            ("--privileged", answered()),
+            ("--env MPU_NOTIFY=off", unanswered()),
+            ("--pid host", unanswered()),
+        ] {
+            let said = host.ok(&format!("podman run --rm {} {CALLS}", options(more)));
+            assert_eq!(said, expected, "{low} {more}");
+        }
+        // A container that is made, and started some time later: crun has its connection, and no message, for as long.
+        let name = host.ok(&format!("podman create {} hold", options("--security-opt no-new-privileges")));
+        let name = name.trim();
+        let before = engine.containers().len();
+        host.ok(&format!("podman init {name}; sleep 1; podman start {name}"));
+        assert_eq!(host.ok(&format!("podman exec {name} {CALLER} {CALLS}")), answered(), "{low}");
+        assert_eq!(engine.containers().len(), before + 2, "{low}");
+        host.ok(&format!("podman rm --force --time 0 {name}"));
+    }
+}
