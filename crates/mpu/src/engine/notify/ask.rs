@@ -68,8 +68,8 @@ pub(super) struct Asker {
     known: RefCell<Known>,
 }
 
-/// What a caller asks, as its memory said when we looked.
-struct Asked {
+/// What a caller asks that may carry PIDs, as its memory said when we looked.
+pub(super) struct Asked {
     /// Where the argument of the control stands in the caller.
     address: u64,
     block: [u8; RM_CONTROL_SIZE],
@@ -100,14 +100,15 @@ impl Asker {
         Ok(Asker { params: Fenced::new()?, inner: Fenced::new()?, known: RefCell::default() })
     }
 
-    /// The answer to a notification.
-    pub(super) fn answer(&mut self, setting: &Setting, listener: BorrowedFd<'_>, taken: &seccomp_notif) -> Answer {
+    /// The answer to what [`Asked::by`] found.
+    pub(super) fn answer(
+        &mut self,
+        setting: &Setting,
+        listener: BorrowedFd<'_>,
+        taken: &seccomp_notif,
+        asked: Asked,
+    ) -> Answer {
         let counters = &setting.counters;
-        let asked = Asked::by(taken).filter(|asked| mpu_abi::may_carry_pids(asked.cmd()));
-        let Some(asked) = asked.filter(|_| !setting.retired.load(Relaxed)) else {
-            counters.passed_on.fetch_add(1, Relaxed);
-            return Answer::GoOn;
-        };
         counters.inside.fetch_add(1, Relaxed);
         let answer = self.ask(setting, listener, taken, asked);
         counters.inside.fetch_sub(1, Relaxed);
@@ -206,8 +207,9 @@ impl Asker {
 }
 
 impl Asked {
-    /// What the argument in the caller's memory says; none when it is no control or cannot be read.
-    fn by(taken: &seccomp_notif) -> Option<Asked> {
+    /// What the argument in the caller's memory says; none, and the call goes on to the driver, when that carries no PID or cannot
+    /// be read.
+    pub(super) fn by(taken: &seccomp_notif) -> Option<Asked> {
         let [_, request, mut address, ..] = taken.data.args;
         let tid = Tid::of(taken);
         match request as u32 & LOOKED_AT {
@@ -223,7 +225,7 @@ impl Asked {
             }
             _ => return None,
         }
-        Some(Asked { address, block: peek(tid, address)? })
+        Some(Asked { address, block: peek(tid, address)? }).filter(|asked| mpu_abi::may_carry_pids(asked.cmd()))
     }
 
     fn cmd(&self) -> ControlCmd {

@@ -4,13 +4,13 @@
 //! ours: while one of them waits for the driver, the other passes on what carries no PID. A caller that stops us at its own
 //! memory (a page that it serves itself) stops its own container's threads only.
 
-use super::ask::{Asker, Setting};
+use super::ask::{Asked, Asker, Setting};
 use super::sys::{self, Answer, Held, Journal};
 use mpu_core::Reason;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Threads of one listener.
@@ -85,26 +85,39 @@ fn serve(listener: &Listener, setting: &Setting, mut place: Held, mut asker: Ask
     sys::wake_in_turn(listener.fd.as_fd());
     // What the supervisor before us had taken and not answered.
     if place.get().taken.pid != 0 {
-        answer(listener, setting, &mut place, &mut asker);
+        match look(setting, &mut place) {
+            Some(asked) => translate(listener, setting, &mut place, &mut asker, asked),
+            None => answer(listener, &mut place, Answer::GoOn),
+        }
     }
-    while take(listener, &mut place) {
-        answer(listener, setting, &mut place, &mut asker);
+    while let Some(asked) = next(listener, setting, &mut place) {
+        translate(listener, setting, &mut place, &mut asker, asked);
     }
+}
+
+/// Waits for a call that may carry PIDs, and passes on all others; none when there will be no more calls.
+fn next(listener: &Listener, setting: &Setting, place: &mut Held) -> Option<Asked> {
+    // One thread at a time, and the same one for as long as it has no more to do than to pass on: handing over costs more than
+    // that. A kernel before 6.11 does not wake those who wait to take when the last caller has gone, but it tells those who poll.
+    let _turn = listener.turn.lock().unwrap_or_else(PoisonError::into_inner);
+    while take(listener, place) {
+        match look(setting, place) {
+            Some(asked) => return Some(asked),
+            None => answer(listener, place, Answer::GoOn),
+        }
+    }
+    None
 }
 
 /// Waits for a notification; false when there will be none.
 fn take(listener: &Listener, place: &mut Held) -> bool {
-    // One thread at a time: a kernel before 5.19 does not wake those who wait to take when the last caller has gone, but it
-    // tells those who poll.
-    let _turn = listener.turn.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         place.clear();
         let mut polled = [PollFd::new(&listener.fd, PollFlags::IN)];
         match poll(&mut polled, None) {
             Ok(_) if polled[0].revents().contains(PollFlags::IN) => {}
-            Ok(_) => return false,
             Err(rustix::io::Errno::INTR) => continue,
-            Err(_) => return false,
+            _ => return false,
         }
         match sys::receive(listener.fd.as_fd(), &mut place.get().taken) {
             Ok(()) => return true,
@@ -115,17 +128,29 @@ fn take(listener: &Listener, place: &mut Held) -> bool {
     }
 }
 
-fn answer(listener: &Listener, setting: &Setting, place: &mut Held, asker: &mut Asker) {
-    let Some(tries) = place.get().tries.checked_add(1) else { return };
-    place.get().tries = tries;
-    let taken = place.get().taken;
-    let answer = if tries > MOST_TRIES {
+/// What is asked, unless the call goes on to the driver.
+fn look(setting: &Setting, place: &mut Held) -> Option<Asked> {
+    let place = place.get();
+    place.tries = place.tries.saturating_add(1);
+    if place.tries > MOST_TRIES {
         setting.counters.pass(Reason::OutOfReach);
-        Answer::GoOn
-    } else {
-        asker.answer(setting, listener.fd.as_fd(), &taken)
-    };
+        return None;
+    }
+    let asked = Asked::by(&place.taken).filter(|_| !setting.retired.load(Relaxed));
+    if asked.is_none() {
+        setting.counters.passed_on.fetch_add(1, Relaxed);
+    }
+    asked
+}
+
+fn translate(listener: &Listener, setting: &Setting, place: &mut Held, asker: &mut Asker, asked: Asked) {
+    let taken = place.get().taken;
+    let result = asker.answer(setting, listener.fd.as_fd(), &taken, asked);
+    answer(listener, place, result);
+}
+
+fn answer(listener: &Listener, place: &mut Held, answer: Answer) {
     // Fails when the caller is gone, which needs no answer.
-    let _ = sys::answer(listener.fd.as_fd(), taken.id, answer);
+    let _ = sys::answer(listener.fd.as_fd(), place.get().taken.id, answer);
     place.clear();
 }

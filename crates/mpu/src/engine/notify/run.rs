@@ -16,7 +16,7 @@ use command_fds::{CommandFdExt, FdMapping};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::mount::{mount, mount_change, MountFlags, MountPropagationFlags};
 use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use rustix::process::{set_parent_process_death_signal, Signal};
+use rustix::process::{kill_process, set_parent_process_death_signal, wait, Pid, Signal, WaitOptions};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -26,7 +26,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
 /// The child's end of the conversation.
@@ -60,26 +60,33 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     init.args(arguments).args(command);
     init.fd_mappings(vec![FdMapping { parent_fd: theirs.into(), child_fd: SOCKET }])
         .map_err(|error| failed(io::Error::other(error)))?;
-    let mut child = spawn_in_new_namespace(&mut init)?;
-    drop(init);
-    let supervised = attend(host, &ours).inspect_err(|_| {
-        let _ = child.kill();
-        let _ = child.wait();
-    })?;
-    let pid = child.id();
+    let (born, birth) = std::sync::mpsc::channel();
+    // The thread's children are born in the new namespace, so it is one that has no others; and it stays, because a child is told
+    // of the death of the thread that made it.
+    let waiting = std::thread::spawn(move || {
+        let child = sys::unshare_pid_namespace_of_children().and_then(|()| init.spawn());
+        // Ours of the socket goes with the command: only the child has it then.
+        drop(init);
+        let mut child = child.map_err(|source| NotifyError::Namespace { source })?;
+        let _ = born.send(Pid::from_child(&child));
+        child.wait().map_err(|source| NotifyError::Start { what: "the command".to_string(), source })
+    });
+    let wait = || waiting.join().unwrap_or_else(|_| Err(failed(io::Error::other("the thread that waits failed"))));
+    let Ok(pid) = birth.recv() else {
+        return Ok(code_of(wait()?));
+    };
+    let supervised = match attend(host, &ours) {
+        Ok(supervised) => supervised,
+        Err(error) => {
+            let _ = kill_process(pid, Signal::KILL);
+            wait()?;
+            return Err(error);
+        }
+    };
     std::thread::spawn(move || forward(&mut signals, pid));
-    let status = child.wait().map_err(failed)?;
+    let status = wait()?;
     drop(supervised);
     Ok(code_of(status))
-}
-
-/// The thread's children are born in the new namespace, so it is one that has no others.
-fn spawn_in_new_namespace(command: &mut Command) -> Result<Child, NotifyError> {
-    let spawned = std::thread::scope(|scope| {
-        let made = scope.spawn(|| sys::unshare_pid_namespace_of_children().and_then(|()| command.spawn()));
-        made.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it failed")))
-    });
-    spawned.map_err(|source| NotifyError::Namespace { source })
 }
 
 /// Takes the child's listener and sees that somebody answers it.
@@ -164,7 +171,7 @@ fn under_filter(command: &[OsString]) -> io::Result<u8> {
             return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
         }
     };
-    let pid = child.id();
+    let pid = Pid::from_child(&child);
     std::thread::spawn(move || forward(&mut signals, pid));
     reap(pid)
 }
@@ -178,11 +185,10 @@ fn own_proc() -> io::Result<()> {
 }
 
 /// Waits for everybody, as PID 1 must; returns with the command.
-fn reap(command: u32) -> io::Result<u8> {
-    use rustix::process::{wait, WaitOptions};
+fn reap(command: Pid) -> io::Result<u8> {
     loop {
         match wait(WaitOptions::empty()) {
-            Ok(Some((pid, status))) if pid.as_raw_nonzero().get() as u32 == command => {
+            Ok(Some((pid, status))) if pid == command => {
                 return Ok(code_of(ExitStatus::from_raw(status.as_raw())));
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -191,11 +197,10 @@ fn reap(command: u32) -> io::Result<u8> {
     }
 }
 
-fn forward(signals: &mut Signals, to: u32) {
+fn forward(signals: &mut Signals, to: Pid) {
     for signal in signals.forever() {
-        let pid = rustix::process::Pid::from_raw(to as i32);
-        if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
-            let _ = rustix::process::kill_process(pid, signal);
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            let _ = kill_process(to, signal);
         }
     }
 }
