@@ -295,3 +295,38 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 fn wide(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_fits_into_the_memory_that_the_driver_is_given() {
+        for row in mpu_abi::ROWS {
+            assert!(row.params_size as usize <= FENCED, "{row:?}");
+            let inner = match row.layout {
+                Layout::Embedded { inner: Inner::Rows(rows), .. } => {
+                    usize::from(rows.stride) * usize::from(rows.capacity)
+                }
+                Layout::Embedded { inner: Inner::Samples(samples), .. } => {
+                    usize::from(samples.stride) * usize::from(samples.capacity)
+                }
+                _ => 0,
+            };
+            assert!(inner <= FENCED, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn a_table_is_as_long_as_the_driver_says_or_wrote() {
+        let rows = mpu_abi::Rows { count: 0, first: 0, stride: 32, capacity: 512, pid: 0 };
+        let table = Table { pointer: 8, theirs: 1, inner: Inner::Rows(rows) };
+        let mut bytes = vec![0u8; FENCED];
+        let params = |count: u32| [count.to_ne_bytes(), [0; 4]].concat();
+        assert_eq!(table.written(&params(0), &bytes), 0);
+        assert_eq!(table.written(&params(3), &bytes), 96);
+        assert_eq!(table.written(&params(u32::MAX), &bytes), 512 * 32);
+        bytes[200] = 1;
+        assert_eq!(table.written(&params(3), &bytes), 224, "whole entries");
+    }
+}

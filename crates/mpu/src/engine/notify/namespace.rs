@@ -147,3 +147,80 @@ fn view_by_proc(namespace: &Namespace, pid: HostPid) -> Option<ViewPid> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::notify::folder::Folder;
+    use std::process::{Child, Command, Stdio};
+
+    /// A process that is PID 1 of a new namespace, and one below it.
+    fn nested() -> Option<Vec<Child>> {
+        let made = std::thread::spawn(|| {
+            crate::sys::unshare_pid_namespace_of_children().ok()?;
+            let sleep = || Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().ok();
+            Some(vec![sleep()?, sleep()?])
+        });
+        made.join().ok()?
+    }
+
+    fn host(pid: u32) -> HostPid {
+        HostPid::new(pid).expect("a PID")
+    }
+
+    #[test]
+    fn both_ways_to_look_up_say_the_same() {
+        let Some(mut children) = nested() else {
+            println!("skipped: only root makes PID namespaces");
+            return;
+        };
+        let pids: Vec<HostPid> = children.iter().map(|child| host(child.id())).collect();
+        let namespace = Folder::of_process(pids[1]).and_then(|folder| folder.pid_namespace()).expect("theirs");
+        assert_ne!(namespace.id(), Namespace::own().expect("ours").id());
+        let mut ways = vec![Lookup::Proc];
+        match Lookup::of_this_kernel() {
+            Lookup::Kernel => ways.push(Lookup::Kernel),
+            Lookup::Proc => println!("skipped: this kernel's namespaces cannot be asked: Linux 6.11"),
+        }
+        let known = RefCell::default();
+        for way in ways {
+            let numbers = Numbers::new(&namespace, way, &known);
+            for (view, pid) in (1..).zip(&pids) {
+                assert_eq!(numbers.view_of(*pid), ViewPid::new(view), "{way:?}");
+                assert_eq!(numbers.host_of(ViewPid::new(view).expect("a PID")), Some(*pid), "{way:?}");
+            }
+            assert_eq!(numbers.view_of(host(std::process::id())), None, "{way:?}: we are not in there");
+            assert_eq!(numbers.host_of(ViewPid::new(3).expect("a PID")), None, "{way:?}: there are two");
+        }
+        for child in children.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        // What was found before does not count any more.
+        for way in [Lookup::Proc, Lookup::of_this_kernel()] {
+            let numbers = Numbers::new(&namespace, way, &known);
+            assert_eq!(numbers.host_of(ViewPid::new(2).expect("a PID")), None, "{way:?}");
+            assert_eq!(numbers.view_of(pids[1]), None, "{way:?}");
+        }
+    }
+
+    #[test]
+    fn a_thread_is_no_process() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+            let _ = wait.recv();
+        });
+        let thread_id = host(told.recv().expect("its number"));
+        let (own, known) = (Namespace::own().expect("ours"), RefCell::default());
+        for way in [Lookup::Proc, Lookup::of_this_kernel()] {
+            let numbers = Numbers::new(&own, way, &known);
+            assert_eq!(numbers.view_of(thread_id), None, "{way:?}");
+            let same = ViewPid::new(std::process::id());
+            assert_eq!(numbers.view_of(host(std::process::id())), same, "{way:?}");
+        }
+        drop(done);
+        let _ = thread.join();
+    }
+}

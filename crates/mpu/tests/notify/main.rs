@@ -1,0 +1,207 @@
+//! The notify engine as processes: `mpu run`, the supervisor, the keeper. No GPU takes part: what is asked goes to a file that is
+//! not the driver's, all the way through the engine, and must come back as that file answers.
+//!
+//! Each test plays in a mount namespace of its own, with a `/run/mpu` of its own.
+
+mod sys;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const MPU: &str = env!("CARGO_BIN_EXE_mpu");
+/// How often a caller asks each of its questions.
+const CALLS: &str = "MPU_TEST_CALLS";
+
+/// Whether this test cannot be played here; says why.
+fn skipped() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    let host = std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]");
+    if !(root && host) {
+        println!("skipped: only root in the host's PID namespace can answer for others");
+    }
+    !(root && host)
+}
+
+/// A shell in a mount namespace with an empty `/run/mpu`.
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    let set = "set -u; mkdir -p /run/mpu; mount -t tmpfs none /run/mpu";
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &format!("{set}; {script}")]);
+    command.env("MPU", MPU).env("CALLER", std::env::current_exe().expect("this program"));
+    command
+}
+
+fn play(script: &str) -> Output {
+    let out = shell(script).stdin(Stdio::null()).output().expect("unshare and sh");
+    print!("{}", String::from_utf8_lossy(&out.stderr));
+    out
+}
+
+fn text(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// Not a test: the program that the others run in a container. Every call must fail as `/dev/null` has it fail.
+#[test]
+#[ignore = "the caller that other tests start"]
+fn caller() {
+    let calls: u32 = std::env::var(CALLS).ok().and_then(|calls| calls.parse().ok()).unwrap_or(0);
+    let null = File::options().read(true).write(true).open("/dev/null").expect("/dev/null");
+    for _ in 0..calls {
+        // One that carries no PID, one that does, one that does with a size that nobody knows.
+        for (cmd, size) in [(0x0080_0101, 64), (0x2080_018d, 3812), (0x2080_018e, 4)] {
+            let error = sys::control(&null, cmd, size).expect_err("/dev/null knows no control");
+            assert_eq!(error.raw_os_error(), Some(libc::ENOTTY), "{cmd:#x}");
+        }
+    }
+    println!("all {calls} came back");
+}
+
+const CALLER: &str = "$CALLER --exact caller --ignored --nocapture";
+
+#[test]
+fn a_command_has_its_own_numbers_and_its_code_comes_back() {
+    if skipped() {
+        return;
+    }
+    let script = "$MPU run sh -c 'echo $$; ls -d /proc/[0-9]* | wc -l'
+        $MPU run -- sh -c 'exit 7'; echo $?
+        $MPU run -- sh -c 'kill -9 $$'; echo $?
+        $MPU run /nonexistent 2>&1; echo $?
+        $MPU run /etc/passwd 2>&1; echo $?
+        $MPU run -- readlink /proc/1/ns/pid > /run/mpu/inside; readlink /proc/self/ns/pid | cmp -s - /run/mpu/inside || echo another";
+    let out = text(&play(script));
+    let lines: Vec<&str> = out.lines().collect();
+    // PID 1 is the small init; `ls` and `wc` are there, too.
+    assert_eq!(lines.first(), Some(&"2"), "{out}");
+    assert!(lines[1].trim().parse::<u32>().is_ok_and(|count| (3..6).contains(&count)), "{out}");
+    assert_eq!(lines[2..4], ["7", "137"], "{out}");
+    assert!(lines[4].contains("No such file") && lines[5] == "127", "{out}");
+    assert!(lines[6].contains("denied") && lines[7] == "126", "{out}");
+    assert_eq!(lines[8], "another", "{out}");
+}
+
+#[test]
+fn a_signal_to_mpu_reaches_the_command_and_nobody_is_left() {
+    if skipped() {
+        return;
+    }
+    let script = "$MPU run -- sh -c 'trap \"echo told; exit 3\" TERM; echo up; while :; do sleep 0.1; done' & run=$!
+        sleep 2; kill -TERM $run; wait $run; echo $?
+        $MPU run -- sleep 987654 & run=$!
+        sleep 1; kill -KILL $run; wait $run; sleep 0.5; pgrep -f '^sleep 987654' || echo nobody";
+    let out = text(&play(script));
+    assert_eq!(out.lines().collect::<Vec<_>>(), ["up", "told", "3", "nobody"], "{out}");
+}
+
+#[test]
+fn without_a_filter_and_with_one_a_file_that_is_not_the_drivers_answers_alike() {
+    if skipped() {
+        return;
+    }
+    let out = text(&play(&format!("export {CALLS}=500; {CALLER}; $MPU run -- {CALLER}")));
+    assert_eq!(out.matches("all 500 came back").count(), 2, "{out}");
+}
+
+/// Says a word to the supervisor and prints its answer.
+const TELL: &str = "tell() { python3 -c 'import socket,sys
+s=socket.socket(socket.AF_UNIX); s.connect(\"/run/mpu/notify/control.sock\"); s.sendall(sys.argv[1].encode()); s.shutdown(1)
+print(s.makefile().read())' \"$1\"; }";
+
+/// The keeper in a shell, callers beside it.
+struct Stage {
+    shell: Child,
+}
+
+impl Stage {
+    fn up(script: &str) -> (Stage, BufReader<impl Read>) {
+        let up = "$MPU notify hold & until $MPU_STATE; do sleep 0.05; done";
+        let state = "test -S /run/mpu/notify/control.sock";
+        let mut shell = shell(&format!("{}; {script}", up.replace("$MPU_STATE", state)));
+        let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare and sh");
+        let out = BufReader::new(shell.stdout.take().expect("piped"));
+        (Stage { shell }, out)
+    }
+
+    /// The supervisor: the keeper's child.
+    fn supervisor(&self) -> Option<u32> {
+        let children = |pid: u32| -> Vec<u32> {
+            let listed = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            listed.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+        };
+        let is = |pid: &u32, word: &str| {
+            std::fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| line.split(|byte| *byte == 0).any(|found| found == word.as_bytes()))
+        };
+        let keeper = children(self.shell.id()).into_iter().find(|pid| is(pid, "hold"))?;
+        children(keeper).into_iter().find(|pid| is(pid, "serve") && !is(pid, "-c"))
+    }
+
+    fn kill_supervisor(&self) -> bool {
+        let pid = self.supervisor().and_then(|pid| rustix::process::Pid::from_raw(pid as i32));
+        pid.is_some_and(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok())
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}
+
+#[test]
+fn killing_the_supervisor_again_and_again_loses_no_call() {
+    if skipped() {
+        return;
+    }
+    // Eight callers in four namespaces; the shell ends once they have.
+    let callers = format!("export {CALLS}=1500; for i in 1 2 3 4; do $MPU run -- sh -c '{CALLER} & {CALLER}; wait' & all=\"${{all-}} $!\"; done");
+    let (stage, mut out) = Stage::up(&format!("{TELL}; {callers}; wait $all; echo over; read end; tell retire; wait"));
+    let began = Instant::now();
+    let (tell, told) = std::sync::mpsc::channel();
+    let reading = std::thread::spawn(move || {
+        let mut all = String::new();
+        let mut line = String::new();
+        while out.read_line(&mut line).is_ok_and(|len| len > 0) {
+            all.push_str(&line);
+            if line.trim() == "over" {
+                let _ = tell.send(());
+            }
+            line.clear();
+        }
+        all
+    });
+    let mut kills = 0;
+    while told.recv_timeout(Duration::from_millis(60)).is_err() {
+        kills += u32::from(stage.kill_supervisor());
+        assert!(began.elapsed() < Duration::from_secs(120), "after {kills} kills somebody still waits");
+    }
+    drop(stage);
+    let out = reading.join().expect("the reader");
+    assert_eq!(out.matches("all 1500 came back").count(), 8, "{kills} kills: {out}");
+    assert!(kills >= 5, "only {kills} kills were seen: not much of a storm");
+    println!("{kills} kills, 36000 calls, {:.1} s", began.elapsed().as_secs_f64());
+}
+
+#[test]
+fn a_retired_supervisor_lets_its_containers_go_on_and_ends_with_the_last() {
+    if skipped() {
+        return;
+    }
+    let script = format!(
+        "{TELL}; $MPU notify hold & hold=$!
+        until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
+        $MPU run -- sh -c 'echo in; read word < /run/mpu/fifo; {CALLS}=10 {CALLER}' & run=$!
+        mkfifo /run/mpu/fifo
+        until tell state | grep -q '\"listeners\":1'; do sleep 0.05; done
+        tell retire; test -e /run/mpu/notify/listener.sock || echo closed
+        kill -0 $hold && echo still
+        echo go > /run/mpu/fifo; wait $run; echo $?; wait $hold; echo $?; ls -A /run/mpu/notify"
+    );
+    let out = text(&play(&script));
+    assert!(out.contains("{\"ok\":true}") && out.contains("closed\nstill"), "{out}");
+    assert!(out.contains("all 10 came back") && out.trim_end().ends_with("0\n0"), "{out}");
+}
