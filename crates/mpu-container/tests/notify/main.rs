@@ -6,135 +6,23 @@
 
 #[path = "../conformance/bundle.rs"]
 mod bundle;
+mod host;
 mod listener;
+mod profiles;
 mod sys;
 
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
-use bundle::{base, found, make_root};
-use listener::{build_caller, Engine, ANSWER};
+use bundle::found;
+use host::Host;
+use listener::{Engine, ANSWER};
+use profiles::{profiles, usual_profile};
 use serde_json::{json, Value};
 
 /// RM control in its usual form, as another type and direction, and the wrapped form.
 const TOLD: [u64; 3] = [0xc020_462a, 0x0020_ff2a, 0xc010_46d3];
-
-struct Host {
-    dir: tempfile::TempDir,
-    runtime: &'static str,
-}
-
-/// How a container's life went.
-struct Ran {
-    said: String,
-    ok: bool,
-    spec: Value,
-    log: String,
-}
-
-impl Ran {
-    /// That the container lived and said exactly this, and the wrapper's log has these words.
-    fn said(&self, lines: &[String], log: &str) {
-        assert!(self.ok, "{}", self.said);
-        let said: Vec<&str> = self.said.lines().filter(|line| !line.contains("level=")).collect();
-        assert_eq!(said, lines, "{}", self.said);
-        assert!(self.log.contains(log), "{log}: {}", self.log);
-    }
-}
-
-impl Host {
-    /// With each runtime that is there.
-    fn each(mut claim: impl FnMut(&Host)) {
-        if !rustix::process::geteuid().is_root() {
-            return println!("skipped: not root, who alone can make containers with every namespace");
-        }
-        let Some(busybox) = found("busybox") else { return println!("skipped: no busybox for a container's root") };
-        if found("cc").is_none() {
-            return println!("skipped: no cc for the program that calls");
-        }
-        for runtime in ["runc", "crun"] {
-            let Some(low) = found(runtime) else {
-                println!("skipped: no {runtime}");
-                continue;
-            };
-            let host = Host { dir: tempfile::tempdir().unwrap(), runtime };
-            make_root(&host.at("bundle/rootfs"), &busybox);
-            build_caller(&host.at("bundle/rootfs/bin/caller"));
-            symlink(env!("CARGO_BIN_EXE_mpu-container"), host.at("nvidia-container-runtime")).unwrap();
-            host.configure(&low, "");
-            let device = json!({"path": "/dev/nvidiactl", "hostPath": "/dev/null"});
-            let file = json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu",
-                "devices": [{"name": "0", "containerEdits": {"deviceNodes": [device]}}]});
-            fs::create_dir(host.at("cdi")).unwrap();
-            fs::write(host.at("cdi/nvidia.json"), file.to_string()).unwrap();
-            claim(&host);
-        }
-    }
-
-    fn at(&self, path: &str) -> PathBuf {
-        self.dir.path().join(path)
-    }
-
-    fn configure(&self, low: &std::path::Path, policy: &str) {
-        let (cdi, log, socket) = (self.at("cdi"), self.at("debug.log"), self.at("run/listener.sock"));
-        let text = format!(
-            "[nvidia-container-runtime]\nruntimes = [{low:?}]\nmode = \"cdi\"\nlog-level = \"debug\"\ndebug = {log:?}\n\
-             modes.cdi.spec-dirs = [{cdi:?}]\n[mpu]\nnotify-socket = {socket:?}\n{policy}\n"
-        );
-        fs::write(self.at("config.toml"), text).unwrap();
-    }
-
-    fn engine(&self) -> Engine {
-        Engine::at(&self.at("run/listener.sock"))
-    }
-
-    /// A container whose program is the caller with these words, as an engine describes it.
-    fn spec(&self, words: &[&str]) -> Value {
-        let mut spec = base();
-        spec["process"]["args"] = [&["caller"], words].concat().into();
-        spec["process"]["env"] = json!(["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=0"]);
-        spec["x-unknown"] = json!({"z": 1.50});
-        spec
-    }
-
-    /// Creates, starts, does what the script says, waits for the end, deletes.
-    fn live(&self, spec: &Value, script: &str) -> Ran {
-        fs::write(self.at("bundle/config.json"), spec.to_string()).unwrap();
-        let _ = fs::remove_file(self.at("debug.log"));
-        let script = format!(
-            r#"umount -l /sys/fs/cgroup/unified 2>/dev/null
-            r() {{ "$RUNTIME" --root "$STATE" "$@"; }}
-            trap 'r delete --force $C 2>/dev/null' EXIT
-            r create -b . $C && r start $C || exit 1
-            {script}
-            for i in $(seq 500); do r state $C | grep -q '"stopped"' && break; sleep 0.02; done
-            for i in $(seq 50); do r delete $C 2>/dev/null && break; sleep 0.02; done"#
-        );
-        let output = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-c", &script])
-            .current_dir(self.at("bundle"))
-            .env("RUNTIME", self.at("nvidia-container-runtime"))
-            .env("NVIDIA_CTK_CONFIG_FILE_PATH", self.at("config.toml"))
-            .env("STATE", self.at("state"))
-            .env("C", self.name())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        Ran {
-            said: String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
-            ok: output.status.success(),
-            spec: serde_json::from_slice(&fs::read(self.at("bundle/config.json")).unwrap()).unwrap(),
-            log: fs::read_to_string(self.at("debug.log")).unwrap_or_default(),
-        }
-    }
-
-    fn name(&self) -> String {
-        let folder = self.dir.path().file_name().unwrap_or_default().to_string_lossy();
-        format!("notify-{}-{}", self.runtime, folder.trim_start_matches('.'))
-    }
-}
 
 /// What `caller call` says of these requests: who is told answers, all else ends at the file.
 fn told() -> Vec<String> {
@@ -152,33 +40,6 @@ fn call() -> Vec<String> {
 
 fn words(all: &[String]) -> Vec<&str> {
     all.iter().map(String::as_str).collect()
-}
-
-/// A profile of the kind that engines have: names that are allowed, ioctl among them, and all else an error.
-fn usual_profile() -> Value {
-    let names = "\
-        accept access arch_prctl bind brk capget capset chdir clock_gettime clone clone3 close close_range connect dup dup2 dup3 \
-        epoll_create1 epoll_ctl epoll_pwait epoll_wait eventfd2 execve execveat exit exit_group faccessat faccessat2 fchdir fchown fcntl \
-        fstat fstatfs futex getcwd getdents64 getegid geteuid getgid getpgrp getpid getppid getrandom getsockopt gettid getuid ioctl lseek \
-        madvise mmap mprotect mremap munmap nanosleep newfstatat open openat openat2 pause pidfd_open pipe pipe2 poll ppoll prctl pread64 \
-        prlimit64 pselect6 read readlink readlinkat recvmsg recvfrom restart_syscall rseq rt_sigaction rt_sigprocmask rt_sigreturn \
-        sched_getaffinity sched_yield select sendmsg sendto set_robust_list set_tid_address setgid setgroups setpgid setresgid setresuid \
-        setsid setuid sigaltstack socket socketpair stat statfs statx sysinfo tgkill umask uname unlink wait4 waitid write writev";
-    json!({
-        "defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 1,
-        "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
-        "syscalls": [
-            {"names": names.split_whitespace().collect::<Vec<_>>(), "action": "SCMP_ACT_ALLOW"},
-            {"names": ["personality"], "action": "SCMP_ACT_ALLOW", "args": [{"index": 0, "value": 0, "op": "SCMP_CMP_EQ"}]}
-        ]
-    })
-}
-
-/// The profiles of containers that can have a listener.
-fn profiles() -> [(&'static str, Value); 3] {
-    let allows = json!({"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"],
-        "syscalls": [{"names": ["keyctl"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}]});
-    [("none", Value::Null), ("usual", usual_profile()), ("allows", allows)]
 }
 
 #[test]
@@ -229,6 +90,34 @@ fn every_other_request_is_what_it_was() {
             swept.said(&[format!("{}: {}", libc::EBADF, (1 << 22) - 1), format!("{ANSWER}: 1")], "is told");
             let calls: Vec<u64> = engine.calls().iter().map(|(_, request)| request & 0x3fff_00ff).collect();
             assert_eq!(calls, [0x0010_00d3, 0x0020_002a], "{} {name}", host.runtime);
+        }
+    });
+}
+
+#[test]
+fn a_user_namespace_changes_nothing() {
+    Host::each(|host| {
+        // Its root is somebody else on the host, who has to get to the root's folder and make folders in it.
+        for folder in ["", "bundle"] {
+            fs::set_permissions(host.at(folder), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let chown = Command::new("chown").args(["-R", "100000:100000"]).arg(host.at("bundle/rootfs")).status();
+        assert!(chown.unwrap().success());
+        // Nobody makes nodes in a user namespace: runtimes mount the host's, which has the same path there.
+        let node = host.at("nvidiactl");
+        assert!(Command::new("mknod").arg(&node).args(["c", "1", "3"]).status().unwrap().success());
+        host.describe(json!({"path": node}));
+        for (name, profile) in profiles() {
+            let engine = host.engine();
+            let call = call();
+            let mut spec = host.spec(&words(&call));
+            spec["linux"]["seccomp"] = profile;
+            spec["linux"]["namespaces"].as_array_mut().unwrap().push(json!({"type": "user"}));
+            let mapping = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
+            spec["linux"]["uidMappings"] = mapping.clone();
+            spec["linux"]["gidMappings"] = mapping;
+            host.live(&spec, "").said(&told(), "is told");
+            assert_eq!(engine.calls().len(), TOLD.len(), "{} {name}", host.runtime);
         }
     });
 }
@@ -346,9 +235,6 @@ fn programs_that_are_executed_in_a_container_are_heard_too() {
                 states.iter().all(|state| state["state"]["id"] == host.name() && state["metadata"] == "mpu"),
                 "{states:?}"
             );
-            if std::env::var_os("MPU_SHOW").is_some() {
-                println!("{} noNewPrivileges={no_new_privileges}: {states:#?}", host.runtime);
-            }
         }
     });
 }

@@ -1,0 +1,142 @@
+//! A place in which containers are made by the wrapper, as engines make them.
+//!
+//! Knows nothing of what is claimed.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::{json, Value};
+
+use crate::bundle::{base, found, make_root};
+use crate::listener::{build_caller, Engine};
+
+/// A folder with the wrapper, a configuration, and a bundle.
+pub struct Host {
+    dir: tempfile::TempDir,
+    /// The runtime behind the wrapper.
+    pub runtime: &'static str,
+}
+
+/// How a container's life went.
+pub struct Ran {
+    /// What its program, the wrapper and the runtime wrote.
+    pub said: String,
+    /// Whether it was created and started, and the script succeeded.
+    pub ok: bool,
+    /// Its specification as the runtime had it.
+    pub spec: Value,
+    /// The wrapper's log.
+    pub log: String,
+}
+
+impl Ran {
+    /// That the container lived and said exactly this, and the wrapper's log has these words.
+    pub fn said(&self, lines: &[String], log: &str) {
+        assert!(self.ok, "{}", self.said);
+        let said: Vec<&str> = self.said.lines().filter(|line| !line.contains("level=")).collect();
+        assert_eq!(said, lines, "{}", self.said);
+        assert!(self.log.contains(log), "{log}: {}", self.log);
+    }
+}
+
+impl Host {
+    /// With each runtime that is there.
+    pub fn each(mut claim: impl FnMut(&Host)) {
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: not root, who alone can make containers with every namespace");
+        }
+        let Some(busybox) = found("busybox") else { return println!("skipped: no busybox for a container's root") };
+        if found("cc").is_none() {
+            return println!("skipped: no cc for the program that calls");
+        }
+        for runtime in ["runc", "crun"] {
+            let Some(low) = found(runtime) else {
+                println!("skipped: no {runtime}");
+                continue;
+            };
+            let host = Host { dir: tempfile::tempdir().unwrap(), runtime };
+            make_root(&host.at("bundle/rootfs"), &busybox);
+            build_caller(&host.at("bundle/rootfs/bin/caller"));
+            symlink(env!("CARGO_BIN_EXE_mpu-container"), host.at("nvidia-container-runtime")).unwrap();
+            host.configure(&low, "");
+            fs::create_dir(host.at("cdi")).unwrap();
+            host.describe(json!({"path": "/dev/nvidiactl", "hostPath": "/dev/null"}));
+            claim(&host);
+        }
+    }
+
+    /// A path of the folder.
+    pub fn at(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    /// Writes the configuration, with more for its last section.
+    pub fn configure(&self, low: &std::path::Path, policy: &str) {
+        let (cdi, log, socket) = (self.at("cdi"), self.at("debug.log"), self.at("run/listener.sock"));
+        let text = format!(
+            "[nvidia-container-runtime]\nruntimes = [{low:?}]\nmode = \"cdi\"\nlog-level = \"debug\"\ndebug = {log:?}\n\
+             modes.cdi.spec-dirs = [{cdi:?}]\n[mpu]\nnotify-socket = {socket:?}\n{policy}\n"
+        );
+        fs::write(self.at("config.toml"), text).unwrap();
+    }
+
+    /// What the GPU is.
+    pub fn describe(&self, node: Value) {
+        let file = json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu",
+            "devices": [{"name": "0", "containerEdits": {"deviceNodes": [node]}}]});
+        fs::write(self.at("cdi/nvidia.json"), file.to_string()).unwrap();
+    }
+
+    /// An engine where the configuration says.
+    pub fn engine(&self) -> Engine {
+        Engine::at(&self.at("run/listener.sock"))
+    }
+
+    /// A container whose program is the caller with these words, as an engine describes it.
+    pub fn spec(&self, words: &[&str]) -> Value {
+        let mut spec = base();
+        spec["process"]["args"] = [&["caller"], words].concat().into();
+        spec["process"]["env"] = json!(["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=0"]);
+        spec["x-unknown"] = json!({"z": 1.50});
+        spec
+    }
+
+    /// Creates, starts, does what the script says, waits for the end, deletes.
+    pub fn live(&self, spec: &Value, script: &str) -> Ran {
+        fs::write(self.at("bundle/config.json"), spec.to_string()).unwrap();
+        let _ = fs::remove_file(self.at("debug.log"));
+        let script = format!(
+            r#"umount -l /sys/fs/cgroup/unified 2>/dev/null
+            r() {{ "$RUNTIME" --root "$STATE" "$@"; }}
+            trap 'r delete --force $C 2>/dev/null' EXIT
+            r create -b . $C && r start $C || exit 1
+            {script}
+            for i in $(seq 500); do r state $C | grep -q '"stopped"' && break; sleep 0.02; done
+            for i in $(seq 50); do r delete $C 2>/dev/null && break; sleep 0.02; done"#
+        );
+        let output = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+            .current_dir(self.at("bundle"))
+            .env("RUNTIME", self.at("nvidia-container-runtime"))
+            .env("NVIDIA_CTK_CONFIG_FILE_PATH", self.at("config.toml"))
+            .env("STATE", self.at("state"))
+            .env("C", self.name())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        Ran {
+            said: String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
+            ok: output.status.success(),
+            spec: serde_json::from_slice(&fs::read(self.at("bundle/config.json")).unwrap()).unwrap(),
+            log: fs::read_to_string(self.at("debug.log")).unwrap_or_default(),
+        }
+    }
+
+    /// The container's name: its cgroup is the host's.
+    pub fn name(&self) -> String {
+        let folder = self.dir.path().file_name().unwrap_or_default().to_string_lossy();
+        format!("notify-{}-{}", self.runtime, folder.trim_start_matches('.'))
+    }
+}
