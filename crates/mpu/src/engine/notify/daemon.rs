@@ -8,7 +8,7 @@ use super::client::State;
 use super::error::NotifyError;
 use super::namespace::Lookup;
 use super::registry::{Registry, JOURNAL};
-use super::{keeper, message, CONTROL_SOCKET, LISTENER_SOCKET};
+use super::{keeper, message, CONTROL_SOCKET, LISTENER_SOCKET, RETIRED};
 use crate::config::{rules, Config};
 use crate::error::Error;
 use crate::host::{Host, CAP_SYS_ADMIN};
@@ -21,16 +21,16 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long the other side of a connection may be silent.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// There while the supervisor is retired, so that the next one is, too.
-const RETIRED: &str = "/run/mpu/notify/retired";
 /// The listener socket's name with the keeper.
 const SOCKET: &str = "socket";
+/// What connections' names with the keeper begin with.
+const CONNECTION: &str = "connection-";
 /// The longest request: a word and a policy.
 const LONGEST_REQUEST: u64 = 8 << 10;
 /// The exit code that asks whoever started us to start us again, with all that was kept (EX_TEMPFAIL of sysexits.h).
@@ -57,8 +57,11 @@ impl End {
 
 struct Daemon {
     registry: Arc<Registry>,
-    /// Closed while retired.
-    listener: Option<UnixListener>,
+    listener: UnixListener,
+    /// Connections taken since this supervisor began.
+    taken: AtomicU64,
+    /// Those on which a listener may still come.
+    open: Arc<AtomicU64>,
     since: u64,
 }
 
@@ -107,70 +110,63 @@ impl Daemon {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(file_error(&text))?;
         setting.retired.store(Path::new(RETIRED).exists(), Relaxed);
 
-        let (mut journal, mut socket, mut listeners) = (None, None, Vec::new());
+        let (mut journal, mut socket, mut listeners, mut connections) = (None, None, Vec::new(), Vec::new());
         for (name, fd) in keeper::inherited() {
             match name.as_str() {
                 JOURNAL => journal = Some(fd),
-                SOCKET => socket = Some(fd),
+                SOCKET => socket = Some(UnixListener::from(fd)),
+                _ if name.starts_with(CONNECTION) => connections.push((name, UnixStream::from(fd))),
                 _ if message::is_listener(fd.as_fd()) => listeners.push((name, fd)),
                 _ => eprintln!("mpu: a descriptor with the unknown name {name} was left to us; it is closed"),
             }
         }
-        let retired = setting.retired.load(Relaxed);
         let registry = Registry::new(setting, journal).map_err(file_error("the journal"))?;
         for (name, fd) in listeners {
             if let Err(error) = registry.resume(fd, &name) {
                 eprintln!("mpu: the listener {name} cannot be attended: {error}");
             }
         }
+        let listener = match socket {
+            Some(socket) => socket,
+            None => {
+                let made = bind(LISTENER_SOCKET)?;
+                keeper::keep(SOCKET, made.as_fd());
+                made
+            }
+        };
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-        let mut daemon = Daemon { registry, listener: socket.map(UnixListener::from), since };
-        if retired {
-            daemon.close();
-        } else if daemon.listener.is_none() {
-            daemon.open()?;
+        let daemon = Daemon { registry, listener, taken: AtomicU64::new(0), open: Arc::default(), since };
+        for (name, stream) in connections {
+            daemon.receive(name, stream);
         }
         Ok(daemon)
     }
 
-    /// Takes new containers from now on.
-    fn open(&mut self) -> Result<(), NotifyError> {
-        let made = bind(LISTENER_SOCKET)?;
-        keeper::keep(SOCKET, made.as_fd());
-        self.listener = Some(made);
-        Ok(())
-    }
-
-    fn close(&mut self) {
-        keeper::forget(SOCKET);
-        self.listener = None;
-        let _ = fs::remove_file(LISTENER_SOCKET);
-    }
-
-    fn run(mut self) -> Result<End, NotifyError> {
+    fn run(self) -> Result<End, NotifyError> {
         let control = bind(CONTROL_SOCKET)?;
         keeper::ready();
         loop {
             let setting = &self.registry.setting;
-            if setting.retired.load(Relaxed) && self.registry.len() == 0 {
-                let _ = fs::remove_file(CONTROL_SOCKET);
-                let _ = fs::remove_file(RETIRED);
+            if setting.retired.load(Relaxed) && self.open.load(SeqCst) == 0 && self.registry.len() == 0 {
+                for path in [LISTENER_SOCKET, CONTROL_SOCKET, RETIRED] {
+                    let _ = fs::remove_file(path);
+                }
                 return Ok(End::Over);
             }
-            let mut polled = vec![readable(control.as_fd()), readable(self.registry.changed.as_fd())];
-            polled.extend(self.listener.as_ref().map(|listener| readable(listener.as_fd())));
+            let mut polled =
+                [&control.as_fd(), &self.registry.changed.as_fd(), &self.listener.as_fd()].map(|fd| readable(*fd));
             match poll(&mut polled, None) {
                 Err(rustix::io::Errno::INTR) => continue,
                 other => other.map_err(|error| NotifyError::NoListeners { source: error.into() })?,
             };
-            let ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
-            if ready.get(1) == Some(&true) {
+            let [told, changed, handed] = polled.map(|fd| !fd.revents().is_empty());
+            if changed {
                 let _ = rustix::io::read(&self.registry.changed, &mut [0u8; 8]);
             }
-            if ready.get(2) == Some(&true) {
+            if handed {
                 self.take();
             }
-            if ready.first() == Some(&true) {
+            if told {
                 if let Some(end) = control.accept().ok().and_then(|(stream, _)| self.converse(stream)) {
                     return Ok(end);
                 }
@@ -178,27 +174,40 @@ impl Daemon {
         }
     }
 
-    /// Takes a connection of a runtime, which may be slow: not here.
+    /// Takes a connection of a runtime.
     fn take(&self) {
-        let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept) else { return };
-        let _ = stream.set_read_timeout(Some(PATIENCE));
-        let registry = self.registry.clone();
-        let receive = move || match message::receive(stream.as_fd()) {
-            Ok(None) => {}
-            Ok(Some(handed)) => {
-                if let Err(error) = registry.adopt(handed.listener, &handed.container) {
-                    eprintln!("mpu: the container {} cannot be attended: {error}", handed.container);
+        let Ok((stream, _)) = self.listener.accept() else { return };
+        let name = format!("{CONNECTION}{}-{}", std::process::id(), self.taken.fetch_add(1, Relaxed));
+        // crun connects when a container is made and speaks when it is started, which may be any time later.
+        keeper::keep(&name, stream.as_fd());
+        self.receive(name, stream);
+    }
+
+    fn receive(&self, name: String, stream: UnixStream) {
+        let (registry, open) = (self.registry.clone(), self.open.clone());
+        open.fetch_add(1, SeqCst);
+        let receive = move || {
+            match message::receive(stream.as_fd()) {
+                Ok(None) => {}
+                Ok(Some(handed)) => {
+                    if let Err(error) = registry.adopt(handed.listener, &handed.container) {
+                        eprintln!("mpu: the container {} cannot be attended: {error}", handed.container);
+                    }
                 }
+                Err(error) => eprintln!("mpu: a runtime could not hand over its listener: {error}"),
             }
-            Err(error) => eprintln!("mpu: a runtime could not hand over its listener: {error}"),
+            keeper::forget(&name);
+            open.fetch_sub(1, SeqCst);
+            registry.tell();
         };
         if let Err(error) = std::thread::Builder::new().stack_size(256 << 10).spawn(receive) {
+            self.open.fetch_sub(1, SeqCst);
             eprintln!("mpu: no thread for a new container: {error}");
         }
     }
 
     /// One request and its answer.
-    fn converse(&mut self, mut stream: UnixStream) -> Option<End> {
+    fn converse(&self, mut stream: UnixStream) -> Option<End> {
         let _ = stream.set_read_timeout(Some(PATIENCE));
         let _ = stream.set_write_timeout(Some(PATIENCE));
         let mut request = String::new();
@@ -245,16 +254,12 @@ impl Daemon {
         }
     }
 
-    fn retire(&mut self, retired: bool) -> Result<(), String> {
+    /// The socket stays open for as long as there are containers: an `exec` into one needs it.
+    fn retire(&self, retired: bool) -> Result<(), String> {
         let marked = if retired { fs::write(RETIRED, "") } else { fs::remove_file(RETIRED) };
         marked
             .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error.to_string()) })?;
         self.registry.setting.retired.store(retired, Relaxed);
-        if retired {
-            self.close();
-        } else if self.listener.is_none() {
-            self.open().map_err(|error| error.to_string())?;
-        }
         Ok(())
     }
 

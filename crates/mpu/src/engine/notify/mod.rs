@@ -25,6 +25,8 @@ mod view;
 
 /// Where an OCI runtime hands over the listener of a new container. That it takes a connection means: an engine is up.
 pub const LISTENER_SOCKET: &str = "/run/mpu/notify/listener.sock";
+/// There while the supervisor takes no new container. Its socket still takes connections: an `exec` into an old one needs it.
+pub const RETIRED: &str = "/run/mpu/notify/retired";
 /// Where the supervisor is asked and told things.
 pub const CONTROL_SOCKET: &str = "/run/mpu/notify/control.sock";
 

@@ -107,10 +107,15 @@ impl Registry {
             if registry.outlives {
                 keeper::forget(&format!("{PREFIX}{}-{}", listener.key, listener.name));
             }
-            let _ = rustix::io::write(&registry.changed, &1u64.to_ne_bytes());
+            registry.tell();
         };
         listeners.insert(key, listener.clone());
         attend(&listener, &self.setting, &self.journal, gone).inspect_err(|_| drop(listeners.remove(&key)))
+    }
+
+    /// Wakes whoever waits for a change.
+    pub(super) fn tell(&self) {
+        let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
     }
 
     /// How many listeners there are.

@@ -7,7 +7,7 @@ use super::ask::Setting;
 use super::error::NotifyError;
 use super::namespace::Lookup;
 use super::registry::Registry;
-use super::{filter, message, LISTENER_SOCKET};
+use super::{filter, message, LISTENER_SOCKET, RETIRED};
 use crate::config::{rules, Config};
 use crate::error::Error;
 use crate::host::{Host, CAP_SYS_ADMIN};
@@ -111,6 +111,9 @@ fn attend(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, Erro
 
 /// Gives a listener to the host's supervisor, as an OCI runtime does; false if there is none.
 pub fn hand_over(host: &Host, listener: BorrowedFd<'_>) -> io::Result<bool> {
+    if host.at(RETIRED).exists() {
+        return Ok(false);
+    }
     match UnixStream::connect(host.at(LISTENER_SOCKET)) {
         Ok(stream) => send(&stream, listener).map(|()| true),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(false),

@@ -1,0 +1,216 @@
+#!/bin/bash
+# The notify engine on a real GPU: containers made by mpu-container with runc, and `mpu run`, see their own GPU processes and nobody
+# else's, by no module.
+#
+#   sudo tests/gpu/notify.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER [WORK-FOLDER]
+#
+# Wants: an NVIDIA GPU with its driver, runc, strace, Python with torch (PYTHON names it) and, for what it shows of them, gpustat and nvitop in
+# PYTHONPATH, root. Changes nothing outside of its folder and /run. Prints each command before its output; ends with 1 if an answer
+# is wrong.
+set -u
+export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin PYTHONDONTWRITEBYTECODE=1
+here=$(dirname "$(readlink -f "$0")")
+mpu=$(readlink -f "$1")
+container=$(readlink -f "$2")
+work=${3:-/run/mpu-gpu}
+python=${PYTHON:-python3}
+failed=0
+
+say() { printf '\n### %s\n' "$*"; }
+show() {
+	printf '$ %s\n' "$*"
+	"$@" 2>&1
+}
+check() {
+	if eval "$2"; then echo "ok: $1"; else
+		echo "WRONG: $1"
+		failed=1
+	fi
+}
+mkdir -p "$work/bin" && cd "$work" || exit 3
+for name in nvidia-container-runtime nvidia-container-runtime-hook nvidia-container-cli nvidia-ctk nvidia-cdi-hook; do
+	ln -sf "$container" "bin/$name"
+done
+ln -sf "$mpu" bin/mpu
+cp "$here"/*.py .
+export PATH=$work/bin:$PATH
+cat >config.toml <<-TOML
+	[nvidia-container-runtime]
+	mode = "jit-cdi"
+	runtimes = ["runc"]
+	debug = "$work/runtime.log"
+	log-level = "debug"
+	[nvidia-ctk]
+	path = "$work/bin/nvidia-ctk"
+TOML
+export NVIDIA_CTK_CONFIG_FILE_PATH=$work/config.toml
+
+# bundle NAME ENV...: this host's programs and Python, read-only; of the driver nothing but the asking.
+bundle() {
+	local name=$1
+	shift
+	mkdir -p "$name"/rootfs/{etc,proc,dev,tmp,usr/bin,usr/lib,usr/local,opt,work,py}
+	ln -sfn usr/bin "$name/rootfs/bin"
+	ln -sfn usr/lib "$name/rootfs/lib"
+	ln -sfn usr/lib64 "$name/rootfs/lib64"
+	mkdir -p "$name/rootfs/usr/lib64" "$name/rootfs$(dirname "$(dirname "$(dirname "$python")")")"
+	env=$(printf ',"%s"' "$@")
+	mounts=
+	for folder in /usr/bin /usr/lib /usr/lib64 "$(dirname "$(dirname "$(dirname "$python")")")"; do
+		mounts="$mounts,{\"destination\": \"$folder\", \"type\": \"bind\", \"source\": \"$folder\", \"options\": [\"rbind\", \"ro\"]}"
+	done
+	mounts="$mounts,{\"destination\": \"/work\", \"type\": \"bind\", \"source\": \"$work\", \"options\": [\"bind\", \"ro\"]}"
+	[ -n "${PYTHONPATH-}" ] &&
+		mounts="$mounts,{\"destination\": \"/py\", \"type\": \"bind\", \"source\": \"$PYTHONPATH\", \"options\": [\"bind\", \"ro\"]}"
+	cat >"$name/config.json" <<JSON
+{"ociVersion": "1.0.2", "hostname": "$name", "root": {"path": "rootfs"},
+ "process": {"cwd": "/", "user": {"uid": 0, "gid": 0}, "args": ["/usr/bin/sleep", "1000000"],
+  "env": ["PATH=/usr/bin:/usr/local/nvidia/bin", "HOME=/tmp", "TERM=xterm", "PYTHONPATH=/py", "PYTHONDONTWRITEBYTECODE=1"$env],
+  "capabilities": {"bounding": ["CAP_KILL"], "effective": ["CAP_KILL"], "permitted": ["CAP_KILL"]}},
+ "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"},
+  {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+  {"destination": "/dev/shm", "type": "tmpfs", "source": "tmpfs"},
+  {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"}$mounts],
+ "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "network"}],
+  "resources": {"devices": [{"allow": false, "access": "rwm"}]}}}
+JSON
+}
+# start NAME: by our wrapper, which puts the GPU in and, if the engine is up, the listener.
+start() { show nvidia-container-runtime run --detach --bundle "$1" "$1" </dev/null >"$1.out"; cat "$1.out"; }
+
+# train FILE COMMAND...: a GPU process whose own number for itself is $trained.
+train() {
+	local file=$1
+	shift
+	"$@" >"$file" 2>&1 &
+	for _ in $(seq 150); do
+		grep -q ^process "$file" 2>/dev/null && break
+		sleep 0.2
+	done
+	echo "\$ $* &"
+	cat "$file"
+	trained=$(sed -n 's/^process //p' "$file")
+}
+apps() { "$@" nvidia-smi --query-compute-apps=pid --format=csv,noheader,nounits | sort -n | tr '\n' ' '; }
+memory() { "$@" nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader,nounits | sed -n "s/^$pid, //p"; }
+
+# inside WHO PIDS COMMAND...: what every kind of client shows in there; PIDS is what it should be.
+inside() {
+	local who=$1 pids=$2 seen
+	shift 2
+	show "$@" nvidia-smi
+	show "$@" nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv
+	check "$who: --query-compute-apps has its own and nobody else" "[ '$(apps "$@")' = '$pids ' ]"
+	show "$@" nvidia-smi pmon -c 1
+	check "$who: pmon, too" "[ \"\$($* nvidia-smi pmon -c 1 | awk '\$1 == 0 {print \$2}' | sort -n | xargs)\" = '$pids' ]"
+	seen=$("$@" "$python" "/$inner/seen.py" 2>&1)
+	printf '$ %s\n%s\n' "$* $python seen.py" "$seen"
+	check "$who: pynvml's list" "[ \"\$(sed -n 's/^compute //p' <<<'$seen' | tr ' ' '\n' | cut -d: -f1 | sort -n | xargs)\" = '$pids' ]"
+	check "$who: pynvml's utilisation" "[ \"\$(sed -n 's/^utilisation //p' <<<'$seen' | tr ' ' '\n' | sort -n | xargs)\" = '$pids' ]"
+	show "$@" "$python" -m gpustat --no-color --show-pid --show-cmd
+	show "$@" "$python" -m nvitop --once --colorful=false 2>/dev/null || show "$@" "$python" -m nvitop --once
+}
+
+say "this machine"
+show uname -r
+show cat /proc/driver/nvidia/version
+show sh -c 'cat /sys/kernel/security/lockdown || true'
+show mpu --version
+
+say "1. without an engine: what the driver does by itself"
+bundle a NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility
+bundle b NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility
+bundle off NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility MPU_NOTIFY=off
+train host.out "$python" train.py 400 512
+host=$trained
+show mpu probe
+check "a container is not seen right" "! mpu probe >/dev/null 2>&1"
+
+say "2. the engine, and three containers beside a stranger on the host"
+show mpu up --engine notify
+show mpu up --engine notify
+start a
+start b
+train a.train runc exec a "$python" /work/train.py 150 256
+a=$trained
+train a2.train runc exec a "$python" /work/train.py 150 128
+a2=$trained
+train b.train runc exec b "$python" /work/train.py 150 384
+b=$trained
+show mpu status
+show nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv
+check "the host sees all four" "[ \$(apps env | wc -w) = 4 ]"
+inner=work
+inside "container a" "$(printf '%s\n' "$a" "$a2" | sort -n | xargs)" runc exec a
+inside "container b" "$b" runc exec b
+
+say "3. figures are the host's"
+show mpu ps
+for pid in $a $a2; do
+	hers=$(mpu ps --json | "$python" -c "import json,sys
+print([round(p['memory'] / 2**20) for p in json.load(sys.stdin)['processes'] if p.get('container_pid') == $pid and p['container_pid'] != p['pid']])")
+	mine=$(memory runc exec a)
+	check "process $pid of a has the memory that the host sees: $mine of $hers" "grep -qw '$mine' <<<'$hers'"
+done
+show mpu probe
+check "a container is seen right: no foreign process, no kernel address" "mpu probe >/dev/null"
+
+say "4. another user, and namespaces within namespaces"
+show runc exec --user 1000:1000 a id
+show runc exec --user 1000:1000 a nvidia-smi --query-compute-apps=pid,used_memory --format=csv
+check "user 1000 sees the same" "[ '$(apps runc exec --user 1000:1000 a)' = '$(apps runc exec a)' ]"
+cat >nested.sh <<SH
+$python $work/train.py 20 64 > nested.out & 
+until grep -q ^process nested.out; do sleep 0.2; done
+cat nested.out
+nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv
+SH
+cat >outer.sh <<SH
+unshare --pid --fork --mount-proc sh nested.sh
+echo outside:
+nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv
+ps -e -o pid,args | grep [t]rain.py
+SH
+show mpu run -- sh outer.sh | tee nested.log
+check "the inner one is right" "[ \"\$(sed -n 's/^process //p' nested.log)\" = \"\$(sed -n '/^pid/{n;s/,.*//p;q}' nested.log)\" ]"
+check "the outer one has it by its own number" "[ \"\$(sed -n '/^outside/,\$s/^\([0-9]*\), .*/\1/p' nested.log)\" = \"\$(sed -n '/^outside/,\$s/^ *\([0-9]*\) .*train.py.*/\1/p' nested.log | head -1)\" ]"
+
+say "5. the supervisor is killed, ten times, while a container asks and two train"
+runc exec a sh -c 'for i in $(seq 150); do nvidia-smi --query-compute-apps=pid --format=csv,noheader | sort -n | xargs; done' >asked 2>&1 &
+asking=$!
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+	sleep 0.5
+	kill -9 "$(mpu status --json | "$python" -c 'import json,sys; print(json.load(sys.stdin)["notify"]["pid"])')" && echo killed
+done
+wait $asking
+show sort asked | uniq -c
+check "150 answers, all right" "[ \"\$(sort asked | uniq -c | xargs)\" = \"150 \$(printf '%s\n' $a $a2 | sort -n | xargs)\" ]"
+check "they train on" "runc exec a kill -0 $a && runc exec a kill -0 $a2"
+show mpu status
+
+say "6. what it costs (the GPU is nobody else's)"
+kill "$host"
+runc exec a kill "$a" "$a2"
+runc exec b kill "$b"
+sleep 2
+start off
+for round in 1 2; do
+	for who in off a; do
+		echo "container $who: with$([ $who = off ] && echo out) the engine"
+		echo "  nvidia-smi 20 times:" "$(runc exec $who bash -c 'time for i in $(seq 20); do nvidia-smi >/dev/null; done' 2>&1 | sed -n 's/^real//p')"
+		echo "  importing torch and a first tensor, 3 times:" "$(runc exec $who bash -c "time for i in 1 2 3; do $python -c 'import torch; torch.ones(1).cuda()'; done" 2>&1 | sed -n 's/^real//p')"
+		echo "  20,000 launches:" "$(runc exec $who "$python" /work/cost.py launches)"
+		echo "  500 training steps:" "$(runc exec $who "$python" /work/cost.py steps)"
+	done
+done
+echo "calls of one import and tensor: $(strace -f -c -e trace=ioctl "$python" -c 'import torch; torch.ones(1).cuda()' 2>&1 | awk '$NF == "ioctl" {print $4}')"
+show mpu status
+
+say "7. down"
+show mpu down
+show runc exec a nvidia-smi -L
+for name in a b off; do runc delete --force $name; done
+sleep 1
+show mpu status
+check "nothing is left in /run/mpu/notify" "[ -z \"\$(ls -A /run/mpu/notify 2>/dev/null | grep -v '^log\$')\" ]"
+exit $failed

@@ -1,0 +1,37 @@
+"""What NVML says of processes, by pynvml: one line each, for people and for the script that checks it."""
+
+import time
+
+import pynvml
+
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+
+
+def told(name, ask):
+    try:
+        print(name, *ask())
+    except pynvml.NVMLError as error:
+        print(name, "error:", error)
+
+
+def rows(listed):
+    return [f"{row.pid}:{(row.usedGpuMemory or 0) >> 20}MiB" for row in listed]
+
+
+def utilisation():
+    # Samples of the last second: the first question of a client may come before there are any.
+    for _ in range(20):
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(gpu, 0)
+        except pynvml.NVMLError_NotFound:
+            samples = []
+        if samples:
+            break
+        time.sleep(0.2)
+    return sorted({f"{sample.pid}" for sample in samples})
+
+
+told("compute", lambda: rows(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)))
+told("graphics", lambda: rows(pynvml.nvmlDeviceGetGraphicsRunningProcesses(gpu)))
+told("utilisation", utilisation)
