@@ -51,9 +51,9 @@ check() {
 	fi
 }
 
-# refused STORY: `mpu up` must be refused, say what to do, and leave nothing loaded.
+# refused STORY: `mpu up --engine module` must be refused, say what to do, and leave nothing loaded.
 refused() {
-	${mpu:-mpu} up >/tmp/said 2>&1
+	${mpu:-mpu} up --engine module >/tmp/said 2>&1
 	rc=$?
 	if [ $rc -eq 4 ] && grep -q '^fix: ' /tmp/said && ! [ -d /sys/module/mpu ]; then
 		verdict "$1" pass "$(head -n 1 /tmp/said)"

@@ -309,6 +309,13 @@ pub(crate) mod fake {
             host
         }
 
+        /// Makes its kernel one with listeners for system calls, and this process one of the host's.
+        pub fn can_notify(&self) {
+            self.write("/proc/sys/kernel/seccomp/actions_avail", "kill_process errno user_notif trace log allow\n");
+            fs::create_dir_all(self.host().at("/proc/self/ns")).expect("directories");
+            std::os::unix::fs::symlink(super::INIT_PID_NAMESPACE, self.host().at("/proc/self/ns/pid")).expect("a link");
+        }
+
         /// The host to hand to the code under test.
         pub fn host(&self) -> Host {
             Host::below(self.dir.path())

@@ -74,7 +74,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
                 replace: options.replace,
                 policy: String::new(),
             };
-            let options = up::Options { engine: options.engine, module };
+            let options = up::Options { engine: options.engine, module, keeper: None };
             let done = up::up(&host, &Running, &options).context("MPU is not up")?;
             tell(cli, &done)
         }

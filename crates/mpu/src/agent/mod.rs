@@ -8,16 +8,18 @@ pub mod note;
 pub mod turns;
 
 use crate::commands::{config, down, up};
+use crate::config::Config;
 use crate::driver::Driver;
 use crate::engine::module::load::Kernel;
 use crate::engine::module::raise;
+use crate::engine::Asked;
 use crate::error::Error;
 use crate::explain::Explain;
 use crate::host::Host;
 use note::{uptime, Doing, Note, Seen};
 use std::path::PathBuf;
 use std::time::Duration;
-use turns::{Left, Turn};
+use turns::{Left, Turn, TurnError};
 
 /// What an agent is told.
 #[derive(Debug, Clone)]
@@ -171,7 +173,11 @@ impl<'a> Agent<'a> {
             replace: true,
             ..raise::Options::default()
         };
-        let done = up::up(self.host, self.kernel, &up::Options { engine: None, module })?;
+        if Config::of(self.host)?.engine == Asked::Notify {
+            return Err(TurnError::NotifyInPod.into());
+        }
+        let options = up::Options { engine: Some(Asked::Module), module, keeper: None };
+        let done = up::up(self.host, self.kernel, &options)?;
         if done.result != "already_up" {
             let took = done.replaced_version.map(|v| format!(", in the place of version {v}")).unwrap_or_default();
             (self.log)(&format!("the engine came up after {:.1} s{took}", done.seconds));

@@ -33,6 +33,11 @@ pub enum TurnError {
         /// The name.
         id: String,
     },
+    /// The configuration names an engine that no pod can be.
+    #[error(
+        "the configuration says engine = \"notify\", and a supervisor in a pod would take the containers' calls with it when the pod ends"
+    )]
+    NotifyInPod,
     /// The meeting place cannot be used.
     #[error("cannot use {}", path.display())]
     Io {
@@ -48,6 +53,7 @@ impl Explain for TurnError {
         match self {
             TurnError::BadId { .. } => "agent_id",
             TurnError::Taken { .. } => "agent_runs",
+            TurnError::NotifyInPod => "notify_in_pod",
             TurnError::Io { .. } => "agent_directory",
         }
     }
@@ -64,6 +70,9 @@ impl Explain for TurnError {
         match self {
             TurnError::BadId { .. } => "give --id the pod's uid".to_string(),
             TurnError::Taken { .. } => "give each agent an --id of its own, such as its pod's uid".to_string(),
+            TurnError::NotifyInPod => {
+                "install MPU's package on the node, with this configuration there, and take the node out of the DaemonSet".to_string()
+            }
             TurnError::Io { .. } => format!("mount the node's /run/mpu, writable: agents meet in {MEETING}"),
         }
     }

@@ -5,6 +5,7 @@
 use super::{Lines, Report, Style};
 use crate::config::{rules, Config, Visibility};
 use crate::engine::module::state;
+use crate::engine::notify::client;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
@@ -30,7 +31,7 @@ pub struct Shown {
     pub config: Config,
     /// What it becomes for an engine, a rule a line.
     pub compiled: Vec<String>,
-    /// Whether the engine that is up has these rules; null if none is up.
+    /// Whether every engine that is up has these rules; null if none is up.
     pub applied: Option<bool>,
 }
 
@@ -56,14 +57,17 @@ pub fn show(host: &Host) -> Result<Shown, Error> {
     let config = Config::of(host)?;
     let file = Some(PathBuf::from(crate::config::FILE)).filter(|file| host.at(file).exists());
     let compiled: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
-    let applied = state::read_policy(host).ok().flatten().map(|running| running == compiled);
+    let of_module = state::read_policy(host).ok().flatten();
+    let of_supervisor = client::state(host).ok().flatten().map(|supervisor| supervisor.policy);
+    let has = |running: Vec<String>| running == compiled;
+    let applied = [of_module, of_supervisor].into_iter().flatten().map(has).reduce(|a, b| a && b);
     Ok(Shown { file, config, compiled, applied })
 }
 
 /// Gives the rules to the engine that is up. The next `mpu up` does so by itself.
 pub fn apply(host: &Host) -> Result<Applied, Error> {
     let text = rules::compile(&Config::of(host)?);
-    let given = state::write_policy(host, &text)?;
+    let given = [state::write_policy(host, &text)?, client::set_policy(host, &text)?].contains(&true);
     Ok(Applied { result: if given { "applied" } else { "not_up" }, rules: text.lines().count() })
 }
 

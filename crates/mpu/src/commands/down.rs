@@ -5,6 +5,7 @@ use super::{Report, Style};
 use crate::engine::module::checks::Unfit;
 use crate::engine::module::load::{self, Kernel};
 use crate::engine::module::state::{self, Instance};
+use crate::engine::notify::{self, raise::Lowered};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::{Host, CAP_SYS_MODULE};
@@ -16,9 +17,12 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "Down")]
 pub struct Done {
-    /// `unloaded` or `not_up`.
-    #[schemars(extend("enum" = ["unloaded", "not_up"]))]
+    /// `unloaded` (the module), `ended` (the notify engine), `retired` (the same, which goes on for containers that have its filter)
+    /// or `not_up`.
+    #[schemars(extend("enum" = ["unloaded", "ended", "retired", "not_up"]))]
     pub result: &'static str,
+    /// Containers that still have the notify engine's filter: their calls go through untouched until they end.
+    pub containers: usize,
     /// Seconds that it took.
     pub seconds: f64,
 }
@@ -26,8 +30,25 @@ pub struct Done {
 /// Takes MPU down, with some patience for whoever holds the module.
 pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Done, Error> {
     let began = Instant::now();
+    let unloaded = lower_module(host, kernel, patience)?;
+    let lowered = match kernel.is_for(host) {
+        true => notify::raise::lower(host)?,
+        false => None,
+    };
+    let (result, containers) = match (unloaded, lowered) {
+        (true, None | Some(Lowered::Ended)) => ("unloaded", 0),
+        (_, Some(Lowered::Retired { containers })) => ("retired", containers),
+        (false, Some(Lowered::Ended)) => ("ended", 0),
+        (false, None) => ("not_up", 0),
+    };
+    let seconds = if result == "not_up" { 0.0 } else { began.elapsed().as_secs_f64() };
+    Ok(Done { result, containers, seconds })
+}
+
+/// Unloads the module; false if there was none.
+pub(super) fn lower_module(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<bool, Error> {
     if !state::is_loaded(host) {
-        return Ok(Done { result: "not_up", seconds: 0.0 });
+        return Ok(false);
     }
     if !host.has_capability(CAP_SYS_MODULE) {
         return Err(Unfit::NotRoot.into());
@@ -40,7 +61,7 @@ pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Done
         load::remove(host, kernel, instance, patience)?;
     }
     Record::remove(host);
-    Ok(Done { result: "unloaded", seconds: began.elapsed().as_secs_f64() })
+    Ok(true)
 }
 
 impl Report for Done {
@@ -53,6 +74,14 @@ impl Report for Done {
     fn text(&self, _: Style) -> String {
         match self.result {
             "not_up" => "MPU is not up; nothing was changed\n".to_string(),
+            "retired" => format!(
+                "MPU is down; {} still have its filter: their calls go through untouched until they end\n",
+                if self.containers == 1 {
+                    "one container".to_string()
+                } else {
+                    format!("{} containers", self.containers)
+                }
+            ),
             _ => format!(
                 "MPU is down, after {:.1} s; containers see what the driver shows them by itself\n",
                 self.seconds

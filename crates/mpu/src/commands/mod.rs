@@ -17,6 +17,7 @@ pub mod up;
 
 use crate::driver::{self, Driver, Flavour};
 use crate::engine::module::state::{Phase, State};
+use crate::engine::notify;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::explain::Explain;
@@ -260,6 +261,68 @@ impl StateView {
             }
             (other, _) => format!("{}: a state that this mpu does not know", style.warn(other)),
         }
+    }
+}
+
+/// The notify engine's state, in reports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct NotifyView {
+    /// `armed` or `retired`.
+    pub state: String,
+    /// The supervisor's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Containers whose callers it answers.
+    pub containers: Vec<String>,
+    /// Their listeners: one for each container and each `exec` into one.
+    pub listeners: usize,
+    /// Calls that are being translated now.
+    pub inside: u64,
+    /// How numbers are looked up: `kernel` (Linux 6.11 and later) or `proc`.
+    pub lookup: String,
+    /// Calls without PIDs that went on to the driver.
+    pub passed_on: u64,
+}
+
+impl From<&notify::client::State> for NotifyView {
+    fn from(state: &notify::client::State) -> NotifyView {
+        NotifyView {
+            state: state.state.clone(),
+            version: state.version.clone(),
+            pid: state.pid,
+            containers: state.containers.clone(),
+            listeners: state.listeners,
+            inside: state.inside,
+            lookup: state.lookup.clone(),
+            passed_on: state.passed_on,
+        }
+    }
+}
+
+impl NotifyView {
+    /// The word for the state with its meaning.
+    fn line(&self, style: Style) -> String {
+        match self.state.as_str() {
+            "armed" => format!(
+                "{}: containers that are started through the wrapper from now on are translated; {}",
+                style.good("armed"),
+                self.supervised()
+            ),
+            "retired" => {
+                format!(
+                    "{}: takes no new container, and lets every call pass untouched; {}",
+                    style.warn("retired"),
+                    self.supervised()
+                )
+            }
+            other => format!("{}: a state that this mpu does not know", style.warn(other)),
+        }
+    }
+
+    fn supervised(&self) -> String {
+        let (containers, listeners) = (self.containers.len(), self.listeners);
+        format!("{containers} now, by {listeners} listeners")
     }
 }
 

@@ -1,9 +1,10 @@
 //! `mpu status`: what is loaded, since when, and what it did.
 
 use super::up::Record;
-use super::{DriverView, Lines, Report, StateView, Style};
+use super::{DriverView, Lines, NotifyView, Report, StateView, Style};
 use crate::driver::Driver;
-use crate::engine::module::state;
+use crate::engine::module::state::{self, Phase};
+use crate::engine::notify::client;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::exit::Exit;
@@ -18,15 +19,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct Status {
     /// Whether an engine is up.
     pub up: bool,
-    /// Which.
+    /// Which; of two, the one that translates, and the module before the other.
     pub engine: Option<Engine>,
     /// What the loaded module says.
     pub module_state: Option<StateView>,
-    /// Seconds since 1970 at which `mpu up` loaded it.
+    /// What the notify engine's supervisor says.
+    pub notify_state: Option<NotifyView>,
+    /// Seconds since 1970 at which `mpu up` loaded it, or the supervisor began.
     pub since: Option<u64>,
     /// The driver.
     pub driver: Option<DriverView>,
-    /// Rules of the policy that the module has.
+    /// Rules of the policy that the engine has.
     pub policy: Vec<String>,
     /// Answers translated, by control.
     pub translated: BTreeMap<String, u64>,
@@ -47,56 +50,124 @@ pub struct Passed {
 
 /// Looks.
 pub fn status(host: &Host) -> Result<Status, Error> {
-    let state = state::read(host)?;
-    let counters = state::read_counters(host)?.unwrap_or_default();
-    let passed = counters.passed.into_iter().map(|(reason, count)| {
+    let module = state::read(host)?;
+    let supervisor = client::state(host)?;
+    let only_supervisor_works = supervisor.as_ref().is_some_and(|supervisor| supervisor.state == "armed")
+        && !matches!(module.as_ref().map(|module| &module.phase), Some(Phase::Armed | Phase::Waiting));
+    let engine = match (&module, &supervisor) {
+        (Some(_), _) if !only_supervisor_works => Some(Engine::Module),
+        (None, None) => None,
+        _ => Some(Engine::Notify),
+    };
+    let mut status = Status {
+        up: engine.is_some(),
+        engine,
+        since: None,
+        module_state: module.as_ref().map(StateView::from),
+        notify_state: supervisor.as_ref().map(NotifyView::from),
+        driver: Driver::loaded(host).as_ref().map(DriverView::from),
+        policy: Vec::new(),
+        translated: BTreeMap::new(),
+        passed: Vec::new(),
+    };
+    match (engine, supervisor) {
+        (Some(Engine::Module), _) => {
+            let counters = state::read_counters(host)?.unwrap_or_default();
+            status.since = Record::read(host).map(|record| record.since);
+            // A module without the file is an older one, which has no policy.
+            status.policy = state::read_policy(host).ok().flatten().unwrap_or_default();
+            status.translated = counters.translated.into_iter().collect();
+            status.passed = counters.passed.into_iter().map(Passed::from).collect();
+        }
+        (Some(Engine::Notify), Some(supervisor)) => {
+            status.since = Some(supervisor.since);
+            status.policy = supervisor.policy;
+            status.translated = supervisor.translated;
+            status.passed = supervisor.passed.into_iter().map(Passed::from).collect();
+        }
+        _ => {}
+    }
+    Ok(status)
+}
+
+impl From<(String, u64)> for Passed {
+    fn from((reason, count): (String, u64)) -> Passed {
         let explanation = state::explain_reason(&reason);
         Passed { reason, count, explanation }
-    });
-    Ok(Status {
-        up: state.is_some(),
-        engine: state.as_ref().map(|_| Engine::Module),
-        since: state.as_ref().and_then(|_| Record::read(host)).map(|record| record.since),
-        module_state: state.as_ref().map(StateView::from),
-        driver: Driver::loaded(host).as_ref().map(DriverView::from),
-        // A module without the file is an older one, which has no policy.
-        policy: state::read_policy(host).ok().flatten().unwrap_or_default(),
-        translated: counters.translated.into_iter().collect(),
-        passed: passed.collect(),
-    })
+    }
 }
 
 impl Report for Status {
     const COMMAND: &'static str = "status";
 
     fn exit(&self) -> Exit {
-        match self.module_state.as_ref().map(|state| state.state.as_str()) {
-            Some("refused") => Exit::Failed,
-            Some("waiting") if self.driver.is_some() => Exit::Failed,
-            Some(_) => Exit::Ok,
-            None => Exit::NotReady,
+        let module = self.module_state.as_ref().map(|state| state.state.as_str());
+        let supervisor = self.notify_state.as_ref().map(|state| state.state.as_str());
+        match (self.engine, module, supervisor) {
+            (Some(Engine::Module), Some("refused"), _) => Exit::Failed,
+            (Some(Engine::Module), Some("waiting"), _) if self.driver.is_some() => Exit::Failed,
+            (Some(Engine::Module), ..) => Exit::Ok,
+            // Of no new container it takes the calls.
+            (Some(Engine::Notify), _, Some("retired")) => Exit::NotReady,
+            (Some(Engine::Notify), ..) => Exit::Ok,
+            (None, ..) => Exit::NotReady,
         }
     }
 
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
         let driver = self.driver.as_ref().map_or("none is loaded".to_string(), DriverView::line);
-        let Some(state) = &self.module_state else {
+        if self.engine.is_none() {
             lines.plain(format!("{}: start it with `mpu up`", style.warn("MPU is not up")));
             lines.put("driver", driver);
             return lines.text;
-        };
-        let lost = state.state == "waiting" && self.driver.is_some();
-        let why = "a driver is loaded, but the module does not find its functions";
-        lines.put("state", if lost { format!("{}: {why}", style.bad("waiting")) } else { state.line(style) });
-        lines.put("engine", format!("module, MPU {}", state.version));
-        lines.put("since", self.since.map_or("unknown: it was not `mpu up` that loaded it".to_string(), since_line));
-        lines.put("driver", driver);
-        lines.put("redirects", if state.hooks.is_empty() { "none".to_string() } else { state.hooks.join(", ") });
+        }
+        match (self.engine, &self.module_state, &self.notify_state) {
+            (Some(Engine::Module), Some(state), supervisor) => {
+                let lost = state.state == "waiting" && self.driver.is_some();
+                let why = "a driver is loaded, but the module does not find its functions";
+                lines.put("state", if lost { format!("{}: {why}", style.bad("waiting")) } else { state.line(style) });
+                lines.put("engine", format!("module, MPU {}", state.version));
+                lines.put(
+                    "since",
+                    self.since.map_or("unknown: it was not `mpu up` that loaded it".to_string(), since_line),
+                );
+                lines.put("driver", driver);
+                lines
+                    .put("redirects", if state.hooks.is_empty() { "none".to_string() } else { state.hooks.join(", ") });
+                if let Some(supervisor) = supervisor {
+                    lines.put("notify", format!("up, too: {}", supervisor.line(style)));
+                }
+            }
+            (_, module, Some(state)) => {
+                lines.put("state", state.line(style));
+                lines.put("engine", format!("notify, MPU {}, process {}", state.version, state.pid));
+                lines.put("since", self.since.map_or("unknown".to_string(), since_line));
+                lines.put("driver", driver);
+                if let Some(module) = module {
+                    lines.put("module", format!("up, too: {}", module.line(style)));
+                }
+                let how = if state.lookup == "kernel" { "by the kernel" } else { "in /proc" };
+                lines.put("lookup", format!("numbers are looked up {how}"));
+                lines.put("passed on", format!("{} calls without PIDs", state.passed_on));
+            }
+            _ => {}
+        }
         if !self.policy.is_empty() {
             lines.put("policy", format!("{} rules; `mpu config show` has them", self.policy.len()));
         }
-        lines.put("inside", format!("{} callers now", state.inside));
+        let inside = match self.engine {
+            Some(Engine::Module) => self.module_state.as_ref().map(|state| state.inside),
+            _ => self.notify_state.as_ref().map(|state| state.inside),
+        };
+        lines.put("inside", format!("{} callers now", inside.unwrap_or_default()));
+        self.counters(&mut lines, style);
+        lines.text
+    }
+}
+
+impl Status {
+    fn counters(&self, lines: &mut Lines, style: Style) {
         let used: Vec<_> = self.translated.iter().filter(|(_, count)| **count > 0).collect();
         if used.is_empty() {
             lines.put("translated", "nothing yet");
@@ -113,7 +184,6 @@ impl Report for Status {
             let why = row.explanation.unwrap_or("a reason that this mpu does not know");
             lines.put(name, format!("{:>10}  {}: {why}", row.count, style.warn(&row.reason)));
         }
-        lines.text
     }
 }
 
@@ -146,6 +216,7 @@ fn utc(seconds: u64) -> String {
 mod tests {
     use super::*;
     use crate::engine::module::state::ARMED;
+    use crate::engine::notify::fake::{self, FakeSupervisor};
     use crate::host::fake::FakeHost;
 
     fn armed() -> FakeHost {
@@ -186,8 +257,28 @@ mod tests {
     }
 
     #[test]
+    fn of_two_engines_the_one_that_translates_is_told_of() {
+        let fake = armed();
+        let supervisor = FakeSupervisor::on(&fake, fake::state(&["a", "b"]));
+        let both = status(&fake.host()).expect("a status");
+        assert_eq!((both.engine, both.translated["GPU_GET_PIDS"]), (Some(Engine::Module), 12));
+        assert!(both.text(Style::Plain).contains("notify       up, too: armed"), "{}", both.text(Style::Plain));
+        fake.remove("/sys/module/mpu");
+        let one = status(&fake.host()).expect("a status");
+        assert_eq!((one.engine, one.exit(), one.translated["GPU_GET_PIDS"]), (Some(Engine::Notify), Exit::Ok, 7));
+        let text = one.text(Style::Plain);
+        for part in ["armed: ", "2 now, by 2 listeners", "1234 calls without PIDs", "7  GPU_GET_PIDS", "2026-11-20"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        supervisor.state.lock().expect("ours").state = "retired".to_string();
+        let retired = status(&fake.host()).expect("a status");
+        assert_eq!((retired.up, retired.exit()), (true, Exit::NotReady));
+    }
+
+    #[test]
     fn the_json_is_documented() {
         let fake = armed();
+        let _supervisor = FakeSupervisor::on(&fake, fake::state(&["a"]));
         fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:16\n");
         let status = status(&fake.host()).expect("a status");
         super::super::documented::check("`mpu status --json`", &super::super::json(&status));

@@ -2,12 +2,15 @@
 //!
 //! Owns the report and the record of the day. How an engine is raised is the engine's business.
 
-use super::{DriverView, Lines, Report, StateView, Style};
+use super::down::lower_module;
+use super::{DriverView, Lines, NotifyView, Report, StateView, Style};
 use crate::config::{rules, Config};
 use crate::driver::Driver;
-use crate::engine::module::load::Kernel;
+use crate::engine::module::load::{self, Kernel};
 use crate::engine::module::raise::{self, raise, Raised};
-use crate::engine::{self, Asked, Engine};
+use crate::engine::module::state;
+use crate::engine::notify;
+use crate::engine::{self, Asked, Choice, Engine};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
@@ -23,19 +26,23 @@ pub struct Options {
     pub engine: Option<Asked>,
     /// What the module engine is to do.
     pub module: raise::Options,
+    /// The executable that keeps the notify engine's supervisor, if not this one.
+    pub keeper: Option<PathBuf>,
 }
 
 /// What was done.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "Up")]
 pub struct Done {
-    /// `loaded`, `replaced`, `already_up` or `built`.
-    #[schemars(extend("enum" = ["loaded", "replaced", "already_up", "built"]))]
+    /// `loaded`, `started`, `resumed`, `replaced`, `already_up` or `built`.
+    #[schemars(extend("enum" = ["loaded", "started", "resumed", "replaced", "already_up", "built"]))]
     pub result: &'static str,
     /// The engine.
     pub engine: Engine,
     /// Why this engine.
-    pub engine_because: &'static str,
+    pub engine_because: String,
+    /// What else the administrator may want to know, in sentences: what would let a better engine run, what became of another one.
+    pub notes: Vec<String>,
     /// The module file.
     pub module: Option<PathBuf>,
     /// Seconds that building it took; null if it was built before.
@@ -46,6 +53,8 @@ pub struct Done {
     pub gapless: Option<bool>,
     /// What the loaded module says.
     pub module_state: Option<StateView>,
+    /// What the notify engine's supervisor says.
+    pub notify_state: Option<NotifyView>,
     /// The driver.
     pub driver: Option<DriverView>,
     /// Seconds that all of it took.
@@ -64,55 +73,133 @@ pub struct Record {
 /// Where the record lies.
 pub const RECORD: &str = "/run/mpu/up.json";
 
+/// How long callers inside a module that is not needed any more are waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Brings MPU up.
 pub fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Done, Error> {
     let began = Instant::now();
     let config = Config::of(host)?;
-    let choice = engine::choose(options.engine.unwrap_or(config.engine));
     let driver = Driver::loaded(host);
-    let raised = match choice.engine {
+    let asked = options.engine.unwrap_or(config.engine);
+    let choice = engine::choose(host, asked, &options.module, driver.as_ref())?;
+    let module = raise::Options { policy: rules::compile(&config), ..options.module.clone() };
+    let mut done = Done::of(choice, driver.as_ref());
+    match done.engine {
         Engine::Module => {
-            let options = raise::Options { policy: rules::compile(&config), ..options.module.clone() };
-            raise(host, kernel, &options, driver.as_ref())?
-        }
-    };
-    let mut done = Done {
-        result: "loaded",
-        engine: choice.engine,
-        engine_because: choice.why,
-        module: None,
-        build_seconds: None,
-        replaced_version: None,
-        gapless: None,
-        module_state: None,
-        driver: driver.as_ref().map(DriverView::from),
-        seconds: 0.0,
-    };
-    match raised {
-        Raised::Loaded { state, module, built_in, replaced } => {
-            if let Some(replaced) = replaced {
-                done.result = "replaced";
-                done.gapless = Some(replaced.gapless);
-                done.replaced_version = Some(replaced.version);
+            let raised = raise(host, kernel, &module, driver.as_ref())?;
+            done.tell_of_module(host, raised);
+            if done.result != "built" {
+                done.without_notify(host);
             }
-            Record::now(&module).write(host);
-            done.module_state = Some(StateView::from(&state));
-            done.module = Some(module);
-            done.build_seconds = built_in.map(|took| took.as_secs_f64());
         }
-        Raised::Already { state } => {
-            done.result = "already_up";
-            done.module_state = Some(StateView::from(&state));
-            done.module = Record::read(host).map(|record| record.module);
-        }
-        Raised::Built { module, built_in } => {
-            done.result = "built";
-            done.module = Some(module);
-            done.build_seconds = built_in.map(|took| took.as_secs_f64());
+        Engine::Notify => {
+            load::same_host(host, kernel)?;
+            let keeper = options.keeper.clone();
+            let wanted = notify::raise::Options {
+                replace: module.replace,
+                any_driver: module.any_driver,
+                policy: module.policy,
+                program: keeper,
+            };
+            done.tell_of_notify(notify::raise::raise(host, &wanted, driver.as_ref())?);
+            done.without_module(host, kernel)?;
         }
     }
     done.seconds = began.elapsed().as_secs_f64();
     Ok(done)
+}
+
+impl Done {
+    fn of(choice: Choice, driver: Option<&Driver>) -> Done {
+        let better = choice.better.map(|fix| format!("for the module: {fix}"));
+        Done {
+            result: "loaded",
+            engine: choice.engine,
+            engine_because: choice.why,
+            notes: better.into_iter().collect(),
+            module: None,
+            build_seconds: None,
+            replaced_version: None,
+            gapless: None,
+            module_state: None,
+            notify_state: None,
+            driver: driver.map(DriverView::from),
+            seconds: 0.0,
+        }
+    }
+
+    fn tell_of_module(&mut self, host: &Host, raised: Raised) {
+        match raised {
+            Raised::Loaded { state, module, built_in, replaced } => {
+                if let Some(replaced) = replaced {
+                    self.result = "replaced";
+                    self.gapless = Some(replaced.gapless);
+                    self.replaced_version = Some(replaced.version);
+                }
+                Record::now(&module).write(host);
+                self.module_state = Some(StateView::from(&state));
+                self.module = Some(module);
+                self.build_seconds = built_in.map(|took| took.as_secs_f64());
+            }
+            Raised::Already { state } => {
+                self.result = "already_up";
+                self.module_state = Some(StateView::from(&state));
+                self.module = Record::read(host).map(|record| record.module);
+            }
+            Raised::Built { module, built_in } => {
+                self.result = "built";
+                self.module = Some(module);
+                self.build_seconds = built_in.map(|took| took.as_secs_f64());
+            }
+        }
+    }
+
+    fn tell_of_notify(&mut self, raised: notify::raise::Raised) {
+        use notify::raise::Raised::{Already, Replaced, Resumed, Started};
+        let (result, state) = match raised {
+            Started(state) => ("started", state),
+            Resumed(state) => ("resumed", state),
+            Replaced(state, version) => {
+                // Calls waited for the new one.
+                self.gapless = Some(true);
+                self.replaced_version = Some(version);
+                ("replaced", state)
+            }
+            Already(state) => ("already_up", state),
+        };
+        self.result = result;
+        self.notify_state = Some(NotifyView::from(&state));
+    }
+
+    /// The module is up: a supervisor is not needed any more. Both at once do no harm, so its failure is none of ours.
+    fn without_notify(&mut self, host: &Host) {
+        let note = match notify::client::state(host) {
+            Ok(Some(state)) if state.state == "armed" => match notify::raise::lower(host) {
+                Ok(None) => return,
+                Ok(Some(lowered)) => format!("the notify engine, which was up before, {}", lowered.in_words()),
+                Err(error) => {
+                    format!("the notify engine is up, too, which does no harm, and could not be retired: {error}")
+                }
+            },
+            _ => return,
+        };
+        self.notes.push(note);
+    }
+
+    /// The notify engine was chosen: the module goes.
+    fn without_module(&mut self, host: &Host, kernel: &dyn Kernel) -> Result<(), Error> {
+        if !state::is_loaded(host) {
+            return Ok(());
+        }
+        self.notes.push(match lower_module(host, kernel, PATIENCE) {
+            Ok(_) => "the module was unloaded: containers that run already, and were not started through the wrapper, see what the \
+                      driver shows them by itself"
+                .to_string(),
+            Err(error) => format!("the module is up, too, which does no harm, and could not be unloaded: {error}"),
+        });
+        Ok(())
+    }
 }
 
 impl Record {
@@ -157,6 +244,7 @@ impl Report for Done {
                 return lines.text;
             }
             ("already_up", _) => lines.plain("MPU is up already; nothing was changed"),
+            ("resumed", _) => lines.plain("MPU is up: it was retired, and takes new containers again"),
             ("replaced", _) => {
                 let how =
                     if self.gapless == Some(true) { "without a gap" } else { "with a gap: it could not hand over" };
@@ -171,7 +259,13 @@ impl Report for Done {
             lines
                 .put("redirects", if state.hooks.is_empty() { "none yet".to_string() } else { state.hooks.join(", ") });
         }
+        if let Some(state) = &self.notify_state {
+            lines.put("state", state.line(style));
+        }
         lines.put("driver", self.driver.as_ref().map_or("none is loaded".to_string(), DriverView::line));
+        for note in &self.notes {
+            lines.put("note", note);
+        }
         if let Some(path) = module {
             let how = match (self.result, self.build_seconds) {
                 ("already_up", _) => String::new(),
@@ -194,7 +288,7 @@ mod tests {
     use crate::host::fake::RELEASE;
 
     fn up(host: &Host, kernel: &dyn Kernel, module: &raise::Options) -> Result<Done, Error> {
-        super::up(host, kernel, &Options { engine: None, module: module.clone() })
+        super::up(host, kernel, &Options { engine: None, module: module.clone(), keeper: None })
     }
 
     #[test]

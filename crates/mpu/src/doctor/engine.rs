@@ -4,7 +4,7 @@ use super::{kernel, Group, Level, Row, Seen};
 use crate::config::{rules, Config};
 use crate::driver::Driver;
 use crate::engine::module::state::{self, Instance, Phase};
-use crate::engine::{self};
+use crate::engine::{self, module::raise};
 use crate::explain::Explain;
 use crate::host::Host;
 use crate::install::{self, journal, Record};
@@ -30,8 +30,16 @@ pub const CHECKS: &[Row] = &[
 
 fn choice(host: &Host) -> Seen {
     let asked = Config::of(host).map_or(engine::Asked::Auto, |config| config.engine);
-    let choice = engine::choose(asked);
-    Seen::fine(format!("{}: {}", choice.engine.name(), choice.why))
+    let driver = Driver::loaded(host);
+    let choice = match engine::choose(host, asked, &raise::Options::default(), driver.as_ref()) {
+        Ok(choice) => choice,
+        Err(_) => return Seen::skipped("the state of the module that is up is not known"),
+    };
+    let because = format!("{}: {}", choice.engine.name(), choice.why);
+    match choice.better {
+        Some(fix) => Seen::attention(because, fix),
+        None => Seen::fine(because),
+    }
 }
 
 /// The state of the engine that is up. Root's to read: whoever is not root cannot know.

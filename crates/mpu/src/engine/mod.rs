@@ -1,13 +1,18 @@
 //! Engines: the ways in which translation gets between the driver and its callers.
 //!
-//! Owns the choice. An engine is a module below this one; there is one today. A second one adds a variant to
-//! [`Engine`], a line to [`choose`] and its own module, and nothing else here.
+//! Owns the choice. An engine is a module below this one; another one adds a variant to [`Engine`], a line to [`choose`] and its
+//! own module, and nothing else here.
 
 pub mod module;
 pub mod notify;
 pub mod observe;
 
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::explain::Explain;
+use crate::host::Host;
 use clap::ValueEnum;
+use module::{fits, raise};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,16 +22,19 @@ use serde::{Deserialize, Serialize};
 pub enum Engine {
     /// The kernel module.
     Module,
+    /// The supervisor in user space.
+    Notify,
 }
 
 impl Engine {
-    /// Every engine of this build.
-    pub const ALL: [Engine; 1] = [Engine::Module];
+    /// Every engine of this build, best first.
+    pub const ALL: [Engine; 2] = [Engine::Module, Engine::Notify];
 
     /// Its name, as the command line and JSON write it.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Module => "module",
+            Engine::Notify => "notify",
         }
     }
 }
@@ -39,6 +47,8 @@ pub enum Asked {
     Auto,
     /// The kernel module
     Module,
+    /// The supervisor in user space
+    Notify,
 }
 
 /// An engine and the reason for it.
@@ -47,13 +57,65 @@ pub struct Choice {
     /// The engine.
     pub engine: Engine,
     /// Why this one, as half a sentence.
-    pub why: &'static str,
+    pub why: String,
+    /// What would let a better one run here.
+    pub better: Option<String>,
 }
 
-/// Picks the engine.
-pub fn choose(asked: Asked) -> Choice {
+impl Choice {
+    fn of(engine: Engine, why: impl Into<String>) -> Choice {
+        Choice { engine, why: why.into(), better: None }
+    }
+}
+
+/// Picks the engine. The module serves every container, those that run already, too; so it is first wherever it can be had.
+///
+/// # Errors
+/// When it cannot be known whether this host can have the module.
+pub fn choose(host: &Host, asked: Asked, module: &raise::Options, driver: Option<&Driver>) -> Result<Choice, Error> {
+    let about_module = module.build_only || module.module.is_some() || module.source.is_some();
     match asked {
-        Asked::Module => Choice { engine: Engine::Module, why: "asked for" },
-        Asked::Auto => Choice { engine: Engine::Module, why: "the only engine of this version" },
+        Asked::Module => return Ok(Choice::of(Engine::Module, "asked for")),
+        Asked::Notify => return Ok(Choice::of(Engine::Notify, "asked for")),
+        Asked::Auto if about_module => return Ok(Choice::of(Engine::Module, "the options are about it")),
+        Asked::Auto => {}
+    }
+    let Some(unfit) = fits::unfit(host, module, driver)? else {
+        return Ok(Choice::of(Engine::Module, "this host can run it, and it serves every container"));
+    };
+    // With neither, the module's own failure says what is missing.
+    if notify::raise::unfit(host).is_some() {
+        return Ok(Choice::of(Engine::Module, "the only one whose needs this host can meet"));
+    }
+    Ok(Choice { engine: Engine::Notify, why: format!("the module cannot be had: {unfit}"), better: Some(unfit.fix()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::module::raise::fake::Setup;
+
+    fn choice(setup: &Setup, asked: Asked, module: &raise::Options) -> Choice {
+        let host = setup.fake.host();
+        choose(&host, asked, module, Driver::loaded(&host).as_ref()).expect("a choice")
+    }
+
+    #[test]
+    fn the_module_is_first_where_it_can_be_had_and_the_reason_is_given_where_it_cannot() {
+        let s = Setup::new();
+        s.fake.can_notify();
+        let options = s.options();
+        let auto = raise::Options::default();
+        assert_eq!(choice(&s, Asked::Auto, &options).engine, Engine::Module);
+        s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
+        let found = choice(&s, Asked::Auto, &auto);
+        assert_eq!(found.engine, Engine::Notify);
+        assert!(found.why.contains("locked down (integrity)") && found.better.is_some(), "{found:?}");
+        assert_eq!(choice(&s, Asked::Module, &auto).engine, Engine::Module, "what is asked for is taken");
+        let build = raise::Options { build_only: true, ..auto.clone() };
+        assert_eq!(choice(&s, Asked::Auto, &build).engine, Engine::Module, "there is nothing to build of the other");
+
+        s.fake.write("/proc/sys/kernel/osrelease", "5.5.0-generic");
+        assert_eq!(choice(&s, Asked::Auto, &auto).engine, Engine::Module, "neither: the module says what is missing");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns the shape and which engine fills it how. Judges nothing: what a state or a count means is the reader's.
 
-use super::{module::state, Engine};
+use super::{module::state, notify::client, Engine};
 use crate::commands::up::Record;
 use crate::error::Error;
 use crate::host::Host;
@@ -41,7 +41,22 @@ pub fn all(host: &Host) -> Result<Vec<Observed>, Error> {
 pub fn observe(engine: Engine, host: &Host) -> Result<Option<Observed>, Error> {
     match engine {
         Engine::Module => module(host),
+        Engine::Notify => notify(host),
     }
+}
+
+fn notify(host: &Host) -> Result<Option<Observed>, Error> {
+    let Some(state) = client::state(host)? else { return Ok(None) };
+    Ok(Some(Observed {
+        engine: Engine::Notify,
+        version: state.version,
+        state: state.state,
+        refused: None,
+        inside: state.inside,
+        since: Some(state.since),
+        translated: state.translated.into_iter().collect(),
+        passed: state.passed.into_iter().collect(),
+    }))
 }
 
 fn module(host: &Host) -> Result<Option<Observed>, Error> {

@@ -232,7 +232,7 @@ fn one(
             }
             let module =
                 raise::Options { replace: true, source: source.map(Path::to_path_buf), ..raise::Options::default() };
-            up::up(host, kernel, &up::Options { engine: None, module }).map(drop)
+            up::up(host, kernel, &up::Options { engine: None, module, keeper: None }).map(drop)
         }
         Step::Lower => down::down(host, kernel, Duration::from_secs(30)).map(drop),
         Step::Verify => match state::read(host)? {

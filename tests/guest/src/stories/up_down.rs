@@ -84,7 +84,7 @@ pub const REFUSALS: Story = Story {
         refused(stage, "not root", &as_nobody(&up)?, 4)?;
         refused(stage, "no such command", &run(&["mpu", "sideways"])?, 2)?;
         refused(stage, "no module at that path", &run(&["mpu", "up", "--module", "/nothing.ko"])?, 3)?;
-        refused(stage, "no kernel headers", &run(&["mpu", "up"])?, 3)?;
+        refused(stage, "no kernel headers", &run(&["mpu", "up", "--engine", "module"])?, 3)?;
         refused(stage, "not a module", &run(&["mpu", "up", "--module", "/bin/busybox"])?, 3)?;
         stage.unload_driver()?;
         refused(stage, "no driver to probe", &run(&["mpu", "probe"])?, 3)?;

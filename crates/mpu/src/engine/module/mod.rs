@@ -6,6 +6,7 @@
 
 pub mod build;
 pub mod checks;
+pub mod fits;
 pub mod installed;
 pub mod load;
 pub mod raise;

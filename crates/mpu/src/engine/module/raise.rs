@@ -133,17 +133,17 @@ fn is_in_place(state: &State) -> bool {
 }
 
 /// Whether a loaded module does nothing, and will not until it is loaded anew.
-fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
+pub(super) fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
     matches!(state.phase, Phase::Refused { .. } | Phase::Retired) || state.phase == Phase::Waiting && driver.is_some()
 }
 
 /// Whether what is built here will carry a signature, or does so already.
-fn will_be_signed(host: &Host, release: &str, options: &Options) -> bool {
+pub(super) fn will_be_signed(host: &Host, release: &str, options: &Options) -> bool {
     let kept = || Store::kept(host, release, &sources_of(options).ok()?);
     Signer::find(host, release).is_some() || kept().is_some_and(|kept| signing::is_signed(&kept.path))
 }
 
-fn sources_of(options: &Options) -> Result<Sources, Error> {
+pub(super) fn sources_of(options: &Options) -> Result<Sources, Error> {
     Ok(match &options.source {
         Some(dir) => Sources::in_directory(dir)?,
         None => Sources::carried()?,

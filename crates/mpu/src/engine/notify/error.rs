@@ -21,6 +21,8 @@ pub enum NotifyError {
     NoAnswer { source: io::Error },
     #[error("the supervisor refuses: {message}")]
     Refused { message: String },
+    #[error("the supervisor that is up is MPU {up}, and this is {this}")]
+    OtherVersion { up: String, this: &'static str },
     #[error("the supervisor was started and did not come up within {seconds} s")]
     NotUp { seconds: u64 },
     #[error("cannot start {what}")]
@@ -40,6 +42,7 @@ impl Explain for NotifyError {
             NotifyError::File { .. } => "no_file",
             NotifyError::NoAnswer { .. } => "no_answer",
             NotifyError::Refused { .. } => "refused",
+            NotifyError::OtherVersion { .. } => "other_version_up",
             NotifyError::NotUp { .. } => "not_up",
             NotifyError::Start { .. } | NotifyError::Systemd { .. } => "not_started",
             NotifyError::Namespace { .. } => "no_namespace",
@@ -66,10 +69,12 @@ impl Explain for NotifyError {
             NotifyError::NoListeners { .. } => {
                 "a kernel from 5.6 on with CONFIG_SECCOMP_FILTER is needed; `mpu up --engine module` needs no such thing"
             }
+            NotifyError::File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => "run it as root: sudo mpu …",
             NotifyError::File { .. } => "see that /run is writable and that nothing else is at that path",
             NotifyError::NoAnswer { .. } | NotifyError::Refused { .. } | NotifyError::NotUp { .. } => {
                 "`journalctl -u mpu-notify` or /run/mpu/notify/log has the supervisor's own words"
             }
+            NotifyError::OtherVersion { .. } => "let this one take over, with no call lost: mpu up --replace",
             NotifyError::Start { .. } | NotifyError::Systemd { .. } => {
                 "`systemctl status mpu-notify` tells more; without systemd see that mpu itself can be executed"
             }

@@ -11,12 +11,15 @@ pub mod client;
 mod counters;
 pub mod daemon;
 pub mod error;
+#[cfg(test)]
+pub(crate) mod fake;
 mod filter;
 mod folder;
 pub mod hold;
 mod keeper;
 mod message;
 mod namespace;
+pub mod raise;
 mod registry;
 mod rights;
 pub mod run;

@@ -1,0 +1,122 @@
+use super::super::fake::{state, FakeSupervisor};
+use super::*;
+use crate::exit::Exit;
+use crate::explain::Explain;
+use crate::host::fake::FakeHost;
+
+const OPTIONS: Options = Options { replace: false, any_driver: false, policy: String::new(), program: None };
+
+/// What became of it, in a word.
+fn raised(fake: &FakeHost, options: &Options) -> Result<String, &'static str> {
+    let host = fake.host();
+    let raised = raise(&host, options, Driver::loaded(&host).as_ref()).map_err(|error| error.code())?;
+    Ok(match raised {
+        Raised::Started(_) => "started".to_string(),
+        Raised::Resumed(_) => "resumed".to_string(),
+        Raised::Replaced(_, old) => format!("in the place of {old}"),
+        Raised::Already(_) => "already".to_string(),
+    })
+}
+
+#[test]
+fn one_that_is_up_is_left_alone() {
+    let fake = FakeHost::in_order();
+    let supervisor = FakeSupervisor::on(&fake, state(&[]));
+    assert_eq!(raised(&fake, &OPTIONS).as_deref(), Ok("already"));
+    assert_eq!(raised(&fake, &Options { replace: true, ..OPTIONS }).as_deref(), Ok("already"));
+    assert!(supervisor.told.lock().expect("ours").is_empty());
+}
+
+#[test]
+fn one_that_was_retired_takes_containers_again_with_the_rules_of_now() {
+    let fake = FakeHost::in_order();
+    let supervisor = FakeSupervisor::on(&fake, State { state: "retired".into(), ..state(&["a"]) });
+    let options = Options { policy: "host /monitors".to_string(), ..OPTIONS };
+    assert_eq!(raised(&fake, &options).as_deref(), Ok("resumed"));
+    assert_eq!(*supervisor.told.lock().expect("ours"), ["resume\n", "policy\nhost /monitors"]);
+}
+
+#[test]
+fn another_version_makes_room_when_asked_and_only_then() {
+    let fake = FakeHost::in_order();
+    let supervisor = FakeSupervisor::on(&fake, State { version: "0.0.9".into(), ..state(&["a"]) });
+    assert_eq!(raised(&fake, &OPTIONS), Err("other_version_up"));
+    assert!(supervisor.told.lock().expect("ours").is_empty());
+    assert_eq!(raised(&fake, &Options { replace: true, ..OPTIONS }).as_deref(), Ok("in the place of 0.0.9"));
+    assert_eq!(*supervisor.told.lock().expect("ours"), ["again\n"]);
+}
+
+#[test]
+fn lowering_tells_whether_containers_still_need_it() {
+    let fake = FakeHost::in_order();
+    assert_eq!(lower(&fake.host()).expect("nothing to do"), None);
+    let with_containers = FakeSupervisor::on(&fake, state(&["a", "b"]));
+    assert_eq!(lower(&fake.host()).expect("lowered"), Some(Lowered::Retired { containers: 2 }));
+    assert_eq!(lower(&fake.host()).expect("lowered"), Some(Lowered::Retired { containers: 2 }), "twice is once");
+    drop(with_containers);
+    let _without = FakeSupervisor::on(&fake, state(&[]));
+    assert_eq!(lower(&fake.host()).expect("lowered"), Some(Lowered::Ended));
+}
+
+#[test]
+fn where_systemd_has_the_unit_it_is_systemd_that_starts_it() {
+    let fake = FakeHost::in_order();
+    fake.write("/usr/lib/systemd/system/mpu-notify.service", "");
+    assert!(!systemd_has_unit(&fake.host()), "systemd does not run");
+    std::fs::create_dir_all(fake.host().at("/run/systemd/system")).expect("made");
+    let asked = fake.host().at("/asked");
+    fake.tool("systemctl", &format!("echo \"$@\" >{0}.part; mv {0}.part {0}", asked.display()));
+    let socket = fake.host().at(CONTROL_SOCKET);
+    let systemd = std::thread::spawn({
+        let asked = asked.clone();
+        move || {
+            while !asked.exists() {
+                std::thread::sleep(PAUSE);
+            }
+            FakeSupervisor::at(socket, state(&[]))
+        }
+    });
+    assert_eq!(raised(&fake, &OPTIONS).as_deref(), Ok("started"));
+    let said = std::fs::read_to_string(asked).expect("asked");
+    assert_eq!(said, "start --no-block --no-ask-password mpu-notify.service\n");
+    drop(systemd.join().expect("up"));
+
+    fake.tool("systemctl", "echo 'Unit mpu-notify.service is masked.' >&2; exit 1");
+    let error = raise(&fake.host(), &OPTIONS, None).expect_err("masked");
+    assert!(error.code() == "not_started" && error.to_string().contains("is masked"), "{error}");
+}
+
+#[test]
+fn a_keeper_that_ends_at_once_is_named_with_its_log() {
+    let fake = FakeHost::in_order();
+    fake.program("/keeper", "echo \"$@: no\" >&2; exit 3");
+    let options = Options { program: Some(fake.host().at("/keeper")), ..OPTIONS };
+    let error = raise(&fake.host(), &options, None).expect_err("ended");
+    assert_eq!((error.code(), error.exit()), ("not_started", Exit::Failed));
+    assert_eq!(fake.host().text(LOG).as_deref(), Some("notify hold: no"));
+}
+
+#[test]
+fn only_root_starts_one_and_only_for_a_driver_that_is_known() {
+    let fake = FakeHost::in_order();
+    fake.write("/sys/module/nvidia/version", "700.10");
+    assert_eq!(raised(&fake, &OPTIONS), Err("unknown_driver"));
+    fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
+    let before = fake.snapshot();
+    assert_eq!(raised(&fake, &Options { any_driver: true, ..OPTIONS }), Err("not_root"));
+    assert_eq!(fake.snapshot(), before);
+}
+
+#[test]
+fn a_host_is_fit_when_its_kernel_has_listeners_and_we_are_on_it() {
+    let fake = FakeHost::in_order();
+    let why = || unfit(&fake.host()).map(|error| (error.code(), error.exit()));
+    assert_eq!(why(), Some(("no_listeners", Exit::NotReady)));
+    fake.can_notify();
+    assert_eq!(why(), None);
+    fake.write("/proc/sys/kernel/osrelease", "5.4.0-216-generic");
+    assert_eq!(why(), Some(("no_listeners", Exit::NotReady)));
+    fake.write("/proc/sys/kernel/osrelease", "5.10.0");
+    fake.remove("/proc/self/ns");
+    assert_eq!(why(), Some(("not_on_host", Exit::Refused)));
+}

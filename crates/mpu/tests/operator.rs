@@ -1,0 +1,122 @@
+//! The notify engine as an operator meets it: real supervisors on this kernel, each below a `/run` of its own.
+//!
+//! Needs root, the host's PID namespace and a kernel with listeners; without them a test says so and counts as skipped.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+/// Why nothing can be tried here, if so.
+fn lacking() -> Option<String> {
+    let own = std::fs::read_link("/proc/self/ns/pid").ok().map(|link| link.display().to_string());
+    let actions = std::fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
+    if !is_root() {
+        Some("a supervisor needs root".to_string())
+    } else if own.as_deref() != Some("pid:[4026531836]") {
+        Some("this is not the host's PID namespace".to_string())
+    } else if !actions.contains("user_notif") {
+        Some("this kernel has no listeners for system calls".to_string())
+    } else if Command::new("unshare").arg("--version").output().is_err() {
+        Some("there is no unshare".to_string())
+    } else {
+        None
+    }
+}
+
+fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t0\t0\t0\n"))
+}
+
+/// What a script ends with: nobody of its mount namespace is left, whether it went well or not.
+const END: &str = "end() { here=$(readlink /proc/self/ns/mnt)\n\
+    for p in /proc/[0-9]*; do [ \"$(readlink $p/ns/mnt)\" != \"$here\" ] || [ $p = /proc/$$ ] || kill -9 ${p#/proc/} 2>/dev/null || true; done; }\n\
+    trap end EXIT\n";
+
+/// Runs a script of bash below a `/run` and an `/etc/mpu` of its own.
+fn below_own_run(script: &str) -> Output {
+    let own =
+        "set -eu\nmount -t tmpfs tmpfs /run\nmkdir -p /run/etc; [ ! -d /etc/mpu ] || mount --bind /run/etc /etc/mpu\n";
+    let whole = format!("{own}{END}mpu={}\n{script}", env!("CARGO_BIN_EXE_mpu"));
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "bash", "-c", &whole]);
+    command.output().expect("unshare, of util-linux")
+}
+
+/// The lines that a script printed, as JSON.
+fn answers(script: &str) -> Vec<Value> {
+    let output = below_own_run(script);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    out.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}\n{err}")))
+        .collect()
+}
+
+macro_rules! or_skip {
+    () => {
+        if let Some(why) = lacking() {
+            return println!("skipped: {why}");
+        }
+    };
+}
+
+#[test]
+fn up_and_down_twice_each_leave_what_they_say() {
+    or_skip!();
+    let all = answers(
+        "$mpu up --engine notify --any-driver --json\n\
+         $mpu up --engine notify --any-driver --json\n\
+         $mpu status --json\n\
+         $mpu config apply --json\n\
+         $mpu config show --json\n\
+         $mpu down --json\n\
+         $mpu down --json\n\
+         $mpu status --json || true\n\
+         ! [ -e /run/mpu/notify/listener.sock ] && ! [ -e /run/mpu/notify/control.sock ]\n\
+         for i in $(seq 100); do [ -e /run/mpu/notify/keeper.sock ] || break; sleep 0.02; done\n\
+         ! [ -e /run/mpu/notify/keeper.sock ]",
+    );
+    let words: Vec<_> = all.iter().map(|answer| answer["result"].as_str().unwrap_or("-")).collect();
+    assert_eq!(words, ["started", "already_up", "-", "applied", "-", "ended", "not_up", "-"]);
+    assert_eq!((&all[2]["engine"], &all[2]["notify_state"]["state"]), (&"notify".into(), &"armed".into()));
+    assert_eq!((&all[4]["applied"], &all[7]["up"]), (&true.into(), &false.into()));
+}
+
+#[test]
+fn a_container_that_goes_on_keeps_the_supervisor_until_it_ends() {
+    or_skip!();
+    let all = answers(
+        "$mpu up --engine notify --any-driver --json\n\
+         mkfifo /run/go; $mpu run -- cat /run/go >/dev/null & run=$!\n\
+         for i in $(seq 200); do $mpu status --json | grep -q '\"listeners\":1' && break; sleep 0.05; done\n\
+         $mpu status --json\n\
+         $mpu down --json\n\
+         $mpu status --json || true\n\
+         $mpu up --engine notify --any-driver --json\n\
+         $mpu down --json\n\
+         echo >/run/go; wait $run\n\
+         for i in $(seq 200); do [ -e /run/mpu/notify/control.sock ] || break; sleep 0.05; done\n\
+         $mpu down --json",
+    );
+    assert_eq!(all[1]["notify_state"]["containers"].as_array().map(Vec::len), Some(1));
+    assert_eq!((&all[2]["result"], &all[2]["containers"]), (&"retired".into(), &1.into()));
+    assert_eq!((&all[3]["notify_state"]["state"], &all[3]["exit"]), (&"retired".into(), &3.into()));
+    let rest: Vec<_> = all[4..].iter().map(|answer| answer["result"].as_str().unwrap_or("-")).collect();
+    assert_eq!(rest, ["resumed", "retired", "not_up"]);
+}
+
+#[test]
+fn a_supervisor_that_is_killed_is_there_again_with_its_containers() {
+    or_skip!();
+    let all = answers(
+        "$mpu up --engine notify --any-driver --json >/run/up\n\
+         mkfifo /run/go; $mpu run -- cat /run/go >/dev/null & run=$!\n\
+         for i in $(seq 200); do $mpu status --json | grep -q '\"listeners\":1' && break; sleep 0.05; done\n\
+         pid() { $mpu status --json | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/'; }\n\
+         old=$(pid); kill -9 $old\n\
+         for i in $(seq 200); do [ \"$(pid)\" = $old ] || ! $mpu status --json | grep -q '\"listeners\":1' || break; sleep 0.05; done\n\
+         $mpu status --json\n\
+         echo >/run/go; wait $run; $mpu down --json",
+    );
+    assert_eq!(all[0]["notify_state"]["listeners"], 1);
+    assert_eq!(all[1]["result"], "ended");
+}
