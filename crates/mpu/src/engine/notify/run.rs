@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::host::{Host, CAP_SYS_ADMIN};
 use crate::sys;
 use command_fds::{CommandFdExt, FdMapping};
+use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::mount::{mount, mount_change, MountFlags, MountPropagationFlags};
 use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -160,11 +161,15 @@ pub fn init(command: &[OsString]) -> u8 {
 }
 
 fn under_filter(command: &[OsString]) -> io::Result<u8> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
     own_proc()?;
     let mut stream = UnixStream::from(super::sys::inherited(SOCKET));
     let mut signals = Signals::new(FORWARDED)?;
     come_under(&mut stream)?;
+    // Not before: the signal comes when the thread that made us ends (PR_SET_PDEATHSIG(2const)), which it has by now.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if has_hung_up(&stream) {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    }
     drop(stream);
     let Some((name, arguments)) = command.split_first() else { return Ok(FAILED) };
     let child = match Command::new(name).args(arguments).spawn() {
@@ -177,6 +182,12 @@ fn under_filter(command: &[OsString]) -> io::Result<u8> {
     let pid = Pid::from_child(&child);
     std::thread::spawn(move || forward(&mut signals, pid));
     reap(pid)
+}
+
+fn has_hung_up(stream: &UnixStream) -> bool {
+    let mut polled = [PollFd::new(stream, PollFlags::RDHUP)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok_and(|_| !polled[0].revents().is_empty())
 }
 
 /// Mounts the namespace's own `/proc` where nobody else sees it.

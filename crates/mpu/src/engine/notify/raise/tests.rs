@@ -1,3 +1,5 @@
+//! Supervisors of every state and version on made-up hosts, and what `raise` and `lower` make of them.
+
 use super::super::fake::{state, FakeSupervisor};
 use super::*;
 use crate::exit::Exit;
