@@ -107,3 +107,44 @@ mpu=$here/mpu
 $mpu up --build-only >/tmp/said 2>&1
 echo integrity >/sys/kernel/security/lockdown
 refused lockdown_refuses_an_unsigned_module
+
+say "the notify engine, where the kernel takes no module"
+rm -rf /var/lib/mpu
+snapshot >/tmp/before
+# What nvidia-smi shows beside a GPU process in a namespace of its own, and that process's number there.
+supervised() {
+	mpu run -- sh -c "gpu-hold --mem 40 <>/tmp/never & sleep 2; echo own \$!; LD_LIBRARY_PATH=$here/nvidia \
+		$here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader; kill \$!" >/tmp/supervised 2>&1
+	cat /tmp/supervised
+}
+supervised_is_right() { [ "$(supervised | tr -d ' ' | tr '\n' ' ')" = "own$(sed -n 's/^own //p' /tmp/supervised) $(sed -n 's/^own //p' /tmp/supervised) " ]; }
+has() { mpu status >/tmp/status; cat /tmp/status; grep -q "$1" /tmp/status; }
+gone_on() { has '^state  *armed.* by 1 listeners'; }
+notify_units_are_up() { systemctl is-active mpu mpu-notify && systemctl show -p NFileDescriptorStore mpu-notify; }
+a_kill_is_survived() {
+	old=$(systemctl show -p MainPID --value mpu-notify)
+	kill -9 "$old"
+	for _ in $(seq 50); do
+		new=$(systemctl show -p MainPID --value mpu-notify)
+		[ "$new" != "$old" ] && [ "$new" != 0 ] && gone_on && return
+		sleep 0.1
+	done
+	return 1
+}
+check install_takes_the_notify_engine $here/mpu install
+hash -r
+check notify_units_come_up notify_units_are_up
+check notify_container_is_right supervised_is_right
+check notify_supervisor_did_it has 'GPU_GET_PIDS'
+mpu run -- sleep 100001 &
+sleep 1
+check notify_container_outlives_a_kill a_kill_is_survived
+check notify_upgrade_upgrades $here/mpu-next upgrade
+check notify_upgrade_keeps_the_container gone_on
+check notify_upgrade_runs_the_new_one has 'engine  *notify, MPU 0.9.9'
+check notify_uninstalls mpu uninstall
+check notify_goes_on_for_its_container pgrep -f 'mpu notify serve'
+pkill -fx 'sleep 100001'
+sleep 2
+check notify_ends_with_its_container not pgrep -f 'mpu notify serve'
+same notify_uninstall_leaves_nothing /tmp/before

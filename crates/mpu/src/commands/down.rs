@@ -95,6 +95,7 @@ mod tests {
     use super::*;
     use crate::engine::module::load::fake::FakeKernel;
     use crate::engine::module::state::ARMED;
+    use crate::engine::notify::fake::FakeSupervisor;
     use crate::explain::Explain;
     use crate::host::fake::FakeHost;
 
@@ -120,6 +121,19 @@ mod tests {
         let kernel = FakeKernel::taking(&fake, ARMED);
         let done = down(&fake.host(), &kernel, Duration::ZERO).expect("nothing to do");
         assert_eq!((done.result, kernel.calls.get(), done.exit()), ("not_up", (0, 0), Exit::Ok));
+    }
+
+    #[test]
+    fn containers_that_still_have_the_filter_are_told_of() {
+        let fake = loaded();
+        let supervisor = FakeSupervisor::on(&fake, notify::fake::state(&["a", "b"]));
+        let done = down(&fake.host(), &FakeKernel::taking(&fake, ARMED), Duration::ZERO).expect("down");
+        assert_eq!((done.result, done.containers, state::is_loaded(&fake.host())), ("retired", 2, false));
+        assert!(done.text(Style::Plain).contains("2 containers still have its filter"));
+        drop(supervisor);
+        let _without = FakeSupervisor::on(&fake, notify::fake::state(&[]));
+        let done = down(&fake.host(), &FakeKernel::taking(&fake, ARMED), Duration::ZERO).expect("down");
+        assert_eq!((done.result, done.containers), ("ended", 0));
     }
 
     #[test]

@@ -86,25 +86,20 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Done, E
     let module = raise::Options { policy: rules::compile(&config), ..options.module.clone() };
     let mut done = Done::of(choice, driver.as_ref());
     match done.engine {
-        Engine::Module => {
-            let raised = raise(host, kernel, &module, driver.as_ref())?;
-            done.tell_of_module(host, raised);
-            if done.result != "built" {
-                done.without_notify(host);
+        Engine::Module => match raise(host, kernel, &module, driver.as_ref()) {
+            Ok(raised) => {
+                done.tell_of_module(host, raised);
+                if done.result != "built" {
+                    done.without_notify(host);
+                }
             }
-        }
-        Engine::Notify => {
-            load::same_host(host, kernel)?;
-            let keeper = options.keeper.clone();
-            let wanted = notify::raise::Options {
-                replace: module.replace,
-                any_driver: module.any_driver,
-                policy: module.policy,
-                program: keeper,
-            };
-            done.tell_of_notify(notify::raise::raise(host, &wanted, driver.as_ref())?);
-            done.without_module(host, kernel)?;
-        }
+            Err(error) => {
+                let choice = engine::after_refusal(host, asked, &module, &error).ok_or(error)?;
+                done = Done::of(choice, driver.as_ref());
+                done.by_notify(host, kernel, options, module, driver.as_ref())?;
+            }
+        },
+        Engine::Notify => done.by_notify(host, kernel, options, module, driver.as_ref())?,
     }
     done.seconds = began.elapsed().as_secs_f64();
     Ok(done)
@@ -153,6 +148,22 @@ impl Done {
                 self.build_seconds = built_in.map(|took| took.as_secs_f64());
             }
         }
+    }
+
+    fn by_notify(
+        &mut self,
+        host: &Host,
+        kernel: &dyn Kernel,
+        options: &Options,
+        module: raise::Options,
+        driver: Option<&Driver>,
+    ) -> Result<(), Error> {
+        load::same_host(host, kernel)?;
+        let (replace, any_driver) = (module.replace, module.any_driver);
+        let program = options.keeper.clone();
+        let wanted = notify::raise::Options { replace, any_driver, policy: module.policy, program };
+        self.tell_of_notify(notify::raise::raise(host, &wanted, driver)?);
+        self.without_module(host, kernel)
     }
 
     fn tell_of_notify(&mut self, raised: notify::raise::Raised) {
@@ -284,6 +295,7 @@ mod tests {
     use crate::engine::module::load::fake::FakeKernel;
     use crate::engine::module::raise::fake::Setup;
     use crate::engine::module::sources;
+    use crate::engine::notify::fake::{self, FakeSupervisor};
     use crate::explain::Explain;
     use crate::host::fake::RELEASE;
 
@@ -394,6 +406,58 @@ mod tests {
         let kernel = s.kernel();
         let done = up(&s.fake.host(), &kernel, &options).expect("nothing to replace");
         assert_eq!((done.result, kernel.calls.get()), ("already_up", (0, 0)));
+    }
+
+    /// A host whose kernel has listeners, and a supervisor on it.
+    fn supervised(setup: &Setup, containers: &[&str]) -> FakeSupervisor {
+        setup.fake.can_notify();
+        FakeSupervisor::on(&setup.fake, fake::state(containers))
+    }
+
+    #[test]
+    fn a_locked_kernel_gets_the_other_engine_and_the_reason() {
+        let s = Setup::new();
+        let _supervisor = supervised(&s, &["a"]);
+        s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
+        let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+        assert_eq!((done.engine, done.result), (Engine::Notify, "already_up"));
+        let text = done.text(Style::Plain);
+        assert!(text.contains("notify (the module cannot be had: the kernel is locked down (integrity)"), "{text}");
+        assert!(text.contains("note         for the module: ") && text.contains("1 now, by 1 listeners"), "{text}");
+    }
+
+    #[test]
+    fn a_signature_that_the_kernel_does_not_trust_is_a_reason_too_unless_the_module_was_asked_for() {
+        let s = Setup::new();
+        let _supervisor = supervised(&s, &[]);
+        let refusing = || {
+            let kernel = s.kernel();
+            kernel.inserts.borrow_mut().push(libc::EKEYREJECTED);
+            kernel
+        };
+        let done = up(&s.fake.host(), &refusing(), &s.options()).expect("up");
+        assert_eq!(done.engine, Engine::Notify);
+        assert!(done.engine_because.contains("the kernel does not take"), "{}", done.engine_because);
+        let asked = Options { engine: Some(Asked::Module), module: s.options(), keeper: None };
+        let error = super::up(&s.fake.host(), &refusing(), &asked).expect_err("asked for");
+        assert_eq!(error.exit(), Exit::Refused);
+    }
+
+    #[test]
+    fn who_switches_has_one_engine_afterwards() {
+        let s = Setup::new();
+        let supervisor = supervised(&s, &["a"]);
+        let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+        assert_eq!((done.engine, done.result), (Engine::Module, "loaded"));
+        assert!(done.notes[0].contains("is retired, and ends with the last of 1 containers"), "{:?}", done.notes);
+        assert_eq!(*supervisor.told.lock().expect("ours"), ["retire\n"]);
+        let again = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+        assert_eq!((again.result, again.notes.len()), ("already_up", 0), "retired it is left alone");
+
+        let asked = Options { engine: Some(Asked::Notify), module: s.options(), keeper: None };
+        let done = super::up(&s.fake.host(), &s.kernel(), &asked).expect("up");
+        assert_eq!((done.result, state::is_loaded(&s.fake.host())), ("resumed", false));
+        assert!(done.notes[0].starts_with("the module was unloaded"), "{:?}", done.notes);
     }
 
     #[test]

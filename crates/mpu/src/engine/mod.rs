@@ -9,9 +9,11 @@ pub mod observe;
 
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;
 use clap::ValueEnum;
+use module::load::LoadError;
 use module::{fits, raise};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -73,7 +75,7 @@ impl Choice {
 /// # Errors
 /// When it cannot be known whether this host can have the module.
 pub fn choose(host: &Host, asked: Asked, module: &raise::Options, driver: Option<&Driver>) -> Result<Choice, Error> {
-    let about_module = module.build_only || module.module.is_some() || module.source.is_some();
+    let about_module = module.build_only || module.module.is_some();
     match asked {
         Asked::Module => return Ok(Choice::of(Engine::Module, "asked for")),
         Asked::Notify => return Ok(Choice::of(Engine::Notify, "asked for")),
@@ -87,7 +89,19 @@ pub fn choose(host: &Host, asked: Asked, module: &raise::Options, driver: Option
     if notify::raise::unfit(host).is_some() {
         return Ok(Choice::of(Engine::Module, "the only one whose needs this host can meet"));
     }
-    Ok(Choice { engine: Engine::Notify, why: format!("the module cannot be had: {unfit}"), better: Some(unfit.fix()) })
+    Ok(instead_of_module(&unfit))
+}
+
+/// What is taken when the kernel itself refused a module that this host seemed to be fit for: a signature that it does not trust, which
+/// only it can judge. None if that is not why, the module was asked for, or the other cannot be had either.
+pub fn after_refusal(host: &Host, asked: Asked, module: &raise::Options, error: &Error) -> Option<Choice> {
+    let is_refused = matches!(error, Error::Load(LoadError::Insert { .. })) && error.exit() == Exit::Refused;
+    let may = asked == Asked::Auto && module.module.is_none() && notify::raise::unfit(host).is_none();
+    (is_refused && may).then(|| instead_of_module(error))
+}
+
+fn instead_of_module(unfit: &dyn Explain) -> Choice {
+    Choice { engine: Engine::Notify, why: format!("the module cannot be had: {unfit}"), better: Some(unfit.fix()) }
 }
 
 #[cfg(test)]

@@ -107,6 +107,11 @@ pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources) -> std::io:
         "starts it at boot",
     ));
     items.push(text(
+        unit("mpu-notify.service"),
+        include_str!("../../../../packaging/systemd/mpu-notify.service"),
+        "the notify engine, for `mpu up` to start",
+    ));
+    items.push(text(
         unit("mpu-metrics.service"),
         include_str!("../../../../packaging/systemd/mpu-metrics.service"),
         "metrics, if you enable it",

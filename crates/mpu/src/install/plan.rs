@@ -67,6 +67,8 @@ impl Step {
 pub struct Wishes {
     /// Leave the engine as it is; the next boot starts it.
     pub no_start: bool,
+    /// This host cannot have the module: DKMS is not to build it, which would fail.
+    pub no_module: bool,
 }
 
 /// What the host has to install with.
@@ -140,7 +142,7 @@ pub fn install(
     let version = layout::VERSION;
     let is_same = old.is_some_and(|old| old.version == version);
     // Without sources there is nothing that could be built.
-    let dkms = means.dkms && !sources.files.is_empty();
+    let dkms = means.dkms && !sources.files.is_empty() && !wishes.no_module;
     if dkms && !(is_same && old.is_some_and(|old| old.dkms)) {
         steps.push(run(
             &format!("dkms add -m mpu -v {version}"),

@@ -7,10 +7,13 @@ use super::layout::{self, Item, Layout};
 use super::plan::{self, Means, Step, StepView, Wishes};
 use super::{package, InstallError, Record, RECORD};
 use crate::commands::{down, up};
+use crate::driver::Driver;
 use crate::engine::module::load::Kernel;
-use crate::engine::module::raise;
 use crate::engine::module::sources::Sources;
 use crate::engine::module::state::{self, Phase};
+use crate::engine::module::{fits, raise};
+use crate::engine::notify::{self, client};
+use crate::engine::Asked;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::explain::Explain;
@@ -20,6 +23,9 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Said where the module cannot be had.
+const NOT_BUILT: &str = "the module is not built by DKMS, as this host cannot have it now: `mpu doctor` says why; the notify engine is used";
 
 /// What `mpu install` and `mpu upgrade` are asked for.
 #[derive(Debug, Clone, Default)]
@@ -76,24 +82,32 @@ pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Ou
     let items =
         layout::items(Layout::Local, executable, &sources).map_err(|source| InstallError::Executable { source })?;
     let means = Means::of(host);
-    let wishes = Wishes { no_start: options.no_start };
+    // Whatever keeps the module from being built would keep DKMS from building it; the next `mpu up` finds out anew.
+    let config = crate::config::Config::of(host).unwrap_or_default();
+    let module = raise::Options { source: options.source.clone(), ..raise::Options::default() };
+    let fits = fits::unfit(host, &module, Driver::loaded(host).as_ref())?.is_none();
+    let by_notify =
+        config.engine == Asked::Notify || config.engine == Asked::Auto && !fits && notify::raise::unfit(host).is_none();
+    let wishes = Wishes { no_start: options.no_start, no_module: by_notify && !fits };
     let steps = plan::install(host, items.clone(), &sources, means, old.as_ref(), wishes);
     let outcome = Outcome {
         steps: steps.iter().map(Step::view).collect(),
         before: old.as_ref().map(|old| old.version.clone()),
-        missing: means.missing(),
+        missing: means.missing().into_iter().chain(by_notify.then_some(NOT_BUILT).filter(|_| !fits)).collect(),
         nothing: false,
     };
     if options.dry_run {
         return Ok(outcome);
     }
     let only_looks = |step: &Step| !matches!(step, Step::Write(_) | Step::Remove(_) | Step::RemoveDirectory(_));
-    let is_up = state::read(host)?.is_some_and(|state| state.version == layout::VERSION);
+    let is_up = state::read(host)?.is_some_and(|state| state.version == layout::VERSION)
+        || client::state(host)?.is_some_and(|state| state.version == layout::VERSION && state.state == "armed");
     if old.is_some() && steps.iter().all(only_looks) && (is_up || options.no_start) {
         return Ok(Outcome { nothing: true, ..outcome });
     }
     let directories = directories_to_make(host, &items, old.as_ref());
-    let record = plan::record(&items, Layout::Local, means, !sources.files.is_empty(), directories);
+    let record =
+        plan::record(&items, Layout::Local, means, !sources.files.is_empty() && !wishes.no_module, directories);
     perform(host, kernel, &steps, options.source.as_deref(), |journal| {
         let text = serde_json::to_vec_pretty(&record).map_err(std::io::Error::from);
         let text = text.map_err(|source| InstallError::Write { path: RECORD.into(), source })?;
@@ -142,8 +156,10 @@ pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -
     }
     perform(host, kernel, &steps, None, |_| Ok(()))?;
     // What is left are built modules and records of the day: made by MPU, and of no use without it.
-    for made in ["/var/lib/mpu", "/run/mpu"] {
-        let _ = std::fs::remove_dir_all(host.at(made));
+    let _ = std::fs::remove_dir_all(host.at("/var/lib/mpu"));
+    // A supervisor that containers still need goes on from memory; it takes its own files with it.
+    if matches!(client::state(host), Ok(None)) {
+        let _ = std::fs::remove_dir_all(host.at("/run/mpu"));
     }
     Ok(outcome)
 }
@@ -227,7 +243,7 @@ fn one(
             Ok(journal.run(command, undo.clone())?)
         }
         Step::Raise => {
-            if state::read(host)?.is_none() {
+            if state::read(host)?.is_none() && client::state(host)?.is_none() {
                 journal.will_undo(vec![own_name(), "down".into()])?;
             }
             let module =
@@ -237,6 +253,7 @@ fn one(
         Step::Lower => down::down(host, kernel, Duration::from_secs(30)).map(drop),
         Step::Verify => match state::read(host)? {
             Some(state) if matches!(state.phase, Phase::Armed | Phase::Waiting) => Ok(()),
+            _ if client::state(host)?.is_some_and(|state| state.state == "armed") => Ok(()),
             state => Err(InstallError::Failed {
                 command: "mpu status".into(),
                 status: Exit::Failed.name().into(),

@@ -98,6 +98,10 @@ pub fn unfit(host: &Host) -> Option<NotifyError> {
     if !actions.split_whitespace().any(|action| action == "user_notif") {
         return lacks("it has no action user_notif".to_string());
     }
+    // Documentation/admin-guide/LSM/Yama.rst: nobody may attach, and until the next boot that stays so.
+    if host.text("/proc/sys/kernel/yama/ptrace_scope").as_deref() == Some("3") {
+        return lacks("it lets nobody read another process's memory (kernel.yama.ptrace_scope = 3)".to_string());
+    }
     (!host.in_init_pid_namespace()).then_some(NotifyError::NotOnHost)
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::engine::module::load::fake::FakeKernel;
 use crate::engine::module::raise::fake::Setup;
 use crate::engine::module::state::ARMED;
+use crate::engine::notify::fake::{self, FakeSupervisor};
 use crate::host::fake::FakeHost;
 
 /// A dkms that keeps a tree, and a systemctl and udevadm that keep a log; each fails at the call that a file names.
@@ -107,6 +108,25 @@ fn a_dry_run_changes_nothing_and_lists_what_a_run_does() {
     let at = |what: &str| order.iter().position(|step| step.starts_with(what)).unwrap_or_else(|| panic!("{what}"));
     assert!(at("/usr/local/bin/mpu") < at("dkms add") && at("dkms install") < at("systemctl enable"));
     assert!(at("systemctl enable") < at("mpu up") && at("mpu up") < at("mpu status"));
+}
+
+#[test]
+fn where_the_module_cannot_be_had_the_notify_engine_is_installed_and_raised() {
+    let node = Node::new();
+    let host = node.fake().host();
+    node.fake().can_notify();
+    node.fake().write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
+    let supervisor = FakeSupervisor::on(node.fake(), fake::state(&["a"]));
+    let done = node.install(&node.setup.kernel()).expect("installed");
+    assert!(!done.steps.iter().any(|step| step.what.starts_with("dkms")), "{:?}", done.steps);
+    assert!(done.missing.iter().any(|missing| missing.contains("the notify engine")), "{:?}", done.missing);
+    assert!(!state::is_loaded(&host) && host.at("/etc/systemd/system/mpu-notify.service").is_file());
+    assert!(node.install(&node.setup.kernel()).expect("nothing to do").nothing);
+
+    uninstall(&host, &node.setup.kernel(), false, false).expect("removed");
+    assert_eq!(*supervisor.told.lock().expect("ours"), ["retire\n"]);
+    assert!(host.at("/run/mpu/notify/control.sock").exists(), "a container still has its filter");
+    assert!(!host.at("/etc/systemd/system/mpu-notify.service").exists());
 }
 
 #[test]

@@ -119,6 +119,10 @@ fn a_host_is_fit_when_its_kernel_has_listeners_and_we_are_on_it() {
     fake.write("/proc/sys/kernel/osrelease", "5.4.0-216-generic");
     assert_eq!(why(), Some(("no_listeners", Exit::NotReady)));
     fake.write("/proc/sys/kernel/osrelease", "5.10.0");
+    fake.write("/proc/sys/kernel/yama/ptrace_scope", "3");
+    assert_eq!(why(), Some(("no_listeners", Exit::NotReady)));
+    fake.write("/proc/sys/kernel/yama/ptrace_scope", "2");
+    assert_eq!(why(), None);
     fake.remove("/proc/self/ns");
     assert_eq!(why(), Some(("not_on_host", Exit::Refused)));
 }
