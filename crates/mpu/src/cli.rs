@@ -401,6 +401,12 @@ pub enum NotifyVerb {
     Serve,
     /// What keeps the supervisor's descriptors, and the supervisor alive, where systemd does not
     Hold,
+    /// Become a command that is under the supervisor with all that it starts: what enters a container past its runtime
+    Join {
+        /// The command and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
     /// PID 1 of the namespace that `mpu run` makes
     Init {
         /// The command and its arguments

@@ -57,6 +57,7 @@ fn part(cli: &Cli, what: &NotifyVerb) -> u8 {
         NotifyVerb::Hold => hold::this_program()
             .map_err(|source| NotifyError::Start { what: "the keeper".to_string(), source }.into())
             .and_then(|program| hold::hold(&program, &["notify", "serve"]).map(|()| Exit::Ok.code())),
+        NotifyVerb::Join { command } => Err(notify::run::join(&Host::this(), command)),
         NotifyVerb::Init { command } => Ok(notify::run::init(command)),
     };
     ended.unwrap_or_else(|error| fail(cli, &anyhow::Error::from(error).context("the engine cannot go on")).code())

@@ -12,6 +12,7 @@ use crate::command::must;
 use crate::holder::Holder;
 use crate::nvctl::{self, Answer};
 use crate::processes;
+use crate::supervisor;
 
 /// A running container.
 pub struct Container {
@@ -64,9 +65,10 @@ impl Container {
         Holder::start(command, |_| pid_in(&pid_file))
     }
 
-    /// The words that lead a program into this container's namespaces past its runtime: as real, and much quicker.
+    /// The words that lead a program into this container's namespaces past its runtime: as real, and much quicker. With an engine
+    /// in user space the program comes under it first, as the runtime sees to it for the programs that it starts.
     pub fn entered(&self) -> Vec<String> {
-        ["nsenter", "-t", &self.init.to_string(), "-p", "-m"].map(str::to_owned).to_vec()
+        entered(self.init)
     }
 
     /// Runs nvctl in this container.
@@ -87,6 +89,18 @@ impl Container {
         let mut command = Command::new(&entered[0]);
         command.args(&entered[1..]).args(["sh", "-c", script]);
         // A process that has ended has no number any more.
+        Holder::start(command, |inside| Ok(processes::outside(self.init, inside).unwrap_or(0)))
+    }
+
+    /// The same for a process that gets this number in the init namespace, unless another fork there comes first.
+    pub fn hold_numbered(&self, outside: u32, script: &str) -> Result<Holder> {
+        let mut words: Vec<String> = supervisor::words().iter().map(|word| (*word).to_owned()).collect();
+        // A supervisor in user space takes numbers for its threads when it is handed a listener: they come first.
+        let number = format!("sleep 0.3; echo {} > /proc/sys/kernel/ns_last_pid; exec \"$@\"", outside - 1);
+        words.extend(["sh", "-c", &number, "sh"].map(str::to_owned));
+        words.extend(nsenter(self.init));
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).args(["sh", "-c", script]);
         Holder::start(command, |inside| Ok(processes::outside(self.init, inside).unwrap_or(0)))
     }
 
@@ -131,7 +145,7 @@ fn spec(name: &str, client: &str, words: &[&str]) -> Result<serde_json::Value> {
     }
     let kinds = ["pid", "mount", "ipc", "uts", "network", "cgroup"];
     let namespaces: Vec<_> = kinds.iter().map(|kind| json!({"type": kind})).collect();
-    Ok(json!({
+    let mut spec = json!({
         "ociVersion": "1.0.2",
         "hostname": name,
         "root": {"path": "rootfs"},
@@ -143,7 +157,20 @@ fn spec(name: &str, client: &str, words: &[&str]) -> Result<serde_json::Value> {
         },
         "mounts": mounts,
         "linux": {"namespaces": namespaces, "devices": devices, "resources": {"devices": [{"allow": true, "access": "rwm"}]}},
-    }))
+    });
+    if let Some(seccomp) = supervisor::seccomp() {
+        spec["linux"]["seccomp"] = seccomp;
+    }
+    Ok(spec)
+}
+
+/// See [`Container::entered`]; by any process of the container.
+pub fn entered(member: u32) -> Vec<String> {
+    supervisor::words().iter().map(|word| (*word).to_owned()).chain(nsenter(member)).collect()
+}
+
+fn nsenter(member: u32) -> [String; 5] {
+    ["nsenter", "-t", &member.to_string(), "-p", "-m"].map(str::to_owned)
 }
 
 /// The number that a runtime writes into a file, which can be after the program it started is ready.

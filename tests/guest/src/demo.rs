@@ -8,11 +8,15 @@ use crate::container::Container;
 use crate::holder::Holder;
 use crate::right;
 use crate::stage::Stage;
-use crate::story::{Fault, Story, Without};
+use crate::story::{Engines, Fault, Story, Without};
 
 /// Played only when named, on a stage where the engine comes later.
-pub const DEMO: Story =
-    Story { name: "demo", without: |_| Without::Right("the demonstration loads the engine itself"), run: show };
+pub const DEMO: Story = Story {
+    name: "demo",
+    engines: Engines::Every,
+    without: |_| Without::Right("the demonstration loads the engine itself"),
+    run: show,
+};
 
 fn show(stage: &Stage) -> Result<(), Fault> {
     for name in ["neighbour", "train", "serve"] {

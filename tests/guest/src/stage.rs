@@ -1,23 +1,28 @@
 //! The stage that stories play on: one simulated driver, one client release, one engine or none. Loads and unloads them, runs the stories
 //! of a plan's row, and prints their verdicts.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::rc::Rc;
 use std::time::Instant;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 
 use crate::client::Client;
 use crate::command::must;
 use crate::container::Container;
 use crate::demo;
+use crate::engine::Engine;
 use crate::holder::Holder;
 use crate::kernel_log::KernelLog;
 use crate::plan::Row;
 use crate::stories;
 use crate::stories::scene::Scene;
 use crate::story::{judge, Fault, Story, Verdict, Without};
+use crate::supervisor::{self, Supervisor};
+
+/// Where the module's policy is written and read.
+const POLICY: &str = "/sys/module/mpu/parameters/policy";
 
 /// What a story can ask about where it plays, and what it can make there.
 pub struct Stage {
@@ -27,14 +32,16 @@ pub struct Stage {
     pub era_name: String,
     /// The release of nvidia-smi and NVML, such as `550.163.01`.
     pub client: String,
-    /// `none`, `module`, or `later`.
-    pub engine: String,
+    /// What is at work.
+    pub engine: Engine,
     /// Whether this client is the first that the plan has for the era: stories in which no client of NVIDIA's takes part play once.
     pub first_of_era: bool,
     /// How often the module is reloaded under load.
     pub reloads: u32,
     /// Processes that many stories look at, made by the first of them.
     scene: RefCell<Option<Rc<Scene>>>,
+    /// The engine in user space, while it is up.
+    supervisor: Cell<Option<Supervisor>>,
 }
 
 impl Stage {
@@ -89,19 +96,60 @@ impl Stage {
         must(&["rmmod", "nvidia"]).map(drop).context("cannot unload the simulated driver")
     }
 
-    /// Loads the engine's module.
+    /// Raises the engine.
     pub fn load_engine(&self) -> Result<()> {
+        if self.engine == Engine::Notify {
+            self.supervisor.set(Some(Supervisor::start()?));
+            return Ok(());
+        }
         must(&["insmod", "/mpu/mpu.ko"]).map(drop).context("cannot load mpu.ko")
     }
 
     /// Whether an engine is at work on this stage.
     pub fn has_engine(&self) -> bool {
-        self.engine == "module"
+        matches!(self.engine, Engine::Module | Engine::Notify)
+    }
+
+    /// Whether the engine is a module, which a story can load and unload beside the driver.
+    pub fn has_module(&self) -> bool {
+        self.engine == Engine::Module
+    }
+
+    /// Does something while the engine, which is up, translates nothing.
+    pub fn aside<T>(&self, act: impl FnOnce() -> T) -> Result<T> {
+        if self.has_module() {
+            self.unload_engine()?;
+        } else {
+            supervisor::tell("retire\n")?;
+        }
+        let done = act();
+        if self.has_module() {
+            self.load_engine()?;
+        } else {
+            supervisor::tell("resume\n")?;
+        }
+        Ok(done)
+    }
+
+    /// Gives the engine its policy.
+    pub fn set_policy(&self, rules: &str) -> Result<()> {
+        match self.engine {
+            Engine::Notify => supervisor::tell(&format!("policy\n{rules}")),
+            _ => std::fs::write(POLICY, format!("{rules}\n")).context("the module does not take the policy"),
+        }
+    }
+
+    /// The policy's rules as the engine has them.
+    pub fn policy(&self) -> Result<String> {
+        match self.engine {
+            Engine::Notify => Ok(supervisor::state()?.context("no supervisor")?["policy"].to_string()),
+            _ => std::fs::read_to_string(POLICY).context("no policy"),
+        }
     }
 
     /// Unloads engine and driver, whichever are loaded.
     pub fn unload_all(&self) -> Result<()> {
-        if loaded("mpu")? {
+        if loaded("mpu")? || self.is_supervised() {
             self.unload_engine()?;
         }
         if loaded("nvidia")? {
@@ -115,44 +163,63 @@ impl Stage {
         if !loaded("nvidia")? {
             self.load_driver(&[])?;
         }
-        if self.has_engine() && !loaded("mpu")? {
+        let is_up = match self.engine {
+            Engine::Module => loaded("mpu")?,
+            Engine::Notify => self.is_supervised(),
+            Engine::None | Engine::Later => true,
+        };
+        if !is_up {
             self.load_engine()?;
         }
         Ok(())
     }
 
-    /// Unloads the engine's module.
+    fn is_supervised(&self) -> bool {
+        let supervisor = self.supervisor.take();
+        let is = supervisor.is_some();
+        self.supervisor.set(supervisor);
+        is
+    }
+
+    /// Takes the engine down. One in user space goes with its last container only.
     pub fn unload_engine(&self) -> Result<()> {
+        if let Some(supervisor) = self.supervisor.take() {
+            return supervisor.end();
+        }
         must(&["rmmod", "mpu"]).map(drop).context("cannot unload mpu.ko")
     }
 
-    /// One line of the module's state, such as `state` or `hooks`; none when no module is loaded.
+    /// One line of the engine's state, such as `state`; none when it is not up.
     pub fn engine_state(&self, key: &str) -> Option<String> {
+        if self.engine == Engine::Notify {
+            let value = supervisor::state().ok()??.get(key)?.clone();
+            return Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        }
         parameter("state", key)
     }
 
-    /// One of the module's counters, such as `passed.unknown_size`; none when no module is loaded.
+    /// One of the engine's counters, such as `passed.unknown_size`; none when it is not up.
     pub fn counter(&self, name: &str) -> Option<u64> {
+        if self.engine == Engine::Notify {
+            let (kind, name) = name.split_once('.')?;
+            return supervisor::state().ok()??.get(kind)?.get(name)?.as_u64();
+        }
         parameter("counters", name)?.parse().ok()
     }
 
     fn raise(&self) -> Result<()> {
         self.load_driver(&[])?;
-        match self.engine.as_str() {
-            // `later`: the story loads the engine itself.
-            "none" | "later" => Ok(()),
-            "module" => {
-                self.load_engine()?;
-                let state = self.engine_state("state").context("mpu.ko has no state")?;
-                ensure!(
-                    state == "armed",
-                    "mpu.ko is {state}, not armed: {}",
-                    self.engine_state("refused").unwrap_or_default()
-                );
-                Ok(())
-            }
-            other => bail!("no engine {other}"),
+        if !self.has_engine() {
+            return Ok(());
         }
+        self.load_engine()?;
+        let state = self.engine_state("state").context("the engine has no state")?;
+        ensure!(
+            state == "armed",
+            "the engine is {state}, not armed: {}",
+            self.engine_state("refused").unwrap_or_default()
+        );
+        Ok(())
     }
 
     fn strike(&self) -> Result<()> {
@@ -172,29 +239,34 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
         ensure!(name == "all" || wanted.iter().any(|story| story.name == name), "no story is called {name}");
     }
     let era = row.era.trim_end_matches('f').parse().context("an era is a number")?;
-    for engine in &row.engines {
+    let engines = row.engines.iter().map(|name| Engine::named(name)).collect::<Result<Vec<_>>>()?;
+    for &engine in &engines {
         let stage = Stage {
             era,
             era_name: row.era.clone(),
             client: row.client.clone(),
-            engine: engine.clone(),
+            engine,
             first_of_era,
             reloads: row.reloads,
             scene: RefCell::new(None),
+            supervisor: Cell::new(None),
         };
         let mut log = KernelLog::from_now()?;
         let raised = stage.raise();
         for story in &wanted {
             let began = Instant::now();
             let verdict = match &raised {
-                Ok(()) => play(story, &stage, &mut log)?,
+                Ok(()) => match story.engines.lack(engine, &engines) {
+                    None => play(story, &stage, &mut log)?,
+                    Some(reason) => Verdict::Skip(reason),
+                },
                 Err(error) => Verdict::Fail(format!("the stage did not stand: {error:#}")),
             };
             failed += usize::from(matches!(verdict, Verdict::Fail(_)));
             tell(story, &stage, &verdict, began);
         }
         if let Err(error) = stage.strike() {
-            println!("guest: cannot clear the stage of era {} with {engine}: {error:#}", row.era);
+            println!("guest: cannot clear the stage of era {} with {}: {error:#}", row.era, engine.name());
             return Ok(failed + 1);
         }
         for complaint in log.complaints()? {
@@ -207,8 +279,8 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
 
 fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
     let without = (story.without)(stage);
-    match (&without, stage.engine.as_str()) {
-        (Without::Moot(reason), _) | (Without::Right(reason), "none") => {
+    match (&without, stage.engine) {
+        (Without::Moot(reason), _) | (Without::Right(reason), Engine::None) => {
             return Ok(Verdict::Skip((*reason).to_owned()))
         }
         _ => {}
@@ -220,7 +292,7 @@ fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
     if let Some(first) = complaints.first() {
         return Ok(Verdict::Fail(format!("the kernel complained: {first}")));
     }
-    Ok(judge(ending, &stage.engine, &without))
+    Ok(judge(ending, stage.engine, &without))
 }
 
 fn tell(story: &Story, stage: &Stage, verdict: &Verdict, began: Instant) {
@@ -232,6 +304,7 @@ fn tell(story: &Story, stage: &Stage, verdict: &Verdict, began: Instant) {
     // One line, whatever the reason holds.
     let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
     let Stage { era_name, client, engine, .. } = stage;
+    let engine = engine.name();
     println!("STORY {} engine={engine} era={era_name} client={client} verdict={word} {reason}", story.name);
     println!("guest: {} took {:.1} s", story.name, began.elapsed().as_secs_f64());
 }

@@ -5,12 +5,16 @@
 
 use std::fmt;
 
+use crate::engine::Engine;
+pub use crate::engine::Engines;
 use crate::stage::Stage;
 
 /// One story. Its name is its claim.
 pub struct Story {
     /// `container_sees_its_own_processes`
     pub name: &'static str,
+    /// The engines that it is about.
+    pub engines: Engines,
     /// What is to be seen without an engine.
     pub without: fn(&Stage) -> Without,
     /// The body: the same for every engine and for none.
@@ -73,14 +77,16 @@ pub enum Verdict {
 }
 
 /// The verdict on an ending, given the engine at work.
-pub fn judge(ending: Result<(), Fault>, engine: &str, without: &Without) -> Verdict {
+pub fn judge(ending: Result<(), Fault>, engine: Engine, without: &Without) -> Verdict {
     match (ending, engine, without) {
         (Err(Fault::Rig(error)), ..) => Verdict::Fail(format!("the rig broke: {error:#}")),
-        (Ok(()), "none", Without::Wrong(words)) => Verdict::Fail(format!("right without an engine; foretold: {words}")),
-        (Err(Fault::Wrong(seen)), "none", Without::Wrong(words)) if seen.contains(words) => {
+        (Ok(()), Engine::None, Without::Wrong(words)) => {
+            Verdict::Fail(format!("right without an engine; foretold: {words}"))
+        }
+        (Err(Fault::Wrong(seen)), Engine::None, Without::Wrong(words)) if seen.contains(words) => {
             Verdict::Pass(format!("wrong as foretold: {seen}"))
         }
-        (Err(Fault::Wrong(seen)), "none", Without::Wrong(words)) => {
+        (Err(Fault::Wrong(seen)), Engine::None, Without::Wrong(words)) => {
             Verdict::Fail(format!("wrong in another way than foretold ({words}): {seen}"))
         }
         (Err(Fault::Wrong(seen)), ..) => Verdict::Fail(seen),
@@ -96,16 +102,16 @@ mod tests {
     fn a_story_without_an_engine_has_to_be_wrong_as_foretold() {
         let wrong = |text: &str| Err(Fault::Wrong(text.to_owned()));
         let foretold = Without::Wrong("empty");
-        assert!(matches!(judge(wrong("the table is empty"), "none", &foretold), Verdict::Pass(_)));
-        assert!(matches!(judge(wrong("row twice"), "none", &foretold), Verdict::Fail(_)));
-        assert!(matches!(judge(Ok(()), "none", &foretold), Verdict::Fail(_)));
-        assert!(matches!(judge(Err(Fault::Rig(anyhow::anyhow!("empty"))), "none", &foretold), Verdict::Fail(_)));
+        assert!(matches!(judge(wrong("the table is empty"), Engine::None, &foretold), Verdict::Pass(_)));
+        assert!(matches!(judge(wrong("row twice"), Engine::None, &foretold), Verdict::Fail(_)));
+        assert!(matches!(judge(Ok(()), Engine::None, &foretold), Verdict::Fail(_)));
+        assert!(matches!(judge(Err(Fault::Rig(anyhow::anyhow!("empty"))), Engine::None, &foretold), Verdict::Fail(_)));
     }
 
     #[test]
     fn with_an_engine_only_right_is_right() {
         let foretold = Without::Wrong("empty");
-        assert_eq!(judge(Ok(()), "module", &foretold), Verdict::Pass(String::new()));
-        assert!(matches!(judge(Err(Fault::Wrong("empty".into())), "module", &foretold), Verdict::Fail(_)));
+        assert_eq!(judge(Ok(()), Engine::Module, &foretold), Verdict::Pass(String::new()));
+        assert!(matches!(judge(Err(Fault::Wrong("empty".into())), Engine::Module, &foretold), Verdict::Fail(_)));
     }
 }

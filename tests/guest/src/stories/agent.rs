@@ -6,13 +6,14 @@ use crate::pod::Pod;
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::scene::{exactly, once};
-use crate::story::{Fault, Story, Without};
+use crate::story::{Engines, Fault, Story, Without};
 
 const ARGUMENTS: [&str; 3] = ["--module=/mpu/mpu.ko", "--interval=1", "--measure-every=2"];
 
 /// From the driver's coming to the last agent's end: ready means right, a handover leaves no gap, and nothing is left.
 pub const NODE: Story = Story {
     name: "agent_in_a_container_keeps_the_node_right",
+    engines: Engines::Module("the agent is played with the module"),
     without: |stage| match stage.era {
         1 | 4 => once(stage, Without::Right("the story has the engine loaded itself")),
         _ => Without::Moot("an agent does not look at the era: played in 1 and 4"),

@@ -5,11 +5,12 @@ use crate::nvctl;
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::scene::once;
-use crate::story::{Fault, Story, Without};
+use crate::story::{Engines, Fault, Story, Without};
 
 /// A container's control raises its counter by one; a host's raises none.
 pub const TRANSLATED: Story = Story {
     name: "every_translated_control_is_counted_once",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Right("the counters are the engine's")),
     run: |stage| {
         let scene = stage.scene()?;
@@ -50,6 +51,7 @@ pub const TRANSLATED: Story = Story {
 /// call runs.
 pub const REASONS: Story = Story {
     name: "what_passes_is_counted_by_its_reason",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Right("the counters are the engine's")),
     run: |stage| {
         let scene = stage.scene()?;
@@ -71,6 +73,10 @@ pub const REASONS: Story = Story {
             right!(after == before + 1, "an unreadable argument was counted {} times", after - before);
         }
 
+        // An engine in user space reads the argument once, and asks by a copy of its own.
+        if !stage.has_module() {
+            return Ok(());
+        }
         let before = counter(stage, "passed.argument_changed")?;
         // A race is won now and then.
         for _ in 0..10 {

@@ -9,11 +9,12 @@ use crate::processes;
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::scene::{exactly, once, sorted, Scene};
-use crate::story::{Fault, Story, Without};
+use crate::story::{Engines, Fault, Story, Without};
 
 /// A process that has ended is not listed, though a child keeps its driver client alive.
 pub const DEAD: Story = Story {
     name: "dead_process_leaves_no_ghost",
+    engines: Engines::Every,
     without: shows,
     run: |stage| {
         let scene = stage.scene()?;
@@ -29,6 +30,7 @@ pub const DEAD: Story = Story {
 /// A number that was a GPU process's and is another process's now inherits no row and no memory.
 pub const REUSED: Story = Story {
     name: "reused_pid_inherits_no_row",
+    engines: Engines::Every,
     without: shows,
     run: |stage| {
         let scene = stage.scene()?;
@@ -61,6 +63,7 @@ pub const REUSED: Story = Story {
 /// A process that ended and was not yet waited for is a process still: listed by its number, with its memory.
 pub const ZOMBIE: Story = Story {
     name: "zombie_is_listed_by_its_own_number",
+    engines: Engines::Every,
     without: shows,
     run: |stage| {
         let scene = stage.scene()?;
@@ -78,6 +81,7 @@ pub const ZOMBIE: Story = Story {
 /// A process whose parent ended, adopted by the container's process 1.
 pub const ORPHAN: Story = Story {
     name: "adopted_process_keeps_its_row",
+    engines: Engines::Every,
     without: shows,
     run: |stage| {
         let scene = stage.scene()?;
@@ -91,6 +95,7 @@ pub const ORPHAN: Story = Story {
 /// A process whose client was made by a thread that has ended since.
 pub const DEAD_THREAD: Story = Story {
     name: "client_of_a_dead_thread_counts_for_its_process",
+    engines: Engines::Every,
     without: shows,
     run: |stage| {
         let scene = stage.scene()?;
@@ -105,15 +110,14 @@ pub const DEAD_THREAD: Story = Story {
 /// A process whose number outside is the number inside of one that is listed before it: drivers from 535.113 lose it.
 pub const COLLISION: Story = Story {
     name: "process_numbered_outside_like_another_inside_is_not_lost",
+    engines: Engines::Every,
     without: shows,
     run: |stage| {
         let scene = stage.scene()?;
         for number in [26_000, 27_000, 28_000, 29_000, 30_000] {
             scene.a.next_pid(number)?;
             let namesake = scene.a.hold_by("exec gpu-hold --mem 21")?;
-            // nsenter takes one number, its child the next.
-            processes::next_outside(namesake.inside - 1)?;
-            let lost = scene.a.hold_by("exec gpu-hold --mem 22")?;
+            let lost = scene.a.hold_numbered(namesake.inside, "exec gpu-hold --mem 22")?;
             if lost.outside != namesake.inside {
                 continue;
             }

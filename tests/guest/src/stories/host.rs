@@ -5,11 +5,12 @@ use crate::nvctl;
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::scene::Scene;
-use crate::story::{Fault, Story, Without};
+use crate::story::{Engines, Fault, Story, Without};
 
 /// Every control's bytes, and nvidia-smi's listings, are the same with the engine and without it.
 pub const UNCHANGED: Story = Story {
     name: "host_view_is_unchanged",
+    engines: Engines::Every,
     without: |_| Without::Right("this is the host's view without an engine"),
     run: |stage| {
         let scene = stage.scene()?;
@@ -25,10 +26,7 @@ pub const UNCHANGED: Story = Story {
 
 fn compare(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let with = view(stage, scene)?;
-    stage.unload_engine()?;
-    let without = view(stage, scene);
-    stage.load_engine()?;
-    let without = without?;
+    let without = stage.aside(|| view(stage, scene))??;
     for (with, without) in with.lines().zip(without.lines()) {
         right!(with == without, "with the engine the host sees {with}, without it {without}");
     }

@@ -10,11 +10,12 @@ use crate::nvctl;
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::scene::{exactly, once, sorted};
-use crate::story::{Fault, Story, Without};
+use crate::story::{Engines, Fault, Story, Without};
 
 /// Two containers on one GPU: neither is shown anything of the other's, nor of the host's, by any query of NVML.
 pub const NOBODY_ELSE: Story = Story {
     name: "containers_do_not_see_each_other",
+    engines: Engines::Every,
     without: |_| Without::Wrong("is shown"),
     run: |stage| {
         let scene = stage.scene()?;
@@ -34,6 +35,7 @@ pub const NOBODY_ELSE: Story = Story {
 /// Of the same samples the container is told the same utilisation of its processes as the host: hidden ones change nothing.
 pub const UTILISATION: Story = Story {
     name: "own_utilisation_equals_what_the_host_sees",
+    engines: Engines::Every,
     without: |_| Without::Wrong("utilisation shows"),
     run: |stage| {
         let scene = stage.scene()?;
@@ -67,6 +69,7 @@ pub const UTILISATION: Story = Story {
 /// pynvml, on the main thread and on another: processes, utilisation, accounting and sessions are own only.
 pub const PYNVML: Story = Story {
     name: "pynvml_is_told_of_own_processes_only",
+    engines: Engines::Every,
     without: |stage| match stage.client_major() {
         0..470 => Without::Moot("this pynvml calls functions that releases before 470 do not have"),
         _ => Without::Wrong("pynvml shows"),
@@ -139,6 +142,7 @@ t.join()
 /// Three hundred processes: more than NVML asks about at once.
 pub const THREE_HUNDRED: Story = Story {
     name: "three_hundred_processes_are_listed_with_their_memory",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("shows")),
     run: |stage| {
         let scene = stage.scene()?;

@@ -8,11 +8,12 @@ use crate::command::{run_with, Output};
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::scene::Scene;
-use crate::story::{Fault, Story, Without};
+use crate::story::{Engines, Fault, Story, Without};
 
 /// The host's list is whole and right, with an engine and without: the host sees what it always saw.
 pub const HOSTS_VIEW: Story = Story {
     name: "ps_names_every_process_and_its_container",
+    engines: Engines::Every,
     without: |_| Without::Right("it is the host that asks"),
     run: |stage| {
         let scene = stage.scene()?;
@@ -49,6 +50,7 @@ pub const HOSTS_VIEW: Story = Story {
 /// In a namespace of its own it refuses: its numbers would not be the host's.
 pub const REFUSES: Story = Story {
     name: "ps_refuses_where_numbers_are_not_the_hosts",
+    engines: Engines::Every,
     without: |_| Without::Right("it asks nothing"),
     run: |stage| {
         let done = mpu_behind(stage, &["unshare", "-p", "-f", "--mount-proc"], &["ps"])?;

@@ -10,11 +10,12 @@ use crate::container::Container;
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::scene::{exactly, once, sorted};
-use crate::story::{Fault, Story, Without};
+use crate::story::{Engines, Fault, Story, Without};
 
 /// The engine before the driver, and the engine after the driver and its clients: both right.
 pub const EITHER_ORDER: Story = Story {
     name: "either_order_of_loading_is_right",
+    engines: Engines::Module("the module's own waiting for the driver"),
     without: |stage| once(stage, Without::Wrong("shows")),
     run: |stage| {
         stage.clear_scene();
@@ -46,6 +47,7 @@ pub const EITHER_ORDER: Story = Story {
 /// The driver is unloaded and loaded again while containers open it as fast as they can; the engine stays, and follows.
 pub const DRIVER_RELOAD: Story = Story {
     name: "driver_reload_under_load_is_followed",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("shows")),
     run: |stage| {
         stage.clear_scene();
@@ -53,12 +55,12 @@ pub const DRIVER_RELOAD: Story = Story {
         let callers = Callers::start(&container, 2, "nvctl pids")?;
         for _ in 0..2 {
             unload_driver_in_use(stage)?;
-            if stage.has_engine() {
+            if stage.has_module() {
                 state_is(stage, "waiting")?;
             }
             std::thread::sleep(Duration::from_millis(50));
             stage.load_driver(&[])?;
-            if stage.has_engine() {
+            if stage.has_module() {
                 state_is(stage, "armed")?;
             }
             std::thread::sleep(Duration::from_millis(200));
@@ -74,6 +76,7 @@ pub const DRIVER_RELOAD: Story = Story {
 /// The engine is unloaded and loaded under eight callers: each answer is exactly right or exactly the bare driver's.
 pub const ENGINE_RELOAD: Story = Story {
     name: "engine_reload_under_load_mixes_no_answer",
+    engines: Engines::Module("loading and unloading"),
     without: |stage| match stage.era {
         0 | 3 => once(stage, Without::Right("there is no engine to reload")),
         _ => Without::Moot(
@@ -114,6 +117,7 @@ pub const ENGINE_RELOAD: Story = Story {
 /// One instance of the module takes over from another under eight callers, there and back: every answer is right.
 pub const ENGINE_SWAP: Story = Story {
     name: "engine_swap_under_load_loses_no_answer",
+    engines: Engines::Module("two instances of the module"),
     without: |stage| match stage.era {
         0 | 3 => once(stage, Without::Wrong("shows")),
         _ => Without::Moot(
@@ -149,6 +153,7 @@ pub const ENGINE_SWAP: Story = Story {
 /// GPUs are told apart, and so are their MIG instances.
 pub const SEVERAL_GPUS: Story = Story {
     name: "rows_stay_on_their_gpu_and_instance",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("shows")),
     run: |stage| {
         stage.clear_scene();

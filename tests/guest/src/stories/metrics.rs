@@ -9,7 +9,7 @@ use crate::command::{must, run};
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::scene::once;
-use crate::story::{Story, Without};
+use crate::story::{Engines, Story, Without};
 
 const MIB: u64 = 1 << 20;
 const MEMORY: &str = "mpu_gpu_memory_used_bytes";
@@ -17,6 +17,7 @@ const MEMORY: &str = "mpu_gpu_memory_used_bytes";
 /// Sums by container, no PID, counters that move, and nothing of the driver held between scrapes.
 pub const METRICS: Story = Story {
     name: "metrics_tell_who_uses_what_and_let_the_driver_go",
+    engines: Engines::Module("the page told here is of the module"),
     without: |stage| once(stage, Without::Right("the counters are the engine's")),
     run: |stage| {
         let exporter = Exporter::start(stage, &[])?;

@@ -10,11 +10,13 @@ use crate::nvctl;
 use crate::processes;
 use crate::right;
 use crate::stories::scene::{exactly, once, sorted};
-use crate::story::{Fault, Story, Without};
+use crate::story::{Engines, Fault, Story, Without};
+use crate::supervisor;
 
 /// A container in a container.
 pub const TWO_DEEP: Story = Story {
     name: "nested_namespaces_2_deep_each_see_their_own_numbers",
+    engines: Engines::Every,
     without: |_| Without::Wrong("shows"),
     run: |stage| {
         let levels = nest(2)?;
@@ -31,6 +33,7 @@ pub const TWO_DEEP: Story = Story {
 /// Four levels.
 pub const FOUR_DEEP: Story = Story {
     name: "nested_namespaces_4_deep_each_see_their_own_numbers",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("shows")),
     run: |_| every_level(&nest(4)?),
 };
@@ -45,14 +48,15 @@ struct Level {
 
 impl Level {
     fn entered(&self) -> Vec<String> {
-        ["nsenter", "-t", &self.outside.to_string(), "-p", "-m"].map(str::to_owned).to_vec()
+        crate::container::entered(self.outside)
     }
 }
 
 fn nest(depth: u64) -> Result<Vec<Level>> {
     let mut levels: Vec<Level> = Vec::new();
     for level in 1..=depth {
-        let mut words = levels.last().map(Level::entered).unwrap_or_default();
+        let outermost = || supervisor::words().iter().map(|word| (*word).to_owned()).collect();
+        let mut words: Vec<String> = levels.last().map_or_else(outermost, Level::entered);
         let each = (20 * level).to_string();
         let new = ["unshare", "-p", "-m", "-f", "--mount-proc", "gpu-hold", "--clients", "2", "--mem", each.as_str()];
         words.extend(new.map(str::to_owned));

@@ -7,13 +7,14 @@ use anyhow::Context;
 use crate::command::must;
 use crate::right;
 use crate::stories::scene::{exactly, once};
-use crate::story::{Fault, Story, Without};
+use crate::story::{Engines, Fault, Story, Without};
 
 const TRACING: &str = "/sys/kernel/tracing";
 
 /// The kernel's own tracers may watch the redirected functions: lists stay right, and nothing runs in circles.
 pub const TRACED: Story = Story {
     name: "a_traced_driver_is_translated_as_well",
+    engines: Engines::Module("what is traced are the module's redirects"),
     without: |stage| once(stage, Without::Wrong("shows")),
     run: |stage| {
         let scene = stage.scene()?;
@@ -39,6 +40,7 @@ pub const TRACED: Story = Story {
 /// An answer that reaches the caller past the driver's copy functions is put right afterwards, and counted.
 pub const PAST_THE_COPIES: Story = Story {
     name: "answer_past_the_drivers_copies_is_translated_late",
+    engines: Engines::Module("only the module looks at the driver's copies"),
     without: |stage| once(stage, Without::Wrong("shows")),
     run: |stage| {
         let scene = stage.scene()?;

@@ -1,14 +1,16 @@
 //! Callers that know the driver's interface and make their own requests: odd ones, forbidden ones, racing ones.
 
 use crate::container::Container;
+use crate::engine::Engine;
 use crate::nvctl::{self, Answer};
 use crate::right;
 use crate::stories::scene::{exactly, once, sorted, Scene};
-use crate::story::{Fault, Story, Without};
+use crate::story::{Engines, Fault, Story, Without};
 
 /// A process outside cannot be asked about: no memory, no accounting record; nor can an own one by its number outside.
 pub const FOREIGN_PID: Story = Story {
     name: "somebody_elses_pid_is_unanswerable",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("is told of")),
     run: |stage| {
         let scene = stage.scene()?;
@@ -27,6 +29,7 @@ pub const FOREIGN_PID: Story = Story {
 /// Its own processes answer, under the numbers asked for, and with their own memory and records.
 pub const OWN_PID: Story = Story {
     name: "own_pid_is_answered_with_its_own_figures",
+    engines: Engines::Every,
     without: |stage| match stage.era {
         4 => once(stage, Without::Wrong("accounting")),
         _ => once(stage, Without::Wrong("is told of")),
@@ -55,6 +58,7 @@ pub const OWN_PID: Story = Story {
 /// The driver looks at a request's number and size alone, and so do its answers come out right however it is wrapped.
 pub const EVERY_WAY: Story = Story {
     name: "every_way_to_ask_is_translated",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("shows")),
     run: |stage| {
         let scene = stage.scene()?;
@@ -70,6 +74,7 @@ pub const EVERY_WAY: Story = Story {
 /// A thread that is not the main one asks.
 pub const ANOTHER_THREAD: Story = Story {
     name: "a_thread_other_than_the_main_one_is_answered_right",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("shows")),
     run: |stage| {
         let scene = stage.scene()?;
@@ -80,6 +85,7 @@ pub const ANOTHER_THREAD: Story = Story {
 /// A 32-bit program asks, and another 32-bit program is listed.
 pub const THIRTY_TWO_BITS: Story = Story {
     name: "a_32_bit_caller_is_answered_right",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("shows")),
     run: |stage| {
         let scene = stage.scene()?;
@@ -99,6 +105,7 @@ pub const THIRTY_TWO_BITS: Story = Story {
 /// Every size of every control, as releases from 390 to 580 ask: own numbers only, no kernel address.
 pub const EVERY_LAYOUT: Story = Story {
     name: "every_layout_is_translated",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("shows")),
     run: |stage| {
         let scene = stage.scene()?;
@@ -126,6 +133,7 @@ pub const EVERY_LAYOUT: Story = Story {
 /// The profiler's reservation names the own process that has it, and nobody otherwise.
 pub const HWPM: Story = Story {
     name: "profiler_reservation_names_own_process_only",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("the reservation names")),
     run: |stage| {
         let scene = stage.scene()?;
@@ -147,6 +155,7 @@ pub const HWPM: Story = Story {
 /// The error report names its caller by the caller's number.
 pub const RC_REPORT: Story = Story {
     name: "error_report_names_the_caller_by_its_own_number",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("the report names")),
     run: |stage| {
         let text = stage.scene()?.a.script("echo $$; exec nvctl rc")?;
@@ -160,25 +169,61 @@ pub const RC_REPORT: Story = Story {
 /// While threads rewrite the argument or read the result, no number of anybody else ever stands in the result.
 pub const RACE: Story = Story {
     name: "racing_threads_never_see_a_foreign_pid",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("saw")),
     run: |stage| {
         let scene = stage.scene()?;
         let own = scene.own();
-        // Capture sessions are foreign in every era, lists in the older ones.
-        for (raced, mode) in ["pids", "fbc"].iter().flat_map(|raced| RACES.map(|mode| (raced, mode))) {
-            let text = scene.a.script(&format!("nvctl --threads 3 --raced {raced} race {mode} 0.5"))?;
-            let saw = text.lines().filter_map(|line| line.strip_prefix("saw "));
-            let foreign: Vec<&str> = saw.filter(|pid| !pid.parse().is_ok_and(|pid| own.contains(&pid))).collect();
+        let modes = if stage.engine == Engine::Notify { &READERS[..] } else { &RACES[..] };
+        for (raced, mode) in races(modes) {
+            let saw = race(&scene, raced, mode)?;
+            let foreign: Vec<u32> = saw.into_iter().filter(|pid| !own.contains(pid)).collect();
             right!(
                 foreign.is_empty(),
                 "racing {raced} by {mode}, threads saw {foreign:?}, the container's own are {own:?}"
             );
-            let accepted = text.lines().next().and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0);
-            right!(accepted > 0u64, "racing {raced} by {mode}, no call was accepted: {text}");
         }
         Ok(())
     },
 };
+
+/// After a call was passed on, the kernel reads its argument again: a caller that changes it meanwhile gets what the bare driver
+/// gives it, which is no more than it has without any engine.
+pub const RACE_PASSED_ON: Story = Story {
+    name: "racing_an_engine_in_user_space_gains_nothing_on_the_bare_driver",
+    engines: Engines::Notify("the module's argument is a copy that no caller can change"),
+    without: |stage| once(stage, Without::Right("it is the bare driver that the story compares with")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        for (raced, mode) in races(&RACES) {
+            let bare = stage.aside(|| scene.a.ask(&[raced]))??.pids();
+            let own = scene.own();
+            let saw = race(&scene, raced, mode)?;
+            let gained: Vec<&u32> = saw.iter().filter(|pid| !own.contains(pid) && !bare.contains(pid)).collect();
+            right!(
+                gained.is_empty(),
+                "racing {raced} by {mode}, threads saw {gained:?}; own are {own:?}, bare {bare:?}"
+            );
+        }
+        Ok(())
+    },
+};
+
+/// Capture sessions are foreign in every era, lists in the older ones.
+fn races<'a>(modes: &'a [&'a str]) -> impl Iterator<Item = (&'static str, &'a str)> {
+    ["pids", "fbc"].into_iter().flat_map(move |raced| modes.iter().map(move |mode| (raced, *mode)))
+}
+
+/// The numbers that ever stood in a result while threads raced.
+fn race(scene: &Scene, raced: &str, mode: &str) -> Result<Vec<u32>, Fault> {
+    let text = scene.a.script(&format!("nvctl --threads 3 --raced {raced} race {mode} 0.5"))?;
+    let accepted = text.lines().next().and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0);
+    right!(accepted > 0u64, "racing {raced} by {mode}, no call was accepted: {text}");
+    Ok(text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse().ok()).collect())
+}
+
+/// Nobody rewrites anything.
+const READERS: [&str; 1] = ["read"];
 
 /// What the racing thread rewrites while calls run; `read` has readers only.
 const RACES: [&str; 6] = ["read", "cmd", "ptr", "size", "all", "xfer"];
@@ -186,14 +231,13 @@ const RACES: [&str; 6] = ["read", "cmd", "ptr", "size", "all", "xfer"];
 /// Requests that make no sense: return and status are the driver's own, and the kernel says nothing.
 pub const NONSENSE: Story = Story {
     name: "nonsense_gets_the_drivers_own_return_and_status",
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Right("these are the driver's own answers")),
     run: |stage| {
         let scene = stage.scene()?;
         let with = nonsense(&scene)?;
-        stage.unload_engine()?;
-        let without = nonsense(&scene);
-        stage.load_engine()?;
-        for (with, without) in with.iter().zip(without?) {
+        let without = stage.aside(|| nonsense(&scene))??;
+        for (with, without) in with.iter().zip(without) {
             right!(*with == without, "with the engine: {with}; without: {without}");
         }
         Ok(())

@@ -4,11 +4,12 @@ use crate::client::{pids, Client};
 use crate::container::Container;
 use crate::right;
 use crate::stories::scene::{exactly, sorted};
-use crate::story::{Fault, Story, Without};
+use crate::story::{Engines, Fault, Story, Without};
 
 /// The table shows exactly the container's processes, by the container's PIDs, with their memory.
 pub const SEES_ITS_OWN_PROCESSES: Story = Story {
     name: "container_sees_its_own_processes",
+    engines: Engines::Every,
     without: |_| Without::Wrong("the table shows"),
     run: |stage| {
         let scene = stage.scene()?;
@@ -19,6 +20,7 @@ pub const SEES_ITS_OWN_PROCESSES: Story = Story {
 /// The same in a container that runc made.
 pub const RUNC_SEES_ITS_OWN: Story = Story {
     name: "container_of_runc_sees_its_own_processes",
+    engines: Engines::Every,
     without: |_| Without::Wrong("the table shows"),
     run: |stage| {
         let scene = stage.scene()?;
@@ -29,6 +31,7 @@ pub const RUNC_SEES_ITS_OWN: Story = Story {
 /// A program that enters a container later sees the container's process 1 by that number.
 pub const EXEC_SEES_PROCESS_1: Story = Story {
     name: "exec_into_a_container_sees_process_1",
+    engines: Engines::Every,
     without: |_| Without::Wrong("the table shows"),
     run: |stage| {
         // A FIFO opened for both ends never ends, so process 1 holds until it is killed.
@@ -42,6 +45,7 @@ pub const EXEC_SEES_PROCESS_1: Story = Story {
 /// `--query-compute-apps` has exactly the container's processes: it shows numbers that the table would hide.
 pub const QUERY_COMPUTE_APPS: Story = Story {
     name: "query_compute_apps_lists_own_processes_only",
+    engines: Engines::Every,
     without: |_| Without::Wrong("the query shows"),
     run: |stage| {
         let scene = stage.scene()?;
@@ -59,6 +63,7 @@ pub const QUERY_COMPUTE_APPS: Story = Story {
 /// pmon has a row for each own process, with its utilisation.
 pub const PMON: Story = Story {
     name: "pmon_shows_own_utilisation",
+    engines: Engines::Every,
     without: |_| Without::Wrong("pmon"),
     run: |stage| {
         let scene = stage.scene()?;
@@ -77,6 +82,7 @@ pub const PMON: Story = Story {
 /// `-q -d PIDS,ACCOUNTING` names own processes only, in both sections.
 pub const QUERY_PIDS_AND_ACCOUNTING: Story = Story {
     name: "query_of_pids_and_accounting_names_own_processes_only",
+    engines: Engines::Every,
     without: |_| Without::Wrong("section shows"),
     run: |stage| {
         let scene = stage.scene()?;
@@ -90,6 +96,7 @@ pub const QUERY_PIDS_AND_ACCOUNTING: Story = Story {
 /// `encodersessions` and `fbcsessions` list own sessions only.
 pub const SESSIONS: Story = Story {
     name: "encoder_and_capture_sessions_are_own_only",
+    engines: Engines::Every,
     without: |_| Without::Wrong("sessions"),
     run: |stage| {
         let scene = stage.scene()?;

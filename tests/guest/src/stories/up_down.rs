@@ -10,11 +10,12 @@ use crate::command::{run, Output};
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::scene::once;
-use crate::story::{Fault, Story, Without};
+use crate::story::{Engines, Fault, Story, Without};
 
 /// `mpu probe` says right with the engine, and names the driver's faults without.
 pub const PROBE: Story = Story {
     name: "probe_tells_right_from_wrong",
+    engines: Engines::Module("the probe looks at the module"),
     without: |stage| once(stage, Without::Wrong("the probe finds")),
     run: |_| {
         let done = run(&["mpu", "probe", "--json"])?;
@@ -30,6 +31,7 @@ pub const PROBE: Story = Story {
 /// `up` loads and arms, a second `up` changes nothing, `status` tells the truth about both states, `down` unloads.
 pub const UP_AND_DOWN: Story = Story {
     name: "up_status_and_down_do_what_they_say",
+    engines: Engines::Module("loading and unloading"),
     without: |stage| once(stage, Without::Right("the story loads the engine itself")),
     run: |stage| {
         let scene = stage.scene()?;
@@ -76,6 +78,7 @@ pub const UP_AND_DOWN: Story = Story {
 /// Each refusal has its documented exit code, one line with cause and fix, and nothing is loaded after it.
 pub const REFUSALS: Story = Story {
     name: "mpu_refuses_with_a_reason_and_changes_nothing",
+    engines: Engines::Module("loading and unloading"),
     without: |stage| once(stage, Without::Right("the story loads the engine itself")),
     run: |stage| {
         stage.clear_scene();

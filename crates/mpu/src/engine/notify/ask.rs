@@ -3,16 +3,16 @@
 //! Owns the order of things: what is asked, who asks, the driver's answer, what the caller gets. Translates nothing itself:
 //! mpu-core does, in copies that no caller can change. Whatever is in doubt goes on to the driver untouched.
 
-use super::caller::{character_device, Caller};
+use super::caller::{character_device, Caller, Memory};
 use super::filter::{CONTROL, LOOKED_AT, WRAPPED};
 use super::namespace::{Known, Lookup, Namespace, Numbers};
 use super::rights::Own;
 use super::sys::{self, seccomp_notif, Answer, Fenced, FENCED};
-use super::view::View;
+use super::view::{InPlaceOf, View};
 use super::{counters::Counters, Tid};
 use mpu_abi::ioctl::{nvos54, xfer, NV_ESC_RM_CONTROL, RM_CONTROL_SIZE, XFER_SIZE};
-use mpu_abi::{ControlCmd, Inner, Layout, Row};
-use mpu_core::{Call, Native, Outcome, Reason};
+use mpu_abi::{Control, ControlCmd, Inner, Layout, Row};
+use mpu_core::{Call, HostPid, Native, Outcome, Reason};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::cell::RefCell;
 use std::io;
@@ -22,10 +22,15 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// `NV_MAJOR_DEVICE_NUMBER`: every node of the driver that takes controls.
 const NVIDIA_MAJOR: u32 = 195;
 
+/// The driver's status for an address that it cannot write to (nvstatuscodes.h).
+const NV_ERR_INVALID_ADDRESS: u32 = 0x1e;
+
 /// What every thread of a supervisor goes by.
 pub struct Setting {
     lookup: Lookup,
     host: Namespace,
+    /// This process.
+    pid: Option<HostPid>,
     host_users: (u64, u64),
     own: Own,
     rules: RwLock<Arc<str>>,
@@ -40,6 +45,7 @@ impl Setting {
         Ok(Setting {
             lookup,
             host: Namespace::own()?,
+            pid: HostPid::new(std::process::id()),
             host_users: super::caller::own_user_namespace()?,
             own: Own::of_now()?,
             rules: RwLock::new(rules.into()),
@@ -76,11 +82,21 @@ pub(super) struct Asked {
 }
 
 /// Why a call goes on to the driver as it is.
-enum Pass {
+pub(super) enum Pass {
     /// It is none of ours, or its caller is gone.
     Plain,
     /// It would have been, but.
     Because(Reason),
+}
+
+impl Pass {
+    /// Counts a call that is passed on.
+    pub(super) fn count(self, counters: &Counters) {
+        match self {
+            Pass::Plain => drop(counters.passed_on.fetch_add(1, Relaxed)),
+            Pass::Because(reason) => counters.pass(reason),
+        }
+    }
 }
 
 impl From<io::Error> for Pass {
@@ -113,10 +129,7 @@ impl Asker {
         let answer = self.ask(setting, listener, taken, asked);
         counters.inside.fetch_sub(1, Relaxed);
         answer.unwrap_or_else(|pass| {
-            match pass {
-                Pass::Plain => drop(counters.passed_on.fetch_add(1, Relaxed)),
-                Pass::Because(reason) => counters.pass(reason),
-            }
+            pass.count(counters);
             Answer::GoOn
         })
     }
@@ -143,8 +156,16 @@ impl Asker {
         }
         let mut call = Call::begin(asked.cmd(), asked.size(), Native::default()).map_err(Pass::Because)?;
         let row = mpu_abi::find(asked.cmd(), asked.size()).and_then(mpu_abi::row).ok_or(Pass::Plain)?;
-        let view = View::of(&caller.folder, &setting.rules(), Numbers::new(&namespace, setting.lookup, &self.known));
+        let numbers = Numbers::new(&namespace, setting.lookup, &self.known);
+        let view = View::of(&caller.folder, &setting.rules(), numbers);
         let exempt = matches!(view, View::Host);
+        // The driver names whoever asks: that must not be us.
+        let names_the_caller = row.control == Control::RcErrorReport;
+        if exempt && names_the_caller {
+            return Err(Pass::Because(Reason::Exempt));
+        }
+        let view =
+            InPlaceOf { asker: setting.pid, caller: names_the_caller.then_some(process).and_then(host_pid), view };
 
         let size = asked.size() as usize;
         let params = self.params.bytes(size);
@@ -169,7 +190,6 @@ impl Asker {
         let params_address = self.params.address();
         let params = self.params.bytes(size);
         let succeeded = returned.is_ok() && asked.status() == 0;
-        let mut wrote = Ok(());
         // On failure the driver may or may not have copied its answer: it has if anything is different.
         if succeeded || params != before {
             let count = |found: Option<(mpu_abi::Control, Outcome)>| {
@@ -185,7 +205,10 @@ impl Asker {
                 if !exempt {
                     count(call.copying_out(address, bytes, &view, &numbers));
                 }
-                wrote = memory.write(table.theirs, bytes);
+                if memory.write(table.theirs, bytes).is_err() {
+                    // The parameters stay as they were.
+                    return Ok(asked.refused(&memory, theirs, size));
+                }
             }
             if exempt {
                 setting.counters.pass(Reason::Exempt);
@@ -195,21 +218,22 @@ impl Asker {
             if let Some(table) = &table {
                 params[table.pointer..table.pointer + 8].copy_from_slice(&table.theirs.to_ne_bytes());
             }
-            wrote = wrote.and(memory.write(theirs, params));
+            if memory.write(theirs, params).is_err() {
+                return Ok(asked.refused(&memory, theirs, size));
+            }
         }
         asked.put_back(theirs, size);
-        // As the driver does it: on every way out but this one.
-        if returned != Err(libc::EFAULT) {
-            wrote = wrote.and(memory.write(asked.address, &asked.block));
-        }
-        Ok(Answer::Returned(if wrote.is_ok() { returned } else { Err(libc::EFAULT) }))
+        Ok(Answer::Returned(asked.hand_back(&memory, returned)))
     }
 }
 
+fn host_pid(process: rustix::process::Pid) -> Option<HostPid> {
+    HostPid::new(process.as_raw_nonzero().get() as u32)
+}
+
 impl Asked {
-    /// What the argument in the caller's memory says; none, and the call goes on to the driver, when that carries no PID or cannot
-    /// be read.
-    pub(super) fn by(taken: &seccomp_notif) -> Option<Asked> {
+    /// What the argument in the caller's memory says, if it is a control that may carry PIDs.
+    pub(super) fn by(taken: &seccomp_notif) -> Result<Asked, Pass> {
         let [_, request, mut address, ..] = taken.data.args;
         let tid = Tid::of(taken);
         match request as u32 & LOOKED_AT {
@@ -219,13 +243,18 @@ impl Asked {
                 if word(&wrapper, xfer::CMD) != u32::from(NV_ESC_RM_CONTROL)
                     || word(&wrapper, xfer::SIZE) != RM_CONTROL_SIZE as u32
                 {
-                    return None;
+                    return Err(Pass::Plain);
                 }
                 address = wide(&wrapper, xfer::PTR);
             }
-            _ => return None,
+            _ => return Err(Pass::Plain),
         }
-        Some(Asked { address, block: peek(tid, address)? }).filter(|asked| mpu_abi::may_carry_pids(asked.cmd()))
+        let asked = Asked { address, block: peek(tid, address)? };
+        if mpu_abi::may_carry_pids(asked.cmd()) {
+            Ok(asked)
+        } else {
+            Err(Pass::Plain)
+        }
     }
 
     fn cmd(&self) -> ControlCmd {
@@ -244,6 +273,21 @@ impl Asked {
 
     fn status(&self) -> u32 {
         word(&self.block, nvos54::STATUS)
+    }
+
+    /// Gives the argument back, as the driver does on every way out but one.
+    fn hand_back(&self, memory: &Memory, returned: Result<i32, i32>) -> Result<i32, i32> {
+        if returned == Err(libc::EFAULT) {
+            return returned;
+        }
+        memory.write(self.address, &self.block).map_err(|_| libc::EFAULT).and(returned)
+    }
+
+    /// What the driver says when it cannot write an answer where the caller wants it.
+    fn refused(&mut self, memory: &Memory, params: u64, size: usize) -> Answer {
+        self.put_back(params, size);
+        self.block[nvos54::STATUS..nvos54::STATUS + 4].copy_from_slice(&NV_ERR_INVALID_ADDRESS.to_ne_bytes());
+        Answer::Returned(self.hand_back(memory, Ok(0)))
     }
 
     /// The caller's own address again, in the place of ours.
@@ -282,9 +326,14 @@ impl Table {
     }
 }
 
-fn peek<const N: usize>(tid: Tid, address: u64) -> Option<[u8; N]> {
+fn peek<const N: usize>(tid: Tid, address: u64) -> Result<[u8; N], Pass> {
     let mut bytes = [0; N];
-    (sys::peek(tid, address, &mut bytes).ok()? == N).then_some(bytes)
+    match sys::peek(tid, address, &mut bytes) {
+        Ok(read) if read == N => Ok(bytes),
+        // The caller is gone.
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Err(Pass::Plain),
+        _ => Err(Pass::Because(Reason::Unreadable)),
+    }
 }
 
 /// The u32 at an offset; 0 beyond the end, where no row has a field.

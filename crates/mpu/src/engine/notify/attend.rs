@@ -4,7 +4,7 @@
 //! ours: while one of them waits for the driver, the other passes on what carries no PID. A caller that stops us at its own
 //! memory (a page that it serves itself) stops its own container's threads only.
 
-use super::ask::{Asked, Asker, Setting};
+use super::ask::{Asked, Asker, Pass, Setting};
 use super::sys::{self, Answer, Held, Journal};
 use mpu_core::Reason;
 use rustix::event::{poll, PollFd, PollFlags};
@@ -136,11 +136,8 @@ fn look(setting: &Setting, place: &mut Held) -> Option<Asked> {
         setting.counters.pass(Reason::OutOfReach);
         return None;
     }
-    let asked = Asked::by(&place.taken).filter(|_| !setting.retired.load(Relaxed));
-    if asked.is_none() {
-        setting.counters.passed_on.fetch_add(1, Relaxed);
-    }
-    asked
+    let asked = if setting.retired.load(Relaxed) { Err(Pass::Plain) } else { Asked::by(&place.taken) };
+    asked.map_err(|pass| pass.count(&setting.counters)).ok()
 }
 
 fn translate(listener: &Listener, setting: &Setting, place: &mut Held, asker: &mut Asker, asked: Asked) {

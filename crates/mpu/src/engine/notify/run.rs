@@ -135,6 +135,26 @@ fn send(stream: &UnixStream, listener: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// Comes under the host's supervisor and becomes the command, in the namespaces that this process has or that the command enters.
+/// Returns only with what is in the way.
+pub fn join(host: &Host, command: &[OsString]) -> Error {
+    use std::os::unix::process::CommandExt;
+    let failed = |source| NotifyError::Start { what: "the command".to_string(), source };
+    let listener = match filter::listen() {
+        Ok(listener) => listener,
+        Err(source) => return NotifyError::NoListeners { source }.into(),
+    };
+    match hand_over(host, listener.as_fd()) {
+        Ok(true) => drop(listener),
+        Ok(false) => return NotifyError::NoAnswer { source: io::ErrorKind::NotFound.into() }.into(),
+        Err(source) => return NotifyError::NoAnswer { source }.into(),
+    }
+    let Some((name, arguments)) = command.split_first() else {
+        return failed(io::ErrorKind::InvalidInput.into()).into();
+    };
+    failed(Command::new(name).args(arguments).exec()).into()
+}
+
 /// Puts this process, and what it starts from now on, under a listener that the process at the other end of `stream` sees to.
 /// Returns once that one says so.
 pub fn come_under(stream: &mut UnixStream) -> io::Result<()> {

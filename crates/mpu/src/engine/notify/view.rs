@@ -69,9 +69,49 @@ impl PidMap for View<'_> {
     }
 }
 
+/// A view in which whoever asks the driver in a caller's place goes by the caller's number.
+pub(super) struct InPlaceOf<M> {
+    pub(super) asker: Option<HostPid>,
+    /// Only where the driver's answer names whoever asks.
+    pub(super) caller: Option<HostPid>,
+    pub(super) view: M,
+}
+
+impl<M: PidMap> PidMap for InPlaceOf<M> {
+    fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
+        let caller = self.caller.filter(|_| self.asker == Some(pid));
+        self.view.view_of(caller.unwrap_or(pid))
+    }
+
+    fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
+        self.view.host_of(pid)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::beginning;
+    use super::*;
+
+    struct Shifted;
+
+    impl PidMap for Shifted {
+        fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
+            ViewPid::new(pid.get() - 100)
+        }
+
+        fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
+            HostPid::new(pid.get() + 100)
+        }
+    }
+
+    #[test]
+    fn the_one_who_asks_goes_by_the_callers_number_where_that_is_meant() {
+        let pid = |number| HostPid::new(number).expect("not 0");
+        let seen = |caller, host| InPlaceOf { asker: Some(pid(700)), caller, view: Shifted }.view_of(pid(host));
+        assert_eq!(seen(Some(pid(150)), 700), ViewPid::new(50));
+        assert_eq!(seen(Some(pid(150)), 151), ViewPid::new(51));
+        assert_eq!(seen(None, 700), ViewPid::new(600));
+    }
 
     #[test]
     fn a_group_is_the_beginning_of_its_members_paths() {

@@ -1,0 +1,95 @@
+//! The engines that stories are played with, and which of them a story is about.
+//!
+//! Owns the names that a plan has for them. How one is raised and asked is `stage`'s, `supervisor`'s and the module's parameters'.
+
+use anyhow::{bail, Result};
+
+/// What is at work on a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// Nothing: the driver's own answers.
+    None,
+    /// The kernel module.
+    Module,
+    /// The supervisor in user space.
+    Notify,
+    /// Nothing yet: the story loads the module itself.
+    Later,
+}
+
+impl Engine {
+    /// By a plan's name.
+    pub fn named(name: &str) -> Result<Self> {
+        Ok(match name {
+            "none" => Self::None,
+            "module" => Self::Module,
+            "notify" => Self::Notify,
+            "later" => Self::Later,
+            other => bail!("no engine is called {other}"),
+        })
+    }
+
+    /// Its name in plans and verdicts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Module => "module",
+            Self::Notify => "notify",
+            Self::Later => "later",
+        }
+    }
+}
+
+/// Which engines a story is about. Without an engine it is played if one of its engines is.
+#[derive(Debug, Clone, Copy)]
+pub enum Engines {
+    /// All: one body tells the same of each.
+    Every,
+    /// The module alone, and why.
+    Module(&'static str),
+    /// The supervisor alone, and why.
+    Notify(&'static str),
+}
+
+impl Engines {
+    /// Why a story is not played with an engine; none if it is. `row` has all engines of the plan's row.
+    pub fn lack(self, engine: Engine, row: &[Engine]) -> Option<String> {
+        let (only, why) = match self {
+            Self::Every => return None,
+            Self::Module(why) => (Engine::Module, why),
+            Self::Notify(why) => (Engine::Notify, why),
+        };
+        let is_played = match engine {
+            Engine::None => row == [Engine::None] || row.contains(&only),
+            Engine::Later => true,
+            engine => engine == only,
+        };
+        (!is_played).then(|| format!("a story of the engine {}: {why}", only.name()))
+    }
+
+    /// As docs/stories.md has them.
+    #[cfg(test)]
+    pub fn names(self) -> &'static str {
+        match self {
+            Self::Every => "every",
+            Self::Module(_) => "module",
+            Self::Notify(_) => "notify",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_story_is_played_with_its_own_engines_and_once_without() {
+        let row = [Engine::None, Engine::Module];
+        assert_eq!(Engines::Every.lack(Engine::Notify, &row), None);
+        assert_eq!(Engines::Module("loading").lack(Engine::Module, &row), None);
+        assert_eq!(Engines::Module("loading").lack(Engine::None, &row), None);
+        assert!(Engines::Module("loading").lack(Engine::Notify, &row).is_some_and(|why| why.contains("loading")));
+        assert!(Engines::Notify("a kill").lack(Engine::None, &row).is_some(), "nobody plays its other half");
+        assert!(Engine::named("ebpf").is_err());
+    }
+}

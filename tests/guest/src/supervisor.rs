@@ -1,0 +1,149 @@
+//! The notify engine in the guest: its supervisor's life, what it says of itself, and how callers come under it.
+//!
+//! Speaks the control socket's protocol by hand, so that what is documented is what is played. Judges nothing.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use serde_json::{json, Value};
+
+const LISTENER: &str = "/run/mpu/notify/listener.sock";
+const CONTROL: &str = "/run/mpu/notify/control.sock";
+const LOG: &str = "/run/mpu-notify.log";
+/// Emulation is slow.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What keeps the supervisor, and the supervisor.
+pub struct Supervisor {
+    keeper: Child,
+}
+
+impl Supervisor {
+    /// Starts both, and returns once containers are taken.
+    pub fn start() -> Result<Self> {
+        let log = std::fs::File::create(LOG)?;
+        let mut command = Command::new("/bin/mpu");
+        command.args(["notify", "hold"]).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let keeper = command.spawn().context("cannot start mpu notify hold")?;
+        let supervisor = Self { keeper };
+        until("the supervisor takes no container", || Ok(state()?.is_some() && takes_containers()))?;
+        Ok(supervisor)
+    }
+
+    /// Lets it go, and returns once it has. No container may be left that it answers for.
+    pub fn end(mut self) -> Result<()> {
+        tell("retire\n")?;
+        let mut ended = None;
+        until("a supervisor whose last listener has gone does not end", || {
+            ended = self.keeper.try_wait()?;
+            Ok(ended.is_some())
+        })?;
+        ensure!(ended.is_some_and(|status| status.success()), "the keeper ended with {ended:?}: {}", log());
+        ensure!(!Path::new(LISTENER).exists() && !Path::new(CONTROL).exists(), "the supervisor left its sockets");
+        Ok(())
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        if self.keeper.try_wait().is_ok_and(|ended| ended.is_some()) {
+            return;
+        }
+        // The keeper first: it would start another supervisor.
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+        if let Ok(Some(pid)) = pid() {
+            let _ = crate::command::run(&["kill", "-9", &pid.to_string()]);
+        }
+    }
+}
+
+/// What it says of itself; none when there is none.
+pub fn state() -> Result<Option<Value>> {
+    match ask("state\n") {
+        Ok(text) => Ok(Some(serde_json::from_str(&text).with_context(|| format!("the supervisor says {text:?}"))?)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Its process; none while there is none.
+pub fn pid() -> Result<Option<u32>> {
+    Ok(state()?.and_then(|state| u32::try_from(state["pid"].as_u64()?).ok()))
+}
+
+/// Tells it something that it must accept.
+pub fn tell(request: &str) -> Result<()> {
+    let answer = ask(request)?;
+    let answer: Value = serde_json::from_str(&answer).with_context(|| format!("the supervisor says {answer:?}"))?;
+    ensure!(answer["ok"] == true, "the supervisor refuses {request:?}: {answer}");
+    Ok(())
+}
+
+/// One request and its answer.
+pub fn ask(request: &str) -> Result<String> {
+    let mut stream = UnixStream::connect(CONTROL).context("no supervisor")?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(request.as_bytes())?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).context("the supervisor does not answer")?;
+    Ok(answer)
+}
+
+/// The words that put a command, and all that it starts, under the supervisor; none when it takes nobody.
+pub fn words() -> &'static [&'static str] {
+    if takes_containers() {
+        &["mpu", "notify", "join", "--"]
+    } else {
+        &[]
+    }
+}
+
+/// What a runtime is told in a container's configuration, so that it hands over the container's listener; none when nobody takes it.
+pub fn seccomp() -> Option<Value> {
+    // A control of 32 bytes, and the wrapper of 16, under any type and direction.
+    let rules: Vec<Value> = [0x0020_002a_u32, 0x0010_00d3]
+        .into_iter()
+        .map(|request| {
+            let argument =
+                json!({"index": 1, "op": "SCMP_CMP_MASKED_EQ", "value": 0x3fff_00ff_u32, "valueTwo": request});
+            json!({"names": ["ioctl"], "action": "SCMP_ACT_NOTIFY", "args": [argument]})
+        })
+        .collect();
+    takes_containers().then(|| {
+        json!({
+            "defaultAction": "SCMP_ACT_ALLOW",
+            "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
+            "listenerPath": LISTENER,
+            "syscalls": rules,
+        })
+    })
+}
+
+/// Waits for something to become true.
+pub fn until(otherwise: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let began = Instant::now();
+    while !holds()? {
+        if began.elapsed() > PATIENCE {
+            bail!("{otherwise} after {} s: {}", PATIENCE.as_secs(), log());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// The end of what keeper and supervisor have said.
+fn log() -> String {
+    let text = std::fs::read_to_string(LOG).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().rev().take(8).collect();
+    lines.into_iter().rev().collect::<Vec<_>>().join(" / ")
+}
+
+fn takes_containers() -> bool {
+    Path::new(LISTENER).exists()
+}
