@@ -8,7 +8,8 @@ use super::filter::{CONTROL, LOOKED_AT, WRAPPED};
 use super::namespace::{Known, Lookup, Namespace, Numbers};
 use super::rights::Own;
 use super::sys::{self, seccomp_notif, Answer, Fenced, FENCED};
-use super::view::{InPlaceOf, View};
+use super::threads::Threads;
+use super::view::{AsMeant, View};
 use super::{counters::Counters, Tid};
 use mpu_abi::ioctl::{nvos54, xfer, NV_ESC_RM_CONTROL, RM_CONTROL_SIZE, XFER_SIZE};
 use mpu_abi::{Control, ControlCmd, Inner, Layout, Row};
@@ -31,6 +32,7 @@ pub struct Setting {
     host: Namespace,
     /// This process.
     pid: Option<HostPid>,
+    threads: Threads,
     host_users: (u64, u64),
     own: Own,
     rules: RwLock<Arc<str>>,
@@ -46,6 +48,7 @@ impl Setting {
             lookup,
             host: Namespace::own()?,
             pid: HostPid::new(std::process::id()),
+            threads: Threads::default(),
             host_users: super::caller::own_user_namespace()?,
             own: Own::of_now()?,
             rules: RwLock::new(rules.into()),
@@ -164,8 +167,12 @@ impl Asker {
         if exempt && names_the_caller {
             return Err(Pass::Because(Reason::Exempt));
         }
-        let view =
-            InPlaceOf { asker: setting.pid, caller: names_the_caller.then_some(process).and_then(host_pid), view };
+        let view = AsMeant {
+            asker: setting.pid,
+            caller: names_the_caller.then_some(process).and_then(host_pid),
+            threads: setting.threads.in_call(row.control),
+            view,
+        };
 
         let size = asked.size() as usize;
         let params = self.params.bytes(size);

@@ -24,6 +24,7 @@ mod registry;
 mod rights;
 pub mod run;
 mod sys;
+mod threads;
 mod view;
 
 /// Where an OCI runtime hands over the listener of a new container. That it takes a connection means: an engine is up.

@@ -4,6 +4,7 @@
 
 use super::folder::Folder;
 use super::namespace::Numbers;
+use super::threads::InCall;
 use mpu_core::policy::{Rules, Sees};
 use mpu_core::{HostPid, PidMap, ViewPid};
 
@@ -69,27 +70,29 @@ impl PidMap for View<'_> {
     }
 }
 
-/// A view in which whoever asks the driver in a caller's place goes by the caller's number.
-pub(super) struct InPlaceOf<M> {
+/// A view behind what the driver means: whoever asks in a caller's place goes by the caller's number, and a thread by its process's.
+pub(super) struct AsMeant<'a, M> {
+    pub(super) threads: InCall<'a>,
     pub(super) asker: Option<HostPid>,
     /// Only where the driver's answer names whoever asks.
     pub(super) caller: Option<HostPid>,
     pub(super) view: M,
 }
 
-impl<M: PidMap> PidMap for InPlaceOf<M> {
+impl<M: PidMap> PidMap for AsMeant<'_, M> {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
         let caller = self.caller.filter(|_| self.asker == Some(pid));
-        self.view.view_of(caller.unwrap_or(pid))
+        self.view.view_of(self.threads.process_of(caller.unwrap_or(pid))?)
     }
 
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
-        self.view.host_of(pid)
+        Some(self.threads.number_of(self.view.host_of(pid)?))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::threads::Threads;
     use super::*;
 
     struct Shifted;
@@ -107,7 +110,11 @@ mod tests {
     #[test]
     fn the_one_who_asks_goes_by_the_callers_number_where_that_is_meant() {
         let pid = |number| HostPid::new(number).expect("not 0");
-        let seen = |caller, host| InPlaceOf { asker: Some(pid(700)), caller, view: Shifted }.view_of(pid(host));
+        let threads = Threads::default();
+        let seen = |caller, host| {
+            let threads = threads.in_call(mpu_abi::Control::RcErrorReport);
+            AsMeant { asker: Some(pid(700)), caller, threads, view: Shifted }.view_of(pid(host))
+        };
         assert_eq!(seen(Some(pid(150)), 700), ViewPid::new(50));
         assert_eq!(seen(Some(pid(150)), 151), ViewPid::new(51));
         assert_eq!(seen(None, 700), ViewPid::new(600));
