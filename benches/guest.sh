@@ -6,8 +6,8 @@
 #   cost MODULE CALLER WHAT N [RIGHT/ROWS]     in instructions     failed MODULE CALLER WHAT why
 #   GUEST-RC=n                                 0: everything was tried
 #
-# A module is mpu, a peer, or none. Its figures are taken on the same processes, one module after the other, in the host's PID
-# namespace and in a fresh one, which is all of a container that a driver can see.
+# A module is mpu, a peer, none, or the notify engine, which is no module but measured beside them. Its figures are taken on the same
+# processes, one module after the other, in the host's PID namespace and in a fresh one, which is all of a container that a driver can see.
 
 echo # the firmware leaves its last line open
 /bin/busybox --install -s /bin
@@ -31,6 +31,10 @@ broken() {
 
 # A module that says of itself, as mpu does, that it is not at work would have figures of nothing.
 load() {
+	if [ "$1" = notify ]; then
+		mpu up --engine notify >/tmp/out 2>/tmp/err || broken "the notify engine is not up: $(tr '\n' ' ' </tmp/err)"
+		return
+	fi
 	[ "$1" = none ] || insmod /modules/"$1".ko || broken "cannot load $1"
 	said=$(cat /sys/module/"$1"/parameters/state 2>/dev/null)
 	case $said in
@@ -40,6 +44,10 @@ load() {
 }
 
 unload() {
+	if [ "$1" = notify ]; then
+		mpu down >/tmp/out 2>/tmp/err || broken "the notify engine is not down: $(tr '\n' ' ' </tmp/err)"
+		return
+	fi
 	[ "$1" = none ] || rmmod "$1" || broken "cannot unload $1"
 }
 
@@ -63,11 +71,16 @@ clear_out() {
 	wait "$holder" 2>/dev/null # it says "Killed"
 }
 
+# What leads a program into the container; for the notify engine, as its runtime does it.
+inside() {
+	echo nsenter -t "$init" -p -m $([ "$1" != notify ] || echo mpu notify join --)
+}
+
 # MODULE CALLER PROGRAM...: runs it as that caller, and its output's lines become figures.
 take() {
 	module=$1 caller=$2
 	shift 2
-	if [ "$caller" = host ]; then "$@" >/tmp/out 2>/tmp/err; else nsenter -t "$init" -p -m "$@" >/tmp/out 2>/tmp/err; fi
+	if [ "$caller" = host ]; then "$@" >/tmp/out 2>/tmp/err; else $(inside $module) "$@" >/tmp/out 2>/tmp/err; fi
 	status=$?
 	sed "s/^[a-z_0-9]*/cost $module $caller &$suffix/" /tmp/out
 	[ $status = 0 ] || echo "failed $module $caller $1$suffix $(tr '\n' ' ' </tmp/err)"
@@ -76,7 +89,7 @@ take() {
 # nvidia-smi as a whole. How many of the processes it shows is part of the figure.
 take_smi() {
 	module=$1 caller=$2
-	if [ "$caller" = host ]; then in=; else in="nsenter -t $init -p -m"; fi
+	if [ "$caller" = host ]; then in=; else in=$(inside $module); fi
 	shown=$($in /nvidia/$CLIENT/nvidia-smi | grep -c 'gpu-hold')
 	if least=$($in run_cost 4 /nvidia/$CLIENT/nvidia-smi 2>/tmp/err); then
 		echo "cost $module $caller nvidia_smi ${least% *} $shown/$SMI_ROWS"
@@ -134,7 +147,7 @@ if [ -n "$CROWD" ]; then
 	echo "crowd $(ls /proc | grep -c '^[0-9]')"
 	populate 950
 	suffix=_crowd
-	MODULES="none mpu"
+	MODULES="none mpu notify"
 	take_all 950
 fi
 end 0

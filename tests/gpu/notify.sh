@@ -4,9 +4,9 @@
 #
 #   sudo tests/gpu/notify.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER [WORK-FOLDER]
 #
-# Wants: an NVIDIA GPU with its driver, runc, strace, Python with torch (PYTHON names it) and, for what it shows of them, gpustat and nvitop in
-# PYTHONPATH, root. Changes nothing outside of its folder and /run. Prints each command before its output; ends with 1 if an answer
-# is wrong.
+# Wants: an NVIDIA GPU with its driver, runc, a C compiler, Python with torch and pynvml (PYTHON names it) and, for what it shows
+# of them, gpustat and nvitop in PYTHONPATH, root. Changes nothing outside of its folder and /run. Prints each command before its
+# output; ends with 1 if an answer is wrong.
 set -u
 export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin PYTHONDONTWRITEBYTECODE=1
 here=$(dirname "$(readlink -f "$0")")
@@ -33,6 +33,7 @@ for name in nvidia-container-runtime nvidia-container-runtime-hook nvidia-contai
 done
 ln -sf "$mpu" bin/mpu
 cp "$here"/*.py .
+cc -O2 -o calls "$here/calls.c" -ldl || exit 3
 export PATH=$work/bin:$PATH
 cat >config.toml <<-TOML
 	[nvidia-container-runtime]
@@ -76,7 +77,11 @@ bundle() {
 JSON
 }
 # start NAME: by our wrapper, which puts the GPU in and, if the engine is up, the listener.
-start() { show nvidia-container-runtime run --detach --bundle "$1" "$1" </dev/null >"$1.out"; cat "$1.out"; }
+start() {
+	show nvidia-container-runtime create --bundle "$1" "$1" </dev/null >"$1.out"
+	cat "$1.out"
+	show runc start "$1"
+}
 
 # train FILE COMMAND...: a GPU process whose own number for itself is $trained.
 train() {
@@ -94,21 +99,28 @@ train() {
 apps() { "$@" nvidia-smi --query-compute-apps=pid --format=csv,noheader,nounits | sort -n | tr '\n' ' '; }
 memory() { "$@" nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader,nounits | sed -n "s/^$pid, //p"; }
 
+# took NAME TIMES COMMAND...: seconds in a container.
+took() {
+	local who=$1 times=$2
+	shift 2
+	runc exec "$who" bash -c "time for i in \$(seq $times); do $* >/dev/null; done" 2>&1 | sed -n 's/^real//p'
+}
+
 # inside WHO PIDS COMMAND...: what every kind of client shows in there; PIDS is what it should be.
 inside() {
 	local who=$1 pids=$2 seen
 	shift 2
 	show "$@" nvidia-smi
 	show "$@" nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv
-	check "$who: --query-compute-apps has its own and nobody else" "[ '$(apps "$@")' = '$pids ' ]"
+	check "$who: --query-compute-apps has its own and nobody else" "[ -n '$pids' ] && [ '$(apps "$@")' = '$pids ' ]"
 	show "$@" nvidia-smi pmon -c 1
-	check "$who: pmon, too" "[ \"\$($* nvidia-smi pmon -c 1 | awk '\$1 == 0 {print \$2}' | sort -n | xargs)\" = '$pids' ]"
+	check "$who: pmon, too" "[ \"\$($* nvidia-smi pmon -c 1 | awk '\$1 == 0 {print \$2}' | sort -n | xargs)\" = '${pids:-none}' ]"
 	seen=$("$@" "$python" "/$inner/seen.py" 2>&1)
 	printf '$ %s\n%s\n' "$* $python seen.py" "$seen"
-	check "$who: pynvml's list" "[ \"\$(sed -n 's/^compute //p' <<<'$seen' | tr ' ' '\n' | cut -d: -f1 | sort -n | xargs)\" = '$pids' ]"
-	check "$who: pynvml's utilisation" "[ \"\$(sed -n 's/^utilisation //p' <<<'$seen' | tr ' ' '\n' | sort -n | xargs)\" = '$pids' ]"
+	check "$who: pynvml's list" "[ \"\$(sed -n 's/^compute //p' <<<'$seen' | tr ' ' '\n' | cut -d: -f1 | sort -n | xargs)\" = '${pids:-none}' ]"
+	check "$who: pynvml's utilisation" "[ \"\$(sed -n 's/^utilisation //p' <<<'$seen' | tr ' ' '\n' | sort -n | xargs)\" = '${pids:-none}' ]"
 	show "$@" "$python" -m gpustat --no-color --show-pid --show-cmd
-	show "$@" "$python" -m nvitop --once --colorful=false 2>/dev/null || show "$@" "$python" -m nvitop --once
+	show "$@" "$python" -m nvitop --once
 }
 
 say "this machine"
@@ -124,7 +136,7 @@ bundle off NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility M
 train host.out "$python" train.py 400 512
 host=$trained
 show mpu probe
-check "a container is not seen right" "! mpu probe >/dev/null 2>&1"
+check "a container is not seen right" "mpu probe | grep -q 'is not seen right'"
 
 say "2. the engine, and three containers beside a stranger on the host"
 show mpu up --engine notify
@@ -153,7 +165,21 @@ print([round(p['memory'] / 2**20) for p in json.load(sys.stdin)['processes'] if 
 	check "process $pid of a has the memory that the host sees: $mine of $hers" "grep -qw '$mine' <<<'$hers'"
 done
 show mpu probe
-check "a container is seen right: no foreign process, no kernel address" "mpu probe >/dev/null"
+check "a container is seen right: no foreign process, no kernel address" "mpu probe | grep -q 'is seen right'"
+
+host_of() {
+	"$python" -c "import json, sys
+print(*[p['pid'] for p in json.load(sys.stdin)['processes'] if '$1' in (p.get('container') or {}).values() and p['container_pid'] == $2])"
+}
+"$python" samples.py 4 >samples.host &
+runc exec a "$python" /work/samples.py 4 >samples.a
+wait $!
+for pid in $a $a2; do
+	outside=$(mpu ps --json | host_of a "$pid")
+	show "$python" same.py samples.host samples.a "$outside" "$pid"
+	check "samples of process $pid in a are the host's of $outside" "$python same.py samples.host samples.a '$outside' $pid >same"
+done
+check "a's samples name nobody else" "[ \"\$(cut -d' ' -f1 samples.a | sort -nu | xargs)\" = '$(printf '%s\n' "$a" "$a2" | sort -n | xargs)' ]"
 
 say "4. another user, and namespaces within namespaces"
 show runc exec --user 1000:1000 a id
@@ -164,23 +190,31 @@ $python $work/train.py 20 64 > nested.out &
 until grep -q ^process nested.out; do sleep 0.2; done
 cat nested.out
 nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv
+touch nested.seen
+wait
 SH
 cat >outer.sh <<SH
-unshare --pid --fork --mount-proc sh nested.sh
+rm -f nested.seen
+unshare --pid --fork --mount-proc sh nested.sh &
+until [ -e nested.seen ]; do sleep 0.2; done
 echo outside:
 nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv
-ps -e -o pid,args | grep [t]rain.py
+ps -e -o pid,args | grep "[t]rain.py 20 64" | grep -v unshare
 SH
 show mpu run -- sh outer.sh | tee nested.log
-check "the inner one is right" "[ \"\$(sed -n 's/^process //p' nested.log)\" = \"\$(sed -n '/^pid/{n;s/,.*//p;q}' nested.log)\" ]"
-check "the outer one has it by its own number" "[ \"\$(sed -n '/^outside/,\$s/^\([0-9]*\), .*/\1/p' nested.log)\" = \"\$(sed -n '/^outside/,\$s/^ *\([0-9]*\) .*train.py.*/\1/p' nested.log | head -1)\" ]"
+inner_says=$(sed -n 's/^process //p' nested.log)
+inner_seen=$(sed -n '/^pid/{n;s/,.*//p;q}' nested.log)
+outer_seen=$(sed -n '/^outside/,$s/^\([0-9]*\), .*/\1/p' nested.log)
+outer_is=$(sed -n '/^outside/,$s/^ *\([0-9]*\) .*train.py.*/\1/p' nested.log | head -1)
+check "the inner one is right" "[ -n '$inner_says' ] && [ '$inner_says' = '$inner_seen' ]"
+check "the outer one has it by its own number" "[ -n '$outer_is' ] && [ '$outer_is' = '$outer_seen' ]"
 
 say "5. the supervisor is killed, ten times, while a container asks and two train"
 runc exec a sh -c 'for i in $(seq 150); do nvidia-smi --query-compute-apps=pid --format=csv,noheader | sort -n | xargs; done' >asked 2>&1 &
 asking=$!
 for _ in 1 2 3 4 5 6 7 8 9 10; do
 	sleep 0.5
-	kill -9 "$(mpu status --json | "$python" -c 'import json,sys; print(json.load(sys.stdin)["notify"]["pid"])')" && echo killed
+	pkill -9 -f 'mpu notify serve' && echo killed
 done
 wait $asking
 show sort asked | uniq -c
@@ -188,7 +222,13 @@ check "150 answers, all right" "[ \"\$(sort asked | uniq -c | xargs)\" = \"150 \
 check "they train on" "runc exec a kill -0 $a && runc exec a kill -0 $a2"
 show mpu status
 
-say "6. what it costs (the GPU is nobody else's)"
+say "6. signals that interrupt"
+for who in "env" "mpu run --" "runc exec a"; do
+	show $who "$python" "$([ "$who" = "runc exec a" ] && echo /work || echo .)"/signals.py | tee signals.log
+	check "CUDA and NVML do not mind ($who)" "grep -q '204800 computed.*errors: none.*many signals' signals.log"
+done
+
+say "7. what it costs (the GPU is nobody else's)"
 kill "$host"
 runc exec a kill "$a" "$a2"
 runc exec b kill "$b"
@@ -197,16 +237,20 @@ start off
 for round in 1 2; do
 	for who in off a; do
 		echo "container $who: with$([ $who = off ] && echo out) the engine"
-		echo "  nvidia-smi 20 times:" "$(runc exec $who bash -c 'time for i in $(seq 20); do nvidia-smi >/dev/null; done' 2>&1 | sed -n 's/^real//p')"
-		echo "  importing torch and a first tensor, 3 times:" "$(runc exec $who bash -c "time for i in 1 2 3; do $python -c 'import torch; torch.ones(1).cuda()'; done" 2>&1 | sed -n 's/^real//p')"
+		echo "  a call, in microseconds: $(runc exec $who /work/calls)"
+		echo "  nvidia-smi, 20 times:" "$(took $who 20 nvidia-smi)"
+		echo "  importing torch and a first tensor, 3 times:" "$(took $who 3 "$python" /work/first.py)"
 		echo "  20,000 launches:" "$(runc exec $who "$python" /work/cost.py launches)"
 		echo "  500 training steps:" "$(runc exec $who "$python" /work/cost.py steps)"
 	done
 done
-echo "calls of one import and tensor: $(strace -f -c -e trace=ioctl "$python" -c 'import torch; torch.ones(1).cuda()' 2>&1 | awk '$NF == "ioctl" {print $4}')"
+passed_on() { mpu status --json | "$python" -c 'import json,sys; print(json.load(sys.stdin)["notify_state"]["passed_on"])'; }
+before=$(passed_on)
+runc exec a "$python" /work/first.py
+echo "controls of one import and tensor: $(($(passed_on) - before))"
 show mpu status
 
-say "7. down"
+say "8. down"
 show mpu down
 show runc exec a nvidia-smi -L
 for name in a b off; do runc delete --force $name; done

@@ -15,6 +15,9 @@ use crate::guest::{image, Job};
 use crate::run::{find, run};
 use crate::{kernels, nvidia, paths};
 
+/// What is measured without any peer: nothing, the kernel module, the engine in user space.
+const OURS: [&str; 3] = ["none", "mpu", "notify"];
+
 /// How many rows are asked for, in this order. One population of processes each.
 pub const ROWS: [u32; 4] = [1, 10, 200, 950];
 
@@ -32,7 +35,7 @@ pub struct Run {
     pub release: String,
     pub era: String,
     pub client: String,
-    /// `none`, `mpu`, and the peers.
+    /// `none`, `mpu`, `notify`, and the peers.
     pub modules: Vec<String>,
     pub figures: BTreeMap<Key, Figure>,
     /// Things that could not be measured, each with its reason.
@@ -78,7 +81,7 @@ impl Run {
 
 /// Boots one guest and returns what it found.
 pub fn measure(kernel: &str, era: &str, client: &str, peers: &[PathBuf], loud: bool) -> Result<Run> {
-    let mut modules = vec!["none".to_owned(), "mpu".to_owned()];
+    let mut modules = OURS.map(str::to_owned).to_vec();
     for peer in peers {
         let name = peer.file_stem().context("a peer is a file")?.to_string_lossy().replace('-', "_");
         ensure!(!modules.contains(&name), "there is a module {name} already: a peer has another name");
@@ -132,7 +135,7 @@ fn build(kernel: &str, era: &str, client: &str, modules: &[String], peers: &[Pat
     }
     archive.file("nvidia.ko", 0o644, &image::sim_module(&kernel, era)?)?;
     archive.file("modules/mpu.ko", 0o644, &image::mpu_module(&kernel)?)?;
-    for (name, peer) in modules[2..].iter().zip(peers) {
+    for (name, peer) in modules[OURS.len()..].iter().zip(peers) {
         archive.file(&format!("modules/{name}.ko"), 0o644, peer)?;
     }
     let programs = nvidia::ready(client)?;

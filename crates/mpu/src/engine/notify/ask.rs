@@ -57,6 +57,11 @@ impl Setting {
         })
     }
 
+    /// Whether the kernel wakes those who wait for a caller when the last one has gone: Linux 6.11, as namespaces that can be asked.
+    pub(super) fn wakes_takers(&self) -> bool {
+        self.lookup == Lookup::Kernel
+    }
+
     pub(super) fn lookup(&self) -> Lookup {
         self.lookup
     }

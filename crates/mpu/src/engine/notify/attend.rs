@@ -7,7 +7,7 @@
 use super::ask::{Asked, Asker, Pass, Setting};
 use super::sys::{self, Answer, Held, Journal};
 use mpu_core::Reason;
-use rustix::event::{poll, PollFd, PollFlags};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -97,10 +97,9 @@ fn serve(listener: &Listener, setting: &Setting, mut place: Held, mut asker: Ask
 
 /// Waits for a call that may carry PIDs, and passes on all others; none when there will be no more calls.
 fn next(listener: &Listener, setting: &Setting, place: &mut Held) -> Option<Asked> {
-    // One thread at a time, and the same one for as long as it has no more to do than to pass on: handing over costs more than
-    // that. A kernel before 6.11 does not wake those who wait to take when the last caller has gone, but it tells those who poll.
+    // One thread at a time, and the same one for as long as it has no more to do than to pass on: handing over costs more.
     let _turn = listener.turn.lock().unwrap_or_else(PoisonError::into_inner);
-    while take(listener, place) {
+    while take(listener, setting, place) {
         match look(setting, place) {
             Some(asked) => return Some(asked),
             None => answer(listener, place, Answer::GoOn),
@@ -110,20 +109,35 @@ fn next(listener: &Listener, setting: &Setting, place: &mut Held) -> Option<Aske
 }
 
 /// Waits for a notification; false when there will be none.
-fn take(listener: &Listener, place: &mut Held) -> bool {
+fn take(listener: &Listener, setting: &Setting, place: &mut Held) -> bool {
     loop {
         place.clear();
-        let mut polled = [PollFd::new(&listener.fd, PollFlags::IN)];
-        match poll(&mut polled, None) {
-            Ok(_) if polled[0].revents().contains(PollFlags::IN) => {}
-            Err(rustix::io::Errno::INTR) => continue,
-            _ => return false,
+        // A kernel before 6.11 does not wake those who wait to take when the last caller has gone, but it tells those who poll.
+        if !setting.wakes_takers() && has_gone(listener, None) {
+            return false;
         }
         match sys::receive(listener.fd.as_fd(), &mut place.get().taken) {
             Ok(()) => return true,
-            // The caller was killed or interrupted before we took it.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
+            // The caller was killed or interrupted before we took it; or it was the last one.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {
+                if has_gone(listener, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+                    return false;
+                }
+            }
             Err(_) => return false,
+        }
+    }
+}
+
+/// Waits for a caller; true when there will be none.
+fn has_gone(listener: &Listener, patience: Option<&Timespec>) -> bool {
+    loop {
+        let mut polled = [PollFd::new(&listener.fd, PollFlags::IN)];
+        match poll(&mut polled, patience) {
+            Ok(0) => return false,
+            Ok(_) => return !polled[0].revents().contains(PollFlags::IN),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return true,
         }
     }
 }

@@ -1,0 +1,5 @@
+"""A first tensor on the GPU, and nothing else."""
+
+import torch
+
+torch.ones(1).cuda()
