@@ -97,6 +97,18 @@ fn a_signal_to_mpu_reaches_the_command_and_nobody_is_left() {
 }
 
 #[test]
+fn a_terminals_interrupt_reaches_the_command_once() {
+    if skipped() {
+        return;
+    }
+    // `script` gives it a terminal, whose interrupt character is typed into it.
+    let count = r#"perl -e '\$SIG{INT} = sub { \$n++ }; \$end = time + 3; sleep 1 while time < \$end; print qq(interrupts \$n\n)'"#;
+    let script = format!(r#"(sleep 1; printf '\003'; sleep 3) | script -qec "$MPU run -- {count}" /dev/null"#);
+    let out = text(&play(&script));
+    assert!(out.contains("interrupts 1"), "{out}");
+}
+
+#[test]
 fn without_a_filter_and_with_one_a_file_that_is_not_the_drivers_answers_alike() {
     if skipped() {
         return;

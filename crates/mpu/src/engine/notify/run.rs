@@ -20,7 +20,8 @@ use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags}
 use rustix::process::{kill_process, set_parent_process_death_signal, wait, Pid, Signal, WaitOptions};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::iterator::SignalsInfo;
 use std::ffi::OsString;
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -55,7 +56,7 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     }
     let failed = |source| NotifyError::Start { what: "the command".to_string(), source };
     // Before the child, so that no signal is lost in between.
-    let mut signals = Signals::new(FORWARDED).map_err(failed)?;
+    let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED).map_err(failed)?;
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let mut init = Command::new(program);
     init.args(arguments).args(command);
@@ -183,7 +184,7 @@ pub fn init(command: &[OsString]) -> u8 {
 fn under_filter(command: &[OsString]) -> io::Result<u8> {
     own_proc()?;
     let mut stream = UnixStream::from(super::sys::inherited(SOCKET));
-    let mut signals = Signals::new(FORWARDED)?;
+    let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED)?;
     come_under(&mut stream)?;
     // Not before: the signal comes when the thread that made us ends (PR_SET_PDEATHSIG(2const)), which it has by now.
     set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -231,9 +232,10 @@ fn reap(command: Pid) -> io::Result<u8> {
     }
 }
 
-fn forward(signals: &mut Signals, to: Pid) {
-    for signal in signals.forever() {
-        if let Some(signal) = Signal::from_named_raw(signal) {
+/// Signals that a process sent. Those of a terminal reach the command by themselves: it is in the same group.
+fn forward(signals: &mut SignalsInfo<WithOrigin>, to: Pid) {
+    for origin in signals.forever().filter(|origin| origin.process.is_some()) {
+        if let Some(signal) = Signal::from_named_raw(origin.signal) {
             let _ = kill_process(to, signal);
         }
     }
