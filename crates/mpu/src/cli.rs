@@ -161,6 +161,10 @@ pub enum Command {
     /// The child of `mpu probe`
     #[command(hide = true)]
     ProbeChild {
+        /// Come under the notify engine's listener first
+        #[arg(long)]
+        supervised: bool,
+
         /// The driver's version
         driver: String,
     },
@@ -193,7 +197,8 @@ Counters start at loading: answers translated by control, and calls that were no
 const PROBE_LONG: &str = "Measure whether a container on this host is seen right.
 
 Starts a child in a PID namespace of its own. It becomes a client of the driver as a container's programs do (it \
-    takes 8 MiB of video memory for a moment), asks the driver about itself, and leaves. Exit code 0 if the answers \
+    takes 8 MiB of video memory for a moment), asks the driver about itself, and leaves. With the notify engine up it does \
+    so under the engine's listener, as a container does that is started through the wrapper. Exit code 0 if the answers \
     are what they should be: right with MPU up; without it, what this driver's release does by itself. Exit code 1 \
     if not.";
 

@@ -127,7 +127,10 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             }
         },
         Command::MetricsChild => print(&mpu::metrics::source::run_child(&host)),
-        Command::ProbeChild { driver } => {
+        Command::ProbeChild { supervised, driver } => {
+            if *supervised {
+                notify::guest::come_under_parent().context("the notify engine does not take this child")?;
+            }
             mpu::probe::run_child(&host, driver).context("this command is for `mpu probe` to start")?;
             Ok(Exit::Ok)
         }

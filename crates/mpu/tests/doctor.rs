@@ -4,7 +4,9 @@ mod schema;
 
 use assert_cmd::Command;
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
 const RELEASE: &str = "6.1.0-28-amd64";
@@ -296,4 +298,109 @@ fn a_person_gets_the_worst_first_and_a_fix_for_each() {
     let mut command = Command::cargo_bin("mpu").unwrap();
     let list = command.args(["doctor", "--list"]).output().unwrap();
     assert!(String::from_utf8(list.stdout).unwrap().lines().count() >= 20);
+}
+
+/// A supervisor that says one thing, on a host that can have no module.
+struct Supervisor(PathBuf);
+
+impl Supervisor {
+    fn on(host: &Host, state: &str) -> Supervisor {
+        host.down();
+        host.can_notify();
+        host.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
+        let path = host.path("run/mpu/notify/control.sock");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let listener = UnixListener::bind(&path).unwrap();
+        let said = serde_json::json!({
+            "version": VERSION, "state": state, "pid": 1, "since": 1, "listeners": 1, "containers": ["a"], "inside": 0, "lookup": "kernel",
+            "passed_on": 5, "translated": {}, "passed": { "out_of_reach": 0 }, "policy": [],
+        });
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, mut request) = (stream.unwrap(), String::new());
+                stream.read_to_string(&mut request).unwrap();
+                if request.is_empty() {
+                    return;
+                }
+                let _ = stream.write_all(said.to_string().as_bytes());
+            }
+        });
+        Supervisor(path)
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        let _ = UnixStream::connect(&self.0).map(|stream| stream.shutdown(std::net::Shutdown::Both));
+    }
+}
+
+impl Host {
+    fn can_notify(&self) {
+        self.write("proc/sys/kernel/seccomp/actions_avail", "errno user_notif allow\n");
+        fs::create_dir_all(self.path("proc/self/ns")).unwrap();
+        let _ = symlink("pid:[4026531836]", self.path("proc/self/ns/pid"));
+        self.write("run/systemd/system/x", "");
+        self.write("usr/lib/systemd/system/mpu-notify.service", "");
+    }
+
+    /// Containers are started through the wrapper.
+    fn has_wrapper(&self) {
+        self.tool("mpu-container", "exit 0");
+        symlink("mpu-container", self.path("usr/bin/nvidia-container-runtime")).unwrap();
+        self.write("etc/docker/daemon.json", r#"{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}"#);
+    }
+}
+
+/// What is found of a host with the notify engine in this state beyond what a locked kernel has by itself.
+fn supervised(state: &str, breakage: impl Fn(&Host)) -> Vec<(String, String, String)> {
+    let host = Host::in_order();
+    let supervisor = Supervisor::on(&host, state);
+    host.has_wrapper();
+    breakage(&host);
+    let (_, json) = host.examine();
+    drop(supervisor);
+    let word = |finding: &serde_json::Value, key: &str| finding[key].as_str().unwrap_or_default().to_string();
+    let findings = json["findings"].as_array().unwrap().iter();
+    let bad = findings.filter(|f| f["level"] == "attention" || f["level"] == "broken");
+    let of_the_lock = ["signatures", "engine_choice"];
+    let of_notify = bad.filter(|f| !of_the_lock.contains(&f["check"].as_str().unwrap()));
+    of_notify.map(|f| (word(f, "check"), word(f, "level"), word(f, "fix"))).collect()
+}
+
+#[test]
+fn the_notify_engine() {
+    let finds = |check: &str, level: &str, fix: &str, state: &str, breakage: &dyn Fn(&Host)| {
+        let found = supervised(state, breakage);
+        let [(name, found_level, found_fix)] = found.as_slice() else { panic!("{check}: {found:?}") };
+        assert_eq!((name.as_str(), found_level.as_str()), (check, level));
+        assert!(found_fix.contains(fix), "{found_fix}");
+    };
+    assert_eq!(supervised("armed", |_| ()), []);
+    finds("engine", "broken", "sudo mpu up", "retired", &|_| ());
+    finds("notify_wrapper", "attention", "mpu-container_*.deb", "armed", &|h| {
+        h.remove("usr/bin/nvidia-container-runtime")
+    });
+    finds("notify_wrapper", "attention", "takes its place", "armed", &|h| {
+        h.remove("usr/bin/nvidia-container-runtime");
+        h.tool("nvidia-container-runtime", "exit 0");
+    });
+    finds("notify_wrapper", "attention", "runtime configure", "armed", &|h| h.remove("etc/docker/daemon.json"));
+    finds("notify_keeper", "attention", "mpu down && sudo mpu up", "armed", &|h| {
+        h.write("run/mpu/notify/keeper.sock", "")
+    });
+    finds("notify_keeper", "attention", "sudo mpu install", "armed", &|h| {
+        h.write("run/mpu/notify/keeper.sock", "");
+        h.remove("usr/lib/systemd/system/mpu-notify.service");
+    });
+    finds("notify_rootless", "attention", "as root", "armed", &|h| h.write("run/user/1000/podman/podman.sock", ""));
+    finds("notify_kernel", "broken", "5.6", "armed", &|h| h.write("proc/sys/kernel/yama/ptrace_scope", "3"));
+}
+
+#[test]
+fn a_socket_that_nobody_answers() {
+    finds("notify_socket", "broken", "mpu up --engine notify", &[], |h| {
+        fs::create_dir_all(h.path("run/mpu/notify")).unwrap();
+        drop(UnixListener::bind(h.path("run/mpu/notify/control.sock")).unwrap());
+    });
 }

@@ -227,7 +227,7 @@ impl<'a> Agent<'a> {
     fn leave(self) -> Result<Parting, Error> {
         let Agent { host, kernel, options, turn, .. } = self;
         Note::remove(host, &options.id);
-        match turn.leave(|| if options.keep { Ok(()) } else { down::down(host, kernel, PATIENCE).map(drop) })? {
+        match turn.leave(|| if options.keep { Ok(()) } else { down::lower_module(host, kernel, PATIENCE).map(drop) })? {
             Left::To(other) => Ok(Parting::With(other)),
             Left::Last(Ok(())) if options.keep => Ok(Parting::Kept),
             Left::Last(taken_down) => taken_down.map(|()| Parting::Down),

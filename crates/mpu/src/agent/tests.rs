@@ -260,3 +260,15 @@ fn an_agent_that_is_to_keep_the_engine_does() {
         assert_eq!((parting.expect("left"), stage.up(), rounds), (Parting::Kept, true, 2));
     });
 }
+
+#[test]
+fn an_engine_that_no_pod_can_be_is_refused_by_name() {
+    let stage = Stage::new();
+    stage.fake().write("/etc/mpu/config.toml", "engine = \"notify\"\n");
+    stage.play(&["a"], |kernel, mut agents| {
+        agents[0].round().expect("a round");
+        assert_eq!((stage.note("a").doing, kernel.calls.get()), (Doing::Failed, (0, 0)));
+        assert_eq!(stage.said("a supervisor in a pod would take the containers' calls with it"), 1);
+        assert_eq!(stage.said("fix: install MPU's package on the node"), 1);
+    });
+}

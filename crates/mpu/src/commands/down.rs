@@ -46,7 +46,7 @@ pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Done
 }
 
 /// Unloads the module; false if there was none.
-pub(super) fn lower_module(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<bool, Error> {
+pub(crate) fn lower_module(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<bool, Error> {
     if !state::is_loaded(host) {
         return Ok(false);
     }

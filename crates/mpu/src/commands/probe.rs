@@ -6,6 +6,8 @@
 use super::{DriverView, Lines, Report, Style};
 use crate::driver::{self, Driver, Numbering};
 use crate::engine::module::state::{self, Phase};
+use crate::engine::notify::guest;
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
@@ -21,6 +23,8 @@ pub struct Probed {
     pub right: bool,
     /// Whether an engine is translating.
     pub engine_up: bool,
+    /// Which; with the notify engine, the child was put under its listener, as containers are that are started through the wrapper.
+    pub engine: Option<Engine>,
     /// Whether what was found is what the engine, or without one the driver's release, leads to expect; null if
     /// nothing is expected.
     pub as_expected: Option<bool>,
@@ -60,18 +64,21 @@ pub struct FaultView {
 pub fn probe(host: &Host) -> Result<Probed, Error> {
     let driver = Driver::loaded(host);
     let evidence = probe::measure(host, driver.as_ref(), &probe::this_program(), &["probe-child"])?;
-    let engine_up = state::read(host)?.is_some_and(|state| state.phase == Phase::Armed);
+    let engine = match state::read(host)?.is_some_and(|state| state.phase == Phase::Armed) {
+        true => Some(Engine::Module),
+        false => guest::would_be_taken(host).then_some(Engine::Notify),
+    };
     let driver = driver.ok_or(probe::ProbeError::NoDriver)?;
-    Ok(compare(evidence, &driver, engine_up, driver::converters_present(host)))
+    Ok(compare(evidence, &driver, engine, driver::converters_present(host)))
 }
 
-fn compare(evidence: Evidence, driver: &Driver, engine_up: bool, symbols: Option<[bool; 2]>) -> Probed {
+fn compare(evidence: Evidence, driver: &Driver, engine: Option<Engine>, symbols: Option<[bool; 2]>) -> Probed {
     let Verdict { list, details, faults } = verdict::judge(&evidence);
     let found = Numbers { list, details };
     let native = driver.known().map(driver::native);
     let predicted = native.map(|row| Numbers { list: Some(row.pids), details: Some(row.pid_info) });
     let right = faults.is_empty();
-    let as_expected = match engine_up {
+    let as_expected = match engine.is_some() {
         true => Some(right),
         // What was not measured contradicts nothing.
         false => predicted.map(|p| found.list == p.list && (found.details.is_none() || found.details == p.details)),
@@ -79,7 +86,8 @@ fn compare(evidence: Evidence, driver: &Driver, engine_up: bool, symbols: Option
     let view = |fault: Fault| FaultView { fault, explanation: fault.in_words() };
     Probed {
         right,
-        engine_up,
+        engine_up: engine.is_some(),
+        engine,
         as_expected,
         driver: DriverView::from(driver),
         faults: faults.into_iter().map(view).collect(),
@@ -112,7 +120,12 @@ impl Report for Probed {
         }
         let who = if self.evidence.in_init_namespace { "on the host" } else { "out here (which is a container, too)" };
         lines.put("driver", self.driver.line());
-        lines.put("MPU", if self.engine_up { "armed" } else { "not translating" });
+        let engine = match self.engine {
+            Some(Engine::Notify) => "armed, by the notify engine: for containers that are started through the wrapper",
+            Some(Engine::Module) => "armed",
+            None => "not translating",
+        };
+        lines.put("MPU", engine);
         let child = format!(
             "pid {} in its namespace, {} {who}; its second thread {}",
             seen.own_pid, seen.outer_pid, seen.thread_id
@@ -179,7 +192,7 @@ mod tests {
     #[test]
     fn without_an_engine_each_era_is_as_predicted() {
         for (era, version) in OF_ERAS.iter().enumerate() {
-            let probed = compare(fake::era(era as u8), &driver(version), false, None);
+            let probed = compare(fake::era(era as u8), &driver(version), None, None);
             assert_eq!((probed.right, probed.as_expected, probed.exit()), (false, Some(true), Exit::Ok), "{version}");
             assert!(probed.text(Style::Plain).contains("fix: mpu up"), "{version}");
         }
@@ -187,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_driver_unlike_its_release_is_a_surprise() {
-        let probed = compare(fake::era(4), &driver("550.163.01"), false, Some([true, true]));
+        let probed = compare(fake::era(4), &driver("550.163.01"), None, Some([true, true]));
         assert_eq!((probed.as_expected, probed.exit(), probed.symbols_agree), (Some(false), Exit::Failed, Some(false)));
         assert!(probed.text(Style::Plain).contains("surprise:"));
     }
@@ -195,9 +208,9 @@ mod tests {
     #[test]
     fn with_the_engine_up_only_right_will_do() {
         for (era, version) in OF_ERAS.iter().enumerate() {
-            let probed = compare(fake::era(era as u8), &driver(version), true, None);
+            let probed = compare(fake::era(era as u8), &driver(version), Some(Engine::Module), None);
             assert_eq!((probed.as_expected, probed.exit()), (Some(false), Exit::Failed), "{version}");
-            let probed = compare(fake::right(), &driver(version), true, None);
+            let probed = compare(fake::right(), &driver(version), Some(Engine::Module), None);
             assert_eq!((probed.right, probed.exit()), (true, Exit::Ok), "{version}");
         }
     }
@@ -207,14 +220,14 @@ mod tests {
         let mut evidence = fake::era(1);
         evidence.child.details = None;
         evidence.child.details_error = Some("the driver answered a block of video memory with status 0x56".to_string());
-        let probed = compare(evidence, &driver("550.163.01"), false, None);
+        let probed = compare(evidence, &driver("550.163.01"), None, None);
         assert_eq!(probed.as_expected, Some(true));
         assert!(probed.text(Style::Plain).contains("not measured: the driver answered"));
     }
 
     #[test]
     fn of_an_unknown_driver_nothing_is_expected() {
-        let probed = compare(fake::era(4), &driver("700.1"), false, Some([true, true]));
+        let probed = compare(fake::era(4), &driver("700.1"), None, Some([true, true]));
         assert_eq!(
             (probed.as_expected, probed.predicted, probed.symbols_agree, probed.exit()),
             (None, None, None, Exit::Ok)
@@ -223,7 +236,7 @@ mod tests {
 
     #[test]
     fn json_names_faults_and_evidence() {
-        let probed = compare(fake::era(4), &driver("580.159.04"), false, Some([true, true]));
+        let probed = compare(fake::era(4), &driver("580.159.04"), None, Some([true, true]));
         super::super::documented::check("`mpu probe --json`", &super::super::json(&probed));
         let value: serde_json::Value = serde_json::from_str(&super::super::json(&probed)).expect("JSON");
         assert_eq!(value["faults"][0]["fault"], "list_repeats");

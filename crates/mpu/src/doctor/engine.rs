@@ -4,7 +4,9 @@ use super::{kernel, Group, Level, Row, Seen};
 use crate::config::{rules, Config};
 use crate::driver::Driver;
 use crate::engine::module::state::{self, Instance, Phase};
-use crate::engine::{self, module::raise};
+use crate::engine::notify::client;
+use crate::engine::{self, module::raise, observe};
+use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;
 use crate::install::{self, journal, Record};
@@ -59,9 +61,7 @@ fn state_of(host: &Host) -> Result<Option<state::State>, Seen> {
 fn up(host: &Host) -> Seen {
     let state = match state_of(host) {
         Ok(Some(state)) => state,
-        Ok(None) => {
-            return Seen::broken("no engine is up: containers see what the driver shows them by itself", "sudo mpu up")
-        }
+        Ok(None) => return supervisor(host),
         Err(seen) => return seen,
     };
     match &state.phase {
@@ -83,14 +83,38 @@ fn up(host: &Host) -> Seen {
     }
 }
 
+/// Of the two engines, this is the one that may be up.
+fn supervisor(host: &Host) -> Seen {
+    match client::state(host) {
+        Ok(Some(state)) if state.state == "armed" => Seen::fine(format!(
+            "notify, armed: {} containers that were started through the wrapper",
+            state.containers.len()
+        )),
+        Ok(Some(state)) => Seen::broken(
+            format!("the notify engine is {}: it takes no new container", state.state),
+            "sudo mpu up   # it takes containers again",
+        ),
+        Ok(None) => Seen::broken("no engine is up: containers see what the driver shows them by itself", "sudo mpu up"),
+        Err(error) if error.exit() == Exit::Refused => Seen::skipped("the engine's state is root's to read"),
+        Err(error) => Seen::of(Level::Broken, &error),
+    }
+}
+
 fn version(host: &Host) -> Seen {
     let this = env!("CARGO_PKG_VERSION");
+    if let Ok(Some(state)) = client::state(host) {
+        if state.version != this {
+            let what = format!("the notify engine is MPU {}, and this is mpu {this}", state.version);
+            return Seen::attention(what, "sudo mpu up --replace");
+        }
+    }
     match state_of(host) {
         Ok(Some(state)) if state.version == this => Seen::fine(this),
         Ok(Some(state)) => Seen::attention(
             format!("the engine is MPU {}, and this is mpu {this}", state.version),
             "sudo mpu up --replace",
         ),
+        Ok(None) if matches!(client::state(host), Ok(Some(_))) => Seen::fine(this),
         Ok(None) => Seen::skipped("no engine is up"),
         Err(_) => Seen::skipped("the engine's state is not known"),
     }
@@ -104,13 +128,16 @@ fn swap(host: &Host) -> Seen {
 }
 
 /// Reasons that leave a container with the driver's own answer, or are worth a look for another reason.
-const TELLING: [&str; 4] = ["unknown_size", "no_memory", "malformed", "copy_not_seen"];
+const TELLING: [&str; 5] = ["unknown_size", "no_memory", "malformed", "copy_not_seen", "out_of_reach"];
 
 fn untranslated(host: &Host) -> Seen {
-    let Ok(Some(counters)) = state::read_counters(host) else { return Seen::skipped("no engine is up, or not root") };
-    let found: Vec<String> = counters
-        .passed
+    let Ok(engines) = observe::all(host) else { return Seen::skipped("the engine's counters are root's to read") };
+    if engines.is_empty() {
+        return Seen::skipped("no engine is up, or not root");
+    }
+    let found: Vec<String> = engines
         .iter()
+        .flat_map(|engine| &engine.passed)
         .filter(|(reason, count)| *count > 0 && TELLING.contains(&reason.as_str()))
         .map(|(reason, count)| format!("{count} × {reason}"))
         .collect();
@@ -175,7 +202,8 @@ fn policy(host: &Host) -> Seen {
             "boot with systemd.unified_cgroup_hierarchy=1",
         );
     }
-    match state::read_policy(host) {
+    let of_supervisor = client::state(host).ok().flatten().map(|state| state.policy);
+    match state::read_policy(host).map(|of_module| of_module.or(of_supervisor)) {
         Ok(Some(running)) if running == wanted => {
             Seen::fine(format!("{} rules, and the engine has them", wanted.len()))
         }

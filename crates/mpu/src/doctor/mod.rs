@@ -7,6 +7,7 @@ mod conflicts;
 mod driver;
 mod engine;
 mod kernel;
+mod notify;
 
 use crate::explain::Explain;
 use crate::host::Host;
@@ -106,7 +107,7 @@ pub struct Finding {
 
 /// Every check, in the order of a report.
 pub fn checks() -> Vec<Check> {
-    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, conflicts::CHECKS]
+    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, notify::CHECKS, conflicts::CHECKS]
         .into_iter()
         .flatten()
         .map(|&(id, group, about, look)| Check { id, group, about, look })

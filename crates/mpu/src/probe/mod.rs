@@ -10,6 +10,7 @@ mod nodes;
 pub mod verdict;
 
 use crate::driver::Driver;
+use crate::engine::notify::guest;
 use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::{Host, CAP_SYS_ADMIN};
@@ -37,6 +38,8 @@ pub enum ProbeError {
     Namespace { source: io::Error },
     #[error("cannot start the child that looks itself up")]
     Spawn { source: io::Error },
+    #[error("the notify engine does not take the child that looks itself up")]
+    Unsupervised { source: io::Error },
     #[error("the child that looks itself up ended without a word")]
     Silent { source: io::Error },
     #[error("the child could not look itself up: {message}")]
@@ -52,6 +55,7 @@ impl Explain for ProbeError {
             ProbeError::NotRoot => "not_root",
             ProbeError::Namespace { .. } => "no_namespace",
             ProbeError::Spawn { .. } => "no_child",
+            ProbeError::Unsupervised { .. } => "not_supervised",
             ProbeError::Silent { .. } | ProbeError::Child { .. } => "child_failed",
             ProbeError::Driver { source: RmError::Open { .. } } => "no_device",
             ProbeError::Driver { .. } => "driver_refuses",
@@ -81,6 +85,7 @@ impl Explain for ProbeError {
             ProbeError::Spawn { .. } | ProbeError::Silent { .. } => {
                 "mount /proc, and see that mpu itself can be executed"
             }
+            ProbeError::Unsupervised { .. } => "`mpu status` and `mpu doctor` say what the notify engine does",
             ProbeError::Child { .. } => {
                 "see whether nvidia-smi works on this host; `dmesg | tail` has the driver's own words"
             }
@@ -128,7 +133,7 @@ pub fn measure(
     // Becoming a client here first gives every plain cause of failure its own name, and keeps the GPU started.
     let nodes = DeviceNodes::of(host);
     let ours = Client::open(&nodes, Dialect::of(driver.release)).map_err(|source| ProbeError::Driver { source })?;
-    let mut child = spawn_in_new_namespace(program, arguments, &driver.version)?;
+    let mut child = spawn_in_new_namespace(host, program, arguments, &driver.version)?;
     let word = converse(&mut child, || ours.pids().ok());
     let _ = child.wait();
     let (word, host_list) = word?;
@@ -138,17 +143,30 @@ pub fn measure(
     }
 }
 
-/// Starts the child as the first process of a new PID namespace. A thread of its own asks for the namespace, because
+/// Starts the child as the first process of a new PID namespace, and under the notify engine if that is up: as a container that is
+/// started then. A thread of its own asks for the namespace, because
 /// the asking also binds all later children of the thread that asked.
-fn spawn_in_new_namespace(program: &Path, arguments: &[&str], version: &str) -> Result<Child, ProbeError> {
+fn spawn_in_new_namespace(host: &Host, program: &Path, arguments: &[&str], version: &str) -> Result<Child, ProbeError> {
+    let failed = |source| ProbeError::Spawn { source };
     let mut command = Command::new(program);
-    command.args(arguments).arg(version).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let supervised = guest::would_be_taken(host);
+    command.args(arguments).args(supervised.then_some("--supervised")).arg(version);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let conversation = supervised.then(|| guest::prepare(&mut command)).transpose().map_err(failed)?;
     let spawn = move || {
         sys::unshare_pid_namespace_of_children().map_err(|source| ProbeError::Namespace { source })?;
         command.spawn().map_err(|source| ProbeError::Spawn { source })
     };
     let died = |_| ProbeError::Spawn { source: io::Error::other("the thread that starts it died") };
-    thread::spawn(spawn).join().map_err(died)?
+    let mut child = thread::spawn(spawn).join().map_err(died)??;
+    if let Some(conversation) = conversation {
+        guest::see_to(host, conversation).map_err(|source| {
+            let _ = child.kill();
+            let _ = child.wait();
+            ProbeError::Unsupervised { source }
+        })?;
+    }
+    Ok(child)
 }
 
 /// Tells the child its number out here, waits for what it saw, looks from here while it is still there, and lets it go.

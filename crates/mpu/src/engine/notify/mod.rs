@@ -15,6 +15,7 @@ pub mod error;
 pub(crate) mod fake;
 mod filter;
 mod folder;
+pub mod guest;
 pub mod hold;
 mod keeper;
 mod message;

@@ -269,7 +269,7 @@ fn up(
     Err(NotifyError::NotUp { seconds: PATIENCE.as_secs() })
 }
 
-/// Forgets what one that was killed left behind: sockets that nobody answers.
+/// Whether there is a socket that nobody answers: its supervisor was killed, and whoever kept it, too.
 pub fn is_stale(host: &Host) -> bool {
     fs::symlink_metadata(host.at(CONTROL_SOCKET)).is_ok() && matches!(client::state(host), Ok(None))
 }

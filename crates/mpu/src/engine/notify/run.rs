@@ -32,9 +32,9 @@ use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
 /// The child's end of the conversation.
-const SOCKET: i32 = 3;
+pub(super) const SOCKET: i32 = 3;
 /// What the parent says once somebody answers.
-const ATTENDED: u8 = b'a';
+pub(super) const ATTENDED: u8 = b'a';
 /// Exit codes of `env`, `chroot` and `docker run`: we failed, the command cannot be executed, it is not there.
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;

@@ -1,0 +1,180 @@
+//! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
+
+use super::{Group, Level, Row, Seen};
+use crate::config::Config;
+use crate::driver::Driver;
+use crate::engine::module::raise;
+use crate::engine::notify::client::{self, State};
+use crate::engine::notify::raise::{is_stale, systemd_has_unit, unfit, UNIT};
+use crate::engine::{self, Asked, Engine};
+use crate::exit::Exit;
+use crate::explain::Explain;
+use crate::host::Host;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub const CHECKS: &[Row] = &[
+    ("notify_kernel", Group::Engine, "whether the kernel has what the notify engine needs, where that is used", kernel),
+    ("notify_socket", Group::Engine, "whether somebody answers the notify engine's sockets", socket),
+    (
+        "notify_wrapper",
+        Group::Engine,
+        "whether container engines start containers so that they get the notify engine's listener",
+        wrapper,
+    ),
+    ("notify_keeper", Group::Engine, "whether systemd keeps the notify engine, where systemd runs", keeper),
+    (
+        "notify_rootless",
+        Group::Engine,
+        "rootless container engines, whose containers the notify engine cannot serve",
+        rootless,
+    ),
+];
+
+/// NVIDIA's name of the wrapper, and ours.
+const WRAPPER: &str = "nvidia-container-runtime";
+const OURS: &str = "mpu-container";
+/// Where container engines are told of runtimes: files, and folders of files.
+const CONFIGURATIONS: [&str; 9] = [
+    "/etc/docker/daemon.json",
+    "/etc/containerd/config.toml",
+    "/etc/containerd/conf.d",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    "/etc/crio/crio.conf",
+    "/etc/crio/crio.conf.d",
+    "/etc/containers/containers.conf",
+    "/etc/containers/containers.conf.d",
+];
+/// More of a configuration is not read.
+const LONGEST: usize = 1 << 20;
+
+/// Whether anything here matters on this host: the engine is up, or would be taken.
+fn is_used(host: &Host) -> bool {
+    let chosen = || {
+        let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
+        let driver = Driver::loaded(host);
+        let choice = engine::choose(host, asked, &raise::Options::default(), driver.as_ref());
+        choice.is_ok_and(|choice| choice.engine == Engine::Notify)
+    };
+    state(host).is_some() || chosen()
+}
+
+fn state(host: &Host) -> Option<State> {
+    client::state(host).ok().flatten()
+}
+
+fn not_used() -> Seen {
+    Seen::fine("the notify engine is not used here")
+}
+
+fn kernel(host: &Host) -> Seen {
+    match unfit(host) {
+        None => Seen::fine("it has"),
+        Some(error) if is_used(host) => Seen::of(Level::Broken, &error),
+        Some(_) => not_used(),
+    }
+}
+
+fn socket(host: &Host) -> Seen {
+    if is_stale(host) {
+        return Seen::broken(
+            "the notify engine's socket is there and nobody answers: containers that have its filter get errors of the driver, and nothing can be \
+             executed in them",
+            "sudo mpu up --engine notify   # then start those containers anew",
+        );
+    }
+    match client::state(host) {
+        Ok(None) => Seen::fine("there is none"),
+        Ok(Some(state)) => {
+            let served =
+                format!("{}: {} containers, {} listeners", state.state, state.containers.len(), state.listeners);
+            Seen::fine(served)
+        }
+        Err(error) if error.exit() == Exit::Refused => Seen::skipped("the notify engine's sockets are root's"),
+        Err(error) => Seen::of(Level::Broken, &error),
+    }
+}
+
+fn wrapper(host: &Host) -> Seen {
+    if !is_used(host) {
+        return not_used();
+    }
+    let is_ours = |path: &Path| {
+        let target = fs::canonicalize(path).unwrap_or(path.to_path_buf());
+        target.file_name().is_some_and(|name| name == OURS)
+    };
+    let configure = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker   # or containerd, crio, podman";
+    match host.tool(WRAPPER) {
+        None => Seen::attention(
+            format!("there is no {WRAPPER}: no container gets the notify engine's listener"),
+            "sudo apt-get install ./mpu-container_*.deb   # then docs/container/README.md; `mpu run -- COMMAND` needs none",
+        ),
+        Some(path) if !is_ours(&path) => Seen::attention(
+            format!("{WRAPPER} is another's, who does not know the notify engine: no container gets its listener"),
+            "sudo apt-get install ./mpu-container_*.deb   # takes its place",
+        ),
+        Some(_) => match names_of_wrapper(host) {
+            Some(file) => Seen::fine(format!("{} names it", file.display())),
+            None => Seen::attention("no container engine is told of the wrapper: no container gets the listener", configure),
+        },
+    }
+}
+
+/// The first configuration that names the wrapper.
+fn names_of_wrapper(host: &Host) -> Option<PathBuf> {
+    let below = |place: &str| -> Vec<PathBuf> {
+        let entries = fs::read_dir(host.at(place)).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> = entries.map(|entry| Path::new(place).join(entry.file_name())).collect();
+        files.sort();
+        files.insert(0, place.into());
+        files
+    };
+    let names = |file: &PathBuf| {
+        let text = host.bounded(file, LONGEST).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        [WRAPPER, OURS].iter().any(|name| text.contains(name))
+    };
+    CONFIGURATIONS.iter().flat_map(|place| below(place)).find(names)
+}
+
+fn keeper(host: &Host) -> Seen {
+    if state(host).is_none() {
+        return Seen::fine("the notify engine is not up");
+    }
+    if !host.at("/run/systemd/system").is_dir() {
+        return Seen::fine("there is no systemd here; `mpu notify hold` keeps it");
+    }
+    if fs::symlink_metadata(host.at("/run/mpu/notify/keeper.sock")).is_err() {
+        return Seen::fine(UNIT);
+    }
+    let fix = match systemd_has_unit(host) {
+        true => "sudo mpu down && sudo mpu up   # when no container needs it any more, as `mpu status` tells",
+        false => "sudo mpu install   # brings the unit; then, when no container needs it, mpu down && mpu up",
+    };
+    Seen::attention(
+        "a process started by hand keeps the notify engine, not systemd: it may end with the session that started it",
+        fix,
+    )
+}
+
+fn rootless(host: &Host) -> Seen {
+    if !is_used(host) {
+        return not_used();
+    }
+    let users = fs::read_dir(host.at("/run/user")).into_iter().flatten().flatten();
+    let has = |folder: &Path| ["docker.sock", "podman/podman.sock"].iter().any(|name| folder.join(name).exists());
+    let mut users: Vec<String> = users
+        .filter(|user| has(&user.path()))
+        .map(|user| user.file_name().to_string_lossy().into_owned())
+        .filter(|user| user != "0")
+        .collect();
+    users.sort();
+    match users.as_slice() {
+        [] => Seen::fine("none"),
+        users => Seen::attention(
+            format!("rootless container engines (of uid {}): their containers see what the driver shows by itself", users.join(", ")),
+            "sudo docker run …   # or podman as root, or `sudo mpu run -- COMMAND`; the module, where it can be had, serves them, too",
+        ),
+    }
+}
