@@ -35,6 +35,20 @@ metrics_unit_answers() {
 	grep -q '^mpu_engine_up 1' /tmp/page
 }
 
+# Names the step and the way out, and leaves no engine up.
+install_fails_for_make() {
+	$here/mpu install >/tmp/failed 2>&1
+	rc=$?
+	cat /tmp/failed
+	[ $rc -eq 1 ] && grep 'dkms build' /tmp/failed && grep '^fix: ' /tmp/failed && ! [ -d /sys/module/mpu ] && ! [ -d /run/mpu/notify ]
+}
+
+install_plans_no_module() {
+	$here/mpu install --dry-run >/tmp/planned
+	cat /tmp/planned
+	grep -q 'the notify engine is used' /tmp/planned && ! grep -q 'dkms build' /tmp/planned
+}
+
 install_changes_nothing() { $here/mpu install | grep 'nothing was changed'; }
 
 insmod $here/nvidia.ko
@@ -83,8 +97,12 @@ wrong uninstalled_is_wrong_again
 same uninstall_leaves_nothing /tmp/before
 
 say "half-way"
+# Nothing to build with is known beforehand, and the other engine is taken. A build that fails is a failure: no engine is taken by mishap.
 mv /usr/bin/make /usr/bin/make.gone
-check a_failed_install_says_so not $here/mpu install
+check an_install_without_make_would_take_the_notify_engine install_plans_no_module
+printf '#!/bin/sh\necho "No space left on device" >&2\nexit 2\n' >/usr/bin/make
+chmod 755 /usr/bin/make
+check a_failed_install_says_so install_fails_for_make
 mv /usr/bin/make.gone /usr/bin/make
 same a_failed_install_leaves_the_node_as_it_was /tmp/before
 $here/mpu install >/tmp/said 2>&1 &
@@ -111,13 +129,14 @@ refused lockdown_refuses_an_unsigned_module
 say "the notify engine, where the kernel takes no module"
 rm -rf /var/lib/mpu
 snapshot >/tmp/before
-# What nvidia-smi shows beside a GPU process in a namespace of its own, and that process's number there.
-supervised() {
-	mpu run -- sh -c "gpu-hold --mem 40 <>/tmp/never & sleep 2; echo own \$!; LD_LIBRARY_PATH=$here/nvidia \
-		$here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader; kill \$!" >/tmp/supervised 2>&1
+# What nvidia-smi shows beside a GPU process in a namespace of its own must be that process's number there.
+supervised_is_right() {
+	mpu run -- sh -c "gpu-hold --mem 40 <>/tmp/never >/tmp/held & until grep -qs ready /tmp/held; do sleep 0.1; done; echo own \$!
+		LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader; kill \$!" >/tmp/supervised 2>&1
 	cat /tmp/supervised
+	own=$(sed -n 's/^own //p' /tmp/supervised)
+	[ -n "$own" ] && [ "$(sed -n '2,$p' /tmp/supervised | tr -d ' ')" = "$own" ]
 }
-supervised_is_right() { [ "$(supervised | tr -d ' ' | tr '\n' ' ')" = "own$(sed -n 's/^own //p' /tmp/supervised) $(sed -n 's/^own //p' /tmp/supervised) " ]; }
 has() { mpu status >/tmp/status; cat /tmp/status; grep -q "$1" /tmp/status; }
 gone_on() { has '^state  *armed.* by 1 listeners'; }
 notify_units_are_up() { systemctl is-active mpu mpu-notify && systemctl show -p NFileDescriptorStore mpu-notify; }
