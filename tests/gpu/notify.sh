@@ -126,7 +126,8 @@ inside() {
 say "this machine"
 show uname -r
 show cat /proc/driver/nvidia/version
-show sh -c 'cat /sys/kernel/security/lockdown || true'
+show unshare --mount sh -c 'mount -t securityfs none /sys/kernel/security 2>/dev/null; cat /sys/kernel/security/lockdown'
+show cat /proc/sys/kernel/modules_disabled
 show mpu --version
 
 say "1. without an engine: what the driver does by itself"
@@ -217,7 +218,7 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do
 	pkill -9 -f 'mpu notify serve' && echo killed
 done
 wait $asking
-show sort asked | uniq -c
+show sh -c 'sort asked | uniq -c'
 check "150 answers, all right" "[ \"\$(sort asked | uniq -c | xargs)\" = \"150 \$(printf '%s\n' $a $a2 | sort -n | xargs)\" ]"
 check "they train on" "runc exec a kill -0 $a && runc exec a kill -0 $a2"
 show mpu status
