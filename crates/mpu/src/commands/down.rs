@@ -1,9 +1,9 @@
 //! `mpu down`: unload, and say what had to be waited for.
 
-use super::up::Record;
 use super::{Report, Style};
 use crate::engine::module::checks::Unfit;
 use crate::engine::module::load::{self, Kernel};
+use crate::engine::module::record::Record;
 use crate::engine::module::state::{self, Instance};
 use crate::engine::notify::{self, raise::Lowered};
 use crate::error::Error;

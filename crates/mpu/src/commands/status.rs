@@ -1,8 +1,8 @@
 //! `mpu status`: what is loaded, since when, and what it did.
 
-use super::up::Record;
 use super::{DriverView, Lines, NotifyView, Report, StateView, Style};
 use crate::driver::Driver;
+use crate::engine::module::record::Record;
 use crate::engine::module::state::{self, Phase};
 use crate::engine::notify::client;
 use crate::engine::Engine;

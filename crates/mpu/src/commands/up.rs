@@ -1,6 +1,6 @@
 //! `mpu up`: picks an engine, has it raised, and remembers when.
 //!
-//! Owns the report and the record of the day. How an engine is raised is the engine's business.
+//! Owns the report. How an engine is raised is the engine's business.
 
 use super::down::lower_module;
 use super::{DriverView, Lines, NotifyView, Report, StateView, Style};
@@ -8,6 +8,7 @@ use crate::config::{rules, Config};
 use crate::driver::Driver;
 use crate::engine::module::load::{self, Kernel};
 use crate::engine::module::raise::{self, raise, Raised};
+use crate::engine::module::record::Record;
 use crate::engine::module::state;
 use crate::engine::notify;
 use crate::engine::{self, Asked, Choice, Engine};
@@ -15,9 +16,9 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// What the caller wants.
 #[derive(Debug, Clone)]
@@ -60,18 +61,6 @@ pub struct Done {
     /// Seconds that all of it took.
     pub seconds: f64,
 }
-
-/// What `mpu up` leaves for `mpu status`; it goes with the next boot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    /// Seconds since 1970 at which the module was loaded.
-    pub since: u64,
-    /// The file that was loaded.
-    pub module: PathBuf,
-}
-
-/// Where the record lies.
-pub const RECORD: &str = "/run/mpu/up.json";
 
 /// How long callers inside a module that is not needed any more are waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -210,32 +199,6 @@ impl Done {
             Err(error) => format!("the module is up, too, which does no harm, and could not be unloaded: {error}"),
         });
         Ok(())
-    }
-}
-
-impl Record {
-    fn now(module: &Path) -> Record {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-        Record { since, module: module.to_path_buf() }
-    }
-
-    /// Best effort: without it `mpu status` does not know since when, and says so.
-    fn write(&self, host: &Host) {
-        let path = host.at(RECORD);
-        let _ = path.parent().map(std::fs::create_dir_all);
-        if let Ok(text) = serde_json::to_string(self) {
-            let _ = std::fs::write(path, text);
-        }
-    }
-
-    /// The record of the module that is loaded, if `mpu up` loaded it.
-    pub fn read(host: &Host) -> Option<Record> {
-        host.text(RECORD).and_then(|text| serde_json::from_str(&text).ok())
-    }
-
-    /// Takes the record away.
-    pub fn remove(host: &Host) {
-        let _ = std::fs::remove_file(host.at(RECORD));
     }
 }
 

@@ -3,7 +3,7 @@
 //! Owns the shape and which engine fills it how. Judges nothing: what a state or a count means is the reader's.
 
 use super::{module::state, notify::client, Engine};
-use crate::commands::up::Record;
+use crate::engine::module::record::Record;
 use crate::error::Error;
 use crate::host::Host;
 

@@ -151,7 +151,7 @@ impl Asker {
     ) -> Result<Answer, Pass> {
         let still_waits = || sys::still_waits(listener, taken.id);
         let caller = Caller::of(Tid::of(taken))?;
-        let namespace = caller.folder.pid_namespace()?;
+        let namespace = Namespace::new(caller.folder.pid_namespace()?)?;
         let (rights, process) = caller.rights(setting.host_users)?;
         let memory = caller.memory()?;
         let file = caller.file(process, taken.data.args[0] as i32, still_waits)?;

@@ -3,7 +3,6 @@
 //! Owns that what is read through one folder is of one process: an open folder does not follow its number to the next one who
 //! gets it. Understands nothing of what it reads.
 
-use super::namespace::Namespace;
 use super::Tid;
 use mpu_core::HostPid;
 use rustix::fd::OwnedFd;
@@ -53,8 +52,8 @@ impl Folder {
     }
 
     /// The PID namespace.
-    pub(super) fn pid_namespace(&self) -> io::Result<Namespace> {
-        Namespace::new(self.open("ns/pid", OFlags::RDONLY)?.into())
+    pub(super) fn pid_namespace(&self) -> io::Result<OwnedFd> {
+        Ok(self.open("ns/pid", OFlags::RDONLY)?.into())
     }
 
     /// The cgroup in the unified hierarchy, if there is one.

@@ -138,7 +138,7 @@ fn view_by_proc(namespace: &Namespace, pid: HostPid) -> Option<ViewPid> {
         return None;
     }
     let numbers: Vec<u32> = field(&status, "NSpid")?.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let mut at = folder.pid_namespace().ok()?;
+    let mut at = folder.pid_namespace().and_then(Namespace::new).ok()?;
     for number in numbers.iter().rev() {
         if at.id == namespace.id {
             return ViewPid::new(*number);
@@ -175,7 +175,10 @@ mod tests {
             return;
         };
         let pids: Vec<HostPid> = children.iter().map(|child| host(child.id())).collect();
-        let namespace = Folder::of_process(pids[1]).and_then(|folder| folder.pid_namespace()).expect("theirs");
+        let namespace = Folder::of_process(pids[1])
+            .and_then(|folder| folder.pid_namespace())
+            .and_then(Namespace::new)
+            .expect("theirs");
         assert_ne!(namespace.id(), Namespace::own().expect("ours").id());
         let mut ways = vec![Lookup::Proc];
         match Lookup::of_this_kernel() {

@@ -1,0 +1,46 @@
+//! What `mpu up` leaves for `mpu status` about the module that it loaded, and who takes it away again. What the module says of
+//! itself is not here: see `state`.
+
+use crate::host::Host;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Where the record lies. It goes with the next boot.
+pub const RECORD: &str = "/run/mpu/up.json";
+
+/// When which module was loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Seconds since 1970 at which the module was loaded.
+    pub since: u64,
+    /// The file that was loaded.
+    pub module: PathBuf,
+}
+
+impl Record {
+    /// Of a module that was loaded now.
+    pub fn now(module: &Path) -> Record {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+        Record { since, module: module.to_path_buf() }
+    }
+
+    /// Best effort: without it `mpu status` does not know since when, and says so.
+    pub fn write(&self, host: &Host) {
+        let path = host.at(RECORD);
+        let _ = path.parent().map(std::fs::create_dir_all);
+        if let Ok(text) = serde_json::to_string(self) {
+            let _ = std::fs::write(path, text);
+        }
+    }
+
+    /// The record of the module that is loaded, if `mpu up` loaded it.
+    pub fn read(host: &Host) -> Option<Record> {
+        host.text(RECORD).and_then(|text| serde_json::from_str(&text).ok())
+    }
+
+    /// Takes the record away.
+    pub fn remove(host: &Host) {
+        let _ = std::fs::remove_file(host.at(RECORD));
+    }
+}
