@@ -178,8 +178,9 @@ impl Daemon {
     fn take(&self) {
         let Ok((stream, _)) = self.listener.accept() else { return };
         let name = format!("{CONNECTION}{}-{}", std::process::id(), self.taken.fetch_add(1, Relaxed));
-        // crun connects when a container is made and speaks when it is started, which may be any time later.
-        keeper::keep(&name, stream.as_fd());
+        // crun connects when a container is made and speaks when it is started, which may be any time later; runc hangs up at once. A
+        // SIGKILL between these two lines loses the container's listener: nobody but us has the connection then.
+        keeper::keep_unread(&name, stream.as_fd());
         self.receive(name, stream);
     }
 
@@ -187,7 +188,11 @@ impl Daemon {
         let (registry, open) = (self.registry.clone(), self.open.clone());
         open.fetch_add(1, SeqCst);
         let receive = move || {
-            match message::receive(stream.as_fd()) {
+            // The message stays in the connection until the keeper has the listener: whoever comes after us finds the one or the other.
+            // If both, the listener has threads twice, which does no harm.
+            let looked = message::look(stream.as_fd());
+            let unread = matches!(looked, Ok(Some(_)));
+            match looked.and_then(|seen| if seen.is_none() { message::receive(stream.as_fd()) } else { Ok(seen) }) {
                 Ok(None) => {}
                 Ok(Some(handed)) => {
                     if let Err(error) = registry.adopt(handed.listener, &handed.container) {
@@ -195,6 +200,10 @@ impl Daemon {
                     }
                 }
                 Err(error) => eprintln!("mpu: a runtime could not hand over its listener: {error}"),
+            }
+            if unread {
+                // A runtime that still looks is not told that we hung up without having read.
+                let _ = message::receive(stream.as_fd());
             }
             keeper::forget(&name);
             open.fetch_sub(1, SeqCst);

@@ -24,8 +24,13 @@ const SOCKET: &str = "/run/mpu/notify/keeper.sock";
 /// A supervisor that dies at once is not started again at once.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A descriptor and its name.
-type Kept = Vec<(String, OwnedFd)>;
+/// A descriptor that is kept.
+struct Kept {
+    name: String,
+    fd: OwnedFd,
+    /// Whether it is let go once it has hung up.
+    polled: bool,
+}
 
 /// Keeps a supervisor alive until it ends by itself.
 pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
@@ -42,7 +47,7 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
     let _ = std::fs::create_dir_all(Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/")));
     let _ = std::fs::remove_file(SOCKET);
     let socket = UnixDatagram::bind(SOCKET).map_err(failed)?;
-    let mut kept = Kept::new();
+    let mut kept = Vec::new();
     loop {
         let began = Instant::now();
         let mut child = start(program, arguments, &kept).map_err(failed)?;
@@ -64,7 +69,7 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
         let _ = socket.set_nonblocking(true);
         while listen(&socket, &mut kept) {}
         let _ = socket.set_nonblocking(false);
-        kept.retain(|(_, fd)| is_of_use(fd));
+        kept.retain(Kept::is_of_use);
         if status.success() {
             let _ = std::fs::remove_file(SOCKET);
             return Ok(());
@@ -79,10 +84,10 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
 }
 
 /// Starts the supervisor with everything that is kept, from descriptor 3 on.
-fn start(program: &Path, arguments: &[&str], kept: &Kept) -> io::Result<Child> {
+fn start(program: &Path, arguments: &[&str], kept: &[Kept]) -> io::Result<Child> {
     use command_fds::{CommandFdExt, FdMapping};
-    let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
-    let mappings = (3..).zip(kept).map(|(child_fd, (_, fd))| Ok(FdMapping { parent_fd: fd.try_clone()?, child_fd }));
+    let names: Vec<&str> = kept.iter().map(|held| held.name.as_str()).collect();
+    let mappings = (3..).zip(kept).map(|(child_fd, held)| Ok(FdMapping { parent_fd: held.fd.try_clone()?, child_fd }));
     let mappings = mappings.collect::<io::Result<Vec<_>>>()?;
     // `LISTEN_PID` is the child's own number, which only the child knows: a shell puts it in and becomes the supervisor.
     let mut command = Command::new("/bin/sh");
@@ -96,7 +101,7 @@ fn start(program: &Path, arguments: &[&str], kept: &Kept) -> io::Result<Child> {
 }
 
 /// Takes one message of the supervisor; false if there was none.
-fn listen(socket: &UnixDatagram, kept: &mut Kept) -> bool {
+fn listen(socket: &UnixDatagram, kept: &mut Vec<Kept>) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut text = [0; 4096];
@@ -108,21 +113,24 @@ fn listen(socket: &UnixDatagram, kept: &mut Kept) -> bool {
     let says = |line: &str| text.lines().any(|found| found == line);
     let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored").to_string();
     if says("FDSTOREREMOVE=1") {
-        kept.retain(|(held, _)| *held != name);
+        kept.retain(|held| held.name != name);
     }
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = message {
-            kept.extend(fds.map(|fd| (name.clone(), fd)).filter(|_| says("FDSTORE=1")));
+            let polled = !says("FDPOLL=0");
+            kept.extend(fds.map(|fd| Kept { name: name.clone(), fd, polled }).filter(|_| says("FDSTORE=1")));
         }
     }
     true
 }
 
-/// Whether anybody can still come of a descriptor: as systemd, one that has hung up is let go.
-fn is_of_use(fd: &OwnedFd) -> bool {
-    let mut polled = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::empty())];
-    let _ = poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
-    !polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+impl Kept {
+    /// Whether anything can still come of it: as with systemd, one that has hung up is let go, unless its giver said otherwise.
+    fn is_of_use(&self) -> bool {
+        let mut polled = [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::empty())];
+        let _ = poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
+        !self.polled || !polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
 }
 
 /// This program, by a path that is still right after it was replaced.
@@ -130,4 +138,38 @@ pub fn this_program() -> io::Result<PathBuf> {
     let found = std::env::current_exe()?;
     let text = found.to_string_lossy();
     Ok(text.strip_suffix(" (deleted)").map_or(found.clone(), PathBuf::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+    use std::io::{IoSlice, Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn what_was_sent_before_the_other_side_hung_up_is_kept_if_it_is_wanted() {
+        let (ours, theirs) = UnixDatagram::pair().expect("a pair of sockets");
+        let mut kept = Vec::new();
+        for words in ["FDSTORE=1\nFDNAME=polled", "FDSTORE=1\nFDNAME=unread\nFDPOLL=0"] {
+            let (read, mut written) = UnixStream::pair().expect("a pair of sockets");
+            written.write_all(b"a listener").expect("a word in a socket");
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            let fds = [read.as_fd()];
+            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+            sendmsg(&theirs, &[IoSlice::new(words.as_bytes())], &mut ancillary, SendFlags::empty()).expect("sent");
+            drop(written);
+            assert!(listen(&ours, &mut kept));
+        }
+        kept.retain(Kept::is_of_use);
+        let [held] = &kept[..] else { panic!("{} are kept", kept.len()) };
+        assert_eq!(held.name, "unread");
+        let mut text = String::new();
+        UnixStream::from(held.fd.try_clone().expect("a copy")).read_to_string(&mut text).expect("what was sent");
+        assert_eq!(text, "a listener");
+
+        theirs.send(b"FDSTOREREMOVE=1\nFDNAME=unread").expect("sent");
+        assert!(listen(&ours, &mut kept) && kept.is_empty());
+    }
 }

@@ -15,7 +15,17 @@ pub(super) fn inherited() -> Vec<(String, OwnedFd)> {
 
 /// Gives a copy away to be kept until it is of no use to anybody.
 pub(super) fn keep(name: &str, fd: BorrowedFd<'_>) {
-    if let Err(error) = sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(name)], &[fd]) {
+    give(name, fd, &[NotifyState::FdStore, NotifyState::FdName(name)]);
+}
+
+/// The same for one that is of use even when the other side has hung up: what that side sent before may not have been read.
+/// Kept until it is forgotten. (`FDPOLL=0` of sd_notify(3), from systemd 246 on.)
+pub(super) fn keep_unread(name: &str, fd: BorrowedFd<'_>) {
+    give(name, fd, &[NotifyState::FdStore, NotifyState::FdName(name), NotifyState::Custom("FDPOLL=0")]);
+}
+
+fn give(name: &str, fd: BorrowedFd<'_>, words: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify_with_fds(words, &[fd]) {
         eprintln!("mpu: {name} will not outlive this supervisor: {error}");
     }
 }

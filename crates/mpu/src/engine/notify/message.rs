@@ -38,38 +38,62 @@ pub(super) struct Handed {
 pub(super) fn receive(stream: BorrowedFd<'_>) -> io::Result<Option<Handed>> {
     let (mut text, mut fds) = (Vec::new(), Vec::new());
     loop {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut part = [0; 4096];
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        let received = match recvmsg(stream, &mut [IoSliceMut::new(&mut part)], &mut ancillary, flags) {
-            Err(rustix::io::Errno::INTR) => continue,
+        let received = match part(stream, RecvFlags::empty(), &mut text, &mut fds) {
             // What came before the other side fell silent is all that there will be.
             Err(_) if !fds.is_empty() => break,
             received => received?,
         };
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights);
-            }
-        }
-        if received.flags.contains(ReturnFlags::CTRUNC) {
-            eprintln!("mpu: a runtime sent more descriptors than we take");
-        }
-        text.extend_from_slice(&part[..received.bytes]);
         // A runtime may keep its side open for as long as it lives.
-        let whole = !fds.is_empty() && serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok();
-        if received.bytes == 0 || whole || text.len() > LONGEST {
+        if received == 0 || is_whole(&text, &fds) || text.len() > LONGEST {
             break;
         }
     }
-    let state: ProcessState = serde_json::from_slice(&text).unwrap_or_default();
+    Ok(handed(&text, fds))
+}
+
+/// The same, but leaves the message where it is, for another reader; none also if it has come only in part.
+pub(super) fn look(stream: BorrowedFd<'_>) -> io::Result<Option<Handed>> {
+    let (mut text, mut fds) = (Vec::new(), Vec::new());
+    part(stream, RecvFlags::PEEK, &mut text, &mut fds)?;
+    Ok(is_whole(&text, &fds).then(|| handed(&text, fds)).flatten())
+}
+
+fn is_whole(text: &[u8], fds: &[OwnedFd]) -> bool {
+    !fds.is_empty() && serde_json::from_slice::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+/// What has come so far, or the first of what will come.
+fn part(stream: BorrowedFd<'_>, flags: RecvFlags, text: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = vec![0; LONGEST];
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let received = loop {
+        match recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+            Err(rustix::io::Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        eprintln!("mpu: a runtime sent more descriptors than we take");
+    }
+    text.extend_from_slice(&bytes[..received.bytes]);
+    Ok(received.bytes)
+}
+
+fn handed(text: &[u8], mut fds: Vec<OwnedFd>) -> Option<Handed> {
+    let state: ProcessState = serde_json::from_slice(text).unwrap_or_default();
     let named = state.fds.iter().position(|name| name == SECCOMP_FD).filter(|at| *at < fds.len());
     if let Some(at) = named {
         fds.swap(0, at);
     }
     let listener = fds.into_iter().find(|fd| is_listener(fd.as_fd()));
-    Ok(listener.map(|listener| Handed { listener, container: state.state.id }))
+    listener.map(|listener| Handed { listener, container: state.state.id })
 }
 
 /// Whether a descriptor is a listener for system calls.
