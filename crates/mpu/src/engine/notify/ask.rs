@@ -5,7 +5,8 @@
 
 use super::caller::{character_device, Caller, Memory};
 use super::filter::{CONTROL, LOOKED_AT, WRAPPED};
-use super::namespace::{Known, Lookup, Namespace, Numbers};
+use super::held::Held;
+use super::namespace::{Lookup, Namespace, Numbers};
 use super::rights::Own;
 use super::sys::{self, seccomp_notif, Answer, Fenced, FENCED};
 use super::threads::Threads;
@@ -15,7 +16,6 @@ use mpu_abi::ioctl::{nvos54, xfer, NV_ESC_RM_CONTROL, RM_CONTROL_SIZE, XFER_SIZE
 use mpu_abi::{Control, ControlCmd, Inner, Layout, Row};
 use mpu_core::{Call, HostPid, Native, Outcome, Reason};
 use rustix::fd::{AsFd, BorrowedFd};
-use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -33,6 +33,7 @@ pub struct Setting {
     /// This process.
     pid: Option<HostPid>,
     threads: Threads,
+    held: Held,
     host_users: (u64, u64),
     own: Own,
     rules: RwLock<Arc<str>>,
@@ -49,6 +50,7 @@ impl Setting {
             host: Namespace::own()?,
             pid: HostPid::new(std::process::id()),
             threads: Threads::default(),
+            held: Held::default(),
             host_users: super::caller::own_user_namespace()?,
             own: Own::of_now()?,
             rules: RwLock::new(rules.into()),
@@ -79,7 +81,6 @@ impl Setting {
 pub(super) struct Asker {
     params: Fenced,
     inner: Fenced,
-    known: RefCell<Known>,
 }
 
 /// What a caller asks that may carry PIDs, as its memory said when we looked.
@@ -121,7 +122,7 @@ impl From<io::Error> for Pass {
 
 impl Asker {
     pub(super) fn new() -> io::Result<Asker> {
-        Ok(Asker { params: Fenced::new()?, inner: Fenced::new()?, known: RefCell::default() })
+        Ok(Asker { params: Fenced::new()?, inner: Fenced::new()? })
     }
 
     /// The answer to what [`Asked::by`] found.
@@ -164,7 +165,7 @@ impl Asker {
         }
         let mut call = Call::begin(asked.cmd(), asked.size(), Native::default()).map_err(Pass::Because)?;
         let row = mpu_abi::find(asked.cmd(), asked.size()).and_then(mpu_abi::row).ok_or(Pass::Plain)?;
-        let numbers = Numbers::new(&namespace, setting.lookup, &self.known);
+        let numbers = Numbers::new(&namespace, setting.lookup, &setting.held);
         let view = View::of(&caller.folder, &setting.rules(), numbers);
         let exempt = matches!(view, View::Host);
         // The driver names whoever asks: that must not be us.

@@ -16,6 +16,7 @@ pub(crate) mod fake;
 mod filter;
 mod folder;
 pub mod guest;
+mod held;
 pub mod hold;
 mod keeper;
 mod message;

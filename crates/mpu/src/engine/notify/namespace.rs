@@ -1,10 +1,11 @@
 //! A PID namespace, and who has which number in it.
 //!
 //! Owns the two ways to ask the kernel: by the namespace itself (Linux 6.11), and by `/proc`, where every process tells its
-//! numbers. Both are exact at the moment of asking, so a number that went to somebody else is never taken for the old one's.
+//! numbers (`held`). Both are exact at the moment of asking, so a number that went to somebody else is never taken for the old one's.
 //! Knows nothing of policy.
 
-use super::folder::{field, Folder};
+use super::folder::Folder;
+use super::held::{Held, Id};
 use super::sys;
 use mpu_core::{HostPid, ViewPid};
 use rustix::fd::{AsFd, OwnedFd};
@@ -17,7 +18,7 @@ use std::io;
 #[derive(Debug)]
 pub(super) struct Namespace {
     fd: OwnedFd,
-    id: (u64, u64),
+    id: Id,
 }
 
 impl Namespace {
@@ -32,11 +33,12 @@ impl Namespace {
     }
 
     /// Which one it is.
-    pub(super) fn id(&self) -> (u64, u64) {
+    pub(super) fn id(&self) -> Id {
         self.id
     }
 
-    fn parent(&self) -> io::Result<Namespace> {
+    /// The one that it was made in.
+    pub(super) fn parent(&self) -> io::Result<Namespace> {
         Namespace::new(sys::parent(self.fd.as_fd())?)
     }
 }
@@ -79,73 +81,60 @@ pub(super) struct Numbers<'a> {
     lookup: Lookup,
     /// Host numbers by number in the namespace, from one walk through `/proc`: at most one a call.
     walked: RefCell<Option<HashMap<ViewPid, HostPid>>>,
-    /// What earlier calls of this listener found; each is looked at again before it counts.
-    known: &'a RefCell<Known>,
+    held: &'a Held,
 }
 
-/// Pairs that were true once.
-pub(super) type Known = HashMap<((u64, u64), ViewPid), HostPid>;
-
-/// Pairs remembered for a listener; when there are more, all are forgotten.
-const MOST_KNOWN: usize = 4096;
-
 impl<'a> Numbers<'a> {
-    pub(super) fn new(namespace: &'a Namespace, lookup: Lookup, known: &'a RefCell<Known>) -> Numbers<'a> {
-        Numbers { namespace, lookup, walked: RefCell::new(None), known }
+    pub(super) fn new(namespace: &'a Namespace, lookup: Lookup, held: &'a Held) -> Numbers<'a> {
+        Numbers { namespace, lookup, walked: RefCell::new(None), held }
     }
 
     /// The number in the namespace of a process of the host.
     pub(super) fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
-        if self.lookup == Lookup::Kernel {
-            return sys::view_of(self.namespace.fd.as_fd(), pid).ok().flatten();
+        match self.lookup {
+            Lookup::Kernel => sys::view_of(self.namespace.fd.as_fd(), pid).ok().flatten(),
+            Lookup::Proc => self.held.view_of(self.namespace.id, pid),
         }
-        let view = view_by_proc(self.namespace, pid)?;
-        let mut known = self.known.borrow_mut();
-        if known.len() >= MOST_KNOWN {
-            known.clear();
-        }
-        known.insert((self.namespace.id, view), pid);
-        Some(view)
     }
 
     /// The host's number of a process of the namespace.
     pub(super) fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
-        if self.lookup == Lookup::Kernel {
-            return sys::host_of(self.namespace.fd.as_fd(), pid).ok().flatten();
+        match self.lookup {
+            Lookup::Kernel => sys::host_of(self.namespace.fd.as_fd(), pid).ok().flatten(),
+            Lookup::Proc => self.held.host_of(self.namespace.id, pid).or_else(|| {
+                let mut walked = self.walked.borrow_mut();
+                walked.get_or_insert_with(|| self.walk()).get(&pid).copied()
+            }),
         }
-        let known = self.known.borrow().get(&(self.namespace.id, pid)).copied();
-        let still = |host: &HostPid| view_by_proc(self.namespace, *host) == Some(pid);
-        known.filter(still).or_else(|| {
-            let mut walked = self.walked.borrow_mut();
-            walked.get_or_insert_with(|| walk(self.namespace)).get(&pid).copied()
-        })
     }
-}
 
-/// Every process of a namespace, by its number there.
-fn walk(namespace: &Namespace) -> HashMap<ViewPid, HostPid> {
-    let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
-    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.filter_map(HostPid::new).filter_map(|host| Some((view_by_proc(namespace, host)?, host))).collect()
-}
-
-/// A process's number in a namespace, as `/proc/PID/status` lists them from the host's namespace down to its own.
-fn view_by_proc(namespace: &Namespace, pid: HostPid) -> Option<ViewPid> {
-    let folder = Folder::of_process(pid).ok()?;
-    let status = folder.read("status").ok()?;
-    // A number may be a thread's only.
-    if field(&status, "Tgid")?.parse() != Ok(pid.get()) {
-        return None;
+    /// Every process of the namespace, by its number there.
+    fn walk(&self) -> HashMap<ViewPid, HostPid> {
+        let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
+        let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        // Most processes of a host are in few namespaces, and those are looked at once each.
+        let mut seen = HashMap::new();
+        let inside = numbers.filter_map(HostPid::new).filter(|host| self.may_hold(*host, &mut seen) == Some(true));
+        inside.filter_map(|host| Some((self.held.view_of(self.namespace.id, host)?, host))).collect()
     }
-    let numbers: Vec<u32> = field(&status, "NSpid")?.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let mut at = folder.pid_namespace().and_then(Namespace::new).ok()?;
-    for number in numbers.iter().rev() {
-        if at.id == namespace.id {
-            return ViewPid::new(*number);
+
+    /// Whether a process lives in the namespace or in one below it.
+    fn may_hold(&self, pid: HostPid, seen: &mut HashMap<Id, (Namespace, bool)>) -> Option<bool> {
+        let folder = Folder::of_process(pid).ok()?;
+        if let Some((_, inside)) = seen.get(&folder.identity("ns/pid").ok()?) {
+            return Some(*inside);
         }
-        at = at.parent().ok()?;
+        let namespace = Namespace::new(folder.pid_namespace().ok()?).ok()?;
+        let mut above = Some(Namespace { fd: namespace.fd.try_clone().ok()?, id: namespace.id });
+        let mut inside = false;
+        while let Some(at) = above.take().filter(|_| !inside) {
+            inside = at.id == self.namespace.id;
+            above = at.parent().ok();
+        }
+        // Held for the walk, so that nobody else gets its name in the meantime.
+        seen.insert(namespace.id, (namespace, inside));
+        Some(inside)
     }
-    None
 }
 
 #[cfg(test)]
@@ -185,9 +174,9 @@ mod tests {
             Lookup::Kernel => ways.push(Lookup::Kernel),
             Lookup::Proc => println!("skipped: this kernel's namespaces cannot be asked: Linux 6.11"),
         }
-        let known = RefCell::default();
+        let held = Held::default();
         for way in ways {
-            let numbers = Numbers::new(&namespace, way, &known);
+            let numbers = Numbers::new(&namespace, way, &held);
             for (view, pid) in (1..).zip(&pids) {
                 assert_eq!(numbers.view_of(*pid), ViewPid::new(view), "{way:?}");
                 assert_eq!(numbers.host_of(ViewPid::new(view).expect("a PID")), Some(*pid), "{way:?}");
@@ -201,7 +190,7 @@ mod tests {
         }
         // What was found before does not count any more.
         for way in [Lookup::Proc, Lookup::of_this_kernel()] {
-            let numbers = Numbers::new(&namespace, way, &known);
+            let numbers = Numbers::new(&namespace, way, &held);
             assert_eq!(numbers.host_of(ViewPid::new(2).expect("a PID")), None, "{way:?}");
             assert_eq!(numbers.view_of(pids[1]), None, "{way:?}");
         }
@@ -216,9 +205,9 @@ mod tests {
             let _ = wait.recv();
         });
         let thread_id = host(told.recv().expect("its number"));
-        let (own, known) = (Namespace::own().expect("ours"), RefCell::default());
+        let (own, held) = (Namespace::own().expect("ours"), Held::default());
         for way in [Lookup::Proc, Lookup::of_this_kernel()] {
-            let numbers = Numbers::new(&own, way, &known);
+            let numbers = Numbers::new(&own, way, &held);
             assert_eq!(numbers.view_of(thread_id), None, "{way:?}");
             let same = ViewPid::new(std::process::id());
             assert_eq!(numbers.view_of(host(std::process::id())), same, "{way:?}");

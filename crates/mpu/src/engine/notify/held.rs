@@ -1,0 +1,181 @@
+//! Processes of the host, each held by a descriptor, with the numbers that it has in PID namespaces.
+//!
+//! Owns that what was read once counts while the process lives and not a moment longer: a process's numbers never change while it
+//! lives, and its descriptor tells when it does not. So a number that went to somebody else is never taken for the old one's,
+//! and a list that is asked for again costs one poll a row. Knows nothing of who may see which number.
+//!
+//! Outside truth: pidfd_open(2) (readable once the process has ended), proc_pid_status(5) (`NSpid`), pid_namespaces(7).
+
+use super::folder::{field, Folder};
+use super::namespace::Namespace;
+use mpu_core::{HostPid, ViewPid};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::fd::OwnedFd;
+use rustix::process::{getrlimit, pidfd_open, Pid, PidfdFlags, Resource};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Processes held at a time; when there are more, all are let go. The driver lists 950 of a GPU.
+const MOST: u64 = 4096;
+
+/// Which PID namespace: device and inode of its file. No other gets them while a process lives in it.
+pub(super) type Id = (u64, u64);
+
+/// A process's numbers, from its own namespace up to the host's.
+type Numbers = Vec<(Id, ViewPid)>;
+
+#[derive(Debug)]
+struct Process {
+    pidfd: OwnedFd,
+    numbers: Numbers,
+}
+
+impl Process {
+    fn lives(&self) -> bool {
+        let mut readable = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        poll(&mut readable, Some(&Timespec::default())) == Ok(0)
+    }
+}
+
+/// All that are held.
+#[derive(Debug, Default)]
+pub(super) struct Held(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    processes: HashMap<HostPid, Arc<Process>>,
+    /// Whose a number was when it was read; what `processes` says of that one counts.
+    whose: HashMap<(Id, ViewPid), HostPid>,
+}
+
+impl Held {
+    /// A process's number in a namespace; none for one that is not in there, and for a thread.
+    pub(super) fn view_of(&self, namespace: Id, pid: HostPid) -> Option<ViewPid> {
+        let known = self.lock().processes.get(&pid).cloned();
+        match known.filter(|process| process.lives()) {
+            Some(process) => number_in(namespace, &process.numbers),
+            None => number_in(namespace, &self.look_up(pid)?),
+        }
+    }
+
+    /// The host's number of a process of a namespace, if it is held.
+    pub(super) fn host_of(&self, namespace: Id, view: ViewPid) -> Option<HostPid> {
+        let host = self.lock().whose.get(&(namespace, view)).copied()?;
+        (self.view_of(namespace, host) == Some(view)).then_some(host)
+    }
+
+    fn look_up(&self, pid: HostPid) -> Option<Numbers> {
+        // First, so that what is read by the number is of the process that is held, if that lives even then.
+        let pidfd = Pid::from_raw(pid.get() as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let numbers = numbers_of(pid);
+        let mut known = self.lock();
+        known.processes.remove(&pid);
+        let process = pidfd.zip(numbers.clone()).map(|(pidfd, numbers)| Process { pidfd, numbers });
+        if let Some(process) = process.filter(Process::lives) {
+            known.keep(pid, process);
+        }
+        numbers
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn keep(&mut self, pid: HostPid, process: Process) {
+        // Half of the descriptors that this process may have are for other things.
+        let most = getrlimit(Resource::Nofile).current.map_or(MOST, |files| MOST.min(files / 2)) as usize;
+        if self.processes.len() >= most || self.whose.len() >= 4 * MOST as usize {
+            *self = Known::default();
+        }
+        self.whose.extend(process.numbers.iter().map(|number| (*number, pid)));
+        self.processes.insert(pid, Arc::new(process));
+    }
+}
+
+fn number_in(namespace: Id, numbers: &Numbers) -> Option<ViewPid> {
+    numbers.iter().find(|(id, _)| *id == namespace).map(|(_, number)| *number)
+}
+
+/// As `/proc/PID/status` lists them from the host's namespace down to the process's own. All is read through one folder, which does
+/// not follow the number to the next who gets it.
+fn numbers_of(pid: HostPid) -> Option<Numbers> {
+    let folder = Folder::of_process(pid).ok()?;
+    let status = folder.read("status").ok()?;
+    // A number may be a thread's only.
+    if field(&status, "Tgid")?.parse() != Ok(pid.get()) {
+        return None;
+    }
+    let numbers: Vec<u32> = field(&status, "NSpid")?.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let mut at = folder.pid_namespace().and_then(Namespace::new).ok();
+    let mut all = Numbers::new();
+    for number in numbers.iter().rev() {
+        let namespace = at.take()?;
+        all.push((namespace.id(), ViewPid::new(*number)?));
+        at = namespace.parent().ok();
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    fn sleep() -> (Child, HostPid) {
+        let child = Command::new("sleep").arg("60").spawn().expect("sleep");
+        let pid = HostPid::new(child.id()).expect("a PID");
+        (child, pid)
+    }
+
+    #[test]
+    fn what_is_known_counts_while_the_process_lives() {
+        let own = Namespace::own().expect("ours").id();
+        let (mut child, pid) = sleep();
+        let (held, same) = (Held::default(), ViewPid::new(pid.get()).expect("a PID"));
+        assert_eq!(held.host_of(own, same), None, "not held yet");
+        for _ in 0..2 {
+            assert_eq!(held.view_of(own, pid), Some(same));
+            assert_eq!(held.host_of(own, same), Some(pid));
+            assert_eq!(held.view_of((1, 1), pid), None);
+        }
+        assert_eq!(held.lock().processes.len(), 1);
+        child.kill().expect("ours");
+        child.wait().expect("ours");
+        assert_eq!(held.host_of(own, same), None);
+        assert_eq!(held.view_of(own, pid), None);
+        assert_eq!(held.lock().processes.len(), 0, "it is let go");
+    }
+
+    #[test]
+    fn a_number_that_was_given_away_is_not_the_old_ones() {
+        let own = Namespace::own().expect("ours").id();
+        let (mut child, pid) = sleep();
+        let (mut other, others) = sleep();
+        let held = Held::default();
+        held.view_of(own, pid).expect("it lives");
+        // As if the number of the one had gone to the other.
+        let process = held.lock().processes.remove(&pid).expect("held");
+        held.lock().processes.insert(others, process);
+        child.kill().expect("ours");
+        child.wait().expect("ours");
+        assert_eq!(held.view_of(own, others), ViewPid::new(others.get()), "the new one's own");
+        assert_eq!(held.host_of(own, ViewPid::new(pid.get()).expect("a PID")), None);
+        other.kill().expect("ours");
+        other.wait().expect("ours");
+    }
+
+    #[test]
+    fn no_more_are_held_than_descriptors_allow() {
+        let (mut known, pidfd) = (Known::default(), || std::fs::File::open("/dev/null").expect("/dev/null").into());
+        let pid = |number| HostPid::new(number).expect("not 0");
+        let most = getrlimit(Resource::Nofile).current.map_or(MOST, |files| MOST.min(files / 2)) as u32;
+        for number in 1..=most {
+            known.keep(pid(number), Process { pidfd: pidfd(), numbers: Numbers::new() });
+        }
+        assert_eq!(known.processes.len() as u32, most);
+        known.keep(pid(most + 1), Process { pidfd: pidfd(), numbers: Numbers::new() });
+        assert_eq!(known.processes.len(), 1);
+    }
+}
