@@ -6,7 +6,8 @@
 use super::caller::{character_device, Caller, Memory};
 use super::filter::{CONTROL, LOOKED_AT, WRAPPED};
 use super::held::Held;
-use super::namespace::{Lookup, Namespace, Numbers};
+use super::namespace::Namespace;
+use super::numbers::{Lookup, Numbers};
 use super::rights::Own;
 use super::sys::{self, seccomp_notif, Answer, Fenced, FENCED};
 use super::threads::Threads;

@@ -6,7 +6,7 @@
 use super::ask::Setting;
 use super::client::State;
 use super::error::NotifyError;
-use super::namespace::Lookup;
+use super::numbers::Lookup;
 use super::registry::{Registry, JOURNAL};
 use super::{keeper, message, CONTROL_SOCKET, LISTENER_SOCKET, RETIRED};
 use crate::config::{rules, Config};

@@ -7,7 +7,7 @@
 //! Outside truth: pidfd_open(2) (readable once the process has ended), proc_pid_status(5) (`NSpid`), pid_namespaces(7).
 
 use super::folder::{field, Folder};
-use super::namespace::Namespace;
+use super::namespace::{Id, Namespace};
 use mpu_core::{HostPid, ViewPid};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
@@ -17,9 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Processes held at a time; when there are more, all are let go. The driver lists 950 of a GPU.
 const MOST: u64 = 4096;
-
-/// Which PID namespace: device and inode of its file. No other gets them while a process lives in it.
-pub(super) type Id = (u64, u64);
 
 /// A process's numbers, from its own namespace up to the host's.
 type Numbers = Vec<(Id, ViewPid)>;

@@ -21,6 +21,7 @@ pub mod hold;
 mod keeper;
 mod message;
 mod namespace;
+mod numbers;
 pub mod raise;
 mod registry;
 mod rights;

@@ -5,7 +5,7 @@
 
 use super::ask::Setting;
 use super::error::NotifyError;
-use super::namespace::Lookup;
+use super::numbers::Lookup;
 use super::registry::Registry;
 use super::{filter, message, LISTENER_SOCKET, RETIRED};
 use crate::config::{rules, Config};

@@ -1,9 +1,9 @@
 //! What one caller may see, and how it numbers that: the engine's `PidMap`.
 //!
-//! Owns how a rule of the policy becomes a view. The rules' meaning is mpu-core's, numbers are `namespace`'s.
+//! Owns how a rule of the policy becomes a view. The rules' meaning is mpu-core's, numbers are `numbers`' business.
 
 use super::folder::Folder;
-use super::namespace::Numbers;
+use super::numbers::Numbers;
 use super::threads::InCall;
 use mpu_core::policy::{Rules, Sees};
 use mpu_core::{HostPid, PidMap, ViewPid};
