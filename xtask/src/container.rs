@@ -9,6 +9,9 @@ use anyhow::{ensure, Context, Result};
 use crate::run::{output, run};
 use crate::{lint, paths};
 
+/// Programs that are typed by hand.
+const COMPLETED: [&str; 2] = ["nvidia-ctk", "nvidia-container-cli"];
+
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Builds it, quickly rather than small, and returns where it is.
@@ -48,6 +51,14 @@ pub fn stage(program: &Path, tree: &Path) -> Result<()> {
     std::fs::create_dir_all(&units)?;
     std::fs::copy(program, programs.join("mpu-container")).context("cannot copy mpu-container")?;
     run(Command::new(programs.join("mpu-container")).arg("links").arg(&programs))?;
+    let share = tree.join("usr/share");
+    run(Command::new(programs.join("mpu-container")).args(["man", "--all"]).arg(share.join("man/man1")))?;
+    let completions = share.join("bash-completion/completions");
+    std::fs::create_dir_all(&completions)?;
+    for name in COMPLETED {
+        let script = output(Command::new(programs.join("mpu-container")).args(["completions", "bash", name]))?;
+        std::fs::write(completions.join(name), script).with_context(|| format!("cannot write {name}'s completions"))?;
+    }
     let unit = "mpu-cdi-refresh.service";
     std::fs::copy(paths::repo().join("packaging/systemd").join(unit), units.join(unit))
         .with_context(|| format!("cannot copy {unit}"))?;

@@ -22,6 +22,7 @@ pub mod hook;
 pub mod hooks;
 pub mod ldconfig;
 pub mod links;
+pub mod manual;
 pub mod names;
 pub mod program;
 pub mod refresh;

@@ -12,6 +12,7 @@ const LINKS: Program = Program {
     nvidia: &[],
     about: "makes NVIDIA's names, as links in a folder",
     run: |arguments| crate::links::main(arguments, &nvidia()),
+    command: None,
 };
 
 /// Every name of NVIDIA's.
@@ -30,6 +31,8 @@ pub const PROGRAMS: &[Program] = &[
     crate::refresh::PROGRAM,
     crate::hooks::PROGRAM,
     crate::runtime::PROGRAM,
+    crate::manual::PAGES,
+    crate::manual::COMPLETIONS,
 ];
 
 /// The program that these arguments ask for, and the arguments as that program wants them (its name first); none when
@@ -57,8 +60,8 @@ pub fn help() -> String {
          Programs (each also answers to NVIDIA's names, by a link):\n",
     );
     for program in PROGRAMS {
-        let names = program.nvidia.iter().map(|name| format!("\n             {name}"));
-        text.push_str(&format!("  {:<10} {}{}\n", program.own, program.about, names.collect::<String>()));
+        let names = program.nvidia.iter().map(|name| format!("\n              {name}"));
+        text.push_str(&format!("  {:<11} {}{}\n", program.own, program.about, names.collect::<String>()));
     }
     text.push_str("\n`mpu-container PROGRAM --help` tells more.\n");
     text

@@ -15,4 +15,6 @@ pub struct Program {
     pub about: &'static str,
     /// Runs it. The first argument is the name it was called by.
     pub run: fn(Vec<OsString>) -> ExitCode,
+    /// Its command line, if that is not somebody else's to define.
+    pub command: Option<fn() -> clap::Command>,
 }

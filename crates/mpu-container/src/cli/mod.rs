@@ -20,7 +20,7 @@ use crate::driver::{Driver, DriverError, DriverRoot, UnknownDevice};
 use crate::program::Program;
 use crate::require::RequireError;
 use args::{Cli, Command, Global};
-use clap::{error::ErrorKind, Parser};
+use clap::{error::ErrorKind, CommandFactory, Parser};
 use log::Log;
 use std::error::Error;
 use std::ffi::OsString;
@@ -32,8 +32,13 @@ use thiserror::Error;
 const NAME: &str = "nvidia-container-cli";
 
 /// Its row in the table of programs.
-pub const PROGRAM: Program =
-    Program { own: "cli", nvidia: &[NAME], about: "lists the driver's parts, and puts them into a container", run };
+pub const PROGRAM: Program = Program {
+    own: "cli",
+    nvidia: &[NAME],
+    about: "lists the driver's parts, and puts them into a container",
+    run,
+    command: Some(Cli::command),
+};
 
 /// Why a command failed. The message is the part between the program's name and the cause.
 #[derive(Debug, Error)]

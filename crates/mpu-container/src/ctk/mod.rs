@@ -18,7 +18,7 @@ mod system;
 use crate::engines::command::Configure;
 use crate::hooks;
 use crate::program::Program;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -30,11 +30,17 @@ pub const PROGRAM: Program = Program {
     nvidia: &["nvidia-ctk"],
     about: "makes and lists CDI files, writes config.toml, tells engines of the runtime",
     run: main,
+    command: Some(Ctk::command),
 };
 
 /// `mpu-container cdi` is `nvidia-ctk cdi`.
-pub const CDI: Program =
-    Program { own: "cdi", nvidia: &[], about: "makes, lists and changes CDI files: short for ctk cdi", run: cdi_main };
+pub const CDI: Program = Program {
+    own: "cdi",
+    nvidia: &[],
+    about: "makes, lists and changes CDI files: short for ctk cdi",
+    run: cdi_main,
+    command: None,
+};
 
 /// Configures the NVIDIA container runtime
 #[derive(Debug, Parser)]

@@ -29,6 +29,7 @@ pub const PROGRAM: Program = Program {
     nvidia: &[NAME, "nvidia-container-toolkit"],
     about: "the prestart hook: hands a container to the container CLI",
     run,
+    command: None,
 };
 
 const NAME: &str = "nvidia-container-runtime-hook";

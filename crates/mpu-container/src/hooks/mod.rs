@@ -22,15 +22,20 @@ use crate::beneath::{BeneathError, Root};
 use crate::ldconfig::LdconfigError;
 use crate::program::Program;
 use clap::builder::BoolishValueParser;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The program's row.
-pub const PROGRAM: Program =
-    Program { own: "cdi-hook", nvidia: &["nvidia-cdi-hook"], about: "finishes a container's files", run: main };
+pub const PROGRAM: Program = Program {
+    own: "cdi-hook",
+    nvidia: &["nvidia-cdi-hook"],
+    about: "finishes a container's files",
+    run: main,
+    command: Some(Args::command),
+};
 
 const NAME: &str = "nvidia-cdi-hook";
 

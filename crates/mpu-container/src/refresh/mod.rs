@@ -15,7 +15,7 @@ use crate::cdi::inject::Options;
 use crate::cdi::name::Kind;
 use crate::driver::{DriverError, DriverRoot};
 use crate::program::Program;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// The program's row.
-pub const PROGRAM: Program =
-    Program { own: "refresh", nvidia: &[], about: "keeps the CDI file of this host true", run: main };
+pub const PROGRAM: Program = Program {
+    own: "refresh",
+    nvidia: &[],
+    about: "keeps the CDI file of this host true",
+    run: main,
+    command: Some(Args::command),
+};
 
 /// The first line of a file of ours. Another tool's file stays as it is.
 const MARK: &str = "# Written by mpu-container refresh; it is written again when the driver or its devices change.\n";

@@ -39,6 +39,7 @@ pub const PROGRAM: Program = Program {
     nvidia: &["nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"],
     about: "OCI runtime: gives containers the GPUs they ask for, and hands on to runc or crun",
     run,
+    command: None,
 };
 
 const HELP: &str = "\

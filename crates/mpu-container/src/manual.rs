@@ -1,0 +1,285 @@
+//! The programs `man` and `completions`: manual pages, and what a shell needs to complete.
+//!
+//! Owns the pages' sections. What is said in them is each program's own command line. Pages carry no date, so that the same sources
+//! always give the same pages. `man 7 man` has the language.
+
+use crate::names;
+use crate::program::Program;
+use clap::{Command, CommandFactory, Parser, ValueEnum};
+use clap_complete::Shell;
+use clap_mangen::roff::{bold, roman, Roff};
+use clap_mangen::Man;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The pages.
+pub const PAGES: Program =
+    Program { own: "man", nvidia: &[], about: "writes manual pages", run: man, command: Some(Pages::command) };
+
+/// The completions.
+pub const COMPLETIONS: Program = Program {
+    own: "completions",
+    nvidia: &[],
+    about: "writes a shell's completions for a program",
+    run: complete,
+    command: Some(Completions::command),
+};
+
+/// The executable's own page, to which the pages of programs without one of their own lead.
+const OWN: &str = "mpu-container";
+
+/// Writes the manual page of a program to standard output
+#[derive(Debug, Parser)]
+#[command(
+    name = "mpu-container man",
+    bin_name = "mpu-container man",
+    after_help = "Examples:
+  mpu-container man | man -l -
+  mpu-container man nvidia-ctk | man -l -
+  sudo mpu-container man --all /usr/local/share/man/man1"
+)]
+struct Pages {
+    /// Which program
+    #[arg(default_value = OWN)]
+    program: String,
+    /// Write the pages of all programs into this folder instead
+    #[arg(long, value_name = "FOLDER", conflicts_with = "program")]
+    all: Option<PathBuf>,
+}
+
+/// Writes a program's completions for a shell to standard output
+#[derive(Debug, Parser)]
+#[command(
+    name = "mpu-container completions",
+    bin_name = "mpu-container completions",
+    after_help = "Example:
+  mpu-container completions bash nvidia-ctk | sudo tee /usr/share/bash-completion/completions/nvidia-ctk"
+)]
+struct Completions {
+    /// Which shell
+    #[arg(value_enum)]
+    shell: For,
+    /// Which program
+    program: String,
+}
+
+/// Shells with completions.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum For {
+    /// Bash
+    Bash,
+    /// Zsh
+    Zsh,
+    /// Fish
+    Fish,
+}
+
+fn man(arguments: Vec<OsString>) -> ExitCode {
+    let asked = match Pages::try_parse_from(arguments) {
+        Ok(asked) => asked,
+        Err(error) => return refused(&error),
+    };
+    let Some(folder) = asked.all else {
+        return match page(&asked.program) {
+            Some(text) => told(io::stdout().write_all(text.as_bytes())),
+            None => unknown(&asked.program),
+        };
+    };
+    told(write_all(&folder))
+}
+
+fn complete(arguments: Vec<OsString>) -> ExitCode {
+    let asked = match Completions::try_parse_from(arguments) {
+        Ok(asked) => asked,
+        Err(error) => return refused(&error),
+    };
+    let Some(mut command) = command(&asked.program) else { return unknown(&asked.program) };
+    let shell = match asked.shell {
+        For::Bash => Shell::Bash,
+        For::Zsh => Shell::Zsh,
+        For::Fish => Shell::Fish,
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, asked.program, &mut script);
+    told(io::stdout().write_all(&script))
+}
+
+fn refused(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    ExitCode::from(error.exit_code() as u8)
+}
+
+fn told(written: io::Result<()>) -> ExitCode {
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mpu-container: cannot write: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn unknown(name: &str) -> ExitCode {
+    eprintln!("mpu-container: no program with a command line of ours is called '{name}'\n");
+    eprint!("{}", names::help());
+    ExitCode::from(2)
+}
+
+/// Every page: of the executable, of each program that NVIDIA has a name for, and of ours that administrators call.
+fn write_all(folder: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let names = names::PROGRAMS.iter().flat_map(|program| program.nvidia).copied();
+    for name in [OWN].into_iter().chain(names) {
+        let lead = || format!(".so man1/{OWN}.1\n");
+        let text = page(name).unwrap_or_else(lead);
+        std::fs::write(folder.join(format!("{name}.1")), text)?;
+    }
+    Ok(())
+}
+
+/// The command line of a program, by its own name or NVIDIA's.
+fn command(name: &str) -> Option<Command> {
+    let called = |program: &&Program| program.own == name || program.nvidia.contains(&name);
+    let mut command = names::PROGRAMS.iter().find(called).and_then(|program| program.command)?();
+    command = command.disable_help_subcommand(true);
+    command.build();
+    Some(command)
+}
+
+fn page(name: &str) -> Option<String> {
+    let text = if name == OWN { own_page() } else { program_page(&command(name)?) };
+    text.map(|text| plain(&String::from_utf8_lossy(&text))).ok()
+}
+
+fn title(name: &str) -> Vec<u8> {
+    format!(".TH \"{name}\" 1 \"\" \"MPU {}\" \"MPU\"\n", env!("CARGO_PKG_VERSION")).into_bytes()
+}
+
+fn own_page() -> io::Result<Vec<u8>> {
+    let mut out = title(OWN);
+    let mut roff = Roff::new();
+    roff.control("SH", ["NAME"]);
+    roff.text([roman(format!("{OWN} - puts NVIDIA GPUs into containers"))]);
+    roff.control("SH", ["SYNOPSIS"]);
+    roff.text([bold(OWN), roman(" PROGRAM [ARGUMENTS]")]);
+    roff.control("SH", ["DESCRIPTION"]);
+    roff.text([roman("One static executable with several programs. A program is chosen by the first argument, or by the name of a link.")]);
+    roff.control("SH", ["PROGRAMS"]);
+    for program in names::PROGRAMS {
+        roff.control("TP", []);
+        roff.text([bold([&[program.own], program.nvidia].concat().join(", "))]);
+        roff.text([roman(program.about)]);
+    }
+    roff.control("SH", ["OPTIONS"]);
+    roff.text([roman("PROGRAM --help tells more. "), bold("--version"), roman(" prints the version.")]);
+    roff.control("SH", ["EXIT STATUS"]);
+    roff.text([roman(
+        "0 done, 1 not done (why: on standard error), 2 not understood. A runtime's is the low-level runtime's.",
+    )]);
+    see_also(&mut roff);
+    roff.to_writer(&mut out)?;
+    Ok(out)
+}
+
+fn see_also(roff: &mut Roff) {
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text([bold("mpu"), roman("(1), "), bold(OWN), roman("(1)")]);
+}
+
+/// A program with everything that it can do, one after the other.
+fn program_page(command: &Command) -> io::Result<Vec<u8>> {
+    let mut out = title(command.get_name());
+    let man = Man::new(command.clone());
+    man.render_name_section(&mut out)?;
+    man.render_synopsis_section(&mut out)?;
+    man.render_description_section(&mut out)?;
+    man.render_options_section(&mut out)?;
+    verbs(command, &mut out)?;
+    let mut roff = Roff::new();
+    examples(command, &mut roff);
+    see_also(&mut roff);
+    roff.to_writer(&mut out)?;
+    Ok(out)
+}
+
+fn verbs(command: &Command, out: &mut Vec<u8>) -> io::Result<()> {
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        let name = verb.get_bin_name().unwrap_or_else(|| verb.get_name());
+        if !verb.has_subcommands() {
+            let mut roff = Roff::new();
+            roff.control("SH", [name]);
+            roff.to_writer(out)?;
+            let mut body = Vec::new();
+            let man = Man::new(verb.clone());
+            man.render_synopsis_section(&mut body)?;
+            man.render_description_section(&mut body)?;
+            man.render_options_section(&mut body)?;
+            // One level down.
+            out.write_all(String::from_utf8_lossy(&body).replace(".SH ", ".SS ").as_bytes())?;
+        }
+        verbs(verb, out)?;
+    }
+    Ok(())
+}
+
+/// The examples that end a program's help, line by line as they are.
+fn examples(command: &Command, roff: &mut Roff) {
+    let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string).unwrap_or_default();
+    let block = help.split("\n\n").find(|block| block.starts_with("Example"));
+    let Some((_, lines)) = block.and_then(|block| block.split_once('\n')) else { return };
+    roff.control("SH", ["EXAMPLES"]);
+    roff.control("nf", []);
+    for line in lines.lines() {
+        roff.text([roman(line.trim_start())]);
+    }
+    roff.control("fi", []);
+}
+
+/// The page in ASCII, which every `man` reads, and without the empty line that `clap_mangen` puts between two breaks.
+fn plain(page: &str) -> String {
+    let escaped = page.chars().map(|c| if c.is_ascii() { c.to_string() } else { format!("\\[u{:04X}]", u32::from(c)) });
+    escaped.collect::<String>().replace("\n.br\n\n.br\n", "\n.sp\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_of_nvidias_has_a_page_and_every_verb_is_in_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        write_all(folder.path()).expect("written");
+        let text = |name: &str| std::fs::read_to_string(folder.path().join(format!("{name}.1"))).expect("a page");
+        for program in names::PROGRAMS {
+            let own = program.own.replace('-', "\\-");
+            assert!(text(OWN).contains(&format!("\n\\fB{own}")), "{own}");
+            for name in program.nvidia {
+                let Some(command) = command(name) else {
+                    assert_eq!(text(name), format!(".so man1/{OWN}.1\n"));
+                    continue;
+                };
+                let text = text(name);
+                assert!(text.is_ascii() && text.starts_with(&format!(".TH \"{name}\" 1 ")), "{name}");
+                for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set() && !verb.has_subcommands()) {
+                    let called = verb.get_bin_name().expect("built");
+                    assert!(text.contains(&format!(".SH \"{called}\"")), "{called}");
+                }
+            }
+        }
+        assert!(text("nvidia-ctk").contains("nvidia-ctk runtime configure"));
+        assert!(text("nvidia-container-cli").contains(".SH EXAMPLES\n.nf\nnvidia\\-container\\-cli info"));
+    }
+
+    #[test]
+    fn a_program_of_somebody_elses_grammar_has_no_completions() {
+        for program in names::PROGRAMS {
+            assert_eq!(command(program.own).is_some(), program.command.is_some());
+            if let Some(command) = program.command {
+                command().debug_assert();
+            }
+        }
+        assert!(command("nonsense").is_none() && page("nonsense").is_none());
+    }
+}
