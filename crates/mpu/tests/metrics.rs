@@ -25,15 +25,33 @@ fn engine() -> Observed {
         refused: Some(("os_find_ns_pid".to_string(), 16)),
         inside: 2,
         since: Some(1_795_205_700),
+        containers: None,
+        forwarded: None,
         translated: vec![("GPU_GET_PIDS".to_string(), 12)],
         passed: Reason::ALL.iter().map(|reason| (reason.name().to_string(), 3)).collect(),
+    }
+}
+
+/// The other engine, up beside it.
+fn supervisor() -> Observed {
+    Observed {
+        engine: Engine::Notify,
+        version: "0.1.0".to_string(),
+        state: "retired".to_string(),
+        refused: None,
+        inside: 0,
+        since: Some(1_795_205_800),
+        containers: Some(4),
+        forwarded: Some(1234),
+        translated: vec![("GPU_GET_PIDS".to_string(), 7)],
+        passed: vec![("out_of_reach".to_string(), 5)],
     }
 }
 
 fn facts() -> HostFacts {
     let driver =
         Driver { version: "580.159.04".to_string(), release: "580.159.04".parse().ok(), flavour: Flavour::Open };
-    HostFacts { engines: vec![engine()], driver: Some(driver) }
+    HostFacts { engines: vec![engine(), supervisor()], driver: Some(driver) }
 }
 
 /// So many processes, two to a container, on eight GPUs, and one of the host's on each.
@@ -117,6 +135,27 @@ fn a_full_page_has_every_metric_and_promtool_likes_it() {
 }
 
 #[test]
+fn each_engine_has_its_rows_and_its_own_counts() {
+    let page = page(sources(1), vec![]);
+    let of_notify: Vec<&str> =
+        page.lines().filter(|line| line.contains("engine=\"notify\"") && !line.ends_with(" 0")).collect();
+    let wanted = [
+        "mpu_engine_state{engine=\"notify\",version=\"0.1.0\",state=\"retired\"} 1",
+        "mpu_engine_start_time_seconds{engine=\"notify\"} 1795205800",
+        "mpu_engine_containers{engine=\"notify\"} 4",
+        "mpu_forwarded_total{engine=\"notify\"} 1234",
+        "mpu_translated_total{engine=\"notify\",control=\"GPU_GET_PIDS\"} 7",
+        "mpu_passed_total{engine=\"notify\",reason=\"out_of_reach\"} 5",
+        "mpu_missed_total{engine=\"notify\",reason=\"out_of_reach\"} 5",
+    ];
+    assert_eq!(of_notify, wanted, "{page}");
+    assert!(
+        !page.contains("mpu_engine_containers{engine=\"module\"") && page.contains("\nmpu_engine_up 0\n"),
+        "{page}"
+    );
+}
+
+#[test]
 fn promtool_likes_the_alerts_and_they_name_metrics_that_are_there() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus/alerts.yml");
     let text = std::fs::read_to_string(path).unwrap();
@@ -174,6 +213,20 @@ fn missed_are_the_reasons_whose_callers_got_the_drivers_answer() {
         assert_eq!(is_missed(reason.name()), drivers_own, "{}", reason.name());
     }
     assert!(is_missed("a_reason_to_come"));
+    let page = include_str!("../../../docs/metrics.md");
+    let told = page
+        .split("**Missed** are")
+        .nth(1)
+        .and_then(|rest| rest.split("the caller got the driver's own").next())
+        .unwrap();
+    for reason in Reason::ALL {
+        assert_eq!(
+            told.contains(&format!("`{}`", reason.name())),
+            is_missed(reason.name()),
+            "docs/metrics.md: {}",
+            reason.name()
+        );
+    }
 }
 
 #[test]

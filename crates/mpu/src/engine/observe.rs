@@ -25,6 +25,10 @@ pub struct Observed {
     pub inside: u64,
     /// Seconds since 1970 at which `mpu up` raised it, if it did.
     pub since: Option<u64>,
+    /// Containers that it answers for, if it knows them one by one.
+    pub containers: Option<u64>,
+    /// Calls without PIDs that came to it and went on to the driver, if such calls come to it.
+    pub forwarded: Option<u64>,
     /// Answers translated, by control.
     pub translated: Vec<(String, u64)>,
     /// Calls not translated in the usual way, by reason.
@@ -54,6 +58,8 @@ fn notify(host: &Host) -> Result<Option<Observed>, Error> {
         refused: None,
         inside: state.inside,
         since: Some(state.since),
+        containers: Some(state.containers.len() as u64),
+        forwarded: Some(state.passed_on),
         translated: state.translated.into_iter().collect(),
         passed: state.passed.into_iter().collect(),
     }))
@@ -77,6 +83,8 @@ fn module(host: &Host) -> Result<Option<Observed>, Error> {
         refused,
         inside: state.inside,
         since: Record::read(host).map(|record| record.since),
+        containers: None,
+        forwarded: None,
         translated: counters.translated,
         passed: counters.passed,
     }))
@@ -85,7 +93,27 @@ fn module(host: &Host) -> Result<Option<Observed>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::notify::fake::{self, FakeSupervisor};
     use crate::host::fake::FakeHost;
+
+    #[test]
+    fn what_a_supervisor_says_becomes_one_row() {
+        let fake = FakeHost::in_order();
+        let said = fake::state(&["a", "b"]);
+        let supervisor = FakeSupervisor::on(&fake, said.clone());
+        let rows = all(&fake.host()).expect("no error");
+        let [row] = rows.as_slice() else { panic!("{rows:?}") };
+        assert_eq!((row.engine, row.state.as_str(), &row.version), (Engine::Notify, "armed", &said.version));
+        assert_eq!((row.inside, row.since, row.containers, row.forwarded), (1, Some(said.since), Some(2), Some(1234)));
+        assert_eq!(row.translated, [("GPU_GET_PIDS".to_string(), 7)]);
+        assert_eq!(row.passed, [("exempt".to_string(), 2), ("no_memory".to_string(), 0)]);
+        fake.write("/sys/module/mpu/parameters/state", state::ARMED);
+        fake.write("/sys/module/mpu/parameters/counters", "translated.GPU_GET_PIDS=7\n");
+        let engines: Vec<Engine> = all(&fake.host()).expect("no error").iter().map(|row| row.engine).collect();
+        assert_eq!(engines, Engine::ALL, "each that is up has its row");
+        drop(supervisor);
+        assert_eq!(all(&fake.host()).expect("no error").len(), 1);
+    }
 
     #[test]
     fn an_engine_that_is_not_up_is_no_row_and_no_error() {

@@ -73,7 +73,19 @@ pub static SINCE: Family = gauge(
     "When mpu up raised the engine, in seconds since 1970; absent if something else did",
 );
 /// Callers inside.
-pub static INSIDE: Family = gauge("mpu_engine_callers", &["engine"], "Callers inside a redirected function now");
+pub static INSIDE: Family = gauge("mpu_engine_callers", &["engine"], "Callers inside the engine now");
+/// Containers of an engine that takes them one by one.
+pub static CONTAINERS: Family = gauge(
+    "mpu_engine_containers",
+    &["engine"],
+    "Containers that the notify engine answers for; absent for the module, which answers for all",
+);
+/// The price of an engine that calls have to come to.
+pub static FORWARDED: Family = counter(
+    "mpu_forwarded_total",
+    &["engine"],
+    "Calls without PIDs that came to the notify engine and went on to the driver; absent for the module, to which they do not come",
+);
 /// Answers translated.
 pub static TRANSLATED: Family = counter(
     "mpu_translated_total",
@@ -144,7 +156,7 @@ pub static ERRORS: Family =
     counter("mpu_scrape_errors_total", &["part"], "How often this part could not be read since the exporter began");
 
 /// Every metric, in the page's order.
-pub static ALL: [&Family; 23] = [
+pub static ALL: [&Family; 25] = [
     &BUILD,
     &STARTED,
     &UP,
@@ -152,6 +164,8 @@ pub static ALL: [&Family; 23] = [
     &REFUSED,
     &SINCE,
     &INSIDE,
+    &CONTAINERS,
+    &FORWARDED,
     &TRANSLATED,
     &PASSED,
     &MISSED,

@@ -118,6 +118,18 @@ fn engines(engines: &[Observed], text: &mut Text) {
     for engine in engines {
         rows.put(&[engine.engine.name()], engine.inside);
     }
+    let mut rows = text.family(&f::CONTAINERS);
+    for engine in engines {
+        if let Some(containers) = engine.containers {
+            rows.put(&[engine.engine.name()], containers);
+        }
+    }
+    let mut rows = text.family(&f::FORWARDED);
+    for engine in engines {
+        if let Some(forwarded) = engine.forwarded {
+            rows.put(&[engine.engine.name()], forwarded);
+        }
+    }
     counts(text, &f::TRANSLATED, engines, |e| &e.translated, |_| true);
     counts(text, &f::PASSED, engines, |e| &e.passed, |_| true);
     counts(text, &f::MISSED, engines, |e| &e.passed, is_missed);
