@@ -407,6 +407,19 @@ mod tests {
     }
 
     #[test]
+    fn a_build_that_fails_is_a_failure_and_no_reason_for_the_other_engine() {
+        let s = Setup::new();
+        let supervisor = supervised(&s, &[]);
+        s.fake.tool("make", "echo No space left on device >&2; exit 2");
+        let kernel = s.kernel();
+        let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("not built");
+        assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("build_failed", Exit::Failed, (0, 0)));
+        assert!(supervisor.told.lock().expect("ours").is_empty());
+        let asked = Options { engine: Some(Asked::Notify), module: s.options(), keeper: None };
+        assert_eq!(super::up(&s.fake.host(), &kernel, &asked).expect("up").engine, Engine::Notify, "it needs no build");
+    }
+
+    #[test]
     fn who_switches_has_one_engine_afterwards() {
         let s = Setup::new();
         let supervisor = supervised(&s, &["a"]);
