@@ -51,6 +51,7 @@ install_plans_no_module() {
 
 install_changes_nothing() { $here/mpu install | grep 'nothing was changed'; }
 
+mv $here/gcc-12 /usr/bin/gcc-12
 insmod $here/nvidia.ko
 gpu-hold --mem 300 <>/tmp/never &
 container_start
@@ -63,7 +64,7 @@ snapshot >/tmp/before
 check package_installs dpkg -i $here/mpu.deb
 check package_builds_by_dkms built_for $release
 check package_starts_its_unit unit_is_up
-check unit_files_are_sound systemd-analyze --man=no verify mpu.service mpu-metrics.service
+check unit_files_are_sound systemd-analyze --man=no verify mpu.service mpu-notify.service mpu-metrics.service
 right package_makes_the_container_right
 check package_is_up_by_status dkms_module_is_up
 check doctor_finds_it_mended doctor_finds_nothing_broken
@@ -112,7 +113,9 @@ for _ in $(seq 200); do
 	sleep 0.1
 done
 kill -9 $victim
-pkill -9 -x 'dkms|make|gcc-12|gcc|cc1|as'
+for name in dkms make gcc-12 cc1 as; do
+	pkill -9 -x $name
+done
 sleep 1
 check a_killed_install_is_half_way test -f /var/lib/mpu/journal/log
 $here/mpu install >/tmp/said 2>&1
@@ -129,13 +132,30 @@ refused lockdown_refuses_an_unsigned_module
 say "the notify engine, where the kernel takes no module"
 rm -rf /var/lib/mpu
 snapshot >/tmp/before
-# What nvidia-smi shows beside a GPU process in a namespace of its own must be that process's number there.
+# A container of the notify engine: a GPU process, and beside it whoever asks nvidia-smi, as often as it is told to.
+supervised_start() {
+	touch /tmp/go-on
+	mpu run -- sh -c "gpu-hold --mem 40 <>/tmp/never >/tmp/held & echo \$! >/tmp/own
+		while [ -e /tmp/go-on ]; do
+			[ -e /tmp/ask ] && LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader >/tmp/answer 2>&1
+			rm -f /tmp/ask
+			sleep 0.2
+		done" &
+	for _ in $(seq 100); do
+		grep -qs ready /tmp/held && break
+		sleep 0.1
+	done
+}
+# nvidia-smi must show that process and no other, by its number there.
 supervised_is_right() {
-	mpu run -- sh -c "gpu-hold --mem 40 <>/tmp/never >/tmp/held & until grep -qs ready /tmp/held; do sleep 0.1; done; echo own \$!
-		LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader; kill \$!" >/tmp/supervised 2>&1
-	cat /tmp/supervised
-	own=$(sed -n 's/^own //p' /tmp/supervised)
-	[ -n "$own" ] && [ "$(sed -n '2,$p' /tmp/supervised | tr -d ' ')" = "$own" ]
+	echo nothing >/tmp/answer
+	touch /tmp/ask
+	for _ in $(seq 100); do
+		[ -e /tmp/ask ] || break
+		sleep 0.1
+	done
+	echo "own $(cat /tmp/own), shown: $(cat /tmp/answer)"
+	[ "$(tr -d ' ' </tmp/answer)" = "$(cat /tmp/own)" ]
 }
 has() { mpu status >/tmp/status; cat /tmp/status; grep -q "$1" /tmp/status; }
 gone_on() { has '^state  *armed.* by 1 listeners'; }
@@ -150,20 +170,41 @@ a_kill_is_survived() {
 	done
 	return 1
 }
+metrics_name_the_notify_engine() {
+	metrics_unit_answers && grep 'mpu_engine_state{engine="notify".*state="armed"} 1' /tmp/page && grep '^mpu_engine_containers.* 1' /tmp/page
+}
+# There is no wrapper here; with all else it has to be content.
+doctor_knows_the_notify_engine() {
+	mpu doctor >/tmp/doctor
+	cat /tmp/doctor
+	for row in 'ok  *engine  .*notify' 'ok  *notify_kernel' 'ok  *notify_socket' 'ok  *notify_keeper  .*mpu-notify.service'; do
+		grep -q "^  $row" /tmp/doctor || return 1
+	done
+	grep -q '^attention  notify_wrapper' /tmp/doctor
+}
+# A restart is a stop; of mpu.service both are allowed, and `mpu down` lets containers go first.
+unit_refuses_to_be_stopped() { ! systemctl stop mpu-notify && ! systemctl restart mpu-notify && gone_on; }
+restart_is_survived() { systemctl restart mpu && gone_on; }
 check install_takes_the_notify_engine $here/mpu install
 hash -r
 check notify_units_come_up notify_units_are_up
+supervised_start
 check notify_container_is_right supervised_is_right
 check notify_supervisor_did_it has 'GPU_GET_PIDS'
-mpu run -- sleep 100001 &
-sleep 1
+check notify_metrics_unit_serves metrics_name_the_notify_engine
+check notify_doctor_finds_it_in_order doctor_knows_the_notify_engine
 check notify_container_outlives_a_kill a_kill_is_survived
+check notify_killed_is_right supervised_is_right
+check notify_unit_is_not_stopped_by_mistake unit_refuses_to_be_stopped
+check notify_restart_keeps_the_container restart_is_survived
+check notify_restarted_is_right supervised_is_right
 check notify_upgrade_upgrades $here/mpu-next upgrade
 check notify_upgrade_keeps_the_container gone_on
 check notify_upgrade_runs_the_new_one has 'engine  *notify, MPU 0.9.9'
+check notify_upgraded_is_right supervised_is_right
 check notify_uninstalls mpu uninstall
 check notify_goes_on_for_its_container pgrep -f 'mpu notify serve'
-pkill -fx 'sleep 100001'
+rm /tmp/go-on
 sleep 2
 check notify_ends_with_its_container not pgrep -f 'mpu notify serve'
 same notify_uninstall_leaves_nothing /tmp/before

@@ -22,12 +22,18 @@ verdict() {
 # Everything that an administrator would call the node: type, mode, owner, link and contents of every file. Left out is what dpkg, apt,
 # systemd and the clock write by themselves.
 snapshot() {
+	since=${began:-0}
+	began=${began:-$(($(date +%s) - 1))}
 	find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /node -o -path /root \
 		-o -path /var/log -o -path /var/cache -o -path /var/lib/dpkg -o -path /var/lib/systemd/random-seed \
 		-o -path /var/lib/systemd/timers -o -path /var/lib/systemd/timesync -o -path /var/lib/systemd/catalog \
-		-o -path /var/lib/systemd/coredump -o -path /var/tmp \) -prune -o -printf '%y %#m %U:%G %p %l\n' | sort >/tmp/tree
-	grep '^f' /tmp/tree | cut -d' ' -f4 | xargs -d '\n' sha256sum >/tmp/sums 2>/dev/null
-	cat /tmp/tree /tmp/sums
+		-o -path /var/lib/systemd/coredump -o -path /var/tmp \) -prune -o -printf '%y %#m %U:%G %p %l\n' \
+		-type f -newerct "@$since" -fprint /tmp/changed | sort >/tmp/tree
+	# What was not changed since the first time has the contents that it had then: no program can set a ctime.
+	xargs -d '\n' -r sha256sum </tmp/changed >/tmp/sums.changed 2>/dev/null
+	[ -s /tmp/sums ] || cp /tmp/sums.changed /tmp/sums
+	# Of two lines of one path the first, which is of the change.
+	sort -s -u -k 2 /tmp/sums.changed /tmp/sums | cat /tmp/tree -
 }
 
 # same STORY BEFORE: whether the node is as it was.
@@ -71,8 +77,9 @@ unit_is_up() {
 
 # built_for KERNEL: whether DKMS has the module installed for it.
 built_for() {
-	dkms status
-	dkms status -k "$1" | grep -q '^mpu/.*installed'
+	dkms status -k "$1" >/tmp/built
+	cat /tmp/built
+	grep -q '^mpu/.*installed' /tmp/built
 }
 
 # gpu-hold holds until its standard input ends, which this never does: it is its own other end.
@@ -123,12 +130,12 @@ wrong() {
 # One caller: asks in rounds until it is enough, and stops at the first answer that is not the container's own process.
 ask() {
 	until [ -e /tmp/enough ]; do
-		in_container nvctl spin 3 "$inside" || return 1
+		in_container nice -n 19 nvctl spin 3 "$inside" || return 1
 	done
 }
 
-# stays_right STORY COMMAND…: a caller in the container asks all the while; each answer must be right. One is enough here, and leaves a
-# processor for the build; the same under eight callers is a story of tests/guest.
+# stays_right STORY COMMAND…: a caller in the container asks all the while; each answer must be right. One is enough here, and a nice one,
+# which leaves a processor to the build and has it when versions change; the same under eight callers is a story of tests/guest.
 stays_right() {
 	story=$1
 	shift

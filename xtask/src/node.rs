@@ -169,6 +169,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     match play {
         Play::Life => {
             archive.file("node/nvidia.ko", 0o644, &driver)?;
+            archive.file("node/gcc-12", 0o755, &paths::repo().join("tests/node/gcc-12.sh"))?;
             let next = package(Some(NEXT))?;
             archive.file("node/mpu-next.deb", 0o644, &next.join(format!("mpu_{NEXT}_amd64.deb")))?;
             archive.file("node/mpu-next", 0o755, &next.join("mpu"))?;
