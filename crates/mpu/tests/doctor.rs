@@ -394,7 +394,7 @@ fn the_notify_engine() {
         h.remove("usr/lib/systemd/system/mpu-notify.service");
     });
     finds("notify_rootless", "attention", "as root", "armed", &|h| h.write("run/user/1000/podman/podman.sock", ""));
-    finds("notify_kernel", "broken", "5.6", "armed", &|h| h.write("proc/sys/kernel/yama/ptrace_scope", "3"));
+    finds("notify_kernel", "broken", "5.9", "armed", &|h| h.write("proc/sys/kernel/yama/ptrace_scope", "3"));
 }
 
 #[test]

@@ -31,6 +31,10 @@ use crate::edits::ContainerEdits;
 const VARIABLE: &str = "MPU_NOTIFY";
 /// The number of the init PID namespace, the same on every kernel: `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`.
 const INIT_PID_NAMESPACE: u64 = 0xefff_fffc;
+/// `FUSE_MINOR` of the misc devices (`include/linux/miscdevice.h`).
+const FUSE: (Option<u64>, Option<u64>) = (Some(10), Some(229));
+/// Every device, as privileged containers have it.
+const ANY: (Option<u64>, Option<u64>) = (None, None);
 /// A file beside the socket of an engine that takes nobody new.
 const RETIRED: &str = "retired";
 /// How often an engine is asked whose queue is full, and how long is waited in between: a tenth of a second would be
@@ -53,6 +57,10 @@ pub enum Without {
     /// Its PID namespace is another's, which is not there.
     #[error("cannot look at its PID namespace {}", .0.display())]
     PidNamespace(PathBuf, #[source] io::Error),
+    /// It can have its own programs serve memory that the engine reads, and never answer: nothing ends a process that waits for
+    /// that, so a container could keep the engine from being started again. (A privileged one can do worse without us.)
+    #[error("it is given /dev/fuse")]
+    Fuse,
     /// Nobody takes a connection.
     #[error("no engine listens at {}", .0.display())]
     NoEngine(PathBuf, #[source] io::Error),
@@ -104,6 +112,9 @@ pub(crate) fn listen(tree: &mut Value, edits: &ContainerEdits, config: &Notify) 
         return Err(Without::NoDevice);
     }
     own_pids(tree)?;
+    if has_fuse(tree) && !may_write(tree, ANY) {
+        return Err(Without::Fuse);
+    }
     // A program that is executed in a container needs the socket for as long as the container lives; so it can be open when
     // its engine is on the way out, and says so by a file beside it.
     if config.socket.with_file_name(RETIRED).exists() {
@@ -146,10 +157,32 @@ fn is_the_drivers(node: &str) -> bool {
     Path::new(node).file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"nvidia"))
 }
 
+/// Device number in a list of a specification. -1 stands for any, as its absence does.
+fn numbers(entry: &Value) -> (Option<u64>, Option<u64>) {
+    let number = |key: &str| entry.get(key).and_then(Value::as_u64);
+    (number("major"), number("minor"))
+}
+
+fn list<'a>(tree: &'a Value, at: &str) -> &'a [Value] {
+    tree.pointer(at).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Whether it gets the node, or may make it. Rules by which anybody may make nodes that nobody can open stand in every container.
+fn has_fuse(tree: &Value) -> bool {
+    list(tree, "/linux/devices").iter().any(|node| numbers(node) == FUSE) || may_write(tree, FUSE)
+}
+
+fn may_write(tree: &Value, device: (Option<u64>, Option<u64>)) -> bool {
+    let writes = |rule: &Value| rule.get("access").and_then(Value::as_str).is_none_or(|access| access.contains('w'));
+    let allows = |rule: &&Value| rule.get("allow") == Some(&Value::Bool(true)) && writes(rule);
+    list(tree, "/linux/resources/devices").iter().filter(allows).any(|rule| numbers(rule) == device)
+}
+
 /// A new PID namespace is its own, and so is one that it shares with others, unless that is the host's.
 fn own_pids(tree: &Value) -> Result<(), Without> {
-    let all = tree.pointer("/linux/namespaces").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let Some(pids) = all.iter().find(|one| one.get("type").is_some_and(|kind| kind == "pid")) else {
+    let Some(pids) =
+        list(tree, "/linux/namespaces").iter().find(|one| one.get("type").is_some_and(|kind| kind == "pid"))
+    else {
         return Err(Without::HostPids);
     };
     let path = match pids.get("path") {

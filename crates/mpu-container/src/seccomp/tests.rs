@@ -224,6 +224,31 @@ fn only_containers_with_a_device_and_pids_of_their_own_listen() {
 }
 
 #[test]
+fn a_container_with_fuse_could_hold_up_the_engine() {
+    let node = json!({"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229});
+    let rule = |access: &str| json!({"allow": true, "type": "c", "major": 10, "minor": 229, "access": access});
+    let make_any = json!({"allow": true, "type": "c", "major": -1, "minor": -1, "access": "m"});
+    let all = json!({"allow": true, "access": "rwm"});
+    for (devices, rules, says) in [
+        (json!([]), json!([make_any]), "listens"),
+        (json!([node]), json!([rule("rwm")]), "it is given /dev/fuse"),
+        (json!([node]), json!(null), "it is given /dev/fuse"),
+        (json!([]), json!([make_any, rule("rw")]), "it is given /dev/fuse"),
+        (json!([]), json!([rule("m")]), "listens"),
+        (json!([]), json!([{"allow": false, "access": "rwm"}]), "listens"),
+        // Privileged.
+        (json!([node]), json!([all]), "listens"),
+        (json!([node, {"path": "/dev/pipe", "type": "p"}]), json!(null), "it is given /dev/fuse"),
+    ] {
+        let mut case = Case::new();
+        case.spec["linux"]["devices"] = devices;
+        case.spec["linux"]["resources"] = json!({"devices": rules});
+        let shown = case.spec.to_string();
+        assert!(case.says().contains(says), "{says}: {shown}");
+    }
+}
+
+#[test]
 fn without_an_engine_the_container_is_what_it_was() {
     let mut case = Case::new();
     std::fs::write(case.dir.path().join("retired"), "").unwrap();

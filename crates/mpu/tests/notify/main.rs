@@ -71,6 +71,7 @@ fn a_command_has_its_own_numbers_and_its_code_comes_back() {
         $MPU run -- sh -c 'kill -9 $$'; echo $?
         $MPU run /nonexistent 2>&1; echo $?
         $MPU run /etc/passwd 2>&1; echo $?
+        echo given | $MPU run -- sh -c 'cat <&3' 3<&0
         $MPU run -- readlink /proc/1/ns/pid > /run/mpu/inside; readlink /proc/self/ns/pid | cmp -s - /run/mpu/inside || echo another";
     let out = text(&play(script));
     let lines: Vec<&str> = out.lines().collect();
@@ -80,7 +81,7 @@ fn a_command_has_its_own_numbers_and_its_code_comes_back() {
     assert_eq!(lines[2..4], ["7", "137"], "{out}");
     assert!(lines[4].contains("No such file") && lines[5] == "127", "{out}");
     assert!(lines[6].contains("denied") && lines[7] == "126", "{out}");
-    assert_eq!(lines[8], "another", "{out}");
+    assert_eq!(lines[8..], ["given", "another"], "{out}");
 }
 
 #[test]
@@ -216,4 +217,38 @@ fn a_retired_supervisor_lets_its_containers_go_on_and_ends_with_the_last() {
     let out = text(&play(&script));
     assert!(out.contains("{\"ok\":true}") && out.contains("open\nstill"), "{out}");
     assert!(out.contains("all 10 came back") && out.trim_end().ends_with("0\n0"), "{out}");
+}
+
+/// systemd keeps what it was given over the end of a unit, too.
+#[test]
+fn a_supervisor_that_was_left_a_socket_nobody_finds_makes_another() {
+    if skipped() {
+        return;
+    }
+    let lost = std::os::unix::net::UnixListener::bind_addr(&abstract_name()).expect("a socket");
+    let script = format!(
+        "{TELL}; mkdir -p /run/mpu/notify; touch /run/mpu/notify/retired
+        export LISTEN_FDS=$1 LISTEN_FDNAMES=$2
+        serve() {{ sh -c 'LISTEN_PID=$$ exec $MPU notify serve' & pid=$!; until test -S /run/mpu/notify/control.sock; do sleep 0.05; done; }}
+        serve; tell state; test -S /run/mpu/notify/listener.sock && echo found; $MPU run -- echo served
+        tell retire; wait $pid; echo $?; ls -A /run/mpu/notify"
+    );
+    for (fds, names) in [("1", "socket"), ("0", "")] {
+        use command_fds::{CommandFdExt, FdMapping};
+        let mut command = shell(&script);
+        command.args(["sh", fds, names]).stdin(Stdio::null());
+        let parent_fd = lost.try_clone().expect("a copy").into();
+        command.fd_mappings(vec![FdMapping { parent_fd, child_fd: 3 }]).expect("one mapping");
+        let out = text(&command.output().expect("unshare and sh"));
+        assert!(out.contains("found\nserved"), "{out}");
+        // Without anything that was left, the mark of an earlier one counts for nothing.
+        let state = if fds == "0" { "armed" } else { "retired" };
+        assert!(out.contains(&format!("\"state\":\"{state}\"")), "{out}");
+        assert!(out.trim_end().ends_with("\n0"), "nothing is left: {out}");
+    }
+}
+
+fn abstract_name() -> std::os::unix::net::SocketAddr {
+    use std::os::linux::net::SocketAddrExt;
+    std::os::unix::net::SocketAddr::from_abstract_name(format!("mpu-test-{}", std::process::id())).expect("a name")
 }

@@ -24,6 +24,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// `NV_MAJOR_DEVICE_NUMBER`: every node of the driver that takes controls.
 const NVIDIA_MAJOR: u32 = 195;
 
+/// Where the parameters of samples say how many bytes the caller has for them (`bufSize` of NV2080_CTRL_GPUMON_SAMPLES, ctrl2080perf.h).
+const SAMPLES_BUFFER: usize = 4;
+
+/// A pointer in the parameters of FB_GET_CLIENT_ALLOCATION_INFO beside the one that its row tells of (`pAllocInfo`, ctrl2080fb.h).
+const ALLOCATIONS: usize = 8;
+
 /// The driver's status for an address that it cannot write to (nvstatuscodes.h).
 const NV_ERR_INVALID_ADDRESS: u32 = 0x1e;
 
@@ -156,7 +162,13 @@ impl Asker {
         let namespace = Namespace::new(caller.folder.pid_namespace()?)?;
         let (rights, process) = caller.rights(setting.host_users)?;
         let memory = caller.memory()?;
-        let file = caller.file(process, taken.data.args[0] as i32, still_waits)?;
+        let number = taken.data.args[0] as i32;
+        // Before it is ours: the mere closing of somebody else's kind of file can take for ever.
+        if caller.device(number)?.is_none_or(|(major, _)| major != NVIDIA_MAJOR) {
+            return Err(Pass::Plain);
+        }
+        let file = caller.file(process, number, still_waits)?;
+        let memory = Theirs { memory, still_waits: &still_waits };
         // All of it was looked up by the number, which was the caller's if it waits even now.
         if !still_waits() || namespace.id() == setting.host.id() {
             return Err(Pass::Plain);
@@ -184,6 +196,10 @@ impl Asker {
         let size = asked.size() as usize;
         let params = self.params.bytes(size);
         memory.read(asked.params(), params).map_err(|_| Pass::Because(Reason::Unreadable))?;
+        if row.control == Control::FbClientAllocations && wide(params, ALLOCATIONS) != 0 {
+            // The driver would write there: an address of the caller's, in our memory.
+            return Err(Pass::Because(Reason::OutOfReach));
+        }
         let table = Table::of(row, params);
         if let Some(table) = &table {
             self.inner.bytes(FENCED).fill(0);
@@ -241,6 +257,25 @@ impl Asker {
     }
 }
 
+/// The memory of a caller that waits. One that was interrupted may have other things there by now: it is not written to any more.
+struct Theirs<'a> {
+    memory: Memory,
+    still_waits: &'a dyn Fn() -> bool,
+}
+
+impl Theirs<'_> {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.memory.read(address, bytes)
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        if !(self.still_waits)() {
+            return Err(rustix::io::Errno::STALE.into());
+        }
+        self.memory.write(address, bytes)
+    }
+}
+
 fn host_pid(process: rustix::process::Pid) -> Option<HostPid> {
     HostPid::new(process.as_raw_nonzero().get() as u32)
 }
@@ -290,7 +325,7 @@ impl Asked {
     }
 
     /// Gives the argument back, as the driver does on every way out but one.
-    fn hand_back(&self, memory: &Memory, returned: Result<i32, i32>) -> Result<i32, i32> {
+    fn hand_back(&self, memory: &Theirs<'_>, returned: Result<i32, i32>) -> Result<i32, i32> {
         if returned == Err(libc::EFAULT) {
             return returned;
         }
@@ -298,7 +333,7 @@ impl Asked {
     }
 
     /// What the driver says when it cannot write an answer where the caller wants it.
-    fn refused(&mut self, memory: &Memory, params: u64, size: usize) -> Answer {
+    fn refused(&mut self, memory: &Theirs<'_>, params: u64, size: usize) -> Answer {
         self.put_back(params, size);
         self.block[nvos54::STATUS..nvos54::STATUS + 4].copy_from_slice(&NV_ERR_INVALID_ADDRESS.to_ne_bytes());
         Answer::Returned(self.hand_back(memory, Ok(0)))
@@ -329,14 +364,20 @@ impl Table {
         (theirs != 0).then_some(Table { pointer, theirs, inner })
     }
 
-    /// How many bytes the driver's answer has: whole entries, as many as it counts, and any beyond that it wrote to.
+    /// How many bytes the driver's answer has: whole entries, as many as it counts, and any beyond that it wrote to; never more
+    /// than the caller has room for, where it says.
     fn written(&self, params: &[u8], bytes: &[u8]) -> usize {
         let last = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
-        let (counted, stride) = match &self.inner {
-            Inner::Rows(rows) => (word(params, rows.count.into()).min(rows.capacity.into()), usize::from(rows.stride)),
-            Inner::Samples(samples) => (samples.capacity.into(), usize::from(samples.stride)),
+        let (counted, stride, room) = match &self.inner {
+            Inner::Rows(rows) => {
+                let counted = word(params, rows.count.into()).min(rows.capacity.into());
+                (counted as usize, usize::from(rows.stride), bytes.len())
+            }
+            Inner::Samples(samples) => {
+                (samples.capacity.into(), usize::from(samples.stride), word(params, SAMPLES_BUFFER) as usize)
+            }
         };
-        (counted as usize * stride).max(last.next_multiple_of(stride.max(1))).min(bytes.len())
+        (counted * stride).max(last.next_multiple_of(stride.max(1))).min(room).min(bytes.len())
     }
 }
 
@@ -391,5 +432,17 @@ mod tests {
         assert_eq!(table.written(&params(u32::MAX), &bytes), 512 * 32);
         bytes[200] = 1;
         assert_eq!(table.written(&params(3), &bytes), 224, "whole entries");
+
+        let Some(Row { layout: Layout::Embedded { inner, .. }, params_size, .. }) =
+            mpu_abi::ROWS.iter().find(|row| matches!(row.layout, Layout::Embedded { inner: Inner::Samples(_), .. }))
+        else {
+            panic!("samples have a row")
+        };
+        let table = Table { pointer: 16, theirs: 1, inner: *inner };
+        for room in [0, 1000] {
+            let mut params = vec![0; *params_size as usize];
+            params[SAMPLES_BUFFER..SAMPLES_BUFFER + 4].copy_from_slice(&u32::to_ne_bytes(room));
+            assert_eq!(table.written(&params, &[1; FENCED]), room as usize, "no more than the caller has room for");
+        }
     }
 }

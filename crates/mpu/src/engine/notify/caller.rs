@@ -4,11 +4,11 @@
 //!
 //! Outside truth: proc(5), `proc_pid_status(5)`, pidfd_getfd(2); `PIDFD_THREAD` is Linux 6.9.
 
-use super::folder::{field, Folder};
+use super::folder::{device, field, Folder};
 use super::rights::Rights;
 use super::Tid;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::OFlags;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, OFlags};
 use rustix::process::{pidfd_getfd, pidfd_open, PidfdFlags, PidfdGetfdFlags};
 use rustix::thread::{CapabilitySet, Gid, Pid, Uid};
 use std::fs::File;
@@ -54,6 +54,14 @@ impl Caller {
         Ok((status.rights, process))
     }
 
+    /// Which character device one of its descriptors is of, if any. No file system is asked, since a caller may be running that.
+    ///
+    /// # Errors
+    /// `ENOENT` when there is no such descriptor.
+    pub(super) fn device(&self, number: i32) -> io::Result<Option<(u32, u32)>> {
+        self.folder.device(&format!("fd/{number}"))
+    }
+
     /// The file behind one of its descriptors: the same open file, not another one of the same name. `still_waits` is asked once
     /// the number has been looked up.
     ///
@@ -61,15 +69,19 @@ impl Caller {
     /// `ESTALE` when the number was looked up too late; any other of `pidfd_getfd(2)`.
     pub(super) fn file(&self, process: Pid, number: i32, still_waits: impl Fn() -> bool) -> io::Result<OwnedFd> {
         let thread = Pid::from_raw(self.tid.get() as i32).ok_or(io::ErrorKind::InvalidInput)?;
-        let pidfd = match pidfd_open(thread, PIDFD_THREAD) {
-            // Before Linux 6.9 processes only; a thread with a table of files of its own is then mistaken.
-            Err(rustix::io::Errno::INVAL) => pidfd_open(process, PidfdFlags::empty())?,
-            opened => opened?,
+        let (pidfd, is_of_thread) = match pidfd_open(thread, PIDFD_THREAD) {
+            // Before Linux 6.9 processes only.
+            Err(rustix::io::Errno::INVAL) => (pidfd_open(process, PidfdFlags::empty())?, process == thread),
+            opened => (opened?, true),
         };
         if !still_waits() {
             return Err(rustix::io::Errno::STALE.into());
         }
-        Ok(pidfd_getfd(pidfd, number, PidfdGetfdFlags::empty())?)
+        match pidfd_getfd(pidfd, number, PidfdGetfdFlags::empty()) {
+            // The thread has a table of files of its own, or its process's first thread has ended.
+            Err(rustix::io::Errno::BADF) if !is_of_thread => Err(rustix::io::Errno::OPNOTSUPP.into()),
+            file => Ok(file?),
+        }
     }
 }
 
@@ -113,16 +125,15 @@ pub(super) fn own_user_namespace() -> io::Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Device number of an open character device. Asks no file system that a caller may be running.
+/// Device number of an open character device. No file system is asked.
 pub(super) fn character_device(file: BorrowedFd<'_>) -> Option<(u32, u32)> {
-    let stat = rustix::fs::fstat(file.as_fd()).ok()?;
-    let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice;
-    is_device.then(|| (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)))
+    device(file, "", AtFlags::EMPTY_PATH).ok().flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fd::AsFd;
 
     #[test]
     fn what_this_thread_may_do_is_what_the_kernel_says_of_it() {
@@ -166,6 +177,10 @@ mod tests {
         let number = std::os::fd::AsRawFd::as_raw_fd(&null);
         let file = caller.file(rustix::process::getpid(), number, || true).expect("our own descriptor");
         assert_eq!(character_device(file.as_fd()), Some((1, 3)));
+        assert_eq!(caller.device(number).expect("our own descriptor"), Some((1, 3)));
+        let socket = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
+        assert_eq!(caller.device(std::os::fd::AsRawFd::as_raw_fd(&socket)).expect("our own descriptor"), None);
+        assert_eq!(caller.device(-1).expect_err("none").raw_os_error(), Some(libc::ENOENT));
         let late = caller.file(rustix::process::getpid(), number, || false).expect_err("too late");
         assert_eq!(late.raw_os_error(), Some(libc::ESTALE));
     }

@@ -13,7 +13,7 @@ use crate::config::{rules, Config};
 use crate::error::Error;
 use crate::host::{Host, CAP_SYS_ADMIN};
 use mpu_core::policy::Rules;
-use rustix::event::{poll, PollFd, PollFlags};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd};
 use serde::Serialize;
 use std::fs;
@@ -23,7 +23,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long the other side of a connection may be silent.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -31,6 +31,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const SOCKET: &str = "socket";
 /// What connections' names with the keeper begin with.
 const CONNECTION: &str = "connection-";
+/// So long a retired supervisor without a container waits for those of runtimes that were told of it before.
+const LINGER: Duration = Duration::from_secs(1);
+/// Between two attempts to take a connection when there is no descriptor left for one.
+const PAUSE: Duration = Duration::from_millis(50);
 /// The longest request: a word and a policy.
 const LONGEST_REQUEST: u64 = 8 << 10;
 /// The exit code that asks whoever started us to start us again, with all that was kept (EX_TEMPFAIL of sysexits.h).
@@ -92,7 +96,7 @@ pub fn serve(host: &Host) -> Result<End, Error> {
 }
 
 /// A listener is a descriptor, and two more for each call.
-fn raise_limits() {
+pub(super) fn raise_limits() {
     use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
     let files = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum });
@@ -108,13 +112,20 @@ impl Daemon {
         let text = folder.display().to_string();
         fs::create_dir_all(folder).map_err(file_error(&text))?;
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(file_error(&text))?;
+        let inherited = keeper::inherited();
+        if inherited.is_empty() {
+            // Of a supervisor that nothing is left of.
+            let _ = fs::remove_file(RETIRED);
+        }
         setting.retired.store(Path::new(RETIRED).exists(), Relaxed);
 
         let (mut journal, mut socket, mut listeners, mut connections) = (None, None, Vec::new(), Vec::new());
-        for (name, fd) in keeper::inherited() {
+        for (name, fd) in inherited {
             match name.as_str() {
                 JOURNAL => journal = Some(fd),
-                SOCKET => socket = Some(UnixListener::from(fd)),
+                // Without its path no runtime finds it.
+                SOCKET if Path::new(LISTENER_SOCKET).exists() => socket = Some(UnixListener::from(fd)),
+                SOCKET => keeper::forget(SOCKET),
                 _ if name.starts_with(CONNECTION) => connections.push((name, UnixStream::from(fd))),
                 _ if message::is_listener(fd.as_fd()) => listeners.push((name, fd)),
                 _ => eprintln!("mpu: a descriptor with the unknown name {name} was left to us; it is closed"),
@@ -145,17 +156,23 @@ impl Daemon {
     fn run(self) -> Result<End, NotifyError> {
         let control = bind(CONTROL_SOCKET)?;
         keeper::ready();
+        let mut idle = None;
         loop {
-            let setting = &self.registry.setting;
-            if setting.retired.load(Relaxed) && self.open.load(SeqCst) == 0 && self.registry.len() == 0 {
+            idle = self.is_idle().then(|| idle.unwrap_or_else(Instant::now));
+            let left = idle.map(|since: Instant| LINGER.saturating_sub(since.elapsed()));
+            if left == Some(Duration::ZERO) {
                 for path in [LISTENER_SOCKET, CONTROL_SOCKET, RETIRED] {
                     let _ = fs::remove_file(path);
                 }
+                // Whoever is started next finds nothing of ours.
+                [SOCKET, JOURNAL].into_iter().for_each(keeper::forget);
                 return Ok(End::Over);
             }
+            let patience =
+                left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
             let mut polled =
                 [&control.as_fd(), &self.registry.changed.as_fd(), &self.listener.as_fd()].map(|fd| readable(*fd));
-            match poll(&mut polled, None) {
+            match poll(&mut polled, patience.as_ref()) {
                 Err(rustix::io::Errno::INTR) => continue,
                 other => other.map_err(|error| NotifyError::NoListeners { source: error.into() })?,
             };
@@ -174,9 +191,18 @@ impl Daemon {
         }
     }
 
+    /// Whether nobody needs us any more.
+    fn is_idle(&self) -> bool {
+        let retired = self.registry.setting.retired.load(Relaxed);
+        retired && self.open.load(SeqCst) == 0 && self.registry.len() == 0
+    }
+
     /// Takes a connection of a runtime.
     fn take(&self) {
-        let Ok((stream, _)) = self.listener.accept() else { return };
+        let Ok((stream, _)) = self.listener.accept() else {
+            std::thread::sleep(PAUSE);
+            return;
+        };
         let name = format!("{CONNECTION}{}-{}", std::process::id(), self.taken.fetch_add(1, Relaxed));
         // crun connects when a container is made and speaks when it is started, which may be any time later; runc hangs up at once. A
         // SIGKILL between these two lines loses the container's listener: nobody but us has the connection then.

@@ -67,7 +67,7 @@ impl Explain for NotifyError {
             NotifyError::NotRoot => "run it as root, on the host: sudo mpu …",
             NotifyError::NotOnHost => "run it on the host, or in a container that shares the host's PID namespace",
             NotifyError::NoListeners { .. } => {
-                "a kernel from 5.6 on with CONFIG_SECCOMP_FILTER is needed; `mpu up --engine module` needs no such thing"
+                "a kernel from 5.9 on with CONFIG_SECCOMP_FILTER is needed; `mpu up --engine module` needs no such thing"
             }
             NotifyError::File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => "run it as root: sudo mpu …",
             NotifyError::File { .. } => "see that /run is writable and that nothing else is at that path",

@@ -5,8 +5,8 @@
 
 use super::Tid;
 use mpu_core::HostPid;
-use rustix::fd::OwnedFd;
-use rustix::fs::{openat, statat, AtFlags, Mode, OFlags, CWD};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{openat, statat, statx, AtFlags, FileType, Mode, OFlags, StatxFlags, CWD};
 use std::fs::File;
 use std::io::{self, Read};
 
@@ -51,6 +51,11 @@ impl Folder {
         Ok((stat.st_dev, stat.st_ino))
     }
 
+    /// Which character device a name in it stands for, if it is one.
+    pub(super) fn device(&self, name: &str) -> io::Result<Option<(u32, u32)>> {
+        device(self.0.as_fd(), name, AtFlags::empty())
+    }
+
     /// The PID namespace.
     pub(super) fn pid_namespace(&self) -> io::Result<OwnedFd> {
         Ok(self.open("ns/pid", OFlags::RDONLY)?.into())
@@ -61,6 +66,14 @@ impl Folder {
         let text = self.read("cgroup").ok()?;
         text.lines().find_map(|line| line.strip_prefix("0::")).map(|path| path.as_bytes().to_vec())
     }
+}
+
+/// Device number of a character device. Goes by what the kernel knows by itself (`AT_STATX_DONT_SYNC`): asking the file system, which
+/// may be a program of a caller's, can take for ever.
+pub(super) fn device(at: BorrowedFd<'_>, name: &str, flags: AtFlags) -> io::Result<Option<(u32, u32)>> {
+    let stat = statx(at, name, flags | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
+    let is_device = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::CharacterDevice;
+    Ok(is_device.then_some((stat.stx_rdev_major, stat.stx_rdev_minor)))
 }
 
 /// The value of a field of a `status` file.

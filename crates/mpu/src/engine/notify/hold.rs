@@ -4,13 +4,13 @@
 //! kept. Speaks the side of sd_notify(3) and sd_listen_fds(3) that systemd has elsewhere. Knows nothing of what the
 //! descriptors are for.
 
-use super::daemon::AGAIN;
+use super::daemon::{raise_limits, AGAIN};
 use super::error::NotifyError;
 use super::CONTROL_SOCKET;
 use crate::error::Error;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -47,10 +47,20 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
     let _ = std::fs::create_dir_all(Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/")));
     let _ = std::fs::remove_file(SOCKET);
     let socket = UnixDatagram::bind(SOCKET).map_err(failed)?;
+    raise_limits();
     let mut kept = Vec::new();
     loop {
         let began = Instant::now();
-        let mut child = start(program, arguments, &kept).map_err(failed)?;
+        let mut child = match start(program, arguments, &kept) {
+            Ok(child) => child,
+            Err(source) if kept.is_empty() => return Err(failed(source).into()),
+            // Whoever waits for it waits on: all that is kept would go with us.
+            Err(error) => {
+                eprintln!("mpu: the supervisor cannot be started again now: {error}");
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+        };
         let status = loop {
             let mut polled = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&woken, PollFlags::IN)];
             let _ = poll(&mut polled, None);
@@ -110,6 +120,9 @@ fn listen(socket: &UnixDatagram, kept: &mut Vec<Kept>) -> bool {
         return false;
     };
     let text = String::from_utf8_lossy(&text[..received.bytes]).into_owned();
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        eprintln!("mpu: no descriptor is left for: {}", text.replace('\n', " "));
+    }
     let says = |line: &str| text.lines().any(|found| found == line);
     let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored").to_string();
     if says("FDSTOREREMOVE=1") {

@@ -33,8 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The first kernel with all that is needed: 5.5 has `SECCOMP_USER_NOTIF_FLAG_CONTINUE`, 5.6 `pidfd_getfd(2)`.
-const OLDEST_KERNEL: [i64; 2] = [5, 6];
+/// The first kernel with all that is needed: 5.5 has `SECCOMP_USER_NOTIF_FLAG_CONTINUE`, 5.6 `pidfd_getfd(2)`; and
+/// from 5.9 on a listener tells when its last caller has gone.
+const OLDEST_KERNEL: [i64; 2] = [5, 9];
 
 /// What the caller wants of it.
 #[derive(Debug, Clone, Default)]
@@ -91,7 +92,7 @@ pub fn unfit(host: &Host) -> Option<NotifyError> {
     let lacks = |what: String| Some(NotifyError::NoListeners { source: io::Error::other(what) });
     let release = host.release().unwrap_or_default();
     if version_numbers(&release).get(..2) < Some(&OLDEST_KERNEL) {
-        return lacks(format!("kernel {release} is older than 5.6"));
+        return lacks(format!("kernel {release} is older than 5.9"));
     }
     // There from Linux 4.14 on where seccomp is (Documentation/userspace-api/seccomp_filter.rst, Sysctls).
     let actions = host.text("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();

@@ -15,14 +15,17 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Listeners at one time: each container, and each `exec` into one, is one.
-const MOST: usize = 8192;
+/// Listeners at one time: each container, and each `exec` into one, is one. Their names must fit into one variable of the next
+/// supervisor's environment, of which the kernel takes 128 KiB (`MAX_ARG_STRLEN` of execve(2)).
+const MOST: usize = 2048;
+/// Of which one container may have so many.
+const MOST_OF_ONE: usize = 128;
 /// The journal's name with the keeper.
 pub(super) const JOURNAL: &str = "journal";
 /// What listeners' names with the keeper begin with; the key and the container's id follow.
-const PREFIX: &str = "listener-";
-/// Of an id, so much is kept: names with a keeper are at most 255 bytes.
-const LONGEST_ID: usize = 128;
+const PREFIX: &str = "l";
+/// Of an id, so much is kept: twice what Docker and containerd show of theirs.
+const LONGEST_ID: usize = 24;
 
 /// All of them.
 pub(super) struct Registry {
@@ -77,11 +80,17 @@ impl Registry {
     /// # Errors
     /// When it cannot be attended: the listener is then closed, and the container's calls fail with `ENOSYS`.
     pub(super) fn adopt(self: &Arc<Registry>, fd: OwnedFd, container: &str) -> io::Result<()> {
-        let mut listeners = self.lock();
-        let key = (0..MOST).find(|key| !listeners.contains_key(key)).ok_or(io::ErrorKind::StorageFull)?;
         let name = plain(container);
+        let mut listeners = self.lock();
+        let of_it = listeners.values().filter(|listener| listener.name == name).count();
+        let key = (0..MOST).find(|key| of_it < MOST_OF_ONE && !listeners.contains_key(key));
+        let key = key.ok_or(io::ErrorKind::StorageFull)?;
+        // What a listener left here that could not be resumed is nothing of this one's.
+        for place in (0..THREADS).filter_map(|thread| self.journal.place(key * THREADS + thread)) {
+            { place }.clear();
+        }
         if self.outlives {
-            keeper::keep(&format!("{PREFIX}{key}-{name}"), fd.as_fd());
+            keeper::keep(&kept_name(key, &name), fd.as_fd());
         }
         self.start(&mut listeners, fd, key, name)
     }
@@ -90,7 +99,11 @@ impl Registry {
     pub(super) fn resume(self: &Arc<Registry>, fd: OwnedFd, name: &str) -> io::Result<()> {
         let (key, container) = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')).unwrap_or_default();
         let key = key.parse().ok().filter(|key| *key < MOST).ok_or(io::ErrorKind::InvalidData)?;
-        self.start(&mut self.lock(), fd, key, container.to_string())
+        let mut listeners = self.lock();
+        if listeners.contains_key(&key) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.start(&mut listeners, fd, key, container.to_string())
     }
 
     fn start(
@@ -103,14 +116,19 @@ impl Registry {
         let listener = Arc::new(Listener::new(fd, key, name));
         let registry = self.clone();
         let gone = move |listener: &Listener| {
-            registry.lock().remove(&listener.key);
-            if registry.outlives {
-                keeper::forget(&format!("{PREFIX}{}-{}", listener.key, listener.name));
-            }
+            registry.end(&mut registry.lock(), listener);
             registry.tell();
         };
         listeners.insert(key, listener.clone());
-        attend(&listener, &self.setting, &self.journal, gone).inspect_err(|_| drop(listeners.remove(&key)))
+        attend(&listener, &self.setting, &self.journal, gone).inspect_err(|_| self.end(listeners, &listener))
+    }
+
+    /// While the others are locked out: the next one may have the same name.
+    fn end(&self, listeners: &mut BTreeMap<usize, Arc<Listener>>, listener: &Listener) {
+        listeners.remove(&listener.key);
+        if self.outlives {
+            keeper::forget(&kept_name(listener.key, &listener.name));
+        }
     }
 
     /// Wakes whoever waits for a change.
@@ -136,6 +154,10 @@ impl Registry {
     }
 }
 
+fn kept_name(key: usize, container: &str) -> String {
+    format!("{PREFIX}{key}-{container}")
+}
+
 /// An id in characters that a keeper's names may have.
 fn plain(container: &str) -> String {
     let ok = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
@@ -144,5 +166,28 @@ fn plain(container: &str) -> String {
         "unknown".to_string()
     } else {
         name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's limit for one string of an environment.
+    const MAX_ARG_STRLEN: usize = 131_072;
+
+    #[test]
+    fn the_names_of_all_that_is_kept_fit_into_one_variable() {
+        let longest = plain(&"a".repeat(300));
+        let names: usize = (0..MOST).map(|key| kept_name(key, &longest).len() + 1).sum();
+        // As many again may be connections of runtimes that have not spoken yet.
+        assert!(2 * names < MAX_ARG_STRLEN, "{names}");
+    }
+
+    #[test]
+    fn a_name_tells_which_listener_it_was() {
+        let name = kept_name(17, &plain("my-pod/c\n0"));
+        assert_eq!(name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')), Some(("17", "my-podc0")));
+        assert_eq!(plain("\u{fc}"), "unknown");
     }
 }

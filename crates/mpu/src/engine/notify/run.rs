@@ -31,8 +31,8 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
-/// The child's end of the conversation.
-pub(super) const SOCKET: i32 = 3;
+/// The child's end of the conversation. Far from the descriptors that whoever calls gives to the command.
+pub(super) const SOCKET: i32 = 250;
 /// What the parent says once somebody answers.
 pub(super) const ATTENDED: u8 = b'a';
 /// Exit codes of `env`, `chroot` and `docker run`: we failed, the command cannot be executed, it is not there.
