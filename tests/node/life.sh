@@ -132,32 +132,6 @@ refused lockdown_refuses_an_unsigned_module
 say "the notify engine, where the kernel takes no module"
 rm -rf /var/lib/mpu
 snapshot >/tmp/before
-# A container of the notify engine: a GPU process, and beside it whoever asks nvidia-smi, as often as it is told to.
-supervised_start() {
-	touch /tmp/go-on
-	mpu run -- sh -c "gpu-hold --mem 40 <>/tmp/never >/tmp/held & echo \$! >/tmp/own
-		while [ -e /tmp/go-on ]; do
-			[ -e /tmp/ask ] && LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid \
-				--format=csv,noheader >/tmp/answer 2>&1
-			rm -f /tmp/ask
-			sleep 0.2
-		done" &
-	for _ in $(seq 100); do
-		grep -qs ready /tmp/held && break
-		sleep 0.1
-	done
-}
-# nvidia-smi must show that process and no other, by its number there.
-supervised_is_right() {
-	echo nothing >/tmp/answer
-	touch /tmp/ask
-	for _ in $(seq 100); do
-		[ -e /tmp/ask ] || break
-		sleep 0.1
-	done
-	echo "own $(cat /tmp/own), shown: $(cat /tmp/answer)"
-	[ "$(tr -d ' ' </tmp/answer)" = "$(cat /tmp/own)" ]
-}
 has() { mpu status >/tmp/status; cat /tmp/status; grep -q "$1" /tmp/status; }
 gone_on() { has '^state  *armed.* by 1 listeners'; }
 notify_units_are_up() { systemctl is-active mpu mpu-notify && systemctl show -p NFileDescriptorStore mpu-notify; }
@@ -185,6 +159,12 @@ doctor_knows_the_notify_engine() {
 }
 # A restart is a stop; of mpu.service both are allowed, and `mpu down` lets containers go first.
 unit_refuses_to_be_stopped() { ! systemctl stop mpu-notify && ! systemctl restart mpu-notify && gone_on; }
+no_supervisor_is_left() {
+	pgrep -af 'mpu notify'
+	find /run/mpu
+	# Empty folders are systemd's, and gone with the boot.
+	! pgrep -f 'mpu notify' && [ -z "$(find /run/mpu ! -type d)" ]
+}
 restart_is_survived() { systemctl restart mpu && gone_on; }
 check install_takes_the_notify_engine $here/mpu install
 hash -r
@@ -205,7 +185,22 @@ check notify_upgrade_runs_the_new_one has 'engine  *notify, MPU 0.9.9'
 check notify_upgraded_is_right supervised_is_right
 check notify_uninstalls mpu uninstall
 check notify_goes_on_for_its_container pgrep -f 'mpu notify serve'
-rm /tmp/go-on
-sleep 2
-check notify_ends_with_its_container not pgrep -f 'mpu notify serve'
+supervised_stop
+check notify_ends_with_its_container no_supervisor_is_left
 same notify_uninstall_leaves_nothing /tmp/before
+
+say "the same by package"
+check notify_package_installs dpkg -i $here/mpu.deb
+hash -r
+check notify_package_starts_its_units notify_units_are_up
+supervised_start
+check notify_package_container_is_right supervised_is_right
+check notify_package_upgrades dpkg -i $here/mpu-next.deb
+check notify_package_upgrade_keeps_the_container gone_on
+check notify_package_upgrade_runs_the_new_one has 'engine  *notify, MPU 0.9.9'
+check notify_package_upgraded_is_right supervised_is_right
+check notify_package_purges dpkg --purge mpu
+check notify_package_purge_leaves_the_supervisor pgrep -f 'mpu notify serve'
+supervised_stop
+check notify_package_supervisor_ends no_supervisor_is_left
+same notify_package_purge_leaves_nothing /tmp/before

@@ -19,6 +19,12 @@ signed_by() {
 	[ "$(modinfo -F signer $ko)" = "$1" ]
 }
 
+is_by_notify() {
+	mpu status >/tmp/status
+	cat /tmp/status
+	grep -q '^engine  *notify' /tmp/status && systemctl is-active mpu mpu-notify && ! [ -d /sys/module/mpu ]
+}
+
 mount -t securityfs none /sys/kernel/security 2>/dev/null
 said="$(dmesg | grep -i -e 'secure boot' -e 'locked down' | head -n 3 | cut -c1-120 | tr '\n' ';')"
 check secure_boot_locks_the_kernel_down grep -q '\[integrity\]' /sys/kernel/security/lockdown
@@ -45,6 +51,13 @@ wrong unsigned_leaves_the_container_wrong
 resign stranger
 check the_strangers_signature_is_there signed_by stranger
 refused a_module_signed_by_a_stranger_is_refused
+# Only the kernel can judge a signature: the unit tries, and takes the engine that needs none.
+systemctl start mpu
+check the_strangers_module_leaves_the_notify_engine is_by_notify
+supervised_start
+check notify_container_is_right_under_secure_boot supervised_is_right
+supervised_stop
+systemctl stop mpu
 resign owner
 check signed_anew_starts systemctl start mpu
 right signed_anew_is_right

@@ -127,6 +127,38 @@ wrong() {
 	verdict "$1" pass "nvidia-smi shows '$(shown)'"
 }
 
+# A container of the notify engine: a GPU process, and beside it whoever asks nvidia-smi, as often as it is told to.
+supervised_start() {
+	rm -f /tmp/held
+	touch /tmp/go-on
+	mpu run -- sh -c "gpu-hold --mem 40 <>/tmp/never >/tmp/held & echo \$! >/tmp/own
+		while [ -e /tmp/go-on ]; do
+			[ -e /tmp/ask ] && LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid \
+				--format=csv,noheader >/tmp/answer 2>&1
+			rm -f /tmp/ask
+			sleep 0.2
+		done" &
+	for _ in $(seq 100); do
+		grep -qs ready /tmp/held && break
+		sleep 0.1
+	done
+}
+# nvidia-smi must show that process and no other, by its number there.
+supervised_is_right() {
+	echo nothing >/tmp/answer
+	touch /tmp/ask
+	for _ in $(seq 100); do
+		[ -e /tmp/ask ] || break
+		sleep 0.1
+	done
+	echo "own $(cat /tmp/own), shown: $(cat /tmp/answer)"
+	[ "$(tr -d ' ' </tmp/answer)" = "$(cat /tmp/own)" ]
+}
+supervised_stop() {
+	rm /tmp/go-on
+	sleep 2
+}
+
 # One caller: asks in rounds until it is enough, and stops at the first answer that is not the container's own process.
 ask() {
 	until [ -e /tmp/enough ]; do
