@@ -3,9 +3,10 @@
 //! Owns the order of things: what is asked, who asks, the driver's answer, what the caller gets. Translates nothing itself:
 //! mpu-core does, in copies that no caller can change. Whatever is in doubt goes on to the driver untouched.
 
-use super::caller::{character_device, Caller, Memory};
+use super::caller::{character_device, Caller};
 use super::filter::{CONTROL, LOOKED_AT, WRAPPED};
 use super::held::Held;
+use super::memory::Memory;
 use super::namespace::Namespace;
 use super::numbers::{Lookup, Numbers};
 use super::rights::Own;

@@ -1,19 +1,18 @@
-//! One thread that waits for an answer: who it is, what it may do, and its memory and descriptors.
+//! One thread that waits for an answer: who it is, what it may do, and its descriptors.
 //!
 //! Owns that everything it tells is of that thread and of nobody who got its number later. Knows nothing of the driver.
 //!
 //! Outside truth: proc(5), `proc_pid_status(5)`, pidfd_getfd(2); `PIDFD_THREAD` is Linux 6.9.
 
 use super::folder::{device, field, Folder};
+use super::memory::Memory;
 use super::rights::Rights;
 use super::Tid;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::process::{pidfd_getfd, pidfd_open, PidfdFlags, PidfdGetfdFlags};
 use rustix::thread::{CapabilitySet, Gid, Pid, Uid};
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 /// `PIDFD_THREAD`: a descriptor of the thread itself, whose table of files may be its own.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
@@ -41,7 +40,7 @@ impl Caller {
 
     /// Its memory. Stays the memory of the program that runs now, whatever becomes of the number.
     pub(super) fn memory(&self) -> io::Result<Memory> {
-        self.folder.open("mem", OFlags::RDWR).map(Memory)
+        Memory::of(&self.folder)
     }
 
     /// What it may do.
@@ -103,22 +102,6 @@ impl Status {
     }
 }
 
-/// The memory of a caller's program.
-#[derive(Debug)]
-pub(super) struct Memory(File);
-
-impl Memory {
-    /// Reads all of `bytes`.
-    pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(bytes, address)
-    }
-
-    /// Writes all of `bytes`.
-    pub(super) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(bytes, address)
-    }
-}
-
 /// The user namespace of this process, as [`Caller::rights`] wants it.
 pub(super) fn own_user_namespace() -> io::Result<(u64, u64)> {
     let stat = rustix::fs::stat("/proc/self/ns/user")?;
@@ -165,15 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_files_are_this_processs_own() {
+    fn files_are_this_processs_own() {
         let caller = Caller::of(Tid::of_this_thread()).expect("our own folder");
-        let memory = caller.memory().expect("our own memory");
-        let place = Box::new([7u8; 16]);
-        let mut seen = [0u8; 16];
-        memory.read(place.as_ptr() as u64, &mut seen).expect("ours to read");
-        assert_eq!(seen, *place);
-        memory.read(8, &mut seen).expect_err("nothing is mapped there");
-        let null = File::open("/dev/null").expect("/dev/null");
+        let null = std::fs::File::open("/dev/null").expect("/dev/null");
         let number = std::os::fd::AsRawFd::as_raw_fd(&null);
         let file = caller.file(rustix::process::getpid(), number, || true).expect("our own descriptor");
         assert_eq!(character_device(file.as_fd()), Some((1, 3)));

@@ -19,6 +19,7 @@ pub mod guest;
 mod held;
 pub mod hold;
 mod keeper;
+mod memory;
 mod message;
 mod namespace;
 mod numbers;

@@ -6,6 +6,7 @@
 //! Outside truth: Linux `include/uapi/linux/seccomp.h` and `nsfs.h`; seccomp_unotify(2), ioctl_ns(2).
 #![allow(unsafe_code)]
 
+use super::memory::Mapping;
 use super::Tid;
 use mpu_core::{HostPid, ViewPid};
 use std::collections::BTreeSet;
@@ -110,6 +111,47 @@ pub(super) fn peek(tid: Tid, address: u64, bytes: &mut [u8]) -> io::Result<usize
     // by the kernel, never by us.
     let read = unsafe { libc::process_vm_readv(tid.get() as libc::pid_t, &raw const here, 1, &raw const there, 1, 0) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// `struct procmap_query` of linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct ProcmapQuery {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    dev: [u32; 2],
+    vma_name_size: u32,
+    build_id_size: u32,
+    vma_name_addr: u64,
+    build_id_addr: u64,
+}
+
+/// `_IOWR('f', 17, struct procmap_query)`.
+const PROCMAP_QUERY: libc::c_ulong = 0xc000_6611 | (size_of::<ProcmapQuery>() as libc::c_ulong) << 16;
+const VMA_READABLE: u64 = 1;
+const VMA_WRITABLE: u64 = 2;
+
+/// What of a program's memory an address lies in, by an open `/proc/TID/maps`. `ENOTTY` before Linux 6.11.
+pub(super) fn mapping(maps: BorrowedFd<'_>, address: u64) -> io::Result<Option<Mapping>> {
+    let mut query = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address, ..Default::default() };
+    // SAFETY: the kernel reads and writes one `struct procmap_query`, which is as long as it says; it asks for no name.
+    match done(unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) }) {
+        Ok(_) => Ok(Some(Mapping {
+            start: query.vma_start,
+            end: query.vma_end,
+            readable: query.vma_flags & VMA_READABLE != 0,
+            writable: query.vma_flags & VMA_WRITABLE != 0,
+        })),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The namespace above this one.
