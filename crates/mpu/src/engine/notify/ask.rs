@@ -31,7 +31,9 @@ const SAMPLES_BUFFER: usize = 4;
 /// A pointer in the parameters of FB_GET_CLIENT_ALLOCATION_INFO beside the one that its row tells of (`pAllocInfo`, ctrl2080fb.h).
 const ALLOCATIONS: usize = 8;
 
-/// The driver's status for an address that it cannot write to (nvstatuscodes.h).
+/// The driver's status for a client that is not the caller's (nvstatuscodes.h).
+const NV_ERR_INVALID_CLIENT: u32 = 0x23;
+/// The driver's status for an address that it cannot write to.
 const NV_ERR_INVALID_ADDRESS: u32 = 0x1e;
 
 /// What every thread of a supervisor goes by.
@@ -218,6 +220,11 @@ impl Asker {
         let returned = setting.own.act_as(&rights, control).map_err(|_| Pass::Because(Reason::OutOfReach))?;
         let returned = returned.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO));
 
+        if returned.is_ok() && asked.status() == NV_ERR_INVALID_CLIENT {
+            // A client is its maker's user's or its maker's process's, and we can only be the caller's user: one who changed users
+            // since is known to the driver by its process.
+            return Err(Pass::Because(Reason::OutOfReach));
+        }
         let params_address = self.params.address();
         let params = self.params.bytes(size);
         let succeeded = returned.is_ok() && asked.status() == 0;
