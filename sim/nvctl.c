@@ -8,7 +8,13 @@
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <getopt.h>
+#include <linux/userfaultfd.h>
 #include <pthread.h>
+#include <stdbool.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 #include "nvrm.h"
@@ -72,6 +78,9 @@ static void usage(FILE *to)
 	      "  rc                      `pid N`; --owner decides whose reports (default all)\n"
 	      "  allocs                  `pid N client HEX`\n"
 	      "  nowhere                 an argument at an address where nothing is\n"
+	      "  elsewhere               the request of a control on descriptors that are not the driver's control device\n"
+	      "  memory                  the list, with its argument and its parameters in memory of each kind, and at its edges\n"
+	      "  stall WHAT SECONDS      a call whose argument, params or table lies in memory that nobody gets: `stalls`, then nothing\n"
 	      "  raw CMD SIZE [HEX]      `params HEX`; HEX `-` reads bytes from standard input; --object picks the object\n"
 	      "  ring [SLOT...]          hand-made samples, newest first; SLOT is AGE_MS,PID/UTIL,...\n"
 	      "                          one PID/UTIL per engine, `-` idle; no SLOT: back to the generated ring\n"
@@ -81,13 +90,15 @@ static void usage(FILE *to)
 	      "options: --gpu N --size N --flags HEX --type HEX --dir 0..3 --xfer --class HEX --old (R418 numbers)\n"
 	      "         --object client|device|sub|profiler|HEX --owner HEX --threads N --rotate N (ring: slot of the next write)\n"
 	      "         --params HEX (another address for the parameters; rows are not printed then) --on-thread (not the main one)\n"
-	      "         --raced pids|fbc (race: which control)\n",
+	      "         --raced pids|fbc (race: which control) --client HEX (another client's handle)\n"
+	      "         --as UID (become that user once client and objects are made)\n",
 	      to);
 }
 
 static const char *object_name = NULL;
 static uint32_t owner = 0xffffffff;
-static unsigned threads = 2, rotation;
+static unsigned threads = 2, rotation, client;
+static int user = -1;
 
 static void open_session(void)
 {
@@ -125,6 +136,145 @@ static int cmd_nowhere(void)
 
 	printf("ret=%d status=0x0\n", rc);
 	return rc != 0;
+}
+
+/* What is no control device of the driver's has an answer of its own. */
+static int cmd_elsewhere(void)
+{
+	int pipes[2] = { -1, -1 }, pair[2] = { -1, -1 }, closed = dup(0);
+	struct {
+		const char *name;
+		int fd;
+	} them[] = {
+		{ "null", open("/dev/null", O_RDWR) },	{ "file", open("/proc/self/status", O_RDONLY) },
+		{ "folder", open("/", O_RDONLY) },	{ "path", open("/dev/nvidiactl", O_PATH) },
+		{ "event", eventfd(0, 0) },		{ "gpu", nv_open_minor(opt.gpu) },
+		{ "pipe", -1 },				{ "socket", -1 },
+		{ "closed", closed },			{ "none", -1 },
+		{ "beyond", 1 << 20 },
+	};
+	unsigned i;
+
+	if (pipe(pipes) || socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		nv_die("nvctl: pipe and socket", -errno);
+	them[6].fd = pipes[0];
+	them[7].fd = pair[0];
+	close(closed);
+	for (i = 0; i < sizeof(them) / sizeof(them[0]); i++) {
+		uint32_t status;
+		int rc;
+
+		memset(buf, 0, PIDS_SIZE);
+		set32(buf, 4, opt.class);
+		rc = nv_control(them[i].fd, session.client, session.subdevice, GET_PIDS, buf, PIDS_SIZE, &opt.way, &status);
+		printf("%s ret=%d status=0x%x count=%u\n", them[i].name, rc, status, at32(buf, 8));
+	}
+	return 0;
+}
+
+#define PAGE 4096
+#define HEAD 16 /* bytes before the edge of a page, where a block of an edge's kind begins */
+#define GONE -1
+
+/* Kinds of memory: two pages, and what becomes of either once the block is in place. */
+static const struct kind {
+	const char *name;
+	int flags, first, second;
+	bool at_edge;
+} kinds[] = {
+	{ "private", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, false },
+	{ "shared", MAP_SHARED, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, false },
+	{ "over-an-edge", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, true },
+	{ "readonly", MAP_PRIVATE, PROT_READ, PROT_READ, false },
+	{ "shared-readonly", MAP_SHARED, PROT_READ, PROT_READ, false },
+	{ "none", MAP_PRIVATE, PROT_NONE, PROT_NONE, false },
+	{ "into-readonly", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ, true },
+	{ "into-none", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_NONE, true },
+	{ "into-nothing", MAP_PRIVATE, PROT_READ | PROT_WRITE, GONE, true },
+};
+
+static unsigned char *placed(const struct kind *kind, const void *bytes, size_t size)
+{
+	unsigned char *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, kind->flags | MAP_ANONYMOUS, -1, 0);
+	unsigned char *at = pages + (kind->at_edge ? PAGE - HEAD : 0);
+
+	if (pages == MAP_FAILED)
+		nv_die("nvctl: mmap", -errno);
+	memcpy(at, bytes, size);
+	if (mprotect(pages, PAGE, kind->first) ||
+	    (kind->second == GONE ? munmap(pages + PAGE, PAGE) : mprotect(pages + PAGE, PAGE, kind->second)))
+		nv_die("nvctl: mprotect", -errno);
+	return at;
+}
+
+/*
+ * The list, asked for with memory that a copy can fail at: what comes back, and whether anything was written. Over an edge nobody
+ * promises whether the part before it is: that is not looked at.
+ */
+static int cmd_memory(void)
+{
+	unsigned i;
+
+	memset(buf, 0, PIDS_SIZE);
+	set32(buf, 4, opt.class);
+	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		struct nv_control_arg arg = { session.client, session.subdevice, GET_PIDS, opt.way.flags, 0, PIDS_SIZE, 0xdead };
+		unsigned char params[PIDS_SIZE], *at = placed(&kinds[i], buf, PIDS_SIZE);
+		int rc;
+
+		arg.params = (uintptr_t)at;
+		rc = nv_control_send(ctl, &arg, &opt.way);
+		printf("params %s ret=%d status=0x%x written=%d\n", kinds[i].name, rc, arg.status,
+		       !kinds[i].at_edge && kinds[i].first != PROT_NONE && at32(at, 8) != 0);
+
+		memcpy(params, buf, PIDS_SIZE);
+		arg.params = (uintptr_t)params;
+		arg.status = 0xdead;
+		at = placed(&kinds[i], &arg, sizeof(arg));
+		rc = nv_control_send(ctl, (struct nv_control_arg *)at, &opt.way);
+		printf("argument %s ret=%d status=0x%x written=%d\n", kinds[i].name, rc,
+		       kinds[i].second == GONE || kinds[i].second == PROT_NONE ? 0 : at32(at, 28), at32(params, 8) != 0);
+	}
+	return 0;
+}
+
+/* A page that stays missing for whoever touches it, until this process ends. */
+static void *missing_page(void)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	void *page = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+
+	reg.range.start = (uintptr_t)page;
+	reg.range.len = 65536;
+	if (page == MAP_FAILED || fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &reg))
+		nv_die("nvctl: userfaultfd", -errno);
+	return page;
+}
+
+static int cmd_stall(int n, char **args)
+{
+	uint32_t status, params[4] = { 0 };
+	uint64_t pointer;
+	void *page;
+
+	if (n != 2)
+		nv_die("nvctl: stall wants WHAT SECONDS", -EINVAL);
+	page = missing_page();
+	pointer = (uintptr_t)page;
+	alarm(strtoul(args[1], NULL, 0));
+	printf("stalls\n");
+	fflush(stdout);
+	if (!strcmp(args[0], "argument"))
+		return nv_control_send(ctl, page, &opt.way);
+	if (!strcmp(args[0], "params"))
+		return nv_control(ctl, session.client, session.subdevice, GET_PIDS, page, PIDS_SIZE, &opt.way, &status);
+	if (strcmp(args[0], "table"))
+		nv_die("nvctl: WHAT is argument, params or table", -EINVAL);
+	params[0] = 512;
+	memcpy(params + 2, &pointer, sizeof(pointer));
+	return nv_control(ctl, session.client, session.subdevice, 0x2080016e, params, sizeof(params), &opt.way, &status);
 }
 
 static int cmd_pids(void)
@@ -652,6 +802,12 @@ static int perform(void)
 		return cmd_allocs();
 	if (!strcmp(what, "nowhere"))
 		return cmd_nowhere();
+	if (!strcmp(what, "elsewhere"))
+		return cmd_elsewhere();
+	if (!strcmp(what, "memory"))
+		return cmd_memory();
+	if (!strcmp(what, "stall"))
+		return cmd_stall(n, rest);
 	if (!strcmp(what, "raw"))
 		return cmd_raw(n, rest);
 	if (!strcmp(what, "ring"))
@@ -677,7 +833,8 @@ int main(int argc, char **argv)
 		{ "dir", 1, NULL, 'd' }, { "xfer", 0, NULL, 'x' }, { "class", 1, NULL, 'c' }, { "old", 0, NULL, 'o' },
 		{ "object", 1, NULL, 'O' }, { "owner", 1, NULL, 'w' }, { "threads", 1, NULL, 'T' },
 		{ "rotate", 1, NULL, 'r' }, { "params", 1, NULL, 'p' }, { "on-thread", 0, NULL, 'n' },
-		{ "raced", 1, NULL, 'R' }, { "help", 0, NULL, 'h' },
+		{ "raced", 1, NULL, 'R' }, { "client", 1, NULL, 'C' }, { "as", 1, NULL, 'a' },
+		{ "help", 0, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
 	int o;
@@ -707,6 +864,8 @@ int main(int argc, char **argv)
 				nv_die("nvctl: --raced is pids or fbc", -EINVAL);
 			break;
 		}
+		case 'C': client = strtoul(optarg, NULL, 16); break;
+		case 'a': user = strtol(optarg, NULL, 0); break;
 		case 'r': rotation = strtoul(optarg, NULL, 0); break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
@@ -720,6 +879,10 @@ int main(int argc, char **argv)
 	rest = argv + optind + 1;
 	rest_count = argc - optind - 1;
 	open_session();
+	if (client)
+		session.client = client;
+	if (user >= 0 && (setresgid(user, user, user) || setresuid(user, user, user)))
+		nv_die("nvctl: --as", -errno);
 	if (opt.on_thread) {
 		pthread_t thread;
 

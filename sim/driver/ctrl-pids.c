@@ -5,6 +5,8 @@
  * the converted list: a process with several clients is listed once per client, and a process whose global number
  * equals a number already listed is lost. GET_PID_INFO compares global numbers until era 2.
  */
+#include <linux/capability.h>
+
 #include "sim.h"
 
 #define PIDS_MAX 950
@@ -39,6 +41,8 @@ static NV_STATUS get_pids(struct rm_call *call)
 	struct rm_client *client;
 	NvU32 count = 0;
 
+	if (sim_guarded && !capable(CAP_SYS_ADMIN))
+		return NV_ERR_INSUFFICIENT_PERMISSIONS;
 	if (get32(call->params, 0) > 1)
 		return NV_ERR_INVALID_ARGUMENT;
 	if (get32(call->params, 0) == 0) {

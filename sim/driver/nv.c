@@ -28,6 +28,9 @@ bool sim_ghosts;
 module_param_named(ghosts, sim_ghosts, bool, 0644);
 MODULE_PARM_DESC(ghosts, "keep utilisation samples of processes that ended, as the real ring does");
 
+bool sim_guarded;
+module_param_named(guarded, sim_guarded, bool, 0644);
+MODULE_PARM_DESC(guarded, "the process list wants CAP_SYS_ADMIN, as with no release");
 bool sim_bypass;
 module_param_named(bypass, sim_bypass, bool, 0644);
 MODULE_PARM_DESC(bypass, "answer controls without passing os_memcpy_to_user, which no release is known to do");

@@ -4,9 +4,11 @@
  * Outside truth: the alloc and free escapes of the public headers; clients are kept in order of creation, as the
  * real list is, because the duplicate test of the process list depends on that order.
  */
+#include <linux/cred.h>
 #include <linux/pid.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
+#include <linux/uidgid.h>
 
 #include "sim.h"
 
@@ -17,12 +19,22 @@ static NvU32 rm_client_count;
 static NvU32 rm_next_client = 0xc1d00001;
 static NvU32 rm_next_object = 0xcaf00001;
 
+/*
+ * A client answers to the open file that made it, and to its maker's effective user or process (osValidateClientTokens of
+ * the open sources compares user and process; whether a release compares the file, the token or both varies: here both).
+ */
+static bool rm_client_is_callers(struct rm_client *client, struct nv_file_private *nvfp)
+{
+	return client->owner == nvfp &&
+	       (uid_eq(client->euid, current_euid()) || client->proc_id == task_tgid_nr(current));
+}
+
 struct rm_client *rm_find_client(struct nv_file_private *nvfp, NvU32 handle)
 {
 	struct rm_client *client;
 
 	list_for_each_entry(client, &rm_clients, node)
-		if (client->handle == handle && client->owner == nvfp)
+		if (client->handle == handle && rm_client_is_callers(client, nvfp))
 			return client;
 	return NULL;
 }
@@ -142,6 +154,7 @@ static NV_STATUS rm_new_client(struct nv_file_private *nvfp, NvU32 *handle)
 	client->handle = *handle;
 	client->owner = nvfp;
 	client->proc_id = task_tgid_nr(current);
+	client->euid = current_euid();
 #if SIM_HAS_NS_PID
 	client->pid_info = os_get_pid_info();
 #endif

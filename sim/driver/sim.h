@@ -10,6 +10,7 @@
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/types.h>
+#include <linux/uidgid.h>
 
 #include "../sim_ioctl.h"
 
@@ -103,6 +104,7 @@ struct rm_client {
 	struct nv_file_private *owner;
 	NvU32 handle;
 	NvU32 proc_id; /* thread group id in the init namespace */
+	kuid_t euid; /* of its maker */
 	void *pid_info; /* struct pid *, referenced; NULL before era 1 */
 	struct list_head objects;
 	NvU32 object_count;
@@ -165,6 +167,7 @@ extern bool sim_debug;
 extern bool sim_client_allocs;
 extern bool sim_ghosts;
 extern bool sim_bypass;
+extern bool sim_guarded;
 
 /* nv-proc.c */
 int nv_proc_init(void);
