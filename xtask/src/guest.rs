@@ -25,7 +25,7 @@ pub struct Args {
     /// Release of nvidia-smi and NVML, from nvidia.toml
     #[arg(long, default_value = "550.163.01")]
     client: String,
-    /// Engines: none, module; both unless named
+    /// Engines: none, module, notify; none and module unless named
     #[arg(long)]
     engine: Vec<String>,
     /// Stories by name; all unless named

@@ -32,6 +32,8 @@ pub struct Args {
 #[derive(Deserialize)]
 struct Matrix {
     engines: Vec<String>,
+    /// The story that leaves a guest unfit for others.
+    last: String,
     minutes: u64,
     reloads: u32,
     pair: Vec<Pair>,
@@ -43,13 +45,27 @@ struct Matrix {
 struct Pair {
     era: String,
     clients: Vec<String>,
+    /// Whether the guest ends with the story that leaves it unfit for others.
+    #[serde(default)]
+    last: bool,
 }
 
 #[derive(Deserialize)]
 struct Cell {
     kernel: String,
     rows: Vec<[String; 2]>,
+    /// Eras whose rows are played with the engine in user space, too.
+    #[serde(default)]
+    notify: Vec<String>,
+    /// As a pair's.
+    #[serde(default)]
+    last: bool,
 }
+
+/// The engine in user space.
+const NOTIFY: &str = "notify";
+/// No engine.
+const BARE: &str = "none";
 
 /// The verb.
 pub fn test(args: &Args) -> Result<Outcome> {
@@ -180,21 +196,38 @@ fn jobs(full: bool) -> Result<Vec<Job>> {
     let job = |kernel: &str, rows: Vec<Row>| Job {
         kernel: kernel.to_owned(),
         cpus: 2,
-        // Under eight callers a reload takes about four seconds in a guest.
-        limit: Duration::from_secs(matrix.minutes * 60 + if full { u64::from(matrix.reloads) * 6 } else { 0 }),
+        // Under eight callers a reload of the module takes about four seconds in a guest, a supervisor's end about one, twice each.
+        limit: Duration::from_secs(matrix.minutes * 60 + if full { u64::from(matrix.reloads) * 10 } else { 0 }),
         rows,
     };
+    let with_notify = |mut row: Row| {
+        row.engines.push(NOTIFY.to_owned());
+        row
+    };
+    let rows_and_last = |mut rows: Vec<Row>, last: bool| {
+        let again = rows.last().filter(|_| last).map(|row| Row {
+            engines: vec![BARE.to_owned(), NOTIFY.to_owned()],
+            stories: vec![matrix.last.clone()],
+            ..row.clone()
+        });
+        rows.extend(again);
+        rows
+    };
     if !full {
-        return Ok(matrix
-            .quick
-            .iter()
-            .map(|cell| job(&cell.kernel, cell.rows.iter().map(|[era, client]| row(era, client)).collect()))
-            .collect());
+        let rows = |cell: &Cell| {
+            let rows = cell.rows.iter().map(|[era, client]| match cell.notify.contains(era) {
+                true => with_notify(row(era, client)),
+                false => row(era, client),
+            });
+            rows_and_last(rows.collect(), cell.last)
+        };
+        return Ok(matrix.quick.iter().map(|cell| job(&cell.kernel, rows(cell))).collect());
     }
     let mut jobs = Vec::new();
     for kernel in kernels::names()? {
         for pair in &matrix.pair {
-            jobs.push(job(&kernel, pair.clients.iter().map(|client| row(&pair.era, client)).collect()));
+            let rows = pair.clients.iter().map(|client| with_notify(row(&pair.era, client))).collect();
+            jobs.push(job(&kernel, rows_and_last(rows, pair.last)));
         }
     }
     Ok(jobs)

@@ -111,6 +111,11 @@ impl Container {
         must(&["nsenter", "-t", &self.init.to_string(), "-p", "sh", "-c", &script]).map(drop)
     }
 
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Process 1's PID in the init namespace.
     pub fn pid_outside(&self) -> u32 {
         self.init

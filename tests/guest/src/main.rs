@@ -5,6 +5,7 @@
 
 mod answer;
 mod boot;
+mod callers;
 mod client;
 mod command;
 mod container;

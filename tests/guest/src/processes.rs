@@ -30,6 +30,18 @@ pub fn last_below(ancestor: u32) -> u32 {
     at
 }
 
+/// The PIDs in the init namespace of all processes below one, the deepest last.
+pub fn all_below(ancestor: u32) -> Vec<u32> {
+    let mut found = vec![ancestor];
+    let mut at = 0;
+    while let Some(above) = found.get(at).copied() {
+        found.extend(everybody().into_iter().filter(|&pid| parent(pid) == Some(above)));
+        at += 1;
+    }
+    found.remove(0);
+    found
+}
+
 /// One letter for a process's state, as /proc has it: Z is a zombie.
 pub fn state(outside: u32) -> Option<char> {
     stat(outside)?.chars().next()

@@ -110,6 +110,12 @@ impl Stage {
         matches!(self.engine, Engine::Module | Engine::Notify)
     }
 
+    /// Whether the driver names threads to the host, as releases 535.113 to 570.144 do. The module cures that; an engine in user
+    /// space understands it for containers.
+    pub fn host_sees_threads(&self) -> bool {
+        self.engine == Engine::Notify && (1..=3).contains(&self.era)
+    }
+
     /// Whether the engine is a module, which a story can load and unload beside the driver.
     pub fn has_module(&self) -> bool {
         self.engine == Engine::Module
@@ -233,7 +239,8 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
     let mut failed = 0;
     let named = |name: &str| row.stories.iter().any(|wanted| wanted == name);
     let usual = stories::ALL.iter().filter(|story| named("all") || named(story.name));
-    let wanted = usual.chain([&demo::DEMO].into_iter().filter(|_| named("demo")));
+    let by_name_alone = stories::LAST.iter().chain([&demo::DEMO]);
+    let wanted = usual.chain(by_name_alone.filter(|story| named(story.name)));
     let wanted: Vec<&Story> = wanted.collect();
     for name in &row.stories {
         ensure!(name == "all" || wanted.iter().any(|story| story.name == name), "no story is called {name}");

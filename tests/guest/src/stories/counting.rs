@@ -7,6 +7,9 @@ use crate::stage::Stage;
 use crate::stories::scene::once;
 use crate::story::{Engines, Fault, Story, Without};
 
+/// The first client that the driver made: the host's.
+pub const FOREIGN_CLIENT: &str = "c1d00001";
+
 /// A container's control raises its counter by one; a host's raises none.
 pub const TRANSLATED: Story = Story {
     name: "every_translated_control_is_counted_once",
@@ -73,8 +76,18 @@ pub const REASONS: Story = Story {
             right!(after == before + 1, "an unreadable argument was counted {} times", after - before);
         }
 
-        // An engine in user space reads the argument once, and asks by a copy of its own.
+        // An engine in user space reads the argument once, and asks by a copy of its own; as the caller's user, which is not all
+        // that the driver may know a client's owner by.
         if !stage.has_module() {
+            let before = counter(stage, "passed.out_of_reach")?;
+            let answer = scene.a.ask(&["--client", FOREIGN_CLIENT, "pids"])?;
+            right!(
+                answer.status == 0x23,
+                "the driver refuses this client with 0x23, the caller got 0x{:x}",
+                answer.status
+            );
+            let after = counter(stage, "passed.out_of_reach")?;
+            right!(after == before + 1, "a client of somebody else's was counted {} times", after - before);
             return Ok(());
         }
         let before = counter(stage, "passed.argument_changed")?;

@@ -8,7 +8,7 @@ use crate::story::{Engines, Fault, Story, Without};
 /// nvidia-smi and its library, put in by the wrapper with the devices, list the container's own processes and no other.
 pub const OWN_STACK: Story = Story {
     name: "gpu_put_in_by_our_wrapper_is_seen_right",
-    engines: Engines::Module("the wrapper is played with the module"),
+    engines: Engines::Every,
     without: |stage| match stage.era {
         0 | 4 => once(stage, Without::Wrong("the query shows")),
         _ => Without::Moot("what a container is given does not follow the era: played in 0 and 4"),

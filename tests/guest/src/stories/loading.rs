@@ -1,12 +1,11 @@
 //! Modules that come and go: either order, the driver alone, the engine alone, and all that while containers keep asking.
 
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::callers::Callers;
 use crate::command::{must, run};
-use crate::container::Container;
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::scene::{exactly, once, sorted};
@@ -206,47 +205,4 @@ fn unload_driver_in_use(stage: &Stage) -> Result<()> {
         std::thread::sleep(Duration::from_millis(5));
     }
     stage.unload_driver()
-}
-
-/// Programs that run over and over in a container until they are told to stop.
-struct Callers<'a> {
-    container: &'a Container,
-    running: Vec<Child>,
-}
-
-impl<'a> Callers<'a> {
-    fn start(container: &'a Container, how_many: u32, call: &str) -> Result<Self> {
-        container.script("rm -f /tmp/calls.*; touch /tmp/go")?;
-        let mut callers = Self { container, running: Vec::new() };
-        for number in 0..how_many {
-            let script = format!("while [ -e /tmp/go ]; do {call}; done >/tmp/calls.{number} 2>&1");
-            let entered = container.entered();
-            let mut command = Command::new(&entered[0]);
-            command.args(&entered[1..]).args(["sh", "-c", &script]).stdin(Stdio::null());
-            callers.running.push(command.spawn().context("cannot start a caller")?);
-        }
-        Ok(callers)
-    }
-
-    /// Stops them and returns what they printed.
-    fn stop(mut self) -> Result<String> {
-        self.end()?;
-        self.container.script("cat /tmp/calls.*")
-    }
-
-    fn end(&mut self) -> Result<()> {
-        self.container.script("rm -f /tmp/go")?;
-        for mut caller in self.running.drain(..) {
-            caller.wait()?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Callers<'_> {
-    fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            println!("guest: callers do not stop: {error:#}");
-        }
-    }
 }

@@ -51,7 +51,9 @@ fn each_rule(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let before = stage.counter("passed.exempt").unwrap_or_default();
     let everybody = nvctl::ask(&[], "nvctl", &["pids"])?;
     let shown = in_pod(scene, &["pids"])?;
-    exactly("exempt, the list", &shown.pids(), &scene.everybody())?;
+    if !stage.host_sees_threads() {
+        exactly("exempt, the list", &shown.pids(), &scene.everybody())?;
+    }
     right!(shown.text == everybody.text, "the host's list is {}, an exempt caller's {}", everybody.text, shown.text);
     let told = in_pod(scene, &["pidinfo", &foreign.to_string()])?;
     right!(told.one("mem")? >> 20 == 300, "exempt, a stranger's memory: {}", told.text.trim());

@@ -15,7 +15,7 @@ use crate::story::{Engines, Fault, Story, Without};
 /// `mpu probe` says right with the engine, and names the driver's faults without.
 pub const PROBE: Story = Story {
     name: "probe_tells_right_from_wrong",
-    engines: Engines::Module("the probe looks at the module"),
+    engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("the probe finds")),
     run: |_| {
         let done = run(&["mpu", "probe", "--json"])?;

@@ -1,0 +1,62 @@
+//! Programs that ask over and over in a container while something happens to the engine or the driver.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+
+use crate::container::Container;
+
+/// Emulation is slow.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Programs that run over and over in a container until they are told to stop.
+pub struct Callers<'a> {
+    container: &'a Container,
+    running: Vec<Child>,
+}
+
+impl<'a> Callers<'a> {
+    /// Starts them, and returns once each is in its container: one that is still on its way there is no caller.
+    pub fn start(container: &'a Container, how_many: u32, call: &str) -> Result<Self> {
+        container.script("rm -f /tmp/calls.*; touch /tmp/go")?;
+        let mut callers = Self { container, running: Vec::new() };
+        for number in 0..how_many {
+            let script = format!("while [ -e /tmp/go ]; do {call}; done >/tmp/calls.{number} 2>&1");
+            let entered = container.entered();
+            let mut command = Command::new(&entered[0]);
+            command.args(&entered[1..]).args(["sh", "-c", &script]).stdin(Stdio::null());
+            callers.running.push(command.spawn().context("cannot start a caller")?);
+        }
+        let began = Instant::now();
+        let there = |number| Path::new(&format!("/proc/{}/root/tmp/calls.{number}", container.pid_outside())).exists();
+        while !(0..how_many).all(there) {
+            ensure!(began.elapsed() < LIMIT, "the callers do not get into their container");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(callers)
+    }
+
+    /// Stops them and returns what they printed.
+    pub fn stop(mut self) -> Result<String> {
+        self.end()?;
+        self.container.script("cat /tmp/calls.*")
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.container.script("rm -f /tmp/go")?;
+        for mut caller in self.running.drain(..) {
+            caller.wait()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Callers<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            println!("guest: callers do not stop: {error:#}");
+        }
+    }
+}

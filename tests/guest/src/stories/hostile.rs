@@ -1,0 +1,97 @@
+//! Callers that mean harm, or are unlucky: descriptors that are not the driver's, memory that blocks, death in mid-call.
+
+use std::time::{Duration, Instant};
+
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::{exactly, once};
+use crate::story::{Engines, Fault, Story, Without};
+
+/// The request of a control on something else, or on nothing: what it gets is what it gets without an engine.
+pub const NOT_THE_DRIVERS: Story = Story {
+    name: "a_descriptor_that_is_not_the_drivers_gets_its_own_answer",
+    engines: Engines::Every,
+    without: |stage| once(stage, Without::Right("these are the kernel's own answers")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let ask = || scene.a.script("nvctl elsewhere; nvctl --xfer elsewhere; nvctl32 elsewhere");
+        let with = ask()?;
+        let without = stage.aside(ask)??;
+        right!(with.lines().count() > 15, "only so much was asked: {with}");
+        right!(with == without, "with the engine: {with}; without: {without}");
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    },
+};
+
+/// Memory that cannot be read or written, wholly or in part: the driver's own return and status, and nothing is written past a protection.
+pub const PROTECTED: Story = Story {
+    name: "memory_that_refuses_a_copy_gets_the_drivers_own_answer",
+    engines: Engines::Every,
+    without: |stage| once(stage, Without::Right("these are the driver's own answers")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let ask = || scene.a.script("nvctl memory; nvctl --xfer memory; nvctl32 memory");
+        let with = ask()?;
+        let without = stage.aside(ask)??;
+        right!(with.lines().count() == 3 * 18, "only so much was asked: {with}");
+        for (with, without) in with.lines().zip(without.lines()) {
+            right!(with == without, "with the engine: {with}; without: {without}");
+        }
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    },
+};
+
+/// Callers that are killed while they ask leave nothing behind.
+pub const KILLED_IN_MID_CALL: Story = Story {
+    name: "callers_killed_in_mid_call_leave_nothing_behind",
+    engines: Engines::Every,
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+        let each = format!("nvctl spin 60 {own} & p=$!; usleep 60000; kill -9 $p");
+        let text = scene.a.script(&format!("for i in $(seq 30); do {each}; done 2>&1; wait"))?;
+        right!(!text.contains("wrong"), "before it was killed, a caller was told: {text}");
+        let began = Instant::now();
+        while stage.has_engine() && stage.engine_state("inside").as_deref() != Some("0") {
+            let inside = stage.engine_state("inside").unwrap_or_default();
+            right!(began.elapsed() < Duration::from_secs(5), "the callers are dead, and {inside} count as inside");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    },
+};
+
+/// A caller whose argument or parameters lie in memory that it does not let anybody have: nobody outside its container waits, and
+/// with the end of the caller its container goes on, too.
+pub const BLOCKED: Story = Story {
+    name: "a_caller_that_blocks_its_own_memory_stalls_nobody_else",
+    engines: Engines::Every,
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        exactly("the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
+        for what in ["argument", "params", "table"] {
+            blocked(stage, what)?;
+        }
+        Ok(())
+    },
+};
+
+fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
+    let scene = stage.scene()?;
+    // More callers than a container has threads of the supervisor's.
+    let script =
+        format!("for i in 1 2 3 4; do nvctl stall {what} 60 >/tmp/stall.$i 2>&1 & echo $! >/tmp/stalled.$i; done");
+    scene.a.script(&format!("{script}; usleep 700000"))?;
+    // With all of its container's threads stopped, a caller that comes later stalls before it can say so.
+    let said = scene.a.script("cat /tmp/stall.*")?;
+    right!(said.contains("stalls"), "the callers do not stall: {said}");
+    let began = Instant::now();
+    exactly("beside stalled callers, the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
+    let took = began.elapsed();
+    right!(took < Duration::from_secs(10), "beside callers that stall on their {what} an answer took {took:?}");
+    scene.a.script("kill -9 $(cat /tmp/stalled.*); rm /tmp/stall.* /tmp/stalled.*")?;
+    exactly("after the stalled callers' end, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+}

@@ -1,0 +1,273 @@
+//! The life of the supervisor in user space while containers ask: killed, started again, retired, and asked by very many at once.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::answer::answer;
+use crate::callers::Callers;
+use crate::command::{must, run};
+use crate::container::entered;
+use crate::holder::Holder;
+use crate::nvctl;
+use crate::processes;
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::{exactly, once};
+use crate::story::{Engines, Fault, Story, Without};
+use crate::supervisor;
+
+const ITS_LIFE: Engines = Engines::Notify("the supervisor's own life");
+
+/// What does not follow the era, and takes its time.
+fn in_two_eras(stage: &Stage) -> Without {
+    match stage.era {
+        0 | 4 => once(stage, Without::Wrong("shows")),
+        _ => Without::Moot("the supervisor's life does not follow the era: played in 0 and 4"),
+    }
+}
+
+/// Killed over and over under nine callers in three containers: what its keeper kept is enough for the next one.
+pub const KILLED: Story = Story {
+    name: "supervisor_killed_again_and_again_loses_no_call",
+    engines: ITS_LIFE,
+    without: in_two_eras,
+    run: |stage| {
+        let scene = stage.scene()?;
+        under_load(stage, &|pid| {
+            // A caller that comes while it hangs, and before it dies, has handed over to nobody: whoever comes next takes it.
+            must(&["kill", "-STOP", &pid.to_string()])?;
+            let newcomer = spawn(&scene.b.entered(), &["nvctl", "pids"])?;
+            std::thread::sleep(Duration::from_millis(100));
+            must(&["kill", "-9", &pid.to_string()])?;
+            supervisor::until("nobody takes the killed supervisor's place", || {
+                Ok(supervisor::pid()?.is_some_and(|new| new != pid))
+            })?;
+            exactly("to a newcomer, the list", &told(newcomer)?.pids(), &[scene.other.inside])
+        })
+    },
+};
+
+/// Started again, as an upgrade does it.
+pub const STARTED_AGAIN: Story = Story {
+    name: "supervisor_started_again_under_load_loses_no_call",
+    engines: ITS_LIFE,
+    without: in_two_eras,
+    run: |stage| {
+        under_load(stage, &|pid| {
+            supervisor::tell("again\n")?;
+            Ok(supervisor::until("nobody takes the place of the supervisor that was told to make room", || {
+                Ok(supervisor::pid()?.is_some_and(|new| new != pid))
+            })?)
+        })
+    },
+};
+
+fn under_load(stage: &Stage, strike: &dyn Fn(u32) -> Result<(), Fault>) -> Result<(), Fault> {
+    let scene = stage.scene()?;
+    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    let third = stage.container("third")?;
+    let held = third.hold(&["--mem", "20"])?;
+    let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let spin = |own: &str| format!("nvctl spin 2 {own}");
+    let callers = [
+        Callers::start(&scene.a, 3, &spin(&own))?,
+        Callers::start(&scene.b, 3, &spin(&scene.other.inside.to_string()))?,
+        Callers::start(&third, 3, &spin(&held.inside.to_string()))?,
+    ];
+    let struck: Result<(), Fault> = (0..2 * stage.reloads).try_for_each(|_| {
+        std::thread::sleep(Duration::from_millis(30));
+        strike(supervisor::pid()?.context("no supervisor")?)
+    });
+    let texts = callers.into_iter().map(Callers::stop).collect::<Result<Vec<_>>>()?;
+    struck?;
+    for text in texts {
+        right!(!text.contains("wrong"), "a call was lost or answered wrong: {text}");
+        let matched: u64 =
+            text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
+        right!(matched > 30, "only {matched} answers: {text}");
+    }
+    let inside = stage.engine_state("inside").unwrap_or_default();
+    right!(inside == "0", "all callers have ended, and {inside} count as inside");
+    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+}
+
+/// Retired under callers, it passes everything on: each answer is right or the bare driver's, none fails. Resumed, it is right again.
+pub const RETIRED: Story = Story {
+    name: "retired_supervisor_leaves_containers_the_drivers_own_answers",
+    engines: ITS_LIFE,
+    without: |stage| match stage.era {
+        0 | 3 => once(stage, Without::Wrong("shows")),
+        _ => Without::Moot("it retires alike in every era: played in 0 and 3, where the bare driver's list is another"),
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+        let words = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        let own = words(&scene.own());
+        let bare = words(&stage.aside(|| scene.a.ask(&["pids"]))??.pids());
+        right!(bare != own, "the bare driver shows {bare}, which is right");
+        let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 1 {bare} or {own}"))?;
+        let retired: Result<()> = (0..stage.reloads).try_for_each(|_| {
+            stage.aside(|| std::thread::sleep(Duration::from_millis(200)))?;
+            std::thread::sleep(Duration::from_millis(200));
+            Ok(())
+        });
+        // A runtime that enters a running container finds the socket that the container's configuration names.
+        let entered = stage.aside(|| must(&["crun", "exec", "a", "nvctl", "pids"]))??;
+        let text = callers.stop()?;
+        retired?;
+        right!(
+            words(&nvctl::read(&entered)?.pids()) == bare,
+            "retired, an exec shows {entered}, the bare driver {bare}"
+        );
+        right!(!text.contains("wrong"), "an answer was neither right ({own}) nor the driver's ({bare}): {text}");
+        for list in ["list 0 matched ", "list 1 matched "] {
+            let matched: u64 = text.lines().filter_map(|line| line.strip_prefix(list)?.parse::<u64>().ok()).sum();
+            right!(matched > 0, "no answer came while it was retired, or none while it was not: {text}");
+        }
+        exactly("resumed, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    },
+};
+
+/// `up`, `status` and `down` by the real command, on a host without systemd.
+pub const BY_COMMAND: Story = Story {
+    name: "up_status_and_down_of_the_supervisor_do_what_they_say",
+    engines: ITS_LIFE,
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+        drop(scene);
+        stage.clear_scene();
+        stage.unload_engine()?;
+        let verdict = by_command(stage);
+        if supervisor::pid()?.is_some() {
+            supervisor::tell("retire\n")?;
+            supervisor::until("what `mpu up` started does not end", || Ok(supervisor::pid()?.is_none()))?;
+        }
+        verdict
+    },
+};
+
+fn by_command(stage: &Stage) -> Result<(), Fault> {
+    let mpu = |words: &str| run(&[&["mpu"], &words.split(' ').collect::<Vec<_>>()[..]].concat());
+    let status = mpu("status --json")?;
+    right!(answer(&status)?["up"] == false && status.status == 3, "nothing is up, status says {}", status.out);
+    let up = mpu("up --engine notify --json")?;
+    right!(up.status == 0 && answer(&up)?["result"] == "started", "up says {} {} {}", up.status, up.out, up.err);
+    {
+        let container = stage.container("box")?;
+        let held = container.hold(&["--mem", "40", "--clients", "2"])?;
+        exactly("in a container of its, the list", &container.ask(&["pids"])?.pids(), &[held.inside])?;
+        let counted = stage.counter("translated.GPU_GET_PIDS");
+        let status = answer(&mpu("status --json")?)?;
+        right!(status["up"] == true && status["engine"] == "notify", "it is up, status says {status}");
+        right!(
+            counted.is_some() && status["translated"]["GPU_GET_PIDS"].as_u64() == counted,
+            "{counted:?} calls were counted, status says {status}"
+        );
+        let again = mpu("up --engine notify")?.out;
+        right!(again.contains("nothing was changed"), "a second up says {again}");
+        let down = mpu("down")?;
+        right!(down.status == 0 && down.out.contains("still have its filter"), "down says {} {}", down.out, down.err);
+        let status = mpu("status --json")?;
+        right!(
+            answer(&status)?["notify_state"]["state"] == "retired" && status.status == 3,
+            "it is retired, status says {} {}",
+            status.status,
+            status.out
+        );
+        let resumed = mpu("up --engine notify")?.out;
+        right!(resumed.contains("takes new containers again"), "up after down says {resumed}");
+        exactly("after that, the list", &container.ask(&["pids"])?.pids(), &[held.inside])?;
+    }
+    for expected in ["MPU is down", "nothing was changed"] {
+        let down = mpu("down")?;
+        right!(down.status == 0 && down.out.contains(expected), "down says {} {}", down.out, down.err);
+        right!(supervisor::pid()?.is_none(), "after down a supervisor is there, which has no container");
+    }
+    Ok(())
+}
+
+/// Containers at one time.
+const MANY: usize = 64;
+/// Emulated, with eight callers that never pause on two processors, one call takes so long at most.
+const LATE: Duration = Duration::from_secs(10);
+
+/// Very many containers at once, of which one asks as fast as it can: each of the others is answered, right and in time.
+pub const CROWD: Story = Story {
+    name: "sixty_four_containers_are_right_beside_one_that_hammers",
+    engines: ITS_LIFE,
+    without: in_two_eras,
+    run: |stage| {
+        let _foreign = stage.hold(&["--mem", "30"])?;
+        let members = (0..MANY).map(|_| Member::start()).collect::<Result<Vec<_>>>()?;
+        everybody_asks(&members, "quiet")?;
+        let hammer = members[0].spawn(&["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do nvctl spin 600 1 & done; wait"])?;
+        let verdict = everybody_asks(&members[1..], "hammered");
+        end(hammer)?;
+        verdict
+    },
+};
+
+/// A PID namespace with one GPU process, which is its process 1.
+struct Member {
+    _holder: Holder,
+    init: u32,
+}
+
+impl Member {
+    fn start() -> Result<Self> {
+        let new = ["unshare", "-p", "-m", "-f", "--mount-proc", "gpu-hold", "--clients", "2", "--mem", "5"];
+        let words = [supervisor::words(), &new].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        let holder = Holder::start(command, |_| Ok(0))?;
+        let init = processes::last_below(holder.started());
+        Ok(Self { _holder: holder, init })
+    }
+
+    fn spawn(&self, words: &[&str]) -> Result<Child> {
+        spawn(&entered(self.init), words)
+    }
+}
+
+fn spawn(entered: &[String], words: &[&str]) -> Result<Child> {
+    let mut command = Command::new(&entered[0]);
+    command.args(&entered[1..]).args(words).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.spawn().context("cannot start a caller")
+}
+
+/// What a caller was told.
+fn told(caller: Child) -> Result<nvctl::Answer> {
+    let done = caller.wait_with_output()?;
+    nvctl::read(&String::from_utf8_lossy(&done.stdout))
+}
+
+/// Eight ask at a time, until all have asked.
+fn everybody_asks(members: &[Member], when: &str) -> Result<(), Fault> {
+    let mut worst = Duration::ZERO;
+    for some in members.chunks(8) {
+        let began = Instant::now();
+        let asking = some.iter().map(|member| member.spawn(&["nvctl", "pids"])).collect::<Result<Vec<_>>>()?;
+        for caller in asking {
+            exactly(&format!("{when}, the list"), &told(caller)?.pids(), &[1])?;
+        }
+        worst = worst.max(began.elapsed());
+    }
+    println!("guest: {when}, eight containers were answered within {} ms", worst.as_millis());
+    right!(worst < LATE, "{when}, it took {} ms to answer", worst.as_millis());
+    Ok(())
+}
+
+fn end(mut child: Child) -> Result<()> {
+    // The shell's children die with it: all are below one nsenter.
+    for pid in processes::all_below(child.id()) {
+        let _ = crate::command::run(&["kill", "-9", &pid.to_string()]);
+    }
+    child.kill()?;
+    child.wait()?;
+    Ok(())
+}

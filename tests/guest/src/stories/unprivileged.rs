@@ -1,0 +1,66 @@
+//! Callers that are not root: the same answers, and no right that they do not have by themselves.
+
+use crate::command::{run, Output};
+use crate::nvctl::{self, Answer};
+use crate::right;
+use crate::stories::counting::FOREIGN_CLIENT;
+use crate::stories::scene::{exactly, once, Scene};
+use crate::story::{Engines, Fault, Story, Without};
+
+/// A user of a container, who is root nowhere.
+const USER: &str = "1000:1000";
+
+/// A user who is not root is answered like root.
+pub const SAME_ANSWERS: Story = Story {
+    name: "an_unprivileged_user_gets_the_same_answers",
+    engines: Engines::Every,
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        exactly("as a user, the list", &as_user(&scene, &["pids"])?.pids(), &scene.own())?;
+        let own = scene.first.inside.to_string();
+        let told = as_user(&scene, &["pidinfo", &own])?.one("mem")? >> 20;
+        right!(told == 80, "process {own} holds 80 MiB, a user is told of {told}");
+        exactly("as a user, fbc", &as_user(&scene, &["fbc"])?.pids(), &[scene.first.inside])
+    },
+};
+
+/// What the driver refuses this caller stays refused, whoever asks in its place; and what it grants stays granted.
+pub const NO_RIGHT_MORE: Story = Story {
+    name: "no_caller_is_lent_a_right_or_loses_one",
+    engines: Engines::Every,
+    without: |stage| once(stage, Without::Right("these are the driver's own answers")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let ask = || {
+            guarded(true)?;
+            let answers = (|| {
+                let as_root = scene.a.ask(&["pids"])?;
+                let as_user = as_user(&scene, &["pids"])?;
+                Ok::<_, Fault>([as_root.status, as_user.status])
+            })();
+            guarded(false)?;
+            let [as_root, as_user] = answers?;
+            // A client of somebody else's; and one who was root when it made its own.
+            let foreign = scene.a.ask(&["--client", FOREIGN_CLIENT, "pids"])?.status;
+            let was_root = scene.a.ask(&["--as", "1000", "pids"])?.status;
+            Ok::<_, Fault>([as_root, as_user, foreign, was_root])
+        };
+        let with = ask()?;
+        let without = stage.aside(ask)??;
+        right!(without == [0, 0x1b, 0x23, 0], "the bare driver says {without:x?}");
+        right!(with == without, "with the engine: {with:x?}; without: {without:x?}");
+        Ok(())
+    },
+};
+
+fn as_user(scene: &Scene, arguments: &[&str]) -> Result<Answer, Fault> {
+    let Output { out, err, .. } =
+        run(&[&["crun", "exec", "--user", USER, scene.a.name(), "nvctl"], arguments].concat())?;
+    Ok(nvctl::read(&out).map_err(|error| error.context(err))?)
+}
+
+/// The process list wants a capability, as with no release.
+fn guarded(on: bool) -> Result<(), Fault> {
+    Ok(std::fs::write("/sys/module/nvidia/parameters/guarded", if on { "1" } else { "0" })?)
+}
