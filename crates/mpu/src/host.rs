@@ -37,7 +37,7 @@ pub const CAP_SYS_MODULE: u32 = 16;
 pub const CAP_SYS_ADMIN: u32 = 21;
 
 /// The inode number that every kernel gives the initial PID namespace.
-const INIT_PID_NAMESPACE: &str = "pid:[4026531836]";
+pub const INIT_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Directories searched for tools after those of `PATH`: a service's `PATH` is often short of the `sbin`s.
 const TOOL_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];

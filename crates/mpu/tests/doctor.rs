@@ -312,7 +312,7 @@ impl Supervisor {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let listener = UnixListener::bind(&path).unwrap();
         let said = serde_json::json!({
-            "version": VERSION, "state": state, "pid": 1, "since": 1, "listeners": 1, "containers": ["a"], "inside": 0, "lookup": "kernel",
+            "version": VERSION, "state": state, "pid": 1, "since": 1, "listeners": 1, "containers": ["a".repeat(24)], "inside": 0, "lookup": "kernel",
             "passed_on": 5, "translated": {}, "passed": { "out_of_reach": 0 }, "policy": [],
         });
         std::thread::spawn(move || {
@@ -395,6 +395,48 @@ fn the_notify_engine() {
     });
     finds("notify_rootless", "attention", "as root", "armed", &|h| h.write("run/user/1000/podman/podman.sock", ""));
     finds("notify_kernel", "broken", "5.9", "armed", &|h| h.write("proc/sys/kernel/yama/ptrace_scope", "3"));
+}
+
+impl Host {
+    /// A process that has the GPU open, in a PID namespace of its own unless it is said otherwise.
+    fn uses_gpu(&self, pid: u32, namespace: &str, cgroup: &str, filtered: bool) {
+        let of = |name: &str| self.path(&format!("proc/{pid}/{name}"));
+        self.write(&format!("proc/{pid}/status"), if filtered { "Seccomp:\t2\n" } else { "Seccomp:\t0\n" });
+        self.write(&format!("proc/{pid}/cgroup"), cgroup);
+        fs::create_dir_all(of("ns")).unwrap();
+        fs::create_dir_all(of("fd")).unwrap();
+        symlink(namespace, of("ns/pid")).unwrap();
+        symlink("/dev/null", of("fd/0")).unwrap();
+        symlink("/dev/nvidiactl", of("fd/3")).unwrap();
+    }
+}
+
+#[test]
+fn a_container_that_was_not_started_through_the_wrapper() {
+    const INSIDE: &str = "pid:[4026532500]";
+    let docker = |digit: &str| format!("0::/system.slice/docker-{}.scope\n", digit.repeat(64));
+    let unserved = |breakage: &dyn Fn(&Host)| -> Vec<String> {
+        let found = supervised("armed", breakage);
+        found
+            .iter()
+            .map(|(check, level, fix)| format!("{check} {level} {}", fix.contains("through the wrapper")))
+            .collect()
+    };
+    // The supervisor says that it has one container: twenty-four digits of an id.
+    assert_eq!(unserved(&|h| h.uses_gpu(70, INSIDE, &docker("a"), true)), [""; 0], "it is served");
+    assert_eq!(
+        unserved(&|h| h.uses_gpu(70, "pid:[4026531836]", &docker("b"), true)),
+        [""; 0],
+        "it sees the host's numbers anyway"
+    );
+    assert_eq!(
+        unserved(&|h| h.uses_gpu(70, INSIDE, "0::/user.slice\n", true)),
+        [""; 0],
+        "whose filter it is cannot be seen"
+    );
+    let told = ["notify_unserved attention true"];
+    assert_eq!(unserved(&|h| h.uses_gpu(70, INSIDE, &docker("b"), true)), told);
+    assert_eq!(unserved(&|h| h.uses_gpu(70, INSIDE, "0::/user.slice\n", false)), told);
 }
 
 #[test]

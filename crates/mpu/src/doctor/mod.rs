@@ -8,6 +8,7 @@ mod driver;
 mod engine;
 mod kernel;
 mod notify;
+mod unserved;
 
 use crate::explain::Explain;
 use crate::host::Host;

@@ -29,6 +29,12 @@ pub const CHECKS: &[Row] = &[
         "rootless container engines, whose containers the notify engine cannot serve",
         rootless,
     ),
+    (
+        "notify_unserved",
+        Group::Engine,
+        "whether the notify engine answers for every container that uses a GPU now",
+        super::unserved::unserved,
+    ),
 ];
 
 /// NVIDIA's name of the wrapper, and ours.

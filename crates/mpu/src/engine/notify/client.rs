@@ -3,6 +3,7 @@
 //! Owns the requests and what they come to. Knows nothing of how a supervisor is started.
 
 use super::error::NotifyError;
+use super::registry::kept_id;
 use super::CONTROL_SOCKET;
 use crate::host::Host;
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,13 @@ pub struct State {
 struct Done {
     ok: bool,
     error: Option<String>,
+}
+
+impl State {
+    /// Whether one of its listeners came with a container of this id.
+    pub fn answers_for(&self, id: &str) -> bool {
+        self.containers.contains(&kept_id(id))
+    }
 }
 
 /// Asks for the state; none when there is no supervisor.

@@ -80,7 +80,7 @@ impl Registry {
     /// # Errors
     /// When it cannot be attended: the listener is then closed, and the container's calls fail with `ENOSYS`.
     pub(super) fn adopt(self: &Arc<Registry>, fd: OwnedFd, container: &str) -> io::Result<()> {
-        let name = plain(container);
+        let name = kept_id(container);
         let mut listeners = self.lock();
         let of_it = listeners.values().filter(|listener| listener.name == name).count();
         let key = (0..MOST).find(|key| of_it < MOST_OF_ONE && !listeners.contains_key(key));
@@ -158,8 +158,8 @@ fn kept_name(key: usize, container: &str) -> String {
     format!("{PREFIX}{key}-{container}")
 }
 
-/// An id in characters that a keeper's names may have.
-fn plain(container: &str) -> String {
+/// What is kept of a container's id: characters that a keeper's names may have, and not too many.
+pub(super) fn kept_id(container: &str) -> String {
     let ok = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
     let name: String = container.chars().filter(ok).take(LONGEST_ID).collect();
     if name.is_empty() {
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_names_of_all_that_is_kept_fit_into_one_variable() {
-        let longest = plain(&"a".repeat(300));
+        let longest = kept_id(&"a".repeat(300));
         let names: usize = (0..MOST).map(|key| kept_name(key, &longest).len() + 1).sum();
         // As many again may be connections of runtimes that have not spoken yet.
         assert!(2 * names < MAX_ARG_STRLEN, "{names}");
@@ -186,8 +186,8 @@ mod tests {
 
     #[test]
     fn a_name_tells_which_listener_it_was() {
-        let name = kept_name(17, &plain("my-pod/c\n0"));
+        let name = kept_name(17, &kept_id("my-pod/c\n0"));
         assert_eq!(name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')), Some(("17", "my-podc0")));
-        assert_eq!(plain("\u{fc}"), "unknown");
+        assert_eq!(kept_id("\u{fc}"), "unknown");
     }
 }

@@ -1,0 +1,78 @@
+//! Containers that use a GPU and that the notify engine does not answer for.
+//!
+//! Owns how that is seen from outside: an open node of the driver, a PID namespace that is not the host's, and no filter, or the id of a
+//! container that the supervisor does not name. A process that has some filter and no container's id, as under `mpu run`, is not told of:
+//! whose filter it is cannot be seen.
+
+use super::Seen;
+use crate::containers::{self, Container};
+use crate::engine::module::state::{self, Phase};
+use crate::engine::notify::client;
+use crate::exit::Exit;
+use crate::explain::Explain;
+use crate::host::{Host, INIT_PID_NAMESPACE};
+use mpu_core::HostPid;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+
+/// Whether there are any.
+pub(super) fn unserved(host: &Host) -> Seen {
+    if matches!(state::read(host), Ok(Some(state)) if state.phase == Phase::Armed) {
+        return Seen::fine("the module serves every container");
+    }
+    let engine = match client::state(host) {
+        Ok(Some(state)) => state,
+        Ok(None) => return Seen::fine("the notify engine is not up"),
+        Err(error) if error.exit() == Exit::Refused => return Seen::skipped("the engine's state is root's to read"),
+        Err(_) => return Seen::skipped("the engine's state is not known"),
+    };
+    let mut left_out = BTreeSet::new();
+    let mut served = BTreeSet::new();
+    for process in processes(host).filter(|process| is_inside_with_gpu(host, *process)) {
+        let container = containers::of(host, process);
+        let is_named = container.as_ref().map(|container| layers(container).any(|layer| engine.answers_for(&layer.id)));
+        let name = container.map_or(format!("process {}", process.get()), |container| {
+            container.name.clone().unwrap_or_else(|| container.short_id().to_string())
+        });
+        match is_named {
+            Some(true) => served.insert(name),
+            None if has_filter(host, process) => false,
+            _ => left_out.insert(name),
+        };
+    }
+    if left_out.is_empty() {
+        return Seen::fine(format!("{} containers use a GPU, and each is served", served.len()));
+    }
+    let names: Vec<String> = left_out.into_iter().collect();
+    Seen::attention(
+        format!("they use a GPU, and the notify engine does not answer for them: {}", names.join(", ")),
+        "start them anew, through the wrapper   # `docker run --runtime=nvidia …`; a filter cannot be given to what runs already",
+    )
+}
+
+/// It, and the containers around it: a filter is inherited.
+fn layers(container: &Container) -> impl Iterator<Item = &Container> {
+    std::iter::successors(Some(container), |layer| layer.outer.as_deref())
+}
+
+fn processes(host: &Host) -> impl Iterator<Item = HostPid> {
+    let entries = fs::read_dir(host.at("/proc")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?))
+}
+
+/// Whether it is in a PID namespace below the host's and has a node of the driver open. Of one that has ended, or may not be looked at, no.
+fn is_inside_with_gpu(host: &Host, process: HostPid) -> bool {
+    let of_process = |name: &str| host.at(format!("/proc/{}/{name}", process.get()));
+    let is_inside =
+        fs::read_link(of_process("ns/pid")).is_ok_and(|link| link.as_os_str() != OsStr::new(INIT_PID_NAMESPACE));
+    let open = || fs::read_dir(of_process("fd")).into_iter().flatten().flatten();
+    is_inside
+        && open().any(|fd| fs::read_link(fd.path()).is_ok_and(|file| file.to_string_lossy().starts_with("/dev/nvidia")))
+}
+
+/// Whether any system call filter is on it: `Seccomp:` in proc_pid_status(5) is 2 then.
+fn has_filter(host: &Host, process: HostPid) -> bool {
+    let status = host.text(format!("/proc/{}/status", process.get())).unwrap_or_default();
+    status.lines().filter_map(|line| line.strip_prefix("Seccomp:")).any(|mode| mode.trim() == "2")
+}
