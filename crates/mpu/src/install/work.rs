@@ -99,7 +99,12 @@ pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Ou
     if options.dry_run {
         return Ok(outcome);
     }
-    let only_looks = |step: &Step| !matches!(step, Step::Write(_) | Step::Remove(_) | Step::RemoveDirectory(_));
+    let only_looks = |step: &Step| match step {
+        Step::Write(_) | Step::Remove(_) | Step::RemoveDirectory(_) => false,
+        // It came, or can build only now: the first time was without it.
+        Step::Run(command, _) => command.first().is_none_or(|program| program != "dkms"),
+        _ => true,
+    };
     let is_up = state::read(host)?.is_some_and(|state| state.version == layout::VERSION)
         || client::state(host)?.is_some_and(|state| state.version == layout::VERSION && state.state == "armed");
     if old.is_some() && steps.iter().all(only_looks) && (is_up || options.no_start) {

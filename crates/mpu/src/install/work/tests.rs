@@ -130,6 +130,27 @@ fn where_the_module_cannot_be_had_the_notify_engine_is_installed_and_raised() {
 }
 
 #[test]
+fn a_host_that_can_have_the_module_by_now_gets_it_by_another_install() {
+    let node = Node::new();
+    node.fake().can_notify();
+    let make = node.fake().host().at("/usr/bin/make");
+    let kept = std::fs::read(&make).expect("make");
+    node.fake().remove("/usr/bin/make");
+    let supervisor = FakeSupervisor::on(node.fake(), fake::state(&["a"]));
+    node.install(&node.setup.kernel()).expect("installed");
+    assert!(supervisor.told.lock().expect("ours").is_empty());
+
+    std::fs::write(&make, kept).expect("make again");
+    std::fs::set_permissions(&make, std::fs::Permissions::from_mode(0o755)).expect("a program");
+    let done = node.install(&node.setup.kernel()).expect("installed again");
+    assert!(!done.nothing && done.missing.is_empty(), "{done:?}");
+    let host = node.fake().host();
+    assert!(host.at(format!("/var/lib/dkms/mpu-{}", layout::VERSION)).is_file() && state::is_loaded(&host));
+    assert_eq!(*supervisor.told.lock().expect("ours"), ["retire\n"]);
+    assert!(node.install(&node.setup.kernel()).expect("nothing to do").nothing);
+}
+
+#[test]
 fn removing_leaves_nothing() {
     let node = Node::new();
     let before = node.state();
