@@ -16,13 +16,7 @@ use crate::story::{Engines, Fault, Story, Without};
 pub const PROBE: Story = Story {
     name: "probe_tells_right_from_wrong",
     engines: Engines::Every,
-    without: |stage| match (stage.host_sees_threads(), stage.era) {
-        // The probe's child has clients of two threads, and is asked about as one process.
-        (true, 2 | 3) => {
-            Without::Moot("these drivers are asked by one thread of a process, and the probe has clients of two")
-        }
-        _ => once(stage, Without::Wrong("the probe finds")),
-    },
+    without: |stage| once(stage, Without::Wrong("the probe finds")),
     run: |_| {
         let done = run(&["mpu", "probe", "--json"])?;
         let told = answer(&done)?;

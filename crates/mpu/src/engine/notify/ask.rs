@@ -3,6 +3,7 @@
 //! Owns the order of things: what is asked, who asks, the driver's answer, what the caller gets. Translates nothing itself:
 //! mpu-core does, in copies that no caller can change. Whatever is in doubt goes on to the driver untouched.
 
+use super::by_threads::add_up;
 use super::caller::{character_device, Caller};
 use super::filter::{CONTROL, LOOKED_AT, WRAPPED};
 use super::held::Held;
@@ -216,7 +217,7 @@ impl Asker {
 
         let theirs = asked.params();
         let (params, inner, block) = (&mut self.params, &mut self.inner, &mut asked.block);
-        let control = || sys::rm_control(file.as_fd(), block, params, size, inner);
+        let control = || sys::rm_control(file.as_fd(), block, params, size, Some(inner));
         let returned = setting.own.act_as(&rights, control).map_err(|_| Pass::Because(Reason::OutOfReach))?;
         let returned = returned.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO));
 
@@ -247,6 +248,17 @@ impl Asker {
                     // The parameters stay as they were.
                     return Ok(asked.refused(&memory, theirs, size));
                 }
+            }
+            if succeeded && view.threads.wants && !exempt {
+                let mut block = asked.block;
+                add_up(params, |question| {
+                    self.inner.bytes(size).copy_from_slice(question);
+                    // It has no pointers, so that memory is free for another question.
+                    let control = || sys::rm_control(file.as_fd(), &mut block, &mut self.inner, size, None);
+                    let returned = setting.own.act_as(&rights, control).is_ok_and(|returned| returned.is_ok());
+                    question.copy_from_slice(self.inner.bytes(size));
+                    returned && word(&block, nvos54::STATUS) == 0
+                });
             }
             if exempt {
                 setting.counters.pass(Reason::Exempt);

@@ -14,6 +14,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
+/// Of the text that lists a program's mappings: twice what 65,530 of them come to, the most that a program has by default.
+const LONGEST: u64 = 16 << 20;
+
 /// A program's memory: of the program that ran when it was opened, whatever runs there later.
 #[derive(Debug)]
 pub(super) struct Memory {
@@ -106,7 +109,10 @@ impl Memory {
     fn all(&self) -> io::Result<&[Mapping]> {
         if self.all.get().is_none() {
             let mut text = Vec::new();
-            (&self.maps).read_to_end(&mut text)?;
+            (&self.maps).take(LONGEST).read_to_end(&mut text)?;
+            if text.len() as u64 == LONGEST {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
             let mappings = String::from_utf8_lossy(&text).lines().filter_map(Mapping::parse).collect();
             let _ = self.all.set(mappings);
         }

@@ -6,6 +6,7 @@
 
 mod ask;
 mod attend;
+mod by_threads;
 mod caller;
 pub mod client;
 mod counters;

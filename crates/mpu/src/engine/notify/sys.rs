@@ -189,7 +189,7 @@ pub(super) fn rm_control(
     block: &mut [u8; 32],
     params: &mut Fenced,
     size: usize,
-    _inner: &mut Fenced,
+    _inner: Option<&mut Fenced>,
 ) -> io::Result<i32> {
     block[16..24].copy_from_slice(&params.address().to_ne_bytes());
     block[24..28].copy_from_slice(&(size.min(FENCED) as u32).to_ne_bytes());

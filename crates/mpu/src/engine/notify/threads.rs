@@ -1,7 +1,7 @@
 //! Drivers that remember a client's maker by the thread, and name that where they mean its process (535.113 to 570.144, and 575.51).
 //!
-//! Owns whose thread is meant, and which thread stands for a process where such a driver has to be asked about one: the thread
-//! that it named last. A client whose maker has ended since cannot be told whose it is: its row is missing. Knows no namespace.
+//! Owns whose thread is meant, and which drivers have to be asked by threads. A client whose maker has ended since cannot be told
+//! whose it is: its row is missing. Knows no namespace.
 
 use super::folder::{field, Folder};
 use crate::driver::{native, Driver, Numbering};
@@ -9,14 +9,12 @@ use crate::host::Host;
 use mpu_abi::Control;
 use mpu_core::HostPid;
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// So long the driver is taken for the one that it was.
 const DRIVER_STAYS: Duration = Duration::from_secs(1);
-/// Threads remembered; when there are more, all are forgotten.
-const MOST_KNOWN: usize = 4096;
 
 /// What the loaded driver does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,16 +39,13 @@ impl Habits {
 #[derive(Debug, Default)]
 pub(super) struct Threads {
     habits: Mutex<Option<(Instant, Habits)>>,
-    /// The thread that was named last, by its process.
-    named: Mutex<HashMap<HostPid, HostPid>>,
 }
 
 impl Threads {
     /// For one call of a control.
-    pub(super) fn in_call(&self, control: Control) -> InCall<'_> {
+    pub(super) fn in_call(&self, control: Control) -> InCall {
         let habits = self.habits();
         InCall {
-            threads: self,
             names: habits.names,
             wants: habits.wants && control == Control::GpuGetPidInfo,
             // A process of which the driver knows two threads is one row.
@@ -69,38 +64,19 @@ impl Threads {
 
 /// See [`Threads::in_call`].
 #[derive(Debug)]
-pub(super) struct InCall<'a> {
-    threads: &'a Threads,
+pub(super) struct InCall {
     names: bool,
-    wants: bool,
+    /// Whether a process is to be asked about by each of its threads.
+    pub(super) wants: bool,
     seen: Option<RefCell<HashSet<HostPid>>>,
 }
 
-impl InCall<'_> {
+impl InCall {
     /// The process that the driver means by a number; none if it was meant before, where every process is meant once only.
     pub(super) fn process_of(&self, number: HostPid) -> Option<HostPid> {
-        let process = if self.names { self.look_up(number) } else { number };
+        let process = if self.names { process_of(number).unwrap_or(number) } else { number };
         let is_new = self.seen.as_ref().is_none_or(|seen| seen.borrow_mut().insert(process));
         is_new.then_some(process)
-    }
-
-    fn look_up(&self, number: HostPid) -> HostPid {
-        let Some(process) = process_of(number).filter(|process| *process != number) else { return number };
-        let mut named = self.threads.named.lock().unwrap_or_else(PoisonError::into_inner);
-        if named.len() >= MOST_KNOWN {
-            named.clear();
-        }
-        named.insert(process, number);
-        process
-    }
-
-    /// The number by which the driver knows a process.
-    pub(super) fn number_of(&self, process: HostPid) -> HostPid {
-        if !self.wants {
-            return process;
-        }
-        let named = self.threads.named.lock().unwrap_or_else(PoisonError::into_inner).get(&process).copied();
-        named.filter(|thread| process_of(*thread) == Some(process)).unwrap_or(process)
     }
 }
 
@@ -110,12 +86,19 @@ fn process_of(thread: HostPid) -> Option<HostPid> {
     HostPid::new(field(&status, "Tgid")?.parse().ok()?)
 }
 
+/// The threads of a process but its first, which has the process's own number.
+pub(super) fn others(process: HostPid) -> Vec<HostPid> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", process.get())) else { return Vec::new() };
+    let numbers = tasks.flatten().filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?));
+    numbers.filter(|thread| *thread != process).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_meant_for_its_process_and_asked_about_by_its_own_number() {
+    fn a_thread_is_meant_for_its_process() {
         let (tell, told) = std::sync::mpsc::channel();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -124,22 +107,13 @@ mod tests {
         });
         let thread_id = told.recv().ok().and_then(HostPid::new).expect("its number");
         let own = HostPid::new(std::process::id()).expect("a PID");
-        let threads = Threads::default();
-        let call =
-            |names, wants, once: bool| InCall { threads: &threads, names, wants, seen: once.then(RefCell::default) };
-        assert_eq!(call(false, false, false).process_of(thread_id), Some(thread_id), "to other drivers it is nobody");
-        assert_eq!(call(true, true, false).number_of(own), own, "no thread was named yet");
-        let list = call(true, false, true);
+        let call = |names, once: bool| InCall { names, wants: false, seen: once.then(RefCell::default) };
+        assert_eq!(call(false, false).process_of(thread_id), Some(thread_id), "to other drivers it is nobody");
+        let list = call(true, true);
         assert_eq!(list.process_of(thread_id), Some(own));
         assert_eq!(list.process_of(own), None, "one row for one process");
-        assert_eq!(call(true, true, false).number_of(own), thread_id);
-        assert_eq!(call(true, false, false).number_of(own), own);
+        assert!(others(own).contains(&thread_id) && !others(own).contains(&own));
         drop(done);
         let _ = thread.join();
-        // The thread's folder stays for a moment after it was joined.
-        while process_of(thread_id).is_some() {
-            std::thread::yield_now();
-        }
-        assert_eq!(call(true, true, false).number_of(own), own, "it has ended");
     }
 }

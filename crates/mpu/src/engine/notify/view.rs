@@ -71,22 +71,22 @@ impl PidMap for View<'_> {
 }
 
 /// A view behind what the driver means: whoever asks in a caller's place goes by the caller's number, and a thread by its process's.
-pub(super) struct AsMeant<'a, M> {
-    pub(super) threads: InCall<'a>,
+pub(super) struct AsMeant<M> {
+    pub(super) threads: InCall,
     pub(super) asker: Option<HostPid>,
     /// Only where the driver's answer names whoever asks.
     pub(super) caller: Option<HostPid>,
     pub(super) view: M,
 }
 
-impl<M: PidMap> PidMap for AsMeant<'_, M> {
+impl<M: PidMap> PidMap for AsMeant<M> {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
         let caller = self.caller.filter(|_| self.asker == Some(pid));
         self.view.view_of(self.threads.process_of(caller.unwrap_or(pid))?)
     }
 
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
-        Some(self.threads.number_of(self.view.host_of(pid)?))
+        self.view.host_of(pid)
     }
 }
 
