@@ -13,6 +13,9 @@ use std::io::{self, Read};
 /// More than any file that is read here is long.
 const LONGEST: u64 = 64 << 10;
 
+/// As long as most of them are: read at once, not in growing pieces.
+const USUAL: usize = 4 << 10;
+
 /// An open folder.
 #[derive(Debug)]
 pub(super) struct Folder(OwnedFd);
@@ -40,7 +43,7 @@ impl Folder {
 
     /// Reads a file in it, as text: names of commands in it may be any bytes.
     pub(super) fn read(&self, name: &str) -> io::Result<String> {
-        let mut text = Vec::new();
+        let mut text = Vec::with_capacity(USUAL);
         self.open(name, OFlags::RDONLY)?.take(LONGEST).read_to_end(&mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }

@@ -108,7 +108,8 @@ impl Memory {
 
     fn all(&self) -> io::Result<&[Mapping]> {
         if self.all.get().is_none() {
-            let mut text = Vec::new();
+            // The kernel gives a page at a time; growing pieces would ask it far more often.
+            let mut text = Vec::with_capacity(32 << 10);
             (&self.maps).take(LONGEST).read_to_end(&mut text)?;
             if text.len() as u64 == LONGEST {
                 return Err(io::ErrorKind::FileTooLarge.into());
