@@ -137,7 +137,11 @@ fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
     if full {
         return Ok(Play::ALL.to_vec());
     }
-    tally.check("node stories of kernel updates", Ending::Skip, "six minutes of building modules: `./x test --full`");
+    tally.check(
+        "node stories of kernel updates",
+        Ending::Skip,
+        "minutes of building modules for each kernel: `./x test --full`",
+    );
     Ok(vec![Play::Life, Play::SecureBoot, Play::Containers])
 }
 

@@ -290,7 +290,7 @@ impl From<&notify::client::State> for NotifyView {
         NotifyView {
             state: state.state.clone(),
             version: state.version.clone(),
-            pid: state.pid,
+            pid: state.pid.get(),
             containers: state.containers.clone(),
             listeners: state.listeners,
             inside: state.inside,

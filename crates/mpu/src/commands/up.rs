@@ -152,7 +152,8 @@ impl Done {
         let program = options.keeper.clone();
         let wanted = notify::raise::Options { replace, any_driver, policy: module.policy, program };
         self.tell_of_notify(notify::raise::raise(host, &wanted, driver)?);
-        self.without_module(host, kernel)
+        self.without_module(host, kernel);
+        Ok(())
     }
 
     fn tell_of_notify(&mut self, raised: notify::raise::Raised) {
@@ -188,9 +189,9 @@ impl Done {
     }
 
     /// The notify engine was chosen: the module goes.
-    fn without_module(&mut self, host: &Host, kernel: &dyn Kernel) -> Result<(), Error> {
+    fn without_module(&mut self, host: &Host, kernel: &dyn Kernel) {
         if !state::is_loaded(host) {
-            return Ok(());
+            return;
         }
         self.notes.push(match lower_module(host, kernel, PATIENCE) {
             Ok(_) => "the module was unloaded: containers that run already, and were not started through the wrapper, see what the \
@@ -198,7 +199,6 @@ impl Done {
                 .to_string(),
             Err(error) => format!("the module is up, too, which does no harm, and could not be unloaded: {error}"),
         });
-        Ok(())
     }
 }
 

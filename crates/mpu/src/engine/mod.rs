@@ -129,7 +129,7 @@ mod tests {
         let build = raise::Options { build_only: true, ..auto.clone() };
         assert_eq!(choice(&s, Asked::Auto, &build).engine, Engine::Module, "there is nothing to build of the other");
 
-        s.fake.write("/proc/sys/kernel/osrelease", "5.5.0-generic");
+        s.fake.write("/proc/sys/kernel/osrelease", "5.8.0-generic");
         assert_eq!(choice(&s, Asked::Auto, &auto).engine, Engine::Module, "neither: the module says what is missing");
     }
 }

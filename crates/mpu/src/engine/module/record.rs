@@ -1,5 +1,6 @@
-//! What `mpu up` leaves for `mpu status` about the module that it loaded, and who takes it away again. What the module says of
-//! itself is not here: see `state`.
+//! What `mpu up` leaves for `mpu status` about the module that it loaded.
+//!
+//! Owns the file. What the module says of itself is `state`'s.
 
 use crate::host::Host;
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Where the record lies. It goes with the next boot.
-pub const RECORD: &str = "/run/mpu/up.json";
+const RECORD: &str = "/run/mpu/up.json";
 
 /// When which module was loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

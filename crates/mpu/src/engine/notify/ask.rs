@@ -14,6 +14,7 @@ use super::rights::Own;
 use super::sys::{self, seccomp_notif, Answer, Fenced, FENCED};
 use super::threads::Threads;
 use super::view::{AsMeant, View};
+use super::words::{wide, word};
 use super::{counters::Counters, Tid};
 use mpu_abi::ioctl::{nvos54, xfer, NV_ESC_RM_CONTROL, RM_CONTROL_SIZE, XFER_SIZE};
 use mpu_abi::{Control, ControlCmd, Inner, Layout, Row};
@@ -42,7 +43,7 @@ pub struct Setting {
     lookup: Lookup,
     host: Namespace,
     /// This process.
-    pid: Option<HostPid>,
+    pub(super) pid: HostPid,
     threads: Threads,
     held: Held,
     host_users: (u64, u64),
@@ -59,7 +60,7 @@ impl Setting {
         Ok(Setting {
             lookup,
             host: Namespace::own()?,
-            pid: HostPid::new(std::process::id()),
+            pid: HostPid::new(std::process::id()).ok_or(io::ErrorKind::InvalidData)?,
             threads: Threads::default(),
             held: Held::default(),
             host_users: super::caller::own_user_namespace()?,
@@ -409,15 +410,6 @@ fn peek<const N: usize>(tid: Tid, address: u64) -> Result<[u8; N], Pass> {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Err(Pass::Plain),
         _ => Err(Pass::Because(Reason::Unreadable)),
     }
-}
-
-/// The u32 at an offset; 0 beyond the end, where no row has a field.
-fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes)
-}
-
-fn wide(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! Outside truth: NV2080_CTRL_GPU_PID_INFO and NV2080_CTRL_GPU_PID_INFO_VIDEO_MEMORY_USAGE_DATA of ctrl2080gpu.h.
 
 use super::threads::others;
+use super::words::{wide, word};
 use mpu_core::HostPid;
 
 /// Entries of one question, and the byte at which the first stands; before it stands how many there are.
@@ -64,14 +65,6 @@ fn add(entry: &mut [u8], more: &[u8]) {
     if entry[end..].iter().all(|byte| *byte == 0xff) {
         entry[end..].copy_from_slice(&more[end..]);
     }
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).map_or(0, |bytes| u32::from_ne_bytes(bytes.try_into().unwrap_or_default()))
-}
-
-fn wide(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).map_or(0, |bytes| u64::from_ne_bytes(bytes.try_into().unwrap_or_default()))
 }
 
 fn put(bytes: &mut [u8], at: usize, word: u32) {

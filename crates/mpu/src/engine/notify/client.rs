@@ -6,7 +6,8 @@ use super::error::NotifyError;
 use super::registry::kept_id;
 use super::CONTROL_SOCKET;
 use crate::host::Host;
-use serde::{Deserialize, Serialize};
+use mpu_core::HostPid;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -24,7 +25,8 @@ pub struct State {
     /// `armed`, or `retired`: everything goes on untouched, no new container is taken.
     pub state: String,
     /// Its process.
-    pub pid: u32,
+    #[serde(serialize_with = "pid_to_number", deserialize_with = "pid_of_number")]
+    pub pid: HostPid,
     /// Seconds since 1970 at which it began.
     pub since: u64,
     /// Listeners: one for each container and each `exec` into one.
@@ -43,6 +45,14 @@ pub struct State {
     pub passed: BTreeMap<String, u64>,
     /// The policy's rules.
     pub policy: Vec<String>,
+}
+
+fn pid_to_number<S: Serializer>(pid: &HostPid, to: S) -> Result<S::Ok, S::Error> {
+    pid.get().serialize(to)
+}
+
+fn pid_of_number<'a, D: Deserializer<'a>>(from: D) -> Result<HostPid, D::Error> {
+    HostPid::new(u32::deserialize(from)?).ok_or_else(|| serde::de::Error::custom("0 is nobody's PID"))
 }
 
 #[derive(Deserialize)]

@@ -276,7 +276,7 @@ impl Daemon {
         State {
             version: env!("CARGO_PKG_VERSION").to_string(),
             state: if setting.retired.load(Relaxed) { "retired" } else { "armed" }.to_string(),
-            pid: std::process::id(),
+            pid: setting.pid,
             since: self.since,
             listeners: self.registry.len(),
             containers: self.registry.containers(),

@@ -25,7 +25,7 @@ pub(crate) fn state(containers: &[&str]) -> State {
     State {
         version: env!("CARGO_PKG_VERSION").to_string(),
         state: "armed".to_string(),
-        pid: 4711,
+        pid: mpu_core::HostPid::new(4711).expect("not 0"),
         since: 1_795_205_700,
         listeners: containers.len(),
         containers: containers.iter().map(|id| id.to_string()).collect(),
@@ -77,7 +77,7 @@ fn answer(listener: &UnixListener, state: &Mutex<State>, told: &Mutex<Vec<String
         "resume" => state.state = "armed".to_string(),
         "policy" => state.policy = rest.lines().map(str::to_string).collect(),
         "again" => {
-            state.pid += 1;
+            state.pid = mpu_core::HostPid::new(state.pid.get() + 1).expect("not 0");
             state.version = env!("CARGO_PKG_VERSION").to_string();
         }
         _ => return false,

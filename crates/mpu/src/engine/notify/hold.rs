@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 const SOCKET: &str = "/run/mpu/notify/keeper.sock";
 /// A supervisor that dies at once is not started again at once.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Between two attempts when the kernel starts none; each has a line in the log.
+const LONG_PAUSE: Duration = Duration::from_secs(2);
 
 /// A descriptor that is kept.
 struct Kept {
@@ -57,7 +59,7 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
             // Whoever waits for it waits on: all that is kept would go with us.
             Err(error) => {
                 eprintln!("mpu: the supervisor cannot be started again now: {error}");
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(LONG_PAUSE);
                 continue;
             }
         };

@@ -31,6 +31,7 @@ pub mod run;
 mod sys;
 mod threads;
 mod view;
+mod words;
 
 /// Where an OCI runtime hands over the listener of a new container. That it takes a connection means: an engine is up.
 pub const LISTENER_SOCKET: &str = "/run/mpu/notify/listener.sock";

@@ -134,7 +134,7 @@ pub fn lower(host: &Host) -> Result<Option<Lowered>, Error> {
     }
     let mut containers = found.containers.len();
     let began = Instant::now();
-    // Without containers it ends by itself, and at once.
+    // Without containers it ends by itself, once runtimes that were told of it before have had their time.
     while began.elapsed() < END_PATIENCE {
         match answering(host)? {
             None => return Ok(Some(Lowered::Ended)),

@@ -73,7 +73,7 @@ impl PidMap for View<'_> {
 /// A view behind what the driver means: whoever asks in a caller's place goes by the caller's number, and a thread by its process's.
 pub(super) struct AsMeant<M> {
     pub(super) threads: InCall,
-    pub(super) asker: Option<HostPid>,
+    pub(super) asker: HostPid,
     /// Only where the driver's answer names whoever asks.
     pub(super) caller: Option<HostPid>,
     pub(super) view: M,
@@ -81,7 +81,7 @@ pub(super) struct AsMeant<M> {
 
 impl<M: PidMap> PidMap for AsMeant<M> {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
-        let caller = self.caller.filter(|_| self.asker == Some(pid));
+        let caller = self.caller.filter(|_| self.asker == pid);
         self.view.view_of(self.threads.process_of(caller.unwrap_or(pid))?)
     }
 
@@ -113,7 +113,7 @@ mod tests {
         let threads = Threads::default();
         let seen = |caller, host| {
             let threads = threads.in_call(mpu_abi::Control::RcErrorReport);
-            AsMeant { asker: Some(pid(700)), caller, threads, view: Shifted }.view_of(pid(host))
+            AsMeant { asker: pid(700), caller, threads, view: Shifted }.view_of(pid(host))
         };
         assert_eq!(seen(Some(pid(150)), 700), ViewPid::new(50));
         assert_eq!(seen(Some(pid(150)), 151), ViewPid::new(51));

@@ -1,0 +1,13 @@
+//! Numbers in bytes of the driver's, which are this machine's own.
+//!
+//! Owns that reading beyond the end is 0, where no row has a field. Knows no layout.
+
+/// The u32 at an offset.
+pub(super) fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes)
+}
+
+/// The u64 at an offset.
+pub(super) fn wide(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
+}
