@@ -158,7 +158,7 @@ pub const RC_REPORT: Story = Story {
     engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("the report names")),
     run: |stage| {
-        let text = stage.scene()?.a.script("echo $$; exec nvctl rc")?;
+        let text = stage.scene()?.a.script("echo $$; exec nvctl --error rc")?;
         let (own, answer) = text.split_once('\n').unwrap_or((&text, ""));
         let named = nvctl::read(answer)?.one("pid")?;
         right!(own.parse() == Ok(named), "the report names {named}, its caller is {own}");
