@@ -91,13 +91,14 @@ static void usage(FILE *to)
 	      "         --object client|device|sub|profiler|HEX --owner HEX --threads N --rotate N (ring: slot of the next write)\n"
 	      "         --params HEX (another address for the parameters; rows are not printed then) --on-thread (not the main one)\n"
 	      "         --raced pids|fbc (race: which control) --client HEX (another client's handle)\n"
-	      "         --as UID (become that user once client and objects are made)\n",
+	      "         --as UID (become that user once client and objects are made)\n"
+	      "         --fail-nth N (the call's Nth allocation or copy fails; the first line ends in injected=0 or 1)\n",
 	      to);
 }
 
 static const char *object_name = NULL;
 static uint32_t owner = 0xffffffff;
-static unsigned threads = 2, rotation, client;
+static unsigned threads = 2, rotation, client, fail_nth;
 static int user = -1;
 
 static void open_session(void)
@@ -112,19 +113,46 @@ static void open_session(void)
 		nv_die("nvctl: client, device and subdevice", rc);
 }
 
+/* The kernel fails this task's Nth allocation or copy from here on (Documentation/fault-injection, fail-nth). */
+static int inject(void)
+{
+	int fd = fail_nth ? open("/proc/self/fail-nth", O_RDWR) : -1;
+
+	if (fail_nth && (fd < 0 || dprintf(fd, "%u", fail_nth) < 0))
+		nv_die("nvctl: /proc/self/fail-nth", -errno);
+	return fd;
+}
+
+/* Whether it did. What it still has in store would hit the reading of this file, which then fails, and the writing. */
+static bool injected(int fd)
+{
+	char left[16] = "1";
+	bool happened = pread(fd, left, sizeof(left) - 1, 0) > 0 && atoi(left) == 0;
+
+	while (write(fd, "0", 1) != 1)
+		;
+	close(fd);
+	return happened;
+}
+
 /* Sends and prints the first line; list_off: offset of a count to print, or -1. Returns 0 when the driver accepted. */
 static int ask(uint32_t object, uint32_t cmd, void *params, uint32_t size, int list_off)
 {
 	uint32_t status;
-	int rc;
+	bool failed;
+	int rc, fault;
 
 	if (opt.wild)
 		params = (void *)(uintptr_t)opt.params;
+	fault = inject();
 	rc = nv_control(ctl, session.client, object, cmd, params, opt.size ? opt.size : size, &opt.way, &status);
+	failed = fault >= 0 && injected(fault);
 
 	printf("ret=%d status=0x%x", rc, status);
 	if (list_off >= 0 && !opt.wild)
 		printf(" count=%u", rc || status ? 0 : at32(params, list_off));
+	if (fault >= 0)
+		printf(" injected=%d", failed);
 	printf("\n");
 	return rc || status;
 }
@@ -834,7 +862,7 @@ int main(int argc, char **argv)
 		{ "object", 1, NULL, 'O' }, { "owner", 1, NULL, 'w' }, { "threads", 1, NULL, 'T' },
 		{ "rotate", 1, NULL, 'r' }, { "params", 1, NULL, 'p' }, { "on-thread", 0, NULL, 'n' },
 		{ "raced", 1, NULL, 'R' }, { "client", 1, NULL, 'C' }, { "as", 1, NULL, 'a' },
-		{ "help", 0, NULL, 'h' },
+		{ "fail-nth", 1, NULL, 'N' }, { "help", 0, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
 	int o;
@@ -866,6 +894,7 @@ int main(int argc, char **argv)
 		}
 		case 'C': client = strtoul(optarg, NULL, 16); break;
 		case 'a': user = strtol(optarg, NULL, 0); break;
+		case 'N': fail_nth = strtoul(optarg, NULL, 0); break;
 		case 'r': rotation = strtoul(optarg, NULL, 0); break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;

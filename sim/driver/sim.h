@@ -167,6 +167,7 @@ extern bool sim_debug;
 extern bool sim_client_allocs;
 extern bool sim_ghosts;
 extern bool sim_bypass;
+extern bool sim_overcounts;
 extern bool sim_guarded;
 
 /* nv-proc.c */

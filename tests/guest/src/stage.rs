@@ -14,7 +14,7 @@ use crate::container::Container;
 use crate::demo;
 use crate::engine::Engine;
 use crate::holder::Holder;
-use crate::kernel_log::KernelLog;
+use crate::kernel_log::{self, KernelLog};
 use crate::plan::Row;
 use crate::stories;
 use crate::stories::scene::Scene;
@@ -42,6 +42,10 @@ pub struct Stage {
     scene: RefCell<Option<Rc<Scene>>>,
     /// The engine in user space, while it is up.
     supervisor: Cell<Option<Supervisor>>,
+    /// Whether the story at play awaits an oops of the driver's.
+    awaits_oops: Cell<bool>,
+    /// Whether one came: the kernel watches its locks no more.
+    had_oops: Cell<bool>,
 }
 
 impl Stage {
@@ -78,6 +82,24 @@ impl Stage {
         let scene = Rc::new(Scene::set(self)?);
         *self.scene.borrow_mut() = Some(Rc::clone(&scene));
         Ok(scene)
+    }
+
+    /// Lets the driver oops once before the story ends. That it does is from here on part of the story, and whatever else the
+    /// kernel says against anybody fails it as ever.
+    pub fn await_oops(&self) -> Result<()> {
+        self.awaits_oops.set(true);
+        self.had_oops.set(true);
+        kernel_log::announce_oops()
+    }
+
+    /// What the kernel has against the story that ended.
+    fn complaints(&self, log: &mut KernelLog) -> Result<Vec<String>> {
+        let lines = log.lines()?;
+        if !self.awaits_oops.take() {
+            return Ok(kernel_log::complaints(&lines));
+        }
+        kernel_log::announce_end_of_oops()?;
+        Ok(kernel_log::complaints_beside_an_oops(&lines, "nvidia"))
     }
 
     /// Ends what [`Stage::scene`] made, for a story that needs the GPUs or the driver for itself.
@@ -257,6 +279,8 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
             reloads: row.reloads,
             scene: RefCell::new(None),
             supervisor: Cell::new(None),
+            awaits_oops: Cell::new(false),
+            had_oops: Cell::new(false),
         };
         let mut log = KernelLog::from_now()?;
         let raised = stage.raise();
@@ -280,6 +304,10 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
             println!("guest: the kernel complained while the stage was cleared: {complaint}");
             failed += 1;
         }
+        if !stage.had_oops.get() && kernel_log::has_stopped_watching_locks() {
+            println!("guest: the kernel has stopped watching its locks, and nobody made it oops");
+            failed += 1;
+        }
     }
     Ok(failed)
 }
@@ -295,7 +323,7 @@ fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
     let ending = catch_unwind(AssertUnwindSafe(|| (story.run)(stage)));
     let ending = ending.unwrap_or_else(|_| Err(Fault::Rig(anyhow::anyhow!("the story panicked"))));
     stage.restore().context("cannot restore the stage")?;
-    let complaints = log.complaints()?;
+    let complaints = stage.complaints(log)?;
     if let Some(first) = complaints.first() {
         return Ok(Verdict::Fail(format!("the kernel complained: {first}")));
     }

@@ -18,6 +18,7 @@ mod neighbours;
 mod policy;
 mod requests;
 pub mod scene;
+mod shortage;
 mod supervised;
 mod tables;
 mod unprivileged;
@@ -75,6 +76,8 @@ pub const ALL: &[Story] = &[
     hostile::PROTECTED,
     hostile::KILLED_IN_MID_CALL,
     hostile::BLOCKED,
+    shortage::FAILS_IN_TURN,
+    shortage::MISCOUNTED,
     unprivileged::SAME_ANSWERS,
     unprivileged::NO_RIGHT_MORE,
     supervised::KILLED,
