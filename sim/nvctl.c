@@ -93,13 +93,14 @@ static void usage(FILE *to)
 	      "         --params HEX (another address for the parameters; rows are not printed then) --on-thread (not the main one)\n"
 	      "         --raced pids|fbc (race: which control) --client HEX (another client's handle)\n"
 	      "         --as UID (become that user once client and objects are made)\n"
-	      "         --room N (gpumon1: samples; enc1, enc2: sessions, 0 asks for their count)\n",
+	      "         --room N (gpumon1: samples; enc1, enc2: sessions, 0 asks for their count)\n"
+	      "         --fail-nth N (the call's Nth allocation or copy fails; the first line ends in injected=0 or 1)\n",
 	      to);
 }
 
 static const char *object_name = NULL;
 static uint32_t owner = 0xffffffff;
-static unsigned threads = 2, rotation, client;
+static unsigned threads = 2, rotation, client, fail_nth;
 static int user = -1;
 
 static void open_session(void)
@@ -114,19 +115,46 @@ static void open_session(void)
 		nv_die("nvctl: client, device and subdevice", rc);
 }
 
+/* The kernel fails this task's Nth allocation or copy from here on (Documentation/fault-injection, fail-nth). */
+static int inject(void)
+{
+	int fd = fail_nth ? open("/proc/self/fail-nth", O_RDWR) : -1;
+
+	if (fail_nth && (fd < 0 || dprintf(fd, "%u", fail_nth) < 0))
+		nv_die("nvctl: /proc/self/fail-nth", -errno);
+	return fd;
+}
+
+/* Whether it did. What it still has in store would hit the reading of this file, which then fails, and the writing. */
+static bool injected(int fd)
+{
+	char left[16] = "1";
+	bool happened = pread(fd, left, sizeof(left) - 1, 0) > 0 && atoi(left) == 0;
+
+	while (write(fd, "0", 1) != 1)
+		;
+	close(fd);
+	return happened;
+}
+
 /* Sends and prints the first line; list_off: offset of a count to print, or -1. Returns 0 when the driver accepted. */
 static int ask(uint32_t object, uint32_t cmd, void *params, uint32_t size, int list_off)
 {
 	uint32_t status;
-	int rc;
+	bool failed;
+	int rc, fault;
 
 	if (opt.wild)
 		params = (void *)(uintptr_t)opt.params;
+	fault = inject();
 	rc = nv_control(ctl, session.client, object, cmd, params, opt.size ? opt.size : size, &opt.way, &status);
+	failed = fault >= 0 && injected(fault);
 
 	printf("ret=%d status=0x%x", rc, status);
 	if (list_off >= 0 && !opt.wild)
 		printf(" count=%u", rc || status ? 0 : at32(params, list_off));
+	if (fault >= 0)
+		printf(" injected=%d", failed);
 	printf("\n");
 	return rc || status;
 }
@@ -897,7 +925,7 @@ int main(int argc, char **argv)
 		{ "rotate", 1, NULL, 'r' }, { "params", 1, NULL, 'p' }, { "on-thread", 0, NULL, 'n' },
 		{ "raced", 1, NULL, 'R' }, { "client", 1, NULL, 'C' }, { "as", 1, NULL, 'a' },
 		{ "error", 0, NULL, 'E' }, { "room", 1, NULL, 'm' },
-		{ "help", 0, NULL, 'h' },
+		{ "fail-nth", 1, NULL, 'N' }, { "help", 0, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
 	int o;
@@ -931,6 +959,7 @@ int main(int argc, char **argv)
 		}
 		case 'C': client = strtoul(optarg, NULL, 16); break;
 		case 'a': user = strtol(optarg, NULL, 0); break;
+		case 'N': fail_nth = strtoul(optarg, NULL, 0); break;
 		case 'r': rotation = strtoul(optarg, NULL, 0); break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * What no release does on purpose: the next control of a chosen number dies, hangs, or answers with a count beyond its table.
- * All of it happens with no lock held, so that the rest of the driver goes on. Each parameter serves one control and falls to 0.
+ * What no release does on purpose: the next control of a chosen number dies or hangs.
+ * Both happen with no lock held, so that the rest of the driver goes on. Each parameter serves one control and falls to 0.
  */
 #include <linux/module.h>
 #include <linux/moduleparam.h>
@@ -26,18 +26,6 @@ static bool hang_killable = true;
 module_param(hang_killable, bool, 0644);
 MODULE_PARM_DESC(hang_killable, "a signal that kills ends the hang");
 
-static unsigned int overcount;
-module_param(overcount, uint, 0644);
-MODULE_PARM_DESC(overcount, "the next answer of this control counts more rows than its table holds");
-
-/* Where a control keeps its count, and how many rows its table has. */
-static const struct {
-	NvU32 cmd, count, rows;
-} tables[] = {
-	{ 0x2080018d, 8, 950 },	   { 0x00800202, 8, 950 }, { 0x2080018e, 0, 200 }, { 0x00800203, 0, 200 },
-	{ 0x00000b04, 16008, 4000 }, { 0x208001af, 0, 512 }, { 0x208001a9, 0, 512 }, { 0x2080017c, 0, 256 },
-};
-
 static bool taken(unsigned int *parameter, NvU32 cmd)
 {
 	return READ_ONCE(*parameter) == cmd && cmd && cmpxchg(parameter, cmd, 0) == cmd;
@@ -58,15 +46,4 @@ void mishap_before(NvU32 cmd)
 		else
 			schedule_timeout_uninterruptible(msecs_to_jiffies(hang_ms));
 	}
-}
-
-void mishap_after(struct rm_call *call)
-{
-	NvU32 i;
-
-	if (!taken(&overcount, call->cmd))
-		return;
-	for (i = 0; i < ARRAY_SIZE(tables); i++)
-		if (tables[i].cmd == call->cmd)
-			put32(call->params, tables[i].count, tables[i].rows + 1);
 }

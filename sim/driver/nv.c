@@ -39,6 +39,9 @@ MODULE_PARM_DESC(stale, "samples of ended processes name a struct pid that is go
 bool sim_bypass;
 module_param_named(bypass, sim_bypass, bool, 0644);
 MODULE_PARM_DESC(bypass, "answer controls without passing os_memcpy_to_user, which no release is known to do");
+bool sim_overcounts;
+module_param_named(overcounts, sim_overcounts, bool, 0644);
+MODULE_PARM_DESC(overcounts, "count more processes than the list holds, as no release is known to do");
 
 #define NV_ESC_CARD_INFO 200
 #define NV_ESC_REGISTER_FD 201

@@ -118,8 +118,6 @@ static NV_STATUS rm_control_call(struct nv_file_private *nvfp, NvU8 *arg)
 		mishap_before(call.cmd);
 		status = rm_run(nvfp, get32(arg, 0), get32(arg, 4), e, &call);
 	}
-	if (status == NV_OK)
-		mishap_after(&call);
 	if (status == NV_OK && call.embedded && !e->embedded->copy_out_not)
 		status = os_memcpy_to_user(embedded_user, call.embedded, call.embedded_size);
 	if (status == NV_OK && call.size)

@@ -172,6 +172,7 @@ extern bool sim_debug;
 extern bool sim_client_allocs;
 extern bool sim_ghosts;
 extern bool sim_bypass;
+extern bool sim_overcounts;
 extern bool sim_guarded;
 extern unsigned int sim_stale;
 
@@ -240,6 +241,5 @@ void debug_exit(void);
 
 /* mishap.c */
 void mishap_before(NvU32 cmd);
-void mishap_after(struct rm_call *call);
 
 #endif

@@ -14,7 +14,7 @@ use crate::container::Container;
 use crate::demo;
 use crate::engine::Engine;
 use crate::holder::Holder;
-use crate::kernel_log::KernelLog;
+use crate::kernel_log::{self, KernelLog};
 use crate::plan::Row;
 use crate::stories;
 use crate::stories::scene::Scene;
@@ -23,9 +23,6 @@ use crate::supervisor::{self, Supervisor};
 
 /// Where the module's policy is written and read.
 const POLICY: &str = "/sys/module/mpu/parameters/policy";
-
-/// How much of its log the kernel puts on the console.
-const CONSOLE: &str = "/proc/sys/kernel/printk";
 
 /// What a story can ask about where it plays, and what it can make there.
 pub struct Stage {
@@ -45,8 +42,10 @@ pub struct Stage {
     scene: RefCell<Option<Rc<Scene>>>,
     /// The engine in user space, while it is up.
     supervisor: Cell<Option<Supervisor>>,
-    /// Complaints of the kernel that a story causes on purpose, each once.
-    foretold: RefCell<Vec<&'static str>>,
+    /// Whether the story at play awaits an oops of the driver's.
+    awaits_oops: Cell<bool>,
+    /// Whether one came: the kernel watches its locks no more.
+    had_oops: Cell<bool>,
 }
 
 impl Stage {
@@ -85,6 +84,24 @@ impl Stage {
         Ok(scene)
     }
 
+    /// Lets the driver oops once before the story ends. That it does is from here on part of the story, and whatever else the
+    /// kernel says against anybody fails it as ever.
+    pub fn await_oops(&self) -> Result<()> {
+        self.awaits_oops.set(true);
+        self.had_oops.set(true);
+        kernel_log::announce_oops()
+    }
+
+    /// What the kernel has against the story that ended.
+    fn complaints(&self, log: &mut KernelLog) -> Result<Vec<String>> {
+        let lines = log.lines()?;
+        if !self.awaits_oops.take() {
+            return Ok(kernel_log::complaints(&lines));
+        }
+        kernel_log::announce_end_of_oops()?;
+        Ok(kernel_log::complaints_beside_an_oops(&lines, "nvidia"))
+    }
+
     /// Ends what [`Stage::scene`] made, for a story that needs the GPUs or the driver for itself.
     pub fn clear_scene(&self) {
         self.scene.borrow_mut().take();
@@ -106,16 +123,6 @@ impl Stage {
     pub fn set_driver(&self, parameter: &str, value: &str) -> Result<()> {
         let file = format!("/sys/module/nvidia/parameters/{parameter}");
         std::fs::write(&file, value).with_context(|| format!("cannot write {file}"))
-    }
-
-    /// Does something in which the driver dereferences NULL once: the kernel's complaint about that one is no fault, and stays off the
-    /// console, where the host takes it for the guest's death.
-    pub fn with_an_oops<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.foretold.borrow_mut().extend(["BUG: kernel NULL pointer dereference", "Oops: "]);
-        std::fs::write(CONSOLE, "0 4 1 7").context("cannot quieten the console")?;
-        let done = act();
-        std::fs::write(CONSOLE, "4 4 1 7").context("cannot bring the console back")?;
-        done
     }
 
     /// Unloads the simulated driver.
@@ -284,7 +291,8 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
             reloads: row.reloads,
             scene: RefCell::new(None),
             supervisor: Cell::new(None),
-            foretold: RefCell::default(),
+            awaits_oops: Cell::new(false),
+            had_oops: Cell::new(false),
         };
         let mut log = KernelLog::from_now()?;
         let raised = stage.raise();
@@ -308,6 +316,10 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
             println!("guest: the kernel complained while the stage was cleared: {complaint}");
             failed += 1;
         }
+        if !stage.had_oops.get() && kernel_log::has_stopped_watching_locks() {
+            println!("guest: the kernel has stopped watching its locks, and nobody made it oops");
+            failed += 1;
+        }
     }
     Ok(failed)
 }
@@ -323,12 +335,7 @@ fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
     let ending = catch_unwind(AssertUnwindSafe(|| (story.run)(stage)));
     let ending = ending.unwrap_or_else(|_| Err(Fault::Rig(anyhow::anyhow!("the story panicked"))));
     stage.restore().context("cannot restore the stage")?;
-    let mut complaints = log.complaints()?;
-    for foretold in stage.foretold.take() {
-        if let Some(at) = complaints.iter().position(|complaint| complaint.contains(foretold)) {
-            complaints.remove(at);
-        }
-    }
+    let complaints = stage.complaints(log)?;
     if let Some(first) = complaints.first() {
         return Ok(Verdict::Fail(format!("the kernel complained: {first}")));
     }

@@ -1,9 +1,8 @@
 //! Callers that let the driver read something else than MPU, and controls that only look as if they named processes.
 
-use crate::nvctl;
 use crate::right;
 use crate::stage::Stage;
-use crate::stories::scene::{exactly, once, Scene};
+use crate::stories::scene::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// Lengths that controls with process ids have; here they are the caller's choice, for a buffer of its own.
@@ -71,33 +70,4 @@ fn attacked(stage: &Stage, attacks: &[&str], tries: usize) -> Result<(), Fault> 
     let accepted = rows.iter().filter(|row| !row.contains(" accepted 0 ")).count();
     right!(accepted * 2 > tries, "the driver answered {accepted} of {tries} tries: {text}");
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-}
-
-/// An answer that counts more rows than its table has is not translated; what MPU itself put into it does not stay there.
-pub const MALFORMED: Story = Story {
-    name: "a_malformed_answer_keeps_no_host_number",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Right("the bare driver is given no number but the caller's")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let before = stage.counter("passed.malformed").unwrap_or(0);
-        stage.set_driver("overcount", "0x2080018e")?;
-        let first = scene.first.inside;
-        let answer = scene.a.ask(&["pidinfo", &first.to_string()])?;
-        right!(answer.pids() == [first], "asked about {first}, a malformed answer shows {:?}", answer.pids());
-        let counted = stage.counter("passed.malformed").unwrap_or(0);
-        right!(counted == before + 1, "a malformed answer was counted {} times", counted - before);
-        if stage.era > 0 {
-            stage.set_driver("overcount", "0x2080018d")?;
-            nobody(&scene, &scene.a.ask(&["pids"])?)?;
-        }
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
-
-/// These drivers' own list is the caller's: host numbers are in it because MPU asked for them.
-fn nobody(scene: &Scene, answer: &nvctl::Answer) -> Result<(), Fault> {
-    let shown: Vec<u32> = answer.pids().into_iter().filter(|pid| scene.everybody().contains(pid)).collect();
-    right!(shown.is_empty(), "a malformed list shows {shown:?}");
-    Ok(())
 }

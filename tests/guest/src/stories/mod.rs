@@ -23,6 +23,7 @@ mod oops;
 mod policy;
 mod requests;
 pub mod scene;
+mod shortage;
 mod supervised;
 mod tables;
 mod unprivileged;
@@ -65,7 +66,6 @@ pub const ALL: &[Story] = &[
     attacks::OTHER_CONTROLS,
     attacks::FAULT,
     attacks::RACE_EVERY_ROW,
-    attacks::MALFORMED,
     endings::DEAD,
     endings::REUSED,
     endings::ZOMBIE,
@@ -92,6 +92,8 @@ pub const ALL: &[Story] = &[
     hostile::BLOCKED,
     held::UNLOADING,
     held::HAND_OVER,
+    shortage::FAILS_IN_TURN,
+    shortage::MISCOUNTED,
     unprivileged::SAME_ANSWERS,
     unprivileged::NO_RIGHT_MORE,
     supervised::KILLED,
