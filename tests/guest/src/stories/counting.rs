@@ -34,7 +34,7 @@ pub const TRANSLATED: Story = Story {
             ("GPU_GET_NVENC_SW_SESSION_INFO_V2", &["enc2"]),
             ("GPU_GET_NVFBC_SW_SESSION_INFO", &["fbc"]),
             ("HWPM_GET_RESERVATION_INFO", &["hwpm"]),
-            ("NVD_GET_RCERR_RPT", &["rc"]),
+            ("NVD_GET_RCERR_RPT", &["--error", "rc"]),
             ("FB_GET_CLIENT_ALLOCATION_INFO", &["allocs"]),
         ];
         for (control, question) in asked {
