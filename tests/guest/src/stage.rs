@@ -226,7 +226,7 @@ impl Stage {
         if let Some(supervisor) = self.supervisor.take() {
             return supervisor.end();
         }
-        must(&["rmmod", "mpu"]).map(drop).context("cannot unload mpu.ko")
+        unload_module("mpu")
     }
 
     /// One line of the engine's state, such as `state`; none when it is not up.
@@ -364,4 +364,11 @@ fn loaded(module: &str) -> Result<bool> {
 fn parameter(file: &str, key: &str) -> Option<String> {
     let text = std::fs::read_to_string(format!("/sys/module/mpu/parameters/{file}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
+}
+
+/// Takes an instance of the module out: callers come in no more, those inside leave, and then it goes.
+pub fn unload_module(name: &str) -> Result<()> {
+    let retire = format!("/sys/module/{name}/parameters/retire");
+    std::fs::write(&retire, "20000").with_context(|| format!("{name} does not retire"))?;
+    must(&["rmmod", name]).map(drop).with_context(|| format!("cannot unload {name}.ko"))
 }
