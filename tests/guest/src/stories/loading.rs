@@ -61,7 +61,7 @@ pub const DRIVER_RELOAD: Story = Story {
             std::thread::sleep(Duration::from_millis(50));
             stage.load_driver(&[])?;
             if stage.has_module() {
-                state_is(stage, "armed")?;
+                state_is(stage, "placed")?;
             }
             std::thread::sleep(Duration::from_millis(200));
         }
