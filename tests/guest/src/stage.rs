@@ -113,6 +113,18 @@ impl Stage {
         must(&[&["insmod", file.as_str()], parameters].concat()).map(drop).context("cannot load the simulated driver")
     }
 
+    /// Loads another build of the simulated driver.
+    pub fn load_driver_of(&self, era: &str) -> Result<()> {
+        let file = format!("/sim/era{era}/nvidia.ko");
+        must(&["insmod", &file]).map(drop).context("cannot load the simulated driver")
+    }
+
+    /// Sets a parameter of the simulated driver.
+    pub fn set_driver(&self, parameter: &str, value: &str) -> Result<()> {
+        let file = format!("/sys/module/nvidia/parameters/{parameter}");
+        std::fs::write(&file, value).with_context(|| format!("cannot write {file}"))
+    }
+
     /// Unloads the simulated driver.
     pub fn unload_driver(&self) -> Result<()> {
         must(&["rmmod", "nvidia"]).map(drop).context("cannot unload the simulated driver")
@@ -243,8 +255,8 @@ impl Stage {
         self.load_engine()?;
         let state = self.engine_state("state").context("the engine has no state")?;
         ensure!(
-            state == "armed",
-            "the engine is {state}, not armed: {}",
+            state == "placed",
+            "the engine is {state}, not placed: {}",
             self.engine_state("refused").unwrap_or_default()
         );
         Ok(())
