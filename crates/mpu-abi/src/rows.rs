@@ -147,10 +147,10 @@ pub fn find(cmd: ControlCmd, params_size: u32) -> Option<RowId> {
     exact.map(|index| RowId(index as u8)).or_else(sibling)
 }
 
-/// A cheap first question: false means that no row has this number, true that one may.
+/// A cheap first question: false means that no row has this number.
 #[inline]
 pub const fn may_carry_pids(cmd: ControlCmd) -> bool {
-    CMD_FILTER & filter_bit(cmd) != 0
+    CMD_TABLE[place(cmd, MULTIPLIER)] == cmd.0
 }
 
 /// Whether this number carries PIDs in some layout, known here or not.
@@ -176,19 +176,49 @@ pub fn row(id: RowId) -> Option<&'static Row> {
 /// From this size on a row's size is shared with no other control of the driver.
 pub const SMALLEST_TELLING_SIZE: u32 = 2436;
 
-/// One bit for each row's number, so that almost any other number is told apart by one test.
-const CMD_FILTER: u64 = {
-    let mut bits = 0;
+/// Places of [`CMD_TABLE`]; a power of two.
+const CMD_PLACES: usize = 64;
+
+/// Each row's number, in the place that its hash says. Whether a number has a row is one comparison, and exact: a filter of bits let
+/// through numbers that are asked for all the time, memory information among them, each of which then took the long way.
+const CMD_TABLE: [u32; CMD_PLACES] = {
+    // A number stands for nothing in another place than its own: it fills the places that nobody has.
+    let mut table = [ROWS[0].cmd.0; CMD_PLACES];
     let mut i = 0;
     while i < ROWS.len() {
-        bits |= filter_bit(ROWS[i].cmd);
+        table[place(ROWS[i].cmd, MULTIPLIER)] = ROWS[i].cmd.0;
         i += 1;
     }
-    bits
+    table
 };
 
-const fn filter_bit(cmd: ControlCmd) -> u64 {
-    1 << (cmd.0.wrapping_mul(0x9e37_79b1) >> 26)
+/// The first odd number from the golden ratio's on that gives each number of a row a place of its own.
+const MULTIPLIER: u32 = {
+    let mut multiplier = 0x9e37_79b1;
+    while !tells_apart(multiplier) {
+        multiplier += 2;
+    }
+    multiplier
+};
+
+const fn tells_apart(multiplier: u32) -> bool {
+    let mut i = 0;
+    while i < ROWS.len() {
+        let mut other = 0;
+        while other < i {
+            let same = ROWS[i].cmd.0 == ROWS[other].cmd.0;
+            if !same && place(ROWS[i].cmd, multiplier) == place(ROWS[other].cmd, multiplier) {
+                return false;
+            }
+            other += 1;
+        }
+        i += 1;
+    }
+    true
+}
+
+const fn place(cmd: ControlCmd, multiplier: u32) -> usize {
+    (cmd.0.wrapping_mul(multiplier) >> (u32::BITS - CMD_PLACES.trailing_zeros())) as usize
 }
 
 #[cfg(test)]
@@ -210,6 +240,29 @@ mod tests {
         assert_eq!(control(0x2080_018d, 14408), None, "another control's layout");
         assert_eq!(control(0x2080_018e, 48), None, "a size that tells nothing");
         assert_eq!(control(0x2080_0102, 14408), None, "a number without PIDs");
+    }
+
+    /// Classes whose controls programs send: those of all rows, and the ones that CUDA, NVML, graphics and debuggers use beside them
+    /// (`src/common/sdk/nvidia/inc/ctrl` of 595.45.04 has a file for each).
+    const CLASSES: [u32; 20] = [
+        0x0000, 0x0002, 0x0041, 0x0073, 0x0080, 0x00de, 0x00f8, 0x2080, 0x208f, 0x503c, 0x83de, 0x9067, 0x906f, 0x9096,
+        0x90cc, 0x90f1, 0xa06c, 0xa06f, 0xb06f, 0xc36f,
+    ];
+
+    #[test]
+    fn no_number_without_a_row_takes_the_long_way() {
+        for cmd in CLASSES.iter().flat_map(|class| (class << 16)..=(class << 16 | 0xffff)).map(ControlCmd) {
+            assert_eq!(may_carry_pids(cmd), ROWS.iter().any(|row| row.cmd == cmd), "{cmd:?}");
+        }
+        // Asked over and over by nvidia-smi, NVML and PyTorch: memory, clocks, utilisation, information of a GPU, semaphores.
+        for cmd in
+            [0x2080_1303, 0x2080_1301, 0x2080_0102, 0x2080_0110, 0x2080_014a, 0x2080_0131, 0x2080_3030, 0x0000_0101]
+        {
+            assert!(!may_carry_pids(ControlCmd(cmd)), "{cmd:#x}");
+        }
+        for cmd in (0..=u32::MAX).step_by(4099).map(ControlCmd) {
+            assert_eq!(may_carry_pids(cmd), ROWS.iter().any(|row| row.cmd == cmd), "{cmd:?}");
+        }
     }
 
     #[test]
