@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub(super) use libc::{seccomp_notif, sock_filter};
+pub(super) use libc::{seccomp_data, seccomp_notif, sock_filter};
 
 /// `_IOWR('!', 0, struct seccomp_notif)`, 80 bytes.
 const NOTIF_RECV: libc::c_ulong = 0xc050_2100;
@@ -196,6 +196,23 @@ pub(super) fn rm_control(
     // SAFETY: the request's number says 32 bytes, which `block` is. The parameters and what they point to lie in memory that we hold
     // mutably; whatever length a caller made the driver believe in, it meets a page there that cannot be written.
     done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
+}
+
+/// Asks the driver with parameters in memory that nobody can read or write; how many bytes there are says `block`.
+pub(super) fn rm_control_unreadable(driver: BorrowedFd<'_>, block: &mut [u8; 32], fenced: &Fenced) -> io::Result<i32> {
+    block[16..24].copy_from_slice(&(fenced.address() + FENCED as u64).to_ne_bytes());
+    // SAFETY: the request's number says 32 bytes, which `block` is. The parameters begin at a page that is mapped for nothing and is ours:
+    // the first byte that the driver copies from there or to there fails.
+    done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
+}
+
+/// Set in the number of a system call of the x32 kind (`__X32_SYSCALL_BIT`, arch/x86/include/uapi/asm/unistd.h).
+pub(super) const X32: libc::c_int = 0x4000_0000;
+
+/// Whether this kernel takes system calls of the x32 kind: not unless it is told `syscall.x32=y`, and on other machines never.
+pub(super) fn takes_x32() -> bool {
+    // SAFETY: getpid(2) takes no argument and touches no memory, by whichever number it is called.
+    unsafe { libc::syscall(libc::c_long::from(X32) | libc::SYS_getpid) >= 0 }
 }
 
 /// Gives this process a mount namespace of its own.
