@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
+use crate::holder::Holder;
+use crate::nvctl;
 use crate::processes;
 use crate::right;
 use crate::stage::Stage;
@@ -132,6 +134,69 @@ pub const COLLISION: Story = Story {
         Err(anyhow::anyhow!("no number could be given twice").into())
     },
 };
+
+const NUMBERS_OF_THE_HOST: Engines = Engines::Notify("it knows clients by the host's numbers");
+
+/// The host's number of a process that ended while a child keeps its client is another container's process's now: that one has no row,
+/// no memory and no session of it, not having the driver.
+pub const HEIR: Story = Story {
+    name: "reused_host_pid_inherits_no_row",
+    engines: NUMBERS_OF_THE_HOST,
+    without: shows,
+    run: |stage| {
+        let scene = stage.scene()?;
+        let before = host(&["pids"])?;
+        let dead = scene.a.hold_by("exec gpu-hold --leave --mem 30 --fbc")?;
+        gone(&scene, dead.inside)?;
+        let left: Vec<u32> = host(&["pids"])?.into_iter().filter(|pid| !before.contains(pid)).collect();
+        let [left] = left[..] else { return Err(anyhow::anyhow!("the dead process left {left:?}").into()) };
+        let heir = inherit(&scene, left, "echo ready $$; exec cat >/dev/null")?;
+        exactly("beside the heir, the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
+        exactly("beside the heir, fbc", &scene.b.ask(&["fbc"])?.pids(), &[scene.other.inside])?;
+        let told = scene.b.ask(&["pidinfo", &heir.inside.to_string()])?.one("mem")?;
+        right!(told == 0, "the heir {} never had the driver and shows {told} bytes", heir.inside);
+        Ok(())
+    },
+};
+
+/// A dead process's accounting record goes to nobody who gets its number.
+pub const RECORD: Story = Story {
+    name: "reused_host_pid_inherits_no_accounting_record",
+    engines: NUMBERS_OF_THE_HOST,
+    without: shows,
+    run: |stage| {
+        let scene = stage.scene()?;
+        let dead = stage.hold(&["--mem", "31"])?.outside;
+        right!(host(&["acct-pids"])?.contains(&dead), "the host has no record of {dead}");
+        // Further apart than clocks are set.
+        std::thread::sleep(Duration::from_millis(1500));
+        for (script, own) in [("echo ready $$; exec cat >/dev/null", false), ("exec gpu-hold --mem 12", true)] {
+            let heir = inherit(&scene, dead, script)?;
+            let listed = sorted([scene.other.inside].into_iter().chain(own.then_some(heir.inside)));
+            exactly("the record's heir: acct-pids", &scene.b.ask(&["acct-pids"])?.pids(), &listed)?;
+            let answer = scene.b.ask(&["acct-info", &heir.inside.to_string()])?;
+            right!(answer.status == 0x57, "the heir shows a record of another's: {}", answer.text);
+        }
+        let answer = scene.b.ask(&["acct-info", &scene.other.inside.to_string()])?;
+        right!(answer.status == 0, "its own record is refused: {}", answer.text);
+        Ok(())
+    },
+};
+
+fn host(question: &[&str]) -> Result<Vec<u32>> {
+    Ok(nvctl::ask(&[], "nvctl", question)?.distinct_pids())
+}
+
+/// A process of the other container with this number of the host's.
+fn inherit(scene: &Scene, outside: u32, script: &str) -> Result<Holder> {
+    for _ in 0..5 {
+        let heir = scene.b.hold_numbered(outside, script)?;
+        if heir.outside == outside {
+            return Ok(heir);
+        }
+    }
+    bail!("nobody gets the number {outside}")
+}
 
 fn shows(stage: &Stage) -> Without {
     once(stage, Without::Wrong("shows"))
