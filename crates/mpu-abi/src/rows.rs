@@ -26,12 +26,12 @@ impl RowId {
 }
 
 const fn pids_row(cmd: u32, seen: &'static str) -> Row {
-    let layout = Layout::List(Rows { count: 8, first: 12, stride: 4, capacity: 950, pid: 0 });
+    let layout = Layout::List(Rows::new(8, 12, 4, 950, 0));
     Row { control: Control::GpuGetPids, cmd: ControlCmd(cmd), params_size: 3812, layout, seen }
 }
 
 const fn pid_info_row(cmd: u32, stride: u16, seen: &'static str) -> Row {
-    let layout = Layout::Query(Rows { count: 0, first: 8, stride, capacity: 200, pid: 0 });
+    let layout = Layout::Query(Rows::new(0, 8, stride, 200, 0));
     Row { control: Control::GpuGetPidInfo, cmd: ControlCmd(cmd), params_size: 8 + 200 * stride as u32, layout, seen }
 }
 
@@ -57,7 +57,7 @@ const fn gpumon_v1_row(cmd: u32, seen: &'static str) -> Row {
 }
 
 const fn nvenc_v2_row(cmd: u32, seen: &'static str) -> Row {
-    let layout = Layout::List(Rows { count: 0, first: 4, stride: 32, capacity: 512, pid: 0 });
+    let layout = Layout::List(Rows::new(0, 4, 32, 512, 0).asking_room());
     Row { control: Control::NvencSessionsV2, cmd: ControlCmd(cmd), params_size: 16388, layout, seen }
 }
 
@@ -78,24 +78,21 @@ pub const ROWS: &[Row] = &[
         control: Control::AccountingPids,
         cmd: ControlCmd(0xb04),
         params_size: 16012,
-        layout: Layout::List(Rows { count: 16008, first: 8, stride: 4, capacity: 4000, pid: 0 }),
+        layout: Layout::List(Rows::new(16008, 8, 4, 4000, 0).repeating()),
         seen: "390.157 to 595.45.04, ctrl0000gpuacct.h; the u32 at 4 is a vGPU selector",
     },
     Row {
         control: Control::AccountingInfo,
         cmd: ControlCmd(0xb03),
         params_size: 48,
-        layout: Layout::QueryOne { pid: 4 },
+        layout: Layout::QueryOne { pid: 4, began: 32 },
         seen: "390.157 to 595.45.04, ctrl0000gpuacct.h",
     },
     Row {
         control: Control::NvencSessions,
         cmd: ControlCmd(0x2080_016e),
         params_size: 16,
-        layout: Layout::Embedded {
-            pointer: 8,
-            inner: Inner::Rows(Rows { count: 0, first: 0, stride: 32, capacity: 512, pid: 0 }),
-        },
+        layout: Layout::Embedded { pointer: 8, inner: Inner::Rows(Rows::new(0, 0, 32, 512, 0).asking_room()) },
         seen: "390.157 to 595.45.04, ctrl2080gpu.h",
     },
     nvenc_v2_row(0x2080_01a9, "525.47.22 to 525.47.35, 525.105.17 to 525.147.05, ctrl2080gpu.h"),
@@ -104,7 +101,7 @@ pub const ROWS: &[Row] = &[
         control: Control::NvfbcSessions,
         cmd: ControlCmd(0x2080_017c),
         params_size: 13316,
-        layout: Layout::List(Rows { count: 0, first: 4, stride: 52, capacity: 256, pid: 0 }),
+        layout: Layout::List(Rows::new(0, 4, 52, 256, 0)),
         seen: "418.226.00 to 595.45.04, ctrl2080gpu.h",
     },
     Row {
@@ -125,10 +122,7 @@ pub const ROWS: &[Row] = &[
         control: Control::FbClientAllocations,
         cmd: ControlCmd(0x2080_1349),
         params_size: 32,
-        layout: Layout::Embedded {
-            pointer: 24,
-            inner: Inner::Rows(Rows { count: 16, first: 0, stride: 112, capacity: 512, pid: 4 }),
-        },
+        layout: Layout::Embedded { pointer: 24, inner: Inner::Rows(Rows::new(16, 0, 112, 512, 4)) },
         seen: "in the headers of 515.43.04 to 595.45.04, ctrl2080fb.h; release drivers answer NOT_SUPPORTED",
     },
 ];
@@ -142,9 +136,9 @@ pub fn find(cmd: ControlCmd, params_size: u32) -> Option<RowId> {
     let exact = ROWS.iter().position(|row| row.cmd == cmd && row.params_size == params_size);
     let sibling = || {
         let control = ROWS.iter().find(|row| row.cmd == cmd)?.control;
-        find_by_size(params_size).filter(|id| row(*id).is_some_and(|row| row.control == control))
+        ROWS.iter().position(|row| row.control == control && row.params_size == params_size)
     };
-    exact.map(|index| RowId(index as u8)).or_else(sibling)
+    exact.or_else(sibling).map(|index| RowId(index as u8))
 }
 
 /// A cheap first question: false means that no row has this number.
@@ -158,23 +152,10 @@ pub fn carries_pids(cmd: ControlCmd) -> bool {
     may_carry_pids(cmd) && ROWS.iter().any(|row| row.cmd == cmd)
 }
 
-/// The row that this size alone tells: no other control that the driver exports has parameters of that size (checked in
-/// the SDK headers of six releases from 515.43.04 to 595.45.04). Sizes under [`SMALLEST_TELLING_SIZE`] tell nothing.
-pub fn find_by_size(size: u32) -> Option<RowId> {
-    if size < SMALLEST_TELLING_SIZE {
-        return None;
-    }
-    let index = ROWS.iter().position(|row| row.params_size == size)?;
-    Some(RowId(index as u8))
-}
-
 /// The row itself.
 pub fn row(id: RowId) -> Option<&'static Row> {
     ROWS.get(id.index())
 }
-
-/// From this size on a row's size is shared with no other control of the driver.
-pub const SMALLEST_TELLING_SIZE: u32 = 2436;
 
 /// Places of [`CMD_TABLE`]; a power of two.
 const CMD_PLACES: usize = 64;
@@ -238,7 +219,7 @@ mod tests {
         assert_eq!(control(0x0080_0203, 14408), Some(Control::GpuGetPidInfo));
         assert_eq!(control(0x2080_018e, 8008), Some(Control::GpuGetPidInfo));
         assert_eq!(control(0x2080_018d, 14408), None, "another control's layout");
-        assert_eq!(control(0x2080_018e, 48), None, "a size that tells nothing");
+        assert_eq!(control(0x2080_018e, 48), None, "a size that no layout of it has");
         assert_eq!(control(0x2080_0102, 14408), None, "a number without PIDs");
     }
 
@@ -262,14 +243,6 @@ mod tests {
         }
         for cmd in (0..=u32::MAX).step_by(4099).map(ControlCmd) {
             assert_eq!(may_carry_pids(cmd), ROWS.iter().any(|row| row.cmd == cmd), "{cmd:?}");
-        }
-    }
-
-    #[test]
-    fn a_telling_size_has_one_layout() {
-        for row in ROWS.iter().filter(|row| row.params_size >= SMALLEST_TELLING_SIZE) {
-            let told = find_by_size(row.params_size).and_then(super::row).unwrap();
-            assert_eq!(told.layout, row.layout, "{} bytes", row.params_size);
         }
     }
 
@@ -319,7 +292,10 @@ mod tests {
                     fits(rows.first, u32::from(rows.stride) * u32::from(rows.capacity));
                     assert!(rows.pid + 4 <= rows.stride && rows.stride % 4 == 0);
                 }
-                Layout::QueryOne { pid } => fits(pid, 4),
+                Layout::QueryOne { pid, began } => {
+                    fits(pid, 4);
+                    fits(began, 8);
+                }
                 Layout::One { pid, count } => {
                     fits(pid, 4);
                     fits(count.unwrap_or(0), 4);

@@ -159,26 +159,32 @@ pub const HEIR: Story = Story {
     },
 };
 
-/// A dead process's accounting record goes to nobody who gets its number.
-pub const RECORD: Story = Story {
-    name: "reused_host_pid_inherits_no_accounting_record",
-    engines: NUMBERS_OF_THE_HOST,
-    without: shows,
+/// Drivers from 570 keep the kernel's record of a process in their samples without a hold on it: once it is gone, nobody follows it.
+pub const STALE: Story = Story {
+    name: "a_sample_of_an_ended_process_is_not_followed",
+    engines: Engines::Every,
+    without: |stage| match stage.era {
+        3 | 4 => shows(stage),
+        _ => Without::Moot("these drivers' samples name no record of the kernel's"),
+    },
     run: |stage| {
         let scene = stage.scene()?;
-        let dead = stage.hold(&["--mem", "31"])?.outside;
-        right!(host(&["acct-pids"])?.contains(&dead), "the host has no record of {dead}");
-        // Further apart than clocks are set.
-        std::thread::sleep(Duration::from_millis(1500));
-        for (script, own) in [("echo ready $$; exec cat >/dev/null", false), ("exec gpu-hold --mem 12", true)] {
-            let heir = inherit(&scene, dead, script)?;
-            let listed = sorted([scene.other.inside].into_iter().chain(own.then_some(heir.inside)));
-            exactly("the record's heir: acct-pids", &scene.b.ask(&["acct-pids"])?.pids(), &listed)?;
-            let answer = scene.b.ask(&["acct-info", &heir.inside.to_string()])?;
-            right!(answer.status == 0x57, "the heir shows a record of another's: {}", answer.text);
+        let own = scene.own();
+        stage.set_driver("ghosts", "1")?;
+        stage.set_driver("stale", "1")?;
+        let ended = scene.a.hold_by("exec gpu-hold --util 50").map(drop);
+        stage.set_driver("stale", "0")?;
+        stage.set_driver("ghosts", "0")?;
+        ended?;
+        for size in ["55888", "50704"] {
+            let answer = scene.a.ask(&["--size", size, "gpumon"])?;
+            exactly("the samples", &answer.distinct_pids(), &own)?;
+            let address = answer.rows.iter().filter_map(|row| row.get("ptr")).find(|address| *address != "0");
+            right!(address.is_none(), "a sample shows the kernel address {address:?}");
         }
-        let answer = scene.b.ask(&["acct-info", &scene.other.inside.to_string()])?;
-        right!(answer.status == 0, "its own record is refused: {}", answer.text);
+        // The host's own callers reach the same sample.
+        let host = crate::nvctl::ask(&[], "nvctl", &["gpumon"])?;
+        right!(host.status == 0, "the host is refused: {}", host.text);
         Ok(())
     },
 };

@@ -172,24 +172,3 @@ pub const X32: Story = Story {
         Ok(())
     },
 };
-
-/// A list of sessions in part begins with one's own, and its number is of one's own.
-pub const IN_PART: Story = Story {
-    name: "sessions_in_part_or_in_number_are_ones_own",
-    engines: ASKED_FOR_THE_CALLER,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let first = scene.first.inside;
-        for sessions in ["enc1", "enc2"] {
-            let answer = scene.a.ask(&["--room", "1", sessions])?;
-            right!(answer.pids() == [first], "with room for one, {sessions} shows {}", answer.text);
-            right!(answer.text.contains("count=1"), "with room for one, {sessions} shows {}", answer.text);
-        }
-        let answer = scene.a.ask(&["--room", "0", "enc2"])?;
-        right!(answer.text.contains("count=2"), "asked for the number, enc2 shows {}", answer.text);
-        let answer = scene.a.ask(&["raw", "2080016e", "16"])?;
-        right!(answer.text.contains("params 02000000"), "asked for the number, enc1 shows {}", answer.text);
-        Ok(())
-    },
-};

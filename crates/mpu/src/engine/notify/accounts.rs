@@ -20,8 +20,9 @@ const GPU: usize = 0;
 const PID: usize = 4;
 const START: usize = 32;
 
-/// So much the host's clock may have been set while the process ran. Nobody's number comes again within that time.
-const CLOCK_SET: u64 = 1_000_000;
+/// A process's start is told in ticks of ten milliseconds, so a record can seem to begin a little before. Nobody's number comes again
+/// within that time.
+const TICKS: u64 = 20_000;
 
 /// The question for one process's record, on the GPU that a list is of.
 pub(super) fn question(list: &[u8], pid: HostPid) -> [u8; INFO_BYTES] {
@@ -32,8 +33,8 @@ pub(super) fn question(list: &[u8], pid: HostPid) -> [u8; INFO_BYTES] {
 }
 
 /// Whether the driver's answer about a process is of that process.
-pub(super) fn is_of(answer: &[u8], pid: HostPid) -> bool {
-    started(pid).is_some_and(|started| wide(answer, START).saturating_add(CLOCK_SET) >= started)
+fn is_of(answer: &[u8], pid: HostPid) -> bool {
+    started(pid).is_some_and(|started| wide(answer, START) >= started)
 }
 
 /// Leaves each process once in a list of those that have a record, and none that has another's only. `sees` says which are looked at,
@@ -61,22 +62,22 @@ pub(super) fn leave_own(
     }
 }
 
-/// When a process began, in microseconds since 1970.
-fn started(pid: HostPid) -> Option<u64> {
+/// When a process began, in microseconds since 1970. A record that begins earlier is not its own.
+pub(super) fn started(pid: HostPid) -> Option<u64> {
     let stat = Folder::of_process(pid).ok()?.read("stat").ok()?;
     // The 22nd field; the second, the command's name, may hold anything.
     let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
     let up = ticks.checked_mul(1_000_000)? / rustix::param::clock_ticks_per_second();
     let micros = |time: Timespec| time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000;
     let now = micros(clock_gettime(ClockId::Realtime));
-    Some(now.saturating_sub(micros(clock_gettime(ClockId::Boottime))) + up)
+    Some((now.saturating_sub(micros(clock_gettime(ClockId::Boottime))) + up).saturating_sub(TICKS))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ROWS: Rows = Rows { count: 16008, first: 8, stride: 4, capacity: 4000, pid: 0 };
+    const ROWS: Rows = Rows::new(16008, 8, 4, 4000, 0);
 
     fn list(pids: &[u32]) -> Vec<u8> {
         let mut list = vec![0; 16012];
@@ -99,7 +100,7 @@ mod tests {
         assert!(began <= now as u64 && now as u64 - began < 3_600_000_000, "{began} of {now}");
         assert!(is_of(&record(began + 5_000_000), own));
         assert!(is_of(&record(began), own));
-        assert!(!is_of(&record(began - 2 * CLOCK_SET), own));
+        assert!(!is_of(&record(began - 2 * TICKS), own));
         assert!(!is_of(&record(began), HostPid::new(0x7fff_fffe).expect("a PID")), "nobody's");
     }
 

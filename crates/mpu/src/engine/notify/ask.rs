@@ -16,16 +16,15 @@ use super::memory::Memory;
 use super::namespace::Namespace;
 use super::numbers::{Lookup, Numbers};
 use super::rights::Own;
-use super::sessions::Room;
 use super::sys::{self, seccomp_data, seccomp_notif, Answer, Fenced, FENCED};
 use super::table::Table;
 use super::threads::Threads;
 use super::view::{AsMeant, View};
 use super::words::{put, put_wide, wide, word};
 use super::Tid;
-use mpu_abi::ioctl::{nvos54, RM_CONTROL_SIZE};
+use mpu_abi::ioctl::nvos54;
 use mpu_abi::{Control, Layout, Row};
-use mpu_core::{Call, HostPid, Native, Outcome, PidMap, Reason};
+use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, PidMap, Reason};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -36,10 +35,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 const ALLOCATION_COUNT: usize = 0;
 const ALLOCATIONS: usize = 8;
 
-/// The PID in the parameters of GPUACCT_GET_PROC_ACCOUNTING_INFO (ctrl0000gpuacct.h).
-const ACCOUNTED: usize = 4;
-
 /// Statuses of the driver (nvstatuscodes.h).
+const NV_ERR_INVALID_ADDRESS: u32 = 0x1e;
 const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
 const NV_ERR_OBJECT_NOT_FOUND: u32 = 0x57;
 
@@ -227,130 +224,85 @@ impl Question<'_> {
             makers: (!is_accounting).then_some(&self.setting.held),
             view,
         };
-        let question = params.to_vec();
-        let mut table = Table::of(self.row, &question);
-        let mut block = self.asked.block;
-        let (mut answer, returned) = self.put(asker, &mut block, &question, table.as_ref(), &view, exempt)?;
-        self.asked.block = block;
-        let succeeded = returned.is_ok() && self.asked.status() == 0;
-        let room = Room::of(self.row, &question).filter(|_| succeeded && !exempt);
-        let room = room.filter(|room| {
-            // Own sessions may stand behind others'.
-            let kept = (asker.params.bytes(len).to_vec(), asker.inner.bytes(FENCED).to_vec());
-            let (mut block, all) = (block, room.all(&question));
-            let whole = Table::anyhow(self.row, &all);
-            match self.put(asker, &mut block, &all, whole.as_ref(), &view, exempt) {
-                Ok((all, Ok(_))) if word(&block, nvos54::STATUS) == 0 => {
-                    (answer, table) = (all, whole);
-                    true
-                }
-                _ => {
-                    asker.params.bytes(len).copy_from_slice(&kept.0);
-                    asker.inner.bytes(FENCED).copy_from_slice(&kept.1);
-                    false
-                }
-            }
-        });
-        if succeeded && has_allocations {
-            self.asked.set_status(NV_ERR_NOT_SUPPORTED);
-            return Ok(self.hand_back(theirs, size, returned));
+        let argument = Argument { cmd: self.asked.cmd(), params: theirs, size };
+        let begun = Call::begin(argument, Native::default());
+        let mut call = begun.map_err(|reason| Pass::RefusedBecause(libc::EIO, reason))?;
+        let wanted = Table::of(self.row, params);
+        let mut numbers = vec![0; call.questions(theirs, params)];
+        if !exempt {
+            call.copied_in(theirs, params, &view, &mut numbers);
         }
-        // On failure the driver may or may not have copied its answer: it has if anything is different.
-        if !succeeded && *asker.params.bytes(len) == answer.before {
-            return Ok(self.hand_back(theirs, size, returned));
-        }
-        if succeeded && !exempt && !self.is_of_whom_it_seems(asker, &view) {
-            self.asked.set_status(NV_ERR_OBJECT_NOT_FOUND);
-            return Ok(self.hand_back(theirs, size, returned));
-        }
-        let Answered { call, numbers, .. } = &mut answer;
+        // The core may want a table that the caller did not ask for.
+        let table = Table::of(self.row, params);
         if let Some(table) = &table {
-            let address = asker.inner.address();
-            let written = table.written(asker.params.bytes(len), asker.inner.bytes(FENCED));
+            asker.inner.bytes(FENCED).fill(0);
+            table.point_to(&asker.inner, params);
+        }
+        let before = params.to_vec();
+        let returned = self.driver.ask(&mut self.asked.block, &mut asker.params, len, Some(&mut asker.inner))?;
+        let succeeded = returned.is_ok() && self.asked.status() == 0;
+        // On failure the driver may or may not have copied its answer: it has if anything is different.
+        if !succeeded && *asker.params.bytes(len) == before {
+            return Ok(self.hand_back(theirs, size, returned));
+        }
+        if has_allocations {
+            return Ok(self.failed(theirs, size, NV_ERR_NOT_SUPPORTED));
+        }
+        if succeeded && !exempt {
+            self.leave_own_records(asker, &view);
+        }
+        if let Some(table) = &table {
+            let mut written = table.written(asker.params.bytes(len), asker.inner.bytes(FENCED));
             let bytes = &mut asker.inner.bytes(FENCED)[..written];
             if !exempt {
-                self.count(call.copying_out(address, bytes, &view, numbers));
+                let answer = call.copying_out(table.theirs, bytes, &view, &numbers);
+                self.count(answer.outcome);
+                if let Copied::First(first) = answer.copied {
+                    written = written.min(first as usize);
+                }
             }
-            let given = room.as_ref().map_or(written, |room| room.bytes().min(written));
-            if table.theirs != 0 && self.memory.write(table.theirs, &bytes[..given]).is_err() {
+            if written != 0 && self.memory.write(table.theirs, &bytes[..written]).is_err() {
                 // The parameters stay as they were.
-                self.asked.put_back(theirs, size);
-                return Ok(self.asked.refused(|at, bytes| self.memory.write(at, bytes)));
+                return Ok(self.failed(theirs, size, NV_ERR_INVALID_ADDRESS));
             }
         }
         if succeeded && view.threads.wants && !exempt {
             self.add_up(asker, len);
         }
-        let params_address = asker.params.address();
         let params = asker.params.bytes(len);
         if exempt {
             self.setting.counters.pass(Reason::Exempt);
         } else {
-            self.count(call.copying_out(params_address, params, &view, numbers));
-        }
-        if let Some(room) = &room {
-            room.cut(params);
+            let answer = call.copying_out(theirs, params, &view, &numbers);
+            self.count(answer.outcome);
+            if answer.copied == Copied::NoSuchProcess {
+                return Ok(self.failed(theirs, size, NV_ERR_OBJECT_NOT_FOUND));
+            }
         }
         if let Some(table) = &table {
-            put_wide(params, table.pointer, table.theirs);
+            put_wide(params, table.pointer, wanted.map_or(0, |wanted| wanted.theirs));
         }
         if self.memory.write(theirs, params).is_err() {
-            self.asked.put_back(theirs, size);
-            return Ok(self.asked.refused(|at, bytes| self.memory.write(at, bytes)));
+            return Ok(self.failed(theirs, size, NV_ERR_INVALID_ADDRESS));
         }
         Ok(self.hand_back(theirs, size, returned))
     }
 
-    /// Puts a question to the driver, in its own numbers.
-    fn put(
-        &self,
-        asker: &mut Asker,
-        block: &mut [u8; RM_CONTROL_SIZE],
-        question: &[u8],
-        table: Option<&Table>,
-        view: &impl PidMap,
-        exempt: bool,
-    ) -> Result<(Answered, Result<i32, i32>), Pass> {
-        let params = asker.params.bytes(question.len());
-        params.copy_from_slice(question);
-        if let Some(table) = table {
-            asker.inner.bytes(FENCED).fill(0);
-            table.point_to(&asker.inner, params);
-        }
-        let begun = Call::begin(self.row.cmd, self.asked.size(), Native::default());
-        let mut call = begun.map_err(|reason| Pass::RefusedBecause(libc::EIO, reason))?;
-        let mut numbers = vec![0; call.questions(params)];
-        if !exempt {
-            call.copied_in(params, view, &mut numbers);
-        }
-        let before = params.to_vec();
-        let returned = self.driver.ask(block, &mut asker.params, question.len(), Some(&mut asker.inner))?;
-        Ok((Answered { call, numbers, before }, returned))
-    }
-
-    /// Takes records of processes that had a number before out of an answer about accounting; false if nothing is left of it.
-    fn is_of_whom_it_seems(&self, asker: &mut Asker, view: &impl PidMap) -> bool {
+    /// Takes records of processes that had a number before out of a list of those that have one.
+    fn leave_own_records(&self, asker: &mut Asker, view: &impl PidMap) {
+        let (Control::AccountingPids, Layout::List(rows)) = (self.row.control, self.row.layout) else { return };
         let params = asker.params.bytes(self.asked.size() as usize);
-        match (self.row.control, self.row.layout) {
-            (Control::AccountingInfo, _) => {
-                HostPid::new(word(params, ACCOUNTED)).is_some_and(|pid| accounts::is_of(params, pid))
-            }
-            (Control::AccountingPids, Layout::List(rows)) => {
-                let list = params.to_vec();
-                let record = |pid| {
-                    let (mut block, record) = (self.asked.block, asker.inner.bytes(accounts::INFO_BYTES));
-                    put(&mut block, nvos54::CMD, accounts::GET_INFO.0);
-                    record.copy_from_slice(&accounts::question(&list, pid));
-                    // It has no pointers, so that memory is free for another question.
-                    let returned = self.driver.ask(&mut block, &mut asker.inner, accounts::INFO_BYTES, None).ok()?;
-                    let record = asker.inner.bytes(accounts::INFO_BYTES).try_into().ok();
-                    record.filter(|_| returned.is_ok() && word(&block, nvos54::STATUS) == 0)
-                };
-                accounts::leave_own(params, &rows, |pid| view.view_of(pid).is_some(), record);
-                true
-            }
-            _ => true,
-        }
+        let list = params.to_vec();
+        let record = |pid| {
+            let (mut block, record) = (self.asked.block, asker.inner.bytes(accounts::INFO_BYTES));
+            put(&mut block, nvos54::CMD, accounts::GET_INFO.0);
+            record.copy_from_slice(&accounts::question(&list, pid));
+            // It has no pointers, so that memory is free for another question.
+            let returned = self.driver.ask(&mut block, &mut asker.inner, accounts::INFO_BYTES, None).ok()?;
+            let record = asker.inner.bytes(accounts::INFO_BYTES).try_into().ok();
+            record.filter(|_| returned.is_ok() && word(&block, nvos54::STATUS) == 0)
+        };
+        accounts::leave_own(params, &rows, |pid| view.view_of(pid).is_some(), record);
     }
 
     /// Adds what a process's other threads have, for drivers that know a client by the thread that made it.
@@ -372,19 +324,16 @@ impl Question<'_> {
         }
     }
 
-    fn hand_back(&mut self, params: u64, size: u32, returned: Result<i32, i32>) -> sys::Answer {
-        self.asked.put_back(params, size);
-        sys::Answer::Returned(self.asked.hand_back(|at, bytes| self.memory.write(at, bytes), returned))
+    /// The driver's refusal, after it was asked.
+    fn failed(&mut self, params: u64, size: u32, status: u32) -> Answer {
+        self.asked.set_status(status);
+        self.hand_back(params, size, Ok(0))
     }
-}
 
-/// The driver's answer, not yet translated.
-struct Answered {
-    call: Call,
-    /// PIDs that the caller asks about.
-    numbers: Vec<u32>,
-    /// The parameters as the driver got them.
-    before: Vec<u8>,
+    fn hand_back(&mut self, params: u64, size: u32, returned: Result<i32, i32>) -> Answer {
+        self.asked.put_back(params, size);
+        Answer::Returned(self.asked.hand_back(|at, bytes| self.memory.write(at, bytes), returned))
+    }
 }
 
 /// Where there is no such descriptor, `/proc` has no such name.

@@ -12,10 +12,6 @@ use mpu_abi::ioctl::{nvos54, xfer, NV_ESC_RM_CONTROL, RM_CONTROL_SIZE, XFER_SIZE
 use mpu_abi::{Control, ControlCmd};
 use mpu_core::Reason;
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
-
-/// The driver's status for an address that it cannot use (nvstatuscodes.h).
-const NV_ERR_INVALID_ADDRESS: u32 = 0x1e;
 
 /// How a call ends that is not translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +30,7 @@ impl Pass {
     /// Counts the call, and says how it ends.
     pub(super) fn count(self, counters: &Counters) -> Answer {
         match self {
-            Pass::On => drop(counters.passed_on.fetch_add(1, Relaxed)),
+            Pass::On => counters.pass_on(),
             Pass::OnBecause(reason) | Pass::RefusedBecause(_, reason) => counters.pass(reason),
             Pass::Refused(_) => {}
         }
@@ -135,12 +131,6 @@ impl Asked {
             return returned;
         }
         write(self.address, &self.block).map_err(|_| libc::EFAULT).and(returned)
-    }
-
-    /// What the driver says when it cannot write an answer where the caller wants it.
-    pub(super) fn refused(&mut self, write: impl Fn(u64, &[u8]) -> io::Result<()>) -> Answer {
-        self.set_status(NV_ERR_INVALID_ADDRESS);
-        Answer::Returned(self.hand_back(write, Ok(0)))
     }
 }
 

@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub(super) use libc::{seccomp_data, seccomp_notif, sock_filter};
@@ -270,6 +271,19 @@ impl Drop for Fenced {
         // SAFETY: the mapping is ours, and nobody can hold a slice of it any more.
         unsafe { libc::munmap(self.base.cast(), 2 * FENCED) };
     }
+}
+
+/// Numbers in shared memory, for as long as this process lives. The file is at least that long, and nobody makes it shorter.
+pub(super) fn shared_numbers(file: &File, count: usize) -> io::Result<&'static [AtomicU64]> {
+    let (len, read_write) = (count * size_of::<AtomicU64>(), libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+    let base = unsafe { libc::mmap(ptr::null_mut(), len, read_write, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: so many numbers begin at a page's beginning, are never unmapped, are right whatever bits they have, and whoever else maps
+    // the file changes them atomically.
+    Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), count) })
 }
 
 /// One place of a [`Journal`].

@@ -2,6 +2,7 @@
 //!
 //! Owns how a rule of the policy becomes a view. The rules' meaning is mpu-core's, numbers are `numbers`' business.
 
+use super::accounts;
 use super::folder::Folder;
 use super::held::Held;
 use super::numbers::Numbers;
@@ -95,6 +96,10 @@ impl<M: PidMap> PidMap for AsMeant<'_, M> {
 
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
         self.view.host_of(pid).filter(|process| self.can_be_meant(*process))
+    }
+
+    fn started(&self, pid: HostPid) -> Option<u64> {
+        accounts::started(pid)
     }
 }
 
