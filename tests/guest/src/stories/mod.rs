@@ -107,6 +107,7 @@ pub const ALL: &[Story] = &[
     supervised::RETIRED,
     supervised::CROWD,
     supervised::BY_COMMAND,
+    supervised::ONE_KEEPER,
     up_down::REFUSALS,
     agent::NODE,
     loading::EITHER_ORDER,
