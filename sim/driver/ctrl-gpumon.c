@@ -226,7 +226,7 @@ static bool source_at(NvU32 gpu, NvU32 index, NvU64 now, const NvU32 **util, NvU
 		*pid_info = client->pid_info;
 		return true;
 	}
-	for (i = 0; i < GHOSTS; i++) {
+	for (i = 0; sim_ghosts && i < GHOSTS; i++) {
 		if (!ghosts[i].proc_id || ghosts[i].gpu != gpu || ghosts[i].until < now || index--)
 			continue;
 		*util = ghosts[i].util;
