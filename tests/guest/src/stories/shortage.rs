@@ -42,7 +42,6 @@ pub const FAILS_IN_TURN: Story = Story {
             "enc2",
             "fbc",
             "hwpm",
-            "--error rc",
         ];
         let ask = |question: &str| scene.a.ask(&question.split(' ').collect::<Vec<_>>());
         let bare = stage.aside(|| questions.iter().map(|question| ask(question)).collect::<Result<Vec<_>>>())??;
