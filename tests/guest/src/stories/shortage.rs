@@ -29,20 +29,8 @@ pub const FAILS_IN_TURN: Story = Story {
         let own = scene.first.inside.to_string();
         let info = format!("pidinfo {own}");
         let account = format!("acct-info {own}");
-        let questions = [
-            "pids",
-            "--xfer pids",
-            &info,
-            "gpumon",
-            "gpumon1",
-            "acct-pids",
-            &account,
-            "enc1",
-            "enc2",
-            "fbc",
-            "hwpm",
-            "--error rc",
-        ];
+        let questions =
+            ["pids", "--xfer pids", &info, "gpumon", "gpumon1", "acct-pids", &account, "enc1", "enc2", "fbc", "hwpm"];
         let ask = |question: &str| scene.a.ask(&question.split(' ').collect::<Vec<_>>());
         let bare = stage.aside(|| questions.iter().map(|question| ask(question)).collect::<Result<Vec<_>>>())??;
         let before = stage.counter("passed.no_memory").unwrap_or(0);
