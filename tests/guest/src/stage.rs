@@ -226,7 +226,7 @@ impl Stage {
         if let Some(supervisor) = self.supervisor.take() {
             return supervisor.end();
         }
-        must(&["rmmod", "mpu"]).map(drop).context("cannot unload mpu.ko")
+        unload_module("mpu")
     }
 
     /// One line of the engine's state, such as `state`; none when it is not up.
@@ -254,9 +254,11 @@ impl Stage {
         }
         self.load_engine()?;
         let state = self.engine_state("state").context("the engine has no state")?;
+        // A module says that it is armed when it has translated.
+        let ready = if self.has_module() { "placed" } else { "armed" };
         ensure!(
-            state == "placed",
-            "the engine is {state}, not placed: {}",
+            state == ready,
+            "the engine is {state}, not {ready}: {}",
             self.engine_state("refused").unwrap_or_default()
         );
         Ok(())
@@ -364,4 +366,11 @@ fn loaded(module: &str) -> Result<bool> {
 fn parameter(file: &str, key: &str) -> Option<String> {
     let text = std::fs::read_to_string(format!("/sys/module/mpu/parameters/{file}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
+}
+
+/// Takes an instance of the module out: callers come in no more, those inside leave, and then it goes.
+pub fn unload_module(name: &str) -> Result<()> {
+    let retire = format!("/sys/module/{name}/parameters/retire");
+    std::fs::write(&retire, "20000").with_context(|| format!("{name} does not retire"))?;
+    must(&["rmmod", name]).map(drop).with_context(|| format!("cannot unload {name}.ko"))
 }
