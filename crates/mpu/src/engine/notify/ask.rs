@@ -10,7 +10,7 @@ use super::caller::{character_device, Caller};
 use super::counters::Counters;
 use super::driver::Driver;
 use super::filter::NATIVE;
-use super::folder::is_drivers;
+use super::folder::{field, is_drivers};
 use super::held::Held;
 use super::memory::Memory;
 use super::namespace::Namespace;
@@ -68,7 +68,7 @@ impl Setting {
             held: Held::default(),
             host_users: super::caller::own_user_namespace()?,
             own: Own::of_now()?,
-            takes_x32: sys::takes_x32(),
+            takes_x32: takes_x32(),
             rules: RwLock::new(rules.into()),
             retired: AtomicBool::new(false),
             counters: Counters::default(),
@@ -333,6 +333,17 @@ impl Question<'_> {
     fn hand_back(&mut self, params: u64, size: u32, returned: Result<i32, i32>) -> Answer {
         self.asked.put_back(params, size);
         Answer::Returned(self.asked.hand_back(|at, bytes| self.memory.write(at, bytes), returned))
+    }
+}
+
+/// Whether the kernel takes system calls of the x32 kind, as far as that can be known: the unit's `SystemCallArchitectures=` kills whoever tries.
+/// Where it cannot, a call of that kind is taken for one.
+fn takes_x32() -> bool {
+    let is_filtered = |status: &str| field(status, "Seccomp") != Some("0");
+    match std::fs::read_to_string("/proc/self/status") {
+        Ok(status) if !is_filtered(&status) => sys::takes_x32(),
+        // Debian's kernels tell (`syscall.x32`).
+        _ => std::fs::read_to_string("/sys/module/syscall/parameters/x32").map_or(true, |told| told.trim() != "N"),
     }
 }
 

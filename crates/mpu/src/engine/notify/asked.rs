@@ -3,8 +3,10 @@
 //! Owns which calls the callers make themselves. docs/notify.md lists them, and what each can show: a thread of the caller's may put
 //! another descriptor or another argument in its place before the kernel reads them again.
 
+use super::caller::Caller;
 use super::counters::Counters;
 use super::filter::{CONTROL, LOOKED_AT, WRAPPED};
+use super::folder::is_drivers;
 use super::sys::{self, seccomp_notif, Answer};
 use super::words::{put, wide, word};
 use super::Tid;
@@ -63,6 +65,14 @@ pub(super) struct Asked {
 impl Asked {
     /// What the argument in the caller's memory says, if it is a control that is to be translated.
     pub(super) fn by(taken: &seccomp_notif) -> Result<Asked, Pass> {
+        Asked::read(taken).map_err(|pass| match pass {
+            // Most files do not look at what they do not know. It is not given back: it could become the driver's.
+            Pass::RefusedBecause(..) => refusal_of_another(taken).unwrap_or(pass),
+            pass => pass,
+        })
+    }
+
+    fn read(taken: &seccomp_notif) -> Result<Asked, Pass> {
         let [_, request, mut address, ..] = taken.data.args;
         let tid = Tid::of(taken);
         match request as u32 & LOOKED_AT {
@@ -132,6 +142,13 @@ impl Asked {
         }
         write(self.address, &self.block).map_err(|_| libc::EFAULT).and(returned)
     }
+}
+
+/// How the call is refused if it is made on something that is not the driver's.
+fn refusal_of_another(taken: &seccomp_notif) -> Option<Pass> {
+    let (caller, number) = (Caller::of(Tid::of(taken)).ok()?, taken.data.args[0] as i32);
+    let device = caller.device(number).ok().flatten();
+    (!is_drivers(device)).then(|| Pass::Refused(caller.refusal(number)))
 }
 
 fn peek<const N: usize>(tid: Tid, address: u64) -> Result<[u8; N], Pass> {

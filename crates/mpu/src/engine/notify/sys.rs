@@ -210,7 +210,7 @@ pub(super) fn rm_control_unreadable(driver: BorrowedFd<'_>, block: &mut [u8; 32]
 /// Set in the number of a system call of the x32 kind (`__X32_SYSCALL_BIT`, arch/x86/include/uapi/asm/unistd.h).
 pub(super) const X32: libc::c_int = 0x4000_0000;
 
-/// Whether this kernel takes system calls of the x32 kind: not unless it is told `syscall.x32=y`, and on other machines never.
+/// Whether the kernel takes system calls of the x32 kind from this process. No filter may be on it: it could be one that kills for them.
 pub(super) fn takes_x32() -> bool {
     // SAFETY: getpid(2) takes no argument and touches no memory, by whichever number it is called.
     unsafe { libc::syscall(libc::c_long::from(X32) | libc::SYS_getpid) >= 0 }
