@@ -322,8 +322,12 @@ mod tests {
     fn the_json_is_documented() {
         let fake = armed();
         let _supervisor = FakeSupervisor::on(&fake, fake::state(&["a"]));
-        fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:16\n");
-        let status = status(&fake.host(), cannot).expect("a status");
+        // Nothing says all of this at once.
+        let all = state::HELD.replace("state=armed", "state=placed\nrefused=os_is_init_ns:16");
+        fake.write("/sys/module/mpu/parameters/state", &all);
+        let mut status = status(&fake.host(), cannot).expect("a status");
+        let refused = super::super::Refusal { symbol: "os_is_init_ns".to_string(), errno: 16 };
+        status.module_state.as_mut().expect("loaded").refused = Some(refused);
         super::super::documented::check("`mpu status --json`", &super::super::json(&status));
     }
 

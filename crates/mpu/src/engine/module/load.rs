@@ -325,7 +325,9 @@ fn retire(
 ) -> Result<bool, LoadError> {
     let began = Instant::now();
     loop {
-        let left = patience.saturating_sub(began.elapsed());
+        // Whole milliseconds are what can be told: a begun one counts.
+        let left = patience.saturating_sub(began.elapsed()).as_micros().div_ceil(1000);
+        let left = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
         let Err(source) = kernel.retire(host, instance, left.min(LONGEST_WAIT)) else { return Ok(true) };
         match source.raw_os_error() {
             // One of format 1, or none any more.
