@@ -4,13 +4,33 @@
 #define MPU_H
 
 #include <linux/compiler.h>
+#include <linux/list.h>
 #include <linux/percpu.h>
+#include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/pid.h>
 #include "mpu_core.h"
 
 struct file;
 struct pid_namespace;
+
+/* Requests to the driver, as in crates/mpu-abi/src/ioctl.rs. */
+#define NV_ESC_RM_ALLOC_MEMORY 0x27
+#define NV_ESC_RM_CONTROL 0x2a
+#define NV_ESC_RM_ALLOC 0x2b
+#define NV_ESC_RM_VID_HEAP_CONTROL 0x4a
+#define NV_ESC_IOCTL_XFER_CMD 211
+
+/* The argument of NV_ESC_RM_CONTROL (NVOS54_PARAMETERS). */
+struct mpu_rm_control {
+	u32 client;
+	u32 object;
+	u32 cmd;
+	u32 flags;
+	u64 params;
+	u32 params_size;
+	u32 status;
+};
 
 /* Whom a caller may see: its PID namespace, and what the policy adds. */
 struct mpu_view {
@@ -20,48 +40,125 @@ struct mpu_view {
 	u32 group_depth;
 };
 
+/* A container's call on its way through the driver. It lives in the module's memory: a driver that dies leaves it behind. */
+struct mpu_context {
+	/* Not 0: in use. */
+	int busy;
+	/* Counts the uses. */
+	u32 entry;
+	/* Whose it is: NULL while it is being filled, and after. */
+	struct task_struct *task;
+	/* When that task started: a dead one's memory can be another task by now. */
+	u64 born;
+	/* Its numbers in the init namespace. */
+	pid_t process;
+	pid_t thread;
+	/* In jiffies. */
+	unsigned long entered;
+	/* The ioctl's number. */
+	u8 request;
+	/* The driver's own copy of an RM control's argument was seen. */
+	bool argued;
+	/* The driver allocates: what it asks about processes is for its own books, and nothing of it reaches the caller. */
+	bool allocates;
+	/* What the argument names. */
+	struct mpu_argument argument;
+	struct mpu_view view;
+	/* MPU_SEES_*, 0 until it matters. */
+	u32 sees;
+	/* What mpu_rs_begin() returned. */
+	u32 bits;
+	/* The PIDs that the caller asked about, as it wrote them. */
+	u32 *asked;
+	u32 questions;
+	u64 call[MPU_CALL_BYTES / 8];
+	/* For those that are not part of a bucket. */
+	struct hlist_node node;
+	struct rcu_head rcu;
+};
+
 /*
- * The driver's functions that are redirected, in the order in which they are placed: the helpers first, the way into the
- * driver last, so that no call is ever translated with only some of them in place.
+ * The driver's functions that are redirected. Their order is that in which mpu_entry.S asks which of them it was: the one that
+ * is called most comes first.
  */
 enum mpu_hook {
-	MPU_GET_PID_INFO,
 	MPU_FIND_NS_PID,
-	MPU_IS_INIT_NS,
 	MPU_FROM_USER,
 	MPU_TO_USER,
-	MPU_COMPAT,
 	MPU_IOCTL,
+	MPU_IS_INIT_NS,
+	MPU_GET_PID_INFO,
+	MPU_COMPAT,
 	MPU_HOOKS,
 };
 
-/* Where each redirected function goes on behind its redirected first instruction: see mpu_entry.S. */
+/*
+ * Where each redirected function goes on behind its redirected first instruction, 0 for one that is not redirected. This is also
+ * what tells mpu_entry.S which function it came from.
+ */
 extern unsigned long mpu_original[MPU_HOOKS];
 
 /* mpu_entry.S: what the driver's functions call first, and how a replacement runs the function it replaces. */
-#define MPU_ENTRY(name) extern char mpu_enter_##name[]
-MPU_ENTRY(get_pid_info);
-MPU_ENTRY(find_ns_pid);
-MPU_ENTRY(is_init_ns);
-MPU_ENTRY(from_user);
-MPU_ENTRY(to_user);
-MPU_ENTRY(compat);
-MPU_ENTRY(ioctl);
-#undef MPU_ENTRY
-
+extern char mpu_enter[];
 u32 mpu_original_from_user(void *to, const void *from, u32 bytes);
 u32 mpu_original_to_user(void *to, const void *from, u32 bytes);
 long mpu_original_compat(struct file *file, unsigned int cmd, unsigned long arg);
 long mpu_original_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
+/* mpu_contexts.c */
+#define MPU_HOLDERS 16
+
+/* Who is inside. */
+struct mpu_inside {
+	u32 callers;
+	/* Contexts whose task died inside the driver, since the module was loaded. */
+	u32 orphans;
+	/* Callers of more than MPU_HOLDS_MS, as many as there is room for. */
+	u32 holders;
+	struct mpu_holder {
+		pid_t process;
+		pid_t thread;
+		u32 cmd;
+		u32 ms;
+		bool control;
+	} holder[MPU_HOLDERS];
+};
+
+#define MPU_HOLDS_MS 100
+
+void mpu_contexts_init(void);
+/* A context for the running task; NULL for want of memory. May sleep. */
+struct mpu_context *mpu_context_enter(void);
+void mpu_context_leave(struct mpu_context *context);
+/* The running task's, or NULL. Takes no lock, so a probe may ask. */
+struct mpu_context *mpu_context_of_current(void);
+/* Who is inside now; frees what dead tasks left. `inside` may be NULL. Not from two places at once. */
+u32 mpu_contexts_look(struct mpu_inside *inside);
+
+/* mpu_argument.c: the probe that reads the driver's own copy of the argument. */
+void mpu_argument_place(void);
+void mpu_argument_remove(void);
+/* Whether the probe stands. The first caller from a container puts it there, and may sleep. */
+bool mpu_argument_is_seen(void);
+/* The probe stood, and the driver took a control without passing it. */
+void mpu_argument_lost(void);
+/* 0, or why there is no probe; and whether it is there now. */
+int mpu_argument_error(bool *armed);
+/* What a call does, by its argument. Never sleeps. */
+void mpu_argument_says(struct mpu_context *context, const struct mpu_rm_control *control);
+void mpu_request_is(struct mpu_context *context, unsigned int request);
+
 /* mpu_calls.c */
-extern u64 __percpu *mpu_counters;
-int mpu_calls_init(void);
-void mpu_calls_exit(void);
-/* Callers that are between the redirected entry and its return. */
-unsigned int mpu_calls_inside(void);
-/* After the ways in are closed: waits until nobody is on the way through this module's calls. */
-void mpu_calls_drain(void);
+void mpu_count(u32 counter);
+void mpu_count_reason(enum mpu_reason reason);
+u64 mpu_counter(u32 counter);
+/* Callers from containers, and translations, since the module was loaded. */
+u64 mpu_calls_entered(void);
+u64 mpu_calls_translated(void);
+/* From now on callers from containers come in; or none does, and those who would go to the bare driver. */
+void mpu_calls_open(bool open);
+/* After closing: waits until nobody is inside, `ms` at most. -EBUSY: somebody is; -EINTR: whoever waits was killed. */
+int mpu_calls_drain(unsigned int ms);
 /* Keeps callers that come from now on at the door, and waits until nobody else is inside. -ETIMEDOUT: all go on as before. */
 int mpu_calls_hold(void);
 /* Lets them go: to whom the redirected function leads by now (`handed`), or in here. */
@@ -83,15 +180,16 @@ struct mpu_refusal {
 	int error;
 };
 struct mpu_peer;
-/* Redirects the driver's functions, all that are needed or none. Those that `peer` (or NULL) hands over are taken from it. */
+/* Redirects the driver's functions, all that are needed or none. If `peer` is not NULL they are taken over from it. */
 int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer);
-/* The leaving side: says what is redirected; lets go of what was taken, and removes the rest. */
+/* The leaving side: says what is redirected; and lets go of it. */
 void mpu_hooks_hand(struct mpu_peer *peer);
-void mpu_hooks_handed(struct mpu_peer *peer);
-/* After a taking that failed: forgets what was not given back; whether there was such. */
-bool mpu_hooks_lost(const struct mpu_peer *peer);
-/* Takes the redirects out and waits until nobody is on the way through one. */
-void mpu_hooks_remove(void);
+void mpu_hooks_handed(void);
+/*
+ * Takes the redirects out and waits until nobody is on the way through one. An error: the kernel would not, so the driver goes on
+ * calling into this module, which must never be unloaded.
+ */
+int mpu_hooks_remove(void);
 /* Whether a module named nvidia with a way in that MPU knows is loaded, or coming. */
 bool mpu_hooks_driver_present(void);
 /* The driver's name for a redirected function, NULL if it is not redirected now. */

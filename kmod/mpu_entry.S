@@ -2,8 +2,8 @@
 /*
  * The way from the driver's functions into MPU and back.
  *
- * A redirected function's first instruction calls mpu_enter_NAME (an ftrace direct call). There, one cheap question in C,
- * mpu_wants_NAME, decides: "no" returns into the function as if nothing had been; "yes" puts the replacement's address in
+ * A redirected function's first instruction calls mpu_enter (an ftrace direct call), which tells by the way back which function it
+ * was. For each, one cheap question in C, mpu_wants_NAME, decides: "no" returns into the function as if nothing had been; "yes" puts the replacement's address in
  * the place of the way back, so that the return enters mpu_NAME, whose own return goes to the function's caller.
  * A replacement runs the function it replaces through mpu_original_NAME, which goes on behind that first instruction: it
  * does not pass here again, whoever else traces the function. It goes there by a return, because nothing in a function's
@@ -20,10 +20,13 @@
 #endif
 
 /* Places in mpu_original[], as enum mpu_hook has them: asserted in mpu_hooks.c. */
-#define MPU_FROM_USER 3
-#define MPU_TO_USER 4
-#define MPU_COMPAT 5
-#define MPU_IOCTL 6
+#define MPU_FIND_NS_PID 0
+#define MPU_FROM_USER 1
+#define MPU_TO_USER 2
+#define MPU_IOCTL 3
+#define MPU_IS_INIT_NS 4
+#define MPU_GET_PID_INFO 5
+#define MPU_COMPAT 6
 
 /* With IBT, objtool wants to know of every address taken that is no target of an indirect branch: ftrace calls these directly. */
 .macro MPU_NO_TARGET
@@ -32,8 +35,13 @@
 #endif
 .endm
 
+.macro MPU_IS name index
+	cmpq	(mpu_original + 8 * \index)(%rip), %rax
+	je	mpu_enter_\name
+.endm
+
 .macro MPU_ENTER name
-SYM_FUNC_START(mpu_enter_\name)
+SYM_FUNC_START_LOCAL(mpu_enter_\name)
 	MPU_NO_TARGET
 	pushq	%rdi
 	pushq	%rsi
@@ -58,6 +66,20 @@ SYM_FUNC_START(mpu_original_\name)
 	RET
 SYM_FUNC_END(mpu_original_\name)
 .endm
+
+/* A caller that was on its way here when another instance took over finds no function: it goes back as if nothing had been. */
+SYM_FUNC_START(mpu_enter)
+	MPU_NO_TARGET
+	movq	(%rsp), %rax
+	MPU_IS	find_ns_pid MPU_FIND_NS_PID
+	MPU_IS	from_user MPU_FROM_USER
+	MPU_IS	to_user MPU_TO_USER
+	MPU_IS	ioctl MPU_IOCTL
+	MPU_IS	is_init_ns MPU_IS_INIT_NS
+	MPU_IS	get_pid_info MPU_GET_PID_INFO
+	MPU_IS	compat MPU_COMPAT
+	RET
+SYM_FUNC_END(mpu_enter)
 
 	MPU_ENTER get_pid_info
 	MPU_ENTER find_ns_pid

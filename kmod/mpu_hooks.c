@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
  * Places and removes the redirects of the driver's functions, by ftrace direct calls: the function's own entry calls
- * mpu_entry.S, and no other function in the system executes one instruction more.
+ * mpu_entry.S, and no other function in the system executes one instruction more. One registration holds them all where the kernel
+ * allows, so that coming, going and handing over take one wait of the kernel's, not one a function.
  *
  * Knows which functions a release has and which of them must be there; nothing of what happens inside them.
  */
@@ -27,26 +28,33 @@ unsigned long mpu_original[MPU_HOOKS];
 struct mpu_redirect {
 	/* Names in the order of preference. */
 	const char *symbols[2];
-	char *enter;
 	/* Without this one nothing is redirected. */
 	bool needed;
-	const char *placed;
+	/* Its name once it is found; and its first byte. */
+	const char *found;
 	unsigned long ip;
-	/* Allocated, because a registration outlives the module that made it when it is handed on. */
-	struct ftrace_ops *ops;
 };
 
 static struct mpu_redirect mpu_redirects[MPU_HOOKS] = {
-	[MPU_GET_PID_INFO] = { { "os_get_pid_info" }, mpu_enter_get_pid_info, false },
-	[MPU_FIND_NS_PID] = { { "os_find_ns_pid" }, mpu_enter_find_ns_pid, false },
-	[MPU_IS_INIT_NS] = { { "os_is_init_ns" }, mpu_enter_is_init_ns, false },
-	[MPU_FROM_USER] = { { "os_memcpy_from_user" }, mpu_enter_from_user, true },
-	[MPU_TO_USER] = { { "os_memcpy_to_user" }, mpu_enter_to_user, true },
+	[MPU_GET_PID_INFO] = { { "os_get_pid_info" }, false },
+	[MPU_FIND_NS_PID] = { { "os_find_ns_pid" }, false },
+	[MPU_IS_INIT_NS] = { { "os_is_init_ns" }, false },
+	[MPU_FROM_USER] = { { "os_memcpy_from_user" }, true },
+	[MPU_TO_USER] = { { "os_memcpy_to_user" }, true },
 	/* Up to 535 the 32-bit entry is a function of its own; from 545 both are nvidia_unlocked_ioctl. */
-	[MPU_COMPAT] = { { "nvidia_frontend_compat_ioctl" }, mpu_enter_compat, false },
+	[MPU_COMPAT] = { { "nvidia_frontend_compat_ioctl" }, false },
 	/* 390 to 450 have an nvidia_unlocked_ioctl, too, which nothing calls: the frontend comes first. */
-	[MPU_IOCTL] = { { "nvidia_frontend_unlocked_ioctl", "nvidia_unlocked_ioctl" }, mpu_enter_ioctl, true },
+	[MPU_IOCTL] = { { "nvidia_frontend_unlocked_ioctl", "nvidia_unlocked_ioctl" }, true },
 };
+
+/* Whether the redirects stand. */
+static bool mpu_placed;
+
+/* The kernel's switch for all of ftrace, as a refusal names it. */
+static const char mpu_ftrace_switch[] = "kernel.ftrace_enabled";
+
+/* Bytes of the instruction that ftrace patches: a call, or the nop in its place. */
+#define MPU_PATCHED_BYTES 5
 
 /* Where a function of the driver begins, by a probe that is never armed: the kernel exports no other way to ask. */
 static int mpu_find(const char *symbol, unsigned long *begins)
@@ -72,7 +80,7 @@ static unsigned long mpu_goes_on(unsigned long begins)
 {
 	static const u8 endbr64[] = { 0xf3, 0x0f, 0x1e, 0xfa };
 	/* Up to 5.12 the kernel chooses its nop by the processor (arch/x86/kernel/alternative.c, ideal_nops). */
-	static const u8 nops[][5] = {
+	static const u8 nops[][MPU_PATCHED_BYTES] = {
 		{ 0x0f, 0x1f, 0x44, 0x00, 0x00 },
 		{ 0x66, 0x66, 0x66, 0x66, 0x90 },
 		{ 0x3e, 0x8d, 0x74, 0x26, 0x00 },
@@ -91,136 +99,263 @@ static unsigned long mpu_goes_on(unsigned long begins)
 	return patched ? begins + at + sizeof(nops[0]) : 0;
 }
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
+/* Whether the kernel did put its call there: with ftrace switched off it says yes and does nothing. */
+static bool mpu_is_patched(enum mpu_hook hook)
+{
+	u8 code;
+
+	return !copy_from_kernel_nofault(&code, (void *)(mpu_original[hook] - MPU_PATCHED_BYTES), 1) && code == 0xe8;
+}
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)
+#define mpu_register(ops, to) register_ftrace_direct_multi(ops, to)
+#define mpu_unregister(ops, to) unregister_ftrace_direct_multi(ops, to)
+#define mpu_modify(ops, to) modify_ftrace_direct_multi(ops, to)
+#else
+#define mpu_register(ops, to) register_ftrace_direct(ops, to)
+#define mpu_unregister(ops, to) unregister_ftrace_direct(ops, to, true)
+#define mpu_modify(ops, to) modify_ftrace_direct(ops, to)
+#endif
+
+/* Allocated, because a registration outlives the module that made it when it is handed on. */
+static struct ftrace_ops *mpu_ops;
+
 /*
- * A registration is never used twice: ftrace_free_filter() of 6.12 leaves the freed hashes in it, and the next use would
- * free them again. (Seen as a double free when the driver came back.)
+ * Redirects the functions from `first` to `last` that were found. A registration is never used twice: ftrace_free_filter() of
+ * 6.12 leaves the freed hashes in it, and the next use would free them again. (Seen as a double free when the driver came back.)
  */
-static int mpu_attach(struct mpu_redirect *redirect)
+static struct ftrace_ops *mpu_redirect(enum mpu_hook first, enum mpu_hook last)
 {
 	struct ftrace_ops *ops = kzalloc(sizeof(*ops), GFP_KERNEL);
-	int error;
+	int error = 0, hook;
 
 	if (!ops)
-		return -ENOMEM;
-	error = ftrace_set_filter_ip(ops, redirect->ip, 0, 0);
+		return ERR_PTR(-ENOMEM);
+	for (hook = first; hook <= (int)last && !error; hook++) {
+		if (mpu_redirects[hook].found)
+			error = ftrace_set_filter_ip(ops, mpu_redirects[hook].ip, 0, 0);
+	}
 	if (!error)
-		error = register_ftrace_direct(ops, (unsigned long)redirect->enter);
+		error = mpu_register(ops, (unsigned long)mpu_enter);
 	if (error) {
 		ftrace_free_filter(ops);
 		kfree(ops);
-		return error;
+		return ERR_PTR(error);
 	}
-	redirect->ops = ops;
-	return 0;
+	/* As long as it stands, nobody switches ftrace off (kernel.ftrace_enabled=0) and the redirects with it. */
+	ops->flags |= FTRACE_OPS_FL_PERMANENT;
+	return ops;
 }
 
-static void mpu_detach(struct mpu_redirect *redirect)
+static int mpu_undo(struct ftrace_ops *ops)
 {
-	unregister_ftrace_direct(redirect->ops, (unsigned long)redirect->enter, true);
+	int error = mpu_unregister(ops, (unsigned long)mpu_enter);
+
 	/* No call looks at it any more: unregistering has waited for those that did. */
-	kfree(redirect->ops);
-	redirect->ops = NULL;
+	if (!error)
+		kfree(ops);
+	return error;
 }
 
-static int mpu_point(struct ftrace_ops *ops, unsigned long ip, unsigned long from, unsigned long to)
+/* Which function the kernel would not redirect. */
+static void mpu_find_culprit(struct mpu_refusal *refusal)
 {
-	return modify_ftrace_direct(ops, to);
-}
-#else
-static int mpu_attach(struct mpu_redirect *redirect)
-{
-	return register_ftrace_direct(redirect->ip, (unsigned long)redirect->enter);
-}
-
-static void mpu_detach(struct mpu_redirect *redirect)
-{
-	unregister_ftrace_direct(redirect->ip, (unsigned long)redirect->enter);
-}
-
-static int mpu_point(struct ftrace_ops *ops, unsigned long ip, unsigned long from, unsigned long to)
-{
-	return modify_ftrace_direct(ip, from, to);
-}
-#endif
-
-static struct mpu_handed *mpu_handed_at(struct mpu_peer *peer, unsigned long ip)
-{
-	u32 i;
-
-	for (i = 0; peer && i < peer->count; i++) {
-		if (peer->handed[i].ip == ip)
-			return &peer->handed[i];
-	}
-	return NULL;
-}
-
-/* Points a function that calls another instance at this one. Each call meets the one or the other, never neither. */
-static int mpu_take(struct mpu_redirect *redirect, struct mpu_handed *handed)
-{
-	int error = mpu_point(handed->ops, handed->ip, handed->enter, (unsigned long)redirect->enter);
-
-	if (error)
-		return error;
-	redirect->ops = handed->ops;
-	handed->taken = true;
-	return 0;
-}
-
-/* Undoes mpu_take(). It can fail only for want of memory; then the function calls this instance, which stays loaded. */
-static int mpu_give_back(struct mpu_redirect *redirect, struct mpu_handed *handed)
-{
-	int error = mpu_point(handed->ops, handed->ip, (unsigned long)redirect->enter, handed->enter);
-
-	if (error)
-		return error;
-	redirect->ops = NULL;
-	handed->taken = false;
-	return 0;
-}
-
-static int mpu_place(enum mpu_hook hook, struct mpu_refusal *refusal, struct mpu_peer *peer)
-{
-	struct mpu_redirect *redirect = &mpu_redirects[hook];
-	struct mpu_handed *handed;
-	int error = -ENOENT;
-	unsigned int i;
-
-	for (i = 0; i < ARRAY_SIZE(redirect->symbols) && redirect->symbols[i] && error == -ENOENT; i++) {
-		refusal->symbol = redirect->symbols[i];
-		error = mpu_find(redirect->symbols[i], &redirect->ip);
-	}
-	if (error == -ENOENT && !redirect->needed)
-		return 0;
-	if (!error) {
-		mpu_original[hook] = mpu_goes_on(redirect->ip);
-		handed = mpu_handed_at(peer, redirect->ip);
-		if (!mpu_original[hook])
-			error = -EOPNOTSUPP;
-		else
-			error = handed ? mpu_take(redirect, handed) : mpu_attach(redirect);
-	}
-	if (error) {
-		refusal->error = error;
-		return error;
-	}
-	redirect->placed = refusal->symbol;
-	return 0;
-}
-
-/* Gives back what was taken so far: the other instance goes on. */
-static void mpu_return_all(struct mpu_peer *peer)
-{
-	struct mpu_redirect *redirect;
-	struct mpu_handed *handed;
+	struct ftrace_ops *ops;
 	enum mpu_hook hook;
 
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		redirect = &mpu_redirects[hook];
-		handed = redirect->placed ? mpu_handed_at(peer, redirect->ip) : NULL;
-		if (handed && handed->taken && !mpu_give_back(redirect, handed))
-			redirect->placed = NULL;
+		if (!mpu_redirects[hook].found)
+			continue;
+		refusal->symbol = mpu_redirects[hook].found;
+		ops = mpu_redirect(hook, hook);
+		if (IS_ERR(ops)) {
+			refusal->error = PTR_ERR(ops);
+			return;
+		}
+		mpu_undo(ops);
 	}
+}
+
+static int mpu_attach(struct mpu_refusal *refusal)
+{
+	struct ftrace_ops *ops = mpu_redirect(0, MPU_HOOKS - 1);
+
+	if (IS_ERR(ops)) {
+		refusal->error = PTR_ERR(ops);
+		mpu_find_culprit(refusal);
+		return refusal->error;
+	}
+	mpu_ops = ops;
+	return 0;
+}
+
+static int mpu_detach(void)
+{
+	int error = mpu_undo(mpu_ops);
+
+	if (!error)
+		mpu_ops = NULL;
+	return error;
+}
+
+/* Points the functions at this instance: each call meets the other one or this one, never neither. */
+static int mpu_take(struct mpu_peer *peer)
+{
+	int error = mpu_modify(peer->ops, (unsigned long)mpu_enter);
+
+	if (!error)
+		mpu_ops = peer->ops;
+	return error;
+}
+#else
+/* These kernels have one registration of their own for every direct call, which nobody can make permanent: this one is. */
+static noinline void mpu_anchor(void)
+{
+	barrier();
+}
+
+static void mpu_never_called(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 11, 0)
+			     struct ftrace_regs *regs)
+#else
+			     struct pt_regs *regs)
+#endif
+{
+}
+
+static struct ftrace_ops mpu_guard = {
+	.func = mpu_never_called,
+	.flags = FTRACE_OPS_FL_PERMANENT,
+};
+
+/* Lets go of the functions before `end`; the first error. */
+static int mpu_detach_before(enum mpu_hook end)
+{
+	int error, first = 0;
+	enum mpu_hook hook;
+
+	for (hook = 0; hook < end; hook++) {
+		if (!mpu_redirects[hook].found)
+			continue;
+		error = unregister_ftrace_direct(mpu_redirects[hook].ip, (unsigned long)mpu_enter);
+		if (error && !first)
+			first = error;
+	}
+	return first;
+}
+
+static int mpu_guard_place(void)
+{
+	int error;
+
+	mpu_anchor();
+	error = ftrace_set_filter_ip(&mpu_guard, (unsigned long)mpu_anchor, 0, 1);
+	return error ? error : register_ftrace_function(&mpu_guard);
+}
+
+static int mpu_attach(struct mpu_refusal *refusal)
+{
+	enum mpu_hook hook;
+	int error;
+
+	for (hook = 0; hook < MPU_HOOKS; hook++) {
+		if (!mpu_redirects[hook].found)
+			continue;
+		error = register_ftrace_direct(mpu_redirects[hook].ip, (unsigned long)mpu_enter);
+		if (error) {
+			*refusal = (struct mpu_refusal){ mpu_redirects[hook].found, error };
+			mpu_detach_before(hook);
+			return error;
+		}
+	}
+	error = mpu_guard_place();
+	if (error) {
+		*refusal = (struct mpu_refusal){ mpu_ftrace_switch, error };
+		mpu_detach_before(MPU_HOOKS);
+	}
+	return error;
+}
+
+static int mpu_detach(void)
+{
+	unregister_ftrace_function(&mpu_guard);
+	return mpu_detach_before(MPU_HOOKS);
+}
+
+/* Points the functions at this instance. A failure gives back what was taken; that can fail only for want of memory. */
+static int mpu_take(struct mpu_peer *peer)
+{
+	int error = mpu_guard_place(), hook, back;
+
+	if (error)
+		return error;
+	for (hook = 0; hook < MPU_HOOKS && !error; hook++) {
+		if (mpu_redirects[hook].found)
+			error = modify_ftrace_direct(mpu_redirects[hook].ip, peer->enter, (unsigned long)mpu_enter);
+	}
+	if (!error)
+		return 0;
+	unregister_ftrace_function(&mpu_guard);
+	for (back = hook - 2; back >= 0; back--) {
+		if (mpu_redirects[back].found &&
+		    modify_ftrace_direct(mpu_redirects[back].ip, (unsigned long)mpu_enter, peer->enter)) {
+			unregister_ftrace_direct(mpu_redirects[back].ip, (unsigned long)mpu_enter);
+			peer->lost = true;
+		}
+	}
+	return error;
+}
+#endif
+
+/* Finds the functions of this release: those that it must have, and those that it may have. */
+static int mpu_find_all(struct mpu_refusal *refusal)
+{
+	struct mpu_redirect *redirect;
+	enum mpu_hook hook;
+	unsigned int i;
+	int error;
+
+	for (hook = 0; hook < MPU_HOOKS; hook++) {
+		redirect = &mpu_redirects[hook];
+		redirect->found = NULL;
+		mpu_original[hook] = 0;
+		error = -ENOENT;
+		for (i = 0; i < ARRAY_SIZE(redirect->symbols) && redirect->symbols[i] && error == -ENOENT; i++) {
+			refusal->symbol = redirect->symbols[i];
+			error = mpu_find(redirect->symbols[i], &redirect->ip);
+		}
+		if (error == -ENOENT && !redirect->needed)
+			continue;
+		if (!error) {
+			mpu_original[hook] = mpu_goes_on(redirect->ip);
+			error = mpu_original[hook] ? 0 : -EOPNOTSUPP;
+		}
+		if (error) {
+			refusal->error = error;
+			return error;
+		}
+		redirect->found = refusal->symbol;
+	}
+	return 0;
+}
+
+/* Whether what another instance has redirected is what this one would. */
+static bool mpu_is_the_same(const struct mpu_peer *peer)
+{
+	enum mpu_hook hook;
+	u32 i, found = 0;
+
+	for (hook = 0; hook < MPU_HOOKS; hook++) {
+		if (!mpu_redirects[hook].found)
+			continue;
+		for (i = 0; i < peer->count && peer->ip[i] != mpu_redirects[hook].ip; i++)
+			;
+		if (i == peer->count)
+			return false;
+		found++;
+	}
+	return found == peer->count;
 }
 
 int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
@@ -229,17 +364,27 @@ int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
 	int error;
 
 	/* mpu_entry.S has these numbers, too. */
-	BUILD_BUG_ON(MPU_FROM_USER != 3 || MPU_TO_USER != 4 || MPU_COMPAT != 5 || MPU_IOCTL != 6);
-	/* And mpu_hooks_remove() takes them for the ways in. */
-	BUILD_BUG_ON(MPU_COMPAT + 1 != MPU_IOCTL || MPU_IOCTL + 1 != MPU_HOOKS);
-	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		error = mpu_place(hook, refusal, peer);
-		if (error) {
-			mpu_return_all(peer);
-			mpu_hooks_remove();
-			return error;
-		}
+	BUILD_BUG_ON(MPU_FIND_NS_PID != 0 || MPU_FROM_USER != 1 || MPU_TO_USER != 2 || MPU_IOCTL != 3 || MPU_IS_INIT_NS != 4 ||
+		     MPU_GET_PID_INFO != 5 || MPU_COMPAT != 6 || MPU_HOOKS != 7);
+	BUILD_BUG_ON(MPU_HOOKS > MPU_PEER_MOST);
+	error = mpu_find_all(refusal);
+	if (!error && peer && peer->count) {
+		refusal->symbol = "mpu_peer";
+		error = refusal->error = mpu_is_the_same(peer) ? mpu_take(peer) : -EPROTO;
+	} else if (!error) {
+		error = mpu_attach(refusal);
 	}
+	if (error)
+		return error;
+	mpu_placed = true;
+	for (hook = 0; hook < MPU_HOOKS; hook++) {
+		if (!mpu_redirects[hook].found || mpu_is_patched(hook))
+			continue;
+		*refusal = (struct mpu_refusal){ mpu_ftrace_switch, -EBUSY };
+		mpu_hooks_remove();
+		return -EBUSY;
+	}
+	mpu_argument_place();
 	return 0;
 }
 
@@ -247,82 +392,47 @@ void mpu_hooks_hand(struct mpu_peer *peer)
 {
 	enum mpu_hook hook;
 
-	BUILD_BUG_ON(MPU_HOOKS > MPU_PEER_MOST);
 	peer->count = 0;
-	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		const struct mpu_redirect *redirect = &mpu_redirects[hook];
-
-		if (redirect->placed)
-			peer->handed[peer->count++] = (struct mpu_handed){
-				.ip = redirect->ip, .enter = (unsigned long)redirect->enter, .ops = redirect->ops,
-			};
+	for (hook = 0; mpu_placed && hook < MPU_HOOKS; hook++) {
+		if (mpu_redirects[hook].found)
+			peer->ip[peer->count++] = mpu_redirects[hook].ip;
 	}
+	peer->enter = (unsigned long)mpu_enter;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
+	peer->ops = mpu_ops;
+#endif
 }
 
-bool mpu_hooks_lost(const struct mpu_peer *peer)
+void mpu_hooks_handed(void)
 {
-	struct mpu_redirect *redirect;
-	bool lost = false;
-	u32 i, hook;
-
-	for (i = 0; i < peer->count; i++) {
-		for (hook = 0; peer->handed[i].taken && hook < MPU_HOOKS; hook++) {
-			redirect = &mpu_redirects[hook];
-			if (!redirect->placed || redirect->ip != peer->handed[i].ip)
-				continue;
-			redirect->placed = NULL;
-			redirect->ops = NULL;
-			lost = true;
-		}
-	}
-	return lost;
-}
-
-void mpu_hooks_handed(struct mpu_peer *peer)
-{
-	struct mpu_redirect *redirect;
-	struct mpu_handed *handed;
 	enum mpu_hook hook;
 
-	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		redirect = &mpu_redirects[hook];
-		if (!redirect->placed)
-			continue;
-		handed = mpu_handed_at(peer, redirect->ip);
-		if (handed && handed->taken)
-			redirect->ops = NULL;
-		else
-			mpu_detach(redirect);
-		redirect->placed = NULL;
-		/* Whoever waits here begins the function anew, from its redirected first instruction. */
-		mpu_original[hook] = redirect->ip;
-	}
+	if (!mpu_placed)
+		return;
+	mpu_placed = false;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
+	mpu_ops = NULL;
+#else
+	unregister_ftrace_function(&mpu_guard);
+#endif
+	/* Whoever waits here begins the function anew, from its redirected first instruction. */
+	for (hook = 0; hook < MPU_HOOKS; hook++)
+		mpu_original[hook] = mpu_redirects[hook].ip;
+	mpu_argument_remove();
 }
 
-/* Takes out the redirects from `last` down to `first`; whether there were any. */
-static bool mpu_take_out(enum mpu_hook first, enum mpu_hook last)
+int mpu_hooks_remove(void)
 {
-	bool removed = false;
-	int hook;
+	int error;
 
-	for (hook = last; hook >= (int)first; hook--) {
-		if (!mpu_redirects[hook].placed)
-			continue;
-		mpu_detach(&mpu_redirects[hook]);
-		mpu_redirects[hook].placed = NULL;
-		removed = true;
-	}
-	return removed;
-}
-
-void mpu_hooks_remove(void)
-{
-	/* Every way in goes first, and those inside get out before the helpers go. */
-	if (mpu_take_out(MPU_COMPAT, MPU_IOCTL))
-		mpu_calls_drain();
-	/* And then nobody is between a redirected function, or the end of a replacement, and its return. */
-	if (mpu_take_out(MPU_GET_PID_INFO, MPU_TO_USER))
-		synchronize_rcu_tasks();
+	if (!mpu_placed)
+		return 0;
+	error = mpu_detach();
+	if (error)
+		return error;
+	mpu_placed = false;
+	mpu_argument_remove();
+	return 0;
 }
 
 bool mpu_hooks_driver_present(void)
@@ -340,5 +450,5 @@ bool mpu_hooks_driver_present(void)
 
 const char *mpu_hooks_placed(enum mpu_hook hook)
 {
-	return mpu_redirects[hook].placed;
+	return mpu_placed ? mpu_redirects[hook].found : NULL;
 }

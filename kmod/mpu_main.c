@@ -2,8 +2,9 @@
 /*
  * The module: comes and goes with or without the NVIDIA driver, and tells root its state.
  *
- * /sys/module/mpu/parameters/state and .../counters are for the `mpu` command; crates/mpu reads them.
+ * /sys/module/mpu/parameters/state, .../counters and .../retire are for the `mpu` command; crates/mpu reads and writes them.
  */
+#include <linux/delay.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
@@ -17,18 +18,26 @@
 #endif
 
 /* Raised when the text of `state` or `counters` changes in a way that an older `mpu` command would misread. */
-#define MPU_STATE_ABI 1
+#define MPU_STATE_ABI 2
+
+/* Longest wait that `retire` can be told. */
+#define MPU_RETIRE_MOST_MS 60000
 
 /* Guards the redirects and what is known of the driver: loading, the driver's coming and going, and reading the state. */
 static DEFINE_MUTEX(mpu_lock);
 static struct mpu_refusal mpu_refusal;
 static bool mpu_armed;
-/* Another instance has taken over: this one does nothing any more but wait to be unloaded. */
+/* It was told to, or another instance has taken over: this one does nothing any more but wait to be unloaded. */
 static bool mpu_retired;
+/* The kernel did not take a redirect out: the driver goes on calling into this module, which must never be unloaded. */
+static bool mpu_stuck;
 /* The driver's coming and going is no news before this. */
 static bool mpu_ready;
+/* What the counters said when the redirects were placed. */
+static u64 mpu_entered_before;
+static u64 mpu_translated_before;
 
-/* Places the redirects, those that `peer` (or NULL) hands over by taking them. */
+/* Places the redirects, or takes them over from `peer`. */
 static void mpu_arm(struct mpu_peer *peer)
 {
 	int error;
@@ -41,17 +50,55 @@ static void mpu_arm(struct mpu_peer *peer)
 		mpu_refusal.symbol = NULL;
 		return;
 	}
-	if (error)
+	if (error) {
 		pr_warn("mpu: nothing is redirected: %s: error %d\n", mpu_refusal.symbol, error);
-	else
-		pr_info("mpu: armed\n");
+		return;
+	}
+	mpu_refusal.symbol = NULL;
+	mpu_entered_before = mpu_calls_entered();
+	mpu_translated_before = mpu_calls_translated();
+	mpu_calls_open(true);
+	pr_info("mpu: placed\n");
 }
 
-static void mpu_disarm(void)
+/* Takes the redirects out; nobody comes in any more, and nobody is inside. */
+static int mpu_disarm(void)
 {
-	mpu_hooks_remove();
+	int error;
+
+	if (mpu_armed)
+		mpu_calls_open(false);
+	error = mpu_hooks_remove();
+	if (error) {
+		if (!mpu_stuck) {
+			pr_crit("mpu: the kernel does not take the redirects out (error %d): this module stays until the next boot\n",
+				error);
+			__module_get(THIS_MODULE);
+		}
+		mpu_stuck = true;
+		return -EIO;
+	}
 	mpu_armed = false;
 	mpu_refusal.symbol = NULL;
+	return 0;
+}
+
+/* Stops translating, if those inside leave within `ms`; otherwise all is as before. */
+static int mpu_retire(unsigned int ms)
+{
+	int error;
+
+	mutex_lock(&mpu_lock);
+	mpu_calls_open(false);
+	error = mpu_calls_drain(ms);
+	if (error)
+		mpu_calls_open(mpu_armed && !mpu_stuck);
+	else
+		error = mpu_disarm();
+	if (!error)
+		mpu_retired = true;
+	mutex_unlock(&mpu_lock);
+	return error;
 }
 
 static int mpu_hold(struct mpu_peer *peer)
@@ -59,7 +106,7 @@ static int mpu_hold(struct mpu_peer *peer)
 	int error;
 
 	mutex_lock(&mpu_lock);
-	error = peer->abi != MPU_PEER_ABI || mpu_retired ? -EPROTO : mpu_calls_hold();
+	error = peer->abi != MPU_PEER_ABI || mpu_retired || mpu_stuck ? -EPROTO : mpu_calls_hold();
 	if (error) {
 		mutex_unlock(&mpu_lock);
 		return error;
@@ -71,18 +118,15 @@ static int mpu_hold(struct mpu_peer *peer)
 
 static void mpu_release(struct mpu_peer *peer, bool handed)
 {
-	bool lost = !handed && mpu_hooks_lost(peer);
-
-	if (handed) {
-		mpu_hooks_handed(peer);
+	if (handed || peer->lost) {
+		mpu_hooks_handed();
 		mpu_armed = false;
-		mpu_retired = true;
+		mpu_retired = handed;
+		mpu_calls_open(false);
 	}
-	mpu_calls_release(handed);
-	if (lost) {
+	if (peer->lost)
 		pr_warn("mpu: a redirect did not come back; nothing is redirected\n");
-		mpu_disarm();
-	}
+	mpu_calls_release(handed);
 	mutex_unlock(&mpu_lock);
 }
 
@@ -116,7 +160,8 @@ static int mpu_driver_changes(struct notifier_block *block, unsigned long state,
 	mutex_lock(&mpu_lock);
 	if (state == MODULE_STATE_COMING && mpu_ready && !mpu_retired && !mpu_armed)
 		mpu_arm(NULL);
-	else if (state == MODULE_STATE_GOING)
+	else if (state == MODULE_STATE_GOING && mpu_armed)
+		/* Whoever is inside has the driver's device open, and a driver in use does not go. */
 		mpu_disarm();
 	mutex_unlock(&mpu_lock);
 	return NOTIFY_OK;
@@ -124,15 +169,45 @@ static int mpu_driver_changes(struct notifier_block *block, unsigned long state,
 
 static struct notifier_block mpu_notifier = { .notifier_call = mpu_driver_changes };
 
+static const char *mpu_state_word(void)
+{
+	if (mpu_stuck)
+		return "stuck";
+	if (mpu_retired)
+		return "retired";
+	if (mpu_armed)
+		return mpu_calls_translated() != mpu_translated_before ? "armed" : "placed";
+	return mpu_refusal.symbol ? "refused" : "waiting";
+}
+
+/* For mpu_state_text() alone, under mpu_lock: too large for a stack. */
+static struct mpu_inside mpu_seen_inside;
+
+static int mpu_holders_text(char *buffer, int size)
+{
+	const struct mpu_holder *holder;
+	char control[12];
+	int at = 0;
+	u32 i;
+
+	for (i = 0; i < mpu_seen_inside.holders; i++) {
+		holder = &mpu_seen_inside.holder[i];
+		snprintf(control, sizeof(control), holder->control ? "0x%08x" : "-", holder->cmd);
+		at += scnprintf(buffer + at, size - at, "holder=%d %d %s %u\n", holder->process, holder->thread, control,
+				holder->ms);
+	}
+	return at;
+}
+
 static int mpu_state_text(char *buffer, const struct kernel_param *param)
 {
 	const char *word, *comma = "";
 	enum mpu_hook hook;
-	int at;
+	bool probed;
+	int at, error;
 
 	mutex_lock(&mpu_lock);
-	word = mpu_retired ? "retired" : mpu_armed ? "armed" : mpu_refusal.symbol ? "refused" : "waiting";
-	at = scnprintf(buffer, PAGE_SIZE, "version=%s\nabi=%d\nstate=%s\n", MPU_VERSION, MPU_STATE_ABI, word);
+	at = scnprintf(buffer, PAGE_SIZE, "version=%s\nabi=%d\nstate=%s\n", MPU_VERSION, MPU_STATE_ABI, mpu_state_word());
 	if (mpu_refusal.symbol && !mpu_armed)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "refused=%s:%d\n", mpu_refusal.symbol, -mpu_refusal.error);
 	at += scnprintf(buffer + at, PAGE_SIZE - at, "hooks=");
@@ -143,7 +218,19 @@ static int mpu_state_text(char *buffer, const struct kernel_param *param)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "%s%s", comma, word);
 		comma = ",";
 	}
-	at += scnprintf(buffer + at, PAGE_SIZE - at, "\ninside=%u\n", mpu_calls_inside());
+	error = mpu_argument_error(&probed);
+	at += scnprintf(buffer + at, PAGE_SIZE - at, mpu_armed && probed ? ",rm_ioctl\n" : "\n");
+	if (mpu_armed && error)
+		at += scnprintf(buffer + at, PAGE_SIZE - at, "argument=claimed:%d\n", -error);
+	else if (mpu_armed)
+		at += scnprintf(buffer + at, PAGE_SIZE - at, "argument=driver\n");
+	if (mpu_armed)
+		at += scnprintf(buffer + at, PAGE_SIZE - at, "entered=%llu\ntranslated=%llu\n",
+				mpu_calls_entered() - mpu_entered_before, mpu_calls_translated() - mpu_translated_before);
+	mpu_contexts_look(&mpu_seen_inside);
+	at += scnprintf(buffer + at, PAGE_SIZE - at, "inside=%u\norphans=%u\n", mpu_seen_inside.callers,
+			mpu_seen_inside.orphans);
+	at += mpu_holders_text(buffer + at, PAGE_SIZE - at);
 	mutex_unlock(&mpu_lock);
 	return at;
 }
@@ -153,40 +240,46 @@ static int mpu_counters_text(char *buffer, const struct kernel_param *param)
 	u32 counter, length;
 	const char *name;
 	bool passed;
-	int at = 0, cpu;
-	u64 sum;
+	int at = 0;
 
 	for (counter = 0; counter < MPU_COUNTERS; counter++) {
 		name = mpu_rs_counter_name(counter, &length, &passed);
 		if (!name)
 			break;
-		sum = 0;
-		for_each_possible_cpu(cpu)
-			sum += READ_ONCE(per_cpu_ptr(mpu_counters, cpu)[counter]);
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "%s.%.*s=%llu\n", passed ? "passed" : "translated",
-				(int)length, name, sum);
+				(int)length, name, mpu_counter(counter));
 	}
 	return at;
 }
 
+static int mpu_retire_set(const char *text, const struct kernel_param *param)
+{
+	unsigned int ms;
+	int error = kstrtouint(text, 10, &ms);
+
+	if (error)
+		return error;
+	return ms > MPU_RETIRE_MOST_MS ? -ERANGE : mpu_retire(ms);
+}
+
+static const struct kernel_param_ops mpu_retire_ops = { .set = mpu_retire_set };
 static const struct kernel_param_ops mpu_state_ops = { .get = mpu_state_text };
 static const struct kernel_param_ops mpu_counters_ops = { .get = mpu_counters_text };
 module_param_cb(state, &mpu_state_ops, NULL, 0400);
 MODULE_PARM_DESC(state, "Whether the NVIDIA driver's functions are redirected, and which (read-only)");
 module_param_cb(counters, &mpu_counters_ops, NULL, 0400);
 MODULE_PARM_DESC(counters, "Calls translated by control, and passed by reason (read-only)");
+module_param_cb(retire, &mpu_retire_ops, NULL, 0200);
+MODULE_PARM_DESC(retire, "Stop translating once nobody is inside, waiting so many milliseconds at most (write-only)");
 
 static int __init mpu_init(void)
 {
-	int error = mpu_calls_init();
+	int error;
 
+	mpu_contexts_init();
+	error = register_module_notifier(&mpu_notifier);
 	if (error)
 		return error;
-	error = register_module_notifier(&mpu_notifier);
-	if (error) {
-		mpu_calls_exit();
-		return error;
-	}
 	mutex_lock(&mpu_lock);
 	error = mpu_take_over();
 	if (error == -ENXIO) {
@@ -195,23 +288,28 @@ static int __init mpu_init(void)
 	}
 	mpu_ready = !error;
 	mutex_unlock(&mpu_lock);
-	if (error) {
+	if (error)
 		unregister_module_notifier(&mpu_notifier);
-		mpu_calls_exit();
-	}
 	return error;
 }
 
+/* Nobody is inside: whoever was would hold a reference, and then the kernel does not come here. */
 static void __exit mpu_exit(void)
 {
+	int error;
+
 	unregister_module_notifier(&mpu_notifier);
-	mpu_disarm();
-	if (mpu_retired) {
-		mpu_calls_drain();
-		/* And nobody is between the end of a call and its return. */
-		synchronize_rcu_tasks();
+	for (;;) {
+		mutex_lock(&mpu_lock);
+		error = mpu_disarm();
+		mutex_unlock(&mpu_lock);
+		if (!error)
+			break;
+		/* What the driver still calls must not be freed, and there is no way back: `rmmod` stays here, the host goes on. */
+		schedule_timeout_idle(60 * HZ);
 	}
-	mpu_calls_exit();
+	/* And nobody is between the end of a call and its return. */
+	synchronize_rcu_tasks();
 }
 
 module_init(mpu_init);

@@ -14,24 +14,21 @@
 struct ftrace_ops;
 
 /* Raised when anything here changes its meaning: instances that differ in it do not talk. */
-#define MPU_PEER_ABI 1
+#define MPU_PEER_ABI 2
 #define MPU_PEER_MOST 16
 
-struct mpu_handed {
-	/* The function's first byte. */
-	unsigned long ip;
-	/* What it calls: the leaving instance's trampoline. */
-	unsigned long enter;
-	/* The registration, allocated and now the taker's to free; NULL on kernels where a registration has no such thing. */
-	struct ftrace_ops *ops;
-	/* Set by the taker. */
-	bool taken;
-};
-
+/* What the leaving instance has redirected, and where to. */
 struct mpu_peer {
 	u32 abi;
 	u32 count;
-	struct mpu_handed handed[MPU_PEER_MOST];
+	/* Each function's first byte. */
+	unsigned long ip[MPU_PEER_MOST];
+	/* What they call: the leaving instance's trampoline. */
+	unsigned long enter;
+	/* Their registration, allocated, and from then on the taker's to free; NULL on kernels where there is no such thing. */
+	struct ftrace_ops *ops;
+	/* Set by the taker: it failed, and what it had taken could not be given back. */
+	bool lost;
 };
 
 struct mpu_peer_ops {

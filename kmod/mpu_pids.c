@@ -5,10 +5,12 @@
  * Only processes have an answer here: a number that names nothing, or only a thread, is nobody's. So a number that was
  * freed and given to somebody's thread cannot be taken for a process.
  */
+#include <linux/math64.h>
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
+#include <linux/timekeeping.h>
 #include "mpu.h"
 
 static bool mpu_is_process(struct pid *pid)
@@ -42,6 +44,15 @@ u32 mpu_c_host_of(const void *opaque, u32 number)
 		return mpu_is_process(pid) ? pid_nr(pid) : 0;
 	pid = find_pid_ns((int)number, &init_pid_ns);
 	return mpu_is_process(pid) && !pid_nr_ns(pid, view->ns) && mpu_policy_same_group(pid, view) ? number : 0;
+}
+
+u64 mpu_c_started(u32 host)
+{
+	struct task_struct *task = pid_task(find_pid_ns((int)host, &init_pid_ns), PIDTYPE_TGID);
+	/* Wall-clock time less time since boot: constant but for a clock that somebody sets. */
+	s64 booted = ktime_to_ns(ktime_mono_to_any(0, TK_OFFS_REAL)) - ktime_to_ns(ktime_mono_to_any(0, TK_OFFS_BOOT));
+
+	return task ? div_u64(booted + task->start_boottime, NSEC_PER_USEC) : 0;
 }
 
 u32 mpu_host_pid_of(struct pid *pid)

@@ -104,8 +104,11 @@ u32 mpu_policy_of_current(struct mpu_view *view)
 	struct cgroup *cgroup;
 	int length;
 
-	if (!path)
+	if (!path) {
+		/* Less than the rules may allow, never more. */
+		mpu_count_reason(MPU_REASON_NO_MEMORY);
 		return MPU_SEES_OWN;
+	}
 	rcu_read_lock();
 	rules = rcu_dereference(mpu_rules);
 	cgroup = task_dfl_cgroup(current);

@@ -93,6 +93,25 @@ pub struct Rows {
     pub capacity: u16,
     /// Byte offset of the u32 PID in an entry.
     pub pid: u16,
+    /// The count is a question, too: how many entries the caller has room for, 0 to be told the number of entries alone.
+    pub asks_room: bool,
+    /// The driver may list the same process twice.
+    pub repeats: bool,
+}
+
+impl Rows {
+    /// A table whose count is an answer only, and that lists nothing twice.
+    pub const fn new(count: u16, first: u16, stride: u16, capacity: u16, pid: u16) -> Rows {
+        Rows { count, first, stride, capacity, pid, asks_room: false, repeats: false }
+    }
+    /// The same, with a count that says how many entries the caller has room for.
+    pub const fn asking_room(self) -> Rows {
+        Rows { asks_room: true, ..self }
+    }
+    /// The same, in which a process may stand twice.
+    pub const fn repeating(self) -> Rows {
+        Rows { repeats: true, ..self }
+    }
 }
 
 /// Utilisation samples: `capacity` slots, each with a timestamp and one record per engine.
@@ -132,6 +151,8 @@ pub enum Layout {
     QueryOne {
         /// Byte offset of the u32 PID.
         pid: u16,
+        /// Byte offset of the u64 time, in microseconds since the Unix epoch, at which the process began to use the GPU.
+        began: u16,
     },
     /// The driver fills utilisation samples.
     Samples(Samples),

@@ -14,4 +14,4 @@ mod rows;
 
 pub use control::{Control, ControlCmd, Inner, Layout, Row, Rows, Samples};
 pub use release::{ParseReleaseError, Release};
-pub use rows::{carries_pids, find, find_by_size, may_carry_pids, row, RowId, ROWS, SMALLEST_TELLING_SIZE};
+pub use rows::{carries_pids, find, may_carry_pids, row, RowId, ROWS};

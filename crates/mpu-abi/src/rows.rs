@@ -26,12 +26,12 @@ impl RowId {
 }
 
 const fn pids_row(cmd: u32, seen: &'static str) -> Row {
-    let layout = Layout::List(Rows { count: 8, first: 12, stride: 4, capacity: 950, pid: 0 });
+    let layout = Layout::List(Rows::new(8, 12, 4, 950, 0));
     Row { control: Control::GpuGetPids, cmd: ControlCmd(cmd), params_size: 3812, layout, seen }
 }
 
 const fn pid_info_row(cmd: u32, stride: u16, seen: &'static str) -> Row {
-    let layout = Layout::Query(Rows { count: 0, first: 8, stride, capacity: 200, pid: 0 });
+    let layout = Layout::Query(Rows::new(0, 8, stride, 200, 0));
     Row { control: Control::GpuGetPidInfo, cmd: ControlCmd(cmd), params_size: 8 + 200 * stride as u32, layout, seen }
 }
 
@@ -57,7 +57,7 @@ const fn gpumon_v1_row(cmd: u32, seen: &'static str) -> Row {
 }
 
 const fn nvenc_v2_row(cmd: u32, seen: &'static str) -> Row {
-    let layout = Layout::List(Rows { count: 0, first: 4, stride: 32, capacity: 512, pid: 0 });
+    let layout = Layout::List(Rows::new(0, 4, 32, 512, 0).asking_room());
     Row { control: Control::NvencSessionsV2, cmd: ControlCmd(cmd), params_size: 16388, layout, seen }
 }
 
@@ -78,24 +78,21 @@ pub const ROWS: &[Row] = &[
         control: Control::AccountingPids,
         cmd: ControlCmd(0xb04),
         params_size: 16012,
-        layout: Layout::List(Rows { count: 16008, first: 8, stride: 4, capacity: 4000, pid: 0 }),
+        layout: Layout::List(Rows::new(16008, 8, 4, 4000, 0).repeating()),
         seen: "390.157 to 595.45.04, ctrl0000gpuacct.h; the u32 at 4 is a vGPU selector",
     },
     Row {
         control: Control::AccountingInfo,
         cmd: ControlCmd(0xb03),
         params_size: 48,
-        layout: Layout::QueryOne { pid: 4 },
+        layout: Layout::QueryOne { pid: 4, began: 32 },
         seen: "390.157 to 595.45.04, ctrl0000gpuacct.h",
     },
     Row {
         control: Control::NvencSessions,
         cmd: ControlCmd(0x2080_016e),
         params_size: 16,
-        layout: Layout::Embedded {
-            pointer: 8,
-            inner: Inner::Rows(Rows { count: 0, first: 0, stride: 32, capacity: 512, pid: 0 }),
-        },
+        layout: Layout::Embedded { pointer: 8, inner: Inner::Rows(Rows::new(0, 0, 32, 512, 0).asking_room()) },
         seen: "390.157 to 595.45.04, ctrl2080gpu.h",
     },
     nvenc_v2_row(0x2080_01a9, "525.47.22 to 525.47.35, 525.105.17 to 525.147.05, ctrl2080gpu.h"),
@@ -104,7 +101,7 @@ pub const ROWS: &[Row] = &[
         control: Control::NvfbcSessions,
         cmd: ControlCmd(0x2080_017c),
         params_size: 13316,
-        layout: Layout::List(Rows { count: 0, first: 4, stride: 52, capacity: 256, pid: 0 }),
+        layout: Layout::List(Rows::new(0, 4, 52, 256, 0)),
         seen: "418.226.00 to 595.45.04, ctrl2080gpu.h",
     },
     Row {
@@ -125,10 +122,7 @@ pub const ROWS: &[Row] = &[
         control: Control::FbClientAllocations,
         cmd: ControlCmd(0x2080_1349),
         params_size: 32,
-        layout: Layout::Embedded {
-            pointer: 24,
-            inner: Inner::Rows(Rows { count: 16, first: 0, stride: 112, capacity: 512, pid: 4 }),
-        },
+        layout: Layout::Embedded { pointer: 24, inner: Inner::Rows(Rows::new(16, 0, 112, 512, 4)) },
         seen: "in the headers of 515.43.04 to 595.45.04, ctrl2080fb.h; release drivers answer NOT_SUPPORTED",
     },
 ];
@@ -142,15 +136,15 @@ pub fn find(cmd: ControlCmd, params_size: u32) -> Option<RowId> {
     let exact = ROWS.iter().position(|row| row.cmd == cmd && row.params_size == params_size);
     let sibling = || {
         let control = ROWS.iter().find(|row| row.cmd == cmd)?.control;
-        find_by_size(params_size).filter(|id| row(*id).is_some_and(|row| row.control == control))
+        ROWS.iter().position(|row| row.control == control && row.params_size == params_size)
     };
-    exact.map(|index| RowId(index as u8)).or_else(sibling)
+    exact.or_else(sibling).map(|index| RowId(index as u8))
 }
 
-/// A cheap first question: false means that no row has this number, true that one may.
+/// A cheap first question: false means that no row has this number.
 #[inline]
 pub const fn may_carry_pids(cmd: ControlCmd) -> bool {
-    CMD_FILTER & filter_bit(cmd) != 0
+    CMD_TABLE[place(cmd, MULTIPLIER)] == cmd.0
 }
 
 /// Whether this number carries PIDs in some layout, known here or not.
@@ -158,37 +152,54 @@ pub fn carries_pids(cmd: ControlCmd) -> bool {
     may_carry_pids(cmd) && ROWS.iter().any(|row| row.cmd == cmd)
 }
 
-/// The row that this size alone tells: no other control that the driver exports has parameters of that size (checked in
-/// the SDK headers of six releases from 515.43.04 to 595.45.04). Sizes under [`SMALLEST_TELLING_SIZE`] tell nothing.
-pub fn find_by_size(size: u32) -> Option<RowId> {
-    if size < SMALLEST_TELLING_SIZE {
-        return None;
-    }
-    let index = ROWS.iter().position(|row| row.params_size == size)?;
-    Some(RowId(index as u8))
-}
-
 /// The row itself.
 pub fn row(id: RowId) -> Option<&'static Row> {
     ROWS.get(id.index())
 }
 
-/// From this size on a row's size is shared with no other control of the driver.
-pub const SMALLEST_TELLING_SIZE: u32 = 2436;
+/// Places of [`CMD_TABLE`]; a power of two.
+const CMD_PLACES: usize = 64;
 
-/// One bit for each row's number, so that almost any other number is told apart by one test.
-const CMD_FILTER: u64 = {
-    let mut bits = 0;
+/// Each row's number, in the place that its hash says. Whether a number has a row is one comparison, and exact: a filter of bits let
+/// through numbers that are asked for all the time, memory information among them, each of which then took the long way.
+const CMD_TABLE: [u32; CMD_PLACES] = {
+    // A number stands for nothing in another place than its own: it fills the places that nobody has.
+    let mut table = [ROWS[0].cmd.0; CMD_PLACES];
     let mut i = 0;
     while i < ROWS.len() {
-        bits |= filter_bit(ROWS[i].cmd);
+        table[place(ROWS[i].cmd, MULTIPLIER)] = ROWS[i].cmd.0;
         i += 1;
     }
-    bits
+    table
 };
 
-const fn filter_bit(cmd: ControlCmd) -> u64 {
-    1 << (cmd.0.wrapping_mul(0x9e37_79b1) >> 26)
+/// The first odd number from the golden ratio's on that gives each number of a row a place of its own.
+const MULTIPLIER: u32 = {
+    let mut multiplier = 0x9e37_79b1;
+    while !tells_apart(multiplier) {
+        multiplier += 2;
+    }
+    multiplier
+};
+
+const fn tells_apart(multiplier: u32) -> bool {
+    let mut i = 0;
+    while i < ROWS.len() {
+        let mut other = 0;
+        while other < i {
+            let same = ROWS[i].cmd.0 == ROWS[other].cmd.0;
+            if !same && place(ROWS[i].cmd, multiplier) == place(ROWS[other].cmd, multiplier) {
+                return false;
+            }
+            other += 1;
+        }
+        i += 1;
+    }
+    true
+}
+
+const fn place(cmd: ControlCmd, multiplier: u32) -> usize {
+    (cmd.0.wrapping_mul(multiplier) >> (u32::BITS - CMD_PLACES.trailing_zeros())) as usize
 }
 
 #[cfg(test)]
@@ -208,15 +219,30 @@ mod tests {
         assert_eq!(control(0x0080_0203, 14408), Some(Control::GpuGetPidInfo));
         assert_eq!(control(0x2080_018e, 8008), Some(Control::GpuGetPidInfo));
         assert_eq!(control(0x2080_018d, 14408), None, "another control's layout");
-        assert_eq!(control(0x2080_018e, 48), None, "a size that tells nothing");
+        assert_eq!(control(0x2080_018e, 48), None, "a size that no layout of it has");
         assert_eq!(control(0x2080_0102, 14408), None, "a number without PIDs");
     }
 
+    /// Classes whose controls programs send: those of all rows, and the ones that CUDA, NVML, graphics and debuggers use beside them
+    /// (`src/common/sdk/nvidia/inc/ctrl` of 595.45.04 has a file for each).
+    const CLASSES: [u32; 20] = [
+        0x0000, 0x0002, 0x0041, 0x0073, 0x0080, 0x00de, 0x00f8, 0x2080, 0x208f, 0x503c, 0x83de, 0x9067, 0x906f, 0x9096,
+        0x90cc, 0x90f1, 0xa06c, 0xa06f, 0xb06f, 0xc36f,
+    ];
+
     #[test]
-    fn a_telling_size_has_one_layout() {
-        for row in ROWS.iter().filter(|row| row.params_size >= SMALLEST_TELLING_SIZE) {
-            let told = find_by_size(row.params_size).and_then(super::row).unwrap();
-            assert_eq!(told.layout, row.layout, "{} bytes", row.params_size);
+    fn no_number_without_a_row_takes_the_long_way() {
+        for cmd in CLASSES.iter().flat_map(|class| (class << 16)..=(class << 16 | 0xffff)).map(ControlCmd) {
+            assert_eq!(may_carry_pids(cmd), ROWS.iter().any(|row| row.cmd == cmd), "{cmd:?}");
+        }
+        // Asked over and over by nvidia-smi, NVML and PyTorch: memory, clocks, utilisation, information of a GPU, semaphores.
+        for cmd in
+            [0x2080_1303, 0x2080_1301, 0x2080_0102, 0x2080_0110, 0x2080_014a, 0x2080_0131, 0x2080_3030, 0x0000_0101]
+        {
+            assert!(!may_carry_pids(ControlCmd(cmd)), "{cmd:#x}");
+        }
+        for cmd in (0..=u32::MAX).step_by(4099).map(ControlCmd) {
+            assert_eq!(may_carry_pids(cmd), ROWS.iter().any(|row| row.cmd == cmd), "{cmd:?}");
         }
     }
 
@@ -266,7 +292,10 @@ mod tests {
                     fits(rows.first, u32::from(rows.stride) * u32::from(rows.capacity));
                     assert!(rows.pid + 4 <= rows.stride && rows.stride % 4 == 0);
                 }
-                Layout::QueryOne { pid } => fits(pid, 4),
+                Layout::QueryOne { pid, began } => {
+                    fits(pid, 4);
+                    fits(began, 8);
+                }
                 Layout::One { pid, count } => {
                     fits(pid, 4);
                     fits(count.unwrap_or(0), 4);

@@ -16,6 +16,12 @@ pub(crate) fn put_u32(bytes: &mut [u8], at: usize, value: u32) -> Option<()> {
     Some(())
 }
 
+pub(crate) fn put_u64(bytes: &mut [u8], at: usize, value: u64) -> Option<()> {
+    let field: &mut [u8; 8] = bytes.get_mut(at..at.checked_add(8)?)?.try_into().ok()?;
+    *field = value.to_le_bytes();
+    Some(())
+}
+
 pub(crate) fn zero(bytes: &mut [u8], at: usize, len: usize) -> Option<()> {
     bytes.get_mut(at..at.checked_add(len)?)?.fill(0);
     Some(())

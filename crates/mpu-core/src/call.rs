@@ -1,19 +1,24 @@
-//! One RM control on its way through the driver: what the caller claimed, what the driver was then seen to copy, and what
-//! has to happen to each copy.
+//! One RM control on its way through the driver: what the driver's own copy of the argument names, what the driver was then seen
+//! to copy, and what has to happen to each copy.
 //!
 //! The engine tells of three moments: the call begins, the driver has copied from its caller, the driver is about to copy
-//! to its caller. The order and number of the copies are the driver's. Nothing that the caller can still change decides
-//! what a large table is: from [`mpu_abi::find_by_size`]'s sizes up, the size of the driver's own copy does.
+//! to its caller. The order and number of the copies are the driver's. A copy is the parameters if it has their address and their
+//! size, as the [`Argument`] names them, and a buffer behind a pointer if it has the address that stood in the driver's own copy of
+//! the parameters. No other copy is looked at: a control without a row, and a buffer that no row owns, stay as they are.
 
-use crate::bytes::{get_u32, get_u64, put_u32};
+use crate::bytes::{get_u32, get_u64, put_u32, put_u64};
 use crate::lists::{host_number, restore_query, rewrite_list, rewrite_query};
-use crate::pid::{HostPid, PidMap, ViewPid};
+use crate::pid::{HostPid, PidMap};
 use crate::reason::{Outcome, Reason};
 use crate::samples::rewrite_samples;
 use mpu_abi::{Control, ControlCmd, Inner, Layout, Row, RowId, Rows};
 
 /// Entries behind a pointer that are told apart; those beyond are taken out.
 const MOST_INNER: usize = 512;
+
+/// The address that the driver is given for a table that the caller did not ask for: on the page that no process can have
+/// (`mmap_min_addr`), so that a copy which does not pass [`Call::copying_out`] faults.
+const NOWHERE: u64 = 0x1000 - 8;
 
 /// Which directions of a control the driver translates by itself in this call. Both false is right for an engine that
 /// takes the driver's own translation out, or that asks from the init namespace.
@@ -25,81 +30,126 @@ pub struct Native {
     pub output: bool,
 }
 
+/// What the argument of an RM control (NVOS54_PARAMETERS) says of its parameters. Only the driver's own copy of it is to be
+/// believed: the caller's can change at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Argument {
+    /// The control's number.
+    pub cmd: ControlCmd,
+    /// Where the parameters stand in the caller.
+    pub params: u64,
+    /// Bytes of parameters.
+    pub size: u32,
+}
+
+/// How much of a copy to the caller may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// All of it.
+    All,
+    /// So many bytes from its beginning: the caller has no room for more. 0: it asked for none.
+    First(u32),
+    /// None: the caller is told that there is no such process.
+    NoSuchProcess,
+}
+
+/// What became of a copy to the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// For the counters; `None` where there is nothing to count.
+    pub outcome: Option<(Control, Outcome)>,
+    /// How much of it the caller gets.
+    pub copied: Copied,
+}
+
+impl Answer {
+    const UNTOUCHED: Answer = Answer { outcome: None, copied: Copied::All };
+}
+
 /// The state of one RM control.
 #[repr(C)]
 pub struct Call {
+    /// The caller's parameters.
+    params: u64,
     /// The caller's buffer behind the pointer of an embedded layout, as the driver knows it.
     inner_address: u64,
     /// Which of the inner entries stayed, one bit each.
     inner_kept: [u64; MOST_INNER / 64],
-    /// The claimed row's index plus 1, or 0.
-    claimed: u16,
+    /// Entries that the caller has room for, where the row has the caller say so and MPU asks for all.
+    room: u32,
+    /// The row's index plus 1, or 0.
+    row: u16,
     native_input: bool,
     native_output: bool,
-    /// The driver's own copies go by untouched.
-    passed: bool,
+    /// The parameters were seen on their way from the caller.
+    taken: bool,
     /// The parameters were seen on their way to the caller.
     answered: bool,
     /// The inner buffer was seen on its way to the caller.
     inner_answered: bool,
-}
-
-/// What stands behind a copy of this many bytes.
-enum Match {
-    /// The parameters of the control that the caller claimed.
-    Claimed(&'static Row),
-    /// The parameters of a control that the caller did not claim: the argument changed in between.
-    Changed(&'static Row),
+    /// The caller asked for the number of entries alone, and MPU for all of them.
+    counts_only: bool,
 }
 
 impl Call {
-    /// A call of `cmd` with `params_size` bytes of parameters, as the caller's argument claims.
+    /// A call with this argument.
     ///
     /// # Errors
     /// [`Reason::UnknownSize`] when the control carries PIDs but no row has this size: the engine then lets the driver do
-    /// what it does without MPU, and still calls [`Call::copied_in`] and [`Call::copying_out`] on [`Call::unclaimed`].
-    pub fn begin(cmd: ControlCmd, params_size: u32, native: Native) -> Result<Call, Reason> {
-        match mpu_abi::find(cmd, params_size) {
+    /// what it does without MPU.
+    pub fn begin(argument: Argument, native: Native) -> Result<Call, Reason> {
+        match mpu_abi::find(argument.cmd, argument.size) {
             Some(row) => Ok(Call {
-                claimed: row.index() as u16 + 1,
+                params: argument.params,
+                row: row.index() as u16 + 1,
                 native_input: native.input,
                 native_output: native.output,
-                ..Call::unclaimed()
+                ..Call::untranslated()
             }),
-            None if mpu_abi::carries_pids(cmd) => Err(Reason::UnknownSize),
-            None => Ok(Call::unclaimed()),
+            None if mpu_abi::carries_pids(argument.cmd) => Err(Reason::UnknownSize),
+            None => Ok(Call::untranslated()),
         }
     }
 
-    /// A call that claims no PID-bearing control.
-    pub const fn unclaimed() -> Call {
+    /// A call that goes by untouched.
+    pub const fn untranslated() -> Call {
         Call {
+            params: 0,
             inner_address: 0,
             inner_kept: [0; MOST_INNER / 64],
-            claimed: 0,
+            room: 0,
+            row: 0,
             native_input: false,
             native_output: false,
-            passed: false,
+            taken: false,
             answered: false,
             inner_answered: false,
+            counts_only: false,
         }
-    }
-
-    /// A call that goes by untouched, whatever the driver copies: for an engine that has no memory to keep the questions.
-    pub const fn passed() -> Call {
-        Call { passed: true, ..Call::unclaimed() }
     }
 
     /// Whether MPU translates this call, so that the driver must not.
     pub fn translates(&self) -> bool {
-        self.claimed != 0
+        self.row != 0
     }
 
-    /// How many PIDs the caller asks about in `bytes`, which the driver has copied from it: the engine provides a place to
-    /// remember so many before it calls [`Call::copied_in`]. 0 for bytes that ask nothing.
-    pub fn questions(&self, bytes: &[u8]) -> usize {
-        match self.whose(bytes.len()) {
-            Some(Match::Claimed(row)) if !self.native_input => match row.layout {
+    /// The control, if MPU translates it.
+    pub fn control(&self) -> Option<Control> {
+        self.row().map(|row| row.control)
+    }
+
+    /// Whether the control answers with utilisation samples.
+    pub fn samples(&self) -> bool {
+        self.row().is_some_and(|row| {
+            matches!(row.layout, Layout::Samples(_) | Layout::Embedded { inner: Inner::Samples(_), .. })
+        })
+    }
+
+    /// How many PIDs the caller asks about in `bytes`, which the driver has copied from `address` of it: the engine provides a
+    /// place to remember so many before it calls [`Call::copied_in`]. 0 for bytes that ask nothing.
+    pub fn questions(&self, address: u64, bytes: &[u8]) -> usize {
+        match self.parameters(address, bytes) {
+            Some(row) if !self.native_input && !self.taken => match row.layout {
                 Layout::Query(rows) => question_count(bytes, &rows),
                 Layout::QueryOne { .. } => 1,
                 _ => 0,
@@ -108,68 +158,50 @@ impl Call {
         }
     }
 
-    /// Whether copies of this call are below [`mpu_abi::SMALLEST_TELLING_SIZE`], or of any size behind a pointer.
-    pub fn is_small(&self) -> bool {
-        self.row().is_some_and(|row| row.params_size < mpu_abi::SMALLEST_TELLING_SIZE)
-    }
-
-    /// Whether the claimed control's parameters passed [`Call::copying_out`].
+    /// Whether the parameters passed [`Call::copying_out`].
     pub fn answered(&self) -> bool {
         self.answered
     }
 
-    /// The driver has copied `bytes` from its caller and nobody but the driver can change them any more: PIDs among them
-    /// become the driver's, and what the caller wrote is kept in `asked`, which has room for [`Call::questions`] numbers.
-    pub fn copied_in(&mut self, bytes: &mut [u8], map: &impl PidMap, asked: &mut [u32]) {
-        match self.whose(bytes.len()) {
-            None => {}
-            Some(Match::Claimed(row)) if !self.native_input => self.take_question(row, bytes, map, asked),
-            Some(Match::Claimed(_)) => {}
-            Some(Match::Changed(row)) => Call::unclaimed().take_question(row, bytes, &Nobody, &mut []),
+    /// The driver has copied `bytes` from `address` of its caller, and nobody but the driver can change them any more: PIDs among
+    /// them become the driver's, and what the caller wrote is kept in `asked`, which has room for [`Call::questions`] numbers.
+    pub fn copied_in(&mut self, address: u64, bytes: &mut [u8], map: &impl PidMap, asked: &mut [u32]) {
+        let Some(row) = self.parameters(address, bytes).filter(|_| !self.taken) else { return };
+        self.taken = true;
+        if !self.native_input {
+            self.take_question(row, bytes, map, asked);
         }
     }
 
     /// The driver is about to copy `bytes` to `address` of its caller: PIDs among them become the caller's, those it asked
-    /// about from `asked`. `None` if there are none.
-    pub fn copying_out(
-        &mut self,
-        address: u64,
-        bytes: &mut [u8],
-        map: &impl PidMap,
-        asked: &[u32],
-    ) -> Option<(Control, Outcome)> {
-        if let Some((control, inner)) = self.inner_at(address) {
-            let outcome = self.give_inner(&inner, bytes, map);
-            self.inner_answered = true;
-            return Some((control, outcome));
+    /// about from `asked`.
+    pub fn copying_out(&mut self, address: u64, bytes: &mut [u8], map: &impl PidMap, asked: &[u32]) -> Answer {
+        if let Some(row) = self.parameters(address, bytes) {
+            self.answered = true;
+            // A question's PIDs are put back by whoever replaced them.
+            let asks = matches!(row.layout, Layout::Query(_) | Layout::QueryOne { .. });
+            if if asks { self.native_input } else { self.native_output } {
+                return Answer::UNTOUCHED;
+            }
+            return self.give_answer(row, bytes, map, asked);
         }
-        match self.whose(bytes.len())? {
-            Match::Claimed(row) => {
-                self.answered = true;
-                // A question's PIDs are put back by whoever replaced them.
-                let asks = matches!(row.layout, Layout::Query(_) | Layout::QueryOne { .. });
-                if if asks { self.native_input } else { self.native_output } {
-                    return None;
-                }
-                Some((row.control, self.give_answer(row, bytes, map, asked)?))
+        match self.inner_at(address) {
+            Some((control, inner)) => {
+                self.inner_answered = true;
+                self.give_inner(control, &inner, bytes, map)
             }
-            Match::Changed(row) => {
-                Call::unclaimed().give_answer(row, bytes, &Nobody, &[]);
-                Some((row.control, Outcome::Not(Reason::ArgumentChanged)))
-            }
+            None => Answer::UNTOUCHED,
         }
     }
 
     fn row(&self) -> Option<&'static Row> {
-        RowId::at(usize::from(self.claimed).checked_sub(1)?).and_then(mpu_abi::row)
+        RowId::at(usize::from(self.row).checked_sub(1)?).and_then(mpu_abi::row)
     }
 
-    fn whose(&self, len: usize) -> Option<Match> {
-        let size = u32::try_from(len).ok().filter(|_| !self.passed)?;
-        if let Some(row) = self.row().filter(|row| row.params_size == size) {
-            return Some(Match::Claimed(row));
-        }
-        mpu_abi::find_by_size(size).and_then(mpu_abi::row).map(Match::Changed)
+    /// The row, if this copy is of the parameters. Entries behind a pointer are never of the parameters' size, so a caller that
+    /// names the same address for both cannot confuse them.
+    fn parameters(&self, address: u64, bytes: &[u8]) -> Option<&'static Row> {
+        self.row().filter(|row| address == self.params && row.params_size as usize == bytes.len())
     }
 
     fn inner_at(&self, address: u64) -> Option<(Control, Inner)> {
@@ -190,65 +222,115 @@ impl Call {
                     rewrite_query(table, &rows, count, map, asked);
                 }
             }
-            Layout::QueryOne { pid } => {
-                let (Some(place), Some(number)) = (asked.first_mut(), get_u32(bytes, usize::from(pid))) else { return };
+            Layout::QueryOne { pid, .. } => {
+                let pid = usize::from(pid);
+                let Some(number) = get_u32(bytes, pid) else { return };
+                let Some(place) = asked.first_mut() else {
+                    put_u32(bytes, pid, host_number(number, &Nobody));
+                    return;
+                };
                 *place = number;
-                put_u32(bytes, usize::from(pid), host_number(number, map));
+                put_u32(bytes, pid, host_number(number, map));
             }
-            Layout::Embedded { pointer, .. } => {
-                self.inner_address = get_u64(bytes, usize::from(pointer)).unwrap_or(0);
+            Layout::Embedded { pointer, inner } => self.take_pointer(usize::from(pointer), &inner, bytes),
+            Layout::List(rows) if rows.asks_room && get_u32(bytes, usize::from(rows.count)) == Some(0) => {
+                self.counts_only = true;
+                put_u32(bytes, usize::from(rows.count), u32::from(rows.capacity));
             }
             Layout::List(_) | Layout::Samples(_) | Layout::One { .. } => {}
         }
     }
 
-    fn give_answer(&self, row: &Row, bytes: &mut [u8], map: &impl PidMap, asked: &[u32]) -> Option<Outcome> {
-        match row.layout {
-            Layout::List(rows) => {
-                let count = get_u32(bytes, usize::from(rows.count))?;
-                let table = bytes.get_mut(usize::from(rows.first)..)?;
-                let table = table.get_mut(..usize::from(rows.stride) * usize::from(rows.capacity))?;
-                let outcome = rewrite_list(table, &rows, count, map);
-                if let Outcome::Rewritten { kept, .. } = outcome {
-                    put_u32(bytes, usize::from(rows.count), kept);
-                }
-                Some(outcome)
-            }
+    /// Remembers where the driver will copy the inner buffer to. The number of all entries is not the caller's to know, and the
+    /// first few of all need not be its own: where it says how many it has room for, the driver is asked for all.
+    fn take_pointer(&mut self, pointer: usize, inner: &Inner, bytes: &mut [u8]) {
+        self.inner_address = get_u64(bytes, pointer).unwrap_or(0);
+        let Inner::Rows(rows) = inner else { return };
+        let (true, Some(room)) = (rows.asks_room, get_u32(bytes, usize::from(rows.count))) else { return };
+        // The driver refuses entries without a buffer, a buffer without entries, and more than there can be.
+        if (self.inner_address == 0) != (room == 0) || room > u32::from(rows.capacity) {
+            return;
+        }
+        self.room = room;
+        if room == 0 {
+            self.counts_only = true;
+            self.inner_address = NOWHERE;
+            put_u64(bytes, pointer, NOWHERE);
+        }
+        put_u32(bytes, usize::from(rows.count), u32::from(rows.capacity));
+    }
+
+    fn give_answer(&self, row: &Row, bytes: &mut [u8], map: &impl PidMap, asked: &[u32]) -> Answer {
+        let outcome = match row.layout {
+            Layout::List(rows) => self.give_list(&rows, bytes, map),
             Layout::Query(rows) => {
-                let count = get_u32(bytes, usize::from(rows.count))?;
-                let table = bytes.get_mut(usize::from(rows.first)..)?;
-                Some(restore_query(table, &rows, count, asked))
+                let first = usize::from(rows.first);
+                get_u32(bytes, usize::from(rows.count))
+                    .zip(bytes.get_mut(first..))
+                    .map_or(Outcome::Not(Reason::Malformed), |(count, table)| restore_query(table, &rows, count, asked))
             }
-            Layout::QueryOne { pid } => match asked.first() {
-                Some(number) => {
-                    put_u32(bytes, usize::from(pid), *number)?;
-                    Some(Outcome::Rewritten { kept: 1, hidden: 0 })
-                }
-                None => {
-                    bytes.fill(0);
-                    Some(Outcome::Not(Reason::ArgumentChanged))
-                }
+            Layout::QueryOne { pid, began } => {
+                return give_record(row.control, usize::from(pid), usize::from(began), bytes, map, asked)
+            }
+            Layout::Samples(samples) => match bytes.get_mut(usize::from(samples.first)..) {
+                Some(slots) => rewrite_samples(slots, &samples, map),
+                None => Outcome::Not(Reason::Malformed),
             },
-            Layout::Samples(samples) => {
-                Some(rewrite_samples(bytes.get_mut(usize::from(samples.first)..)?, &samples, map))
-            }
-            Layout::One { pid, count } => Some(rewrite_one(bytes, usize::from(pid), count.map(usize::from), map)),
-            Layout::Embedded { inner: Inner::Rows(rows), .. } if self.inner_answered => {
-                let count = get_u32(bytes, usize::from(rows.count))?;
-                let kept = self.inner_kept_among(count);
-                put_u32(bytes, usize::from(rows.count), kept)?;
+            Layout::One { pid, count } => rewrite_one(bytes, usize::from(pid), count.map(usize::from), map),
+            Layout::Embedded { pointer, inner } => {
                 // Counted when the buffer itself passed.
-                None
+                self.give_pointer(usize::from(pointer), &inner, bytes);
+                return Answer::UNTOUCHED;
             }
-            Layout::Embedded { .. } => None,
+        };
+        Answer { outcome: Some((row.control, outcome)), copied: Copied::All }
+    }
+
+    fn give_list(&self, rows: &Rows, bytes: &mut [u8], map: &impl PidMap) -> Outcome {
+        let count_at = usize::from(rows.count);
+        let first = usize::from(rows.first);
+        let end = first + usize::from(rows.stride) * usize::from(rows.capacity);
+        let (Some(count), Some(table)) = (get_u32(bytes, count_at), bytes.get_mut(first..end)) else {
+            return Outcome::Not(Reason::Malformed);
+        };
+        let outcome = rewrite_list(table, rows, count, map);
+        if self.counts_only {
+            table.fill(0);
+        }
+        let kept = if let Outcome::Rewritten { kept, .. } = outcome { kept } else { 0 };
+        put_u32(bytes, count_at, kept);
+        outcome
+    }
+
+    /// The parameters beside an inner buffer: the count becomes the caller's own, and the pointer what the caller wrote.
+    fn give_pointer(&self, pointer: usize, inner: &Inner, bytes: &mut [u8]) {
+        if self.counts_only {
+            put_u64(bytes, pointer, 0);
+        }
+        let Inner::Rows(rows) = inner else { return };
+        let count_at = usize::from(rows.count);
+        let Some(count) = get_u32(bytes, count_at) else { return };
+        if self.inner_answered {
+            let kept = self.inner_kept_among(count);
+            put_u32(bytes, count_at, if self.room == 0 { kept } else { kept.min(self.room) });
+        } else if rows.asks_room && self.inner_address != 0 {
+            // The driver had no entry to copy, or did not say which: none that the caller may count.
+            put_u32(bytes, count_at, 0);
         }
     }
 
-    fn give_inner(&mut self, inner: &Inner, bytes: &mut [u8], map: &impl PidMap) -> Outcome {
-        match inner {
+    fn give_inner(&mut self, control: Control, inner: &Inner, bytes: &mut [u8], map: &impl PidMap) -> Answer {
+        let outcome = match inner {
             Inner::Samples(samples) => rewrite_samples(bytes, samples, map),
             Inner::Rows(rows) => self.give_inner_rows(rows, bytes, map),
-        }
+        };
+        let copied = match inner {
+            Inner::Rows(rows) if self.counts_only || self.room != 0 => {
+                Copied::First(self.room.saturating_mul(u32::from(rows.stride)).min(bytes.len() as u32))
+            }
+            _ => Copied::All,
+        };
+        Answer { outcome: Some((control, outcome)), copied }
     }
 
     /// How many entries count is told only by the parameters, which the driver copies later: every entry of the buffer is
@@ -256,6 +338,7 @@ impl Call {
     fn give_inner_rows(&mut self, rows: &Rows, bytes: &mut [u8], map: &impl PidMap) -> Outcome {
         let stride = usize::from(rows.stride.max(1));
         let entries = (bytes.len() / stride).min(MOST_INNER);
+        self.inner_kept = [0; MOST_INNER / 64];
         for entry in 0..entries {
             let pid = get_u32(bytes, entry * stride + usize::from(rows.pid)).and_then(HostPid::new);
             if let (Some(_), Some(word)) = (pid.and_then(|pid| map.view_of(pid)), self.inner_kept.get_mut(entry / 64)) {
@@ -279,6 +362,30 @@ impl Call {
         }
         kept
     }
+}
+
+/// One process's record, under the number that the caller asked about. A record that began before that process did is of an
+/// earlier process with the same number: the driver looks among the dead first (gpu_acct.c, 515.43.04 to 595.45.04).
+fn give_record(
+    control: Control,
+    pid: usize,
+    began: usize,
+    bytes: &mut [u8],
+    map: &impl PidMap,
+    asked: &[u32],
+) -> Answer {
+    let host = get_u32(bytes, pid).and_then(HostPid::new);
+    let is_older = match (get_u64(bytes, began), host.and_then(|host| map.started(host))) {
+        (Some(began), Some(started)) => began < started,
+        _ => false,
+    };
+    let Some(number) = asked.first().filter(|_| !is_older) else {
+        bytes.fill(0);
+        let outcome = Outcome::Rewritten { kept: 0, hidden: 1 };
+        return Answer { outcome: Some((control, outcome)), copied: Copied::NoSuchProcess };
+    };
+    put_u32(bytes, pid, *number);
+    Answer { outcome: Some((control, Outcome::Rewritten { kept: 1, hidden: 0 })), copied: Copied::All }
 }
 
 /// Entries that the caller filled, never more than the table holds: the driver refuses a larger count.
@@ -312,10 +419,10 @@ fn rewrite_one(bytes: &mut [u8], pid: usize, count: Option<usize>, map: &impl Pi
 struct Nobody;
 
 impl PidMap for Nobody {
-    fn view_of(&self, _: HostPid) -> Option<ViewPid> {
+    fn view_of(&self, _: HostPid) -> Option<crate::ViewPid> {
         None
     }
-    fn host_of(&self, _: ViewPid) -> Option<HostPid> {
+    fn host_of(&self, _: crate::ViewPid) -> Option<HostPid> {
         None
     }
 }

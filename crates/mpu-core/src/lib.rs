@@ -18,6 +18,6 @@ pub mod policy;
 mod reason;
 mod samples;
 
-pub use call::{Call, Native};
+pub use call::{Answer, Argument, Call, Copied, Native};
 pub use pid::{HostPid, PidMap, ViewPid};
 pub use reason::{Outcome, Reason};

@@ -14,9 +14,11 @@ pub(crate) fn used(table: &[u8], rows: &Rows, count: u32) -> Option<usize> {
 }
 
 /// Puts the PID of each of the first `count` entries into the caller's view, takes the entries of other processes out, and
-/// clears the space that frees: what stood behind the new end was somebody else's.
+/// clears the space that frees: what stood behind the new end was somebody else's. A count that the table cannot hold says
+/// nothing of what stands in it: then nobody is left.
 pub(crate) fn rewrite_list(table: &mut [u8], rows: &Rows, count: u32, map: &impl PidMap) -> Outcome {
     let Some(count) = used(table, rows, count) else {
+        table.fill(0);
         return Outcome::Not(Reason::Malformed);
     };
     let stride = usize::from(rows.stride.max(4));
@@ -34,7 +36,25 @@ pub(crate) fn rewrite_list(table: &mut [u8], rows: &Rows, count: u32, map: &impl
     if hidden != 0 {
         close_gaps(entries, stride, pid_at);
     }
+    if rows.repeats {
+        kept = keep_first_of_each(entries, stride, pid_at, kept as usize);
+    }
     Outcome::Rewritten { kept, hidden }
+}
+
+/// Takes out every entry whose PID stands further to the front already, among the first `kept`; how many are left. Quadratic in
+/// the caller's own processes, of which the driver lists a few.
+fn keep_first_of_each(entries: &mut [u8], stride: usize, pid_at: usize, kept: usize) -> u32 {
+    let mut to = 0;
+    for from in 0..kept {
+        let pid = get_u32(entries, from * stride + pid_at);
+        if !(0..to).any(|earlier| get_u32(entries, earlier * stride + pid_at) == pid) {
+            move_entry(entries, from * stride, to * stride, stride);
+            to += 1;
+        }
+    }
+    zero(entries, to * stride, (kept - to) * stride);
+    to as u32
 }
 
 /// Moves the entries that have a PID to the front, in their order, and clears what is left behind them.
@@ -70,22 +90,21 @@ pub(crate) fn rewrite_query(table: &mut [u8], rows: &Rows, count: usize, map: &i
     }
 }
 
-/// Puts back the PIDs that the caller wrote. Without a memory of them the answer is not the caller's to see: it is cleared.
+/// Puts back the PIDs that the caller wrote. An answer about other entries than were asked about is cleared: numbers that MPU put
+/// in for the driver could stand in it.
 pub(crate) fn restore_query(table: &mut [u8], rows: &Rows, count: u32, asked: &[u32]) -> Outcome {
-    let Some(count) = used(table, rows, count) else {
+    let asked = used(table, rows, count).and_then(|count| asked.get(..count));
+    let Some(asked) = asked else {
+        table.fill(0);
         return Outcome::Not(Reason::Malformed);
     };
     let stride = usize::from(rows.stride);
-    let Some(asked) = asked.get(..count) else {
-        zero(table, 0, count * stride);
-        return Outcome::Not(Reason::ArgumentChanged);
-    };
     let mut at = usize::from(rows.pid);
     for number in asked {
         put_u32(table, at, *number);
         at += stride;
     }
-    Outcome::Rewritten { kept: count as u32, hidden: 0 }
+    Outcome::Rewritten { kept: asked.len() as u32, hidden: 0 }
 }
 
 /// The driver's number for a number that the caller wrote.

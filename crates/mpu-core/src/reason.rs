@@ -13,8 +13,8 @@ pub enum Reason {
     Unreadable,
     /// The driver's answer counts more entries than its table holds.
     Malformed,
-    /// The argument changed between MPU's reading and the driver's.
-    ArgumentChanged,
+    /// The driver took the call without passing the probe that reads its argument.
+    ArgumentNotSeen,
     /// The driver answered without passing its copy functions.
     CopyNotSeen,
     /// The policy shows this caller the host's view.
@@ -30,7 +30,7 @@ impl Reason {
         Reason::NoMemory,
         Reason::Unreadable,
         Reason::Malformed,
-        Reason::ArgumentChanged,
+        Reason::ArgumentNotSeen,
         Reason::CopyNotSeen,
         Reason::Exempt,
         Reason::OutOfReach,
@@ -43,7 +43,7 @@ impl Reason {
             Reason::NoMemory => "no_memory",
             Reason::Unreadable => "unreadable",
             Reason::Malformed => "malformed",
-            Reason::ArgumentChanged => "argument_changed",
+            Reason::ArgumentNotSeen => "argument_not_seen",
             Reason::CopyNotSeen => "copy_not_seen",
             Reason::Exempt => "exempt",
             Reason::OutOfReach => "out_of_reach",
@@ -57,13 +57,14 @@ impl Reason {
                 "a PID-bearing control came with a size that this version of MPU does not know; the caller got the driver's own \
                  answer (a newer driver or client: update MPU)"
             }
-            Reason::NoMemory => "the kernel had no memory to remember the PIDs asked for; the caller got the driver's own answer",
+            Reason::NoMemory => "the kernel had no memory for what MPU has to remember of a call; the caller got the driver's own answer",
             Reason::Unreadable => "the caller's argument could not be read; the driver refused the call by itself",
             Reason::Malformed => {
-                "the driver's answer counted more entries than its table holds; the caller got the driver's own answer"
+                "the driver's answer counted more entries than its table holds; the caller got no process at all"
             }
-            Reason::ArgumentChanged => {
-                "the caller changed its argument while the call ran (a race, or an attack); the caller got no process at all"
+            Reason::ArgumentNotSeen => {
+                "the driver took the call without passing MPU's probe in rm_ioctl (somebody switched the kernel's probes off); the \
+                 caller got the driver's own answer, and later calls are judged by what their argument says beforehand"
             }
             Reason::CopyNotSeen => {
                 "the driver answered without passing its copy functions; the answer was translated afterwards in the caller's memory"

@@ -23,12 +23,13 @@ const SUB_PROCESS_NAME: usize = 16;
 const SUB_PROCESS_NAME_BYTES: usize = 100;
 
 /// Puts the PIDs of all slots into the caller's view, takes out whose processes the caller may not see, and clears kernel
-/// addresses in every record.
+/// addresses in every record. Every whole slot counts, also beyond the row's capacity: how many a caller has room for behind a
+/// pointer is its own choice. What is less than a slot at the end is cleared.
 pub(crate) fn rewrite_samples(slots: &mut [u8], samples: &Samples, map: &impl PidMap) -> Outcome {
     let stride = usize::from(samples.stride.max(1));
     let engine_stride = usize::from(samples.engine_stride.max(1));
     let (mut kept, mut hidden) = (0u32, 0u32);
-    for slot in slots.chunks_exact_mut(stride).take(usize::from(samples.capacity)) {
+    for slot in slots.chunks_exact_mut(stride) {
         let records = slot.get_mut(TIMESTAMP_BYTES..).unwrap_or_default();
         for (engine, record) in records.chunks_exact_mut(engine_stride).take(usize::from(samples.engines)).enumerate() {
             if let Some(pointer) = samples.kernel_pointer {
@@ -52,6 +53,7 @@ pub(crate) fn rewrite_samples(slots: &mut [u8], samples: &Samples, map: &impl Pi
     if hidden != 0 {
         give_away(slots, samples);
     }
+    slots.chunks_exact_mut(stride).into_remainder().fill(0);
     Outcome::Rewritten { kept, hidden }
 }
 
@@ -60,7 +62,7 @@ pub(crate) fn rewrite_samples(slots: &mut [u8], samples: &Samples, map: &impl Pi
 /// nearest older one. Where the caller has no process in any slot, the record becomes idle: there is no figure to distort.
 fn give_away(slots: &mut [u8], samples: &Samples) {
     let stride = usize::from(samples.stride.max(1));
-    let count = (slots.len() / stride).min(usize::from(samples.capacity));
+    let count = slots.len() / stride;
     let newest = (0..count).max_by_key(|slot| get_u64(slots, slot * stride).unwrap_or(0)).unwrap_or(0);
     // Slots fill in a ring: before the newest comes the next older one.
     let by_age = (0..count).map(|age| if age <= newest { newest - age } else { newest + count - age });

@@ -3,7 +3,7 @@
 //! Offsets stand here as numbers, not as the rows' names: this is the second witness to the rows.
 
 use mpu_abi::{Control, ControlCmd};
-use mpu_core::{Call, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
+use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
 
 /// A namespace that sees host 1002 as 2 and host 1033 as 33; host 415 and 2 belong to others.
 struct Namespace;
@@ -17,6 +17,21 @@ impl PidMap for Namespace {
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
         PAIRS.iter().find(|(_, view)| *view == pid.get()).and_then(|(host, _)| HostPid::new(*host))
     }
+    fn started(&self, pid: HostPid) -> Option<u64> {
+        (pid.get() == 1033).then_some(5_000_000)
+    }
+}
+
+/// Where the caller's parameters stand.
+const PARAMS: u64 = 0x1000;
+
+fn begin(cmd: u32, size: usize) -> Call {
+    begin_as(cmd, size, Native::default())
+}
+
+fn begin_as(cmd: u32, size: usize, native: Native) -> Call {
+    Call::begin(Argument { cmd: ControlCmd(cmd), params: PARAMS, size: size as u32 }, native)
+        .expect("a row, or no PIDs")
 }
 
 fn put(bytes: &mut [u8], at: usize, value: u32) {
@@ -29,12 +44,12 @@ fn get(bytes: &[u8], at: usize) -> u32 {
 
 /// One call as the driver makes it: copy in, `driver` answers, copy out.
 fn call(cmd: u32, bytes: &mut [u8], driver: impl FnOnce(&mut [u8])) -> Option<(Control, Outcome)> {
-    let mut call = Call::begin(ControlCmd(cmd), bytes.len() as u32, Native::default()).expect("a row");
+    let mut call = begin(cmd, bytes.len());
     assert!(call.translates());
-    let mut asked = vec![0; call.questions(bytes)];
-    call.copied_in(bytes, &Namespace, &mut asked);
+    let mut asked = vec![0; call.questions(PARAMS, bytes)];
+    call.copied_in(PARAMS, bytes, &Namespace, &mut asked);
     driver(bytes);
-    call.copying_out(0x1000, bytes, &Namespace, &asked)
+    call.copying_out(PARAMS, bytes, &Namespace, &asked).outcome
 }
 
 #[test]
@@ -70,14 +85,29 @@ fn list_of_strangers_is_empty_not_zeroed_rows() {
 }
 
 #[test]
-fn count_beyond_the_table_passes_untouched() {
+fn count_beyond_the_table_leaves_nobody() {
     let mut bytes = vec![0; 3812];
     let outcome = call(0x2080_018d, &mut bytes, |bytes| {
         put(bytes, 8, 951);
         put(bytes, 12, 1002);
     });
     assert_eq!(outcome, Some((Control::GpuGetPids, Outcome::Not(Reason::Malformed))));
-    assert_eq!((get(&bytes, 8), get(&bytes, 12)), (951, 1002));
+    assert_eq!(bytes, vec![0; 3812]);
+}
+
+#[test]
+fn answer_about_other_entries_than_were_asked_about_leaves_nobody() {
+    for count in [2, 201, u32::MAX] {
+        let mut bytes = vec![0; 14408];
+        put(&mut bytes, 0, 1);
+        put(&mut bytes, 8, 33);
+        let outcome = call(0x2080_018e, &mut bytes, |bytes| {
+            assert_eq!(get(bytes, 8), 1033);
+            put(bytes, 0, count);
+        });
+        assert_eq!(outcome, Some((Control::GpuGetPidInfo, Outcome::Not(Reason::Malformed))));
+        assert!(bytes[8..].iter().all(|byte| *byte == 0), "the driver's number for 33 stands in it");
+    }
 }
 
 #[test]
@@ -116,13 +146,33 @@ fn question_of_too_many_asks_about_nobody_beyond_the_table() {
 #[test]
 fn accounting_answers_for_own_processes_only() {
     let mut bytes = vec![0; 48];
-    put(&mut bytes, 4, 33);
-    call(0xb03, &mut bytes, |bytes| assert_eq!(get(bytes, 4), 1033));
-    assert_eq!(get(&bytes, 4), 33);
+    put(&mut bytes, 4, 2);
+    call(0xb03, &mut bytes, |bytes| assert_eq!(get(bytes, 4), 1002));
+    assert_eq!(get(&bytes, 4), 2);
     let mut bytes = vec![0; 48];
     put(&mut bytes, 4, 415);
     call(0xb03, &mut bytes, |bytes| assert_eq!(get(bytes, 4), 0x7fff_ffff));
     assert_eq!(get(&bytes, 4), 415);
+}
+
+/// Process 1033 started at 5,000,000.
+#[test]
+fn accounting_record_from_before_the_process_is_not_its_own() {
+    for (began, is_own) in [(4_999_999u64, false), (5_000_000, true)] {
+        let mut bytes = vec![0; 48];
+        put(&mut bytes, 4, 33);
+        let mut call = begin(0xb03, 48);
+        let mut asked = [0];
+        call.copied_in(PARAMS, &mut bytes, &Namespace, &mut asked);
+        put(&mut bytes, 16, 77);
+        bytes[32..40].copy_from_slice(&began.to_le_bytes());
+        let answer = call.copying_out(PARAMS, &mut bytes, &Namespace, &asked);
+        if is_own {
+            assert_eq!((answer.copied, get(&bytes, 4), get(&bytes, 16)), (Copied::All, 33, 77));
+        } else {
+            assert_eq!((answer.copied, bytes), (Copied::NoSuchProcess, vec![0; 48]));
+        }
+    }
 }
 
 #[test]
@@ -138,9 +188,40 @@ fn accounting_list_has_its_count_behind_the_table() {
 }
 
 #[test]
+fn accounting_list_names_a_process_once() {
+    let mut bytes = vec![0; 16012];
+    call(0xb04, &mut bytes, |bytes| {
+        put(bytes, 16008, 5);
+        for (i, pid) in [1033, 1002, 415, 1033, 1002].into_iter().enumerate() {
+            put(bytes, 8 + 4 * i, pid);
+        }
+    });
+    assert_eq!((get(&bytes, 16008), get(&bytes, 8), get(&bytes, 12)), (2, 33, 2));
+    assert!(bytes[16..16008].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn number_of_sessions_is_that_of_the_own_ones() {
+    for cmd in [0x2080_01af, 0x2080_01a9] {
+        let mut bytes = vec![0; 16388];
+        call(cmd, &mut bytes, |bytes| {
+            assert_eq!(get(bytes, 0), 512, "the driver is asked for all");
+            put(bytes, 0, 3);
+            for (i, pid) in [415, 1033, 415].into_iter().enumerate() {
+                put(bytes, 4 + 32 * i, pid);
+            }
+        });
+        let mut expected = vec![0; 16388];
+        put(&mut expected, 0, 1);
+        assert_eq!(bytes, expected, "the caller asked for no entry");
+    }
+}
+
+#[test]
 fn sessions_move_whole() {
     for (cmd, size, stride) in [(0x2080_01af, 16388, 32), (0x2080_01a9, 16388, 32), (0x2080_017c, 13316, 52)] {
         let mut bytes = vec![0; size];
+        put(&mut bytes, 0, 512);
         call(cmd, &mut bytes, |bytes| {
             put(bytes, 0, 3);
             for (i, pid) in [415, 1033, 415].into_iter().enumerate() {
@@ -243,30 +324,104 @@ fn own_figures_equal_what_the_host_sees() {
     }
 }
 
-/// A control whose answer goes to a buffer of the caller's, copied out before the parameters, as RM does.
-fn embedded(cmd: u32, params: &mut [u8], pointer_at: usize, inner: &mut [u8], count_at: usize, count: u32) {
-    const BUFFER: u64 = 0x7f00_0000_1000;
+const BUFFER: u64 = 0x7f00_0000_1000;
+
+/// A control whose answer goes to a buffer of the caller's, copied out before the parameters, as RM does; `count` is the driver's.
+/// Returns how much of the buffer the caller gets.
+fn embedded(cmd: u32, params: &mut [u8], pointer_at: usize, inner: &mut [u8], count_at: usize, count: u32) -> Copied {
     params[pointer_at..pointer_at + 8].copy_from_slice(&BUFFER.to_le_bytes());
-    let mut call = Call::begin(ControlCmd(cmd), params.len() as u32, Native::default()).unwrap();
-    call.copied_in(params, &Namespace, &mut []);
-    assert!(call.copying_out(BUFFER, inner, &Namespace, &[]).is_some());
+    let mut call = begin(cmd, params.len());
+    call.copied_in(PARAMS, params, &Namespace, &mut []);
+    let answer = call.copying_out(BUFFER, inner, &Namespace, &[]);
+    assert!(answer.outcome.is_some());
     put(params, count_at, count);
-    call.copying_out(0x1000, params, &Namespace, &[]);
+    call.copying_out(PARAMS, params, &Namespace, &[]);
+    assert_eq!(params[pointer_at..pointer_at + 8], BUFFER.to_le_bytes());
+    answer.copied
+}
+
+fn sessions(pids: &[u32]) -> Vec<u8> {
+    let mut inner = vec![0; 32 * 512];
+    for (i, pid) in pids.iter().enumerate() {
+        put(&mut inner, 32 * i, *pid);
+        put(&mut inner, 32 * i + 8, pid + 1);
+    }
+    inner
 }
 
 #[test]
 fn sessions_behind_a_pointer_are_counted_like_those_in_place() {
-    let (mut params, mut inner) = (vec![0; 16], vec![0; 32 * 512]);
-    for (i, pid) in [415, 1033, 2, 1002].into_iter().enumerate() {
-        put(&mut inner, 32 * i, pid);
-        put(&mut inner, 32 * i + 8, pid + 1);
-    }
+    let mut params = vec![0; 16];
+    put(&mut params, 0, 512);
     // Beyond the count: what the driver did not fill is no session, even if it looks like one.
-    put(&mut inner, 32 * 4, 1002);
-    embedded(0x2080_016e, &mut params, 8, &mut inner, 0, 4);
+    let mut inner = sessions(&[415, 1033, 2, 1002, 1002]);
+    assert_eq!(embedded(0x2080_016e, &mut params, 8, &mut inner, 0, 4), Copied::First(512 * 32));
     assert_eq!(get(&params, 0), 2);
     assert_eq!((get(&inner, 0), get(&inner, 8), get(&inner, 32), get(&inner, 40)), (33, 1034, 2, 1003));
     assert!(!inner.chunks(4).any(|word| get(word, 0) == 415));
+}
+
+#[test]
+fn own_sessions_come_first_where_there_is_room_for_few() {
+    let mut params = vec![0; 16];
+    put(&mut params, 0, 1);
+    let mut inner = sessions(&[415, 9999, 1033, 1002]);
+    let copied = embedded(0x2080_016e, &mut params, 8, &mut inner, 0, 4);
+    assert_eq!((copied, get(&params, 0), get(&inner, 0)), (Copied::First(32), 1, 33));
+}
+
+#[test]
+fn number_of_sessions_behind_no_pointer_is_that_of_the_own_ones() {
+    let (mut params, mut inner) = (vec![0; 16], sessions(&[415, 1033, 9999]));
+    let mut call = begin(0x2080_016e, 16);
+    call.copied_in(PARAMS, &mut params, &Namespace, &mut []);
+    let pointer = u64::from_le_bytes(params[8..16].try_into().unwrap());
+    assert!(
+        get(&params, 0) == 512 && (1..4096).contains(&pointer),
+        "the driver copies all of it to where nothing can be"
+    );
+    assert_eq!(call.copying_out(pointer, &mut inner, &Namespace, &[]).copied, Copied::First(0));
+    put(&mut params, 0, 3);
+    assert_eq!(call.copying_out(PARAMS, &mut params, &Namespace, &[]).copied, Copied::All);
+    let mut expected = vec![0; 16];
+    put(&mut expected, 0, 1);
+    assert_eq!(params, expected);
+}
+
+#[test]
+fn questions_about_sessions_that_the_driver_refuses_reach_it_as_they_are() {
+    for (count, pointer) in [(3, 0), (0, BUFFER), (513, BUFFER), (u32::MAX, BUFFER)] {
+        let mut params = vec![0; 16];
+        put(&mut params, 0, count);
+        params[8..].copy_from_slice(&u64::to_le_bytes(pointer));
+        let before = params.clone();
+        begin(0x2080_016e, 16).copied_in(PARAMS, &mut params, &Namespace, &mut []);
+        assert_eq!(params, before);
+    }
+}
+
+#[test]
+fn parameters_and_buffer_at_one_address_are_told_apart_by_their_size() {
+    let (mut params, mut inner) = (vec![0; 16], sessions(&[415, 1033]));
+    put(&mut params, 0, 512);
+    params[8..].copy_from_slice(&PARAMS.to_le_bytes());
+    let mut call = begin(0x2080_016e, 16);
+    call.copied_in(PARAMS, &mut params, &Namespace, &mut []);
+    call.copying_out(PARAMS, &mut inner, &Namespace, &[]);
+    put(&mut params, 0, 2);
+    call.copying_out(PARAMS, &mut params, &Namespace, &[]);
+    assert_eq!((get(&params, 0), get(&inner, 0)), (1, 33));
+}
+
+#[test]
+fn samples_beyond_the_usual_hundred_are_rewritten_too() {
+    let (mut params, mut inner) = (vec![0; 24], vec![0; 472 * 300 + 20]);
+    for slot in 0..300 {
+        put(&mut inner, 472 * slot + 16, 415);
+    }
+    put(&mut inner, 472 * 300 + 16, 415);
+    embedded(0x2080_2083, &mut params, 16, &mut inner, 8, 300);
+    assert!(!inner.chunks_exact(4).any(|word| get(word, 0) == 415));
 }
 
 #[test]
@@ -303,70 +458,67 @@ fn error_report_names_the_caller_as_it_knows_itself() {
 }
 
 #[test]
-fn unknown_size_is_named_and_known_sizes_stay_guarded() {
-    assert_eq!(Call::begin(ControlCmd(0x2080_018d), 3816, Native::default()).err(), Some(Reason::UnknownSize));
-    // The caller claimed that size, and then made the driver take the right one.
-    let mut call = Call::unclaimed();
-    let mut bytes = vec![0; 3812];
-    put(&mut bytes, 8, 1);
-    put(&mut bytes, 12, 1002);
-    let outcome = call.copying_out(0x1000, &mut bytes, &Namespace, &[]);
-    assert_eq!(outcome, Some((Control::GpuGetPids, Outcome::Not(Reason::ArgumentChanged))));
-    assert_eq!(bytes, vec![0; 3812]);
+fn unknown_size_is_named() {
+    let argument = Argument { cmd: ControlCmd(0x2080_018d), params: PARAMS, size: 3816 };
+    assert_eq!(Call::begin(argument, Native::default()).err(), Some(Reason::UnknownSize));
+}
+
+/// Sizes alone decided once: then any control's buffer of such a length came back changed.
+#[test]
+fn other_copies_of_a_rows_size_stay_as_they_are() {
+    for row in mpu_abi::ROWS {
+        let mut bytes: Vec<u8> = (0..row.params_size).map(|at| (at / 4 % 251) as u8).collect();
+        let before = bytes.clone();
+        for (cmd, address) in [(0x83de_0315, PARAMS), (row.cmd.0, PARAMS + 4), (0x2080_0101, PARAMS)] {
+            let size = if cmd == row.cmd.0 { row.params_size } else { 16 };
+            let mut call = begin(cmd, size as usize);
+            assert_eq!(call.questions(address, &bytes), 0);
+            call.copied_in(address, &mut bytes, &Namespace, &mut []);
+            assert_eq!(call.copying_out(address, &mut bytes, &Namespace, &[]).outcome, None);
+            assert_eq!(bytes, before, "{cmd:#x} at {address:#x}");
+            assert!(!call.answered());
+        }
+    }
 }
 
 #[test]
-fn question_that_was_not_claimed_asks_about_nobody_and_is_not_answered() {
-    let mut call = Call::begin(ControlCmd(0x2080_018d), 3812, Native::default()).unwrap();
-    let mut bytes = vec![0; 14408];
-    put(&mut bytes, 0, 1);
-    put(&mut bytes, 8, 415);
-    call.copied_in(&mut bytes, &Namespace, &mut []);
-    assert_eq!(get(&bytes, 8), 0x7fff_ffff);
-    put(&mut bytes, 24, 500);
-    call.copying_out(0x1000, &mut bytes, &Namespace, &[]);
-    assert_eq!((get(&bytes, 8), get(&bytes, 24)), (0, 0));
-    assert!(!call.answered());
-}
-
-#[test]
-fn call_without_memory_goes_by_untouched() {
-    let mut call = Call::passed();
+fn call_that_is_not_translated_goes_by_untouched() {
+    let mut call = Call::untranslated();
     let mut bytes = vec![0; 14408];
     put(&mut bytes, 0, 1);
     put(&mut bytes, 8, 1002);
     let before = bytes.clone();
-    call.copied_in(&mut bytes, &Namespace, &mut []);
-    assert_eq!(call.copying_out(0x1000, &mut bytes, &Namespace, &[]), None);
+    call.copied_in(0, &mut bytes, &Namespace, &mut []);
+    assert_eq!(call.copying_out(0, &mut bytes, &Namespace, &[]).outcome, None);
     assert_eq!(bytes, before);
 }
 
 #[test]
 fn direction_that_the_driver_translates_is_left_alone() {
     let native = Native { input: false, output: true };
-    let mut call = Call::begin(ControlCmd(0x2080_018d), 3812, native).unwrap();
+    let mut call = begin_as(0x2080_018d, 3812, native);
     let mut bytes = vec![0; 3812];
     put(&mut bytes, 8, 1);
     put(&mut bytes, 12, 2);
-    assert_eq!(call.copying_out(0x1000, &mut bytes, &Namespace, &[]), None);
+    assert_eq!(call.copying_out(PARAMS, &mut bytes, &Namespace, &[]).outcome, None);
     assert_eq!((get(&bytes, 8), get(&bytes, 12)), (1, 2));
     let native = Native { input: true, output: true };
-    let mut call = Call::begin(ControlCmd(0x2080_018e), 14408, native).unwrap();
+    let mut call = begin_as(0x2080_018e, 14408, native);
     let mut bytes = vec![0; 14408];
     put(&mut bytes, 0, 1);
     put(&mut bytes, 8, 2);
-    call.copied_in(&mut bytes, &Namespace, &mut []);
+    call.copied_in(PARAMS, &mut bytes, &Namespace, &mut []);
     assert_eq!(get(&bytes, 8), 2);
 }
 
 #[test]
 fn controls_without_pids_are_not_touched() {
-    let mut call = Call::begin(ControlCmd(0x2080_0101), 16, Native::default()).unwrap();
+    let mut call = begin(0x2080_0101, 16);
     assert!(!call.translates());
     for size in [4, 12, 16, 24, 32, 48, 564] {
         let mut bytes = vec![0xab; size];
-        call.copied_in(&mut bytes, &Namespace, &mut []);
-        assert_eq!(call.copying_out(0x1000, &mut bytes, &Namespace, &[]), None);
+        call.copied_in(PARAMS, &mut bytes, &Namespace, &mut []);
+        assert_eq!(call.copying_out(PARAMS, &mut bytes, &Namespace, &[]).outcome, None);
         assert_eq!(bytes, vec![0xab; size]);
     }
 }

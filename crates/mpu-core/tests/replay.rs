@@ -1,7 +1,7 @@
 //! Replays what a real driver answered (tests/recordings/) through the core.
 
 use mpu_abi::ControlCmd;
-use mpu_core::{Call, HostPid, Native, PidMap, ViewPid};
+use mpu_core::{Argument, Call, HostPid, Native, PidMap, ViewPid};
 use std::collections::BTreeMap;
 
 const RECORDING: &str = include_str!("recordings/h200-580.159.04.txt");
@@ -60,10 +60,11 @@ impl PidMap for Namespace {
 fn seen_by(pairs: &[(u32, u32)], call: &Recorded) -> Vec<u8> {
     let map = Namespace(pairs.iter().copied().collect());
     let mut bytes = call.before.clone();
-    let mut state = Call::begin(ControlCmd(call.cmd), bytes.len() as u32, Native::default())
+    let argument = Argument { cmd: ControlCmd(call.cmd), params: 0, size: bytes.len() as u32 };
+    let mut state = Call::begin(argument, Native::default())
         .unwrap_or_else(|reason| panic!("{:#x} with {} bytes: {}", call.cmd, bytes.len(), reason.name()));
-    let mut asked = vec![0; state.questions(&bytes)];
-    state.copied_in(&mut bytes, &map, &mut asked);
+    let mut asked = vec![0; state.questions(0, &bytes)];
+    state.copied_in(0, &mut bytes, &map, &mut asked);
     bytes.copy_from_slice(&call.after);
     state.copying_out(0, &mut bytes, &map, &asked);
     bytes

@@ -11,21 +11,23 @@ use core::ffi::{c_char, c_void};
 use core::slice;
 use mpu_abi::{Control, ControlCmd};
 use mpu_core::policy::{Rules, Sees};
-use mpu_core::{Call, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
+use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
 
 const COUNTERS: usize = Control::ALL.len() + Reason::ALL.len();
 
 /// `MPU_CALL_BYTES` of kmod/mpu_core.h: the storage that C provides for a [`Call`].
 const _: () = assert!(size_of::<Call>() <= 96 && align_of::<Call>() <= 8);
-/// `MPU_COUNTERS` of kmod/mpu_core.h.
-const _: () = assert!(COUNTERS == 20);
+/// `struct mpu_argument` of kmod/mpu_core.h.
+const _: () = assert!(size_of::<CArgument>() == 16 && size_of::<CCopy>() == 8);
+/// `MPU_COUNTERS` and `MPU_TRANSLATIONS` of kmod/mpu_core.h.
+const _: () = assert!(COUNTERS == 20 && Control::ALL.len() == 12);
 
 /// `MPU_TRANSLATES` of kmod/mpu_core.h: MPU translates this call, so the driver's helpers must not.
 const TRANSLATES: u32 = 1;
-/// `MPU_SMALL` of kmod/mpu_core.h: the call's copies are not all told by their size.
-const SMALL: u32 = 2;
-/// `MPU_TELLING_SIZE` of kmod/mpu_core.h.
-const _: () = assert!(mpu_abi::SMALLEST_TELLING_SIZE == 2436);
+/// `MPU_SAMPLES` of kmod/mpu_core.h: the driver would look processes up by references that it does not hold.
+const SAMPLES: u32 = 2;
+/// `MPU_HIDES_DEAD` of kmod/mpu_core.h: the driver hides the records of the dead outside the init namespace, and has to.
+const HIDES_DEAD: u32 = 4;
 /// `MPU_NOT_COUNTED` of kmod/mpu_core.h.
 const NOT_COUNTED: u32 = u32::MAX;
 
@@ -34,6 +36,23 @@ extern "C" {
     fn mpu_c_view_of(view: *const c_void, host: u32) -> u32;
     /// The number in the init namespace of the process that the caller knows as `pid`, 0 if there is none.
     fn mpu_c_host_of(view: *const c_void, pid: u32) -> u32;
+    /// When the process with this number in the init namespace started, in microseconds since the Unix epoch; 0 if there is none.
+    fn mpu_c_started(host: u32) -> u64;
+}
+
+/// `struct mpu_argument` of kmod/mpu_core.h: what the driver's copy of the argument names.
+#[repr(C)]
+pub struct CArgument {
+    params: u64,
+    cmd: u32,
+    params_size: u32,
+}
+
+/// `struct mpu_copy` of kmod/mpu_core.h: how much of a copy goes on to the caller.
+#[repr(C)]
+pub struct CCopy {
+    bytes: u32,
+    refused: bool,
 }
 
 /// The caller's `struct mpu_view` of kmod/mpu.h.
@@ -48,6 +67,10 @@ impl PidMap for View {
         // SAFETY: as in `view_of`: the view outlives the call, and the entry's caller holds RCU.
         HostPid::new(unsafe { mpu_c_host_of(self.0, pid.get()) })
     }
+    fn started(&self, pid: HostPid) -> Option<u64> {
+        // SAFETY: as in `view_of`: the entry's caller holds RCU.
+        Some(unsafe { mpu_c_started(pid.get()) }).filter(|started| *started != 0)
+    }
 }
 
 /// Whether a control of this number can carry PIDs: false for nearly every other number.
@@ -56,71 +79,62 @@ pub extern "C" fn mpu_rs_may_claim(cmd: u32) -> bool {
     mpu_abi::may_carry_pids(ControlCmd(cmd))
 }
 
-/// Begins a call: returns `MPU_TRANSLATES` and `MPU_SMALL` bits, and fills `call` if there are any. `*counter` is the
+/// Begins a call: returns `MPU_TRANSLATES` and what goes with it, and fills `call` if there is any bit. `*counter` is the
 /// counter to raise now, or `MPU_NOT_COUNTED`.
 ///
 /// # Safety
-/// `call` is `MPU_CALL_BYTES` of 8-byte aligned memory and `counter` a u32, both the caller's alone.
+/// `call` is `MPU_CALL_BYTES` of 8-byte aligned memory and `counter` a u32, both the caller's alone; `argument` is a `struct mpu_argument`.
 #[no_mangle]
-pub unsafe extern "C" fn mpu_rs_begin(call: *mut Call, cmd: u32, params_size: u32, counter: *mut u32) -> u32 {
-    let (begun, raised) = match Call::begin(ControlCmd(cmd), params_size, Native::default()) {
+pub unsafe extern "C" fn mpu_rs_begin(call: *mut Call, argument: *const CArgument, counter: *mut u32) -> u32 {
+    // SAFETY: the caller gives an initialised argument.
+    let argument = unsafe { &*argument };
+    let argument = Argument { cmd: ControlCmd(argument.cmd), params: argument.params, size: argument.params_size };
+    let (begun, raised) = match Call::begin(argument, Native::default()) {
         Ok(begun) => (begun, NOT_COUNTED),
-        Err(reason) => (Call::unclaimed(), reason_counter(reason)),
+        Err(reason) => (Call::untranslated(), reason_counter(reason)),
     };
     // SAFETY: the caller gives a writable u32.
     unsafe { counter.write(raised) };
-    if !begun.translates() {
-        return 0;
-    }
-    let bits = if begun.is_small() { TRANSLATES | SMALL } else { TRANSLATES };
+    let Some(control) = begun.control() else { return 0 };
+    let samples = if begun.samples() { SAMPLES } else { 0 };
+    let hides_dead = if control == Control::AccountingPids { HIDES_DEAD } else { 0 };
     // SAFETY: the caller gives writable memory of that size and alignment.
     unsafe { call.write(begun) };
-    bits
+    TRANSLATES | samples | hides_dead
 }
 
-/// Makes `call` one that goes by untouched, for want of memory. Returns the counter to raise.
+/// How many PIDs the caller asks about in the `len` bytes at `bytes`, which the driver has copied from its `address`: so many u32
+/// must be at `asked` of [`mpu_rs_copied_in`].
 ///
 /// # Safety
-/// As for [`mpu_rs_begin`].
+/// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that nobody changes now.
 #[no_mangle]
-pub unsafe extern "C" fn mpu_rs_pass(call: *mut Call) -> u32 {
-    // SAFETY: the caller gives writable memory of that size and alignment.
-    unsafe { call.write(Call::passed()) };
-    reason_counter(Reason::NoMemory)
-}
-
-/// How many PIDs the caller asks about in the `len` bytes at `bytes`, which the driver has copied from it: so many u32 must
-/// be at `asked` of [`mpu_rs_copied_in`].
-///
-/// # Safety
-/// `call` was filled by [`mpu_rs_begin`] or [`mpu_rs_pass`]; `bytes` is `len` bytes of kernel memory that nobody changes now.
-#[no_mangle]
-pub unsafe extern "C" fn mpu_rs_questions(call: *const Call, bytes: *const u8, len: u32) -> u32 {
+pub unsafe extern "C" fn mpu_rs_questions(call: *const Call, address: u64, bytes: *const u8, len: u32) -> u32 {
     // SAFETY: `call` is initialised.
     let call = unsafe { &*call };
     // SAFETY: `bytes` is `len` bytes.
     let bytes = unsafe { slice::from_raw_parts(bytes, len as usize) };
-    call.questions(bytes) as u32
+    call.questions(address, bytes) as u32
 }
 
-/// The driver has copied `len` bytes at `bytes` from its caller.
+/// The driver has copied `len` bytes at `bytes` from `address` of its caller.
 ///
 /// # Safety
-/// `call` is null or was filled by [`mpu_rs_begin`] or [`mpu_rs_pass`]; `bytes` is `len` bytes of kernel memory that nobody
-/// else uses now; `asked` is `questions` u32 of the caller's alone, or null; `view` is a `struct mpu_view` that lives through the
-/// call; the caller holds RCU, as the callbacks need it.
+/// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that nobody else uses now; `asked` is `questions`
+/// u32 of the caller's alone, or null; `view` is a `struct mpu_view` that lives through the call; the caller holds RCU, as the
+/// callbacks need it.
 #[no_mangle]
 pub unsafe extern "C" fn mpu_rs_copied_in(
     call: *mut Call,
+    address: u64,
     bytes: *mut u8,
     len: u32,
     asked: *mut u32,
     questions: u32,
     view: *const c_void,
 ) {
-    let mut unclaimed = Call::unclaimed();
-    // SAFETY: `call` is null or initialised, and not shared.
-    let call = unsafe { call.as_mut() }.unwrap_or(&mut unclaimed);
+    // SAFETY: `call` is initialised, and not shared.
+    let call = unsafe { &mut *call };
     // SAFETY: `bytes` is `len` bytes, not shared.
     let bytes = unsafe { slice::from_raw_parts_mut(bytes, len as usize) };
     let asked = if asked.is_null() {
@@ -129,14 +143,14 @@ pub unsafe extern "C" fn mpu_rs_copied_in(
         // SAFETY: `asked` is `questions` u32, not shared.
         unsafe { slice::from_raw_parts_mut(asked, questions as usize) }
     };
-    call.copied_in(bytes, &View(view), asked);
+    call.copied_in(address, bytes, &View(view), asked);
 }
 
-/// The driver is about to copy `len` bytes at `bytes` to `address` of its caller. Returns the counter to raise, or
+/// The driver is about to copy `len` bytes at `bytes` to `address` of its caller. Fills `copy`; returns the counter to raise, or
 /// `MPU_NOT_COUNTED`.
 ///
 /// # Safety
-/// As for [`mpu_rs_copied_in`].
+/// As for [`mpu_rs_copied_in`]; `copy` is a `struct mpu_copy` of the caller's alone.
 #[no_mangle]
 pub unsafe extern "C" fn mpu_rs_copying_out(
     call: *mut Call,
@@ -146,10 +160,10 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
     asked: *const u32,
     questions: u32,
     view: *const c_void,
+    copy: *mut CCopy,
 ) -> u32 {
-    let mut unclaimed = Call::unclaimed();
-    // SAFETY: `call` is null or initialised, and not shared.
-    let call = unsafe { call.as_mut() }.unwrap_or(&mut unclaimed);
+    // SAFETY: `call` is initialised, and not shared.
+    let call = unsafe { &mut *call };
     // SAFETY: `bytes` is `len` bytes, not shared.
     let bytes = unsafe { slice::from_raw_parts_mut(bytes, len as usize) };
     let asked = if asked.is_null() {
@@ -158,7 +172,15 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
         // SAFETY: `asked` is `questions` u32 that nobody changes.
         unsafe { slice::from_raw_parts(asked, questions as usize) }
     };
-    match call.copying_out(address, bytes, &View(view), asked) {
+    let answer = call.copying_out(address, bytes, &View(view), asked);
+    let goes_on = match answer.copied {
+        Copied::All => CCopy { bytes: len, refused: false },
+        Copied::First(first) => CCopy { bytes: first.min(len), refused: false },
+        Copied::NoSuchProcess => CCopy { bytes: 0, refused: true },
+    };
+    // SAFETY: the caller gives a writable struct.
+    unsafe { copy.write(goes_on) };
+    match answer.outcome {
         None => NOT_COUNTED,
         Some((control, Outcome::Rewritten { .. })) => control as u32,
         Some((_, Outcome::Not(reason))) => reason_counter(reason),
@@ -168,7 +190,7 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
 /// Whether a translated call's parameters never passed the driver's copy functions.
 ///
 /// # Safety
-/// `call` was filled by [`mpu_rs_begin`] or [`mpu_rs_pass`].
+/// `call` was filled by [`mpu_rs_begin`].
 #[no_mangle]
 pub unsafe extern "C" fn mpu_rs_copy_missing(call: *const Call) -> bool {
     // SAFETY: `call` is initialised.
@@ -176,29 +198,15 @@ pub unsafe extern "C" fn mpu_rs_copy_missing(call: *const Call) -> bool {
     call.translates() && !call.answered()
 }
 
-/// The counter of "the driver answered without passing its copy functions".
+/// The counter of a reason that C finds: `MPU_REASON_*` of kmod/mpu_core.h.
 #[no_mangle]
-pub extern "C" fn mpu_rs_copy_not_seen() -> u32 {
-    reason_counter(Reason::CopyNotSeen)
+pub extern "C" fn mpu_rs_reason(reason: u32) -> u32 {
+    REASONS.get(reason as usize).map_or(NOT_COUNTED, |reason| reason_counter(*reason))
 }
 
-/// The counter of "the caller's argument could not be read".
-#[no_mangle]
-pub extern "C" fn mpu_rs_unreadable() -> u32 {
-    reason_counter(Reason::Unreadable)
-}
-
-/// The counter of "the policy shows this caller the host's view".
-#[no_mangle]
-pub extern "C" fn mpu_rs_exempt() -> u32 {
-    reason_counter(Reason::Exempt)
-}
-
-/// The counter of "the kernel had no memory".
-#[no_mangle]
-pub extern "C" fn mpu_rs_no_memory() -> u32 {
-    reason_counter(Reason::NoMemory)
-}
+/// The reasons that C finds, in the order of kmod/mpu_core.h.
+const REASONS: [Reason; 5] =
+    [Reason::CopyNotSeen, Reason::Unreadable, Reason::Exempt, Reason::NoMemory, Reason::ArgumentNotSeen];
 
 /// Looks at a policy's rules: the number of the first bad line, or 0.
 ///

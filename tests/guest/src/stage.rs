@@ -221,8 +221,8 @@ impl Stage {
         self.load_engine()?;
         let state = self.engine_state("state").context("the engine has no state")?;
         ensure!(
-            state == "armed",
-            "the engine is {state}, not armed: {}",
+            state == "placed",
+            "the engine is {state}, not placed: {}",
             self.engine_state("refused").unwrap_or_default()
         );
         Ok(())

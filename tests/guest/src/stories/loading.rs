@@ -27,7 +27,7 @@ pub const EITHER_ORDER: Story = Story {
         }
         stage.load_driver(&[])?;
         if stage.has_engine() {
-            state_is(stage, "armed")?;
+            state_is(stage, "placed")?;
         }
         let container = stage.container("order")?;
         let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
@@ -36,8 +36,9 @@ pub const EITHER_ORDER: Story = Story {
         if stage.has_engine() {
             stage.unload_engine()?;
             stage.load_engine()?;
-            state_is(stage, "armed")?;
+            state_is(stage, "placed")?;
             right_list()?;
+            state_is(stage, "armed")?;
         }
         Ok(())
     },

@@ -18,7 +18,7 @@ use super::words::{wide, word};
 use super::{counters::Counters, Tid};
 use mpu_abi::ioctl::{nvos54, xfer, NV_ESC_RM_CONTROL, RM_CONTROL_SIZE, XFER_SIZE};
 use mpu_abi::{Control, ControlCmd, Inner, Layout, Row};
-use mpu_core::{Call, HostPid, Native, Outcome, Reason};
+use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, Reason};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -37,6 +37,8 @@ const ALLOCATIONS: usize = 8;
 const NV_ERR_INVALID_CLIENT: u32 = 0x23;
 /// The driver's status for an address that it cannot write to.
 const NV_ERR_INVALID_ADDRESS: u32 = 0x1e;
+/// The driver's status for a process that it has no record of.
+const NV_ERR_OBJECT_NOT_FOUND: u32 = 0x57;
 
 /// What every thread of a supervisor goes by.
 pub struct Setting {
@@ -181,7 +183,8 @@ impl Asker {
         if character_device(file.as_fd()).is_none_or(|(major, _)| major != NVIDIA_MAJOR) {
             return Err(Pass::Plain);
         }
-        let mut call = Call::begin(asked.cmd(), asked.size(), Native::default()).map_err(Pass::Because)?;
+        let argument = Argument { cmd: asked.cmd(), params: asked.params(), size: asked.size() };
+        let mut call = Call::begin(argument, Native::default()).map_err(Pass::Because)?;
         let row = mpu_abi::find(asked.cmd(), asked.size()).and_then(mpu_abi::row).ok_or(Pass::Plain)?;
         let numbers = Numbers::new(&namespace, setting.lookup, &setting.held);
         let view = View::of(&caller.folder, &setting.rules(), numbers);
@@ -205,14 +208,16 @@ impl Asker {
             // The driver would write there: an address of the caller's, in our memory.
             return Err(Pass::Because(Reason::OutOfReach));
         }
+        let mut numbers = vec![0; call.questions(asked.params(), params)];
+        let written = Table::of(row, params);
+        if !exempt {
+            call.copied_in(asked.params(), params, &view, &mut numbers);
+        }
+        // The core may want a table that the caller did not ask for.
         let table = Table::of(row, params);
         if let Some(table) = &table {
             self.inner.bytes(FENCED).fill(0);
             params[table.pointer..table.pointer + 8].copy_from_slice(&self.inner.address().to_ne_bytes());
-        }
-        let mut numbers = vec![0; call.questions(params)];
-        if !exempt {
-            call.copied_in(params, &view, &mut numbers);
         }
         let before = params.to_vec();
 
@@ -227,25 +232,26 @@ impl Asker {
             // since is known to the driver by its process.
             return Err(Pass::Because(Reason::OutOfReach));
         }
-        let params_address = self.params.address();
         let params = self.params.bytes(size);
         let succeeded = returned.is_ok() && asked.status() == 0;
         // On failure the driver may or may not have copied its answer: it has if anything is different.
         if succeeded || params != before {
-            let count = |found: Option<(mpu_abi::Control, Outcome)>| {
+            let count = |found: Option<(Control, Outcome)>| {
                 if let Some((control, outcome)) = found {
                     setting.counters.count(control, outcome);
                 }
             };
             if let Some(table) = &table {
-                let address = self.inner.address();
                 let bytes = self.inner.bytes(FENCED);
-                let len = table.written(params, bytes);
-                let bytes = &mut bytes[..len];
+                let mut len = table.written(params, bytes);
                 if !exempt {
-                    count(call.copying_out(address, bytes, &view, &numbers));
+                    let answer = call.copying_out(table.theirs, &mut bytes[..len], &view, &numbers);
+                    count(answer.outcome);
+                    if let Copied::First(first) = answer.copied {
+                        len = len.min(first as usize);
+                    }
                 }
-                if memory.write(table.theirs, bytes).is_err() {
+                if len != 0 && memory.write(table.theirs, &bytes[..len]).is_err() {
                     // The parameters stay as they were.
                     return Ok(asked.refused(&memory, theirs, size));
                 }
@@ -264,10 +270,15 @@ impl Asker {
             if exempt {
                 setting.counters.pass(Reason::Exempt);
             } else {
-                count(call.copying_out(params_address, params, &view, &numbers));
+                let answer = call.copying_out(theirs, params, &view, &numbers);
+                count(answer.outcome);
+                if answer.copied == Copied::NoSuchProcess {
+                    return Ok(asked.no_such_process(&memory, theirs, size));
+                }
             }
             if let Some(table) = &table {
-                params[table.pointer..table.pointer + 8].copy_from_slice(&table.theirs.to_ne_bytes());
+                let theirs = written.as_ref().map_or(0, |written| written.theirs);
+                params[table.pointer..table.pointer + 8].copy_from_slice(&theirs.to_ne_bytes());
             }
             if memory.write(theirs, params).is_err() {
                 return Ok(asked.refused(&memory, theirs, size));
@@ -355,8 +366,17 @@ impl Asked {
 
     /// What the driver says when it cannot write an answer where the caller wants it.
     fn refused(&mut self, memory: &Theirs<'_>, params: u64, size: usize) -> Answer {
+        self.failed(memory, params, size, NV_ERR_INVALID_ADDRESS)
+    }
+
+    /// What the driver says of a process that it does not know.
+    fn no_such_process(&mut self, memory: &Theirs<'_>, params: u64, size: usize) -> Answer {
+        self.failed(memory, params, size, NV_ERR_OBJECT_NOT_FOUND)
+    }
+
+    fn failed(&mut self, memory: &Theirs<'_>, params: u64, size: usize, status: u32) -> Answer {
         self.put_back(params, size);
-        self.block[nvos54::STATUS..nvos54::STATUS + 4].copy_from_slice(&NV_ERR_INVALID_ADDRESS.to_ne_bytes());
+        self.block[nvos54::STATUS..nvos54::STATUS + 4].copy_from_slice(&status.to_ne_bytes());
         Answer::Returned(self.hand_back(memory, Ok(0)))
     }
 
@@ -435,7 +455,7 @@ mod tests {
 
     #[test]
     fn a_table_is_as_long_as_the_driver_says_or_wrote() {
-        let rows = mpu_abi::Rows { count: 0, first: 0, stride: 32, capacity: 512, pid: 0 };
+        let rows = mpu_abi::Rows::new(0, 0, 32, 512, 0);
         let table = Table { pointer: 8, theirs: 1, inner: Inner::Rows(rows) };
         let mut bytes = vec![0u8; FENCED];
         let params = |count: u32| [count.to_ne_bytes(), [0; 4]].concat();

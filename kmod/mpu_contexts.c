@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * The contexts of containers' calls: found by task, without a lock, in memory that outlives the call's stack.
+ *
+ * Knows nothing of what a call is about. A task that dies inside the driver (an oops) never leaves; its context is an orphan, found
+ * by the next look and given back. A reference to the module goes with each context: whoever takes one holds it already
+ * (mpu_calls.c), and an orphan's is dropped here, for a dead task comes back to no code of ours.
+ */
+#include <linux/atomic.h>
+#include <linux/hash.h>
+#include <linux/jiffies.h>
+#include <linux/module.h>
+#include <linux/pid_namespace.h>
+#include <linux/rculist.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+#include "mpu.h"
+
+/* The first caller of a bucket has its own context; those that come meanwhile are given memory, and a place in `more`. */
+struct mpu_bucket {
+	struct mpu_context own;
+	raw_spinlock_t lock;
+	struct hlist_head more;
+} ____cacheline_aligned_in_smp;
+
+#define MPU_BUCKET_BITS 9
+static struct mpu_bucket mpu_buckets[1 << MPU_BUCKET_BITS];
+
+/* Callers that wait for memory, and are in no bucket yet. */
+static atomic_t mpu_entering = ATOMIC_INIT(0);
+static u32 mpu_orphans;
+
+static __always_inline struct mpu_bucket *mpu_bucket_of(struct task_struct *task)
+{
+	return &mpu_buckets[hash_ptr(task, MPU_BUCKET_BITS)];
+}
+
+void mpu_contexts_init(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(mpu_buckets); i++)
+		raw_spin_lock_init(&mpu_buckets[i].lock);
+}
+
+static __always_inline bool mpu_is_mine(const struct mpu_context *context)
+{
+	return READ_ONCE(context->task) == current && context->born == current->start_boottime;
+}
+
+/* Only the task itself says that a context is its own, and that it is no more, so what it finds stays. */
+struct mpu_context *mpu_context_of_current(void)
+{
+	struct mpu_bucket *bucket = mpu_bucket_of(current);
+	struct mpu_context *context, *found = NULL;
+
+	if (likely(mpu_is_mine(&bucket->own)))
+		return &bucket->own;
+	if (likely(hlist_empty(&bucket->more)))
+		return NULL;
+	rcu_read_lock();
+	hlist_for_each_entry_rcu(context, &bucket->more, node) {
+		if (mpu_is_mine(context)) {
+			found = context;
+			break;
+		}
+	}
+	rcu_read_unlock();
+	return found;
+}
+
+static __always_inline void mpu_fill(struct mpu_context *context)
+{
+	WRITE_ONCE(context->entry, context->entry + 1);
+	/* The use is another one before anything of it can be read. */
+	smp_wmb();
+	context->born = current->start_boottime;
+	context->process = task_tgid_nr(current);
+	context->thread = task_pid_nr(current);
+	context->entered = jiffies;
+	context->argued = false;
+	context->allocates = false;
+	context->argument.cmd = 0;
+	context->view.ns = ns_of_pid(task_pid(current));
+	context->view.group = 0;
+	context->sees = 0;
+	context->bits = 0;
+	context->asked = NULL;
+	context->questions = 0;
+	context->request = 0;
+	smp_store_release(&context->task, current);
+}
+
+static noinline struct mpu_context *mpu_context_more(struct mpu_bucket *bucket)
+{
+	struct mpu_context *context;
+
+	/* So that whoever waits for those inside waits for this one, too. */
+	atomic_inc(&mpu_entering);
+	context = kzalloc(sizeof(*context), GFP_KERNEL);
+	if (context) {
+		context->busy = 1;
+		mpu_fill(context);
+		raw_spin_lock(&bucket->lock);
+		hlist_add_head_rcu(&context->node, &bucket->more);
+		raw_spin_unlock(&bucket->lock);
+	}
+	atomic_dec(&mpu_entering);
+	return context;
+}
+
+struct mpu_context *mpu_context_enter(void)
+{
+	struct mpu_bucket *bucket = mpu_bucket_of(current);
+	struct mpu_context *context = &bucket->own;
+
+	if (unlikely(READ_ONCE(context->busy) || cmpxchg(&context->busy, 0, 1)))
+		return mpu_context_more(bucket);
+	mpu_fill(context);
+	return context;
+}
+
+/* Gives the memory back; `task` says nobody any more. */
+static __always_inline void mpu_free(struct mpu_bucket *bucket, struct mpu_context *context)
+{
+	if (likely(context == &bucket->own)) {
+		smp_store_release(&context->busy, 0);
+		return;
+	}
+	raw_spin_lock(&bucket->lock);
+	hlist_del_rcu(&context->node);
+	raw_spin_unlock(&bucket->lock);
+	kfree_rcu(context, rcu);
+}
+
+void mpu_context_leave(struct mpu_context *context)
+{
+	if (context->asked)
+		kfree(context->asked);
+	WRITE_ONCE(context->task, NULL);
+	mpu_free(mpu_bucket_of(current), context);
+}
+
+/* Whether the task that entered will ever come back. Under RCU. One that exits does not: it was stopped in the driver. */
+static bool mpu_comes_back(const struct task_struct *entered, u64 born, pid_t thread)
+{
+	struct task_struct *task = pid_task(find_pid_ns(thread, &init_pid_ns), PIDTYPE_PID);
+
+	return task == entered && task->start_boottime == born && !(READ_ONCE(task->flags) & PF_EXITING);
+}
+
+static void mpu_note_holder(struct mpu_inside *inside, const struct mpu_holder *holder)
+{
+	if (holder->ms >= MPU_HOLDS_MS && inside->holders < MPU_HOLDERS)
+		inside->holder[inside->holders++] = *holder;
+}
+
+/* Whether somebody is inside with this context. Under RCU. */
+static bool mpu_look_at(struct mpu_bucket *bucket, struct mpu_context *context, struct mpu_inside *inside)
+{
+	struct task_struct *task = smp_load_acquire(&context->task);
+	u32 entry = READ_ONCE(context->entry);
+	struct mpu_holder holder;
+	u64 born;
+
+	if (!task)
+		return READ_ONCE(context->busy);
+	born = context->born;
+	holder.process = context->process;
+	holder.thread = context->thread;
+	holder.ms = jiffies_to_msecs(jiffies - context->entered);
+	holder.cmd = context->argument.cmd;
+	holder.control = context->request == NV_ESC_RM_CONTROL || context->argued;
+	/* All of that is of one use, or it left meanwhile. */
+	smp_rmb();
+	if (READ_ONCE(context->task) != task)
+		return READ_ONCE(context->busy);
+	smp_rmb();
+	if (READ_ONCE(context->entry) != entry)
+		return true;
+	if (mpu_comes_back(task, born, holder.thread)) {
+		if (inside)
+			mpu_note_holder(inside, &holder);
+		return true;
+	}
+	/* Nobody else writes to a dead task's context. */
+	mpu_orphans++;
+	kfree(context->asked);
+	WRITE_ONCE(context->task, NULL);
+	mpu_free(bucket, context);
+	module_put(THIS_MODULE);
+	return false;
+}
+
+u32 mpu_contexts_look(struct mpu_inside *inside)
+{
+	struct mpu_context *context;
+	u32 callers = atomic_read(&mpu_entering);
+	unsigned int i;
+
+	if (inside)
+		inside->holders = 0;
+	/* Whoever was entering is in a bucket, or in the number. */
+	smp_rmb();
+	for (i = 0; i < ARRAY_SIZE(mpu_buckets); i++) {
+		rcu_read_lock();
+		callers += mpu_look_at(&mpu_buckets[i], &mpu_buckets[i].own, inside);
+		hlist_for_each_entry_rcu(context, &mpu_buckets[i].more, node)
+			callers += mpu_look_at(&mpu_buckets[i], context, inside);
+		rcu_read_unlock();
+	}
+	if (inside) {
+		inside->callers = callers;
+		inside->orphans = mpu_orphans;
+	}
+	return callers;
+}
