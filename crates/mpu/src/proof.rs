@@ -1,8 +1,8 @@
 //! Whether the module that is up does translate: it is asked, not believed.
 //!
-//! Owns the question (the child of `mpu probe`, in a PID namespace of its own, whose calls the module must translate) and what the
-//! module's own counts then say. A module that says `armed` has seen a translation; only one that says `placed` is asked. What the
-//! child's answers mean is `probe`'s.
+//! Owns the question (the child of `mpu probe`, in a PID namespace of its own, whose calls the module must translate)
+//! and what the module's own counts then say. A module that says `armed` has seen a translation; only one that says
+//! `placed` is asked. What the child's answers mean is `probe`'s.
 
 use crate::driver::Driver;
 use crate::engine::module::state::{self, Phase, State};
@@ -53,17 +53,24 @@ impl Proof {
         match self {
             Proof::Seen => "a translation was seen to happen".to_string(),
             Proof::NotAsked { why } => {
-                format!("no translation was seen yet, and none could be asked for: {why}; the first container that asks will show it")
+                format!(
+                    "no translation was seen yet, and none could be asked for: {why}; the first container that \
+                    asks will show it"
+                )
             }
             Proof::Exempt => {
-                "a rule of the policy is for the process that asked, so there was nothing to translate (`mpu config show`)".to_string()
+                "a rule of the policy is for the process that asked, so there was nothing to translate (`mpu config \
+                    show`)"
+                    .to_string()
             }
             Proof::NotTranslated => {
-                "a process in a fresh PID namespace asked the driver, and nothing was translated: `mpu status` has the reason by name"
+                "a process in a fresh PID namespace asked the driver, and nothing was translated: `mpu status` has \
+                    the reason by name"
                     .to_string()
             }
             Proof::NotEntered => {
-                "a process in a fresh PID namespace asked the driver, and its calls did not come to the module: the driver's entry is another \
+                "a process in a fresh PID namespace asked the driver, and its calls did not come to the module: the \
+                    driver's entry is another \
                  function than the redirected one. Update MPU, and report the driver's version"
                     .to_string()
             }
@@ -74,8 +81,8 @@ impl Proof {
 /// Has a process in a fresh PID namespace ask the driver, within a time; else why not.
 pub type Ask = fn(&Host, Duration) -> Result<(), String>;
 
-/// Looks whether the module that is up translates, and asks if that is not known. None if there is nothing to prove: no redirect stands,
-/// or the module is one of format 1, which does not tell.
+/// Looks whether the module that is up translates, and asks if that is not known. None if there is nothing to prove: no
+/// redirect stands, or the module is one of format 1, which does not tell.
 ///
 /// # Errors
 /// When the module's state cannot be read.

@@ -118,8 +118,8 @@ fn finds(check: &str, level: &str, fix: &str, others: &[&str], breakage: impl Fn
     assert_eq!((code, json["exit"].as_i64().unwrap()), (worst, i64::from(worst)));
 }
 
-/// A fix can be typed as it is: it is a command of these, which look, install, load or start, or it is a comment; a shell understands
-/// it, and nothing in it stands for something else.
+/// A fix can be typed as it is: it is a command of these, which look, install, load or start, or it is a comment; a
+/// shell understands it, and nothing in it stands for something else.
 fn is_safe_to_type(fix: &str) {
     const PROGRAMS: [&str; 20] = [
         "apt-get",
@@ -164,8 +164,8 @@ fn a_host_in_order_is_called_so() {
     let findings = json["findings"].as_array().unwrap();
     let skipped: Vec<_> =
         findings.iter().filter(|f| f["level"] != "ok").map(|f| f["check"].as_str().unwrap()).collect();
-    // Only the running host has containers to look into; this one has a module of format 1, which does not tell what it believes, no
-    // tree of DKMS, and no notify engine.
+    // Only the running host has containers to look into; this one has a module of format 1, which does not tell what it
+    // believes, no tree of DKMS, and no notify engine.
     let notify = ["notify_kernel", "notify_wrapper", "notify_keeper", "notify_rootless"];
     assert_eq!(skipped, [&["containers", "argument", "dkms"][..], &notify].concat(), "{json}");
     assert_eq!((code, &json["ok"]), (0, &serde_json::Value::Bool(true)));

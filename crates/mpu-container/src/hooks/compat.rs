@@ -53,8 +53,8 @@ pub struct Note {
     branches: Vec<u32>,
 }
 
-/// Libraries write their keys as `"CUDA version"` and `"driver"`. Nothing promises the case, so it does not count: `"cuda version"` and
-/// `"Driver"` are the same keys.
+/// Libraries write their keys as `"CUDA version"` and `"driver"`. Nothing promises the case, so it does not count:
+/// `"cuda version"` and `"Driver"` are the same keys.
 impl TryFrom<Map<String, Value>> for Note {
     type Error = serde_json::Error;
 

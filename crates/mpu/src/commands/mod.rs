@@ -204,7 +204,11 @@ impl DriverView {
             (Some(natively), _) => format!("{}{flavour}; {natively}", self.version),
             (None, why) => {
                 let why = why.as_deref().unwrap_or("a release that this MPU does not know");
-                format!("{}{flavour}; {why}: MPU translates what it finds there, and `mpu probe` tells whether that is right", self.version)
+                format!(
+                    "{}{flavour}; {why}: MPU translates what it finds there, and `mpu probe` tells whether that \
+                    is right",
+                    self.version
+                )
             }
         }
     }
@@ -238,7 +242,8 @@ pub struct StateView {
 /// Which copy of a control's argument decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ArgumentView {
-    /// `driver`: its own copy, which no caller can change. `claimed`: the caller's memory, as the probe in the driver could not be placed.
+    /// `driver`: its own copy, which no caller can change. `claimed`: the caller's memory, as the probe in the driver
+    /// could not be placed.
     #[schemars(extend("enum" = ["driver", "claimed"]))]
     pub source: &'static str,
     /// Why the probe could not be placed.
@@ -353,7 +358,8 @@ impl StateView {
         Some(match argument.errno {
             None => "the driver's own copy of a call's argument decides, which no caller can change".to_string(),
             Some(errno) => format!(
-                "{}: MPU must believe the caller's memory, as the probe in the driver could not be placed ({}): a hostile container that changes \
+                "{}: MPU must believe the caller's memory, as the probe in the driver could not be placed ({}): a \
+                    hostile container that changes \
                  it at the right moment can see what the driver shows by itself",
                 style.warn("claimed"),
                 std::io::Error::from_raw_os_error(errno)
@@ -390,7 +396,8 @@ impl StateView {
                 format!("{}: {why}; nothing is redirected", style.bad("refused"))
             }
             ("retired", _) => {
-                format!("{}: the redirects are taken out, and nothing is translated; `mpu up` loads it anew", style.bad("retired"))
+                format!("{}: the redirects are taken out, and nothing is translated; `mpu up` loads it anew",
+                    style.bad("retired"))
             }
             (other, _) => format!("{}: a state that this mpu does not know", style.warn(other)),
         }

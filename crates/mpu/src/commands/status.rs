@@ -56,8 +56,8 @@ pub struct Passed {
 /// How long the driver may take for the question whether the module translates.
 const ASK_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Looks. A module whose redirects stand and that has not translated yet is asked to: that is the only thing that this does, once for
-/// each time that the redirects are placed, as the module is `armed` afterwards.
+/// Looks. A module whose redirects stand and that has not translated yet is asked to: that is the only thing that this
+/// does, once for each time that the redirects are placed, as the module is `armed` afterwards.
 pub fn status(host: &Host, ask: Ask) -> Result<Status, Error> {
     let (module, proof) = match state::read(host)? {
         None => (None, None),

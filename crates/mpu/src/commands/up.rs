@@ -68,7 +68,8 @@ pub struct Done {
     pub seconds: f64,
 }
 
-/// How long the driver may take for the question whether the module translates: the first client of a GPU waits for it to start.
+/// How long the driver may take for the question whether the module translates: the first client of a GPU waits for it
+/// to start.
 const ASK_PATIENCE: Duration = Duration::from_secs(120);
 
 /// How long callers inside a module that is not needed any more are waited for.

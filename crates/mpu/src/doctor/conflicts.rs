@@ -50,7 +50,10 @@ fn livepatch(host: &Host) -> Seen {
         if let Some(function) = needed {
             return Seen::broken(
                 format!("the live patch {patch} changes the NVIDIA driver's {function}, which MPU redirects"),
-                format!("cat {PATCHES}/{patch}/enabled   # once whoever put the patch in agrees: echo 0 | sudo tee {PATCHES}/{patch}/enabled"),
+                format!(
+                    "cat {PATCHES}/{patch}/enabled   # once whoever put the patch in agrees: echo 0 | sudo tee \
+                    {PATCHES}/{patch}/enabled"
+                ),
             );
         }
         of_driver = of_driver.or((!functions.is_empty()).then_some(patch));

@@ -60,14 +60,16 @@ fn library(host: &Host) -> Seen {
         Some(version) if *version == driver.version => Seen::fine(version),
         Some(version) => Seen::broken(
             format!("libnvidia-ml is {version}, and the loaded driver is {}: programs get \"Driver/library version mismatch\"", driver.version),
-            "# the driver was updated and not loaded anew: reboot, or end its users, unload it (nvidia_uvm, nvidia_drm, nvidia_modeset, nvidia) \
+            "# the driver was updated and not loaded anew: reboot, or end its users, unload it (nvidia_uvm, \
+                nvidia_drm, nvidia_modeset, nvidia) \
              and `modprobe nvidia`",
         ),
     }
 }
 
-/// The version in the name of the file that `libnvidia-ml.so.1` leads to, over as many links as there are: on some hosts it is a link to
-/// a link (`.so.1` → `.so.580` → `.so.580.159.04`). None if the name at the end has no whole version.
+/// The version in the name of the file that `libnvidia-ml.so.1` leads to, over as many links as there are: on some
+/// hosts it is a link to a link (`.so.1` → `.so.580` → `.so.580.159.04`). None if the name at the end has no whole
+/// version.
 fn version_of(host: &Host, dir: &str) -> Option<String> {
     let mut path = Path::new(dir).join("libnvidia-ml.so.1");
     // The kernel follows forty (path_resolution(7)).

@@ -79,7 +79,8 @@ fn up(host: &Host) -> Seen {
     match &state.phase {
         Phase::Armed | Phase::Placed => proven(host, state),
         Phase::Stuck => Seen::broken(
-            "stuck: the kernel did not take a redirect of the module out; containers are seen right or not, and the module cannot be unloaded",
+            "stuck: the kernel did not take a redirect of the module out; containers are seen right or not, and the \
+                module cannot be unloaded",
             "# reboot this host; until then `dmesg` has what became of the kernel's function tracing",
         ),
         Phase::Waiting if Driver::loaded(host).is_none() => Seen::fine("waiting for a driver"),
@@ -131,9 +132,13 @@ fn argument(host: &Host) -> Seen {
         Some(Argument::Claimed { errno }) => {
             let why = std::io::Error::from_raw_os_error(errno);
             Seen::attention(
-                format!("claimed: the probe in the driver could not be placed ({why}), so the module must believe the caller's memory; a hostile \
-                         container that changes it at the right moment can see what the driver shows by itself"),
-                "sudo cat /sys/kernel/debug/kprobes/enabled   # 0: somebody switched kprobes off; else report it with the driver's version",
+                format!(
+                    "claimed: the probe in the driver could not be placed ({why}), so the module must believe \
+                    the caller's memory; a hostile \
+                         container that changes it at the right moment can see what the driver shows by itself"
+                ),
+                "sudo cat /sys/kernel/debug/kprobes/enabled   # 0: somebody switched kprobes off; else report it \
+                    with the driver's version",
             )
         }
     }

@@ -75,7 +75,8 @@ fn tracing(host: &Host) -> Seen {
     match (host.ftrace_disabled(), state::read(host)) {
         (false, _) => Seen::fine("on"),
         (true, Ok(Some(state))) if state.phase.is_placed() => Seen::broken(
-            "function tracing was switched off (kernel.ftrace_enabled = 0) under the module: its redirects do nothing, and containers see what \
+            "function tracing was switched off (kernel.ftrace_enabled = 0) under the module: its redirects do \
+                nothing, and containers see what \
              the driver shows them by itself",
             "sudo sysctl kernel.ftrace_enabled=1",
         ),

@@ -1,8 +1,8 @@
 //! `mpu doctor`: everything that can be wrong with MPU on a host, looked at in one go, each with its way out.
 //!
-//! Owns the table of checks, how bad a finding is, that a fix can be typed as it is, and that no check can hang the others. Changes
-//! nothing. What a check looks at is another module's knowledge wherever there is one. A check of an engine that this host does not
-//! take is skipped: what that engine lacks is nobody's trouble.
+//! Owns the table of checks, how bad a finding is, that a fix can be typed as it is, and that no check can hang the
+//! others. Changes nothing. What a check looks at is another module's knowledge wherever there is one. A check of an
+//! engine that this host does not take is skipped: what that engine lacks is nobody's trouble.
 
 mod conflicts;
 mod driver;
@@ -90,7 +90,8 @@ impl Seen {
 const COMMANDS: [&str; 12] =
     ["apt-get", "apk", "dkms", "dnf", "mkdir", "mokutil", "mount", "mpu", "openssl", "pacman", "sysctl", "zypper"];
 
-/// A fix as a shell takes it: a command as root gives it, or words behind a `#`, as a shell would execute what an error's words quote.
+/// A fix as a shell takes it: a command as root gives it, or words behind a `#`, as a shell would execute what an
+/// error's words quote.
 fn typeable(fix: String) -> String {
     match fix.split_whitespace().next() {
         Some(first) if COMMANDS.contains(&first) => match fix.split_once(" && ") {

@@ -110,7 +110,8 @@ fn wrapper(host: &Host) -> Seen {
         let target = fs::canonicalize(path).unwrap_or(path.to_path_buf());
         target.file_name().is_some_and(|name| name == OURS)
     };
-    let configure = "sudo nvidia-ctk runtime configure --runtime=docker   # or containerd, crio; then restart that engine, when its containers may end";
+    let configure = "sudo nvidia-ctk runtime configure --runtime=docker   # or containerd, crio; then restart that \
+        engine, when its containers may end";
     match host.tool(WRAPPER) {
         None => Seen::attention(
             format!("there is no {WRAPPER}: no container gets the notify engine's listener"),
@@ -179,8 +180,12 @@ fn rootless(host: &Host) -> Seen {
     match users.as_slice() {
         [] => Seen::fine("none"),
         users => Seen::attention(
-            format!("rootless container engines (of uid {}): their containers see what the driver shows by itself", users.join(", ")),
-            "# start them as root: sudo docker run …, or podman as root, or `sudo mpu run -- COMMAND`; the module, where it can be had, serves them, too",
+            format!(
+                "rootless container engines (of uid {}): their containers see what the driver shows by itself",
+                users.join(", ")
+            ),
+            "# start them as root: sudo docker run …, or podman as root, or `sudo mpu run -- COMMAND`; the module, \
+                where it can be had, serves them, too",
         ),
     }
 }

@@ -47,7 +47,8 @@ pub(super) fn unserved(host: &Host) -> Seen {
     let names: Vec<String> = left_out.into_iter().collect();
     Seen::attention(
         format!("they use a GPU, and the notify engine does not answer for them: {}", names.join(", ")),
-        "# start them anew, through the wrapper: `docker run --runtime=nvidia …`; a filter cannot be given to what runs already",
+        "# start them anew, through the wrapper: `docker run --runtime=nvidia …`; a filter cannot be given to what \
+            runs already",
     )
 }
 

@@ -78,19 +78,22 @@ pub static INSIDE: Family = gauge("mpu_engine_callers", &["engine"], "Callers in
 pub static ORPHANS: Family = gauge(
     "mpu_engine_orphans",
     &["engine"],
-    "Callers, since the engine was loaded, whose task died inside the driver: each is a crash of the driver; absent for the notify engine",
+    "Callers, since the engine was loaded, whose task died inside the driver: each is a crash of the driver; absent \
+        for the notify engine",
 );
 /// What the module goes by.
 pub static CLAIMED: Family = gauge(
     "mpu_engine_argument_claimed",
     &["engine"],
-    "1 if the module must believe the caller's copy of a call's argument, 0 if the driver's own decides; absent while no redirect stands, and for the notify engine",
+    "1 if the module must believe the caller's copy of a call's argument, 0 if the driver's own decides; absent \
+        while no redirect stands, and for the notify engine",
 );
 /// What the redirects are made by.
 pub static TRACING: Family = gauge(
     "mpu_engine_function_tracing",
     &["engine"],
-    "1 if function tracing is on, by which the module's redirects work, 0 if kernel.ftrace_enabled is 0; absent for the notify engine",
+    "1 if function tracing is on, by which the module's redirects work, 0 if kernel.ftrace_enabled is 0; absent for \
+        the notify engine",
 );
 /// Containers of an engine that takes them one by one.
 pub static CONTAINERS: Family = gauge(

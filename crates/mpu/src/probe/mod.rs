@@ -154,8 +154,8 @@ pub fn measure(
     }
 }
 
-/// Starts the child as the first process of a new PID namespace, and under the notify engine if that is wanted. A thread of its own asks for the namespace, because
-/// the asking also binds all later children of the thread that asked.
+/// Starts the child as the first process of a new PID namespace, and under the notify engine if that is wanted. A
+/// thread of its own asks for the namespace, because the asking also binds all later children of the thread that asked.
 fn spawn_in_new_namespace(
     host: &Host,
     program: &Path,

@@ -99,7 +99,8 @@ mod tests {
         let words = in_words(state.inside, &held);
         assert_eq!(
             words,
-            "2 callers are inside the driver: process 4242 (pyth\u{fffd}on3, in container a1b2c3d4e5f6) in control 0x00000283 for 12.3 s; \
+            "2 callers are inside the driver: process 4242 (pyth\u{fffd}on3, in container a1b2c3d4e5f6) in control \
+                0x00000283 for 12.3 s; \
              process 70, whose argument the driver still reads, for 0.2 s"
         );
         let pids = mpu_abi::ROWS.iter().find(|row| row.control.name() == "GPU_GET_PIDS").expect("a row").cmd;

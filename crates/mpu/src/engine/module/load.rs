@@ -27,8 +27,8 @@ pub trait Kernel {
     fn insert(&self, instance: Instance, module: &File, parameters: &CStr) -> io::Result<()>;
     /// `delete_module`, without waiting for references to go.
     fn remove(&self, instance: Instance) -> io::Result<()>;
-    /// Has the module let its callers go and take its redirects out, within that time: a write to its `retire`. A module without the
-    /// file is one of format 1, and "not found".
+    /// Has the module let its callers go and take its redirects out, within that time: a write to its `retire`. A
+    /// module without the file is one of format 1, and "not found".
     fn retire(&self, host: &Host, instance: Instance, patience: Duration) -> io::Result<()> {
         let mut file = File::options().write(true).open(host.at(instance.parameter("retire")))?;
         file.write_all(format!("{}\n", patience.as_millis()).as_bytes())
@@ -87,11 +87,15 @@ pub enum LoadError {
     NoNext { path: PathBuf },
     #[error("the module is in use after {} s, and nothing was changed: {}", waited.as_secs(), holders::in_words(*inside, held))]
     Busy { inside: u64, held: Vec<Held>, waited: Duration, again: &'static str },
-    #[error("the module translates nothing any more, and something keeps it in the kernel after {} s: {}", waited.as_secs(), holders::in_words(*inside, held))]
+    #[error("the module translates nothing any more, and something keeps it in the kernel after {} s: {}",
+        waited.as_secs(), holders::in_words(*inside, held))]
     Kept { inside: u64, held: Vec<Held>, waited: Duration, again: &'static str },
     #[error("the kernel does not take the module's redirects out: it stays, stuck, until the next boot")]
     Stuck,
-    #[error("the driver's calls do not come to the function that the module redirects ({hooks}): the driver's entry is another one")]
+    #[error(
+        "the driver's calls do not come to the function that the module redirects ({hooks}): the driver's entry \
+        is another one"
+    )]
     NotEntered { hooks: String },
     #[error("cannot tell the module to let its callers go")]
     Retire { source: io::Error },
@@ -228,8 +232,7 @@ pub fn insert(host: &Host, kernel: &dyn Kernel, instance: Instance, path: &Path,
     let parameters = CString::new(parameters).map_err(|error| at(error.into()))?;
     let log = kernel.mark_log();
     if let Err(source) = kernel.insert(instance, &file, &parameters) {
-        let takes_over = instance.other().is_loaded(host);
-        if takes_over && matches!(source.raw_os_error(), Some(libc::ETIMEDOUT | libc::EBUSY)) {
+        if source.raw_os_error() == Some(libc::ETIMEDOUT) {
             let (inside, held) = inside(host, instance.other());
             return Err(LoadError::Drain { inside, held }.into());
         }
@@ -277,9 +280,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// Unloading a retired module takes no longer, unless somebody holds it: readers of its files are gone in a moment.
 const SHORTEST_TRY: Duration = Duration::from_secs(2);
 
-/// Unloads the module, in two steps. It is told to retire first: new callers go to the bare driver at once, those inside have the time
-/// to leave, and then the redirects are taken out; if somebody stays inside, all is as before, and the error says who. Then the kernel
-/// is asked to let the retired module go, and asked again while something holds a reference. `again` is the command that may be tried again.
+/// Unloads the module, in two steps. It is told to retire first: new callers go to the bare driver at once, those
+/// inside have the time to leave, and then the redirects are taken out; if somebody stays inside, all is as before, and
+/// the error says who. Then the kernel is asked to let the retired module go, and asked again while something holds a
+/// reference. `again` is the command that may be tried again.
 ///
 /// A module of format 1 cannot be told: it waits for callers within the system call.
 pub fn remove(
