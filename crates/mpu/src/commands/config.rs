@@ -4,12 +4,12 @@
 
 use super::{Lines, Report, Style};
 use crate::config::{rules, Config, Drivers, Visibility};
-use crate::engine::module::checks::Unfit;
+use crate::engine::module::checks;
 use crate::engine::module::state;
 use crate::engine::notify::client;
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::host::{Host, CAP_SYS_MODULE};
+use crate::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -73,9 +73,7 @@ pub fn show(host: &Host) -> Result<Shown, Error> {
 
 /// Gives the rules to the engine that is up. The next `mpu up` does so by itself.
 pub fn apply(host: &Host) -> Result<Applied, Error> {
-    if !host.has_capability(CAP_SYS_MODULE) {
-        return Err(Unfit::NotRoot.into());
-    }
+    checks::root(host)?;
     let text = rules::compile(&Config::of(host)?);
     let given = [state::write_policy(host, &text)?, client::set_policy(host, &text)?].contains(&true);
     Ok(Applied { result: if given { "applied" } else { "not_up" }, rules: text.lines().count() })

@@ -1,7 +1,7 @@
 //! `mpu down`: unload, and say what had to be waited for.
 
 use super::{Report, Style};
-use crate::engine::module::checks::Unfit;
+use crate::engine::module::checks::{self, Unfit};
 use crate::engine::module::load::{self, Kernel};
 use crate::engine::module::record::Record;
 use crate::engine::module::state::{self, Instance};
@@ -30,9 +30,7 @@ pub struct Done {
 /// Takes MPU down, with some patience for whoever holds the module.
 pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Done, Error> {
     let began = Instant::now();
-    if !host.has_capability(CAP_SYS_MODULE) {
-        return Err(Unfit::NotRoot.into());
-    }
+    checks::root(host)?;
     let unloaded = lower_module(host, kernel, patience)?;
     let lowered = match kernel.is_for(host) {
         true => notify::raise::lower(host)?,

@@ -6,7 +6,7 @@
 use crate::driver::{Driver, NEWEST_KNOWN, OLDEST_KNOWN};
 use crate::exit::Exit;
 use crate::explain::Explain;
-use crate::host::{Host, Lockdown, CAP_SYS_MODULE};
+use crate::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
 use std::path::PathBuf;
 
 /// Why the module engine cannot run here.
@@ -133,6 +133,15 @@ pub fn kernel(host: &Host) -> Result<String, Unfit> {
         }
     }
     Ok(release)
+}
+
+/// Whether this process may change anything at all: it has the capability for the module or the one for the notify engine. What a
+/// command needs beyond that is looked at where it is needed.
+pub fn root(host: &Host) -> Result<(), Unfit> {
+    match [CAP_SYS_MODULE, CAP_SYS_ADMIN].iter().any(|capability| host.has_capability(*capability)) {
+        true => Ok(()),
+        false => Err(Unfit::NotRoot),
+    }
 }
 
 /// Whether this process may load a module into this kernel. `signed` says that the module carries a signature, or will,

@@ -12,7 +12,7 @@ use super::state::{self, Instance, Phase, State};
 use super::swap::{swap, Replaced};
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::host::Host;
+use crate::host::{Host, CAP_SYS_MODULE};
 use crate::signing::{self, Signer};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -85,6 +85,9 @@ pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option
             return already(state);
         }
         replaces = Some(state);
+    }
+    if !host.has_capability(CAP_SYS_MODULE) {
+        return Err(checks::Unfit::NotRoot.into());
     }
     let release = checks::kernel(host)?;
     let given = match (&options.module, &options.source) {
