@@ -167,6 +167,12 @@ void mpu_calls_release(bool handed);
 /* mpu_pids.c: the process behind one of the driver's references, as the init namespace numbers it; 0 if it is gone. */
 u32 mpu_host_pid_of(struct pid *pid);
 
+/* mpu_makers.c */
+/* Whether what the driver keeps under this process's number can be its own. Under RCU. */
+bool mpu_can_have_made(struct pid *pid, u32 host);
+/* The running task's process makes something in the driver. */
+void mpu_note_maker(void);
+
 /* mpu_policy.c */
 bool mpu_policy_is_set(void);
 /* MPU_SEES_OWN, _GROUP (then `view` says which) or _HOST. May sleep. */

@@ -431,6 +431,8 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 		result = original(file, cmd, arg);
 		goto leave;
 	}
+	if (context->request == NV_ESC_RM_ALLOC)
+		mpu_note_maker();
 	is_seen = mpu_argument_is_seen();
 	if (unlikely(!is_seen))
 		mpu_believe(context, cmd, arg);

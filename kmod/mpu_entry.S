@@ -94,4 +94,13 @@ SYM_FUNC_END(mpu_enter)
 	MPU_ORIGINAL compat MPU_COMPAT
 	MPU_ORIGINAL ioctl MPU_IOCTL
 
+#if defined(MPU_OWN_RETURN_THUNK) || !(defined(CONFIG_RETHUNK) || defined(CONFIG_MITIGATION_RETHUNK))
+/* The Rust core returns by this, as kernels want that have it; one that has none exports none. */
+SYM_CODE_START(__x86_return_thunk)
+	UNWIND_HINT_FUNC
+	ret
+	int3
+SYM_CODE_END(__x86_return_thunk)
+#endif
+
 	.section .note.GNU-stack, "", @progbits

@@ -18,6 +18,17 @@ static bool mpu_is_process(struct pid *pid)
 	return pid && !hlist_empty(&pid->tasks[PIDTYPE_TGID]);
 }
 
+/* pid_nr_ns() in place: a table asks it for each row. */
+static __always_inline u32 mpu_number_in(const struct pid *pid, const struct pid_namespace *ns)
+{
+	const struct upid *upid;
+
+	if (ns->level > pid->level)
+		return 0;
+	upid = &pid->numbers[ns->level];
+	return upid->ns == ns ? upid->nr : 0;
+}
+
 /* Both under RCU, which the caller of the core holds: one lock for a whole table. */
 
 u32 mpu_c_view_of(const void *opaque, u32 host)
@@ -28,22 +39,29 @@ u32 mpu_c_view_of(const void *opaque, u32 host)
 
 	if (!mpu_is_process(pid))
 		return 0;
-	number = pid_nr_ns(pid, view->ns);
-	if (likely(number || !view->group))
-		return number;
-	/* One of the group without a number here goes by its host's, unless that is somebody else's number here. */
-	return mpu_policy_same_group(pid, view) && !find_pid_ns((int)host, view->ns) ? host : 0;
+	number = mpu_number_in(pid, view->ns);
+	if (unlikely(!number && view->group)) {
+		/* One of the group without a number here goes by its host's, unless that is somebody else's number here. */
+		number = mpu_policy_same_group(pid, view) && !find_pid_ns((int)host, view->ns) ? host : 0;
+	}
+	return number && mpu_can_have_made(pid, host) ? number : 0;
 }
 
 u32 mpu_c_host_of(const void *opaque, u32 number)
 {
 	const struct mpu_view *view = opaque;
 	struct pid *pid = find_pid_ns((int)number, view->ns);
+	u32 host;
 
-	if (pid || !view->group)
-		return mpu_is_process(pid) ? pid_nr(pid) : 0;
-	pid = find_pid_ns((int)number, &init_pid_ns);
-	return mpu_is_process(pid) && !pid_nr_ns(pid, view->ns) && mpu_policy_same_group(pid, view) ? number : 0;
+	if (!pid && view->group) {
+		pid = find_pid_ns((int)number, &init_pid_ns);
+		if (!mpu_is_process(pid) || mpu_number_in(pid, view->ns) || !mpu_policy_same_group(pid, view))
+			return 0;
+	}
+	if (!mpu_is_process(pid))
+		return 0;
+	host = pid_nr(pid);
+	return mpu_can_have_made(pid, host) ? host : 0;
 }
 
 u64 mpu_c_started(u32 host)

@@ -19,7 +19,7 @@
 static struct {
 	unsigned gpu, clients, forks, util, enc, fbc, gi, ci, class;
 	unsigned long mem;
-	int thread, dead_thread, hwpm, acct, leave;
+	int thread, dead_thread, hwpm, acct, leave, errors;
 	const char *name;
 } opt = { .clients = 1, .mem = 64, .gi = SIM_NO_INSTANCE, .ci = SIM_NO_INSTANCE, .class = 0xc3c0 };
 
@@ -30,8 +30,31 @@ static void usage(FILE *to)
 {
 	fputs("usage: gpu-hold [--gpu N] [--mem MIB] [--clients N] [--class HEX] [--thread | --dead-thread] [--util PCT]\n"
 	      "                [--enc[=N]] [--fbc[=N]] [--hwpm] [--acct] [--mig GI:CI] [--fork N | --leave] [--name COMM]\n"
+	      "                [--error]\n"
 	      "Holds a simulated GPU until standard input closes or SIGTERM. --mem counts for each client.\n",
 	      to);
+}
+
+/* NV_MEMORY_ALLOCATION_PARAMS: the size is the u64 at 64. */
+static void allocate(struct nv_session *s, uint64_t bytes)
+{
+	uint8_t params[128] = { 0 };
+	uint32_t memory = 0;
+	int rc;
+
+	memcpy(params + 64, &bytes, sizeof(bytes));
+	rc = nv_alloc(ctl, s->client, s->device, &memory, 0x40, params, sizeof(params));
+	if (rc)
+		nv_die("gpu-hold: memory", rc);
+}
+
+static void cause_error(struct nv_session *s)
+{
+	struct sim_args args = { .op = SIM_OP_ERROR, .client = s->client, .gpu = opt.gpu };
+	int rc = nv_sim(ctl, &args);
+
+	if (rc)
+		nv_die("gpu-hold: error report", rc);
 }
 
 static void make_client(unsigned index)
@@ -53,7 +76,6 @@ static void make_client(unsigned index)
 	args.op = SIM_OP_LOAD;
 	args.client = s->client;
 	args.gpu = opt.gpu;
-	args.load.mem = (uint64_t)opt.mem << 20;
 	args.load.gi = opt.gi;
 	args.load.ci = opt.ci;
 	if (index == 0) {
@@ -66,6 +88,10 @@ static void make_client(unsigned index)
 	rc = nv_sim(ctl, &args);
 	if (rc)
 		nv_die("gpu-hold: load", rc);
+	if (opt.mem)
+		allocate(s, (uint64_t)opt.mem << 20);
+	if (opt.errors && index == 0)
+		cause_error(s);
 }
 
 static void make_clients(void)
@@ -230,6 +256,7 @@ int main(int argc, char **argv)
 		{ "thread", 0, NULL, 't' }, { "dead-thread", 0, NULL, 'd' }, { "util", 1, NULL, 'u' },
 		{ "enc", 2, NULL, 'e' }, { "fbc", 2, NULL, 'f' }, { "hwpm", 0, NULL, 'w' }, { "acct", 0, NULL, 'a' },
 		{ "mig", 1, NULL, 'i' }, { "fork", 1, NULL, 'F' }, { "name", 1, NULL, 'n' }, { "leave", 0, NULL, 'l' },
+		{ "error", 0, NULL, 'E' },
 		{ "help", 0, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
@@ -256,6 +283,7 @@ int main(int argc, char **argv)
 		case 'F': opt.forks = strtoul(optarg, NULL, 0); break;
 		case 'n': opt.name = optarg; break;
 		case 'l': opt.leave = 1; break;
+		case 'E': opt.errors = 1; break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
 		}

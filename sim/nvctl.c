@@ -28,9 +28,9 @@
 static struct {
 	unsigned gpu, size, class;
 	struct nv_way way;
-	int old, on_thread, wild;
+	int old, on_thread, wild, error, room;
 	uint64_t params;
-} opt = { .class = 0xc3c0 };
+} opt = { .class = 0xc3c0, .room = 512 };
 
 static int ctl = -1;
 static struct nv_session session;
@@ -75,8 +75,9 @@ static void usage(FILE *to)
 	      "  enc1|enc2               `pid N sub S session I fps F`\n"
 	      "  fbc                     `pid N sub S session I fps F`\n"
 	      "  hwpm                    `pid N count C global G`\n"
-	      "  rc                      `pid N`; --owner decides whose reports (default all)\n"
+	      "  rc                      `pid N flags F`; --owner decides whose reports (default all), --error causes one first\n"
 	      "  allocs                  `pid N client HEX`\n"
+	      "  debug LENGTH [SEED]     writes LENGTH bytes to memory by the debugger's object and reads them again: `changed N first OFFSET`\n"
 	      "  nowhere                 an argument at an address where nothing is\n"
 	      "  elsewhere               the request of a control on descriptors that are not the driver's control device\n"
 	      "  memory                  the list, with its argument and its parameters in memory of each kind, and at its edges\n"
@@ -91,13 +92,15 @@ static void usage(FILE *to)
 	      "         --object client|device|sub|profiler|HEX --owner HEX --threads N --rotate N (ring: slot of the next write)\n"
 	      "         --params HEX (another address for the parameters; rows are not printed then) --on-thread (not the main one)\n"
 	      "         --raced pids|fbc (race: which control) --client HEX (another client's handle)\n"
-	      "         --as UID (become that user once client and objects are made)\n",
+	      "         --as UID (become that user once client and objects are made)\n"
+	      "         --room N (gpumon1: samples; enc1, enc2: sessions, 0 asks for their count)\n"
+	      "         --fail-nth N (the call's Nth allocation or copy fails; the first line ends in injected=0 or 1)\n",
 	      to);
 }
 
 static const char *object_name = NULL;
 static uint32_t owner = 0xffffffff;
-static unsigned threads = 2, rotation, client;
+static unsigned threads = 2, rotation, client, fail_nth;
 static int user = -1;
 
 static void open_session(void)
@@ -112,19 +115,46 @@ static void open_session(void)
 		nv_die("nvctl: client, device and subdevice", rc);
 }
 
+/* The kernel fails this task's Nth allocation or copy from here on (Documentation/fault-injection, fail-nth). */
+static int inject(void)
+{
+	int fd = fail_nth ? open("/proc/self/fail-nth", O_RDWR) : -1;
+
+	if (fail_nth && (fd < 0 || dprintf(fd, "%u", fail_nth) < 0))
+		nv_die("nvctl: /proc/self/fail-nth", -errno);
+	return fd;
+}
+
+/* Whether it did. What it still has in store would hit the reading of this file, which then fails, and the writing. */
+static bool injected(int fd)
+{
+	char left[16] = "1";
+	bool happened = pread(fd, left, sizeof(left) - 1, 0) > 0 && atoi(left) == 0;
+
+	while (write(fd, "0", 1) != 1)
+		;
+	close(fd);
+	return happened;
+}
+
 /* Sends and prints the first line; list_off: offset of a count to print, or -1. Returns 0 when the driver accepted. */
 static int ask(uint32_t object, uint32_t cmd, void *params, uint32_t size, int list_off)
 {
 	uint32_t status;
-	int rc;
+	bool failed;
+	int rc, fault;
 
 	if (opt.wild)
 		params = (void *)(uintptr_t)opt.params;
+	fault = inject();
 	rc = nv_control(ctl, session.client, object, cmd, params, opt.size ? opt.size : size, &opt.way, &status);
+	failed = fault >= 0 && injected(fault);
 
 	printf("ret=%d status=0x%x", rc, status);
 	if (list_off >= 0 && !opt.wild)
 		printf(" count=%u", rc || status ? 0 : at32(params, list_off));
+	if (fault >= 0)
+		printf(" injected=%d", failed);
 	printf("\n");
 	return rc || status;
 }
@@ -350,13 +380,17 @@ static int cmd_gpumon(void)
 
 static int cmd_gpumon1(void)
 {
-	uint8_t params[24] = { 2 };
+	uint8_t params[24] = { 2 }, *samples;
+	unsigned slots = opt.room == 512 ? 100 : opt.room;
 
-	set32(params, 4, 47200);
-	set64(params, 16, (uintptr_t)buf);
+	samples = calloc(slots + 1, 472);
+	if (!samples)
+		nv_die("nvctl: samples", -ENOMEM);
+	set32(params, 4, slots * 472);
+	set64(params, 16, (uintptr_t)samples);
 	if (ask(session.subdevice, 0x20802083, params, sizeof(params), -1))
 		return 1;
-	print_samples(buf, 100, 472, 4, 116);
+	print_samples(samples, slots, 472, 4, 116);
 	return 0;
 }
 
@@ -407,20 +441,20 @@ static int cmd_enc1(void)
 {
 	uint8_t params[16] = { 0 };
 
-	set32(params, 0, 512);
-	set64(params, 8, (uintptr_t)buf);
+	set32(params, 0, opt.room);
+	set64(params, 8, opt.room ? (uintptr_t)buf : 0);
 	if (ask(session.subdevice, 0x2080016e, params, sizeof(params), 0))
 		return 1;
-	print_sessions(buf, at32(params, 0), 32, 8, 24);
+	print_sessions(buf, opt.room ? at32(params, 0) : 0, 32, 8, 24);
 	return 0;
 }
 
 static int cmd_enc2(void)
 {
-	set32(buf, 0, 512);
+	set32(buf, 0, opt.room);
 	if (ask(session.subdevice, 0x208001af, buf, 16388, 0))
 		return 1;
-	print_sessions(buf + 4, at32(buf, 0), 32, 8, 24);
+	print_sessions(buf + 4, opt.room ? at32(buf, 0) : 0, 32, 8, 24);
 	return 0;
 }
 
@@ -452,10 +486,17 @@ static int cmd_hwpm(void)
 
 static int cmd_rc(void)
 {
+	if (opt.error) {
+		struct sim_args args = { .op = SIM_OP_ERROR, .client = session.client };
+		int rc = nv_sim(ctl, &args);
+
+		if (rc)
+			nv_die("nvctl: error report", rc);
+	}
 	set32(buf, 28, owner);
 	if (ask(session.client, 0x607, buf, 2436, -1))
 		return 1;
-	printf("pid %u\n", at32(buf, 32));
+	printf("pid %u flags %u\n", at32(buf, 32), at32(buf, 20));
 	return 0;
 }
 
@@ -472,6 +513,53 @@ static int cmd_allocs(void)
 	for (i = 0; i < n && i < 500; i++)
 		printf("pid %u client %x\n", at32(buf, i * 112 + 4), at32(buf, i * 112));
 	return 0;
+}
+
+/* Words that could be process ids, counts and offsets: what a translator that goes by sizes would take for a table. */
+static int cmd_debug(int n, char **args)
+{
+	uint32_t debugger = 0, memory = 0, length, seed, i, changed = 0, first = 0;
+	uint8_t size[128] = { 0 }, params[24] = { 0 };
+	uint32_t *written, *read;
+	int rc;
+
+	if (n < 1)
+		nv_die("nvctl: debug wants LENGTH", -EINVAL);
+	length = strtoul(args[0], NULL, 0);
+	seed = n > 1 ? strtoul(args[1], NULL, 0) : 1;
+	written = calloc(1, length + 4);
+	read = calloc(1, length + 4);
+	if (!written || !read)
+		nv_die("nvctl: buffers", -ENOMEM);
+	set64(size, 64, 1 << 20);
+	rc = nv_alloc(ctl, session.client, session.device, &memory, 0x40, size, sizeof(size));
+	if (!rc)
+		rc = nv_alloc(ctl, session.client, session.subdevice, &debugger, 0x83de, NULL, 0);
+	if (rc)
+		nv_die("nvctl: memory and debugger", rc);
+	for (i = 0; i < length / 4; i++)
+		written[i] = 1 + (i * seed) % 199;
+	set32(params, 0, memory);
+	set32(params, 4, length);
+	set64(params, 16, (uintptr_t)written);
+	if (ask(debugger, 0x83de0316, params, sizeof(params), -1))
+		return 1;
+	for (i = 0; i < length / 4; i++) {
+		if (written[i] == 1 + (i * seed) % 199)
+			continue;
+		nv_die("nvctl: the bytes to write were changed where they lie", -EIO);
+	}
+	set64(params, 16, (uintptr_t)read);
+	if (ask(debugger, 0x83de0315, params, sizeof(params), -1))
+		return 1;
+	for (i = 0; i < length / 4; i++) {
+		if (read[i] == written[i])
+			continue;
+		first = changed ? first : i * 4;
+		changed++;
+	}
+	printf("changed %u first %u\n", changed, first);
+	return changed != 0;
 }
 
 static uint32_t named_object(void)
@@ -798,6 +886,8 @@ static int perform(void)
 		return cmd_hwpm();
 	if (!strcmp(what, "rc"))
 		return cmd_rc();
+	if (!strcmp(what, "debug"))
+		return cmd_debug(n, rest);
 	if (!strcmp(what, "allocs"))
 		return cmd_allocs();
 	if (!strcmp(what, "nowhere"))
@@ -834,7 +924,8 @@ int main(int argc, char **argv)
 		{ "object", 1, NULL, 'O' }, { "owner", 1, NULL, 'w' }, { "threads", 1, NULL, 'T' },
 		{ "rotate", 1, NULL, 'r' }, { "params", 1, NULL, 'p' }, { "on-thread", 0, NULL, 'n' },
 		{ "raced", 1, NULL, 'R' }, { "client", 1, NULL, 'C' }, { "as", 1, NULL, 'a' },
-		{ "help", 0, NULL, 'h' },
+		{ "error", 0, NULL, 'E' }, { "room", 1, NULL, 'm' },
+		{ "fail-nth", 1, NULL, 'N' }, { "help", 0, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
 	int o;
@@ -854,6 +945,8 @@ int main(int argc, char **argv)
 		case 'T': threads = strtoul(optarg, NULL, 0); break;
 		case 'p': opt.params = strtoull(optarg, NULL, 16); opt.wild = 1; break;
 		case 'n': opt.on_thread = 1; break;
+		case 'E': opt.error = 1; break;
+		case 'm': opt.room = strtoul(optarg, NULL, 0); break;
 		case 'R': {
 			unsigned i;
 
@@ -866,6 +959,7 @@ int main(int argc, char **argv)
 		}
 		case 'C': client = strtoul(optarg, NULL, 16); break;
 		case 'a': user = strtol(optarg, NULL, 0); break;
+		case 'N': fail_nth = strtoul(optarg, NULL, 0); break;
 		case 'r': rotation = strtoul(optarg, NULL, 0); break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;

@@ -20,6 +20,7 @@
 enum sim_op {
 	SIM_OP_LOAD = 1, /* figures of one client on one GPU; the client must belong to this open file */
 	SIM_OP_RING = 2, /* hand-made utilisation ring for one GPU (count 0: back to the generated one) */
+	SIM_OP_ERROR = 3, /* an RC error that this client caused goes into the journal */
 };
 
 struct sim_load {

@@ -130,7 +130,7 @@ void acct_engine_used(struct rm_client *client, NvU32 gpu)
 }
 
 /*
- * The peak is taken with the memory look-up of the release, fed with the global number: from era 2 on that look-up
+ * Called when memory is allocated, by NV_ESC_RM_ALLOC: no control is in flight (video_mem.c). The peak is taken with the memory look-up of the release, fed with the global number: from era 2 on that look-up
  * compares the caller's numbers, so a containerised process records 0 or somebody else's memory.
  */
 void acct_memory_changed(struct rm_client *client, NvU32 gpu)
@@ -144,6 +144,15 @@ void acct_memory_changed(struct rm_client *client, NvU32 gpu)
 	mem = pids_client_memory(gpu, client->proc_id, &gi, &ci);
 	if (mem > e->max_fb)
 		e->max_fb = mem;
+	e->gpu_user = true;
+}
+
+void acct_utilisation_changed(struct rm_client *client, NvU32 gpu)
+{
+	struct acct_entry *e = acct_find(gpu, client->proc_id, false);
+
+	if (!e)
+		return;
 	e->gpu_util = client->load[gpu].util[1] / 100;
 	e->fb_util = client->load[gpu].util[0] / 100;
 }

@@ -8,6 +8,8 @@
 #include <linux/math64.h>
 #include <linux/mm.h>
 #include <linux/pid.h>
+#include <linux/pid_namespace.h>
+#include <linux/poison.h>
 #include <linux/slab.h>
 
 #include "sim.h"
@@ -35,6 +37,7 @@ struct ghost {
 	void *pid_info;
 	NvU32 util[SIM_ENGINES];
 	NvU64 until;
+	bool borrowed; /* pid_info has no reference of ours */
 };
 
 static struct ghost ghosts[GHOSTS];
@@ -53,10 +56,28 @@ static bool load_is_busy(const NvU32 *util)
 	return false;
 }
 
+#if SIM_HAS_NS_PID
+/*
+ * What memory of a struct pid can look like once it is gone: no process hangs on it, no namespace has it, and who follows its
+ * threads dies. os_find_ns_pid itself reads no further than that and finds nothing.
+ */
+static void *poisoned_pid(void)
+{
+	static struct {
+		struct pid pid;
+		struct upid more[MAX_PID_NS_LEVEL];
+	} gone;
+
+	gone.pid.tasks[PIDTYPE_PID].first = LIST_POISON1;
+	return &gone.pid;
+}
+#endif
+
 static void forget_ghost(struct ghost *g)
 {
 #if SIM_HAS_NS_PID
-	os_put_pid_info(g->pid_info);
+	if (!g->borrowed)
+		os_put_pid_info(g->pid_info);
 #endif
 	memset(g, 0, sizeof(*g));
 }
@@ -75,8 +96,9 @@ void gpumon_client_gone(struct rm_client *client)
 		g->gpu = gpu;
 		g->proc_id = client->proc_id;
 #if SIM_HAS_NS_PID
-		/* The real ring keeps the address without a reference; here it stays valid. */
-		g->pid_info = get_pid(client->pid_info);
+		/* The real ring keeps the address without a reference. Here it stays valid, unless a test wants it gone. */
+		g->borrowed = SIM_HAS_INIT_NS && sim_stale;
+		g->pid_info = !g->borrowed ? get_pid(client->pid_info) : sim_stale == 1 ? poisoned_pid() : client->pid_info;
 #endif
 		memcpy(g->util, client->load[gpu].util, sizeof(g->util));
 		g->until = ktime_get_real_ns() + NEWEST_SLOTS * PERIOD_NS;
@@ -269,13 +291,21 @@ static NV_STATUS gpumon_v2(struct rm_call *call)
 
 static NV_STATUS gpumon_v1(struct rm_call *call)
 {
-	if (!call->embedded)
+	struct layout l = layout_v2_460;
+
+	if (!call->embedded || call->embedded_size < l.stride)
 		return NV_ERR_INVALID_ARGUMENT;
-	return fill(call, call->embedded, &layout_v2_460);
+	l.slots = call->embedded_size / l.stride;
+	return fill(call, call->embedded, &l);
 }
 
-/* Version 1 hands a byte count and a pointer to the same samples. */
-static const struct rm_embedded gpumon_v1_buffer = { .pointer = 16, .count = 4, .elem = 1, .max = 47200 };
+/*
+ * Version 1 hands a byte count and a pointer to the same samples. Only closed releases serve it; what is known of its size is the
+ * limit for every buffer behind a pointer, so any whole number of samples below that is served.
+ */
+static const struct rm_embedded gpumon_v1_buffer = {
+	.pointer = 16, .count = 4, .elem = 1, .max = SIM_MAX_EMBEDDED, .lone = true,
+};
 
 const struct rm_control_entry ctrl_gpumon_table[] = {
 	{ 0x20802096, 47216, gpumon_v2 },

@@ -57,7 +57,7 @@ static NV_STATUS get_pids(struct rm_call *call)
 				break;
 		}
 	}
-	put32(call->params, 8, count);
+	put32(call->params, 8, sim_overcounts ? PIDS_MAX + 1 : count);
 	return NV_OK;
 }
 
@@ -113,6 +113,8 @@ static NV_STATUS get_pid_info(struct rm_call *call)
 		}
 		put32(e, 8, NV_OK);
 	}
+	if (sim_overcounts)
+		put32(call->params, 0, INFO_MAX + 1);
 	return NV_OK;
 }
 

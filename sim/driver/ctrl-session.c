@@ -3,7 +3,11 @@
  * Encoder and frame-capture sessions, the profiler's reservation, the error report and the (unreleased) client
  * allocation report: no release converts any of these, so every number here is global.
  */
+#include <linux/ktime.h>
+#include <linux/mm.h>
 #include <linux/pid.h>
+#include <linux/string.h>
+#include <linux/timekeeping.h>
 #include <linux/sched.h>
 
 #include "sim.h"
@@ -58,22 +62,34 @@ static NV_STATUS enc_stats(struct rm_call *call)
 	return NV_OK;
 }
 
+/*
+ * No room asks for the count alone. The open releases (subdevice_ctrl_gpu_kernel.c) refuse any room but the whole table's once there is
+ * a session; older headers promise what fits, which era 0 gives.
+ */
+static NV_STATUS enc_info(struct rm_call *call, NvU8 *out, NvU32 room)
+{
+	NvU32 n = enc_fill(call->gpu, NULL, 0);
+
+	if (room && n) {
+		if (SIM_ERA >= 1 && room != ENC_MAX)
+			return NV_ERR_INVALID_ARGUMENT;
+		room = min_t(NvU32, room, ENC_MAX);
+		memset(out, 0, room * 32);
+		enc_fill(call->gpu, out, room);
+		n = min(n, room);
+	}
+	put32(call->params, 0, n);
+	return NV_OK;
+}
+
 static NV_STATUS enc_info_v1(struct rm_call *call)
 {
-	NvU32 cap = call->embedded ? call->embedded_size / 32 : 0;
-	NvU32 n = enc_fill(call->gpu, call->embedded, cap);
-
-	put32(call->params, 0, call->embedded ? min(n, cap) : n);
-	return NV_OK;
+	return enc_info(call, call->embedded, call->embedded_size / 32);
 }
 
 static NV_STATUS enc_info_v2(struct rm_call *call)
 {
-	NvU32 cap = min_t(NvU32, get32(call->params, 0), ENC_MAX);
-	NvU32 n = enc_fill(call->gpu, call->params + 4, cap);
-
-	put32(call->params, 0, cap ? min(n, cap) : n);
-	return NV_OK;
+	return enc_info(call, call->params + 4, get32(call->params, 0));
 }
 
 static NvU32 fbc_fill(NvU32 gpu, NvU8 *out, NvU32 cap)
@@ -117,8 +133,10 @@ static NV_STATUS fbc_stats(struct rm_call *call)
 
 static NV_STATUS fbc_info(struct rm_call *call)
 {
-	NvU32 n = fbc_fill(call->gpu, call->params + 4, FBC_MAX);
+	NvU32 n;
 
+	memset(call->params, 0, call->size);
+	n = fbc_fill(call->gpu, call->params + 4, FBC_MAX);
 	put32(call->params, 0, min_t(NvU32, n, FBC_MAX));
 	return NV_OK;
 }
@@ -150,13 +168,65 @@ static NV_STATUS hwpm_info(struct rm_call *call)
 	return NV_OK;
 }
 
+/* The journal of error reports: each has the process that caused it, and only that one is told of it (journal.c, client_resource.c). */
+static struct {
+	NvU32 pid;
+	NvU64 time_s;
+} reports[64];
+static NvU32 report_count;
+
+NV_STATUS session_error_happened(struct nv_file_private *nvfp, NvU32 handle)
+{
+	struct rm_client *client;
+	NV_STATUS status = NV_ERR_INVALID_CLIENT;
+
+	mutex_lock(&rm_lock);
+	client = rm_find_client(nvfp, handle);
+	if (client) {
+		reports[report_count % ARRAY_SIZE(reports)].pid = client->proc_id;
+		reports[report_count++ % ARRAY_SIZE(reports)].time_s = ktime_get_real_seconds();
+		status = NV_OK;
+	}
+	mutex_unlock(&rm_lock);
+	return status;
+}
+
+/* reqIdx 0, rptIdx 2, GPUTag 4, rptTime 8, startIdx 12, endIdx 14, rptType 16, flags 20, rptCount 24, owner 28, processId 32, report 36. */
 static NV_STATUS rc_report(struct rm_call *call)
 {
-	put32(call->params, 32, task_tgid_nr(current));
+	NvU32 pid = task_tgid_nr(current), oldest, i, first = 0, last = 0;
+	NvU16 wanted = *(NvU16 *)call->params;
+	bool any = false;
+
+	*(NvU16 *)(call->params + 2) = ~wanted;
+	put32(call->params, 20, 0);
+	put32(call->params, 32, pid);
 	if (get32(call->params, 28) == 0)
 		return NV_ERR_INSUFFICIENT_PERMISSIONS;
-	*(NvU16 *)(call->params + 2) = ~*(NvU16 *)call->params; /* no report: index is the request's complement */
-	put32(call->params, 20, 4); /* the range is valid, and empty */
+	oldest = report_count > ARRAY_SIZE(reports) ? report_count - ARRAY_SIZE(reports) : 0;
+	for (i = oldest; i < report_count; i++) {
+		if (reports[i % ARRAY_SIZE(reports)].pid != pid)
+			continue;
+		first = any ? first : i;
+		last = i;
+		any = true;
+	}
+	if (!any)
+		return NV_ERR_MISSING_TABLE_ENTRY;
+	*(NvU16 *)(call->params + 12) = first;
+	*(NvU16 *)(call->params + 14) = last;
+	put32(call->params, 20, 4); /* the range is valid */
+	if (wanted < oldest || wanted >= report_count || reports[wanted % ARRAY_SIZE(reports)].pid != pid)
+		return NV_OK;
+	memset(call->params + 36, 0, call->size - 36);
+	put32(call->params, 4, 1);
+	put32(call->params, 8, reports[wanted % ARRAY_SIZE(reports)].time_s);
+	*(NvU16 *)(call->params + 2) = wanted;
+	*(NvU16 *)(call->params + 16) = 4; /* an RC error */
+	*(NvU16 *)(call->params + 24) = 1;
+	put32(call->params, 36, 0x10); /* one register: tag, value, attribute */
+	put32(call->params, 40, wanted);
+	put32(call->params, 20, 4 | 8 | 3); /* range and data are valid; first and last of its report */
 	return NV_OK;
 }
 
@@ -181,7 +251,9 @@ static NV_STATUS client_allocations(struct rm_call *call)
 	return NV_OK;
 }
 
-static const struct rm_embedded enc_v1_table = { .pointer = 8, .count = 0, .elem = 32, .max = ENC_MAX };
+static const struct rm_embedded enc_v1_table = {
+	.pointer = 8, .count = 0, .elem = 32, .max = SIM_MAX_EMBEDDED / 32, .lone = true,
+};
 static const struct rm_embedded client_alloc_table = { .pointer = 24, .count = 16, .elem = 112, .max = 1024 };
 
 const struct rm_control_entry ctrl_session_table[] = {

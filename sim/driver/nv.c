@@ -31,9 +31,17 @@ MODULE_PARM_DESC(ghosts, "keep utilisation samples of processes that ended, as t
 bool sim_guarded;
 module_param_named(guarded, sim_guarded, bool, 0644);
 MODULE_PARM_DESC(guarded, "the process list wants CAP_SYS_ADMIN, as with no release");
+
+unsigned int sim_stale;
+module_param_named(stale, sim_stale, uint, 0644);
+MODULE_PARM_DESC(stale, "samples of ended processes name a struct pid that is gone: 1 as poison leaves it, 2 really freed");
+
 bool sim_bypass;
 module_param_named(bypass, sim_bypass, bool, 0644);
 MODULE_PARM_DESC(bypass, "answer controls without passing os_memcpy_to_user, which no release is known to do");
+bool sim_overcounts;
+module_param_named(overcounts, sim_overcounts, bool, 0644);
+MODULE_PARM_DESC(overcounts, "count more processes than the list holds, as no release is known to do");
 
 #define NV_ESC_CARD_INFO 200
 #define NV_ESC_REGISTER_FD 201
@@ -246,6 +254,19 @@ static long nvidia_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned 
 	return nvidia_ioctl(file_inode(file), file, cmd, i_arg);
 }
 
+#if SIM_DECOY
+/* Nothing calls these: 390 to 450 have such a one, too, only the other way round. */
+static noinline __used long nvidia_frontend_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned long i_arg)
+{
+	return nvidia_ioctl(file_inode(file), file, cmd, i_arg);
+}
+
+static noinline __used long nvidia_frontend_compat_ioctl(struct file *file, unsigned int cmd, unsigned long i_arg)
+{
+	return nvidia_ioctl(file_inode(file), file, cmd, i_arg);
+}
+#endif
+
 static const struct file_operations nvidia_fops = {
 	.owner = THIS_MODULE,
 	.open = nvidia_open,
@@ -315,6 +336,7 @@ static void __exit nvidia_exit_module(void)
 	nv_proc_exit();
 	gpumon_exit();
 	acct_exit();
+	debug_exit();
 }
 
 module_init(nvidia_init_module);

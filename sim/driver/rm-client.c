@@ -179,6 +179,7 @@ static bool rm_class_known(NvU32 class)
 	case NV_CLASS_SUBDEVICE:
 	case NV_CLASS_CHANNEL:
 	case NV_CLASS_PROFILER:
+	case NV_CLASS_DEBUGGER:
 	case NV_CLASS_MEMORY_LOCAL_USER:
 		return true;
 	default:
@@ -223,6 +224,8 @@ static NV_STATUS rm_new_object(struct rm_client *client, NvU32 parent, NvU32 *ha
 		acct_device_opened(client, object);
 	if (rm_class_uses_engine(class))
 		acct_engine_used(client, object->gpu);
+	if (class == NV_CLASS_MEMORY_LOCAL_USER)
+		acct_memory_changed(client, object->gpu);
 	return NV_OK;
 }
 
@@ -325,7 +328,7 @@ NV_STATUS rm_set_load(struct nv_file_private *nvfp, struct sim_args *args)
 	client = rm_find_client(nvfp, args->client);
 	if (client && rm_client_on_gpu(client, args->gpu)) {
 		client->load[args->gpu] = args->load;
-		acct_memory_changed(client, args->gpu);
+		acct_utilisation_changed(client, args->gpu);
 		status = NV_OK;
 	}
 	mutex_unlock(&rm_lock);

@@ -11,6 +11,7 @@
 
 static const struct rm_control_entry *const rm_tables[] = {
 	ctrl_info_table, ctrl_pids_table, ctrl_gpumon_table, ctrl_acct_table, ctrl_session_table,
+	ctrl_debug_table,
 };
 
 static const struct rm_control_entry *rm_find_control(NvU32 cmd, NvU32 size, NV_STATUS *status)
@@ -73,7 +74,7 @@ static NV_STATUS rm_embedded_in(const struct rm_embedded *d, struct rm_call *cal
 	*user = (void *)(uintptr_t)get64(call->params, d->pointer);
 	count = get32(call->params, d->count);
 	if (!*user || !count)
-		return NV_OK;
+		return d->lone && (*user || count) ? NV_ERR_INVALID_ARGUMENT : NV_OK;
 	if (count > d->max)
 		return NV_ERR_INVALID_ARGUMENT;
 	call->embedded_size = count * d->elem;
@@ -113,9 +114,11 @@ static NV_STATUS rm_control_call(struct nv_file_private *nvfp, NvU8 *arg)
 	status = call.size ? os_memcpy_from_user(call.params, user, call.size) : NV_OK;
 	if (status == NV_OK)
 		status = rm_embedded_in(e->embedded, &call, &embedded_user);
-	if (status == NV_OK)
+	if (status == NV_OK) {
+		mishap_before(call.cmd);
 		status = rm_run(nvfp, get32(arg, 0), get32(arg, 4), e, &call);
-	if (status == NV_OK && call.embedded)
+	}
+	if (status == NV_OK && call.embedded && !e->embedded->copy_out_not)
 		status = os_memcpy_to_user(embedded_user, call.embedded, call.embedded_size);
 	if (status == NV_OK && call.size)
 		status = rm_answer(user, call.params, call.size);

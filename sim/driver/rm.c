@@ -33,6 +33,8 @@ static NV_STATUS rm_sim(struct nv_file_private *nvfp, struct sim_args *args)
 		}
 		kfree(slots);
 		return status;
+	case SIM_OP_ERROR:
+		return session_error_happened(nvfp, args->client);
 	default:
 		return NV_ERR_INVALID_ARGUMENT;
 	}

@@ -36,6 +36,7 @@ enum {
 	NV_ERR_OBJECT_NOT_FOUND = 0x57,
 	NV_ERR_STATE_IN_USE = 0x63,
 	NV_ERR_LIB_RM_VERSION_MISMATCH = 0x6a,
+	NV_ERR_MISSING_TABLE_ENTRY = 0x38,
 };
 
 /* Eras differ in which of these the release has; see README.md for the release behind each. */
@@ -71,6 +72,7 @@ enum {
 #define NV_CLASS_DEVICE 0x0080
 #define NV_CLASS_SUBDEVICE 0x2080
 #define NV_CLASS_PROFILER 0x90cc
+#define NV_CLASS_DEBUGGER 0x83de
 #define NV_CLASS_MPS 0x900e
 #define NV_CLASS_CHANNEL 0xc36f
 #define NV_CLASS_GRAPHICS 0xc397
@@ -82,6 +84,7 @@ enum {
 #define SIM_MAX_OBJECT_BYTES (1ull << 40)
 #define SIM_MAX_OBJECTS 64
 #define SIM_MAX_PARAMS (64 * 1024)
+#define SIM_MAX_EMBEDDED (1024 * 1024) /* of the release's own code for buffers behind a pointer */
 
 /* One open of a device node: the owner of RM clients. */
 struct nv_file_private {
@@ -130,6 +133,8 @@ struct rm_embedded {
 	NvU32 elem; /* bytes per element */
 	NvU32 max; /* elements at most */
 	bool copy_in;
+	bool copy_out_not; /* the caller's buffer is only read */
+	bool lone; /* a pointer without a count, or a count without a pointer, is refused */
 };
 
 struct rm_control_entry {
@@ -167,7 +172,9 @@ extern bool sim_debug;
 extern bool sim_client_allocs;
 extern bool sim_ghosts;
 extern bool sim_bypass;
+extern bool sim_overcounts;
 extern bool sim_guarded;
+extern unsigned int sim_stale;
 
 /* nv-proc.c */
 int nv_proc_init(void);
@@ -209,6 +216,7 @@ extern const struct rm_control_entry ctrl_pids_table[];
 extern const struct rm_control_entry ctrl_gpumon_table[];
 extern const struct rm_control_entry ctrl_acct_table[];
 extern const struct rm_control_entry ctrl_session_table[];
+extern const struct rm_control_entry ctrl_debug_table[];
 
 NvU32 sim_gpu_id(NvU32 gpu);
 bool sim_gpu_from_id(NvU32 id, NvU32 *gpu);
@@ -223,8 +231,15 @@ void acct_device_opened(struct rm_client *client, struct rm_object *device);
 void acct_device_closed(struct rm_client *client, struct rm_object *device);
 void acct_engine_used(struct rm_client *client, NvU32 gpu);
 void acct_memory_changed(struct rm_client *client, NvU32 gpu);
+void acct_utilisation_changed(struct rm_client *client, NvU32 gpu);
 void acct_exit(void);
 
 void session_object_gone(struct rm_object *object);
+NV_STATUS session_error_happened(struct nv_file_private *nvfp, NvU32 client);
+
+void debug_exit(void);
+
+/* mishap.c */
+void mishap_before(NvU32 cmd);
 
 #endif

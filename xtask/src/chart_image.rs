@@ -47,7 +47,7 @@ pub fn check() -> Result<Outcome> {
     setup::require(setup::NODE)?;
     let (root, programs, sources) = (root()?, image::programs()?, image::mpu_sources()?);
     let mut result = Outcome::Passed;
-    for name in kernels::names()? {
+    for name in kernels::debian()? {
         let kernel = kernels::ready(&name)?;
         let store = paths::target(&format!("image/{name}"))?;
         let release = store.join("osrelease");

@@ -30,7 +30,7 @@ pub fn doctor() -> Result<Outcome> {
     }
     let cache = paths::cache("")?;
     let _ = writeln!(out, "cache     {}, {} free", cache.display(), free(&cache));
-    for kernel in kernels::names()? {
+    for kernel in kernels::debian()? {
         let _ = writeln!(out, "kernel    {kernel}: {}", state(&cache.join("kernels").join(&kernel).join("stamp")));
     }
     for version in nvidia::versions()? {

@@ -1,7 +1,10 @@
 //! Guest kernels of `kernels.toml`: fetched, unpacked and made bootable under the cache's `kernels/<name>/`:
 //! `vmlinux` (uncompressed: QEMU starts it directly, twice as fast as the compressed image), `release`, `build` (its headers).
+//! Debian's own, and one that `source` builds.
 //!
 //! Knows nothing of guests or of what is built for them.
+
+mod source;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -25,7 +28,7 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// Makes kernels ready: all, or those named
+    /// Makes kernels ready: all of Debian's, or those named
     Fetch { names: Vec<String> },
     /// Builds an out-of-tree module: kernel, source folder, output folder, and arguments for make
     Build { kernel: String, source: PathBuf, out: PathBuf, make_args: Vec<String> },
@@ -40,12 +43,30 @@ struct Table {
 struct Row {
     name: String,
     suite: String,
+    #[serde(default)]
     release: String,
+    #[serde(default)]
     follow: Vec<String>,
     packages: Vec<String>,
     build: Build,
     #[serde(default)]
     chroot: Vec<String>,
+    /// Built here from the source package, by this fragment.
+    config: Option<String>,
+    #[serde(default = "usual_pace")]
+    slower: u32,
+    #[serde(default = "usual_memory")]
+    memory: u32,
+    #[serde(default)]
+    arguments: String,
+}
+
+fn usual_pace() -> u32 {
+    1
+}
+
+fn usual_memory() -> u32 {
+    1024
 }
 
 /// Where modules for a kernel are compiled.
@@ -70,6 +91,12 @@ pub struct Kernel {
     pub build: Build,
     /// What it was made of: goes into the key of everything built for it.
     pub stamp: String,
+    /// How many times longer than on Debian's kernels a guest may take.
+    pub slower: u32,
+    /// What a guest gets, in MiB.
+    pub memory: u32,
+    /// What its command line has beside what every guest's has.
+    pub arguments: String,
 }
 
 impl Kernel {
@@ -94,7 +121,7 @@ pub fn kernels(args: &Args) -> Result<Outcome> {
     match &args.what {
         What::Fetch { names } => {
             setup::require(setup::KERNELS)?;
-            for name in if names.is_empty() { self::names()? } else { names.clone() } {
+            for name in if names.is_empty() { debian()? } else { names.clone() } {
                 let kernel = ready(&name)?;
                 println!("{name}: {} in {}", kernel.release, kernel.dir.display());
             }
@@ -114,9 +141,9 @@ pub fn kernels(args: &Args) -> Result<Outcome> {
     }
 }
 
-/// All kernels' short names, oldest first.
-pub fn names() -> Result<Vec<String>> {
-    Ok(table()?.into_iter().map(|row| row.name).collect())
+/// The short names of Debian's own kernels, oldest first. One that is built here is made when it is asked for by name.
+pub fn debian() -> Result<Vec<String>> {
+    Ok(table()?.into_iter().filter(|row| row.config.is_none()).map(|row| row.name).collect())
 }
 
 /// The kernel by that name, fetched now unless the cache has it.
@@ -128,34 +155,61 @@ pub fn ready(name: &str) -> Result<Kernel> {
         .find(|row| row.name == name)
         .with_context(|| format!("no kernel {name} in kernels.toml; it has {}", known()))?;
     let dir = paths::cache("kernels")?.join(name);
-    if let Some(kernel) = cached(row, &dir) {
+    if let Some(kernel) = cached(row, &dir)? {
         return Ok(kernel);
     }
     fetch(row, &dir).with_context(|| format!("cannot make kernel {name} ready"))?;
-    cached(row, &dir).with_context(|| format!("kernel {name} was made but is not complete in {}", dir.display()))
+    cached(row, &dir)?.with_context(|| format!("kernel {name} was made but is not complete in {}", dir.display()))
 }
 
 fn table() -> Result<Vec<Row>> {
     Ok(toml::from_str::<Table>(include_str!("../kernels.toml")).context("kernels.toml")?.kernel)
 }
 
-fn cached(row: &Row, dir: &Path) -> Option<Kernel> {
-    let stamp = std::fs::read_to_string(dir.join("stamp")).ok().filter(|stamp| stamp.starts_with(RECIPE))?;
-    let release = std::fs::read_to_string(dir.join("release")).ok()?.trim().to_owned();
+fn cached(row: &Row, dir: &Path) -> Result<Option<Kernel>> {
+    let read = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
+    let (Some(stamp), Some(release)) = (read("stamp"), read("release")) else { return Ok(None) };
+    let marks = [Some(RECIPE.to_owned()), mark(row)?];
+    let is_this = marks.iter().flatten().all(|mark| stamp.lines().any(|line| line == mark));
     let complete = dir.join("vmlinux").is_file() && dir.join("build/Makefile").is_file();
-    complete.then(|| Kernel { name: row.name.clone(), release, dir: dir.to_owned(), build: row.build, stamp })
+    Ok((is_this && complete).then(|| Kernel {
+        name: row.name.clone(),
+        release: release.trim().to_owned(),
+        dir: dir.to_owned(),
+        build: row.build,
+        stamp,
+        slower: row.slower,
+        memory: row.memory,
+        arguments: row.arguments.clone(),
+    }))
+}
+
+/// What a kernel that is built here is built by, for its stamp.
+fn mark(row: &Row) -> Result<Option<String>> {
+    row.config.as_ref().map(|config| Ok(source::mark(&source::fragment(config)?))).transpose()
 }
 
 fn fetch(row: &Row, dir: &Path) -> Result<()> {
+    let partial = dir.with_extension(format!("partial-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&partial);
+    let (release, made_of) = match &row.config {
+        Some(config) => own(row, config, &partial)?,
+        None => debians(row, dir, &partial)?,
+    };
+    std::fs::write(partial.join("release"), format!("{release}\n"))?;
+    std::fs::write(partial.join("stamp"), format!("{RECIPE}\n{}\n", made_of.join("\n")))?;
+    let _ = std::fs::remove_dir_all(dir);
+    std::fs::rename(&partial, dir).with_context(|| format!("cannot move {} into place", partial.display()))
+}
+
+/// Debian's image and headers, unpacked. Returns the release and what it was made of.
+fn debians(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>)> {
     let suite = Suite::open(&row.suite)?;
     let release = choose(row, &suite)?;
     let abi = release.trim_end_matches("-amd64");
     let packages: Vec<String> =
         row.packages.iter().map(|name| name.replace("{release}", &release).replace("{abi}", abi)).collect();
     say(format!("kernel {}: fetching {release} from {}", row.name, row.suite));
-
-    let partial = dir.with_extension(format!("partial-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&partial);
     let root = partial.join("root");
     let mut made_of = suite.unpack(&packages, &root)?;
     extract(&image(&root, &release)?, &partial.join("vmlinux"))?;
@@ -169,10 +223,19 @@ fn fetch(row: &Row, dir: &Path) -> Result<()> {
         Build::Chroot => made_of.extend(furnish(row, &suite, &root)?),
     }
     std::os::unix::fs::symlink(format!("root/{headers}"), partial.join("build"))?;
-    std::fs::write(partial.join("release"), format!("{release}\n"))?;
-    std::fs::write(partial.join("stamp"), format!("{RECIPE}\n{}\n", made_of.join("\n")))?;
-    let _ = std::fs::remove_dir_all(dir);
-    std::fs::rename(&partial, dir).with_context(|| format!("cannot move {} into place", partial.display()))
+    Ok((release, made_of))
+}
+
+/// Debian's source, built. Returns the release and what it was made of.
+fn own(row: &Row, config: &str, partial: &Path) -> Result<(String, Vec<String>)> {
+    let suite = Suite::open(&row.suite)?;
+    say(format!("kernel {}: fetching {} from {}", row.name, row.packages.join(" "), row.suite));
+    let root = partial.join("root");
+    let mut made_of = suite.unpack(&row.packages, &root)?;
+    say(format!("kernel {}: building it, once; that takes about a quarter of an hour", row.name));
+    let release = source::build(&root, config, &partial.join("build"), &partial.join("vmlinux"))?;
+    made_of.extend(mark(row)?);
+    Ok((release, made_of))
 }
 
 /// The pinned release, or the newest that follows it when the archive has moved on.

@@ -39,6 +39,14 @@ pub const KERNELS: &[Need] = &[
     need("pahole", "pahole", "type information of modules from 6.12 on"),
 ];
 
+/// For building a kernel from source: asked for with that kernel alone.
+pub const SOURCES: &[Need] = &[
+    need("flex", "flex", "kconfig of the kernel that is built here"),
+    need("bison", "bison", "kconfig of the kernel that is built here"),
+    need("bc", "bc", "the kernel's time constants"),
+    need("/usr/include/gelf.h", "libelf-dev", "its objtool"),
+];
+
 /// For tests on this machine.
 pub const HOST: &[Need] = &[
     need("git", "git", "tests of the tree ask it for the list of files"),

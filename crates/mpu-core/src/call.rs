@@ -233,10 +233,7 @@ impl Call {
                 put_u32(bytes, pid, host_number(number, map));
             }
             Layout::Embedded { pointer, inner } => self.take_pointer(usize::from(pointer), &inner, bytes),
-            Layout::List(rows) if rows.asks_room && get_u32(bytes, usize::from(rows.count)) == Some(0) => {
-                self.counts_only = true;
-                put_u32(bytes, usize::from(rows.count), u32::from(rows.capacity));
-            }
+            Layout::List(rows) if rows.asks_room => self.ask_for_all(&rows, bytes),
             Layout::List(_) | Layout::Samples(_) | Layout::One { .. } => {}
         }
     }
@@ -247,17 +244,24 @@ impl Call {
         self.inner_address = get_u64(bytes, pointer).unwrap_or(0);
         let Inner::Rows(rows) = inner else { return };
         let (true, Some(room)) = (rows.asks_room, get_u32(bytes, usize::from(rows.count))) else { return };
-        // The driver refuses entries without a buffer, a buffer without entries, and more than there can be.
-        if (self.inner_address == 0) != (room == 0) || room > u32::from(rows.capacity) {
+        // The driver refuses entries without a buffer, and a buffer without entries.
+        if (self.inner_address == 0) != (room == 0) {
             return;
         }
-        self.room = room;
-        if room == 0 {
-            self.counts_only = true;
+        self.ask_for_all(rows, bytes);
+        if self.counts_only {
             self.inner_address = NOWHERE;
             put_u64(bytes, pointer, NOWHERE);
         }
-        put_u32(bytes, usize::from(rows.count), u32::from(rows.capacity));
+    }
+
+    /// More than there can be is left to the driver, which refuses it.
+    fn ask_for_all(&mut self, rows: &Rows, bytes: &mut [u8]) {
+        let count_at = usize::from(rows.count);
+        let Some(room) = get_u32(bytes, count_at).filter(|room| *room <= u32::from(rows.capacity)) else { return };
+        self.room = room;
+        self.counts_only = room == 0;
+        put_u32(bytes, count_at, u32::from(rows.capacity));
     }
 
     fn give_answer(&self, row: &Row, bytes: &mut [u8], map: &impl PidMap, asked: &[u32]) -> Answer {
@@ -294,10 +298,14 @@ impl Call {
             return Outcome::Not(Reason::Malformed);
         };
         let outcome = rewrite_list(table, rows, count, map);
-        if self.counts_only {
-            table.fill(0);
+        let mut kept = if let Outcome::Rewritten { kept, .. } = outcome { kept } else { 0 };
+        if self.counts_only || self.room != 0 {
+            let room = usize::from(rows.stride) * self.room as usize;
+            table.get_mut(room..).unwrap_or_default().fill(0);
         }
-        let kept = if let Outcome::Rewritten { kept, .. } = outcome { kept } else { 0 };
+        if self.room != 0 {
+            kept = kept.min(self.room);
+        }
         put_u32(bytes, count_at, kept);
         outcome
     }

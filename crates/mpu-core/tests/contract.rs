@@ -218,6 +218,23 @@ fn number_of_sessions_is_that_of_the_own_ones() {
 }
 
 #[test]
+fn own_sessions_come_first_where_the_table_may_hold_few() {
+    let mut bytes = vec![0; 16388];
+    put(&mut bytes, 0, 1);
+    call(0x2080_01af, &mut bytes, |bytes| {
+        assert_eq!(get(bytes, 0), 512);
+        put(bytes, 0, 4);
+        for (i, pid) in [415, 1033, 415, 1002].into_iter().enumerate() {
+            put(bytes, 4 + 32 * i, pid);
+        }
+    });
+    let mut expected = vec![0; 16388];
+    put(&mut expected, 0, 1);
+    put(&mut expected, 4, 33);
+    assert_eq!(bytes, expected);
+}
+
+#[test]
 fn sessions_move_whole() {
     for (cmd, size, stride) in [(0x2080_01af, 16388, 32), (0x2080_01a9, 16388, 32), (0x2080_017c, 13316, 52)] {
         let mut bytes = vec![0; size];

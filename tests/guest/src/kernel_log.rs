@@ -12,8 +12,10 @@ pub struct KernelLog {
 }
 
 /// What makes a line a complaint. A module that taints the kernel, or is not signed, says so at every load: that is the rig.
-const COMPLAINTS: [&str; 13] = [
+const COMPLAINTS: [&str; 20] = [
+    // Also lockdep's: possible circular locking, inconsistent lock state, suspicious RCU usage; and the object debugger's.
     "WARNING:",
+    // Also KASAN's, KFENCE's, the scheduler's and the watchdog's.
     "BUG:",
     "Oops",
     "kernel BUG",
@@ -26,7 +28,94 @@ const COMPLAINTS: [&str; 13] = [
     "scheduling while atomic",
     "sleeping function called",
     "refcount_t:",
+    "UBSAN:",
+    "list_add corruption",
+    "list_del corruption",
+    "trying to register non-static key",
+    // Whatever makes the kernel stop watching its locks is no reason to go on as if it did.
+    "Disabling lock debugging",
+    "Poison overwritten",
+    "stack is corrupted",
 ];
+
+/// How the slab allocator begins a report: `BUG kmalloc-64 (Tainted: …): Redzone overwritten`.
+const SLAB: &str = "BUG ";
+
+/// Before and after a story that awaits an oops, for the one who watches the console: xtask/src/guest/qemu.rs.
+const OOPS_AWAITED: &str = "OOPS-AWAITED";
+const OOPS_OVER: &str = "OOPS-OVER";
+
+/// Whether the kernel dies of an oops. Guests do, unless a story wants one.
+const PANIC_ON_OOPS: &str = "/proc/sys/kernel/panic_on_oops";
+
+/// From here to [`announce_end_of_oops`] an oops is survived, and the console's watcher lets it pass.
+pub fn announce_oops() -> Result<()> {
+    std::fs::write(PANIC_ON_OOPS, "0").context("cannot let the guest survive an oops")?;
+    println!("{OOPS_AWAITED}");
+    // The serial line drains before the kernel writes to it past everybody.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    Ok(())
+}
+
+/// See [`announce_oops`].
+pub fn announce_end_of_oops() -> Result<()> {
+    println!("{OOPS_OVER}");
+    std::fs::write(PANIC_ON_OOPS, "1").context("cannot make an oops deadly again")
+}
+
+/// What of the lines is a complaint.
+pub fn complaints(lines: &[String]) -> Vec<String> {
+    let is = |line: &&String| line.starts_with(SLAB) || COMPLAINTS.iter().any(|word| line.contains(word));
+    lines.iter().filter(is).cloned().collect()
+}
+
+/// The same beside one oops that happened in a module's own code, which has to be there; any other is a complaint.
+pub fn complaints_beside_an_oops(lines: &[String], module: &str) -> Vec<String> {
+    let place = format!("[{module}]");
+    let Some((first, last)) = oops(lines).filter(|&(first, last)| {
+        let at = lines[first..=last].iter().find(|line| line.starts_with("RIP: "));
+        at.is_some_and(|line| line.ends_with(&place))
+    }) else {
+        let mut all = complaints(lines);
+        all.push(format!("no oops came from {module}, and one was awaited"));
+        return all;
+    };
+    let in_oops = |line: &&String| !is_of_an_oops(line);
+    let within: Vec<String> = lines[first..=last].iter().filter(in_oops).cloned().collect();
+    [complaints(&lines[..first]), complaints(&within), complaints(&lines[last + 1..])].concat()
+}
+
+/// The first oops: from the line that says what happened to the end of its trace.
+fn oops(lines: &[String]) -> Option<(usize, usize)> {
+    let first = lines.iter().position(|line| is_of_an_oops(line) && !line.starts_with("Disabling"))?;
+    let last = lines[first..].iter().position(|line| line.starts_with("---[ end trace"))?;
+    Some((first, first + last))
+}
+
+/// What an oops says of itself, and nothing else does.
+fn is_of_an_oops(line: &str) -> bool {
+    let words = [
+        "BUG: unable to handle",
+        "BUG: kernel NULL pointer",
+        "Oops: ",
+        "kernel BUG at",
+        "general protection fault",
+        // The kernel does not trust its locks after one.
+        "Disabling lock debugging",
+    ];
+    words.iter().any(|word| line.starts_with(word))
+}
+
+/// Whether this kernel proves its locks right and has stopped doing so: then what follows is watched by nobody.
+pub fn has_stopped_watching_locks() -> bool {
+    let stats = std::fs::read_to_string("/proc/lockdep_stats").unwrap_or_default();
+    watches_locks(&stats) == Some(false)
+}
+
+fn watches_locks(stats: &str) -> Option<bool> {
+    let value = stats.lines().find_map(|line| line.trim().strip_prefix("debug_locks:"))?;
+    Some(value.trim() == "1")
+}
 
 impl KernelLog {
     /// Begins at the log's end.
@@ -38,8 +127,7 @@ impl KernelLog {
 
     /// Complaints since the last look.
     pub fn complaints(&mut self) -> Result<Vec<String>> {
-        let lines = self.lines()?;
-        Ok(lines.into_iter().filter(|line| COMPLAINTS.iter().any(|word| line.contains(word))).collect())
+        Ok(complaints(&self.lines()?))
     }
 
     /// Everything since the last look.
@@ -68,5 +156,110 @@ impl KernelLog {
         let records =
             File::options().read(true).custom_flags(flags).open("/dev/kmsg").context("cannot open /dev/kmsg")?;
         Ok(Self { records })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{complaints, complaints_beside_an_oops, watches_locks};
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    /// As lib/, kernel/ and mm/ of Linux 6.12 print them; of each report the line that has to be seen.
+    #[test]
+    fn every_guards_report_is_a_complaint() {
+        for line in [
+            "BUG: KASAN: slab-use-after-free in mpu_leave+0x4c/0x90 [mpu]",
+            "BUG: KASAN: null-ptr-deref in mpu_ioctl+0x4c/0x90 [mpu]",
+            "BUG: KFENCE: use-after-free read in mpu_leave+0x4c/0x90 [mpu]",
+            "BUG kmalloc-64 (Tainted: G           O      ): Poison overwritten",
+            "BUG nv_clients (Not tainted): Object already free",
+            "WARNING: possible recursive locking detected",
+            "WARNING: possible circular locking dependency detected",
+            "WARNING: inconsistent lock state",
+            "WARNING: suspicious RCU usage",
+            "WARNING: bad unlock balance detected!",
+            "WARNING: nvctl/912 still has locks held!",
+            "INFO: trying to register non-static key.",
+            "BUG: MAX_LOCKDEP_CHAINS too low!",
+            "Disabling lock debugging due to kernel taint",
+            "BUG: sleeping function called from invalid context at include/linux/sched/mm.h:321",
+            "BUG: scheduling while atomic: nvctl/912/0x00000002",
+            "BUG: using smp_processor_id() in preemptible [00000000] code: nvctl/912",
+            "INFO: task rmmod:733 blocked for more than 120 seconds.",
+            "WARNING: CPU: 0 PID: 512 at kernel/rcu/tasks.h:1 mpu_hooks_remove+0x4c/0x90 [mpu]",
+            "WARNING: CPU: 1 PID: 733 at lib/debugobjects.c:615 debug_check_no_obj_freed+0x3f0/0x530",
+            "refcount_t: underflow; use-after-free.",
+            "list_del corruption. prev->next should be ffff88800a4b0c10, but was dead000000000100. (prev=ffff888007a1d0c8)",
+            "rcu: INFO: rcu_preempt self-detected stall on CPU",
+            "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
+            "watchdog: BUG: soft lockup - CPU#0 stuck for 22s! [nvctl:912]",
+            "Kernel panic - not syncing: stack-protector: Kernel stack is corrupted in: mpu_ioctl+0x4c/0x90 [mpu]",
+        ] {
+            assert_eq!(complaints(&lines(line)).len(), 1, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_a_rig_says_is_no_complaint() {
+        let text = "mpu: loading out-of-tree module taints kernel.
+            mpu: module verification failed: signature and/or required key missing - tainting kernel
+            FAULT_INJECTION: forcing a failure.
+            name failslab, interval 1, probability 0, space 0, times 1";
+        assert_eq!(complaints(&lines(text)), Vec::<String>::new());
+    }
+
+    const OOPS: &str = "BUG: kernel NULL pointer dereference, address: 0000000000000000
+        #PF: supervisor write access in kernel mode
+        Oops: Oops: 0002 [#1] PREEMPT SMP NOPTI
+        CPU: 1 UID: 0 PID: 912 Comm: nvctl Tainted: G           O       6.12.95
+        RIP: 0010:get_pids+0x12/0x30 [nvidia]
+        RSP: 0018:ffffc900003efe50 EFLAGS: 00000246
+        RIP: 0033:0x7f1c2a1b0f1b
+        ---[ end trace 0000000000000000 ]---
+        RIP: 0010:get_pids+0x12/0x30 [nvidia]";
+
+    #[test]
+    fn an_awaited_oops_is_the_drivers_and_the_only_one() {
+        let oops = lines(OOPS);
+        assert!(!complaints(&oops).is_empty(), "by itself it is a complaint");
+        assert_eq!(complaints_beside_an_oops(&oops, "nvidia"), Vec::<String>::new());
+        let ours = lines(&OOPS.replace("[nvidia]", "[mpu]"));
+        assert!(complaints_beside_an_oops(&ours, "nvidia").len() > 1, "an oops of the engine's is nobody's wish");
+        assert!(
+            !complaints_beside_an_oops(&[oops.clone(), oops.clone()].concat(), "nvidia").is_empty(),
+            "one is enough"
+        );
+        assert_eq!(complaints_beside_an_oops(&[], "nvidia").len(), 1, "one that was awaited has to come");
+        let mut freed = oops;
+        freed.insert(3, "BUG: KASAN: slab-use-after-free in mpu_leave+0x4c/0x90 [mpu]".to_owned());
+        assert_eq!(complaints_beside_an_oops(&freed, "nvidia").len(), 1, "what else is said counts");
+    }
+
+    /// As kernels print the three ways to die, oldest first.
+    #[test]
+    fn every_way_to_die_in_the_driver_is_told() {
+        for text in [
+            "kernel BUG at /root/sim/driver/rm.c:40!\ninvalid opcode: 0000 [#1] SMP NOPTI",
+            "general protection fault, probably for non-canonical address 0xdffffc0000000000: 0000 [#1] PREEMPT SMP KASAN PTI",
+            "Oops: general protection fault, probably for non-canonical address 0xdffffc0000000000: 0000 [#1] PREEMPT SMP KASAN PTI\n\
+             KASAN: null-ptr-deref in range [0x0000000000000000-0x0000000000000007]",
+            "BUG: unable to handle page fault for address: ffffc90000010000",
+        ] {
+            let whole = format!("{text}\nRIP: 0010:get_pids+0x12/0x30 [nvidia]\n---[ end trace 0000000000000000 ]---");
+            assert_eq!(complaints_beside_an_oops(&lines(&whole), "nvidia"), Vec::<String>::new(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_gave_up_on_its_locks_is_known() {
+        assert_eq!(
+            watches_locks(" lock-classes:      1401 [max: 8192]\n debug_locks:                              1\n"),
+            Some(true)
+        );
+        assert_eq!(watches_locks(" debug_locks:                              0\n"), Some(false));
+        assert_eq!(watches_locks(""), None);
     }
 }

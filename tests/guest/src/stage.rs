@@ -14,7 +14,7 @@ use crate::container::Container;
 use crate::demo;
 use crate::engine::Engine;
 use crate::holder::Holder;
-use crate::kernel_log::KernelLog;
+use crate::kernel_log::{self, KernelLog};
 use crate::plan::Row;
 use crate::stories;
 use crate::stories::scene::Scene;
@@ -42,6 +42,10 @@ pub struct Stage {
     scene: RefCell<Option<Rc<Scene>>>,
     /// The engine in user space, while it is up.
     supervisor: Cell<Option<Supervisor>>,
+    /// Whether the story at play awaits an oops of the driver's.
+    awaits_oops: Cell<bool>,
+    /// Whether one came: the kernel watches its locks no more.
+    had_oops: Cell<bool>,
 }
 
 impl Stage {
@@ -80,6 +84,24 @@ impl Stage {
         Ok(scene)
     }
 
+    /// Lets the driver oops once before the story ends. That it does is from here on part of the story, and whatever else the
+    /// kernel says against anybody fails it as ever.
+    pub fn await_oops(&self) -> Result<()> {
+        self.awaits_oops.set(true);
+        self.had_oops.set(true);
+        kernel_log::announce_oops()
+    }
+
+    /// What the kernel has against the story that ended.
+    fn complaints(&self, log: &mut KernelLog) -> Result<Vec<String>> {
+        let lines = log.lines()?;
+        if !self.awaits_oops.take() {
+            return Ok(kernel_log::complaints(&lines));
+        }
+        kernel_log::announce_end_of_oops()?;
+        Ok(kernel_log::complaints_beside_an_oops(&lines, "nvidia"))
+    }
+
     /// Ends what [`Stage::scene`] made, for a story that needs the GPUs or the driver for itself.
     pub fn clear_scene(&self) {
         self.scene.borrow_mut().take();
@@ -89,6 +111,18 @@ impl Stage {
     pub fn load_driver(&self, parameters: &[&str]) -> Result<()> {
         let file = format!("/sim/era{}/nvidia.ko", self.era_name);
         must(&[&["insmod", file.as_str()], parameters].concat()).map(drop).context("cannot load the simulated driver")
+    }
+
+    /// Loads another build of the simulated driver.
+    pub fn load_driver_of(&self, era: &str) -> Result<()> {
+        let file = format!("/sim/era{era}/nvidia.ko");
+        must(&["insmod", &file]).map(drop).context("cannot load the simulated driver")
+    }
+
+    /// Sets a parameter of the simulated driver.
+    pub fn set_driver(&self, parameter: &str, value: &str) -> Result<()> {
+        let file = format!("/sys/module/nvidia/parameters/{parameter}");
+        std::fs::write(&file, value).with_context(|| format!("cannot write {file}"))
     }
 
     /// Unloads the simulated driver.
@@ -192,7 +226,7 @@ impl Stage {
         if let Some(supervisor) = self.supervisor.take() {
             return supervisor.end();
         }
-        must(&["rmmod", "mpu"]).map(drop).context("cannot unload mpu.ko")
+        unload_module("mpu")
     }
 
     /// One line of the engine's state, such as `state`; none when it is not up.
@@ -257,6 +291,8 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
             reloads: row.reloads,
             scene: RefCell::new(None),
             supervisor: Cell::new(None),
+            awaits_oops: Cell::new(false),
+            had_oops: Cell::new(false),
         };
         let mut log = KernelLog::from_now()?;
         let raised = stage.raise();
@@ -280,6 +316,10 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
             println!("guest: the kernel complained while the stage was cleared: {complaint}");
             failed += 1;
         }
+        if !stage.had_oops.get() && kernel_log::has_stopped_watching_locks() {
+            println!("guest: the kernel has stopped watching its locks, and nobody made it oops");
+            failed += 1;
+        }
     }
     Ok(failed)
 }
@@ -295,7 +335,7 @@ fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
     let ending = catch_unwind(AssertUnwindSafe(|| (story.run)(stage)));
     let ending = ending.unwrap_or_else(|_| Err(Fault::Rig(anyhow::anyhow!("the story panicked"))));
     stage.restore().context("cannot restore the stage")?;
-    let complaints = log.complaints()?;
+    let complaints = stage.complaints(log)?;
     if let Some(first) = complaints.first() {
         return Ok(Verdict::Fail(format!("the kernel complained: {first}")));
     }
@@ -324,4 +364,11 @@ fn loaded(module: &str) -> Result<bool> {
 fn parameter(file: &str, key: &str) -> Option<String> {
     let text = std::fs::read_to_string(format!("/sys/module/mpu/parameters/{file}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
+}
+
+/// Takes an instance of the module out: callers come in no more, those inside leave, and then it goes.
+pub fn unload_module(name: &str) -> Result<()> {
+    let retire = format!("/sys/module/{name}/parameters/retire");
+    std::fs::write(&retire, "20000").with_context(|| format!("{name} does not retire"))?;
+    must(&["rmmod", name]).map(drop).with_context(|| format!("cannot unload {name}.ko"))
 }

@@ -210,7 +210,7 @@ pub mod fake {
     /// A run as the guest's lines tell it.
     pub fn run(lines: &[&str]) -> Result<Run> {
         let lines = lines.iter().enumerate().map(|(second, line)| format!("{second:4}.00 {line}")).collect();
-        let console = Console { lines, rc: Some(0), deaths: vec![], took: Duration::ZERO };
+        let console = Console { lines, rc: Some(0), ..Console::default() };
         let mut run = Run {
             kernel: "6.1".into(),
             release: "6.1.0-1-amd64".into(),

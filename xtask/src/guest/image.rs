@@ -56,11 +56,13 @@ fn base(archive: &mut Archive) -> Result<()> {
 fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     let kernel = kernels::ready(&job.kernel)?;
     let eras: BTreeSet<&str> = job.rows.iter().map(|row| row.era.as_str()).collect();
-    for era in eras {
+    // A build that only one story loads: it plays in era 4.
+    let decoy = eras.contains("4").then_some("4d");
+    for era in eras.into_iter().chain(decoy) {
         archive.file(&format!("sim/era{era}/nvidia.ko"), 0o644, &sim_module(&kernel, era)?)?;
     }
     let programs = sim_programs()?;
-    for program in ["gpu-hold", "nvctl", "gpu-hold32", "nvctl32"] {
+    for program in ["gpu-hold", "nvctl", "nvattack", "gpu-hold32", "nvctl32"] {
         archive.file(&format!("bin/{program}"), 0o755, &programs.join(program))?;
     }
     // Not static: it loads a client's NVML.
@@ -77,9 +79,12 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
 
 /// The simulated driver for a kernel, as one era.
 pub fn sim_module(kernel: &kernels::Kernel, era: &str) -> Result<PathBuf> {
-    let mut make_args = vec![format!("ERA={}", era.trim_end_matches('f'))];
+    let mut make_args = vec![format!("ERA={}", era.trim_end_matches(['f', 'd']))];
     if era.ends_with('f') {
         make_args.push("FRONTEND=1".to_owned());
+    }
+    if era.ends_with('d') {
+        make_args.push("DECOY=1".to_owned());
     }
     let out = paths::target(&format!("guest/modules/{}/era{era}", kernel.name))?;
     clean(modules::build(kernel, &paths::repo().join("sim"), &out, &make_args)?, "the simulated driver")

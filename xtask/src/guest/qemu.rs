@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::Job;
-use crate::{kernels, run};
+use crate::kernels::{self, Kernel};
+use crate::run;
 
 /// What came over the serial line.
+#[derive(Default)]
 pub struct Console {
     /// Its lines, each with the second it came at.
     pub lines: Vec<String>,
@@ -24,7 +26,22 @@ pub struct Console {
     pub deaths: Vec<String>,
     /// How long it ran.
     pub took: Duration,
+    /// Whether a story awaits an oops of the driver's: it judges what comes.
+    pub awaits_oops: bool,
 }
+
+/// What a guest prints before and after a story that makes the driver oops: tests/guest/src/kernel_log.rs.
+const OOPS_AWAITED: &str = "OOPS-AWAITED";
+const OOPS_OVER: &str = "OOPS-OVER";
+
+/// What an oops says, and nothing else does: of these the guest's own reading of its log decides whose oops it was.
+const OOPS: [&str; 5] = [
+    "BUG: unable to handle",
+    "BUG: kernel NULL pointer dereference",
+    "Oops: ",
+    "kernel BUG at",
+    "general protection fault",
+];
 
 /// What a kernel says when something is wrong with it. Anchored by words that no story prints.
 const CRIES: [&str; 14] = [
@@ -45,20 +62,28 @@ const CRIES: [&str; 14] = [
 ];
 
 /// All processors at once, by this machine's clock: for races and for people.
-const FAST: [&str; 4] = ["-accel", "tcg,thread=multi", "-m", "1024"];
+const FAST: [&str; 2] = ["-accel", "tcg,thread=multi"];
 
 /// A clock that counts instructions: a guest's nanosecond is one, whatever else this machine is doing. For figures.
-const COUNTING: [&str; 6] = ["-accel", "tcg,thread=single", "-icount", "shift=0", "-m", "2048"];
+const COUNTING: [&str; 4] = ["-accel", "tcg,thread=single", "-icount", "shift=0"];
+
+/// What figures are taken with, in MiB.
+const COUNTING_MEMORY: u32 = 2048;
 
 /// Boots a job's kernel with an image, and deletes the image. The console goes into `log` as it comes.
 pub fn boot(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> {
     let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    watch(command(job, image, "quiet loglevel=4", &FAST)?, image, job.limit, Some(log), loud)
+    let kernel = kernels::ready(&job.kernel)?;
+    let limit = job.limit * kernel.slower;
+    let command = command(job, &kernel, image, "quiet loglevel=4", &FAST, kernel.memory);
+    watch(command, image, limit, Some(log), loud)
 }
 
 /// The same with a clock that counts instructions.
 pub fn boot_counting(job: &Job, image: &Path, loud: bool) -> Result<Console> {
-    watch(command(job, image, "quiet loglevel=4", &COUNTING)?, image, job.limit, None, loud)
+    let kernel = kernels::ready(&job.kernel)?;
+    let command = command(job, &kernel, image, "quiet loglevel=4", &COUNTING, COUNTING_MEMORY);
+    watch(command, image, job.limit, None, loud)
 }
 
 fn watch(mut command: Command, image: &Path, limit: Duration, log: Option<File>, loud: bool) -> Result<Console> {
@@ -73,7 +98,7 @@ fn watch(mut command: Command, image: &Path, limit: Duration, log: Option<File>,
             }
         }
     });
-    let mut console = Console { lines: Vec::new(), rc: None, deaths: Vec::new(), took: Duration::ZERO };
+    let mut console = Console::default();
     let deadline = began + limit;
     loop {
         match receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -111,7 +136,9 @@ pub fn shell_of(mut command: Command) -> Result<()> {
 
 /// Boots for a person: console on the terminal, a shell in the guest.
 pub fn shell(job: &Job, image: &Path) -> Result<()> {
-    let status = command(job, image, "quiet mpu.shell", &FAST)?.status().context("cannot start QEMU")?;
+    let kernel = kernels::ready(&job.kernel)?;
+    let mut command = command(job, &kernel, image, "quiet mpu.shell", &FAST, kernel.memory);
+    let status = command.status().context("cannot start QEMU")?;
     run::say(format!("the guest ended: {status}"));
     Ok(std::fs::remove_file(image)?)
 }
@@ -126,7 +153,13 @@ impl Console {
         if loud {
             println!("{line}");
         }
-        if CRIES.iter().any(|cry| line.contains(cry)) && !line.starts_with("STORY ") {
+        match line {
+            OOPS_AWAITED => self.awaits_oops = true,
+            OOPS_OVER => self.awaits_oops = false,
+            _ => {}
+        }
+        let is_awaited = self.awaits_oops && OOPS.iter().any(|word| line.contains(word));
+        if CRIES.iter().any(|cry| line.contains(cry)) && !line.starts_with("STORY ") && !is_awaited {
             self.deaths.push(line.to_owned());
         }
         if let Some(rc) = line.strip_prefix("GUEST-RC=") {
@@ -142,19 +175,41 @@ fn after_escape(rest: &str) -> &str {
     &rest[end..]
 }
 
-fn command(job: &Job, image: &Path, more: &str, speed: &[&str]) -> Result<Command> {
-    let kernel = kernels::ready(&job.kernel)?;
+fn command(job: &Job, kernel: &Kernel, image: &Path, more: &str, speed: &[&str], memory: u32) -> Command {
     let mut command = Command::new("qemu-system-x86_64");
-    command.args(speed).args(["-cpu", "max", "-nodefaults", "-no-user-config", "-nographic"]);
+    command.args(speed).args(["-m", &memory.to_string()]);
+    command.args(["-cpu", "max", "-nodefaults", "-no-user-config", "-nographic"]);
     command.args(["-serial", "stdio", "-no-reboot", "-smp", &job.cpus.to_string()]);
     command.arg("-kernel").arg(kernel.vmlinux()).arg("-initrd").arg(image);
-    // An oops must not be survived: what follows it would be no verdict about the product.
-    command.args(["-append", &format!("console=ttyS0 panic=-1 oops=panic {more}")]);
-    Ok(command)
+    // An oops must not be survived: what follows it would be no verdict about the product. A story that wants one says so.
+    command.args(["-append", &format!("console=ttyS0 panic=-1 oops=panic {more} {}", kernel.arguments)]);
+    command
 }
 
 fn end(child: &mut Child) {
     // It has ended by itself unless it is late.
     let _ = child.kill();
     let _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Console, Duration};
+
+    fn deaths(lines: &[&str]) -> usize {
+        let mut console = Console::default();
+        lines.iter().for_each(|line| console.take(Duration::ZERO, line, false));
+        console.deaths.len()
+    }
+
+    #[test]
+    fn an_oops_is_a_death_unless_a_story_awaits_it() {
+        let oops = "[    9.1] BUG: unable to handle page fault for address: ffff888000000010";
+        let freed = "[    9.1] BUG: KASAN: slab-use-after-free in mpu_leave+0x10/0x20 [mpu]";
+        assert_eq!(deaths(&[oops]), 1);
+        assert_eq!(deaths(&["OOPS-AWAITED", oops, "OOPS-OVER"]), 0);
+        assert_eq!(deaths(&["OOPS-AWAITED", freed, "OOPS-OVER"]), 1, "only an oops is awaited");
+        assert_eq!(deaths(&["OOPS-AWAITED", "OOPS-OVER", oops]), 1, "only until the story is over");
+        assert_eq!(deaths(&["OOPS-AWAITED", "[    9.1] Kernel panic - not syncing: Fatal exception"]), 1);
+    }
 }

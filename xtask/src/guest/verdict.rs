@@ -187,7 +187,7 @@ mod tests {
     fn report(lines: &[&str], rc: Option<i32>) -> Report {
         let job = Job { kernel: "6.1".into(), rows: vec![], cpus: 1, limit: Duration::ZERO };
         let lines = lines.iter().map(|line| format!("{:7.2} {line}", 1.0)).collect();
-        Report::read(&job, &Console { lines, rc, deaths: vec![], took: Duration::ZERO }, PathBuf::new())
+        Report::read(&job, &Console { lines, rc, ..Console::default() }, PathBuf::new())
     }
 
     #[test]

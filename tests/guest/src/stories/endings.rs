@@ -133,6 +133,36 @@ pub const COLLISION: Story = Story {
     },
 };
 
+/// Drivers from 570 keep the kernel's record of a process in their samples without a hold on it: once it is gone, nobody follows it.
+pub const STALE: Story = Story {
+    name: "a_sample_of_an_ended_process_is_not_followed",
+    engines: Engines::Every,
+    without: |stage| match stage.era {
+        3 | 4 => shows(stage),
+        _ => Without::Moot("these drivers' samples name no record of the kernel's"),
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        let own = scene.own();
+        stage.set_driver("ghosts", "1")?;
+        stage.set_driver("stale", "1")?;
+        let ended = scene.a.hold_by("exec gpu-hold --util 50").map(drop);
+        stage.set_driver("stale", "0")?;
+        stage.set_driver("ghosts", "0")?;
+        ended?;
+        for size in ["55888", "50704"] {
+            let answer = scene.a.ask(&["--size", size, "gpumon"])?;
+            exactly("the samples", &answer.distinct_pids(), &own)?;
+            let address = answer.rows.iter().filter_map(|row| row.get("ptr")).find(|address| *address != "0");
+            right!(address.is_none(), "a sample shows the kernel address {address:?}");
+        }
+        // The host's own callers reach the same sample.
+        let host = crate::nvctl::ask(&[], "nvctl", &["gpumon"])?;
+        right!(host.status == 0, "the host is refused: {}", host.text);
+        Ok(())
+    },
+};
+
 fn shows(stage: &Stage) -> Without {
     once(stage, Without::Wrong("shows"))
 }

@@ -62,7 +62,7 @@ fn view(stage: &Stage, scene: &Scene) -> Result<String, Fault> {
             script += &format!("{program} --size {size} gpumon | sed 's/ time [0-9]*//'\n");
         }
         script += &format!("{program} gpumon1 | sed 's/ time [0-9]*//'\n{program} enc1\n");
-        script += &format!("sh -c 'echo pid $$; exec {program} rc' | grep pid | sort -u | wc -l\n");
+        script += &format!("sh -c 'echo pid $$; exec {program} --error rc' | grep pid | sort -u | wc -l\n");
         script += &format!("{program} --size 3816 pids\n{program} --flags 4 pids\n{program} --xfer pids\n");
         for size in ["8008", "9608", "14408"] {
             script += &format!(

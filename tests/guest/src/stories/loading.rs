@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::callers::Callers;
 use crate::command::{must, run};
 use crate::right;
-use crate::stage::Stage;
+use crate::stage::{unload_module, Stage};
 use crate::stories::scene::{exactly, once, sorted};
 use crate::story::{Engines, Fault, Story, Without};
 
@@ -61,7 +61,7 @@ pub const DRIVER_RELOAD: Story = Story {
             std::thread::sleep(Duration::from_millis(50));
             stage.load_driver(&[])?;
             if stage.has_module() {
-                state_is(stage, "armed")?;
+                state_is(stage, "placed")?;
             }
             std::thread::sleep(Duration::from_millis(200));
         }
@@ -132,7 +132,7 @@ pub const ENGINE_SWAP: Story = Story {
         let swapped: Result<()> = (0..stage.reloads).try_for_each(|_| {
             for (new, old) in [("mpu_next", "mpu"), ("mpu", "mpu_next")] {
                 must(&["insmod", &format!("/mpu/{new}.ko")]).context("the new instance does not take over")?;
-                must(&["rmmod", old])?;
+                unload_module(old)?;
                 std::thread::sleep(Duration::from_millis(20));
             }
             Ok(())

@@ -2,9 +2,13 @@
 //!
 //! docs/stories.md says what each proves; a test below holds it to this list.
 
+mod accounting;
 mod agent;
+mod arming;
+mod attacks;
 mod counting;
 mod endings;
+mod held;
 mod host;
 mod hostile;
 mod injection;
@@ -15,9 +19,11 @@ mod lockdown;
 mod metrics;
 mod namespaces;
 mod neighbours;
+mod oops;
 mod policy;
 mod requests;
 pub mod scene;
+mod shortage;
 mod supervised;
 mod tables;
 mod unprivileged;
@@ -55,12 +61,21 @@ pub const ALL: &[Story] = &[
     requests::RACE,
     requests::RACE_PASSED_ON,
     requests::NONSENSE,
+    requests::SAMPLES_BEYOND,
+    requests::SESSION_COUNT,
+    attacks::OTHER_CONTROLS,
+    attacks::FAULT,
+    attacks::RACE_EVERY_ROW,
     endings::DEAD,
     endings::REUSED,
     endings::ZOMBIE,
     endings::ORPHAN,
     endings::DEAD_THREAD,
     endings::COLLISION,
+    endings::STALE,
+    accounting::DEAD_STRANGER,
+    accounting::ONCE,
+    accounting::PEAK,
     neighbours::TRACED,
     neighbours::PAST_THE_COPIES,
     counting::TRANSLATED,
@@ -75,6 +90,10 @@ pub const ALL: &[Story] = &[
     hostile::PROTECTED,
     hostile::KILLED_IN_MID_CALL,
     hostile::BLOCKED,
+    held::UNLOADING,
+    held::HAND_OVER,
+    shortage::FAILS_IN_TURN,
+    shortage::MISCOUNTED,
     unprivileged::SAME_ANSWERS,
     unprivileged::NO_RIGHT_MORE,
     supervised::KILLED,
@@ -87,6 +106,10 @@ pub const ALL: &[Story] = &[
     loading::EITHER_ORDER,
     loading::DRIVER_RELOAD,
     loading::SEVERAL_GPUS,
+    arming::FTRACE_OFF,
+    arming::WRONG_ENTRY,
+    arming::COUNTERS,
+    oops::IN_THE_DRIVER,
 ];
 
 /// Those that leave a guest unfit for any other: played when named, in the last row of a plan.

@@ -158,7 +158,7 @@ pub const RC_REPORT: Story = Story {
     engines: Engines::Every,
     without: |stage| once(stage, Without::Wrong("the report names")),
     run: |stage| {
-        let text = stage.scene()?.a.script("echo $$; exec nvctl rc")?;
+        let text = stage.scene()?.a.script("echo $$; exec nvctl --error rc")?;
         let (own, answer) = text.split_once('\n').unwrap_or((&text, ""));
         let named = nvctl::read(answer)?.one("pid")?;
         right!(own.parse() == Ok(named), "the report names {named}, its caller is {own}");
@@ -239,6 +239,50 @@ pub const NONSENSE: Story = Story {
         let without = stage.aside(|| nonsense(&scene))??;
         for (with, without) in with.iter().zip(without) {
             right!(*with == without, "with the engine: {with}; without: {without}");
+        }
+        Ok(())
+    },
+};
+
+/// The old control takes a buffer of the caller's length: every sample in it is translated, not only as many as clients ask for.
+pub const SAMPLES_BEYOND: Story = Story {
+    name: "samples_beyond_the_usual_hundred_are_translated",
+    engines: Engines::Every,
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        for room in ["1", "101", "300"] {
+            let shown = scene.a.ask(&["--room", room, "gpumon1"])?;
+            right!(shown.status == 0, "the driver refuses {room} samples: {}", shown.text);
+            let foreign: Vec<u32> =
+                shown.distinct_pids().into_iter().filter(|pid| !scene.own().contains(pid)).collect();
+            right!(foreign.is_empty(), "a buffer of {room} samples shows {foreign:?}");
+        }
+        let shown = scene.a.ask(&["--room", "300", "gpumon1"])?;
+        exactly("a buffer of 300 samples", &shown.distinct_pids(), &scene.own())
+    },
+};
+
+/// Asked for their count, the encoder's sessions are one's own; and where there is less room than all have, one's own come first.
+pub const SESSION_COUNT: Story = Story {
+    name: "the_count_of_encoder_sessions_is_ones_own",
+    engines: Engines::Every,
+    without: |stage| once(stage, Without::Wrong("sessions")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        for control in ["enc1", "enc2"] {
+            for (container, own) in [(&scene.a, 2), (&scene.b, 1)] {
+                let answer = container.ask(&["--room", "0", control])?;
+                let count =
+                    answer.text.lines().next().and_then(|line| line.rsplit_once("count=")?.1.parse::<u32>().ok());
+                right!(count == Some(own), "{control} counts {count:?} sessions, {} has {own}", container.name());
+            }
+            if stage.era > 0 {
+                // The others refuse any room but the whole table's.
+                continue;
+            }
+            let shown = scene.b.ask(&["--room", "1", control])?.pids();
+            exactly(&format!("{control} with room for one: sessions"), &shown, &[scene.other.inside])?;
         }
         Ok(())
     },

