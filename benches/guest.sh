@@ -38,7 +38,7 @@ load() {
 	[ "$1" = none ] || insmod /modules/"$1".ko || broken "cannot load $1"
 	said=$(cat /sys/module/"$1"/parameters/state 2>/dev/null)
 	case $said in
-	*state=armed* | '') ;;
+	*state=armed* | *state=placed* | '') ;;
 	*) broken "$1 is not at work: $(echo $said)" ;;
 	esac
 }

@@ -101,6 +101,19 @@ static void fill_room(uint8_t *p, const struct row *row)
 		put64(p, 8, (uintptr_t)inner);
 }
 
+/* The buffer behind the pointer is where the parameters are. */
+static void fill_samples1_here(uint8_t *p, const struct row *row)
+{
+	fill_samples1(p, row);
+	put64(p, 16, (uintptr_t)p);
+}
+
+static void fill_room_here(uint8_t *p, const struct row *row)
+{
+	fill_room(p, row);
+	put64(p, 8, (uintptr_t)p);
+}
+
 static void fill_nothing(uint8_t *p, const struct row *row)
 {
 	(void)p;
@@ -118,9 +131,11 @@ static const struct row rows[] = {
 	{ "samples-515", 0x20802096, 34000, SUBDEVICE, fill_samples, 0 },
 	{ "samples-460", 0x20802096, 47216, SUBDEVICE, fill_samples, 0 },
 	{ "samples-pointed", 0x20802083, 24, SUBDEVICE, fill_samples1, 0 },
+	{ "samples-in-place", 0x20802083, 24, SUBDEVICE, fill_samples1_here, 0 },
 	{ "records", 0xb04, 16012, CLIENT, fill_gpu, 0 },
 	{ "record", 0xb03, 48, CLIENT, fill_record, 32 },
 	{ "encoder-pointed", 0x2080016e, 16, SUBDEVICE, fill_room, 0 },
+	{ "encoder-in-place", 0x2080016e, 16, SUBDEVICE, fill_room_here, 0 },
 	{ "encoder", 0x208001af, 16388, SUBDEVICE, fill_room, 0 },
 	{ "capture", 0x2080017c, 13316, SUBDEVICE, fill_nothing, 0 },
 	{ "profiler", 0x90cc0103, 12, PROFILER, fill_nothing, 0 },

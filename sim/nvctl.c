@@ -10,6 +10,7 @@
 #include <getopt.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -88,20 +89,26 @@ static void usage(FILE *to)
 	      "  spin SECONDS [PID... [or PID...]...]\n"
 	      "                          GET_PIDS over and over; each answer must be exactly one of these lists of numbers\n"
 	      "  race MODE SECONDS       MODE cmd|ptr|size|all|xfer|read: `saw N` for each distinct number ever in a result buffer\n"
+	      "  swap MODE SECONDS       race by other means: MODE dup2 (another file in the descriptor's place), close (none), number\n"
+	      "                          (another control that carries PIDs); `saw N` as race has it\n"
+	      "  secret                  pids, with its argument in memory that nobody else can read (memfd_secret)\n"
+	      "  x32                     pids, by the x32 number of ioctl: `ret=N` alone\n"
 	      "options: --gpu N --size N --flags HEX --type HEX --dir 0..3 --xfer --class HEX --old (R418 numbers)\n"
 	      "         --object client|device|sub|profiler|HEX --owner HEX --threads N --rotate N (ring: slot of the next write)\n"
 	      "         --params HEX (another address for the parameters; rows are not printed then) --on-thread (not the main one)\n"
 	      "         --raced pids|fbc (race: which control) --client HEX (another client's handle)\n"
 	      "         --as UID (become that user once client and objects are made)\n"
 	      "         --room N (gpumon1: samples; enc1, enc2: sessions, 0 asks for their count)\n"
-	      "         --fail-nth N (the call's Nth allocation or copy fails; the first line ends in injected=0 or 1)\n",
+	      "         --fail-nth N (the call's Nth allocation or copy fails; the first line ends in injected=0 or 1)\n"
+	      "         --own-files (a thread with descriptors of its own opens and asks)\n"
+	      "         --as-thread UID (that thread alone becomes that user)\n",
 	      to);
 }
 
 static const char *object_name = NULL;
 static uint32_t owner = 0xffffffff;
 static unsigned threads = 2, rotation, client, fail_nth;
-static int user = -1;
+static int user = -1, thread_user = -1, own_files;
 
 static void open_session(void)
 {
@@ -858,6 +865,114 @@ static int cmd_race(int n, char **args)
 	return 0;
 }
 
+static int swap_fd = -1, swap_other = -1, swap_mode;
+
+static void *swapper(void *unused)
+{
+	unsigned turn = 0;
+
+	(void)unused;
+	while (!race.stop) {
+		turn++;
+		if (swap_mode == 'd') {
+			dup2(turn & 1 ? swap_other : ctl, swap_fd);
+		} else if (swap_mode == 'c') {
+			if (turn & 1)
+				close(swap_fd);
+			else
+				dup2(ctl, swap_fd);
+		} else {
+			/* The smallest is the first: whatever is made of number and size lies within the buffer. */
+			race.arg.cmd = turn & 1 ? GET_PIDS : 0x2080017c;
+			race.arg.size = turn & 2 ? PIDS_SIZE : 13316;
+		}
+	}
+	return NULL;
+}
+
+static int cmd_swap(int n, char **args)
+{
+	unsigned long calls = 0, accepted = 0;
+	pthread_t thread;
+	unsigned i;
+	double end;
+
+	if (n != 2 || !strchr("dcn", args[0][0]))
+		nv_die("nvctl: swap wants dup2, close or number, and SECONDS", -EINVAL);
+	swap_mode = args[0][0];
+	swap_other = open("/dev/null", O_RDWR);
+	swap_fd = dup(ctl);
+	race.arg = (struct nv_control_arg){ session.client, session.subdevice, GET_PIDS, 0, (uintptr_t)buf, PIDS_SIZE, 0 };
+	end = now() + strtod(args[1], NULL);
+	if (swap_other < 0 || swap_fd < 0 || pthread_create(&thread, NULL, swapper, NULL))
+		nv_die("nvctl: swap", -EAGAIN);
+	do {
+		int rc;
+
+		memset(buf, 0, sizeof(buf));
+		set32(buf, 4, opt.class);
+		race.arg.status = 0xdead;
+		rc = ioctl(swap_fd, nv_ioc(0x2a, sizeof(race.arg), &opt.way), &race.arg);
+		calls++;
+		if (rc || race.arg.status)
+			continue;
+		accepted++;
+		/* A list has its class and its count before its numbers, sessions their number, and more than a number each. */
+		if (at32(buf, 4) == opt.class && at32(buf, 8) <= PIDS_MAX)
+			for (i = 0; i < at32(buf, 8); i++)
+				saw(at32(buf, 12 + 4 * i));
+		else
+			for (i = 0; i < at32(buf, 0) && i < 256; i++)
+				saw(at32(buf, 4 + 52 * i));
+	} while (now() < end);
+	race.stop = 1;
+	pthread_join(thread, NULL);
+	printf("calls %lu accepted %lu\n", calls, accepted);
+	for (i = 1; i < 1u << 22; i++)
+		if (seen[i >> 3] & (1 << (i & 7)))
+			printf("saw %u\n", i);
+	return 0;
+}
+
+#ifndef SYS_memfd_secret
+#define SYS_memfd_secret 447
+#endif
+
+static int print_pids(int rc, uint32_t status)
+{
+	unsigned i, count = rc || status ? 0 : at32(buf, 8);
+
+	printf("ret=%d status=0x%x count=%u\n", rc, status, count);
+	for (i = 0; i < count && i < PIDS_MAX; i++)
+		printf("pid %u\n", at32(buf, 12 + 4 * i));
+	return rc || status;
+}
+
+static int cmd_secret(void)
+{
+	struct nv_control_arg *arg;
+	int fd = syscall(SYS_memfd_secret, 0);
+
+	if (fd < 0 || ftruncate(fd, PAGE))
+		nv_die("nvctl: memfd_secret", -errno);
+	arg = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (arg == MAP_FAILED)
+		nv_die("nvctl: mmap", -errno);
+	set32(buf, 4, opt.class);
+	*arg = (struct nv_control_arg){ session.client, session.subdevice, GET_PIDS, 0, (uintptr_t)buf, PIDS_SIZE, 0 };
+	return print_pids(nv_control_send(ctl, arg, &opt.way), arg->status);
+}
+
+static int cmd_x32(void)
+{
+	struct nv_control_arg arg = { session.client, session.subdevice, GET_PIDS, 0, (uintptr_t)buf, PIDS_SIZE, 0 };
+	long rc;
+
+	set32(buf, 4, opt.class);
+	rc = syscall(0x40000000 + 514, ctl, nv_ioc(0x2a, sizeof(arg), &opt.way), &arg);
+	return print_pids(rc < 0 ? -errno : (int)rc, arg.status);
+}
+
 static const char *what;
 static char **rest;
 static int rest_count, thread_rc;
@@ -906,12 +1021,26 @@ static int perform(void)
 		return cmd_spin(n, rest);
 	if (!strcmp(what, "race"))
 		return cmd_race(n, rest);
+	if (!strcmp(what, "swap"))
+		return cmd_swap(n, rest);
+	if (!strcmp(what, "secret"))
+		return cmd_secret();
+	if (!strcmp(what, "x32"))
+		return cmd_x32();
 	usage(stderr);
 	return 2;
 }
 
 static void *perform_on_thread(void *unused)
 {
+	if (own_files) {
+		if (unshare(CLONE_FILES))
+			nv_die("nvctl: --own-files", -errno);
+		open_session();
+	}
+	/* The library's call would have every thread become that user. */
+	if (thread_user >= 0 && syscall(SYS_setresuid, thread_user, thread_user, thread_user))
+		nv_die("nvctl: --as-thread", -errno);
 	thread_rc = perform();
 	return unused;
 }
@@ -925,7 +1054,8 @@ int main(int argc, char **argv)
 		{ "rotate", 1, NULL, 'r' }, { "params", 1, NULL, 'p' }, { "on-thread", 0, NULL, 'n' },
 		{ "raced", 1, NULL, 'R' }, { "client", 1, NULL, 'C' }, { "as", 1, NULL, 'a' },
 		{ "error", 0, NULL, 'E' }, { "room", 1, NULL, 'm' },
-		{ "fail-nth", 1, NULL, 'N' }, { "help", 0, NULL, 'h' },
+		{ "fail-nth", 1, NULL, 'N' }, { "own-files", 0, NULL, 'F' },
+		{ "as-thread", 1, NULL, 'A' }, { "help", 0, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
 	int o;
@@ -960,6 +1090,8 @@ int main(int argc, char **argv)
 		case 'C': client = strtoul(optarg, NULL, 16); break;
 		case 'a': user = strtol(optarg, NULL, 0); break;
 		case 'N': fail_nth = strtoul(optarg, NULL, 0); break;
+		case 'F': own_files = opt.on_thread = 1; break;
+		case 'A': thread_user = strtol(optarg, NULL, 0); opt.on_thread = 1; break;
 		case 'r': rotation = strtoul(optarg, NULL, 0); break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;

@@ -9,7 +9,7 @@ pub enum Reason {
     UnknownSize,
     /// The kernel had no memory for the PIDs that the caller asks about.
     NoMemory,
-    /// The caller's argument could not be read.
+    /// The caller's argument, or what else an engine in user space needs of it, could not be had.
     Unreadable,
     /// The driver's answer counts more entries than its table holds.
     Malformed,
@@ -19,7 +19,7 @@ pub enum Reason {
     CopyNotSeen,
     /// The policy shows this caller the host's view.
     Exempt,
-    /// The caller's descriptor, memory or rights could not be had from outside.
+    /// A security module keeps the caller's memory from the engine in user space.
     OutOfReach,
 }
 
@@ -55,10 +55,10 @@ impl Reason {
         match self {
             Reason::UnknownSize => {
                 "a PID-bearing control came with a size that this version of MPU does not know; the caller got the driver's own \
-                 answer (a newer driver or client: update MPU)"
+                 answer, under the notify engine its refusal (a newer driver or client: update MPU)"
             }
             Reason::NoMemory => "the kernel had no memory for what MPU has to remember of a call; the caller got the driver's own answer",
-            Reason::Unreadable => "the caller's argument could not be read; the driver refused the call by itself",
+            Reason::Unreadable => "the caller's argument, or what else the call needs of it, could not be had; the call was refused",
             Reason::Malformed => {
                 "the driver's answer counted more entries than its table holds; the caller got no process at all"
             }
@@ -71,7 +71,7 @@ impl Reason {
             }
             Reason::Exempt => "a rule of the policy shows this caller the host's view; it got what a caller on the host gets",
             Reason::OutOfReach => {
-                "the notify engine could not have the caller's descriptor, memory or rights; the caller got the driver's own answer"
+                "a security module of the kernel keeps the caller's memory from the notify engine; the caller got the driver's own answer"
             }
         }
     }

@@ -30,6 +30,7 @@ fn engine() -> Observed {
         since: Some(1_795_205_700),
         containers: None,
         forwarded: None,
+        restarts: None,
         translated: vec![("GPU_GET_PIDS".to_string(), 12)],
         passed: Reason::ALL.iter().map(|reason| (reason.name().to_string(), 3)).collect(),
     }
@@ -49,6 +50,7 @@ fn supervisor() -> Observed {
         since: Some(1_795_205_800),
         containers: Some(4),
         forwarded: Some(1234),
+        restarts: Some(2),
         translated: vec![("GPU_GET_PIDS".to_string(), 7)],
         passed: vec![("out_of_reach".to_string(), 5)],
     }
@@ -150,6 +152,7 @@ fn each_engine_has_its_rows_and_its_own_counts() {
         "mpu_engine_start_time_seconds{engine=\"notify\"} 1795205800",
         "mpu_engine_containers{engine=\"notify\"} 4",
         "mpu_forwarded_total{engine=\"notify\"} 1234",
+        "mpu_restarts_total{engine=\"notify\"} 2",
         "mpu_translated_total{engine=\"notify\",control=\"GPU_GET_PIDS\"} 7",
         "mpu_passed_total{engine=\"notify\",reason=\"out_of_reach\"} 5",
         "mpu_missed_total{engine=\"notify\",reason=\"out_of_reach\"} 5",

@@ -254,9 +254,11 @@ impl Stage {
         }
         self.load_engine()?;
         let state = self.engine_state("state").context("the engine has no state")?;
+        // A module says that it is armed when it has translated.
+        let ready = if self.has_module() { "placed" } else { "armed" };
         ensure!(
-            state == "placed",
-            "the engine is {state}, not placed: {}",
+            state == ready,
+            "the engine is {state}, not {ready}: {}",
             self.engine_state("refused").unwrap_or_default()
         );
         Ok(())

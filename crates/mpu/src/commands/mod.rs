@@ -405,13 +405,13 @@ impl StateView {
 }
 
 /// The notify engine's state, in reports.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NotifyView {
-    /// `armed` or `retired`.
+    /// `armed` or `retired`; `restarting` while a supervisor that has died has no successor yet.
     pub state: String,
     /// The supervisor's version.
     pub version: String,
-    /// Its process.
+    /// Its process; 0 while there is none.
     pub pid: u32,
     /// Containers whose callers it answers.
     pub containers: Vec<String>,
@@ -423,6 +423,10 @@ pub struct NotifyView {
     pub lookup: String,
     /// Calls without PIDs that went on to the driver.
     pub passed_on: u64,
+    /// How often a supervisor took the place of one that had died.
+    pub restarts: u64,
+    /// The same in the last hour, up to 8.
+    pub restarts_last_hour: u64,
 }
 
 impl From<&notify::client::State> for NotifyView {
@@ -436,11 +440,19 @@ impl From<&notify::client::State> for NotifyView {
             inside: state.inside,
             lookup: state.lookup.clone(),
             passed_on: state.passed_on,
+            restarts: state.restarts,
+            restarts_last_hour: state.restarts_last_hour,
         }
     }
 }
 
 impl NotifyView {
+    /// What there is to say while a keeper that lives has no supervisor.
+    fn restarting() -> NotifyView {
+        let version = env!("CARGO_PKG_VERSION").to_string();
+        NotifyView { state: "restarting".to_string(), version, ..NotifyView::default() }
+    }
+
     /// The word for the state with its meaning.
     fn line(&self, style: Style) -> String {
         match self.state.as_str() {
@@ -456,13 +468,20 @@ impl NotifyView {
                     self.supervised()
                 )
             }
+            "restarting" => {
+                format!("{}: the supervisor has died, calls wait for the next one", style.warn("restarting"))
+            }
             other => format!("{}: a state that this mpu does not know", style.warn(other)),
         }
     }
 
     fn supervised(&self) -> String {
         let (containers, listeners) = (self.containers.len(), self.listeners);
-        format!("{containers} now, by {listeners} listeners")
+        let again = match (self.restarts, self.restarts_last_hour) {
+            (0, _) => String::new(),
+            (all, recent) => format!("; started again after a crash {all} times, {recent} in the last hour"),
+        };
+        format!("{containers} now, by {listeners} listeners{again}")
     }
 }
 

@@ -4,7 +4,7 @@ use super::{DriverView, Lines, NotifyView, ProofView, Report, StateView, Style};
 use crate::driver::Driver;
 use crate::engine::module::record::Record;
 use crate::engine::module::state::{self, Phase};
-use crate::engine::notify::client;
+use crate::engine::notify::{client, hold};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::exit::Exit;
@@ -78,10 +78,18 @@ pub fn status(host: &Host, ask: Ask) -> Result<Status, Error> {
         up: engine.is_some(),
         engine,
         since: None,
+<<<<<<< HEAD
         module_state: module.as_ref().map(|state| StateView::of(host, state)),
         proof: proof.as_ref().map(ProofView::from),
         function_tracing: !host.ftrace_disabled(),
         notify_state: supervisor.as_ref().map(NotifyView::from),
+=======
+        module_state: module.as_ref().map(StateView::from),
+        notify_state: supervisor
+            .as_ref()
+            .map(NotifyView::from)
+            .or_else(|| hold::lives(host).then(NotifyView::restarting)),
+>>>>>>> main
         driver: Driver::loaded(host).as_ref().map(DriverView::from),
         policy: Vec::new(),
         translated: BTreeMap::new(),
@@ -137,6 +145,11 @@ impl Report for Status {
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
         let driver = self.driver.as_ref().map_or("none is loaded".to_string(), DriverView::line);
+        if let (None, Some(supervisor)) = (self.engine, &self.notify_state) {
+            lines.put("state", supervisor.line(style));
+            lines.put("driver", driver);
+            return lines.text;
+        }
         if self.engine.is_none() {
             lines.plain(format!("{}: start it with `mpu up`", style.warn("MPU is not up")));
             lines.put("driver", driver);

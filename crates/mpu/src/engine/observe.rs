@@ -35,6 +35,8 @@ pub struct Observed {
     pub containers: Option<u64>,
     /// Calls without PIDs that came to it and went on to the driver, if such calls come to it.
     pub forwarded: Option<u64>,
+    /// How often a process of it took the place of one that had died, if it has one.
+    pub restarts: Option<u64>,
     /// Answers translated, by control.
     pub translated: Vec<(String, u64)>,
     /// Calls not translated in the usual way, by reason.
@@ -69,6 +71,7 @@ fn notify(host: &Host) -> Result<Option<Observed>, Error> {
         since: Some(state.since),
         containers: Some(state.containers.len() as u64),
         forwarded: Some(state.passed_on),
+        restarts: Some(state.restarts),
         translated: state.translated.into_iter().collect(),
         passed: state.passed.into_iter().collect(),
     }))
@@ -96,6 +99,7 @@ fn module(host: &Host) -> Result<Option<Observed>, Error> {
         since: Record::read(host).map(|record| record.since),
         containers: None,
         forwarded: None,
+        restarts: None,
         translated: counters.translated,
         passed: counters.passed,
     }))

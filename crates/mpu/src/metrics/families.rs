@@ -107,6 +107,12 @@ pub static FORWARDED: Family = counter(
     &["engine"],
     "Calls without PIDs that came to the notify engine and went on to the driver; absent for the module, to which they do not come",
 );
+/// Supervisors that died.
+pub static RESTARTS: Family = counter(
+    "mpu_restarts_total",
+    &["engine"],
+    "Times that a supervisor of the notify engine took the place of one that had died; absent for the module, which has no process",
+);
 /// Answers translated.
 pub static TRANSLATED: Family = counter(
     "mpu_translated_total",
@@ -177,7 +183,11 @@ pub static ERRORS: Family =
     counter("mpu_scrape_errors_total", &["part"], "How often this part could not be read since the exporter began");
 
 /// Every metric, in the page's order.
+<<<<<<< HEAD
 pub static ALL: [&Family; 28] = [
+=======
+pub static ALL: [&Family; 26] = [
+>>>>>>> main
     &BUILD,
     &STARTED,
     &UP,
@@ -190,6 +200,7 @@ pub static ALL: [&Family; 28] = [
     &TRACING,
     &CONTAINERS,
     &FORWARDED,
+    &RESTARTS,
     &TRANSLATED,
     &PASSED,
     &MISSED,

@@ -148,6 +148,12 @@ fn engines(engines: &[Observed], text: &mut Text) {
             rows.put(&[engine.engine.name()], forwarded);
         }
     }
+    let mut rows = text.family(&f::RESTARTS);
+    for engine in engines {
+        if let Some(restarts) = engine.restarts {
+            rows.put(&[engine.engine.name()], restarts);
+        }
+    }
     counts(text, &f::TRANSLATED, engines, |e| &e.translated, |_| true);
     counts(text, &f::PASSED, engines, |e| &e.passed, |_| true);
     counts(text, &f::MISSED, engines, |e| &e.passed, is_missed);

@@ -7,6 +7,7 @@ use crate::containers::{self, Container};
 use crate::host::Host;
 use mpu_core::{HostPid, ViewPid};
 use std::collections::{BTreeSet, HashMap};
+use std::os::unix::ffi::OsStrExt;
 
 /// A process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -72,6 +73,37 @@ impl Shared {
     }
 }
 
+/// What a node of the driver's is called, wherever one looks (nvidia-modprobe makes them so).
+const NODES: &str = "/dev/nvidia";
+
+/// Whether a process has a descriptor of the driver's; none where that cannot be seen.
+fn has_the_driver(host: &Host, pid: HostPid) -> Option<bool> {
+    let mut links = std::fs::read_dir(host.at(format!("/proc/{}/fd", pid.get()))).ok()?.flatten();
+    Some(links.any(|link| {
+        std::fs::read_link(link.path()).is_ok_and(|path| path.as_os_str().as_bytes().starts_with(NODES.as_bytes()))
+    }))
+}
+
+/// Of a process that the driver lists and that has ended: who has its descriptors, and with them its memory. Those are processes that
+/// have the driver and that the driver does not list.
+fn ended(host: &Host, listed: &BTreeSet<HostPid>) -> Option<Facts> {
+    let entries = std::fs::read_dir(host.at("/proc")).ok()?.flatten();
+    let others = entries.filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?));
+    let holders = others.filter(|pid| !listed.contains(pid) && has_the_driver(host, *pid) == Some(true));
+    let mut names: Vec<String> = holders
+        .map(|pid| {
+            let name = host.text(format!("/proc/{}/comm", pid.get())).unwrap_or_default();
+            format!("{} ({})", pid.get(), name.trim())
+        })
+        .collect();
+    names.sort();
+    (!names.is_empty()).then(|| Facts {
+        name: Some("ended".to_string()),
+        command: Some(format!("ended, memory still held by {}", names.join(", "))),
+        ..Facts::default()
+    })
+}
+
 /// The last of several numbers; a process of the host's own has one.
 fn innermost(numbers: &str) -> Option<ViewPid> {
     let mut numbers = numbers.split_whitespace();
@@ -110,9 +142,15 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The facts of a process, read when it is new.
-    pub fn of(&mut self, host: &Host, pid: HostPid) -> Facts {
+    /// The facts of a process, read when it is new; `listed` are all that the driver lists.
+    pub fn of(&mut self, host: &Host, pid: HostPid, listed: &BTreeSet<HostPid>) -> Facts {
         let ticks = started_ticks(host, pid);
+        let is_known = matches!((self.known.get(&pid), ticks), (Some((start, _)), Some(ticks)) if *start == ticks);
+        // The driver goes on listing a process that has ended for as long as anybody keeps its descriptors. Its number may be somebody
+        // else's by now, who never had any.
+        if !is_known && (ticks.is_none() || has_the_driver(host, pid) == Some(false)) {
+            return ended(host, listed).unwrap_or_default();
+        }
         match (self.known.get(&pid), ticks) {
             (Some((start, facts)), Some(ticks)) if *start == ticks => facts.clone(),
             _ => {

@@ -121,7 +121,7 @@ pub struct GpuProcess {
     pub user: Option<String>,
     /// The program's name, as the kernel has it.
     pub name: Option<String>,
-    /// The whole command line.
+    /// The whole command line; of one that has ended, who holds its memory.
     pub command: Option<String>,
     /// When it started, in seconds since 1970.
     pub started: Option<u64>,
@@ -206,11 +206,12 @@ pub fn snapshot(host: &Host) -> Result<Snapshot, ProcessError> {
 fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
     let mut processes = Vec::new();
     let mut gpus = Vec::new();
+    let listed = reading.gpus.iter().flat_map(|gpu| gpu.rows.iter().map(|row| row.pid)).collect();
     for gpu in reading.gpus {
         let samples = gpu.samples;
         for ((pid, mig), (kind, memory)) in merged(&gpu.rows) {
             let utilisation = samples.as_ref().and_then(|samples| share_of(pid, samples));
-            let facts = cache.of(host, pid);
+            let facts = cache.of(host, pid, &listed);
             processes.push(GpuProcess {
                 pid,
                 gpu: gpu.gpu.index,

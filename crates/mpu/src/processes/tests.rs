@@ -3,6 +3,7 @@
 use super::reading::GpuReading;
 use super::*;
 use crate::host::fake::FakeHost;
+use std::collections::BTreeSet;
 
 const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90";
 
@@ -53,6 +54,31 @@ fn a_row_has_the_facts_of_its_process() {
     assert_eq!(process.started, Some(1_700_000_123));
     assert_eq!(process.container.as_ref().map(|c| c.short_id()), Some(&LONG[..12]));
     assert_eq!((process.memory, process.utilisation.map(|u| u.gpu)), (Some(64 << 20), Some(30)));
+}
+
+#[test]
+fn a_number_that_was_given_away_is_not_its_heirs() {
+    let fake = host();
+    let descriptor = |number: u32, target: &str| {
+        let folder = fake.host().at(format!("/proc/{number}/fd"));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::os::unix::fs::symlink(target, folder.join("3")).expect("a link");
+    };
+    let mut cache = Cache::default();
+    let mut look = || join(&fake.host(), reading(vec![row(20001, Kind::Compute, Some(64 << 20))], None), 7, &mut cache);
+    // The heir has other things open; a child of the one that made the client keeps its descriptor.
+    descriptor(20001, "/dev/null");
+    descriptor(20002, "/dev/nvidiactl");
+    fake.write("/proc/20002/comm", "worker\n");
+    let process = look().processes.remove(0);
+    assert_eq!(process.command.as_deref(), Some("ended, memory still held by 20002 (worker)"));
+    assert_eq!((process.container, process.container_pid, process.memory), (None, None, Some(64 << 20)));
+    // Now as its own maker; once seen with the driver, it stays so.
+    let own = fake.host().at("/proc/20001/fd/4");
+    std::os::unix::fs::symlink("/dev/nvidia0", &own).expect("a link");
+    assert_eq!(look().processes[0].name.as_deref(), Some("python3"));
+    std::fs::remove_file(own).expect("ours");
+    assert_eq!(look().processes[0].name.as_deref(), Some("python3"));
 }
 
 #[test]
@@ -125,7 +151,7 @@ fn nonsense_in_proc_is_not_known() {
         fake.write(&format!("/proc/20001/{file}"), text);
     }
     fake.write("/proc/20001/cmdline", "");
-    let facts = Cache::default().of(&fake.host(), pid(20001));
+    let facts = Cache::default().of(&fake.host(), pid(20001), &BTreeSet::new());
     assert_eq!((facts.uid, facts.container_pid, facts.started, facts.command), (None, None, None, None));
 }
 
@@ -135,10 +161,10 @@ fn what_is_the_same_for_all_is_read_once() {
     fake.write("/proc/20002/status", "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t20002\n");
     fake.write("/proc/20002/stat", &stat(200));
     let mut cache = Cache::default();
-    cache.of(&fake.host(), pid(20001));
+    cache.of(&fake.host(), pid(20001), &BTreeSet::new());
     fake.remove("/proc/stat");
     fake.remove("/etc/passwd");
-    let other = cache.of(&fake.host(), pid(20002));
+    let other = cache.of(&fake.host(), pid(20002), &BTreeSet::new());
     assert_eq!((other.user.as_deref(), other.started), (Some("ada"), Some(1_700_000_002)));
 }
 
@@ -146,7 +172,7 @@ fn what_is_the_same_for_all_is_read_once() {
 fn a_command_line_has_an_end() {
     let fake = host();
     fake.write("/proc/20001/cmdline", &"x\0".repeat(1 << 20));
-    let command = Cache::default().of(&fake.host(), pid(20001)).command.expect("a command");
+    let command = Cache::default().of(&fake.host(), pid(20001), &BTreeSet::new()).command.expect("a command");
     assert!(command.len() <= 4096, "{}", command.len());
 }
 

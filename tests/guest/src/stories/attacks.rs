@@ -38,7 +38,7 @@ pub const FAULT: Story = Story {
     name: "a_fault_in_the_argument_shows_nobody",
     engines: Engines::Module("a call that the supervisor passes on is read again by the kernel, as it always was"),
     without: |stage| once(stage, Without::Wrong("came back")),
-    run: |stage| attacked(stage, &["fault", "--xfer fault", "wrapping"], 3 * 3 * 16),
+    run: |stage| attacked(stage, &["fault", "--xfer fault", "wrapping"], 3 * 3 * ROWS),
 };
 
 /// The argument is exchanged all the time, on every control, the small ones as well: nobody is shown.
@@ -46,8 +46,11 @@ pub const RACE_EVERY_ROW: Story = Story {
     name: "races_on_every_control_show_nobody",
     engines: Engines::Module("a call that the supervisor passes on is read again by the kernel, as it always was"),
     without: |stage| once(stage, Without::Wrong("came back")),
-    run: |stage| attacked(stage, &["--seconds 0.3 race", "--seconds 0.2 --xfer race"], 2 * 16),
+    run: |stage| attacked(stage, &["--seconds 0.3 race", "--seconds 0.2 --xfer race"], 2 * ROWS),
 };
+
+/// Controls, layouts and ways to point that nvattack tries.
+const ROWS: usize = 18;
 
 fn attacked(stage: &Stage, attacks: &[&str], tries: usize) -> Result<(), Fault> {
     let scene = stage.scene()?;

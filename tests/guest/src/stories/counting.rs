@@ -3,6 +3,7 @@
 use anyhow::Context;
 
 use crate::command::must;
+use crate::engine::Engine;
 use crate::nvctl;
 use crate::right;
 use crate::stage::Stage;
@@ -38,6 +39,10 @@ pub const TRANSLATED: Story = Story {
             ("FB_GET_CLIENT_ALLOCATION_INFO", &["allocs"]),
         ];
         for (control, question) in asked {
+            if stage.engine == Engine::Notify && question == ["rc"] {
+                // The caller's own call: the driver files reports by who asks.
+                continue;
+            }
             let before = counter(stage, &format!("translated.{control}"))?;
             nvctl::ask(&[], "nvctl", question)?;
             let after_host = counter(stage, &format!("translated.{control}"))?;
@@ -64,10 +69,12 @@ pub const REASONS: Story = Story {
         let answer = scene.a.ask(&["--size", "3816", "pids"])?;
         right!(answer.status == 0x1f, "the driver refuses this size with 0x1f, the caller got 0x{:x}", answer.status);
         let after = counter(stage, "passed.unknown_size")?;
-        right!(after == before + 1, "an unknown size was counted {} times", after - before);
+        // In user space the driver is asked before it is counted: what it refuses was never to be translated.
+        let counted = u64::from(stage.has_module());
+        right!(after == before + counted, "an unknown size was counted {} times", after - before);
 
-        // An engine in user space reads the argument once, and asks by a copy of its own; as the caller's user, which is not all
-        // that the driver may know a client's owner by.
+        // An engine in user space reads the argument once, and asks by a copy of its own. What the driver refuses whoever asks was never
+        // to be translated: a container could count it up at will.
         if !stage.has_module() {
             for way in [&["nowhere"][..], &["--xfer", "nowhere"]] {
                 let before = counter(stage, "passed.unreadable")?;
@@ -88,7 +95,7 @@ pub const REASONS: Story = Story {
                 answer.status
             );
             let after = counter(stage, "passed.out_of_reach")?;
-            right!(after == before + 1, "a client of somebody else's was counted {} times", after - before);
+            right!(after == before, "a client of somebody else's was counted {} times", after - before);
             return Ok(());
         }
         // Somebody who may switches the kernel's probes off: one call is lost, and then the callers' own word has to do.

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
+use crate::holder::Holder;
+use crate::nvctl;
 use crate::processes;
 use crate::right;
 use crate::stage::Stage;
@@ -133,6 +135,30 @@ pub const COLLISION: Story = Story {
     },
 };
 
+const NUMBERS_OF_THE_HOST: Engines = Engines::Notify("it knows clients by the host's numbers");
+
+/// The host's number of a process that ended while a child keeps its client is another container's process's now: that one has no row,
+/// no memory and no session of it, not having the driver.
+pub const HEIR: Story = Story {
+    name: "reused_host_pid_inherits_no_row",
+    engines: NUMBERS_OF_THE_HOST,
+    without: shows,
+    run: |stage| {
+        let scene = stage.scene()?;
+        let before = host(&["pids"])?;
+        let dead = scene.a.hold_by("exec gpu-hold --leave --mem 30 --fbc")?;
+        gone(&scene, dead.inside)?;
+        let left: Vec<u32> = host(&["pids"])?.into_iter().filter(|pid| !before.contains(pid)).collect();
+        let [left] = left[..] else { return Err(anyhow::anyhow!("the dead process left {left:?}").into()) };
+        let heir = inherit(&scene, left, "echo ready $$; exec cat >/dev/null")?;
+        exactly("beside the heir, the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
+        exactly("beside the heir, fbc", &scene.b.ask(&["fbc"])?.pids(), &[scene.other.inside])?;
+        let told = scene.b.ask(&["pidinfo", &heir.inside.to_string()])?.one("mem")?;
+        right!(told == 0, "the heir {} never had the driver and shows {told} bytes", heir.inside);
+        Ok(())
+    },
+};
+
 /// Drivers from 570 keep the kernel's record of a process in their samples without a hold on it: once it is gone, nobody follows it.
 pub const STALE: Story = Story {
     name: "a_sample_of_an_ended_process_is_not_followed",
@@ -162,6 +188,21 @@ pub const STALE: Story = Story {
         Ok(())
     },
 };
+
+fn host(question: &[&str]) -> Result<Vec<u32>> {
+    Ok(nvctl::ask(&[], "nvctl", question)?.distinct_pids())
+}
+
+/// A process of the other container with this number of the host's.
+fn inherit(scene: &Scene, outside: u32, script: &str) -> Result<Holder> {
+    for _ in 0..5 {
+        let heir = scene.b.hold_numbered(outside, script)?;
+        if heir.outside == outside {
+            return Ok(heir);
+        }
+    }
+    bail!("nobody gets the number {outside}")
+}
 
 fn shows(stage: &Stage) -> Without {
     once(stage, Without::Wrong("shows"))

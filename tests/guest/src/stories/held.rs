@@ -99,7 +99,7 @@ pub const HAND_OVER: Story = Story {
         must(&["insmod", "/mpu/mpu.ko"])?;
         must(&["rmmod", "mpu_next"])?;
         right!(
-            took < Duration::from_secs(12),
+            took < Duration::from_secs(20),
             "under a held caller a hand-over ended with {} after {took:?}",
             done.status
         );

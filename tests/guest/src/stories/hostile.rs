@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::command::run;
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::scene::{exactly, once};
@@ -95,3 +96,79 @@ fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
     scene.a.script("kill -9 $(cat /tmp/stalled.*); rm /tmp/stall.* /tmp/stalled.*")?;
     exactly("after the stalled callers' end, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
 }
+
+const ASKED_FOR_THE_CALLER: Engines =
+    Engines::Notify("it takes a call out of the caller's hands, and may give it back");
+
+/// A thread puts another descriptor, none, or another control in the place of the one that is asked with, while it is asked: what was
+/// looked at and may carry PIDs is answered or refused, and never made by the caller after all.
+pub const SWAPPED: Story = Story {
+    name: "what_is_swapped_in_flight_shows_nobody_else",
+    engines: ASKED_FOR_THE_CALLER,
+    without: |stage| once(stage, Without::Wrong("saw")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let own = scene.own();
+        for mode in ["dup2", "close", "number"] {
+            let text = scene.a.script(&format!("nvctl swap {mode} 4"))?;
+            let accepted: u64 = text.lines().next().and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0);
+            right!(accepted > 0, "swapping by {mode}, no call was accepted: {text}");
+            let saw = text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse::<u32>().ok());
+            let foreign: Vec<u32> = saw.filter(|pid| !own.contains(pid)).collect();
+            right!(foreign.is_empty(), "swapping by {mode}, a caller saw {foreign:?}: {text}");
+        }
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &own)
+    },
+};
+
+/// Memory that the kernel lets nobody but its owner read: the call is refused, and counted.
+pub const SECRET: Story = Story {
+    name: "an_argument_that_nobody_can_read_is_refused",
+    engines: ASKED_FOR_THE_CALLER,
+    without: |stage| match run(&["nvctl", "secret"]) {
+        Ok(done) if done.status <= 1 => once(stage, Without::Wrong("shows")),
+        _ => Without::Moot("this kernel has no memfd_secret, or was not told to have it"),
+    },
+    run: |stage| {
+        let answer = stage.scene()?.a.ask(&["secret"]);
+        let before = stage.counter("passed.unreadable");
+        right!(answer.as_ref().is_ok_and(|answer| answer.pids().is_empty()), "it shows {answer:?}");
+        let answer = stage.scene()?.a.ask(&["secret"])?;
+        right!(answer.text.starts_with("ret=-14 "), "it comes to {}", answer.text.trim());
+        let after = stage.counter("passed.unreadable");
+        right!(after == before.map(|before| before + 1), "it was counted from {before:?} to {after:?}");
+        Ok(())
+    },
+};
+
+/// A thread whose descriptors are its own: found where the kernel can tell (Linux 6.9), else refused.
+pub const OWN_FILES: Story = Story {
+    name: "a_thread_with_descriptors_of_its_own_is_shown_nobody_else",
+    engines: ASKED_FOR_THE_CALLER,
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let answer = scene.a.ask(&["--own-files", "fbc"])?;
+        let foreign: Vec<u32> = answer.pids().into_iter().filter(|pid| *pid != scene.first.inside).collect();
+        right!(foreign.is_empty(), "a thread with a table of its own: fbc shows {foreign:?}");
+        let refused = answer.text.starts_with("ret=-5 ");
+        right!(refused || answer.pids() == [scene.first.inside], "it is told {}", answer.text);
+        Ok(())
+    },
+};
+
+/// Numbers of system calls that the kernel does not have are not had by asking through a filter either.
+pub const X32: Story = Story {
+    name: "x32_calls_are_answered_as_the_kernel_does",
+    engines: ASKED_FOR_THE_CALLER,
+    without: |stage| once(stage, Without::Right("these are the kernel's own answers")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let ask = || Ok::<_, Fault>(scene.a.ask(&["x32"])?.text);
+        let with = ask()?;
+        let without = stage.aside(ask)??;
+        right!(without.starts_with("ret=-38 "), "this kernel takes x32 calls: {without}");
+        right!(with == without, "with the engine: {with}; without: {without}");
+        Ok(())
+    },
+};

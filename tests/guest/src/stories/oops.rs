@@ -15,6 +15,7 @@ pub const IN_THE_DRIVER: Story = Story {
     run: |stage| {
         let scene = stage.scene()?;
         let orphans = || stage.engine_state("orphans").and_then(|count| count.parse::<u32>().ok());
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
         let before = orphans().unwrap_or(0);
         // One that asks, so that its questions are kept for it.
         stage.await_oops()?;
@@ -22,7 +23,8 @@ pub const IN_THE_DRIVER: Story = Story {
         let text = scene.a.script("nvctl pidinfo 1; echo ended $?")?;
         right!(["ended 137", "ended 139"].iter().any(|end| text.contains(end)), "the caller lives on: {text}");
         for _ in 0..50 {
-            right!(stage.engine_state("state").as_deref() == Some("armed"), "after an oops the module is not armed");
+            let state = stage.engine_state("state");
+            right!(state.as_deref() == Some("armed"), "after an oops the module is not armed but {state:?}");
         }
         let after = orphans();
         right!(

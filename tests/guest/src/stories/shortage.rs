@@ -7,7 +7,6 @@ use rustix::mount::{mount, MountFlags};
 
 use crate::nvctl::{self, Answer};
 use crate::right;
-use crate::stage::Stage;
 use crate::stories::scene::{exactly, once, Scene};
 use crate::story::{Engines, Fault, Story, Without};
 

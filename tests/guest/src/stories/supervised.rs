@@ -191,6 +191,65 @@ fn by_command(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Two starts at once, and one in the moment after a crash, leave one keeper and one supervisor; and what the dead one had counted goes on.
+pub const ONE_KEEPER: Story = Story {
+    name: "starts_at_once_and_after_a_crash_leave_one_supervisor_that_counts_on",
+    engines: ITS_LIFE,
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+        drop(scene);
+        stage.clear_scene();
+        stage.unload_engine()?;
+        let verdict = one_keeper(stage);
+        if supervisor::pid()?.is_some() {
+            supervisor::tell("retire\n")?;
+            supervisor::until("what `mpu up` started does not end", || Ok(supervisor::pid()?.is_none()))?;
+        }
+        verdict
+    },
+};
+
+fn one_keeper(stage: &Stage) -> Result<(), Fault> {
+    let both =
+        "mpu up --engine notify >/run/up.1 2>&1 & mpu up --engine notify >/run/up.2 2>&1; s=$?; wait $! && exit $s";
+    let said = || {
+        let read = |file| std::fs::read_to_string(file).unwrap_or_default();
+        format!("{} / {}", read("/run/up.1"), read("/run/up.2"))
+    };
+    right!(run(&["sh", "-c", both])?.status == 0, "of two starts at once one fails: {}", said());
+    right!(keepers() == 1, "two starts at once leave {} keepers: {}", keepers(), said());
+    let container = stage.container("box")?;
+    let held = container.hold(&["--mem", "40"])?;
+    exactly("in a container of its, the list", &container.ask(&["pids"])?.pids(), &[held.inside])?;
+    let before = supervisor::state()?.context("no supervisor")?;
+    must(&["kill", "-9", &before["pid"].to_string()])?;
+    let up = run(&["mpu", "up", "--engine", "notify"])?;
+    right!(up.status == 0, "after a crash `mpu up` says {} {}", up.out, up.err);
+    right!(keepers() == 1, "a start after a crash leaves {} keepers: {}{}", keepers(), up.out, up.err);
+    let after = supervisor::state()?.context("no supervisor")?;
+    right!(
+        after["pid"] != before["pid"] && after["since"] == before["since"],
+        "it began {after}, the one before {before}"
+    );
+    right!(after["restarts"] == 1 && after["restarts_last_hour"] == 1, "the crash was counted: {after}");
+    let counted = |state: &serde_json::Value| state["translated"]["GPU_GET_PIDS"].as_u64().unwrap_or(0);
+    right!(counted(&after) > 0 && counted(&after) >= counted(&before), "counters start again: {after} after {before}");
+    exactly("after the crash, the list", &container.ask(&["pids"])?.pids(), &[held.inside])?;
+    let log = std::fs::read_to_string("/run/mpu/notify/log")?;
+    let dated = |line: &str| line.starts_with("20") && line.get(10..11) == Some("T");
+    right!(log.lines().count() > 0 && log.lines().all(dated), "the log has lines without a time: {log}");
+    Ok(())
+}
+
+/// How many processes keep a supervisor.
+fn keepers() -> usize {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let commands = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    commands.filter(|command| command.windows(12).any(|words| words == b"notify\0hold\0")).count()
+}
+
 /// Containers at one time.
 const MANY: usize = 64;
 /// Emulated, with eight callers that never pause on two processors, one call takes so long at most.

@@ -54,6 +54,21 @@ pub const NO_RIGHT_MORE: Story = Story {
     },
 };
 
+/// Who was root when it made its client is known to the driver by its process; it, or one thread of it, gets its own rows all the same.
+pub const WAS_ROOT: Story = Story {
+    name: "a_caller_that_changed_its_user_is_shown_nobody_else",
+    engines: Engines::Every,
+    without: |stage| once(stage, Without::Wrong("shows")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        for who in ["--as", "--as-thread"] {
+            let answer = scene.a.ask(&[who, "1000", "fbc"])?;
+            exactly(&format!("after {who}, fbc"), &answer.pids(), &[scene.first.inside])?;
+        }
+        Ok(())
+    },
+};
+
 fn as_user(scene: &Scene, arguments: &[&str]) -> Result<Answer, Fault> {
     let Output { out, err, .. } =
         run(&[&["crun", "exec", "--user", USER, scene.a.name(), "nvctl"], arguments].concat())?;

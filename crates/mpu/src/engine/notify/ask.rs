@@ -1,43 +1,43 @@
 //! One notification, from what the kernel says of the caller to the answer.
 //!
-//! Owns the order of things: what is asked, who asks, the driver's answer, what the caller gets. Translates nothing itself:
-//! mpu-core does, in copies that no caller can change. Whatever is in doubt goes on to the driver untouched.
+//! Owns the order of things: who asks, the driver's answer, what the caller gets. Translates nothing itself: mpu-core does, in copies
+//! that no caller can change. What came this far never goes on to the driver: the caller could make another call of it.
 
+use super::accounts;
+use super::asked::{Asked, Pass};
 use super::by_threads::add_up;
 use super::caller::{character_device, Caller};
-use super::filter::{CONTROL, LOOKED_AT, WRAPPED};
+use super::counters::Counters;
+use super::driver::Driver;
+use super::filter::NATIVE;
+use super::folder::is_drivers;
 use super::held::Held;
 use super::memory::Memory;
 use super::namespace::Namespace;
 use super::numbers::{Lookup, Numbers};
 use super::rights::Own;
-use super::sys::{self, seccomp_notif, Answer, Fenced, FENCED};
+use super::sys::{self, seccomp_data, seccomp_notif, Answer, Fenced, FENCED};
+use super::table::Table;
 use super::threads::Threads;
 use super::view::{AsMeant, View};
-use super::words::{wide, word};
-use super::{counters::Counters, Tid};
-use mpu_abi::ioctl::{nvos54, xfer, NV_ESC_RM_CONTROL, RM_CONTROL_SIZE, XFER_SIZE};
-use mpu_abi::{Control, ControlCmd, Inner, Layout, Row};
-use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, Reason};
+use super::words::{put, put_wide, wide, word};
+use super::Tid;
+use mpu_abi::ioctl::nvos54;
+use mpu_abi::{Control, Layout, Row};
+use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, PidMap, Reason};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// `NV_MAJOR_DEVICE_NUMBER`: every node of the driver that takes controls.
-const NVIDIA_MAJOR: u32 = 195;
-
-/// Where the parameters of samples say how many bytes the caller has for them (`bufSize` of NV2080_CTRL_GPUMON_SAMPLES, ctrl2080perf.h).
-const SAMPLES_BUFFER: usize = 4;
-
-/// A pointer in the parameters of FB_GET_CLIENT_ALLOCATION_INFO beside the one that its row tells of (`pAllocInfo`, ctrl2080fb.h).
+/// `allocCount` and `pAllocInfo` in the parameters of FB_GET_CLIENT_ALLOCATION_INFO (ctrl2080fb.h): a table beside the one that the row
+/// tells of, which no release's driver fills.
+const ALLOCATION_COUNT: usize = 0;
 const ALLOCATIONS: usize = 8;
 
-/// The driver's status for a client that is not the caller's (nvstatuscodes.h).
-const NV_ERR_INVALID_CLIENT: u32 = 0x23;
-/// The driver's status for an address that it cannot write to.
+/// Statuses of the driver (nvstatuscodes.h).
 const NV_ERR_INVALID_ADDRESS: u32 = 0x1e;
-/// The driver's status for a process that it has no record of.
+const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
 const NV_ERR_OBJECT_NOT_FOUND: u32 = 0x57;
 
 /// What every thread of a supervisor goes by.
@@ -50,6 +50,7 @@ pub struct Setting {
     held: Held,
     host_users: (u64, u64),
     own: Own,
+    takes_x32: bool,
     rules: RwLock<Arc<str>>,
     /// Nothing is translated any more.
     pub(super) retired: AtomicBool,
@@ -67,6 +68,7 @@ impl Setting {
             held: Held::default(),
             host_users: super::caller::own_user_namespace()?,
             own: Own::of_now()?,
+            takes_x32: sys::takes_x32(),
             rules: RwLock::new(rules.into()),
             retired: AtomicBool::new(false),
             counters: Counters::default(),
@@ -76,6 +78,11 @@ impl Setting {
     /// Whether the kernel wakes those who wait for a caller when the last one has gone: Linux 6.11, as namespaces that can be asked.
     pub(super) fn wakes_takers(&self) -> bool {
         self.lookup == Lookup::Kernel
+    }
+
+    /// Whether the kernel has no such system call, though a filter comes before it looks.
+    pub(super) fn kernel_lacks(&self, call: &seccomp_data) -> bool {
+        call.arch == NATIVE && call.nr & sys::X32 != 0 && !self.takes_x32
     }
 
     pub(super) fn lookup(&self) -> Lookup {
@@ -97,43 +104,6 @@ pub(super) struct Asker {
     inner: Fenced,
 }
 
-/// What a caller asks that may carry PIDs, as its memory said when we looked.
-pub(super) struct Asked {
-    /// Where the argument of the control stands in the caller.
-    address: u64,
-    block: [u8; RM_CONTROL_SIZE],
-}
-
-/// Why a call goes on to the driver as it is.
-pub(super) enum Pass {
-    /// It is none of ours, or its caller is gone.
-    Plain,
-    /// It would have been, but.
-    Because(Reason),
-}
-
-impl Pass {
-    /// Counts a call that is passed on.
-    pub(super) fn count(self, counters: &Counters) {
-        match self {
-            Pass::Plain => drop(counters.passed_on.fetch_add(1, Relaxed)),
-            Pass::Because(reason) => counters.pass(reason),
-        }
-    }
-}
-
-impl From<io::Error> for Pass {
-    fn from(error: io::Error) -> Pass {
-        match error.raw_os_error() {
-            // The caller ended, or was interrupted and asks again.
-            Some(libc::ESRCH | libc::ENOENT | libc::ESTALE) => Pass::Plain,
-            // The number is no descriptor: the driver will never see the call.
-            Some(libc::EBADF) => Pass::Plain,
-            _ => Pass::Because(Reason::OutOfReach),
-        }
-    }
-}
-
 impl Asker {
     pub(super) fn new() -> io::Result<Asker> {
         Ok(Asker { params: Fenced::new()?, inner: Fenced::new()? })
@@ -151,10 +121,7 @@ impl Asker {
         counters.inside.fetch_add(1, Relaxed);
         let answer = self.ask(setting, listener, taken, asked);
         counters.inside.fetch_sub(1, Relaxed);
-        answer.unwrap_or_else(|pass| {
-            pass.count(counters);
-            Answer::GoOn
-        })
+        answer.unwrap_or_else(|pass| pass.count(counters))
     }
 
     fn ask(
@@ -162,130 +129,219 @@ impl Asker {
         setting: &Setting,
         listener: BorrowedFd<'_>,
         taken: &seccomp_notif,
-        mut asked: Asked,
+        asked: Asked,
     ) -> Result<Answer, Pass> {
         let still_waits = || sys::still_waits(listener, taken.id);
         let caller = Caller::of(Tid::of(taken))?;
         let namespace = Namespace::new(caller.folder.pid_namespace()?)?;
+        // What is looked up by the number is the caller's if it waits even after that.
+        if namespace.id() == setting.host.id() && still_waits() {
+            return Err(Pass::On);
+        }
         let (rights, process) = caller.rights(setting.host_users)?;
-        let memory = caller.memory()?;
+        let memory = Theirs { memory: caller.memory()?, still_waits: &still_waits };
         let number = taken.data.args[0] as i32;
         // Before it is ours: the mere closing of somebody else's kind of file can take for ever.
-        if caller.device(number)?.is_none_or(|(major, _)| major != NVIDIA_MAJOR) {
-            return Err(Pass::Plain);
+        if !is_drivers(caller.device(number).map_err(no_such_descriptor)?) {
+            return Err(Pass::Refused(caller.refusal(number)));
         }
         let file = caller.file(process, number, still_waits)?;
-        let memory = Theirs { memory, still_waits: &still_waits };
-        // All of it was looked up by the number, which was the caller's if it waits even now.
-        if !still_waits() || namespace.id() == setting.host.id() {
-            return Err(Pass::Plain);
+        if !still_waits() {
+            return Err(Pass::Refused(libc::EINTR));
         }
-        if character_device(file.as_fd()).is_none_or(|(major, _)| major != NVIDIA_MAJOR) {
-            return Err(Pass::Plain);
+        if !is_drivers(character_device(file.as_fd())) {
+            // Another one was put in its place meanwhile.
+            return Err(Pass::Refused(libc::ENOTTY));
         }
-        let argument = Argument { cmd: asked.cmd(), params: asked.params(), size: asked.size() };
-        let mut call = Call::begin(argument, Native::default()).map_err(Pass::Because)?;
-        let row = mpu_abi::find(asked.cmd(), asked.size()).and_then(mpu_abi::row).ok_or(Pass::Plain)?;
-        let numbers = Numbers::new(&namespace, setting.lookup, &setting.held);
-        let view = View::of(&caller.folder, &setting.rules(), numbers);
+        let driver = Driver { own: &setting.own, file, caller: &caller, rights };
+        match mpu_abi::find(asked.cmd(), asked.size()).and_then(mpu_abi::row) {
+            Some(row) => {
+                let numbers = Numbers::new(&namespace, setting.lookup, &setting.held);
+                let view = View::of(&caller.folder, &setting.rules(), numbers);
+                Question { setting, driver, memory, asked, row }.answer(self, view)
+            }
+            None => self.ask_unknown(setting, &driver, &memory, asked),
+        }
+    }
+
+    /// A control with PIDs and a size that is no row's. A driver that does not know it either says so; what one that does would answer
+    /// cannot be told from other processes' numbers.
+    fn ask_unknown(
+        &mut self,
+        setting: &Setting,
+        driver: &Driver<'_>,
+        memory: &Theirs<'_>,
+        mut asked: Asked,
+    ) -> Result<Answer, Pass> {
+        let (params, size) = (asked.params(), asked.size());
+        let len = (size as usize).min(FENCED);
+        let readable = memory.read(params, self.params.bytes(len)).is_ok();
+        // Not a byte of the caller's: there may be pointers among them.
+        self.params.bytes(len).fill(0);
+        let returned = match readable {
+            true => driver.ask(&mut asked.block, &mut self.params, len, None)?,
+            false => driver.ask_unreadable(&mut asked.block, &self.params)?,
+        };
+        if returned.is_ok() && asked.status() == 0 {
+            asked.set_status(NV_ERR_NOT_SUPPORTED);
+            setting.counters.pass(Reason::UnknownSize);
+        }
+        asked.put_back(params, size);
+        Ok(Answer::Returned(asked.hand_back(|at, bytes| memory.write(at, bytes), returned)))
+    }
+}
+
+/// A control whose parameters are understood, and what it needs to be asked and answered.
+struct Question<'a> {
+    setting: &'a Setting,
+    driver: Driver<'a>,
+    memory: Theirs<'a>,
+    asked: Asked,
+    row: &'static Row,
+}
+
+impl Question<'_> {
+    fn answer(mut self, asker: &mut Asker, view: View<'_>) -> Result<Answer, Pass> {
+        let (theirs, size) = (self.asked.params(), self.asked.size());
+        let len = size as usize;
+        let params = asker.params.bytes(len);
+        if self.memory.read(theirs, params).is_err() {
+            self.setting.counters.pass(Reason::Unreadable);
+            let returned = self.driver.ask_unreadable(&mut self.asked.block, &asker.params)?;
+            return Ok(self.hand_back(theirs, size, returned));
+        }
+        let has_allocations = self.row.control == Control::FbClientAllocations && wide(params, ALLOCATIONS) != 0;
+        if has_allocations {
+            // The driver would write there: an address of the caller's, in our memory.
+            put_wide(params, ALLOCATION_COUNT, 0);
+            put_wide(params, ALLOCATIONS, 0);
+        }
         let exempt = matches!(view, View::Host);
-        // The driver names whoever asks: that must not be us.
-        let names_the_caller = row.control == Control::RcErrorReport;
-        if exempt && names_the_caller {
-            return Err(Pass::Because(Reason::Exempt));
-        }
+        let is_accounting = matches!(self.row.control, Control::AccountingPids | Control::AccountingInfo);
         let view = AsMeant {
-            asker: setting.pid,
-            caller: names_the_caller.then_some(process).and_then(host_pid),
-            threads: setting.threads.in_call(row.control),
+            threads: self.setting.threads.in_call(self.row.control),
+            // An accounting record's times tell whose it is.
+            makers: (!is_accounting).then_some(&self.setting.held),
             view,
         };
-
-        let size = asked.size() as usize;
-        let params = self.params.bytes(size);
-        memory.read(asked.params(), params).map_err(|_| Pass::Because(Reason::Unreadable))?;
-        if row.control == Control::FbClientAllocations && wide(params, ALLOCATIONS) != 0 {
-            // The driver would write there: an address of the caller's, in our memory.
-            return Err(Pass::Because(Reason::OutOfReach));
-        }
-        let mut numbers = vec![0; call.questions(asked.params(), params)];
-        let written = Table::of(row, params);
+        let argument = Argument { cmd: self.asked.cmd(), params: theirs, size };
+        let begun = Call::begin(argument, Native::default());
+        let mut call = begun.map_err(|reason| Pass::RefusedBecause(libc::EIO, reason))?;
+        let wanted = Table::of(self.row, params);
+        let mut numbers = vec![0; call.questions(theirs, params)];
         if !exempt {
-            call.copied_in(asked.params(), params, &view, &mut numbers);
+            call.copied_in(theirs, params, &view, &mut numbers);
         }
         // The core may want a table that the caller did not ask for.
-        let table = Table::of(row, params);
+        let table = Table::of(self.row, params);
         if let Some(table) = &table {
-            self.inner.bytes(FENCED).fill(0);
-            params[table.pointer..table.pointer + 8].copy_from_slice(&self.inner.address().to_ne_bytes());
+            asker.inner.bytes(FENCED).fill(0);
+            table.point_to(&asker.inner, params);
         }
         let before = params.to_vec();
-
-        let theirs = asked.params();
-        let (params, inner, block) = (&mut self.params, &mut self.inner, &mut asked.block);
-        let control = || sys::rm_control(file.as_fd(), block, params, size, Some(inner));
-        let returned = setting.own.act_as(&rights, control).map_err(|_| Pass::Because(Reason::OutOfReach))?;
-        let returned = returned.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO));
-
-        if returned.is_ok() && asked.status() == NV_ERR_INVALID_CLIENT {
-            // A client is its maker's user's or its maker's process's, and we can only be the caller's user: one who changed users
-            // since is known to the driver by its process.
-            return Err(Pass::Because(Reason::OutOfReach));
-        }
-        let params = self.params.bytes(size);
-        let succeeded = returned.is_ok() && asked.status() == 0;
+        let returned = self.driver.ask(&mut self.asked.block, &mut asker.params, len, Some(&mut asker.inner))?;
+        let succeeded = returned.is_ok() && self.asked.status() == 0;
         // On failure the driver may or may not have copied its answer: it has if anything is different.
-        if succeeded || params != before {
-            let count = |found: Option<(Control, Outcome)>| {
-                if let Some((control, outcome)) = found {
-                    setting.counters.count(control, outcome);
-                }
-            };
-            if let Some(table) = &table {
-                let bytes = self.inner.bytes(FENCED);
-                let mut len = table.written(params, bytes);
-                if !exempt {
-                    let answer = call.copying_out(table.theirs, &mut bytes[..len], &view, &numbers);
-                    count(answer.outcome);
-                    if let Copied::First(first) = answer.copied {
-                        len = len.min(first as usize);
-                    }
-                }
-                if len != 0 && memory.write(table.theirs, &bytes[..len]).is_err() {
-                    // The parameters stay as they were.
-                    return Ok(asked.refused(&memory, theirs, size));
+        if !succeeded && *asker.params.bytes(len) == before {
+            return Ok(self.hand_back(theirs, size, returned));
+        }
+        if has_allocations {
+            return Ok(self.failed(theirs, size, NV_ERR_NOT_SUPPORTED));
+        }
+        if succeeded && !exempt {
+            self.leave_own_records(asker, &view);
+        }
+        if let Some(table) = &table {
+            let mut written = table.written(asker.params.bytes(len), asker.inner.bytes(FENCED));
+            let bytes = &mut asker.inner.bytes(FENCED)[..written];
+            if !exempt {
+                let answer = call.copying_out(table.theirs, bytes, &view, &numbers);
+                self.count(answer.outcome);
+                if let Copied::First(first) = answer.copied {
+                    written = written.min(first as usize);
                 }
             }
-            if succeeded && view.threads.wants && !exempt {
-                let mut block = asked.block;
-                add_up(params, |question| {
-                    self.inner.bytes(size).copy_from_slice(question);
-                    // It has no pointers, so that memory is free for another question.
-                    let control = || sys::rm_control(file.as_fd(), &mut block, &mut self.inner, size, None);
-                    let returned = setting.own.act_as(&rights, control).is_ok_and(|returned| returned.is_ok());
-                    question.copy_from_slice(self.inner.bytes(size));
-                    returned && word(&block, nvos54::STATUS) == 0
-                });
-            }
-            if exempt {
-                setting.counters.pass(Reason::Exempt);
-            } else {
-                let answer = call.copying_out(theirs, params, &view, &numbers);
-                count(answer.outcome);
-                if answer.copied == Copied::NoSuchProcess {
-                    return Ok(asked.no_such_process(&memory, theirs, size));
-                }
-            }
-            if let Some(table) = &table {
-                let theirs = written.as_ref().map_or(0, |written| written.theirs);
-                params[table.pointer..table.pointer + 8].copy_from_slice(&theirs.to_ne_bytes());
-            }
-            if memory.write(theirs, params).is_err() {
-                return Ok(asked.refused(&memory, theirs, size));
+            if written != 0 && self.memory.write(table.theirs, &bytes[..written]).is_err() {
+                // The parameters stay as they were.
+                return Ok(self.failed(theirs, size, NV_ERR_INVALID_ADDRESS));
             }
         }
-        asked.put_back(theirs, size);
-        Ok(Answer::Returned(asked.hand_back(&memory, returned)))
+        if succeeded && view.threads.wants && !exempt {
+            self.add_up(asker, len);
+        }
+        let params = asker.params.bytes(len);
+        if exempt {
+            self.setting.counters.pass(Reason::Exempt);
+        } else {
+            let answer = call.copying_out(theirs, params, &view, &numbers);
+            self.count(answer.outcome);
+            if answer.copied == Copied::NoSuchProcess {
+                return Ok(self.failed(theirs, size, NV_ERR_OBJECT_NOT_FOUND));
+            }
+        }
+        if let Some(table) = &table {
+            put_wide(params, table.pointer, wanted.map_or(0, |wanted| wanted.theirs));
+        }
+        if self.memory.write(theirs, params).is_err() {
+            return Ok(self.failed(theirs, size, NV_ERR_INVALID_ADDRESS));
+        }
+        Ok(self.hand_back(theirs, size, returned))
+    }
+
+    /// Takes records of processes that had a number before out of a list of those that have one.
+    fn leave_own_records(&self, asker: &mut Asker, view: &impl PidMap) {
+        let (Control::AccountingPids, Layout::List(rows)) = (self.row.control, self.row.layout) else { return };
+        let params = asker.params.bytes(self.asked.size() as usize);
+        let list = params.to_vec();
+        let record = |pid| {
+            let (mut block, record) = (self.asked.block, asker.inner.bytes(accounts::INFO_BYTES));
+            put(&mut block, nvos54::CMD, accounts::GET_INFO.0);
+            record.copy_from_slice(&accounts::question(&list, pid));
+            // It has no pointers, so that memory is free for another question.
+            let returned = self.driver.ask(&mut block, &mut asker.inner, accounts::INFO_BYTES, None).ok()?;
+            let record = asker.inner.bytes(accounts::INFO_BYTES).try_into().ok();
+            record.filter(|_| returned.is_ok() && word(&block, nvos54::STATUS) == 0)
+        };
+        accounts::leave_own(params, &rows, |pid| view.view_of(pid).is_some(), record);
+    }
+
+    /// Adds what a process's other threads have, for drivers that know a client by the thread that made it.
+    fn add_up(&self, asker: &mut Asker, len: usize) {
+        let inner = &mut asker.inner;
+        add_up(asker.params.bytes(len), |question| {
+            let mut block = self.asked.block;
+            inner.bytes(len).copy_from_slice(question);
+            // It has no pointers, so that memory is free for another question.
+            let returned = self.driver.ask(&mut block, inner, len, None);
+            question.copy_from_slice(inner.bytes(len));
+            matches!(returned, Ok(Ok(_))) && word(&block, nvos54::STATUS) == 0
+        });
+    }
+
+    fn count(&self, found: Option<(Control, Outcome)>) {
+        if let Some((control, outcome)) = found {
+            self.setting.counters.count(control, outcome);
+        }
+    }
+
+    /// The driver's refusal, after it was asked.
+    fn failed(&mut self, params: u64, size: u32, status: u32) -> Answer {
+        self.asked.set_status(status);
+        self.hand_back(params, size, Ok(0))
+    }
+
+    fn hand_back(&mut self, params: u64, size: u32, returned: Result<i32, i32>) -> Answer {
+        self.asked.put_back(params, size);
+        Answer::Returned(self.asked.hand_back(|at, bytes| self.memory.write(at, bytes), returned))
+    }
+}
+
+/// Where there is no such descriptor, `/proc` has no such name.
+fn no_such_descriptor(error: io::Error) -> Pass {
+    if error.kind() == io::ErrorKind::NotFound {
+        Pass::Refused(libc::EBADF)
+    } else {
+        error.into()
     }
 }
 
@@ -305,176 +361,5 @@ impl Theirs<'_> {
             return Err(rustix::io::Errno::STALE.into());
         }
         self.memory.write(address, bytes)
-    }
-}
-
-fn host_pid(process: rustix::process::Pid) -> Option<HostPid> {
-    HostPid::new(process.as_raw_nonzero().get() as u32)
-}
-
-impl Asked {
-    /// What the argument in the caller's memory says, if it is a control that may carry PIDs.
-    pub(super) fn by(taken: &seccomp_notif) -> Result<Asked, Pass> {
-        let [_, request, mut address, ..] = taken.data.args;
-        let tid = Tid::of(taken);
-        match request as u32 & LOOKED_AT {
-            CONTROL => {}
-            WRAPPED => {
-                let wrapper: [u8; XFER_SIZE] = peek(tid, address)?;
-                if word(&wrapper, xfer::CMD) != u32::from(NV_ESC_RM_CONTROL)
-                    || word(&wrapper, xfer::SIZE) != RM_CONTROL_SIZE as u32
-                {
-                    return Err(Pass::Plain);
-                }
-                address = wide(&wrapper, xfer::PTR);
-            }
-            _ => return Err(Pass::Plain),
-        }
-        let asked = Asked { address, block: peek(tid, address)? };
-        if mpu_abi::may_carry_pids(asked.cmd()) {
-            Ok(asked)
-        } else {
-            Err(Pass::Plain)
-        }
-    }
-
-    fn cmd(&self) -> ControlCmd {
-        ControlCmd(word(&self.block, nvos54::CMD))
-    }
-
-    /// Bytes of parameters.
-    fn size(&self) -> u32 {
-        word(&self.block, nvos54::PARAMS_SIZE)
-    }
-
-    /// Where the parameters stand in the caller.
-    fn params(&self) -> u64 {
-        wide(&self.block, nvos54::PARAMS)
-    }
-
-    fn status(&self) -> u32 {
-        word(&self.block, nvos54::STATUS)
-    }
-
-    /// Gives the argument back, as the driver does on every way out but one.
-    fn hand_back(&self, memory: &Theirs<'_>, returned: Result<i32, i32>) -> Result<i32, i32> {
-        if returned == Err(libc::EFAULT) {
-            return returned;
-        }
-        memory.write(self.address, &self.block).map_err(|_| libc::EFAULT).and(returned)
-    }
-
-    /// What the driver says when it cannot write an answer where the caller wants it.
-    fn refused(&mut self, memory: &Theirs<'_>, params: u64, size: usize) -> Answer {
-        self.failed(memory, params, size, NV_ERR_INVALID_ADDRESS)
-    }
-
-    /// What the driver says of a process that it does not know.
-    fn no_such_process(&mut self, memory: &Theirs<'_>, params: u64, size: usize) -> Answer {
-        self.failed(memory, params, size, NV_ERR_OBJECT_NOT_FOUND)
-    }
-
-    fn failed(&mut self, memory: &Theirs<'_>, params: u64, size: usize, status: u32) -> Answer {
-        self.put_back(params, size);
-        self.block[nvos54::STATUS..nvos54::STATUS + 4].copy_from_slice(&status.to_ne_bytes());
-        Answer::Returned(self.hand_back(memory, Ok(0)))
-    }
-
-    /// The caller's own address again, in the place of ours.
-    fn put_back(&mut self, params: u64, size: usize) {
-        self.block[nvos54::PARAMS..nvos54::PARAMS + 8].copy_from_slice(&params.to_ne_bytes());
-        self.block[nvos54::PARAMS_SIZE..nvos54::PARAMS_SIZE + 4].copy_from_slice(&(size as u32).to_ne_bytes());
-    }
-}
-
-/// A table behind a pointer in the parameters.
-struct Table {
-    /// Byte offset of the pointer.
-    pointer: usize,
-    /// Where it points in the caller.
-    theirs: u64,
-    inner: Inner,
-}
-
-impl Table {
-    /// The table that a row has and a caller wants.
-    fn of(row: &Row, params: &[u8]) -> Option<Table> {
-        let Layout::Embedded { pointer, inner } = row.layout else { return None };
-        let pointer = usize::from(pointer);
-        let theirs = wide(params, pointer);
-        (theirs != 0).then_some(Table { pointer, theirs, inner })
-    }
-
-    /// How many bytes the driver's answer has: whole entries, as many as it counts, and any beyond that it wrote to; never more
-    /// than the caller has room for, where it says.
-    fn written(&self, params: &[u8], bytes: &[u8]) -> usize {
-        let last = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
-        let (counted, stride, room) = match &self.inner {
-            Inner::Rows(rows) => {
-                let counted = word(params, rows.count.into()).min(rows.capacity.into());
-                (counted as usize, usize::from(rows.stride), bytes.len())
-            }
-            Inner::Samples(samples) => {
-                (samples.capacity.into(), usize::from(samples.stride), word(params, SAMPLES_BUFFER) as usize)
-            }
-        };
-        (counted * stride).max(last.next_multiple_of(stride.max(1))).min(room).min(bytes.len())
-    }
-}
-
-fn peek<const N: usize>(tid: Tid, address: u64) -> Result<[u8; N], Pass> {
-    let mut bytes = [0; N];
-    match sys::peek(tid, address, &mut bytes) {
-        Ok(read) if read == N => Ok(bytes),
-        // The caller is gone.
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Err(Pass::Plain),
-        _ => Err(Pass::Because(Reason::Unreadable)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_row_fits_into_the_memory_that_the_driver_is_given() {
-        for row in mpu_abi::ROWS {
-            assert!(row.params_size as usize <= FENCED, "{row:?}");
-            let inner = match row.layout {
-                Layout::Embedded { inner: Inner::Rows(rows), .. } => {
-                    usize::from(rows.stride) * usize::from(rows.capacity)
-                }
-                Layout::Embedded { inner: Inner::Samples(samples), .. } => {
-                    usize::from(samples.stride) * usize::from(samples.capacity)
-                }
-                _ => 0,
-            };
-            assert!(inner <= FENCED, "{row:?}");
-        }
-    }
-
-    #[test]
-    fn a_table_is_as_long_as_the_driver_says_or_wrote() {
-        let rows = mpu_abi::Rows::new(0, 0, 32, 512, 0);
-        let table = Table { pointer: 8, theirs: 1, inner: Inner::Rows(rows) };
-        let mut bytes = vec![0u8; FENCED];
-        let params = |count: u32| [count.to_ne_bytes(), [0; 4]].concat();
-        assert_eq!(table.written(&params(0), &bytes), 0);
-        assert_eq!(table.written(&params(3), &bytes), 96);
-        assert_eq!(table.written(&params(u32::MAX), &bytes), 512 * 32);
-        bytes[200] = 1;
-        assert_eq!(table.written(&params(3), &bytes), 224, "whole entries");
-
-        let Some(Row { layout: Layout::Embedded { inner, .. }, params_size, .. }) =
-            mpu_abi::ROWS.iter().find(|row| matches!(row.layout, Layout::Embedded { inner: Inner::Samples(_), .. }))
-        else {
-            panic!("samples have a row")
-        };
-        let table = Table { pointer: 16, theirs: 1, inner: *inner };
-        for room in [0, 1000] {
-            let mut params = vec![0; *params_size as usize];
-            params[SAMPLES_BUFFER..SAMPLES_BUFFER + 4].copy_from_slice(&u32::to_ne_bytes(room));
-            assert_eq!(table.written(&params, &[1; FENCED]), room as usize, "no more than the caller has room for");
-        }
     }
 }

@@ -4,7 +4,8 @@
 //! ours: while one of them waits for the driver, the other passes on what carries no PID. A caller that stops us at its own
 //! memory (a page that it serves itself) stops its own container's threads only.
 
-use super::ask::{Asked, Asker, Pass, Setting};
+use super::ask::{Asker, Setting};
+use super::asked::{Asked, Pass};
 use super::sys::{self, Answer, Held, Journal};
 use mpu_core::Reason;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Threads of one listener.
 pub(super) const THREADS: usize = 2;
-/// A call that was begun so often by supervisors that did not live to answer it goes on to the driver as it is.
+/// A call that was begun so often by supervisors that did not live to answer it fails.
 const MOST_TRIES: u64 = 16;
 /// What a thread needs is in buffers elsewhere.
 const STACK: usize = 256 << 10;
@@ -86,8 +87,8 @@ fn serve(listener: &Listener, setting: &Setting, mut place: Held, mut asker: Ask
     // What the supervisor before us had taken and not answered.
     if place.get().taken.pid != 0 {
         match look(setting, &mut place) {
-            Some(asked) => translate(listener, setting, &mut place, &mut asker, asked),
-            None => answer(listener, &mut place, Answer::GoOn),
+            Ok(asked) => translate(listener, setting, &mut place, &mut asker, asked),
+            Err(passed) => answer(listener, &mut place, passed),
         }
     }
     while let Some(asked) = next(listener, setting, &mut place) {
@@ -101,8 +102,8 @@ fn next(listener: &Listener, setting: &Setting, place: &mut Held) -> Option<Aske
     let _turn = listener.turn.lock().unwrap_or_else(PoisonError::into_inner);
     while take(listener, setting, place) {
         match look(setting, place) {
-            Some(asked) => return Some(asked),
-            None => answer(listener, place, Answer::GoOn),
+            Ok(asked) => return Some(asked),
+            Err(passed) => answer(listener, place, passed),
         }
     }
     None
@@ -142,16 +143,20 @@ fn has_gone(listener: &Listener, patience: Option<&Timespec>) -> bool {
     }
 }
 
-/// What is asked, unless the call goes on to the driver.
-fn look(setting: &Setting, place: &mut Held) -> Option<Asked> {
+/// What is asked, or the answer to a call that is not translated.
+fn look(setting: &Setting, place: &mut Held) -> Result<Asked, Answer> {
     let place = place.get();
     place.tries = place.tries.saturating_add(1);
-    if place.tries > MOST_TRIES {
-        setting.counters.pass(Reason::OutOfReach);
-        return None;
-    }
-    let asked = if setting.retired.load(Relaxed) { Err(Pass::Plain) } else { Asked::by(&place.taken) };
-    asked.map_err(|pass| pass.count(&setting.counters)).ok()
+    let asked = if place.tries > MOST_TRIES {
+        Err(Pass::RefusedBecause(libc::EIO, Reason::Unreadable))
+    } else if setting.retired.load(Relaxed) {
+        Err(Pass::On)
+    } else if setting.kernel_lacks(&place.taken.data) {
+        Err(Pass::Refused(libc::ENOSYS))
+    } else {
+        Asked::by(&place.taken)
+    };
+    asked.map_err(|pass| pass.count(&setting.counters))
 }
 
 fn translate(listener: &Listener, setting: &Setting, place: &mut Held, asker: &mut Asker, asked: Asked) {

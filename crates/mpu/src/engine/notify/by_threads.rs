@@ -6,7 +6,7 @@
 //! Outside truth: NV2080_CTRL_GPU_PID_INFO and NV2080_CTRL_GPU_PID_INFO_VIDEO_MEMORY_USAGE_DATA of ctrl2080gpu.h.
 
 use super::threads::others;
-use super::words::{wide, word};
+use super::words::{put, wide, word};
 use mpu_core::HostPid;
 
 /// Entries of one question, and the byte at which the first stands; before it stands how many there are.
@@ -65,10 +65,6 @@ fn add(entry: &mut [u8], more: &[u8]) {
     if entry[end..].iter().all(|byte| *byte == 0xff) {
         entry[end..].copy_from_slice(&more[end..]);
     }
-}
-
-fn put(bytes: &mut [u8], at: usize, word: u32) {
-    bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
 }
 
 #[cfg(test)]

@@ -38,6 +38,32 @@ impl Caller {
         Ok(Caller { tid, folder: Folder::of_thread(tid)? })
     }
 
+    /// Users that it may have been before, by the host's numbers, but for the one whose rights it has now: its real and its saved one, and
+    /// root of its user namespace, whose process 1 most containers' programs come from.
+    pub(super) fn other_users(&self) -> Vec<Uid> {
+        let status = self.folder.read("status").unwrap_or_default();
+        let ids: Vec<u32> = field(&status, "Uid")
+            .map(|ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect())
+            .unwrap_or_default();
+        let root = self.folder.read("uid_map").ok().and_then(|map| root_of(&map));
+        let effective = ids.get(1).copied();
+        let mut users: Vec<u32> = ids.into_iter().chain(root).filter(|id| Some(*id) != effective).collect();
+        users.sort_unstable();
+        users.dedup();
+        users.into_iter().map(Uid::from_raw).collect()
+    }
+
+    /// How the kernel refuses an `ioctl` that no file with this number knows.
+    pub(super) fn refusal(&self, number: i32) -> i32 {
+        let Ok(text) = self.folder.read(&format!("fdinfo/{number}")) else { return libc::EBADF };
+        let flags = field(&text, "flags").and_then(|flags| u32::from_str_radix(flags, 8).ok()).unwrap_or(0);
+        if flags & OFlags::PATH.bits() != 0 {
+            libc::EBADF
+        } else {
+            libc::ENOTTY
+        }
+    }
+
     /// Its memory. Stays the memory of the program that runs now, whatever becomes of the number.
     pub(super) fn memory(&self) -> io::Result<Memory> {
         Memory::of(&self.folder)
@@ -102,6 +128,12 @@ impl Status {
     }
 }
 
+/// Who is root in a user namespace, by its `uid_map`: user_namespaces(7).
+fn root_of(map: &str) -> Option<u32> {
+    let mut lines = map.lines().map(|line| line.split_whitespace());
+    lines.find_map(|mut words| if words.next() == Some("0") { words.next()?.parse().ok() } else { None })
+}
+
 /// The user namespace of this process, as [`Caller::rights`] wants it.
 pub(super) fn own_user_namespace() -> io::Result<(u64, u64)> {
     let stat = rustix::fs::stat("/proc/self/ns/user")?;
@@ -145,6 +177,25 @@ mod tests {
         for line in ["Tgid", "Uid", "Gid", "Groups", "CapEff"] {
             assert_eq!(Status::parse(&whole.replace(line, "Other")), None, "{line}");
         }
+    }
+
+    #[test]
+    fn root_of_a_user_namespace_is_who_its_map_says() {
+        assert_eq!(root_of("         0     100000      65536\n"), Some(100_000));
+        assert_eq!(root_of("1000 1000 1\n0 7 1\n"), Some(7));
+        assert_eq!(root_of("1000 1000 1\n"), None);
+    }
+
+    #[test]
+    fn what_is_no_drivers_file_is_refused_as_the_kernel_does() {
+        use std::os::fd::AsRawFd;
+        let caller = Caller::of(Tid::of_this_thread()).expect("our own folder");
+        let null = std::fs::File::open("/dev/null").expect("/dev/null");
+        assert_eq!(caller.refusal(null.as_raw_fd()), libc::ENOTTY);
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let path = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).expect("/dev/null");
+        assert_eq!(caller.refusal(path.as_raw_fd()), libc::EBADF);
+        assert_eq!(caller.refusal(-1), libc::EBADF);
     }
 
     #[test]

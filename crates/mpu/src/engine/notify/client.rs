@@ -27,8 +27,14 @@ pub struct State {
     /// Its process.
     #[serde(serialize_with = "pid_to_number", deserialize_with = "pid_of_number")]
     pub pid: HostPid,
-    /// Seconds since 1970 at which it began.
+    /// Seconds since 1970 at which it began, or the first of those that it took over from.
     pub since: u64,
+    /// How often one took the place of another that had died.
+    #[serde(default)]
+    pub restarts: u64,
+    /// The same in the last hour, up to 8.
+    #[serde(default)]
+    pub restarts_last_hour: u64,
     /// Listeners: one for each container and each `exec` into one.
     pub listeners: usize,
     /// The containers' ids.

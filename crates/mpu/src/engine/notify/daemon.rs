@@ -5,7 +5,9 @@
 
 use super::ask::Setting;
 use super::client::State;
+use super::counters::{Counters, COUNTERS};
 use super::error::NotifyError;
+use super::log::say;
 use super::numbers::Lookup;
 use super::registry::{Registry, JOURNAL};
 use super::{keeper, message, CONTROL_SOCKET, LISTENER_SOCKET, RETIRED};
@@ -14,7 +16,8 @@ use crate::error::Error;
 use crate::host::{Host, CAP_SYS_ADMIN};
 use mpu_core::policy::Rules;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{memfd_create, MemfdFlags};
 use serde::Serialize;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -66,7 +69,6 @@ struct Daemon {
     taken: AtomicU64,
     /// Those on which a listener may still come.
     open: Arc<AtomicU64>,
-    since: u64,
 }
 
 /// What a request comes to, as JSON.
@@ -92,7 +94,7 @@ pub fn serve(host: &Host) -> Result<End, Error> {
     let setting =
         Setting::new(Lookup::of_this_kernel(), &rules).map_err(|source| NotifyError::NoListeners { source })?;
     raise_limits();
-    Ok(Daemon::up(Arc::new(setting))?.run()?)
+    Ok(Daemon::up(setting)?.run()?)
 }
 
 /// A listener is a descriptor, and two more for each call.
@@ -107,7 +109,7 @@ fn file_error(path: &str) -> impl FnOnce(io::Error) -> NotifyError + '_ {
 }
 
 impl Daemon {
-    fn up(setting: Arc<Setting>) -> Result<Daemon, NotifyError> {
+    fn up(mut setting: Setting) -> Result<Daemon, NotifyError> {
         let folder = Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/"));
         let text = folder.display().to_string();
         fs::create_dir_all(folder).map_err(file_error(&text))?;
@@ -119,22 +121,25 @@ impl Daemon {
         }
         setting.retired.store(Path::new(RETIRED).exists(), Relaxed);
 
-        let (mut journal, mut socket, mut listeners, mut connections) = (None, None, Vec::new(), Vec::new());
+        let (mut journal, mut socket, mut counters, mut listeners, mut connections) =
+            (None, None, None, Vec::new(), Vec::new());
         for (name, fd) in inherited {
             match name.as_str() {
                 JOURNAL => journal = Some(fd),
+                COUNTERS => counters = Some(fd),
                 // Without its path no runtime finds it.
                 SOCKET if Path::new(LISTENER_SOCKET).exists() => socket = Some(UnixListener::from(fd)),
                 SOCKET => keeper::forget(SOCKET),
                 _ if name.starts_with(CONNECTION) => connections.push((name, UnixStream::from(fd))),
                 _ if message::is_listener(fd.as_fd()) => listeners.push((name, fd)),
-                _ => eprintln!("mpu: a descriptor with the unknown name {name} was left to us; it is closed"),
+                _ => say!("a descriptor with the unknown name {name} was left to us; it is closed"),
             }
         }
-        let registry = Registry::new(setting, journal).map_err(file_error("the journal"))?;
+        setting.counters = kept_counters(counters).map_err(file_error("the counters"))?;
+        let registry = Registry::new(Arc::new(setting), journal).map_err(file_error("the journal"))?;
         for (name, fd) in listeners {
             if let Err(error) = registry.resume(fd, &name) {
-                eprintln!("mpu: the listener {name} cannot be attended: {error}");
+                say!("the listener {name} cannot be attended: {error}");
             }
         }
         let listener = match socket {
@@ -145,8 +150,7 @@ impl Daemon {
                 made
             }
         };
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-        let daemon = Daemon { registry, listener, taken: AtomicU64::new(0), open: Arc::default(), since };
+        let daemon = Daemon { registry, listener, taken: AtomicU64::new(0), open: Arc::default() };
         for (name, stream) in connections {
             daemon.receive(name, stream);
         }
@@ -165,7 +169,7 @@ impl Daemon {
                     let _ = fs::remove_file(path);
                 }
                 // Whoever is started next finds nothing of ours.
-                [SOCKET, JOURNAL].into_iter().for_each(keeper::forget);
+                [SOCKET, JOURNAL, COUNTERS].into_iter().for_each(keeper::forget);
                 return Ok(End::Over);
             }
             let patience =
@@ -222,10 +226,10 @@ impl Daemon {
                 Ok(None) => {}
                 Ok(Some(handed)) => {
                     if let Err(error) = registry.adopt(handed.listener, &handed.container) {
-                        eprintln!("mpu: the container {} cannot be attended: {error}", handed.container);
+                        say!("the container {} cannot be attended: {error}", handed.container);
                     }
                 }
-                Err(error) => eprintln!("mpu: a runtime could not hand over its listener: {error}"),
+                Err(error) => say!("a runtime could not hand over its listener: {error}"),
             }
             if unread {
                 // A runtime that still looks is not told that we hung up without having read.
@@ -237,7 +241,7 @@ impl Daemon {
         };
         if let Err(error) = std::thread::Builder::new().stack_size(256 << 10).spawn(receive) {
             self.open.fetch_sub(1, SeqCst);
-            eprintln!("mpu: no thread for a new container: {error}");
+            say!("no thread for a new container: {error}");
         }
     }
 
@@ -260,6 +264,7 @@ impl Daemon {
             "resume" => self.retire(false),
             "policy" => self.policy(rest),
             "again" => {
+                self.registry.setting.counters.ends_on_purpose();
                 end = Some(End::Again);
                 Ok(())
             }
@@ -273,16 +278,19 @@ impl Daemon {
 
     fn state(&self) -> State {
         let setting = &self.registry.setting;
+        let (restarts, restarts_last_hour) = setting.counters.restarts(now());
         State {
             version: env!("CARGO_PKG_VERSION").to_string(),
             state: if setting.retired.load(Relaxed) { "retired" } else { "armed" }.to_string(),
             pid: setting.pid,
-            since: self.since,
+            since: setting.counters.since(),
+            restarts,
+            restarts_last_hour,
             listeners: self.registry.len(),
             containers: self.registry.containers(),
             inside: setting.counters.inside.load(Relaxed),
             lookup: setting.lookup().name().to_string(),
-            passed_on: setting.counters.passed_on.load(Relaxed),
+            passed_on: setting.counters.passed_on(),
             translated: setting.counters.translated(),
             passed: setting.counters.passed(),
             policy: setting.rules().lines().map(str::to_string).collect(),
@@ -303,6 +311,24 @@ impl Daemon {
         self.registry.setting.set_rules(text);
         Ok(())
     }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+}
+
+/// The counters of the supervisor before us, or new ones.
+fn kept_counters(left: Option<OwnedFd>) -> io::Result<Counters> {
+    let file = match left {
+        Some(left) => left,
+        None => {
+            let made = memfd_create("mpu-counters", MemfdFlags::CLOEXEC)?;
+            keeper::keep(COUNTERS, made.as_fd());
+            made
+        }
+    };
+    Counters::kept(&fs::File::from(file), now())
 }
 
 fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {

@@ -27,6 +27,8 @@ pub(crate) fn state(containers: &[&str]) -> State {
         state: "armed".to_string(),
         pid: mpu_core::HostPid::new(4711).expect("not 0"),
         since: 1_795_205_700,
+        restarts: 0,
+        restarts_last_hour: 0,
         listeners: containers.len(),
         containers: containers.iter().map(|id| id.to_string()).collect(),
         inside: 1,

@@ -21,6 +21,9 @@ const IOCTLS: &[(u32, &[u32])] = &[(0xc000_003e, &[16, 0x4000_0000 + 514]), (0x4
 #[cfg(target_arch = "aarch64")]
 const IOCTLS: &[(u32, &[u32])] = &[(0xc000_00b7, &[29]), (0x4000_0028, &[54])];
 
+/// The architecture of this program's own system calls.
+pub(super) const NATIVE: u32 = IOCTLS[0].0;
+
 /// Byte offsets in `struct seccomp_data`; both machines are little-endian.
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;

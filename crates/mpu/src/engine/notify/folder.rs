@@ -6,7 +6,7 @@
 use super::Tid;
 use mpu_core::HostPid;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{openat, statat, statx, AtFlags, FileType, Mode, OFlags, StatxFlags, CWD};
+use rustix::fs::{openat, readlinkat, statat, statx, AtFlags, Dir, FileType, Mode, OFlags, StatxFlags, CWD};
 use std::fs::File;
 use std::io::{self, Read};
 
@@ -59,6 +59,18 @@ impl Folder {
         device(self.0.as_fd(), name, AtFlags::empty())
     }
 
+    /// The names in a folder in it.
+    pub(super) fn names(&self, name: &str) -> io::Result<Vec<String>> {
+        let folder = openat(&self.0, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let names = Dir::new(folder)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        Ok(names.filter(|name| !name.starts_with('.')).collect())
+    }
+
+    /// Whether a link in it leads to something that has a path: not to a socket, a pipe or the like.
+    pub(super) fn is_path(&self, name: &str) -> bool {
+        readlinkat(&self.0, name, Vec::new()).is_ok_and(|path| path.as_bytes().starts_with(b"/"))
+    }
+
     /// The PID namespace.
     pub(super) fn pid_namespace(&self) -> io::Result<OwnedFd> {
         Ok(self.open("ns/pid", OFlags::RDONLY)?.into())
@@ -69,6 +81,14 @@ impl Folder {
         let text = self.read("cgroup").ok()?;
         text.lines().find_map(|line| line.strip_prefix("0::")).map(|path| path.as_bytes().to_vec())
     }
+}
+
+/// `NV_MAJOR_DEVICE_NUMBER`: every node of the driver that takes controls (nv.h of every release).
+const NVIDIA_MAJOR: u32 = 195;
+
+/// Whether a character device is the driver's.
+pub(super) fn is_drivers(device: Option<(u32, u32)>) -> bool {
+    device.is_some_and(|(major, _)| major == NVIDIA_MAJOR)
 }
 
 /// Device number of a character device. Goes by what the kernel knows by itself (`AT_STATX_DONT_SYNC`): asking the file system, which

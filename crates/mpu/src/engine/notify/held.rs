@@ -2,21 +2,28 @@
 //!
 //! Owns that what was read once counts while the process lives and not a moment longer: a process's numbers never change while it
 //! lives, and its descriptor tells when it does not. So a number that went to somebody else is never taken for the old one's,
-//! and a list that is asked for again costs one poll a row. Knows nothing of who may see which number.
+//! and a list that is asked for again costs one poll a row. Also owns who can have made a client of the driver's, which the driver
+//! does not tell: it lists a process that has ended by its number for as long as anybody keeps its descriptors. Knows nothing of who
+//! may see which number.
 //!
 //! Outside truth: pidfd_open(2) (readable once the process has ended), proc_pid_status(5) (`NSpid`), pid_namespaces(7).
 
-use super::folder::{field, Folder};
+use super::folder::{field, is_drivers, Folder};
 use super::namespace::{Id, Namespace};
 use mpu_core::{HostPid, ViewPid};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::process::{getrlimit, pidfd_open, Pid, PidfdFlags, Resource};
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Processes held at a time; when there are more, all are let go. The driver lists 950 of a GPU.
 const MOST: u64 = 4096;
+
+/// Descriptors of one process that are looked at for one of the driver's.
+const MOST_DESCRIPTORS: usize = 1 << 16;
 
 /// A process's numbers, from its own namespace up to the host's.
 type Numbers = Vec<(Id, ViewPid)>;
@@ -25,12 +32,42 @@ type Numbers = Vec<(Id, ViewPid)>;
 struct Process {
     pidfd: OwnedFd,
     numbers: Numbers,
+    uses: Mutex<Uses>,
+}
+
+/// Whether a process has been seen with a descriptor of the driver's.
+#[derive(Debug, Clone, Copy)]
+enum Uses {
+    /// Once is enough: what it made then may be there yet.
+    Yes,
+    /// Not so far; looked at again from then on.
+    NotBefore(Instant),
+    Unknown,
 }
 
 impl Process {
+    fn new(pidfd: OwnedFd, numbers: Numbers) -> Process {
+        Process { pidfd, numbers, uses: Mutex::new(Uses::Unknown) }
+    }
+
     fn lives(&self) -> bool {
         let mut readable = [PollFd::new(&self.pidfd, PollFlags::IN)];
         poll(&mut readable, Some(&Timespec::default())) == Ok(0)
+    }
+
+    fn uses_the_driver(&self, pid: HostPid) -> bool {
+        let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        match *uses {
+            Uses::Yes => true,
+            Uses::NotBefore(then) if Instant::now() < then => false,
+            _ => {
+                let began = Instant::now();
+                let has = has_the_driver(pid);
+                // A process with very many descriptors costs us a tenth of a processor at most.
+                *uses = if has { Uses::Yes } else { Uses::NotBefore(Instant::now() + 10 * began.elapsed()) };
+                has
+            }
+        }
     }
 }
 
@@ -61,13 +98,25 @@ impl Held {
         (self.view_of(namespace, host) == Some(view)).then_some(host)
     }
 
+    /// Whether a process can have made a client of the driver's: it has a descriptor of it, or had one when it was looked at before. A
+    /// number that a client's maker left behind, and that a process without got, means nobody.
+    pub(super) fn uses_the_driver(&self, pid: HostPid) -> bool {
+        let known = self.lock().processes.get(&pid).cloned();
+        let known = known.filter(|process| process.lives()).or_else(|| {
+            self.look_up(pid);
+            self.lock().processes.get(&pid).cloned()
+        });
+        // One that cannot be held has ended, or there are too many.
+        known.map_or_else(|| has_the_driver(pid), |process| process.uses_the_driver(pid))
+    }
+
     fn look_up(&self, pid: HostPid) -> Option<Numbers> {
         // First, so that what is read by the number is of the process that is held, if that lives even then.
         let pidfd = Pid::from_raw(pid.get() as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let numbers = numbers_of(pid);
         let mut known = self.lock();
         known.processes.remove(&pid);
-        let process = pidfd.zip(numbers.clone()).map(|(pidfd, numbers)| Process { pidfd, numbers });
+        let process = pidfd.zip(numbers.clone()).map(|(pidfd, numbers)| Process::new(pidfd, numbers));
         if let Some(process) = process.filter(Process::lives) {
             known.keep(pid, process);
         }
@@ -89,6 +138,37 @@ impl Known {
         self.whose.extend(process.numbers.iter().map(|number| (*number, pid)));
         self.processes.insert(pid, Arc::new(process));
     }
+}
+
+/// Whether a process has a descriptor of the driver's, in the table of any of its threads. A zombie has none any more, whatever it had: it
+/// is believed, as is one that may not be looked at.
+fn has_the_driver(pid: HostPid) -> bool {
+    let Ok(folder) = Folder::of_process(pid) else { return false };
+    if folder.read("stat").is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))) {
+        return true;
+    }
+    let mut left = MOST_DESCRIPTORS;
+    match any_of_the_driver(&folder, "fd", &mut left) {
+        Ok(false) => {}
+        other => return other.unwrap_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied),
+    }
+    let own = pid.get().to_string();
+    let threads = folder.names("task").unwrap_or_default();
+    let others = threads.iter().filter(|thread| **thread != own);
+    others
+        .into_iter()
+        .any(|thread| any_of_the_driver(&folder, &format!("task/{thread}/fd"), &mut left).unwrap_or(false))
+}
+
+fn any_of_the_driver(folder: &Folder, table: &str, left: &mut usize) -> io::Result<bool> {
+    for name in folder.names(table)?.iter().take(*left) {
+        *left -= 1;
+        let name = format!("{table}/{name}");
+        if folder.is_path(&name) && is_drivers(folder.device(&name).ok().flatten()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn number_in(namespace: Id, numbers: &Numbers) -> Option<ViewPid> {
@@ -164,15 +244,49 @@ mod tests {
     }
 
     #[test]
+    fn a_process_without_the_driver_made_none_of_its_clients() {
+        let (mut child, pid) = sleep();
+        let held = Held::default();
+        assert!(!held.uses_the_driver(pid), "it has no descriptor of the driver's");
+        // As if it had been seen with one.
+        let process = held.lock().processes.get(&pid).cloned().expect("held");
+        *process.uses.lock().expect("ours") = Uses::Yes;
+        assert!(held.uses_the_driver(pid), "what it made then may be there yet");
+        child.kill().expect("ours");
+        let ended = Instant::now();
+        while process.lives() && ended.elapsed().as_secs() < 5 {}
+        assert!(held.uses_the_driver(pid), "nobody can look at a zombie's descriptors");
+        child.wait().expect("ours");
+        assert!(!held.uses_the_driver(pid), "it is gone");
+    }
+
+    #[test]
+    fn a_thread_may_have_descriptors_of_its_own() {
+        let own = HostPid::new(std::process::id()).expect("a PID");
+        let folder = Folder::of_process(own).expect("our own");
+        let null = std::fs::File::open("/dev/null").expect("/dev/null");
+        let name = format!("fd/{}", std::os::fd::AsRawFd::as_raw_fd(&null));
+        assert!(folder.is_path(&name) && folder.names("fd").expect("ours").len() > 2);
+        assert!(folder.names("task").expect("ours").contains(&own.get().to_string()));
+        let socket = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
+        assert!(!folder.is_path(&format!("fd/{}", std::os::fd::AsRawFd::as_raw_fd(&socket))));
+        let mut left = 1;
+        assert!(
+            !any_of_the_driver(&folder, "fd", &mut left).expect("ours") && left == 0,
+            "no more than that are looked at"
+        );
+    }
+
+    #[test]
     fn no_more_are_held_than_descriptors_allow() {
         let (mut known, pidfd) = (Known::default(), || std::fs::File::open("/dev/null").expect("/dev/null").into());
         let pid = |number| HostPid::new(number).expect("not 0");
         let most = getrlimit(Resource::Nofile).current.map_or(MOST, |files| MOST.min(files / 2)) as u32;
         for number in 1..=most {
-            known.keep(pid(number), Process { pidfd: pidfd(), numbers: Numbers::new() });
+            known.keep(pid(number), Process::new(pidfd(), Numbers::new()));
         }
         assert_eq!(known.processes.len() as u32, most);
-        known.keep(pid(most + 1), Process { pidfd: pidfd(), numbers: Numbers::new() });
+        known.keep(pid(most + 1), Process::new(pidfd(), Numbers::new()));
         assert_eq!(known.processes.len(), 1);
     }
 }

@@ -6,14 +6,19 @@
 
 use super::daemon::{raise_limits, AGAIN};
 use super::error::NotifyError;
+use super::log::say;
 use super::CONTROL_SOCKET;
 use crate::error::Error;
+use crate::host::Host;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{flock, FlockOperation};
 use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -23,6 +28,10 @@ use std::time::{Duration, Instant};
 const SOCKET: &str = "/run/mpu/notify/keeper.sock";
 /// A supervisor that dies at once is not started again at once.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Its owner holds this file locked for as long as it lives: there is one keeper.
+const LOCK: &str = "/run/mpu/notify/keeper.lock";
+/// Somebody who only looks whether there is a keeper has the lock so long at most.
+const LOOK: Duration = Duration::from_millis(500);
 /// Between two attempts when the kernel starts none; each has a line in the log.
 const LONG_PAUSE: Duration = Duration::from_secs(2);
 
@@ -47,8 +56,10 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
         signal_hook::flag::register(signal, ignored).map_err(failed)?;
     }
     let _ = std::fs::create_dir_all(Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/")));
+    let _lock = lock(Path::new(LOCK)).map_err(failed)?;
     let _ = std::fs::remove_file(SOCKET);
     let socket = UnixDatagram::bind(SOCKET).map_err(failed)?;
+    std::fs::set_permissions(SOCKET, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     raise_limits();
     let mut kept = Vec::new();
     loop {
@@ -58,7 +69,7 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
             Err(source) if kept.is_empty() => return Err(failed(source).into()),
             // Whoever waits for it waits on: all that is kept would go with us.
             Err(error) => {
-                eprintln!("mpu: the supervisor cannot be started again now: {error}");
+                say!("the supervisor cannot be started again now: {error}");
                 std::thread::sleep(LONG_PAUSE);
                 continue;
             }
@@ -87,12 +98,41 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
             return Ok(());
         }
         if status.code() != Some(AGAIN.into()) {
-            eprintln!("mpu: the supervisor ended ({status}); it is started again with {} descriptors", kept.len());
+            say!("the supervisor ended ({status}); it is started again with {} descriptors", kept.len());
             if began.elapsed() < PAUSE {
                 std::thread::sleep(PAUSE);
             }
         }
     }
+}
+
+/// Becomes the one keeper. What it starts does not have the descriptor, so the lock ends with it.
+fn lock(path: &Path) -> io::Result<File> {
+    let began = Instant::now();
+    loop {
+        match try_lock(path) {
+            Ok(Some(file)) => return Ok(file),
+            Ok(None) if began.elapsed() < LOOK => std::thread::sleep(LOOK / 50),
+            Ok(None) => return Err(io::Error::other("another keeper lives")),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn try_lock(path: &Path) -> io::Result<Option<File>> {
+    let mut options = OpenOptions::new();
+    let file = options.create(true).truncate(false).write(true).mode(0o600).open(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a keeper lives: it starts a supervisor again that has died.
+pub fn lives(host: &Host) -> bool {
+    let path = host.at(LOCK);
+    path.exists() && matches!(try_lock(&path), Ok(None))
 }
 
 /// Starts the supervisor with everything that is kept, from descriptor 3 on.
@@ -123,7 +163,7 @@ fn listen(socket: &UnixDatagram, kept: &mut Vec<Kept>) -> bool {
     };
     let text = String::from_utf8_lossy(&text[..received.bytes]).into_owned();
     if received.flags.contains(ReturnFlags::CTRUNC) {
-        eprintln!("mpu: no descriptor is left for: {}", text.replace('\n', " "));
+        say!("no descriptor is left for: {}", text.replace('\n', " "));
     }
     let says = |line: &str| text.lines().any(|found| found == line);
     let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored").to_string();
@@ -161,6 +201,26 @@ mod tests {
     use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
     use std::io::{IoSlice, Read, Write};
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn there_is_one_keeper_and_whoever_looks_does_not_keep_it_out() {
+        let fake = crate::host::fake::FakeHost::in_order();
+        let path = fake.host().at(LOCK);
+        assert!(!lives(&fake.host()) && !path.exists(), "looking makes nothing");
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        let look = try_lock(&path).expect("a file").expect("nobody has it");
+        let later = std::thread::spawn({
+            let path = path.clone();
+            move || lock(&path)
+        });
+        std::thread::sleep(LOOK / 5);
+        drop(look);
+        let keeper = later.join().expect("no panic").expect("it waits for one who looks");
+        assert!(lives(&fake.host()));
+        lock(&path).expect_err("there is one");
+        drop(keeper);
+        assert!(!lives(&fake.host()));
+    }
 
     #[test]
     fn what_was_sent_before_the_other_side_hung_up_is_kept_if_it_is_wanted() {

@@ -3,6 +3,7 @@
 //! Owns the conversation with whoever started the supervisor and keeps copies of its descriptors: systemd, or `mpu notify
 //! hold`. Both speak the protocol of sd_notify(3) and sd_listen_fds(3). Without either, nothing outlives us, and nothing fails.
 
+use super::log::say;
 use super::sys;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use sd_notify::NotifyState;
@@ -26,7 +27,7 @@ pub(super) fn keep_unread(name: &str, fd: BorrowedFd<'_>) {
 
 fn give(name: &str, fd: BorrowedFd<'_>, words: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify_with_fds(words, &[fd]) {
-        eprintln!("mpu: {name} will not outlive this supervisor: {error}");
+        say!("{name} will not outlive this supervisor: {error}");
     }
 }
 

@@ -3,6 +3,7 @@
 //! Owns the one message: a `ContainerProcessState` and the descriptors that it names (OCI runtime specification, config-linux.md,
 //! "The Container Process State"). A message that makes no sense loses no descriptor: without it, the container's calls would fail.
 
+use super::log::say;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 use serde::Deserialize;
@@ -80,7 +81,7 @@ fn part(stream: BorrowedFd<'_>, flags: RecvFlags, text: &mut Vec<u8>, fds: &mut 
         }
     }
     if received.flags.contains(ReturnFlags::CTRUNC) {
-        eprintln!("mpu: a runtime sent more descriptors than we take");
+        say!("a runtime sent more descriptors than we take");
     }
     text.extend_from_slice(&bytes[..received.bytes]);
     Ok(received.bytes)

@@ -4,13 +4,16 @@
 //! controls to it; it asks the driver itself and gives the caller a translated answer (docs/notify.md). Knows nothing of how
 //! the filter gets into a container: that is `mpu-container`'s, or `mpu run`'s.
 
+mod accounts;
 mod ask;
+mod asked;
 mod attend;
 mod by_threads;
 mod caller;
 pub mod client;
 mod counters;
 pub mod daemon;
+mod driver;
 pub mod error;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -20,6 +23,7 @@ pub mod guest;
 mod held;
 pub mod hold;
 mod keeper;
+mod log;
 mod memory;
 mod message;
 mod namespace;
@@ -29,6 +33,7 @@ mod registry;
 mod rights;
 pub mod run;
 mod sys;
+mod table;
 mod threads;
 mod view;
 mod words;

@@ -197,16 +197,29 @@ fn start(host: &Host, options: &Options) -> Result<State, Error> {
         systemctl(host, &["start", "--no-block", "--no-ask-password", UNIT])?;
         return Ok(up(host, &mut || Ok(()), |state| !is_retired(state))?);
     }
-    let mut keeper = keep(host, options)?;
-    let mut lives = || match keeper.try_wait() {
-        Ok(Some(status)) => Err(NotifyError::Start {
-            what: "the supervisor's keeper".to_string(),
-            source: io::Error::other(format!("it ended ({status}); {LOG} has its words")),
-        }),
-        _ => Ok(()),
+    // One that lives starts a supervisor again that has died: two would serve some containers each.
+    let mut keeper = None;
+    let mut lives = || match &mut keeper {
+        None if hold::lives(host) => Ok(()),
+        None => {
+            keeper = Some(keep(host, options)?);
+            Ok(())
+        }
+        Some(ours) => match ours.try_wait() {
+            // Another one was first.
+            Ok(Some(_)) if hold::lives(host) => {
+                keeper = None;
+                Ok(())
+            }
+            Ok(Some(status)) => Err(NotifyError::Start {
+                what: "the supervisor's keeper".to_string(),
+                source: io::Error::other(format!("it ended ({status}); {LOG} has its words")),
+            }),
+            _ => Ok(()),
+        },
     };
     let raised = up(host, &mut lives, |state| !is_retired(state));
-    if raised.is_err() {
+    if let (Err(_), Some(mut keeper)) = (&raised, keeper) {
         // One that cannot come up is tried again and again by its keeper.
         let group = Pid::from_raw(keeper.id() as i32);
         let _ = group.map(|group| kill_process_group(group, Signal::KILL));

@@ -6,6 +6,7 @@
 //! root's all the time, so the user whose rights are borrowed can neither signal nor trace this thread. Outside truth:
 //! credentials(7), capabilities(7).
 
+use super::log::say;
 use rustix::process::{getegid, getgroups};
 use rustix::thread::{
     capabilities, set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid, CapabilitySet,
@@ -53,7 +54,7 @@ impl Own {
         let taken = self.take(rights);
         let acted = taken.map(|()| act());
         if let Err(error) = self.come_back(rights) {
-            eprintln!("mpu: cannot come back from a caller's rights: {error}");
+            say!("cannot come back from a caller's rights: {error}");
             std::process::abort();
         }
         acted

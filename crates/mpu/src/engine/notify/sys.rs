@@ -14,9 +14,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub(super) use libc::{seccomp_notif, sock_filter};
+pub(super) use libc::{seccomp_data, seccomp_notif, sock_filter};
 
 /// `_IOWR('!', 0, struct seccomp_notif)`, 80 bytes.
 const NOTIF_RECV: libc::c_ulong = 0xc050_2100;
@@ -198,6 +199,23 @@ pub(super) fn rm_control(
     done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
 }
 
+/// Asks the driver with parameters in memory that nobody can read or write; how many bytes there are says `block`.
+pub(super) fn rm_control_unreadable(driver: BorrowedFd<'_>, block: &mut [u8; 32], fenced: &Fenced) -> io::Result<i32> {
+    block[16..24].copy_from_slice(&(fenced.address() + FENCED as u64).to_ne_bytes());
+    // SAFETY: the request's number says 32 bytes, which `block` is. The parameters begin at a page that is mapped for nothing and is ours:
+    // the first byte that the driver copies from there or to there fails.
+    done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
+}
+
+/// Set in the number of a system call of the x32 kind (`__X32_SYSCALL_BIT`, arch/x86/include/uapi/asm/unistd.h).
+pub(super) const X32: libc::c_int = 0x4000_0000;
+
+/// Whether this kernel takes system calls of the x32 kind: not unless it is told `syscall.x32=y`, and on other machines never.
+pub(super) fn takes_x32() -> bool {
+    // SAFETY: getpid(2) takes no argument and touches no memory, by whichever number it is called.
+    unsafe { libc::syscall(libc::c_long::from(X32) | libc::SYS_getpid) >= 0 }
+}
+
 /// Gives this process a mount namespace of its own.
 pub(super) fn unshare_mounts() -> io::Result<()> {
     // SAFETY: takes a flag word and touches no memory.
@@ -253,6 +271,19 @@ impl Drop for Fenced {
         // SAFETY: the mapping is ours, and nobody can hold a slice of it any more.
         unsafe { libc::munmap(self.base.cast(), 2 * FENCED) };
     }
+}
+
+/// Numbers in shared memory, for as long as this process lives. The file is at least that long, and nobody makes it shorter.
+pub(super) fn shared_numbers(file: &File, count: usize) -> io::Result<&'static [AtomicU64]> {
+    let (len, read_write) = (count * size_of::<AtomicU64>(), libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+    let base = unsafe { libc::mmap(ptr::null_mut(), len, read_write, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: so many numbers begin at a page's beginning, are never unmapped, are right whatever bits they have, and whoever else maps
+    // the file changes them atomically.
+    Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), count) })
 }
 
 /// One place of a [`Journal`].

@@ -2,7 +2,9 @@
 //!
 //! Owns how a rule of the policy becomes a view. The rules' meaning is mpu-core's, numbers are `numbers`' business.
 
+use super::accounts;
 use super::folder::Folder;
+use super::held::Held;
 use super::numbers::Numbers;
 use super::threads::InCall;
 use mpu_core::policy::{Rules, Sees};
@@ -70,23 +72,34 @@ impl PidMap for View<'_> {
     }
 }
 
-/// A view behind what the driver means: whoever asks in a caller's place goes by the caller's number, and a thread by its process's.
-pub(super) struct AsMeant<M> {
+/// A view behind what the driver means: a thread goes by its process's number, and a number only for a process that can be the one
+/// the driver means.
+pub(super) struct AsMeant<'a, M> {
     pub(super) threads: InCall,
-    pub(super) asker: HostPid,
-    /// Only where the driver's answer names whoever asks.
-    pub(super) caller: Option<HostPid>,
+    /// Who can be meant; none where another witness tells.
+    pub(super) makers: Option<&'a Held>,
     pub(super) view: M,
 }
 
-impl<M: PidMap> PidMap for AsMeant<M> {
+impl<M> AsMeant<'_, M> {
+    fn can_be_meant(&self, pid: HostPid) -> bool {
+        self.makers.is_none_or(|held| held.uses_the_driver(pid))
+    }
+}
+
+impl<M: PidMap> PidMap for AsMeant<'_, M> {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
-        let caller = self.caller.filter(|_| self.asker == pid);
-        self.view.view_of(self.threads.process_of(caller.unwrap_or(pid))?)
+        let process = self.threads.process_of(pid)?;
+        // Strangers are not looked at any closer.
+        self.view.view_of(process).filter(|_| self.can_be_meant(process))
     }
 
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
-        self.view.host_of(pid)
+        self.view.host_of(pid).filter(|process| self.can_be_meant(*process))
+    }
+
+    fn started(&self, pid: HostPid) -> Option<u64> {
+        accounts::started(pid)
     }
 }
 
@@ -95,29 +108,30 @@ mod tests {
     use super::super::threads::Threads;
     use super::*;
 
-    struct Shifted;
+    struct Same;
 
-    impl PidMap for Shifted {
+    impl PidMap for Same {
         fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
-            ViewPid::new(pid.get() - 100)
+            ViewPid::new(pid.get())
         }
 
         fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
-            HostPid::new(pid.get() + 100)
+            HostPid::new(pid.get())
         }
     }
 
     #[test]
-    fn the_one_who_asks_goes_by_the_callers_number_where_that_is_meant() {
-        let pid = |number| HostPid::new(number).expect("not 0");
-        let threads = Threads::default();
-        let seen = |caller, host| {
-            let threads = threads.in_call(mpu_abi::Control::RcErrorReport);
-            AsMeant { asker: pid(700), caller, threads, view: Shifted }.view_of(pid(host))
+    fn a_number_of_a_process_that_never_had_the_driver_is_nobodys() {
+        let (held, threads) = (Held::default(), Threads::default());
+        let own = HostPid::new(std::process::id()).expect("a PID");
+        let view = ViewPid::new(own.get()).expect("a PID");
+        let seen = |makers| {
+            let threads = threads.in_call(mpu_abi::Control::GpuGetPids);
+            let map = AsMeant { threads, makers, view: Same };
+            (map.view_of(own), map.host_of(view))
         };
-        assert_eq!(seen(Some(pid(150)), 700), ViewPid::new(50));
-        assert_eq!(seen(Some(pid(150)), 151), ViewPid::new(51));
-        assert_eq!(seen(None, 700), ViewPid::new(600));
+        assert_eq!(seen(None), (Some(view), Some(own)));
+        assert_eq!(seen(Some(&held)), (None, None), "this process has no descriptor of the driver's");
     }
 
     #[test]

@@ -1,0 +1,148 @@
+//! What a caller asks, as its memory says it, and the ways in which a call ends that is not translated.
+//!
+//! Owns which calls the callers make themselves. docs/notify.md lists them, and what each can show: a thread of the caller's may put
+//! another descriptor or another argument in its place before the kernel reads them again.
+
+use super::counters::Counters;
+use super::filter::{CONTROL, LOOKED_AT, WRAPPED};
+use super::sys::{self, seccomp_notif, Answer};
+use super::words::{put, wide, word};
+use super::Tid;
+use mpu_abi::ioctl::{nvos54, xfer, NV_ESC_RM_CONTROL, RM_CONTROL_SIZE, XFER_SIZE};
+use mpu_abi::{Control, ControlCmd};
+use mpu_core::Reason;
+use std::io;
+
+/// How a call ends that is not translated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// The caller makes it itself: it is none of ours.
+    On,
+    /// The same, though it may be.
+    OnBecause(Reason),
+    /// It fails with this `errno`, as it does without us, or nobody is left who gets it.
+    Refused(i32),
+    /// It fails with this `errno`, for a reason.
+    RefusedBecause(i32, Reason),
+}
+
+impl Pass {
+    /// Counts the call, and says how it ends.
+    pub(super) fn count(self, counters: &Counters) -> Answer {
+        match self {
+            Pass::On => counters.pass_on(),
+            Pass::OnBecause(reason) | Pass::RefusedBecause(_, reason) => counters.pass(reason),
+            Pass::Refused(_) => {}
+        }
+        match self {
+            Pass::On | Pass::OnBecause(_) => Answer::GoOn,
+            Pass::Refused(errno) | Pass::RefusedBecause(errno, _) => Answer::Returned(Err(errno)),
+        }
+    }
+}
+
+/// What could not be had of a caller that asks something with PIDs. Nothing here lets the call go on: a caller can bring most of it about.
+impl From<io::Error> for Pass {
+    fn from(error: io::Error) -> Pass {
+        match error.raw_os_error() {
+            // The caller ended, or was interrupted and asks again.
+            Some(libc::ESRCH | libc::ENOENT | libc::ESTALE) => Pass::Refused(libc::EINTR),
+            Some(libc::EBADF) => Pass::Refused(libc::EBADF),
+            _ => Pass::RefusedBecause(libc::EIO, Reason::Unreadable),
+        }
+    }
+}
+
+/// What a caller asks that may carry PIDs, as its memory said when we looked.
+pub(super) struct Asked {
+    /// Where the argument of the control stands in the caller.
+    address: u64,
+    pub(super) block: [u8; RM_CONTROL_SIZE],
+}
+
+impl Asked {
+    /// What the argument in the caller's memory says, if it is a control that is to be translated.
+    pub(super) fn by(taken: &seccomp_notif) -> Result<Asked, Pass> {
+        let [_, request, mut address, ..] = taken.data.args;
+        let tid = Tid::of(taken);
+        match request as u32 & LOOKED_AT {
+            CONTROL => {}
+            WRAPPED => {
+                let wrapper: [u8; XFER_SIZE] = peek(tid, address)?;
+                if word(&wrapper, xfer::CMD) != u32::from(NV_ESC_RM_CONTROL)
+                    || word(&wrapper, xfer::SIZE) != RM_CONTROL_SIZE as u32
+                {
+                    return Err(Pass::On);
+                }
+                address = wide(&wrapper, xfer::PTR);
+            }
+            _ => return Err(Pass::On),
+        }
+        let asked = Asked { address, block: peek(tid, address)? };
+        if mpu_abi::may_carry_pids(asked.cmd()) && !asked.is_about_the_asker() {
+            Ok(asked)
+        } else {
+            Err(Pass::On)
+        }
+    }
+
+    /// The driver looks for the records of whoever asks, so nobody can ask in another's place (cliresCtrlCmdNvdGetRcerrRpt_IMPL in
+    /// client_resource.c of 580.95.05). The one PID in the answer is the caller's own.
+    fn is_about_the_asker(&self) -> bool {
+        mpu_abi::ROWS.iter().any(|row| row.cmd == self.cmd() && row.control == Control::RcErrorReport)
+    }
+
+    pub(super) fn cmd(&self) -> ControlCmd {
+        ControlCmd(word(&self.block, nvos54::CMD))
+    }
+
+    /// Bytes of parameters.
+    pub(super) fn size(&self) -> u32 {
+        word(&self.block, nvos54::PARAMS_SIZE)
+    }
+
+    /// Where the parameters stand in the caller.
+    pub(super) fn params(&self) -> u64 {
+        wide(&self.block, nvos54::PARAMS)
+    }
+
+    pub(super) fn status(&self) -> u32 {
+        word(&self.block, nvos54::STATUS)
+    }
+
+    /// Has the driver say something else.
+    pub(super) fn set_status(&mut self, status: u32) {
+        put(&mut self.block, nvos54::STATUS, status);
+    }
+
+    /// The caller's own address again, in the place of ours.
+    pub(super) fn put_back(&mut self, params: u64, size: u32) {
+        self.block[nvos54::PARAMS..nvos54::PARAMS + 8].copy_from_slice(&params.to_ne_bytes());
+        put(&mut self.block, nvos54::PARAMS_SIZE, size);
+    }
+
+    /// Gives the argument back, as the driver does on every way out but one.
+    pub(super) fn hand_back(
+        &self,
+        write: impl Fn(u64, &[u8]) -> io::Result<()>,
+        returned: Result<i32, i32>,
+    ) -> Result<i32, i32> {
+        if returned == Err(libc::EFAULT) {
+            return returned;
+        }
+        write(self.address, &self.block).map_err(|_| libc::EFAULT).and(returned)
+    }
+}
+
+fn peek<const N: usize>(tid: Tid, address: u64) -> Result<[u8; N], Pass> {
+    let mut bytes = [0; N];
+    match sys::peek(tid, address, &mut bytes) {
+        Ok(read) if read == N => Ok(bytes),
+        // The caller is gone.
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Err(Pass::Refused(libc::EINTR)),
+        // A security module keeps us from every one of its calls; no program can have that done to it at will.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(Pass::OnBecause(Reason::OutOfReach)),
+        // As the driver does with memory that it cannot read; the kernel could read some that we cannot (`memfd_secret`).
+        _ => Err(Pass::RefusedBecause(libc::EFAULT, Reason::Unreadable)),
+    }
+}

@@ -1,0 +1,74 @@
+//! The driver, asked in a caller's place: on its open file, with its rights.
+//!
+//! Owns as which user it is asked. A client answers to its maker's effective user or to its maker's process
+//! (osValidateClientTokens of os.c, 580.95.05). We are never that process; so where the caller's user is refused, it may be because it
+//! was another when it made the client, and is asked again as those that it can have been.
+
+use super::asked::Pass;
+use super::caller::Caller;
+use super::rights::{Own, Rights};
+use super::sys::{self, Fenced};
+use super::words::word;
+use mpu_abi::ioctl::{nvos54, RM_CONTROL_SIZE};
+use mpu_core::Reason;
+use rustix::fd::{AsFd, OwnedFd};
+use std::io;
+
+/// The driver's status for a client that is not the caller's (nvstatuscodes.h).
+const NV_ERR_INVALID_CLIENT: u32 = 0x23;
+
+/// See the module.
+pub(super) struct Driver<'a> {
+    pub(super) own: &'a Own,
+    pub(super) file: OwnedFd,
+    pub(super) caller: &'a Caller,
+    pub(super) rights: Rights,
+}
+
+impl Driver<'_> {
+    /// Asks with `size` bytes of parameters, which may point to `inner`. What the `ioctl` returned.
+    pub(super) fn ask(
+        &self,
+        block: &mut [u8; RM_CONTROL_SIZE],
+        params: &mut Fenced,
+        size: usize,
+        mut inner: Option<&mut Fenced>,
+    ) -> Result<Result<i32, i32>, Pass> {
+        self.by_users(block, |block| sys::rm_control(self.file.as_fd(), block, params, size, inner.as_deref_mut()))
+    }
+
+    /// Asks with parameters that nobody can read or write, of the size that stands in `block`.
+    pub(super) fn ask_unreadable(
+        &self,
+        block: &mut [u8; RM_CONTROL_SIZE],
+        params: &Fenced,
+    ) -> Result<Result<i32, i32>, Pass> {
+        self.by_users(block, |block| sys::rm_control_unreadable(self.file.as_fd(), block, params))
+    }
+
+    fn by_users(
+        &self,
+        block: &mut [u8; RM_CONTROL_SIZE],
+        mut control: impl FnMut(&mut [u8; RM_CONTROL_SIZE]) -> io::Result<i32>,
+    ) -> Result<Result<i32, i32>, Pass> {
+        let question = *block;
+        let mut by = |rights: &Rights| {
+            *block = question;
+            let returned = self.own.act_as(rights, || control(block));
+            let returned = returned.map_err(|_| Pass::RefusedBecause(libc::EIO, Reason::Unreadable))?;
+            let is_strange = returned.is_ok() && word(block, nvos54::STATUS) == NV_ERR_INVALID_CLIENT;
+            Ok::<_, Pass>((returned.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)), is_strange))
+        };
+        let (returned, is_strange) = by(&self.rights)?;
+        if !is_strange {
+            return Ok(returned);
+        }
+        for uid in self.caller.other_users() {
+            let (returned, is_strange) = by(&Rights { uid, ..self.rights.clone() })?;
+            if !is_strange {
+                return Ok(returned);
+            }
+        }
+        Ok(by(&self.rights)?.0)
+    }
+}

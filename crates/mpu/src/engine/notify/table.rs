@@ -1,0 +1,142 @@
+//! A table behind a pointer in a control's parameters.
+//!
+//! Owns how much of it the driver fills, and how much of that the caller gets. Knows nobody's numbers.
+//!
+//! Outside truth: embedded_param_copy.c of 580.95.05 (the driver copies as many entries out as the caller asked for, used or not).
+
+use super::sys::{Fenced, FENCED};
+use super::words::{put, put_wide, wide, word};
+use mpu_abi::{Inner, Layout, Row};
+
+/// Where the parameters of samples say how many bytes the caller has for them (`bufSize` of NV2080_CTRL_GPUMON_SAMPLES, ctrl2080perf.h).
+const SAMPLES_BUFFER: usize = 4;
+
+/// More than this the driver copies for no pointer (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`, param_copy.h): it refuses without a look.
+const MOST_COPIED: u64 = 1 << 20;
+
+/// See the module.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Table {
+    /// Byte offset of the pointer.
+    pub(super) pointer: usize,
+    /// Where it points in the caller; 0 for a table that is ours alone.
+    pub(super) theirs: u64,
+    inner: Inner,
+    /// Entries that the driver is asked for, where it is told so.
+    asked: u32,
+}
+
+impl Table {
+    /// The table that a row has and a caller wants.
+    pub(super) fn of(row: &Row, params: &[u8]) -> Option<Table> {
+        Table::anyhow(row, params).filter(|table| table.theirs != 0)
+    }
+
+    /// The table that a row has, whether or not the caller wants it.
+    pub(super) fn anyhow(row: &Row, params: &[u8]) -> Option<Table> {
+        let Layout::Embedded { pointer, inner } = row.layout else { return None };
+        let pointer = usize::from(pointer);
+        let asked = match &inner {
+            Inner::Rows(rows) => word(params, rows.count.into()),
+            Inner::Samples(_) => 0,
+        };
+        Some(Table { pointer, theirs: wide(params, pointer), inner, asked })
+    }
+
+    /// Has the parameters point to memory of ours, and ask for no more than that holds.
+    pub(super) fn point_to(&self, ours: &Fenced, params: &mut [u8]) {
+        put_wide(params, self.pointer, ours.address());
+        if let Inner::Rows(rows) = &self.inner {
+            let stride = usize::from(rows.stride.max(1));
+            let fits = (FENCED / stride) as u32;
+            if self.asked > fits && u64::from(self.asked) * stride as u64 <= MOST_COPIED {
+                put(params, rows.count.into(), fits);
+            }
+        }
+    }
+
+    /// How many bytes the driver's answer has; never more than the caller has room for.
+    pub(super) fn written(&self, params: &[u8], bytes: &[u8]) -> usize {
+        match &self.inner {
+            Inner::Rows(rows) => (self.asked as usize).saturating_mul(rows.stride.into()).min(bytes.len()),
+            Inner::Samples(samples) => {
+                let last = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+                let stride = usize::from(samples.stride.max(1));
+                let counted = usize::from(samples.capacity) * stride;
+                let room = word(params, SAMPLES_BUFFER) as usize;
+                counted.max(last.next_multiple_of(stride)).min(room).min(bytes.len())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mpu_abi::Control;
+
+    fn row(control: Control) -> &'static Row {
+        mpu_abi::ROWS.iter().find(|row| row.control == control).expect("a row")
+    }
+
+    fn params(row: &Row, count: u32, pointer: u64) -> Vec<u8> {
+        let Layout::Embedded { pointer: at, .. } = row.layout else { panic!("no pointer") };
+        let mut params = vec![0; row.params_size as usize];
+        put(&mut params, 0, count);
+        put_wide(&mut params, at.into(), pointer);
+        params
+    }
+
+    #[test]
+    fn a_table_is_as_long_as_it_was_asked_for() {
+        let row = row(Control::NvencSessions);
+        let bytes = vec![0; FENCED];
+        let written = |count| Table::of(row, &params(row, count, 1)).expect("a pointer").written(&[], &bytes);
+        assert_eq!([written(0), written(3), written(512), written(u32::MAX)], [0, 96, 512 * 32, FENCED]);
+        assert!(Table::of(row, &params(row, 512, 0)).is_none(), "the number only");
+        assert_eq!(Table::anyhow(row, &params(row, 512, 0)).expect("a row with one").theirs, 0);
+    }
+
+    #[test]
+    fn the_driver_is_asked_for_no_more_than_there_is_room_for_and_refuses_by_itself_what_it_would() {
+        let row = row(Control::NvencSessions);
+        let ours = Fenced::new().expect("memory");
+        let asked = |count| {
+            let mut params = params(row, count, 1);
+            Table::of(row, &params).expect("a pointer").point_to(&ours, &mut params);
+            assert_eq!(wide(&params, 8), ours.address());
+            word(&params, 0)
+        };
+        assert_eq!([asked(0), asked(512), asked(2048)], [0, 512, 2048]);
+        assert_eq!([asked(2049), asked(32768)], [2048, 2048], "the driver would take them");
+        assert_eq!([asked(32769), asked(u32::MAX)], [32769, u32::MAX]);
+    }
+
+    #[test]
+    fn samples_are_as_long_as_the_caller_has_room_for() {
+        let row = row(Control::PerfGpumonUtil);
+        for room in [0, 1000] {
+            let mut params = params(row, 2, 0);
+            put_wide(&mut params, 16, 1);
+            put(&mut params, SAMPLES_BUFFER, room);
+            assert_eq!(Table::of(row, &params).expect("a pointer").written(&params, &[1; FENCED]), room as usize);
+        }
+    }
+
+    #[test]
+    fn every_row_fits_into_the_memory_that_the_driver_is_given() {
+        for row in mpu_abi::ROWS {
+            assert!(row.params_size as usize <= FENCED, "{row:?}");
+            let inner = match row.layout {
+                Layout::Embedded { inner: Inner::Rows(rows), .. } => {
+                    usize::from(rows.stride) * usize::from(rows.capacity)
+                }
+                Layout::Embedded { inner: Inner::Samples(samples), .. } => {
+                    usize::from(samples.stride) * usize::from(samples.capacity)
+                }
+                _ => 0,
+            };
+            assert!(inner <= FENCED, "{row:?}");
+        }
+    }
+}
