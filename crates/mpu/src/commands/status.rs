@@ -78,18 +78,13 @@ pub fn status(host: &Host, ask: Ask) -> Result<Status, Error> {
         up: engine.is_some(),
         engine,
         since: None,
-<<<<<<< HEAD
         module_state: module.as_ref().map(|state| StateView::of(host, state)),
         proof: proof.as_ref().map(ProofView::from),
         function_tracing: !host.ftrace_disabled(),
-        notify_state: supervisor.as_ref().map(NotifyView::from),
-=======
-        module_state: module.as_ref().map(StateView::from),
         notify_state: supervisor
             .as_ref()
             .map(NotifyView::from)
             .or_else(|| hold::lives(host).then(NotifyView::restarting)),
->>>>>>> main
         driver: Driver::loaded(host).as_ref().map(DriverView::from),
         policy: Vec::new(),
         translated: BTreeMap::new(),

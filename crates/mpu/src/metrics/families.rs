@@ -183,11 +183,7 @@ pub static ERRORS: Family =
     counter("mpu_scrape_errors_total", &["part"], "How often this part could not be read since the exporter began");
 
 /// Every metric, in the page's order.
-<<<<<<< HEAD
-pub static ALL: [&Family; 28] = [
-=======
-pub static ALL: [&Family; 26] = [
->>>>>>> main
+pub static ALL: [&Family; 29] = [
     &BUILD,
     &STARTED,
     &UP,
