@@ -175,7 +175,10 @@ const UP_LONG: &str = "Build the engine if needed, load it, and see that it work
 Checks first whether this host can run it, and changes nothing if it cannot. A kernel module that DKMS \
     installed is taken as it is. Else it is compiled for the running kernel with the host's own make, compiler and kernel \
     headers, and kept in /var/lib/mpu/<release>; it is built again when the kernel or mpu changes. Without an NVIDIA \
-    driver the module waits for one. If one needed redirect cannot be placed, none is, and the module is unloaded again.";
+    driver the module waits for one. If one needed redirect cannot be placed, none is, and the module is unloaded again. Last, \
+    a child in a PID namespace of its own asks the driver, and it is armed when that was translated; if the child's calls do not even \
+    come to the module, that is a failure, and the module is unloaded again. Where nobody can ask, as without a GPU, the module is placed, \
+    and no more is claimed.";
 
 const UP_EXAMPLES: &str = "Examples:
   sudo mpu up
@@ -185,14 +188,18 @@ const UP_EXAMPLES: &str = "Examples:
 
 const DOWN_LONG: &str = "Unload the engine; containers see again what the driver shows them by itself.
 
-Callers that are inside the driver are waited for. A wait inside the kernel cannot be interrupted, not by a \
-    signal either.";
+New callers reach the bare driver at once, and those that are inside the driver are waited for. If one of them stays \
+    longer than --wait, nothing is changed, every container is translated as before, and the failure says who it is (process, \
+    program, container, control, for how long): stop or kill it and run mpu down again. A container that sleeps inside the driver can \
+    delay this, never more.";
 
 const STATUS_LONG: &str = "Show whether an engine is up, since when, and what it did.
 
 Counters start at loading: answers translated by control, and calls that were not translated in the usual way by \
-    reason, each with a sentence on what the caller got. Exit code 0 if an engine is up, 3 if none is, 1 if it is \
-    loaded but refused.";
+    reason, each with a sentence on what the caller got. The module is armed once a translation was seen to happen. If its \
+    redirects stand and none was, this asks for one as root, as mpu probe does (a child in a PID namespace of its own becomes a client of \
+    the driver for a moment), and says what came of it; where nobody can ask, as without a GPU, it stays placed. Exit code 0 if an engine \
+    is up, 3 if none is or it is retired, 1 if it is loaded and refused, stuck, or asked in vain.";
 
 const PROBE_LONG: &str = "Measure whether a container on this host is seen right.
 
@@ -338,8 +345,8 @@ pub struct AgentRun {
     #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath)]
     pub module: Option<PathBuf>,
 
-    /// Go on with a driver release that this mpu does not know
-    #[arg(long)]
+    /// Go on with a driver release that this mpu does not know, even where drivers = "known" is configured
+    #[arg(long, hide = true)]
     pub any_driver: bool,
 }
 
@@ -348,9 +355,9 @@ pub struct AgentRun {
 pub enum ConfigVerb {
     /// Say whether the file is sound, or which line is not and why
     Check {
-        /// The file
-        #[arg(default_value = crate::config::FILE, value_hint = ValueHint::FilePath)]
-        file: PathBuf,
+        /// The file; without this /etc/mpu/config.toml, which need not be there
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
     },
     /// Show the configuration in force, and whether the running engine has its rules
     Show,
@@ -460,8 +467,8 @@ pub struct Up {
     #[arg(long)]
     pub build_only: bool,
 
-    /// Go on with a driver release that this mpu does not know
-    #[arg(long)]
+    /// Go on with a driver release that this mpu does not know, even where drivers = "known" is configured
+    #[arg(long, hide = true)]
     pub any_driver: bool,
 
     /// Let this version take over from another that is up, without a gap
@@ -472,7 +479,7 @@ pub struct Up {
 /// Options of `mpu down`.
 #[derive(Debug, Args)]
 pub struct Down {
-    /// How long to try while something holds the module
+    /// How long callers inside the driver are waited for
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3600))]
     pub wait: u64,
 }

@@ -156,6 +156,19 @@ impl Driver {
         })
     }
 
+    /// How the release lies outside the table; none if it is in it.
+    pub fn unknown_because(&self) -> Option<String> {
+        let (first, last) = (OLDEST_KNOWN.branch(), NEWEST_KNOWN.branch());
+        match self.release {
+            Some(release) if is_known(release) => None,
+            Some(release) if release > NEWEST_KNOWN => {
+                Some(format!("newer than the table of this MPU, which ends with branch {last}"))
+            }
+            Some(_) => Some(format!("older than the table of this MPU, which begins with branch {first}")),
+            None => Some("no release number that this MPU can read".to_string()),
+        }
+    }
+
     /// The release, when it is one that the table was checked for.
     pub fn known(&self) -> Option<Release> {
         self.release.filter(|r| is_known(*r))
@@ -252,6 +265,12 @@ mod tests {
         };
         assert!(known("390.157") && known("595.45.04"));
         assert!(!known("384.111") && !known("600.10.01") && !known("custom"));
+        let why =
+            |v: &str| Driver { version: v.into(), release: v.parse().ok(), flavour: Flavour::Open }.unknown_because();
+        assert_eq!(why("595.45.04"), None);
+        assert!(why("610.10.01").is_some_and(|why| why.contains("newer than the table") && why.contains("595")));
+        assert!(why("384.111").is_some_and(|why| why.contains("older than the table")));
+        assert!(why("custom").is_some_and(|why| why.contains("no release number")));
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod metrics;
 pub mod probe;
 pub mod processes;
 pub mod progress;
+pub mod proof;
 pub mod rm;
 pub mod signing;
 mod sys;

@@ -16,6 +16,7 @@ use mpu::install::work;
 use mpu::manual;
 use mpu::metrics::Done;
 use mpu::progress::say;
+use mpu::proof;
 use mpu::{Error, Exit, Explain, Host};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -75,7 +76,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
                 replace: options.replace,
                 policy: String::new(),
             };
-            let options = up::Options { engine: options.engine, module, keeper: None };
+            let options = up::Options { engine: options.engine, module, keeper: None, ask: Some(proof::ask) };
             let done = up::up(&host, &Running, &options).context("MPU is not up")?;
             tell(cli, &done)
         }
@@ -83,7 +84,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             let done = down::down(&host, &Running, Duration::from_secs(options.wait)).context("MPU is not down")?;
             tell(cli, &done)
         }
-        Command::Status => tell(cli, &status::status(&host).context("the state is not known")?),
+        Command::Status => tell(cli, &status::status(&host, proof::ask).context("the state is not known")?),
         Command::Probe => tell(cli, &probe::probe(&host).context("nothing was measured")?),
         Command::Install(options) => installed(cli, &host, options, false),
         Command::Upgrade(options) => installed(cli, &host, options, true),
@@ -97,7 +98,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         }
         Command::Config { what } => match what {
             ConfigVerb::Check { file } => {
-                tell(cli, &config::check(&host, file).context("the configuration is not sound")?)
+                tell(cli, &config::check(&host, file.as_deref()).context("the configuration is not sound")?)
             }
             ConfigVerb::Show => tell(cli, &config::show(&host).context("the configuration is not known")?),
             ConfigVerb::Apply => tell(cli, &config::apply(&host).context("nothing was applied")?),

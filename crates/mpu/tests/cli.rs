@@ -150,7 +150,10 @@ fn refuses(code: i32, cause: &str, fix: &str, more: &[&str], breakage: impl Fn(&
 
 #[test]
 fn up_without_rights() {
-    refuses(4, "CAP_SYS_MODULE", "sudo mpu", &[], |h| h.write("proc/self/status", "CapEff:\t0000000000000000\n"));
+    refuses(4, "needs root", "sudo mpu", &[], |h| {
+        h.write("proc/self/status", "CapEff:\t0000000000000000\n");
+        h.write(&format!("boot/config-{RELEASE}"), "CONFIG_MODULES=y\n");
+    });
 }
 
 #[test]
@@ -202,7 +205,16 @@ fn up_on_a_kernel_without_direct_calls() {
 
 #[test]
 fn up_with_an_unknown_driver() {
-    refuses(3, "NVIDIA driver 612.10.01", "--any-driver", &[], |h| h.write("sys/module/nvidia/version", "612.10.01\n"));
+    refuses(3, "NVIDIA driver 612.10.01", "drivers = \"known\"", &[], |h| {
+        h.write("sys/module/nvidia/version", "612.10.01\n");
+        h.write("etc/mpu/config.toml", "drivers = \"known\"\n");
+    });
+    // Without a word about it, the next thing that is wrong is told of: another host's root.
+    for more in [&[][..], &["--any-driver"]] {
+        refuses(4, "is not the root of the running host", "--host-root", more, |h| {
+            h.write("sys/module/nvidia/version", "612.10.01\n");
+        });
+    }
 }
 
 #[test]
@@ -371,9 +383,43 @@ fn probe_without_a_driver_device_or_rights() {
     let run = host.run(&["probe"]);
     assert!(run.code == 4 && run.err.contains("CAP_SYS_ADMIN"), "{}", run.err);
     host.remove("sys/module/nvidia");
+    let run = host.run(&["probe"]);
+    assert!(run.code == 4 && run.err.contains("needs root"), "before anything else: {}", run.err);
+    host.write("proc/self/status", "CapEff:\t000001ffffffffff\n");
     let run = host.run(&["probe", "--json"]);
     let value: serde_json::Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!((run.code, value["error"]["code"].as_str()), (3, Some("no_driver")));
+}
+
+#[test]
+fn who_is_not_root_hears_that_first_from_every_command_that_needs_it() {
+    let host = Host::in_order();
+    host.write("proc/self/status", "CapEff:\t0000000000000000\n");
+    host.write("etc/mpu/config.toml", "nonsense");
+    host.remove("sys/module/nvidia");
+    for line in [
+        &["up"][..],
+        &["down"],
+        &["probe"],
+        &["install"],
+        &["upgrade"],
+        &["uninstall"],
+        &["config", "apply"],
+        &["agent", "run", "--id", "x"],
+    ] {
+        let run = host.run(&[line, &["--json"]].concat());
+        let value: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+        assert_eq!((run.code, value["error"]["code"].as_str()), (4, Some("not_root")), "{line:?}: {}", run.out);
+    }
+}
+
+#[test]
+fn a_host_without_a_configuration_is_sound() {
+    let host = Host::in_order();
+    let run = host.run(&["config", "check"]);
+    assert_eq!((run.code, run.out.as_str()), (0, "no /etc/mpu/config.toml: every default, sound\n"), "{}", run.err);
+    let run = host.run(&["config", "check", "/nonexistent.toml"]);
+    assert_eq!(run.code, 1, "{}", run.out);
 }
 
 #[test]

@@ -110,11 +110,52 @@ fn finds(check: &str, level: &str, fix: &str, others: &[&str], breakage: impl Fn
     assert_eq!(found["level"], level, "{found}");
     assert!(found["fix"].as_str().unwrap().contains(fix), "{found}");
     for finding in &bad {
+        is_safe_to_type(finding["fix"].as_str().unwrap());
         let name = finding["check"].as_str().unwrap();
         assert!(name == check || others.contains(&name), "{check}: {finding} is found, too");
     }
     let worst = if bad.iter().any(|f| f["level"] == "broken") { 2 } else { 1 };
     assert_eq!((code, json["exit"].as_i64().unwrap()), (worst, i64::from(worst)));
+}
+
+/// A fix can be typed as it is: it is a command of these, which look, install, load or start, or it is a comment; a
+/// shell understands it, and nothing in it stands for something else.
+fn is_safe_to_type(fix: &str) {
+    const PROGRAMS: [&str; 20] = [
+        "apt-get",
+        "cat",
+        "dkms",
+        "dmesg",
+        "grep",
+        "journalctl",
+        "ls",
+        "lsmod",
+        "mkdir",
+        "modinfo",
+        "modprobe",
+        "mokutil",
+        "mpu",
+        "nvidia-ctk",
+        "nvidia-modprobe",
+        "openssl",
+        "sysctl",
+        "systemctl",
+        "tail",
+        "/usr/local/bin/mpu",
+    ];
+    let read = std::process::Command::new("sh").args(["-n", "-c", fix]).output().unwrap();
+    assert!(read.status.success(), "{fix}: {}", String::from_utf8_lossy(&read.stderr));
+    let command = match fix.strip_prefix('#') {
+        Some(_) => return,
+        None => fix.split(" # ").next().unwrap(),
+    };
+    assert!(!command.contains(['`', '…', '<', '>']), "{fix}");
+    for part in command.split(" && ").flat_map(|part| part.split("; ")).flat_map(|part| part.split(" | ")) {
+        let mut words = part.split_whitespace();
+        let first = words.next().filter(|word| *word != "sudo").or_else(|| words.next()).unwrap();
+        assert!(PROGRAMS.contains(&first), "{first} in: {fix}");
+        assert!(!part.contains("systemctl restart") && !part.contains("mpu down"), "{fix}");
+    }
 }
 
 #[test]
@@ -123,8 +164,10 @@ fn a_host_in_order_is_called_so() {
     let findings = json["findings"].as_array().unwrap();
     let skipped: Vec<_> =
         findings.iter().filter(|f| f["level"] != "ok").map(|f| f["check"].as_str().unwrap()).collect();
-    // Only the running host has containers to look into; this one has no tree of DKMS.
-    assert_eq!(skipped, ["containers", "dkms"], "{json}");
+    // Only the running host has containers to look into; this one has a module of format 1, which does not tell what it
+    // believes, no tree of DKMS, and no notify engine.
+    let notify = ["notify_kernel", "notify_wrapper", "notify_keeper", "notify_rootless"];
+    assert_eq!(skipped, [&["containers", "argument", "dkms"][..], &notify].concat(), "{json}");
     assert_eq!((code, &json["ok"]), (0, &serde_json::Value::Bool(true)));
 }
 
@@ -209,8 +252,40 @@ fn the_driver() {
         h.remove("sys/kernel/tracing/enabled_functions");
         h.write(STATE, &format!("version={VERSION}\nabi=1\nstate=waiting\nhooks=\n"));
     });
-    finds("driver", "broken", "MPU", &["driver_library"], |h| h.write("sys/module/nvidia/version", "700.10"));
+    finds("driver", "attention", "sudo mpu probe", &["driver_library"], |h| {
+        h.write("sys/module/nvidia/version", "700.10")
+    });
+    finds("driver", "broken", "drivers", &["driver_library"], |h| {
+        h.write("sys/module/nvidia/version", "700.10");
+        h.write("etc/mpu/config.toml", "drivers = \"known\"\n");
+    });
     finds("driver_library", "broken", "reboot", &[], |h| h.write("sys/module/nvidia/version", "550.127.05"));
+    // A link to a link, and one that another folder has from before.
+    let linked = |more: &dyn Fn(&Host)| {
+        let host = Host::in_order();
+        let folder = "usr/lib/x86_64-linux-gnu";
+        host.remove(&format!("{folder}/libnvidia-ml.so.1"));
+        host.write(&format!("{folder}/nvidia/libnvidia-ml.so.550.163.01"), "");
+        symlink("libnvidia-ml.so.550", host.path(&format!("{folder}/libnvidia-ml.so.1"))).unwrap();
+        symlink("./nvidia/../nvidia/libnvidia-ml.so.550.163.01", host.path(&format!("{folder}/libnvidia-ml.so.550")))
+            .unwrap();
+        more(&host);
+        let (_, json) = host.examine();
+        let library =
+            json["findings"].as_array().unwrap().iter().find(|f| f["check"] == "driver_library").unwrap().clone();
+        (library["level"].as_str().unwrap().to_string(), library["seen"].as_str().unwrap().to_string())
+    };
+    assert_eq!(linked(&|_| ()), ("ok".to_string(), "550.163.01".to_string()));
+    let stale = |h: &Host| {
+        h.write("usr/lib64/libnvidia-ml.so.470.1", "");
+        symlink("libnvidia-ml.so.470.1", h.path("usr/lib64/libnvidia-ml.so.1")).unwrap();
+    };
+    assert_eq!(linked(&stale), ("ok".to_string(), "550.163.01".to_string()));
+    let loops = |h: &Host| {
+        h.remove("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.550");
+        symlink("libnvidia-ml.so.1", h.path("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.550")).unwrap();
+    };
+    assert_eq!(linked(&loops).0, "skipped");
     finds("device_nodes", "attention", "nvidia-modprobe", &[], |h| h.remove("dev/nvidiactl"));
     finds("device_nodes", "attention", "nvidia-modprobe", &[], |h| h.remove("dev/nvidia0"));
 }
@@ -223,7 +298,32 @@ fn the_engine() {
     finds("engine", "broken", "mpu up", gone, says("state=refused\nrefused=os_memcpy_to_user:16"));
     finds("engine", "broken", "mpu up", gone, says("state=waiting"));
     finds("engine", "broken", "--replace", gone, says("state=retired"));
-    finds("engine", "broken", "rmmod mpu", gone, |h| h.write(STATE, "another project's\n"));
+    finds("engine", "broken", "modinfo mpu", gone, |h| h.write(STATE, "another project's\n"));
+    finds("engine", "broken", "reboot", gone, says("abi=2\nstate=stuck"));
+    finds("engine", "broken", "ftrace_enabled=1", gone, says("state=refused\nrefused=kernel.ftrace_enabled:16"));
+    finds(
+        "argument",
+        "attention",
+        "kprobes/enabled",
+        &[],
+        says("state=armed\nhooks=a\nargument=claimed:2\nentered=1\ntranslated=1"),
+    );
+    finds(
+        "orphans",
+        "attention",
+        "dmesg",
+        &[],
+        says("state=armed\nhooks=a\nargument=driver\nentered=1\ntranslated=1\norphans=2"),
+    );
+    let host = Host::in_order();
+    says("state=placed\nhooks=a\nargument=driver\nentered=0\ntranslated=0\norphans=0")(&host);
+    let (code, json) = host.examine();
+    let engine = json["findings"].as_array().unwrap().iter().find(|f| f["check"] == "engine").unwrap().clone();
+    assert_eq!((code, &engine["level"]), (0, &"ok".into()), "{engine}");
+    assert!(
+        engine["seen"].as_str().unwrap().starts_with("placed, 1 redirects: no translation was seen yet"),
+        "{engine}"
+    );
     finds("engine_version", "attention", "mpu up --replace", &[], |h| h.write(STATE, "version=0.0.1\nstate=armed\n"));
     finds("swap", "attention", "mpu up --replace", &[], |h| {
         h.write("sys/module/mpu_next/parameters/state", "version=0\nstate=retired\n");
@@ -240,6 +340,12 @@ fn the_installation() {
         h.remove("etc/systemd/system/multi-user.target.wants/mpu.service");
     });
     finds("service", "broken", "journalctl -u mpu", &[], |h| h.tool("systemctl", "exit 0"));
+    let host = Host::in_order();
+    host.remove("usr/bin/systemctl");
+    host.remove("usr/lib/systemd");
+    let (code, json) = host.examine();
+    let service = json["findings"].as_array().unwrap().iter().find(|f| f["check"] == "service").unwrap().clone();
+    assert_eq!((code, &service["level"]), (0, &"skipped".into()), "without systemd: {service}");
     finds("installation", "broken", "mpu install", &[], |h| h.write("var/lib/mpu/journal/log", ""));
     finds("installation", "attention", "uninstall", &[], |h| {
         h.write("var/lib/dpkg/info/mpu.list", "/usr/bin/mpu\n");
@@ -277,7 +383,14 @@ fn others_who_want_the_same_place() {
         let line = "nvidia_unlocked_ioctl [nvidia] (1) R I     \ttramp: 0xffffffffc0a5b000\n";
         h.write("sys/kernel/tracing/enabled_functions", line);
     });
-    finds("preload", "attention", "ld.so.preload", &[], |h| h.write("etc/ld.so.preload", "/usr/lib/shim.so\n"));
+    finds("preload", "attention", "ld.so.preload", &[], |h| {
+        h.write("usr/lib/shim.so", "\0nvmlDeviceGetComputeRunningProcesses_v3\0");
+        h.write("etc/ld.so.preload", "/usr/lib/shim.so\n");
+    });
+    let host = Host::in_order();
+    host.write("usr/lib/allocator.so", "\0malloc\0");
+    host.write("etc/ld.so.preload", "/usr/lib/allocator.so\n");
+    assert_eq!(host.examine().0, 0, "an allocator");
     let host = Host::in_order();
     host.write("etc/ld.so.preload", "# nothing is preloaded here\n");
     assert_eq!(host.examine().0, 0, "a comment");
@@ -360,12 +473,11 @@ fn supervised(state: &str, breakage: impl Fn(&Host)) -> Vec<(String, String, Str
     breakage(&host);
     let (_, json) = host.examine();
     drop(supervisor);
+    json["findings"].as_array().unwrap().iter().filter_map(|f| f["fix"].as_str()).for_each(is_safe_to_type);
     let word = |finding: &serde_json::Value, key: &str| finding[key].as_str().unwrap_or_default().to_string();
     let findings = json["findings"].as_array().unwrap().iter();
     let bad = findings.filter(|f| f["level"] == "attention" || f["level"] == "broken");
-    let of_the_lock = ["signatures", "engine_choice"];
-    let of_notify = bad.filter(|f| !of_the_lock.contains(&f["check"].as_str().unwrap()));
-    of_notify.map(|f| (word(f, "check"), word(f, "level"), word(f, "fix"))).collect()
+    bad.map(|f| (word(f, "check"), word(f, "level"), word(f, "fix"))).collect()
 }
 
 #[test]
@@ -377,6 +489,17 @@ fn the_notify_engine() {
         assert!(found_fix.contains(fix), "{found_fix}");
     };
     assert_eq!(supervised("armed", |_| ()), []);
+    // A kernel that can have no module in any way, as that of the H200 of docs/evidence/notify-h200.md.
+    let without_module = |h: &Host| {
+        h.write(&format!("boot/config-{RELEASE}"), "CONFIG_MODULES=y\n");
+        h.write("proc/sys/kernel/modules_disabled", "1\n");
+        h.write("proc/sys/kernel/ftrace_enabled", "0\n");
+        h.remove(&format!("lib/modules/{RELEASE}/build"));
+        h.remove("usr/bin/make");
+        h.write("lib/modules/6.1.0-30-amd64/modules.order", "");
+        h.write("sys/kernel/livepatch/fix/nvidia/os_memcpy_to_user,1/x", "");
+    };
+    assert_eq!(supervised("armed", without_module), [], "what the module lacks is nobody's trouble");
     finds("engine", "broken", "sudo mpu up", "retired", &|_| ());
     finds("notify_wrapper", "attention", "mpu-container_*.deb", "armed", &|h| {
         h.remove("usr/bin/nvidia-container-runtime")

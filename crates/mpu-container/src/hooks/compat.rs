@@ -13,7 +13,7 @@ use object::elf::{FileHeader64, SHT_NOTE};
 use object::read::elf::{FileHeader, SectionHeader};
 use object::read::{ReadCache, ReadRef};
 use object::Endianness;
-use serde::Deserialize;
+use serde_json::{Map, Value};
 use std::path::Path;
 
 /// The drop-in file. Its name comes before those of all other folders.
@@ -47,12 +47,28 @@ impl Wanted {
 type Version = Vec<u32>;
 
 /// What a library says of itself.
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Note {
-    #[serde(default, rename = "CUDA Version")]
     cuda: String,
-    #[serde(default, rename = "Driver")]
     branches: Vec<u32>,
+}
+
+/// Libraries write their keys as `"CUDA version"` and `"driver"`. Nothing promises the case, so it does not count:
+/// `"cuda version"` and `"Driver"` are the same keys.
+impl TryFrom<Map<String, Value>> for Note {
+    type Error = serde_json::Error;
+
+    fn try_from(mut fields: Map<String, Value>) -> Result<Note, serde_json::Error> {
+        let mut take = |key: &str| {
+            let found = fields.keys().find(|name| name.eq_ignore_ascii_case(key)).cloned();
+            found.and_then(|name| fields.remove(&name))
+        };
+        let (cuda, branches) = (take("CUDA version"), take("driver"));
+        Ok(Note {
+            cuda: cuda.map(serde_json::from_value).transpose()?.unwrap_or_default(),
+            branches: branches.map(serde_json::from_value).transpose()?.unwrap_or_default(),
+        })
+    }
 }
 
 /// Writes the drop-in file where the image's libraries are to be used, and removes an old one where not.
@@ -139,7 +155,7 @@ pub fn note<'a, R: ReadRef<'a>>(file: R) -> Option<Note> {
         return None;
     }
     let text = note.desc().split(|byte| *byte == 0).next().unwrap_or_default();
-    serde_json::from_slice(text).ok()
+    serde_json::from_slice::<Map<String, Value>>(text).ok()?.try_into().ok()
 }
 
 #[cfg(test)]

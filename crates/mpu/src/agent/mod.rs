@@ -10,12 +10,13 @@ pub mod turns;
 use crate::commands::{config, down, up};
 use crate::config::Config;
 use crate::driver::Driver;
+use crate::engine::module::checks::Unfit;
 use crate::engine::module::load::Kernel;
 use crate::engine::module::raise;
 use crate::engine::Asked;
 use crate::error::Error;
 use crate::explain::Explain;
-use crate::host::Host;
+use crate::host::{Host, CAP_SYS_MODULE};
 use note::{uptime, Doing, Note, Seen};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -90,6 +91,9 @@ impl<'a> Agent<'a> {
         log: Log<'a>,
         options: Options,
     ) -> Result<Agent<'a>, Error> {
+        if !host.has_capability(CAP_SYS_MODULE) {
+            return Err(Unfit::NotRoot.into());
+        }
         let turn = Turn::take(host, &options.id)?;
         let said = (String::new(), 0);
         Ok(Agent {
@@ -176,7 +180,8 @@ impl<'a> Agent<'a> {
         if Config::of(self.host)?.engine == Asked::Notify {
             return Err(TurnError::NotifyInPod.into());
         }
-        let options = up::Options { engine: Some(Asked::Module), module, keeper: None };
+        // It measures by itself, and says what it saw.
+        let options = up::Options { engine: Some(Asked::Module), module, keeper: None, ask: None };
         let done = up::up(self.host, self.kernel, &options)?;
         if done.result != "already_up" {
             let took = done.replaced_version.map(|v| format!(", in the place of version {v}")).unwrap_or_default();

@@ -3,7 +3,8 @@
 //! Owns the reports. The file's grammar is `config`'s; where rules go is the engine's.
 
 use super::{Lines, Report, Style};
-use crate::config::{rules, Config, Visibility};
+use crate::config::{rules, Config, Drivers, Visibility};
+use crate::engine::module::checks;
 use crate::engine::module::state;
 use crate::engine::notify::client;
 use crate::error::Error;
@@ -16,8 +17,8 @@ use std::path::{Path, PathBuf};
 /// A sound file.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Sound {
-    /// The file.
-    pub file: PathBuf,
+    /// The file; null if the host has none, and everything is a default.
+    pub file: Option<PathBuf>,
     /// How many rules it has.
     pub rules: usize,
 }
@@ -45,11 +46,17 @@ pub struct Applied {
     pub rules: usize,
 }
 
-/// Checks a file; it may be another than the host's.
-pub fn check(host: &Host, file: &Path) -> Result<Sound, Error> {
-    let at = if file == Path::new(crate::config::FILE) { host.at(file) } else { file.to_path_buf() };
-    let config = Config::at(&at)?;
-    Ok(Sound { file: at, rules: config.rules.len() })
+/// Checks a file: the host's, which need not be there, or the one that is named.
+pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
+    let (file, config) = match file {
+        Some(file) => (Some(file.to_path_buf()), Config::at(file)?),
+        None => {
+            let at = host.at(crate::config::FILE);
+            let config = Config::of(host)?;
+            (Some(at).filter(|at| at.exists()), config)
+        }
+    };
+    Ok(Sound { file, rules: config.rules.len() })
 }
 
 /// Shows what is in force.
@@ -66,6 +73,7 @@ pub fn show(host: &Host) -> Result<Shown, Error> {
 
 /// Gives the rules to the engine that is up. The next `mpu up` does so by itself.
 pub fn apply(host: &Host) -> Result<Applied, Error> {
+    checks::root(host)?;
     let text = rules::compile(&Config::of(host)?);
     let given = [state::write_policy(host, &text)?, client::set_policy(host, &text)?].contains(&true);
     Ok(Applied { result: if given { "applied" } else { "not_up" }, rules: text.lines().count() })
@@ -79,7 +87,10 @@ impl Report for Sound {
     }
 
     fn text(&self, style: Style) -> String {
-        format!("{}: {} rules, {}\n", self.file.display(), self.rules, style.good("sound"))
+        match &self.file {
+            Some(file) => format!("{}: {} rules, {}\n", file.display(), self.rules, style.good("sound")),
+            None => format!("no {}: every default, {}\n", crate::config::FILE, style.good("sound")),
+        }
     }
 }
 
@@ -95,6 +106,11 @@ impl Report for Shown {
         let none = || format!("no {}: every default", crate::config::FILE);
         lines.put("file", self.file.as_ref().map_or_else(none, |file| file.display().to_string()));
         lines.put("engine", format!("{:?}", self.config.engine).to_lowercase());
+        let drivers = match self.config.drivers {
+            Drivers::Any => "any",
+            Drivers::Known => "known: `mpu up` refuses a release that this MPU was not checked against",
+        };
+        lines.put("drivers", drivers);
         let sees = match self.config.visibility {
             Visibility::Own => "own: the processes of its own PID namespace",
             Visibility::Pod => "pod: its own, and its pod's by the host's numbers",
@@ -167,6 +183,14 @@ mod tests {
     }
 
     #[test]
+    fn only_root_applies_rules() {
+        let fake = up();
+        fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
+        let error = apply(&fake.host()).expect_err("not root");
+        assert_eq!((error.code(), error.exit()), ("not_root", Exit::Refused));
+    }
+
+    #[test]
     fn without_an_engine_there_is_nothing_to_apply_to() {
         let fake = FakeHost::in_order();
         let applied = apply(&fake.host()).expect("nothing to do");
@@ -188,11 +212,17 @@ mod tests {
     #[test]
     fn a_sound_file_is_called_so_and_another_by_its_line() {
         let fake = up();
-        let sound = check(&fake.host(), Path::new(crate::config::FILE)).expect("sound");
+        let sound = check(&fake.host(), None).expect("sound");
         super::super::documented::check("`mpu config check --json`", &super::super::json(&sound));
         assert_eq!(sound.rules, 1);
         fake.write("/elsewhere.toml", "visibility = \"own\"\nrule = 3\n");
-        let error = check(&fake.host(), &fake.host().at("/elsewhere.toml")).expect_err("malformed");
+        let error = check(&fake.host(), Some(&fake.host().at("/elsewhere.toml"))).expect_err("malformed");
         assert!(error.to_string().contains("elsewhere.toml, line 2: "), "{error}");
+        fake.remove(crate::config::FILE);
+        let none = check(&fake.host(), None).expect("no file is sound");
+        assert_eq!((&none.file, none.rules, none.exit()), (&None, 0, Exit::Ok));
+        assert!(none.text(Style::Plain).contains("every default"));
+        let error = check(&fake.host(), Some(Path::new("/nonexistent.toml"))).expect_err("named, and not there");
+        assert_eq!(error.code(), "config_unreadable");
     }
 }

@@ -1,7 +1,7 @@
 //! `mpu down`: unload, and say what had to be waited for.
 
 use super::{Report, Style};
-use crate::engine::module::checks::Unfit;
+use crate::engine::module::checks::{self, Unfit};
 use crate::engine::module::load::{self, Kernel};
 use crate::engine::module::record::Record;
 use crate::engine::module::state::{self, Instance};
@@ -30,6 +30,7 @@ pub struct Done {
 /// Takes MPU down, with some patience for whoever holds the module.
 pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Done, Error> {
     let began = Instant::now();
+    checks::root(host)?;
     let unloaded = lower_module(host, kernel, patience)?;
     let lowered = match kernel.is_for(host) {
         true => notify::raise::lower(host)?,
@@ -58,7 +59,7 @@ pub(crate) fn lower_module(host: &Host, kernel: &dyn Kernel, patience: Duration)
     }
     load::same_host(host, kernel)?;
     for instance in Instance::ALL.into_iter().filter(|instance| instance.is_loaded(host)) {
-        load::remove(host, kernel, instance, patience)?;
+        load::remove(host, kernel, instance, patience, "mpu down")?;
     }
     Record::remove(host);
     Ok(true)
@@ -74,14 +75,13 @@ impl Report for Done {
     fn text(&self, _: Style) -> String {
         match self.result {
             "not_up" => "MPU is not up; nothing was changed\n".to_string(),
-            "retired" => format!(
-                "MPU is down; {} still have its filter: their calls go through untouched until they end\n",
-                if self.containers == 1 {
-                    "one container".to_string()
-                } else {
-                    format!("{} containers", self.containers)
-                }
-            ),
+            "retired" => match self.containers {
+                1 => "MPU is down; one container still has its filter: its calls go through untouched until it \
+                    ends\n".to_string(),
+                more => format!(
+                    "MPU is down; {more} containers still have its filter: their calls go through untouched until they end\n"
+                ),
+            },
             _ => format!(
                 "MPU is down, after {:.1} s; containers see what the driver shows them by itself\n",
                 self.seconds
@@ -131,6 +131,12 @@ mod tests {
         assert_eq!((done.result, done.containers, state::is_loaded(&fake.host())), ("retired", 2, false));
         assert!(done.text(Style::Plain).contains("2 containers still have its filter"));
         drop(supervisor);
+        let one = Done { containers: 1, ..done };
+        assert!(
+            one.text(Style::Plain).contains("one container still has its filter: its calls"),
+            "{}",
+            one.text(Style::Plain)
+        );
         let _without = FakeSupervisor::on(&fake, notify::fake::state(&[]));
         let done = down(&fake.host(), &FakeKernel::taking(&fake, ARMED), Duration::ZERO).expect("down");
         assert_eq!((done.result, done.containers), ("ended", 0));
@@ -147,9 +153,29 @@ mod tests {
     }
 
     #[test]
+    fn who_stays_inside_is_named_nothing_is_changed_and_it_can_be_repeated() {
+        let fake = FakeHost::in_order();
+        fake.write("/sys/module/mpu/parameters/state", state::HELD);
+        fake.write("/proc/4242/comm", "python3\n");
+        fake.write("/run/mpu/up.json", "{\"since\":1,\"module\":\"/mpu.ko\"}");
+        let kernel = FakeKernel::taking(&fake, ARMED);
+        kernel.retires.borrow_mut().push(libc::EBUSY);
+        let before = fake.snapshot();
+        let error = down(&fake.host(), &kernel, Duration::from_secs(10)).expect_err("held");
+        assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("in_use", Exit::Failed, (0, 0)));
+        assert!(error.to_string().contains("process 4242 (python3) in control 0x00000283 for 12.3 s"), "{error}");
+        assert_eq!(fake.snapshot(), before);
+        assert_eq!(down(&fake.host(), &kernel, Duration::from_secs(10)).expect("down").result, "unloaded");
+    }
+
+    #[test]
     fn only_root_takes_it_down() {
         let fake = loaded();
         fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
+        let nothing_up = FakeHost::in_order();
+        nothing_up.write("/proc/self/status", "CapEff:\t0000000000000000\n");
+        let kernel = FakeKernel::taking(&nothing_up, ARMED);
+        assert_eq!(down(&nothing_up.host(), &kernel, Duration::ZERO).expect_err("not root").code(), "not_root");
         let kernel = FakeKernel::taking(&fake, ARMED);
         let error = down(&fake.host(), &kernel, Duration::ZERO).expect_err("not root");
         assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("not_root", Exit::Refused, (0, 0)));

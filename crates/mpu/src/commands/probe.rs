@@ -5,14 +5,14 @@
 
 use super::{DriverView, Lines, Report, Style};
 use crate::driver::{self, Driver, Numbering};
-use crate::engine::module::state::{self, Phase};
+use crate::engine::module::state;
 use crate::engine::notify::guest;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::host::Host;
+use crate::host::{Host, CAP_SYS_ADMIN};
 use crate::probe::verdict::{self, Fault, Verdict};
-use crate::probe::{self, Evidence};
+use crate::probe::{self, Evidence, Under};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -63,8 +63,12 @@ pub struct FaultView {
 /// Probes this host.
 pub fn probe(host: &Host) -> Result<Probed, Error> {
     let driver = Driver::loaded(host);
-    let evidence = probe::measure(host, driver.as_ref(), &probe::this_program(), &["probe-child"])?;
-    let engine = match state::read(host)?.is_some_and(|state| state.phase == Phase::Armed) {
+    // Of two engines the module: it serves whatever is not under the other.
+    let by_module =
+        host.has_capability(CAP_SYS_ADMIN) && state::read(host)?.is_some_and(|state| state.phase.is_placed());
+    let under = if by_module { Under::Module } else { Under::Notify };
+    let evidence = probe::measure(host, driver.as_ref(), &probe::this_program(), &["probe-child"], under)?;
+    let engine = match by_module {
         true => Some(Engine::Module),
         false => guest::would_be_taken(host).then_some(Engine::Notify),
     };

@@ -1,6 +1,6 @@
 //! `mpu status`: what is loaded, since when, and what it did.
 
-use super::{DriverView, Lines, NotifyView, Report, StateView, Style};
+use super::{DriverView, Lines, NotifyView, ProofView, Report, StateView, Style};
 use crate::driver::Driver;
 use crate::engine::module::record::Record;
 use crate::engine::module::state::{self, Phase};
@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
+use crate::proof::{self, Ask};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -23,6 +24,10 @@ pub struct Status {
     pub engine: Option<Engine>,
     /// What the loaded module says.
     pub module_state: Option<StateView>,
+    /// Whether the module was seen to translate; null while no redirect stands, and of a module before format 2.
+    pub proof: Option<ProofView>,
+    /// Whether function tracing is on, by which the module's redirects work.
+    pub function_tracing: bool,
     /// What the notify engine's supervisor says.
     pub notify_state: Option<NotifyView>,
     /// Seconds since 1970 at which `mpu up` loaded it, or the supervisor began.
@@ -48,12 +53,22 @@ pub struct Passed {
     pub explanation: Option<&'static str>,
 }
 
-/// Looks.
-pub fn status(host: &Host) -> Result<Status, Error> {
-    let module = state::read(host)?;
+/// How long the driver may take for the question whether the module translates.
+const ASK_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Looks. A module whose redirects stand and that has not translated yet is asked to: that is the only thing that this
+/// does, once for each time that the redirects are placed, as the module is `armed` afterwards.
+pub fn status(host: &Host, ask: Ask) -> Result<Status, Error> {
+    let (module, proof) = match state::read(host)? {
+        None => (None, None),
+        Some(state) => {
+            let (state, proof) = proof::prove(host, state, ask, ASK_PATIENCE)?;
+            (Some(state), proof)
+        }
+    };
     let supervisor = client::state(host)?;
     let only_supervisor_works = supervisor.as_ref().is_some_and(|supervisor| supervisor.state == "armed")
-        && !matches!(module.as_ref().map(|module| &module.phase), Some(Phase::Armed | Phase::Waiting));
+        && !module.as_ref().is_some_and(|module| module.phase.is_placed() || module.phase == Phase::Waiting);
     let engine = match (&module, &supervisor) {
         (Some(_), _) if !only_supervisor_works => Some(Engine::Module),
         (None, None) => None,
@@ -63,7 +78,9 @@ pub fn status(host: &Host) -> Result<Status, Error> {
         up: engine.is_some(),
         engine,
         since: None,
-        module_state: module.as_ref().map(StateView::from),
+        module_state: module.as_ref().map(|state| StateView::of(host, state)),
+        proof: proof.as_ref().map(ProofView::from),
+        function_tracing: !host.ftrace_disabled(),
         notify_state: supervisor
             .as_ref()
             .map(NotifyView::from)
@@ -107,7 +124,10 @@ impl Report for Status {
         let module = self.module_state.as_ref().map(|state| state.state.as_str());
         let supervisor = self.notify_state.as_ref().map(|state| state.state.as_str());
         match (self.engine, module, supervisor) {
-            (Some(Engine::Module), Some("refused"), _) => Exit::Failed,
+            (Some(Engine::Module), Some("refused" | "stuck"), _) => Exit::Failed,
+            (Some(Engine::Module), Some("armed" | "placed"), _) if !self.function_tracing => Exit::Failed,
+            (Some(Engine::Module), ..) if self.proof.as_ref().is_some_and(|proof| proof.is_fault) => Exit::Failed,
+            (Some(Engine::Module), Some("retired"), _) => Exit::NotReady,
             (Some(Engine::Module), Some("waiting"), _) if self.driver.is_some() => Exit::Failed,
             (Some(Engine::Module), ..) => Exit::Ok,
             // Of no new container it takes the calls.
@@ -135,6 +155,13 @@ impl Report for Status {
                 let lost = state.state == "waiting" && self.driver.is_some();
                 let why = "a driver is loaded, but the module does not find its functions";
                 lines.put("state", if lost { format!("{}: {why}", style.bad("waiting")) } else { state.line(style) });
+                if let Some(proof) = self.proof.as_ref().filter(|_| state.state == "placed") {
+                    lines.put("proof", proof.line(style));
+                }
+                if state.is_placed() && !self.function_tracing {
+                    let off = style.bad("function tracing is off (kernel.ftrace_enabled = 0)");
+                    lines.put("", format!("{off}: the redirects do nothing until `sysctl kernel.ftrace_enabled=1`"));
+                }
                 lines.put("engine", format!("module, MPU {}", state.version));
                 lines.put(
                     "since",
@@ -143,6 +170,9 @@ impl Report for Status {
                 lines.put("driver", driver);
                 lines
                     .put("redirects", if state.hooks.is_empty() { "none".to_string() } else { state.hooks.join(", ") });
+                if let Some(line) = state.argument_line(style) {
+                    lines.put("argument", line);
+                }
                 if let Some(supervisor) = supervisor {
                     lines.put("notify", format!("up, too: {}", supervisor.line(style)));
                 }
@@ -169,6 +199,18 @@ impl Report for Status {
             _ => self.notify_state.as_ref().map(|state| state.inside),
         };
         lines.put("inside", format!("{} callers now", inside.unwrap_or_default()));
+        if let Some(state) = self.module_state.as_ref().filter(|_| self.engine == Some(Engine::Module)) {
+            for holder in &state.holders {
+                lines.put("", &holder.words);
+            }
+            if state.orphans > 0 {
+                let died = style.warn(&format!("{} callers died inside the driver", state.orphans));
+                lines.put(
+                    "orphans",
+                    format!("{died} (a crash of the driver: `dmesg`); they hold nothing and do no harm"),
+                );
+            }
+        }
         self.counters(&mut lines, style);
         lines.text
     }
@@ -226,6 +268,7 @@ mod tests {
     use crate::engine::module::state::ARMED;
     use crate::engine::notify::fake::{self, FakeSupervisor};
     use crate::host::fake::FakeHost;
+    use crate::proof::fake::{cannot, misses, translates};
 
     fn armed() -> FakeHost {
         let fake = FakeHost::in_order();
@@ -241,7 +284,7 @@ mod tests {
     #[test]
     fn counters_are_shown_with_their_meaning() {
         let fake = armed();
-        let status = status(&fake.host()).expect("a status");
+        let status = status(&fake.host(), cannot).expect("a status");
         let text = status.text(Style::Plain);
         assert!(text.contains("armed") && text.contains("12  GPU_GET_PIDS") && text.contains("550.163.01"), "{text}");
         assert!(text.contains(mpu_core::Reason::ALL[0].explanation()), "{text}");
@@ -252,7 +295,7 @@ mod tests {
 
     #[test]
     fn json_has_every_row_zero_or_not() {
-        let status = status(&armed().host()).expect("a status");
+        let status = status(&armed().host(), cannot).expect("a status");
         let value: serde_json::Value = serde_json::from_str(&super::super::json(&status)).expect("JSON");
         assert_eq!(value["schema"], 1);
         assert_eq!(
@@ -268,18 +311,18 @@ mod tests {
     fn of_two_engines_the_one_that_translates_is_told_of() {
         let fake = armed();
         let supervisor = FakeSupervisor::on(&fake, fake::state(&["a", "b"]));
-        let both = status(&fake.host()).expect("a status");
+        let both = status(&fake.host(), cannot).expect("a status");
         assert_eq!((both.engine, both.translated["GPU_GET_PIDS"]), (Some(Engine::Module), 12));
         assert!(both.text(Style::Plain).contains("notify       up, too: armed"), "{}", both.text(Style::Plain));
         fake.remove("/sys/module/mpu");
-        let one = status(&fake.host()).expect("a status");
+        let one = status(&fake.host(), cannot).expect("a status");
         assert_eq!((one.engine, one.exit(), one.translated["GPU_GET_PIDS"]), (Some(Engine::Notify), Exit::Ok, 7));
         let text = one.text(Style::Plain);
         for part in ["armed: ", "2 now, by 2 listeners", "1234 calls without PIDs", "7  GPU_GET_PIDS", "2026-11-20"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         supervisor.state.lock().expect("ours").state = "retired".to_string();
-        let retired = status(&fake.host()).expect("a status");
+        let retired = status(&fake.host(), cannot).expect("a status");
         assert_eq!((retired.up, retired.exit()), (true, Exit::NotReady));
     }
 
@@ -287,15 +330,74 @@ mod tests {
     fn the_json_is_documented() {
         let fake = armed();
         let _supervisor = FakeSupervisor::on(&fake, fake::state(&["a"]));
-        fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:16\n");
-        let status = status(&fake.host()).expect("a status");
+        // Nothing says all of this at once.
+        let all = state::HELD.replace("state=armed", "state=placed\nrefused=os_is_init_ns:16");
+        fake.write("/sys/module/mpu/parameters/state", &all);
+        let mut status = status(&fake.host(), cannot).expect("a status");
+        let refused = super::super::Refusal { symbol: "os_is_init_ns".to_string(), errno: 16 };
+        status.module_state.as_mut().expect("loaded").refused = Some(refused);
         super::super::documented::check("`mpu status --json`", &super::super::json(&status));
+    }
+
+    /// `armed()` with a module of format 2 that says this.
+    fn says(text: &str) -> FakeHost {
+        let fake = armed();
+        fake.write("/sys/module/mpu/parameters/state", text);
+        fake
+    }
+
+    #[test]
+    fn a_module_that_only_stands_is_asked_to_translate_and_armed_when_it_did() {
+        let proven = status(&says(state::PLACED).host(), translates).expect("a status");
+        assert_eq!((proven.exit(), proven.module_state.as_ref().map(|s| s.state.as_str())), (Exit::Ok, Some("armed")));
+        let unasked = status(&says(state::PLACED).host(), cannot).expect("a status");
+        let text = unasked.text(Style::Plain);
+        assert!(unasked.exit() == Exit::Ok && text.contains("placed: the redirects stand"), "{text}");
+        assert!(text.contains("no translation was seen yet") && text.contains("there is no GPU"), "{text}");
+        let missed = status(&says(state::PLACED).host(), misses).expect("a status");
+        assert_eq!(
+            (missed.exit(), missed.proof.as_ref().map(|proof| proof.result)),
+            (Exit::Failed, Some("not_entered"))
+        );
+        assert!(missed.text(Style::Plain).contains("the driver's entry is another function"));
+    }
+
+    #[test]
+    fn who_is_inside_whom_to_believe_and_who_died_there_is_shown() {
+        let fake = says(state::HELD);
+        fake.write("/proc/4242/comm", "python3\n");
+        let text = status(&fake.host(), cannot).expect("a status").text(Style::Plain);
+        for part in
+            ["claimed: MPU must believe the caller's memory", "process 4242 (python3)", "for 12.3 s", "1 callers died"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let calm = status(&says(state::PLACED).host(), cannot).expect("a status").text(Style::Plain);
+        assert!(calm.contains("the driver's own copy") && !calm.contains("orphans"), "{calm}");
+    }
+
+    #[test]
+    fn stuck_retired_and_function_tracing_that_is_off_are_not_fine() {
+        let of = |text: &str| status(&says(text).host(), cannot).expect("a status");
+        let stuck = of("version=0.1.0\nabi=2\nstate=stuck\n");
+        assert!(stuck.exit() == Exit::Failed && stuck.text(Style::Plain).contains("only a reboot mends it"));
+        assert_eq!(of("version=0.1.0\nabi=2\nstate=retired\n").exit(), Exit::NotReady);
+        let refused = of("version=0.1.0\nabi=2\nstate=refused\nrefused=kernel.ftrace_enabled:16\n").text(Style::Plain);
+        assert!(
+            refused.contains("function tracing is switched off") && !refused.contains("driver's kernel"),
+            "{refused}"
+        );
+        let fake = armed();
+        fake.write("/proc/sys/kernel/ftrace_enabled", "0\n");
+        let off = status(&fake.host(), cannot).expect("a status");
+        assert_eq!((off.exit(), off.function_tracing), (Exit::Failed, false));
+        assert!(off.text(Style::Plain).contains("kernel.ftrace_enabled = 0"));
     }
 
     #[test]
     fn not_up_is_its_own_exit_code() {
         let fake = FakeHost::in_order();
-        let status = status(&fake.host()).expect("a status");
+        let status = status(&fake.host(), cannot).expect("a status");
         assert_eq!((status.up, status.exit()), (false, Exit::NotReady));
         assert!(status.text(Style::Plain).starts_with("MPU is not up"));
     }
@@ -304,7 +406,7 @@ mod tests {
     fn a_refused_module_is_a_failure() {
         let fake = armed();
         fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:16\n");
-        let status = status(&fake.host()).expect("a status");
+        let status = status(&fake.host(), cannot).expect("a status");
         assert_eq!(status.exit(), Exit::Failed);
         assert!(status.text(Style::Plain).contains("os_is_init_ns"));
     }
@@ -313,11 +415,11 @@ mod tests {
     fn waiting_is_fine_without_a_driver_only() {
         let fake = armed();
         fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n");
-        let lost = status(&fake.host()).expect("a status");
+        let lost = status(&fake.host(), cannot).expect("a status");
         assert_eq!(lost.exit(), Exit::Failed);
         assert!(lost.text(Style::Plain).contains("does not find its functions"));
         fake.remove("/sys/module/nvidia");
-        assert_eq!(status(&fake.host()).expect("a status").exit(), Exit::Ok);
+        assert_eq!(status(&fake.host(), cannot).expect("a status").exit(), Exit::Ok);
     }
 
     #[test]

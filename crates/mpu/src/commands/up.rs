@@ -3,18 +3,20 @@
 //! Owns the report. How an engine is raised is the engine's business.
 
 use super::down::lower_module;
-use super::{DriverView, Lines, NotifyView, Report, StateView, Style};
-use crate::config::{rules, Config};
+use super::{DriverView, Lines, NotifyView, ProofView, Report, StateView, Style};
+use crate::config::{rules, Config, Drivers};
 use crate::driver::Driver;
-use crate::engine::module::load::{self, Kernel};
+use crate::engine::module::checks;
+use crate::engine::module::load::{self, Kernel, LoadError};
 use crate::engine::module::raise::{self, raise, Raised};
 use crate::engine::module::record::Record;
-use crate::engine::module::state;
+use crate::engine::module::state::{self, State};
 use crate::engine::notify;
 use crate::engine::{self, Asked, Choice, Engine};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
+use crate::proof::{self, Ask, Proof};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -29,6 +31,8 @@ pub struct Options {
     pub module: raise::Options,
     /// The executable that keeps the notify engine's supervisor, if not this one.
     pub keeper: Option<PathBuf>,
+    /// How the module that is up is asked whether it translates; none if somebody else asks.
+    pub ask: Option<Ask>,
 }
 
 /// What was done.
@@ -54,6 +58,8 @@ pub struct Done {
     pub gapless: Option<bool>,
     /// What the loaded module says.
     pub module_state: Option<StateView>,
+    /// Whether it was seen to translate; null with the notify engine, while it waits for a driver, and where nobody asked.
+    pub proof: Option<ProofView>,
     /// What the notify engine's supervisor says.
     pub notify_state: Option<NotifyView>,
     /// The driver.
@@ -62,22 +68,32 @@ pub struct Done {
     pub seconds: f64,
 }
 
+/// How long the driver may take for the question whether the module translates: the first client of a GPU waits for it
+/// to start.
+const ASK_PATIENCE: Duration = Duration::from_secs(120);
+
 /// How long callers inside a module that is not needed any more are waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Brings MPU up.
 pub fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Done, Error> {
     let began = Instant::now();
+    if !options.module.build_only {
+        checks::root(host)?;
+    }
     let config = Config::of(host)?;
     let driver = Driver::loaded(host);
     let asked = options.engine.unwrap_or(config.engine);
     let choice = engine::choose(host, asked, &options.module, driver.as_ref())?;
-    let module = raise::Options { policy: rules::compile(&config), ..options.module.clone() };
+    let any_driver = options.module.any_driver || config.drivers == Drivers::Any;
+    let module = raise::Options { policy: rules::compile(&config), any_driver, ..options.module.clone() };
     let mut done = Done::of(choice, driver.as_ref());
     match done.engine {
         Engine::Module => match raise(host, kernel, &module, driver.as_ref()) {
             Ok(raised) => {
+                let (raised, proof) = proven(host, kernel, raised, options.ask)?;
                 done.tell_of_module(host, raised);
+                done.proof = proof.as_ref().map(ProofView::from);
                 if done.result != "built" {
                     done.without_notify(host);
                 }
@@ -94,6 +110,34 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Done, E
     Ok(done)
 }
 
+/// Has the module asked whether it translates. One that was loaded now and gets no calls does not stay.
+fn proven(
+    host: &Host,
+    kernel: &dyn Kernel,
+    raised: Raised,
+    ask: Option<Ask>,
+) -> Result<(Raised, Option<Proof>), Error> {
+    let Some(ask) = ask else { return Ok((raised, None)) };
+    let prove = |state: State| proof::prove(host, state, ask, ASK_PATIENCE);
+    let not_entered = |state: &State| LoadError::NotEntered { hooks: state.hooks.join(", ") };
+    Ok(match raised {
+        Raised::Built { .. } => (raised, None),
+        Raised::Already { state } => match prove(state)? {
+            (state, Some(Proof::NotEntered)) => return Err(not_entered(&state).into()),
+            (state, proof) => (Raised::Already { state }, proof),
+        },
+        Raised::Loaded { state, module, built_in, replaced } => match prove(state)? {
+            (state, Some(Proof::NotEntered)) => {
+                let error = not_entered(&state);
+                // The reason is what the caller must hear, whatever becomes of this.
+                let _ = load::remove(host, kernel, state.instance, PATIENCE, "mpu up");
+                return Err(error.into());
+            }
+            (state, proof) => (Raised::Loaded { state, module, built_in, replaced }, proof),
+        },
+    })
+}
+
 impl Done {
     fn of(choice: Choice, driver: Option<&Driver>) -> Done {
         let better = choice.better.map(|fix| format!("for the module: {fix}"));
@@ -107,6 +151,7 @@ impl Done {
             replaced_version: None,
             gapless: None,
             module_state: None,
+            proof: None,
             notify_state: None,
             driver: driver.map(DriverView::from),
             seconds: 0.0,
@@ -122,13 +167,13 @@ impl Done {
                     self.replaced_version = Some(replaced.version);
                 }
                 Record::now(&module).write(host);
-                self.module_state = Some(StateView::from(&state));
+                self.module_state = Some(StateView::of(host, &state));
                 self.module = Some(module);
                 self.build_seconds = built_in.map(|took| took.as_secs_f64());
             }
             Raised::Already { state } => {
                 self.result = "already_up";
-                self.module_state = Some(StateView::from(&state));
+                self.module_state = Some(StateView::of(host, &state));
                 self.module = Record::read(host).map(|record| record.module);
             }
             Raised::Built { module, built_in } => {
@@ -206,7 +251,10 @@ impl Report for Done {
     const COMMAND: &'static str = "up";
 
     fn exit(&self) -> Exit {
-        Exit::Ok
+        match &self.proof {
+            Some(proof) if proof.is_fault => Exit::Failed,
+            _ => Exit::Ok,
+        }
     }
 
     fn text(&self, style: Style) -> String {
@@ -230,6 +278,12 @@ impl Report for Done {
         lines.put("engine", format!("{} ({})", self.engine.name(), self.engine_because));
         if let Some(state) = &self.module_state {
             lines.put("state", state.line(style));
+            if let Some(proof) = self.proof.as_ref().filter(|_| state.state == "placed") {
+                lines.put("proof", proof.line(style));
+            }
+            if let Some(line) = state.argument_line(style).filter(|_| state.has_to_believe()) {
+                lines.put("argument", line);
+            }
             lines
                 .put("redirects", if state.hooks.is_empty() { "none yet".to_string() } else { state.hooks.join(", ") });
         }
@@ -261,9 +315,10 @@ mod tests {
     use crate::engine::notify::fake::{self, FakeSupervisor};
     use crate::explain::Explain;
     use crate::host::fake::RELEASE;
+    use crate::proof::fake::{cannot, misses, only_enters, translates};
 
     fn up(host: &Host, kernel: &dyn Kernel, module: &raise::Options) -> Result<Done, Error> {
-        super::up(host, kernel, &Options { engine: None, module: module.clone(), keeper: None })
+        super::up(host, kernel, &Options { engine: None, module: module.clone(), keeper: None, ask: None })
     }
 
     #[test]
@@ -272,7 +327,6 @@ mod tests {
         let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
         assert_eq!((done.result, done.engine), ("loaded", Engine::Module));
         assert!(done.build_seconds.is_some() && done.driver.as_ref().is_some_and(|d| d.era == Some(1)));
-        super::super::documented::check("`mpu up --json`", &super::super::json(&done));
         assert_eq!(done.module_state.as_ref().map(|s| s.state.as_str()), Some("armed"));
         let text = done.text(Style::Plain);
         assert!(
@@ -281,6 +335,80 @@ mod tests {
         );
         let record = Record::read(&s.fake.host()).expect("a record");
         assert!(record.since > 1_700_000_000 && record.module.ends_with(format!("{RELEASE}/mpu.ko")));
+    }
+
+    /// `mpu up` of a module that says `placed`, with somebody to ask the driver.
+    fn asked(s: &Setup, kernel: &FakeKernel<'_>, ask: Ask) -> Result<Done, Error> {
+        super::up(&s.fake.host(), kernel, &Options { engine: None, module: s.options(), keeper: None, ask: Some(ask) })
+    }
+
+    #[test]
+    fn armed_is_said_of_what_was_seen_and_placed_of_what_was_not() {
+        let s = Setup::new();
+        let kernel = FakeKernel::taking(&s.fake, state::PLACED);
+        let done = asked(&s, &kernel, translates).expect("up");
+        assert_eq!((done.result, done.exit()), ("loaded", Exit::Ok));
+        super::super::documented::check("`mpu up --json`", &super::super::json(&done));
+        let text = done.text(Style::Plain);
+        assert!(text.contains("armed: callers in containers are translated"), "{text}");
+
+        let s = Setup::new();
+        let kernel = FakeKernel::taking(&s.fake, state::PLACED);
+        let done = asked(&s, &kernel, cannot).expect("up");
+        let text = done.text(Style::Plain);
+        assert_eq!((done.exit(), done.proof.map(|proof| proof.result)), (Exit::Ok, Some("not_asked")));
+        assert!(
+            !text.contains("armed") && text.contains("placed: ") && text.contains("no translation was seen yet"),
+            "{text}"
+        );
+        let again = asked(&s, &kernel, translates).expect("up");
+        assert_eq!(
+            (again.result, again.module_state.map(|state| state.state)),
+            ("already_up", Some("armed".to_string()))
+        );
+    }
+
+    #[test]
+    fn a_module_that_the_drivers_calls_do_not_come_to_does_not_stay() {
+        let s = Setup::new();
+        let kernel = FakeKernel::taking(&s.fake, state::PLACED);
+        let error = asked(&s, &kernel, misses).expect_err("another entry");
+        assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("driver_entry", Exit::Failed, (1, 1)));
+        assert!(error.to_string().contains("nvidia_unlocked_ioctl") && !state::is_loaded(&s.fake.host()), "{error}");
+        assert_eq!(Record::read(&s.fake.host()), None);
+    }
+
+    #[test]
+    fn calls_that_come_and_are_not_translated_are_a_failure_that_can_be_looked_into() {
+        let s = Setup::new();
+        let kernel = FakeKernel::taking(&s.fake, state::PLACED);
+        let done = asked(&s, &kernel, only_enters).expect("up");
+        assert_eq!((done.exit(), state::is_loaded(&s.fake.host())), (Exit::Failed, true));
+        assert!(done.text(Style::Plain).contains("nothing was translated"));
+    }
+
+    #[test]
+    fn who_is_not_root_hears_that_before_anything_else() {
+        let s = Setup::new();
+        s.fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
+        s.fake.write(&format!("/boot/config-{RELEASE}"), "CONFIG_MODULES=y\n");
+        s.fake.write(crate::config::FILE, "nonsense");
+        for engine in [None, Some(Asked::Module), Some(Asked::Notify)] {
+            let options = Options { engine, module: s.options(), keeper: None, ask: None };
+            let error = super::up(&s.fake.host(), &s.kernel(), &options).expect_err("not root");
+            assert_eq!((error.code(), error.exit()), ("not_root", Exit::Refused));
+            assert!(error.to_string().starts_with("this needs root"), "{error}");
+        }
+        // Root in a container that may load no module: the notify engine needs no module.
+        s.fake.remove(crate::config::FILE);
+        let _supervisor = supervised(&s, &["a"]);
+        s.fake.write("/proc/self/status", "CapEff:\t0000000000200000\n");
+        let up = |engine| {
+            let options = Options { engine, module: s.options(), keeper: None, ask: None };
+            super::up(&s.fake.host(), &s.kernel(), &options).map_err(|error| error.code())
+        };
+        assert_eq!(up(Some(Asked::Notify)).expect("up").result, "already_up");
+        assert_eq!(up(Some(Asked::Module)).map(|_| ()), Err("not_root"), "not what the kernel lacks");
     }
 
     #[test]
@@ -401,7 +529,7 @@ mod tests {
         let done = up(&s.fake.host(), &refusing(), &s.options()).expect("up");
         assert_eq!(done.engine, Engine::Notify);
         assert!(done.engine_because.contains("the kernel does not take"), "{}", done.engine_because);
-        let asked = Options { engine: Some(Asked::Module), module: s.options(), keeper: None };
+        let asked = Options { engine: Some(Asked::Module), module: s.options(), keeper: None, ask: None };
         let error = super::up(&s.fake.host(), &refusing(), &asked).expect_err("asked for");
         assert_eq!(error.exit(), Exit::Refused);
     }
@@ -415,7 +543,7 @@ mod tests {
         let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("not built");
         assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("build_failed", Exit::Failed, (0, 0)));
         assert!(supervisor.told.lock().expect("ours").is_empty());
-        let asked = Options { engine: Some(Asked::Notify), module: s.options(), keeper: None };
+        let asked = Options { engine: Some(Asked::Notify), module: s.options(), keeper: None, ask: None };
         assert_eq!(super::up(&s.fake.host(), &kernel, &asked).expect("up").engine, Engine::Notify, "it needs no build");
     }
 
@@ -430,19 +558,28 @@ mod tests {
         let again = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
         assert_eq!((again.result, again.notes.len()), ("already_up", 0), "retired it is left alone");
 
-        let asked = Options { engine: Some(Asked::Notify), module: s.options(), keeper: None };
+        let asked = Options { engine: Some(Asked::Notify), module: s.options(), keeper: None, ask: None };
         let done = super::up(&s.fake.host(), &s.kernel(), &asked).expect("up");
         assert_eq!((done.result, state::is_loaded(&s.fake.host())), ("resumed", false));
         assert!(done.notes[0].starts_with("the module was unloaded"), "{:?}", done.notes);
     }
 
     #[test]
-    fn an_unknown_driver_wants_a_word() {
+    fn an_unknown_driver_is_no_reason_to_refuse_unless_the_configuration_says_so() {
         let s = Setup::new();
         s.fake.write("/sys/module/nvidia/version", "700.10\n");
+        let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+        assert_eq!((done.result, done.exit()), ("loaded", Exit::Ok));
+        let text = done.text(Style::Plain);
+        assert!(text.contains("700.10; newer than the table of this MPU, which ends with branch 595"), "{text}");
+
+        let s = Setup::new();
+        s.fake.write("/sys/module/nvidia/version", "700.10\n");
+        s.fake.write(crate::config::FILE, "drivers = \"known\"\n");
         let before = s.fake.snapshot();
         let error = up(&s.fake.host(), &s.kernel(), &s.options()).expect_err("unknown");
         assert_eq!((error.code(), error.exit()), ("unknown_driver", Exit::NotReady));
+        assert!(error.fix().contains("drivers = \"known\""), "{}", error.fix());
         assert_eq!(s.fake.snapshot(), before);
         let done = up(&s.fake.host(), &s.kernel(), &raise::Options { any_driver: true, ..s.options() }).expect("up");
         assert!(done.driver.is_some_and(|driver| !driver.known));

@@ -38,6 +38,17 @@ pub enum Visibility {
     Host,
 }
 
+/// Which releases of the driver are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Drivers {
+    /// Every one.
+    #[default]
+    Any,
+    /// Those that this MPU was checked against.
+    Known,
+}
+
 /// Which containers a rule is for: a glob over one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -65,6 +76,8 @@ pub struct Rule {
 pub struct Config {
     /// The engine.
     pub engine: Asked,
+    /// The releases of the driver that it goes with.
+    pub drivers: Drivers,
     /// What containers see that no rule is for.
     pub visibility: Visibility,
     /// The rules, in order.
@@ -73,7 +86,12 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        Config { engine: Asked::Auto, visibility: Visibility::default(), rules: Vec::new() }
+        Config {
+            engine: Asked::Auto,
+            drivers: Drivers::default(),
+            visibility: Visibility::default(),
+            rules: Vec::new(),
+        }
     }
 }
 
@@ -82,6 +100,8 @@ impl Default for Config {
 struct Raw {
     #[serde(default)]
     engine: Option<Asked>,
+    #[serde(default)]
+    drivers: Drivers,
     #[serde(default)]
     visibility: Visibility,
     #[serde(default, rename = "rule")]
@@ -185,7 +205,8 @@ impl Config {
             let start = rule.span().start;
             rules.push(rule.into_inner().check().map_err(|(at, what)| (line_of(text, at.unwrap_or(start)), what))?);
         }
-        let config = Config { engine: raw.engine.unwrap_or(Asked::Auto), visibility: raw.visibility, rules };
+        let engine = raw.engine.unwrap_or(Asked::Auto);
+        let config = Config { engine, drivers: raw.drivers, visibility: raw.visibility, rules };
         let compiled = rules::compile(&config);
         policy::Rules::parse(compiled.as_bytes()).map_err(|_| {
             let most = format!("{} lines, {} bytes", policy::MOST_RULES, policy::LONGEST_RULES);
@@ -244,7 +265,7 @@ mod tests {
 
     #[test]
     fn the_shipped_file_shows_every_key_and_its_examples_are_sound() {
-        for key in ["engine", "visibility", "[[rule]]", "sees", "container", "pod", "cgroup"] {
+        for key in ["engine", "drivers", "visibility", "[[rule]]", "sees", "container", "pod", "cgroup"] {
             assert!(DEFAULT.contains(&format!("#{key}")), "{key}");
         }
         let uncommented: String = DEFAULT
@@ -265,7 +286,9 @@ mod tests {
             "engine = \"module\"\nvisibility = \"pod\"\n[[rule]]\nsees = \"host\"\ncgroup = \"/system.slice/dcgm.service\"\n",
         )
         .expect("sound");
-        assert_eq!((config.engine, config.visibility), (Asked::Module, Visibility::Pod));
+        assert_eq!((config.engine, config.visibility, config.drivers), (Asked::Module, Visibility::Pod, Drivers::Any));
+        assert_eq!(Config::parse("drivers = \"known\"\n").expect("sound").drivers, Drivers::Known);
+        assert_eq!(wrong("drivers = \"580\"\n").0, 1);
         assert_eq!(config.rules[0].whom, Selector::Cgroup("/system.slice/dcgm.service".to_string()));
     }
 

@@ -1,7 +1,7 @@
 //! Others who want the same place: live patches, tracers, preloaded libraries.
 
-use super::{Group, Row, Seen};
-use crate::engine::module::state::{self, Phase};
+use super::{without_module, Group, Row, Seen};
+use crate::engine::module::state;
 use crate::host::Host;
 use std::path::Path;
 
@@ -34,7 +34,15 @@ const PATCHES: &str = "/sys/kernel/livepatch";
 /// Where the kernel lists the functions that are traced now (Documentation/trace/ftrace.rst, `enabled_functions`).
 const LISTS: [&str; 2] = ["/sys/kernel/tracing/enabled_functions", "/sys/kernel/debug/tracing/enabled_functions"];
 
+/// What the names of NVML's functions begin with.
+const NAME: &[u8] = b"nvmlDevice";
+/// More of a library is not read.
+const LONGEST: usize = 16 << 20;
+
 fn livepatch(host: &Host) -> Seen {
+    if let Some(skipped) = without_module(host) {
+        return skipped;
+    }
     let mut of_driver = None;
     for patch in names(&host.at(PATCHES)) {
         let functions = names(&host.at(PATCHES).join(&patch).join("nvidia"));
@@ -42,7 +50,10 @@ fn livepatch(host: &Host) -> Seen {
         if let Some(function) = needed {
             return Seen::broken(
                 format!("the live patch {patch} changes the NVIDIA driver's {function}, which MPU redirects"),
-                format!("echo 0 > {PATCHES}/{patch}/enabled"),
+                format!(
+                    "cat {PATCHES}/{patch}/enabled   # once whoever put the patch in agrees: echo 0 | sudo tee \
+                    {PATCHES}/{patch}/enabled"
+                ),
             );
         }
         of_driver = of_driver.or((!functions.is_empty()).then_some(patch));
@@ -65,6 +76,9 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 fn redirects(host: &Host) -> Seen {
+    if let Some(skipped) = without_module(host) {
+        return skipped;
+    }
     let Some(list) = LISTS.iter().find_map(|list| host.text(list)) else {
         return Seen::skipped("the kernel's list of traced functions is not mounted, or root's to read");
     };
@@ -80,11 +94,11 @@ fn redirects(host: &Host) -> Seen {
         })
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    let ours = state::read(host).ok().flatten().is_some_and(|state| state.phase == Phase::Armed);
+    let ours = state::read(host).ok().flatten().is_some_and(|state| state.phase.is_placed());
     match taken.first() {
         Some(function) if !ours => Seen::broken(
             format!("{function} is redirected, and not by MPU"),
-            format!("grep {function} {}   # names the module; unload it, then mpu up", LISTS[0]),
+            format!("sudo grep {function} {}   # names the module; unload it, then sudo mpu up", LISTS[0]),
         ),
         _ => Seen::fine(if ours { "MPU's own" } else { "none" }),
     }
@@ -96,10 +110,16 @@ fn preload(host: &Host) -> Seen {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     let named: Vec<&str> =
         lines.flat_map(|line| line.split([' ', '\t', ':'])).filter(|word| !word.is_empty()).collect();
-    match named.first() {
-        None => Seen::fine("none"),
+    // A shim that answers in NVML's place has NVML's names; an allocator, say, has none.
+    let meddles = |library: &&&str| {
+        let bytes = host.beginning(library, LONGEST).unwrap_or_default();
+        bytes.windows(NAME.len()).any(|window| window == NAME)
+    };
+    match named.iter().find(meddles) {
+        None if named.is_empty() => Seen::fine("none"),
+        None => Seen::fine(format!("{}, which has nothing of NVML in it", named.join(", "))),
         Some(library) => Seen::attention(
-            format!("{library} is loaded into every program of this host"),
+            format!("{library} is loaded into every program of this host, and answers calls of NVML"),
             "cat /etc/ld.so.preload   # a shim of NVML there is not needed beside MPU",
         ),
     }

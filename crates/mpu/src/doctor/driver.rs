@@ -2,10 +2,10 @@
 
 use super::{Group, Level, Row, Seen};
 use crate::commands::probe;
+use crate::config::{Config, Drivers};
 use crate::driver::Driver;
-use crate::engine::module::checks;
 use crate::host::{Host, CAP_SYS_ADMIN};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 /// Where distributions and NVIDIA's installer put libraries.
 const LIBRARIES: [&str; 5] = [
@@ -35,31 +35,63 @@ pub const CHECKS: &[Row] = &[
 
 fn driver(host: &Host) -> Seen {
     let Some(driver) = Driver::loaded(host) else {
-        return Seen::attention("no NVIDIA driver is loaded; MPU waits for one", "modprobe nvidia");
+        return Seen::attention("no NVIDIA driver is loaded; MPU waits for one", "sudo modprobe nvidia");
     };
-    match checks::known_driver(Some(&driver)) {
-        Ok(()) => Seen::fine(driver.version),
-        Err(unfit) => Seen::of(Level::Broken, &unfit),
+    let Some(why) = driver.unknown_because() else { return Seen::fine(driver.version) };
+    let what = format!("{}: {why}; MPU translates what it finds there", driver.version);
+    match Config::of(host).is_ok_and(|config| config.drivers == Drivers::Known) {
+        false => Seen::attention(
+            what,
+            "sudo mpu probe   # tells whether containers are seen right; an update of MPU may know the release",
+        ),
+        true => Seen::broken(
+            format!("{}: {why}, and /etc/mpu/config.toml has drivers = \"known\": `mpu up` refuses it", driver.version),
+            "# update MPU, or take `drivers` out of /etc/mpu/config.toml",
+        ),
     }
 }
 
 fn library(host: &Host) -> Seen {
     let Some(driver) = Driver::loaded(host) else { return Seen::skipped("no driver is loaded") };
-    let found = LIBRARIES.iter().find_map(|dir| version_of(&host.at(dir)));
-    match found {
-        None => Seen::skipped("no libnvidia-ml.so.1 in the usual places"),
-        Some(version) if version == driver.version => Seen::fine(version),
+    let found: Vec<String> = LIBRARIES.iter().filter_map(|dir| version_of(host, dir)).collect();
+    // Which of several a program gets is the loader's business.
+    match found.iter().find(|version| **version == driver.version).or(found.first()) {
+        None => Seen::skipped("no libnvidia-ml.so.1 with a version in the usual places"),
+        Some(version) if *version == driver.version => Seen::fine(version),
         Some(version) => Seen::broken(
             format!("libnvidia-ml is {version}, and the loaded driver is {}: programs get \"Driver/library version mismatch\"", driver.version),
-            "reboot, or unload the driver (rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia) and load the installed one (modprobe nvidia)",
+            "# the driver was updated and not loaded anew: reboot, or end its users, unload it (nvidia_uvm, \
+                nvidia_drm, nvidia_modeset, nvidia) \
+             and `modprobe nvidia`",
         ),
     }
 }
 
-/// The version in the name that `libnvidia-ml.so.1` points to.
-fn version_of(dir: &Path) -> Option<String> {
-    let target = std::fs::read_link(dir.join("libnvidia-ml.so.1")).ok()?;
-    Some(target.file_name()?.to_str()?.strip_prefix("libnvidia-ml.so.")?.to_string())
+/// The version in the name of the file that `libnvidia-ml.so.1` leads to, over as many links as there are: on some
+/// hosts it is a link to a link (`.so.1` → `.so.580` → `.so.580.159.04`). None if the name at the end has no whole
+/// version.
+fn version_of(host: &Host, dir: &str) -> Option<String> {
+    let mut path = Path::new(dir).join("libnvidia-ml.so.1");
+    // The kernel follows forty (path_resolution(7)).
+    for _ in 0..40 {
+        let Ok(target) = std::fs::read_link(host.at(&path)) else { break };
+        path = normal(&path.parent()?.join(target));
+    }
+    let version = path.file_name()?.to_str()?.strip_prefix("libnvidia-ml.so.")?;
+    let is_whole = host.at(&path).is_file() && version.contains('.');
+    is_whole.then(|| version.to_string())
+}
+
+/// A path without `..`, as far as its words go: the folders of libraries are no links.
+fn normal(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut path, part| {
+        match part {
+            Component::ParentDir => drop(path.pop()),
+            Component::CurDir => {}
+            other => path.push(other),
+        }
+        path
+    })
 }
 
 fn nodes(host: &Host) -> Seen {
@@ -67,13 +99,13 @@ fn nodes(host: &Host) -> Seen {
         return Seen::skipped("no driver is loaded");
     }
     if !host.at("/dev/nvidiactl").exists() {
-        return Seen::attention("there is no /dev/nvidiactl", "nvidia-modprobe -c 0");
+        return Seen::attention("there is no /dev/nvidiactl", "sudo nvidia-modprobe -c 0");
     }
     let numbered = std::fs::read_dir(host.at("/dev")).into_iter().flatten().flatten().filter(|entry| {
         entry.file_name().to_str().and_then(|name| name.strip_prefix("nvidia")?.parse::<u32>().ok()).is_some()
     });
     match numbered.count() {
-        0 => Seen::attention("/dev/nvidiactl is there, and no /dev/nvidia0", "nvidia-modprobe -c 0"),
+        0 => Seen::attention("/dev/nvidiactl is there, and no /dev/nvidia0", "sudo nvidia-modprobe -c 0"),
         count => Seen::fine(format!("/dev/nvidiactl and {count} GPUs")),
     }
 }
@@ -93,8 +125,11 @@ fn containers(host: &Host) -> Seen {
         Ok(probed) if probed.right => Seen::fine("its own processes, by its own numbers"),
         Ok(probed) => {
             let faults: Vec<&str> = probed.faults.iter().map(|fault| fault.explanation).collect();
-            let fix =
-                if probed.engine_up { "mpu probe --json   # and report it: the engine is up" } else { "sudo mpu up" };
+            let fix = if probed.engine_up {
+                "sudo mpu probe --json   # and report it: the engine is up"
+            } else {
+                "sudo mpu up"
+            };
             Seen::broken(faults.join("; "), fix)
         }
     }

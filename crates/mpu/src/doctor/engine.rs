@@ -3,18 +3,29 @@
 use super::{kernel, Group, Level, Row, Seen};
 use crate::config::{rules, Config};
 use crate::driver::Driver;
-use crate::engine::module::state::{self, Instance, Phase};
+use crate::engine::module::load;
+use crate::engine::module::state::{self, Argument, Instance, Phase};
 use crate::engine::notify::client;
 use crate::engine::{self, module::raise, observe};
 use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;
 use crate::install::{self, journal, Record};
+use crate::metrics::page::is_missed;
+use crate::proof;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 pub const CHECKS: &[Row] = &[
     ("engine_choice", Group::Engine, "which engine `mpu up` would take, and why", choice),
     ("engine", Group::Engine, "whether an engine is up, and does what it should", up),
+    (
+        "argument",
+        Group::Engine,
+        "whether the driver's own copy of a call's argument decides, or the module must believe the caller's",
+        argument,
+    ),
+    ("orphans", Group::Engine, "whether callers died inside the driver: each is a crash of the driver", orphans),
     ("engine_version", Group::Engine, "whether the engine that is up is this mpu's version", version),
     ("swap", Group::Engine, "whether a replacement of the engine was broken off half-way", swap),
     ("untranslated", Group::Engine, "calls that were passed on untranslated, by reason", untranslated),
@@ -38,8 +49,9 @@ fn choice(host: &Host) -> Seen {
         Err(_) => return Seen::skipped("the state of the module that is up is not known"),
     };
     let because = format!("{}: {}", choice.engine.name(), choice.why);
+    // Either engine is right: that the other would serve more is no trouble.
     match choice.better {
-        Some(fix) => Seen::attention(because, fix),
+        Some(fix) => Seen::fine(format!("{because}; for the module: {fix}")),
         None => Seen::fine(because),
     }
 }
@@ -52,7 +64,7 @@ fn state_of(host: &Host) -> Result<Option<state::State>, Seen> {
         }
         state::StateError::Unreadable { .. } | state::StateError::Malformed { .. } => Seen::broken(
             format!("a module named mpu is loaded that does not answer as ours: another project's ({error})"),
-            "rmmod mpu && mpu up",
+            "modinfo mpu   # tells whose it is; once it is unloaded, sudo mpu up",
         ),
         _ => Seen::of(Level::Broken, &error),
     })
@@ -65,21 +77,85 @@ fn up(host: &Host) -> Seen {
         Err(seen) => return seen,
     };
     match &state.phase {
-        Phase::Armed => Seen::fine(format!("armed, {} redirects", state.hooks.len())),
+        Phase::Armed | Phase::Placed => proven(host, state),
+        Phase::Stuck => Seen::broken(
+            "stuck: the kernel did not take a redirect of the module out; containers are seen right or not, and the \
+                module cannot be unloaded",
+            "# reboot this host; until then `dmesg` has what became of the kernel's function tracing",
+        ),
         Phase::Waiting if Driver::loaded(host).is_none() => Seen::fine("waiting for a driver"),
         Phase::Waiting => Seen::broken(
             "a driver is loaded, but the module does not find its functions",
-            "mpu down && mpu up   # or update MPU, if the driver is newer than it",
+            "sudo mpu up   # loads it anew; update MPU, if the driver is newer than it",
         ),
         Phase::Refused { symbol, errno } => {
-            let why = std::io::Error::from_raw_os_error(*errno);
-            Seen::broken(
-                format!("the driver's {symbol} could not be redirected ({why}), so nothing is"),
-                "ls /sys/kernel/livepatch; lsmod   # unload who holds it, then mpu down && mpu up",
+            let fix = match symbol.as_str() {
+                load::TRACING => "sudo sysctl kernel.ftrace_enabled=1 && sudo mpu up",
+                _ => "ls /sys/kernel/livepatch; lsmod   # unload who holds it, then sudo mpu up",
+            };
+            Seen::broken(format!("refused: {}; nothing is redirected", load::not_placed(symbol, *errno)), fix)
+        }
+        Phase::Retired => {
+            Seen::broken("retired: its redirects are taken out, and nothing is translated", "sudo mpu up --replace")
+        }
+        Phase::Other(word) => Seen::attention(format!("it says {word}, which this mpu does not know"), "# update mpu"),
+    }
+}
+
+/// How long the driver may take when it is asked whether the module translates.
+const ASK_PATIENCE: Duration = Duration::from_secs(15);
+
+/// A module whose redirects stand; one that has not translated yet is asked to.
+fn proven(host: &Host, state: state::State) -> Seen {
+    let redirects = state.hooks.len();
+    match proof::prove(host, state, proof::ask, ASK_PATIENCE) {
+        Err(error) => Seen::of(Level::Broken, &error),
+        Ok((state, None)) => Seen::fine(format!("{}, {redirects} redirects", state.phase.word())),
+        Ok((state, Some(proof))) if !proof.is_fault() => {
+            Seen::fine(format!("{}, {redirects} redirects: {}", state.phase.word(), proof.in_words()))
+        }
+        Ok((_, Some(proof))) => {
+            Seen::broken(format!("placed: {}", proof.in_words()), "sudo mpu status   # has the counters; report it")
+        }
+    }
+}
+
+fn argument(host: &Host) -> Seen {
+    let state = match state_of(host) {
+        Ok(Some(state)) => state,
+        Ok(None) => return Seen::skipped("the module is not loaded"),
+        Err(_) => return Seen::skipped("the module's state is not known"),
+    };
+    match state.argument {
+        None => Seen::skipped("no redirect stands, or the module is one that does not say"),
+        Some(Argument::Driver) => Seen::fine("the driver's own"),
+        Some(Argument::Claimed { errno }) => {
+            let why = std::io::Error::from_raw_os_error(errno);
+            Seen::attention(
+                format!(
+                    "claimed: the probe in the driver could not be placed ({why}), so the module must believe \
+                    the caller's memory; a hostile \
+                         container that changes it at the right moment can see what the driver shows by itself"
+                ),
+                "sudo cat /sys/kernel/debug/kprobes/enabled   # 0: somebody switched kprobes off; else report it \
+                    with the driver's version",
             )
         }
-        Phase::Retired => Seen::broken("another instance took over and is gone", "sudo mpu up --replace"),
-        Phase::Other(word) => Seen::attention(format!("it says {word}, which this mpu does not know"), "update mpu"),
+    }
+}
+
+fn orphans(host: &Host) -> Seen {
+    match state_of(host) {
+        Ok(Some(state)) if state.orphans == 0 => Seen::fine("none"),
+        Ok(Some(state)) => Seen::attention(
+            format!(
+                "{} callers died inside the driver: it crashed; what they held there is not freed before a reboot",
+                state.orphans
+            ),
+            "sudo dmesg | grep -A 30 -e Oops -e BUG:   # has the crash; reboot when the GPU's users can be spared",
+        ),
+        Ok(None) => Seen::skipped("the module is not loaded"),
+        Err(_) => Seen::skipped("the module's state is not known"),
     }
 }
 
@@ -127,9 +203,6 @@ fn swap(host: &Host) -> Seen {
     }
 }
 
-/// Reasons that leave a container with the driver's own answer, or are worth a look for another reason.
-const TELLING: [&str; 5] = ["unknown_size", "no_memory", "malformed", "copy_not_seen", "out_of_reach"];
-
 fn untranslated(host: &Host) -> Seen {
     let Ok(engines) = observe::all(host) else { return Seen::skipped("the engine's counters are root's to read") };
     if engines.is_empty() {
@@ -138,25 +211,28 @@ fn untranslated(host: &Host) -> Seen {
     let found: Vec<String> = engines
         .iter()
         .flat_map(|engine| &engine.passed)
-        .filter(|(reason, count)| *count > 0 && TELLING.contains(&reason.as_str()))
+        .filter(|(reason, count)| *count > 0 && is_missed(reason))
         .map(|(reason, count)| format!("{count} × {reason}"))
         .collect();
     match found.is_empty() {
         true => Seen::fine("none"),
         false => {
-            Seen::attention(found.join(", "), "mpu status   # explains each reason; a newer MPU may know the size")
+            Seen::attention(found.join(", "), "sudo mpu status   # explains each reason; a newer MPU may know the size")
         }
     }
 }
 
 fn service(host: &Host) -> Seen {
+    if host.tool("systemctl").is_none() && !host.at("/run/systemd/system").is_dir() {
+        return Seen::skipped("there is no systemd here");
+    }
     let units = ["/usr/lib/systemd/system/mpu.service", "/etc/systemd/system/mpu.service"];
     if !units.iter().any(|unit| host.at(unit).is_file()) {
         return Seen::attention("there is no unit: the next boot starts without MPU", "sudo mpu install");
     }
     let enabled = host.at("/etc/systemd/system/multi-user.target.wants/mpu.service");
     if std::fs::symlink_metadata(enabled).is_err() {
-        return Seen::attention("mpu.service is installed and not enabled", "systemctl enable mpu.service");
+        return Seen::attention("mpu.service is installed and not enabled", "sudo systemctl enable mpu.service");
     }
     let failed = host.tool("systemctl").and_then(|systemctl| {
         let mut command = Command::new(systemctl);
@@ -164,7 +240,10 @@ fn service(host: &Host) -> Seen {
         Some(command.status().ok()?.success())
     });
     match failed {
-        Some(true) => Seen::broken("mpu.service has failed", "journalctl -u mpu -n 20; systemctl restart mpu"),
+        Some(true) => Seen::broken(
+            "mpu.service has failed",
+            "sudo journalctl -u mpu -n 20   # says why; then sudo systemctl start mpu",
+        ),
         Some(false) => Seen::fine("enabled"),
         None => Seen::fine("enabled; there is no systemctl to ask whether it has failed"),
     }
@@ -188,7 +267,7 @@ fn installation(host: &Host) -> Seen {
 fn configuration(host: &Host) -> Seen {
     match Config::of(host) {
         Ok(config) => Seen::fine(format!("{} rules", config.rules.len())),
-        Err(error) => Seen { level: Level::Broken, what: error.to_string(), fix: Some(error.fix()) },
+        Err(error) => Seen { level: Level::Broken, what: error.to_string(), fix: Some(super::typeable(error.fix())) },
     }
 }
 
@@ -199,7 +278,7 @@ fn policy(host: &Host) -> Seen {
     if !wanted.is_empty() && !unified.iter().any(|path| host.at(path).exists()) {
         return Seen::attention(
             "rules are by cgroup v2, which this host does not mount: none of them fits anybody",
-            "boot with systemd.unified_cgroup_hierarchy=1",
+            "# boot with systemd.unified_cgroup_hierarchy=1",
         );
     }
     let of_supervisor = client::state(host).ok().flatten().map(|state| state.policy);

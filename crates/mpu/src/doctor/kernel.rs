@@ -1,6 +1,6 @@
 //! What the kernel and its owner allow, and what is there to build a module with.
 
-use super::{Group, Level, Row, Seen};
+use super::{without_module, Group, Level, Row, Seen};
 use crate::engine::module::build::STORE;
 use crate::engine::module::{checks, installed, state};
 use crate::host::{Host, Lockdown, CAP_SYS_MODULE};
@@ -45,6 +45,9 @@ fn root(host: &Host) -> Seen {
 }
 
 fn kernel(host: &Host) -> Seen {
+    if let Some(skipped) = without_module(host) {
+        return skipped;
+    }
     match checks::kernel(host) {
         Ok(release) => Seen::fine(release),
         Err(unfit) => Seen::of(Level::Broken, &unfit),
@@ -52,24 +55,39 @@ fn kernel(host: &Host) -> Seen {
 }
 
 fn modules_allowed(host: &Host) -> Seen {
+    if let Some(skipped) = without_module(host) {
+        return skipped;
+    }
     match (host.modules_disabled(), state::is_loaded(host)) {
         (false, _) => Seen::fine("yes"),
         (true, true) => Seen::attention(
             "module loading is shut off: the engine that is up works, and cannot be replaced before a reboot",
-            "systemctl enable mpu.service   # so that the next boot starts it before the setting is made",
+            "sudo systemctl enable mpu.service   # so that the next boot starts it before the setting is made",
         ),
         (true, false) => Seen::of(Level::Broken, &checks::Unfit::ModulesDisabled),
     }
 }
 
 fn tracing(host: &Host) -> Seen {
-    match host.ftrace_disabled() {
-        false => Seen::fine("on"),
-        true => Seen::of(Level::Broken, &checks::Unfit::FtraceDisabled),
+    if let Some(skipped) = without_module(host) {
+        return skipped;
+    }
+    match (host.ftrace_disabled(), state::read(host)) {
+        (false, _) => Seen::fine("on"),
+        (true, Ok(Some(state))) if state.phase.is_placed() => Seen::broken(
+            "function tracing was switched off (kernel.ftrace_enabled = 0) under the module: its redirects do \
+                nothing, and containers see what \
+             the driver shows them by itself",
+            "sudo sysctl kernel.ftrace_enabled=1",
+        ),
+        (true, _) => Seen::of(Level::Broken, &checks::Unfit::FtraceDisabled),
     }
 }
 
 fn signatures(host: &Host) -> Seen {
+    if let Some(skipped) = without_module(host) {
+        return skipped;
+    }
     let secure_boot = signing::secure_boot(host) == Some(true);
     let locked = host.lockdown() != Lockdown::None;
     let said = match (secure_boot, locked, host.enforces_signatures()) {
@@ -89,7 +107,7 @@ fn signatures(host: &Host) -> Seen {
         return Seen::fine(format!("{said}; the installed module is signed"));
     }
     let unsigned = installed.as_ref().map(|built| built.path.as_path());
-    let fix = signing::advice(host, &release, unsigned);
+    let fix = super::typeable(signing::advice(host, &release, unsigned));
     match Key::find(host).filter(|_| unsigned.is_none() && Signer::find(host, &release).is_some()) {
         Some(key) if key.enrolled(host) != Enrolled::No => {
             Seen::fine(format!("{said}; `mpu up` signs what it builds with {}", key.private))
@@ -100,6 +118,9 @@ fn signatures(host: &Host) -> Seen {
 }
 
 fn headers(host: &Host) -> Seen {
+    if let Some(skipped) = without_module(host) {
+        return skipped;
+    }
     let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
     if let Some(built) = installed::find(host, &release) {
         return Seen::fine(format!("not needed: {} is installed", built.path.display()));
@@ -113,6 +134,9 @@ fn headers(host: &Host) -> Seen {
 }
 
 fn next_kernel(host: &Host) -> Seen {
+    if let Some(skipped) = without_module(host) {
+        return skipped;
+    }
     let Ok(running) = host.release() else { return Seen::skipped("the kernel's release is not known") };
     let names = std::fs::read_dir(host.at("/lib/modules")).into_iter().flatten().flatten();
     let mut releases: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -129,13 +153,16 @@ fn next_kernel(host: &Host) -> Seen {
         }
         false => Seen::attention(
             format!("kernel {newest} is installed without its headers: after a boot into it there is no module"),
-            host.headers_hint(&newest),
+            super::typeable(host.headers_hint(&newest)),
         ),
     }
 }
 
 /// Whether DKMS, if it has the module's sources, has built the module for the running kernel.
 pub fn dkms(host: &Host) -> Seen {
+    if let Some(skipped) = without_module(host) {
+        return skipped;
+    }
     let version = env!("CARGO_PKG_VERSION");
     let tree = Path::new("/var/lib/dkms/mpu");
     if !host.at(tree).is_dir() {
@@ -148,9 +175,9 @@ pub fn dkms(host: &Host) -> Seen {
     let log = tree.join(version).join("build/make.log");
     let failed = host.at(&log).is_file();
     let fix = if failed {
-        format!("tail {}   # says why; then dkms install mpu/{version}", log.display())
+        format!("tail {}   # says why; then sudo dkms install mpu/{version}", log.display())
     } else {
-        format!("dkms install mpu/{version} -k {release}")
+        format!("sudo dkms install mpu/{version} -k {release}")
     };
     Seen::attention(format!("DKMS has no module of MPU {version} for {release}"), fix)
 }

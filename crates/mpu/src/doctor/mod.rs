@@ -1,7 +1,8 @@
 //! `mpu doctor`: everything that can be wrong with MPU on a host, looked at in one go, each with its way out.
 //!
-//! Owns the table of checks, how bad a finding is, and that no check can hang the others. Changes nothing. What a check
-//! looks at is another module's knowledge wherever there is one.
+//! Owns the table of checks, how bad a finding is, that a fix can be typed as it is, and that no check can hang the
+//! others. Changes nothing. What a check looks at is another module's knowledge wherever there is one. A check of an
+//! engine that this host does not take is skipped: what that engine lacks is nobody's trouble.
 
 mod conflicts;
 mod driver;
@@ -10,6 +11,11 @@ mod kernel;
 mod notify;
 mod unserved;
 
+use crate::config::Config;
+use crate::driver::Driver;
+use crate::engine::module::{raise, state};
+use crate::engine::notify::client;
+use crate::engine::{choose, Asked, Engine};
 use crate::explain::Explain;
 use crate::host::Host;
 use schemars::JsonSchema;
@@ -76,8 +82,46 @@ impl Seen {
     fn of(level: Level, error: &dyn Explain) -> Seen {
         let causes = std::iter::successors(std::error::Error::source(error), |e| e.source());
         let what = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-        Seen { level, what, fix: Some(error.fix()) }
+        Seen { level, what, fix: Some(typeable(error.fix())) }
     }
+}
+
+/// Programs with which the fixes of this crate's errors begin, where they are commands.
+const COMMANDS: [&str; 12] =
+    ["apt-get", "apk", "dkms", "dnf", "mkdir", "mokutil", "mount", "mpu", "openssl", "pacman", "sysctl", "zypper"];
+
+/// A fix as a shell takes it: a command as root gives it, or words behind a `#`, as a shell would execute what an
+/// error's words quote.
+fn typeable(fix: String) -> String {
+    match fix.split_whitespace().next() {
+        Some(first) if COMMANDS.contains(&first) => match fix.split_once(" && ") {
+            None => format!("sudo {fix}"),
+            Some(_) => fix,
+        },
+        Some("sudo" | "#") | None => fix,
+        // The kernel's own signing tool, by its path.
+        Some(first) if first.starts_with('/') => fix,
+        Some(_) => format!("# {fix}"),
+    }
+}
+
+/// The engine that is up, or that `mpu up` would take. What cannot be known is taken for the module, which needs more.
+fn taken(host: &Host) -> Engine {
+    if state::is_loaded(host) {
+        return Engine::Module;
+    }
+    if matches!(client::state(host), Ok(Some(_))) {
+        return Engine::Notify;
+    }
+    let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
+    let driver = Driver::loaded(host);
+    choose(host, asked, &raise::Options::default(), driver.as_ref()).map_or(Engine::Module, |choice| choice.engine)
+}
+
+/// Why the module's needs are not looked at; none where they are.
+fn without_module(host: &Host) -> Option<Seen> {
+    (taken(host) == Engine::Notify)
+        .then(|| Seen::skipped("only the module needs it, and this host takes the notify engine"))
 }
 
 /// One check.
@@ -143,6 +187,19 @@ fn finding(host: &Host, check: &Check, patience: Duration) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_person_types_is_a_command_or_a_comment() {
+        for (fix, typed) in [
+            ("apt-get install make gcc-12", "sudo apt-get install make gcc-12"),
+            ("`dmesg | tail` has the kernel's own words", "# `dmesg | tail` has the kernel's own words"),
+            ("install make and gcc", "# install make and gcc"),
+            ("sudo mpu up", "sudo mpu up"),
+            ("mkdir -p /x && openssl req", "mkdir -p /x && openssl req"),
+        ] {
+            assert_eq!(typeable(fix.to_string()), typed);
+        }
+    }
 
     #[test]
     fn no_two_checks_share_a_name() {

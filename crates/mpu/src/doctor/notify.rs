@@ -3,7 +3,7 @@
 use super::{Group, Level, Row, Seen};
 use crate::config::Config;
 use crate::driver::Driver;
-use crate::engine::module::raise;
+use crate::engine::module::{raise, state};
 use crate::engine::notify::client::{self, State};
 use crate::engine::notify::raise::{is_stale, systemd_has_unit, unfit, UNIT};
 use crate::engine::{self, Asked, Engine};
@@ -63,7 +63,7 @@ fn is_used(host: &Host) -> bool {
         let choice = engine::choose(host, asked, &raise::Options::default(), driver.as_ref());
         choice.is_ok_and(|choice| choice.engine == Engine::Notify)
     };
-    state(host).is_some() || chosen()
+    state(host).is_some() || !state::is_loaded(host) && chosen()
 }
 
 fn state(host: &Host) -> Option<State> {
@@ -71,7 +71,7 @@ fn state(host: &Host) -> Option<State> {
 }
 
 fn not_used() -> Seen {
-    Seen::fine("the notify engine is not used here")
+    Seen::skipped("this host does not take the notify engine")
 }
 
 fn kernel(host: &Host) -> Seen {
@@ -110,7 +110,8 @@ fn wrapper(host: &Host) -> Seen {
         let target = fs::canonicalize(path).unwrap_or(path.to_path_buf());
         target.file_name().is_some_and(|name| name == OURS)
     };
-    let configure = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker   # or containerd, crio, podman";
+    let configure = "sudo nvidia-ctk runtime configure --runtime=docker   # or containerd, crio; then restart that \
+        engine, when its containers may end";
     match host.tool(WRAPPER) {
         None => Seen::attention(
             format!("there is no {WRAPPER}: no container gets the notify engine's listener"),
@@ -146,7 +147,7 @@ fn names_of_wrapper(host: &Host) -> Option<PathBuf> {
 
 fn keeper(host: &Host) -> Seen {
     if state(host).is_none() {
-        return Seen::fine("the notify engine is not up");
+        return Seen::skipped("the notify engine is not up");
     }
     if !host.at("/run/systemd/system").is_dir() {
         return Seen::fine("there is no systemd here; `mpu notify hold` keeps it");
@@ -155,7 +156,7 @@ fn keeper(host: &Host) -> Seen {
         return Seen::fine(UNIT);
     }
     let fix = match systemd_has_unit(host) {
-        true => "sudo mpu down && sudo mpu up   # when no container needs it any more, as `mpu status` tells",
+        true => "sudo mpu status   # once it counts no container: sudo mpu down && sudo mpu up",
         false => "sudo mpu install   # brings the unit; then, when no container needs it, mpu down && mpu up",
     };
     Seen::attention(
@@ -179,8 +180,12 @@ fn rootless(host: &Host) -> Seen {
     match users.as_slice() {
         [] => Seen::fine("none"),
         users => Seen::attention(
-            format!("rootless container engines (of uid {}): their containers see what the driver shows by itself", users.join(", ")),
-            "sudo docker run …   # or podman as root, or `sudo mpu run -- COMMAND`; the module, where it can be had, serves them, too",
+            format!(
+                "rootless container engines (of uid {}): their containers see what the driver shows by itself",
+                users.join(", ")
+            ),
+            "# start them as root: sudo docker run …, or podman as root, or `sudo mpu run -- COMMAND`; the module, \
+                where it can be had, serves them, too",
         ),
     }
 }

@@ -6,7 +6,7 @@
 
 use super::Seen;
 use crate::containers::{self, Container};
-use crate::engine::module::state::{self, Phase};
+use crate::engine::module::state;
 use crate::engine::notify::client;
 use crate::exit::Exit;
 use crate::explain::Explain;
@@ -18,12 +18,12 @@ use std::fs;
 
 /// Whether there are any.
 pub(super) fn unserved(host: &Host) -> Seen {
-    if matches!(state::read(host), Ok(Some(state)) if state.phase == Phase::Armed) {
+    if matches!(state::read(host), Ok(Some(state)) if state.phase.is_placed()) {
         return Seen::fine("the module serves every container");
     }
     let engine = match client::state(host) {
         Ok(Some(state)) => state,
-        Ok(None) => return Seen::fine("the notify engine is not up"),
+        Ok(None) => return Seen::skipped("the notify engine is not up"),
         Err(error) if error.exit() == Exit::Refused => return Seen::skipped("the engine's state is root's to read"),
         Err(_) => return Seen::skipped("the engine's state is not known"),
     };
@@ -47,7 +47,8 @@ pub(super) fn unserved(host: &Host) -> Seen {
     let names: Vec<String> = left_out.into_iter().collect();
     Seen::attention(
         format!("they use a GPU, and the notify engine does not answer for them: {}", names.join(", ")),
-        "start them anew, through the wrapper   # `docker run --runtime=nvidia …`; a filter cannot be given to what runs already",
+        "# start them anew, through the wrapper: `docker run --runtime=nvidia …`; a filter cannot be given to what \
+            runs already",
     )
 }
 

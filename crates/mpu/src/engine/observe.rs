@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::host::Host;
 
 /// The states that an engine can be in, as words. A newer engine may say another one.
-pub const STATES: [&str; 4] = ["armed", "waiting", "refused", "retired"];
+pub const STATES: [&str; 6] = ["armed", "placed", "waiting", "refused", "retired", "stuck"];
 
 /// One engine that is up, or was loaded and refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,12 @@ pub struct Observed {
     pub refused: Option<(String, i32)>,
     /// Callers inside it now.
     pub inside: u64,
+    /// Callers, ever, whose task died inside the driver, if the engine counts them.
+    pub orphans: Option<u64>,
+    /// Whether it must believe a caller's copy of an argument, if there are two copies to choose from now.
+    pub claimed: Option<bool>,
+    /// Whether function tracing is on, by which its redirects are made, if it has any.
+    pub tracing: Option<bool>,
     /// Seconds since 1970 at which `mpu up` raised it, if it did.
     pub since: Option<u64>,
     /// Containers that it answers for, if it knows them one by one.
@@ -59,6 +65,9 @@ fn notify(host: &Host) -> Result<Option<Observed>, Error> {
         state: state.state,
         refused: None,
         inside: state.inside,
+        orphans: None,
+        claimed: None,
+        tracing: None,
         since: Some(state.since),
         containers: Some(state.containers.len() as u64),
         forwarded: Some(state.passed_on),
@@ -72,12 +81,11 @@ fn module(host: &Host) -> Result<Option<Observed>, Error> {
     let Some(state) = state::read(host)? else { return Ok(None) };
     // It may have gone between the two files.
     let Some(counters) = state::read_counters(host)? else { return Ok(None) };
-    let (word, refused) = match state.phase {
-        state::Phase::Armed => ("armed".to_string(), None),
-        state::Phase::Waiting => ("waiting".to_string(), None),
-        state::Phase::Retired => ("retired".to_string(), None),
-        state::Phase::Refused { symbol, errno } => ("refused".to_string(), Some((symbol, errno))),
-        state::Phase::Other(word) => (word, None),
+    let word = state.phase.word().to_string();
+    let is_old = state.abi == "1";
+    let refused = match state.phase {
+        state::Phase::Refused { symbol, errno } => Some((symbol, errno)),
+        _ => None,
     };
     Ok(Some(Observed {
         engine: Engine::Module,
@@ -85,6 +93,9 @@ fn module(host: &Host) -> Result<Option<Observed>, Error> {
         state: word,
         refused,
         inside: state.inside,
+        orphans: (!is_old).then_some(state.orphans),
+        claimed: state.argument.map(|argument| matches!(argument, state::Argument::Claimed { .. })),
+        tracing: Some(!host.ftrace_disabled()),
         since: Record::read(host).map(|record| record.since),
         containers: None,
         forwarded: None,
@@ -135,6 +146,14 @@ mod tests {
         assert_eq!(row.refused, Some(("os_is_init_ns".to_string(), 16)));
         assert_eq!(row.translated, [("GPU_GET_PIDS".to_string(), 7)]);
         assert_eq!(row.passed, [("no_memory".to_string(), 2)]);
+        assert_eq!((row.orphans, row.claimed, row.tracing), (None, None, Some(true)), "format 1 does not say");
+        fake.write("/sys/module/mpu/parameters/state", state::HELD);
+        fake.write("/proc/sys/kernel/ftrace_enabled", "0\n");
+        let rows = all(&fake.host()).expect("no error");
+        assert_eq!((rows[0].orphans, rows[0].claimed, rows[0].tracing), (Some(1), Some(true), Some(false)));
+        fake.write("/sys/module/mpu/parameters/state", state::PLACED);
+        let rows = all(&fake.host()).expect("no error");
+        assert_eq!((rows[0].state.as_str(), rows[0].orphans, rows[0].claimed), ("placed", Some(0), Some(false)));
     }
 
     #[test]

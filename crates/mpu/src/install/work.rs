@@ -19,6 +19,7 @@ use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::{Host, CAP_SYS_MODULE};
 use crate::progress::Progress;
+use crate::proof;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -57,6 +58,7 @@ pub struct Outcome {
 
 /// Installs this executable's version, over an older one if that is there.
 pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Outcome, Error> {
+    needs_root(host, options.dry_run)?;
     if let Some((manager, command, _)) = package(host) {
         return Err(InstallError::Packaged { manager, command }.into());
     }
@@ -140,6 +142,7 @@ pub fn stage(root: &Path) -> Result<(), Error> {
 
 /// Removes what `mpu install` installed, and everything that MPU made since.
 pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -> Result<Outcome, Error> {
+    needs_root(host, dry_run)?;
     if let Some((manager, _, command)) = package(host) {
         return Err(InstallError::Packaged { manager, command }.into());
     }
@@ -169,15 +172,20 @@ pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -
     Ok(outcome)
 }
 
+/// Whoever lacks rights hears of that before anything else.
+fn needs_root(host: &Host, dry_run: bool) -> Result<(), InstallError> {
+    match dry_run || host.has_capability(CAP_SYS_MODULE) {
+        true => Ok(()),
+        false => Err(InstallError::NotRoot),
+    }
+}
+
 fn may_change(host: &Host, kernel: &dyn Kernel, dry_run: bool) -> Result<(), InstallError> {
     if dry_run {
         return Ok(());
     }
     if !kernel.is_for(host) {
         return Err(InstallError::OtherRoot { root: host.at("/") });
-    }
-    if !host.has_capability(CAP_SYS_MODULE) {
-        return Err(InstallError::NotRoot);
     }
     Ok(())
 }
@@ -253,11 +261,11 @@ fn one(
             }
             let module =
                 raise::Options { replace: true, source: source.map(Path::to_path_buf), ..raise::Options::default() };
-            up::up(host, kernel, &up::Options { engine: None, module, keeper: None }).map(drop)
+            up::up(host, kernel, &up::Options { engine: None, module, keeper: None, ask: Some(proof::ask) }).map(drop)
         }
         Step::Lower => down::down(host, kernel, Duration::from_secs(30)).map(drop),
         Step::Verify => match state::read(host)? {
-            Some(state) if matches!(state.phase, Phase::Armed | Phase::Waiting) => Ok(()),
+            Some(state) if state.phase.is_placed() || state.phase == Phase::Waiting => Ok(()),
             _ if client::state(host)?.is_some_and(|state| state.state == "armed") => Ok(()),
             state => Err(InstallError::Failed {
                 command: "mpu status".into(),

@@ -53,7 +53,7 @@ pub static BUILD: Family = gauge("mpu_build_info", &["version"], "The exporter's
 pub static STARTED: Family =
     gauge("mpu_exporter_start_time_seconds", &[], "When the exporter began, in seconds since 1970");
 /// Whether any engine translates.
-pub static UP: Family = gauge("mpu_engine_up", &[], "1 if an engine is armed: callers in containers are translated");
+pub static UP: Family = gauge("mpu_engine_up", &[], "1 if an engine is armed or placed: callers in containers pass it");
 /// One row per state.
 pub static STATE: Family = gauge(
     "mpu_engine_state",
@@ -74,6 +74,27 @@ pub static SINCE: Family = gauge(
 );
 /// Callers inside.
 pub static INSIDE: Family = gauge("mpu_engine_callers", &["engine"], "Callers inside the engine now");
+/// Callers that died inside.
+pub static ORPHANS: Family = gauge(
+    "mpu_engine_orphans",
+    &["engine"],
+    "Callers, since the engine was loaded, whose task died inside the driver: each is a crash of the driver; absent \
+        for the notify engine",
+);
+/// What the module goes by.
+pub static CLAIMED: Family = gauge(
+    "mpu_engine_argument_claimed",
+    &["engine"],
+    "1 if the module must believe the caller's copy of a call's argument, 0 if the driver's own decides; absent \
+        while no redirect stands, and for the notify engine",
+);
+/// What the redirects are made by.
+pub static TRACING: Family = gauge(
+    "mpu_engine_function_tracing",
+    &["engine"],
+    "1 if function tracing is on, by which the module's redirects work, 0 if kernel.ftrace_enabled is 0; absent for \
+        the notify engine",
+);
 /// Containers of an engine that takes them one by one.
 pub static CONTAINERS: Family = gauge(
     "mpu_engine_containers",
@@ -162,7 +183,7 @@ pub static ERRORS: Family =
     counter("mpu_scrape_errors_total", &["part"], "How often this part could not be read since the exporter began");
 
 /// Every metric, in the page's order.
-pub static ALL: [&Family; 26] = [
+pub static ALL: [&Family; 29] = [
     &BUILD,
     &STARTED,
     &UP,
@@ -170,6 +191,9 @@ pub static ALL: [&Family; 26] = [
     &REFUSED,
     &SINCE,
     &INSIDE,
+    &ORPHANS,
+    &CLAIMED,
+    &TRACING,
     &CONTAINERS,
     &FORWARDED,
     &RESTARTS,

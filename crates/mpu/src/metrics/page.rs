@@ -93,7 +93,7 @@ pub fn page(facts: &Facts, asked: &[Label]) -> String {
 }
 
 fn engines(engines: &[Observed], text: &mut Text) {
-    text.family(&f::UP).put(&[], u8::from(engines.iter().any(|e| e.state == "armed")));
+    text.family(&f::UP).put(&[], u8::from(engines.iter().any(is_up)));
     let mut rows = text.family(&f::STATE);
     for engine in engines {
         let other = (!STATES.contains(&engine.state.as_str())).then(|| clean(&engine.state));
@@ -118,6 +118,24 @@ fn engines(engines: &[Observed], text: &mut Text) {
     for engine in engines {
         rows.put(&[engine.engine.name()], engine.inside);
     }
+    let mut rows = text.family(&f::ORPHANS);
+    for engine in engines {
+        if let Some(orphans) = engine.orphans {
+            rows.put(&[engine.engine.name()], orphans);
+        }
+    }
+    let mut rows = text.family(&f::CLAIMED);
+    for engine in engines {
+        if let Some(claimed) = engine.claimed {
+            rows.put(&[engine.engine.name()], u8::from(claimed));
+        }
+    }
+    let mut rows = text.family(&f::TRACING);
+    for engine in engines {
+        if let Some(tracing) = engine.tracing {
+            rows.put(&[engine.engine.name()], u8::from(tracing));
+        }
+    }
     let mut rows = text.family(&f::CONTAINERS);
     for engine in engines {
         if let Some(containers) = engine.containers {
@@ -139,6 +157,11 @@ fn engines(engines: &[Observed], text: &mut Text) {
     counts(text, &f::TRANSLATED, engines, |e| &e.translated, |_| true);
     counts(text, &f::PASSED, engines, |e| &e.passed, |_| true);
     counts(text, &f::MISSED, engines, |e| &e.passed, is_missed);
+}
+
+/// Whether callers in containers pass an engine that can translate.
+fn is_up(engine: &Observed) -> bool {
+    matches!(engine.state.as_str(), "armed" | "placed") && engine.tracing != Some(false)
 }
 
 fn counts(

@@ -32,7 +32,7 @@ use std::thread;
 pub enum ProbeError {
     #[error("no NVIDIA driver is loaded")]
     NoDriver,
-    #[error("making a PID namespace takes the capability CAP_SYS_ADMIN, which this process lacks")]
+    #[error("this needs root: making a PID namespace takes the capability CAP_SYS_ADMIN, which this process lacks")]
     NotRoot,
     #[error("cannot make a PID namespace")]
     Namespace { source: io::Error },
@@ -100,6 +100,15 @@ impl Explain for ProbeError {
     }
 }
 
+/// Whose caller the child is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Under {
+    /// The notify engine's, where that is up, as a container's first process is that is started then.
+    Notify,
+    /// Nobody's but the module's: it reaches the driver by itself.
+    Module,
+}
+
 /// What was measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Evidence {
@@ -124,16 +133,18 @@ pub fn measure(
     driver: Option<&Driver>,
     program: &Path,
     arguments: &[&str],
+    under: Under,
 ) -> Result<Evidence, ProbeError> {
-    let driver = driver.ok_or(ProbeError::NoDriver)?;
     if !host.has_capability(CAP_SYS_ADMIN) {
         return Err(ProbeError::NotRoot);
     }
+    let driver = driver.ok_or(ProbeError::NoDriver)?;
     let _progress = Progress::of("asking the driver (the first client of a GPU waits for it to start)");
     // Becoming a client here first gives every plain cause of failure its own name, and keeps the GPU started.
     let nodes = DeviceNodes::of(host);
     let ours = Client::open(&nodes, Dialect::of(driver.release)).map_err(|source| ProbeError::Driver { source })?;
-    let mut child = spawn_in_new_namespace(host, program, arguments, &driver.version)?;
+    let supervised = under == Under::Notify && guest::would_be_taken(host);
+    let mut child = spawn_in_new_namespace(host, program, arguments, &driver.version, supervised)?;
     let word = converse(&mut child, || ours.pids().ok());
     let _ = child.wait();
     let (word, host_list) = word?;
@@ -143,13 +154,17 @@ pub fn measure(
     }
 }
 
-/// Starts the child as the first process of a new PID namespace, and under the notify engine if that is up: as a container that is
-/// started then. A thread of its own asks for the namespace, because
-/// the asking also binds all later children of the thread that asked.
-fn spawn_in_new_namespace(host: &Host, program: &Path, arguments: &[&str], version: &str) -> Result<Child, ProbeError> {
+/// Starts the child as the first process of a new PID namespace, and under the notify engine if that is wanted. A
+/// thread of its own asks for the namespace, because the asking also binds all later children of the thread that asked.
+fn spawn_in_new_namespace(
+    host: &Host,
+    program: &Path,
+    arguments: &[&str],
+    version: &str,
+    supervised: bool,
+) -> Result<Child, ProbeError> {
     let failed = |source| ProbeError::Spawn { source };
     let mut command = Command::new(program);
-    let supervised = guest::would_be_taken(host);
     command.args(arguments).args(supervised.then_some("--supervised")).arg(version);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let conversation = supervised.then(|| guest::prepare(&mut command)).transpose().map_err(failed)?;
@@ -203,7 +218,8 @@ pub fn run_child(host: &Host, version: &str) -> io::Result<()> {
     Ok(())
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+/// An error with its causes.
+pub fn chain(error: &dyn std::error::Error) -> String {
     let causes: Vec<String> = std::iter::successors(Some(error), |e| e.source()).map(|e| e.to_string()).collect();
     causes.join(": ")
 }
@@ -227,10 +243,13 @@ mod tests {
     fn what_is_missing_is_named_before_anything_is_started() {
         let fake = FakeHost::in_order();
         let driver = Driver::loaded(&fake.host());
-        let measure = |driver: Option<&Driver>| code(measure(&fake.host(), driver, Path::new("/nonexistent"), &[]));
+        let measure = |driver: Option<&Driver>| {
+            code(measure(&fake.host(), driver, Path::new("/nonexistent"), &[], Under::Notify))
+        };
         assert_eq!(measure(None), ("no_driver", Exit::NotReady));
         fake.write("/proc/self/status", "CapEff:\t0000000000010000\n");
         assert_eq!(measure(driver.as_ref()), ("not_root", Exit::Refused));
+        assert_eq!(measure(None), ("not_root", Exit::Refused), "before anything else");
     }
 
     #[test]
@@ -238,7 +257,7 @@ mod tests {
         let fake = FakeHost::in_order();
         fake.write("/dev/nvidiactl", "a file");
         let driver = Driver::loaded(&fake.host());
-        let result = measure(&fake.host(), driver.as_ref(), Path::new("/nonexistent"), &[]);
+        let result = measure(&fake.host(), driver.as_ref(), Path::new("/nonexistent"), &[], Under::Notify);
         assert_eq!(code(result), ("driver_refuses", Exit::Failed));
     }
 

@@ -18,6 +18,8 @@ pub enum ProcessError {
     Mismatch { source: NvmlError },
     #[error("the driver lets this user see nothing")]
     NotPermitted { source: NvmlError },
+    #[error("there is no GPU {asked}: this host has {has}")]
+    NoSuchGpu { asked: String, has: String },
     #[error("NVIDIA's management library failed at {at}")]
     Nvml { at: &'static str, source: NvmlError },
 }
@@ -42,6 +44,7 @@ impl Explain for ProcessError {
             ProcessError::NoDriver { .. } => "no_driver",
             ProcessError::Mismatch { .. } => "nvml_mismatch",
             ProcessError::NotPermitted { .. } => "not_permitted",
+            ProcessError::NoSuchGpu { .. } => "no_such_gpu",
             ProcessError::Nvml { .. } => "nvml_failed",
         }
     }
@@ -50,6 +53,7 @@ impl Explain for ProcessError {
         match self {
             ProcessError::NotOnHost | ProcessError::NoLibrary { .. } | ProcessError::NoDriver { .. } => Exit::NotReady,
             ProcessError::NotPermitted { .. } => Exit::Refused,
+            ProcessError::NoSuchGpu { .. } => Exit::Usage,
             ProcessError::Mismatch { .. } | ProcessError::Nvml { .. } => Exit::Failed,
         }
     }
@@ -67,6 +71,9 @@ impl Explain for ProcessError {
                 "the driver was updated and not loaded anew: end its users and reload it, or reboot"
             }
             ProcessError::NotPermitted { .. } => "run it as root, or see the permissions of /dev/nvidiactl",
+            ProcessError::NoSuchGpu { .. } => {
+                "name a GPU by its index, its UUID or its bus address, as nvidia-smi lists them (`nvidia-smi -L`)"
+            }
             ProcessError::Nvml { .. } => "see whether nvidia-smi works on this host; `dmesg | tail` has the driver's own words",
         }
         .to_string()

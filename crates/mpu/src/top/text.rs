@@ -22,7 +22,11 @@ pub fn print(host: &Host, mut monitor: Monitor, options: &Options, json: bool) -
     let mut done = 0;
     loop {
         let began = Instant::now();
-        let listed = ps::listed(host, monitor.snapshot(host)?, &asked, None);
+        let seen = monitor.snapshot(host)?;
+        if done == 0 {
+            asked.filter.check(&seen.gpus)?;
+        }
+        let listed = ps::listed(host, seen, &asked, None);
         let text = match json {
             true => commands::json_of("top", &listed) + "\n",
             false => page(&listed),

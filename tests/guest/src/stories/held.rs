@@ -56,6 +56,18 @@ fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault>
             .any(|words| words.first() == Some(&pid.to_string().as_str()) && words.get(2) == Some(&control));
         right!(named, "process {pid} is held in {control}, and the state names {holders:?}");
     }
+    let began = Instant::now();
+    let down = run(&["mpu", "down", "--wait", "1"])?;
+    let took = began.elapsed();
+    right!(down.status == 1, "under held callers mpu down ended with {}: {} {}", down.status, down.out, down.err);
+    right!(took < AT_ONCE + Duration::from_secs(1), "giving up after 1 s took mpu down {took:?}");
+    for word in
+        held.iter().map(|pid| format!("process {pid} (nvctl")).chain(["GPU_GET_PIDS".into(), "mpu down` again".into()])
+    {
+        right!(down.err.contains(&word), "mpu down does not say {word:?}: {}", down.err);
+    }
+    let status = run(&["mpu", "status"])?.out;
+    right!(status.contains("armed: ") && status.contains("in control GPU_GET_PIDS"), "mpu status says {status}");
     let (retired, took) = retire(1500);
     right!(!retired, "under held callers the module says that it is retired");
     right!(took < AT_ONCE + Duration::from_millis(1500), "giving up after 1.5 s took {took:?}");

@@ -22,7 +22,8 @@ fn library(section: &str, owner: &[u8], text: &[u8]) -> Vec<u8> {
 }
 
 const SECTION: &str = ".note.cuda.fwd_compatibility";
-const TEXT: &[u8] = br#"{"Format": 1, "CUDA Version": "12.9", "Driver": [535, 550, 570, 575], "Device": [7, 8]}"#;
+/// With the keys as libraries write them.
+const TEXT: &[u8] = br#"{"CUDA version": "12.9", "driver": [535, 550, 570, 575], "device": [7, 8]}"#;
 
 #[test]
 fn a_note_is_read() {
@@ -31,7 +32,15 @@ fn a_note_is_read() {
     assert_eq!(note(library(SECTION, b"Somebody", TEXT).as_slice()), None);
     assert_eq!(note(library(".note.other", b"NVIDIA Corporation", TEXT).as_slice()), None);
     assert_eq!(note(library(SECTION, b"NVIDIA Corporation", b"{").as_slice()), None);
-    let short = br#"{"CUDA Version": "13.2"}"#;
+    // The case of a key does not count.
+    let other = br#"{"CUDA Version": "12.9", "Driver": [535, 550, 570, 575]}"#;
+    assert_eq!(
+        note(library(SECTION, b"NVIDIA Corporation", other).as_slice()),
+        note(library(SECTION, b"NVIDIA Corporation", TEXT).as_slice())
+    );
+    let wrong = br#"{"CUDA version": "12.9", "driver": "575"}"#;
+    assert_eq!(note(library(SECTION, b"NVIDIA Corporation", wrong).as_slice()), None);
+    let short = br#"{"CUDA version": "13.2"}"#;
     let expected = Note { cuda: "13.2".into(), branches: Vec::new() };
     assert_eq!(note(library(SECTION, b"NVIDIA Corporation", short).as_slice()), Some(expected));
 }

@@ -1,7 +1,7 @@
 //! Which processes are asked for.
 
 use crate::containers::{Container, Runtime};
-use crate::processes::{Gpu, GpuProcess};
+use crate::processes::{Gpu, GpuProcess, ProcessError};
 
 /// Conditions that a process has to meet, all of them; of several values of one condition, one.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -33,6 +33,18 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Whether each GPU that is asked for is there.
+    ///
+    /// # Errors
+    /// Names the first that is not.
+    pub fn check(&self, gpus: &[Gpu]) -> Result<(), ProcessError> {
+        let is_there = |value: &&String| gpus.iter().any(|gpu| gpu.index.to_string() == **value || is_gpu(gpu, value));
+        let Some(missing) = self.gpu.iter().find(|value| !is_there(value)) else { return Ok(()) };
+        let indices: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
+        let has = if indices.is_empty() { "none".to_string() } else { indices.join(", ") };
+        Err(ProcessError::NoSuchGpu { asked: missing.clone(), has })
+    }
+
     /// Whether a process is asked for.
     pub fn takes(&self, process: &GpuProcess, gpus: &[Gpu]) -> bool {
         let containers = || std::iter::successors(process.container.as_ref(), |c| c.outer.as_deref());

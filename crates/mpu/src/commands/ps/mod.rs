@@ -79,6 +79,7 @@ struct Shown {
 pub fn ps(host: &Host, options: &Options, width: Option<usize>) -> Result<Listed, Error> {
     let _progress = Progress::of("asking the driver");
     let seen = processes::snapshot(host)?;
+    options.filter.check(&seen.gpus)?;
     Ok(listed(host, seen, options, width))
 }
 

@@ -119,6 +119,20 @@ fn columns_can_be_chosen_and_titles_left_out() {
 }
 
 #[test]
+fn a_gpu_that_is_not_there_is_said_to_be_missing() {
+    let check = |line: &str| {
+        let words = ["ps", "--gpu", line];
+        let filter = Line::try_parse_from(words).expect("a line that makes sense").options.filter;
+        filter.check(&seen().gpus).map_err(|error| error.to_string())
+    };
+    assert_eq!(check("0,1"), Ok(()));
+    assert_eq!(check("GPU-1aaa"), Ok(()));
+    assert_eq!(check("15:00.0"), Ok(()));
+    assert_eq!(check("7"), Err("there is no GPU 7: this host has 0, 1".to_string()));
+    assert_eq!(check("0,GPU-9"), Err("there is no GPU GPU-9: this host has 0, 1".to_string()));
+}
+
+#[test]
 fn no_line_is_wider_than_the_terminal() {
     use unicode_width::UnicodeWidthStr;
     for width in 80..140 {

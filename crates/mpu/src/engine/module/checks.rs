@@ -6,14 +6,14 @@
 use crate::driver::{Driver, NEWEST_KNOWN, OLDEST_KNOWN};
 use crate::exit::Exit;
 use crate::explain::Explain;
-use crate::host::{Host, Lockdown, CAP_SYS_MODULE};
+use crate::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
 use std::path::PathBuf;
 
 /// Why the module engine cannot run here.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum Unfit {
-    #[error("loading or unloading a kernel module takes the capability CAP_SYS_MODULE, which this process lacks")]
+    #[error("this needs root: changing an engine takes the capability CAP_SYS_MODULE, which this process lacks")]
     NotRoot,
     #[error("the kernel's release cannot be read")]
     NoRelease { source: std::io::Error },
@@ -29,7 +29,10 @@ pub enum Unfit {
     FtraceDisabled,
     #[error("kernel {release} was built without {option}, which the module needs (says {})", config.display())]
     MissingOption { release: String, option: &'static str, config: PathBuf },
-    #[error("NVIDIA driver {version} is not one that this MPU knows ({OLDEST_KNOWN} to branch {})", NEWEST_KNOWN.branch())]
+    #[error(
+        "NVIDIA driver {version} is not one that this MPU knows ({OLDEST_KNOWN} to branch {}), and the configuration takes no other",
+        NEWEST_KNOWN.branch()
+    )]
     UnknownDriver { version: String },
     #[error("the headers of kernel {release} are not installed (no {})", build.display())]
     NoHeaders { release: String, build: PathBuf, hint: String },
@@ -94,7 +97,7 @@ impl Explain for Unfit {
                 format!("boot a kernel with {option}=y; every distribution's standard kernel has it")
             }
             Unfit::UnknownDriver { .. } => {
-                "update MPU; or go on with `mpu up --any-driver`: MPU then translates what it recognises, \
+                "update MPU; or take `drivers = \"known\"` out of /etc/mpu/config.toml: MPU then translates what it recognises, \
                  and `mpu probe` tells whether it is right"
                     .to_string()
             }
@@ -132,6 +135,15 @@ pub fn kernel(host: &Host) -> Result<String, Unfit> {
     Ok(release)
 }
 
+/// Whether this process may change anything at all: it has the capability for the module or the one for the notify engine. What a
+/// command needs beyond that is looked at where it is needed.
+pub fn root(host: &Host) -> Result<(), Unfit> {
+    match [CAP_SYS_MODULE, CAP_SYS_ADMIN].iter().any(|capability| host.has_capability(*capability)) {
+        true => Ok(()),
+        false => Err(Unfit::NotRoot),
+    }
+}
+
 /// Whether this process may load a module into this kernel. `signed` says that the module carries a signature, or will,
 /// which only the kernel can judge; `advice` says how it could.
 pub fn permission(host: &Host, signed: bool, advice: impl FnOnce() -> String) -> Result<(), Unfit> {
@@ -157,7 +169,7 @@ pub fn permission(host: &Host, signed: bool, advice: impl FnOnce() -> String) ->
     Ok(())
 }
 
-/// Whether the loaded driver, if one is, is of a known release.
+/// Whether the loaded driver, if one is, is of a known release: for an administrator who wants no other.
 pub fn known_driver(driver: Option<&Driver>) -> Result<(), Unfit> {
     match driver {
         Some(driver) if driver.known().is_none() => Err(Unfit::UnknownDriver { version: driver.version.clone() }),

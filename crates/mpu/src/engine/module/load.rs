@@ -3,6 +3,7 @@
 //! Owns the two system calls (behind [`Kernel`], so that tests need no kernel) and the rule that a module which could
 //! not place its redirects does not stay. Knows what an errno of theirs means to a person.
 
+use super::holders::{self, Held};
 use super::state::{self, Instance, Phase, State};
 use crate::driver::Driver;
 use crate::error::Error;
@@ -14,7 +15,7 @@ use crate::signing;
 use rustix::fs::OFlags;
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -26,6 +27,12 @@ pub trait Kernel {
     fn insert(&self, instance: Instance, module: &File, parameters: &CStr) -> io::Result<()>;
     /// `delete_module`, without waiting for references to go.
     fn remove(&self, instance: Instance) -> io::Result<()>;
+    /// Has the module let its callers go and take its redirects out, within that time: a write to its `retire`. A
+    /// module without the file is one of format 1, and "not found".
+    fn retire(&self, host: &Host, instance: Instance, patience: Duration) -> io::Result<()> {
+        let mut file = File::options().write(true).open(host.at(instance.parameter("retire")))?;
+        file.write_all(format!("{}\n", patience.as_millis()).as_bytes())
+    }
     /// Marks the end of the kernel's log.
     fn mark_log(&self) -> Option<File>;
     /// Whether this is the kernel of that host. The running kernel belongs to no host that is seen through another
@@ -66,7 +73,7 @@ pub enum LoadError {
     Open { path: PathBuf, source: io::Error },
     #[error("the kernel does not take {}{}", path.display(), in_parentheses(log))]
     Insert { path: PathBuf, log: String, advice: Option<String>, source: io::Error },
-    #[error("the module cannot redirect the driver's {symbol}: {}", why_not(*errno))]
+    #[error("{}", not_placed(symbol, *errno))]
     Redirect { symbol: String, errno: i32 },
     #[error("the module is loaded but does not say what it is doing")]
     Mute,
@@ -74,12 +81,24 @@ pub enum LoadError {
     Unattached { version: String },
     #[error("MPU {loaded} is loaded, and this is mpu {this}")]
     OtherVersion { loaded: String, this: &'static str },
-    #[error("callers stay inside the driver, so the new module could not take over; the old one goes on")]
-    Drain,
+    #[error("the new module could not take over, and the old one goes on: {}", holders::in_words(*inside, held))]
+    Drain { inside: u64, held: Vec<Held> },
     #[error("there is no {} to take over with", path.display())]
     NoNext { path: PathBuf },
-    #[error("something still holds the module after {} s ({inside} callers are inside the driver)", waited.as_secs())]
-    Busy { inside: u64, waited: Duration },
+    #[error("the module is in use after {} s, and nothing was changed: {}", waited.as_secs(), holders::in_words(*inside, held))]
+    Busy { inside: u64, held: Vec<Held>, waited: Duration, again: &'static str },
+    #[error("the module translates nothing any more, and something keeps it in the kernel after {} s: {}",
+        waited.as_secs(), holders::in_words(*inside, held))]
+    Kept { inside: u64, held: Vec<Held>, waited: Duration, again: &'static str },
+    #[error("the kernel does not take the module's redirects out: it stays, stuck, until the next boot")]
+    Stuck,
+    #[error(
+        "the driver's calls do not come to the function that the module redirects ({hooks}): the driver's entry \
+        is another one"
+    )]
+    NotEntered { hooks: String },
+    #[error("cannot tell the module to let its callers go")]
+    Retire { source: io::Error },
     #[error("the kernel does not let the module go")]
     Remove { source: io::Error },
 }
@@ -89,6 +108,19 @@ fn in_parentheses(log: &str) -> String {
         String::new()
     } else {
         format!(" ({log})")
+    }
+}
+
+/// What a module names in the place of a function when function tracing is switched off: by that its redirects are made.
+pub const TRACING: &str = "kernel.ftrace_enabled";
+
+/// A refused redirect, as a sentence.
+pub fn not_placed(symbol: &str, errno: i32) -> String {
+    match symbol {
+        TRACING => {
+            "function tracing is switched off (kernel.ftrace_enabled = 0), by which the module redirects".to_string()
+        }
+        _ => format!("the module cannot redirect the driver's {symbol}: {}", why_not(errno)),
     }
 }
 
@@ -112,9 +144,12 @@ impl Explain for LoadError {
             LoadError::Mute => "no_state",
             LoadError::Unattached { .. } => "driver_not_found",
             LoadError::OtherVersion { .. } => "other_version_up",
-            LoadError::Drain => "callers_inside",
+            LoadError::Drain { .. } => "callers_inside",
             LoadError::NoNext { .. } => "no_next_module",
-            LoadError::Busy { .. } => "in_use",
+            LoadError::Busy { .. } | LoadError::Kept { .. } => "in_use",
+            LoadError::Stuck => "stuck",
+            LoadError::NotEntered { .. } => "driver_entry",
+            LoadError::Retire { .. } => "retire_failed",
             LoadError::Remove { .. } => "unload_failed",
         }
     }
@@ -123,7 +158,11 @@ impl Explain for LoadError {
         match self {
             LoadError::OtherRoot { .. } => Exit::Refused,
             LoadError::Redirect { errno, .. } if *errno == libc::EBUSY => Exit::Refused,
-            LoadError::Insert { source, .. } | LoadError::Remove { source } if is_refusal(source) => Exit::Refused,
+            LoadError::Insert { source, .. } | LoadError::Remove { source } | LoadError::Retire { source }
+                if is_refusal(source) =>
+            {
+                Exit::Refused
+            }
             _ => Exit::Failed,
         }
     }
@@ -139,6 +178,9 @@ impl Explain for LoadError {
             LoadError::Insert { .. } => {
                 "`dmesg | tail` has the kernel's own words; `mpu up` without --module builds one for this kernel"
             }
+            LoadError::Redirect { symbol, .. } if symbol == TRACING => {
+                "`sysctl kernel.ftrace_enabled=1`, then `mpu up` again"
+            }
             LoadError::Redirect { errno, .. } if *errno == libc::EBUSY => {
                 "unload the other module (`lsmod`, /sys/kernel/livepatch), then `mpu up` again"
             }
@@ -146,12 +188,20 @@ impl Explain for LoadError {
             LoadError::Unattached { .. } => "update MPU, and report the driver's version; nothing is redirected",
             LoadError::Mute => "`mpu down`, then `mpu up` again",
             LoadError::OtherVersion { .. } => "`mpu up --replace` lets this version take over without a gap",
-            LoadError::Drain => "try again: `mpu status` counts who is inside; a caller that hangs in the driver is to be stopped",
-            LoadError::NoNext { .. } => "build it with mpu.ko, or leave --module out; `mpu down`, then `mpu up` leaves a gap",
-            LoadError::Busy { .. } => {
-                "try again later, or with a longer --wait; stop the programs that wait in the driver if it stays so"
+            LoadError::Drain { .. } => {
+                "stop or kill whoever is inside (a frozen one has to go on first), then run `mpu up --replace` again"
             }
-            LoadError::Remove { .. } => "`dmesg | tail` has the kernel's own words",
+            LoadError::NoNext { .. } => "build it with mpu.ko, or leave --module out; `mpu down`, then `mpu up` leaves a gap",
+            LoadError::Busy { again, .. } => {
+                return format!("stop or kill whoever is inside (a frozen one has to go on first), then run `{again}` again")
+            }
+            LoadError::Kept { again, inside: 0, .. } => {
+                return format!("run `{again}` again; `lsmod` counts who holds the module")
+            }
+            LoadError::Kept { again, .. } => return format!("stop or kill it, then run `{again}` again"),
+            LoadError::Stuck => "reboot this host; `dmesg` has what became of the kernel's function tracing",
+            LoadError::NotEntered { .. } => "update MPU, and report the driver's version; nothing is translated",
+            LoadError::Retire { .. } | LoadError::Remove { .. } => "`dmesg | tail` has the kernel's own words",
         }
         .to_string()
     }
@@ -183,7 +233,8 @@ pub fn insert(host: &Host, kernel: &dyn Kernel, instance: Instance, path: &Path,
     let log = kernel.mark_log();
     if let Err(source) = kernel.insert(instance, &file, &parameters) {
         if source.raw_os_error() == Some(libc::ETIMEDOUT) {
-            return Err(LoadError::Drain.into());
+            let (inside, held) = inside(host, instance.other());
+            return Err(LoadError::Drain { inside, held }.into());
         }
         let log = log.map(last_words).unwrap_or_default();
         let for_its_signature = is_refusal(&source) && signing::demanded(host);
@@ -219,15 +270,35 @@ pub fn attached(host: &Host, kernel: &dyn Kernel, state: State, driver: Option<&
 
 /// Undoes a load that came to nothing. The reason for it is what the caller must hear, whatever becomes of this.
 fn take_out(host: &Host, kernel: &dyn Kernel, instance: Instance, reason: Error) -> Error {
-    let _ = remove(host, kernel, instance, Duration::from_secs(5));
+    let _ = remove(host, kernel, instance, Duration::from_secs(5), "mpu up");
     reason
 }
 
-/// Unloads the module. While something holds a reference to it the kernel refuses, and is asked again until the time is
-/// up. Callers that are inside the driver hold none: the module waits for them by itself, within the system call.
-pub fn remove(host: &Host, kernel: &dyn Kernel, instance: Instance, patience: Duration) -> Result<(), LoadError> {
+/// What the module takes for one wait: a longer one is several.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Unloading a retired module takes no longer, unless somebody holds it: readers of its files are gone in a moment.
+const SHORTEST_TRY: Duration = Duration::from_secs(2);
+
+/// Unloads the module, in two steps. It is told to retire first: new callers go to the bare driver at once, those
+/// inside have the time to leave, and then the redirects are taken out; if somebody stays inside, all is as before, and
+/// the error says who. Then the kernel is asked to let the retired module go, and asked again while something holds a
+/// reference. `again` is the command that may be tried again.
+///
+/// A module of format 1 cannot be told: it waits for callers within the system call.
+pub fn remove(
+    host: &Host,
+    kernel: &dyn Kernel,
+    instance: Instance,
+    patience: Duration,
+    again: &'static str,
+) -> Result<(), LoadError> {
     let began = Instant::now();
     let _progress = Progress::of("waiting for callers to leave the driver");
+    let retired = retire(host, kernel, instance, patience, again)?;
+    let patience =
+        if retired { patience.saturating_sub(began.elapsed()).max(SHORTEST_TRY.min(patience)) } else { patience };
+    let began_to_unload = Instant::now();
     loop {
         match kernel.remove(instance) {
             Ok(()) => return Ok(()),
@@ -235,11 +306,52 @@ pub fn remove(host: &Host, kernel: &dyn Kernel, instance: Instance, patience: Du
             Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
             Err(source) => return Err(LoadError::Remove { source }),
         }
-        if began.elapsed() >= patience {
-            let inside = state::read_of(host, instance).ok().flatten().map_or(0, |state| state.inside);
-            return Err(LoadError::Busy { inside, waited: began.elapsed() });
+        if began_to_unload.elapsed() >= patience {
+            let (inside, held) = inside(host, instance);
+            let waited = began.elapsed();
+            let is_retired = matches!(state::read_of(host, instance), Ok(Some(state)) if state.phase == Phase::Retired);
+            return Err(match is_retired {
+                true => LoadError::Kept { inside, held, waited, again },
+                false => LoadError::Busy { inside, held, waited, again },
+            });
         }
         thread::sleep(Duration::from_millis(50).min(patience));
+    }
+}
+
+/// Tells the module to retire, and waits for it; whether it is one that can be told.
+fn retire(
+    host: &Host,
+    kernel: &dyn Kernel,
+    instance: Instance,
+    patience: Duration,
+    again: &'static str,
+) -> Result<bool, LoadError> {
+    let began = Instant::now();
+    loop {
+        // Whole milliseconds are what can be told: a begun one counts.
+        let left = patience.saturating_sub(began.elapsed()).as_micros().div_ceil(1000);
+        let left = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
+        let Err(source) = kernel.retire(host, instance, left.min(LONGEST_WAIT)) else { return Ok(true) };
+        match source.raw_os_error() {
+            // One of format 1, or none any more.
+            Some(libc::ENOENT) => return Ok(false),
+            Some(libc::EBUSY) if left > LONGEST_WAIT => {}
+            Some(libc::EBUSY) => {
+                let (inside, held) = inside(host, instance);
+                return Err(LoadError::Busy { inside, held, waited: began.elapsed(), again });
+            }
+            Some(libc::EIO) => return Err(LoadError::Stuck),
+            _ => return Err(LoadError::Retire { source }),
+        }
+    }
+}
+
+/// Who is inside an instance.
+fn inside(host: &Host, instance: Instance) -> (u64, Vec<Held>) {
+    match state::read_of(host, instance) {
+        Ok(Some(state)) => (state.inside, holders::look(host, &state)),
+        _ => (0, Vec::new()),
     }
 }
 
@@ -276,6 +388,10 @@ pub(crate) mod fake {
         pub inserts: RefCell<Vec<i32>>,
         /// Errnos of the next removals.
         pub removes: RefCell<Vec<i32>>,
+        /// Errnos of the next retirements; of none is left, a module with the file retires.
+        pub retires: RefCell<Vec<i32>>,
+        /// The milliseconds that it was told for each.
+        pub told: RefCell<Vec<u128>>,
         /// How many times each was called.
         pub calls: Cell<(usize, usize)>,
     }
@@ -283,7 +399,15 @@ pub(crate) mod fake {
     impl<'a> FakeKernel<'a> {
         /// A kernel that takes everything and whose module says `state`.
         pub fn taking(host: &'a FakeHost, state: &'a str) -> FakeKernel<'a> {
-            FakeKernel { host, state, inserts: RefCell::default(), removes: RefCell::default(), calls: Cell::default() }
+            FakeKernel {
+                host,
+                state,
+                inserts: RefCell::default(),
+                removes: RefCell::default(),
+                retires: RefCell::default(),
+                told: RefCell::default(),
+                calls: Cell::default(),
+            }
         }
     }
 
@@ -328,6 +452,20 @@ pub(crate) mod fake {
             next(&self.removes)?;
             self.host.remove(&format!("/sys/module/{}", instance.name()));
             Ok(())
+        }
+
+        fn retire(&self, host: &Host, instance: Instance, patience: Duration) -> io::Result<()> {
+            let path = instance.parameter("state");
+            let state = host.text(&path).unwrap_or_default();
+            if !state.contains("abi=2") {
+                return Err(io::Error::from_raw_os_error(libc::ENOENT));
+            }
+            self.told.borrow_mut().push(patience.as_millis());
+            let done = next(&self.retires);
+            if done.is_ok() {
+                self.host.write(text(&path), "version=0.1.0\nabi=2\nstate=retired\ninside=0\n");
+            }
+            done
         }
 
         fn mark_log(&self) -> Option<File> {
@@ -402,14 +540,87 @@ mod tests {
         let kernel = FakeKernel::taking(&fake, ARMED);
         insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect("loaded");
         kernel.removes.borrow_mut().extend([libc::EAGAIN, libc::EAGAIN]);
-        remove(&fake.host(), &kernel, Instance::Mpu, Duration::from_secs(5)).expect("unloaded at the third try");
+        remove(&fake.host(), &kernel, Instance::Mpu, Duration::from_secs(5), "mpu down")
+            .expect("unloaded at the third try");
         assert_eq!(kernel.calls.get(), (1, 3));
 
         fake.write("/sys/module/mpu/parameters/state", "version=1\nstate=armed\ninside=3\n");
         kernel.removes.borrow_mut().extend([libc::EAGAIN; 100]);
-        let error = remove(&fake.host(), &kernel, Instance::Mpu, Duration::from_millis(20)).expect_err("busy");
+        let error =
+            remove(&fake.host(), &kernel, Instance::Mpu, Duration::from_millis(20), "mpu down").expect_err("busy");
         assert!(matches!(error, LoadError::Busy { inside: 3, .. }), "{error:?}");
         assert!(state::is_loaded(&fake.host()));
+    }
+
+    /// A module of format 2 with callers inside.
+    fn held(fake: &FakeHost) -> FakeKernel<'_> {
+        fake.write("/sys/module/mpu/parameters/state", state::HELD);
+        fake.write("/proc/4242/comm", "python3\n");
+        FakeKernel::taking(fake, state::HELD)
+    }
+
+    #[test]
+    fn whoever_stays_inside_is_named_and_the_module_goes_on_as_before() {
+        let fake = FakeHost::in_order();
+        let kernel = held(&fake);
+        kernel.retires.borrow_mut().push(libc::EBUSY);
+        let before = fake.snapshot();
+        let try_it = || remove(&fake.host(), &kernel, Instance::Mpu, Duration::from_secs(10), "mpu down");
+        let error = try_it().expect_err("held");
+        assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("in_use", Exit::Failed, (0, 0)));
+        let said = error.to_string();
+        assert!(said.contains("nothing was changed") && said.contains("process 4242 (python3)"), "{said}");
+        assert!(error.fix().contains("then run `mpu down` again"), "{}", error.fix());
+        assert_eq!((fake.snapshot(), kernel.told.borrow().as_slice()), (before, &[10_000][..]));
+        try_it().expect("they have left");
+        assert_eq!((kernel.calls.get(), state::is_loaded(&fake.host())), ((0, 1), false));
+    }
+
+    #[test]
+    fn a_module_takes_a_minute_at_most_and_a_longer_wait_is_several() {
+        let fake = FakeHost::in_order();
+        let kernel = held(&fake);
+        kernel.retires.borrow_mut().extend([libc::EBUSY, libc::EBUSY]);
+        let patience = Duration::from_secs(3600);
+        remove(&fake.host(), &kernel, Instance::Mpu, patience, "mpu down").expect("unloaded at the third try");
+        assert_eq!(*kernel.told.borrow(), [60_000; 3]);
+    }
+
+    #[test]
+    fn a_retired_module_that_is_held_says_that_it_translates_nothing() {
+        let fake = FakeHost::in_order();
+        let kernel = held(&fake);
+        kernel.removes.borrow_mut().extend([libc::EAGAIN; 100]);
+        let error =
+            remove(&fake.host(), &kernel, Instance::Mpu, Duration::from_millis(20), "mpu down").expect_err("kept");
+        assert!(matches!(error, LoadError::Kept { inside: 0, .. }), "{error:?}");
+        kernel.removes.borrow_mut().clear();
+        remove(&fake.host(), &kernel, Instance::Mpu, Duration::from_millis(20), "mpu down")
+            .expect("it can be repeated");
+    }
+
+    #[test]
+    fn a_redirect_that_the_kernel_keeps_leaves_a_module_until_the_next_boot() {
+        let fake = FakeHost::in_order();
+        let kernel = held(&fake);
+        kernel.retires.borrow_mut().push(libc::EIO);
+        let error = remove(&fake.host(), &kernel, Instance::Mpu, Duration::ZERO, "mpu down").expect_err("stuck");
+        assert_eq!((error.code(), kernel.calls.get()), ("stuck", (0, 0)));
+        assert!(error.fix().contains("reboot"));
+    }
+
+    #[test]
+    fn function_tracing_that_is_off_is_not_a_function_of_the_driver() {
+        let fake = FakeHost::in_order();
+        let kernel =
+            FakeKernel::taking(&fake, "version=0.1.0\nabi=2\nstate=refused\nrefused=kernel.ftrace_enabled:16\n");
+        let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect_err("refused");
+        assert_eq!((error.code(), error.exit()), ("redirect_refused", Exit::Refused));
+        assert!(
+            error.to_string().contains("kernel.ftrace_enabled = 0") && error.fix().contains("ftrace_enabled=1"),
+            "{error}"
+        );
+        assert!(!error.to_string().contains("driver"), "{error}");
     }
 
     #[test]
@@ -417,10 +628,10 @@ mod tests {
         let fake = FakeHost::in_order();
         let kernel = FakeKernel::taking(&fake, ARMED);
         kernel.removes.borrow_mut().push(libc::ENOENT);
-        remove(&fake.host(), &kernel, Instance::Mpu, Duration::ZERO).expect("nothing to do");
+        remove(&fake.host(), &kernel, Instance::Mpu, Duration::ZERO, "mpu down").expect("nothing to do");
         kernel.removes.borrow_mut().push(libc::EPERM);
         assert_eq!(
-            remove(&fake.host(), &kernel, Instance::Mpu, Duration::ZERO).expect_err("not allowed").exit(),
+            remove(&fake.host(), &kernel, Instance::Mpu, Duration::ZERO, "mpu down").expect_err("not allowed").exit(),
             Exit::Refused
         );
     }

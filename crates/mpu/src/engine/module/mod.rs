@@ -2,11 +2,13 @@
 //!
 //! Owns the way from the module's sources to a loaded module and back: what this host must offer ([`checks`]), what is
 //! built ([`sources`], [`build`]), loading and unloading ([`load`]), all of it in order ([`raise`]), and what the
-//! module says about itself ([`state`]); and when it was loaded ([`record`]). Knows nothing of what the module does inside the kernel.
+//! module says about itself ([`state`]); who keeps it in the kernel ([`holders`]); and when it was loaded ([`record`]).
+//! Knows nothing of what the module does inside the kernel.
 
 pub mod build;
 pub mod checks;
 pub mod fits;
+pub mod holders;
 pub mod installed;
 pub mod load;
 pub mod raise;

@@ -12,7 +12,7 @@ use super::state::{self, Instance, Phase, State};
 use super::swap::{swap, Replaced};
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::host::Host;
+use crate::host::{Host, CAP_SYS_MODULE};
 use crate::signing::{self, Signer};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct Options {
     pub source: Option<PathBuf>,
     /// Build, and leave the kernel alone.
     pub build_only: bool,
-    /// Go on with a driver release that is not known.
+    /// Go on with a driver release that is not known, as is usual.
     pub any_driver: bool,
     /// Let this version take over from another that is up.
     pub replace: bool,
@@ -75,6 +75,9 @@ pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option
         return Ok(Raised::Built { module: ready.path, built_in: ready.took });
     }
     let found = state::read(host)?;
+    if found.as_ref().is_some_and(|state| state.phase == Phase::Stuck) {
+        return Err(LoadError::Stuck.into());
+    }
     let leftover = found.as_ref().is_some_and(|state| is_of_no_use(state, driver));
     let mut replaces = None;
     if let Some(state) = found.filter(|_| !leftover) {
@@ -82,6 +85,9 @@ pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option
             return already(state);
         }
         replaces = Some(state);
+    }
+    if !host.has_capability(CAP_SYS_MODULE) {
+        return Err(checks::Unfit::NotRoot.into());
     }
     let release = checks::kernel(host)?;
     let given = match (&options.module, &options.source) {
@@ -200,7 +206,7 @@ impl Site<'_> {
             return Ok((state, path.to_path_buf(), built_in, Some(replaced)));
         }
         for instance in Instance::ALL.into_iter().filter(|i| self.leftover && i.is_loaded(self.host)) {
-            load::remove(self.host, self.kernel, instance, LEFTOVER_PATIENCE)?;
+            load::remove(self.host, self.kernel, instance, LEFTOVER_PATIENCE, "mpu up")?;
         }
         let state = load::insert(self.host, self.kernel, Instance::Mpu, path, self.policy)?;
         Ok((state, path.to_path_buf(), built_in, None))
@@ -276,6 +282,18 @@ mod tests {
         let error = up(&s.fake.host(), &s.kernel(), &s.options()).expect_err("another version");
         assert_eq!((error.code(), error.exit()), ("other_version_up", Exit::Failed));
         assert!(error.fix().contains("mpu up --replace"));
+    }
+
+    #[test]
+    fn a_stuck_module_is_neither_up_nor_replaced() {
+        let s = Setup::new();
+        s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nabi=2\nstate=stuck\n");
+        let kernel = s.kernel();
+        for replace in [false, true] {
+            let options = Options { replace, ..s.options() };
+            let error = up(&s.fake.host(), &kernel, &options).expect_err("stuck");
+            assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("stuck", Exit::Failed, (0, 0)));
+        }
     }
 
     #[test]

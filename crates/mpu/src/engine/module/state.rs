@@ -1,11 +1,13 @@
 //! What the loaded module says about itself: the two files below `/sys/module/mpu/parameters`.
 //!
-//! Owns their format. Both are lines of `key=value`; keys that this version does not know are kept or ignored, never
-//! an error, so that an older `mpu` can read a newer module.
+//! Owns their format. Both are lines of `key=value`; keys that this version does not know are kept or ignored, never an
+//! error, so that an older `mpu` can read a newer module. A module of format 1, which this version may have to replace,
+//! has neither `placed` nor any line below `inside`: its `armed` says that the redirects stand, and no more.
 
 use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;
+use mpu_core::HostPid;
 use std::io;
 use std::path::PathBuf;
 
@@ -52,12 +54,16 @@ impl Instance {
 /// What the module is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// Redirects are in place: callers are translated.
+    /// Redirects are in place, and a translation has been seen since they were placed.
     Armed,
+    /// Redirects are in place, and no translation has been seen yet.
+    Placed,
     /// No driver is loaded; the redirects will be placed when one comes.
     Waiting,
-    /// Another instance has taken over; this one waits to be unloaded.
+    /// The redirects are taken out, as another instance has taken over or `mpu down` said so; this one waits to be unloaded.
     Retired,
+    /// The kernel did not take a redirect out, and never will: the module stays until the next boot.
+    Stuck,
     /// A redirect could not be placed, so none is: the symbol and why, as an errno.
     Refused {
         /// The driver's function.
@@ -67,6 +73,62 @@ pub enum Phase {
     },
     /// A word that this version of `mpu` does not know.
     Other(String),
+}
+
+impl Phase {
+    /// The module's word for it.
+    pub fn word(&self) -> &str {
+        match self {
+            Phase::Armed => "armed",
+            Phase::Placed => "placed",
+            Phase::Waiting => "waiting",
+            Phase::Retired => "retired",
+            Phase::Stuck => "stuck",
+            Phase::Refused { .. } => "refused",
+            Phase::Other(word) => word,
+        }
+    }
+
+    /// Whether the redirects stand, so that callers in containers pass them.
+    pub fn is_placed(&self) -> bool {
+        matches!(self, Phase::Armed | Phase::Placed)
+    }
+}
+
+/// Which copy of a control's argument the module goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Argument {
+    /// The driver's own: a probe in the driver reads it.
+    Driver,
+    /// The caller's, as the probe could not be placed: the kernel's answer, positive.
+    Claimed {
+        /// Why.
+        errno: i32,
+    },
+}
+
+/// A caller that is inside the driver for more than a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// Its process.
+    pub pid: HostPid,
+    /// Its thread.
+    pub thread: HostPid,
+    /// What it asks the driver for.
+    pub control: Asks,
+    /// Milliseconds since it entered.
+    pub millis: u64,
+}
+
+/// What a caller asks the driver for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// A control of the resource manager.
+    Control(mpu_abi::ControlCmd),
+    /// Not known yet: the driver still copies its argument.
+    NotKnown,
+    /// Another ioctl.
+    Other,
 }
 
 /// The contents of `state`.
@@ -86,6 +148,16 @@ pub struct State {
     pub hooks: Vec<String>,
     /// Callers inside a redirected function now.
     pub inside: u64,
+    /// Which copy of an argument decides; none while nothing is placed, and of a module of format 1.
+    pub argument: Option<Argument>,
+    /// Calls of containers that came to the redirect since it was placed; none of a module of format 1.
+    pub entered: Option<u64>,
+    /// Translations since the redirects were placed; likewise.
+    pub translated: Option<u64>,
+    /// Callers, ever, whose task died inside the driver.
+    pub orphans: u64,
+    /// Callers that stay inside, sixteen at most.
+    pub holders: Vec<Holder>,
 }
 
 /// The contents of `counters`, in the module's order.
@@ -220,8 +292,11 @@ fn parse(instance: Instance, text: &str) -> Result<State, &'static str> {
     let get = |key: &str| {
         text.lines().find_map(|line| line.split_once('=').filter(|(k, _)| *k == key).map(|(_, v)| v.trim()))
     };
+    let number = |key: &str| get(key).and_then(|value| value.parse().ok());
     let phase = match get("state").ok_or("state")? {
         "armed" => Phase::Armed,
+        "placed" => Phase::Placed,
+        "stuck" => Phase::Stuck,
         "waiting" => Phase::Waiting,
         "retired" => Phase::Retired,
         "refused" => refusal(get("refused").ok_or("refused")?),
@@ -239,8 +314,37 @@ fn parse(instance: Instance, text: &str) -> Result<State, &'static str> {
             .filter(|h| !h.is_empty() && *h != "-")
             .map(str::to_string)
             .collect(),
-        inside: get("inside").and_then(|v| v.parse().ok()).unwrap_or(0),
+        inside: number("inside").unwrap_or(0),
+        argument: get("argument").and_then(argument),
+        entered: number("entered"),
+        translated: number("translated"),
+        orphans: number("orphans").unwrap_or(0),
+        holders: text.lines().filter_map(|line| holder(line.strip_prefix("holder=")?)).collect(),
     })
+}
+
+/// `driver`, or `claimed:errno`.
+fn argument(text: &str) -> Option<Argument> {
+    match text.split_once(':') {
+        None if text == "driver" => Some(Argument::Driver),
+        Some(("claimed", errno)) => Some(Argument::Claimed { errno: errno.trim().parse::<i32>().unwrap_or(0).abs() }),
+        _ => None,
+    }
+}
+
+/// `process thread control milliseconds`. A line that is not so belongs to a newer module.
+fn holder(text: &str) -> Option<Holder> {
+    let mut words = text.split_whitespace();
+    let mut pid = || words.next()?.parse().ok().and_then(HostPid::new);
+    let (pid, thread) = (pid()?, pid()?);
+    let control = match words.next()? {
+        "-" => Asks::Other,
+        number => match u32::from_str_radix(number.strip_prefix("0x")?, 16).ok()? {
+            0 => Asks::NotKnown,
+            number => Asks::Control(mpu_abi::ControlCmd(number)),
+        },
+    };
+    Some(Holder { pid, thread, control, millis: words.next()?.parse().ok()? })
 }
 
 /// `symbol:errno`, the errno with either sign.
@@ -269,9 +373,22 @@ pub fn explain_reason(name: &str) -> Option<&'static str> {
     mpu_core::Reason::ALL.iter().find(|reason| reason.name() == name).map(|reason| reason.explanation())
 }
 
+/// What a module of format 1 says.
 #[cfg(test)]
 pub(crate) const ARMED: &str = "version=0.1.0\nabi=1\nstate=armed\ndriver=550.163.01\n\
     hooks=nvidia_unlocked_ioctl,os_memcpy_from_user,os_memcpy_to_user,os_find_ns_pid\ninside=0\n";
+
+/// What one of format 2 says before anybody has called.
+#[cfg(test)]
+pub(crate) const PLACED: &str = "version=0.1.0\nabi=2\nstate=placed\ndriver=550.163.01\n\
+    hooks=nvidia_unlocked_ioctl,os_memcpy_from_user,os_memcpy_to_user,os_find_ns_pid\nargument=driver\nentered=0\ntranslated=0\n\
+    inside=0\norphans=0\n";
+
+/// The same with two callers inside, one of them still copying its argument.
+#[cfg(test)]
+pub(crate) const HELD: &str =
+    "version=0.1.0\nabi=2\nstate=armed\nhooks=nvidia_unlocked_ioctl,rm_ioctl\nargument=claimed:-2\nentered=9\n\
+    translated=3\ninside=2\norphans=1\nholder=4242 4243 0x00000283 12345\nholder=70 70 0x00000000 160\n";
 
 #[cfg(test)]
 mod tests {
@@ -287,6 +404,28 @@ mod tests {
             ("0.1.0", "1", Some("550.163.01"))
         );
         assert_eq!((state.hooks.len(), state.inside), (4, 0));
+    }
+
+    #[test]
+    fn a_module_of_format_2_says_what_it_goes_by_and_who_is_inside() {
+        let state = parse(Instance::Mpu, HELD).expect("a state");
+        assert_eq!((&state.phase, state.argument), (&Phase::Armed, Some(Argument::Claimed { errno: 2 })));
+        assert_eq!((state.entered, state.translated, state.inside, state.orphans), (Some(9), Some(3), 2, 1));
+        let pid = |number| HostPid::new(number).expect("a number");
+        let control = Asks::Control(mpu_abi::ControlCmd(0x283));
+        let first = Holder { pid: pid(4242), thread: pid(4243), control, millis: 12345 };
+        let second = Holder { pid: pid(70), thread: pid(70), control: Asks::NotKnown, millis: 160 };
+        assert_eq!(state.holders, [first, second]);
+        let other = parse(Instance::Mpu, "version=1\nstate=armed\nholder=1 1 - 5\nholder=odd\nholder=0 0 - 5\n")
+            .expect("a state");
+        assert_eq!(other.holders.iter().map(|holder| holder.control).collect::<Vec<_>>(), [Asks::Other]);
+
+        let placed = parse(Instance::Mpu, PLACED).expect("a state");
+        assert_eq!((placed.phase, placed.argument, placed.entered), (Phase::Placed, Some(Argument::Driver), Some(0)));
+        let stuck = parse(Instance::Mpu, "version=1\nabi=2\nstate=stuck\n").expect("a state");
+        assert_eq!((stuck.phase.word(), stuck.phase.is_placed()), ("stuck", false));
+        let old = parse(Instance::Mpu, ARMED).expect("a state");
+        assert_eq!((old.argument, old.entered, old.translated), (None, None, None), "format 1 does not say");
     }
 
     #[test]

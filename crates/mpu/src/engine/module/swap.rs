@@ -15,7 +15,7 @@ use std::time::Duration;
 pub const NEXT: &str = "mpu_next.ko";
 
 /// Callers that waited at the door are still in the old one's text until their calls end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What was replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub fn swap(
 ) -> Result<(State, Replaced), Error> {
     let next = path.with_file_name(NEXT);
     let replaced = Replaced { version: old.version.clone(), gapless: true };
-    let remove = |instance| load::remove(host, kernel, instance, PATIENCE);
+    let remove = |instance| load::remove(host, kernel, instance, PATIENCE, "mpu up --replace");
     // Left by a swap that was interrupted.
     let idle = old.instance.other();
     if idle.is_loaded(host) {
@@ -114,7 +114,20 @@ mod tests {
         kernel.inserts.borrow_mut().push(libc::ETIMEDOUT);
         let error = swapped(&fake, &kernel).expect_err("busy");
         assert_eq!((error.code(), kernel.calls.get()), ("callers_inside", (1, 0)));
+        assert!(error.fix().contains("mpu up --replace"));
         assert_eq!(state::read(&fake.host()).expect("readable").expect("up").version, "0.0.9");
+    }
+
+    #[test]
+    fn who_stays_inside_during_a_hand_over_is_named() {
+        let fake = setup(Instance::Mpu);
+        fake.write("/sys/module/mpu/parameters/state", state::HELD);
+        let kernel = FakeKernel::taking(&fake, ARMED);
+        kernel.inserts.borrow_mut().push(libc::ETIMEDOUT);
+        let before = fake.snapshot();
+        let said = swapped(&fake, &kernel).expect_err("busy").to_string();
+        assert!(said.contains("the old one goes on: 2 callers are inside the driver: process 4242"), "{said}");
+        assert_eq!(fake.snapshot(), before);
     }
 
     #[test]
