@@ -4,6 +4,7 @@
 #define MPU_H
 
 #include <linux/compiler.h>
+#include <linux/kernel.h>
 #include <linux/list.h>
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
@@ -168,8 +169,25 @@ void mpu_calls_release(bool handed);
 u32 mpu_host_pid_of(struct pid *pid);
 
 /* mpu_makers.c */
-/* Whether what the driver keeps under this process's number can be its own. Under RCU. */
-bool mpu_can_have_made(struct pid *pid, u32 host);
+/*
+ * Processes that were found to have the driver, each in the place of its number: a word that no other process has, made of the
+ * address of its struct pid and the time of its birth. A place that two processes share costs a walk now and then.
+ */
+#define MPU_MAKERS_BITS 12
+extern u64 mpu_makers[1 << MPU_MAKERS_BITS];
+
+static __always_inline u64 *mpu_maker_at(u32 host)
+{
+	return &mpu_makers[host & (ARRAY_SIZE(mpu_makers) - 1)];
+}
+
+static __always_inline u64 mpu_maker_word(const struct pid *pid, const struct task_struct *leader)
+{
+	return (u64)(unsigned long)pid + leader->start_boottime * 0x9e3779b97f4a7c15ull;
+}
+
+/* Looks into its files. Under RCU. */
+bool mpu_finds_maker(struct task_struct *leader, u64 *place, u64 word);
 /* The running task's process makes something in the driver. */
 void mpu_note_maker(void);
 

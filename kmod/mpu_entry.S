@@ -2,9 +2,10 @@
 /*
  * The way from the driver's functions into MPU and back.
  *
- * A redirected function's first instruction calls mpu_enter (an ftrace direct call), which tells by the way back which function it
- * was. For each, one cheap question in C, mpu_wants_NAME, decides: "no" returns into the function as if nothing had been; "yes" puts the replacement's address in
- * the place of the way back, so that the return enters mpu_NAME, whose own return goes to the function's caller.
+ * A redirected function's first instruction calls mpu_enter (an ftrace direct call), which tells by the way back which
+ * function it was. For each, one cheap question in C, mpu_wants_NAME, decides: "no" returns into the function as if
+ * nothing had been; "yes" puts the replacement's address in the place of the way back, so that the return enters mpu_NAME,
+ * whose own return goes to the function's caller.
  * A replacement runs the function it replaces through mpu_original_NAME, which goes on behind that first instruction: it
  * does not pass here again, whoever else traces the function. It goes there by a return, because nothing in a function's
  * middle is a target for an indirect branch on kernels with IBT.

@@ -19,22 +19,7 @@
 /* Descriptors that are looked at. A process that has more before its first of the driver is taken for a maker. */
 #define MPU_MOST_FILES 1024
 
-/*
- * Those that were found to have the driver, each in the place of its number: a word that no other process has, made of the
- * address of its struct pid and the time of its birth. A place that two processes share costs a walk now and then.
- */
-#define MPU_KNOWN_BITS 12
-static u64 mpu_known[1 << MPU_KNOWN_BITS];
-
-static u64 mpu_word_of(const struct pid *pid, const struct task_struct *leader)
-{
-	return (u64)(unsigned long)pid + leader->start_boottime * 0x9e3779b97f4a7c15ull;
-}
-
-static u64 *mpu_place_of(u32 host)
-{
-	return &mpu_known[host & (ARRAY_SIZE(mpu_known) - 1)];
-}
+u64 mpu_makers[1 << MPU_MAKERS_BITS];
 
 struct mpu_walk {
 	unsigned int files;
@@ -69,17 +54,8 @@ static bool mpu_holds_the_driver(struct task_struct *leader)
 	return found;
 }
 
-bool mpu_can_have_made(struct pid *pid, u32 host)
+bool mpu_finds_maker(struct task_struct *leader, u64 *place, u64 word)
 {
-	struct task_struct *leader = pid_task(pid, PIDTYPE_TGID);
-	u64 *place = mpu_place_of(host);
-	u64 word;
-
-	if (!leader)
-		return false;
-	word = mpu_word_of(pid, leader);
-	if (likely(READ_ONCE(*place) == word))
-		return true;
 	if (!mpu_holds_the_driver(leader))
 		return false;
 	WRITE_ONCE(*place, word);
@@ -90,5 +66,5 @@ void mpu_note_maker(void)
 {
 	struct pid *pid = task_tgid(current);
 
-	WRITE_ONCE(*mpu_place_of(pid_nr(pid)), mpu_word_of(pid, current->group_leader));
+	WRITE_ONCE(*mpu_maker_at(pid_nr(pid)), mpu_maker_word(pid, current->group_leader));
 }

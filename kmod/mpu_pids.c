@@ -5,6 +5,7 @@
  * Only processes have an answer here: a number that names nothing, or only a thread, is nobody's. So a number that was
  * freed and given to somebody's thread cannot be taken for a process.
  */
+#include <linux/idr.h>
 #include <linux/math64.h>
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>
@@ -13,9 +14,26 @@
 #include <linux/timekeeping.h>
 #include "mpu.h"
 
-static bool mpu_is_process(struct pid *pid)
+/* find_pid_ns() in place, as pid_nr_ns() below: a table asks both for each row. */
+static __always_inline struct pid *mpu_find(u32 number, struct pid_namespace *ns)
 {
-	return pid && !hlist_empty(&pid->tasks[PIDTYPE_TGID]);
+	return idr_find(&ns->idr, number);
+}
+
+/* Its leader; NULL for what is no process. Under RCU. */
+static __always_inline struct task_struct *mpu_leader_of(struct pid *pid)
+{
+	struct hlist_node *first = pid ? READ_ONCE(pid->tasks[PIDTYPE_TGID].first) : NULL;
+
+	return first ? hlist_entry(first, struct task_struct, pid_links[PIDTYPE_TGID]) : NULL;
+}
+
+/* Whether what the driver keeps under this process's number can be its own. */
+static __always_inline bool mpu_can_have_made(const struct pid *pid, struct task_struct *leader, u32 host)
+{
+	u64 word = mpu_maker_word(pid, leader), *place = mpu_maker_at(host);
+
+	return likely(READ_ONCE(*place) == word) || mpu_finds_maker(leader, place, word);
 }
 
 /* pid_nr_ns() in place: a table asks it for each row. */
@@ -34,39 +52,42 @@ static __always_inline u32 mpu_number_in(const struct pid *pid, const struct pid
 u32 mpu_c_view_of(const void *opaque, u32 host)
 {
 	const struct mpu_view *view = opaque;
-	struct pid *pid = find_pid_ns((int)host, &init_pid_ns);
+	struct pid *pid = mpu_find(host, &init_pid_ns);
+	struct task_struct *leader = mpu_leader_of(pid);
 	u32 number;
 
-	if (!mpu_is_process(pid))
+	if (!leader)
 		return 0;
 	number = mpu_number_in(pid, view->ns);
 	if (unlikely(!number && view->group)) {
 		/* One of the group without a number here goes by its host's, unless that is somebody else's number here. */
-		number = mpu_policy_same_group(pid, view) && !find_pid_ns((int)host, view->ns) ? host : 0;
+		number = mpu_policy_same_group(pid, view) && !mpu_find(host, view->ns) ? host : 0;
 	}
-	return number && mpu_can_have_made(pid, host) ? number : 0;
+	return number && mpu_can_have_made(pid, leader, host) ? number : 0;
 }
 
 u32 mpu_c_host_of(const void *opaque, u32 number)
 {
 	const struct mpu_view *view = opaque;
-	struct pid *pid = find_pid_ns((int)number, view->ns);
+	struct pid *pid = mpu_find(number, view->ns);
+	struct task_struct *leader;
 	u32 host;
 
-	if (!pid && view->group) {
-		pid = find_pid_ns((int)number, &init_pid_ns);
-		if (!mpu_is_process(pid) || mpu_number_in(pid, view->ns) || !mpu_policy_same_group(pid, view))
+	if (unlikely(!pid && view->group)) {
+		pid = mpu_find(number, &init_pid_ns);
+		if (!mpu_leader_of(pid) || mpu_number_in(pid, view->ns) || !mpu_policy_same_group(pid, view))
 			return 0;
 	}
-	if (!mpu_is_process(pid))
+	leader = mpu_leader_of(pid);
+	if (!leader)
 		return 0;
 	host = pid_nr(pid);
-	return mpu_can_have_made(pid, host) ? host : 0;
+	return mpu_can_have_made(pid, leader, host) ? host : 0;
 }
 
 u64 mpu_c_started(u32 host)
 {
-	struct task_struct *task = pid_task(find_pid_ns((int)host, &init_pid_ns), PIDTYPE_TGID);
+	struct task_struct *task = mpu_leader_of(mpu_find(host, &init_pid_ns));
 	/* Wall-clock time less time since boot: constant but for a clock that somebody sets. */
 	s64 booted = ktime_to_ns(ktime_mono_to_any(0, TK_OFFS_REAL)) - ktime_to_ns(ktime_mono_to_any(0, TK_OFFS_BOOT));
 
@@ -79,7 +100,7 @@ u32 mpu_host_pid_of(struct pid *pid)
 	u32 found;
 
 	/* The driver holds the reference; a process's number stands in it. */
-	if (mpu_is_process(pid))
+	if (!hlist_empty(&pid->tasks[PIDTYPE_TGID]))
 		return pid_nr(pid);
 	/* Drivers 535.113 to 570.144 keep the thread that made the client: its process is meant. */
 	rcu_read_lock();
