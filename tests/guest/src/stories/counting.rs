@@ -39,7 +39,7 @@ pub const TRANSLATED: Story = Story {
             ("FB_GET_CLIENT_ALLOCATION_INFO", &["allocs"]),
         ];
         for (control, question) in asked {
-            if stage.engine == Engine::Notify && question == ["rc"] {
+            if stage.engine == Engine::Notify && control == "NVD_GET_RCERR_RPT" {
                 // The caller's own call: the driver files reports by who asks.
                 continue;
             }
