@@ -117,6 +117,11 @@ mod tests {
         assert_eq!(left(&[7, own.get(), 9], Some(1)), 0, "of one that is dead and had the number");
         assert_eq!(left(&[own.get(), 9, own.get()], Some(1)), 1, "of that one, and its own");
         assert_eq!(left(&[own.get()], None), 1);
-        assert_eq!(left(&[own.get(); 4001], Some(1)), 4001 - 3999, "no more entries than the table has are looked at");
+
+        let mut full = list(&[own.get(); 4000]);
+        put(&mut full, 16008, 4001);
+        leave_own(&mut full, &ROWS, |pid| pid == own, |_| Some(record(1)));
+        let kept = (0..4000).filter(|entry| word(&full, 8 + 4 * entry) == own.get()).count();
+        assert_eq!(kept, 1, "no more entries than the table has are looked at");
     }
 }
