@@ -61,7 +61,9 @@ pub const DRIVER_RELOAD: Story = Story {
             std::thread::sleep(Duration::from_millis(50));
             stage.load_driver(&[])?;
             if stage.has_module() {
-                state_is(stage, "placed")?;
+                // A caller may have been answered already.
+                let state = stage.engine_state("state").unwrap_or_default();
+                right!(["placed", "armed"].contains(&state.as_str()), "the driver is back, and the engine is {state}");
             }
             std::thread::sleep(Duration::from_millis(200));
         }

@@ -21,6 +21,8 @@ pub const TRACED: Story = Story {
         if !fs::exists(format!("{TRACING}/current_tracer"))? {
             must(&["mount", "-t", "tracefs", "tracefs", TRACING])?;
         }
+        // An oops before this story has switched it off (oops_enter(), kernel/panic.c).
+        set("tracing_on", "1")?;
         for tracer in ["function", "function_graph"] {
             set("set_ftrace_filter", ":mod:nvidia")?;
             set("current_tracer", tracer)?;

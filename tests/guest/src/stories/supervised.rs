@@ -171,7 +171,7 @@ fn by_command(stage: &Stage) -> Result<(), Fault> {
         let again = mpu("up --engine notify")?.out;
         right!(again.contains("nothing was changed"), "a second up says {again}");
         let down = mpu("down")?;
-        right!(down.status == 0 && down.out.contains("still have its filter"), "down says {} {}", down.out, down.err);
+        right!(down.status == 0 && down.out.contains("still has its filter"), "down says {} {}", down.out, down.err);
         let status = mpu("status --json")?;
         right!(
             answer(&status)?["notify_state"]["state"] == "retired" && status.status == 3,

@@ -280,7 +280,7 @@ impl Question<'_> {
             }
         }
         if let Some(table) = &table {
-            put_wide(params, table.pointer, wanted.map_or(0, |wanted| wanted.theirs));
+            table.put_back(params, wanted.map_or(0, |wanted| wanted.theirs));
         }
         if self.memory.write(theirs, params).is_err() {
             return Ok(self.failed(theirs, size, NV_ERR_INVALID_ADDRESS));

@@ -56,7 +56,10 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
         signal_hook::flag::register(signal, ignored).map_err(failed)?;
     }
     let _ = std::fs::create_dir_all(Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/")));
-    let _lock = lock(Path::new(LOCK)).map_err(failed)?;
+    let Some(_lock) = lock(Path::new(LOCK)).map_err(failed)? else {
+        say!("another keeper lives; this one goes");
+        return Ok(());
+    };
     let _ = std::fs::remove_file(SOCKET);
     let socket = UnixDatagram::bind(SOCKET).map_err(failed)?;
     std::fs::set_permissions(SOCKET, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
@@ -106,15 +109,13 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
     }
 }
 
-/// Becomes the one keeper. What it starts does not have the descriptor, so the lock ends with it.
-fn lock(path: &Path) -> io::Result<File> {
+/// Becomes the one keeper; none if another lives. What it starts does not have the descriptor, so the lock ends with it.
+fn lock(path: &Path) -> io::Result<Option<File>> {
     let began = Instant::now();
     loop {
-        match try_lock(path) {
-            Ok(Some(file)) => return Ok(file),
-            Ok(None) if began.elapsed() < LOOK => std::thread::sleep(LOOK / 50),
-            Ok(None) => return Err(io::Error::other("another keeper lives")),
-            Err(error) => return Err(error),
+        match try_lock(path)? {
+            None if began.elapsed() < LOOK => std::thread::sleep(LOOK / 50),
+            done => return Ok(done),
         }
     }
 }
@@ -215,9 +216,9 @@ mod tests {
         });
         std::thread::sleep(LOOK / 5);
         drop(look);
-        let keeper = later.join().expect("no panic").expect("it waits for one who looks");
-        assert!(lives(&fake.host()));
-        lock(&path).expect_err("there is one");
+        let keeper = later.join().expect("no panic").expect("a file");
+        assert!(keeper.is_some() && lives(&fake.host()), "it waits for one who looks");
+        assert!(lock(&path).expect("a file").is_none(), "there is one");
         drop(keeper);
         assert!(!lives(&fake.host()));
     }

@@ -22,7 +22,7 @@ pub(super) struct Table {
     /// Where it points in the caller; 0 for a table that is ours alone.
     pub(super) theirs: u64,
     inner: Inner,
-    /// Entries that the driver is asked for, where it is told so.
+    /// Entries that the driver is asked for, where it is told so; of samples, how many bytes the caller has room for.
     asked: u32,
 }
 
@@ -38,7 +38,7 @@ impl Table {
         let pointer = usize::from(pointer);
         let asked = match &inner {
             Inner::Rows(rows) => word(params, rows.count.into()),
-            Inner::Samples(_) => 0,
+            Inner::Samples(_) => word(params, SAMPLES_BUFFER),
         };
         Some(Table { pointer, theirs: wide(params, pointer), inner, asked })
     }
@@ -46,12 +46,29 @@ impl Table {
     /// Has the parameters point to memory of ours, and ask for no more than that holds.
     pub(super) fn point_to(&self, ours: &Fenced, params: &mut [u8]) {
         put_wide(params, self.pointer, ours.address());
-        if let Inner::Rows(rows) = &self.inner {
-            let stride = usize::from(rows.stride.max(1));
-            let fits = (FENCED / stride) as u32;
-            if self.asked > fits && u64::from(self.asked) * stride as u64 <= MOST_COPIED {
-                put(params, rows.count.into(), fits);
+        match &self.inner {
+            Inner::Rows(rows) => {
+                let stride = usize::from(rows.stride.max(1));
+                let fits = (FENCED / stride) as u32;
+                if self.asked > fits && u64::from(self.asked) * stride as u64 <= MOST_COPIED {
+                    put(params, rows.count.into(), fits);
+                }
             }
+            // No driver keeps more samples than that has room for: 100 at most.
+            Inner::Samples(samples) => {
+                let stride = usize::from(samples.stride.max(1));
+                if self.asked as usize > FENCED && u64::from(self.asked) <= MOST_COPIED {
+                    put(params, SAMPLES_BUFFER, (FENCED / stride * stride) as u32);
+                }
+            }
+        }
+    }
+
+    /// Puts back what the caller wrote of the table: `theirs` is where it points in the caller.
+    pub(super) fn put_back(&self, params: &mut [u8], theirs: u64) {
+        put_wide(params, self.pointer, theirs);
+        if let Inner::Samples(_) = &self.inner {
+            put(params, SAMPLES_BUFFER, self.asked);
         }
     }
 
