@@ -17,7 +17,7 @@
 #include "mpu_peer.h"
 
 #ifndef CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS
-#error "MPU needs a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS (Linux 5.5 or later, x86-64)"
+#error "MPU needs a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS (Linux 5.8 or later, x86-64)"
 #endif
 #ifndef CONFIG_KPROBES
 #error "MPU needs a kernel with CONFIG_KPROBES: it finds the driver's functions by it"
@@ -209,7 +209,10 @@ static int mpu_take(struct mpu_peer *peer)
 	return error;
 }
 #else
-/* These kernels have one registration of their own for every direct call, which nobody can make permanent: this one is. */
+/*
+ * These kernels have one registration of their own for every direct call. This one of ours says whether ftrace is switched off, and
+ * keeps it from being: it is placed before any redirect.
+ */
 static noinline void mpu_anchor(void)
 {
 	barrier();
@@ -257,8 +260,12 @@ static int mpu_guard_place(void)
 static int mpu_attach(struct mpu_refusal *refusal)
 {
 	enum mpu_hook hook;
-	int error;
+	int error = mpu_guard_place();
 
+	if (error) {
+		*refusal = (struct mpu_refusal){ mpu_ftrace_switch, error };
+		return error;
+	}
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
 		if (!mpu_redirects[hook].found)
 			continue;
@@ -266,15 +273,11 @@ static int mpu_attach(struct mpu_refusal *refusal)
 		if (error) {
 			*refusal = (struct mpu_refusal){ mpu_redirects[hook].found, error };
 			mpu_detach_before(hook);
+			unregister_ftrace_function(&mpu_guard);
 			return error;
 		}
 	}
-	error = mpu_guard_place();
-	if (error) {
-		*refusal = (struct mpu_refusal){ mpu_ftrace_switch, error };
-		mpu_detach_before(MPU_HOOKS);
-	}
-	return error;
+	return 0;
 }
 
 static int mpu_detach(void)
