@@ -114,7 +114,7 @@ mod tests {
             leave_own(&mut list, &ROWS, |pid| pid == own, |_| start.map(record));
             (0..pids.len()).map(|entry| word(&list, 8 + 4 * entry)).filter(|pid| *pid == own.get()).count()
         };
-        assert_eq!(left(&[7, own.get(), 9], Some(began + 1)), 1);
+        assert_eq!(left(&[7, own.get(), 9], Some(began + TICKS / 2)), 1);
         assert_eq!(left(&[7, own.get(), 9], Some(1)), 0, "of one that is dead and had the number");
         assert_eq!(left(&[own.get(), 9, own.get()], Some(1)), 1, "of that one, and its own");
         assert_eq!(left(&[own.get()], None), 1);

@@ -235,7 +235,7 @@ impl Question<'_> {
         // The core may want a table that the caller did not ask for.
         let table = Table::of(self.row, params);
         if let Some(table) = &table {
-            asker.inner.bytes(FENCED).fill(0);
+            asker.inner.bytes(table.most()).fill(0);
             table.point_to(&asker.inner, params);
         }
         let before = params.to_vec();
@@ -252,7 +252,7 @@ impl Question<'_> {
             self.leave_own_records(asker, &view);
         }
         if let Some(table) = &table {
-            let mut written = table.written(asker.params.bytes(len), asker.inner.bytes(FENCED));
+            let mut written = table.written(asker.params.bytes(len), asker.inner.bytes(table.most()));
             let bytes = &mut asker.inner.bytes(FENCED)[..written];
             if !exempt {
                 let answer = call.copying_out(table.theirs, bytes, &view, &numbers);

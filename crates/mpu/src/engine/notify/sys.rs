@@ -228,8 +228,9 @@ pub(super) fn inherited(number: std::os::fd::RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
-/// Bytes of a [`Fenced`]: more than any row's parameters (55,888) or table behind a pointer (512 × 112).
-pub(super) const FENCED: usize = 64 << 10;
+/// Bytes of a [`Fenced`]: the most that the driver copies at once (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`, param_copy.h), so that it
+/// refuses by itself whatever would not fit. Only what is used of it is memory.
+pub(super) const FENCED: usize = 1 << 20;
 
 /// Memory for the driver to write to, followed by as much that cannot be written.
 pub(super) struct Fenced {

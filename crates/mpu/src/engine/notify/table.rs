@@ -5,14 +5,11 @@
 //! Outside truth: embedded_param_copy.c of 580.95.05 (the driver copies as many entries out as the caller asked for, used or not).
 
 use super::sys::{Fenced, FENCED};
-use super::words::{put, put_wide, wide, word};
+use super::words::{put_wide, wide, word};
 use mpu_abi::{Inner, Layout, Row};
 
 /// Where the parameters of samples say how many bytes the caller has for them (`bufSize` of NV2080_CTRL_GPUMON_SAMPLES, ctrl2080perf.h).
 const SAMPLES_BUFFER: usize = 4;
-
-/// More than this the driver copies for no pointer (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`, param_copy.h): it refuses without a look.
-const MOST_COPIED: u64 = 1 << 20;
 
 /// See the module.
 #[derive(Debug, Clone, Copy)]
@@ -43,33 +40,24 @@ impl Table {
         Some(Table { pointer, theirs: wide(params, pointer), inner, asked })
     }
 
-    /// Has the parameters point to memory of ours, and ask for no more than that holds.
+    /// Has the parameters point to memory of ours. For more than that holds the driver is not asked: it refuses so much.
     pub(super) fn point_to(&self, ours: &Fenced, params: &mut [u8]) {
         put_wide(params, self.pointer, ours.address());
+    }
+
+    /// Bytes that the driver can write: all that it is asked for.
+    pub(super) fn most(&self) -> usize {
+        let asked = self.asked as usize;
         match &self.inner {
-            Inner::Rows(rows) => {
-                let stride = usize::from(rows.stride.max(1));
-                let fits = (FENCED / stride) as u32;
-                if self.asked > fits && u64::from(self.asked) * stride as u64 <= MOST_COPIED {
-                    put(params, rows.count.into(), fits);
-                }
-            }
-            // No driver keeps more samples than that has room for: 100 at most.
-            Inner::Samples(samples) => {
-                let stride = usize::from(samples.stride.max(1));
-                if self.asked as usize > FENCED && u64::from(self.asked) <= MOST_COPIED {
-                    put(params, SAMPLES_BUFFER, (FENCED / stride * stride) as u32);
-                }
-            }
+            Inner::Rows(rows) => asked.saturating_mul(rows.stride.into()),
+            Inner::Samples(_) => asked,
         }
+        .min(FENCED)
     }
 
     /// Puts back what the caller wrote of the table: `theirs` is where it points in the caller.
     pub(super) fn put_back(&self, params: &mut [u8], theirs: u64) {
         put_wide(params, self.pointer, theirs);
-        if let Inner::Samples(_) = &self.inner {
-            put(params, SAMPLES_BUFFER, self.asked);
-        }
     }
 
     /// How many bytes the driver's answer has; never more than the caller has room for.
@@ -89,6 +77,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use super::super::words::put;
     use super::*;
     use mpu_abi::Control;
 
@@ -115,18 +104,16 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_is_asked_for_no_more_than_there_is_room_for_and_refuses_by_itself_what_it_would() {
+    fn the_driver_is_asked_for_what_the_caller_asks_and_refuses_by_itself_what_it_would() {
         let row = row(Control::NvencSessions);
         let ours = Fenced::new().expect("memory");
-        let asked = |count| {
+        for count in [0, 512, 32768, 32769, u32::MAX] {
             let mut params = params(row, count, 1);
-            Table::of(row, &params).expect("a pointer").point_to(&ours, &mut params);
-            assert_eq!(wide(&params, 8), ours.address());
-            word(&params, 0)
-        };
-        assert_eq!([asked(0), asked(512), asked(2048)], [0, 512, 2048]);
-        assert_eq!([asked(2049), asked(32768)], [2048, 2048], "the driver would take them");
-        assert_eq!([asked(32769), asked(u32::MAX)], [32769, u32::MAX]);
+            let table = Table::of(row, &params).expect("a pointer");
+            table.point_to(&ours, &mut params);
+            assert_eq!((wide(&params, 8), word(&params, 0)), (ours.address(), count));
+            assert_eq!(table.most(), (count as usize * 32).min(FENCED));
+        }
     }
 
     #[test]
@@ -136,7 +123,7 @@ mod tests {
             let mut params = params(row, 2, 0);
             put_wide(&mut params, 16, 1);
             put(&mut params, SAMPLES_BUFFER, room);
-            assert_eq!(Table::of(row, &params).expect("a pointer").written(&params, &[1; FENCED]), room as usize);
+            assert_eq!(Table::of(row, &params).expect("a pointer").written(&params, &vec![1; FENCED]), room as usize);
         }
     }
 
