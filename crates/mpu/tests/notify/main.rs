@@ -119,8 +119,16 @@ fn without_a_filter_and_with_one_a_file_that_is_not_the_drivers_answers_alike() 
 }
 
 /// Says a word to the supervisor and prints its answer.
-const TELL: &str = "tell() { python3 -c 'import socket,sys
-s=socket.socket(socket.AF_UNIX); s.connect(\"/run/mpu/notify/control.sock\"); s.sendall(sys.argv[1].encode()); s.shutdown(1)
+/// One who was killed just now has left its socket, and whoever comes next listens in a moment.
+const TELL: &str = "tell() { python3 -c 'import socket,sys,time
+for _ in range(400):
+    s=socket.socket(socket.AF_UNIX)
+    try:
+        s.connect(\"/run/mpu/notify/control.sock\")
+        break
+    except OSError:
+        time.sleep(0.05)
+s.sendall(sys.argv[1].encode()); s.shutdown(1)
 print(s.makefile().read())' \"$1\"; }";
 
 /// The keeper in a shell, callers beside it.
