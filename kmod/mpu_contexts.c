@@ -183,6 +183,10 @@ static bool mpu_look_at(struct mpu_bucket *bucket, struct mpu_context *context, 
 			mpu_note_holder(inside, &holder);
 		return true;
 	}
+	/* It may have left before it ended, and another be here by now: only what it did not leave is an orphan. */
+	smp_rmb();
+	if (READ_ONCE(context->task) != task || READ_ONCE(context->entry) != entry)
+		return READ_ONCE(context->busy);
 	/* Nobody else writes to a dead task's context. */
 	mpu_orphans++;
 	kfree(context->asked);

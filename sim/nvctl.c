@@ -29,7 +29,7 @@
 static struct {
 	unsigned gpu, size, class;
 	struct nv_way way;
-	int old, on_thread, wild, error, room;
+	int old, on_thread, brief, wild, error, room;
 	uint64_t params;
 } opt = { .class = 0xc3c0, .room = 512 };
 
@@ -101,7 +101,8 @@ static void usage(FILE *to)
 	      "         --room N (gpumon1: samples; enc1, enc2: sessions, 0 asks for their count)\n"
 	      "         --fail-nth N (the call's Nth allocation or copy fails; the first line ends in injected=0 or 1)\n"
 	      "         --own-files (a thread with descriptors of its own opens and asks)\n"
-	      "         --as-thread UID (that thread alone becomes that user)\n",
+	      "         --as-thread UID (that thread alone becomes that user)\n"
+	      "         --brief (spin: each call by a thread of its own, which ends with it)\n",
 	      to);
 }
 
@@ -676,6 +677,30 @@ static int by_number(const void *a, const void *b)
 
 #define SPIN_LISTS 4
 
+/* One call of spin's. */
+static struct {
+	uint32_t status;
+	int rc;
+} spun;
+
+static void *spin_once(void *unused)
+{
+	memset(buf, 0, PIDS_SIZE);
+	set32(buf, 4, opt.class);
+	spun.rc = nv_control(ctl, session.client, session.subdevice, GET_PIDS, buf, PIDS_SIZE, &opt.way, &spun.status);
+	return unused;
+}
+
+/* By a thread that ends with it, so that whoever looks at it meets one that is going. */
+static void spin_briefly(void)
+{
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, spin_once, NULL))
+		nv_die("nvctl: thread", -EAGAIN);
+	pthread_join(thread, NULL);
+}
+
 static int cmd_spin(int n, char **args)
 {
 	static uint32_t want[SPIN_LISTS][PIDS_MAX];
@@ -697,20 +722,20 @@ static int cmd_spin(int n, char **args)
 	for (l = 0; l < lists; l++)
 		qsort(want[l], wanted[l], 4, by_number);
 	do {
-		uint32_t status, count;
-		int rc;
+		uint32_t count;
 
-		memset(buf, 0, PIDS_SIZE);
-		set32(buf, 4, opt.class);
-		rc = nv_control(ctl, session.client, session.subdevice, GET_PIDS, buf, PIDS_SIZE, &opt.way, &status);
+		if (opt.brief)
+			spin_briefly();
+		else
+			spin_once(NULL);
 		calls++;
 		count = at32(buf, 8);
 		qsort(buf + 12, count <= PIDS_MAX ? count : 0, 4, by_number);
 		for (l = 0; l < lists; l++)
-			if (!rc && !status && count == (uint32_t)wanted[l] && !memcmp(buf + 12, want[l], 4 * wanted[l]))
+			if (!spun.rc && !spun.status && count == (uint32_t)wanted[l] && !memcmp(buf + 12, want[l], 4 * wanted[l]))
 				break;
 		if (l == lists) {
-			printf("wrong call=%lu ret=%d status=0x%x count=%u", calls, rc, status, count);
+			printf("wrong call=%lu ret=%d status=0x%x count=%u", calls, spun.rc, spun.status, count);
 			for (i = 0; i < (int)count && i < PIDS_MAX; i++)
 				printf(" %u", at32(buf, 12 + 4 * i));
 			printf("\n");
@@ -1051,7 +1076,7 @@ int main(int argc, char **argv)
 		{ "gpu", 1, NULL, 'g' }, { "size", 1, NULL, 's' }, { "flags", 1, NULL, 'f' }, { "type", 1, NULL, 't' },
 		{ "dir", 1, NULL, 'd' }, { "xfer", 0, NULL, 'x' }, { "class", 1, NULL, 'c' }, { "old", 0, NULL, 'o' },
 		{ "object", 1, NULL, 'O' }, { "owner", 1, NULL, 'w' }, { "threads", 1, NULL, 'T' },
-		{ "rotate", 1, NULL, 'r' }, { "params", 1, NULL, 'p' }, { "on-thread", 0, NULL, 'n' },
+		{ "rotate", 1, NULL, 'r' }, { "params", 1, NULL, 'p' }, { "on-thread", 0, NULL, 'n' }, { "brief", 0, NULL, 'B' },
 		{ "raced", 1, NULL, 'R' }, { "client", 1, NULL, 'C' }, { "as", 1, NULL, 'a' },
 		{ "error", 0, NULL, 'E' }, { "room", 1, NULL, 'm' },
 		{ "fail-nth", 1, NULL, 'N' }, { "own-files", 0, NULL, 'F' },
@@ -1075,6 +1100,7 @@ int main(int argc, char **argv)
 		case 'T': threads = strtoul(optarg, NULL, 0); break;
 		case 'p': opt.params = strtoull(optarg, NULL, 16); opt.wild = 1; break;
 		case 'n': opt.on_thread = 1; break;
+		case 'B': opt.brief = 1; break;
 		case 'E': opt.error = 1; break;
 		case 'm': opt.room = strtoul(optarg, NULL, 0); break;
 		case 'R': {

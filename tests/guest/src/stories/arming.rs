@@ -1,10 +1,11 @@
 //! What the module says of itself: it is armed when it translates, and only then; and it can be asked at any time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::callers::Callers;
 use crate::command::run;
 use crate::right;
 use crate::stories::scene::{exactly, once};
@@ -117,6 +118,40 @@ pub const COUNTERS: Story = Story {
             right!(reads > 20, "a reader found something {reads} times only");
         }
         Ok(())
+    },
+};
+
+/// Callers end right behind their calls while somebody looks all the time at who is inside: none of them is taken for one that died there.
+pub const BRIEF_CALLERS: Story = Story {
+    name: "a_caller_that_ends_is_not_taken_for_dead",
+    engines: Engines::Module("its state"),
+    without: |stage| match stage.era {
+        0 => once(stage, Without::Right("there is nothing to read")),
+        _ => Without::Moot("callers come and go alike in every era: played in 0"),
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        let orphans = || stage.engine_state("orphans").unwrap_or_default();
+        let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        let before = orphans();
+        let callers = Callers::start(&scene.a, 6, &format!("nvctl --brief spin 4 {own}"))?;
+        let began = Instant::now();
+        let mut looks = 0;
+        while began.elapsed() < Duration::from_secs(8) {
+            orphans();
+            looks += 1;
+        }
+        let text = callers.stop()?;
+        let wrong = text.lines().find(|line| line.starts_with("wrong"));
+        right!(wrong.is_none(), "an answer was not {own}: {}", wrong.unwrap_or_default());
+        right!(looks > 100, "only {looks} looks were taken");
+        let after = orphans();
+        right!(after == before, "nobody died inside, and {after} callers count as orphans, {before} before");
+        let inside = stage.engine_state("inside").unwrap_or_default();
+        right!(inside == "0", "all callers have ended, and {inside} count as inside");
+        stage.unload_engine()?;
+        stage.load_engine()?;
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
     },
 };
 

@@ -116,6 +116,7 @@ pub const ALL: &[Story] = &[
     arming::FTRACE_OFF,
     arming::WRONG_ENTRY,
     arming::COUNTERS,
+    arming::BRIEF_CALLERS,
     oops::IN_THE_DRIVER,
 ];
 
