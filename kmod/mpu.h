@@ -150,6 +150,9 @@ void mpu_argument_says(struct mpu_context *context, const struct mpu_rm_control 
 void mpu_request_is(struct mpu_context *context, unsigned int request);
 
 /* mpu_calls.c */
+/* Callers from containers that are inside: each holds a reference to the module, which mpu_goes_out() gives back. */
+extern atomic_t mpu_inside_count;
+void mpu_goes_out(void);
 void mpu_count(u32 counter);
 void mpu_count_reason(enum mpu_reason reason);
 u64 mpu_counter(u32 counter);

@@ -36,6 +36,15 @@ struct mpu_xfer {
 static DEFINE_PER_CPU(u64 [MPU_COUNTERS], mpu_counters);
 static DEFINE_PER_CPU(u64, mpu_entered);
 
+/* mpu_entry.S reads it. */
+atomic_t mpu_inside_count = ATOMIC_INIT(0);
+
+void mpu_goes_out(void)
+{
+	atomic_dec(&mpu_inside_count);
+	module_put(THIS_MODULE);
+}
+
 void mpu_count(u32 counter)
 {
 	if (counter < MPU_COUNTERS)
@@ -84,15 +93,14 @@ static bool mpu_is_open;
 void mpu_calls_open(bool open)
 {
 	WRITE_ONCE(mpu_is_open, open);
-	/* Whoever saw the other answer is in a context by now, or gone. */
-	if (!open)
-		synchronize_rcu_tasks();
 }
 
 int mpu_calls_drain(unsigned int ms)
 {
 	unsigned long until = jiffies + msecs_to_jiffies(ms);
 
+	/* Whoever came when it was open is in a context by now, or gone. */
+	synchronize_rcu_tasks();
 	while (mpu_contexts_look(NULL)) {
 		if (fatal_signal_pending(current))
 			return -EINTR;
@@ -153,59 +161,54 @@ static noinline bool mpu_wait_at_the_door(void)
 /*
  * --- What each redirected function is asked first: see mpu_entry.S. ---
  *
- * None of these sleeps, and each says "yes" only to a call that holds a reference to this module: so nothing of it is on a stack
- * that the kernel could unload it under.
+ * None of these sleeps. Each says "yes" only to a call that holds a reference to this module, so that nothing of it is on a stack that
+ * the kernel could unload it under; and hands its context on.
  */
 
-bool mpu_wants_get_pid_info(void);
-bool mpu_wants_find_ns_pid(void);
-bool mpu_wants_is_init_ns(void);
-bool mpu_wants_from_user(void *to, const void *from, u32 bytes);
-bool mpu_wants_to_user(void *to, const void *from, u32 bytes);
-bool mpu_wants_compat(struct file *file, unsigned int cmd, unsigned long arg);
-bool mpu_wants_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
+struct mpu_context *mpu_wants_find_ns_pid(void);
+struct mpu_context *mpu_wants_is_init_ns(void);
+struct mpu_context *mpu_wants_from_user(void *to, const void *from, u32 bytes);
+struct mpu_context *mpu_wants_to_user(void *to, const void *from, u32 bytes);
+unsigned long mpu_wants_compat(struct file *file, unsigned int cmd, unsigned long arg);
+unsigned long mpu_wants_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
-/* The running task's context, if it is one in which MPU translates. An interrupt is nobody's call. */
+/* The running task's context. An interrupt is nobody's call. */
+static __always_inline struct mpu_context *mpu_inside_of_current(void)
+{
+	return mpu_in_container() && in_task() ? mpu_context_of_current() : NULL;
+}
+
+/* The same, if MPU translates this call. */
 static __always_inline struct mpu_context *mpu_translated(void)
 {
-	struct mpu_context *context;
+	struct mpu_context *context = mpu_inside_of_current();
 
-	if (!mpu_in_container() || !in_task())
-		return NULL;
-	context = mpu_context_of_current();
 	return context && (context->bits & MPU_TRANSLATES) ? context : NULL;
 }
 
-bool mpu_wants_get_pid_info(void)
+struct mpu_context *mpu_wants_find_ns_pid(void)
 {
-	return true;
+	struct mpu_context *context = mpu_inside_of_current();
+
+	return context && (context->allocates || (context->bits & MPU_TRANSLATES)) ? context : NULL;
 }
 
-bool mpu_wants_find_ns_pid(void)
-{
-	struct mpu_context *context;
-
-	if (!mpu_in_container() || !in_task())
-		return false;
-	context = mpu_context_of_current();
-	return context && (context->allocates || (context->bits & MPU_TRANSLATES));
-}
-
-bool mpu_wants_is_init_ns(void)
+struct mpu_context *mpu_wants_is_init_ns(void)
 {
 	struct mpu_context *context = mpu_translated();
 
-	return context && !(context->bits & MPU_HIDES_DEAD);
+	return context && !(context->bits & MPU_HIDES_DEAD) ? context : NULL;
 }
 
-bool mpu_wants_from_user(void *to, const void *from, u32 bytes)
+struct mpu_context *mpu_wants_from_user(void *to, const void *from, u32 bytes)
 {
 	struct mpu_context *context = mpu_translated();
 
-	return context && (u64)(unsigned long)from == context->argument.params && bytes == context->argument.params_size;
+	return context && (u64)(unsigned long)from == context->argument.params && bytes == context->argument.params_size ? context :
+															    NULL;
 }
 
-bool mpu_wants_to_user(void *to, const void *from, u32 bytes)
+struct mpu_context *mpu_wants_to_user(void *to, const void *from, u32 bytes)
 {
 	return mpu_translated();
 }
@@ -226,13 +229,16 @@ static __always_inline bool mpu_leads_inside(unsigned int cmd)
 	return false;
 }
 
-/* The reference is given back at the end of mpu_call(). While the module goes there is none to be had. */
-bool mpu_wants_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+/* The reference goes back at the end of mpu_call(). While the module goes there is none to be had. */
+unsigned long mpu_wants_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
-	return mpu_in_container() && mpu_leads_inside(cmd) && READ_ONCE(mpu_is_open) && try_module_get(THIS_MODULE);
+	if (!mpu_in_container() || !mpu_leads_inside(cmd) || !READ_ONCE(mpu_is_open) || !try_module_get(THIS_MODULE))
+		return 0;
+	atomic_inc(&mpu_inside_count);
+	return 1;
 }
 
-bool mpu_wants_compat(struct file *file, unsigned int cmd, unsigned long arg)
+unsigned long mpu_wants_compat(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	return mpu_wants_ioctl(file, cmd, arg);
 }
@@ -240,10 +246,10 @@ bool mpu_wants_compat(struct file *file, unsigned int cmd, unsigned long arg)
 /* --- The replacements. --- */
 
 void *mpu_get_pid_info(void);
-u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid);
+u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid, struct mpu_context *context);
 u8 mpu_is_init_ns(void);
-u32 mpu_from_user(void *to, const void *from, u32 bytes);
-u32 mpu_to_user(void *to, const void *from, u32 bytes);
+u32 mpu_from_user(void *to, const void *from, u32 bytes, struct mpu_context *context);
+u32 mpu_to_user(void *to, const void *from, u32 bytes, struct mpu_context *context);
 long mpu_compat(struct file *file, unsigned int cmd, unsigned long arg);
 long mpu_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
@@ -258,13 +264,11 @@ void *mpu_get_pid_info(void)
  * reference of a client that can be gone (570.86 to 570.144, 575.51: kern_perf_ctrl.c, client.c). Then the driver leaves its own
  * number in the sample, which is what is wanted.
  */
-u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid)
+u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid, struct mpu_context *context)
 {
-	struct mpu_context *context = mpu_context_of_current();
-
 	if (!pid_info || !ns_pid)
 		return NV_ERR_INVALID_ARGUMENT;
-	if (!context || (context->bits & MPU_SAMPLES))
+	if (context->bits & MPU_SAMPLES)
 		return NV_ERR_OBJECT_NOT_FOUND;
 	*ns_pid = mpu_host_pid_of(pid_info);
 	return *ns_pid ? NV_OK : NV_ERR_OBJECT_NOT_FOUND;
@@ -309,12 +313,11 @@ static bool mpu_keeps_questions(struct mpu_context *context, const void *params,
 	return true;
 }
 
-u32 mpu_from_user(void *to, const void *from, u32 bytes)
+u32 mpu_from_user(void *to, const void *from, u32 bytes, struct mpu_context *context)
 {
 	u32 status = mpu_original_from_user(to, from, bytes);
-	struct mpu_context *context = mpu_context_of_current();
 
-	if (WARN_ON_ONCE(!context) || status != NV_OK || mpu_is_exempt(context) || !mpu_keeps_questions(context, to, bytes))
+	if (status != NV_OK || mpu_is_exempt(context) || !mpu_keeps_questions(context, to, bytes))
 		return status;
 	rcu_read_lock();
 	mpu_rs_copied_in(context->call, context->argument.params, to, bytes, context->asked, context->questions, &context->view);
@@ -334,12 +337,11 @@ static void mpu_copying_out(struct mpu_context *context, u64 address, void *byte
 }
 
 /* `from` is the driver's own copy of the parameters, made for this call and dropped after it. */
-u32 mpu_to_user(void *to, const void *from, u32 bytes)
+u32 mpu_to_user(void *to, const void *from, u32 bytes, struct mpu_context *context)
 {
-	struct mpu_context *context = mpu_context_of_current();
 	struct mpu_copy copy = { .bytes = bytes };
 
-	if (!WARN_ON_ONCE(!context) && !mpu_is_exempt(context))
+	if (!mpu_is_exempt(context))
 		mpu_copying_out(context, (u64)(unsigned long)to, (void *)from, bytes, &copy);
 	if (copy.refused)
 		return NV_ERR_OBJECT_NOT_FOUND;
@@ -446,7 +448,7 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 leave:
 	mpu_context_leave(context);
 out:
-	module_put(THIS_MODULE);
+	mpu_goes_out();
 	return result;
 }
 

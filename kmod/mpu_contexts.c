@@ -192,7 +192,7 @@ static bool mpu_look_at(struct mpu_bucket *bucket, struct mpu_context *context, 
 	kfree(context->asked);
 	WRITE_ONCE(context->task, NULL);
 	mpu_free(bucket, context);
-	module_put(THIS_MODULE);
+	mpu_goes_out();
 	return false;
 }
 

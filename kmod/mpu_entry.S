@@ -3,9 +3,11 @@
  * The way from the driver's functions into MPU and back.
  *
  * A redirected function's first instruction calls mpu_enter (an ftrace direct call), which tells by the way back which
- * function it was. For each, one cheap question in C, mpu_wants_NAME, decides: "no" returns into the function as if
- * nothing had been; "yes" puts the replacement's address in the place of the way back, so that the return enters mpu_NAME,
- * whose own return goes to the function's caller.
+ * function it was. For each, one cheap question in C, mpu_wants_NAME, decides: 0 returns into the function as if nothing had
+ * been; anything else is the replacement's last argument, and the replacement's address takes the place of the way back, so
+ * that the return enters mpu_NAME, whose own return goes to the function's caller.
+ * The driver asks find_ns_pid once for each pair of a process and a client, so nobody is asked anything in C for it while
+ * no container's call is inside the driver.
  * A replacement runs the function it replaces through mpu_original_NAME, which goes on behind that first instruction: it
  * does not pass here again, whoever else traces the function. It goes there by a return, because nothing in a function's
  * middle is a target for an indirect branch on kernels with IBT.
@@ -41,7 +43,7 @@
 	je	mpu_enter_\name
 .endm
 
-.macro MPU_ENTER name
+.macro MPU_ENTER name last
 SYM_FUNC_START_LOCAL(mpu_enter_\name)
 	MPU_NO_TARGET
 	pushq	%rdi
@@ -51,10 +53,11 @@ SYM_FUNC_START_LOCAL(mpu_enter_\name)
 	popq	%rdx
 	popq	%rsi
 	popq	%rdi
-	testb	%al, %al
+	testq	%rax, %rax
 	jne	1f
 	RET
-1:	leaq	mpu_\name(%rip), %rax
+1:	movq	%rax, \last
+	leaq	mpu_\name(%rip), %rax
 	movq	%rax, (%rsp)
 	RET
 SYM_FUNC_END(mpu_enter_\name)
@@ -72,7 +75,8 @@ SYM_FUNC_END(mpu_original_\name)
 SYM_FUNC_START(mpu_enter)
 	MPU_NO_TARGET
 	movq	(%rsp), %rax
-	MPU_IS	find_ns_pid MPU_FIND_NS_PID
+	cmpq	(mpu_original + 8 * MPU_FIND_NS_PID)(%rip), %rax
+	je	1f
 	MPU_IS	from_user MPU_FROM_USER
 	MPU_IS	to_user MPU_TO_USER
 	MPU_IS	ioctl MPU_IOCTL
@@ -80,15 +84,25 @@ SYM_FUNC_START(mpu_enter)
 	MPU_IS	get_pid_info MPU_GET_PID_INFO
 	MPU_IS	compat MPU_COMPAT
 	RET
+1:	cmpl	$0, mpu_inside_count(%rip)
+	jne	mpu_enter_find_ns_pid
+	RET
 SYM_FUNC_END(mpu_enter)
 
-	MPU_ENTER get_pid_info
-	MPU_ENTER find_ns_pid
-	MPU_ENTER is_init_ns
-	MPU_ENTER from_user
-	MPU_ENTER to_user
-	MPU_ENTER compat
-	MPU_ENTER ioctl
+/* New clients are recorded by us whoever makes them. */
+SYM_FUNC_START_LOCAL(mpu_enter_get_pid_info)
+	MPU_NO_TARGET
+	leaq	mpu_get_pid_info(%rip), %rax
+	movq	%rax, (%rsp)
+	RET
+SYM_FUNC_END(mpu_enter_get_pid_info)
+
+	MPU_ENTER find_ns_pid %rdx
+	MPU_ENTER is_init_ns %rdi
+	MPU_ENTER from_user %rcx
+	MPU_ENTER to_user %rcx
+	MPU_ENTER compat %rcx
+	MPU_ENTER ioctl %rcx
 
 	MPU_ORIGINAL from_user MPU_FROM_USER
 	MPU_ORIGINAL to_user MPU_TO_USER

@@ -56,20 +56,38 @@ static const char mpu_ftrace_switch[] = "kernel.ftrace_enabled";
 /* Bytes of the instruction that ftrace patches: a call, or the nop in its place. */
 #define MPU_PATCHED_BYTES 5
 
-/* Where a function of the driver begins, by a probe that is never armed: the kernel exports no other way to ask. */
+/*
+ * The probes by which functions are found, never armed: the kernel exports no other way to ask. They go together, because each
+ * going waits for the whole system. Under mpu_lock.
+ */
+static struct {
+	struct kprobe probe[MPU_HOOKS];
+	char name[MPU_HOOKS][64];
+	struct kprobe *registered[MPU_HOOKS];
+	int count;
+} mpu_search;
+
+/* Where a function of the driver begins. Not more than MPU_HOOKS are found before mpu_search_ends(). */
 static int mpu_find(const char *symbol, unsigned long *begins)
 {
-	char name[64];
-	struct kprobe probe = { .symbol_name = name, .flags = KPROBE_FLAG_DISABLED };
+	struct kprobe *probe = &mpu_search.probe[mpu_search.count];
+	char *name = mpu_search.name[mpu_search.count];
 	int error;
 
-	snprintf(name, sizeof(name), "nvidia:%s", symbol);
-	error = register_kprobe(&probe);
+	snprintf(name, sizeof(mpu_search.name[0]), "nvidia:%s", symbol);
+	*probe = (struct kprobe){ .symbol_name = name, .flags = KPROBE_FLAG_DISABLED };
+	error = register_kprobe(probe);
 	if (error)
 		return error;
-	*begins = (unsigned long)probe.addr;
-	unregister_kprobe(&probe);
+	*begins = (unsigned long)probe->addr;
+	mpu_search.registered[mpu_search.count++] = probe;
 	return 0;
+}
+
+static void mpu_search_ends(void)
+{
+	unregister_kprobes(mpu_search.registered, mpu_search.count);
+	mpu_search.count = 0;
 }
 
 /*
@@ -311,7 +329,7 @@ static int mpu_take(struct mpu_peer *peer)
 }
 #endif
 
-/* Finds the functions of this release: those that it must have, and those that it may have. */
+/* Finds the functions of this release: those that it must have, and those that it may have. mpu_search_ends() is to follow. */
 static int mpu_find_all(struct mpu_refusal *refusal)
 {
 	struct mpu_redirect *redirect;
@@ -371,6 +389,7 @@ int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
 		     MPU_GET_PID_INFO != 5 || MPU_COMPAT != 6 || MPU_HOOKS != 7);
 	BUILD_BUG_ON(MPU_HOOKS > MPU_PEER_MOST);
 	error = mpu_find_all(refusal);
+	mpu_search_ends();
 	if (!error && peer && peer->count) {
 		refusal->symbol = "mpu_peer";
 		error = refusal->error = mpu_is_the_same(peer) ? mpu_take(peer) : -EPROTO;
@@ -442,13 +461,13 @@ bool mpu_hooks_driver_present(void)
 {
 	const struct mpu_redirect *way_in = &mpu_redirects[MPU_IOCTL];
 	unsigned long begins;
+	bool present = false;
 	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(way_in->symbols); i++) {
-		if (mpu_find(way_in->symbols[i], &begins) != -ENOENT)
-			return true;
-	}
-	return false;
+	for (i = 0; i < ARRAY_SIZE(way_in->symbols) && !present; i++)
+		present = mpu_find(way_in->symbols[i], &begins) != -ENOENT;
+	mpu_search_ends();
+	return present;
 }
 
 const char *mpu_hooks_placed(enum mpu_hook hook)

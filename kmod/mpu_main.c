@@ -61,14 +61,11 @@ static void mpu_arm(struct mpu_peer *peer)
 	pr_info("mpu: placed\n");
 }
 
-/* Takes the redirects out; nobody comes in any more, and nobody is inside. */
+/* Takes the redirects out. Nobody comes in any more, and nobody is inside: the callers of this say why. */
 static int mpu_disarm(void)
 {
-	int error;
+	int error = mpu_hooks_remove();
 
-	if (mpu_armed)
-		mpu_calls_open(false);
-	error = mpu_hooks_remove();
 	if (error) {
 		if (!mpu_stuck) {
 			pr_crit("mpu: the kernel does not take the redirects out (error %d): this module stays until the next boot\n",
@@ -91,10 +88,10 @@ static int mpu_retire(unsigned int ms)
 	mutex_lock(&mpu_lock);
 	mpu_calls_open(false);
 	error = mpu_calls_drain(ms);
-	if (error)
-		mpu_calls_open(mpu_armed && !mpu_stuck);
-	else
+	if (!error)
 		error = mpu_disarm();
+	else if (mpu_armed && !mpu_stuck)
+		mpu_calls_open(true);
 	if (!error)
 		mpu_retired = true;
 	mutex_unlock(&mpu_lock);
@@ -293,7 +290,7 @@ static int __init mpu_init(void)
 	return error;
 }
 
-/* Nobody is inside: whoever was would hold a reference, and then the kernel does not come here. */
+/* Nobody is inside, and nobody comes in: that takes a reference, which the kernel has let nobody have since before it came here. */
 static void __exit mpu_exit(void)
 {
 	int error;

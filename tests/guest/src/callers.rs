@@ -20,9 +20,21 @@ pub struct Callers<'a> {
 impl<'a> Callers<'a> {
     /// Starts them, and returns once each is in its container: one that is still on its way there is no caller.
     pub fn start(container: &'a Container, how_many: u32, call: &str) -> Result<Self> {
+        Self::begin(container, vec![call.to_owned(); how_many as usize])
+    }
+
+    /// The same, and a killer among them: thrice a second it ends the oldest nvctl of the container, wherever that is just then.
+    pub fn start_mortal(container: &'a Container, how_many: u32, call: &str) -> Result<Self> {
+        let mut calls = vec![call.to_owned(); how_many as usize];
+        calls.push("sleep 0.3; kill -9 $(pidof nvctl | sed 's/.* //') && echo killed".to_owned());
+        Self::begin(container, calls)
+    }
+
+    fn begin(container: &'a Container, calls: Vec<String>) -> Result<Self> {
         container.script("rm -f /tmp/calls.*; touch /tmp/go")?;
         let mut callers = Self { container, running: Vec::new() };
-        for number in 0..how_many {
+        let how_many = calls.len();
+        for (number, call) in calls.into_iter().enumerate() {
             let script = format!("while [ -e /tmp/go ]; do {call}; done >/tmp/calls.{number} 2>&1");
             let entered = container.entered();
             let mut command = Command::new(&entered[0]);

@@ -144,7 +144,7 @@ pub const BRIEF_CALLERS: Story = Story {
         let text = callers.stop()?;
         let wrong = text.lines().find(|line| line.starts_with("wrong"));
         right!(wrong.is_none(), "an answer was not {own}: {}", wrong.unwrap_or_default());
-        right!(looks > 100, "only {looks} looks were taken");
+        right!(looks > 10, "only {looks} looks were taken");
         let after = orphans();
         right!(after == before, "nobody died inside, and {after} callers count as orphans, {before} before");
         let inside = stage.engine_state("inside").unwrap_or_default();

@@ -109,6 +109,51 @@ pub const HAND_OVER: Story = Story {
     },
 };
 
+/// The driver hangs in a container's control, out of reach of any signal: it is named, it stops nobody else, and once it is over all is as before.
+pub const DRIVER_HANGS: Story = Story {
+    name: "a_driver_that_hangs_stops_nobody_else",
+    engines: Engines::Module("unloading"),
+    without: |stage| once(stage, Without::Right("there is no engine to take down")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let orphans = || stage.engine_state("orphans").unwrap_or_default();
+        let before = orphans();
+        for (key, value) in [("hang_killable", "N"), ("hang_ms", "25000"), ("hang", "0x2080018d")] {
+            stage.set_driver(key, value)?;
+        }
+        scene.a.script("nvctl pids >/tmp/hung 2>&1 & echo $! >/tmp/held; usleep 1500000")?;
+        let began = Instant::now();
+        let done = run(&["rmmod", "mpu"])?;
+        let took = began.elapsed();
+        right!(
+            done.status != 0 && took < AT_ONCE,
+            "while the driver hangs rmmod ended with {} after {took:?}",
+            done.status
+        );
+        still_right(&scene)?;
+        scene.a.script("kill -9 $(cat /tmp/held)")?;
+        let down = run(&["mpu", "down", "--wait", "1"])?;
+        right!(
+            down.status == 1,
+            "while the driver hangs mpu down ended with {}: {} {}",
+            down.status,
+            down.out,
+            down.err
+        );
+        right!(down.err.contains("GPU_GET_PIDS"), "mpu down does not say what hangs: {}", down.err);
+        still_right(&scene)?;
+        let inside = stage.engine_state("inside").unwrap_or_default();
+        right!(inside == "1", "one caller was hanging, and {inside} count as inside");
+        let (retired, took) = retire(40_000);
+        right!(retired, "once the driver goes on, the module is not retired after {took:?}");
+        let after = orphans();
+        right!(after == before, "nobody died in the driver, and {after} count as orphans, {before} before");
+        stage.unload_engine()?;
+        stage.load_engine()?;
+        still_right(&scene)
+    },
+};
+
 /// One caller whose argument does not come and one whose parameters do not come; their numbers outside.
 fn hold(scene: &Scene) -> Result<Vec<u32>> {
     let script =

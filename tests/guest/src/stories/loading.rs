@@ -1,6 +1,6 @@
 //! Modules that come and go: either order, the driver alone, the engine alone, and all that while containers keep asking.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -75,7 +75,7 @@ pub const DRIVER_RELOAD: Story = Story {
     },
 };
 
-/// The engine is unloaded and loaded under eight callers: each answer is exactly right or exactly the bare driver's.
+/// The engine is unloaded and loaded under eight callers that are killed at any point: each answer is exactly right or exactly the bare driver's.
 pub const ENGINE_RELOAD: Story = Story {
     name: "engine_reload_under_load_mixes_no_answer",
     engines: Engines::Module("loading and unloading"),
@@ -94,7 +94,8 @@ pub const ENGINE_RELOAD: Story = Story {
         stage.load_engine()?;
         let bare = words(&bare?.pids());
         right!(bare != own, "the bare driver shows {bare}, which is right");
-        let callers = Callers::start(&scene.a, 8, &format!("nvctl spin 3 {bare} or {own}"))?;
+        let callers = Callers::start_mortal(&scene.a, 8, &format!("nvctl spin 3 {bare} or {own}"))?;
+        let began = Instant::now();
         let reloaded: Result<()> = (0..stage.reloads).try_for_each(|_| {
             stage.unload_engine()?;
             std::thread::sleep(Duration::from_millis(20));
@@ -102,8 +103,10 @@ pub const ENGINE_RELOAD: Story = Story {
             std::thread::sleep(Duration::from_millis(20));
             Ok(())
         });
+        println!("guest: {} reloads under eight callers took {:?}", stage.reloads, began.elapsed());
         let text = callers.stop()?;
         reloaded?;
+        right!(text.contains("killed"), "nobody was killed meanwhile");
         right!(!text.contains("wrong"), "an answer was neither right ({own}) nor the driver's ({bare}): {text}");
         for list in ["list 0 matched ", "list 1 matched "] {
             let matched: u64 = text.lines().filter_map(|line| line.strip_prefix(list)?.parse::<u64>().ok()).sum();
@@ -116,7 +119,7 @@ pub const ENGINE_RELOAD: Story = Story {
     },
 };
 
-/// One instance of the module takes over from another under eight callers, there and back: every answer is right.
+/// One instance of the module takes over from another under eight callers that are killed at any point, there and back: every answer is right.
 pub const ENGINE_SWAP: Story = Story {
     name: "engine_swap_under_load_loses_no_answer",
     engines: Engines::Module("two instances of the module"),
@@ -130,7 +133,8 @@ pub const ENGINE_SWAP: Story = Story {
         let scene = stage.scene()?;
         let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
         exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        let callers = Callers::start(&scene.a, 8, &format!("nvctl spin 3 {own}"))?;
+        let callers = Callers::start_mortal(&scene.a, 8, &format!("nvctl spin 3 {own}"))?;
+        let began = Instant::now();
         let swapped: Result<()> = (0..stage.reloads).try_for_each(|_| {
             for (new, old) in [("mpu_next", "mpu"), ("mpu", "mpu_next")] {
                 must(&["insmod", &format!("/mpu/{new}.ko")]).context("the new instance does not take over")?;
@@ -139,8 +143,10 @@ pub const ENGINE_SWAP: Story = Story {
             }
             Ok(())
         });
+        println!("guest: {} hand-overs under eight callers took {:?}", 2 * stage.reloads, began.elapsed());
         let text = callers.stop()?;
         swapped?;
+        right!(text.contains("killed"), "nobody was killed meanwhile");
         right!(!text.contains("wrong"), "an answer was not {own}: {text}");
         let matched: u64 =
             text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();

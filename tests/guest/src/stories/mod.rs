@@ -97,6 +97,7 @@ pub const ALL: &[Story] = &[
     hostile::X32,
     held::UNLOADING,
     held::HAND_OVER,
+    held::DRIVER_HANGS,
     shortage::FAILS_IN_TURN,
     shortage::MISCOUNTED,
     unprivileged::SAME_ANSWERS,
