@@ -12,10 +12,10 @@
 #include <linux/types.h>
 
 #define MPU_CALL_BYTES 96
-#define MPU_COUNTERS 20
+#define MPU_COUNTERS 21
 #define MPU_NOT_COUNTED 0xffffffffu
 /* Of the counters, the first are of translations; the rest count reasons. */
-#define MPU_TRANSLATIONS 12
+#define MPU_TRANSLATIONS 13
 
 /* Bits of mpu_rs_begin(). */
 #define MPU_TRANSLATES 1u

@@ -73,6 +73,7 @@ static void usage(FILE *to)
 	      "  acct-on|acct-off|acct-clear|acct-state\n"
 	      "  acct-pids               `pid N`\n"
 	      "  acct-info PID           `pid N gpu U fb U maxfb BYTES start US end US`\n"
+	      "  acct-info2 PID          the same by the control of 610\n"
 	      "  enc1|enc2               `pid N sub S session I fps F`\n"
 	      "  fbc                     `pid N sub S session I fps F`\n"
 	      "  hwpm                    `pid N count C global G`\n"
@@ -430,7 +431,7 @@ static int cmd_acct(const char *what, int n, char **args)
 	if (n != 1)
 		nv_die("nvctl: acct-info wants one pid", -EINVAL);
 	set32(buf, 4, strtoul(args[0], NULL, 0));
-	if (ask(session.client, 0xb03, buf, 48, -1))
+	if (strcmp(what, "acct-info2") ? ask(session.client, 0xb03, buf, 48, -1) : ask(session.client, 0xb06, buf, 72, -1))
 		return 1;
 	printf("pid %u gpu %u fb %u maxfb %llu start %llu end %llu\n", at32(buf, 4), at32(buf, 12), at32(buf, 16),
 	       (unsigned long long)at64(buf, 24), (unsigned long long)at64(buf, 32), (unsigned long long)at64(buf, 40));

@@ -42,11 +42,13 @@ pub enum Control {
     RcErrorReport,
     /// Frame buffer allocations by client, behind a pointer.
     FbClientAllocations,
+    /// One process's accounting record, with more in it.
+    AccountingInfoV2,
 }
 
 impl Control {
     /// Every control, in the order of the discriminants.
-    pub const ALL: [Control; 12] = [
+    pub const ALL: [Control; 13] = [
         Control::GpuGetPids,
         Control::GpuGetPidInfo,
         Control::PerfGpumonUtilV2,
@@ -59,6 +61,7 @@ impl Control {
         Control::HwpmReservation,
         Control::RcErrorReport,
         Control::FbClientAllocations,
+        Control::AccountingInfoV2,
     ];
 
     /// The control's name in NVIDIA's headers, without `NVxxxx_CTRL_CMD_`; used for counters and metric labels.
@@ -76,6 +79,7 @@ impl Control {
             Control::HwpmReservation => "HWPM_GET_RESERVATION_INFO",
             Control::RcErrorReport => "NVD_GET_RCERR_RPT",
             Control::FbClientAllocations => "FB_GET_CLIENT_ALLOCATION_INFO",
+            Control::AccountingInfoV2 => "GPUACCT_GET_PROC_ACCOUNTING_INFO_V2",
         }
     }
 }
@@ -154,6 +158,12 @@ pub enum Layout {
         /// Byte offset of the u64 time, in microseconds since the Unix epoch, at which the process began to use the GPU.
         began: u16,
     },
+    /// The caller asks about one PID at this byte offset, and where in the answer it stands whose record that is, is not known. So the
+    /// driver is asked about nobody, whatever the size.
+    AskNobody {
+        /// Byte offset of the u32 PID.
+        pid: u16,
+    },
     /// The driver fills utilisation samples.
     Samples(Samples),
     /// The driver names one process.
@@ -172,6 +182,9 @@ pub enum Layout {
     },
 }
 
+/// Most bytes of parameters of a control whose size is not known: the public structures of its kind have 8 to 16,012.
+const MOST_UNKNOWN: u32 = 0x1_0000;
+
 /// One fact: under this number and with exactly this many bytes of parameters, this control has this layout. RM refuses any
 /// other size, so number and size tell the layout without knowing the driver's release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,4 +199,14 @@ pub struct Row {
     pub layout: Layout,
     /// The releases it was seen in, and where.
     pub seen: &'static str,
+}
+
+impl Row {
+    /// Whether so many bytes of parameters have this layout.
+    pub const fn takes(&self, size: u32) -> bool {
+        match self.layout {
+            Layout::AskNobody { pid } => pid as u32 + 4 <= size && size <= MOST_UNKNOWN,
+            _ => size == self.params_size,
+        }
+    }
 }

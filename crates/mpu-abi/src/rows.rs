@@ -89,6 +89,13 @@ pub const ROWS: &[Row] = &[
         seen: "390.157 to 595.45.04, ctrl0000gpuacct.h",
     },
     Row {
+        control: Control::AccountingInfoV2,
+        cmd: ControlCmd(0xb06),
+        params_size: 72,
+        layout: Layout::AskNobody { pid: 4 },
+        seen: "615.71.09, client_resource.c: gpuId, pid and subPid first, as in 0xb03; the size is a guess, the rest unknown",
+    },
+    Row {
         control: Control::NvencSessions,
         cmd: ControlCmd(0x2080_016e),
         params_size: 16,
@@ -133,10 +140,10 @@ pub fn find(cmd: ControlCmd, params_size: u32) -> Option<RowId> {
     if !may_carry_pids(cmd) {
         return None;
     }
-    let exact = ROWS.iter().position(|row| row.cmd == cmd && row.params_size == params_size);
+    let exact = ROWS.iter().position(|row| row.cmd == cmd && row.takes(params_size));
     let sibling = || {
         let control = ROWS.iter().find(|row| row.cmd == cmd)?.control;
-        ROWS.iter().position(|row| row.control == control && row.params_size == params_size)
+        ROWS.iter().position(|row| row.control == control && row.takes(params_size))
     };
     exact.or_else(sibling).map(|index| RowId(index as u8))
 }
@@ -223,6 +230,13 @@ mod tests {
         assert_eq!(control(0x2080_0102, 14408), None, "a number without PIDs");
     }
 
+    #[test]
+    fn a_control_of_unknown_size_is_found_by_any() {
+        let takes = |size| find(ControlCmd(0xb06), size).is_some();
+        assert!(takes(8) && takes(48) && takes(72) && takes(0x1_0000));
+        assert!(!takes(7) && !takes(0x1_0001) && !takes(u32::MAX));
+    }
+
     /// Classes whose controls programs send: those of all rows, and the ones that CUDA, NVML, graphics and debuggers use beside them
     /// (`src/common/sdk/nvidia/inc/ctrl` of 595.45.04 has a file for each).
     const CLASSES: [u32; 20] = [
@@ -262,6 +276,7 @@ mod tests {
             (Control::HwpmReservation, &[0xc]),
             (Control::RcErrorReport, &[0x984]),
             (Control::FbClientAllocations, &[0x20]),
+            (Control::AccountingInfoV2, &[0x48]),
         ];
         for control in Control::ALL {
             let mut sizes = [0; 8];
@@ -296,6 +311,7 @@ mod tests {
                     fits(pid, 4);
                     fits(began, 8);
                 }
+                Layout::AskNobody { pid } => fits(pid, 4),
                 Layout::One { pid, count } => {
                     fits(pid, 4);
                     fits(count.unwrap_or(0), 4);

@@ -179,7 +179,7 @@ impl Call {
         if let Some(row) = self.parameters(address, bytes) {
             self.answered = true;
             // A question's PIDs are put back by whoever replaced them.
-            let asks = matches!(row.layout, Layout::Query(_) | Layout::QueryOne { .. });
+            let asks = matches!(row.layout, Layout::Query(_) | Layout::QueryOne { .. } | Layout::AskNobody { .. });
             if if asks { self.native_input } else { self.native_output } {
                 return Answer::UNTOUCHED;
             }
@@ -201,7 +201,7 @@ impl Call {
     /// The row, if this copy is of the parameters. Entries behind a pointer are never of the parameters' size, so a caller that
     /// names the same address for both cannot confuse them.
     fn parameters(&self, address: u64, bytes: &[u8]) -> Option<&'static Row> {
-        self.row().filter(|row| address == self.params && row.params_size as usize == bytes.len())
+        self.row().filter(|row| address == self.params && u32::try_from(bytes.len()).is_ok_and(|size| row.takes(size)))
     }
 
     fn inner_at(&self, address: u64) -> Option<(Control, Inner)> {
@@ -225,13 +225,11 @@ impl Call {
             Layout::QueryOne { pid, .. } => {
                 let pid = usize::from(pid);
                 let Some(number) = get_u32(bytes, pid) else { return };
-                let Some(place) = asked.first_mut() else {
-                    put_u32(bytes, pid, host_number(number, &Nobody));
-                    return;
-                };
+                let Some(place) = asked.first_mut() else { return ask_about_nobody(pid, bytes) };
                 *place = number;
                 put_u32(bytes, pid, host_number(number, map));
             }
+            Layout::AskNobody { pid } => ask_about_nobody(usize::from(pid), bytes),
             Layout::Embedded { pointer, inner } => self.take_pointer(usize::from(pointer), &inner, bytes),
             Layout::List(rows) if rows.asks_room => self.ask_for_all(&rows, bytes),
             Layout::List(_) | Layout::Samples(_) | Layout::One { .. } => {}
@@ -276,6 +274,7 @@ impl Call {
             Layout::QueryOne { pid, began } => {
                 return give_record(row.control, usize::from(pid), usize::from(began), bytes, map, asked)
             }
+            Layout::AskNobody { .. } => return no_record(row.control, bytes),
             Layout::Samples(samples) => match bytes.get_mut(usize::from(samples.first)..) {
                 Some(slots) => rewrite_samples(slots, &samples, map),
                 None => Outcome::Not(Reason::Malformed),
@@ -387,13 +386,22 @@ fn give_record(
         (Some(began), Some(started)) => began < started,
         _ => false,
     };
-    let Some(number) = asked.first().filter(|_| !is_older) else {
-        bytes.fill(0);
-        let outcome = Outcome::Rewritten { kept: 0, hidden: 1 };
-        return Answer { outcome: Some((control, outcome)), copied: Copied::NoSuchProcess };
-    };
+    let Some(number) = asked.first().filter(|_| !is_older) else { return no_record(control, bytes) };
     put_u32(bytes, pid, *number);
     Answer { outcome: Some((control, Outcome::Rewritten { kept: 1, hidden: 0 })), copied: Copied::All }
+}
+
+/// Nothing of a record that is not the caller's to see.
+fn no_record(control: Control, bytes: &mut [u8]) -> Answer {
+    bytes.fill(0);
+    let outcome = Outcome::Rewritten { kept: 0, hidden: 1 };
+    Answer { outcome: Some((control, outcome)), copied: Copied::NoSuchProcess }
+}
+
+fn ask_about_nobody(pid: usize, bytes: &mut [u8]) {
+    if let Some(number) = get_u32(bytes, pid) {
+        put_u32(bytes, pid, host_number(number, &Nobody));
+    }
 }
 
 /// Entries that the caller filled, never more than the table holds: the driver refuses a larger count.

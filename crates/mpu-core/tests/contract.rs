@@ -175,6 +175,23 @@ fn accounting_record_from_before_the_process_is_not_its_own() {
     }
 }
 
+/// The answer of 610's new control cannot be checked, so nobody's is asked for, the caller's own neither.
+#[test]
+fn accounting_of_unknown_layout_asks_about_nobody() {
+    for (size, pid) in [(72, 2), (72, 415), (96, 2), (8, 2)] {
+        let mut bytes = vec![0; size];
+        put(&mut bytes, 4, pid);
+        let mut call = begin(0xb06, size);
+        assert_eq!(call.questions(PARAMS, &bytes), 0);
+        call.copied_in(PARAMS, &mut bytes, &Namespace, &mut []);
+        assert_eq!(get(&bytes, 4), 0x7fff_ffff, "of {size} bytes");
+        // A driver that answers all the same.
+        bytes.fill(0x11);
+        let answer = call.copying_out(PARAMS, &mut bytes, &Namespace, &[]);
+        assert_eq!((answer.copied, bytes), (Copied::NoSuchProcess, vec![0; size]));
+    }
+}
+
 #[test]
 fn accounting_list_has_its_count_behind_the_table() {
     let mut bytes = vec![0; 16012];

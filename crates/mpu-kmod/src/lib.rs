@@ -20,7 +20,7 @@ const _: () = assert!(size_of::<Call>() <= 96 && align_of::<Call>() <= 8);
 /// `struct mpu_argument` of kmod/mpu_core.h.
 const _: () = assert!(size_of::<CArgument>() == 16 && size_of::<CCopy>() == 8);
 /// `MPU_COUNTERS` and `MPU_TRANSLATIONS` of kmod/mpu_core.h.
-const _: () = assert!(COUNTERS == 20 && Control::ALL.len() == 12);
+const _: () = assert!(COUNTERS == 21 && Control::ALL.len() == 13);
 
 /// `MPU_TRANSLATES` of kmod/mpu_core.h: MPU translates this call, so the driver's helpers must not.
 const TRANSLATES: u32 = 1;

@@ -71,6 +71,26 @@ pub const PEAK: Story = Story {
     },
 };
 
+/// The control that 610 brought answers about nobody: whose record it found cannot be told from an answer of unknown layout.
+pub const NEW_CONTROL: Story = Story {
+    name: "accounting_by_the_control_of_610_answers_nothing",
+    engines: Engines::Every,
+    without: |stage| match stage.era {
+        4 => Without::Wrong("accounting"),
+        _ => Without::Moot("a driver with this control is built for one era"),
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        for pid in scene.everybody().into_iter().chain(scene.own()) {
+            let answer = scene.a.ask(&["acct-info2", &pid.to_string()])?;
+            right!(answer.status != 0, "accounting has a record of process {pid} by the new control: {}", answer.text);
+        }
+        let host = nvctl::ask(&[], "nvctl", &["acct-info2", &scene.first.outside.to_string()])?;
+        right!(host.status == 0, "the host has no record by the new control: {}", host.text);
+        Ok(())
+    },
+};
+
 /// What the stranger held.
 const STRANGERS_MIB: u64 = 70;
 

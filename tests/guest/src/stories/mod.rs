@@ -77,6 +77,7 @@ pub const ALL: &[Story] = &[
     accounting::DEAD_STRANGER,
     accounting::ONCE,
     accounting::PEAK,
+    accounting::NEW_CONTROL,
     neighbours::TRACED,
     neighbours::PAST_THE_COPIES,
     counting::TRANSLATED,

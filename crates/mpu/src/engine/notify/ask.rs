@@ -217,7 +217,8 @@ impl Question<'_> {
             put_wide(params, ALLOCATIONS, 0);
         }
         let exempt = matches!(view, View::Host);
-        let is_accounting = matches!(self.row.control, Control::AccountingPids | Control::AccountingInfo);
+        let is_accounting =
+            matches!(self.row.control, Control::AccountingPids | Control::AccountingInfo | Control::AccountingInfoV2);
         let view = AsMeant {
             threads: self.setting.threads.in_call(self.row.control),
             // An accounting record's times tell whose it is.
