@@ -67,8 +67,10 @@ struct mpu_context {
 	struct mpu_view view;
 	/* MPU_SEES_*, 0 until it matters. */
 	u32 sees;
-	/* What mpu_rs_begin() returned. */
+	/* What mpu_rs_begin() returned; set by mpu_context_translates(). */
 	u32 bits;
+	/* It is one of mpu_translating_count. */
+	bool is_counted;
 	/* The PIDs that the caller asked about, as it wrote them. */
 	u32 *asked;
 	u32 questions;
@@ -127,10 +129,15 @@ struct mpu_inside {
 
 #define MPU_HOLDS_MS 100
 
+/* Calls in the whole system that MPU translates just now. */
+extern atomic_t mpu_translating_count;
+
 void mpu_contexts_init(void);
 /* A context for the running task; NULL for want of memory. May sleep. */
 struct mpu_context *mpu_context_enter(void);
 void mpu_context_leave(struct mpu_context *context);
+/* What mpu_rs_begin() said of the call; may be told anywhere that a probe may stand. */
+void mpu_context_translates(struct mpu_context *context, u32 bits);
 /* The running task's, or NULL. Takes no lock, so a probe may ask. */
 struct mpu_context *mpu_context_of_current(void);
 /* Who is inside now; frees what dead tasks left. `inside` may be NULL. Not from two places at once. */

@@ -46,7 +46,7 @@ void mpu_argument_says(struct mpu_context *context, const struct mpu_rm_control 
 	context->argued = true;
 	if (!mpu_rs_may_claim(control->cmd))
 		return;
-	context->bits = mpu_rs_begin(context->call, &context->argument, &counter);
+	mpu_context_translates(context, mpu_rs_begin(context->call, &context->argument, &counter));
 	mpu_count(counter);
 }
 NOKPROBE_SYMBOL(mpu_argument_says);

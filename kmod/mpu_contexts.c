@@ -9,6 +9,7 @@
 #include <linux/atomic.h>
 #include <linux/hash.h>
 #include <linux/jiffies.h>
+#include <linux/kprobes.h>
 #include <linux/module.h>
 #include <linux/pid_namespace.h>
 #include <linux/rculist.h>
@@ -25,6 +26,9 @@ struct mpu_bucket {
 
 #define MPU_BUCKET_BITS 9
 static struct mpu_bucket mpu_buckets[1 << MPU_BUCKET_BITS];
+
+/* mpu_entry.S reads it. */
+atomic_t mpu_translating_count = ATOMIC_INIT(0);
 
 /* Callers that wait for memory, and are in no bucket yet. */
 static atomic_t mpu_entering = ATOMIC_INIT(0);
@@ -85,6 +89,7 @@ static __always_inline void mpu_fill(struct mpu_context *context)
 	context->view.group = 0;
 	context->sees = 0;
 	context->bits = 0;
+	context->is_counted = false;
 	context->asked = NULL;
 	context->questions = 0;
 	context->request = 0;
@@ -120,9 +125,21 @@ struct mpu_context *mpu_context_enter(void)
 	return context;
 }
 
+void mpu_context_translates(struct mpu_context *context, u32 bits)
+{
+	context->bits = bits;
+	if (bits && !context->is_counted) {
+		context->is_counted = true;
+		atomic_inc(&mpu_translating_count);
+	}
+}
+NOKPROBE_SYMBOL(mpu_context_translates);
+
 /* Gives the memory back; `task` says nobody any more. */
 static __always_inline void mpu_free(struct mpu_bucket *bucket, struct mpu_context *context)
 {
+	if (context->is_counted)
+		atomic_dec(&mpu_translating_count);
 	if (likely(context == &bucket->own)) {
 		smp_store_release(&context->busy, 0);
 		return;

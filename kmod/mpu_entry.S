@@ -6,8 +6,8 @@
  * function it was. For each, one cheap question in C, mpu_wants_NAME, decides: 0 returns into the function as if nothing had
  * been; anything else is the replacement's last argument, and the replacement's address takes the place of the way back, so
  * that the return enters mpu_NAME, whose own return goes to the function's caller.
- * The driver asks find_ns_pid once for each pair of a process and a client, so nobody is asked anything in C for it while
- * no container's call is inside the driver.
+ * Most calls are not MPU's, and the driver asks find_ns_pid once for each pair of a process and a client: nothing is asked in C
+ * while a count says that nobody in the whole system is in a call that it could be for.
  * A replacement runs the function it replaces through mpu_original_NAME, which goes on behind that first instruction: it
  * does not pass here again, whoever else traces the function. It goes there by a return, because nothing in a function's
  * middle is a target for an indirect branch on kernels with IBT.
@@ -43,9 +43,15 @@
 	je	mpu_enter_\name
 .endm
 
-.macro MPU_ENTER name last
+.macro MPU_ENTER name last count
 SYM_FUNC_START_LOCAL(mpu_enter_\name)
 	MPU_NO_TARGET
+.ifnb \count
+	cmpl	$0, \count(%rip)
+	jne	2f
+	RET
+2:
+.endif
 	pushq	%rdi
 	pushq	%rsi
 	pushq	%rdx
@@ -75,17 +81,13 @@ SYM_FUNC_END(mpu_original_\name)
 SYM_FUNC_START(mpu_enter)
 	MPU_NO_TARGET
 	movq	(%rsp), %rax
-	cmpq	(mpu_original + 8 * MPU_FIND_NS_PID)(%rip), %rax
-	je	1f
+	MPU_IS	find_ns_pid MPU_FIND_NS_PID
 	MPU_IS	from_user MPU_FROM_USER
 	MPU_IS	to_user MPU_TO_USER
 	MPU_IS	ioctl MPU_IOCTL
 	MPU_IS	is_init_ns MPU_IS_INIT_NS
 	MPU_IS	get_pid_info MPU_GET_PID_INFO
 	MPU_IS	compat MPU_COMPAT
-	RET
-1:	cmpl	$0, mpu_inside_count(%rip)
-	jne	mpu_enter_find_ns_pid
 	RET
 SYM_FUNC_END(mpu_enter)
 
@@ -97,10 +99,10 @@ SYM_FUNC_START_LOCAL(mpu_enter_get_pid_info)
 	RET
 SYM_FUNC_END(mpu_enter_get_pid_info)
 
-	MPU_ENTER find_ns_pid %rdx
-	MPU_ENTER is_init_ns %rdi
-	MPU_ENTER from_user %rcx
-	MPU_ENTER to_user %rcx
+	MPU_ENTER find_ns_pid %rdx mpu_inside_count
+	MPU_ENTER is_init_ns %rdi mpu_translating_count
+	MPU_ENTER from_user %rcx mpu_translating_count
+	MPU_ENTER to_user %rcx mpu_translating_count
 	MPU_ENTER compat %rcx
 	MPU_ENTER ioctl %rcx
 
