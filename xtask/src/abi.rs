@@ -49,6 +49,7 @@ struct Report<'a> {
     /// `tables` where the generated method tables were read, `headers` where only headers were there.
     read: &'static str,
     controls: usize,
+    notifications: usize,
     count: BTreeMap<String, usize>,
     false_alarms: usize,
     findings: &'a [Finding],
@@ -91,6 +92,7 @@ fn as_json(tree: &Tree, findings: &[Finding]) -> Result<String> {
         release: tree.release.as_deref(),
         read: if tree.has_tables { "tables" } else { "headers" },
         controls: tree.controls.len(),
+        notifications: tree.notifications,
         count,
         false_alarms: findings.iter().filter(is_false_alarm).count(),
         findings,
@@ -101,7 +103,7 @@ fn as_json(tree: &Tree, findings: &[Finding]) -> Result<String> {
 fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
     let release = tree.release.as_deref().unwrap_or("of an unnamed release");
     let read = if tree.has_tables { "method tables" } else { "headers alone: who may call is not known" };
-    let mut out = format!("driver {release}: {} controls, from {read}\n", tree.controls.len());
+    let mut out = format!("driver {release}: {} controls from {read}, {} notifications\n", tree.controls.len(), tree.notifications);
     let order = [Verdict::New, Verdict::Changed, Verdict::Fits, Verdict::Known, Verdict::Gone];
     for verdict in order {
         let some: Vec<&Finding> = findings.iter().filter(|finding| finding.verdict == verdict).collect();

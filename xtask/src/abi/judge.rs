@@ -236,7 +236,8 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
 fn fit(row: &Row, fields: &[Field], behind: &[(&str, Field)], known: impl Fn(&Field) -> bool) -> Vec<String> {
     let mut doubts = Vec::new();
     let mut expect = |offset: usize, size: usize, what: &str| {
-        let there = fields.iter().any(|field| field.size == size && field.offsets().contains(&offset));
+        // Eight bytes do for four: the lower half comes first.
+        let there = fields.iter().any(|field| field.size >= size && field.size <= 8 && field.offsets().contains(&offset));
         if !there {
             doubts.push(format!("no {what} of {size} bytes at {offset}"));
         }

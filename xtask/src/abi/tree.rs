@@ -65,6 +65,8 @@ pub struct Tree {
     pub has_tables: bool,
     pub carriers: Vec<Carrier>,
     pub events: Vec<Event>,
+    /// Notifications that were looked at.
+    pub notifications: usize,
     /// Messages of dumps with a process's id, and the field.
     pub streams: Vec<(String, String)>,
     /// Prototypes by function: return type and parameters, without names.
@@ -115,6 +117,7 @@ impl Tree {
             has_tables: false,
             carriers: Vec::new(),
             events: Vec::new(),
+            notifications: 0,
             streams: Vec::new(),
             functions: HashMap::new(),
             has_kernel_open: root.join("kernel-open").is_dir(),
@@ -146,13 +149,16 @@ impl Tree {
         let mut named: BTreeMap<u32, String> = BTreeMap::new();
         let mut parameters_of: HashMap<String, String> = HashMap::new();
         for (name, comment, _) in &self.headers.defines {
-            let control = name.starts_with("NV") && name.contains("_CTRL_") && !name.ends_with("_MESSAGE_ID");
-            if !control || !name.contains("_CMD_") {
+            if !name.starts_with("NV") || !name.contains("_CTRL_") || name.ends_with("_MESSAGE_ID") {
                 continue;
             }
-            if let Some(made_of) = comment.split_once("_PARAMS_MESSAGE_ID").and_then(|(head, _)| head.rsplit(['|', ' ', '"']).next())
-            {
+            // Newer headers say in a comment what a control's number was made of; some names lack the CMD that the others have.
+            let made_of = comment.split_once("_PARAMS_MESSAGE_ID").and_then(|(head, _)| head.rsplit(['|', ' ', '"']).next());
+            if let Some(made_of) = made_of {
                 parameters_of.insert(name.clone(), format!("{made_of}_PARAMS"));
+            }
+            if !name.contains("_CMD_") && made_of.is_none() {
+                continue;
             }
             let Some(Ok(cmd)) = self.headers.constant(name).map(u32::try_from) else { continue };
             // A control's number begins with its class; a value of one of its fields seldom does.
@@ -307,6 +313,7 @@ impl Tree {
                     _ => None,
                 });
                 let Some(notifier) = notifier else { continue };
+                self.notifications += 1;
                 let pid = arguments.iter().find_map(|argument| pid_in(argument).or_else(|| assigned_pid(argument, &tokens[..i])));
                 if let Some(pid) = pid {
                     let place = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
