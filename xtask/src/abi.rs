@@ -5,6 +5,8 @@
 
 mod c;
 mod judge;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -49,6 +51,7 @@ struct Report<'a> {
     /// `tables` where the generated method tables were read, `headers` where only headers were there.
     read: &'static str,
     controls: usize,
+    escapes: usize,
     notifications: usize,
     count: BTreeMap<String, usize>,
     false_alarms: usize,
@@ -92,6 +95,7 @@ fn as_json(tree: &Tree, findings: &[Finding]) -> Result<String> {
         release: tree.release.as_deref(),
         read: if tree.has_tables { "tables" } else { "headers" },
         controls: tree.controls.len(),
+        escapes: tree.escapes,
         notifications: tree.notifications,
         count,
         false_alarms: findings.iter().filter(is_false_alarm).count(),
@@ -103,7 +107,10 @@ fn as_json(tree: &Tree, findings: &[Finding]) -> Result<String> {
 fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
     let release = tree.release.as_deref().unwrap_or("of an unnamed release");
     let read = if tree.has_tables { "method tables" } else { "headers alone: who may call is not known" };
-    let mut out = format!("driver {release}: {} controls from {read}, {} notifications\n", tree.controls.len(), tree.notifications);
+    let (controls, escapes, notifications) = (tree.controls.len(), tree.escapes, tree.notifications);
+    let mut out = format!(
+        "driver {release}: {controls} controls from {read}; {escapes} escapes, {notifications} notifications\n"
+    );
     let order = [Verdict::New, Verdict::Changed, Verdict::Fits, Verdict::Known, Verdict::Gone];
     for verdict in order {
         let some: Vec<&Finding> = findings.iter().filter(|finding| finding.verdict == verdict).collect();
@@ -123,7 +130,8 @@ fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
             if !finding.fields.is_empty() {
                 let more = finding.fields.len().saturating_sub(8);
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-                out += &format!("      {}{more}\n", finding.fields.iter().take(8).cloned().collect::<Vec<_>>().join(", "));
+                out +=
+                    &format!("      {}{more}\n", finding.fields.iter().take(8).cloned().collect::<Vec<_>>().join(", "));
             }
             out += &format!("      {}\n", finding.why);
         }

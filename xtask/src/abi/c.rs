@@ -22,24 +22,64 @@ pub enum Token {
 use Token::{Mark, Number, Word};
 
 const MARKS: [&str; 39] = [
-    "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "->", "##", "{", "}", "(", ")", "[", "]", ";", ",", "*", ":", "=", "+", "-",
-    "/", "%", "&", "|", "^", "~", "!", "<", ">", "?", ".", "#", "@", "\\", "$", "`",
+    "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "->", "##", "{", "}", "(", ")", "[", "]", ";", ",", "*", ":", "=",
+    "+", "-", "/", "%", "&", "|", "^", "~", "!", "<", ">", "?", ".", "#", "@", "\\", "$", "`",
 ];
 
 /// What is known to be defined where MPU runs; everything else that a header asks for with `#ifdef` is not.
 const DEFINED: [&str; 9] = [
-    "NV_UNIX", "NV_LINUX", "NVCPU_X86_64", "NVCPU_IS_X86_64", "NVCPU_IS_64_BITS", "NV_64_BITS", "__linux__", "__GNUC__",
+    "NV_UNIX",
+    "NV_LINUX",
+    "NVCPU_X86_64",
+    "NVCPU_IS_X86_64",
+    "NVCPU_IS_64_BITS",
+    "NV_64_BITS",
+    "__linux__",
+    "__GNUC__",
     "__x86_64__",
 ];
 
 /// The driver's own names for what C has: bytes, which are their alignment, too.
 const BUILT_IN: [(&str, usize); 39] = [
-    ("NvU8", 1), ("NvS8", 1), ("NvV8", 1), ("NvBool", 1), ("NvTristate", 1), ("char", 1), ("uint8_t", 1), ("int8_t", 1), ("bool", 1),
-    ("NvU16", 2), ("NvS16", 2), ("NvV16", 2), ("NvWchar", 2), ("short", 2), ("uint16_t", 2), ("int16_t", 2),
-    ("NvU32", 4), ("NvS32", 4), ("NvV32", 4), ("NvF32", 4), ("NvHandle", 4), ("NV_STATUS", 4), ("NvStatus", 4), ("int", 4),
-    ("unsigned", 4), ("float", 4), ("uint32_t", 4), ("int32_t", 4),
-    ("NvU64", 8), ("NvS64", 8), ("NvF64", 8), ("NvP64", 8), ("NvUPtr", 8), ("NvSPtr", 8), ("NvLength", 8), ("long", 8),
-    ("size_t", 8), ("uint64_t", 8), ("int64_t", 8),
+    ("NvU8", 1),
+    ("NvS8", 1),
+    ("NvV8", 1),
+    ("NvBool", 1),
+    ("NvTristate", 1),
+    ("char", 1),
+    ("uint8_t", 1),
+    ("int8_t", 1),
+    ("bool", 1),
+    ("NvU16", 2),
+    ("NvS16", 2),
+    ("NvV16", 2),
+    ("NvWchar", 2),
+    ("short", 2),
+    ("uint16_t", 2),
+    ("int16_t", 2),
+    ("NvU32", 4),
+    ("NvS32", 4),
+    ("NvV32", 4),
+    ("NvF32", 4),
+    ("NvHandle", 4),
+    ("NV_STATUS", 4),
+    ("NvStatus", 4),
+    ("int", 4),
+    ("unsigned", 4),
+    ("float", 4),
+    ("uint32_t", 4),
+    ("int32_t", 4),
+    ("NvU64", 8),
+    ("NvS64", 8),
+    ("NvF64", 8),
+    ("NvP64", 8),
+    ("NvUPtr", 8),
+    ("NvSPtr", 8),
+    ("NvLength", 8),
+    ("long", 8),
+    ("size_t", 8),
+    ("uint64_t", 8),
+    ("int64_t", 8),
 ];
 
 /// A type as it was written.
@@ -280,7 +320,8 @@ impl Headers {
                 }
                 continue;
             };
-            let (word, rest) = directive.split_at(directive.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(directive.len()));
+            let (word, rest) =
+                directive.split_at(directive.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(directive.len()));
             match word {
                 "if" | "ifdef" | "ifndef" => {
                     let holds = self.holds(word, rest);
@@ -355,7 +396,8 @@ impl Headers {
     fn declaration(&mut self, file: &str, tokens: &[Token]) {
         let typedef = tokens.first() == Some(&Word("typedef".into()));
         let rest = if typedef { &tokens[1..] } else { tokens };
-        if !matches!(rest.first(), Some(Word(word)) if typedef || ["struct", "union", "enum"].contains(&word.as_str())) {
+        if !matches!(rest.first(), Some(Word(word)) if typedef || ["struct", "union", "enum"].contains(&word.as_str()))
+        {
             return;
         }
         let Some((base, used)) = self.base_type(file, rest) else { return };
@@ -386,7 +428,8 @@ impl Headers {
     /// The type that a declaration begins with, and how many pieces it took.
     fn base_type(&mut self, file: &str, tokens: &[Token]) -> Option<(Type, usize)> {
         let mut i = 0;
-        while matches!(tokens.get(i), Some(Word(word)) if ["const", "volatile", "static", "extern"].contains(&word.as_str())) {
+        while matches!(tokens.get(i), Some(Word(word)) if ["const", "volatile", "static", "extern"].contains(&word.as_str()))
+        {
             i += 1;
         }
         let Some(Word(word)) = tokens.get(i) else { return None };

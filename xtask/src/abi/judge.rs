@@ -127,21 +127,24 @@ pub fn judge(tree: &Tree, list: &List) -> Vec<Finding> {
 
 /// The same, by other rows.
 pub fn judge_by(tree: &Tree, list: &List, rows: &[Row]) -> Vec<Finding> {
-    let mut out: Vec<Finding> = tree.controls.iter().filter_map(|control| judge_control(tree, list, rows, control)).collect();
+    let mut out: Vec<Finding> =
+        tree.controls.iter().filter_map(|control| judge_control(tree, list, rows, control)).collect();
     let mut by_control = BTreeSet::new();
-    out.extend(rows.iter().filter(|row| tree.controls.iter().all(|control| control.cmd != row.cmd.0)).filter_map(|row| {
-        by_control.insert(row.cmd.0).then(|| Finding {
-            verdict: Verdict::Gone,
-            way: "control",
-            name: row.control.name().to_owned(),
-            cmd: Some(number(row.cmd.0)),
-            size: Some(row.params_size as usize),
-            reach: None,
-            fields: Vec::new(),
-            why: format!("a row for {}; nothing here has this number", row.seen),
-            sort: None,
-        })
-    }));
+    out.extend(rows.iter().filter(|row| tree.controls.iter().all(|control| control.cmd != row.cmd.0)).filter_map(
+        |row| {
+            by_control.insert(row.cmd.0).then(|| Finding {
+                verdict: Verdict::Gone,
+                way: "control",
+                name: row.control.name().to_owned(),
+                cmd: Some(number(row.cmd.0)),
+                size: Some(row.params_size as usize),
+                reach: None,
+                fields: Vec::new(),
+                why: format!("a row for {}; nothing here has this number", row.seen),
+                sort: None,
+            })
+        },
+    ));
     out.extend(carriers(tree, list));
     for event in &tree.events {
         let subject = event.notifier.as_str();
@@ -180,7 +183,11 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
             return None;
         }
         // A number that a later release gave to a control without parameters: no call of it meets the row's size.
-        return Some(Finding { verdict: Verdict::Gone, why: "the number is another control's here, without parameters".into(), ..finding });
+        return Some(Finding {
+            verdict: Verdict::Gone,
+            why: "the number is another control's here, without parameters".into(),
+            ..finding
+        });
     };
     let fields = match tree.headers.fields(parameters) {
         Ok(fields) => fields,
@@ -192,7 +199,9 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
             let known = list.known("control", &subject, "").or(list.known("layout", parameters, ""));
             let why = format!("the layout of {parameters} cannot be read: {error}");
             return Some(match known {
-                Some(known) => Finding { verdict: Verdict::Known, sort: Some(known.sort), why: known.reason.clone(), ..finding },
+                Some(known) => {
+                    Finding { verdict: Verdict::Known, sort: Some(known.sort), why: known.reason.clone(), ..finding }
+                }
                 None => Finding { verdict: Verdict::New, why, ..finding },
             });
         }
@@ -200,8 +209,10 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
     let size = tree.headers.layout(parameters).map(|layout| layout.size).unwrap_or(0);
     finding.size = Some(size);
     let sensitive: Vec<&Field> = fields.iter().filter(|field| is_pid(field) || names_kernel_pointer(field)).collect();
-    let pointers: Vec<&Field> = fields.iter().filter(|field| field.kind == "NvP64" && !names_kernel_pointer(field)).collect();
-    let behind: Vec<(&str, Field)> = if pointers.is_empty() { Vec::new() } else { behind_pointers(tree, parameters, &fields) };
+    let pointers: Vec<&Field> =
+        fields.iter().filter(|field| field.kind == "NvP64" && !names_kernel_pointer(field)).collect();
+    let behind: Vec<(&str, Field)> =
+        if pointers.is_empty() { Vec::new() } else { behind_pointers(tree, parameters, &fields) };
     finding.fields = sensitive.iter().map(|field| shown(field)).collect();
     finding.fields.extend(behind.iter().map(|(structure, field)| format!("→{structure}.{}", shown(field))));
     if rows.is_empty() {
@@ -209,7 +220,12 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
             return None;
         }
         let subject = number(control.cmd);
-        let names: Vec<&str> = sensitive.iter().copied().chain(behind.iter().map(|(_, field)| field)).map(|field| field.name.as_str()).collect();
+        let names: Vec<&str> = sensitive
+            .iter()
+            .copied()
+            .chain(behind.iter().map(|(_, field)| field))
+            .map(|field| field.name.as_str())
+            .collect();
         let sort = match control.reach {
             Reach::Declared => "declared, and in no open table; no row",
             _ => "no row",
@@ -219,7 +235,11 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
     }
     let Some(row) = rows.iter().find(|row| row.params_size as usize == size) else {
         if finding.fields.is_empty() {
-            return Some(Finding { verdict: Verdict::Gone, why: "the number is another control's here, without PIDs".into(), ..finding });
+            return Some(Finding {
+                verdict: Verdict::Gone,
+                why: "the number is another control's here, without PIDs".into(),
+                ..finding
+            });
         }
         let sizes: Vec<String> = rows.iter().map(|row| row.params_size.to_string()).collect();
         return changed(finding, format!("{size} bytes; rows have {}", sizes.join(", ")));
@@ -237,7 +257,8 @@ fn fit(row: &Row, fields: &[Field], behind: &[(&str, Field)], known: impl Fn(&Fi
     let mut doubts = Vec::new();
     let mut expect = |offset: usize, size: usize, what: &str| {
         // Eight bytes do for four: the lower half comes first.
-        let there = fields.iter().any(|field| field.size >= size && field.size <= 8 && field.offsets().contains(&offset));
+        let there =
+            fields.iter().any(|field| field.size >= size && field.size <= 8 && field.offsets().contains(&offset));
         if !there {
             doubts.push(format!("no {what} of {size} bytes at {offset}"));
         }
@@ -269,7 +290,8 @@ fn fit(row: &Row, fields: &[Field], behind: &[(&str, Field)], known: impl Fn(&Fi
         }
     }
     let plain = |field: &&Field| is_pid(field) && !is_companion(field);
-    let found: BTreeSet<usize> = fields.iter().filter(plain).filter(|field| !known(field)).flat_map(Field::offsets).collect();
+    let found: BTreeSet<usize> =
+        fields.iter().filter(plain).filter(|field| !known(field)).flat_map(Field::offsets).collect();
     let all: BTreeSet<usize> = fields.iter().filter(plain).flat_map(Field::offsets).collect();
     doubts.extend(found.difference(&pids).next().map(|at| format!("a PID at {at} that the row does not have")));
     doubts.extend(pids.difference(&all).next().map(|at| format!("the row has a PID at {at}, the header none")));
@@ -280,7 +302,8 @@ fn fit(row: &Row, fields: &[Field], behind: &[(&str, Field)], known: impl Fn(&Fi
 }
 
 fn fit_behind(inner: &Inner, behind: &[(&str, Field)]) -> Vec<String> {
-    let found: BTreeSet<usize> = behind.iter().filter(|(_, field)| !is_companion(field)).flat_map(|(_, field)| field.offsets()).collect();
+    let found: BTreeSet<usize> =
+        behind.iter().filter(|(_, field)| !is_companion(field)).flat_map(|(_, field)| field.offsets()).collect();
     let wanted: BTreeSet<usize> = match inner {
         Inner::Rows(rows) => [usize::from(rows.pid)].into(),
         Inner::Samples(samples) => in_samples(&Samples { first: 0, capacity: 1, ..*samples }).0,
@@ -301,7 +324,10 @@ fn in_samples(samples: &Samples) -> (BTreeSet<usize>, BTreeSet<usize>) {
     let (mut pids, mut pointers) = (BTreeSet::new(), BTreeSet::new());
     for slot in 0..usize::from(samples.capacity) {
         for engine in 0..usize::from(samples.engines) {
-            let record = usize::from(samples.first) + slot * usize::from(samples.stride) + 8 + engine * usize::from(samples.engine_stride);
+            let record = usize::from(samples.first)
+                + slot * usize::from(samples.stride)
+                + 8
+                + engine * usize::from(samples.engine_stride);
             pids.insert(record + 8);
             pointers.extend(samples.kernel_pointer.map(|pointer| record + usize::from(pointer)));
         }
@@ -351,7 +377,14 @@ fn carriers(tree: &Tree, list: &List) -> Vec<Finding> {
     out
 }
 
-fn known_or_new(list: &List, way: &'static str, subject: &str, names: &[&str], fields: Vec<String>, why: String) -> Finding {
+fn known_or_new(
+    list: &List,
+    way: &'static str,
+    subject: &str,
+    names: &[&str],
+    fields: Vec<String>,
+    why: String,
+) -> Finding {
     let all: Vec<Option<&Known>> = match names {
         [] => vec![list.known(way, subject, "")],
         names => names.iter().map(|name| list.known(way, subject, name)).collect(),
@@ -373,15 +406,29 @@ fn judge_function(tree: &Tree, function: &Function) -> Finding {
             let why = format!("the redirect wants {}", function.wants.join(" or "));
             (Verdict::Changed, name, prototypes.iter().cloned().collect(), why)
         }
-        None if function.optional => (Verdict::Gone, &function.names[0], Vec::new(), "not in this tree; MPU does without".into()),
+        None if function.optional => {
+            (Verdict::Gone, &function.names[0], Vec::new(), "not in this tree; MPU does without".into())
+        }
         None => (Verdict::Changed, &function.names[0], Vec::new(), format!("not in this tree: {}", function.why)),
     };
-    Finding { verdict, way: "function", name: name.clone(), cmd: None, size: None, reach: None, fields, why, sort: None }
+    Finding {
+        verdict,
+        way: "function",
+        name: name.clone(),
+        cmd: None,
+        size: None,
+        reach: None,
+        fields,
+        why,
+        sort: None,
+    }
 }
 
 /// A PID by name and type: a number of four or eight bytes, no handle.
 fn is_pid(field: &Field) -> bool {
-    names_pid(&field.name) && (field.size == 4 || field.size == 8) && !["NvHandle", "NvP64", "*"].contains(&field.kind.as_str())
+    names_pid(&field.name)
+        && (field.size == 4 || field.size == 8)
+        && !["NvHandle", "NvP64", "*"].contains(&field.kind.as_str())
 }
 
 /// A number inside a virtual machine, beside the PID of the process that runs it: 0 without one.

@@ -67,6 +67,8 @@ pub struct Tree {
     pub events: Vec<Event>,
     /// Notifications that were looked at.
     pub notifications: usize,
+    /// Escapes whose argument is known.
+    pub escapes: usize,
     /// Messages of dumps with a process's id, and the field.
     pub streams: Vec<(String, String)>,
     /// Prototypes by function: return type and parameters, without names.
@@ -97,11 +99,16 @@ impl Tree {
         ];
         let files = below(sdk, "h")?.into_iter().chain(more.iter().flat_map(|file| {
             let file = root.join(file);
-            if file.is_dir() { below(&file, "h").unwrap_or_default() } else { vec![file] }
+            if file.is_dir() {
+                below(&file, "h").unwrap_or_default()
+            } else {
+                vec![file]
+            }
         }));
         for file in files.filter(|file| file.is_file()) {
             let text = read(&file)?;
-            let name = file.strip_prefix(sdk).or(file.strip_prefix(root)).unwrap_or(&file).to_string_lossy().into_owned();
+            let name =
+                file.strip_prefix(sdk).or(file.strip_prefix(root)).unwrap_or(&file).to_string_lossy().into_owned();
             // The types that these two define are the parser's own: bytes, pointers, alignment.
             if !["nvtypes.h", "nvmisc.h", "cpuopsys.h"].contains(&name.as_str()) {
                 headers.read(&name, &text);
@@ -118,6 +125,7 @@ impl Tree {
             carriers: Vec::new(),
             events: Vec::new(),
             notifications: 0,
+            escapes: 0,
             streams: Vec::new(),
             functions: HashMap::new(),
             has_kernel_open: root.join("kernel-open").is_dir(),
@@ -153,7 +161,8 @@ impl Tree {
                 continue;
             }
             // Newer headers say in a comment what a control's number was made of; some names lack the CMD that the others have.
-            let made_of = comment.split_once("_PARAMS_MESSAGE_ID").and_then(|(head, _)| head.rsplit(['|', ' ', '"']).next());
+            let made_of =
+                comment.split_once("_PARAMS_MESSAGE_ID").and_then(|(head, _)| head.rsplit(['|', ' ', '"']).next());
             if let Some(made_of) = made_of {
                 parameters_of.insert(name.clone(), format!("{made_of}_PARAMS"));
             }
@@ -224,9 +233,11 @@ impl Tree {
         let mut at = 0;
         while let Some(next) = tokens[at..].iter().position(|token| is(token, "RS_ENTRY")) {
             at += next + 1;
-            let Some(end) = closing(&tokens, at).filter(|_| tokens.get(at) == Some(&Token::Mark("("))) else { continue };
+            let Some(end) = closing(&tokens, at).filter(|_| tokens.get(at) == Some(&Token::Mark("("))) else {
+                continue;
+            };
             let items = between_commas(&tokens[at + 1..end - 1]);
-            let class = items.first().and_then(|item| word(item.first()));
+            let class = items.first().and_then(|item| named(item.first()?)).map(str::to_owned);
             let structure = items.iter().find_map(|item| match item {
                 [Token::Word(sort), Token::Mark("("), Token::Word(name), Token::Mark(")")]
                     if ["RS_OPTIONAL", "RS_REQUIRED"].contains(&sort.as_str()) =>
@@ -243,34 +254,55 @@ impl Tree {
         Ok(())
     }
 
+    /// What an escape's branch names, and what the functions name that the branch calls: its argument, and what that points to.
     fn read_escapes(&mut self, root: &Path) -> Result<()> {
         let unix = root.join("src/nvidia/arch/nvalloc/unix/src");
         let files = [unix.join("escape.c"), unix.join("osapi.c"), root.join("kernel-open/nvidia/nv.c")];
-        let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut texts = Vec::new();
         for file in files.iter().filter(|file| file.is_file()) {
-            let tokens = tokens(&without_comments(&read(file)?));
-            let mut escape: Option<String> = None;
-            for (i, token) in tokens.iter().enumerate() {
-                let Token::Word(name) = token else { continue };
-                let before = i.checked_sub(1).map(|before| &tokens[before]);
+            texts.push(tokens(&without_comments(&read(file)?)));
+        }
+        let argument = |name: &str| ["nv_ioctl", "NVOS", "NvUnix"].iter().any(|start| name.starts_with(start));
+        let mut named_by: HashMap<&str, BTreeSet<&str>> = HashMap::new();
+        for (function, body) in texts.iter().flat_map(|tokens| bodies(tokens)) {
+            named_by.entry(function).or_default().extend(body.iter().filter_map(named));
+        }
+        // A function that is called names what it calls, too: two steps reach from the escape to the copy.
+        let reached = |function: &str| -> BTreeSet<&str> {
+            let near = named_by.get(function).cloned().unwrap_or_default();
+            let far = near.iter().filter_map(|name| named_by.get(name)).flatten().copied();
+            far.chain(near.iter().copied()).filter(|name| argument(name)).collect()
+        };
+        let mut found: BTreeSet<(&str, &str)> = BTreeSet::new();
+        for tokens in &texts {
+            let mut escape = None;
+            for (i, name) in tokens.iter().enumerate().filter_map(|(i, token)| Some((i, named(token)?))) {
                 if name.starts_with("NV_ESC_") {
-                    let begins = before.is_some_and(|token| is(token, "case") || *token == Token::Mark("("));
-                    escape = begins.then(|| name.clone());
+                    let before = i.checked_sub(1).map(|before| &tokens[before]);
+                    escape =
+                        before.is_some_and(|token| is(token, "case") || *token == Token::Mark("(")).then_some(name);
                 } else if name == "case" || name == "default" {
                     escape = None;
-                } else if let Some(escape) = &escape {
-                    let argument = name.to_lowercase().contains("nv_ioctl") || name.starts_with("NVOS") || name.starts_with("NvUnix");
-                    if argument && self.headers.layout(name).is_ok() {
-                        found.entry(escape.clone()).or_default().insert(name.clone());
+                } else if let Some(escape) = escape {
+                    if tokens.get(i + 1) == Some(&Token::Mark("(")) {
+                        found.extend(reached(name).into_iter().map(|structure| (escape, structure)));
                     }
+                    found.extend(argument(name).then_some((escape, name)));
                 }
             }
         }
-        for (escape, structures) in found {
-            for structure in structures {
-                self.carriers.push(Carrier { way: "escape", by: escape.clone(), structure });
+        for (escape, structure) in found {
+            if self.headers.layout(structure).is_ok() {
+                self.carriers.push(Carrier { way: "escape", by: escape.to_owned(), structure: structure.to_owned() });
             }
         }
+        self.escapes = self
+            .carriers
+            .iter()
+            .filter(|carrier| carrier.way == "escape")
+            .map(|carrier| &carrier.by)
+            .collect::<BTreeSet<_>>()
+            .len();
         Ok(())
     }
 
@@ -292,14 +324,15 @@ impl Tree {
         }
         for file in below(&source, "c")? {
             let text = read(&file)?;
-            if !text.contains("otif") && !text.contains("EventNotif") {
+            if !text.contains("otif") {
                 continue;
             }
             let tokens = tokens(&without_comments(&text));
             for (i, token) in tokens.iter().enumerate() {
                 let Token::Word(function) = token else { continue };
-                let sends = function.contains("Notify") || function.contains("EventNotification") || function.contains("NotifyEvent");
-                if !sends || tokens.get(i + 1) != Some(&Token::Mark("(")) {
+                if !function.contains("Notif") && !function.contains("notif")
+                    || tokens.get(i + 1) != Some(&Token::Mark("("))
+                {
                     continue;
                 }
                 let Some(end) = closing(&tokens, i + 1) else { continue };
@@ -312,9 +345,11 @@ impl Tree {
                     Token::Word(word) if word.contains("_NOTIFI") || word.contains("_EVENT_") => Some(word.clone()),
                     _ => None,
                 });
-                let Some(notifier) = notifier else { continue };
+                let notifier = notifier.unwrap_or_else(|| function.clone());
                 self.notifications += 1;
-                let pid = arguments.iter().find_map(|argument| pid_in(argument).or_else(|| assigned_pid(argument, &tokens[..i])));
+                let pid = arguments
+                    .iter()
+                    .find_map(|argument| pid_in(argument).or_else(|| assigned_pid(argument, &tokens[..i])));
                 if let Some(pid) = pid {
                     let place = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
                     self.events.push(Event { notifier, place, pid });
@@ -335,7 +370,9 @@ impl Tree {
         for file in below(&generated, "h")?.iter().filter(|file| file.to_string_lossy().ends_with("_pb.h")) {
             for line in read(file)?.lines() {
                 let mut words = line.split_whitespace();
-                let (Some("#define"), Some(name), Some(place)) = (words.next(), words.next(), words.next()) else { continue };
+                let (Some("#define"), Some(name), Some(place)) = (words.next(), words.next(), words.next()) else {
+                    continue;
+                };
                 if !place.starts_with("(&prb_fields_") {
                     continue;
                 }
@@ -397,10 +434,8 @@ pub fn names_pid(name: &str) -> bool {
         words.pop();
     }
     match words.as_slice() {
-        [.., "process" | "proc" | "client" | "owner", "id" | "ids"] => words[words.len() - 2].starts_with("proc"),
-        [.., last] => {
-            ["pid", "pids", "tgid", "tgids", "procid", "processid", "procids", "processids"].contains(last) || last.ends_with("pid") && ["vpid", "nspid", "ospid"].contains(last)
-        }
+        [.., "process" | "proc" | "thread" | "task", "id" | "ids"] => true,
+        [.., last] => ["pid", "pids", "tgid", "tgids", "tid", "tids", "procid", "processid"].contains(last),
         [] => false,
     }
 }
@@ -410,7 +445,10 @@ pub fn names_kernel_pointer(field: &Field) -> bool {
     let words = words(&field.name);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     field.size == 8
-        && matches!(words.as_slice(), ["p", "os", ..] | ["p", .., "pid", "info"] | ["p", "kernel", ..] | ["p", "task", ..])
+        && matches!(
+            words.as_slice(),
+            ["p", "os", ..] | ["p", .., "pid", "info"] | ["p", "kernel", ..] | ["p", "task", ..]
+        )
         && !words.contains(&"event")
 }
 
@@ -448,8 +486,11 @@ fn methods(text: &str) -> Result<Vec<Method>> {
             let flags = value(entry).with_context(|| format!("flags of a method: {}", shown(entry)))?;
             let labelled = |label: &str| entry.split_once(label).map(|(_, behind)| behind);
             let access_right = labelled("/*accessRight=*/").and_then(value).unwrap_or(0);
-            let cmd = labelled("/*methodId=*/").and_then(value).with_context(|| format!("number of a method: {}", shown(entry)))?;
-            let size = labelled("/*paramSize=*/").with_context(|| format!("size of method {cmd:#x}: {}", shown(entry)))?;
+            let cmd = labelled("/*methodId=*/")
+                .and_then(value)
+                .with_context(|| format!("number of a method: {}", shown(entry)))?;
+            let size =
+                labelled("/*paramSize=*/").with_context(|| format!("size of method {cmd:#x}: {}", shown(entry)))?;
             let size = without_comments(size.split('\n').next().unwrap_or_default());
             let parameters = match size.trim().trim_end_matches(',').trim() {
                 "0" => None,
@@ -522,9 +563,12 @@ fn prototypes(tokens: &[Token]) -> Vec<(String, String)> {
             Token::Mark("(") => {
                 let Some(end) = closing(tokens, i) else { break };
                 let ends = matches!(tokens.get(end), Some(Token::Mark(";" | "{")));
-                if let (true, Some(Token::Word(name))) = (ends && i > start + 1, i.checked_sub(1).map(|before| &tokens[before])) {
+                if let (true, Some(Token::Word(name))) =
+                    (ends && i > start + 1, i.checked_sub(1).map(|before| &tokens[before]))
+                {
                     let result = kind(&tokens[start..i - 1], false);
-                    let parameters: Vec<String> = between_commas(&tokens[i + 1..end - 1]).iter().map(|p| kind(p, true)).collect();
+                    let parameters: Vec<String> =
+                        between_commas(&tokens[i + 1..end - 1]).iter().map(|p| kind(p, true)).collect();
                     out.push((name.clone(), format!("{result} ({})", parameters.join(", "))));
                 }
                 i = end;
@@ -535,12 +579,39 @@ fn prototypes(tokens: &[Token]) -> Vec<(String, String)> {
     out
 }
 
+/// Functions with their parameters and bodies.
+fn bodies(tokens: &[Token]) -> Vec<(&str, &[Token])> {
+    let mut out = Vec::new();
+    let mut i = 0;
+    while i < tokens.len() {
+        let Token::Mark("(") = &tokens[i] else {
+            // What is in brackets at the top is no function.
+            i = if tokens[i] == Token::Mark("{") { closing(tokens, i).unwrap_or(tokens.len()) } else { i + 1 };
+            continue;
+        };
+        let Some(end) = closing(tokens, i) else { break };
+        let name = i.checked_sub(1).and_then(|before| named(&tokens[before]));
+        if let (Some(name), Some(Token::Mark("{"))) = (name, tokens.get(end)) {
+            let last = closing(tokens, end).unwrap_or(tokens.len());
+            out.push((name, &tokens[i..last]));
+            i = last;
+        } else {
+            i = end;
+        }
+    }
+    out
+}
+
 /// A parameter's type, without the parameter's name.
 fn kind(tokens: &[Token], named: bool) -> String {
     let mut words: Vec<&str> = Vec::new();
     for token in tokens {
         match token {
-            Token::Word(word) if !["static", "inline", "extern", "NV_API_CALL", "NVIDIA_EXPORT"].contains(&word.as_str()) => words.push(word),
+            Token::Word(word)
+                if !["static", "inline", "extern", "NV_API_CALL", "NVIDIA_EXPORT"].contains(&word.as_str()) =>
+            {
+                words.push(word)
+            }
             Token::Mark(mark) => words.push(mark),
             _ => {}
         }
@@ -560,9 +631,9 @@ fn is(token: &Token, text: &str) -> bool {
     matches!(token, Token::Word(word) if word == text)
 }
 
-fn word(token: Option<&Token>) -> Option<String> {
+fn named(token: &Token) -> Option<&str> {
     match token {
-        Some(Token::Word(word)) => Some(word.clone()),
+        Token::Word(word) => Some(word),
         _ => None,
     }
 }
