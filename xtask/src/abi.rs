@@ -5,6 +5,7 @@
 
 mod c;
 mod judge;
+mod names;
 #[cfg(test)]
 mod tests;
 mod tree;

@@ -8,7 +8,8 @@ use mpu_abi::{Inner, Layout, Row, Rows, Samples, ROWS};
 use serde::{Deserialize, Serialize};
 
 use super::c::Field;
-use super::tree::{names_kernel_pointer, names_pid, words, Control, Reach, Tree};
+use super::names::{names_kernel_pointer, names_pid, words};
+use super::tree::{Control, Reach, Tree};
 
 /// What is said of one thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -129,22 +130,21 @@ pub fn judge(tree: &Tree, list: &List) -> Vec<Finding> {
 pub fn judge_by(tree: &Tree, list: &List, rows: &[Row]) -> Vec<Finding> {
     let mut out: Vec<Finding> =
         tree.controls.iter().filter_map(|control| judge_control(tree, list, rows, control)).collect();
-    let mut by_control = BTreeSet::new();
-    out.extend(rows.iter().filter(|row| tree.controls.iter().all(|control| control.cmd != row.cmd.0)).filter_map(
-        |row| {
-            by_control.insert(row.cmd.0).then(|| Finding {
-                verdict: Verdict::Gone,
-                way: "control",
-                name: row.control.name().to_owned(),
-                cmd: Some(number(row.cmd.0)),
-                size: Some(row.params_size as usize),
-                reach: None,
-                fields: Vec::new(),
-                why: format!("a row for {}; nothing here has this number", row.seen),
-                sort: None,
-            })
-        },
-    ));
+    let has = |row: &Row| tree.controls.iter().any(|control| control.cmd == row.cmd.0);
+    let mut before = BTreeSet::new();
+    for row in rows.iter().filter(|row| !has(row) && before.insert(row.cmd)) {
+        out.push(Finding {
+            verdict: Verdict::Gone,
+            way: "control",
+            name: row.control.name().to_owned(),
+            cmd: Some(number(row.cmd.0)),
+            size: Some(row.params_size as usize),
+            reach: None,
+            fields: Vec::new(),
+            why: format!("a row for {}; nothing here has this number", row.seen),
+            sort: None,
+        });
+    }
     out.extend(carriers(tree, list));
     for event in &tree.events {
         let subject = event.notifier.as_str();

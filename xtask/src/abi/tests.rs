@@ -8,7 +8,8 @@ use mpu_abi::{Control, ControlCmd, Inner, Layout, Row, Rows};
 
 use super::c::Headers;
 use super::judge::{judge, judge_by, Finding, List, Sort, Verdict};
-use super::tree::{names_pid, words, Reach, Tree};
+use super::names::{names_pid, words};
+use super::tree::{Reach, Tree};
 
 /// Source trees of the driver, with colons between them; without it the tests that need one are skipped, and say so.
 const VARIABLE: &str = "MPU_DRIVER_SOURCE";
@@ -57,7 +58,8 @@ const TYPES: &str = r"
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-typedef uint8_t NvU8; typedef uint8_t NvBool; typedef uint16_t NvU16; typedef uint32_t NvU32; typedef uint64_t NvU64; typedef void *NvP64;
+typedef uint8_t NvU8; typedef uint8_t NvBool; typedef uint16_t NvU16; typedef uint32_t NvU32; typedef uint64_t NvU64;
+typedef void *NvP64;
 #define NV_DECLARE_ALIGNED(declaration, bytes) declaration __attribute__((aligned(bytes)))
 #define NV_ALIGN_BYTES(bytes) __attribute__((aligned(bytes)))
 ";
@@ -119,7 +121,8 @@ fn repeated_fields_stand_where_the_arrays_put_them() {
 #[test]
 fn what_cannot_be_read_is_named() {
     let mut headers = Headers::default();
-    headers.read("x.h", "typedef struct A { MISSING m; } A; typedef struct B { NvU8 x[NO_SUCH]; } B; typedef struct C { struct C c; } C;");
+    headers.read("a.h", "typedef struct A { MISSING m; } A; typedef struct B { NvU8 x[NO_SUCH]; } B;");
+    headers.read("b.h", "typedef struct C { struct C c; } C;");
     assert_eq!(headers.layout("A").unwrap_err(), "MISSING is not declared");
     assert_eq!(headers.layout("B").unwrap_err(), "NO_SUCH has no value");
     assert!(headers.layout("C").unwrap_err().contains("holds itself"));
@@ -202,7 +205,8 @@ static long nvidia_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned 
 
     fn tree(&self, name: &str) -> anyhow::Result<Tree> {
         let root = scratch(name);
-        let flags = "#define RMCTRL_FLAGS_PRIVILEGED 0x4\n#define RMCTRL_FLAGS_NON_PRIVILEGED 0x8 // who may\n#define RMCTRL_FLAGS_INTERNAL 0x80\n";
+        let flags = "#define RMCTRL_FLAGS_PRIVILEGED 0x4\n#define RMCTRL_FLAGS_NON_PRIVILEGED 0x8 // who may
+#define RMCTRL_FLAGS_INTERNAL 0x80\n";
         let head = "static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_exported_method_def_Test[] = \n{\n";
         let table = format!("{head}{}\n}};\n", self.table);
         for (file, text) in [

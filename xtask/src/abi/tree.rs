@@ -4,12 +4,19 @@
 //! parameters in `src/common/sdk/nvidia/inc`, the meaning of a method's flags in `rmapi/control.h`, the classes' allocation parameters in
 //! `resource_list.h`, escapes in `escape.c`, `osapi.c` and `kernel-open/nvidia/nv.c`.
 
+mod functions;
+mod methods;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
 
-use super::c::{between_commas, closing, tokens, without_comments, Field, Headers, Token};
+use super::c::tokens::{between_commas, closing, tokens, without_comments, Token};
+use super::c::Headers;
+use super::names::names_pid;
+use functions::{bodies, prototypes};
+use methods::methods;
 
 /// Where a call of a control may come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
@@ -192,12 +199,12 @@ impl Tree {
                         flags if flags & root_only != 0 || method.access_right != 0 => Reach::Root,
                         _ => Reach::Kernel,
                     };
-                    let name = named.get(&method.cmd).cloned().unwrap_or(method.name);
-                    self.controls.push(Control { reach, name, ..method.control });
+                    let name = named.get(&method.cmd).cloned().unwrap_or_else(|| method.name.clone());
+                    self.controls.push(Control { reach, name, ..method });
                 }
             }
             if !self.has_tables {
-                bail!("{}: no method table was found: has their form changed? {}", generated.display(), file!());
+                bail!("{} has no method table that can be read: has their form changed?", generated.display());
             }
         }
         let in_tables: BTreeSet<u32> = self.controls.iter().map(|control| control.cmd).collect();
@@ -407,124 +414,6 @@ impl Tree {
     }
 }
 
-/// The words of a name: `subProcessID` is sub, process, id.
-pub fn words(name: &str) -> Vec<String> {
-    let mut out: Vec<String> = Vec::new();
-    let mut before = ' ';
-    for c in name.chars() {
-        if c == '_' {
-            before = c;
-            continue;
-        }
-        let begins = before == '_' || before == ' ' || (c.is_ascii_uppercase() && !before.is_ascii_uppercase());
-        match out.last_mut().filter(|_| !begins) {
-            Some(word) => word.push(c.to_ascii_lowercase()),
-            None => out.push(c.to_ascii_lowercase().to_string()),
-        }
-        before = c;
-    }
-    out
-}
-
-/// Whether a name says that it holds a PID: its words end in one, or in a table of them.
-pub fn names_pid(name: &str) -> bool {
-    let words = words(name);
-    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
-    while words.len() > 1 && ["tbl", "table", "list", "array", "arr", "s"].contains(words.last().unwrap_or(&"")) {
-        words.pop();
-    }
-    match words.as_slice() {
-        [.., "process" | "proc" | "thread" | "task", "id" | "ids"] => true,
-        [.., last] => ["pid", "pids", "tgid", "tgids", "tid", "tids", "procid", "processid"].contains(last),
-        [] => false,
-    }
-}
-
-/// Whether a name says that it holds an address of the kernel's: the operating system's own structure, or one for processes.
-pub fn names_kernel_pointer(field: &Field) -> bool {
-    let words = words(&field.name);
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    field.size == 8
-        && matches!(
-            words.as_slice(),
-            ["p", "os", ..] | ["p", .., "pid", "info"] | ["p", "kernel", ..] | ["p", "task", ..]
-        )
-        && !words.contains(&"event")
-}
-
-struct Method {
-    name: String,
-    control: Control,
-}
-
-impl std::ops::Deref for Method {
-    type Target = Control;
-    fn deref(&self) -> &Control {
-        &self.control
-    }
-}
-
-/// The entries of all method tables of a generated file. The labels before the values are comments, and have stayed while what is around
-/// them changed: they are what is read.
-fn methods(text: &str) -> Result<Vec<Method>> {
-    let mut out = Vec::new();
-    let mut rest = text;
-    while let Some(at) = rest.find("NVOC_EXPORTED_METHOD_DEF ") {
-        rest = &rest[at..];
-        let head = &rest[..rest.find('\n').unwrap_or(rest.len())];
-        let end = rest.find("\n};").unwrap_or(rest.len());
-        // A declaration ahead of the table, or a use of it.
-        if !head.contains("[]") || head.trim_end().ends_with(';') {
-            rest = &rest[head.len()..];
-            continue;
-        }
-        let table = &rest[..end];
-        rest = &rest[end..];
-        let begun = table.matches("/*flags=*/").count();
-        let before = out.len();
-        for entry in table.split("/*flags=*/").skip(1) {
-            let flags = value(entry).with_context(|| format!("flags of a method: {}", shown(entry)))?;
-            let labelled = |label: &str| entry.split_once(label).map(|(_, behind)| behind);
-            let access_right = labelled("/*accessRight=*/").and_then(value).unwrap_or(0);
-            let cmd = labelled("/*methodId=*/")
-                .and_then(value)
-                .with_context(|| format!("number of a method: {}", shown(entry)))?;
-            let size =
-                labelled("/*paramSize=*/").with_context(|| format!("size of method {cmd:#x}: {}", shown(entry)))?;
-            let size = without_comments(size.split('\n').next().unwrap_or_default());
-            let parameters = match size.trim().trim_end_matches(',').trim() {
-                "0" => None,
-                text => match text.strip_prefix("sizeof(").and_then(|text| text.strip_suffix(')')) {
-                    Some(name) => Some(name.trim().trim_start_matches("struct ").to_owned()),
-                    None => bail!("the size of method {cmd:#x} is {text:?}: neither 0 nor a sizeof"),
-                },
-            };
-            let name = labelled("/*func=*/").and_then(|behind| behind.split('"').nth(1)).unwrap_or("?").to_owned();
-            let cmd = u32::try_from(cmd)?;
-            let control = Control { cmd, name: name.clone(), reach: Reach::Kernel, flags, access_right, parameters };
-            out.push(Method { name, control });
-        }
-        if out.len() - before != begun || begun == 0 {
-            bail!("a method table has {begun} entries that can be read: {}", shown(head));
-        }
-    }
-    Ok(out)
-}
-
-fn value(text: &str) -> Option<u64> {
-    let digits = text.trim_start();
-    let end = digits.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(digits.len());
-    let digits = digits[..end].trim_end_matches(['u', 'U', 'l', 'L']);
-    match digits.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None => digits.parse().ok(),
-    }
-}
-
-fn shown(text: &str) -> String {
-    text.chars().take(80).collect::<String>().replace('\n', " ")
-}
-
 /// The PID that an argument names by itself.
 fn pid_in(argument: &[Token]) -> Option<String> {
     argument.iter().find_map(|token| match token {
@@ -543,88 +432,6 @@ fn assigned_pid(argument: &[Token], before: &[Token]) -> Option<String> {
     let at = recent.windows(2).rposition(|pair| is(&pair[0], variable) && pair[1] == Token::Mark("="))?;
     let end = recent[at..].iter().position(|token| *token == Token::Mark(";")).map_or(recent.len(), |n| at + n);
     pid_in(&recent[at + 2..end]).map(|pid| format!("{variable} = {pid}"))
-}
-
-/// Functions that are declared or defined at the top, with their types.
-fn prototypes(tokens: &[Token]) -> Vec<(String, String)> {
-    let mut out = Vec::new();
-    let mut start = 0;
-    let mut i = 0;
-    while i < tokens.len() {
-        match &tokens[i] {
-            Token::Mark(";" | "}") => {
-                start = i + 1;
-                i += 1;
-            }
-            Token::Mark("{") => {
-                i = closing(tokens, i).unwrap_or(tokens.len());
-                start = i;
-            }
-            Token::Mark("(") => {
-                let Some(end) = closing(tokens, i) else { break };
-                let ends = matches!(tokens.get(end), Some(Token::Mark(";" | "{")));
-                if let (true, Some(Token::Word(name))) =
-                    (ends && i > start + 1, i.checked_sub(1).map(|before| &tokens[before]))
-                {
-                    let result = kind(&tokens[start..i - 1], false);
-                    let parameters: Vec<String> =
-                        between_commas(&tokens[i + 1..end - 1]).iter().map(|p| kind(p, true)).collect();
-                    out.push((name.clone(), format!("{result} ({})", parameters.join(", "))));
-                }
-                i = end;
-            }
-            _ => i += 1,
-        }
-    }
-    out
-}
-
-/// Functions with their parameters and bodies.
-fn bodies(tokens: &[Token]) -> Vec<(&str, &[Token])> {
-    let mut out = Vec::new();
-    let mut i = 0;
-    while i < tokens.len() {
-        let Token::Mark("(") = &tokens[i] else {
-            // What is in brackets at the top is no function.
-            i = if tokens[i] == Token::Mark("{") { closing(tokens, i).unwrap_or(tokens.len()) } else { i + 1 };
-            continue;
-        };
-        let Some(end) = closing(tokens, i) else { break };
-        let name = i.checked_sub(1).and_then(|before| named(&tokens[before]));
-        if let (Some(name), Some(Token::Mark("{"))) = (name, tokens.get(end)) {
-            let last = closing(tokens, end).unwrap_or(tokens.len());
-            out.push((name, &tokens[i..last]));
-            i = last;
-        } else {
-            i = end;
-        }
-    }
-    out
-}
-
-/// A parameter's type, without the parameter's name.
-fn kind(tokens: &[Token], named: bool) -> String {
-    let mut words: Vec<&str> = Vec::new();
-    for token in tokens {
-        match token {
-            Token::Word(word)
-                if !["static", "inline", "extern", "NV_API_CALL", "NVIDIA_EXPORT"].contains(&word.as_str()) =>
-            {
-                words.push(word)
-            }
-            Token::Mark(mark) => words.push(mark),
-            _ => {}
-        }
-    }
-    let sorts = ["struct", "union", "enum", "unsigned", "const", "signed"];
-    let count = words.iter().filter(|word| !sorts.contains(word) && **word != "*").count();
-    // `unsigned int cmd`, `void *address`, `NvU32 size`: the last word is the name where another says the type.
-    let last_is_name = named && words.last().is_some_and(|word| *word != "*" && !sorts.contains(word)) && count > 1;
-    let keeps = ["int", "long", "char"];
-    if last_is_name && !words.last().is_some_and(|word| keeps.contains(word)) {
-        words.pop();
-    }
-    words.join(" ")
 }
 
 fn is(token: &Token, text: &str) -> bool {
