@@ -289,6 +289,32 @@ typedef struct NV7E57_CTRL_DEEP_PARAMS { NvU32 n; NV7E57_DEEP entries[3]; } NV7E
     assert_eq!((deep.size, deep.fields.as_slice()), (Some(28), &["entries.who.procId@8 ×3".to_owned()][..]));
 }
 
+/// As 610 has it: a second form of the accounting record, which nobody told the checker of.
+#[test]
+fn the_second_accounting_record_is_found_untold() {
+    let mut made = Made::new();
+    made.ctrl += "
+#define NV0000_CTRL_CMD_GPUACCT_GET_PROC_ACCOUNTING_INFO_V2 (0xb06) /* made of \"(0xb << 8) | NV0000_CTRL_ACCT2_PARAMS_MESSAGE_ID\" */
+typedef struct NV7E57_CTRL_ACCT2_PARAMS { NvU32 gpu; NvU32 pid; NvU32 subPid; NvU64 sum; } NV7E57_CTRL_ACCT2_PARAMS;
+";
+    made.table += &entry(0x10008, 0, "ACCT2").replace("0x7e570000u", "0xb06u");
+    let rows: Vec<Row> = mpu_abi::ROWS.iter().filter(|row| row.cmd.0 != 0xb06).copied().collect();
+    let findings = judge_by(&made.tree("acct2").unwrap(), &List::ours().unwrap(), &rows);
+    let found = findings.iter().find(|finding| finding.cmd.as_deref() == Some("0x00000b06")).unwrap();
+    assert_eq!((found.verdict, found.size, found.reach), (Verdict::New, Some(24), Some(Reach::Anybody)));
+    assert_eq!(found.name, "NV0000_CTRL_CMD_GPUACCT_GET_PROC_ACCOUNTING_INFO_V2");
+    assert_eq!(found.fields, ["pid@4", "subPid@8"]);
+}
+
+#[test]
+fn a_control_whose_parameters_are_not_there_is_no_silence() {
+    let mut made = Made::new();
+    made.table += &entry(0x8, 0x109, "NOWHERE");
+    let found = alarms(&made.judged("nowhere"));
+    assert_eq!((found[0].0, found[0].1.as_str()), (Verdict::New, "0x7e570109"));
+    assert!(found[0].2.contains("NV7E57_CTRL_NOWHERE_PARAMS is not declared"), "{found:?}");
+}
+
 #[test]
 fn who_may_call_is_read_from_the_trees_own_flags() {
     let mut made = Made::new();
