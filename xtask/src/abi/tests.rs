@@ -405,13 +405,19 @@ fn a_table_in_another_form_is_an_error_and_no_silence() {
 fn headers_alone_are_enough_to_find_a_control() {
     let root = scratch("headers");
     fs::create_dir_all(root.join("ctrl")).unwrap();
-    fs::write(root.join("ctrl/ctrl7e57.h"), Made::new().ctrl).unwrap();
+    // One without CMD in its name: the comment says that it is a control, and what its parameters are.
+    let more = "
+typedef struct NV7E57_CTRL_ODD_PARAMS { NvU32 pid; } NV7E57_CTRL_ODD_PARAMS;
+#define NV7E57_CTRL_ODD (0x7e570110U) /* made of \"(X << 8) | NV7E57_CTRL_ODD_PARAMS_MESSAGE_ID\" */
+#define NV7E57_CTRL_ODD_PARAMS_MESSAGE_ID (0x10U)
+";
+    fs::write(root.join("ctrl/ctrl7e57.h"), Made::new().ctrl + more).unwrap();
     let tree = Tree::read(&root).unwrap();
     fs::remove_dir_all(root).unwrap();
     assert!(!tree.has_tables);
     let findings = judge_by(&tree, &known(), &[]);
     let found: Vec<_> = alarms(&findings).into_iter().map(|(_, cmd, _)| cmd).collect();
-    assert_eq!(found, ["0x7e570101", "0x7e570102"]);
+    assert_eq!(found, ["0x7e570101", "0x7e570102", "0x7e570110"]);
 }
 
 #[test]

@@ -217,7 +217,9 @@ impl Tree {
                 format!("{plain}_PARAM"),
             ];
             let parameters = guesses.into_iter().find(|guess| self.headers.has(guess));
-            self.controls.push(Control { cmd, name, reach: Reach::Declared, flags: 0, access_right: 0, parameters });
+            // The headers' own word for what only the driver itself may call.
+            let reach = if name.contains("_INTERNAL_") { Reach::Kernel } else { Reach::Declared };
+            self.controls.push(Control { cmd, name, reach, flags: 0, access_right: 0, parameters });
         }
         self.controls.sort_by_key(|control| control.cmd);
         Ok(())

@@ -35,7 +35,7 @@ impl Headers {
     /// The text of the branches that are taken; macros are noted, directives gone.
     fn preprocessed(&mut self, file: &str, text: &str) -> String {
         // A comment behind a macro says what its number was made of; it goes with the others.
-        for line in text.lines().filter(|line| line.contains("_PARAMS_MESSAGE_ID)\"")) {
+        for line in text.lines().filter(|line| line.contains("_PARAMS_MESSAGE_ID\"")) {
             let mut words = line.split_whitespace();
             if let (Some("#define"), Some(name)) = (words.next(), words.next()) {
                 let comment = line.split("/*").nth(1).unwrap_or_default();
