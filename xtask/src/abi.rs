@@ -1,5 +1,5 @@
-//! `./x abi check SOURCE`: a new driver on day zero. Reads a source tree of the driver's open modules and says what in it carries a PID or a
-//! kernel pointer, and whether MPU knows it.
+//! `./x abi check SOURCE`: a new driver on day zero. Reads a source tree of the driver's open modules and says what in it
+//! carries a PID or a kernel pointer, and whether MPU knows it.
 //!
 //! `docs/how-to/a-new-driver.md` is its runbook. Builds nothing, runs nothing of the tree, and needs no network.
 

@@ -1,10 +1,11 @@
-//! The C that the driver's headers are written in: object-like macros, enumerations, structures, unions, arrays, and their layout on
-//! x86-64. Knows nothing of drivers.
+//! The C that the driver's headers are written in: object-like macros, enumerations, structures, unions, arrays, and their
+//! layout on x86-64. Knows nothing of drivers.
 //!
-//! Written by hand, and not taken from a crate: a parser of full C wants the headers preprocessed by a compiler, which in turn wants every
-//! include of a tree that is often there in part only (a folder of headers, a few files of an unreleased driver). These headers are
-//! generated, and use a small part of C. What is outside that part makes the one structure that uses it unknown, by name, and nothing else.
-//! The layout's witness is a compiler: `layouts_are_those_of_a_compiler` lays the same text out with `cc`.
+//! Written by hand, and not taken from a crate: a parser of full C wants the headers preprocessed by a compiler, which in
+//! turn wants every include of a tree that is often there in part only (a folder of headers, a few files of an unreleased
+//! driver). These headers are generated, and use a small part of C. What is outside that part makes the one structure that
+//! uses it unknown, by name, and nothing else. The layout's witness is a compiler: `layouts_are_those_of_a_compiler` lays the
+//! same text out with `cc`.
 
 mod expression;
 mod reading;

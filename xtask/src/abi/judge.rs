@@ -1,5 +1,5 @@
-//! Holds what a tree has against MPU's rows, and says of each thing that carries a PID or a kernel pointer: it fits, it is known, it is new,
-//! it changed. Knows the rows and the list of what is known; reads no file of the driver's.
+//! Holds what a tree has against MPU's rows, and says of each thing that carries a PID or a kernel pointer: it fits, it is
+//! known, it is new, it changed. Knows the rows and the list of what is known; reads no file of the driver's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -157,6 +157,7 @@ pub fn judge_by(tree: &Tree, list: &List, rows: &[Row]) -> Vec<Finding> {
     }));
     if tree.has_kernel_open {
         out.extend(list.function.iter().map(|function| judge_function(tree, function)));
+        out.extend(helpers(tree, list));
     }
     out
 }
@@ -191,7 +192,7 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
     };
     let fields = match tree.headers.fields(parameters) {
         Ok(fields) => fields,
-        Err(error) if !rows.is_empty() || names_pid(parameters) => {
+        Err(error) if !rows.is_empty() => {
             return changed(finding, format!("the layout of {parameters} cannot be read: {error}"));
         }
         Err(error) => {
@@ -244,7 +245,8 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
         let sizes: Vec<String> = rows.iter().map(|row| row.params_size.to_string()).collect();
         return changed(finding, format!("{size} bytes; rows have {}", sizes.join(", ")));
     };
-    let doubts = fit(row, &fields, &behind, |field| list.known("control", &number(control.cmd), &field.name).is_some());
+    let doubts =
+        fit(tree, row, &fields, &behind, |field| list.known("control", &number(control.cmd), &field.name).is_some());
     if !doubts.is_empty() {
         return changed(finding, doubts.join("; "));
     }
@@ -253,7 +255,13 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
 }
 
 /// What of a row is not so in these fields.
-fn fit(row: &Row, fields: &[Field], behind: &[(&str, Field)], known: impl Fn(&Field) -> bool) -> Vec<String> {
+fn fit(
+    tree: &Tree,
+    row: &Row,
+    fields: &[Field],
+    behind: &[(&str, Field)],
+    known: impl Fn(&Field) -> bool,
+) -> Vec<String> {
     let mut doubts = Vec::new();
     let mut expect = |offset: usize, size: usize, what: &str| {
         // Eight bytes do for four: the lower half comes first.
@@ -286,7 +294,7 @@ fn fit(row: &Row, fields: &[Field], behind: &[(&str, Field)], known: impl Fn(&Fi
             if let Inner::Rows(rows) = inner {
                 expect(rows.count.into(), 4, "count");
             }
-            doubts.extend(fit_behind(&inner, behind));
+            doubts.extend(fit_behind(tree, &inner, behind));
         }
     }
     let plain = |field: &&Field| is_pid(field) && !is_companion(field);
@@ -301,18 +309,26 @@ fn fit(row: &Row, fields: &[Field], behind: &[(&str, Field)], known: impl Fn(&Fi
     doubts
 }
 
-fn fit_behind(inner: &Inner, behind: &[(&str, Field)]) -> Vec<String> {
+fn fit_behind(tree: &Tree, inner: &Inner, behind: &[(&str, Field)]) -> Vec<String> {
     let found: BTreeSet<usize> =
         behind.iter().filter(|(_, field)| !is_companion(field)).flat_map(|(_, field)| field.offsets()).collect();
     let wanted: BTreeSet<usize> = match inner {
         Inner::Rows(rows) => [usize::from(rows.pid)].into(),
         Inner::Samples(samples) => in_samples(&Samples { first: 0, capacity: 1, ..*samples }).0,
     };
-    if found == wanted {
-        Vec::new()
-    } else {
-        vec![format!("behind the pointer PIDs stand at {found:?}, in the row at {wanted:?}")]
+    let stride = match inner {
+        Inner::Rows(rows) => rows.stride,
+        Inner::Samples(samples) => samples.stride,
+    };
+    let mut doubts = Vec::new();
+    if found != wanted {
+        doubts.push(format!("behind the pointer PIDs stand at {found:?}, in the row at {wanted:?}"));
     }
+    let size = behind.first().and_then(|(structure, _)| tree.headers.layout(structure).ok()).map(|layout| layout.size);
+    if let Some(size) = size.filter(|size| *size != usize::from(stride)) {
+        doubts.push(format!("behind the pointer an entry has {size} bytes, in the row {stride}"));
+    }
+    doubts
 }
 
 fn in_rows(rows: &Rows) -> impl Iterator<Item = usize> {
@@ -422,6 +438,22 @@ fn judge_function(tree: &Tree, function: &Function) -> Finding {
         why,
         sort: None,
     }
+}
+
+/// Helpers of the driver's that have to do with PIDs or namespaces and are on no list: a redirected one under another name, perhaps.
+fn helpers(tree: &Tree, list: &List) -> Vec<Finding> {
+    let listed: BTreeSet<&String> = list.function.iter().flat_map(|function| &function.names).collect();
+    let about_pids = |name: &&String| {
+        let words = words(name);
+        let has = |some: &[&str]| words.iter().any(|word| some.contains(&word.as_str()));
+        // `ns` stands for nanoseconds, too.
+        name.starts_with("os_") && (has(&["pid", "tgid", "namespace"]) || has(&["ns"]) && !has(&["time", "tick"]))
+    };
+    let mut found: Vec<&String> =
+        tree.functions.keys().filter(|name| !listed.contains(name)).filter(about_pids).collect();
+    found.sort();
+    let why = "the driver may translate by it; no redirect knows it";
+    found.into_iter().map(|name| known_or_new(list, "function", name, &[], Vec::new(), why.to_owned())).collect()
 }
 
 /// A PID by name and type: a number of four or eight bytes, no handle.

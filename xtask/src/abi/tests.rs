@@ -1,4 +1,5 @@
-//! The checker on small trees of our own making, in the form that the driver's have; on real ones where MPU_DRIVER_SOURCE names some.
+//! The checker on small trees of our own making, in the form that the driver's have; on real ones where MPU_DRIVER_SOURCE
+//! names some.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -228,8 +229,8 @@ static long nvidia_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned 
 
 fn entry(flags: u32, id: u32, name: &str) -> String {
     format!(
-        "    {{               /*  [0] */\n        /*pFunc=*/      (void (*)(void)) &test{name}_IMPL,\n        /*flags=*/      {flags:#x}u,\n        \
-         /*accessRight=*/0x0u,\n        /*methodId=*/   {:#x}u,\n        /*paramSize=*/  sizeof(NV7E57_CTRL_{name}_PARAMS),\n        \
+        "    {{               /*  [0] */\n        /*pFunc=*/      (void (*)(void)) &test{name}_IMPL,\n        \
+         /*flags=*/      {flags:#x}u,\n        /*accessRight=*/0x0u,\n        /*methodId=*/   {:#x}u,\n        /*paramSize=*/  sizeof(NV7E57_CTRL_{name}_PARAMS),\n        \
          /*func=*/       \"test{name}\"\n    }},\n",
         0x7e57_0000 | id
     )
@@ -294,7 +295,7 @@ typedef struct NV7E57_CTRL_DEEP_PARAMS { NvU32 n; NV7E57_DEEP entries[3]; } NV7E
 fn the_second_accounting_record_is_found_untold() {
     let mut made = Made::new();
     made.ctrl += "
-#define NV0000_CTRL_CMD_GPUACCT_GET_PROC_ACCOUNTING_INFO_V2 (0xb06) /* made of \"(0xb << 8) | NV0000_CTRL_ACCT2_PARAMS_MESSAGE_ID\" */
+#define NV0000_CTRL_CMD_GPUACCT_GET_PROC_ACCOUNTING_INFO_V2 (0xb06) /* of \"(0xb << 8) | NV0000_CTRL_ACCT2_PARAMS_MESSAGE_ID\" */
 typedef struct NV7E57_CTRL_ACCT2_PARAMS { NvU32 gpu; NvU32 pid; NvU32 subPid; NvU64 sum; } NV7E57_CTRL_ACCT2_PARAMS;
 ";
     made.table += &entry(0x10008, 0, "ACCT2").replace("0x7e570000u", "0xb06u");
@@ -390,6 +391,10 @@ fn a_function_that_the_redirects_cannot_take_is_found() {
     assert_eq!((found[0].0, found[0].1.as_str()), (Verdict::Changed, "os_memcpy_to_user"));
     made.os = made.os.replace("nvidia_unlocked_ioctl", "nvidia_ioctl_of_another_name");
     assert_eq!(alarms(&made.judged("function")).len(), 2);
+    // A helper that translates, under a name that no redirect knows.
+    let made = Made { os: Made::new().os + "NvU32 NV_API_CALL os_pid_in_ns(void *, NvU32);\n", ..Made::new() };
+    let found = alarms(&made.judged("function"));
+    assert_eq!((found[0].0, found[0].1.as_str(), found.len()), (Verdict::New, "os_pid_in_ns", 1));
 }
 
 #[test]
@@ -423,7 +428,7 @@ typedef struct NV7E57_CTRL_ODD_PARAMS { NvU32 pid; } NV7E57_CTRL_ODD_PARAMS;
 #[test]
 fn the_list_tells_the_reason_of_each_entry() {
     List::ours().unwrap();
-    let without = "[[known]]\nway = \"control\"\nfor = \"0x1\"\nsort = \"limit\"\nreason = \"because\"\n[[function]]\nnames=[]\nwants=[]\nwhy=\"\"";
+    let without = "function = []\n[[known]]\nway = \"control\"\nfor = \"0x1\"\nsort = \"limit\"\nreason = \"because\"";
     assert!(List::parse(without).err().unwrap().to_string().contains("no reason"));
 }
 
@@ -438,7 +443,8 @@ fn real_trees() -> Vec<PathBuf> {
     }
 }
 
-/// Controls that carry PIDs in every open release from 515.43.04 on, as the reference of this project's facts lists them by release.
+/// Controls that carry PIDs in every open release from 515.43.04 on, as the reference of this project's facts lists them by
+/// release.
 const ALWAYS: [u32; 15] = [
     0x2080_018d,
     0x2080_018e,

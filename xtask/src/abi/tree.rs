@@ -1,8 +1,10 @@
-//! A tree of the driver's open modules, read: exported controls, allocation parameters, escapes, shared memory, events, functions.
+//! A tree of the driver's open modules, read: exported controls, allocation parameters, escapes, shared memory, events,
+//! functions.
 //!
-//! Knows nothing of MPU's rows, and judges nothing. Where facts stand in the tree: methods in `src/nvidia/generated/g_*_nvoc.c`,
-//! parameters in `src/common/sdk/nvidia/inc`, the meaning of a method's flags in `rmapi/control.h`, the classes' allocation parameters in
-//! `resource_list.h`, escapes in `escape.c`, `osapi.c` and `kernel-open/nvidia/nv.c`.
+//! Knows nothing of MPU's rows, and judges nothing. Where facts stand in the tree: methods in
+//! `src/nvidia/generated/g_*_nvoc.c`, parameters in `src/common/sdk/nvidia/inc`, the meaning of a method's flags in
+//! `rmapi/control.h`, the classes' allocation parameters in `resource_list.h`, escapes in `escape.c`, `osapi.c` and
+//! `kernel-open/nvidia/nv.c`.
 
 mod functions;
 mod methods;
@@ -148,8 +150,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The structures that stand between this one and the parameters declared before it in the same header: what a pointer in these
-    /// parameters points to is declared there, as nothing in the pointer's type says.
+    /// The structures that stand between this one and the parameters declared before it in the same header: what a pointer in
+    /// these parameters points to is declared there, as nothing in the pointer's type says.
     pub fn declared_with(&self, parameters: &str) -> Vec<&str> {
         for records in self.order.values() {
             let Some(at) = records.iter().position(|name| name == parameters) else { continue };
@@ -225,7 +227,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Bits of a method's flags: anybody, root, internal. They moved between releases, so the tree's own header says which they are.
+    /// Bits of a method's flags: anybody, root, internal. They moved between releases, so the tree's own header says which
+    /// they are.
     fn flags(&self) -> (u64, u64, u64) {
         let bit = |name: &str| self.headers.constant(&format!("RMCTRL_FLAGS_{name}")).unwrap_or(0) as u64;
         let root = bit("PRIVILEGED") | bit("PRIVILEGED_IF_RS_ACCESS_DISABLED");

@@ -5,8 +5,8 @@ use anyhow::{bail, Context, Result};
 use super::super::c::tokens::without_comments;
 use super::{Control, Reach};
 
-/// The entries of all method tables of a generated file. The labels before the values are comments, and have stayed while what is around
-/// them changed: they are what is read.
+/// The entries of all method tables of a generated file. The labels before the values are comments, and have stayed while
+/// what is around them changed: they are what is read.
 pub fn methods(text: &str) -> Result<Vec<Control>> {
     let mut out = Vec::new();
     let mut rest = text;
