@@ -440,7 +440,7 @@ fn judge_function(tree: &Tree, function: &Function) -> Finding {
     }
 }
 
-/// Helpers of the driver's that have to do with PIDs or namespaces and are on no list: a redirected one under another name, perhaps.
+/// Helpers of the driver about PIDs or namespaces that are on no list: a redirected one under another name, perhaps.
 fn helpers(tree: &Tree, list: &List) -> Vec<Finding> {
     let listed: BTreeSet<&String> = list.function.iter().flat_map(|function| &function.names).collect();
     let about_pids = |name: &&String| {

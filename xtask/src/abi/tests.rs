@@ -228,12 +228,17 @@ static long nvidia_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned 
 }
 
 fn entry(flags: u32, id: u32, name: &str) -> String {
-    format!(
-        "    {{               /*  [0] */\n        /*pFunc=*/      (void (*)(void)) &test{name}_IMPL,\n        \
-         /*flags=*/      {flags:#x}u,\n        /*accessRight=*/0x0u,\n        /*methodId=*/   {:#x}u,\n        /*paramSize=*/  sizeof(NV7E57_CTRL_{name}_PARAMS),\n        \
-         /*func=*/       \"test{name}\"\n    }},\n",
-        0x7e57_0000 | id
-    )
+    let id = 0x7e57_0000 | id;
+    let lines = [
+        "    {               /*  [0] */".to_owned(),
+        format!("        /*pFunc=*/      (void (*)(void)) &test{name}_IMPL,"),
+        format!("        /*flags=*/      {flags:#x}u,"),
+        "        /*accessRight=*/0x0u,".to_owned(),
+        format!("        /*methodId=*/   {id:#x}u,"),
+        format!("        /*paramSize=*/  sizeof(NV7E57_CTRL_{name}_PARAMS),"),
+        format!("        /*func=*/       \"test{name}\"\n    }},\n"),
+    ];
+    lines.join("\n")
 }
 
 const ROWS: [Row; 2] = [
