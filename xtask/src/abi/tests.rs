@@ -355,6 +355,7 @@ fn a_row_that_no_longer_fits_is_found() {
         "NvU16 count; NV_DECLARE_ALIGNED(NvP64 table, 8);"
     )
     .contains("count"));
+    assert!(alarm("NvU64 rate; }", "NvU64 rate; NvU64 more; }").contains("an entry has 24 bytes"));
     assert!(alarm("NV7E57_LIST_MAX]; }", "NO_SUCH]; }").contains("cannot be read: NO_SUCH has no value"));
 }
 
