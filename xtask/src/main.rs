@@ -3,6 +3,7 @@
 //! Exit status: 0 all is well, 1 the product failed a check, 2 wrong usage, 69 the rig broke (no network, no package, no QEMU):
 //! a broken rig says nothing about the product.
 
+mod abi;
 mod apt;
 mod bench;
 mod chart;
@@ -74,6 +75,8 @@ enum Verb {
     Lint,
     /// Counts what MPU costs, in instructions, and prints it beside the goals
     Bench(bench::Args),
+    /// Holds a driver's source against the rows: what carries a PID, and what is new
+    Abi(abi::Args),
     /// Runs a fuzz target for a while
     Fuzz(fuzz::Args),
 }
@@ -105,6 +108,7 @@ fn main() -> ExitCode {
         Verb::Fmt => lint::fmt(),
         Verb::Lint => lint::lint(),
         Verb::Bench(args) => bench::bench(&args),
+        Verb::Abi(args) => abi::abi(&args),
         Verb::Fuzz(args) => fuzz::fuzz(&args),
     };
     match result {

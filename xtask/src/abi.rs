@@ -1,0 +1,148 @@
+//! `./x abi check SOURCE`: a new driver on day zero. Reads a source tree of the driver's open modules and says what in it
+//! carries a PID or a kernel pointer, and whether MPU knows it.
+//!
+//! `docs/how-to/a-new-driver.md` is its runbook. Builds nothing, runs nothing of the tree, and needs no network.
+
+mod c;
+mod judge;
+mod names;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Subcommand;
+use serde::Serialize;
+
+use crate::Outcome;
+use judge::{Finding, List, Sort, Verdict};
+use tree::Tree;
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Reads a driver's source, and says what carries a PID: exit 0 if the rows fit and nothing is new, else 1
+    Check {
+        /// The top of a source tree of NVIDIA's open kernel modules, or a folder with its headers (ctrl/, class/, …)
+        #[arg(value_parser = source)]
+        source: PathBuf,
+        /// Prints JSON
+        #[arg(long)]
+        json: bool,
+        /// Prints what fits, what is known and what is gone, too, with reasons
+        #[arg(long)]
+        all: bool,
+    },
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: u8,
+    release: Option<&'a str>,
+    /// `tables` where the generated method tables were read, `headers` where only headers were there.
+    read: &'static str,
+    controls: usize,
+    escapes: usize,
+    notifications: usize,
+    count: BTreeMap<String, usize>,
+    false_alarms: usize,
+    findings: &'a [Finding],
+}
+
+/// The verb.
+pub fn abi(args: &Args) -> Result<Outcome> {
+    let What::Check { source, json, all } = &args.what;
+    let tree = Tree::read(source)?;
+    let findings = judge::judge(&tree, &List::ours()?);
+    let text = if *json { as_json(&tree, &findings)? } else { as_table(&tree, &findings, *all) };
+    // Whoever reads it may have had enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(if findings.iter().any(is_alarm) { Outcome::Failed } else { Outcome::Passed })
+}
+
+fn source(text: &str) -> Result<PathBuf, String> {
+    match Path::new(text) {
+        path if path.is_dir() => Ok(path.to_owned()),
+        _ => Err("not a folder".to_owned()),
+    }
+}
+
+/// What a person has to look at.
+fn is_alarm(finding: &Finding) -> bool {
+    matches!(finding.verdict, Verdict::New | Verdict::Changed)
+}
+
+fn is_false_alarm(finding: &&Finding) -> bool {
+    finding.sort == Some(Sort::FalseAlarm)
+}
+
+fn as_json(tree: &Tree, findings: &[Finding]) -> Result<String> {
+    let mut count = BTreeMap::new();
+    for finding in findings {
+        *count.entry(format!("{:?}", finding.verdict).to_lowercase()).or_default() += 1;
+    }
+    let report = Report {
+        schema: 1,
+        release: tree.release.as_deref(),
+        read: if tree.has_tables { "tables" } else { "headers" },
+        controls: tree.controls.len(),
+        escapes: tree.escapes,
+        notifications: tree.notifications,
+        count,
+        false_alarms: findings.iter().filter(is_false_alarm).count(),
+        findings,
+    };
+    Ok(serde_json::to_string_pretty(&report)? + "\n")
+}
+
+fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
+    let release = tree.release.as_deref().unwrap_or("of an unnamed release");
+    let read = if tree.has_tables { "method tables" } else { "headers alone: who may call is not known" };
+    let (controls, escapes, notifications) = (tree.controls.len(), tree.escapes, tree.notifications);
+    let mut out = format!(
+        "driver {release}: {controls} controls from {read}; {escapes} escapes, {notifications} notifications\n"
+    );
+    let order = [Verdict::New, Verdict::Changed, Verdict::Fits, Verdict::Known, Verdict::Gone];
+    for verdict in order {
+        let some: Vec<&Finding> = findings.iter().filter(|finding| finding.verdict == verdict).collect();
+        let title = match verdict {
+            Verdict::New => "new",
+            Verdict::Changed => "changed",
+            Verdict::Fits => "fits",
+            Verdict::Known => "known, no row",
+            Verdict::Gone => "not in this driver",
+        };
+        out += &format!("\n{title}: {}\n", some.len());
+        for finding in some.iter().filter(|_| all || matches!(verdict, Verdict::New | Verdict::Changed)) {
+            let size = finding.size.map_or(String::new(), |size| format!(", {size} bytes"));
+            let reach = finding.reach.map_or(String::new(), |reach| format!(", {reach:?}").to_lowercase());
+            let cmd = finding.cmd.as_ref().map_or(String::new(), |cmd| format!("{cmd} "));
+            out += &format!("  {} {cmd}{}{size}{reach}\n", finding.way, finding.name);
+            if !finding.fields.is_empty() {
+                let more = finding.fields.len().saturating_sub(8);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                out +=
+                    &format!("      {}{more}\n", finding.fields.iter().take(8).cloned().collect::<Vec<_>>().join(", "));
+            }
+            out += &format!("      {}\n", finding.why);
+        }
+    }
+    let alarms = findings.iter().filter(|finding| is_alarm(finding)).count();
+    let false_alarms = findings.iter().filter(is_false_alarm).count();
+    out += &format!("\n{false_alarms} false alarms are on the list in xtask/abi.toml\n");
+    out += &match alarms {
+        0 => "nothing to do: every row fits, and nothing is new\n".to_owned(),
+        n => format!("{n} to look at: docs/how-to/a-new-driver.md\n"),
+    };
+    out
+}

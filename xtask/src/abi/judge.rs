@@ -1,0 +1,479 @@
+//! Holds what a tree has against MPU's rows, and says of each thing that carries a PID or a kernel pointer: it fits, it is
+//! known, it is new, it changed. Knows the rows and the list of what is known; reads no file of the driver's.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{ensure, Context, Result};
+use mpu_abi::{Inner, Layout, Row, Rows, Samples, ROWS};
+use serde::{Deserialize, Serialize};
+
+use super::c::Field;
+use super::names::{names_kernel_pointer, names_pid, words};
+use super::tree::{Control, Reach, Tree};
+
+/// What is said of one thing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// A row has it, with its size and its offsets.
+    Fits,
+    /// `abi.toml` says why there is no row.
+    Known,
+    /// Nothing is known of it.
+    New,
+    /// A row or a redirect has it, and is no longer right.
+    Changed,
+    /// A row or a redirect has it, and the tree does not.
+    Gone,
+}
+
+/// One thing.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    pub verdict: Verdict,
+    /// `control`, `allocation`, `escape`, `class`, `stream`, `event`, `function`.
+    pub way: &'static str,
+    pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cmd: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reach: Option<Reach>,
+    /// `field@offset`, with how often it is there.
+    pub fields: Vec<String>,
+    /// Why, in words.
+    pub why: String,
+    /// Of what is known: whether it is no PID at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sort: Option<Sort>,
+}
+
+/// Why something known has no row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sort {
+    /// It holds a host PID, and nothing at the ioctl can help: docs/limits.md names it.
+    Limit,
+    /// It holds a number that another level needs as it is, or that only the host's own tools see.
+    LeftAlone,
+    /// The name sounds like a PID or a pointer, and it is none.
+    FalseAlarm,
+}
+
+/// `abi.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct List {
+    known: Vec<Known>,
+    function: Vec<Function>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    way: String,
+    /// A control's number, or the name of another thing; with `*` at its end, whatever begins so.
+    #[serde(rename = "for")]
+    subject: String,
+    /// The innermost name of the field; all of them unless it is there.
+    field: Option<String>,
+    sort: Sort,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Function {
+    /// One of them is enough.
+    names: Vec<String>,
+    /// The prototypes that the redirects can live with.
+    wants: Vec<String>,
+    /// Drivers without it are served, too.
+    #[serde(default)]
+    optional: bool,
+    why: String,
+}
+
+impl List {
+    /// The list beside the sources.
+    pub fn ours() -> Result<List> {
+        List::parse(include_str!("../../abi.toml"))
+    }
+
+    /// A list from its text; each entry has a reason.
+    pub fn parse(text: &str) -> Result<List> {
+        let list: List = toml::from_str(text).context("abi.toml")?;
+        for known in &list.known {
+            ensure!(known.reason.len() > 20, "abi.toml: {} {} has no reason", known.way, known.subject);
+        }
+        Ok(list)
+    }
+
+    fn known(&self, way: &str, subject: &str, field: &str) -> Option<&Known> {
+        self.known.iter().find(|known| {
+            let same = match known.subject.strip_suffix('*') {
+                Some(start) => subject.starts_with(start),
+                None => known.subject == subject,
+            };
+            known.way == way && same && known.field.as_deref().is_none_or(|name| name == field)
+        })
+    }
+}
+
+/// Everything that there is to say of a tree.
+pub fn judge(tree: &Tree, list: &List) -> Vec<Finding> {
+    judge_by(tree, list, ROWS)
+}
+
+/// The same, by other rows.
+pub fn judge_by(tree: &Tree, list: &List, rows: &[Row]) -> Vec<Finding> {
+    let mut out: Vec<Finding> =
+        tree.controls.iter().filter_map(|control| judge_control(tree, list, rows, control)).collect();
+    let has = |row: &Row| tree.controls.iter().any(|control| control.cmd == row.cmd.0);
+    let mut before = BTreeSet::new();
+    for row in rows.iter().filter(|row| !has(row) && before.insert(row.cmd)) {
+        out.push(Finding {
+            verdict: Verdict::Gone,
+            way: "control",
+            name: row.control.name().to_owned(),
+            cmd: Some(number(row.cmd.0)),
+            size: Some(row.params_size as usize),
+            reach: None,
+            fields: Vec::new(),
+            why: format!("a row for {}; nothing here has this number", row.seen),
+            sort: None,
+        });
+    }
+    out.extend(carriers(tree, list));
+    for event in &tree.events {
+        let subject = event.notifier.as_str();
+        let why = format!("{} puts {} into a notification", event.place, event.pid);
+        out.push(known_or_new(list, "event", subject, &[], vec![event.pid.clone()], why));
+    }
+    out.extend(tree.streams.iter().map(|(name, field)| {
+        let why = "a message of a dump has this field; dumps are byte streams behind a pointer".to_owned();
+        known_or_new(list, "stream", name, &[], vec![field.clone()], why)
+    }));
+    if tree.has_kernel_open {
+        out.extend(list.function.iter().map(|function| judge_function(tree, function)));
+        out.extend(helpers(tree, list));
+    }
+    out
+}
+
+fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> Option<Finding> {
+    let rows: Vec<&Row> = rows.iter().filter(|row| row.cmd.0 == control.cmd).collect();
+    if control.reach == Reach::Kernel && rows.is_empty() {
+        return None;
+    }
+    let mut finding = Finding {
+        verdict: Verdict::Fits,
+        way: "control",
+        name: control.name.clone(),
+        cmd: Some(number(control.cmd)),
+        size: None,
+        reach: Some(control.reach),
+        fields: Vec::new(),
+        why: String::new(),
+        sort: None,
+    };
+    let changed = |finding: Finding, why: String| Some(Finding { verdict: Verdict::Changed, why, ..finding });
+    let Some(parameters) = &control.parameters else {
+        if rows.is_empty() {
+            return None;
+        }
+        // A number that a later release gave to a control without parameters: no call of it meets the row's size.
+        return Some(Finding {
+            verdict: Verdict::Gone,
+            why: "the number is another control's here, without parameters".into(),
+            ..finding
+        });
+    };
+    let fields = match tree.headers.fields(parameters) {
+        Ok(fields) => fields,
+        Err(error) if !rows.is_empty() => {
+            return changed(finding, format!("the layout of {parameters} cannot be read: {error}"));
+        }
+        Err(error) => {
+            let subject = number(control.cmd);
+            let known = list.known("control", &subject, "").or(list.known("layout", parameters, ""));
+            let why = format!("the layout of {parameters} cannot be read: {error}");
+            return Some(match known {
+                Some(known) => {
+                    Finding { verdict: Verdict::Known, sort: Some(known.sort), why: known.reason.clone(), ..finding }
+                }
+                None => Finding { verdict: Verdict::New, why, ..finding },
+            });
+        }
+    };
+    let size = tree.headers.layout(parameters).map(|layout| layout.size).unwrap_or(0);
+    finding.size = Some(size);
+    let sensitive: Vec<&Field> = fields.iter().filter(|field| is_pid(field) || names_kernel_pointer(field)).collect();
+    let pointers: Vec<&Field> =
+        fields.iter().filter(|field| field.kind == "NvP64" && !names_kernel_pointer(field)).collect();
+    let behind: Vec<(&str, Field)> =
+        if pointers.is_empty() { Vec::new() } else { behind_pointers(tree, parameters, &fields) };
+    finding.fields = sensitive.iter().map(|field| shown(field)).collect();
+    finding.fields.extend(behind.iter().map(|(structure, field)| format!("→{structure}.{}", shown(field))));
+    if rows.is_empty() {
+        if finding.fields.is_empty() {
+            return None;
+        }
+        let subject = number(control.cmd);
+        let names: Vec<&str> = sensitive
+            .iter()
+            .copied()
+            .chain(behind.iter().map(|(_, field)| field))
+            .map(|field| field.name.as_str())
+            .collect();
+        let sort = match control.reach {
+            Reach::Declared => "declared, and in no open table; no row",
+            _ => "no row",
+        };
+        let judged = known_or_new(list, "control", &subject, &names, Vec::new(), sort.to_owned());
+        return Some(Finding { verdict: judged.verdict, why: judged.why, sort: judged.sort, ..finding });
+    }
+    let Some(row) = rows.iter().find(|row| row.params_size as usize == size) else {
+        if finding.fields.is_empty() {
+            return Some(Finding {
+                verdict: Verdict::Gone,
+                why: "the number is another control's here, without PIDs".into(),
+                ..finding
+            });
+        }
+        let sizes: Vec<String> = rows.iter().map(|row| row.params_size.to_string()).collect();
+        return changed(finding, format!("{size} bytes; rows have {}", sizes.join(", ")));
+    };
+    let doubts =
+        fit(tree, row, &fields, &behind, |field| list.known("control", &number(control.cmd), &field.name).is_some());
+    if !doubts.is_empty() {
+        return changed(finding, doubts.join("; "));
+    }
+    finding.why = format!("row of {}", row.seen);
+    Some(finding)
+}
+
+/// What of a row is not so in these fields.
+fn fit(
+    tree: &Tree,
+    row: &Row,
+    fields: &[Field],
+    behind: &[(&str, Field)],
+    known: impl Fn(&Field) -> bool,
+) -> Vec<String> {
+    let mut doubts = Vec::new();
+    let mut expect = |offset: usize, size: usize, what: &str| {
+        // Eight bytes do for four: the lower half comes first.
+        let there =
+            fields.iter().any(|field| field.size >= size && field.size <= 8 && field.offsets().contains(&offset));
+        if !there {
+            doubts.push(format!("no {what} of {size} bytes at {offset}"));
+        }
+    };
+    let mut pids = BTreeSet::new();
+    let mut kernel_pointers = BTreeSet::new();
+    match row.layout {
+        Layout::List(rows) | Layout::Query(rows) => {
+            expect(rows.count.into(), 4, "count");
+            pids.extend(in_rows(&rows));
+        }
+        Layout::QueryOne { pid, began } => {
+            expect(began.into(), 8, "time of beginning");
+            pids.insert(usize::from(pid));
+        }
+        Layout::Samples(samples) => (pids, kernel_pointers) = in_samples(&samples),
+        Layout::One { pid, count } => {
+            if let Some(count) = count {
+                expect(count.into(), 4, "count");
+            }
+            pids.insert(usize::from(pid));
+        }
+        Layout::Embedded { pointer, inner } => {
+            expect(pointer.into(), 8, "pointer");
+            if let Inner::Rows(rows) = inner {
+                expect(rows.count.into(), 4, "count");
+            }
+            doubts.extend(fit_behind(tree, &inner, behind));
+        }
+    }
+    let plain = |field: &&Field| is_pid(field) && !is_companion(field);
+    let found: BTreeSet<usize> =
+        fields.iter().filter(plain).filter(|field| !known(field)).flat_map(Field::offsets).collect();
+    let all: BTreeSet<usize> = fields.iter().filter(plain).flat_map(Field::offsets).collect();
+    doubts.extend(found.difference(&pids).next().map(|at| format!("a PID at {at} that the row does not have")));
+    doubts.extend(pids.difference(&all).next().map(|at| format!("the row has a PID at {at}, the header none")));
+    let found: BTreeSet<usize> =
+        fields.iter().filter(|field| names_kernel_pointer(field) && !known(field)).flat_map(Field::offsets).collect();
+    doubts.extend(found.symmetric_difference(&kernel_pointers).next().map(|at| format!("the kernel pointer at {at}")));
+    doubts
+}
+
+fn fit_behind(tree: &Tree, inner: &Inner, behind: &[(&str, Field)]) -> Vec<String> {
+    let found: BTreeSet<usize> =
+        behind.iter().filter(|(_, field)| !is_companion(field)).flat_map(|(_, field)| field.offsets()).collect();
+    let wanted: BTreeSet<usize> = match inner {
+        Inner::Rows(rows) => [usize::from(rows.pid)].into(),
+        Inner::Samples(samples) => in_samples(&Samples { first: 0, capacity: 1, ..*samples }).0,
+    };
+    let stride = match inner {
+        Inner::Rows(rows) => rows.stride,
+        Inner::Samples(samples) => samples.stride,
+    };
+    let mut doubts = Vec::new();
+    if found != wanted {
+        doubts.push(format!("behind the pointer PIDs stand at {found:?}, in the row at {wanted:?}"));
+    }
+    let size = behind.first().and_then(|(structure, _)| tree.headers.layout(structure).ok()).map(|layout| layout.size);
+    if let Some(size) = size.filter(|size| *size != usize::from(stride)) {
+        doubts.push(format!("behind the pointer an entry has {size} bytes, in the row {stride}"));
+    }
+    doubts
+}
+
+fn in_rows(rows: &Rows) -> impl Iterator<Item = usize> {
+    let (first, stride, pid) = (usize::from(rows.first), usize::from(rows.stride), usize::from(rows.pid));
+    (0..usize::from(rows.capacity)).map(move |i| first + i * stride + pid)
+}
+
+fn in_samples(samples: &Samples) -> (BTreeSet<usize>, BTreeSet<usize>) {
+    let (mut pids, mut pointers) = (BTreeSet::new(), BTreeSet::new());
+    for slot in 0..usize::from(samples.capacity) {
+        for engine in 0..usize::from(samples.engines) {
+            let record = usize::from(samples.first)
+                + slot * usize::from(samples.stride)
+                + 8
+                + engine * usize::from(samples.engine_stride);
+            pids.insert(record + 8);
+            pointers.extend(samples.kernel_pointer.map(|pointer| record + usize::from(pointer)));
+        }
+    }
+    (pids, pointers)
+}
+
+/// PIDs in structures that parameters with a pointer are declared with, and do not hold themselves.
+fn behind_pointers<'a>(tree: &'a Tree, parameters: &str, own: &[Field]) -> Vec<(&'a str, Field)> {
+    let mut out: Vec<(&str, Field)> = Vec::new();
+    for structure in tree.declared_with(parameters) {
+        let Ok(fields) = tree.headers.fields(structure) else { continue };
+        for field in fields.into_iter().filter(|field| is_pid(field) || names_kernel_pointer(field)) {
+            let inside = own.iter().any(|outer| outer.path.ends_with(&field.path) && outer.kind == field.kind);
+            let again = out.iter().any(|(_, other)| other.name == field.name && other.offset == field.offset);
+            if !inside && !again {
+                out.push((structure, field));
+            }
+        }
+    }
+    // The outermost of several that hold each other is what the pointer points to: it is declared last.
+    let last = out.last().map(|(structure, _)| *structure);
+    out.retain(|(structure, _)| Some(*structure) == last);
+    out
+}
+
+fn carriers(tree: &Tree, list: &List) -> Vec<Finding> {
+    let mut ways: BTreeMap<(&'static str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for carrier in &tree.carriers {
+        ways.entry((carrier.way, &carrier.structure)).or_default().insert(&carrier.by);
+    }
+    let mut out = Vec::new();
+    for ((way, structure), by) in ways {
+        let Ok(fields) = tree.headers.fields(structure) else { continue };
+        let carries = |field: &&Field| is_pid(field) || names_kernel_pointer(field) || field.name == "info32";
+        let sensitive: Vec<&Field> = fields.iter().filter(carries).collect();
+        if sensitive.is_empty() {
+            continue;
+        }
+        let names: Vec<&str> = sensitive.iter().map(|field| field.name.as_str()).collect();
+        let shown = sensitive.iter().map(|field| shown(field)).collect();
+        let by: Vec<&str> = by.into_iter().collect();
+        let judged = known_or_new(list, way, structure, &names, shown, format!("by {}", by.join(", ")));
+        let size = tree.headers.layout(structure).ok().map(|layout| layout.size);
+        out.push(Finding { size, ..judged });
+    }
+    out
+}
+
+fn known_or_new(
+    list: &List,
+    way: &'static str,
+    subject: &str,
+    names: &[&str],
+    fields: Vec<String>,
+    why: String,
+) -> Finding {
+    let all: Vec<Option<&Known>> = match names {
+        [] => vec![list.known(way, subject, "")],
+        names => names.iter().map(|name| list.known(way, subject, name)).collect(),
+    };
+    let (verdict, why, sort) = match all.iter().all(Option::is_some).then(|| all.iter().flatten().next()).flatten() {
+        Some(known) => (Verdict::Known, known.reason.clone(), Some(known.sort)),
+        None => (Verdict::New, why, None),
+    };
+    Finding { verdict, way, name: subject.to_owned(), cmd: None, size: None, reach: None, fields, why, sort }
+}
+
+fn judge_function(tree: &Tree, function: &Function) -> Finding {
+    let found = function.names.iter().find_map(|name| tree.functions.get(name).map(|prototypes| (name, prototypes)));
+    let (verdict, name, fields, why) = match found {
+        Some((name, prototypes)) if prototypes.iter().all(|prototype| function.wants.contains(prototype)) => {
+            (Verdict::Fits, name, prototypes.iter().cloned().collect(), function.why.clone())
+        }
+        Some((name, prototypes)) => {
+            let why = format!("the redirect wants {}", function.wants.join(" or "));
+            (Verdict::Changed, name, prototypes.iter().cloned().collect(), why)
+        }
+        None if function.optional => {
+            (Verdict::Gone, &function.names[0], Vec::new(), "not in this tree; MPU does without".into())
+        }
+        None => (Verdict::Changed, &function.names[0], Vec::new(), format!("not in this tree: {}", function.why)),
+    };
+    Finding {
+        verdict,
+        way: "function",
+        name: name.clone(),
+        cmd: None,
+        size: None,
+        reach: None,
+        fields,
+        why,
+        sort: None,
+    }
+}
+
+/// Helpers of the driver about PIDs or namespaces that are on no list: a redirected one under another name, perhaps.
+fn helpers(tree: &Tree, list: &List) -> Vec<Finding> {
+    let listed: BTreeSet<&String> = list.function.iter().flat_map(|function| &function.names).collect();
+    let about_pids = |name: &&String| {
+        let words = words(name);
+        let has = |some: &[&str]| words.iter().any(|word| some.contains(&word.as_str()));
+        // `ns` stands for nanoseconds, too.
+        name.starts_with("os_") && (has(&["pid", "tgid", "namespace"]) || has(&["ns"]) && !has(&["time", "tick"]))
+    };
+    let mut found: Vec<&String> =
+        tree.functions.keys().filter(|name| !listed.contains(name)).filter(about_pids).collect();
+    found.sort();
+    let why = "the driver may translate by it; no redirect knows it";
+    found.into_iter().map(|name| known_or_new(list, "function", name, &[], Vec::new(), why.to_owned())).collect()
+}
+
+/// A PID by name and type: a number of four or eight bytes, no handle.
+fn is_pid(field: &Field) -> bool {
+    names_pid(&field.name)
+        && (field.size == 4 || field.size == 8)
+        && !["NvHandle", "NvP64", "*"].contains(&field.kind.as_str())
+}
+
+/// A number inside a virtual machine, beside the PID of the process that runs it: 0 without one.
+fn is_companion(field: &Field) -> bool {
+    words(&field.name).first().is_some_and(|word| word == "sub")
+}
+
+fn number(cmd: u32) -> String {
+    format!("{cmd:#010x}")
+}
+
+fn shown(field: &Field) -> String {
+    let times: usize = field.repeats.iter().map(|(count, _)| count).product();
+    let times = if times == 1 { String::new() } else { format!(" ×{times}") };
+    format!("{}@{}{times}", field.path, field.offset)
+}

@@ -1,0 +1,48 @@
+//! What the name of a field says of it: a PID, an address of the kernel's. The driver's headers have no types for either.
+
+use super::c::Field;
+
+/// The words of a name: `subProcessID` is sub, process, id.
+pub fn words(name: &str) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    let mut before = ' ';
+    for c in name.chars() {
+        if c == '_' {
+            before = c;
+            continue;
+        }
+        let begins = before == '_' || before == ' ' || (c.is_ascii_uppercase() && !before.is_ascii_uppercase());
+        match out.last_mut().filter(|_| !begins) {
+            Some(word) => word.push(c.to_ascii_lowercase()),
+            None => out.push(c.to_ascii_lowercase().to_string()),
+        }
+        before = c;
+    }
+    out
+}
+
+/// Whether a name says that it holds a PID: its words end in one, or in a table of them.
+pub fn names_pid(name: &str) -> bool {
+    let words = words(name);
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    while words.len() > 1 && ["tbl", "table", "list", "array", "arr", "s"].contains(words.last().unwrap_or(&"")) {
+        words.pop();
+    }
+    match words.as_slice() {
+        [.., "process" | "proc" | "thread" | "task", "id" | "ids"] => true,
+        [.., last] => ["pid", "pids", "tgid", "tgids", "tid", "tids", "procid", "processid"].contains(last),
+        [] => false,
+    }
+}
+
+/// Whether a name says that it holds an address of the kernel's: the operating system's own structure, or one for processes.
+pub fn names_kernel_pointer(field: &Field) -> bool {
+    let words = words(&field.name);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    field.size == 8
+        && matches!(
+            words.as_slice(),
+            ["p", "os", ..] | ["p", .., "pid", "info"] | ["p", "kernel", ..] | ["p", "task", ..]
+        )
+        && !words.contains(&"event")
+}
