@@ -251,7 +251,52 @@ runc exec a "$python" /work/first.py
 echo "controls of one import and tensor: $(($(passed_on) - before))"
 show mpu status
 
-say "8. down"
+# pollers NAME-PREFIX: sixteen containers that ask at once; the median of what each says, in microseconds.
+pollers() {
+	local i
+	for i in $(seq 16); do runc exec "$1$i" /work/calls >"polled.$i" & done
+	for i in $(seq 16); do wait -n; done
+	cat polled.* | grep -o 'without PIDs [0-9.]*, process list [0-9.]*' | "$python" -c 'import re, statistics, sys
+figures = [tuple(map(float, re.findall("[0-9.]+", line))) for line in sys.stdin]
+print("without PIDs %.2f, process list %.1f (medians of %d)" % (*map(statistics.median, zip(*figures)), len(figures)))'
+}
+say "8. sixteen containers that ask at once"
+show nproc
+for i in $(seq 16); do
+	bundle "on$i" NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility
+	bundle "off$i" NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility MPU_NOTIFY=off
+	start "on$i" >/dev/null
+	start "off$i" >/dev/null
+done
+for round in 1 2; do
+	echo "without the engine: $(pollers off)"
+	echo "with the engine:    $(pollers on)"
+done
+show mpu status
+for i in $(seq 16); do runc delete --force "on$i"; runc delete --force "off$i"; done
+
+# Each GPU's processes, as a container of ours numbers them.
+by_gpu() { "$@" nvidia-smi --query-compute-apps=gpu_bus_id,pid --format=csv,noheader | sort | sed 's/.*, //' | xargs; }
+if [ "$(nvidia-smi -L | wc -l)" -ge 2 ]; then
+	say "9. two GPUs"
+	bundle both NVIDIA_VISIBLE_DEVICES=0,1 NVIDIA_DRIVER_CAPABILITIES=compute,utility
+	bundle second NVIDIA_VISIBLE_DEVICES=1 NVIDIA_DRIVER_CAPABILITIES=compute,utility
+	start both
+	start second
+	train both.0 runc exec --env CUDA_VISIBLE_DEVICES=0 both "$python" /work/train.py 60 256
+	zero=$trained
+	train both.1 runc exec --env CUDA_VISIBLE_DEVICES=1 both "$python" /work/train.py 60 256
+	one=$trained
+	train second.1 runc exec second "$python" /work/train.py 60 128
+	alone=$trained
+	show runc exec both nvidia-smi
+	show runc exec second nvidia-smi
+	check "a container with both GPUs has its process of each on its GPU" "[ '$(by_gpu runc exec both)' = '$zero $one' ]"
+	check "a container with the second alone has its own" "[ '$(by_gpu runc exec second)' = '$alone' ]"
+	for name in both second; do runc delete --force $name; done
+fi
+
+say "10. down"
 show mpu down
 show runc exec a nvidia-smi -L
 for name in a b off; do runc delete --force $name; done

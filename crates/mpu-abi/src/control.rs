@@ -127,7 +127,8 @@ pub struct Samples {
     pub stride: u16,
     /// Most slots that the buffer holds.
     pub capacity: u16,
-    /// Engines in a slot; their records start 8 bytes into it, after the timestamp.
+    /// Engines in a slot; their records start 8 bytes into it, after the timestamp. 0: how many, and so where a slot ends, cannot be
+    /// told by number and size.
     pub engines: u16,
     /// Bytes of an engine's record: util u32 @0, scale u32 @4, procId u32 @8, subProcessID u32 @12, subProcessName char[100] @16.
     pub engine_stride: u16,

@@ -51,8 +51,8 @@ const fn samples(first: u16, capacity: u16, engines: u16, engine_stride: u16) ->
     Samples { first, stride: 8 + engines * engine_stride, capacity, engines, engine_stride, kernel_pointer }
 }
 
-const fn gpumon_v1_row(cmd: u32, seen: &'static str) -> Row {
-    let layout = Layout::Embedded { pointer: 16, inner: Inner::Samples(samples(0, 100, 4, 116)) };
+const fn gpumon_v1_row(cmd: u32, engines: u16, seen: &'static str) -> Row {
+    let layout = Layout::Embedded { pointer: 16, inner: Inner::Samples(samples(0, 100, engines, 116)) };
     Row { control: Control::PerfGpumonUtil, cmd: ControlCmd(cmd), params_size: 24, layout, seen }
 }
 
@@ -72,8 +72,8 @@ pub const ROWS: &[Row] = &[
     gpumon_row(72, 4, 116, "515.86.01, 515.105.01, 525.47.04 to 545.29.06, ctrl2080perf.h"),
     gpumon_row(72, 6, 116, "550.40.07 to 565.77, ctrl2080perf.h"),
     gpumon_row(72, 6, 128, "570.86.15 to 595.45.04, ctrl2080perf.h"),
-    gpumon_v1_row(0x2080_2083, "390.157 to 470.256.02"),
-    gpumon_v1_row(0x2080_a083, "legacy number, 515 to 550"),
+    gpumon_v1_row(0x2080_2083, 4, "390.157 to 470.256.02"),
+    gpumon_v1_row(0x2080_a083, 0, "legacy number: 4 engines in 515.43.04 to 545.29.06, 6 in 550, nothing says which; ctrl2080perf.h"),
     Row {
         control: Control::AccountingPids,
         cmd: ControlCmd(0xb04),

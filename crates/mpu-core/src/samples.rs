@@ -24,8 +24,12 @@ const SUB_PROCESS_NAME_BYTES: usize = 100;
 
 /// Puts the PIDs of all slots into the caller's view, takes out whose processes the caller may not see, and clears kernel
 /// addresses in every record. Every whole slot counts, also beyond the row's capacity: how many a caller has room for behind a
-/// pointer is its own choice. What is less than a slot at the end is cleared.
+/// pointer is its own choice. What is less than a slot at the end is cleared, and everything where no slot can be told.
 pub(crate) fn rewrite_samples(slots: &mut [u8], samples: &Samples, map: &impl PidMap) -> Outcome {
+    if samples.engines == 0 {
+        slots.fill(0);
+        return Outcome::Rewritten { kept: 0, hidden: 1 };
+    }
     let stride = usize::from(samples.stride.max(1));
     let engine_stride = usize::from(samples.engine_stride.max(1));
     let (mut kept, mut hidden) = (0u32, 0u32);

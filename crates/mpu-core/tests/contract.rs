@@ -469,6 +469,14 @@ fn samples_behind_a_pointer_are_rewritten() {
     assert_eq!(pids, [2, 0xffff_ffff, 0xffff_ffff]);
 }
 
+/// Drivers of 515 to 545 and of 550 mean different things by the same number and size.
+#[test]
+fn samples_of_two_meanings_are_not_shown() {
+    let (mut params, mut inner) = (vec![0; 24], vec![0x11; 704 * 59]);
+    embedded(0x2080_a083, &mut params, 16, &mut inner, 8, 3);
+    assert!(inner.iter().all(|byte| *byte == 0));
+}
+
 #[test]
 fn reservation_of_a_stranger_is_no_reservation() {
     let mut bytes = vec![0; 12];

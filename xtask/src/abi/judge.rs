@@ -234,7 +234,7 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
         let judged = known_or_new(list, "control", &subject, &names, Vec::new(), sort.to_owned());
         return Some(Finding { verdict: judged.verdict, why: judged.why, sort: judged.sort, ..finding });
     }
-    let Some(row) = rows.iter().find(|row| row.params_size as usize == size) else {
+    let Some(row) = rows.iter().find(|row| u32::try_from(size).is_ok_and(|size| row.takes(size))) else {
         if finding.fields.is_empty() {
             return Some(Finding {
                 verdict: Verdict::Gone,
@@ -282,6 +282,9 @@ fn fit(
             expect(began.into(), 8, "time of beginning");
             pids.insert(usize::from(pid));
         }
+        Layout::AskNobody { pid } => {
+            pids.insert(usize::from(pid));
+        }
         Layout::Samples(samples) => (pids, kernel_pointers) = in_samples(&samples),
         Layout::One { pid, count } => {
             if let Some(count) = count {
@@ -320,6 +323,10 @@ fn fit_behind(tree: &Tree, inner: &Inner, behind: &[(&str, Field)]) -> Vec<Strin
         Inner::Rows(rows) => rows.stride,
         Inner::Samples(samples) => samples.stride,
     };
+    // Nothing of such a table is shown.
+    if matches!(inner, Inner::Samples(samples) if samples.engines == 0) {
+        return Vec::new();
+    }
     let mut doubts = Vec::new();
     if found != wanted {
         doubts.push(format!("behind the pointer PIDs stand at {found:?}, in the row at {wanted:?}"));
