@@ -4,7 +4,7 @@
 //! them, in a process of its own so that its memory can be measured. With a driver it is tried in guests.
 
 use mpu::driver::{Driver, Flavour};
-use mpu::engine::{observe::Observed, Engine};
+use mpu::engine::{notify::client::Cost, observe::Observed, Engine};
 use mpu::metrics::collect::{Exporter, Patience, Sources, Trouble};
 use mpu::metrics::page::{is_missed, HostFacts};
 use mpu::metrics::usage::{Amounts, Container, Gpu, Known, Label, Usage, Use};
@@ -31,6 +31,7 @@ fn engine() -> Observed {
         containers: None,
         forwarded: None,
         restarts: None,
+        costs: Vec::new(),
         translated: vec![("GPU_GET_PIDS".to_string(), 12)],
         passed: Reason::ALL.iter().map(|reason| (reason.name().to_string(), 3)).collect(),
     }
@@ -51,6 +52,11 @@ fn supervisor() -> Observed {
         containers: Some(4),
         forwarded: Some(1234),
         restarts: Some(2),
+        costs: vec![Cost {
+            container: "3f2a81".to_string(),
+            cpu_microseconds: 1_500_000,
+            held_back_microseconds: 250_000,
+        }],
         translated: vec![("GPU_GET_PIDS".to_string(), 7)],
         passed: vec![("out_of_reach".to_string(), 5)],
     }

@@ -27,7 +27,7 @@ use mpu_abi::{Control, Layout, Row};
 use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, PidMap, Reason};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// `allocCount` and `pAllocInfo` in the parameters of FB_GET_CLIENT_ALLOCATION_INFO (ctrl2080fb.h): a table beside the one that the row
@@ -52,6 +52,8 @@ pub struct Setting {
     own: Own,
     takes_x32: bool,
     rules: RwLock<Arc<str>>,
+    /// Processor time that one container may have of us, in percent of one processor; 0 is no limit.
+    pub(super) budget: AtomicU32,
     /// Nothing is translated any more.
     pub(super) retired: AtomicBool,
     pub(super) counters: Counters,
@@ -59,7 +61,7 @@ pub struct Setting {
 
 impl Setting {
     /// That of this host and of this process, which must be root in the host's PID namespace.
-    pub fn new(lookup: Lookup, rules: &str) -> io::Result<Setting> {
+    pub fn new(lookup: Lookup, rules: &str, budget: u32) -> io::Result<Setting> {
         Ok(Setting {
             lookup,
             host: Namespace::own()?,
@@ -70,6 +72,7 @@ impl Setting {
             own: Own::of_now()?,
             takes_x32: takes_x32(),
             rules: RwLock::new(rules.into()),
+            budget: AtomicU32::new(budget),
             retired: AtomicBool::new(false),
             counters: Counters::default(),
         })

@@ -6,7 +6,8 @@ use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::fake::FakeHost;
 
-const OPTIONS: Options = Options { replace: false, any_driver: false, policy: String::new(), program: None };
+const OPTIONS: Options =
+    Options { replace: false, any_driver: false, policy: String::new(), cpu_percent: 100, program: None };
 
 /// What became of it, in a word.
 fn raised(fake: &FakeHost, options: &Options) -> Result<String, &'static str> {
