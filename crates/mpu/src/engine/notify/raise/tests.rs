@@ -36,7 +36,7 @@ fn one_that_was_retired_takes_containers_again_with_the_rules_of_now() {
     let supervisor = FakeSupervisor::on(&fake, State { state: "retired".into(), ..state(&["a"]) });
     let options = Options { policy: "host /monitors".to_string(), ..OPTIONS };
     assert_eq!(raised(&fake, &options).as_deref(), Ok("resumed"));
-    assert_eq!(*supervisor.told.lock().expect("ours"), ["resume\n", "policy\nhost /monitors"]);
+    assert_eq!(*supervisor.told.lock().expect("ours"), ["resume\n", "policy\nhost /monitors", "budget\n100"]);
 }
 
 #[test]
