@@ -105,11 +105,14 @@ impl Setting {
 pub(super) struct Asker {
     params: Fenced,
     inner: Fenced,
+    /// Who asked last, and in which namespace: most ask again.
+    caller: Option<Arc<Caller>>,
+    namespace: Option<Arc<Namespace>>,
 }
 
 impl Asker {
     pub(super) fn new() -> io::Result<Asker> {
-        Ok(Asker { params: Fenced::new()?, inner: Fenced::new()? })
+        Ok(Asker { params: Fenced::new()?, inner: Fenced::new()?, caller: None, namespace: None })
     }
 
     /// The answer to what [`Asked::by`] found.
@@ -135,8 +138,12 @@ impl Asker {
         asked: Asked,
     ) -> Result<Answer, Pass> {
         let still_waits = || sys::still_waits(listener, taken.id);
-        let caller = Caller::of(Tid::of(taken))?;
-        let namespace = Namespace::new(caller.folder.pid_namespace()?)?;
+        let tid = Tid::of(taken);
+        let caller = match self.caller.take().filter(|caller| caller.is_still(tid)) {
+            Some(caller) => caller,
+            None => Arc::new(Caller::of(tid)?),
+        };
+        let namespace = self.namespace_of(&caller)?;
         // What is looked up by the number is the caller's if it waits even after that.
         if namespace.id() == setting.host.id() && still_waits() {
             return Err(Pass::On);
@@ -149,9 +156,8 @@ impl Asker {
             return Err(Pass::Refused(caller.refusal(number)));
         }
         let file = caller.file(process, number, still_waits)?;
-        if !still_waits() {
-            return Err(Pass::Refused(libc::EINTR));
-        }
+        // The caller waited when all that was opened by its number was open: it is the caller's.
+        self.caller = Some(caller.clone());
         if !is_drivers(character_device(file.as_fd())) {
             // Another one was put in its place meanwhile.
             return Err(Pass::Refused(libc::ENOTTY));
@@ -165,6 +171,16 @@ impl Asker {
             }
             None => self.ask_unknown(setting, &driver, &memory, asked),
         }
+    }
+
+    /// A caller's namespace. One that is held is known by its file's number, which no other has as long as it is held.
+    fn namespace_of(&mut self, caller: &Caller) -> io::Result<Arc<Namespace>> {
+        let id = caller.folder.identity("ns/pid")?;
+        if let Some(namespace) = self.namespace.as_ref().filter(|namespace| namespace.id() == id) {
+            return Ok(namespace.clone());
+        }
+        let namespace = Arc::new(Namespace::new(caller.folder.pid_namespace()?)?);
+        Ok(self.namespace.insert(namespace).clone())
     }
 
     /// A control with PIDs and a size that is no row's. A driver that does not know it either says so; what one that does would answer
