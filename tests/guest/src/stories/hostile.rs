@@ -123,7 +123,10 @@ pub const SWAPPED: Story = Story {
             let told: Vec<u64> =
                 text.lines().next().unwrap_or_default().split(' ').filter_map(|word| word.parse().ok()).collect();
             let &[made, accepted] = told.as_slice() else { return Err(anyhow!("nvctl says {text}").into()) };
-            right!(made >= each && accepted > 0, "swapping by {mode}, {accepted} of {made} calls were accepted: {text}");
+            right!(
+                made >= each && accepted > 0,
+                "swapping by {mode}, {accepted} of {made} calls were accepted: {text}"
+            );
             calls += made;
             let saw = text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse::<u32>().ok());
             let foreign: Vec<u32> = saw.filter(|pid| !own.contains(pid)).collect();

@@ -25,7 +25,7 @@ use super::Tid;
 use mpu_abi::ioctl::nvos54;
 use mpu_abi::{Control, Layout, Row};
 use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, PidMap, Reason};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -48,7 +48,7 @@ pub struct Setting {
     pub(super) pid: HostPid,
     threads: Threads,
     held: Held,
-    host_users: (u64, u64),
+    host_users: ((u64, u64), OwnedFd),
     own: Own,
     takes_x32: bool,
     rules: RwLock<Arc<str>>,
@@ -148,7 +148,7 @@ impl Asker {
         if namespace.id() == setting.host.id() && still_waits() {
             return Err(Pass::On);
         }
-        let (rights, process) = caller.rights(setting.host_users)?;
+        let (rights, process) = caller.rights(setting.host_users.0)?;
         let memory = Theirs { memory: caller.memory()?, still_waits: &still_waits };
         let number = taken.data.args[0] as i32;
         // Before it is ours: the mere closing of somebody else's kind of file can take for ever.
