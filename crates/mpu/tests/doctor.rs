@@ -427,7 +427,8 @@ impl Supervisor {
         let (state, died) = state.split_once(" after ").unwrap_or((state, "0"));
         let died: u64 = died.parse().unwrap();
         let said = serde_json::json!({
-            "restarts": 11, "restarts_last_hour": died, "version": VERSION, "state": state, "pid": 1, "since": 1, "listeners": 1, "containers": ["a".repeat(24)], "inside": 0, "lookup": "kernel",
+            "restarts": 11, "restarts_last_hour": died,
+            "version": VERSION, "state": state, "pid": 1, "since": 1, "listeners": 1, "containers": ["a".repeat(24)], "inside": 0, "lookup": "kernel",
             "passed_on": 5, "translated": {}, "passed": { "out_of_reach": 0 }, "policy": [],
         });
         std::thread::spawn(move || {
