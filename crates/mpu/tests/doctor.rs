@@ -427,7 +427,7 @@ impl Supervisor {
         let (state, died) = state.split_once(" after ").unwrap_or((state, "0"));
         let died: u64 = died.parse().unwrap();
         let said = serde_json::json!({
-            "restarts": 11, "restarts_last_hour": died,
+            "restarts": 11, "restarts_last_hour": died, "cpu_percent": 100,
             "version": VERSION, "state": state, "pid": 1, "since": 1, "listeners": 1, "containers": ["a".repeat(24)], "inside": 0, "lookup": "kernel",
             "passed_on": 5, "translated": {}, "passed": { "out_of_reach": 0 }, "policy": [],
         });
@@ -518,6 +518,9 @@ fn the_notify_engine() {
     finds("notify_keeper", "attention", "sudo mpu install", "armed", &|h| {
         h.write("run/mpu/notify/keeper.sock", "");
         h.remove("usr/lib/systemd/system/mpu-notify.service");
+    });
+    finds("policy", "attention", "mpu config apply", "armed", &|h| {
+        h.write("etc/mpu/config.toml", "notify_cpu_percent = 5\n")
     });
     // The third may still be an operator's own kill.
     assert_eq!(supervised("armed after 3", |_| ()), []);

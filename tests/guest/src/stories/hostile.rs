@@ -102,10 +102,10 @@ fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
 const ASKED_FOR_THE_CALLER: Engines =
     Engines::Notify("it takes a call out of the caller's hands, and may give it back");
 
-/// Racing calls by each of four means, for each reload that a row has: twenty thousand in all with the four of a quick run.
-const SWAPPED_CALLS: u64 = 1250;
-/// A million are enough, however many reloads a full run has.
-const MOST_SWAPS: u32 = 200;
+/// Racing calls by each of four means, for each reload that a row has: a million in all with the 250 of the eight rows of a full run.
+const SWAPPED_CALLS: u64 = 125;
+/// Of one program: emulated, a call takes milliseconds, and no program may take minutes.
+const SWAPPED_AT_ONCE: u64 = 1000;
 
 /// A thread puts another descriptor, none, or another control in the place of the one that is asked with, while it is asked: what was
 /// looked at and may carry PIDs is answered or refused, and never made by the caller after all.
@@ -116,12 +116,14 @@ pub const SWAPPED: Story = Story {
     run: |stage| {
         let scene = stage.scene()?;
         let own = scene.own();
-        let each = SWAPPED_CALLS * u64::from(stage.reloads.min(MOST_SWAPS));
+        let each = SWAPPED_CALLS * u64::from(stage.reloads.max(1));
+        let rounds = each.div_ceil(SWAPPED_AT_ONCE);
         let mut calls = 0;
-        for mode in ["dup2", "close", "number", "all"] {
-            let text = scene.a.script(&format!("nvctl swap {mode} 2 {each}"))?;
-            let told: Vec<u64> =
-                text.lines().next().unwrap_or_default().split(' ').filter_map(|word| word.parse().ok()).collect();
+        let modes = ["dup2", "close", "number", "all"].map(|mode| (mode, each / rounds));
+        for (mode, each) in modes.into_iter().cycle().take(modes.len() * rounds as usize) {
+            let text = scene.a.script(&format!("nvctl swap {mode} 1 {each}"))?;
+            let first = text.lines().next().unwrap_or_default();
+            let told: Vec<u64> = first.split(' ').filter_map(|word| word.parse().ok()).collect();
             let &[made, accepted] = told.as_slice() else { return Err(anyhow!("nvctl says {text}").into()) };
             right!(
                 made >= each && accepted > 0,
