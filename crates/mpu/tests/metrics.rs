@@ -159,6 +159,8 @@ fn each_engine_has_its_rows_and_its_own_counts() {
         "mpu_engine_containers{engine=\"notify\"} 4",
         "mpu_forwarded_total{engine=\"notify\"} 1234",
         "mpu_restarts_total{engine=\"notify\"} 2",
+        "mpu_engine_cpu_seconds_total{engine=\"notify\",container=\"3f2a81\"} 1.5",
+        "mpu_engine_held_back_seconds_total{engine=\"notify\",container=\"3f2a81\"} 0.25",
         "mpu_translated_total{engine=\"notify\",control=\"GPU_GET_PIDS\"} 7",
         "mpu_passed_total{engine=\"notify\",reason=\"out_of_reach\"} 5",
         "mpu_missed_total{engine=\"notify\",reason=\"out_of_reach\"} 5",
