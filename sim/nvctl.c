@@ -90,8 +90,9 @@ static void usage(FILE *to)
 	      "  spin SECONDS [PID... [or PID...]...]\n"
 	      "                          GET_PIDS over and over; each answer must be exactly one of these lists of numbers\n"
 	      "  race MODE SECONDS       MODE cmd|ptr|size|all|xfer|read: `saw N` for each distinct number ever in a result buffer\n"
-	      "  swap MODE SECONDS       race by other means: MODE dup2 (another file in the descriptor's place), close (none), number\n"
-	      "                          (another control that carries PIDs); `saw N` as race has it\n"
+	      "  swap MODE SECONDS [CALLS] race by other means, so long and so often at least: MODE dup2 (another file in the\n"
+	      "                          descriptor's place), close (none), number (another control that carries PIDs, another size),\n"
+	      "                          all (each of them and other parameters); `saw N` as race has it\n"
 	      "  secret                  pids, with its argument in memory that nobody else can read (memfd_secret)\n"
 	      "  x32                     pids, by the x32 number of ioctl: `ret=N` alone\n"
 	      "options: --gpu N --size N --flags HEX --type HEX --dir 0..3 --xfer --class HEX --old (R418 numbers)\n"
@@ -892,6 +893,7 @@ static int cmd_race(int n, char **args)
 }
 
 static int swap_fd = -1, swap_other = -1, swap_mode;
+static uint8_t swap_buf[sizeof(buf)];
 
 static void *swapper(void *unused)
 {
@@ -900,14 +902,17 @@ static void *swapper(void *unused)
 	(void)unused;
 	while (!race.stop) {
 		turn++;
-		if (swap_mode == 'd') {
+		if (swap_mode == 'd' || (swap_mode == 'a' && turn % 3 == 0))
 			dup2(turn & 1 ? swap_other : ctl, swap_fd);
-		} else if (swap_mode == 'c') {
+		if (swap_mode == 'c' || (swap_mode == 'a' && turn % 3 == 1)) {
 			if (turn & 1)
 				close(swap_fd);
 			else
 				dup2(ctl, swap_fd);
-		} else {
+		}
+		if (swap_mode == 'a')
+			race.arg.params = (uintptr_t)(turn & 4 ? buf : swap_buf);
+		if (strchr("na", swap_mode)) {
 			/* The smallest is the first: whatever is made of number and size lies within the buffer. */
 			race.arg.cmd = turn & 1 ? GET_PIDS : 0x2080017c;
 			race.arg.size = turn & 2 ? PIDS_SIZE : 13316;
@@ -918,13 +923,14 @@ static void *swapper(void *unused)
 
 static int cmd_swap(int n, char **args)
 {
-	unsigned long calls = 0, accepted = 0;
+	unsigned long calls = 0, accepted = 0, least = n == 3 ? strtoul(args[2], NULL, 10) : 0;
+	uint8_t *bufs[] = { buf, swap_buf };
 	pthread_t thread;
-	unsigned i;
+	unsigned i, b;
 	double end;
 
-	if (n != 2 || !strchr("dcn", args[0][0]))
-		nv_die("nvctl: swap wants dup2, close or number, and SECONDS", -EINVAL);
+	if (n < 2 || n > 3 || !strchr("dcna", args[0][0]))
+		nv_die("nvctl: swap wants dup2, close, number or all, and SECONDS", -EINVAL);
 	swap_mode = args[0][0];
 	swap_other = open("/dev/null", O_RDWR);
 	swap_fd = dup(ctl);
@@ -935,8 +941,10 @@ static int cmd_swap(int n, char **args)
 	do {
 		int rc;
 
-		memset(buf, 0, sizeof(buf));
-		set32(buf, 4, opt.class);
+		for (b = 0; b < 2; b++) {
+			memset(bufs[b], 0, 16384); /* more than any of them is long */
+			set32(bufs[b], 4, opt.class);
+		}
 		race.arg.status = 0xdead;
 		rc = ioctl(swap_fd, nv_ioc(0x2a, sizeof(race.arg), &opt.way), &race.arg);
 		calls++;
@@ -944,13 +952,14 @@ static int cmd_swap(int n, char **args)
 			continue;
 		accepted++;
 		/* A list has its class and its count before its numbers, sessions their number, and more than a number each. */
-		if (at32(buf, 4) == opt.class && at32(buf, 8) <= PIDS_MAX)
-			for (i = 0; i < at32(buf, 8); i++)
-				saw(at32(buf, 12 + 4 * i));
-		else
-			for (i = 0; i < at32(buf, 0) && i < 256; i++)
-				saw(at32(buf, 4 + 52 * i));
-	} while (now() < end);
+		for (b = 0; b < 2; b++)
+			if (at32(bufs[b], 4) == opt.class && at32(bufs[b], 8) <= PIDS_MAX)
+				for (i = 0; i < at32(bufs[b], 8); i++)
+					saw(at32(bufs[b], 12 + 4 * i));
+			else
+				for (i = 0; i < at32(bufs[b], 0) && i < 256; i++)
+					saw(at32(bufs[b], 4 + 52 * i));
+	} while (now() < end || calls < least);
 	race.stop = 1;
 	pthread_join(thread, NULL);
 	printf("calls %lu accepted %lu\n", calls, accepted);

@@ -361,7 +361,7 @@ pub enum ConfigVerb {
     },
     /// Show the configuration in force, and whether the running engine has its rules
     Show,
-    /// Give the file's rules to the running engine, for every call from now on
+    /// Give the file's rules, and what a container may cost, to the running engine, for every call from now on
     Apply,
     /// Print a file with every key, its default and its meaning
     Default,

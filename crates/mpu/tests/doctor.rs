@@ -166,7 +166,7 @@ fn a_host_in_order_is_called_so() {
         findings.iter().filter(|f| f["level"] != "ok").map(|f| f["check"].as_str().unwrap()).collect();
     // Only the running host has containers to look into; this one has a module of format 1, which does not tell what it
     // believes, no tree of DKMS, and no notify engine.
-    let notify = ["notify_kernel", "notify_wrapper", "notify_keeper", "notify_rootless"];
+    let notify = ["notify_kernel", "notify_wrapper", "notify_keeper", "notify_restarts", "notify_rootless"];
     assert_eq!(skipped, [&["containers", "argument", "dkms"][..], &notify].concat(), "{json}");
     assert_eq!((code, &json["ok"]), (0, &serde_json::Value::Bool(true)));
 }
@@ -424,7 +424,10 @@ impl Supervisor {
         let path = host.path("run/mpu/notify/control.sock");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let listener = UnixListener::bind(&path).unwrap();
+        let (state, died) = state.split_once(" after ").unwrap_or((state, "0"));
+        let died: u64 = died.parse().unwrap();
         let said = serde_json::json!({
+            "restarts": 11, "restarts_last_hour": died, "cpu_percent": 100,
             "version": VERSION, "state": state, "pid": 1, "since": 1, "listeners": 1, "containers": ["a".repeat(24)], "inside": 0, "lookup": "kernel",
             "passed_on": 5, "translated": {}, "passed": { "out_of_reach": 0 }, "policy": [],
         });
@@ -515,6 +518,19 @@ fn the_notify_engine() {
     finds("notify_keeper", "attention", "sudo mpu install", "armed", &|h| {
         h.write("run/mpu/notify/keeper.sock", "");
         h.remove("usr/lib/systemd/system/mpu-notify.service");
+    });
+    finds("policy", "attention", "mpu config apply", "armed", &|h| {
+        h.write("etc/mpu/config.toml", "notify_cpu_percent = 5\n")
+    });
+    // The third may still be an operator's own kill.
+    assert_eq!(supervised("armed after 3", |_| ()), []);
+    finds("notify_restarts", "attention", "journalctl -u mpu-notify.service", "armed after 4", &|_| ());
+    let lock = std::cell::RefCell::new(None);
+    finds("notify_restarts", "attention", "tail -n 50 /run/mpu/notify/log", "armed after 8", &|h| {
+        h.write("run/mpu/notify/keeper.lock", "");
+        let file = fs::File::open(h.path("run/mpu/notify/keeper.lock")).unwrap();
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        lock.replace(Some(file));
     });
     finds("notify_rootless", "attention", "as root", "armed", &|h| h.write("run/user/1000/podman/podman.sock", ""));
     finds("notify_kernel", "broken", "5.9", "armed", &|h| h.write("proc/sys/kernel/yama/ptrace_scope", "3"));

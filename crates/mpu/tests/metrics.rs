@@ -4,7 +4,7 @@
 //! them, in a process of its own so that its memory can be measured. With a driver it is tried in guests.
 
 use mpu::driver::{Driver, Flavour};
-use mpu::engine::{observe::Observed, Engine};
+use mpu::engine::{notify::client::Cost, observe::Observed, Engine};
 use mpu::metrics::collect::{Exporter, Patience, Sources, Trouble};
 use mpu::metrics::page::{is_missed, HostFacts};
 use mpu::metrics::usage::{Amounts, Container, Gpu, Known, Label, Usage, Use};
@@ -31,6 +31,7 @@ fn engine() -> Observed {
         containers: None,
         forwarded: None,
         restarts: None,
+        costs: Vec::new(),
         translated: vec![("GPU_GET_PIDS".to_string(), 12)],
         passed: Reason::ALL.iter().map(|reason| (reason.name().to_string(), 3)).collect(),
     }
@@ -51,6 +52,11 @@ fn supervisor() -> Observed {
         containers: Some(4),
         forwarded: Some(1234),
         restarts: Some(2),
+        costs: vec![Cost {
+            container: "3f2a81".to_string(),
+            cpu_microseconds: 1_500_000,
+            held_back_microseconds: 250_000,
+        }],
         translated: vec![("GPU_GET_PIDS".to_string(), 7)],
         passed: vec![("out_of_reach".to_string(), 5)],
     }
@@ -153,6 +159,8 @@ fn each_engine_has_its_rows_and_its_own_counts() {
         "mpu_engine_containers{engine=\"notify\"} 4",
         "mpu_forwarded_total{engine=\"notify\"} 1234",
         "mpu_restarts_total{engine=\"notify\"} 2",
+        "mpu_engine_cpu_seconds_total{engine=\"notify\",container=\"3f2a81\"} 1.5",
+        "mpu_engine_held_back_seconds_total{engine=\"notify\",container=\"3f2a81\"} 0.25",
         "mpu_translated_total{engine=\"notify\",control=\"GPU_GET_PIDS\"} 7",
         "mpu_passed_total{engine=\"notify\",reason=\"out_of_reach\"} 5",
         "mpu_missed_total{engine=\"notify\",reason=\"out_of_reach\"} 5",

@@ -32,7 +32,7 @@ pub struct Shown {
     pub config: Config,
     /// What it becomes for an engine, a rule a line.
     pub compiled: Vec<String>,
-    /// Whether every engine that is up has these rules; null if none is up.
+    /// Whether every engine that is up has these rules, and the notify engine this budget; null if none is up.
     pub applied: Option<bool>,
 }
 
@@ -65,17 +65,21 @@ pub fn show(host: &Host) -> Result<Shown, Error> {
     let file = Some(PathBuf::from(crate::config::FILE)).filter(|file| host.at(file).exists());
     let compiled: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
     let of_module = state::read_policy(host).ok().flatten();
-    let of_supervisor = client::state(host).ok().flatten().map(|supervisor| supervisor.policy);
-    let has = |running: Vec<String>| running == compiled;
-    let applied = [of_module, of_supervisor].into_iter().flatten().map(has).reduce(|a, b| a && b);
+    let supervisor = client::state(host).ok().flatten();
+    let has_budget = |state: &client::State| state.cpu_percent.is_none_or(|has| has == config.notify_cpu_percent);
+    let by_module = of_module.map(|running| running == compiled);
+    let by_supervisor = supervisor.map(|state| state.policy == compiled && has_budget(&state));
+    let applied = [by_module, by_supervisor].into_iter().flatten().reduce(|a, b| a && b);
     Ok(Shown { file, config, compiled, applied })
 }
 
 /// Gives the rules to the engine that is up. The next `mpu up` does so by itself.
 pub fn apply(host: &Host) -> Result<Applied, Error> {
     checks::root(host)?;
-    let text = rules::compile(&Config::of(host)?);
+    let config = Config::of(host)?;
+    let text = rules::compile(&config);
     let given = [state::write_policy(host, &text)?, client::set_policy(host, &text)?].contains(&true);
+    client::set_cpu_percent(host, config.notify_cpu_percent)?;
     Ok(Applied { result: if given { "applied" } else { "not_up" }, rules: text.lines().count() })
 }
 
@@ -117,14 +121,19 @@ impl Report for Shown {
             Visibility::Host => "host: everything, by the host's numbers",
         };
         lines.put("visibility", sees);
+        let budget = match self.config.notify_cpu_percent {
+            0 => "no limit".to_string(),
+            percent => format!("{percent} % of a processor for one container, on average over a second"),
+        };
+        lines.put("notify cpu", budget);
         for (at, rule) in self.compiled.iter().enumerate() {
             lines.put(if at == 0 { "rules" } else { "" }, rule);
         }
         lines.put(
             "applied",
             match self.applied {
-                Some(true) => style.good("yes: the engine has these rules"),
-                Some(false) => style.warn("no: `sudo mpu config apply` gives them to the running engine"),
+                Some(true) => style.good("yes: the engine has this"),
+                Some(false) => style.warn("no: `sudo mpu config apply` gives it to the running engine"),
                 None => "no engine is up, or its rules are root's to read".to_string(),
             },
         );
@@ -154,6 +163,7 @@ impl Report for Applied {
 mod tests {
     use super::*;
     use crate::engine::module::state::ARMED;
+    use crate::engine::notify::fake::{self, FakeSupervisor};
     use crate::explain::Explain;
     use crate::host::fake::FakeHost;
 
@@ -180,6 +190,20 @@ mod tests {
         std::fs::remove_file(fake.host().at(crate::config::FILE)).expect("removed");
         apply(&fake.host()).expect("applied");
         assert_eq!(state::read_policy(&fake.host()).expect("readable"), Some(Vec::new()));
+    }
+
+    #[test]
+    fn a_supervisor_is_given_the_budget_and_one_with_another_does_not_have_the_files() {
+        let fake = FakeHost::in_order();
+        let supervisor = FakeSupervisor::on(&fake, fake::state(&["a"]));
+        assert_eq!(show(&fake.host()).expect("defaults").applied, Some(true));
+        fake.write(crate::config::FILE, "notify_cpu_percent = 25\n");
+        let shown = show(&fake.host()).expect("sound");
+        assert_eq!(shown.applied, Some(false));
+        assert!(shown.text(Style::Plain).contains("25 % of a processor"), "{}", shown.text(Style::Plain));
+        assert_eq!(apply(&fake.host()).expect("applied").result, "applied");
+        assert_eq!(*supervisor.told.lock().expect("ours"), ["policy\n", "budget\n25"]);
+        assert_eq!(show(&fake.host()).expect("sound").applied, Some(true));
     }
 
     #[test]

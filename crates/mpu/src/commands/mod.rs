@@ -417,6 +417,10 @@ pub struct NotifyView {
     pub containers: Vec<String>,
     /// Their listeners: one for each container and each `exec` into one.
     pub listeners: usize,
+    /// What it spent on each container since it began.
+    pub costs: Vec<notify::client::Cost>,
+    /// How much it may spend on one, in percent of one processor, on average over a second; 0 is no limit, null of a version without.
+    pub cpu_percent: Option<u32>,
     /// Calls that are being translated now.
     pub inside: u64,
     /// How numbers are looked up: `kernel` (Linux 6.11 and later) or `proc`.
@@ -437,6 +441,8 @@ impl From<&notify::client::State> for NotifyView {
             pid: state.pid.get(),
             containers: state.containers.clone(),
             listeners: state.listeners,
+            costs: state.costs.clone(),
+            cpu_percent: state.cpu_percent,
             inside: state.inside,
             lookup: state.lookup.clone(),
             passed_on: state.passed_on,
@@ -445,6 +451,9 @@ impl From<&notify::client::State> for NotifyView {
         }
     }
 }
+
+/// Containers that a text lists with their processor time.
+const MOST_COSTS: usize = 8;
 
 impl NotifyView {
     /// What there is to say while a keeper that lives has no supervisor.
@@ -472,6 +481,27 @@ impl NotifyView {
                 format!("{}: the supervisor has died, calls wait for the next one", style.warn("restarting"))
             }
             other => format!("{}: a state that this mpu does not know", style.warn(other)),
+        }
+    }
+
+    /// Processor time by container, the most first.
+    fn cost_lines(&self, lines: &mut Lines, style: Style) {
+        let mut costs: Vec<_> = self.costs.iter().collect();
+        costs.sort_by_key(|of| std::cmp::Reverse(of.cpu_microseconds));
+        let seconds = |micros: u64| micros as f64 / 1e6;
+        for (at, of) in costs.iter().take(MOST_COSTS).enumerate() {
+            let paused = match (of.held_back_microseconds, self.cpu_percent) {
+                (0, _) | (_, None) => String::new(),
+                (paused, Some(percent)) => {
+                    let held = style.warn(&format!("held back for {:.3} s", seconds(paused)));
+                    format!(": {held}, as it may have {percent} % of a processor")
+                }
+            };
+            let name = if at == 0 { "cpu" } else { "" };
+            lines.put(name, format!("{:>10.3} s  {}{paused}", seconds(of.cpu_microseconds), of.container));
+        }
+        if let Some(more) = costs.len().checked_sub(MOST_COSTS).filter(|more| *more > 0) {
+            lines.put("", format!("and {more} containers with less; --json has them"));
         }
     }
 

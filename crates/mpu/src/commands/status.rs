@@ -188,6 +188,7 @@ impl Report for Status {
                 let how = if state.lookup == "kernel" { "by the kernel" } else { "in /proc" };
                 lines.put("lookup", format!("numbers are looked up {how}"));
                 lines.put("passed on", format!("{} calls without PIDs", state.passed_on));
+                state.cost_lines(&mut lines, style);
             }
             _ => {}
         }
@@ -318,12 +319,36 @@ mod tests {
         let one = status(&fake.host(), cannot).expect("a status");
         assert_eq!((one.engine, one.exit(), one.translated["GPU_GET_PIDS"]), (Some(Engine::Notify), Exit::Ok, 7));
         let text = one.text(Style::Plain);
-        for part in ["armed: ", "2 now, by 2 listeners", "1234 calls without PIDs", "7  GPU_GET_PIDS", "2026-11-20"] {
+        let said = [
+            "armed: ",
+            "2 now, by 2 listeners",
+            "1234 calls without PIDs",
+            "7  GPU_GET_PIDS",
+            "2026-11-20",
+            "1.500 s  a",
+        ];
+        for part in said {
             assert!(text.contains(part), "{part}: {text}");
         }
         supervisor.state.lock().expect("ours").state = "retired".to_string();
         let retired = status(&fake.host(), cannot).expect("a status");
         assert_eq!((retired.up, retired.exit()), (true, Exit::NotReady));
+    }
+
+    #[test]
+    fn who_costs_most_is_first_and_who_was_held_back_is_named() {
+        let fake = FakeHost::in_order();
+        let names: Vec<String> = (0..20).map(|at| format!("container-{at:02}")).collect();
+        let mut state = fake::state(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        state.costs.iter_mut().zip(1..).for_each(|(of, at)| of.cpu_microseconds = at * 1_000_000);
+        state.costs[19].held_back_microseconds = 2_500_000;
+        let _supervisor = FakeSupervisor::on(&fake, state);
+        let text = status(&fake.host(), cannot).expect("a status").text(Style::Plain);
+        let held = "20.000 s  container-19: held back for 2.500 s, as it may have 100 % of a processor\n";
+        assert!(text.contains(held), "{text}");
+        let (most, next) = (text.find("container-19"), text.find("container-18: "));
+        assert!(most < text.find("container-18") && next.is_none(), "{text}");
+        assert!(text.contains("and 12 containers with less") && !text.contains("container-11"), "{text}");
     }
 
     #[test]

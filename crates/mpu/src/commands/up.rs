@@ -195,7 +195,8 @@ impl Done {
         load::same_host(host, kernel)?;
         let (replace, any_driver) = (module.replace, module.any_driver);
         let program = options.keeper.clone();
-        let wanted = notify::raise::Options { replace, any_driver, policy: module.policy, program };
+        let cpu_percent = Config::of(host)?.notify_cpu_percent;
+        let wanted = notify::raise::Options { replace, any_driver, policy: module.policy, cpu_percent, program };
         self.tell_of_notify(notify::raise::raise(host, &wanted, driver)?);
         self.without_module(host, kernel);
         Ok(())

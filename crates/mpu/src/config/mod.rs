@@ -80,9 +80,14 @@ pub struct Config {
     pub drivers: Drivers,
     /// What containers see that no rule is for.
     pub visibility: Visibility,
+    /// Processor time that the notify engine spends on one container, in percent of one processor; 0 is no limit.
+    pub notify_cpu_percent: u32,
     /// The rules, in order.
     pub rules: Vec<Rule>,
 }
+
+/// One whole processor.
+const NOTIFY_CPU_PERCENT: u32 = 100;
 
 impl Default for Config {
     fn default() -> Config {
@@ -90,6 +95,7 @@ impl Default for Config {
             engine: Asked::Auto,
             drivers: Drivers::default(),
             visibility: Visibility::default(),
+            notify_cpu_percent: NOTIFY_CPU_PERCENT,
             rules: Vec::new(),
         }
     }
@@ -104,6 +110,7 @@ struct Raw {
     drivers: Drivers,
     #[serde(default)]
     visibility: Visibility,
+    notify_cpu_percent: Option<u32>,
     #[serde(default, rename = "rule")]
     rules: Vec<Spanned<RawRule>>,
 }
@@ -206,7 +213,8 @@ impl Config {
             rules.push(rule.into_inner().check().map_err(|(at, what)| (line_of(text, at.unwrap_or(start)), what))?);
         }
         let engine = raw.engine.unwrap_or(Asked::Auto);
-        let config = Config { engine, drivers: raw.drivers, visibility: raw.visibility, rules };
+        let notify_cpu_percent = raw.notify_cpu_percent.unwrap_or(NOTIFY_CPU_PERCENT);
+        let config = Config { engine, drivers: raw.drivers, visibility: raw.visibility, notify_cpu_percent, rules };
         let compiled = rules::compile(&config);
         policy::Rules::parse(compiled.as_bytes()).map_err(|_| {
             let most = format!("{} lines, {} bytes", policy::MOST_RULES, policy::LONGEST_RULES);
@@ -265,7 +273,9 @@ mod tests {
 
     #[test]
     fn the_shipped_file_shows_every_key_and_its_examples_are_sound() {
-        for key in ["engine", "drivers", "visibility", "[[rule]]", "sees", "container", "pod", "cgroup"] {
+        for key in
+            ["engine", "drivers", "visibility", "notify_cpu_percent", "[[rule]]", "sees", "container", "pod", "cgroup"]
+        {
             assert!(DEFAULT.contains(&format!("#{key}")), "{key}");
         }
         let uncommented: String = DEFAULT
@@ -289,6 +299,9 @@ mod tests {
         assert_eq!((config.engine, config.visibility, config.drivers), (Asked::Module, Visibility::Pod, Drivers::Any));
         assert_eq!(Config::parse("drivers = \"known\"\n").expect("sound").drivers, Drivers::Known);
         assert_eq!(wrong("drivers = \"580\"\n").0, 1);
+        assert_eq!(Config::parse("notify_cpu_percent = 0\n").expect("sound").notify_cpu_percent, 0);
+        assert_eq!(Config::parse("").expect("sound").notify_cpu_percent, 100);
+        assert_eq!(wrong("\nnotify_cpu_percent = -1\n").0, 2);
         assert_eq!(config.rules[0].whom, Selector::Cgroup("/system.slice/dcgm.service".to_string()));
     }
 

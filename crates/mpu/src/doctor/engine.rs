@@ -36,7 +36,7 @@ pub const CHECKS: &[Row] = &[
     (
         "policy",
         Group::Engine,
-        "whether the engine has the file's rules, and the host the cgroups that rules need",
+        "whether the engine has the file's rules and budget, and the host the cgroups that rules need",
         policy,
     ),
 ];
@@ -281,7 +281,15 @@ fn policy(host: &Host) -> Seen {
             "# boot with systemd.unified_cgroup_hierarchy=1",
         );
     }
-    let of_supervisor = client::state(host).ok().flatten().map(|state| state.policy);
+    let supervisor = client::state(host).ok().flatten();
+    let budget = supervisor.as_ref().and_then(|state| state.cpu_percent);
+    if let Some(other) = budget.filter(|percent| *percent != config.notify_cpu_percent) {
+        return Seen::attention(
+            format!("the engine has notify_cpu_percent = {other}, and not what the file says"),
+            "sudo mpu config apply",
+        );
+    }
+    let of_supervisor = supervisor.map(|state| state.policy);
     match state::read_policy(host).map(|of_module| of_module.or(of_supervisor)) {
         Ok(Some(running)) if running == wanted => {
             Seen::fine(format!("{} rules, and the engine has them", wanted.len()))

@@ -5,7 +5,9 @@ use crate::config::Config;
 use crate::driver::Driver;
 use crate::engine::module::{raise, state};
 use crate::engine::notify::client::{self, State};
-use crate::engine::notify::raise::{is_stale, systemd_has_unit, unfit, UNIT};
+use crate::engine::notify::hold;
+use crate::engine::notify::raise::{is_stale, systemd_has_unit, unfit, LOG, UNIT};
+use crate::engine::notify::MOST_COUNTED;
 use crate::engine::{self, Asked, Engine};
 use crate::exit::Exit;
 use crate::explain::Explain;
@@ -23,6 +25,12 @@ pub const CHECKS: &[Row] = &[
         wrapper,
     ),
     ("notify_keeper", Group::Engine, "whether systemd keeps the notify engine, where systemd runs", keeper),
+    (
+        "notify_restarts",
+        Group::Engine,
+        "whether the notify engine's supervisor died more than 3 times in the last hour",
+        restarts,
+    ),
     (
         "notify_rootless",
         Group::Engine,
@@ -161,6 +169,34 @@ fn keeper(host: &Host) -> Seen {
     };
     Seen::attention(
         "a process started by hand keeps the notify engine, not systemd: it may end with the session that started it",
+        fix,
+    )
+}
+
+/// So many in an hour may be an operator's own kills.
+const FEW_RESTARTS: u64 = 3;
+
+fn restarts(host: &Host) -> Seen {
+    let state = match client::state(host) {
+        Ok(Some(state)) => state,
+        Ok(None) => return Seen::skipped("the notify engine is not up"),
+        Err(_) => return Seen::skipped("the notify engine's state is root's to read, or not known"),
+    };
+    let (all, recent) = (state.restarts, state.restarts_last_hour);
+    if recent <= FEW_RESTARTS {
+        return Seen::fine(format!("{all} since it began, {recent} in the last hour"));
+    }
+    // More are not told apart.
+    let at_least = if recent >= MOST_COUNTED { " or more" } else { "" };
+    let fix = match hold::lives(host) {
+        true => format!("sudo tail -n 50 {LOG}   # has how each ended, and its last words; report it"),
+        false => format!("sudo journalctl -u {UNIT} -n 50   # has how each ended, and its last words; report it"),
+    };
+    Seen::attention(
+        format!(
+            "the notify engine's supervisor died {recent}{at_least} times in the last hour ({all} since it began), and was \
+             started again; containers' calls waited meanwhile, none was lost"
+        ),
         fix,
     )
 }

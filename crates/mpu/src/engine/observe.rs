@@ -2,7 +2,8 @@
 //!
 //! Owns the shape and which engine fills it how. Judges nothing: what a state or a count means is the reader's.
 
-use super::{module::state, notify::client, Engine};
+use super::notify::client::{self, Cost};
+use super::{module::state, Engine};
 use crate::engine::module::record::Record;
 use crate::error::Error;
 use crate::host::Host;
@@ -37,6 +38,8 @@ pub struct Observed {
     pub forwarded: Option<u64>,
     /// How often a process of it took the place of one that had died, if it has one.
     pub restarts: Option<u64>,
+    /// What it spent on each container, if it knows them one by one.
+    pub costs: Vec<Cost>,
     /// Answers translated, by control.
     pub translated: Vec<(String, u64)>,
     /// Calls not translated in the usual way, by reason.
@@ -72,6 +75,7 @@ fn notify(host: &Host) -> Result<Option<Observed>, Error> {
         containers: Some(state.containers.len() as u64),
         forwarded: Some(state.passed_on),
         restarts: Some(state.restarts),
+        costs: state.costs,
         translated: state.translated.into_iter().collect(),
         passed: state.passed.into_iter().collect(),
     }))
@@ -100,6 +104,7 @@ fn module(host: &Host) -> Result<Option<Observed>, Error> {
         containers: None,
         forwarded: None,
         restarts: None,
+        costs: Vec::new(),
         translated: counters.translated,
         passed: counters.passed,
     }))
@@ -120,6 +125,7 @@ mod tests {
         let [row] = rows.as_slice() else { panic!("{rows:?}") };
         assert_eq!((row.engine, row.state.as_str(), &row.version), (Engine::Notify, "armed", &said.version));
         assert_eq!((row.inside, row.since, row.containers, row.forwarded), (1, Some(said.since), Some(2), Some(1234)));
+        assert_eq!(row.costs, said.costs);
         assert_eq!(row.translated, [("GPU_GET_PIDS".to_string(), 7)]);
         assert_eq!(row.passed, [("exempt".to_string(), 2), ("no_memory".to_string(), 0)]);
         fake.write("/sys/module/mpu/parameters/state", state::ARMED);

@@ -113,6 +113,18 @@ pub static RESTARTS: Family = counter(
     &["engine"],
     "Times that a supervisor of the notify engine took the place of one that had died; absent for the module, which has no process",
 );
+/// What a container costs.
+pub static CPU: Family = counter(
+    "mpu_engine_cpu_seconds_total",
+    &["engine", "container"],
+    "Processor time of the notify engine for a container's calls; absent for the module, whose time is the caller's own",
+);
+/// Budgets at work.
+pub static HELD_BACK: Family = counter(
+    "mpu_engine_held_back_seconds_total",
+    &["engine", "container"],
+    "Time for which the notify engine held a container's calls back because it had spent its budget (notify_cpu_percent)",
+);
 /// Answers translated.
 pub static TRANSLATED: Family = counter(
     "mpu_translated_total",
@@ -183,7 +195,7 @@ pub static ERRORS: Family =
     counter("mpu_scrape_errors_total", &["part"], "How often this part could not be read since the exporter began");
 
 /// Every metric, in the page's order.
-pub static ALL: [&Family; 29] = [
+pub static ALL: [&Family; 31] = [
     &BUILD,
     &STARTED,
     &UP,
@@ -197,6 +209,8 @@ pub static ALL: [&Family; 29] = [
     &CONTAINERS,
     &FORWARDED,
     &RESTARTS,
+    &CPU,
+    &HELD_BACK,
     &TRANSLATED,
     &PASSED,
     &MISSED,

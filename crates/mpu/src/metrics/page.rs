@@ -6,6 +6,7 @@ use super::families as f;
 use super::text::{clean, Labels, Text};
 use super::usage::{Label, Sum, Usage};
 use crate::driver::{self, Driver, Flavour};
+use crate::engine::notify::client::Cost;
 use crate::engine::observe::{Observed, STATES};
 use mpu_core::Reason;
 use std::fmt::Display;
@@ -154,9 +155,20 @@ fn engines(engines: &[Observed], text: &mut Text) {
             rows.put(&[engine.engine.name()], restarts);
         }
     }
+    of_containers(text, &f::CPU, engines, |cost| cost.cpu_microseconds);
+    of_containers(text, &f::HELD_BACK, engines, |cost| cost.held_back_microseconds);
     counts(text, &f::TRANSLATED, engines, |e| &e.translated, |_| true);
     counts(text, &f::PASSED, engines, |e| &e.passed, |_| true);
     counts(text, &f::MISSED, engines, |e| &e.passed, is_missed);
+}
+
+fn of_containers(text: &mut Text, family: &'static f::Family, engines: &[Observed], micros: fn(&Cost) -> u64) {
+    let mut rows = text.family(family);
+    for engine in engines {
+        for of in &engine.costs {
+            rows.put(&[engine.engine.name(), &clean(&of.container)], micros(of) as f64 / 1e6);
+        }
+    }
 }
 
 /// Whether callers in containers pass an engine that can translate.

@@ -260,3 +260,80 @@ fn abstract_name() -> std::os::unix::net::SocketAddr {
     use std::os::linux::net::SocketAddrExt;
     std::os::unix::net::SocketAddr::from_abstract_name(format!("mpu-test-{}", std::process::id())).expect("a name")
 }
+
+/// Not a test: asks one question after the other until a file is there, and prints how many, which took longest, and how long all took, in
+/// microseconds.
+#[test]
+#[ignore = "the caller that another test starts"]
+fn asker() {
+    let pause = std::env::var(PAUSE).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let null = File::options().read(true).write(true).open("/dev/null").expect("/dev/null");
+    let (began, mut calls, mut longest) = (Instant::now(), 0u64, Duration::ZERO);
+    while !std::path::Path::new("/run/mpu/stop").exists() && began.elapsed() < Duration::from_secs(120) {
+        let asked = Instant::now();
+        let error = sys::control(&null, 0x2080_018d, 3812).expect_err("/dev/null knows no control");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+        longest = longest.max(asked.elapsed());
+        calls += 1;
+        std::thread::sleep(Duration::from_millis(pause));
+    }
+    println!("asked {calls} {} {}", longest.as_micros(), began.elapsed().as_micros());
+}
+
+const ASKER: &str = "$CALLER --exact asker --ignored --nocapture";
+/// How long that one rests after each, in milliseconds.
+const PAUSE: &str = "MPU_TEST_PAUSE";
+
+#[test]
+fn a_container_beyond_its_budget_is_slowed_and_its_neighbour_is_not() {
+    if skipped() {
+        return;
+    }
+    // A hog of four processes and a neighbour that asks now and then: first without a limit, then with a fiftieth of a processor for each.
+    let hog = format!("$MPU run -- sh -c 'for i in 1 2 3 4; do {ASKER} & done; wait' > /run/mpu/hog & hog=$!");
+    let neighbour = format!("{PAUSE}=20 $MPU run -- {ASKER} > /run/mpu/neighbour & beside=$!");
+    let script = format!(
+        "{TELL}; $MPU notify hold & until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
+        for percent in 0 2; do
+            rm -f /run/mpu/stop; tell \"budget\n$percent\"; {hog}; {neighbour}
+            until tell state | grep -q '\"listeners\":2'; do sleep 0.05; done
+            sleep 3; tell state; touch /run/mpu/stop; wait $hog $beside
+            sed -n 's/^asked/hog asked/p' /run/mpu/hog; sed -n 's/^asked/neighbour asked/p' /run/mpu/neighbour
+        done
+        tell 'budget
+        many'; tell retire; wait"
+    );
+    let out = text(&play(&script));
+    let of = |who: &str| -> Vec<[u64; 3]> {
+        let lines = out.lines().filter_map(|line| line.strip_prefix(who)?.strip_prefix(" asked "));
+        let numbers = lines.map(|line| line.split(' ').map(|word| word.parse().expect("a number")).collect::<Vec<_>>());
+        numbers.map(|numbers| numbers.try_into().expect("three")).collect()
+    };
+    let (hog, neighbour) = (of("hog"), of("neighbour"));
+    assert_eq!((hog.len(), neighbour.len()), (8, 2), "{out}");
+    let states: Vec<serde_json::Value> = out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    // Of each container what it had and for how long it was held back; the hog had more.
+    let costs = |percent: u64| -> Vec<(u64, u64)> {
+        let state = states.iter().find(|state| state["cpu_percent"] == percent).expect("a state");
+        let number = |cost: &serde_json::Value, name: &str| cost[name].as_u64().expect("a number");
+        let all = state["costs"].as_array().expect("a list").iter();
+        let mut all: Vec<_> =
+            all.map(|cost| (number(cost, "cpu_microseconds"), number(cost, "held_back_microseconds"))).collect();
+        all.sort_unstable();
+        all
+    };
+    let ([(_, 0), (free, 0)], [(_, 0), (held, back)]) = (&costs(0)[..], &costs(2)[..]) else { panic!("{out}") };
+    // A fiftieth of the time, what can be had at once, and of two threads what is found a tick later.
+    let most = hog[4..].iter().map(|[.., took]| took / 50).max().unwrap_or(0) + 20_000 + 40_000;
+    assert!(*held < most, "the hog had {held} of {most} us: {out}");
+    assert!(*back > 200_000, "it was held back for {back} us: {out}");
+    let rate = |of: &[[u64; 3]]| of.iter().map(|[calls, _, took]| *calls as f64 / *took as f64 * 1e6).sum::<f64>();
+    let (before, after) = (rate(&hog[..4]), rate(&hog[4..]));
+    assert!(after * 2.0 < before, "{before:.0} calls a second became {after:.0}: {out}");
+    assert!(neighbour[1][1] < 500_000 && rate(&neighbour[1..]) > after / 8.0, "{neighbour:?}: {out}");
+    assert!(out.contains("a budget is a number of percent"), "{out}");
+    println!(
+        "the hog's {before:.0} calls a second became {after:.0}, {free} us {held}; the neighbour's longest {} us {}",
+        neighbour[0][1], neighbour[1][1]
+    );
+}

@@ -25,9 +25,9 @@ use super::Tid;
 use mpu_abi::ioctl::nvos54;
 use mpu_abi::{Control, Layout, Row};
 use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, PidMap, Reason};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// `allocCount` and `pAllocInfo` in the parameters of FB_GET_CLIENT_ALLOCATION_INFO (ctrl2080fb.h): a table beside the one that the row
@@ -48,10 +48,12 @@ pub struct Setting {
     pub(super) pid: HostPid,
     threads: Threads,
     held: Held,
-    host_users: (u64, u64),
+    host_users: ((u64, u64), OwnedFd),
     own: Own,
     takes_x32: bool,
     rules: RwLock<Arc<str>>,
+    /// Processor time that one container may have of us, in percent of one processor; 0 is no limit.
+    pub(super) budget: AtomicU32,
     /// Nothing is translated any more.
     pub(super) retired: AtomicBool,
     pub(super) counters: Counters,
@@ -59,7 +61,7 @@ pub struct Setting {
 
 impl Setting {
     /// That of this host and of this process, which must be root in the host's PID namespace.
-    pub fn new(lookup: Lookup, rules: &str) -> io::Result<Setting> {
+    pub fn new(lookup: Lookup, rules: &str, budget: u32) -> io::Result<Setting> {
         Ok(Setting {
             lookup,
             host: Namespace::own()?,
@@ -70,6 +72,7 @@ impl Setting {
             own: Own::of_now()?,
             takes_x32: takes_x32(),
             rules: RwLock::new(rules.into()),
+            budget: AtomicU32::new(budget),
             retired: AtomicBool::new(false),
             counters: Counters::default(),
         })
@@ -102,11 +105,14 @@ impl Setting {
 pub(super) struct Asker {
     params: Fenced,
     inner: Fenced,
+    /// Who asked last, and in which namespace: most ask again.
+    caller: Option<Arc<Caller>>,
+    namespace: Option<Arc<Namespace>>,
 }
 
 impl Asker {
     pub(super) fn new() -> io::Result<Asker> {
-        Ok(Asker { params: Fenced::new()?, inner: Fenced::new()? })
+        Ok(Asker { params: Fenced::new()?, inner: Fenced::new()?, caller: None, namespace: None })
     }
 
     /// The answer to what [`Asked::by`] found.
@@ -132,13 +138,17 @@ impl Asker {
         asked: Asked,
     ) -> Result<Answer, Pass> {
         let still_waits = || sys::still_waits(listener, taken.id);
-        let caller = Caller::of(Tid::of(taken))?;
-        let namespace = Namespace::new(caller.folder.pid_namespace()?)?;
+        let tid = Tid::of(taken);
+        let caller = match self.caller.take().filter(|caller| caller.is_still(tid)) {
+            Some(caller) => caller,
+            None => Arc::new(Caller::of(tid)?),
+        };
+        let namespace = self.namespace_of(&caller)?;
         // What is looked up by the number is the caller's if it waits even after that.
         if namespace.id() == setting.host.id() && still_waits() {
             return Err(Pass::On);
         }
-        let (rights, process) = caller.rights(setting.host_users)?;
+        let (rights, process) = caller.rights(setting.host_users.0)?;
         let memory = Theirs { memory: caller.memory()?, still_waits: &still_waits };
         let number = taken.data.args[0] as i32;
         // Before it is ours: the mere closing of somebody else's kind of file can take for ever.
@@ -146,9 +156,8 @@ impl Asker {
             return Err(Pass::Refused(caller.refusal(number)));
         }
         let file = caller.file(process, number, still_waits)?;
-        if !still_waits() {
-            return Err(Pass::Refused(libc::EINTR));
-        }
+        // The caller waited when all that was opened by its number was open: it is the caller's.
+        self.caller = Some(caller.clone());
         if !is_drivers(character_device(file.as_fd())) {
             // Another one was put in its place meanwhile.
             return Err(Pass::Refused(libc::ENOTTY));
@@ -162,6 +171,16 @@ impl Asker {
             }
             None => self.ask_unknown(setting, &driver, &memory, asked),
         }
+    }
+
+    /// A caller's namespace. One that is held is known by its file's number, which no other has as long as it is held.
+    fn namespace_of(&mut self, caller: &Caller) -> io::Result<Arc<Namespace>> {
+        let id = caller.folder.identity("ns/pid")?;
+        if let Some(namespace) = self.namespace.as_ref().filter(|namespace| namespace.id() == id) {
+            return Ok(namespace.clone());
+        }
+        let namespace = Arc::new(Namespace::new(caller.folder.pid_namespace()?)?);
+        Ok(self.namespace.insert(namespace).clone())
     }
 
     /// A control with PIDs and a size that is no row's. A driver that does not know it either says so; what one that does would answer

@@ -6,6 +6,7 @@
 
 use super::ask::{Asker, Setting};
 use super::asked::{Asked, Pass};
+use super::budget::{Account, Worker};
 use super::sys::{self, Answer, Held, Journal};
 use mpu_core::Reason;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -28,14 +29,16 @@ pub(super) struct Listener {
     pub(super) key: usize,
     /// The container's id, or what stands for it.
     pub(super) name: String,
+    /// The container's, which its listeners share.
+    pub(super) account: Arc<Account>,
     /// Who takes the next notification.
     turn: Mutex<()>,
     threads: AtomicUsize,
 }
 
 impl Listener {
-    pub(super) fn new(fd: OwnedFd, key: usize, name: String) -> Listener {
-        Listener { fd, key, name, turn: Mutex::default(), threads: AtomicUsize::new(0) }
+    pub(super) fn new(fd: OwnedFd, key: usize, name: String, account: Arc<Account>) -> Listener {
+        Listener { fd, key, name, account, turn: Mutex::default(), threads: AtomicUsize::new(0) }
     }
 }
 
@@ -84,6 +87,7 @@ fn start(
 /// Answers until nobody is left who could ask.
 fn serve(listener: &Listener, setting: &Setting, mut place: Held, mut asker: Asker) {
     sys::wake_in_turn(listener.fd.as_fd());
+    let mut worker = Worker::of_this_thread(listener.account.clone());
     // What the supervisor before us had taken and not answered.
     if place.get().taken.pid != 0 {
         match look(setting, &mut place) {
@@ -91,16 +95,18 @@ fn serve(listener: &Listener, setting: &Setting, mut place: Held, mut asker: Ask
             Err(passed) => answer(listener, &mut place, passed),
         }
     }
-    while let Some(asked) = next(listener, setting, &mut place) {
+    while let Some(asked) = next(listener, setting, &mut place, &mut worker) {
         translate(listener, setting, &mut place, &mut asker, asked);
     }
 }
 
 /// Waits for a call that may carry PIDs, and passes on all others; none when there will be no more calls.
-fn next(listener: &Listener, setting: &Setting, place: &mut Held) -> Option<Asked> {
+fn next(listener: &Listener, setting: &Setting, place: &mut Held, worker: &mut Worker) -> Option<Asked> {
     // One thread at a time, and the same one for as long as it has no more to do than to pass on: handing over costs more.
     let _turn = listener.turn.lock().unwrap_or_else(PoisonError::into_inner);
     while take(listener, setting, place) {
+        // Only a kill ends a wait from here on, where the filter asks for that; before, any signal does.
+        worker.keep_within(&setting.budget);
         match look(setting, place) {
             Ok(asked) => return Some(asked),
             Err(passed) => answer(listener, place, passed),

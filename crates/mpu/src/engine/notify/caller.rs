@@ -5,6 +5,7 @@
 //! Outside truth: proc(5), `proc_pid_status(5)`, pidfd_getfd(2); `PIDFD_THREAD` is Linux 6.9.
 
 use super::folder::{device, field, Folder};
+use super::held::lives;
 use super::memory::Memory;
 use super::rights::Rights;
 use super::Tid;
@@ -24,10 +25,12 @@ struct Status {
     rights: Rights,
 }
 
-/// A thread, by its folder in `/proc`.
+/// A thread, by its folder in `/proc` and a descriptor of it. Both are of whoever had the number when they were opened.
 #[derive(Debug)]
 pub(super) struct Caller {
     tid: Tid,
+    /// Of the thread itself; none before Linux 6.9.
+    pidfd: Option<OwnedFd>,
     /// Its folder.
     pub(super) folder: Folder,
 }
@@ -35,7 +38,17 @@ pub(super) struct Caller {
 impl Caller {
     /// The thread that has this number now. Whether it is the one that waits, the listener tells: ask it after this.
     pub(super) fn of(tid: Tid) -> io::Result<Caller> {
-        Ok(Caller { tid, folder: Folder::of_thread(tid)? })
+        let pidfd = match pidfd_open(raw(tid)?, PIDFD_THREAD) {
+            Err(rustix::io::Errno::INVAL) => None,
+            opened => Some(opened?),
+        };
+        Ok(Caller { tid, pidfd, folder: Folder::of_thread(tid)? })
+    }
+
+    /// Whether this is the thread that has the number now. One that lives has had it all the time, so that what is held of it need not be
+    /// opened anew. Nothing of what it may do, has or is mapped to is known by that: that is read each time.
+    pub(super) fn is_still(&self, tid: Tid) -> bool {
+        self.tid == tid && self.pidfd.as_ref().is_some_and(lives)
     }
 
     /// Users that it may have been before, by the host's numbers, but for the one whose rights it has now: its real and its saved one, and
@@ -71,7 +84,7 @@ impl Caller {
 
     /// What it may do.
     pub(super) fn rights(&self, init_user_namespace: (u64, u64)) -> io::Result<(Rights, Pid)> {
-        let mut status = Status::parse(&self.folder.read("status")?).ok_or(io::ErrorKind::InvalidData)?;
+        let mut status = Status::parse(&self.folder.read_record("status")?).ok_or(io::ErrorKind::InvalidData)?;
         if self.folder.identity("ns/user")? != init_user_namespace {
             status.rights.capabilities = CapabilitySet::empty();
         }
@@ -93,12 +106,12 @@ impl Caller {
     /// # Errors
     /// `ESTALE` when the number was looked up too late; any other of `pidfd_getfd(2)`.
     pub(super) fn file(&self, process: Pid, number: i32, still_waits: impl Fn() -> bool) -> io::Result<OwnedFd> {
-        let thread = Pid::from_raw(self.tid.get() as i32).ok_or(io::ErrorKind::InvalidInput)?;
-        let (pidfd, is_of_thread) = match pidfd_open(thread, PIDFD_THREAD) {
-            // Before Linux 6.9 processes only.
-            Err(rustix::io::Errno::INVAL) => (pidfd_open(process, PidfdFlags::empty())?, process == thread),
-            opened => (opened?, true),
+        let is_of_thread = self.pidfd.is_some() || process == raw(self.tid)?;
+        let of_process = match self.pidfd {
+            None => Some(pidfd_open(process, PidfdFlags::empty())?),
+            Some(_) => None,
         };
+        let pidfd = self.pidfd.as_ref().or(of_process.as_ref()).ok_or(io::ErrorKind::NotFound)?;
         if !still_waits() {
             return Err(rustix::io::Errno::STALE.into());
         }
@@ -108,6 +121,10 @@ impl Caller {
             file => Ok(file?),
         }
     }
+}
+
+fn raw(tid: Tid) -> io::Result<Pid> {
+    Pid::from_raw(tid.get() as i32).ok_or(io::ErrorKind::InvalidInput.into())
 }
 
 impl Status {
@@ -134,10 +151,12 @@ fn root_of(map: &str) -> Option<u32> {
     lines.find_map(|mut words| if words.next() == Some("0") { words.next()?.parse().ok() } else { None })
 }
 
-/// The user namespace of this process, as [`Caller::rights`] wants it.
-pub(super) fn own_user_namespace() -> io::Result<(u64, u64)> {
-    let stat = rustix::fs::stat("/proc/self/ns/user")?;
-    Ok((stat.st_dev, stat.st_ino))
+/// The user namespace of this process as [`Caller::rights`] wants it, and its file: while that is open, the kernel does not make it anew
+/// for each look, which halves what a look costs.
+pub(super) fn own_user_namespace() -> io::Result<((u64, u64), OwnedFd)> {
+    let file = std::fs::File::open("/proc/self/ns/user")?;
+    let stat = rustix::fs::fstat(&file)?;
+    Ok(((stat.st_dev, stat.st_ino), file.into()))
 }
 
 /// Device number of an open character device. No file system is asked.
@@ -153,7 +172,7 @@ mod tests {
     #[test]
     fn what_this_thread_may_do_is_what_the_kernel_says_of_it() {
         let caller = Caller::of(Tid::of_this_thread()).expect("our own folder");
-        let (rights, process) = caller.rights(own_user_namespace().expect("ours")).expect("our own status");
+        let (rights, process) = caller.rights(own_user_namespace().expect("ours").0).expect("our own status");
         assert_eq!((rights.uid, rights.gid), (rustix::process::geteuid(), rustix::process::getegid()));
         assert_eq!(process, rustix::process::getpid());
         let ours = rustix::thread::capabilities(None).expect("our own").effective;
@@ -164,6 +183,29 @@ mod tests {
             CapabilitySet::empty(),
             "capabilities of another user namespace count for nothing on the host"
         );
+    }
+
+    #[test]
+    fn a_thread_is_still_who_it_was_until_it_ends() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let _ = tell.send(Tid::of_this_thread());
+            let _ = wait.recv();
+        });
+        let tid = told.recv().expect("its number");
+        let caller = Caller::of(tid).expect("it lives");
+        if caller.pidfd.is_none() {
+            println!("skipped: this kernel has no descriptors of threads: Linux 6.9");
+        } else {
+            assert!(caller.is_still(tid) && !caller.is_still(Tid::of_this_thread()));
+        }
+        drop(done);
+        let _ = thread.join();
+        // Joining waits for less than the kernel's last word.
+        let ended = std::time::Instant::now();
+        while caller.is_still(tid) && ended.elapsed().as_secs() < 5 {}
+        assert!(!caller.is_still(tid), "its number can be another's by now");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::registry::kept_id;
 use super::CONTROL_SOCKET;
 use crate::host::Host;
 use mpu_core::HostPid;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -39,6 +40,12 @@ pub struct State {
     pub listeners: usize,
     /// The containers' ids.
     pub containers: Vec<String>,
+    /// What it spent on each container.
+    #[serde(default)]
+    pub costs: Vec<Cost>,
+    /// How much it may spend on one, in percent of one processor; 0 is no limit, none of a version that has no limit.
+    #[serde(default)]
+    pub cpu_percent: Option<u32>,
     /// Calls that are being translated now.
     pub inside: u64,
     /// How numbers are looked up: `kernel` or `proc`.
@@ -51,6 +58,17 @@ pub struct State {
     pub passed: BTreeMap<String, u64>,
     /// The policy's rules.
     pub policy: Vec<String>,
+}
+
+/// What a supervisor spent on one container since it began.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Cost {
+    /// The container's id, as far as it is kept.
+    pub container: String,
+    /// Processor time for its calls.
+    pub cpu_microseconds: u64,
+    /// Time for which its calls were held back because it had spent its budget: of each thread that held one.
+    pub held_back_microseconds: u64,
 }
 
 fn pid_to_number<S: Serializer>(pid: &HostPid, to: S) -> Result<S::Ok, S::Error> {
@@ -100,6 +118,11 @@ pub fn again(host: &Host) -> Result<bool, NotifyError> {
 /// Gives it the policy's rules.
 pub fn set_policy(host: &Host, rules: &str) -> Result<bool, NotifyError> {
     tell(host, &format!("policy\n{rules}"))
+}
+
+/// Gives it the budget of one container.
+pub fn set_cpu_percent(host: &Host, percent: u32) -> Result<bool, NotifyError> {
+    tell(host, &format!("budget\n{percent}"))
 }
 
 fn tell(host: &Host, request: &str) -> Result<bool, NotifyError> {

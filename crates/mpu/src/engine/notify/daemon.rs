@@ -90,9 +90,9 @@ pub fn serve(host: &Host) -> Result<End, Error> {
     if !host.in_init_pid_namespace() {
         return Err(NotifyError::NotOnHost.into());
     }
-    let rules = rules::compile(&Config::of(host)?);
-    let setting =
-        Setting::new(Lookup::of_this_kernel(), &rules).map_err(|source| NotifyError::NoListeners { source })?;
+    let config = Config::of(host)?;
+    let setting = Setting::new(Lookup::of_this_kernel(), &rules::compile(&config), config.notify_cpu_percent)
+        .map_err(|source| NotifyError::NoListeners { source })?;
     raise_limits();
     Ok(Daemon::up(setting)?.run()?)
 }
@@ -263,6 +263,7 @@ impl Daemon {
             "retire" => self.retire(true),
             "resume" => self.retire(false),
             "policy" => self.policy(rest),
+            "budget" => self.budget(rest),
             "again" => {
                 self.registry.setting.counters.ends_on_purpose();
                 end = Some(End::Again);
@@ -288,6 +289,8 @@ impl Daemon {
             restarts_last_hour,
             listeners: self.registry.len(),
             containers: self.registry.containers(),
+            costs: self.registry.costs(),
+            cpu_percent: Some(setting.budget.load(Relaxed)),
             inside: setting.counters.inside.load(Relaxed),
             lookup: setting.lookup().name().to_string(),
             passed_on: setting.counters.passed_on(),
@@ -309,6 +312,12 @@ impl Daemon {
     fn policy(&self, text: &str) -> Result<(), String> {
         Rules::parse(text.as_bytes()).map_err(|bad| format!("line {} is no rule", bad.line))?;
         self.registry.setting.set_rules(text);
+        Ok(())
+    }
+
+    fn budget(&self, text: &str) -> Result<(), String> {
+        let percent = text.trim().parse().map_err(|_| "a budget is a number of percent".to_string())?;
+        self.registry.setting.budget.store(percent, Relaxed);
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns what a real one says to whom; the real one is tried in `tests/operator.rs`.
 
-use super::client::State;
+use super::client::{Cost, State};
 use super::CONTROL_SOCKET;
 use crate::host::fake::FakeHost;
 use std::io::{Read, Write};
@@ -31,6 +31,11 @@ pub(crate) fn state(containers: &[&str]) -> State {
         restarts_last_hour: 0,
         listeners: containers.len(),
         containers: containers.iter().map(|id| id.to_string()).collect(),
+        costs: containers
+            .iter()
+            .map(|id| Cost { container: id.to_string(), cpu_microseconds: 1_500_000, held_back_microseconds: 0 })
+            .collect(),
+        cpu_percent: Some(100),
         inside: 1,
         lookup: "kernel".to_string(),
         passed_on: 1234,
@@ -78,6 +83,7 @@ fn answer(listener: &UnixListener, state: &Mutex<State>, told: &Mutex<Vec<String
         "retire" => state.state = "retired".to_string(),
         "resume" => state.state = "armed".to_string(),
         "policy" => state.policy = rest.lines().map(str::to_string).collect(),
+        "budget" => state.cpu_percent = rest.trim().parse().ok(),
         "again" => {
             state.pid = mpu_core::HostPid::new(state.pid.get() + 1).expect("not 0");
             state.version = env!("CARGO_PKG_VERSION").to_string();

@@ -48,6 +48,16 @@ impl Folder {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
+    /// The same for a file that the kernel makes in one piece (`single_open` of fs/seq_file.c): all that fits comes at once, so that
+    /// less than was asked for is all there is.
+    pub(super) fn read_record(&self, name: &str) -> io::Result<String> {
+        let mut text = [0; USUAL];
+        match self.open(name, OFlags::RDONLY)?.read(&mut text)? {
+            USUAL => self.read(name),
+            len => Ok(String::from_utf8_lossy(&text[..len]).into_owned()),
+        }
+    }
+
     /// Which file a name in it stands for: device and inode.
     pub(super) fn identity(&self, name: &str) -> io::Result<(u64, u64)> {
         let stat = statat(&self.0, name, AtFlags::empty())?;

@@ -29,7 +29,7 @@ const MOST_DESCRIPTORS: usize = 1 << 16;
 type Numbers = Vec<(Id, ViewPid)>;
 
 #[derive(Debug)]
-struct Process {
+pub(super) struct Process {
     pidfd: OwnedFd,
     numbers: Numbers,
     uses: Mutex<Uses>,
@@ -51,11 +51,16 @@ impl Process {
     }
 
     fn lives(&self) -> bool {
-        let mut readable = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        poll(&mut readable, Some(&Timespec::default())) == Ok(0)
+        lives(&self.pidfd)
     }
 
-    fn uses_the_driver(&self, pid: HostPid) -> bool {
+    /// Its number in a namespace.
+    pub(super) fn number_in(&self, namespace: Id) -> Option<ViewPid> {
+        number_in(namespace, &self.numbers)
+    }
+
+    /// Whether it can have made a client of the driver's, as [`Held::uses_the_driver`]; `pid` is its number.
+    pub(super) fn uses_the_driver(&self, pid: HostPid) -> bool {
         let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
         match *uses {
             Uses::Yes => true,
@@ -83,11 +88,16 @@ struct Known {
 }
 
 impl Held {
+    /// A process that is held already, and lives: what is known of it counts, and its number is nobody else's.
+    pub(super) fn living(&self, pid: HostPid) -> Option<Arc<Process>> {
+        let known = self.lock().processes.get(&pid).cloned();
+        known.filter(|process| process.lives())
+    }
+
     /// A process's number in a namespace; none for one that is not in there, and for a thread.
     pub(super) fn view_of(&self, namespace: Id, pid: HostPid) -> Option<ViewPid> {
-        let known = self.lock().processes.get(&pid).cloned();
-        match known.filter(|process| process.lives()) {
-            Some(process) => number_in(namespace, &process.numbers),
+        match self.living(pid) {
+            Some(process) => process.number_in(namespace),
             None => number_in(namespace, &self.look_up(pid)?),
         }
     }
@@ -101,8 +111,7 @@ impl Held {
     /// Whether a process can have made a client of the driver's: it has a descriptor of it, or had one when it was looked at before. A
     /// number that a client's maker left behind, and that a process without got, means nobody.
     pub(super) fn uses_the_driver(&self, pid: HostPid) -> bool {
-        let known = self.lock().processes.get(&pid).cloned();
-        let known = known.filter(|process| process.lives()).or_else(|| {
+        let known = self.living(pid).or_else(|| {
             self.look_up(pid);
             self.lock().processes.get(&pid).cloned()
         });
@@ -169,6 +178,12 @@ fn any_of_the_driver(folder: &Folder, table: &str, left: &mut usize) -> io::Resu
         }
     }
     Ok(false)
+}
+
+/// Whether a process or thread lives, by a descriptor of it.
+pub(super) fn lives(pidfd: &OwnedFd) -> bool {
+    let mut readable = [PollFd::new(pidfd, PollFlags::IN)];
+    poll(&mut readable, Some(&Timespec::default())) == Ok(0)
 }
 
 fn number_in(namespace: Id, numbers: &Numbers) -> Option<ViewPid> {

@@ -8,6 +8,7 @@ mod accounts;
 mod ask;
 mod asked;
 mod attend;
+mod budget;
 mod by_threads;
 mod caller;
 pub mod client;
@@ -44,6 +45,9 @@ pub const LISTENER_SOCKET: &str = "/run/mpu/notify/listener.sock";
 pub const RETIRED: &str = "/run/mpu/notify/retired";
 /// Where the supervisor is asked and told things.
 pub const CONTROL_SOCKET: &str = "/run/mpu/notify/control.sock";
+
+/// Deaths of supervisors of the last hour that are told apart.
+pub const MOST_COUNTED: u64 = 8;
 
 /// A thread, as the host's PID namespace numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

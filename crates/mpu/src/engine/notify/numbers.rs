@@ -5,7 +5,7 @@
 //! one's. Knows nothing of policy.
 
 use super::folder::Folder;
-use super::held::Held;
+use super::held::{Held, Process};
 use super::namespace::{Id, Namespace};
 use super::sys;
 use mpu_core::{HostPid, ViewPid};
@@ -59,6 +59,11 @@ pub(super) struct Numbers<'a> {
 impl<'a> Numbers<'a> {
     pub(super) fn new(namespace: &'a Namespace, lookup: Lookup, held: &'a Held) -> Numbers<'a> {
         Numbers { namespace, lookup, walked: RefCell::new(None), held }
+    }
+
+    /// The same of a process that is held: its numbers never change, so nobody need be asked.
+    pub(super) fn view_of_held(&self, process: &Process) -> Option<ViewPid> {
+        process.number_in(self.namespace.id())
     }
 
     /// The number in the namespace of a process of the host.

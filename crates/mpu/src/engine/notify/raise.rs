@@ -46,6 +46,8 @@ pub struct Options {
     pub any_driver: bool,
     /// Rules of the policy, for a supervisor that was retired.
     pub policy: String,
+    /// The budget of one container, for a supervisor that was retired.
+    pub cpu_percent: u32,
     /// The executable that keeps the supervisor, if not this one.
     pub program: Option<PathBuf>,
 }
@@ -168,6 +170,7 @@ fn resume(host: &Host, options: &Options) -> Result<State, Error> {
         Err(error) => return Err(error.into()),
     }
     client::set_policy(host, &options.policy)?;
+    client::set_cpu_percent(host, options.cpu_percent)?;
     Ok(up(host, &mut || Ok(()), |state| !is_retired(state))?)
 }
 

@@ -5,6 +5,8 @@
 
 use super::ask::Setting;
 use super::attend::{attend, Listener, THREADS};
+use super::budget::Account;
+use super::client::Cost;
 use super::keeper;
 use super::sys::{Journal, Place};
 use rustix::event::{eventfd, EventfdFlags};
@@ -14,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Listeners at one time: each container, and each `exec` into one, is one. Their names must fit into one variable of the next
 /// supervisor's environment, of which the kernel takes 128 KiB (`MAX_ARG_STRLEN` of execve(2)).
@@ -113,7 +116,8 @@ impl Registry {
         key: usize,
         name: String,
     ) -> io::Result<()> {
-        let listener = Arc::new(Listener::new(fd, key, name));
+        let account = listeners.values().find(|other| other.name == name).map(|other| other.account.clone());
+        let listener = Arc::new(Listener::new(fd, key, name, account.unwrap_or_default()));
         let registry = self.clone();
         let gone = move |listener: &Listener| {
             registry.end(&mut registry.lock(), listener);
@@ -139,6 +143,21 @@ impl Registry {
     /// How many listeners there are.
     pub(super) fn len(&self) -> usize {
         self.lock().len()
+    }
+
+    /// What was spent on each container.
+    pub(super) fn costs(&self) -> Vec<Cost> {
+        let accounts: BTreeMap<String, Arc<Account>> =
+            self.lock().values().map(|listener| (listener.name.clone(), listener.account.clone())).collect();
+        let micros = |time: Duration| time.as_micros() as u64;
+        accounts
+            .into_iter()
+            .map(|(container, account)| Cost {
+                container,
+                cpu_microseconds: micros(account.spent()),
+                held_back_microseconds: micros(account.paused()),
+            })
+            .collect()
     }
 
     /// The containers, each once.

@@ -100,8 +100,9 @@ fn attend(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, Erro
     let registry = match hand_over(host, handed.listener.as_fd()) {
         Ok(true) => None,
         Ok(false) | Err(_) => {
-            let rules = rules::compile(&Config::of(host)?);
-            let setting = Setting::new(Lookup::of_this_kernel(), &rules).map_err(failed)?;
+            let config = Config::of(host)?;
+            let (rules, budget) = (rules::compile(&config), config.notify_cpu_percent);
+            let setting = Setting::new(Lookup::of_this_kernel(), &rules, budget).map_err(failed)?;
             let registry = Registry::of_this_process(Arc::new(setting)).map_err(failed)?;
             registry.adopt(handed.listener, &handed.container).map_err(failed)?;
             Some(registry)

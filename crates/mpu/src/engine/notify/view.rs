@@ -4,7 +4,7 @@
 
 use super::accounts;
 use super::folder::Folder;
-use super::held::Held;
+use super::held::{Held, Process};
 use super::numbers::Numbers;
 use super::threads::InCall;
 use mpu_core::policy::{Rules, Sees};
@@ -72,6 +72,23 @@ impl PidMap for View<'_> {
     }
 }
 
+/// A view that can be asked about a process that is held.
+pub(super) trait OfHeld: PidMap {
+    /// As [`PidMap::view_of`]; the process lives.
+    fn view_of_held(&self, pid: HostPid, _process: &Process) -> Option<ViewPid> {
+        self.view_of(pid)
+    }
+}
+
+impl OfHeld for View<'_> {
+    fn view_of_held(&self, pid: HostPid, process: &Process) -> Option<ViewPid> {
+        match self {
+            View::Own(numbers) => numbers.view_of_held(process),
+            View::Group(..) | View::Host => self.view_of(pid),
+        }
+    }
+}
+
 /// A view behind what the driver means: a thread goes by its process's number, and a number only for a process that can be the one
 /// the driver means.
 pub(super) struct AsMeant<'a, M> {
@@ -87,9 +104,13 @@ impl<M> AsMeant<'_, M> {
     }
 }
 
-impl<M: PidMap> PidMap for AsMeant<'_, M> {
+impl<M: OfHeld> PidMap for AsMeant<'_, M> {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
         let process = self.threads.process_of(pid)?;
+        // One look whether it lives is enough for both.
+        if let Some(known) = self.makers.and_then(|held| held.living(process)) {
+            return self.view.view_of_held(process, &known).filter(|_| known.uses_the_driver(process));
+        }
         // Strangers are not looked at any closer.
         self.view.view_of(process).filter(|_| self.can_be_meant(process))
     }
@@ -119,6 +140,8 @@ mod tests {
             HostPid::new(pid.get())
         }
     }
+
+    impl OfHeld for Same {}
 
     #[test]
     fn a_number_of_a_process_that_never_had_the_driver_is_nobodys() {

@@ -6,7 +6,8 @@ use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::fake::FakeHost;
 
-const OPTIONS: Options = Options { replace: false, any_driver: false, policy: String::new(), program: None };
+const OPTIONS: Options =
+    Options { replace: false, any_driver: false, policy: String::new(), cpu_percent: 100, program: None };
 
 /// What became of it, in a word.
 fn raised(fake: &FakeHost, options: &Options) -> Result<String, &'static str> {
@@ -35,7 +36,7 @@ fn one_that_was_retired_takes_containers_again_with_the_rules_of_now() {
     let supervisor = FakeSupervisor::on(&fake, State { state: "retired".into(), ..state(&["a"]) });
     let options = Options { policy: "host /monitors".to_string(), ..OPTIONS };
     assert_eq!(raised(&fake, &options).as_deref(), Ok("resumed"));
-    assert_eq!(*supervisor.told.lock().expect("ours"), ["resume\n", "policy\nhost /monitors"]);
+    assert_eq!(*supervisor.told.lock().expect("ours"), ["resume\n", "policy\nhost /monitors", "budget\n100"]);
 }
 
 #[test]
