@@ -406,7 +406,7 @@ static int cmd_acct(const char *what, int n, char **args)
 {
 	unsigned i, count;
 
-	set32(buf, 0, (opt.gpu + 1) << 8);
+	set32(buf, 0, nv_gpu_id(ctl, session.client, opt.gpu));
 	if (!strcmp(what, "acct-on") || !strcmp(what, "acct-off")) {
 		set32(buf, 8, !strcmp(what, "acct-off"));
 		return ask(session.client, 0xb01, buf, 12, -1);
