@@ -118,6 +118,8 @@ static void open_session(void)
 	ctl = nv_open_minor(255);
 	if (ctl < 0)
 		nv_die("nvctl: /dev/nvidiactl", -errno);
+	/* The real driver gives a device to those only who hold its GPU's node. It stays open. */
+	nv_open_minor(opt.gpu);
 	rc = nv_session_open(ctl, opt.gpu, &session);
 	if (rc)
 		nv_die("nvctl: client, device and subdevice", rc);

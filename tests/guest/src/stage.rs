@@ -97,7 +97,8 @@ impl Stage {
 
     /// Why a story cannot be played on the stage's driver; none if it can.
     fn lack(&self, story: &Story) -> Option<String> {
-        real::lack(story.name, self.release()? == self.client).map(str::to_owned)
+        self.release()?;
+        real::lack(story.name, self.has_client()).map(str::to_owned)
     }
 
     /// What the kernel has against the story that ended.
@@ -110,6 +111,11 @@ impl Stage {
         Ok(kernel_log::complaints_beside_an_oops(&lines, "nvidia"))
     }
 
+    /// Says how busy processes keep the GPU, by the host's numbers. They say so themselves where the driver is simulated.
+    pub fn keep_busy(&self, samples: &[(u32, u32)]) -> Result<()> {
+        self.release().map_or(Ok(()), |_| real::keep_busy(samples))
+    }
+
     /// Ends what [`Stage::scene`] made, for a story that needs the GPUs or the driver for itself.
     pub fn clear_scene(&self) {
         self.scene.borrow_mut().take();
@@ -118,6 +124,11 @@ impl Stage {
     /// The release of the driver, if it is a real one.
     pub fn release(&self) -> Option<&str> {
         Some(self.era_name.split_once('@')?.1)
+    }
+
+    /// Whether the client works on the driver: a real driver wants one of its own release.
+    pub fn has_client(&self) -> bool {
+        self.release().is_none_or(|release| release == self.client)
     }
 
     /// Loads the driver of this stage, a simulated one with module parameters.

@@ -85,7 +85,7 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
 /// NVIDIA's own driver, which `x real-driver` has made, and what it is loaded with.
 fn real_modules(archive: &mut Archive, kernel: &kernels::Kernel, release: &str) -> Result<()> {
     let folder = real_driver::modules(&kernel.name, release);
-    for module in ["nvidia.ko", "made_up_gpu.ko", "made_up_overrides.ko"] {
+    for module in ["nvidia.ko", "made_up_gpu.ko", "made_up_drm.ko", "made_up_overrides.ko"] {
         archive.file(&format!("real/{release}/{module}"), 0o644, &folder.join(module))?;
     }
     // The driver wants to have read its firmware before it finds out that nobody asks what is in it.
