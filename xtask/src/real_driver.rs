@@ -20,7 +20,7 @@ use crate::{kernels, nvidia, paths, Outcome};
 #[derive(clap::Args)]
 pub struct Args {
     /// Release of the driver, from drivers.toml: the sources are Debian's
-    #[arg(long, conflicts_with = "source", default_value = "550.163.01")]
+    #[arg(long, conflicts_with = "source", default_value = "555.58.02")]
     release: String,
     /// A source tree of NVIDIA's open kernel modules, of whatever release, instead
     #[arg(long)]
