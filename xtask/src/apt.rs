@@ -157,7 +157,8 @@ impl Suite {
             .with_context(|| format!("cannot download from {}", self.name))?;
         let archive = format!("{package}_{upstream}.orig.tar");
         let files = std::fs::read_dir(&held)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-        let found = files.iter().find(|path| file_name(path).starts_with(&archive) && !file_name(path).ends_with(".asc"));
+        let found =
+            files.iter().find(|path| file_name(path).starts_with(&archive) && !file_name(path).ends_with(".asc"));
         let found = found.with_context(|| format!("the source package {package} {version} holds no {archive}.*"))?;
         std::fs::create_dir_all(into)?;
         output(Command::new("tar").arg("-xf").arg(found).arg("-C").arg(into).arg("--strip-components=1"))?;

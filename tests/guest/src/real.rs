@@ -32,7 +32,8 @@ pub fn load(release: &str) -> Result<Loaded> {
             must(&["insmod", &module(part)]).with_context(|| format!("no {part}"))?;
         }
     }
-    must(&[&["insmod", &module("nvidia")][..], &PARAMETERS].concat()).context("cannot load NVIDIA's driver: dmesg says why")?;
+    must(&[&["insmod", &module("nvidia")][..], &PARAMETERS].concat())
+        .context("cannot load NVIDIA's driver: dmesg says why")?;
     must(&["insmod", &module("made_up_overrides")]).context("NVIDIA's driver cannot be overridden")?;
     for (node, minor) in NODES {
         if !std::path::Path::new(node).exists() {

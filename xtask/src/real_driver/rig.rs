@@ -86,7 +86,11 @@ pub fn make(kernel: &Kernel, driver: &Driver, folder: &Path) -> Result<()> {
 /// Compiles standins.c as the driver's own files are.
 fn standins(driver: &Driver, sources: &Path) -> Result<()> {
     let mut compiler = Command::new("gcc-12");
-    compiler.current_dir(&driver.inside).args(&driver.flags).args(["-Wall", "-Werror", "-Wno-undef", "-I"]).arg(sources);
+    compiler
+        .current_dir(&driver.inside)
+        .args(&driver.flags)
+        .args(["-Wall", "-Werror", "-Wno-undef", "-I"])
+        .arg(sources);
     compiler.arg("-c").arg(sources.join("standins.c")).arg("-o").arg(sources.join("standins.o_shipped"));
     output(&mut compiler).map(drop).with_context(|| {
         format!("the stand-ins do not fit to {}: see tests/real-driver/overrides/standins.c", driver.release)
