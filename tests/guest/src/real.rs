@@ -76,10 +76,11 @@ pub fn lack(story: &str, has_client: bool) -> Option<&'static str> {
 const KNOB: &str = "the real driver: the story turns a knob of the simulated one";
 const ENGINES: &str = "the real driver: a made-up GPU has no encoder, no capture, no profiler and no debugger";
 const CLIENT: &str = "the real driver: there is no nvidia-smi of its release";
+const PROBES: &str = "the real driver: the story switches off the kernel's probes, by which the driver is overridden";
 const SIZES: &str = "the real driver: it takes the sizes of its own release alone";
 
 /// Stories that want what only a simulated driver, or a real GPU, can do.
-const LACKS: [(&[&str], &str); 3] = [
+const LACKS: [(&[&str], &str); 4] = [
     (
         &[
             "own_utilisation_equals_what_the_host_sees",
@@ -115,6 +116,7 @@ const LACKS: [(&[&str], &str); 3] = [
         ],
         SIZES,
     ),
+    (&["what_passes_is_counted_by_its_reason"], PROBES),
 ];
 
 /// Stories that run NVIDIA's clients, which want a driver of their own release.

@@ -111,8 +111,14 @@ static void fill_samples(NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PAR
 
 NV_STATUS standin_control(void *rpc, NvHandle client, NvHandle object, NvU32 command, void *params, NvU32 size)
 {
-	if (command == NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2)
-		fill_samples(params);
+	NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS *samples = params;
+
+	if (command != NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2)
+		return NV_OK;
+	/* As the firmware of an H100 with 580.159.04 answers to any other length. */
+	if (samples->bufSize != sizeof(samples->samples))
+		return NV_ERR_INVALID_ARGUMENT;
+	fill_samples(samples);
 	return NV_OK;
 }
 

@@ -176,7 +176,10 @@ pub const RC_REPORT: Story = Story {
 pub const RACE: Story = Story {
     name: "racing_threads_never_see_a_foreign_pid",
     engines: Engines::Every,
-    without: |stage| once(stage, Without::Wrong("saw")),
+    without: |stage| match (stage.release(), stage.era) {
+        (Some(_), 4) => Without::Right("this driver lists nobody else, and a made-up GPU has no sessions"),
+        _ => once(stage, Without::Wrong("saw")),
+    },
     run: |stage| {
         let scene = stage.scene()?;
         let own = scene.own();
@@ -359,6 +362,7 @@ fn nonsense(scene: &Scene) -> Result<Vec<String>, Fault> {
         for (request, line) in NONSENSE_REQUESTS.iter().zip(text.lines()) {
             // The count is an answer's, not the refusal's.
             let line = line.split(" count=").next().unwrap_or_default();
+            println!("ANSWER {program} {request}: {line}");
             right!(line.starts_with("ret="), "{program} {request}: {line}");
             answers.push(format!("{program} {request}: {line}"));
         }
