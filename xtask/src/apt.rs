@@ -152,7 +152,7 @@ impl Suite {
         let _ = std::fs::remove_dir_all(&held);
         std::fs::create_dir_all(&held)?;
         let mut download = self.apt("apt-get");
-        download.args(["-q", "-o", "Acquire::Retries=3", "source", "--download-only", "--only-source"]);
+        download.args(["-q", "-o", "Acquire::Retries=3", "source", "--download-only", "--tar-only", "--only-source"]);
         output(download.arg(format!("{package}={version}")).current_dir(&held))
             .with_context(|| format!("cannot download from {}", self.name))?;
         let archive = format!("{package}_{upstream}.orig.tar");
