@@ -362,7 +362,6 @@ fn nonsense(scene: &Scene) -> Result<Vec<String>, Fault> {
         for (request, line) in NONSENSE_REQUESTS.iter().zip(text.lines()) {
             // The count is an answer's, not the refusal's.
             let line = line.split(" count=").next().unwrap_or_default();
-            println!("ANSWER {program} {request}: {line}");
             right!(line.starts_with("ret="), "{program} {request}: {line}");
             answers.push(format!("{program} {request}: {line}"));
         }
