@@ -23,7 +23,7 @@ static struct {
 	const char *name;
 } opt = { .clients = 1, .mem = 64, .gi = SIM_NO_INSTANCE, .ci = SIM_NO_INSTANCE, .class = 0xc3c0 };
 
-static int ctl = -1, ctl_gpu = -1;
+static int ctl = -1, ctl_gpu = -1, simulated;
 static struct nv_session sessions[MAX_CLIENTS];
 
 static void usage(FILE *to)
@@ -57,6 +57,21 @@ static void cause_error(struct nv_session *s)
 		nv_die("gpu-hold: error report", rc);
 }
 
+/*
+ * On a made-up GPU the real driver has no channels. An MPS object, which is a row in its client and nothing else, makes the process one
+ * that computes (tests/real-driver); what a GPU would have measured is left out.
+ */
+static void use_made_up_gpu(struct nv_session *s)
+{
+	uint32_t computes = 0;
+	int rc = nv_alloc(ctl, s->client, s->client, &computes, 0x900e, NULL, 0);
+
+	if (rc)
+		nv_die("gpu-hold: MPS object", rc);
+	if (opt.mem)
+		allocate(s, (uint64_t)opt.mem << 20);
+}
+
 static void make_client(unsigned index)
 {
 	struct nv_session *s = &sessions[index];
@@ -66,6 +81,10 @@ static void make_client(unsigned index)
 
 	if (rc)
 		nv_die("gpu-hold: client, device and subdevice", rc);
+	if (!simulated) {
+		use_made_up_gpu(s);
+		return;
+	}
 	rc = nv_alloc(ctl, s->client, s->device, &channel, 0xc36f, NULL, 0);
 	if (!rc)
 		rc = nv_alloc(ctl, s->client, channel, &engine, opt.class, NULL, 0);
@@ -113,11 +132,12 @@ static void *client_thread(void *unused)
 
 static void enable_accounting(void)
 {
-	uint32_t client = 0, status, params[3] = { (opt.gpu + 1) << 8, 0, 0 };
+	uint32_t client = 0, status, params[3] = { 0 };
 	int rc = nv_alloc(ctl, 0, 0, &client, 0x41, NULL, 0);
 
 	if (rc)
 		nv_die("gpu-hold: client", rc);
+	params[0] = nv_gpu_id(ctl, client, opt.gpu);
 	rc = nv_control(ctl, client, client, 0xb01, params, sizeof(params), NULL, &status);
 	if (rc || status)
 		nv_die("gpu-hold: accounting (needs root)", rc ? rc : (int)status);
@@ -144,6 +164,7 @@ static void register_process(void)
 	ctl_gpu = nv_open_minor(opt.gpu);
 	if (ctl_gpu < 0)
 		nv_die("gpu-hold: GPU device", -errno);
+	simulated = nv_is_simulated(ctl);
 	if (opt.acct)
 		enable_accounting();
 	if (opt.thread || opt.dead_thread) {

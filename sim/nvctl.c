@@ -120,6 +120,8 @@ static void open_session(void)
 	ctl = nv_open_minor(255);
 	if (ctl < 0)
 		nv_die("nvctl: /dev/nvidiactl", -errno);
+	/* The real driver gives a device to those only who hold its GPU's node. It stays open. */
+	nv_open_minor(opt.gpu);
 	rc = nv_session_open(ctl, opt.gpu, &session);
 	if (rc)
 		nv_die("nvctl: client, device and subdevice", rc);
@@ -408,7 +410,7 @@ static int cmd_acct(const char *what, int n, char **args)
 {
 	unsigned i, count;
 
-	set32(buf, 0, (opt.gpu + 1) << 8);
+	set32(buf, 0, nv_gpu_id(ctl, session.client, opt.gpu));
 	if (!strcmp(what, "acct-on") || !strcmp(what, "acct-off")) {
 		set32(buf, 8, !strcmp(what, "acct-off"));
 		return ask(session.client, 0xb01, buf, 12, -1);

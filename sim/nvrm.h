@@ -127,6 +127,23 @@ static inline int nv_sim(int fd, struct sim_args *args)
 	return args->status;
 }
 
+/* By what a GPU is called in controls of the client object: only the driver knows. 0 when it has none. */
+static inline uint32_t nv_gpu_id(int fd, uint32_t client, unsigned gpu)
+{
+	uint32_t ids[32] = { 0 }, status;
+	int rc = nv_control(fd, client, client, 0x201, ids, sizeof(ids), NULL, &status);
+
+	return rc || status || gpu >= 32 || ids[gpu] == 0xffffffff ? 0 : ids[gpu];
+}
+
+/* Whether the driver is the simulated one, which has a call that the real one refuses. */
+static inline int nv_is_simulated(int fd)
+{
+	struct sim_args args = { 0 };
+
+	return nv_sim(fd, &args) >= 0;
+}
+
 /* One client with a device and a subdevice on one GPU, as every user of the driver has. */
 struct nv_session {
 	uint32_t client, device, subdevice;
@@ -143,7 +160,7 @@ static inline int nv_session_open(int fd, unsigned gpu, struct nv_session *s)
 	memset(s, 0, sizeof(*s));
 	rc = nv_alloc(fd, 0, 0, &s->client, 0x41, NULL, 0);
 	if (!rc) {
-		uint32_t id[33] = { (gpu + 1) << 8 };
+		uint32_t id[33] = { nv_gpu_id(fd, s->client, gpu) };
 		uint32_t status;
 		int i;
 

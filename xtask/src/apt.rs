@@ -28,7 +28,12 @@ struct Archive {
 pub struct Suite {
     name: String,
     dir: PathBuf,
+    kind: &'static str,
 }
+
+/// What a suite's index is of, as sources.list has it.
+const BINARIES: &str = "deb";
+const SOURCES: &str = "deb-src";
 
 /// How long an index is trusted to be the newest before it is fetched again.
 const INDEX_LIFE: Duration = Duration::from_secs(12 * 3600);
@@ -36,9 +41,18 @@ const INDEX_LIFE: Duration = Duration::from_secs(12 * 3600);
 impl Suite {
     /// Opens a suite of `archives.toml`, fetching its index when absent or old.
     pub fn open(name: &str) -> Result<Self> {
+        Self::open_as(name, BINARIES, paths::cache(&format!("apt/{name}"))?)
+    }
+
+    /// The same for its source packages, which have an index of their own.
+    pub fn open_sources(name: &str) -> Result<Self> {
+        Self::open_as(name, SOURCES, paths::cache(&format!("apt/{name}-source"))?)
+    }
+
+    fn open_as(name: &str, kind: &'static str, dir: PathBuf) -> Result<Self> {
         let table = table()?;
         let archive = table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?;
-        let suite = Suite { name: name.to_owned(), dir: paths::cache(&format!("apt/{name}"))? };
+        let suite = Suite { name: name.to_owned(), dir, kind };
         if suite.is_fresh() {
             return Ok(suite);
         }
@@ -125,6 +139,33 @@ impl Suite {
         Ok(packages.iter().zip(versions).map(|(name, version)| format!("{name}={version}")).collect())
     }
 
+    /// Downloads the upstream sources of a package, of an upstream version, and unpacks them into one folder: as upstream has them,
+    /// without the archive's patches.
+    pub fn unpack_source(&self, package: &str, upstream: &str, into: &Path) -> Result<()> {
+        let shown = output(self.apt("apt-cache").args(["showsrc", "--only-source", package]))?;
+        let versions = shown.lines().filter_map(|line| line.strip_prefix("Version: "));
+        let wanted = format!("{upstream}-");
+        let version = versions.clone().find(|version| version.starts_with(&wanted)).with_context(|| {
+            format!("{} has {package} {:?}, and no {upstream}", self.name, versions.collect::<Vec<_>>())
+        })?;
+        let held = self.dir.join("download");
+        let _ = std::fs::remove_dir_all(&held);
+        std::fs::create_dir_all(&held)?;
+        let mut download = self.apt("apt-get");
+        download.args(["-q", "-o", "Acquire::Retries=3", "source", "--download-only", "--tar-only", "--only-source"]);
+        output(download.arg(format!("{package}={version}")).current_dir(&held))
+            .with_context(|| format!("cannot download from {}", self.name))?;
+        let archive = format!("{package}_{upstream}.orig.tar");
+        let files = std::fs::read_dir(&held)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        let found =
+            files.iter().find(|path| file_name(path).starts_with(&archive) && !file_name(path).ends_with(".asc"));
+        let found = found.with_context(|| format!("the source package {package} {version} holds no {archive}.*"))?;
+        std::fs::create_dir_all(into)?;
+        output(Command::new("tar").arg("-xf").arg(found).arg("-C").arg(into).arg("--strip-components=1"))?;
+        let _ = std::fs::remove_dir_all(&held);
+        Ok(())
+    }
+
     fn is_fresh(&self) -> bool {
         let age = std::fs::metadata(self.dir.join("fresh"))
             .and_then(|m| m.modified())
@@ -142,7 +183,7 @@ impl Suite {
             std::fs::create_dir_all(self.dir.join(below))?;
         }
         std::fs::write(self.dir.join("state/status"), "")?;
-        std::fs::write(self.dir.join("sources.list"), line(archive, base) + "\n")?;
+        std::fs::write(self.dir.join("sources.list"), line(self.kind, archive, base) + "\n")?;
         let dir = self.dir.display();
         // Indexes that are of no use here (translations, software-centre data) are left out. The sandbox user cannot reach a
         // cache in root's home. Archived suites and slow mirrors let Valid-Until pass: signatures count,
@@ -174,7 +215,7 @@ pub fn source_line(name: &str) -> Result<String> {
     let table = table()?;
     let archive = table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?;
     let base = bases(archive).into_iter().next().context("no address")?;
-    Ok(line(archive, &base))
+    Ok(line(BINARIES, archive, &base))
 }
 
 /// The addresses to try for a suite of `archives.toml`.
@@ -187,8 +228,8 @@ fn table() -> Result<BTreeMap<String, Archive>> {
     toml::from_str(include_str!("../archives.toml")).context("archives.toml")
 }
 
-fn line(archive: &Archive, base: &str) -> String {
-    format!("deb [signed-by={}] {base} {} {}", keyring(archive), archive.suite, archive.components)
+fn line(kind: &str, archive: &Archive, base: &str) -> String {
+    format!("{kind} [signed-by={}] {base} {} {}", keyring(archive), archive.suite, archive.components)
 }
 
 fn keyring(archive: &Archive) -> String {

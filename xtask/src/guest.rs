@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::{kernels, nvidia, paths, setup, Outcome};
+use crate::{kernels, nvidia, paths, real_driver, setup, Outcome};
 use verdict::{Report, Tally};
 
 #[derive(clap::Args)]
@@ -48,7 +48,7 @@ pub struct Args {
 /// One line of a guest's plan: a driver and a client, and what to try on them.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The simulated driver's era.
+    /// The simulated driver's era; or, as `1@550.163.01`, the era of a real driver and its release.
     pub era: String,
     /// Which nvidia-smi.
     pub client: String,
@@ -126,6 +126,11 @@ impl Job {
     pub fn fetch(&self) -> Result<()> {
         kernels::ready(&self.kernel)?;
         self.rows.iter().try_for_each(|row| nvidia::ready(&row.client).map(drop))
+    }
+
+    /// Whether a real driver is played, which wants memory that the guest's kernel leaves alone.
+    pub fn is_real(&self) -> bool {
+        self.rows.iter().any(|row| real_driver::release(&row.era).is_some())
     }
 
     /// A name for logs and images.

@@ -25,6 +25,7 @@ mod nvidia;
 mod paths;
 mod promtool;
 mod python;
+mod real_driver;
 mod rig;
 mod run;
 mod setup;
@@ -51,6 +52,8 @@ enum Verb {
     Test(test::Args),
     /// Boots one guest with chosen kernel, driver era, client, engine and stories
     Guest(guest::Args),
+    /// Boots one guest with NVIDIA's own open driver on a made-up GPU, and plays the same stories there
+    RealDriver(real_driver::Args),
     /// Boots a whole Debian and plays a node's life in it: installed, upgraded, removed
     Node(node::Args),
     /// Builds the kernel module's Rust object and checks its symbols
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Verb::Demo(args) => demo::demo(&args),
         Verb::Test(args) => test::test(&args),
         Verb::Guest(args) => guest::guest(&args),
+        Verb::RealDriver(args) => real_driver::real_driver(&args),
         Verb::Node(args) => node::node(&args),
         Verb::Kmod(args) => kmod::kmod(&args),
         Verb::Kernels(args) => kernels::kernels(&args),

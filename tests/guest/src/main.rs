@@ -18,6 +18,7 @@ mod nvctl;
 mod plan;
 mod pod;
 mod processes;
+mod real;
 mod stage;
 mod stories;
 mod story;

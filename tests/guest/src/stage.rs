@@ -1,4 +1,4 @@
-//! The stage that stories play on: one simulated driver, one client release, one engine or none. Loads and unloads them, runs the stories
+//! The stage that stories play on: one driver, simulated or real, one client release, one engine or none. Loads and unloads them, runs the stories
 //! of a plan's row, and prints their verdicts.
 
 use std::cell::{Cell, RefCell};
@@ -16,6 +16,7 @@ use crate::engine::Engine;
 use crate::holder::Holder;
 use crate::kernel_log::{self, KernelLog};
 use crate::plan::Row;
+use crate::real::{self, Loaded};
 use crate::stories;
 use crate::stories::scene::Scene;
 use crate::story::{judge, Fault, Story, Verdict, Without};
@@ -28,8 +29,10 @@ const POLICY: &str = "/sys/module/mpu/parameters/policy";
 pub struct Stage {
     /// The driver's era: 0 to 4.
     pub era: u32,
-    /// The driver's era as the plan has it; `1f` is era 1 behind the older entry symbol.
+    /// The driver's era as the plan has it; `1f` is era 1 behind the older entry symbol, `1@550.163.01` a real driver of that release.
     pub era_name: String,
+    /// The real driver, while it is loaded.
+    real: Cell<Option<Loaded>>,
     /// The release of nvidia-smi and NVML, such as `550.163.01`.
     pub client: String,
     /// What is at work.
@@ -92,6 +95,12 @@ impl Stage {
         kernel_log::announce_oops()
     }
 
+    /// Why a story cannot be played on the stage's driver; none if it can.
+    fn lack(&self, story: &Story) -> Option<String> {
+        self.release()?;
+        real::lack(story.name, self.has_client()).map(str::to_owned)
+    }
+
     /// What the kernel has against the story that ended.
     fn complaints(&self, log: &mut KernelLog) -> Result<Vec<String>> {
         let lines = log.lines()?;
@@ -102,13 +111,33 @@ impl Stage {
         Ok(kernel_log::complaints_beside_an_oops(&lines, "nvidia"))
     }
 
+    /// Says how busy processes keep the GPU, by the host's numbers. They say so themselves where the driver is simulated.
+    pub fn keep_busy(&self, samples: &[(u32, u32)]) -> Result<()> {
+        self.release().map_or(Ok(()), |_| real::keep_busy(samples))
+    }
+
     /// Ends what [`Stage::scene`] made, for a story that needs the GPUs or the driver for itself.
     pub fn clear_scene(&self) {
         self.scene.borrow_mut().take();
     }
 
-    /// Loads the simulated driver of this stage, with module parameters.
+    /// The release of the driver, if it is a real one.
+    pub fn release(&self) -> Option<&str> {
+        Some(self.era_name.split_once('@')?.1)
+    }
+
+    /// Whether the client works on the driver: a real driver wants one of its own release.
+    pub fn has_client(&self) -> bool {
+        self.release().is_none_or(|release| release == self.client)
+    }
+
+    /// Loads the driver of this stage, a simulated one with module parameters.
     pub fn load_driver(&self, parameters: &[&str]) -> Result<()> {
+        if let Some(release) = self.release() {
+            ensure!(parameters.is_empty(), "a real driver has no {parameters:?}");
+            self.real.set(Some(real::load(release)?));
+            return Ok(());
+        }
         let file = format!("/sim/era{}/nvidia.ko", self.era_name);
         must(&[&["insmod", file.as_str()], parameters].concat()).map(drop).context("cannot load the simulated driver")
     }
@@ -125,8 +154,11 @@ impl Stage {
         std::fs::write(&file, value).with_context(|| format!("cannot write {file}"))
     }
 
-    /// Unloads the simulated driver.
+    /// Unloads the driver.
     pub fn unload_driver(&self) -> Result<()> {
+        if self.release().is_some() {
+            return self.real.take().context("the real driver is loaded by nobody")?.unload();
+        }
         must(&["rmmod", "nvidia"]).map(drop).context("cannot unload the simulated driver")
     }
 
@@ -281,12 +313,14 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
     for name in &row.stories {
         ensure!(name == "all" || wanted.iter().any(|story| story.name == name), "no story is called {name}");
     }
-    let era = row.era.trim_end_matches('f').parse().context("an era is a number")?;
+    let number = row.era.split('@').next().unwrap_or_default();
+    let era = number.trim_end_matches('f').parse().context("an era is a number")?;
     let engines = row.engines.iter().map(|name| Engine::named(name)).collect::<Result<Vec<_>>>()?;
     for &engine in &engines {
         let stage = Stage {
             era,
             era_name: row.era.clone(),
+            real: Cell::new(None),
             client: row.client.clone(),
             engine,
             first_of_era,
@@ -301,7 +335,7 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
         for story in &wanted {
             let began = Instant::now();
             let verdict = match &raised {
-                Ok(()) => match story.engines.lack(engine, &engines) {
+                Ok(()) => match story.engines.lack(engine, &engines).or_else(|| stage.lack(story)) {
                     None => play(story, &stage, &mut log)?,
                     Some(reason) => Verdict::Skip(reason),
                 },

@@ -10,7 +10,7 @@ use anyhow::{ensure, Context, Result};
 use super::{Job, Row};
 use crate::cpio::Archive;
 use crate::run::{find, output, run};
-use crate::{container, kernels, kmod, lint, modules, nvidia, paths, python};
+use crate::{container, kernels, kmod, lint, modules, nvidia, paths, python, real_driver};
 
 /// Programs of this machine that guests use: containers are the real ones.
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
@@ -58,7 +58,12 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     let eras: BTreeSet<&str> = job.rows.iter().map(|row| row.era.as_str()).collect();
     // A build that only one story loads: it plays in era 4.
     let decoy = eras.contains("4").then_some("4d");
-    for era in eras.into_iter().chain(decoy) {
+    let (real, simulated): (Vec<&str>, Vec<&str>) =
+        eras.into_iter().chain(decoy).partition(|era| real_driver::release(era).is_some());
+    for release in real.into_iter().filter_map(real_driver::release) {
+        real_modules(archive, &kernel, release)?;
+    }
+    for era in simulated {
         archive.file(&format!("sim/era{era}/nvidia.ko"), 0o644, &sim_module(&kernel, era)?)?;
     }
     let programs = sim_programs()?;
@@ -74,6 +79,17 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
             archive.file(&format!("mpu/{name}"), 0o644, &module)?;
         }
     }
+    Ok(())
+}
+
+/// NVIDIA's own driver, which `x real-driver` has made, and what it is loaded with.
+fn real_modules(archive: &mut Archive, kernel: &kernels::Kernel, release: &str) -> Result<()> {
+    let folder = real_driver::modules(&kernel.name, release);
+    for module in ["nvidia.ko", "made_up_gpu.ko", "made_up_drm.ko", "made_up_overrides.ko"] {
+        archive.file(&format!("real/{release}/{module}"), 0o644, &folder.join(module))?;
+    }
+    // The driver wants to have read its firmware before it finds out that nobody asks what is in it.
+    archive.text(&format!("lib/firmware/nvidia/{release}/gsp_tu10x.bin"), 0o644, b"none\n");
     Ok(())
 }
 

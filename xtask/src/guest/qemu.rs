@@ -70,6 +70,10 @@ const COUNTING: [&str; 4] = ["-accel", "tcg,thread=single", "-icount", "shift=0"
 /// What figures are taken with, in MiB.
 const COUNTING_MEMORY: u32 = 2048;
 
+/// What a guest with a made-up GPU gets, in MiB, and what keeps its kernel off the half where that GPU's memory lies.
+const REAL_MEMORY: u32 = 2048;
+const REAL_KEPT_OFF: &str = "mem=1G";
+
 /// Boots a job's kernel with an image, and deletes the image. The console goes into `log` as it comes.
 pub fn boot(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> {
     let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
@@ -177,12 +181,13 @@ fn after_escape(rest: &str) -> &str {
 
 fn command(job: &Job, kernel: &Kernel, image: &Path, more: &str, speed: &[&str], memory: u32) -> Command {
     let mut command = Command::new("qemu-system-x86_64");
+    let (memory, kept_off) = if job.is_real() { (memory.max(REAL_MEMORY), REAL_KEPT_OFF) } else { (memory, "") };
     command.args(speed).args(["-m", &memory.to_string()]);
     command.args(["-cpu", "max", "-nodefaults", "-no-user-config", "-nographic"]);
     command.args(["-serial", "stdio", "-no-reboot", "-smp", &job.cpus.to_string()]);
     command.arg("-kernel").arg(kernel.vmlinux()).arg("-initrd").arg(image);
     // An oops must not be survived: what follows it would be no verdict about the product. A story that wants one says so.
-    command.args(["-append", &format!("console=ttyS0 panic=-1 oops=panic {more} {}", kernel.arguments)]);
+    command.args(["-append", &format!("console=ttyS0 panic=-1 oops=panic {more} {} {kept_off}", kernel.arguments)]);
     command
 }
 

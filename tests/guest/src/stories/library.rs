@@ -20,8 +20,8 @@ pub const NOBODY_ELSE: Story = Story {
     run: |stage| {
         let scene = stage.scene()?;
         for (container, own) in [(&scene.a, scene.own()), (&scene.b, vec![scene.other.inside])] {
-            let queries = ["compute", "util", "acct", "enc", "fbc"];
-            for (query, answer) in queries.into_iter().zip(nvml(stage, container, &queries)?) {
+            let queries = queries(stage);
+            for (query, answer) in queries.iter().zip(nvml(stage, container, queries)?) {
                 let shown = answer.pids();
                 let foreign: Vec<&u32> = shown.iter().filter(|pid| !own.contains(pid)).collect();
                 right!(foreign.is_empty(), "a container is shown {foreign:?} by {query}, its own are {own:?}");
@@ -95,7 +95,7 @@ pub const PYNVML: Story = Story {
                 ("enc", vec![first, first]),
                 ("fbc", vec![first]),
             ];
-            for (query, own) in rows {
+            for (query, own) in rows.into_iter().take(queries(stage).len()) {
                 let shown: Vec<u32> = serde_json::from_value(told[query].clone()).unwrap_or_default();
                 right!(
                     shown == own,
@@ -166,7 +166,7 @@ pub const THREE_HUNDRED: Story = Story {
             );
         }
         // Releases before 535 give up above 200 by themselves.
-        if stage.client_major() >= 535 {
+        if stage.client_major() >= 535 && stage.has_client() {
             let answer = nvml(stage, &scene.a, &["compute"])?.remove(0);
             exactly("NVML's list", &answer.pids(), &own)?;
             let is_wrong = |row: &&BTreeMap<String, String>| {
@@ -179,6 +179,16 @@ pub const THREE_HUNDRED: Story = Story {
         Ok(())
     },
 };
+
+/// What NVML is asked: a made-up GPU has no sessions.
+fn queries(stage: &Stage) -> &'static [&'static str] {
+    const ALL: &[&str] = &["compute", "util", "acct", "enc", "fbc"];
+    if stage.release().is_some() {
+        &ALL[..3]
+    } else {
+        ALL
+    }
+}
 
 /// NVML in a container, past its runtime.
 fn entered<'a>(stage: &'a Stage, container: &Container) -> Client<'a> {

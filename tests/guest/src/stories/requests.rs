@@ -91,8 +91,11 @@ pub const THIRTY_TWO_BITS: Story = Story {
         let scene = stage.scene()?;
         all_right(&scene, "nvctl32", "")?;
         all_right(&scene, "nvctl32", "--xfer")?;
-        let samples = ask(&scene.a, "nvctl32", &["gpumon1"])?;
-        exactly("the samples' buffer", &samples.distinct_pids(), &scene.own())?;
+        // The old control's samples come from the firmware, which a made-up GPU has not.
+        if stage.release().is_none() {
+            let samples = ask(&scene.a, "nvctl32", &["gpumon1"])?;
+            exactly("the samples' buffer", &samples.distinct_pids(), &scene.own())?;
+        }
         let old = scene.a.hold_by("exec gpu-hold32 --mem 32")?;
         exactly(
             "the list",
@@ -173,7 +176,10 @@ pub const RC_REPORT: Story = Story {
 pub const RACE: Story = Story {
     name: "racing_threads_never_see_a_foreign_pid",
     engines: Engines::Every,
-    without: |stage| once(stage, Without::Wrong("saw")),
+    without: |stage| match (stage.release(), stage.era) {
+        (Some(_), 4) => Without::Right("this driver lists nobody else, and a made-up GPU has no sessions"),
+        _ => once(stage, Without::Wrong("saw")),
+    },
     run: |stage| {
         let scene = stage.scene()?;
         let own = scene.own();

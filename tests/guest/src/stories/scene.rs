@@ -39,6 +39,8 @@ impl Scene {
         let first = a.hold(&["--mem", "40", "--clients", "2", "--util", "30", "--enc=2", "--fbc"])?;
         let other = b.hold(&["--mem", "50", "--clients", "2", "--util", "10", "--enc", "--fbc"])?;
         let second = a.hold(&["--mem", "43", "--thread", "--util", "20"])?;
+        let busy = [(&foreign, 40), (&first, 30), (&other, 10), (&second, 20)];
+        stage.keep_busy(&busy.map(|(holder, percent)| (holder.outside, percent)))?;
         Ok(Self { foreign, first, second, other, a, b })
     }
 

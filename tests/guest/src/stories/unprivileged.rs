@@ -21,6 +21,10 @@ pub const SAME_ANSWERS: Story = Story {
         let own = scene.first.inside.to_string();
         let told = as_user(&scene, &["pidinfo", &own])?.one("mem")? >> 20;
         right!(told == 80, "process {own} holds 80 MiB, a user is told of {told}");
+        if stage.release().is_some() {
+            // A made-up GPU has no capture sessions.
+            return Ok(());
+        }
         exactly("as a user, fbc", &as_user(&scene, &["fbc"])?.pids(), &[scene.first.inside])
     },
 };

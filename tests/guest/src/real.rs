@@ -1,0 +1,158 @@
+//! NVIDIA's own open driver on a made-up GPU (tests/real-driver), loaded and unloaded; and which stories cannot be played on it, and why.
+//!
+//! Knows nothing of releases: what a driver of an era does is foretold by the stories.
+
+use std::fs::File;
+
+use anyhow::{ensure, Context, Result};
+
+use crate::command::{must, run};
+
+/// The made-up GPU's node.
+const GPU: &str = "/dev/nvidia0";
+const NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "0")];
+
+/// There is no interrupt, and the chip is none for workstations.
+const PARAMETERS: [&str; 2] = ["NVreg_EnableMSI=0", "NVreg_OpenRmEnableUnsupportedGpus=1"];
+
+/// How often the driver is tried to be unloaded.
+const PATIENCE: u32 = 100;
+
+/// A driver that is loaded and has its GPU.
+pub struct Loaded {
+    /// The GPU is started when it is first opened, and stopped when it is last closed.
+    gpu: File,
+}
+
+/// Loads the driver of a release, and has it start the GPU.
+pub fn load(release: &str) -> Result<Loaded> {
+    let module = |name: &str| format!("/real/{release}/{name}.ko");
+    for part in ["made_up_gpu", "made_up_drm"] {
+        if !std::path::Path::new(&format!("/sys/module/{part}")).exists() {
+            must(&["insmod", &module(part)]).with_context(|| format!("no {part}"))?;
+        }
+    }
+    must(&[&["insmod", &module("nvidia")][..], &PARAMETERS].concat())
+        .context("cannot load NVIDIA's driver: dmesg says why")?;
+    must(&["insmod", &module("made_up_overrides")]).context("NVIDIA's driver cannot be overridden")?;
+    for (node, minor) in NODES {
+        if !std::path::Path::new(node).exists() {
+            must(&["mknod", "-m", "666", node, "c", "195", minor])?;
+        }
+    }
+    let gpu = File::options().read(true).write(true).open(GPU).context("NVIDIA's driver does not start the GPU")?;
+    Ok(Loaded { gpu })
+}
+
+impl Loaded {
+    /// Stops the GPU and unloads the driver.
+    pub fn unload(self) -> Result<()> {
+        drop(self.gpu);
+        // Callers come and go; between two of them it is in nobody's hands.
+        for _ in 0..PATIENCE {
+            if run(&["rmmod", "nvidia"])?.status == 0 {
+                return must(&["rmmod", "made_up_overrides"]).map(drop);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        must(&["rmmod", "nvidia"]).context("cannot unload NVIDIA's driver")?;
+        must(&["rmmod", "made_up_overrides"]).map(drop)
+    }
+}
+
+/// Says who kept the GPU how busy, in percent, by the host's numbers: the made-up GPU cannot be kept busy.
+pub fn keep_busy(samples: &[(u32, u32)]) -> Result<()> {
+    let told: Vec<String> = samples.iter().map(|(pid, percent)| format!("{pid},{percent}")).collect();
+    ensure!(samples.len() <= 16, "the overrides take 16 samples");
+    std::fs::write("/sys/module/made_up_overrides/parameters/samples", told.join(",")).context("no samples")
+}
+
+/// Why a story is not played on a real driver; none if it is.
+pub fn lack(story: &str, has_client: bool) -> Option<&'static str> {
+    let reason = LACKS.iter().find(|(stories, _)| stories.contains(&story)).map(|(_, reason)| *reason);
+    reason.or_else(|| (!has_client && CLIENTS.contains(&story)).then_some(CLIENT))
+}
+
+const KNOB: &str = "the real driver: the story turns a knob of the simulated one";
+const ENGINES: &str = "the real driver: a made-up GPU has no encoder, no capture, no profiler and no debugger";
+const CLIENT: &str = "the real driver: there is no nvidia-smi of its release";
+const PROBES: &str = "the real driver: the story switches off the kernel's probes, by which the driver is overridden";
+const SIZES: &str = "the real driver: it takes the sizes of its own release alone";
+
+/// Stories that want what only a simulated driver, or a real GPU, can do.
+const LACKS: [(&[&str], &str); 4] = [
+    (
+        &[
+            "own_utilisation_equals_what_the_host_sees",
+            "error_report_names_the_caller_by_its_own_number",
+            "a_sample_of_an_ended_process_is_not_followed",
+            "answer_past_the_drivers_copies_is_translated_late",
+            "a_driver_that_miscounts_tells_no_foreign_pid",
+            "no_caller_is_lent_a_right_or_loses_one",
+            "rows_stay_on_their_gpu_and_instance",
+            "armed_is_not_said_while_nothing_passes",
+            "an_oops_of_the_driver_does_not_take_the_module_along",
+        ],
+        KNOB,
+    ),
+    (
+        &[
+            "encoder_and_capture_sessions_are_own_only",
+            "profiler_reservation_names_own_process_only",
+            "the_count_of_encoder_sessions_is_ones_own",
+            "other_controls_buffers_stay_untouched",
+            "every_translated_control_is_counted_once",
+            "a_caller_that_changed_its_user_is_shown_nobody_else",
+            "reused_host_pid_inherits_no_row",
+        ],
+        ENGINES,
+    ),
+    (
+        &[
+            "every_layout_is_translated",
+            "samples_beyond_the_usual_hundred_are_translated",
+            "a_fault_in_the_argument_shows_nobody",
+            "races_on_every_control_show_nobody",
+        ],
+        SIZES,
+    ),
+    (&["what_passes_is_counted_by_its_reason"], PROBES),
+];
+
+/// Stories that run NVIDIA's clients, which want a driver of their own release.
+const CLIENTS: [&str; 13] = [
+    "container_sees_its_own_processes",
+    "container_of_runc_sees_its_own_processes",
+    "exec_into_a_container_sees_process_1",
+    "query_compute_apps_lists_own_processes_only",
+    "pmon_shows_own_utilisation",
+    "query_of_pids_and_accounting_names_own_processes_only",
+    "containers_do_not_see_each_other",
+    "pynvml_is_told_of_own_processes_only",
+    "ps_names_every_process_and_its_container",
+    "metrics_tell_who_uses_what_and_let_the_driver_go",
+    "agent_in_a_container_keeps_the_node_right",
+    "gpu_put_in_by_our_wrapper_is_seen_right",
+    "nested_namespaces_2_deep_each_see_their_own_numbers",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_story_that_is_named_is_there_and_named_once() {
+        let named: Vec<&str> = LACKS.iter().flat_map(|(stories, _)| *stories).chain(&CLIENTS).copied().collect();
+        for (at, name) in named.iter().enumerate() {
+            assert!(crate::stories::ALL.iter().any(|story| story.name == *name), "{name}");
+            assert!(!named[..at].contains(name), "{name} twice");
+        }
+    }
+
+    #[test]
+    fn a_skip_has_its_reason() {
+        assert_eq!(lack("rows_stay_on_their_gpu_and_instance", true), Some(KNOB));
+        assert!(lack("pmon_shows_own_utilisation", false).is_some_and(|why| why.contains("nvidia-smi")));
+        assert_eq!(lack("pmon_shows_own_utilisation", true), None);
+    }
+}

@@ -1,0 +1,160 @@
+//! NVIDIA's own open driver in a guest, on a GPU that is made up: `tests/real-driver` has the parts, `tests/guest` the stories, which are
+//! those of the simulated driver.
+//!
+//! `source` makes the driver of a release or of any source tree, `rig` what it is loaded with. Knows which era a release belongs to, for what
+//! the stories foretell of it, and nothing else of drivers.
+
+mod rig;
+mod source;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::guest::verdict::Tally;
+use crate::guest::{self, image, qemu, Job, Row};
+use crate::run::say;
+use crate::{kernels, nvidia, paths, Outcome};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Release of the driver, from drivers.toml: the sources are Debian's
+    #[arg(long, conflicts_with = "source", default_value = "555.58.02")]
+    release: String,
+    /// A source tree of NVIDIA's open kernel modules, of whatever release, instead
+    #[arg(long)]
+    source: Option<PathBuf>,
+    /// Era of that release, for what stories foretell of it: 0 to 4; by its number unless given
+    #[arg(long)]
+    era: Option<String>,
+    /// Kernel, by its name in kernels.toml
+    #[arg(long, default_value = "6.1")]
+    kernel: String,
+    /// Engines: none, module, notify; none and module unless named
+    #[arg(long)]
+    engine: Vec<String>,
+    /// Stories by name; all unless named
+    #[arg(long)]
+    story: Vec<String>,
+    /// How often the module is reloaded under load
+    #[arg(long, default_value_t = 3)]
+    reloads: u32,
+    /// Processors of the guest
+    #[arg(long, default_value_t = 2)]
+    cpus: u32,
+    /// Give the guest this many seconds
+    #[arg(long, default_value_t = 900)]
+    limit: u64,
+    /// Build driver and rig, and boot nothing
+    #[arg(long)]
+    build: bool,
+    /// Open a shell in the guest instead, with everything at hand and nothing loaded
+    #[arg(long)]
+    shell: bool,
+}
+
+/// The verb.
+pub fn real_driver(args: &Args) -> Result<Outcome> {
+    guest::prepare()?;
+    let kernel = kernels::ready(&args.kernel)?;
+    let driver = match &args.source {
+        Some(tree) => source::of_tree(&kernel, tree)?,
+        None => source::of_release(&kernel, &args.release)?,
+    };
+    let folder = paths::target(&format!("guest/modules/{}/real/{}", kernel.name, driver.release))?;
+    rig::make(&kernel, &driver, &folder)?;
+    if args.build {
+        println!("{}: {}", driver.release, folder.display());
+        return Ok(Outcome::Passed);
+    }
+    let era = match &args.era {
+        Some(era) => era.clone(),
+        None => era(&driver.release)?.to_string(),
+    };
+    let engines =
+        if args.engine.is_empty() { vec!["none".to_owned(), "module".to_owned()] } else { args.engine.clone() };
+    let row = Row {
+        era: format!("{era}{MARK}{}", driver.release),
+        client: client(&driver.release)?,
+        engines,
+        stories: args.story.clone(),
+        reloads: args.reloads,
+    };
+    let limit = Duration::from_secs(args.limit);
+    let job = Job { kernel: args.kernel.clone(), rows: vec![row], cpus: args.cpus, limit };
+    if args.shell {
+        return qemu::shell(&job, &image::build(&job)?).map(|()| Outcome::Passed);
+    }
+    let report = guest::boot(&job, true)?;
+    let mut tally = Tally::default();
+    tally.add(&report);
+    tally.print();
+    Ok(tally.outcome())
+}
+
+/// Between the number of an era and the release, in a row's era: that driver is real.
+pub const MARK: char = '@';
+
+/// The release in a row's era, if its driver is real.
+pub fn release(era: &str) -> Option<&str> {
+    Some(era.split_once(MARK)?.1)
+}
+
+/// Where the modules of a release lie once the verb has made them.
+pub fn modules(kernel: &str, release: &str) -> PathBuf {
+    paths::target_dir().join(format!("guest/modules/{kernel}/real/{release}"))
+}
+
+/// The nvidia-smi of the same release; without one, any: stories that would run it are skipped.
+fn client(release: &str) -> Result<String> {
+    let clients = nvidia::versions()?;
+    if clients.iter().any(|version| version == release) {
+        return Ok(release.to_owned());
+    }
+    say(format!("nvidia.toml has no nvidia-smi {release}: stories that need one are skipped"));
+    Ok("550.163.01".to_owned())
+}
+
+/// How a release numbers processes: sim/README.md tells the eras apart.
+fn era(release: &str) -> Result<u32> {
+    let mut numbers = release.split('.').map(|number| number.parse::<u32>());
+    let mut next = || numbers.next().transpose().ok().flatten();
+    let (major, minor) = (next().with_context(|| format!("{release} is no release; name its era by --era"))?, next());
+    Ok(match (major, minor.unwrap_or(0)) {
+        (..535, _) | (535, ..113) => 0,
+        (535..565, _) => 1,
+        (565, _) => 2,
+        (570, ..148) | (575, ..57) => 3,
+        _ => 4,
+    })
+}
+
+/// The parts that are ours, in this repository.
+fn parts() -> PathBuf {
+    paths::repo().join("tests/real-driver")
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{era, release};
+
+    #[test]
+    fn a_release_has_the_era_in_which_it_came() {
+        let of = |release| era(release).unwrap();
+        assert_eq!([of("515.105.01"), of("535.104.05"), of("535.113.01")], [0, 0, 1]);
+        assert_eq!([of("560.35.03"), of("565.57.01"), of("570.86.15"), of("570.148.08")], [1, 2, 3, 4]);
+        assert_eq!([of("575.51.02"), of("575.57.08"), of("595.45.04")], [3, 4, 4]);
+        assert!(era("main").is_err());
+    }
+
+    #[test]
+    fn a_rows_era_names_a_real_driver_by_its_release() {
+        assert_eq!(release("1@550.163.01"), Some("550.163.01"));
+        assert_eq!(release("1f"), None);
+    }
+}

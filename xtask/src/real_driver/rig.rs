@@ -1,0 +1,201 @@
+//! What the driver is loaded with: the made-up GPU, and the overrides of tests/real-driver/overrides.toml, held to the symbols that the
+//! driver has and compiled for it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{bail, ensure, Context, Result};
+use serde::Deserialize;
+
+use super::source::Driver;
+use super::{parts, read};
+use crate::kernels::Kernel;
+use crate::modules;
+use crate::run::output;
+
+#[derive(Deserialize)]
+struct Table {
+    #[serde(rename = "override")]
+    overrides: Vec<Override>,
+    standin: Vec<Standin>,
+    used: Vec<Used>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Override {
+    symbol: Vec<String>,
+    returns: Returned,
+    fill: Option<Fill>,
+    until: Option<String>,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Returned {
+    Number(u32),
+    Nothing(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fill {
+    argument: u8,
+    offset: u16,
+    byte: u8,
+    count: u16,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Standin {
+    symbol: Vec<String>,
+    by: String,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Used {
+    symbol: Vec<String>,
+    reason: String,
+}
+
+/// Puts the driver, the made-up GPU and the overrides into `folder`, as modules.
+pub fn make(kernel: &Kernel, driver: &Driver, folder: &Path) -> Result<()> {
+    let listed = output(Command::new("nm").arg("--defined-only").arg(&driver.module))?;
+    let symbols: BTreeSet<&str> = listed.lines().filter_map(|line| line.rsplit(' ').next()).collect();
+    let table = table(&read(&parts().join("overrides.toml"))?, &driver.release, &symbols)?;
+    std::fs::copy(&driver.module, folder.join("nvidia.ko")).context("cannot copy the driver")?;
+    clean(modules::build(kernel, &parts().join("gpu"), folder, &[])?, "the made-up GPU")?;
+
+    let sources = folder.join("overrides");
+    let _ = std::fs::remove_dir_all(&sources);
+    std::fs::create_dir_all(&sources)?;
+    for entry in std::fs::read_dir(parts().join("overrides"))? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), sources.join(entry.file_name()))?;
+    }
+    std::fs::write(sources.join("table.h"), table)?;
+    standins(driver, &sources)?;
+    clean(modules::build(kernel, &sources, folder, &[])?, "the overrides")
+}
+
+/// Compiles standins.c as the driver's own files are.
+fn standins(driver: &Driver, sources: &Path) -> Result<()> {
+    let mut compiler = Command::new("gcc-12");
+    compiler
+        .current_dir(&driver.inside)
+        .args(&driver.flags)
+        .args(["-Wall", "-Werror", "-Wno-undef", "-I"])
+        .arg(sources);
+    compiler.arg("-c").arg(sources.join("standins.c")).arg("-o").arg(sources.join("standins.o_shipped"));
+    output(&mut compiler).map(drop).with_context(|| {
+        format!("the stand-ins do not fit to {}: see tests/real-driver/overrides/standins.c", driver.release)
+    })
+}
+
+fn clean(built: modules::Built, what: &str) -> Result<()> {
+    ensure!(built.is_clean(), "{what} does not build cleanly:\n{}", built.complaints.join("\n"));
+    Ok(())
+}
+
+/// The rows as the module's C includes them, each held to the symbols that the driver has.
+fn table(rows: &str, release: &str, symbols: &BTreeSet<&str>) -> Result<String> {
+    let rows: Table = toml::from_str(rows).context("tests/real-driver/overrides.toml")?;
+    let (mut text, mut missing) = (String::from("/* Made of tests/real-driver/overrides.toml. */\n"), Vec::new());
+    let mut held = |names: &[String], until: Option<&String>, reason: &str| {
+        let found = names.iter().find(|name| symbols.contains(name.as_str())).cloned();
+        let may_lack = until.is_some_and(|until| numbers(release) >= numbers(until));
+        if found.is_none() && !may_lack {
+            missing.push(format!("{} ({reason})", names.join(" or ")));
+        }
+        found
+    };
+    for row in &rows.overrides {
+        let Some(name) = held(&row.symbol, row.until.as_ref(), &row.reason) else { continue };
+        let (value, is_void) = match &row.returns {
+            Returned::Number(value) => (*value, false),
+            Returned::Nothing(word) if word == "nothing" => (0, true),
+            Returned::Nothing(word) => bail!("overrides.toml: {name} cannot return {word:?}"),
+        };
+        let Fill { argument, offset, byte, count } =
+            row.fill.as_ref().unwrap_or(&Fill { argument: 1, offset: 0, byte: 0, count: 0 });
+        text += &format!("OVERRIDE({name}, {value:#x}, {is_void}, {argument}, {offset}, {byte:#x}, {count})\n");
+    }
+    for row in &rows.standin {
+        if let Some(name) = held(&row.symbol, None, &row.reason) {
+            text += &format!("STANDIN({name}, {})\n", row.by);
+        }
+    }
+    for row in &rows.used {
+        if let Some(name) = held(&row.symbol, None, &row.reason) {
+            text += &format!("USED({name})\n");
+        }
+    }
+    ensure!(
+        missing.is_empty(),
+        "nvidia.ko of {release} lacks what tests/real-driver/overrides.toml names; find out what it is called there, and \
+         add the name to the row:\n{}",
+        missing.join("\n")
+    );
+    Ok(text)
+}
+
+fn numbers(release: &str) -> Vec<u32> {
+    release.split('.').filter_map(|number| number.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROWS: &str = "
+        [[override]]
+        symbol = [\"old\", \"new\"]
+        returns = 0x56
+        reason = \"an engine\"
+        [[override]]
+        symbol = [\"gone\"]
+        returns = \"nothing\"
+        until = \"550\"
+        reason = \"a question\"
+        [[standin]]
+        symbol = [\"memory\"]
+        by = \"ours\"
+        reason = \"no heap\"
+        [[used]]
+        symbol = [\"helper\"]
+        reason = \"called\"
+    ";
+
+    #[test]
+    fn a_row_takes_the_name_that_the_driver_has() {
+        let symbols = BTreeSet::from(["new", "memory", "helper"]);
+        let text = table(ROWS, "595.45.04", &symbols).unwrap();
+        assert!(text.contains("OVERRIDE(new, 0x56, false, 1, 0, 0x0, 0)\n"), "{text}");
+        assert!(text.contains("STANDIN(memory, ours)\n") && text.contains("USED(helper)\n"), "{text}");
+        assert!(!text.contains("gone"), "{text}");
+    }
+
+    #[test]
+    fn what_the_driver_lacks_is_named_with_its_reason() {
+        let fault = table(ROWS, "535.261.03", &BTreeSet::from(["old", "helper"])).unwrap_err().to_string();
+        assert!(fault.contains("535.261.03") && fault.contains("gone (a question)"), "{fault}");
+        assert!(fault.contains("memory (no heap)") && !fault.contains("helper ("), "{fault}");
+    }
+
+    #[test]
+    fn the_real_list_is_read_and_names_stand_ins_that_are_there() {
+        let rows: Table = toml::from_str(&read(&parts().join("overrides.toml")).unwrap()).unwrap();
+        let source = read(&parts().join("overrides/standins.c")).unwrap();
+        assert!(rows.standin.iter().all(|row| source.contains(&format!(" {}(", row.by))));
+        let used = rows.used.iter().map(|row| &row.symbol[0]);
+        let called = used.filter(|name| source.contains(&format!("real_{name}"))).count();
+        assert_eq!(called, source.matches("= real_").count());
+        let reasons = rows.overrides.iter().map(|row| &row.reason);
+        assert!(reasons.chain(rows.used.iter().map(|row| &row.reason)).all(|reason| reason.len() > 7));
+    }
+}
