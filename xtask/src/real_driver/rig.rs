@@ -28,6 +28,7 @@ struct Override {
     symbol: Vec<String>,
     returns: Returned,
     fill: Option<Fill>,
+    from: Option<String>,
     until: Option<String>,
     reason: String,
 }
@@ -106,16 +107,17 @@ fn clean(built: modules::Built, what: &str) -> Result<()> {
 fn table(rows: &str, release: &str, symbols: &BTreeSet<&str>) -> Result<String> {
     let rows: Table = toml::from_str(rows).context("tests/real-driver/overrides.toml")?;
     let (mut text, mut missing) = (String::from("/* Made of tests/real-driver/overrides.toml. */\n"), Vec::new());
-    let mut held = |names: &[String], until: Option<&String>, reason: &str| {
+    let mut held = |names: &[String], [from, until]: [Option<&String>; 2], reason: &str| {
         let found = names.iter().find(|name| symbols.contains(name.as_str())).cloned();
-        let may_lack = until.is_some_and(|until| numbers(release) >= numbers(until));
+        let may_lack = until.is_some_and(|until| numbers(release) >= numbers(until))
+            || from.is_some_and(|from| numbers(release) < numbers(from));
         if found.is_none() && !may_lack {
             missing.push(format!("{} ({reason})", names.join(" or ")));
         }
         found
     };
     for row in &rows.overrides {
-        let Some(name) = held(&row.symbol, row.until.as_ref(), &row.reason) else { continue };
+        let Some(name) = held(&row.symbol, [row.from.as_ref(), row.until.as_ref()], &row.reason) else { continue };
         let (value, is_void) = match &row.returns {
             Returned::Number(value) => (*value, false),
             Returned::Nothing(word) if word == "nothing" => (0, true),
@@ -126,12 +128,12 @@ fn table(rows: &str, release: &str, symbols: &BTreeSet<&str>) -> Result<String> 
         text += &format!("OVERRIDE({name}, {value:#x}, {is_void}, {argument}, {offset}, {byte:#x}, {count})\n");
     }
     for row in &rows.standin {
-        if let Some(name) = held(&row.symbol, None, &row.reason) {
+        if let Some(name) = held(&row.symbol, [None, None], &row.reason) {
             text += &format!("STANDIN({name}, {})\n", row.by);
         }
     }
     for row in &rows.used {
-        if let Some(name) = held(&row.symbol, None, &row.reason) {
+        if let Some(name) = held(&row.symbol, [None, None], &row.reason) {
             text += &format!("USED({name})\n");
         }
     }
