@@ -143,8 +143,8 @@ struct mpu_context *mpu_context_of_current(void);
 /* Who is inside now; frees what dead tasks left. `inside` may be NULL. Not from two places at once. */
 u32 mpu_contexts_look(struct mpu_inside *inside);
 
-/* mpu_argument.c: the probe that reads the driver's own copy of the argument. */
-void mpu_argument_place(void);
+/* mpu_argument.c: the probe that reads the driver's own copy of the argument: at `rm_ioctl`, or `error` says why there is none. */
+void mpu_argument_place(unsigned long rm_ioctl, int error);
 void mpu_argument_remove(void);
 /* Whether the probe stands. The first caller from a container puts it there, and may sleep. */
 bool mpu_argument_is_seen(void);

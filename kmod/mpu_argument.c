@@ -72,14 +72,13 @@ static int mpu_at_rm_ioctl(struct kprobe *probe, struct pt_regs *regs)
 }
 NOKPROBE_SYMBOL(mpu_at_rm_ioctl);
 
-void mpu_argument_place(void)
+void mpu_argument_place(unsigned long rm_ioctl, int error)
 {
 	mutex_lock(&mpu_probe_lock);
-	memset(&mpu_probe, 0, sizeof(mpu_probe));
-	mpu_probe.symbol_name = "nvidia:rm_ioctl";
-	mpu_probe.pre_handler = mpu_at_rm_ioctl;
-	mpu_probe.flags = KPROBE_FLAG_DISABLED;
-	mpu_probe_error = register_kprobe(&mpu_probe);
+	mpu_probe = (struct kprobe){
+		.addr = (kprobe_opcode_t *)rm_ioctl, .pre_handler = mpu_at_rm_ioctl, .flags = KPROBE_FLAG_DISABLED,
+	};
+	mpu_probe_error = error ? error : register_kprobe(&mpu_probe);
 	mpu_probe_registered = !mpu_probe_error;
 	if (mpu_probe_error)
 		pr_warn("mpu: no probe in rm_ioctl (error %d): calls are judged by the caller's own memory\n", mpu_probe_error);

@@ -60,14 +60,16 @@ static const char mpu_ftrace_switch[] = "kernel.ftrace_enabled";
  * The probes by which functions are found, never armed: the kernel exports no other way to ask. They go together, because each
  * going waits for the whole system. Under mpu_lock.
  */
+#define MPU_FINDS (MPU_HOOKS + 1)
+
 static struct {
-	struct kprobe probe[MPU_HOOKS];
-	char name[MPU_HOOKS][64];
-	struct kprobe *registered[MPU_HOOKS];
+	struct kprobe probe[MPU_FINDS];
+	char name[MPU_FINDS][64];
+	struct kprobe *registered[MPU_FINDS];
 	int count;
 } mpu_search;
 
-/* Where a function of the driver begins. Not more than MPU_HOOKS are found before mpu_search_ends(). */
+/* Where a function of the driver begins. Not more than MPU_FINDS are found before mpu_search_ends(). */
 static int mpu_find(const char *symbol, unsigned long *begins)
 {
 	struct kprobe *probe = &mpu_search.probe[mpu_search.count];
@@ -90,31 +92,40 @@ static void mpu_search_ends(void)
 	mpu_search.count = 0;
 }
 
+/* Where a function's first instruction is behind the ENDBR64 that it may begin with; 0 if it cannot be read. */
+static unsigned long mpu_behind_endbr(unsigned long begins)
+{
+	static const u8 endbr64[] = { 0xf3, 0x0f, 0x1e, 0xfa };
+	u8 code[sizeof(endbr64)];
+
+	if (copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
+		return 0;
+	return memcmp(code, endbr64, sizeof(endbr64)) ? begins : begins + sizeof(endbr64);
+}
+
 /*
  * Where a function goes on behind the instruction that ftrace patches: 5 bytes, a call or the nop in its place, after an
  * ENDBR if the driver was built with IBT. 0 if there is no such instruction.
  */
 static unsigned long mpu_goes_on(unsigned long begins)
 {
-	static const u8 endbr64[] = { 0xf3, 0x0f, 0x1e, 0xfa };
 	/* Up to 5.12 the kernel chooses its nop by the processor (arch/x86/kernel/alternative.c, ideal_nops). */
 	static const u8 nops[][MPU_PATCHED_BYTES] = {
 		{ 0x0f, 0x1f, 0x44, 0x00, 0x00 },
 		{ 0x66, 0x66, 0x66, 0x66, 0x90 },
 		{ 0x3e, 0x8d, 0x74, 0x26, 0x00 },
 	};
-	u8 code[sizeof(endbr64) + sizeof(nops[0])];
-	unsigned int at = 0, i;
+	u8 code[sizeof(nops[0])];
+	unsigned int i;
 	bool patched;
 
-	if (copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
+	begins = mpu_behind_endbr(begins);
+	if (!begins || copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
 		return 0;
-	if (!memcmp(code, endbr64, sizeof(endbr64)))
-		at = sizeof(endbr64);
-	patched = code[at] == 0xe8;
+	patched = code[0] == 0xe8;
 	for (i = 0; i < ARRAY_SIZE(nops); i++)
-		patched |= !memcmp(code + at, nops[i], sizeof(nops[i]));
-	return patched ? begins + at + sizeof(nops[0]) : 0;
+		patched |= !memcmp(code, nops[i], sizeof(nops[i]));
+	return patched ? begins + sizeof(nops[0]) : 0;
 }
 
 /* Whether the kernel did put its call there: with ftrace switched off it says yes and does nothing. */
@@ -329,6 +340,24 @@ static int mpu_take(struct mpu_peer *peer)
 }
 #endif
 
+/* Where the probe of mpu_argument.c is to stand, or why there is no place. */
+static unsigned long mpu_rm_ioctl;
+static int mpu_rm_ioctl_error;
+
+/*
+ * Behind the ENDBR64 with which NVIDIA builds rm_ioctl: no kernel makes a jump of a probe that stands on one (twobyte_is_boostable,
+ * arch/x86/kernel/kprobes/core.c), and a breakpoint costs some hundred instructions more.
+ */
+static void mpu_find_rm_ioctl(void)
+{
+	mpu_rm_ioctl_error = mpu_find("rm_ioctl", &mpu_rm_ioctl);
+	if (mpu_rm_ioctl_error)
+		return;
+	mpu_rm_ioctl = mpu_behind_endbr(mpu_rm_ioctl);
+	if (!mpu_rm_ioctl)
+		mpu_rm_ioctl_error = -EFAULT;
+}
+
 /* Finds the functions of this release: those that it must have, and those that it may have. mpu_search_ends() is to follow. */
 static int mpu_find_all(struct mpu_refusal *refusal)
 {
@@ -389,6 +418,7 @@ int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
 		     MPU_GET_PID_INFO != 5 || MPU_COMPAT != 6 || MPU_HOOKS != 7);
 	BUILD_BUG_ON(MPU_HOOKS > MPU_PEER_MOST);
 	error = mpu_find_all(refusal);
+	mpu_find_rm_ioctl();
 	mpu_search_ends();
 	if (!error && peer && peer->count) {
 		refusal->symbol = "mpu_peer";
@@ -406,7 +436,7 @@ int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
 		mpu_hooks_remove();
 		return -EBUSY;
 	}
-	mpu_argument_place();
+	mpu_argument_place(mpu_rm_ioctl, mpu_rm_ioctl_error);
 	return 0;
 }
 

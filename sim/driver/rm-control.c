@@ -54,7 +54,7 @@ static NV_STATUS rm_run(struct nv_file_private *nvfp, NvU32 h_client, NvU32 h_ob
 	if (h_object != h_client) {
 		call->object = rm_find_object(call->client, h_object);
 		if (!call->object) {
-			status = NV_ERR_INVALID_OBJECT_HANDLE;
+			status = NV_ERR_OBJECT_NOT_FOUND;
 			goto out;
 		}
 		call->gpu = call->object->gpu;
@@ -104,6 +104,8 @@ static NV_STATUS rm_control_call(struct nv_file_private *nvfp, NvU8 *arg)
 		return NV_ERR_INVALID_ARGUMENT;
 	if (SIM_ERA >= 1 && (flags & 4)) /* serialised parameters: unpacked since 530.30.02, never for these */
 		return NV_ERR_LIB_RM_VERSION_MISMATCH;
+	if (!user != !call.size) /* rmapi/control.c, 515.43.04 to 580.95.05 */
+		return NV_ERR_INVALID_ARGUMENT;
 	e = rm_find_control(call.cmd, call.size, &status);
 	if (!e)
 		return status;

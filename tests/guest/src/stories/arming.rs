@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::callers::Callers;
-use crate::command::run;
+use crate::command::{must, run};
 use crate::right;
 use crate::stories::scene::{exactly, once};
 use crate::story::{Engines, Story, Without};
@@ -154,6 +154,39 @@ pub const BRIEF_CALLERS: Story = Story {
         exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
     },
 };
+
+/// Where the kernel can make a jump of a probe, it does so of the one in the driver: a breakpoint costs each call of a container far more.
+pub const JUMP: Story = Story {
+    name: "the_probe_in_the_driver_is_a_jump",
+    engines: Engines::Module("its probe"),
+    without: |stage| match std::path::Path::new(OPTIMIZES).exists() {
+        true => once(stage, Without::Right("there is no probe")),
+        false => Without::Moot("this kernel makes no jumps of probes"),
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+        if !std::path::Path::new(PROBES).exists() {
+            must(&["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"])?;
+        }
+        let mut listed = String::new();
+        // The kernel does it some time after a probe is armed.
+        for _ in 0..50 {
+            listed = std::fs::read_to_string(PROBES)?;
+            if listed.lines().any(|line| line.contains("rm_ioctl") && line.contains("[OPTIMIZED]")) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        right!(false, "the kernel's probes are {listed:?}");
+        Ok(())
+    },
+};
+
+/// There where the kernel is built to make jumps of probes (CONFIG_OPTPROBES).
+const OPTIMIZES: &str = "/proc/sys/debug/kprobes-optimization";
+/// The kernel's list of probes (Documentation/trace/kprobes.rst).
+const PROBES: &str = "/sys/kernel/debug/kprobes/list";
 
 /// Nobody has counted that far.
 fn is_absurd(line: &str) -> bool {

@@ -119,6 +119,7 @@ pub const ALL: &[Story] = &[
     arming::WRONG_ENTRY,
     arming::COUNTERS,
     arming::BRIEF_CALLERS,
+    arming::JUMP,
     oops::IN_THE_DRIVER,
 ];
 

@@ -200,11 +200,14 @@ pub(super) fn rm_control(
     done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
 }
 
-/// Asks the driver with parameters in memory that nobody can read or write; how many bytes there are says `block`.
+/// Asks the driver with parameters in memory that nobody can read or write; how many bytes there are says `block`. Address 0 stays: the
+/// driver has an answer of its own to that (rmapi/control.c, 515.43.04 to 580.95.05).
 pub(super) fn rm_control_unreadable(driver: BorrowedFd<'_>, block: &mut [u8; 32], fenced: &Fenced) -> io::Result<i32> {
-    block[16..24].copy_from_slice(&(fenced.address() + FENCED as u64).to_ne_bytes());
-    // SAFETY: the request's number says 32 bytes, which `block` is. The parameters begin at a page that is mapped for nothing and is ours:
-    // the first byte that the driver copies from there or to there fails.
+    if block[16..24] != [0; 8] {
+        block[16..24].copy_from_slice(&(fenced.address() + FENCED as u64).to_ne_bytes());
+    }
+    // SAFETY: the request's number says 32 bytes, which `block` is. The parameters begin at a page that is mapped for nothing and is ours, or
+    // at address 0, where nothing is: the first byte that the driver copies from there or to there fails.
     done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
 }
 
