@@ -509,7 +509,10 @@ impl NotifyView {
         let (containers, listeners) = (self.containers.len(), self.listeners);
         let again = match (self.restarts, self.restarts_last_hour) {
             (0, _) => String::new(),
-            (all, recent) => format!("; started again after a crash {all} times, {recent} in the last hour"),
+            (all, recent) => {
+                let at_least = if recent >= notify::MOST_COUNTED { " or more" } else { "" };
+                format!("; started again after a crash {all} times, {recent}{at_least} in the last hour")
+            }
         };
         format!("{containers} now, by {listeners} listeners{again}")
     }
