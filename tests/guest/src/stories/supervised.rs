@@ -136,20 +136,23 @@ pub const BY_COMMAND: Story = Story {
     name: "up_status_and_down_of_the_supervisor_do_what_they_say",
     engines: ITS_LIFE,
     without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        drop(scene);
-        stage.clear_scene();
-        stage.unload_engine()?;
-        let verdict = by_command(stage);
-        if supervisor::pid()?.is_some() {
-            supervisor::tell("retire\n")?;
-            supervisor::until("what `mpu up` started does not end", || Ok(supervisor::pid()?.is_none()))?;
-        }
-        verdict
-    },
+    run: |stage| by_hand(stage, by_command),
 };
+
+/// Has a story start and end supervisors itself; what it leaves is ended.
+fn by_hand(stage: &Stage, story: fn(&Stage) -> Result<(), Fault>) -> Result<(), Fault> {
+    let scene = stage.scene()?;
+    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    drop(scene);
+    stage.clear_scene();
+    stage.unload_engine()?;
+    let verdict = story(stage);
+    if supervisor::pid()?.is_some() {
+        supervisor::tell("retire\n")?;
+        supervisor::until("what `mpu up` started does not end", || Ok(supervisor::pid()?.is_none()))?;
+    }
+    verdict
+}
 
 fn by_command(stage: &Stage) -> Result<(), Fault> {
     let mpu = |words: &str| run(&[&["mpu"], &words.split(' ').collect::<Vec<_>>()[..]].concat());
@@ -196,19 +199,7 @@ pub const ONE_KEEPER: Story = Story {
     name: "starts_at_once_and_after_a_crash_leave_one_supervisor_that_counts_on",
     engines: ITS_LIFE,
     without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        drop(scene);
-        stage.clear_scene();
-        stage.unload_engine()?;
-        let verdict = one_keeper(stage);
-        if supervisor::pid()?.is_some() {
-            supervisor::tell("retire\n")?;
-            supervisor::until("what `mpu up` started does not end", || Ok(supervisor::pid()?.is_none()))?;
-        }
-        verdict
-    },
+    run: |stage| by_hand(stage, one_keeper),
 };
 
 fn one_keeper(stage: &Stage) -> Result<(), Fault> {
