@@ -170,7 +170,9 @@ u64 mpu_calls_translated(void);
 void mpu_calls_open(bool open);
 /* After closing: waits until nobody is inside, `ms` at most. -EBUSY: somebody is; -EINTR: whoever waits was killed. */
 int mpu_calls_drain(unsigned int ms);
-/* Keeps callers that come from now on at the door, and waits until nobody else is inside. -ETIMEDOUT: all go on as before. */
+/* Keeps callers that come from now on at the door. */
+void mpu_calls_keep(void);
+/* The same, and waits until nobody else is inside. -ETIMEDOUT: all go on as before. */
 int mpu_calls_hold(void);
 /* Lets them go: to whom the redirected function leads by now (`handed`), or in here. */
 void mpu_calls_release(bool handed);

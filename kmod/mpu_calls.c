@@ -121,12 +121,17 @@ static atomic_t mpu_held = ATOMIC_INIT(0);
 static DECLARE_WAIT_QUEUE_HEAD(mpu_released);
 #define MPU_HOLD_MS 5000
 
+void mpu_calls_keep(void)
+{
+	WRITE_ONCE(mpu_holding, true);
+}
+
 int mpu_calls_hold(void)
 {
 	unsigned long until = jiffies + msecs_to_jiffies(MPU_HOLD_MS);
 	unsigned int held;
 
-	WRITE_ONCE(mpu_holding, true);
+	mpu_calls_keep();
 	/* Nobody is between a redirected entry and its context any more; whoever enters now sees `holding`. */
 	synchronize_rcu_tasks();
 	for (;;) {

@@ -128,12 +128,16 @@ static unsigned long mpu_goes_on(unsigned long begins)
 	return patched ? begins + sizeof(nops[0]) : 0;
 }
 
-/* Whether the kernel did put its call there: with ftrace switched off it says yes and does nothing. */
+/*
+ * Whether the kernel did put its call there: with ftrace switched off it says yes and does nothing. A breakpoint stands there while
+ * the kernel changes the call for somebody else who traces the function.
+ */
 static bool mpu_is_patched(enum mpu_hook hook)
 {
 	u8 code;
 
-	return !copy_from_kernel_nofault(&code, (void *)(mpu_original[hook] - MPU_PATCHED_BYTES), 1) && code == 0xe8;
+	return !copy_from_kernel_nofault(&code, (void *)(mpu_original[hook] - MPU_PATCHED_BYTES), 1) &&
+	       (code == 0xe8 || code == 0xcc);
 }
 
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
@@ -181,10 +185,14 @@ static int mpu_undo(struct ftrace_ops *ops)
 {
 	int error = mpu_unregister(ops, (unsigned long)mpu_enter);
 
+	if (error)
+		return error;
 	/* No call looks at it any more: unregistering has waited for those that did. */
-	if (!error)
-		kfree(ops);
-	return error;
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)
+	ftrace_free_filter(ops);
+#endif
+	kfree(ops);
+	return 0;
 }
 
 /* Which function the kernel would not redirect. */
@@ -336,6 +344,11 @@ static int mpu_take(struct mpu_peer *peer)
 			peer->lost = true;
 		}
 	}
+	/* One that is out takes the others along: an instance has all of them, or none. */
+	for (hook = 0; peer->lost && hook < MPU_HOOKS; hook++) {
+		if (mpu_redirects[hook].found)
+			unregister_ftrace_direct(mpu_redirects[hook].ip, peer->enter);
+	}
 	return error;
 }
 #endif
@@ -433,7 +446,9 @@ int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
 		if (!mpu_redirects[hook].found || mpu_is_patched(hook))
 			continue;
 		*refusal = (struct mpu_refusal){ mpu_ftrace_switch, -EBUSY };
-		mpu_hooks_remove();
+		/* What was the other's until now is nobody's any more. */
+		if (!mpu_hooks_remove() && peer)
+			peer->lost = true;
 		return -EBUSY;
 	}
 	mpu_argument_place(mpu_rm_ioctl, mpu_rm_ioctl_error);

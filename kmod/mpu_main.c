@@ -116,6 +116,8 @@ static int mpu_hold(struct mpu_peer *peer)
 static void mpu_release(struct mpu_peer *peer, bool handed)
 {
 	if (handed || peer->lost) {
+		/* Whoever was on its way in here is at the door by then, and will be told. */
+		synchronize_rcu_tasks();
 		mpu_hooks_handed();
 		mpu_armed = false;
 		mpu_retired = handed;
@@ -129,6 +131,15 @@ static void mpu_release(struct mpu_peer *peer, bool handed)
 
 const struct mpu_peer_ops mpu_peer_self = { .hold = mpu_hold, .release = mpu_release };
 
+/* Before the kernel frees this instance, which it does without a look at who is inside: whoever came in has to leave first. */
+static void mpu_leave(void)
+{
+	mpu_calls_open(false);
+	while (mpu_calls_drain(MPU_RETIRE_MOST_MS))
+		;
+	mpu_argument_remove();
+}
+
 /* Takes over from the other instance. -ENXIO: there is none. */
 static int mpu_take_over(void)
 {
@@ -140,8 +151,16 @@ static int mpu_take_over(void)
 		return -ENXIO;
 	error = other()->hold(&peer);
 	if (!error) {
+		/* Who comes in here before all functions are ours waits at the door: some of them are the other's until then. */
+		mpu_calls_keep();
+		mpu_calls_open(true);
 		mpu_arm(&peer);
-		error = mpu_refusal.symbol ? mpu_refusal.error : 0;
+		mpu_calls_release(false);
+		/* Its functions may be gone, with the driver, and then they are not ours. */
+		if (!mpu_armed)
+			error = mpu_refusal.symbol ? mpu_refusal.error : peer.count ? -ENODEV : 0;
+		if (error)
+			mpu_leave();
 		other()->release(&peer, !error);
 	}
 	__symbol_put(mpu_peer_other);
@@ -295,9 +314,10 @@ static void __exit mpu_exit(void)
 {
 	int error;
 
-	unregister_module_notifier(&mpu_notifier);
 	for (;;) {
 		mutex_lock(&mpu_lock);
+		/* The driver's coming is no news any more; its going is, until the redirects are out. */
+		mpu_retired = true;
 		error = mpu_disarm();
 		mutex_unlock(&mpu_lock);
 		if (!error)
@@ -305,6 +325,7 @@ static void __exit mpu_exit(void)
 		/* What the driver still calls must not be freed, and there is no way back: `rmmod` stays here, the host goes on. */
 		schedule_timeout_idle(60 * HZ);
 	}
+	unregister_module_notifier(&mpu_notifier);
 	/* And nobody is between the end of a call and its return. */
 	synchronize_rcu_tasks();
 }

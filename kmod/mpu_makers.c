@@ -13,31 +13,40 @@
 #include <linux/rcupdate.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/task.h>
+#include <linux/spinlock.h>
 #include <linux/string.h>
 #include "mpu.h"
 
-/* Descriptors that are looked at. A process that has more before its first of the driver is taken for a maker. */
+/* Open files that are looked at, and places for some: a process that has more before its first of the driver is taken for a maker. */
 #define MPU_MOST_FILES 1024
+#define MPU_MOST_PLACES 16384
 
 u64 mpu_makers[1 << MPU_MAKERS_BITS];
 
-struct mpu_walk {
-	unsigned int files;
-};
-
-/* Not 0 ends the walk. */
-static int mpu_is_the_drivers(const void *opaque, struct file *file, unsigned int number)
+/* Not by iterate_fd(): that looks at every place that a table has, of which a container can make a hundred million. */
+static bool mpu_has_the_driver(struct files_struct *files)
 {
-	struct mpu_walk *walk = (struct mpu_walk *)opaque;
-	const struct module *owner = file->f_op->owner;
+	unsigned int place, seen = 0;
+	const struct module *owner;
+	struct fdtable *table;
+	struct file *file;
+	bool found = false;
 
-	return (owner && !strcmp(owner->name, "nvidia")) || ++walk->files >= MPU_MOST_FILES;
+	spin_lock(&files->file_lock);
+	table = files_fdtable(files);
+	for (place = 0; place < table->max_fds && !found; place++) {
+		file = rcu_dereference_check_fdtable(files, table->fd[place]);
+		owner = file ? file->f_op->owner : NULL;
+		seen += !!file;
+		found = (owner && !strcmp(owner->name, "nvidia")) || seen >= MPU_MOST_FILES || place >= MPU_MOST_PLACES;
+	}
+	spin_unlock(&files->file_lock);
+	return found;
 }
 
 /* Under RCU. Threads share their files nearly always; the first that still has some speaks for all. */
 static bool mpu_holds_the_driver(struct task_struct *leader)
 {
-	struct mpu_walk walk = { 0 };
 	struct task_struct *thread;
 	bool found = false, any = false;
 
@@ -45,7 +54,7 @@ static bool mpu_holds_the_driver(struct task_struct *leader)
 		task_lock(thread);
 		if (thread->files) {
 			any = true;
-			found = iterate_fd(thread->files, 0, mpu_is_the_drivers, &walk);
+			found = mpu_has_the_driver(thread->files);
 		}
 		task_unlock(thread);
 		if (any)

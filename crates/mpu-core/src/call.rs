@@ -71,7 +71,8 @@ impl Answer {
 pub struct Call {
     /// The caller's parameters.
     params: u64,
-    /// The caller's buffer behind the pointer of an embedded layout, as the driver knows it.
+    /// The caller's buffer behind the pointer of an embedded layout, as the driver knows it; of a question about one process, the
+    /// number that the driver was asked about.
     inner_address: u64,
     /// Which of the inner entries stayed, one bit each.
     inner_kept: [u64; MOST_INNER / 64],
@@ -227,7 +228,9 @@ impl Call {
                 let Some(number) = get_u32(bytes, pid) else { return };
                 let Some(place) = asked.first_mut() else { return ask_about_nobody(pid, bytes) };
                 *place = number;
-                put_u32(bytes, pid, host_number(number, map));
+                let number = host_number(number, map);
+                self.inner_address = number.into();
+                put_u32(bytes, pid, number);
             }
             Layout::AskNobody { pid } => ask_about_nobody(usize::from(pid), bytes),
             Layout::Embedded { pointer, inner } => self.take_pointer(usize::from(pointer), &inner, bytes),
@@ -272,7 +275,12 @@ impl Call {
                     .map_or(Outcome::Not(Reason::Malformed), |(count, table)| restore_query(table, &rows, count, asked))
             }
             Layout::QueryOne { pid, began } => {
-                return give_record(row.control, usize::from(pid), usize::from(began), bytes, map, asked)
+                let pid = usize::from(pid);
+                // An answer about another than was asked about is no answer of the driver's.
+                if get_u32(bytes, pid).map(u64::from) != Some(self.inner_address) {
+                    return no_record(row.control, bytes);
+                }
+                return give_record(row.control, pid, usize::from(began), bytes, map, asked);
             }
             Layout::AskNobody { .. } => return no_record(row.control, bytes),
             Layout::Samples(samples) => match bytes.get_mut(usize::from(samples.first)..) {

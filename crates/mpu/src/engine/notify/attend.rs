@@ -106,7 +106,10 @@ fn next(listener: &Listener, setting: &Setting, place: &mut Held, worker: &mut W
     let _turn = listener.turn.lock().unwrap_or_else(PoisonError::into_inner);
     while take(listener, setting, place) {
         // Only a kill ends a wait from here on, where the filter asks for that; before, any signal does.
-        worker.keep_within(&setting.budget);
+        let id = place.get().taken.id;
+        worker.keep_within(&setting.budget, || {
+            !setting.retired.load(Relaxed) && sys::still_waits(listener.fd.as_fd(), id)
+        });
         match look(setting, place) {
             Ok(asked) => return Some(asked),
             Err(passed) => answer(listener, place, passed),

@@ -54,6 +54,7 @@ pub(super) struct Worker {
     tid: Tid,
     charged: Duration,
     looked: Timespec,
+    percent: u32,
 }
 
 impl Worker {
@@ -61,13 +62,14 @@ impl Worker {
     pub(super) fn of_this_thread(account: Arc<Account>) -> Worker {
         let tid = Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32);
         lock(&account.spent).threads.push(tid);
-        Worker { account, tid, charged: own_time(), looked: Timespec { tv_sec: 0, tv_nsec: 0 } }
+        Worker { account, tid, charged: own_time(), looked: Timespec { tv_sec: 0, tv_nsec: 0 }, percent: 0 }
     }
 
-    /// Comes back once the container is within its budget: so many percent of one processor; 0 is no limit.
+    /// Comes back once the container is within its budget: so many percent of one processor; 0 is no limit. Or once nobody waits for what
+    /// is held back: what was spent stays to be paid for.
     ///
     /// The coarse clock is a read of memory. Once in each of its ticks the thread's own is asked, so a call costs next to nothing.
-    pub(super) fn keep_within(&mut self, percent: &AtomicU32) {
+    pub(super) fn keep_within(&mut self, percent: &AtomicU32, still_waits: impl Fn() -> bool) {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         if now == self.looked {
             return;
@@ -78,8 +80,9 @@ impl Worker {
         self.charged = spent;
         loop {
             let began = Instant::now();
-            let wait = lock(&self.account.level).charge(more, began, percent.load(Relaxed));
-            if wait.is_zero() {
+            self.percent = percent.load(Relaxed);
+            let wait = lock(&self.account.level).charge(more, self.percent);
+            if wait.is_zero() || !still_waits() {
                 return;
             }
             more = Duration::ZERO;
@@ -91,6 +94,10 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        // The last call is behind the last look at the budget.
+        if self.percent != 0 {
+            lock(&self.account.level).charge(own_time().saturating_sub(self.charged), self.percent);
+        }
         let mut spent = lock(&self.account.spent);
         spent.threads.retain(|tid| *tid != self.tid);
         spent.before += own_time();
@@ -111,7 +118,11 @@ struct Level {
 
 impl Level {
     /// Adds some; how long to wait until all is within the budget.
-    fn charge(&mut self, more: Duration, now: Instant, percent: u32) -> Duration {
+    fn charge(&mut self, more: Duration, percent: u32) -> Duration {
+        self.charge_at(more, Instant::now(), percent)
+    }
+
+    fn charge_at(&mut self, more: Duration, now: Instant, percent: u32) -> Duration {
         let Some(budget) = std::num::NonZeroU64::new(percent.into()) else {
             *self = Level::default();
             return Duration::ZERO;
@@ -144,7 +155,7 @@ mod tests {
     fn what_is_beyond_the_budget_is_waited_for() {
         let (mut level, began) = (Level::default(), Instant::now());
         let mut charge = |millis: u64, at: u64, percent| {
-            level.charge(Duration::from_millis(millis), began + Duration::from_millis(at), percent).as_millis()
+            level.charge_at(Duration::from_millis(millis), began + Duration::from_millis(at), percent).as_millis()
         };
         assert_eq!(charge(1000, 0, 100), 0, "a second of one processor can be had at once");
         assert_eq!(charge(100, 0, 100), 100);
@@ -164,7 +175,7 @@ mod tests {
         for now in (0..2500).map(|tick| began + tick * step) {
             for thread in free.iter_mut().filter(|free| **free <= now) {
                 had += step;
-                *thread = now + step + level.charge(step, now + step, 100);
+                *thread = now + step + level.charge_at(step, now + step, 100);
             }
         }
         assert!(had > 10 * SECOND && had < 11 * SECOND + 4 * step, "{had:?}");
@@ -200,13 +211,13 @@ mod tests {
         let mut worker = Worker::of_this_thread(account.clone());
         let tick = || std::thread::sleep(Duration::from_millis(12));
         burn(Duration::from_millis(30));
-        worker.keep_within(&percent);
+        worker.keep_within(&percent, || true);
         assert_eq!(account.paused(), Duration::ZERO, "there is no limit");
         percent.store(1, Relaxed);
         burn(Duration::from_millis(11));
         tick();
         // One millisecond beyond the ten: a hundred to wait.
-        worker.keep_within(&percent);
+        worker.keep_within(&percent, || true);
         let paused = account.paused();
         assert!(paused >= Duration::from_millis(100) && paused < Duration::from_secs(5), "{paused:?}");
         burn(Duration::from_millis(200));
@@ -217,7 +228,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(50));
                 percent.store(0, Relaxed);
             });
-            worker.keep_within(&percent);
+            worker.keep_within(&percent, || true);
         });
         assert!(began.elapsed() < Duration::from_secs(5), "the limit was taken away: {:?}", began.elapsed());
     }

@@ -69,11 +69,11 @@ impl Folder {
         device(self.0.as_fd(), name, AtFlags::empty())
     }
 
-    /// The names in a folder in it.
-    pub(super) fn names(&self, name: &str) -> io::Result<Vec<String>> {
+    /// The first names in a folder in it, `most` of them: how many there are is for others to say.
+    pub(super) fn names(&self, name: &str, most: usize) -> io::Result<Vec<String>> {
         let folder = openat(&self.0, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let names = Dir::new(folder)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-        Ok(names.filter(|name| !name.starts_with('.')).collect())
+        Ok(names.filter(|name| !name.starts_with('.')).take(most).collect())
     }
 
     /// Whether a link in it leads to something that has a path: not to a socket, a pipe or the like.

@@ -22,8 +22,8 @@ use std::time::Instant;
 /// Processes held at a time; when there are more, all are let go. The driver lists 950 of a GPU.
 const MOST: u64 = 4096;
 
-/// Descriptors of one process that are looked at for one of the driver's.
-const MOST_DESCRIPTORS: usize = 1 << 16;
+/// Descriptors of one process that are looked at for one of the driver's, in the tables of all its threads; a thread counts as one itself.
+const MOST_DESCRIPTORS: usize = 1 << 14;
 
 /// A process's numbers, from its own namespace up to the host's.
 type Numbers = Vec<(Id, ViewPid)>;
@@ -162,15 +162,19 @@ fn has_the_driver(pid: HostPid) -> bool {
         other => return other.unwrap_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied),
     }
     let own = pid.get().to_string();
-    let threads = folder.names("task").unwrap_or_default();
-    let others = threads.iter().filter(|thread| **thread != own);
-    others
-        .into_iter()
-        .any(|thread| any_of_the_driver(&folder, &format!("task/{thread}/fd"), &mut left).unwrap_or(false))
+    let threads = folder.names("task", left).unwrap_or_default();
+    let mut others = threads.iter().filter(|thread| **thread != own);
+    others.any(|thread| {
+        left = left.saturating_sub(1);
+        any_of_the_driver(&folder, &format!("task/{thread}/fd"), &mut left).unwrap_or(false)
+    })
 }
 
 fn any_of_the_driver(folder: &Folder, table: &str, left: &mut usize) -> io::Result<bool> {
-    for name in folder.names(table)?.iter().take(*left) {
+    if *left == 0 {
+        return Ok(false);
+    }
+    for name in folder.names(table, *left)? {
         *left -= 1;
         let name = format!("{table}/{name}");
         if folder.is_path(&name) && is_drivers(folder.device(&name).ok().flatten()) {
@@ -281,8 +285,8 @@ mod tests {
         let folder = Folder::of_process(own).expect("our own");
         let null = std::fs::File::open("/dev/null").expect("/dev/null");
         let name = format!("fd/{}", std::os::fd::AsRawFd::as_raw_fd(&null));
-        assert!(folder.is_path(&name) && folder.names("fd").expect("ours").len() > 2);
-        assert!(folder.names("task").expect("ours").contains(&own.get().to_string()));
+        assert!(folder.is_path(&name) && folder.names("fd", 3).expect("ours").len() == 3);
+        assert!(folder.names("task", MOST_DESCRIPTORS).expect("ours").contains(&own.get().to_string()));
         let socket = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
         assert!(!folder.is_path(&format!("fd/{}", std::os::fd::AsRawFd::as_raw_fd(&socket))));
         let mut left = 1;
