@@ -175,6 +175,23 @@ fn accounting_record_from_before_the_process_is_not_its_own() {
     }
 }
 
+/// Of whom it is told, a caller can change where an answer is put right late: another than it asked about is nobody.
+#[test]
+fn accounting_record_of_another_than_was_asked_about_is_none() {
+    for (named, is_own) in [(1002, true), (1033, false), (415, false), (4000, false)] {
+        let mut bytes = vec![0; 48];
+        put(&mut bytes, 4, 2);
+        let mut call = begin(0xb03, 48);
+        let mut asked = [0];
+        call.copied_in(PARAMS, &mut bytes, &Namespace, &mut asked);
+        put(&mut bytes, 4, named);
+        put(&mut bytes, 16, 77);
+        let answer = call.copying_out(PARAMS, &mut bytes, &Namespace, &asked);
+        let wanted = if is_own { (Copied::All, 2, 77) } else { (Copied::NoSuchProcess, 0, 0) };
+        assert_eq!((answer.copied, get(&bytes, 4), get(&bytes, 16)), wanted, "of {named}");
+    }
+}
+
 /// The answer of 610's new control cannot be checked, so nobody's is asked for, the caller's own neither.
 #[test]
 fn accounting_of_unknown_layout_asks_about_nobody() {
