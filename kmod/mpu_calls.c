@@ -209,8 +209,9 @@ struct mpu_context *mpu_wants_from_user(void *to, const void *from, u32 bytes)
 {
 	struct mpu_context *context = mpu_translated();
 
-	return context && (u64)(unsigned long)from == context->argument.params && bytes == context->argument.params_size ? context :
-															    NULL;
+	if (!context || (u64)(unsigned long)from != context->argument.params || bytes != context->argument.params_size)
+		return NULL;
+	return context;
 }
 
 struct mpu_context *mpu_wants_to_user(void *to, const void *from, u32 bytes)

@@ -20,6 +20,9 @@
 /* Raised when the text of `state` or `counters` changes in a way that an older `mpu` command would misread. */
 #define MPU_STATE_ABI 2
 
+/* How long callers have to leave an instance that could not take over. */
+#define MPU_LEAVE_MS 5000
+
 /* Longest wait that `retire` can be told. */
 #define MPU_RETIRE_MOST_MS 60000
 
@@ -131,13 +134,16 @@ static void mpu_release(struct mpu_peer *peer, bool handed)
 
 const struct mpu_peer_ops mpu_peer_self = { .hold = mpu_hold, .release = mpu_release };
 
-/* Before the kernel frees this instance, which it does without a look at who is inside: whoever came in has to leave first. */
-static void mpu_leave(void)
+/*
+ * After taking over failed. The kernel frees an instance that does not begin without a look at who is inside: with somebody inside
+ * this one begins all the same, refused and retired, until it is unloaded. False: nobody is.
+ */
+static bool mpu_stays(void)
 {
 	mpu_calls_open(false);
-	while (mpu_calls_drain(MPU_RETIRE_MOST_MS))
-		;
 	mpu_argument_remove();
+	mpu_retired = mpu_calls_drain(MPU_LEAVE_MS);
+	return mpu_retired;
 }
 
 /* Takes over from the other instance. -ENXIO: there is none. */
@@ -159,9 +165,9 @@ static int mpu_take_over(void)
 		/* Its functions may be gone, with the driver, and then they are not ours. */
 		if (!mpu_armed)
 			error = mpu_refusal.symbol ? mpu_refusal.error : peer.count ? -ENODEV : 0;
-		if (error)
-			mpu_leave();
 		other()->release(&peer, !error);
+		if (error && mpu_stays())
+			error = 0;
 	}
 	__symbol_put(mpu_peer_other);
 	return error;

@@ -50,7 +50,7 @@ export NVIDIA_CTK_CONFIG_FILE_PATH=$work/config.toml
 bundle() {
 	local name=$1
 	shift
-	mkdir -p "$name"/rootfs/{etc,proc,dev,tmp,usr/bin,usr/lib,usr/local,opt,work,py}
+	mkdir -p "$name"/rootfs/{etc,proc,dev,tmp,usr/bin,usr/lib,usr/local,opt,gpu,py}
 	ln -sfn usr/bin "$name/rootfs/bin"
 	ln -sfn usr/lib "$name/rootfs/lib"
 	ln -sfn usr/lib64 "$name/rootfs/lib64"
@@ -60,7 +60,7 @@ bundle() {
 	for folder in /usr/bin /usr/lib /usr/lib64 "$(dirname "$(dirname "$(dirname "$python")")")"; do
 		mounts="$mounts,{\"destination\": \"$folder\", \"type\": \"bind\", \"source\": \"$folder\", \"options\": [\"rbind\", \"ro\"]}"
 	done
-	mounts="$mounts,{\"destination\": \"/work\", \"type\": \"bind\", \"source\": \"$work\", \"options\": [\"bind\", \"ro\"]}"
+	mounts="$mounts,{\"destination\": \"/gpu\", \"type\": \"bind\", \"source\": \"$work\", \"options\": [\"bind\", \"ro\"]}"
 	[ -n "${PYTHONPATH-}" ] &&
 		mounts="$mounts,{\"destination\": \"/py\", \"type\": \"bind\", \"source\": \"$PYTHONPATH\", \"options\": [\"bind\", \"ro\"]}"
 	cat >"$name/config.json" <<JSON
@@ -144,16 +144,16 @@ show mpu up --engine notify
 show mpu up --engine notify
 start a
 start b
-train a.train runc exec a "$python" /work/train.py 150 256
+train a.train runc exec a "$python" /gpu/train.py 150 256
 a=$trained
-train a2.train runc exec a "$python" /work/train.py 150 128
+train a2.train runc exec a "$python" /gpu/train.py 150 128
 a2=$trained
-train b.train runc exec b "$python" /work/train.py 150 384
+train b.train runc exec b "$python" /gpu/train.py 150 384
 b=$trained
 show mpu status
 show nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv
 check "the host sees all four" "[ \$(apps env | wc -w) = 4 ]"
-inner=work
+inner=gpu
 inside "container a" "$(printf '%s\n' "$a" "$a2" | sort -n | xargs)" runc exec a
 inside "container b" "$b" runc exec b
 
@@ -173,7 +173,7 @@ host_of() {
 print(*[p['pid'] for p in json.load(sys.stdin)['processes'] if '$1' in (p.get('container') or {}).values() and p['container_pid'] == $2])"
 }
 "$python" samples.py 4 >samples.host &
-runc exec a "$python" /work/samples.py 4 >samples.a
+runc exec a "$python" /gpu/samples.py 4 >samples.a
 wait $!
 for pid in $a $a2; do
 	outside=$(mpu ps --json | host_of a "$pid")
@@ -225,7 +225,7 @@ show mpu status
 
 say "6. signals that interrupt"
 for who in "env" "mpu run --" "runc exec a"; do
-	show $who "$python" "$([ "$who" = "runc exec a" ] && echo /work || echo .)"/signals.py | tee signals.log
+	show $who "$python" "$([ "$who" = "runc exec a" ] && echo /gpu || echo .)"/signals.py | tee signals.log
 	check "CUDA and NVML do not mind ($who)" "grep -q '204800 computed.*errors: none.*many signals' signals.log"
 done
 
@@ -238,16 +238,16 @@ start off
 for round in 1 2; do
 	for who in off a; do
 		echo "container $who: with$([ $who = off ] && echo out) the engine"
-		echo "  a call, in microseconds: $(runc exec $who /work/calls)"
+		echo "  a call, in microseconds: $(runc exec $who /gpu/calls)"
 		echo "  nvidia-smi, 20 times:" "$(took $who 20 nvidia-smi)"
-		echo "  importing torch and a first tensor, 3 times:" "$(took $who 3 "$python" /work/first.py)"
-		echo "  20,000 launches:" "$(runc exec $who "$python" /work/cost.py launches)"
-		echo "  500 training steps:" "$(runc exec $who "$python" /work/cost.py steps)"
+		echo "  importing torch and a first tensor, 3 times:" "$(took $who 3 "$python" /gpu/first.py)"
+		echo "  20,000 launches:" "$(runc exec $who "$python" /gpu/cost.py launches)"
+		echo "  500 training steps:" "$(runc exec $who "$python" /gpu/cost.py steps)"
 	done
 done
 passed_on() { mpu status --json | "$python" -c 'import json,sys; print(json.load(sys.stdin)["notify_state"]["passed_on"])'; }
 before=$(passed_on)
-runc exec a "$python" /work/first.py
+runc exec a "$python" /gpu/first.py
 echo "controls of one import and tensor: $(($(passed_on) - before))"
 show mpu status
 
@@ -255,7 +255,7 @@ show mpu status
 pollers() {
 	local i
 	rm -f polled.*
-	for i in $(seq 16); do runc exec "$1$i" /work/calls >"polled.$i" & done
+	for i in $(seq 16); do runc exec "$1$i" /gpu/calls >"polled.$i" & done
 	for i in $(seq 16); do wait -n; done
 	cat polled.* | grep -o 'without PIDs [0-9.]*, process list [0-9.]*' | "$python" -c 'import re, statistics, sys
 figures = [tuple(map(float, re.findall("[0-9.]+", line))) for line in sys.stdin]
@@ -289,11 +289,11 @@ if [ "$(nvidia-smi -L | grep -c '^GPU ')" -ge 2 ]; then
 	bundle second NVIDIA_VISIBLE_DEVICES=1 NVIDIA_DRIVER_CAPABILITIES=compute,utility
 	start both
 	start second
-	train both.0 runc exec --env CUDA_DEVICE_ORDER=PCI_BUS_ID --env CUDA_VISIBLE_DEVICES=0 both "$python" /work/train.py 60 256
+	train both.0 runc exec --env CUDA_DEVICE_ORDER=PCI_BUS_ID --env CUDA_VISIBLE_DEVICES=0 both "$python" /gpu/train.py 60 256
 	zero=$trained
-	train both.1 runc exec --env CUDA_DEVICE_ORDER=PCI_BUS_ID --env CUDA_VISIBLE_DEVICES=1 both "$python" /work/train.py 60 256
+	train both.1 runc exec --env CUDA_DEVICE_ORDER=PCI_BUS_ID --env CUDA_VISIBLE_DEVICES=1 both "$python" /gpu/train.py 60 256
 	one=$trained
-	train second.1 runc exec second "$python" /work/train.py 60 128
+	train second.1 runc exec second "$python" /gpu/train.py 60 128
 	alone=$trained
 	show runc exec both nvidia-smi
 	show runc exec second nvidia-smi
