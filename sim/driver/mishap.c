@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * What no release does on purpose: the next control of a chosen number dies or hangs.
- * Both happen with no lock held, so that the rest of the driver goes on. Each parameter serves one control and falls to 0.
+ * What no release does on purpose: the next control of a chosen number dies or hangs, and unloading takes its time.
+ * All with no lock held, so that the rest of the driver goes on. What is for a control serves one and falls to 0.
  */
+#include <linux/delay.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
 #include <linux/sched.h>
@@ -25,6 +26,15 @@ MODULE_PARM_DESC(hang_ms, "how long, in milliseconds");
 static bool hang_killable = true;
 module_param(hang_killable, bool, 0644);
 MODULE_PARM_DESC(hang_killable, "a signal that kills ends the hang");
+
+static unsigned int exit_ms;
+module_param(exit_ms, uint, 0644);
+MODULE_PARM_DESC(exit_ms, "how long the driver takes to be unloaded, in milliseconds");
+
+void mishap_at_exit(void)
+{
+	msleep(exit_ms);
+}
 
 static bool taken(unsigned int *parameter, NvU32 cmd)
 {

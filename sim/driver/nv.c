@@ -332,6 +332,7 @@ static int __init nvidia_init_module(void)
 
 static void __exit nvidia_exit_module(void)
 {
+	mishap_at_exit();
 	nv_chrdev_exit();
 	nv_proc_exit();
 	gpumon_exit();

@@ -241,5 +241,6 @@ void debug_exit(void);
 
 /* mishap.c */
 void mishap_before(NvU32 cmd);
+void mishap_at_exit(void);
 
 #endif

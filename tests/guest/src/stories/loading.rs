@@ -160,6 +160,41 @@ pub const ENGINE_SWAP: Story = Story {
     },
 };
 
+/// An instance that comes while the driver goes does not take what is gone: no redirect is left that nobody owns.
+pub const SWAP_UNDER_GOING: Story = Story {
+    name: "a_hand_over_while_the_driver_goes_leaves_nothing_behind",
+    engines: Engines::Module("two instances of the module"),
+    without: |stage| once(stage, Without::Right("there is no engine to hand over")),
+    run: |stage| {
+        stage.clear_scene();
+        stage.set_driver("exit_ms", "3000")?;
+        let gone = std::thread::scope(|scope| {
+            let going = scope.spawn(|| must(&["rmmod", "nvidia"]));
+            std::thread::sleep(Duration::from_millis(1000));
+            let taken = run(&["insmod", "/mpu/mpu_next.ko"]);
+            going.join().map(|gone| (gone.is_ok(), taken))
+        });
+        let Ok((true, taken)) = gone else { return Err(Fault::Wrong("the driver cannot be unloaded".to_owned())) };
+        let taken = taken?.status == 0;
+        stage.load_driver(&[])?;
+        let container = stage.container("going")?;
+        let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
+        let listed = container.ask(&["pids"]).map(|answer| answer.pids());
+        if taken {
+            unload_module("mpu_next")?;
+        }
+        stage.unload_engine()?;
+        // Only what stands for ever keeps the kernel from this.
+        let free = std::fs::write("/proc/sys/kernel/ftrace_enabled", "0").is_ok();
+        std::fs::write("/proc/sys/kernel/ftrace_enabled", "1")?;
+        stage.load_engine()?;
+        exactly("after a hand-over under a driver that went, the list", &listed?, &[holder.inside])?;
+        right!(free, "no engine is loaded, and its redirects are still registered");
+        right!(!taken, "an instance took over redirects of a driver that was on its way out");
+        Ok(())
+    },
+};
+
 /// GPUs are told apart, and so are their MIG instances.
 pub const SEVERAL_GPUS: Story = Story {
     name: "rows_stay_on_their_gpu_and_instance",

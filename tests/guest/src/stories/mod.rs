@@ -87,6 +87,7 @@ pub const ALL: &[Story] = &[
     up_down::UP_AND_DOWN,
     loading::ENGINE_RELOAD,
     loading::ENGINE_SWAP,
+    loading::SWAP_UNDER_GOING,
     policy::VISIBILITY,
     hostile::NOT_THE_DRIVERS,
     hostile::PROTECTED,
