@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -95,6 +96,8 @@ static void usage(FILE *to)
 	      "                          all (each of them and other parameters); `saw N` as race has it\n"
 	      "  secret                  pids, with its argument in memory that nobody else can read (memfd_secret)\n"
 	      "  x32                     pids, by the x32 number of ioctl: `ret=N` alone\n"
+	      "  wide                    no call, and no file of the driver: the largest table of descriptors there is, `ready PID`,\n"
+	      "                          until standard input closes\n"
 	      "options: --gpu N --size N --flags HEX --type HEX --dir 0..3 --xfer --class HEX --old (R418 numbers)\n"
 	      "         --object client|device|sub|profiler|HEX --owner HEX --threads N --rotate N (ring: slot of the next write)\n"
 	      "         --params HEX (another address for the parameters; rows are not printed then) --on-thread (not the main one)\n"
@@ -1068,6 +1071,27 @@ static int perform(void)
 	return 2;
 }
 
+/* A table as large as the kernel lets a process have, and next to nothing in it. */
+static int cmd_wide(void)
+{
+	unsigned long most = 0;
+	struct rlimit limit;
+	FILE *file = fopen("/proc/sys/fs/nr_open", "r");
+	char byte;
+
+	if (!file || fscanf(file, "%lu", &most) != 1)
+		nv_die("nvctl: nr_open", -errno);
+	fclose(file);
+	limit.rlim_cur = limit.rlim_max = most;
+	if (setrlimit(RLIMIT_NOFILE, &limit) || dup2(2, most - 1) < 0)
+		nv_die("nvctl: wide", -errno);
+	printf("ready %d\n", getpid());
+	fflush(stdout);
+	while (read(0, &byte, 1) > 0)
+		;
+	return 0;
+}
+
 static void *perform_on_thread(void *unused)
 {
 	if (own_files) {
@@ -1142,6 +1166,8 @@ int main(int argc, char **argv)
 	what = argv[optind];
 	rest = argv + optind + 1;
 	rest_count = argc - optind - 1;
+	if (!strcmp(what, "wide"))
+		return cmd_wide();
 	open_session();
 	if (client)
 		session.client = client;

@@ -1,27 +1,5 @@
 # GPU containers on a node with systemd, by the package mpu-container; sourced by stories.sh.
 
-release=550.163.01
-libraries=/usr/lib/x86_64-linux-gnu
-
-# The driver as a distribution installs it: the files bear the loaded module's release.
-install_driver() {
-	loaded=$(sed -n 's/.* \([0-9.]*\)  .*/\1/p' /proc/driver/nvidia/version | head -n 1)
-	cp $here/nvidia/nvidia-smi /usr/bin/nvidia-smi
-	cp $here/nvidia/libnvidia-ml.so.1 "$libraries/libnvidia-ml.so.$loaded"
-	ldconfig
-}
-
-# within SECONDS COMMAND…
-within() {
-	left=$(($1 * 5))
-	shift
-	until "$@"; do
-		left=$((left - 1))
-		[ $left -gt 0 ] || return 1
-		sleep 0.2
-	done
-}
-
 # start_in MODE: a container that asks for the GPU, in a scope of systemd's. This root is the kernel's first, which nobody can pivot.
 start_in() {
 	printf '[nvidia-container-cli]\nno-pivot = true\n[nvidia-container-runtime]\nmode = "%s"\nruntimes = ["runc"]\n%s\n' "$1" \

@@ -5,6 +5,7 @@ set -u
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH DEBIAN_FRONTEND=noninteractive
 here=/node
+libraries=/usr/lib/x86_64-linux-gnu
 release=$(uname -r)
 failed=0
 exec >/dev/console 2>&1
@@ -69,6 +70,25 @@ refused() {
 }
 
 not() { ! "$@"; }
+
+# The driver as a distribution installs it: the files bear the loaded module's release.
+install_driver() {
+	loaded=$(sed -n 's/.* \([0-9.]*\)  .*/\1/p' /proc/driver/nvidia/version | head -n 1)
+	cp $here/nvidia/nvidia-smi /usr/bin/nvidia-smi
+	cp $here/nvidia/libnvidia-ml.so.1 "$libraries/libnvidia-ml.so.$loaded"
+	ldconfig
+}
+
+# within SECONDS COMMAND…
+within() {
+	left=$(($1 * 5))
+	shift
+	until "$@"; do
+		left=$((left - 1))
+		[ $left -gt 0 ] || return 1
+		sleep 0.2
+	done
+}
 
 unit_is_up() {
 	systemctl status mpu --no-pager | tail -n 4

@@ -34,8 +34,26 @@ const ERA: &str = "1";
 /// The version that the upgrade stories go to.
 const NEXT: &str = "0.9.9";
 
-/// Beyond what debootstrap's smallest variant has.
-const PACKAGES: &str = "systemd,systemd-sysv,udev,kmod,dkms,gcc,libc6-dev,make,libelf1,procps,psmisc,patch,pahole";
+/// A Debian for guests: beyond what debootstrap's smallest variant has.
+struct Debian {
+    name: &'static str,
+    packages: &'static str,
+    /// Whether modules are built there.
+    headers: bool,
+}
+
+const BUILDER: Debian = Debian {
+    name: "",
+    packages: "systemd,systemd-sysv,udev,kmod,dkms,gcc,libc6-dev,make,libelf1,procps,psmisc,patch,pahole",
+    headers: true,
+};
+
+/// With container engines, and nothing to build a module with.
+const ENGINES: Debian = Debian {
+    name: "-engines",
+    packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,jq,docker.io,runc,podman,crun,catatonit",
+    headers: false,
+};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -58,10 +76,12 @@ pub enum Play {
     SecureBoot,
     /// GPU containers under systemd, by the package mpu-container
     Containers,
+    /// Docker's and podman's containers, served by the notify engine
+    Engines,
 }
 
 impl Play {
-    pub const ALL: [Play; 4] = [Play::Life, Play::Kernels, Play::SecureBoot, Play::Containers];
+    pub const ALL: [Play; 5] = [Play::Life, Play::Kernels, Play::SecureBoot, Play::Containers, Play::Engines];
 
     /// What a person calls it.
     pub fn name(self) -> &'static str {
@@ -70,6 +90,14 @@ impl Play {
             Play::Kernels => "kernels",
             Play::SecureBoot => "secure-boot",
             Play::Containers => "containers",
+            Play::Engines => "engines",
+        }
+    }
+
+    fn debian(self) -> &'static Debian {
+        match self {
+            Play::Engines => &ENGINES,
+            _ => &BUILDER,
         }
     }
 
@@ -79,6 +107,7 @@ impl Play {
             Play::Kernels => "kernels.sh",
             Play::SecureBoot => "secure-boot.sh",
             Play::Containers => "containers.sh",
+            Play::Engines => "engines.sh",
         };
         paths::repo().join("tests/node").join(file)
     }
@@ -126,12 +155,12 @@ pub fn possible() -> bool {
     output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
 }
 
-/// Fetches and makes what the plays share, so that later steps need no network.
-pub fn fetch() -> Result<()> {
+/// Fetches and makes what the plays need, so that later steps need no network.
+pub fn fetch(plays: &[Play]) -> Result<()> {
     setup::require(setup::NODE)?;
     setup::require(setup::PACKAGES)?;
     nvidia::ready(CLIENT)?;
-    debian()?;
+    plays.iter().try_for_each(|play| debian(play.debian()).map(drop))?;
     headers().map(drop)
 }
 
@@ -139,7 +168,7 @@ pub fn fetch() -> Result<()> {
 pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     setup::require(setup::NODE)?;
     setup::require(setup::PACKAGES)?;
-    let debian = debian()?;
+    let debian = debian(play.debian())?;
     let now = package(None)?;
     let out = paths::target("node")?;
     let kernel = kernels::ready(KERNEL)?;
@@ -180,10 +209,13 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
             parts.push(headers()?);
         }
         Play::SecureBoot => keys(&mut archive, &kernel, &driver, &out)?,
+        Play::Engines => {
+            archive.file("node/nvidia.ko", 0o644, &driver)?;
+            archive.file("node/mpu-container.deb", 0o644, &container_package(&now))?;
+        }
         Play::Containers => {
             archive.file("node/nvidia.ko", 0o644, &driver)?;
-            let package = now.join(format!("mpu-container_{}_amd64.deb", env!("CARGO_PKG_VERSION")));
-            archive.file("node/mpu-container.deb", 0o644, &package)?;
+            archive.file("node/mpu-container.deb", 0o644, &container_package(&now))?;
             let runc = find("runc").context("no runc")?;
             archive.file("usr/bin/runc", 0o755, &runc)?;
             let seccomp = Path::new("/usr/lib/x86_64-linux-gnu/libseccomp.so.2");
@@ -198,6 +230,10 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     }
     file.write_all(&archive.finish())?;
     Ok(made)
+}
+
+fn container_package(packages: &Path) -> PathBuf {
+    packages.join(format!("mpu-container_{}_amd64.deb", env!("CARGO_PKG_VERSION")))
 }
 
 /// The package of this version, or of another, made once a run.
@@ -272,31 +308,29 @@ fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
 }
 
 /// The Debian as an archive, made once.
-fn debian() -> Result<PathBuf> {
+fn debian(which: &Debian) -> Result<PathBuf> {
     let kernel = kernels::ready(KERNEL)?;
-    let kept = paths::cache("node")?.join(format!("{SUITE}-{}-{RECIPE}.cpio", kernel.release));
+    let kept = paths::cache("node")?.join(format!("{SUITE}{}-{}-{RECIPE}.cpio", which.name, kernel.release));
     if kept.is_file() {
         return Ok(kept);
     }
-    say(format!("making a Debian of {SUITE} for the node's guest"));
+    say(format!("making a Debian of {SUITE}{} for the node's guest", which.name));
     let root = paths::cache("node")?.join(format!("root-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&root);
     let mut tried = Vec::new();
     for base in apt::addresses(SUITE)? {
         let mut debootstrap = Command::new("debootstrap");
-        debootstrap.args(["--variant=minbase", &format!("--include={PACKAGES}"), SUITE]).arg(&root).arg(&base);
+        debootstrap.args(["--variant=minbase", &format!("--include={}", which.packages), SUITE]).arg(&root).arg(&base);
         match output(&mut debootstrap) {
             Ok(_) => break,
             Err(error) => tried.push(format!("{base}: {error:#}")),
         }
         let _ = std::fs::remove_dir_all(&root);
     }
-    ensure!(
-        root.join("usr/bin/dkms").exists() || root.join("usr/sbin/dkms").exists(),
-        "no Debian: {}",
-        tried.join("\n")
-    );
-    furnish(&root, &kernel)?;
+    let last = which.packages.rsplit(',').next().unwrap_or_default();
+    let installed = root.join(format!("var/lib/dpkg/info/{last}.list"));
+    ensure!(installed.exists(), "no Debian with {last}: {}", tried.join("\n"));
+    furnish(&root, &kernel, which.headers)?;
     pack(&root, &kept)?;
     std::fs::remove_dir_all(&root)?;
     Ok(kept)
@@ -343,9 +377,11 @@ fn put_headers(root: &Path, kernel: &kernels::Kernel) -> Result<()> {
     Ok(std::fs::write(&makefile, text)?)
 }
 
-/// Puts the kernel's headers in, and takes out what a guest has no use for.
-fn furnish(root: &Path, kernel: &kernels::Kernel) -> Result<()> {
-    put_headers(root, kernel)?;
+/// Puts what belongs to the kernel in, and takes out what a guest has no use for.
+fn furnish(root: &Path, kernel: &kernels::Kernel, headers: bool) -> Result<()> {
+    if headers {
+        put_headers(root, kernel)?;
+    }
     let of_kernel = kernel.root();
     let modules = root.join("lib/modules").join(&kernel.release);
     std::fs::create_dir_all(&modules)?;
@@ -353,10 +389,10 @@ fn furnish(root: &Path, kernel: &kernels::Kernel) -> Result<()> {
         std::fs::copy(of_kernel.join("lib/modules").join(&kernel.release).join(name), modules.join(name))?;
     }
     std::os::unix::fs::symlink(format!("/usr/src/linux-headers-{}", kernel.release), modules.join("build"))?;
-    let config = format!("boot/config-{}", kernel.release);
     std::fs::create_dir_all(root.join("boot"))?;
-    let headers_config = root.join(format!("usr/src/linux-headers-{}/.config", kernel.release));
-    std::fs::copy(headers_config, root.join(&config)).context("the headers have no configuration")?;
+    let headers_config = of_kernel.join(format!("usr/src/linux-headers-{}/.config", kernel.release));
+    let config = root.join(format!("boot/config-{}", kernel.release));
+    std::fs::copy(headers_config, config).context("the headers have no configuration")?;
     for gone in [
         "var/cache/apt/archives",
         "var/lib/apt/lists",

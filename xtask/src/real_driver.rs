@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long)]
     story: Vec<String>,
     /// How often the module is reloaded under load
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = FEW_RELOADS)]
     reloads: u32,
     /// Processors of the guest
     #[arg(long, default_value_t = 2)]
@@ -62,25 +62,16 @@ pub fn real_driver(args: &Args) -> Result<Outcome> {
         Some(tree) => source::of_tree(&kernel, tree)?,
         None => source::of_release(&kernel, &args.release)?,
     };
-    let folder = paths::target(&format!("guest/modules/{}/real/{}", kernel.name, driver.release))?;
-    rig::make(&kernel, &driver, &folder)?;
+    let release = made(&kernel, &driver)?;
     if args.build {
-        println!("{}: {}", driver.release, folder.display());
+        println!("{release}: {}", modules(&kernel.name, &release).display());
         return Ok(Outcome::Passed);
     }
-    let era = match &args.era {
-        Some(era) => era.clone(),
-        None => era(&driver.release)?.to_string(),
-    };
     let engines =
         if args.engine.is_empty() { vec!["none".to_owned(), "module".to_owned()] } else { args.engine.clone() };
-    let row = Row {
-        era: format!("{era}{MARK}{}", driver.release),
-        client: client(&driver.release)?,
-        engines,
-        stories: args.story.clone(),
-        reloads: args.reloads,
-    };
+    let mut row = row(&release, engines, args.era.as_deref())?;
+    row.stories.clone_from(&args.story);
+    row.reloads = args.reloads;
     let limit = Duration::from_secs(args.limit);
     let job = Job { kernel: args.kernel.clone(), rows: vec![row], cpus: args.cpus, limit };
     if args.shell {
@@ -92,6 +83,31 @@ pub fn real_driver(args: &Args) -> Result<Outcome> {
     tally.print();
     Ok(tally.outcome())
 }
+
+/// Makes what a row of this release of drivers.toml is played with.
+pub fn ready(kernel: &str, release: &str) -> Result<()> {
+    let kernel = kernels::ready(kernel)?;
+    made(&kernel, &source::of_release(&kernel, release)?).map(drop)
+}
+
+fn made(kernel: &kernels::Kernel, driver: &source::Driver) -> Result<String> {
+    let folder = paths::target(&format!("guest/modules/{}/real/{}", kernel.name, driver.release))?;
+    rig::make(kernel, driver, &folder)?;
+    Ok(driver.release.clone())
+}
+
+/// A row of every story, of the era that the release is of unless another is given.
+pub fn row(release: &str, engines: Vec<String>, known: Option<&str>) -> Result<Row> {
+    let era = match known {
+        Some(era) => era.to_owned(),
+        None => era(release)?.to_string(),
+    };
+    let client = client(release)?;
+    Ok(Row { era: format!("{era}{MARK}{release}"), client, engines, stories: Vec::new(), reloads: FEW_RELOADS })
+}
+
+/// Each takes seconds here.
+const FEW_RELOADS: u32 = 3;
 
 /// Between the number of an era and the release, in a row's era: that driver is real.
 pub const MARK: char = '@';

@@ -14,7 +14,7 @@ use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, image, Job, Row};
 use crate::node::{self, Play};
 use crate::run::{passes, say};
-use crate::{chart, containers, kernels, kmod, lint, promtool, setup, Outcome};
+use crate::{chart, containers, kernels, kmod, lint, promtool, real_driver, setup, Outcome};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -40,6 +40,16 @@ struct Matrix {
     quick: Vec<Cell>,
     /// On kernels that watch themselves.
     watched: Vec<Cell>,
+    real: Vec<Real>,
+}
+
+/// NVIDIA's own driver, on a GPU that is made up.
+#[derive(Deserialize)]
+struct Real {
+    release: String,
+    kernel: String,
+    /// Which stories the quick run plays.
+    quick: Vec<String>,
 }
 
 /// Which clients a driver of an era meets in the field.
@@ -66,8 +76,12 @@ struct Cell {
 
 /// The engine in user space.
 const NOTIFY: &str = "notify";
+/// The engine in the kernel.
+const MODULE: &str = "module";
 /// Reloads of the module under load, where they are not counted in hundreds.
 const FEW_RELOADS: u32 = 4;
+/// Whose headers the module is also built with as if they knew no return thunks: no kernel without them can be had.
+const THUNKLESS: &str = "6.1";
 /// No engine.
 const BARE: &str = "none";
 
@@ -91,7 +105,9 @@ fn everything(args: &Args, tally: &mut Tally) -> Result<()> {
     if args.no_guests || !all_built {
         return Ok(());
     }
-    let jobs = jobs(args.full)?;
+    let matrix: Matrix = toml::from_str(include_str!("../matrix.toml")).context("matrix.toml")?;
+    let mut jobs = jobs(&matrix, args.full)?;
+    jobs.extend(real_drivers(&matrix, args.full, tally)?);
     // Downloads first, one at a time: a guest's time is for the guest.
     jobs.iter().try_for_each(Job::fetch)?;
     let mut work: Vec<Work> = plays(args.full, tally)?.into_iter().map(Work::Node).collect();
@@ -137,16 +153,12 @@ fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
         tally.check("node stories", Ending::Skip, "debootstrap makes a Debian as root only");
         return Ok(Vec::new());
     }
-    node::fetch()?;
-    if full {
-        return Ok(Play::ALL.to_vec());
+    let plays = if full { Play::ALL.to_vec() } else { vec![Play::Life, Play::SecureBoot, Play::Containers] };
+    for play in Play::ALL.iter().filter(|play| !plays.contains(play)) {
+        tally.check(&format!("node stories of {}", play.name()), Ending::Skip, "minutes more: `./x test --full`");
     }
-    tally.check(
-        "node stories of kernel updates",
-        Ending::Skip,
-        "minutes of building modules for each kernel: `./x test --full`",
-    );
-    Ok(vec![Play::Life, Play::SecureBoot, Play::Containers])
+    node::fetch(&plays)?;
+    Ok(plays)
 }
 
 fn host_checks(tally: &mut Tally) -> Result<()> {
@@ -189,11 +201,36 @@ fn module_builds(tally: &mut Tally) -> Result<bool> {
         all_built &= built.is_none();
         tally.check(&format!("mpu.ko for {}", kernel.release), ending(built.is_none()), &built.unwrap_or_default());
     }
+    if all_built {
+        let left = image::left_without_return_thunks(&kernels::ready(THUNKLESS)?)?;
+        let thunks: Vec<&str> = left.iter().map(String::as_str).filter(|name| name.contains("return_thunk")).collect();
+        let known = left.iter().any(|name| name == "register_kprobe");
+        let told = format!("leaves {} to the kernel", if known { thunks.join(", ") } else { left.join(", ") });
+        tally.check("mpu.ko for a kernel without return thunks", ending(known && thunks.is_empty()), &told);
+    }
     Ok(all_built)
 }
 
-fn jobs(full: bool) -> Result<Vec<Job>> {
-    let matrix: Matrix = toml::from_str(include_str!("../matrix.toml")).context("matrix.toml")?;
+/// NVIDIA's own drivers, built now unless the cache has them; a release that cannot be had here is a counted skip.
+fn real_drivers(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Job>> {
+    let mut jobs = Vec::new();
+    for real in matrix.real.iter().filter(|real| full || !real.quick.is_empty()) {
+        if let Err(error) = real_driver::ready(&real.kernel, &real.release) {
+            tally.check(&format!("NVIDIA's driver {}", real.release), Ending::Skip, &format!("{error:#}"));
+            continue;
+        }
+        let engines = [BARE, MODULE, NOTIFY].map(str::to_owned).to_vec();
+        let mut row = real_driver::row(&real.release, engines, None)?;
+        if !full {
+            row.stories.clone_from(&real.quick);
+        }
+        let limit = Duration::from_secs(matrix.minutes * 60);
+        jobs.push(Job { kernel: real.kernel.clone(), rows: vec![row], cpus: 2, limit });
+    }
+    Ok(jobs)
+}
+
+fn jobs(matrix: &Matrix, full: bool) -> Result<Vec<Job>> {
     let row = |era: &str, client: &str| Row {
         era: era.to_owned(),
         client: client.to_owned(),

@@ -112,6 +112,18 @@ pub fn mpu_module(kernel: &kernels::Kernel) -> Result<PathBuf> {
     modules.into_iter().find(|module| module.ends_with("mpu.ko")).context("kmod/ builds no mpu.ko")
 }
 
+/// What the module leaves to a kernel that has no return thunks: a kernel says "Unknown symbol" to what it lacks.
+pub fn left_without_return_thunks(kernel: &kernels::Kernel) -> Result<Vec<String>> {
+    let out = paths::target(&format!("guest/modules/{}/mpu-no-thunks", kernel.name))?;
+    // objtool complains: this kernel wants the thunks that are left out.
+    let without = ["KCFLAGS=-mfunction-return=keep", "AFLAGS_MODULE=-DMPU_OWN_RETURN_THUNK"].map(str::to_owned);
+    let built = modules::build(kernel, &mpu_sources()?, &out, &without)?;
+    let module = built.files.iter().find(|file| file.ends_with("mpu.ko"));
+    let module = module.with_context(|| format!("no mpu.ko: {}", built.complaints.join("\n")))?;
+    let symbols = output(Command::new("nm").arg("-u").arg(module))?;
+    Ok(symbols.lines().filter_map(|line| line.trim().strip_prefix("U ")).map(str::to_owned).collect())
+}
+
 /// The module under both its names: see kmod/mpu_peer.h.
 fn mpu_modules(kernel: &kernels::Kernel) -> Result<Vec<PathBuf>> {
     let out = paths::target(&format!("guest/modules/{}/mpu", kernel.name))?;

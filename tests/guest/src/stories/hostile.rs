@@ -1,5 +1,6 @@
 //! Callers that mean harm, or are unlucky: descriptors that are not the driver's, memory that blocks, death in mid-call.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
@@ -188,5 +189,45 @@ pub const X32: Story = Story {
         right!(without.starts_with("ret=-38 "), "this kernel takes x32 calls: {without}");
         right!(with == without, "with the engine: {with}; without: {without}");
         Ok(())
+    },
+};
+
+/// How many descriptors the kernel lets a process have, and a number that a container's runtime may well leave it.
+const MOST_FILES: &str = "/proc/sys/fs/nr_open";
+const WIDE: &str = "4194304";
+
+/// A process with millions of empty descriptors, asked about in every entry of a look-up, costs its asker what any other does.
+pub const WIDE_TABLE: Story = Story {
+    name: "a_huge_table_of_descriptors_slows_no_look_up",
+    engines: Engines::Every,
+    without: |stage| match stage.era {
+        0 => once(stage, Without::Right("the driver looks at nobody's descriptors")),
+        _ => Without::Moot("descriptors are looked at alike in every era: played in 0"),
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        let before = fs::read_to_string(MOST_FILES)?;
+        fs::write(MOST_FILES, WIDE)?;
+        let verdict = (|| {
+            let plain = scene.a.hold_by("echo ready $$; exec cat >/dev/null")?;
+            let wide = scene.a.hold_by("exec nvctl wide")?;
+            let ask = |pid: u32| {
+                let asked = [vec!["pidinfo".to_owned()], vec![pid.to_string(); 200]].concat();
+                let began = Instant::now();
+                let answer = scene.a.ask(&asked.iter().map(String::as_str).collect::<Vec<_>>())?;
+                anyhow::Ok((answer.numbers("mem"), began.elapsed()))
+            };
+            let (_, usual) = ask(plain.inside)?;
+            let (told, took) = ask(wide.inside)?;
+            right!(
+                told.len() == 200 && told.iter().all(|&mem| mem == 0),
+                "a process without the driver shows {told:?}"
+            );
+            let limit = usual * 3 + Duration::from_secs(1);
+            right!(took < limit, "200 looks at {WIDE} descriptors took {took:?}, at a few {usual:?}");
+            Ok(())
+        })();
+        fs::write(MOST_FILES, before.trim())?;
+        verdict
     },
 };

@@ -195,6 +195,33 @@ pub const SWAP_UNDER_GOING: Story = Story {
     },
 };
 
+/// Module and driver are unloaded at the same time, one a little later than the other: both go, and both come again.
+pub const GO_TOGETHER: Story = Story {
+    name: "module_and_driver_go_at_once",
+    engines: Engines::Module("its own going"),
+    without: |stage| once(stage, Without::Right("there is no module to go")),
+    run: |stage| {
+        stage.clear_scene();
+        for wait_ms in [0, 20, 60, 150] {
+            stage.set_driver("exit_ms", "100")?;
+            let driver = std::thread::scope(|scope| {
+                let going = scope.spawn(|| must(&["rmmod", "nvidia"]));
+                std::thread::sleep(Duration::from_millis(wait_ms));
+                let module = stage.unload_engine();
+                going.join().map(|driver| (driver, module))
+            });
+            let Ok((driver, module)) = driver else { return Err(anyhow::anyhow!("a thread of the rig died").into()) };
+            (driver?, module?);
+            stage.load_driver(&[])?;
+            stage.load_engine()?;
+            state_is(stage, "placed")?;
+        }
+        let container = stage.container("together")?;
+        let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
+        exactly("the list", &container.ask(&["pids"])?.pids(), &[holder.inside])
+    },
+};
+
 /// GPUs are told apart, and so are their MIG instances.
 pub const SEVERAL_GPUS: Story = Story {
     name: "rows_stay_on_their_gpu_and_instance",

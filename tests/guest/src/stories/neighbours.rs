@@ -1,6 +1,7 @@
 //! What else can be at work on the driver's functions: a tracer on them, and a driver that leaves them out.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 
@@ -42,6 +43,54 @@ pub const TRACED: Story = Story {
         }
         right!(offered.contains("function"), "this kernel traces no functions: {offered}");
         Ok(())
+    },
+};
+
+/// Somebody traces the driver and stops, over and over, while the module comes and goes: it is placed each time.
+pub const TRACED_BY_TURNS: Story = Story {
+    name: "a_tracer_that_comes_and_goes_keeps_no_module_away",
+    engines: Engines::Module("what is traced are the module's redirects"),
+    without: |stage| match stage.era {
+        0 | 3 => once(stage, Without::Right("there is no module to keep away")),
+        _ => Without::Moot("redirects are placed alike in every era: played in 0, and in 3, which has every one"),
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        if !fs::exists(format!("{TRACING}/current_tracer"))? {
+            must(&["mount", "-t", "tracefs", "tracefs", TRACING])?;
+        }
+        set("set_ftrace_filter", ":mod:nvidia")?;
+        let stop = AtomicBool::new(false);
+        let turns = || {
+            let mut turns = 0;
+            while !stop.load(Ordering::Relaxed) {
+                set("current_tracer", "function")?;
+                set("current_tracer", "nop")?;
+                turns += 1;
+            }
+            Ok::<u32, Fault>(turns)
+        };
+        let (reloaded, turns) = std::thread::scope(|scope| {
+            let tracer = scope.spawn(turns);
+            let reloaded = (0..2 * stage.reloads).try_for_each(|number| {
+                stage.unload_engine()?;
+                stage.load_engine()?;
+                let said = ["state", "refused"].map(|key| stage.engine_state(key).unwrap_or_default());
+                right!(said[0] == "placed" || said[0] == "armed", "loaded {number} times, the module is {said:?}");
+                exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+            });
+            stop.store(true, Ordering::Relaxed);
+            (reloaded, tracer.join())
+        });
+        set("set_ftrace_filter", "")?;
+        if reloaded.is_err() {
+            stage.unload_engine()?;
+            stage.load_engine()?;
+        }
+        reloaded?;
+        let Ok(turns) = turns else { return Err(anyhow::anyhow!("the tracing thread died").into()) };
+        right!(turns? > 2, "nobody traced meanwhile");
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
     },
 };
 

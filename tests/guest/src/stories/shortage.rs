@@ -1,17 +1,23 @@
 //! Calls that the kernel or the driver lets down: no memory, copies that fail, an answer that counts more than it holds.
 
+use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use rustix::mount::{mount, MountFlags};
+use rustix::system::finit_module;
 
+use crate::callers::Callers;
+use crate::command::must;
 use crate::nvctl::{self, Answer};
 use crate::right;
+use crate::stage::unload_module;
 use crate::stories::scene::{exactly, once, Scene};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// Where a kernel with fault injection lets a task's Nth chance to fail be taken.
-const CHANCES: &str = "/proc/self/fail-nth";
+const CHANCES: &str = "/proc/thread-self/fail-nth";
 const DEBUGFS: &str = "/sys/kernel/debug";
 
 /// Each allocation and each copy of a call fails in turn: a refusal, the driver's own answer or the whole one, and nobody else's PID.
@@ -72,6 +78,81 @@ fn each_chance(scene: &Scene, question: &str) -> Result<Vec<Answer>, Fault> {
     right!(text.contains("injected=0"), "{question} still fails at its 200th chance");
     let starts: Vec<usize> = text.match_indices("ret=").map(|(at, _)| at).chain([text.len()]).collect();
     starts.windows(2).map(|ends| Ok(nvctl::read(&text[ends[0]..ends[1]])?)).collect()
+}
+
+/// A task's chances beyond any that it will meet: what is left of them says how many it met.
+const NEVER: u64 = 1 << 30;
+/// The last allocations of a module that comes are its own: what the kernel allocates to load it came before.
+const OWN: u64 = 60;
+
+/// Another instance comes, and each of its allocations fails in turn: it takes over whole or not at all, under callers, and no answer is wrong.
+pub const HAND_OVER: Story = Story {
+    name: "a_hand_over_without_memory_is_whole_or_none",
+    engines: Engines::Module("two instances of the module"),
+    without: |stage| match (stage.era, Path::new(CHANCES).exists()) {
+        (0 | 3, true) => once(stage, Without::Wrong("shows")),
+        (_, true) => {
+            Without::Moot("an engine takes over alike in every era: played in 0, and in 3, which has every redirect")
+        }
+        (_, false) => Without::Moot("this kernel lets nothing fail on order: the one called debug does"),
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+        allocations_that_wait_can_fail()?;
+        let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        let (all, begun) = insert_with("mpu_next", NEVER)?;
+        right!(begun, "with memory, the new instance does not take over");
+        back_to_mpu()?;
+        let callers = Callers::start(&scene.a, 3, &format!("nvctl spin 3 {own}"))?;
+        let (mut failed, mut taken) = (0, 0);
+        let tried: Result<(), Fault> = (all.saturating_sub(OWN)..=all).try_for_each(|chance| {
+            let (_, begun) = insert_with("mpu_next", chance)?;
+            let state = fs::read_to_string("/sys/module/mpu_next/parameters/state").unwrap_or_default();
+            exactly("in a hand-over without memory, the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
+            match begun {
+                // Somebody was inside when it failed: it waits there, refused, to be unloaded.
+                true if state.contains("state=retired") => {
+                    failed += 1;
+                    unload_module("mpu_next")?;
+                }
+                true => {
+                    taken += 1;
+                    back_to_mpu()?;
+                }
+                false => failed += 1,
+            }
+            Ok(())
+        });
+        let text = callers.stop()?;
+        tried?;
+        println!("guest: of {} hand-overs without memory {failed} failed, {taken} were whole", OWN + 1);
+        right!(!text.contains("wrong"), "an answer was not {own}: {text}");
+        right!(failed > 5 && taken > 0, "{failed} hand-overs failed for want of memory, and {taken} did not");
+        exactly("with memory again, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    },
+};
+
+/// Loads a module with this chance of the loading thread's taken: how many it met until then, and whether the module began.
+fn insert_with(module: &str, chance: u64) -> Result<(u64, bool)> {
+    let file = fs::File::open(format!("/mpu/{module}.ko"))?;
+    let chances = fs::OpenOptions::new().read(true).write(true).open(CHANCES)?;
+    chances.write_all_at(chance.to_string().as_bytes(), 0).context("nothing fails on order")?;
+    let begun = finit_module(&file, c"", 0).is_ok();
+    let mut left = [0; 16];
+    // A chance that is still in store hits this reading, or the writing.
+    let left = match chances.read_at(&mut left, 0) {
+        Ok(length) => std::str::from_utf8(&left[..length])?.trim().parse().context("fail-nth is no number")?,
+        Err(_) => 1,
+    };
+    while chances.write_all_at(b"0", 0).is_err() {}
+    Ok((chance - left, begun))
+}
+
+fn back_to_mpu() -> Result<()> {
+    unload_module("mpu")?;
+    must(&["insmod", "/mpu/mpu.ko"])?;
+    unload_module("mpu_next")
 }
 
 /// Refused, or nothing but what the caller is told when nothing fails: by the engine, or by the driver alone.
