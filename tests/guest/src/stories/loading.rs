@@ -202,7 +202,7 @@ pub const GO_TOGETHER: Story = Story {
     without: |stage| once(stage, Without::Right("there is no module to go")),
     run: |stage| {
         stage.clear_scene();
-        for wait_ms in [0, 20, 60, 150] {
+        for wait_ms in (60..140).step_by(4) {
             stage.set_driver("exit_ms", "100")?;
             let driver = std::thread::scope(|scope| {
                 let going = scope.spawn(|| must(&["rmmod", "nvidia"]));
