@@ -9,6 +9,7 @@ mod secure_boot;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -38,6 +39,8 @@ const NEXT: &str = "0.9.9";
 struct Debian {
     name: &'static str,
     packages: &'static str,
+    /// What apt installs afterwards: debootstrap does not see through packages that others provide.
+    more: &'static [&'static str],
     /// Whether modules are built there.
     headers: bool,
 }
@@ -45,13 +48,15 @@ struct Debian {
 const BUILDER: Debian = Debian {
     name: "",
     packages: "systemd,systemd-sysv,udev,kmod,dkms,gcc,libc6-dev,make,libelf1,procps,psmisc,patch,pahole",
+    more: &[],
     headers: true,
 };
 
 /// With container engines, and nothing to build a module with.
 const ENGINES: Debian = Debian {
     name: "-engines",
-    packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,jq,docker.io,runc,podman,crun,catatonit",
+    packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,jq",
+    more: &["docker.io", "runc", "podman", "crun"],
     headers: false,
 };
 
@@ -330,10 +335,29 @@ fn debian(which: &Debian) -> Result<PathBuf> {
     let last = which.packages.rsplit(',').next().unwrap_or_default();
     let installed = root.join(format!("var/lib/dpkg/info/{last}.list"));
     ensure!(installed.exists(), "no Debian with {last}: {}", tried.join("\n"));
+    add(&root, which.more)?;
     furnish(&root, &kernel, which.headers)?;
     pack(&root, &kept)?;
     std::fs::remove_dir_all(&root)?;
     Ok(kept)
+}
+
+/// Installs packages in a Debian, and starts none of their services: they would run on this machine.
+fn add(root: &Path, packages: &[&str]) -> Result<()> {
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let policy = root.join("usr/sbin/policy-rc.d");
+    std::fs::write(&policy, "#!/bin/sh\nexit 101\n")?;
+    std::fs::set_permissions(&policy, std::fs::Permissions::from_mode(0o755))?;
+    let apt = |words: &[&str]| {
+        let mut chroot = Command::new("chroot");
+        chroot.arg(root).args(["apt-get", "--quiet=2", "--yes", "--no-install-recommends"]).args(words);
+        output(chroot.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C"))
+    };
+    apt(&["update"])?;
+    apt(&[&["install"], packages].concat())?;
+    Ok(std::fs::remove_file(policy)?)
 }
 
 /// A folder as an archive, in place only when it is whole.
