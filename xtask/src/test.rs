@@ -89,17 +89,20 @@ const BARE: &str = "none";
 pub fn test(args: &Args) -> Result<Outcome> {
     let began = Instant::now();
     let mut tally = Tally::default();
-    let all_ran = everything(args, &mut tally);
+    // Where the time goes is seen in every log.
+    let stage = |what: &str| say(format!("{what}, after {} s", began.elapsed().as_secs()));
+    let all_ran = everything(args, &mut tally, &stage);
     say(format!("{} s", began.elapsed().as_secs()));
     // What was found out before the rig broke is still worth reading.
     tally.print();
     all_ran.map(|()| tally.outcome())
 }
 
-fn everything(args: &Args, tally: &mut Tally) -> Result<()> {
+fn everything(args: &Args, tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
     setup::require(setup::HOST)?;
     guest::prepare()?;
-    host_checks(tally)?;
+    host_checks(tally, stage)?;
+    stage("the module for every kernel");
     let all_built = module_builds(tally)?;
     // Without a module there is nothing to boot a guest for.
     if args.no_guests || !all_built {
@@ -107,11 +110,13 @@ fn everything(args: &Args, tally: &mut Tally) -> Result<()> {
     }
     let matrix: Matrix = toml::from_str(include_str!("../matrix.toml")).context("matrix.toml")?;
     let mut jobs = jobs(&matrix, args.full)?;
+    stage("NVIDIA's own drivers, and what guests are made of");
     jobs.extend(real_drivers(&matrix, args.full, tally)?);
     // Downloads first, one at a time: a guest's time is for the guest.
     jobs.iter().try_for_each(Job::fetch)?;
     let mut work: Vec<Work> = plays(args.full, tally)?.into_iter().map(Work::Node).collect();
     work.extend(jobs.into_iter().map(Work::Guest));
+    stage("guests");
     for report in boot_all(&work, args.guests.max(1))? {
         tally.add(&report);
     }
@@ -161,8 +166,8 @@ fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
     Ok(plays)
 }
 
-fn host_checks(tally: &mut Tally) -> Result<()> {
-    say("formatting and lints");
+fn host_checks(tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
+    stage("formatting and lints");
     for (name, result) in [("formatting", lint::formatting()?), ("clippy", lint::lints()?)] {
         match result {
             Some(outcome) => tally.check(name, ending(outcome == Outcome::Passed), "see above"),
@@ -171,7 +176,7 @@ fn host_checks(tally: &mut Tally) -> Result<()> {
             }
         }
     }
-    say("the Helm chart");
+    stage("the Helm chart");
     match chart::tools() {
         Ok(tools) => {
             let outcome = chart::check(&tools, false)?;
@@ -179,7 +184,7 @@ fn host_checks(tally: &mut Tally) -> Result<()> {
         }
         Err(error) => tally.check("Helm chart", Ending::Skip, &format!("its tools are not to be had here: {error:#}")),
     }
-    say("host tests");
+    stage("host tests");
     let mut cargo = lint::cargo();
     match promtool::ready() {
         Ok(program) => drop(cargo.env(promtool::VARIABLE, program)),
@@ -187,6 +192,7 @@ fn host_checks(tally: &mut Tally) -> Result<()> {
     }
     let passed = passes(cargo.args(["test", "--quiet", "--locked"]))?;
     tally.check("cargo test", ending(passed), "see above");
+    stage("container engines");
     containers::check(None, tally)
 }
 
