@@ -32,7 +32,12 @@ docker_up() {
 
 podman_up() {
 	mkdir -p /etc/containers
-	printf '[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n' >/etc/containers/storage.conf
+	cat >/etc/containers/storage.conf <<-TOML
+		[storage]
+		driver = "vfs"
+		runroot = "/run/containers/storage"
+		graphroot = "/var/lib/containers/storage"
+	TOML
 	printf '[engine]\nno_pivot_root = true\n' >/etc/containers/containers.conf
 	podman import --quiet /run/image.tar box
 }

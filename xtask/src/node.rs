@@ -56,7 +56,7 @@ const BUILDER: Debian = Debian {
 const ENGINES: Debian = Debian {
     name: "-engines",
     packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,jq",
-    more: &["docker.io", "runc", "podman", "crun"],
+    more: &["docker.io", "runc", "podman", "crun", "apparmor"],
     headers: false,
 };
 

@@ -75,7 +75,10 @@ pub fn lack(story: &str, has_client: bool) -> Option<&'static str> {
 
 const KNOB: &str = "the real driver: the story turns a knob of the simulated one";
 const ENGINES: &str = "the real driver: a made-up GPU has no encoder, no capture, no profiler and no debugger";
-const CLIENT: &str = "the real driver: there is no nvidia-smi of its release";
+const CLIENT: &str = "the real driver: there is no nvidia-smi of its release, or it shows no process on a made-up GPU";
+
+/// Releases whose nvidia-smi shows no process on a made-up GPU, with MPU or without: which control it misses is not known.
+pub const BLIND: [&str; 1] = ["535.261.03"];
 const PROBES: &str = "the real driver: the story switches off the kernel's probes, by which the driver is overridden";
 const SIZES: &str = "the real driver: it takes the sizes of its own release alone";
 

@@ -126,9 +126,9 @@ impl Stage {
         Some(self.era_name.split_once('@')?.1)
     }
 
-    /// Whether the client works on the driver: a real driver wants one of its own release.
+    /// Whether the client works on the driver: a real driver wants one of its own release, and one that sees something there.
     pub fn has_client(&self) -> bool {
-        self.release().is_none_or(|release| release == self.client)
+        self.release().is_none_or(|release| release == self.client && !real::BLIND.contains(&release))
     }
 
     /// Loads the driver of this stage, a simulated one with module parameters.
