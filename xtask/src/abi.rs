@@ -38,7 +38,7 @@ enum What {
         /// /sys/kernel/btf/nvidia with that host's vmlinux beside it
         #[arg(value_parser = source, required_unless_present = "host")]
         source: Option<PathBuf>,
-        /// Reads what this machine's kernel knows of the driver that it runs: /sys/kernel/btf/nvidia
+        /// Reads what this machine's kernel knows of the driver that it runs: /sys/kernel/btf/nvidia and /proc/kallsyms
         #[arg(long, conflicts_with = "source")]
         host: bool,
         /// Prints JSON
@@ -75,7 +75,7 @@ pub fn abi(args: &Args) -> Result<Outcome> {
     let tree = match source {
         Some(source) if source.is_dir() => Tree::read(source)?,
         Some(source) => built::read(source, &list.numbers())?,
-        None => built::read_host(&list.numbers())?,
+        None => built::read_host(Path::new("/"), &list.numbers())?,
     };
     let findings = judge::judge(&tree, &list);
     let text = if *json { as_json(&tree, &findings)? } else { as_table(&tree, &findings, *all) };
@@ -135,11 +135,17 @@ fn as_json(tree: &Tree, findings: &[Finding]) -> Result<String> {
 
 fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
     let release = tree.release.as_deref().unwrap_or("of an unnamed release");
-    let read = if tree.has_tables { "method tables" } else { "declarations alone: who may call is not known" };
+    let read = match (tree.has_tables, tree.has_fields) {
+        (true, _) => "method tables",
+        (false, true) => "declarations alone: who may call is not known",
+        (false, false) => "no table and no declaration",
+    };
     let (controls, escapes, notifications) = (tree.controls.len(), tree.escapes, tree.notifications);
-    let mut out = format!(
-        "driver {release}: {controls} controls from {read}; {escapes} escapes, {notifications} notifications\n"
-    );
+    let mut out = format!("driver {release}: {controls} controls from {read}; ");
+    out += &match tree.declares_all {
+        true => format!("{escapes} escapes, {notifications} notifications\n"),
+        false => format!("{escapes} structures of escapes\n"),
+    };
     for sentence in &tree.cannot_tell {
         out += &format!("  {sentence}\n");
     }

@@ -8,6 +8,8 @@ mod btf;
 mod dwarf;
 mod elf;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -47,10 +49,39 @@ pub fn read(path: &Path, numbers: &BTreeMap<String, u32>) -> Result<Tree> {
     tree.with_context(|| format!("{}", path.display()))
 }
 
-/// Reads what the running kernel shows.
-pub fn read_host(numbers: &BTreeMap<String, u32>) -> Result<Tree> {
-    ensure!(Path::new(HOST).exists(), "{HOST} is not there: {WHY_NO_HOST}");
-    read(Path::new(HOST), numbers)
+/// Reads what the running kernel shows: types, and the names of the driver's functions.
+pub fn read_host(root: &Path, numbers: &BTreeMap<String, u32>) -> Result<Tree> {
+    let symbols = std::fs::read_to_string(root.join("proc/kallsyms")).unwrap_or_default();
+    let functions: Vec<&str> = functions_of_module(&symbols, "[nvidia]").filter(|name| is_helper(name)).collect();
+    let types = root.join("sys/kernel/btf/nvidia");
+    let mut tree = if types.exists() {
+        read(&types, numbers)?
+    } else {
+        ensure!(
+            !functions.is_empty(),
+            "no driver is loaded here: /proc/kallsyms has none of its functions, and {HOST} is not there"
+        );
+        let mut tree = Tree::of(Headers::default());
+        (tree.has_fields, tree.declares_all, tree.has_functions) = (false, false, true);
+        tree.cannot_tell.push(format!("{HOST} is not there: {WHY_NO_HOST}"));
+        tree
+    };
+    tree.is_whole = !functions.is_empty();
+    for name in functions {
+        tree.functions.entry(name.to_owned()).or_default();
+    }
+    let version = std::fs::read_to_string(root.join("sys/module/nvidia/version")).ok();
+    tree.release = version.map(|version| version.trim().to_owned());
+    Ok(tree)
+}
+
+/// Names in `/proc/kallsyms` that are a module's code: `0000000000000000 t name\t[module]`.
+fn functions_of_module<'a>(symbols: &'a str, module: &'a str) -> impl Iterator<Item = &'a str> {
+    symbols.lines().filter_map(move |line| {
+        let mut words = line.split_whitespace();
+        let (_, sort, name) = (words.next()?, words.next()?, words.next()?);
+        (words.next()? == module && sort.eq_ignore_ascii_case("t")).then_some(name)
+    })
 }
 
 /// Names of structures that an escape carries.
@@ -217,6 +248,24 @@ fn carriers(tree: &mut Tree, descriptors: &BTreeMap<u32, usize>) {
     }
     for name in tree.headers.names().filter(|name| is_escape(name)) {
         found.push(Carrier { way: "escape", by: "its name".into(), structure: name.clone() });
+    }
+    tree.escapes = found.iter().filter(|carrier| carrier.way == "escape").count();
+    let sizes: BTreeSet<usize> = found
+        .iter()
+        .filter(|carrier| carrier.way == "allocation")
+        .filter_map(|carrier| Some(tree.headers.layout(&carrier.structure).ok()?.size))
+        .collect();
+    let unknown: Vec<String> = descriptors
+        .iter()
+        // Four bytes are a handle or a number, and a process's only by what no type says.
+        .filter(|(_, size)| **size > 4 && !sizes.contains(*size))
+        .map(|(class, _)| format!("{class:#06x}"))
+        .collect();
+    if !unknown.is_empty() {
+        let (count, unknown) = (unknown.len(), unknown.join(" "));
+        tree.cannot_tell.push(format!(
+            "the allocation parameters of {count} classes are of a type that no code here uses: {unknown}"
+        ));
     }
     tree.carriers = found;
     tree.read_classes();

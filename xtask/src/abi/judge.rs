@@ -122,12 +122,8 @@ impl List {
             let (class, name) = (row.cmd.0 >> 16, row.control.name());
             ["", "CMD_"].map(|cmd| (format!("NV{class:04X}_CTRL_{cmd}{name}_PARAMS"), row.cmd.0))
         });
-        // The first row of a structure has the number that newer drivers give it.
-        let mut out = BTreeMap::new();
-        for (structure, cmd) in rows.chain(listed) {
-            out.entry(structure).or_insert(cmd);
-        }
-        out
+        // Of several rows of a structure the last has the number that newer drivers give it.
+        listed.chain(rows).collect()
     }
 
     fn known(&self, way: &str, subject: &str, field: &str) -> Option<&Known> {
@@ -150,7 +146,8 @@ pub fn judge(tree: &Tree, list: &List) -> Vec<Finding> {
 pub fn judge_by(tree: &Tree, list: &List, rows: &[Row]) -> Vec<Finding> {
     let mut out: Vec<Finding> =
         tree.controls.iter().filter_map(|control| judge_control(tree, list, rows, control)).collect();
-    let has = |row: &Row| tree.controls.iter().any(|control| control.cmd == row.cmd.0);
+    // Where no control was found at all, none is missed.
+    let has = |row: &Row| tree.controls.is_empty() || tree.controls.iter().any(|control| control.cmd == row.cmd.0);
     let mut before = BTreeSet::new();
     for row in rows.iter().filter(|row| !has(row) && before.insert(row.cmd)) {
         out.push(Finding {
@@ -288,7 +285,7 @@ fn judge_size(rows: &[&Row], finding: Finding, size: usize) -> Finding {
             Finding { why, ..finding }
         }
         None => {
-            let why = format!("{size} bytes; rows have {}", sizes(rows));
+            let why = format!("{size} bytes; rows have {}, unless the number is another control's now", sizes(rows));
             Finding { verdict: Verdict::Changed, why, ..finding }
         }
     }

@@ -33,7 +33,7 @@ pub fn tree(bytes: &[u8], base: &Path, numbers: &BTreeMap<String, u32>) -> Resul
     for id in first.max(1)..=last {
         match btf.resolve_type_by_id(id)? {
             Kind::Typedef(kind) => {
-                let name = btf.resolve_name(&kind)?;
+                let name = name(&btf, &kind);
                 // What cannot be read stays undeclared, and says so where it is asked for.
                 let known = (is_escape(&name) || is_parameters(&name)) && reader.kind(id, 0).is_ok();
                 if known && is_parameters(&name) {
@@ -41,7 +41,7 @@ pub fn tree(bytes: &[u8], base: &Path, numbers: &BTreeMap<String, u32>) -> Resul
                 }
             }
             Kind::Func(kind) => {
-                let name = btf.resolve_name(&kind)?;
+                let name = name(&btf, &kind);
                 if is_helper(&name) {
                     let prototype = reader.prototype(kind.get_type_id().unwrap_or(0))?;
                     functions.insert(name, prototype);
@@ -54,7 +54,6 @@ pub fn tree(bytes: &[u8], base: &Path, numbers: &BTreeMap<String, u32>) -> Resul
     parameters.dedup();
     let mut tree = Tree::of(reader.headers);
     tree.declares_all = false;
-    tree.is_whole = true;
     tree.has_functions = true;
     tree.has_fields = !parameters.is_empty();
     for name in &parameters {
@@ -81,6 +80,7 @@ pub fn tree(bytes: &[u8], base: &Path, numbers: &BTreeMap<String, u32>) -> Resul
     tree.controls.sort_by_key(|control| control.cmd);
     for name in tree.headers.names().filter(|name| is_escape(name)) {
         tree.carriers.push(Carrier { way: "escape", by: "its name".into(), structure: name.clone() });
+        tree.escapes += 1;
     }
     for (name, prototype) in functions {
         tree.functions.entry(name).or_default().insert(prototype);
@@ -105,14 +105,23 @@ struct Reader<'a> {
     headers: Headers,
 }
 
+/// The name of a type; empty for one without.
+fn name(btf: &Btf, kind: &dyn BtfType) -> String {
+    btf.resolve_name(kind).unwrap_or_default()
+}
+
 impl Reader<'_> {
+    fn name(&self, kind: &dyn BtfType) -> String {
+        name(self.btf, kind)
+    }
+
     fn kind(&mut self, id: u32, depth: usize) -> Result<Type> {
         ensure!(depth < DEEPEST, "types inside types without an end");
         let kind = self.btf.resolve_type_by_id(id)?;
         let onward = |kind: &dyn BtfType| kind.get_type_id().unwrap_or(0);
         Ok(match &kind {
             Kind::Typedef(inner) => {
-                let name = self.btf.resolve_name(inner)?;
+                let name = self.name(inner);
                 if built_in(&name).is_none() && !self.headers.has(&name) {
                     let target = self.kind(onward(inner), depth + 1)?;
                     self.headers.name(&name, target);
@@ -134,17 +143,17 @@ impl Reader<'_> {
                 let mut members = Vec::new();
                 for member in &record.members {
                     let kind = self.kind(onward(member), depth + 1)?;
-                    let name = Some(self.btf.resolve_name(member)?).filter(|name| !name.is_empty());
+                    let name = Some(self.name(member)).filter(|name| !name.is_empty());
                     let offset = member.bit_offset() as usize / 8;
                     ensure!(offset <= record.size(), "a member outside its structure");
                     members.push((name, kind, offset));
                 }
                 Type::Placed(Rc::new(Placed { size: record.size(), members }))
             }
-            Kind::Int(inner) => Type::Plain(self.btf.resolve_name(inner)?, inner.size()),
-            Kind::Float(inner) => Type::Plain(self.btf.resolve_name(inner)?, inner.size()),
-            Kind::Enum(inner) => Type::Plain(self.btf.resolve_name(inner)?, inner.size()),
-            Kind::Enum64(inner) => Type::Plain(self.btf.resolve_name(inner)?, inner.size()),
+            Kind::Int(inner) => Type::Plain(self.name(inner), inner.size()),
+            Kind::Float(inner) => Type::Plain(self.name(inner), inner.size()),
+            Kind::Enum(inner) => Type::Plain(self.name(inner), inner.size()),
+            Kind::Enum64(inner) => Type::Plain(self.name(inner), inner.size()),
             Kind::Void => Type::Plain("void".into(), 0),
             other => anyhow::bail!("a type of the sort {}", other.name()),
         })
@@ -175,14 +184,14 @@ impl Reader<'_> {
             Kind::Volatile(kind) => format!("volatile {}", inner(kind)?),
             Kind::Restrict(kind) => inner(kind)?,
             Kind::TypeTag(kind) => inner(kind)?,
-            Kind::Struct(kind) => format!("struct {}", self.btf.resolve_name(kind)?),
-            Kind::Union(kind) => format!("union {}", self.btf.resolve_name(kind)?),
-            Kind::Fwd(kind) => format!("struct {}", self.btf.resolve_name(kind)?),
-            Kind::Enum(kind) => format!("enum {}", self.btf.resolve_name(kind)?),
-            Kind::Int(kind) => plainly(&self.btf.resolve_name(kind)?),
+            Kind::Struct(kind) => format!("struct {}", self.name(kind)),
+            Kind::Union(kind) => format!("union {}", self.name(kind)),
+            Kind::Fwd(kind) => format!("struct {}", self.name(kind)),
+            Kind::Enum(kind) => format!("enum {}", self.name(kind)),
+            Kind::Int(kind) => plainly(&self.name(kind)),
             Kind::FuncProto(_) => "function".to_owned(),
             other => match other.as_btf_type() {
-                Some(kind) => self.btf.resolve_name(kind)?,
+                Some(kind) => self.name(kind),
                 None => other.name().to_owned(),
             },
         })
