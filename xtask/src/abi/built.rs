@@ -1,8 +1,8 @@
-//! A built driver in place of its sources: an object (`nvidia.ko`, `nv-kernel.o`, `nv-interface.o`), or the types that a running
-//! kernel has of it. Fills the same tree as the sources do, and says what such a source cannot tell.
+//! A built driver in place of its sources: an object (`nvidia.ko`, `nv-kernel.o`, `nv-interface.o`), or the types that a
+//! running kernel has of it. Fills the same tree as the sources do, and says what such a source cannot tell.
 //!
 //! What an object has, and what of it is believed: method tables are data and always there, unless symbols were stripped;
-//! structures and prototypes are in its debug information; numbers of controls and the meaning of flags are macros, and gone.
+//! structures and prototypes are in its debug information; the names of controls and the meaning of flags are macros, and gone.
 
 mod btf;
 mod dwarf;
@@ -29,6 +29,9 @@ const BIGGEST: usize = 1 << 26;
 
 /// Where a running kernel shows its types, and those of the driver.
 pub const HOST: &str = "/sys/kernel/btf/nvidia";
+
+/// What the closed driver prints before its release; the open one says so.
+const CLOSED: &str = "UNIX x86_64 Kernel Module  ";
 
 /// Without it a kernel was built that has BTF for itself alone, or not at all.
 const WHY_NO_HOST: &str =
@@ -100,7 +103,7 @@ fn object(bytes: &[u8]) -> Result<Tree> {
     let has_core = has_tables || elf.defined.contains("rm_ioctl");
     let has_interface = ["os_memcpy_to_user", "os_alloc_mem"].iter().any(|name| elf.defined.contains(*name));
     if !has_core && !has_interface {
-        bail!("none of the driver's functions is in it: is it nvidia.ko, nv-kernel.o or nv-interface.o, and are its symbols there?");
+        bail!("none of the driver's functions is in it: is it nvidia.ko or a part of it, with its symbols?");
     }
     let names = [SectionId::DebugInfo, SectionId::DebugAbbrev, SectionId::DebugStr, SectionId::DebugLine]
         .into_iter()
@@ -128,13 +131,14 @@ fn object(bytes: &[u8]) -> Result<Tree> {
 
     let mut tree = Tree::of(headers);
     tree.declares_all = false;
-    tree.release = release(&elf)?;
+    let (release, is_closed) = release(&elf)?;
+    tree.release = release;
     tree.has_tables = has_tables;
     tree.is_whole = is_module || has_core && has_interface;
     tree.has_functions = true;
     tree.controls = controls;
     tree.controls.sort_by_key(|control| control.cmd);
-    tree.has_fields = tree.controls.iter().any(|control| has_fields(&tree, control));
+    tree.has_fields = has_tables && unknown(&tree).next().is_none();
     carriers(&mut tree, &descriptors);
     // A function of another part is known by its declaration, if there is one.
     let there = |name: &&String| elf.defined.contains(*name) || !tree.is_whole && elf.asked_for.contains(*name);
@@ -144,12 +148,10 @@ fn object(bytes: &[u8]) -> Result<Tree> {
         let prototypes = dwarf.prototypes(&name);
         tree.functions.insert(name, prototypes);
     }
-    cannot_tell(&mut tree, has_core, has_interface, has_dwarf, &methods);
+    let dwarf_elsewhere = dwarf.is_elsewhere();
+    let parts = Parts { core: has_core, dwarf: has_dwarf, dwarf_elsewhere, closed: is_closed };
+    cannot_tell(&mut tree, &parts, &methods);
     Ok(tree)
-}
-
-fn has_fields(tree: &Tree, control: &Control) -> bool {
-    control.parameters.as_deref().is_some_and(|name| tree.headers.opaque(name).is_none())
 }
 
 /// The form of a table's entries, as the driver's compiler laid them out.
@@ -170,8 +172,8 @@ fn form(dwarf: &mut Dwarf, headers: &mut Headers) -> Option<Form> {
     })
 }
 
-/// Controls with the types of their parameters: of the function that is called, of the class's pointer to it where the firmware
-/// answers, or as the method's name spells it. A type of another size than the table says is not it.
+/// Controls with the types of their parameters: of the function that is called, of the class's pointer to it where the
+/// firmware answers, or as the method's name spells it. A type of another size than the table says is not it.
 fn controls(methods: &[Method], dwarf: &mut Dwarf, headers: &mut Headers) -> Vec<Control> {
     let by_flags = meaning(methods);
     let mut out = Vec::new();
@@ -230,8 +232,8 @@ fn descriptors(elf: &Elf, dwarf: &mut Dwarf, headers: &mut Headers) -> BTreeMap<
     read().unwrap_or_default()
 }
 
-/// What programs meet otherwise, by the names that the driver gives such structures: allocation parameters, escapes, and what
-/// class headers declare for a mapped page.
+/// What programs meet otherwise, by the names that the driver gives such structures: allocation parameters, escapes, and
+/// what class headers declare for a mapped page.
 fn carriers(tree: &mut Tree, descriptors: &BTreeMap<u32, usize>) {
     let mut found = Vec::new();
     for (name, file) in &tree.headers.records {
@@ -271,60 +273,72 @@ fn carriers(tree: &mut Tree, descriptors: &BTreeMap<u32, usize>) {
     tree.read_classes();
 }
 
-/// The release that the driver prints when it loads.
-fn release(elf: &Elf) -> Result<Option<String>> {
-    for (section, before) in
-        [(".modinfo", "version="), (".rodata", "Kernel Module for x86_64  "), (".rodata", "Kernel Module  ")]
-    {
+/// The release that the driver prints when it loads, and whether it says that it is the closed one.
+fn release(elf: &Elf) -> Result<(Option<String>, bool)> {
+    let marks = [(".modinfo", "version="), (".rodata", "UNIX Open Kernel Module for x86_64  "), (".rodata", CLOSED)];
+    for (section, before) in marks {
         let data = elf.section(section)?;
         let at = data.windows(before.len()).position(|part| part == before.as_bytes());
         let text = at.map(|at| &data[at + before.len()..]).unwrap_or_default();
         let end = text.iter().position(|byte| !(byte.is_ascii_digit() || *byte == b'.')).unwrap_or(0);
         let text = String::from_utf8_lossy(&text[..end]).into_owned();
         if text.contains('.') {
-            return Ok(Some(text));
+            let data = elf.section(".rodata")?;
+            return Ok((Some(text), data.windows(CLOSED.len()).any(|part| part == CLOSED.as_bytes())));
         }
     }
-    Ok(None)
+    Ok((None, false))
 }
 
-fn cannot_tell(tree: &mut Tree, has_core: bool, has_interface: bool, has_dwarf: bool, methods: &[Method]) {
-    let mut say = |sentence: String| tree.cannot_tell.push(sentence);
-    if !has_core {
-        say("this is the driver's interface to the kernel alone (nv-interface.o): controls are in nv-kernel.o".into());
+/// What an object has of the driver.
+struct Parts {
+    core: bool,
+    dwarf: bool,
+    dwarf_elsewhere: bool,
+    closed: bool,
+}
+
+fn cannot_tell(tree: &mut Tree, parts: &Parts, methods: &[Method]) {
+    let unknown: Vec<String> = unknown(tree).map(|control| format!("{:#010x}", control.cmd)).collect();
+    let mut say = |sentence: &str| tree.cannot_tell.push(sentence.to_owned());
+    if !parts.core {
+        say("this is the driver's interface to the kernel alone (nv-interface.o): controls are in nv-kernel.o");
+    } else if parts.closed {
+        say("this is the closed driver: it has no method tables, and which controls it has is not known");
     } else if !tree.has_tables {
-        say("no method table is in it by name: a closed driver, or one whose symbols were stripped. Which controls it has is not known".into());
+        say("no method table is in it by name, as when symbols were stripped: which controls it has is not known");
     }
-    if has_core && !has_interface && !tree.is_whole {
-        say("this is the driver's core alone (nv-kernel.o): functions of nv-interface.o are as the core declares them"
-            .into());
+    if parts.core && !tree.is_whole {
+        say("this is the driver's core alone (nv-kernel.o): functions of nv-interface.o are as the core declares them");
     }
-    if !has_dwarf {
-        say("no debug information (DWARF): no structure and no signature is known, only names, numbers and sizes"
-            .into());
-    } else if tree.has_tables && !tree.has_fields {
-        say("its debug information is of the interface to the kernel alone: sizes of parameters are known, fields are not".into());
+    if !parts.dwarf {
+        say("no debug information (DWARF): no structure and no signature is known, only names of functions");
     }
-    if tree.has_fields {
-        let unknown: Vec<String> = tree
-            .controls
-            .iter()
-            .filter(|control| control.reach != Reach::Kernel && control.parameters.is_some())
-            .filter(|control| control.parameters.as_deref().is_some_and(|name| tree.headers.opaque(name).is_some()))
-            .map(|control| format!("{:#010x}", control.cmd))
-            .collect();
-        if !unknown.is_empty() {
-            say(format!(
-                "the parameters' type of {} controls is not declared, only its size: {}",
-                unknown.len(),
-                unknown.join(" ")
-            ));
-        }
-        if meaning(methods).is_none() {
-            say("the flags of methods agree with no release that is known: who may call is not known".into());
-        }
+    if parts.dwarf_elsewhere {
+        say("its debug information is in other files (.dwo, -gsplit-dwarf), which are not read");
     }
-    say("notifications, streams and names of controls need the sources".into());
+    if tree.has_tables && !unknown.is_empty() {
+        let (count, all) = (unknown.len(), tree.controls.iter().filter(|control| is_open(control)).count());
+        say(&match count == all {
+            true => "of controls the numbers and the sizes of parameters are known; no fields".to_owned(),
+            false => format!("of {count} controls only the size of parameters is known: {}", unknown.join(" ")),
+        });
+    }
+    if tree.has_tables && meaning(methods).is_none() {
+        say("the flags of methods agree with no release that is known: who may call is not known");
+    }
+    say("notifications, streams and names of controls need the sources");
+}
+
+/// Whether programs may call it, with parameters.
+fn is_open(control: &Control) -> bool {
+    control.reach != Reach::Kernel && control.parameters.is_some()
+}
+
+/// Controls that programs may call, and of whose parameters only the size is known.
+fn unknown(tree: &Tree) -> impl Iterator<Item = &Control> {
+    let is_opaque = |name: &str| tree.headers.opaque(name).is_some();
+    tree.controls.iter().filter(move |control| is_open(control) && control.parameters.as_deref().is_some_and(is_opaque))
 }
 
 /// Whether a structure holds what is looked for.

@@ -90,7 +90,7 @@ pub struct Tree {
     pub declares_all: bool,
     /// What this source cannot tell, in sentences.
     pub cannot_tell: Vec<String>,
-    /// Whether fields were there to be looked at; without them nothing can be said to be new.
+    /// Whether there are controls, and fields of each that programs may call; else that nothing is new cannot be said.
     pub has_fields: bool,
     /// Macro and structure names by header, where a control's number and its parameters meet.
     order: HashMap<String, Vec<String>>,

@@ -1,5 +1,6 @@
-//! The types that a running kernel has of the driver (`/sys/kernel/btf/nvidia`), or such a file kept from elsewhere with its kernel's
-//! `vmlinux` beside it: structures and prototypes, no tables, no numbers. Controls are found by the names of their structures.
+//! The types that a running kernel has of the driver (`/sys/kernel/btf/nvidia`), or such a file kept from elsewhere with
+//! its kernel's `vmlinux` beside it: structures and prototypes, no tables, no numbers. Controls are found by the names of
+//! their structures.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -55,7 +56,8 @@ pub fn tree(bytes: &[u8], base: &Path, numbers: &BTreeMap<String, u32>) -> Resul
     let mut tree = Tree::of(reader.headers);
     tree.declares_all = false;
     tree.has_functions = true;
-    tree.has_fields = !parameters.is_empty();
+    // The core's types are there together, or not at all.
+    tree.has_fields = parameters.iter().any(|name| numbers.contains_key(name));
     for name in &parameters {
         match numbers.get(name) {
             Some(cmd) => tree.controls.push(Control {
@@ -89,8 +91,9 @@ pub fn tree(bytes: &[u8], base: &Path, numbers: &BTreeMap<String, u32>) -> Resul
         "{} structures of controls' parameters are among its types, without numbers and without callers",
         parameters.len()
     ));
-    if parameters.is_empty() {
-        tree.cannot_tell.push("most builds of the driver have types of the interface to the kernel alone: functions are known, controls are not".into());
+    if !tree.has_fields {
+        tree.cannot_tell
+            .push("as in most builds of the driver these types are of the interface to the kernel: no controls".into());
     }
     tree.cannot_tell.push("shared memory, notifications and streams need the sources".into());
     Ok(tree)

@@ -3,7 +3,7 @@
 //! Knows nothing of drivers but where their headers are kept. An object repeats every type in each of its several hundred
 //! units: a first walk notes where each name is declared first, and only what is asked for afterwards is taken in.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{hash_map, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use anyhow::{bail, ensure, Context, Result};
@@ -24,7 +24,10 @@ const DEEPEST: usize = 64;
 /// Where the driver keeps the headers that programs see.
 const SDK: &str = "sdk/nvidia/inc/";
 
-/// What a unit's attributes say, as far as it is asked.
+/// An entry inside another.
+type Inner = (DwTag, Said);
+
+/// What an entry's attributes say, as far as it is asked.
 #[derive(Default)]
 struct Said {
     name: Option<String>,
@@ -91,12 +94,12 @@ impl<'a> Dwarf<'a> {
                 let said = self.said(number, entry)?;
                 if let (Some(name), false) = (said.name, said.is_declaration) {
                     let names = if tag == gimli::DW_TAG_typedef { &mut self.typedefs } else { &mut self.tags };
-                    if !names.contains_key(&name) {
+                    if let hash_map::Entry::Vacant(vacant) = names.entry(name) {
                         let file = said.file.and_then(|file| {
                             files.entry(file).or_insert_with(|| public_header(&self.dwarf, unit, file)).clone()
                         });
-                        self.public.extend(file.map(|file| (file, said.line, name.clone())));
-                        names.insert(name, at);
+                        self.public.extend(file.map(|file| (file, said.line, vacant.key().clone())));
+                        vacant.insert(at);
                     }
                 }
             } else if tag == gimli::DW_TAG_subprogram {
@@ -155,7 +158,7 @@ impl<'a> Dwarf<'a> {
     }
 
     /// An entry, and those directly inside it.
-    fn entry(&self, at: At) -> Result<(DwTag, Said, Vec<(DwTag, Said)>)> {
+    fn entry(&self, at: At) -> Result<(DwTag, Said, Vec<Inner>)> {
         let mut tree = self.units[at.0].entries_tree(Some(at.1))?;
         let root = tree.root()?;
         let (tag, said) = (root.entry().tag(), self.said(at.0, root.entry())?);
@@ -165,6 +168,11 @@ impl<'a> Dwarf<'a> {
             inner.push((child.entry().tag(), self.said(at.0, child.entry())?));
         }
         Ok((tag, said, inner))
+    }
+
+    /// Whether a unit says that the rest of it is in another file.
+    pub fn is_elsewhere(&self) -> bool {
+        self.units.iter().any(|unit| unit.dwo_name().is_ok_and(|name| name.is_some()))
     }
 
     /// Takes in every structure that the public headers declare, in their order, and those whose name is asked for.

@@ -1,4 +1,5 @@
-//! The exported methods of a built driver, out of its tables: they are data, so they are there without debug information, too.
+//! The exported methods of a built driver, out of its tables: they are data, so they are there without debug information,
+//! too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +37,8 @@ pub struct Form {
     pub name: Option<usize>,
 }
 
-/// The forms of every release from 515.43.04 to 595.45.04: with the method's name, and without it. Debug information goes first.
+/// The forms of every release from 515.43.04 to 595.45.04: with the method's name, and without it. Debug information goes
+/// first.
 const FORMS: [Form; 2] = [
     Form { size: 40, function: 0, flags: 8, access_right: 12, number: 16, parameters: 20, class: 24, name: Some(32) },
     Form { size: 32, function: 0, flags: 8, access_right: 12, number: 16, parameters: 20, class: 24, name: None },
@@ -81,7 +83,8 @@ pub fn methods(elf: &Elf, form: Option<Form>) -> Result<Vec<Method>> {
     Ok(out)
 }
 
-/// Which bits of a method's flags mean what: anybody, root, internal. They moved once; `rmapi/control.h` of the releases says how.
+/// Which bits of a method's flags mean what: anybody, root, internal. They moved once; `rmapi/control.h` of the releases
+/// says how.
 const FLAGS: [(u64, u64, u64); 2] = [
     // 515.43.04 to 550.163.01
     (0x10, 0x4 | 0x100, 0x400),
@@ -89,8 +92,9 @@ const FLAGS: [(u64, u64, u64); 2] = [
     (0x8, 0x4 | 0x20, 0x80),
 ];
 
-/// Who may call what, by the meaning of the flags that agrees with the methods' own names: of those that are called internal nine in ten have
-/// the bit, of the others one in twenty (counted in 535, 550 and 595). None if no known meaning does.
+/// Who may call what, by the meaning of the flags that agrees with the methods' own names: of those that are called
+/// internal nine in ten have the bit, of the others one in twenty (counted in 535, 550 and 595). None if no known meaning
+/// does.
 pub fn meaning(methods: &[Method]) -> Option<impl Fn(&Method) -> Reach> {
     let (internal, others): (Vec<&Method>, Vec<&Method>) =
         methods.iter().partition(|method| is_called_internal(method));

@@ -88,7 +88,8 @@ impl Built {
             }
             let function = if *has_function { format!("test{name}_IMPL") } else { "0".into() };
             table += &format!(
-                "{{ (void (*)(void)) {function}, {flags:#x}, 0, 0x7e570000 | {id:#x}, sizeof({parameters}), &classInfo, \"test{name}\" }},\n"
+                "{{ (void (*)(void)) {function}, {flags:#x}, 0, 0x7e570000 | {id:#x}, sizeof({parameters}), \
+                 &classInfo, \"test{name}\" }},\n"
             );
         }
         let (core, interface) = (&self.core, &self.interface);
@@ -140,6 +141,27 @@ fn an_object_that_has_nothing_new_raises_no_alarm() {
     let behind = ["→NV7E57_SESSION.processId@0", "→NV7E57_SESSION.subProcessId@4"].map(str::to_owned);
     assert_eq!((sessions.size, sessions.fields.as_slice()), (Some(16), &behind[..]));
     assert_eq!(outcome(&tree, &findings).unwrap(), Outcome::Passed);
+}
+
+#[test]
+fn older_and_optimised_debug_information_is_read_and_compressed_is_named() {
+    let mut built = Built::new();
+    for options in [["-gdwarf-4", "-O2"], ["-gdwarf-5", "-O2"]] {
+        built.options = [&options[..], &["-fno-eliminate-unused-debug-types"]].concat();
+        let Some(tree) = built.tree("built-dwarf") else { return };
+        let findings = judge_by(&tree, &known(), &ROWS);
+        assert_eq!(alarms(&findings), [], "{options:?}");
+        assert!(tree.has_fields);
+    }
+    built.options = vec!["-g", "-gsplit-dwarf"];
+    let tree = built.tree("built-dwarf").unwrap();
+    assert!(tree.cannot_tell.iter().any(|said| said.contains("in other files (.dwo")), "{:?}", tree.cannot_tell);
+    assert!(outcome(&tree, &[]).is_err());
+    built.options = vec!["-g", "-gz=zlib"];
+    let (dir, object) = built.object("built-dwarf").unwrap();
+    let said = format!("{:#}", read(&object, &BTreeMap::new()).err().unwrap());
+    fs::remove_dir_all(dir).unwrap();
+    assert!(said.contains("is compressed: `objcopy --decompress-debug-sections`"), "{said}");
 }
 
 #[test]
@@ -201,16 +223,24 @@ fn a_type_is_found_by_the_methods_name_and_is_else_named_as_unknown() {
     built.methods.truncate(1);
     built.core = "
 typedef struct NV7E57_CTRL_WHO_RAN_PARAMS { NvU32 pid; NvU32 more; } NV7E57_CTRL_WHO_RAN_PARAMS;
+NV_STATUS odd(struct Test *t, NV7E57_CTRL_WHO_RAN_PARAMS *p) { return 0; }
 __attribute__((used)) static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_exported_method_def_More[] = {
 { 0, 8, 0, 0x7e570301, sizeof(NV7E57_CTRL_WHO_RAN_PARAMS), &classInfo, \"moreCtrlCmdWhoRan\" },
 { 0, 8, 0, 0x7e570302, 12, &classInfo, \"moreCtrlCmdWhoKnows\" },
+{ (void (*)(void)) odd, 8, 0, 0x7e570303, 16, &classInfo, \"moreCtrlCmdOfAnotherSize\" },
 };"
     .into();
     let Some(tree) = built.tree("built-spelled") else { return };
     let found = alarms(&judge_by(&tree, &known(), &ROWS));
     assert_eq!(found, [(Verdict::New, "0x7e570301".to_owned(), "no row".to_owned())]);
     let said = tree.cannot_tell.join("\n");
-    assert!(said.contains("type of 1 controls is not declared, only its size: 0x7e570302"), "{said}");
+    assert!(said.contains("of 2 controls only the size of parameters is known: 0x7e570302 0x7e570303"), "{said}");
+    // Of such a driver it is not said that nothing is new.
+    built.core = built.core.replace("0x7e570301", "0x7e570301 + 2").replace("NvU32 pid;", "NvU32 some;");
+    let tree = built.tree("built-spelled").unwrap();
+    let findings = judge_by(&tree, &known(), &ROWS);
+    assert_eq!(alarms(&findings), []);
+    assert!(outcome(&tree, &findings).is_err());
 }
 
 #[test]
