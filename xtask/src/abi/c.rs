@@ -183,7 +183,8 @@ impl Headers {
             Type::Array(of, dimensions) => {
                 let one = self.layout_of(of)?;
                 let count = dimensions.iter().try_fold(1, |all, size| Ok::<_, String>(all * self.length(size)?))?;
-                Ok(Layout { size: one.size * count, align: one.align })
+                let size = one.size.checked_mul(count).ok_or("an array larger than memory")?;
+                Ok(Layout { size, align: one.align })
             }
             Type::Record(record) => self.place(record).map(|(layout, _)| layout),
         }
