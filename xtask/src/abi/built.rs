@@ -33,10 +33,10 @@ pub const HOST: &str = "/sys/kernel/btf/nvidia";
 /// What the closed driver prints before its release; the open one says so.
 const CLOSED: &str = "UNIX x86_64 Kernel Module  ";
 
-/// Without it a kernel was built that has BTF for itself alone, or not at all.
-const WHY_NO_HOST: &str =
-    "the driver is not loaded, or was built without BTF (most builds of it are: they have no vmlinux at hand), or \
-the kernel has no CONFIG_DEBUG_INFO_BTF_MODULES. Name its nvidia.ko, or its sources, instead";
+/// Why a host that runs the driver has none of its types.
+const WHY_NO_TYPES: &str =
+    "the module was built without BTF (most builds of it are: they have no vmlinux at hand), or the \
+kernel has no CONFIG_DEBUG_INFO_BTF_MODULES. Its nvidia.ko or its sources tell more";
 
 /// Reads a file of either sort. `numbers` are controls' numbers by their structures.
 pub fn read(path: &Path, numbers: &BTreeMap<String, u32>) -> Result<Tree> {
@@ -66,7 +66,7 @@ pub fn read_host(root: &Path, numbers: &BTreeMap<String, u32>) -> Result<Tree> {
         );
         let mut tree = Tree::of(Headers::default());
         (tree.has_fields, tree.declares_all, tree.has_functions) = (false, false, true);
-        tree.cannot_tell.push(format!("{HOST} is not there: {WHY_NO_HOST}"));
+        tree.cannot_tell.push(format!("{HOST} is not there: {WHY_NO_TYPES}"));
         tree
     };
     tree.is_whole = !functions.is_empty();
@@ -118,10 +118,11 @@ fn object(bytes: &[u8]) -> Result<Tree> {
     let dwarf = gimli::Dwarf::load(section)?;
     let has_dwarf = sections.get(SectionId::DebugInfo.name()).is_some_and(|data| !data.is_empty());
 
-    // Without the form of a table its entries are read by the known forms; the names of functions are needed to index.
+    // Tables in a known form name their functions. A form that only the debug information knows takes a note of every function.
     let first = methods(&elf, None).unwrap_or_default();
     let functions: BTreeSet<&str> = first.iter().filter_map(|method| method.function.as_deref()).collect();
-    let mut dwarf = Dwarf::index(dwarf, |name| is_helper(name) || functions.contains(name))?;
+    let is_method = |name: &str| functions.contains(name) || functions.is_empty() && elf.defined.contains(name);
+    let mut dwarf = Dwarf::index(dwarf, |name| is_helper(name) || is_method(name))?;
     let mut headers = Headers::default();
     dwarf.take_public(&mut headers, is_escape);
     let form = form(&mut dwarf, &mut headers);

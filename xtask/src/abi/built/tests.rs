@@ -32,6 +32,8 @@ struct Built {
     /// More of the core's C.
     core: String,
     interface: String,
+    /// The form of a table's entries, from its last field on.
+    form: &'static str,
     /// For `cc`.
     options: Vec<&'static str>,
 }
@@ -43,8 +45,7 @@ typedef struct nvidia_stack nvidia_stack_t; typedef struct nv_state nv_state_t; 
 typedef struct NVOC_CLASS_INFO { NvU32 id; } NVOC_CLASS_INFO;
 struct NVOC_EXPORTED_METHOD_DEF {
     void (*pFunc)(void); NvU32 flags; NvU32 accessRight; NvU32 methodId; NvU32 paramSize;
-    const NVOC_CLASS_INFO *pClassInfo; const char *func;
-};
+    const NVOC_CLASS_INFO *pClassInfo; FORM
 const NVOC_CLASS_INFO classInfo = { 1 };
 struct Test;
 NV_STATUS rm_ioctl(nvidia_stack_t *a, nv_state_t *b, nv_file_private_t *c, NvU32 d, void *e, NvU32 f) { return 0; }
@@ -66,6 +67,7 @@ impl Built {
             methods: vec![("LIST", 0x8, 0x101, true), ("SESSIONS", 0x8, 0x102, false), ("CLOCK", 0x8, 0x103, true)],
             core: String::new(),
             interface: INTERFACE.into(),
+            form: "const char *func; };",
             options: vec!["-g", "-fno-eliminate-unused-debug-types"],
         }
     }
@@ -93,8 +95,9 @@ impl Built {
             );
         }
         let (core, interface) = (&self.core, &self.interface);
+        let known = CORE.replace("FORM", self.form);
         let text = format!(
-            "{TYPES}{CORE}#include \"ctrl/ctrl7e57.h\"\n#include \"class/cl7e57.h\"\n{functions}
+            "{TYPES}{known}#include \"ctrl/ctrl7e57.h\"\n#include \"class/cl7e57.h\"\n{functions}
 struct Test {{ NvU32 x; {members} }};
 __attribute__((used)) static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_exported_method_def_Test[] = {{
 {table} }};\n__attribute__((used)) struct Test test;\n{core}\n{interface}"
@@ -241,6 +244,21 @@ __attribute__((used)) static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_export
     let findings = judge_by(&tree, &known(), &ROWS);
     assert_eq!(alarms(&findings), []);
     assert!(outcome(&tree, &findings).is_err());
+}
+
+#[test]
+fn a_table_in_another_form_is_read_by_its_debug_information_and_is_else_an_error() {
+    let mut built = Built::new();
+    built.form = "const char *func; NvU64 since; };";
+    let Some(found) = built.alarms("built-form") else { return };
+    assert_eq!(found, []);
+    built.made.ctrl = built.made.ctrl.replace("NvU32 clock;", "NvU32 pid;");
+    assert_eq!(built.alarms("built-form").unwrap()[0].1, "0x7e570103");
+    built.options.clear();
+    let (dir, object) = built.object("built-form").unwrap();
+    let said = format!("{:#}", read(&object, &BTreeMap::new()).err().unwrap());
+    fs::remove_dir_all(dir).unwrap();
+    assert!(said.contains("of 144 bytes is in a form that this reader does not know"), "{said}");
 }
 
 #[test]
