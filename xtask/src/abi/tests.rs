@@ -321,6 +321,20 @@ fn a_control_whose_parameters_are_not_there_is_no_silence() {
     assert!(found[0].2.contains("NV7E57_CTRL_NOWHERE_PARAMS is not declared"), "{found:?}");
 }
 
+/// `nvtypes.h` declares what the parser knows by itself, and a number in two halves that 535 has in a control.
+#[test]
+fn a_type_beside_the_built_in_ones_is_read() {
+    let root = scratch("types");
+    fs::create_dir_all(root.join("ctrl")).unwrap();
+    let types = "typedef unsigned char NvU32; typedef struct NvU64_ALIGN32 { NvU32 lo; NvU32 hi; } NvU64_ALIGN32;";
+    fs::write(root.join("nvtypes.h"), types).unwrap();
+    let control = "typedef struct NV7E57_CTRL_SUM_PARAMS { NvU32 pid; NvU64_ALIGN32 sum; } NV7E57_CTRL_SUM_PARAMS;";
+    fs::write(root.join("ctrl/ctrl7e57.h"), control).unwrap();
+    let tree = Tree::read(&root).unwrap();
+    fs::remove_dir_all(root).unwrap();
+    assert_eq!(tree.headers.layout("NV7E57_CTRL_SUM_PARAMS").map(|layout| layout.size), Ok(12));
+}
+
 #[test]
 fn who_may_call_is_read_from_the_trees_own_flags() {
     let mut made = Made::new();

@@ -125,8 +125,8 @@ impl Tree {
             let text = read(&file)?;
             let name =
                 file.strip_prefix(sdk).or(file.strip_prefix(root)).unwrap_or(&file).to_string_lossy().into_owned();
-            // The types that these two define are the parser's own: bytes, pointers, alignment.
-            if !["nvtypes.h", "nvmisc.h", "cpuopsys.h"].contains(&name.as_str()) {
+            // What these two define is the parser's own: alignment, bits, the processor. `nvtypes.h` has structures beside that.
+            if !["nvmisc.h", "cpuopsys.h"].contains(&name.as_str()) {
                 headers.read(&name, &text);
             }
         }
