@@ -1,8 +1,10 @@
-//! `./x abi check SOURCE`: a new driver on day zero. Reads a source tree of the driver's open modules and says what in it
-//! carries a PID or a kernel pointer, and whether MPU knows it.
+//! `./x abi check SOURCE`: a new driver on day zero. Reads a source tree of the driver's open modules, their headers, a
+//! built object of them, or the types that a running kernel has of them, and says what carries a PID or a kernel pointer,
+//! and whether MPU knows it.
 //!
-//! `docs/how-to/a-new-driver.md` is its runbook. Builds nothing, runs nothing of the tree, and needs no network.
+//! `docs/how-to/a-new-driver.md` is its runbook. Builds nothing, runs nothing of the driver, and needs no network.
 
+mod built;
 mod c;
 mod judge;
 mod names;
@@ -14,7 +16,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{ensure, Result};
 use clap::Subcommand;
 use serde::Serialize;
 
@@ -30,11 +32,17 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// Reads a driver's source, and says what carries a PID: exit 0 if the rows fit and nothing is new, else 1
+    /// Reads a driver, and says what carries a PID: exit 0 if the rows fit and nothing is new, 1 if something is, 69 if
+    /// it cannot be told
     Check {
-        /// The top of a source tree of NVIDIA's open kernel modules, or a folder with its headers (ctrl/, class/, …)
-        #[arg(value_parser = source)]
-        source: PathBuf,
+        /// One of: the top of a source tree of NVIDIA's open kernel modules; a folder with its headers (ctrl/, class/,
+        /// …); a built object of them with debug information (nvidia.ko, nv-kernel.o, nv-kernel.o_binary,
+        /// nv-interface.o); a copy of a host's /sys/kernel/btf/nvidia with that host's vmlinux beside it
+        #[arg(value_parser = source, required_unless_present = "host")]
+        source: Option<PathBuf>,
+        /// Reads what this machine's kernel knows of the driver that it runs: /sys/kernel/btf/nvidia and /proc/kallsyms
+        #[arg(long, conflicts_with = "source")]
+        host: bool,
         /// Prints JSON
         #[arg(long)]
         json: bool,
@@ -49,8 +57,11 @@ enum What {
 struct Report<'a> {
     schema: u8,
     release: Option<&'a str>,
-    /// `tables` where the generated method tables were read, `headers` where only headers were there.
+    /// `tables` where method tables were read, with their parameters' fields; `sizes` where no field is known; `headers`
+    /// where only declarations were there.
     read: &'static str,
+    /// What such a source cannot tell, in sentences.
+    cannot_tell: &'a [String],
     controls: usize,
     escapes: usize,
     notifications: usize,
@@ -61,19 +72,36 @@ struct Report<'a> {
 
 /// The verb.
 pub fn abi(args: &Args) -> Result<Outcome> {
-    let What::Check { source, json, all } = &args.what;
-    let tree = Tree::read(source)?;
-    let findings = judge::judge(&tree, &List::ours()?);
+    let What::Check { source, host: _, json, all } = &args.what;
+    let list = List::ours()?;
+    let tree = match source {
+        Some(source) if source.is_dir() => Tree::read(source)?,
+        Some(source) => built::read(source, &list.numbers())?,
+        None => built::read_host(Path::new("/"), &list.numbers())?,
+    };
+    let findings = judge::judge(&tree, &list);
     let text = if *json { as_json(&tree, &findings)? } else { as_table(&tree, &findings, *all) };
     // Whoever reads it may have had enough.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    Ok(if findings.iter().any(is_alarm) { Outcome::Failed } else { Outcome::Passed })
+    outcome(&tree, &findings)
+}
+
+/// What the exit says. What is wrong is wrong, however little was read; that nothing is, takes fields.
+fn outcome(tree: &Tree, findings: &[Finding]) -> Result<Outcome> {
+    if findings.iter().any(is_alarm) {
+        return Ok(Outcome::Failed);
+    }
+    ensure!(
+        tree.has_fields,
+        "nothing is wrong, and whether something is new cannot be told: not all fields of parameters are known here"
+    );
+    Ok(Outcome::Passed)
 }
 
 fn source(text: &str) -> Result<PathBuf, String> {
     match Path::new(text) {
-        path if path.is_dir() => Ok(path.to_owned()),
-        _ => Err("not a folder".to_owned()),
+        path if path.exists() => Ok(path.to_owned()),
+        _ => Err("not there".to_owned()),
     }
 }
 
@@ -94,7 +122,12 @@ fn as_json(tree: &Tree, findings: &[Finding]) -> Result<String> {
     let report = Report {
         schema: 1,
         release: tree.release.as_deref(),
-        read: if tree.has_tables { "tables" } else { "headers" },
+        read: match (tree.has_tables, tree.has_fields) {
+            (true, true) => "tables",
+            (_, false) => "sizes",
+            (false, true) => "headers",
+        },
+        cannot_tell: &tree.cannot_tell,
         controls: tree.controls.len(),
         escapes: tree.escapes,
         notifications: tree.notifications,
@@ -107,11 +140,20 @@ fn as_json(tree: &Tree, findings: &[Finding]) -> Result<String> {
 
 fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
     let release = tree.release.as_deref().unwrap_or("of an unnamed release");
-    let read = if tree.has_tables { "method tables" } else { "headers alone: who may call is not known" };
+    let read = match (tree.has_tables, tree.has_fields) {
+        (true, _) => "method tables",
+        (false, true) => "declarations alone: who may call is not known",
+        (false, false) => "no table and no declaration",
+    };
     let (controls, escapes, notifications) = (tree.controls.len(), tree.escapes, tree.notifications);
-    let mut out = format!(
-        "driver {release}: {controls} controls from {read}; {escapes} escapes, {notifications} notifications\n"
-    );
+    let mut out = format!("driver {release}: {controls} controls from {read}; ");
+    out += &match tree.declares_all {
+        true => format!("{escapes} escapes, {notifications} notifications\n"),
+        false => format!("{escapes} structures of escapes\n"),
+    };
+    for sentence in &tree.cannot_tell {
+        out += &format!("  {sentence}\n");
+    }
     let order = [Verdict::New, Verdict::Changed, Verdict::Fits, Verdict::Known, Verdict::Gone];
     for verdict in order {
         let some: Vec<&Finding> = findings.iter().filter(|finding| finding.verdict == verdict).collect();
@@ -141,6 +183,10 @@ fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
     let false_alarms = findings.iter().filter(is_false_alarm).count();
     out += &format!("\n{false_alarms} false alarms are on the list in xtask/abi.toml\n");
     out += &match alarms {
+        0 if !tree.has_fields => "nothing is wrong, and whether something is new cannot be told\n".to_owned(),
+        0 if !tree.declares_all => {
+            "nothing to do, as far as this source tells: every row fits, and nothing is new\n".to_owned()
+        }
         0 => "nothing to do: every row fits, and nothing is new\n".to_owned(),
         n => format!("{n} to look at: docs/how-to/a-new-driver.md\n"),
     };

@@ -26,7 +26,8 @@ const BUILT_IN: [(usize, &[&str]); 5] = [
     (8, &["NvU64", "NvS64", "NvF64", "NvP64", "NvUPtr", "NvSPtr", "NvLength", "long", "size_t", "uint64_t", "int64_t"]),
 ];
 
-fn built_in(name: &str) -> Option<usize> {
+/// The bytes of a type that the parser knows by itself.
+pub fn built_in(name: &str) -> Option<usize> {
     BUILT_IN.iter().find(|(_, names)| names.contains(&name)).map(|(size, _)| *size)
 }
 
@@ -38,7 +39,18 @@ pub enum Type {
     Named(String),
     Tagged(String),
     Record(Rc<Record>),
+    /// Laid out by a compiler, whose word is taken.
+    Placed(Rc<Placed>),
+    /// So many bytes, and nothing else is known of them.
+    Opaque(usize),
     Array(Box<Type>, Vec<Vec<Token>>),
+}
+
+/// A structure or a union as a compiler laid it out: members with their byte offsets.
+#[derive(Debug)]
+pub struct Placed {
+    pub size: usize,
+    pub members: Vec<(Option<String>, Type, usize)>,
 }
 
 /// A structure or a union.
@@ -131,8 +143,28 @@ impl Headers {
         self.layout_of(&Type::Named(name.to_owned()))
     }
 
+    /// Gives a type a name; what has one keeps it.
+    pub fn name(&mut self, name: &str, kind: Type) {
+        self.names.entry(name.to_owned()).or_insert(kind);
+    }
+
+    /// Names of types.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.names.keys()
+    }
+
+    /// The bytes of a type of which only the size is known.
+    pub fn opaque(&self, name: &str) -> Option<usize> {
+        match self.names.get(name) {
+            Some(Type::Opaque(size)) => Some(*size),
+            _ => None,
+        }
+    }
+
     fn layout_of(&self, kind: &Type) -> Result<Layout, String> {
         match kind {
+            Type::Placed(placed) => Ok(Layout { size: placed.size, align: 8 }),
+            Type::Opaque(size) => Ok(Layout { size: *size, align: 8 }),
             Type::Plain(_, size) => Ok(Layout { size: *size, align: *size }),
             Type::Pointer => Ok(Layout { size: 8, align: 8 }),
             Type::Named(name) | Type::Tagged(name) => {
@@ -151,7 +183,8 @@ impl Headers {
             Type::Array(of, dimensions) => {
                 let one = self.layout_of(of)?;
                 let count = dimensions.iter().try_fold(1, |all, size| Ok::<_, String>(all * self.length(size)?))?;
-                Ok(Layout { size: one.size * count, align: one.align })
+                let size = one.size.checked_mul(count).ok_or("an array larger than memory")?;
+                Ok(Layout { size, align: one.align })
             }
             Type::Record(record) => self.place(record).map(|(layout, _)| layout),
         }
@@ -243,17 +276,26 @@ impl Headers {
             Type::Record(record) => {
                 let (_, offsets) = self.place(&record)?;
                 for (member, at) in record.members.iter().zip(offsets) {
-                    let path = match (&member.name, path) {
-                        (Some(name), "") => name.clone(),
-                        (Some(name), path) => format!("{path}.{name}"),
-                        (None, path) => path.to_owned(),
-                    };
-                    self.collect(&member.kind, &path, offset + at, repeats, out)?;
+                    self.collect(&member.kind, &within(path, member.name.as_deref()), offset + at, repeats, out)?;
                 }
             }
+            Type::Placed(placed) => {
+                for (name, kind, at) in &placed.members {
+                    self.collect(kind, &within(path, name.as_deref()), offset + at, repeats, out)?;
+                }
+            }
+            Type::Opaque(size) => return Err(format!("of its {size} bytes nothing else is known")),
             named => self.collect(&named, path, offset, repeats, out)?,
         }
         Ok(())
+    }
+}
+
+fn within(path: &str, name: Option<&str>) -> String {
+    match (name, path) {
+        (Some(name), "") => name.to_owned(),
+        (Some(name), path) => format!("{path}.{name}"),
+        (None, path) => path.to_owned(),
     }
 }
 

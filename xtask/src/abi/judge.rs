@@ -78,6 +78,8 @@ struct Known {
     subject: String,
     /// The innermost name of the field; all of them unless it is there.
     field: Option<String>,
+    /// The structure with a control's parameters, for the source that knows structures and no numbers.
+    parameters: Option<String>,
     sort: Sort,
     reason: String,
 }
@@ -110,6 +112,20 @@ impl List {
         Ok(list)
     }
 
+    /// Numbers by the structures that carry their parameters, for a source that has no numbers.
+    pub fn numbers(&self) -> BTreeMap<String, u32> {
+        let listed = self.known.iter().filter_map(|known| {
+            let digits = known.subject.strip_prefix("0x")?;
+            Some((known.parameters.clone()?, u32::from_str_radix(digits, 16).ok()?))
+        });
+        let rows = ROWS.iter().flat_map(|row| {
+            let (class, name) = (row.cmd.0 >> 16, row.control.name());
+            ["", "CMD_"].map(|cmd| (format!("NV{class:04X}_CTRL_{cmd}{name}_PARAMS"), row.cmd.0))
+        });
+        // Of several rows of a structure the last has the number that newer drivers give it.
+        listed.chain(rows).collect()
+    }
+
     fn known(&self, way: &str, subject: &str, field: &str) -> Option<&Known> {
         self.known.iter().find(|known| {
             let same = match known.subject.strip_suffix('*') {
@@ -130,7 +146,8 @@ pub fn judge(tree: &Tree, list: &List) -> Vec<Finding> {
 pub fn judge_by(tree: &Tree, list: &List, rows: &[Row]) -> Vec<Finding> {
     let mut out: Vec<Finding> =
         tree.controls.iter().filter_map(|control| judge_control(tree, list, rows, control)).collect();
-    let has = |row: &Row| tree.controls.iter().any(|control| control.cmd == row.cmd.0);
+    // Where no control was found at all, none is missed.
+    let has = |row: &Row| tree.controls.is_empty() || tree.controls.iter().any(|control| control.cmd == row.cmd.0);
     let mut before = BTreeSet::new();
     for row in rows.iter().filter(|row| !has(row) && before.insert(row.cmd)) {
         out.push(Finding {
@@ -155,7 +172,7 @@ pub fn judge_by(tree: &Tree, list: &List, rows: &[Row]) -> Vec<Finding> {
         let why = "a message of a dump has this field; dumps are byte streams behind a pointer".to_owned();
         known_or_new(list, "stream", name, &[], vec![field.clone()], why)
     }));
-    if tree.has_kernel_open {
+    if tree.has_functions {
         out.extend(list.function.iter().map(|function| judge_function(tree, function)));
         out.extend(helpers(tree, list));
     }
@@ -190,6 +207,9 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
             ..finding
         });
     };
+    if let Some(size) = tree.headers.opaque(parameters) {
+        return (!rows.is_empty()).then(|| judge_size(&rows, finding, size));
+    }
     let fields = match tree.headers.fields(parameters) {
         Ok(fields) => fields,
         Err(error) if !rows.is_empty() => {
@@ -242,8 +262,7 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
                 ..finding
             });
         }
-        let sizes: Vec<String> = rows.iter().map(|row| row.params_size.to_string()).collect();
-        return changed(finding, format!("{size} bytes; rows have {}", sizes.join(", ")));
+        return changed(finding, format!("{size} bytes; rows have {}", sizes(&rows)));
     };
     let doubts =
         fit(tree, row, &fields, &behind, |field| list.known("control", &number(control.cmd), &field.name).is_some());
@@ -251,7 +270,29 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
         return changed(finding, doubts.join("; "));
     }
     finding.why = format!("row of {}", row.seen);
+    if matches!(row.layout, Layout::Embedded { .. }) && behind.is_empty() {
+        finding.why += "; what its pointer leads to is not declared here";
+    }
     Some(finding)
+}
+
+/// What can be said of a control with a row when only the size of its parameters is known.
+fn judge_size(rows: &[&Row], finding: Finding, size: usize) -> Finding {
+    let finding = Finding { size: Some(size), ..finding };
+    match rows.iter().find(|row| u32::try_from(size).is_ok_and(|size| row.takes(size))) {
+        Some(row) => {
+            let why = format!("the size of the row of {}; where its fields stand is not known here", row.seen);
+            Finding { why, ..finding }
+        }
+        None => {
+            let why = format!("{size} bytes; rows have {}, unless the number is another control's now", sizes(rows));
+            Finding { verdict: Verdict::Changed, why, ..finding }
+        }
+    }
+}
+
+fn sizes(rows: &[&Row]) -> String {
+    rows.iter().map(|row| row.params_size.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// What of a row is not so in these fields.
@@ -297,7 +338,10 @@ fn fit(
             if let Inner::Rows(rows) = inner {
                 expect(rows.count.into(), 4, "count");
             }
-            doubts.extend(fit_behind(tree, &inner, behind));
+            // An object has the types that its code uses; what it hands on to the firmware is seldom among them.
+            if tree.declares_all || !behind.is_empty() {
+                doubts.extend(fit_behind(tree, &inner, behind));
+            }
         }
     }
     let plain = |field: &&Field| is_pid(field) && !is_companion(field);
@@ -422,12 +466,18 @@ fn known_or_new(
 fn judge_function(tree: &Tree, function: &Function) -> Finding {
     let found = function.names.iter().find_map(|name| tree.functions.get(name).map(|prototypes| (name, prototypes)));
     let (verdict, name, fields, why) = match found {
+        Some((name, prototypes)) if prototypes.is_empty() => {
+            (Verdict::Fits, name, Vec::new(), "the name is there; its signature is not known here".into())
+        }
         Some((name, prototypes)) if prototypes.iter().all(|prototype| function.wants.contains(prototype)) => {
             (Verdict::Fits, name, prototypes.iter().cloned().collect(), function.why.clone())
         }
         Some((name, prototypes)) => {
             let why = format!("the redirect wants {}", function.wants.join(" or "));
             (Verdict::Changed, name, prototypes.iter().cloned().collect(), why)
+        }
+        None if !tree.is_whole => {
+            (Verdict::Gone, &function.names[0], Vec::new(), "not in this part of the driver".into())
         }
         None if function.optional => {
             (Verdict::Gone, &function.names[0], Vec::new(), "not in this tree; MPU does without".into())

@@ -55,7 +55,7 @@ typedef struct OUTER {
 ";
 
 /// What the parser has built in, for the compiler.
-const TYPES: &str = r"
+pub const TYPES: &str = r"
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -80,7 +80,7 @@ fn compiled(name: &str, text: &str, include: &[PathBuf]) -> String {
     String::from_utf8(ran.stdout).unwrap()
 }
 
-fn scratch(name: &str) -> PathBuf {
+pub fn scratch(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("mpu-abi-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).unwrap();
@@ -163,16 +163,16 @@ fn names_of_pids_are_told_from_others() {
 }
 
 /// A driver of one class, 0x7e57. `{…}` stand for what a test changes.
-struct Made {
-    ctrl: String,
+pub struct Made {
+    pub ctrl: String,
     table: String,
     event: String,
     os: String,
-    class: String,
+    pub class: String,
 }
 
 impl Made {
-    fn new() -> Made {
+    pub fn new() -> Made {
         let ctrl = "
 #define NV7E57_LIST_MAX 4
 #define NV7E57_CTRL_CMD_LIST (0x7e570101)
@@ -241,7 +241,7 @@ fn entry(flags: u32, id: u32, name: &str) -> String {
     lines.join("\n")
 }
 
-const ROWS: [Row; 2] = [
+pub const ROWS: [Row; 2] = [
     Row {
         control: Control::GpuGetPids,
         cmd: ControlCmd(0x7e57_0101),
@@ -259,13 +259,13 @@ const ROWS: [Row; 2] = [
 ];
 
 /// The functions as they are in our list, and nothing known.
-fn known() -> List {
+pub fn known() -> List {
     let ours = include_str!("../../abi.toml");
     let functions = ours.find("[[function]]").unwrap();
     List::parse(&format!("known = []\n{}", &ours[functions..])).unwrap()
 }
 
-fn alarms(findings: &[Finding]) -> Vec<(Verdict, String, String)> {
+pub fn alarms(findings: &[Finding]) -> Vec<(Verdict, String, String)> {
     let some = findings.iter().filter(|finding| super::is_alarm(finding));
     some.map(|finding| (finding.verdict, finding.cmd.clone().unwrap_or(finding.name.clone()), finding.why.clone()))
         .collect()
@@ -319,6 +319,20 @@ fn a_control_whose_parameters_are_not_there_is_no_silence() {
     let found = alarms(&made.judged("nowhere"));
     assert_eq!((found[0].0, found[0].1.as_str()), (Verdict::New, "0x7e570109"));
     assert!(found[0].2.contains("NV7E57_CTRL_NOWHERE_PARAMS is not declared"), "{found:?}");
+}
+
+/// `nvtypes.h` declares what the parser knows by itself, and a number in two halves that 535 has in a control.
+#[test]
+fn a_type_beside_the_built_in_ones_is_read() {
+    let root = scratch("types");
+    fs::create_dir_all(root.join("ctrl")).unwrap();
+    let types = "typedef unsigned char NvU32; typedef struct NvU64_ALIGN32 { NvU32 lo; NvU32 hi; } NvU64_ALIGN32;";
+    fs::write(root.join("nvtypes.h"), types).unwrap();
+    let control = "typedef struct NV7E57_CTRL_SUM_PARAMS { NvU32 pid; NvU64_ALIGN32 sum; } NV7E57_CTRL_SUM_PARAMS;";
+    fs::write(root.join("ctrl/ctrl7e57.h"), control).unwrap();
+    let tree = Tree::read(&root).unwrap();
+    fs::remove_dir_all(root).unwrap();
+    assert_eq!(tree.headers.layout("NV7E57_CTRL_SUM_PARAMS").map(|layout| layout.size), Ok(12));
 }
 
 #[test]

@@ -82,8 +82,16 @@ pub struct Tree {
     pub streams: Vec<(String, String)>,
     /// Prototypes by function: return type and parameters, without names.
     pub functions: HashMap<String, BTreeSet<String>>,
-    /// Whether `kernel-open` was there.
-    pub has_kernel_open: bool,
+    /// Whether functions were looked for: `kernel-open` was there, or an object.
+    pub has_functions: bool,
+    /// Whether all of the driver was there, so that what is not here is not in the driver.
+    pub is_whole: bool,
+    /// Whether every type that the driver declares was there, used or not.
+    pub declares_all: bool,
+    /// What this source cannot tell, in sentences.
+    pub cannot_tell: Vec<String>,
+    /// Whether there are controls, and fields of each that programs may call; else that nothing is new cannot be said.
+    pub has_fields: bool,
     /// Macro and structure names by header, where a control's number and its parameters meet.
     order: HashMap<String, Vec<String>>,
 }
@@ -98,7 +106,6 @@ impl Tree {
             bail!("{} has neither {SDK} nor a folder ctrl: name the top of the open modules' source", root.display())
         };
         let mut headers = Headers::default();
-        let mut order: HashMap<String, Vec<String>> = HashMap::new();
         let more = [
             "src/nvidia/arch/nvalloc/unix/include",
             "src/nvidia/inc/kernel/rmapi/control.h",
@@ -118,16 +125,33 @@ impl Tree {
             let text = read(&file)?;
             let name =
                 file.strip_prefix(sdk).or(file.strip_prefix(root)).unwrap_or(&file).to_string_lossy().into_owned();
-            // The types that these two define are the parser's own: bytes, pointers, alignment.
-            if !["nvtypes.h", "nvmisc.h", "cpuopsys.h"].contains(&name.as_str()) {
+            // What these two define is the parser's own: alignment, bits, the processor. `nvtypes.h` has structures beside that.
+            if !["nvmisc.h", "cpuopsys.h"].contains(&name.as_str()) {
                 headers.read(&name, &text);
             }
         }
+        let mut tree = Tree::of(headers);
+        tree.release = release(root);
+        tree.has_functions = root.join("kernel-open").is_dir();
+        tree.is_whole = true;
+        tree.read_controls(root)?;
+        tree.read_allocations(root)?;
+        tree.read_escapes(root)?;
+        tree.read_classes();
+        tree.read_events(root)?;
+        tree.read_streams(root)?;
+        tree.read_functions(root)?;
+        Ok(tree)
+    }
+
+    /// A tree of declarations alone.
+    pub fn of(headers: Headers) -> Tree {
+        let mut order: HashMap<String, Vec<String>> = HashMap::new();
         for (name, file) in &headers.records {
             order.entry(file.clone()).or_default().push(name.clone());
         }
-        let mut tree = Tree {
-            release: release(root),
+        Tree {
+            release: None,
             headers,
             controls: Vec::new(),
             has_tables: false,
@@ -137,17 +161,13 @@ impl Tree {
             escapes: 0,
             streams: Vec::new(),
             functions: HashMap::new(),
-            has_kernel_open: root.join("kernel-open").is_dir(),
+            has_functions: false,
+            is_whole: false,
+            declares_all: true,
+            cannot_tell: Vec::new(),
+            has_fields: true,
             order,
-        };
-        tree.read_controls(root)?;
-        tree.read_allocations(root)?;
-        tree.read_escapes(root)?;
-        tree.read_classes();
-        tree.read_events(root)?;
-        tree.read_streams(root)?;
-        tree.read_functions(root)?;
-        Ok(tree)
+        }
     }
 
     /// The structures that stand between this one and the parameters declared before it in the same header: what a pointer in
@@ -319,7 +339,7 @@ impl Tree {
     }
 
     /// Structures of class headers that nothing else uses: what an object shows in memory that programs map, mostly.
-    fn read_classes(&mut self) {
+    pub fn read_classes(&mut self) {
         for (structure, file) in &self.headers.records {
             let elsewhere = self.carriers.iter().any(|carrier| carrier.structure == *structure);
             if file.starts_with("class/") && !elsewhere && !self.headers.used.contains(structure) {

@@ -1,0 +1,349 @@
+//! A built driver in place of its sources: an object (`nvidia.ko`, `nv-kernel.o`, `nv-interface.o`), or the types that a
+//! running kernel has of it. Fills the same tree as the sources do, and says what such a source cannot tell.
+//!
+//! What an object has, and what of it is believed: method tables are data and always there, unless symbols were stripped;
+//! structures and prototypes are in its debug information; the names of controls and the meaning of flags are macros, and gone.
+
+mod btf;
+mod dwarf;
+mod elf;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{bail, ensure, Context, Result};
+use gimli::{EndianSlice, LittleEndian, SectionId};
+
+use super::c::{Headers, Type};
+use super::names::{names_kernel_pointer, names_pid};
+use super::tree::{Carrier, Control, Reach, Tree};
+use dwarf::Dwarf;
+use elf::Elf;
+use tables::{is_called_internal, meaning, methods, spelled, without_repeats, Form, Method, TABLE};
+
+/// Bytes of a type, and entries of an array. What is more is a damaged file.
+const BIGGEST: usize = 1 << 24;
+
+/// Where a running kernel shows its types, and those of the driver.
+pub const HOST: &str = "/sys/kernel/btf/nvidia";
+
+/// What the closed driver prints before its release; the open one says so.
+const CLOSED: &str = "UNIX x86_64 Kernel Module  ";
+
+/// Why a host that runs the driver has none of its types.
+const WHY_NO_TYPES: &str =
+    "the module was built without BTF (most builds of it are: they have no vmlinux at hand), or the \
+kernel has no CONFIG_DEBUG_INFO_BTF_MODULES. Its nvidia.ko or its sources tell more";
+
+/// Reads a file of either sort. `numbers` are controls' numbers by their structures.
+pub fn read(path: &Path, numbers: &BTreeMap<String, u32>) -> Result<Tree> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let tree = match bytes.as_slice() {
+        [0x7f, b'E', b'L', b'F', ..] => object(&bytes),
+        [0x9f, 0xeb, ..] => btf::tree(&bytes, &path.with_file_name("vmlinux"), numbers),
+        [0xfd, b'7', b'z', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x1f, 0x8b, ..] => {
+            Err(anyhow::anyhow!("compressed: unpack it first (xz -dk, zstd -d, gzip -dk)"))
+        }
+        _ => Err(anyhow::anyhow!("neither an ELF object nor BTF, and no folder")),
+    };
+    tree.with_context(|| format!("{}", path.display()))
+}
+
+/// Reads what the running kernel shows: types, and the names of the driver's functions.
+pub fn read_host(root: &Path, numbers: &BTreeMap<String, u32>) -> Result<Tree> {
+    let symbols = std::fs::read_to_string(root.join("proc/kallsyms")).unwrap_or_default();
+    let functions: Vec<&str> = functions_of_module(&symbols, "[nvidia]").filter(|name| is_helper(name)).collect();
+    let types = root.join("sys/kernel/btf/nvidia");
+    let mut tree = if types.exists() {
+        read(&types, numbers)?
+    } else {
+        ensure!(
+            !functions.is_empty(),
+            "no driver is loaded here: /proc/kallsyms has none of its functions, and {HOST} is not there"
+        );
+        let mut tree = Tree::of(Headers::default());
+        (tree.has_fields, tree.declares_all, tree.has_functions) = (false, false, true);
+        tree.cannot_tell.push(format!("{HOST} is not there: {WHY_NO_TYPES}"));
+        tree
+    };
+    tree.is_whole = !functions.is_empty();
+    for name in functions {
+        tree.functions.entry(name.to_owned()).or_default();
+    }
+    let version = std::fs::read_to_string(root.join("sys/module/nvidia/version")).ok();
+    tree.release = version.map(|version| version.trim().to_owned());
+    Ok(tree)
+}
+
+/// Names in `/proc/kallsyms` that are a module's code: `0000000000000000 t name\t[module]`.
+fn functions_of_module<'a>(symbols: &'a str, module: &'a str) -> impl Iterator<Item = &'a str> {
+    symbols.lines().filter_map(move |line| {
+        let mut words = line.split_whitespace();
+        let (_, sort, name) = (words.next()?, words.next()?, words.next()?);
+        (words.next()? == module && sort.eq_ignore_ascii_case("t")).then_some(name)
+    })
+}
+
+/// Names of structures that an escape carries.
+fn is_escape(name: &str) -> bool {
+    ["nv_ioctl", "NVOS", "NvUnix"].iter().any(|start| name.starts_with(start))
+}
+
+fn is_helper(name: &str) -> bool {
+    ["os_", "rm_", "nvidia_"].iter().any(|start| name.starts_with(start))
+}
+
+fn object(bytes: &[u8]) -> Result<Tree> {
+    let elf = Elf::parse(bytes)?;
+    let has_tables = !elf.objects(TABLE).is_empty();
+    let is_module = elf.has(".gnu.linkonce.this_module");
+    let has_core = has_tables || elf.defined.contains("rm_ioctl");
+    let has_interface = ["os_memcpy_to_user", "os_alloc_mem"].iter().any(|name| elf.defined.contains(*name));
+    if !has_core && !has_interface {
+        bail!("none of the driver's functions is in it: is it nvidia.ko or a part of it, with its symbols?");
+    }
+    let names = [SectionId::DebugInfo, SectionId::DebugAbbrev, SectionId::DebugStr, SectionId::DebugLine]
+        .into_iter()
+        .chain([SectionId::DebugLineStr, SectionId::DebugStrOffsets]);
+    let mut sections = BTreeMap::new();
+    for id in names {
+        sections.insert(id.name(), elf.section(id.name())?);
+    }
+    let section = |id: SectionId| -> Result<EndianSlice<LittleEndian>> {
+        Ok(EndianSlice::new(sections.get(id.name()).map_or(&[], |data| data), LittleEndian))
+    };
+    let dwarf = gimli::Dwarf::load(section)?;
+    let has_dwarf = sections.get(SectionId::DebugInfo.name()).is_some_and(|data| !data.is_empty());
+
+    // Tables in a known form name their functions. A form that only the debug information knows takes a note of every function.
+    let first = methods(&elf, None).unwrap_or_default();
+    let functions: BTreeSet<&str> = first.iter().filter_map(|method| method.function.as_deref()).collect();
+    let is_method = |name: &str| functions.contains(name) || functions.is_empty() && elf.defined.contains(name);
+    let mut dwarf = Dwarf::index(dwarf, |name| is_helper(name) || is_method(name))?;
+    let mut headers = Headers::default();
+    dwarf.take_public(&mut headers, is_escape);
+    let form = form(&mut dwarf, &mut headers);
+    let methods = without_repeats(methods(&elf, form)?);
+    let controls = controls(&methods, &mut dwarf, &mut headers);
+    let descriptors = descriptors(&elf, &mut dwarf, &mut headers);
+
+    let mut tree = Tree::of(headers);
+    tree.declares_all = false;
+    let (release, is_closed) = release(&elf)?;
+    tree.release = release;
+    tree.has_tables = has_tables;
+    tree.is_whole = is_module || has_core && has_interface;
+    tree.has_functions = true;
+    tree.controls = controls;
+    tree.controls.sort_by_key(|control| control.cmd);
+    tree.has_fields = has_tables && unknown(&tree).next().is_none();
+    carriers(&mut tree, &descriptors);
+    // A function of another part is known by its declaration, if there is one.
+    let there = |name: &&String| elf.defined.contains(*name) || !tree.is_whole && elf.asked_for.contains(*name);
+    let named: Vec<String> = elf.defined.iter().filter(|name| is_helper(name)).cloned().collect();
+    let declared: Vec<String> = dwarf.function_names().filter(|name| is_helper(name)).filter(there).cloned().collect();
+    for name in named.into_iter().chain(declared) {
+        let prototypes = dwarf.prototypes(&name);
+        tree.functions.insert(name, prototypes);
+    }
+    let dwarf_elsewhere = dwarf.is_elsewhere();
+    let parts = Parts { core: has_core, dwarf: has_dwarf, dwarf_elsewhere, closed: is_closed };
+    cannot_tell(&mut tree, &parts, &methods);
+    Ok(tree)
+}
+
+/// The form of a table's entries, as the driver's compiler laid them out.
+fn form(dwarf: &mut Dwarf, headers: &mut Headers) -> Option<Form> {
+    const NAME: &str = "NVOC_EXPORTED_METHOD_DEF";
+    dwarf.take(headers, NAME).ok()?;
+    let fields = headers.fields(NAME).ok()?;
+    let at = |name: &str| fields.iter().find(|field| field.name == name).map(|field| field.offset);
+    Some(Form {
+        size: headers.layout(NAME).ok()?.size,
+        function: at("pFunc")?,
+        flags: at("flags")?,
+        access_right: at("accessRight")?,
+        number: at("methodId")?,
+        parameters: at("paramSize")?,
+        class: at("pClassInfo")?,
+        name: at("func"),
+    })
+}
+
+/// Controls with the types of their parameters: of the function that is called, of the class's pointer to it where the
+/// firmware answers, or as the method's name spells it. A type of another size than the table says is not it.
+fn controls(methods: &[Method], dwarf: &mut Dwarf, headers: &mut Headers) -> Vec<Control> {
+    let by_flags = meaning(methods);
+    let mut out = Vec::new();
+    for method in methods {
+        let name =
+            method.name.clone().or(method.function.clone()).unwrap_or_else(|| format!("one of {}", method.class));
+        let reach = match &by_flags {
+            Some(by_flags) => by_flags(method),
+            None if is_called_internal(method) => Reach::Kernel,
+            None => Reach::Anybody,
+        };
+        let member = format!("__{}__", method.name.as_deref().unwrap_or_default());
+        let structures = [format!("NVOC_VTABLE__{}", method.class), method.class.clone()];
+        let candidates = [method.function.as_deref().and_then(|function| dwarf.last_parameter(function))]
+            .into_iter()
+            .chain(structures.iter().map(|structure| dwarf.last_parameter_of_member(structure, &member)))
+            .chain([spelled(method, dwarf.parameters_of_class(method.cmd >> 16))])
+            .flatten()
+            .collect::<Vec<String>>();
+        let fits = |name: &String| {
+            dwarf.take(headers, name).is_ok() && headers.layout(name).is_ok_and(|layout| layout.size == method.size)
+        };
+        let parameters = match candidates.into_iter().find(fits) {
+            _ if method.size == 0 => None,
+            Some(known) => Some(known),
+            None => {
+                let unknown = format!("the parameters of {name}");
+                headers.name(&unknown, Type::Opaque(method.size));
+                Some(unknown)
+            }
+        };
+        let Method { cmd, flags, access_right, .. } = *method;
+        out.push(Control { cmd, name, reach, flags, access_right, parameters });
+    }
+    out
+}
+
+/// Classes with the bytes of their allocation parameters.
+fn descriptors(elf: &Elf, dwarf: &mut Dwarf, headers: &mut Headers) -> BTreeMap<u32, usize> {
+    const NAME: &str = "RS_RESOURCE_DESC";
+    let mut read = || -> Option<BTreeMap<u32, usize>> {
+        dwarf.take(headers, NAME).ok()?;
+        let fields = headers.fields(NAME).ok()?;
+        let at = |name: &str| fields.iter().find(|field| field.name == name).map(|field| field.offset);
+        let (class, size) = (at("externalClassId")?, at("allocParamSize")?);
+        let stride = headers.layout(NAME).ok()?.size;
+        let (_, place, whole) = elf.objects("g_RsResourceDescList").pop()?;
+        let data = elf.data(place, whole).ok()?;
+        let number = |at: usize| Some(u32::from_le_bytes(data.get(at..at + 4)?.try_into().ok()?));
+        Some(
+            (0..whole / stride.max(1))
+                .filter_map(|i| Some((number(i * stride + class)?, number(i * stride + size)? as usize)))
+                .collect(),
+        )
+    };
+    read().unwrap_or_default()
+}
+
+/// What programs meet otherwise, by the names that the driver gives such structures: allocation parameters, escapes, and
+/// what class headers declare for a mapped page.
+fn carriers(tree: &mut Tree, descriptors: &BTreeMap<u32, usize>) {
+    let mut found = Vec::new();
+    for (name, file) in &tree.headers.records {
+        let Ok(layout) = tree.headers.layout(name) else { continue };
+        // NVA084_ALLOC_PARAMETERS belongs to a class by its number, NV_CHANNEL_ALLOC_PARAMS to any that takes its size.
+        let class = name.get(2..6).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        let takes = match class {
+            Some(class) => descriptors.get(&class) == Some(&layout.size),
+            None => descriptors.is_empty() || descriptors.values().any(|size| *size == layout.size),
+        };
+        if name.contains("_ALLOC") && name.contains("_PARAM") && takes {
+            found.push(Carrier { way: "allocation", by: file.clone(), structure: name.clone() });
+        }
+    }
+    for name in tree.headers.names().filter(|name| is_escape(name)) {
+        found.push(Carrier { way: "escape", by: "its name".into(), structure: name.clone() });
+    }
+    tree.escapes = found.iter().filter(|carrier| carrier.way == "escape").count();
+    let sizes: BTreeSet<usize> = found
+        .iter()
+        .filter(|carrier| carrier.way == "allocation")
+        .filter_map(|carrier| Some(tree.headers.layout(&carrier.structure).ok()?.size))
+        .collect();
+    let unknown: Vec<String> = descriptors
+        .iter()
+        // Four bytes are a handle or a number, and a process's only by what no type says.
+        .filter(|(_, size)| **size > 4 && !sizes.contains(*size))
+        .map(|(class, _)| format!("{class:#06x}"))
+        .collect();
+    if !unknown.is_empty() {
+        let (count, unknown) = (unknown.len(), unknown.join(" "));
+        tree.cannot_tell.push(format!(
+            "the allocation parameters of {count} classes are of a type that no code here uses: {unknown}"
+        ));
+    }
+    tree.carriers = found;
+    tree.read_classes();
+}
+
+/// The release that the driver prints when it loads, and whether it says that it is the closed one.
+fn release(elf: &Elf) -> Result<(Option<String>, bool)> {
+    let marks = [(".modinfo", "version="), (".rodata", "UNIX Open Kernel Module for x86_64  "), (".rodata", CLOSED)];
+    for (section, before) in marks {
+        let data = elf.section(section)?;
+        let at = data.windows(before.len()).position(|part| part == before.as_bytes());
+        let text = at.map(|at| &data[at + before.len()..]).unwrap_or_default();
+        let end = text.iter().position(|byte| !(byte.is_ascii_digit() || *byte == b'.')).unwrap_or(0);
+        let text = String::from_utf8_lossy(&text[..end]).into_owned();
+        if text.contains('.') {
+            let data = elf.section(".rodata")?;
+            return Ok((Some(text), data.windows(CLOSED.len()).any(|part| part == CLOSED.as_bytes())));
+        }
+    }
+    Ok((None, false))
+}
+
+/// What an object has of the driver.
+struct Parts {
+    core: bool,
+    dwarf: bool,
+    dwarf_elsewhere: bool,
+    closed: bool,
+}
+
+fn cannot_tell(tree: &mut Tree, parts: &Parts, methods: &[Method]) {
+    let unknown: Vec<String> = unknown(tree).map(|control| format!("{:#010x}", control.cmd)).collect();
+    let mut say = |sentence: &str| tree.cannot_tell.push(sentence.to_owned());
+    if !parts.core {
+        say("this is the driver's interface to the kernel alone (nv-interface.o): controls are in nv-kernel.o");
+    } else if parts.closed {
+        say("this is the closed driver: it has no method tables, and which controls it has is not known");
+    } else if !tree.has_tables {
+        say("no method table is in it by name, as when symbols were stripped: which controls it has is not known");
+    }
+    if parts.core && !tree.is_whole {
+        say("this is the driver's core alone (nv-kernel.o): functions of nv-interface.o are as the core declares them");
+    }
+    if !parts.dwarf {
+        say("no debug information (DWARF): no structure and no signature is known, only names of functions");
+    }
+    if parts.dwarf_elsewhere {
+        say("its debug information is in other files (.dwo, -gsplit-dwarf), which are not read");
+    }
+    if tree.has_tables && !unknown.is_empty() {
+        let (count, all) = (unknown.len(), tree.controls.iter().filter(|control| is_open(control)).count());
+        say(&match count == all {
+            true => "of controls the numbers and the sizes of parameters are known; no fields".to_owned(),
+            false => format!("of {count} controls only the size of parameters is known: {}", unknown.join(" ")),
+        });
+    }
+    if tree.has_tables && meaning(methods).is_none() {
+        say("the flags of methods agree with no release that is known: who may call is not known");
+    }
+    say("notifications, streams and names of controls need the sources");
+}
+
+/// Whether programs may call it, with parameters.
+fn is_open(control: &Control) -> bool {
+    control.reach != Reach::Kernel && control.parameters.is_some()
+}
+
+/// Controls that programs may call, and of whose parameters only the size is known.
+fn unknown(tree: &Tree) -> impl Iterator<Item = &Control> {
+    let is_opaque = |name: &str| tree.headers.opaque(name).is_some();
+    tree.controls.iter().filter(move |control| is_open(control) && control.parameters.as_deref().is_some_and(is_opaque))
+}
+
+/// Whether a structure holds what is looked for.
+fn is_sensitive(headers: &Headers, name: &str) -> bool {
+    let is = |field: &super::c::Field| names_pid(&field.name) || names_kernel_pointer(field);
+    headers.fields(name).is_ok_and(|fields| fields.iter().any(is))
+}

@@ -1,0 +1,202 @@
+//! The types that a running kernel has of the driver (`/sys/kernel/btf/nvidia`), or such a file kept from elsewhere with
+//! its kernel's `vmlinux` beside it: structures and prototypes, no tables, no numbers. Controls are found by the names of
+//! their structures.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use anyhow::{ensure, Context, Result};
+use btf_rs::{Btf, BtfType, Type as Kind};
+
+use super::super::c::tokens::Token;
+use super::super::c::{built_in, Headers, Placed, Type};
+use super::super::tree::{Carrier, Control, Reach, Tree};
+use super::dwarf::plainly;
+use super::{is_escape, is_helper, is_sensitive, BIGGEST};
+
+const DEEPEST: usize = 64;
+
+/// Reads the types of a module; `base` is the file with those of its kernel, which it is a supplement to.
+pub fn tree(bytes: &[u8], base: &Path, numbers: &BTreeMap<String, u32>) -> Result<Tree> {
+    let btf = if base.is_file() {
+        let kernel = std::fs::read(base).with_context(|| format!("cannot read {}", base.display()))?;
+        let kernel = Btf::from_bytes(&kernel).with_context(|| format!("{}", base.display()))?;
+        Btf::from_split_bytes(bytes, &kernel)
+            .context("damaged, cut short, or of another kernel than the vmlinux beside it")?
+    } else {
+        Btf::from_bytes(bytes).context("damaged, cut short, or a supplement to a vmlinux that is not beside it")?
+    };
+    let mut reader = Reader { btf: &btf, headers: Headers::default() };
+    let (mut parameters, mut functions) = (Vec::new(), BTreeMap::new());
+    let own = btf.split().unwrap_or(btf.base());
+    let (first, last) = own.type_id_range();
+    for id in first.max(1)..=last {
+        match btf.resolve_type_by_id(id)? {
+            Kind::Typedef(kind) => {
+                let name = name(&btf, &kind);
+                // What cannot be read stays undeclared, and says so where it is asked for.
+                let known = (is_escape(&name) || is_parameters(&name)) && reader.kind(id, 0).is_ok();
+                if known && is_parameters(&name) {
+                    parameters.push(name);
+                }
+            }
+            Kind::Func(kind) => {
+                let name = name(&btf, &kind);
+                if is_helper(&name) {
+                    let prototype = reader.prototype(kind.get_type_id().unwrap_or(0))?;
+                    functions.insert(name, prototype);
+                }
+            }
+            _ => {}
+        }
+    }
+    parameters.sort();
+    parameters.dedup();
+    let mut tree = Tree::of(reader.headers);
+    tree.declares_all = false;
+    tree.has_functions = true;
+    // The core's types are there together, or not at all.
+    tree.has_fields = parameters.iter().any(|name| numbers.contains_key(name));
+    for name in &parameters {
+        match numbers.get(name) {
+            Some(cmd) => tree.controls.push(Control {
+                cmd: *cmd,
+                name: name.clone(),
+                reach: Reach::Declared,
+                flags: 0,
+                access_right: 0,
+                parameters: Some(name.clone()),
+            }),
+            None if name.contains("_INTERNAL_") => {}
+            None if is_sensitive(&tree.headers, name) => {
+                tree.carriers.push(Carrier {
+                    way: "control",
+                    by: "its name; its number is not known here".into(),
+                    structure: name.clone(),
+                });
+            }
+            None => {}
+        }
+    }
+    tree.controls.sort_by_key(|control| control.cmd);
+    for name in tree.headers.names().filter(|name| is_escape(name)) {
+        tree.carriers.push(Carrier { way: "escape", by: "its name".into(), structure: name.clone() });
+        tree.escapes += 1;
+    }
+    for (name, prototype) in functions {
+        tree.functions.entry(name).or_default().insert(prototype);
+    }
+    tree.cannot_tell.push(format!(
+        "{} structures of controls' parameters are among its types, without numbers and without callers",
+        parameters.len()
+    ));
+    if !tree.has_fields {
+        tree.cannot_tell
+            .push("as in most builds of the driver these types are of the interface to the kernel: no controls".into());
+    }
+    tree.cannot_tell.push("shared memory, notifications and streams need the sources".into());
+    Ok(tree)
+}
+
+fn is_parameters(name: &str) -> bool {
+    name.starts_with("NV") && name.contains("_CTRL_") && (name.ends_with("_PARAMS") || name.ends_with("_PARAM"))
+}
+
+struct Reader<'a> {
+    btf: &'a Btf,
+    headers: Headers,
+}
+
+/// The name of a type; empty for one without.
+fn name(btf: &Btf, kind: &dyn BtfType) -> String {
+    btf.resolve_name(kind).unwrap_or_default()
+}
+
+impl Reader<'_> {
+    fn name(&self, kind: &dyn BtfType) -> String {
+        name(self.btf, kind)
+    }
+
+    fn kind(&mut self, id: u32, depth: usize) -> Result<Type> {
+        ensure!(depth < DEEPEST, "types inside types without an end");
+        let kind = self.btf.resolve_type_by_id(id)?;
+        let onward = |kind: &dyn BtfType| kind.get_type_id().unwrap_or(0);
+        Ok(match &kind {
+            Kind::Typedef(inner) => {
+                let name = self.name(inner);
+                if built_in(&name).is_none() && !self.headers.has(&name) {
+                    let target = self.kind(onward(inner), depth + 1)?;
+                    self.headers.name(&name, target);
+                }
+                Type::Named(name)
+            }
+            Kind::Const(inner) | Kind::Volatile(inner) | Kind::Restrict(inner) => {
+                self.kind(onward(inner), depth + 1)?
+            }
+            Kind::TypeTag(inner) => self.kind(onward(inner), depth + 1)?,
+            Kind::Ptr(_) => Type::Pointer,
+            Kind::Array(array) => {
+                let one = self.kind(onward(array), depth + 1)?;
+                ensure!(array.len() <= BIGGEST, "an array of gigabytes");
+                Type::Array(Box::new(one), vec![vec![Token::Number(array.len() as i128)]])
+            }
+            Kind::Struct(record) | Kind::Union(record) => {
+                ensure!(record.size() <= BIGGEST, "a type of gigabytes");
+                let mut members = Vec::new();
+                for member in &record.members {
+                    let kind = self.kind(onward(member), depth + 1)?;
+                    let name = Some(self.name(member)).filter(|name| !name.is_empty());
+                    let offset = member.bit_offset() as usize / 8;
+                    ensure!(offset <= record.size(), "a member outside its structure");
+                    members.push((name, kind, offset));
+                }
+                Type::Placed(Rc::new(Placed { size: record.size(), members }))
+            }
+            Kind::Int(inner) => Type::Plain(self.name(inner), inner.size()),
+            Kind::Float(inner) => Type::Plain(self.name(inner), inner.size()),
+            Kind::Enum(inner) => Type::Plain(self.name(inner), inner.size()),
+            Kind::Enum64(inner) => Type::Plain(self.name(inner), inner.size()),
+            Kind::Void => Type::Plain("void".into(), 0),
+            other => anyhow::bail!("a type of the sort {}", other.name()),
+        })
+    }
+
+    fn prototype(&self, id: u32) -> Result<String> {
+        let kind = self.btf.resolve_type_by_id(id)?;
+        let Kind::FuncProto(prototype) = &kind else { anyhow::bail!("a function without a prototype") };
+        let parameters: Vec<String> = prototype
+            .parameters
+            .iter()
+            .filter(|parameter| !parameter.is_variadic())
+            .map(|parameter| self.written(parameter.get_type_id().unwrap_or(0), 0))
+            .collect::<Result<_>>()?;
+        let parameters = if parameters.is_empty() { "void".to_owned() } else { parameters.join(", ") };
+        Ok(format!("{} ({parameters})", self.written(prototype.return_type_id(), 0)?))
+    }
+
+    /// A type as the driver's sources write it.
+    fn written(&self, id: u32, depth: usize) -> Result<String> {
+        ensure!(depth < DEEPEST, "types inside types without an end");
+        let kind = self.btf.resolve_type_by_id(id)?;
+        let inner = |kind: &dyn BtfType| self.written(kind.get_type_id().unwrap_or(0), depth + 1);
+        Ok(match &kind {
+            Kind::Void => "void".to_owned(),
+            Kind::Ptr(pointer) => format!("{} *", inner(pointer)?),
+            Kind::Const(kind) => format!("const {}", inner(kind)?),
+            Kind::Volatile(kind) => format!("volatile {}", inner(kind)?),
+            Kind::Restrict(kind) => inner(kind)?,
+            Kind::TypeTag(kind) => inner(kind)?,
+            Kind::Struct(kind) => format!("struct {}", self.name(kind)),
+            Kind::Union(kind) => format!("union {}", self.name(kind)),
+            Kind::Fwd(kind) => format!("struct {}", self.name(kind)),
+            Kind::Enum(kind) => format!("enum {}", self.name(kind)),
+            Kind::Int(kind) => plainly(&self.name(kind)),
+            Kind::FuncProto(_) => "function".to_owned(),
+            other => match other.as_btf_type() {
+                Some(kind) => self.name(kind),
+                None => other.name().to_owned(),
+            },
+        })
+    }
+}

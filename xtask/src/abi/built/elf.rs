@@ -1,0 +1,138 @@
+//! An ELF file by names: sections with their relocations done, symbols, strings. Knows nothing of drivers.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use anyhow::{ensure, Context, Result};
+use object::read::{Object, ObjectSection, ObjectSymbol};
+use object::{
+    CompressionFormat, ObjectKind, RelocationKind, RelocationTarget, SectionIndex, SymbolKind, SymbolSection,
+};
+
+/// A byte of a section.
+pub type Place = (SectionIndex, u64);
+
+/// A file, parsed.
+pub struct Elf<'a> {
+    file: object::File<'a>,
+    functions: HashMap<Place, String>,
+    /// Functions that are in the file, and not only named by it.
+    pub defined: BTreeSet<String>,
+    /// Functions and data that the file names, and another has.
+    pub asked_for: BTreeSet<String>,
+}
+
+impl<'a> Elf<'a> {
+    /// Parses a 64-bit little-endian file.
+    pub fn parse(bytes: &'a [u8]) -> Result<Elf<'a>> {
+        let file = object::File::parse(bytes).context("the file is damaged or cut short")?;
+        ensure!(file.is_64() && file.is_little_endian(), "an ELF file, and not of a 64-bit little-endian machine");
+        let (mut functions, mut defined, mut asked_for) = (HashMap::new(), BTreeSet::new(), BTreeSet::new());
+        for symbol in file.symbols() {
+            let name = symbol.name().context("a symbol's name")?;
+            if symbol.is_undefined() {
+                asked_for.insert(name.to_owned());
+            } else if symbol.kind() == SymbolKind::Text {
+                if let SymbolSection::Section(section) = symbol.section() {
+                    functions.entry((section, symbol.address())).or_insert_with(|| name.to_owned());
+                    defined.insert(name.to_owned());
+                }
+            }
+        }
+        Ok(Elf { file, functions, defined, asked_for })
+    }
+
+    /// Whether there is a section of that name.
+    pub fn has(&self, section: &str) -> bool {
+        self.file.section_by_name(section).is_some()
+    }
+
+    /// A section as a linker would leave it; empty if it is not there.
+    pub fn section(&self, name: &str) -> Result<Cow<'a, [u8]>> {
+        let Some(section) = self.file.section_by_name(name) else { return Ok(Cow::Borrowed(&[])) };
+        let packed = section.compressed_file_range().with_context(|| format!("the section {name}"))?;
+        ensure!(
+            packed.format == CompressionFormat::None,
+            "{name} is compressed: `objcopy --decompress-debug-sections` makes a file that can be read"
+        );
+        let data = section.data().with_context(|| format!("the section {name} is cut short"))?;
+        if self.file.kind() != ObjectKind::Relocatable {
+            return Ok(Cow::Borrowed(data));
+        }
+        let mut out = Cow::Borrowed(data);
+        for (offset, relocation) in section.relocations() {
+            if relocation.kind() != RelocationKind::Absolute {
+                continue;
+            }
+            let RelocationTarget::Symbol(target) = relocation.target() else { continue };
+            let symbol = self.file.symbol_by_index(target).with_context(|| format!("a relocation of {name}"))?;
+            let value = symbol.address().wrapping_add_signed(relocation.addend()).to_le_bytes();
+            let size = usize::from(relocation.size() / 8).min(8);
+            let at = usize::try_from(offset)?;
+            let place = out.to_mut().get_mut(at..at.saturating_add(size));
+            place.with_context(|| format!("a relocation outside {name}"))?.copy_from_slice(&value[..size]);
+        }
+        Ok(out)
+    }
+
+    /// Data with a name that begins so: name, place, bytes.
+    pub fn objects(&self, start: &str) -> Vec<(String, Place, usize)> {
+        let mut out = Vec::new();
+        for symbol in self.file.symbols() {
+            let (Ok(name), SymbolSection::Section(section)) = (symbol.name(), symbol.section()) else { continue };
+            if name.starts_with(start) && symbol.size() > 0 {
+                out.push((name.to_owned(), (section, self.within(section, symbol.address())), symbol.size() as usize));
+            }
+        }
+        out.sort_by_key(|(name, place, _)| (name.clone(), place.1));
+        out
+    }
+
+    /// Symbols of a linked file have addresses, those of an object offsets.
+    fn within(&self, section: SectionIndex, address: u64) -> u64 {
+        match self.file.section_by_index(section) {
+            Ok(section) if self.file.kind() != ObjectKind::Relocatable => address.wrapping_sub(section.address()),
+            _ => address,
+        }
+    }
+
+    /// Bytes of a section.
+    pub fn data(&self, place: Place, size: usize) -> Result<&'a [u8]> {
+        let data = self.file.section_by_index(place.0)?.data().context("a section is cut short")?;
+        let start = usize::try_from(place.1)?;
+        data.get(start..start.saturating_add(size)).context("data outside its section")
+    }
+
+    /// Where the pointers in some bytes lead, by their offset in them.
+    pub fn pointers(&self, place: Place, size: usize) -> Result<BTreeMap<usize, Place>> {
+        let mut out = BTreeMap::new();
+        for (offset, relocation) in self.file.section_by_index(place.0)?.relocations() {
+            let Some(at) = offset.checked_sub(place.1).and_then(|at| usize::try_from(at).ok()) else { continue };
+            let RelocationTarget::Symbol(target) = relocation.target() else { continue };
+            if at >= size {
+                continue;
+            }
+            let symbol = self.file.symbol_by_index(target).context("a relocation of a table")?;
+            let section = match symbol.section() {
+                SymbolSection::Section(section) => section,
+                // Another object's: it leads somewhere, and nothing more is known.
+                _ => SectionIndex(0),
+            };
+            out.insert(at, (section, symbol.address().wrapping_add_signed(relocation.addend())));
+        }
+        Ok(out)
+    }
+
+    /// The function that begins there.
+    pub fn function_at(&self, place: Place) -> Option<String> {
+        self.functions.get(&place).cloned()
+    }
+
+    /// The string that begins there.
+    pub fn text(&self, place: Place) -> Option<String> {
+        let data = self.file.section_by_index(place.0).ok()?.data().ok()?;
+        let rest = data.get(usize::try_from(place.1).ok()?..)?;
+        let end = rest.iter().position(|byte| *byte == 0)?;
+        std::str::from_utf8(&rest[..end]).ok().map(str::to_owned)
+    }
+}
