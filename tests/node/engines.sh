@@ -59,7 +59,8 @@ shows_itself() {
 
 # One that asks by itself, and ends: no exec is in it.
 asks_by_itself() {
-	answer=$("$@" --rm box sh -c "gpu-hold --mem 40 <>/never >/tmp/held & echo \$!; while ! [ -s /tmp/held ]; do sleep 0.1; done; $query" | tr -d ' ')
+	script="gpu-hold --mem 40 <>/never >/tmp/held & echo \$!; while ! [ -s /tmp/held ]; do sleep 0.1; done; $query"
+	answer=$("$@" --rm box sh -c "$script" | tr -d ' ')
 	echo "own and shown:" $answer
 	set -- $answer
 	[ $# = 2 ] && [ "$1" = "$2" ]
