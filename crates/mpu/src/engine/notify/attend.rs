@@ -8,14 +8,15 @@ use super::ask::{Asker, Setting};
 use super::asked::{Asked, Pass};
 use super::budget::{Account, Worker};
 use super::sys::{self, Answer, Held, Journal};
+use super::turn::Turn;
 use mpu_core::Reason;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-/// Threads of one listener.
+/// Threads of one listener: one that takes, and one for as long as that one translates (`turn` is made for two).
 pub(super) const THREADS: usize = 2;
 /// A call that was begun so often by supervisors that did not live to answer it fails.
 const MOST_TRIES: u64 = 16;
@@ -32,13 +33,14 @@ pub(super) struct Listener {
     /// The container's, which its listeners share.
     pub(super) account: Arc<Account>,
     /// Who takes the next notification.
-    turn: Mutex<()>,
+    turn: Turn,
     threads: AtomicUsize,
 }
 
 impl Listener {
-    pub(super) fn new(fd: OwnedFd, key: usize, name: String, account: Arc<Account>) -> Listener {
-        Listener { fd, key, name, account, turn: Mutex::default(), threads: AtomicUsize::new(0) }
+    pub(super) fn new(fd: OwnedFd, key: usize, name: String, account: Arc<Account>) -> io::Result<Listener> {
+        let turn = Turn::at(fd.as_fd())?;
+        Ok(Listener { fd, key, name, account, turn, threads: AtomicUsize::new(0) })
     }
 }
 
@@ -90,20 +92,25 @@ fn serve(listener: &Listener, setting: &Setting, mut place: Held, mut asker: Ask
     let mut worker = Worker::of_this_thread(listener.account.clone());
     // What the supervisor before us had taken and not answered.
     if place.get().taken.pid != 0 {
-        match look(setting, &mut place) {
-            Ok(asked) => translate(listener, setting, &mut place, &mut asker, asked),
-            Err(passed) => answer(listener, &mut place, passed),
-        }
+        let found = look(setting, &mut place);
+        let result = found.map_or_else(|passed| passed, |asked| translate(listener, setting, &mut place, &mut asker, asked));
+        answer(listener, &mut place, result);
     }
-    while let Some(asked) = next(listener, setting, &mut place, &mut worker) {
-        translate(listener, setting, &mut place, &mut asker, asked);
+    loop {
+        let turn = listener.turn.wait();
+        let asked = next(listener, setting, &mut place, &mut worker);
+        // Also at the end: the other thread has to find that out.
+        listener.turn.leave(listener.fd.as_fd(), turn);
+        let Some(asked) = asked else { return };
+        let result = translate(listener, setting, &mut place, &mut asker, asked);
+        // Before the answer, after which the same caller may ask again at once.
+        listener.turn.come_back(listener.fd.as_fd());
+        answer(listener, &mut place, result);
     }
 }
 
-/// Waits for a call that may carry PIDs, and passes on all others; none when there will be no more calls.
+/// Waits for a call that may carry PIDs, and passes on all others; none when there will be no more calls. Whoever has the turn does this.
 fn next(listener: &Listener, setting: &Setting, place: &mut Held, worker: &mut Worker) -> Option<Asked> {
-    // One thread at a time, and the same one for as long as it has no more to do than to pass on: handing over costs more.
-    let _turn = listener.turn.lock().unwrap_or_else(PoisonError::into_inner);
     while take(listener, setting, place) {
         // Only a kill ends a wait from here on, where the filter asks for that; before, any signal does.
         let id = place.get().taken.id;
@@ -168,10 +175,9 @@ fn look(setting: &Setting, place: &mut Held) -> Result<Asked, Answer> {
     asked.map_err(|pass| pass.count(&setting.counters))
 }
 
-fn translate(listener: &Listener, setting: &Setting, place: &mut Held, asker: &mut Asker, asked: Asked) {
+fn translate(listener: &Listener, setting: &Setting, place: &mut Held, asker: &mut Asker, asked: Asked) -> Answer {
     let taken = place.get().taken;
-    let result = asker.answer(setting, listener.fd.as_fd(), &taken, asked);
-    answer(listener, place, result);
+    asker.answer(setting, listener.fd.as_fd(), &taken, asked)
 }
 
 fn answer(listener: &Listener, place: &mut Held, answer: Answer) {

@@ -117,7 +117,9 @@ impl Registry {
         name: String,
     ) -> io::Result<()> {
         let account = listeners.values().find(|other| other.name == name).map(|other| other.account.clone());
-        let listener = Arc::new(Listener::new(fd, key, name, account.unwrap_or_default()));
+        let kept = kept_name(key, &name);
+        let listener = Listener::new(fd, key, name, account.unwrap_or_default());
+        let listener = Arc::new(listener.inspect_err(|_| self.forget(&kept))?);
         let registry = self.clone();
         let gone = move |listener: &Listener| {
             registry.end(&mut registry.lock(), listener);
@@ -130,8 +132,12 @@ impl Registry {
     /// While the others are locked out: the next one may have the same name.
     fn end(&self, listeners: &mut BTreeMap<usize, Arc<Listener>>, listener: &Listener) {
         listeners.remove(&listener.key);
+        self.forget(&kept_name(listener.key, &listener.name));
+    }
+
+    fn forget(&self, kept: &str) {
         if self.outlives {
-            keeper::forget(&kept_name(listener.key, &listener.name));
+            keeper::forget(kept);
         }
     }
 
