@@ -7,6 +7,7 @@
 use super::ask::{Asker, Setting};
 use super::asked::{Asked, Pass};
 use super::budget::{Account, Worker};
+use super::held::Held as Processes;
 use super::sys::{self, Answer, Held, Journal};
 use super::turn::Turn;
 use mpu_core::Reason;
@@ -32,15 +33,17 @@ pub(super) struct Listener {
     pub(super) name: String,
     /// The container's, which its listeners share.
     pub(super) account: Arc<Account>,
+    /// The container's, too.
+    pub(super) held: Arc<Processes>,
     /// Who takes the next notification.
     turn: Turn,
     threads: AtomicUsize,
 }
 
 impl Listener {
-    pub(super) fn new(fd: OwnedFd, key: usize, name: String, account: Arc<Account>) -> io::Result<Listener> {
-        let turn = Turn::at(fd.as_fd())?;
-        Ok(Listener { fd, key, name, account, turn, threads: AtomicUsize::new(0) })
+    pub(super) fn new(fd: OwnedFd, key: usize, name: String, of: (Arc<Account>, Arc<Processes>)) -> io::Result<Listener> {
+        let (turn, (account, held)) = (Turn::at(fd.as_fd())?, of);
+        Ok(Listener { fd, key, name, account, held, turn, threads: AtomicUsize::new(0) })
     }
 }
 
@@ -75,7 +78,7 @@ fn start(
     gone: impl Fn(&Listener) + Send + 'static,
 ) -> io::Result<()> {
     let place = journal.place(listener.key * THREADS + thread).ok_or(io::ErrorKind::AlreadyExists)?;
-    let asker = Asker::new()?;
+    let asker = Asker::new(listener.held.clone())?;
     let (listener, setting) = (listener.clone(), setting.clone());
     let work = move || {
         serve(&listener, &setting, place, asker);

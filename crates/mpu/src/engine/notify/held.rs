@@ -16,11 +16,14 @@ use rustix::fd::OwnedFd;
 use rustix::process::{getrlimit, pidfd_open, Pid, PidfdFlags, Resource};
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Processes held at a time; when there are more, all are let go. The driver lists 950 of a GPU.
-const MOST: u64 = 4096;
+/// Processes held for one container at a time; when there are more, all of its are let go. The driver lists 950 of a GPU.
+const MOST: usize = 4096;
+/// One container has at most this part of the descriptors that all may have.
+const PART: usize = 4;
 
 /// Descriptors of one process that are looked at for one of the driver's, in the tables of all its threads; a thread counts as one itself.
 const MOST_DESCRIPTORS: usize = 1 << 14;
@@ -33,6 +36,31 @@ pub(super) struct Process {
     pidfd: OwnedFd,
     numbers: Numbers,
     uses: Mutex<Uses>,
+    _counted: Counted,
+}
+
+/// How many are held for all containers together: each is a descriptor of this process.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Count(Arc<AtomicUsize>);
+
+#[derive(Debug)]
+struct Counted(Count);
+
+impl Count {
+    fn one_more(&self) -> Counted {
+        self.0.fetch_add(1, Relaxed);
+        Counted(self.clone())
+    }
+
+    fn get(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0 .0.fetch_sub(1, Relaxed);
+    }
 }
 
 /// Whether a process has been seen with a descriptor of the driver's.
@@ -46,8 +74,8 @@ enum Uses {
 }
 
 impl Process {
-    fn new(pidfd: OwnedFd, numbers: Numbers) -> Process {
-        Process { pidfd, numbers, uses: Mutex::new(Uses::Unknown) }
+    fn new(pidfd: OwnedFd, numbers: Numbers, count: &Count) -> Process {
+        Process { pidfd, numbers, uses: Mutex::new(Uses::Unknown), _counted: count.one_more() }
     }
 
     fn lives(&self) -> bool {
@@ -76,9 +104,12 @@ impl Process {
     }
 }
 
-/// All that are held.
+/// All that are held for one container. Each has its own: what one asks about neither makes another's be let go nor waits for it.
 #[derive(Debug, Default)]
-pub(super) struct Held(Mutex<Known>);
+pub(super) struct Held {
+    known: Mutex<Known>,
+    all: Count,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -88,6 +119,11 @@ struct Known {
 }
 
 impl Held {
+    /// Nobody yet; `all` counts those of all containers.
+    pub(super) fn counted_by(all: &Count) -> Held {
+        Held { known: Mutex::default(), all: all.clone() }
+    }
+
     /// A process that is held already, and lives: what is known of it counts, and its number is nobody else's.
     pub(super) fn living(&self, pid: HostPid) -> Option<Arc<Process>> {
         let known = self.lock().processes.get(&pid).cloned();
@@ -125,27 +161,31 @@ impl Held {
         let numbers = numbers_of(pid);
         let mut known = self.lock();
         known.processes.remove(&pid);
-        let process = pidfd.zip(numbers.clone()).map(|(pidfd, numbers)| Process::new(pidfd, numbers));
+        let process = pidfd.zip(numbers.clone()).map(|(pidfd, numbers)| Process::new(pidfd, numbers, &self.all));
         if let Some(process) = process.filter(Process::lives) {
-            known.keep(pid, process);
+            known.keep(pid, process, &self.all);
         }
         numbers
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Known {
-    fn keep(&mut self, pid: HostPid, process: Process) {
+    /// What there is no room for is not kept, and read anew for each call.
+    fn keep(&mut self, pid: HostPid, process: Process, all: &Count) {
         // Half of the descriptors that this process may have are for other things.
-        let most = getrlimit(Resource::Nofile).current.map_or(MOST, |files| MOST.min(files / 2)) as usize;
-        if self.processes.len() >= most || self.whose.len() >= 4 * MOST as usize {
+        let most = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| files as usize / 2);
+        let is_full = self.processes.len() >= MOST.min(most / PART) || self.whose.len() >= 4 * MOST;
+        if is_full || all.get() > most {
             *self = Known::default();
         }
-        self.whose.extend(process.numbers.iter().map(|number| (*number, pid)));
-        self.processes.insert(pid, Arc::new(process));
+        if all.get() <= most {
+            self.whose.extend(process.numbers.iter().map(|number| (*number, pid)));
+            self.processes.insert(pid, Arc::new(process));
+        }
     }
 }
 
@@ -296,16 +336,47 @@ mod tests {
         );
     }
 
+    fn nobody(all: &Count) -> Process {
+        Process::new(std::fs::File::open("/dev/null").expect("/dev/null").into(), Numbers::new(), all)
+    }
+
+    fn most() -> usize {
+        getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| files as usize / 2)
+    }
+
     #[test]
     fn no_more_are_held_than_descriptors_allow() {
-        let (mut known, pidfd) = (Known::default(), || std::fs::File::open("/dev/null").expect("/dev/null").into());
+        let (mut known, all) = (Known::default(), Count::default());
         let pid = |number| HostPid::new(number).expect("not 0");
-        let most = getrlimit(Resource::Nofile).current.map_or(MOST, |files| MOST.min(files / 2)) as u32;
+        let most = MOST.min(most() / PART) as u32;
         for number in 1..=most {
-            known.keep(pid(number), Process::new(pidfd(), Numbers::new()));
+            known.keep(pid(number), nobody(&all), &all);
         }
-        assert_eq!(known.processes.len() as u32, most);
-        known.keep(pid(most + 1), Process::new(pidfd(), Numbers::new()));
-        assert_eq!(known.processes.len(), 1);
+        assert_eq!((known.processes.len(), all.get()), (most as usize, most as usize));
+        known.keep(pid(most + 1), nobody(&all), &all);
+        assert_eq!((known.processes.len(), all.get()), (1, 1));
+    }
+
+    #[test]
+    fn one_container_lets_go_its_own_and_nobody_elses() {
+        let all = Count::default();
+        let (quiet, busy) = (Held::counted_by(&all), Held::counted_by(&all));
+        let own = Namespace::own().expect("ours").id();
+        let pid = |number| HostPid::new(number).expect("not 0");
+        let (mut child, held) = sleep();
+        quiet.view_of(own, held).expect("it lives");
+        for number in 1..=MOST as u32 + 1 {
+            busy.lock().keep(pid(number), nobody(&all), &all);
+        }
+        assert!(quiet.living(held).is_some(), "the neighbour's is still known");
+        // As if others had all descriptors that there are.
+        all.0.fetch_add(most(), Relaxed);
+        quiet.lock().keep(pid(7), nobody(&all), &all);
+        assert_eq!(quiet.lock().processes.len(), 0, "there is no room");
+        assert_eq!(quiet.view_of(own, held), ViewPid::new(held.get()), "what is not kept is right all the same");
+        all.0.fetch_sub(most(), Relaxed);
+        assert!(busy.lock().processes.len() < MOST);
+        child.kill().expect("ours");
+        child.wait().expect("ours");
     }
 }

@@ -7,6 +7,7 @@ use super::ask::Setting;
 use super::attend::{attend, Listener, THREADS};
 use super::budget::Account;
 use super::client::Cost;
+use super::held::Held;
 use super::keeper;
 use super::sys::{Journal, Place};
 use rustix::event::{eventfd, EventfdFlags};
@@ -116,9 +117,11 @@ impl Registry {
         key: usize,
         name: String,
     ) -> io::Result<()> {
-        let account = listeners.values().find(|other| other.name == name).map(|other| other.account.clone());
+        let of_it = listeners.values().find(|other| other.name == name);
+        let of_it = of_it.map(|other| (other.account.clone(), other.held.clone()));
+        let of_it = of_it.unwrap_or_else(|| (Arc::default(), Arc::new(Held::counted_by(&self.setting.held))));
         let kept = kept_name(key, &name);
-        let listener = Listener::new(fd, key, name, account.unwrap_or_default());
+        let listener = Listener::new(fd, key, name, of_it);
         let listener = Arc::new(listener.inspect_err(|_| self.forget(&kept))?);
         let registry = self.clone();
         let gone = move |listener: &Listener| {
