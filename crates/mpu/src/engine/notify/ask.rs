@@ -11,7 +11,7 @@ use super::counters::Counters;
 use super::driver::Driver;
 use super::filter::NATIVE;
 use super::folder::{field, is_drivers};
-use super::held::{Count, Held};
+use super::held::{Count, Held, Look};
 use super::memory::Memory;
 use super::namespace::Namespace;
 use super::numbers::{Lookup, Numbers};
@@ -252,6 +252,7 @@ impl Question<'_> {
             threads: self.setting.threads.in_call(self.row.control),
             // An accounting record's times tell whose it is.
             makers: (!is_accounting).then_some(self.held),
+            look: Look::of_a_call(),
             view,
         };
         let argument = Argument { cmd: self.asked.cmd(), params: theirs, size };

@@ -14,6 +14,7 @@ use mpu_core::{HostPid, ViewPid};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::process::{getrlimit, pidfd_open, Pid, PidfdFlags, Resource};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -27,6 +28,9 @@ const PART: usize = 4;
 
 /// Descriptors of one process that are looked at for one of the driver's, in the tables of all its threads; a thread counts as one itself.
 const MOST_DESCRIPTORS: usize = 1 << 14;
+
+/// The same for all processes that one call makes us look at: a quarter of a second.
+const MOST_OF_A_CALL: usize = 1 << 16;
 
 /// A process's numbers, from its own namespace up to the host's.
 type Numbers = Vec<(Id, ViewPid)>;
@@ -63,6 +67,17 @@ impl Drop for Counted {
     }
 }
 
+/// How much one call may still make us look at. A process that there is no room for counts as one without the driver in that call; it is
+/// looked at in the next one, since what was found out about others stays.
+#[derive(Debug)]
+pub(super) struct Look(Cell<usize>);
+
+impl Look {
+    pub(super) fn of_a_call() -> Look {
+        Look(Cell::new(MOST_OF_A_CALL))
+    }
+}
+
 /// Whether a process has been seen with a descriptor of the driver's.
 #[derive(Debug, Clone, Copy)]
 enum Uses {
@@ -88,14 +103,14 @@ impl Process {
     }
 
     /// Whether it can have made a client of the driver's, as [`Held::uses_the_driver`]; `pid` is its number.
-    pub(super) fn uses_the_driver(&self, pid: HostPid) -> bool {
+    pub(super) fn uses_the_driver(&self, pid: HostPid, look: &Look) -> bool {
         let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
         match *uses {
             Uses::Yes => true,
             Uses::NotBefore(then) if Instant::now() < then => false,
             _ => {
                 let began = Instant::now();
-                let has = has_the_driver(pid);
+                let Some(has) = has_the_driver(pid, look) else { return false };
                 // A process with very many descriptors costs us a tenth of a processor at most.
                 *uses = if has { Uses::Yes } else { Uses::NotBefore(Instant::now() + 10 * began.elapsed()) };
                 has
@@ -146,13 +161,13 @@ impl Held {
 
     /// Whether a process can have made a client of the driver's: it has a descriptor of it, or had one when it was looked at before. A
     /// number that a client's maker left behind, and that a process without got, means nobody.
-    pub(super) fn uses_the_driver(&self, pid: HostPid) -> bool {
+    pub(super) fn uses_the_driver(&self, pid: HostPid, look: &Look) -> bool {
         let known = self.living(pid).or_else(|| {
             self.look_up(pid);
             self.lock().processes.get(&pid).cloned()
         });
         // One that cannot be held has ended, or there are too many.
-        known.map_or_else(|| has_the_driver(pid), |process| process.uses_the_driver(pid))
+        known.map_or_else(|| has_the_driver(pid, look) == Some(true), |process| process.uses_the_driver(pid, look))
     }
 
     fn look_up(&self, pid: HostPid) -> Option<Numbers> {
@@ -189,24 +204,33 @@ impl Known {
     }
 }
 
-/// Whether a process has a descriptor of the driver's, in the table of any of its threads. A zombie has none any more, whatever it had: it
-/// is believed, as is one that may not be looked at.
-fn has_the_driver(pid: HostPid) -> bool {
+/// Whether a process has a descriptor of the driver's, in the table of any of its threads; none if the call may not look so far. A zombie has
+/// none any more, whatever it had: it is believed, as is one that may not be looked at.
+fn has_the_driver(pid: HostPid, look: &Look) -> Option<bool> {
+    let most = MOST_DESCRIPTORS.min(look.0.get());
+    let mut left = most;
+    let has = most != 0 && is_among(pid, &mut left);
+    // A process is a look, too.
+    look.0.set(look.0.get().saturating_sub(1 + most - left));
+    let is_cut = left == 0 && most < MOST_DESCRIPTORS;
+    (has || !is_cut).then_some(has)
+}
+
+fn is_among(pid: HostPid, left: &mut usize) -> bool {
     let Ok(folder) = Folder::of_process(pid) else { return false };
     if folder.read("stat").is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))) {
         return true;
     }
-    let mut left = MOST_DESCRIPTORS;
-    match any_of_the_driver(&folder, "fd", &mut left) {
+    match any_of_the_driver(&folder, "fd", left) {
         Ok(false) => {}
         other => return other.unwrap_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied),
     }
     let own = pid.get().to_string();
-    let threads = folder.names("task", left).unwrap_or_default();
+    let threads = folder.names("task", *left).unwrap_or_default();
     let mut others = threads.iter().filter(|thread| **thread != own);
     others.any(|thread| {
-        left = left.saturating_sub(1);
-        any_of_the_driver(&folder, &format!("task/{thread}/fd"), &mut left).unwrap_or(false)
+        *left = left.saturating_sub(1);
+        any_of_the_driver(&folder, &format!("task/{thread}/fd"), left).unwrap_or(false)
     })
 }
 
@@ -306,17 +330,43 @@ mod tests {
     fn a_process_without_the_driver_made_none_of_its_clients() {
         let (mut child, pid) = sleep();
         let held = Held::default();
-        assert!(!held.uses_the_driver(pid), "it has no descriptor of the driver's");
+        assert!(!held.uses_the_driver(pid, &Look::of_a_call()), "it has no descriptor of the driver's");
         // As if it had been seen with one.
         let process = held.lock().processes.get(&pid).cloned().expect("held");
         *process.uses.lock().expect("ours") = Uses::Yes;
-        assert!(held.uses_the_driver(pid), "what it made then may be there yet");
+        assert!(held.uses_the_driver(pid, &Look::of_a_call()), "what it made then may be there yet");
         child.kill().expect("ours");
         let ended = Instant::now();
         while process.lives() && ended.elapsed().as_secs() < 5 {}
-        assert!(held.uses_the_driver(pid), "nobody can look at a zombie's descriptors");
+        assert!(held.uses_the_driver(pid, &Look::of_a_call()), "nobody can look at a zombie's descriptors");
         child.wait().expect("ours");
-        assert!(!held.uses_the_driver(pid), "it is gone");
+        assert!(!held.uses_the_driver(pid, &Look::of_a_call()), "it is gone");
+    }
+
+    #[test]
+    fn a_call_looks_at_so_many_descriptors_and_the_next_goes_on() {
+        let (mut children, pids): (Vec<Child>, Vec<HostPid>) = (0..3).map(|_| sleep()).unzip();
+        let held = Held::default();
+        let is_known = |pid: &HostPid| {
+            let process = held.lock().processes.get(pid).cloned().expect("held");
+            let uses = *process.uses.lock().expect("ours");
+            !matches!(uses, Uses::Unknown)
+        };
+        // Each has three descriptors or more, and no driver's.
+        let look = Look(Cell::new(6));
+        assert!(pids.iter().all(|pid| !held.uses_the_driver(*pid, &look)));
+        assert_eq!(look.0.get(), 0);
+        let known = |held: &Held| {
+            assert!(held.lock().processes.len() == 3, "they are held all the same");
+            pids.iter().filter(|pid| is_known(pid)).count()
+        };
+        assert_eq!(known(&held), 1, "what is looked at in part is not known");
+        assert!(pids.iter().all(|pid| !held.uses_the_driver(*pid, &Look::of_a_call())));
+        assert_eq!(known(&held), 3);
+        for child in &mut children {
+            child.kill().expect("ours");
+            child.wait().expect("ours");
+        }
     }
 
     #[test]
