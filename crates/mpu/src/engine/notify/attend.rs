@@ -23,6 +23,8 @@ pub(super) const THREADS: usize = 2;
 const MOST_TRIES: u64 = 16;
 /// What a thread needs is in buffers elsewhere.
 const STACK: usize = 256 << 10;
+/// No patience.
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// A listener and whose it is.
 pub(super) struct Listener {
@@ -41,7 +43,12 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    pub(super) fn new(fd: OwnedFd, key: usize, name: String, of: (Arc<Account>, Arc<Processes>)) -> io::Result<Listener> {
+    pub(super) fn new(
+        fd: OwnedFd,
+        key: usize,
+        name: String,
+        of: (Arc<Account>, Arc<Processes>),
+    ) -> io::Result<Listener> {
         let (turn, (account, held)) = (Turn::at(fd.as_fd())?, of);
         Ok(Listener { fd, key, name, account, held, turn, threads: AtomicUsize::new(0) })
     }
@@ -96,7 +103,8 @@ fn serve(listener: &Listener, setting: &Setting, mut place: Held, mut asker: Ask
     // What the supervisor before us had taken and not answered.
     if place.get().taken.pid != 0 {
         let found = look(setting, &mut place);
-        let result = found.map_or_else(|passed| passed, |asked| translate(listener, setting, &mut place, &mut asker, asked));
+        let result =
+            found.map_or_else(|passed| passed, |asked| translate(listener, setting, &mut place, &mut asker, asked));
         answer(listener, &mut place, result);
     }
     loop {
@@ -114,12 +122,8 @@ fn serve(listener: &Listener, setting: &Setting, mut place: Held, mut asker: Ask
 
 /// Waits for a call that may carry PIDs, and passes on all others; none when there will be no more calls. Whoever has the turn does this.
 fn next(listener: &Listener, setting: &Setting, place: &mut Held, worker: &mut Worker) -> Option<Asked> {
-    while take(listener, setting, place) {
-        // Only a kill ends a wait from here on, where the filter asks for that; before, any signal does.
-        let id = place.get().taken.id;
-        worker.keep_within(&setting.budget, || {
-            !setting.retired.load(Relaxed) && sys::still_waits(listener.fd.as_fd(), id)
-        });
+    while take(listener, setting, place, worker) {
+        keep_within(listener, setting, worker);
         match look(setting, place) {
             Ok(asked) => return Some(asked),
             Err(passed) => answer(listener, place, passed),
@@ -128,8 +132,14 @@ fn next(listener: &Listener, setting: &Setting, place: &mut Held, worker: &mut W
     None
 }
 
+/// Comes back once the container is within its budget, or there is nobody left whose calls are held back. A caller who does not wait any more
+/// changes nothing: else calls that are interrupted as soon as they are made would be for nothing.
+fn keep_within(listener: &Listener, setting: &Setting, worker: &mut Worker) {
+    worker.keep_within(&setting.budget, || !setting.retired.load(Relaxed) && !has_gone(listener, Some(&NOW)));
+}
+
 /// Waits for a notification; false when there will be none.
-fn take(listener: &Listener, setting: &Setting, place: &mut Held) -> bool {
+fn take(listener: &Listener, setting: &Setting, place: &mut Held, worker: &mut Worker) -> bool {
     loop {
         place.clear();
         // A kernel before 6.11 does not wake those who wait to take when the last caller has gone, but it tells those who poll.
@@ -138,11 +148,13 @@ fn take(listener: &Listener, setting: &Setting, place: &mut Held) -> bool {
         }
         match sys::receive(listener.fd.as_fd(), &mut place.get().taken) {
             Ok(()) => return true,
-            // The caller was killed or interrupted before we took it; or it was the last one.
+            // The caller was killed or interrupted before we took it; or it was the last one. The kernel tells once of each that was, however
+            // many there were while we paused.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {
-                if has_gone(listener, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+                if has_gone(listener, Some(&NOW)) {
                     return false;
                 }
+                keep_within(listener, setting, worker);
             }
             Err(_) => return false,
         }
@@ -187,4 +199,64 @@ fn answer(listener: &Listener, place: &mut Held, answer: Answer) {
     // Fails when the caller is gone, which needs no answer.
     let _ = sys::answer(listener.fd.as_fd(), place.get().taken.id, answer);
     place.clear();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::filter;
+    use super::super::numbers::Lookup;
+    use super::*;
+    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn calls_that_were_gone_before_they_were_taken_are_paid_for() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can answer for others");
+            return;
+        }
+        let (tell, told) = channel();
+        let (end, ended) = channel::<()>();
+        let caller = std::thread::spawn(move || {
+            let listener = filter::listen().expect("a listener");
+            for _ in 0..3 {
+                let mut asks = Command::new("perl");
+                asks.args(["-e", "ioctl(STDIN, 0xc020462a, $x = 'x' x 32)"]).stdin(Stdio::null());
+                let mut child = asks.spawn().expect("perl");
+                let waits = poll(&mut [PollFd::new(&listener, PollFlags::IN)], None);
+                assert_eq!(waits, Ok(1), "it asks");
+                child.kill().expect("ours");
+                child.wait().expect("ours");
+            }
+            tell.send(listener).expect("somebody");
+            let _ = ended.recv();
+        });
+        let fd = told.recv().expect("three calls that nobody waits for");
+        let setting = Setting::new(Lookup::of_this_kernel(), "", 1).expect("root's");
+        let file = std::fs::File::from(memfd_create("mpu-test", MemfdFlags::CLOEXEC).expect("memory"));
+        ftruncate(&file, 4096).expect("a page");
+        let mut place = Journal::map(&file, 1).expect("mapped").place(0).expect("the first");
+        let account = Arc::new(Account::default());
+        let listener = Listener::new(fd, 0, String::new(), (account.clone(), Arc::default())).expect("attended");
+        std::thread::scope(|scope| {
+            let takes = scope.spawn(|| {
+                let mut worker = Worker::of_this_thread(account.clone());
+                // A hundredth of a processor is the budget: ten milliseconds can be had at once.
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_millis(60) {}
+                take(&listener, &setting, &mut place, &mut worker)
+            });
+            let began = Instant::now();
+            while account.paused().is_zero() && began.elapsed().as_secs() < 2 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            setting.budget.store(0, Relaxed);
+            drop(end);
+            assert!(!takes.join().expect("no panic"), "nobody is left");
+        });
+        caller.join().expect("no panic");
+        assert!(account.paused() > Duration::from_millis(50), "{:?}", account.paused());
+    }
 }
