@@ -105,7 +105,15 @@ impl Caller {
     }
 
     /// How the kernel refuses an `ioctl` that no file with this number knows.
+    ///
+    /// Its `fdinfo` is read only of one that is open for neither reading nor writing, as one that is a path only is: what others have there
+    /// can be as long as a caller likes (everything that an epoll watches), and the kernel makes all of it before it gives a byte.
     pub(super) fn refusal(&self, number: i32) -> i32 {
+        match self.folder.is_open_for_anything(&format!("fd/{number}")) {
+            Ok(true) => return libc::ENOTTY,
+            Ok(false) => {}
+            Err(_) => return libc::EBADF,
+        }
         let Ok(text) = self.folder.read(&format!("fdinfo/{number}")) else { return libc::EBADF };
         let flags = field(&text, "flags").and_then(|flags| u32::from_str_radix(flags, 8).ok()).unwrap_or(0);
         if flags & OFlags::PATH.bits() != 0 {
@@ -239,6 +247,63 @@ mod tests {
         );
     }
 
+    /// A thread that does what it is told, and its number.
+    fn thread() -> (Tid, impl FnMut(fn()), std::thread::JoinHandle<()>) {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (order, orders) = std::sync::mpsc::channel::<fn()>();
+        let thread = std::thread::spawn(move || {
+            let _ = tell.send(Tid::of_this_thread());
+            while let Ok(order) = orders.recv() {
+                order();
+                let _ = tell.send(Tid::of_this_thread());
+            }
+        });
+        let tid = told.recv().expect("its number");
+        let give = move |job| {
+            order.send(job).expect("it lives");
+            told.recv().expect("done");
+        };
+        (tid, give, thread)
+    }
+
+    #[test]
+    fn what_a_thread_gave_up_since_it_asked_last_it_does_not_have() {
+        use rustix::thread::{set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can become somebody else");
+            return;
+        }
+        let (tid, mut tell, thread) = thread();
+        let mut caller = Caller::of(tid, None).expect("it lives");
+        let user_namespace = own_user_namespace().expect("ours").0;
+        let mut look = || {
+            assert!(caller.is_still(tid) || caller.pidfd.is_none());
+            caller.rights(user_namespace).expect("its status").0
+        };
+        let before = look();
+        assert_eq!(look(), before);
+        tell(|| set_thread_groups(&[Gid::from_raw(77)]).expect("root can"));
+        std::thread::sleep(GROUPS_STAY);
+        assert_eq!(look().groups, [Gid::from_raw(77)]);
+        tell(|| set_thread_res_gid(None, Gid::from_raw(78), None).expect("root can"));
+        assert_eq!(look().gid, Gid::from_raw(78));
+        tell(|| {
+            let sets = capabilities(None).expect("ours");
+            let effective = sets.effective - CapabilitySet::SYS_ADMIN;
+            set_capabilities(None, CapabilitySets { effective, ..sets }).expect("less is free");
+        });
+        assert_eq!(look().capabilities, before.capabilities - CapabilitySet::SYS_ADMIN);
+        tell(|| {
+            set_thread_groups(&[Gid::from_raw(79)]).expect("root can");
+            set_thread_res_uid(None, Uid::from_raw(1234), None).expect("root can");
+        });
+        let after = look();
+        assert_eq!((after.uid.as_raw(), after.groups), (1234, vec![Gid::from_raw(79)]));
+        assert!(after.capabilities.is_empty(), "with the user they went");
+        drop(tell);
+        let _ = thread.join();
+    }
+
     #[test]
     fn a_thread_is_still_who_it_was_until_it_ends() {
         let (tell, told) = std::sync::mpsc::channel();
@@ -292,6 +357,34 @@ mod tests {
         let path = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).expect("/dev/null");
         assert_eq!(caller.refusal(path.as_raw_fd()), libc::EBADF);
         assert_eq!(caller.refusal(-1), libc::EBADF);
+        // Open for neither, and no path: open(2) on the access mode 3.
+        let neither = OFlags::from_bits_retain(3) | OFlags::CLOEXEC;
+        let neither = rustix::fs::open("/dev/null", neither, rustix::fs::Mode::empty()).expect("/dev/null");
+        assert_eq!(caller.refusal(neither.as_raw_fd()), libc::ENOTTY);
+    }
+
+    /// Bytes that this thread has read, as far as the kernel counts them (`CONFIG_TASK_IO_ACCOUNTING`).
+    fn bytes_read() -> Option<u64> {
+        field(&std::fs::read_to_string("/proc/thread-self/io").ok()?, "rchar")?.parse().ok()
+    }
+
+    #[test]
+    fn a_refusal_does_not_read_all_that_an_epoll_watches() {
+        use rustix::event::{epoll, eventfd, EventfdFlags};
+        use std::os::fd::AsRawFd;
+        let Some(before) = bytes_read() else {
+            println!("skipped: this kernel does not count what is read");
+            return;
+        };
+        let many = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
+        let watched: Vec<OwnedFd> = (0..200).map(|_| eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")).collect();
+        for fd in &watched {
+            epoll::add(&many, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN).expect("watched");
+        }
+        let caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
+        assert_eq!(caller.refusal(many.as_raw_fd()), libc::ENOTTY);
+        let read = bytes_read().expect("counted before") - before;
+        assert!(read < 4096, "{read} bytes");
     }
 
     #[test]
