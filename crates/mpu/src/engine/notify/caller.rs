@@ -52,7 +52,7 @@ pub(super) struct Caller {
     pub(super) folder: Folder,
     /// Its PID namespace, which it has for life: only its children can be born in another (pid_namespaces(7)).
     pub(super) namespace: Arc<Namespace>,
-    /// What the kernel said of it when it was known again, for this call.
+    /// What the kernel said of it for this call; none before Linux 6.13.
     now: Option<Info>,
     /// What it may do, as it was when it asked last.
     known: Option<Known>,
@@ -73,7 +73,9 @@ impl Caller {
             Some(last) => last.clone(),
             None => Arc::new(Namespace::new(folder.pid_namespace()?)?),
         };
-        Ok(Caller { tid, pidfd, folder, namespace, now: None, known: None })
+        let mut caller = Caller { tid, pidfd, folder, namespace, now: None, known: None };
+        caller.now = caller.info();
+        Ok(caller)
     }
 
     /// Whether this is the thread that has the number now. One that lives has had it all the time, so that what is held of it need not be
@@ -143,7 +145,8 @@ impl Caller {
     /// supplementary groups, which nothing but the long text of `status` tells, may be those of [`GROUPS_STAY`] ago.
     fn raw_rights(&mut self) -> io::Result<(u32, Rights)> {
         // Before the text is read: of what changes in between, the next look sees the old.
-        let now = self.now.take().or_else(|| self.info()).zip(capabilities(Some(raw(self.tid)?)).ok());
+        let tid = raw(self.tid)?;
+        let now = self.now.take().and_then(|info| Some((info, capabilities(Some(tid)).ok()?)));
         if let (Some((info, sets)), Some(known)) = (now, &self.known) {
             if known.info == info && known.sets == sets && known.at.elapsed() < GROUPS_STAY {
                 return Ok((info.tgid, known.rights.clone()));
@@ -247,23 +250,31 @@ mod tests {
         );
     }
 
-    /// A thread that does what it is told, and its number.
-    fn thread() -> (Tid, impl FnMut(fn()), std::thread::JoinHandle<()>) {
-        let (tell, told) = std::sync::mpsc::channel();
-        let (order, orders) = std::sync::mpsc::channel::<fn()>();
-        let thread = std::thread::spawn(move || {
-            let _ = tell.send(Tid::of_this_thread());
-            while let Ok(order) = orders.recv() {
-                order();
+    /// A thread that does what it is told.
+    struct Told {
+        tid: Tid,
+        order: std::sync::mpsc::Sender<fn()>,
+        done: std::sync::mpsc::Receiver<Tid>,
+    }
+
+    impl Told {
+        fn start() -> Told {
+            let (tell, done) = std::sync::mpsc::channel();
+            let (order, orders) = std::sync::mpsc::channel::<fn()>();
+            std::thread::spawn(move || {
                 let _ = tell.send(Tid::of_this_thread());
-            }
-        });
-        let tid = told.recv().expect("its number");
-        let give = move |job| {
-            order.send(job).expect("it lives");
-            told.recv().expect("done");
-        };
-        (tid, give, thread)
+                while let Ok(order) = orders.recv() {
+                    order();
+                    let _ = tell.send(Tid::of_this_thread());
+                }
+            });
+            Told { tid: done.recv().expect("its number"), order, done }
+        }
+
+        fn does(&self, job: fn()) {
+            self.order.send(job).expect("it lives");
+            self.done.recv().expect("done");
+        }
     }
 
     #[test]
@@ -273,7 +284,8 @@ mod tests {
             println!("skipped: only root can become somebody else");
             return;
         }
-        let (tid, mut tell, thread) = thread();
+        let told = Told::start();
+        let tid = told.tid;
         let mut caller = Caller::of(tid, None).expect("it lives");
         let user_namespace = own_user_namespace().expect("ours").0;
         let mut look = || {
@@ -282,26 +294,24 @@ mod tests {
         };
         let before = look();
         assert_eq!(look(), before);
-        tell(|| set_thread_groups(&[Gid::from_raw(77)]).expect("root can"));
+        told.does(|| set_thread_groups(&[Gid::from_raw(77)]).expect("root can"));
         std::thread::sleep(GROUPS_STAY);
         assert_eq!(look().groups, [Gid::from_raw(77)]);
-        tell(|| set_thread_res_gid(None, Gid::from_raw(78), None).expect("root can"));
+        told.does(|| set_thread_res_gid(None, Gid::from_raw(78), None).expect("root can"));
         assert_eq!(look().gid, Gid::from_raw(78));
-        tell(|| {
+        told.does(|| {
             let sets = capabilities(None).expect("ours");
             let effective = sets.effective - CapabilitySet::SYS_ADMIN;
             set_capabilities(None, CapabilitySets { effective, ..sets }).expect("less is free");
         });
         assert_eq!(look().capabilities, before.capabilities - CapabilitySet::SYS_ADMIN);
-        tell(|| {
+        told.does(|| {
             set_thread_groups(&[Gid::from_raw(79)]).expect("root can");
             set_thread_res_uid(None, Uid::from_raw(1234), None).expect("root can");
         });
         let after = look();
         assert_eq!((after.uid.as_raw(), after.groups), (1234, vec![Gid::from_raw(79)]));
         assert!(after.capabilities.is_empty(), "with the user they went");
-        drop(tell);
-        let _ = thread.join();
     }
 
     #[test]
