@@ -11,7 +11,7 @@ use super::counters::Counters;
 use super::driver::Driver;
 use super::filter::NATIVE;
 use super::folder::{field, is_drivers};
-use super::held::{Count, Held, Look};
+use super::held::{Everybody, Held, Look};
 use super::memory::Memory;
 use super::namespace::Namespace;
 use super::numbers::{Lookup, Numbers};
@@ -48,7 +48,7 @@ pub struct Setting {
     pub(super) pid: HostPid,
     threads: Threads,
     /// Processes that are held for all containers.
-    pub(super) held: Count,
+    pub(super) held: Everybody,
     host_users: ((u64, u64), OwnedFd),
     own: Own,
     takes_x32: bool,
@@ -68,7 +68,7 @@ impl Setting {
             host: Namespace::own()?,
             pid: HostPid::new(std::process::id()).ok_or(io::ErrorKind::InvalidData)?,
             threads: Threads::default(),
-            held: Count::default(),
+            held: Everybody::default(),
             host_users: super::caller::own_user_namespace()?,
             own: Own::of_now()?,
             takes_x32: takes_x32(),

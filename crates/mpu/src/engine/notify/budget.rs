@@ -104,7 +104,8 @@ impl Drop for Worker {
     }
 }
 
-fn own_time() -> Duration {
+/// Processor time of this thread.
+pub(super) fn own_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

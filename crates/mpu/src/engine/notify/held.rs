@@ -18,7 +18,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 /// Processes held for one container at a time; when there are more, all of its are let go. The driver lists 950 of a GPU.
@@ -43,27 +43,52 @@ pub(super) struct Process {
     _counted: Counted,
 }
 
-/// How many are held for all containers together: each is a descriptor of this process.
+/// Those of all containers: who is held for one of them is known to the others, too, and is one descriptor of this process. Asked only about a
+/// process that a container does not hold yet.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Count(Arc<AtomicUsize>);
+pub(super) struct Everybody(Arc<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    count: AtomicUsize,
+    known: Mutex<HashMap<HostPid, Weak<Process>>>,
+}
 
 #[derive(Debug)]
-struct Counted(Count);
+struct Counted(Everybody);
 
-impl Count {
+impl Everybody {
     fn one_more(&self) -> Counted {
-        self.0.fetch_add(1, Relaxed);
+        self.0.count.fetch_add(1, Relaxed);
         Counted(self.clone())
     }
 
-    fn get(&self) -> usize {
-        self.0.load(Relaxed)
+    fn count(&self) -> usize {
+        self.0.count.load(Relaxed)
+    }
+
+    /// One that lives, so that its number is still its own.
+    fn living(&self, pid: HostPid) -> Option<Arc<Process>> {
+        let known = self.lock().get(&pid).and_then(Weak::upgrade);
+        known.filter(|process| process.lives())
+    }
+
+    fn tell(&self, pid: HostPid, process: &Arc<Process>) {
+        let mut known = self.lock();
+        if known.len() > 2 * self.count() + 64 {
+            known.retain(|_, process| process.strong_count() != 0);
+        }
+        known.insert(pid, Arc::downgrade(process));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<HostPid, Weak<Process>>> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0 .0.fetch_sub(1, Relaxed);
+        self.0 .0.count.fetch_sub(1, Relaxed);
     }
 }
 
@@ -89,8 +114,8 @@ enum Uses {
 }
 
 impl Process {
-    fn new(pidfd: OwnedFd, numbers: Numbers, count: &Count) -> Process {
-        Process { pidfd, numbers, uses: Mutex::new(Uses::Unknown), _counted: count.one_more() }
+    fn new(pidfd: OwnedFd, numbers: Numbers, all: &Everybody) -> Process {
+        Process { pidfd, numbers, uses: Mutex::new(Uses::Unknown), _counted: all.one_more() }
     }
 
     fn lives(&self) -> bool {
@@ -119,11 +144,11 @@ impl Process {
     }
 }
 
-/// All that are held for one container. Each has its own: what one asks about neither makes another's be let go nor waits for it.
+/// All that are held for one container. Each has its own: what one asks about makes nobody be let go who is held for another.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     known: Mutex<Known>,
-    all: Count,
+    all: Everybody,
 }
 
 #[derive(Debug, Default)]
@@ -134,8 +159,8 @@ struct Known {
 }
 
 impl Held {
-    /// Nobody yet; `all` counts those of all containers.
-    pub(super) fn counted_by(all: &Count) -> Held {
+    /// Nobody yet.
+    pub(super) fn among(all: &Everybody) -> Held {
         Held { known: Mutex::default(), all: all.clone() }
     }
 
@@ -171,13 +196,19 @@ impl Held {
     }
 
     fn look_up(&self, pid: HostPid) -> Option<Numbers> {
+        if let Some(process) = self.all.living(pid) {
+            let numbers = process.numbers.clone();
+            self.lock().keep(pid, process, &self.all);
+            return Some(numbers);
+        }
         // First, so that what is read by the number is of the process that is held, if that lives even then.
         let pidfd = Pid::from_raw(pid.get() as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let numbers = numbers_of(pid);
         let mut known = self.lock();
         known.processes.remove(&pid);
         let process = pidfd.zip(numbers.clone()).map(|(pidfd, numbers)| Process::new(pidfd, numbers, &self.all));
-        if let Some(process) = process.filter(Process::lives) {
+        if let Some(process) = process.filter(Process::lives).map(Arc::new) {
+            self.all.tell(pid, &process);
             known.keep(pid, process, &self.all);
         }
         numbers
@@ -190,16 +221,16 @@ impl Held {
 
 impl Known {
     /// What there is no room for is not kept, and read anew for each call.
-    fn keep(&mut self, pid: HostPid, process: Process, all: &Count) {
+    fn keep(&mut self, pid: HostPid, process: Arc<Process>, all: &Everybody) {
         // Half of the descriptors that this process may have are for other things.
         let most = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| files as usize / 2);
         let is_full = self.processes.len() >= MOST.min(most / PART) || self.whose.len() >= 4 * MOST;
-        if is_full || all.get() > most {
+        if is_full || all.count() > most {
             *self = Known::default();
         }
-        if all.get() <= most {
+        if all.count() <= most {
             self.whose.extend(process.numbers.iter().map(|number| (*number, pid)));
-            self.processes.insert(pid, Arc::new(process));
+            self.processes.insert(pid, process);
         }
     }
 }
@@ -370,6 +401,25 @@ mod tests {
     }
 
     #[test]
+    fn what_one_container_found_out_another_knows() {
+        let all = Everybody::default();
+        let (one, other) = (Held::among(&all), Held::among(&all));
+        let own = Namespace::own().expect("ours").id();
+        let (mut child, pid) = sleep();
+        one.view_of(own, pid).expect("it lives");
+        // As if it had been seen with a descriptor of the driver's, and had closed it.
+        *one.living(pid).expect("held").uses.lock().expect("ours") = Uses::Yes;
+        assert!(other.living(pid).is_none(), "nobody has asked");
+        assert!(other.uses_the_driver(pid, &Look::of_a_call()), "seen once is seen");
+        assert_eq!(all.count(), 1, "one descriptor for both");
+        child.kill().expect("ours");
+        child.wait().expect("ours");
+        assert!(!other.uses_the_driver(pid, &Look::of_a_call()), "it is gone");
+        drop((one, other));
+        assert_eq!(all.count(), 0);
+    }
+
+    #[test]
     fn a_thread_may_have_descriptors_of_its_own() {
         let own = HostPid::new(std::process::id()).expect("a PID");
         let folder = Folder::of_process(own).expect("our own");
@@ -386,8 +436,8 @@ mod tests {
         );
     }
 
-    fn nobody(all: &Count) -> Process {
-        Process::new(std::fs::File::open("/dev/null").expect("/dev/null").into(), Numbers::new(), all)
+    fn nobody(all: &Everybody) -> Arc<Process> {
+        Arc::new(Process::new(std::fs::File::open("/dev/null").expect("/dev/null").into(), Numbers::new(), all))
     }
 
     fn most() -> usize {
@@ -396,21 +446,21 @@ mod tests {
 
     #[test]
     fn no_more_are_held_than_descriptors_allow() {
-        let (mut known, all) = (Known::default(), Count::default());
+        let (mut known, all) = (Known::default(), Everybody::default());
         let pid = |number| HostPid::new(number).expect("not 0");
         let most = MOST.min(most() / PART) as u32;
         for number in 1..=most {
             known.keep(pid(number), nobody(&all), &all);
         }
-        assert_eq!((known.processes.len(), all.get()), (most as usize, most as usize));
+        assert_eq!((known.processes.len(), all.count()), (most as usize, most as usize));
         known.keep(pid(most + 1), nobody(&all), &all);
-        assert_eq!((known.processes.len(), all.get()), (1, 1));
+        assert_eq!((known.processes.len(), all.count()), (1, 1));
     }
 
     #[test]
     fn one_container_lets_go_its_own_and_nobody_elses() {
-        let all = Count::default();
-        let (quiet, busy) = (Held::counted_by(&all), Held::counted_by(&all));
+        let all = Everybody::default();
+        let (quiet, busy) = (Held::among(&all), Held::among(&all));
         let own = Namespace::own().expect("ours").id();
         let pid = |number| HostPid::new(number).expect("not 0");
         let (mut child, held) = sleep();
@@ -420,11 +470,11 @@ mod tests {
         }
         assert!(quiet.living(held).is_some(), "the neighbour's is still known");
         // As if others had all descriptors that there are.
-        all.0.fetch_add(most(), Relaxed);
+        all.0.count.fetch_add(most(), Relaxed);
         quiet.lock().keep(pid(7), nobody(&all), &all);
         assert_eq!(quiet.lock().processes.len(), 0, "there is no room");
         assert_eq!(quiet.view_of(own, held), ViewPid::new(held.get()), "what is not kept is right all the same");
-        all.0.fetch_sub(most(), Relaxed);
+        all.0.count.fetch_sub(most(), Relaxed);
         assert!(busy.lock().processes.len() < MOST);
         child.kill().expect("ours");
         child.wait().expect("ours");

@@ -127,7 +127,7 @@ impl Registry {
     ) -> io::Result<()> {
         let of_it = listeners.values().find(|other| other.name == name);
         let of_it = of_it.map(|other| (other.account.clone(), other.held.clone()));
-        let of_it = of_it.unwrap_or_else(|| (Arc::default(), Arc::new(Held::counted_by(&self.setting.held))));
+        let of_it = of_it.unwrap_or_else(|| (Arc::default(), Arc::new(Held::among(&self.setting.held))));
         let kept = kept_name(key, &name);
         let listener = Listener::new(fd, key, name, of_it);
         let listener = Arc::new(listener.inspect_err(|_| self.forget(&kept))?);
