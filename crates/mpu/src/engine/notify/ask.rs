@@ -11,11 +11,11 @@ use super::counters::Counters;
 use super::driver::Driver;
 use super::filter::NATIVE;
 use super::folder::{field, is_drivers};
-use super::held::Held;
+use super::held::{Everybody, Held, Look};
 use super::memory::Memory;
 use super::namespace::Namespace;
 use super::numbers::{Lookup, Numbers};
-use super::rights::Own;
+use super::rights::{Own, Rights};
 use super::sys::{self, seccomp_data, seccomp_notif, Answer, Fenced, FENCED};
 use super::table::Table;
 use super::threads::Threads;
@@ -47,7 +47,8 @@ pub struct Setting {
     /// This process.
     pub(super) pid: HostPid,
     threads: Threads,
-    held: Held,
+    /// Processes that are held for all containers.
+    pub(super) held: Everybody,
     host_users: ((u64, u64), OwnedFd),
     own: Own,
     takes_x32: bool,
@@ -67,7 +68,7 @@ impl Setting {
             host: Namespace::own()?,
             pid: HostPid::new(std::process::id()).ok_or(io::ErrorKind::InvalidData)?,
             threads: Threads::default(),
-            held: Held::default(),
+            held: Everybody::default(),
             host_users: super::caller::own_user_namespace()?,
             own: Own::of_now()?,
             takes_x32: takes_x32(),
@@ -103,16 +104,18 @@ impl Setting {
 
 /// One thread's means of asking.
 pub(super) struct Asker {
+    /// Of the container that it answers.
+    held: Arc<Held>,
     params: Fenced,
     inner: Fenced,
     /// Who asked last, and in which namespace: most ask again.
-    caller: Option<Arc<Caller>>,
+    caller: Option<Caller>,
     namespace: Option<Arc<Namespace>>,
 }
 
 impl Asker {
-    pub(super) fn new() -> io::Result<Asker> {
-        Ok(Asker { params: Fenced::new()?, inner: Fenced::new()?, caller: None, namespace: None })
+    pub(super) fn new(held: Arc<Held>) -> io::Result<Asker> {
+        Ok(Asker { held, params: Fenced::new()?, inner: Fenced::new()?, caller: None, namespace: None })
     }
 
     /// The answer to what [`Asked::by`] found.
@@ -139,13 +142,13 @@ impl Asker {
     ) -> Result<Answer, Pass> {
         let still_waits = || sys::still_waits(listener, taken.id);
         let tid = Tid::of(taken);
-        let caller = match self.caller.take().filter(|caller| caller.is_still(tid)) {
+        let is_known = self.caller.as_mut().is_some_and(|caller| caller.is_still(tid));
+        let mut caller = match self.caller.take().filter(|_| is_known) {
             Some(caller) => caller,
-            None => Arc::new(Caller::of(tid)?),
+            None => Caller::of(tid, self.namespace.as_ref())?,
         };
-        let namespace = self.namespace_of(&caller)?;
         // What is looked up by the number is the caller's if it waits even after that.
-        if namespace.id() == setting.host.id() && still_waits() {
+        if caller.namespace.id() == setting.host.id() && still_waits() {
             return Err(Pass::On);
         }
         let (rights, process) = caller.rights(setting.host_users.0)?;
@@ -156,31 +159,37 @@ impl Asker {
             return Err(Pass::Refused(caller.refusal(number)));
         }
         let file = caller.file(process, number, still_waits)?;
-        // The caller waited when all that was opened by its number was open: it is the caller's.
-        self.caller = Some(caller.clone());
+        // The caller waited when all that was opened and looked up by its number was: it is the caller's.
+        self.namespace = Some(caller.namespace.clone());
+        let answer = self.ask_as(setting, &caller, file, rights, memory, asked);
+        self.caller = Some(caller);
+        answer
+    }
+
+    /// The rest of it, once everything is the caller's.
+    fn ask_as(
+        &mut self,
+        setting: &Setting,
+        caller: &Caller,
+        file: OwnedFd,
+        rights: Rights,
+        memory: Theirs<'_>,
+        asked: Asked,
+    ) -> Result<Answer, Pass> {
         if !is_drivers(character_device(file.as_fd())) {
             // Another one was put in its place meanwhile.
             return Err(Pass::Refused(libc::ENOTTY));
         }
-        let driver = Driver { own: &setting.own, file, caller: &caller, rights };
+        let driver = Driver { own: &setting.own, file, caller, rights };
         match mpu_abi::find(asked.cmd(), asked.size()).and_then(mpu_abi::row) {
             Some(row) => {
-                let numbers = Numbers::new(&namespace, setting.lookup, &setting.held);
+                let held = self.held.clone();
+                let numbers = Numbers::new(&caller.namespace, setting.lookup, &held);
                 let view = View::of(&caller.folder, &setting.rules(), numbers);
-                Question { setting, driver, memory, asked, row }.answer(self, view)
+                Question { setting, driver, memory, asked, row, held: &held }.answer(self, view)
             }
             None => self.ask_unknown(setting, &driver, &memory, asked),
         }
-    }
-
-    /// A caller's namespace. One that is held is known by its file's number, which no other has as long as it is held.
-    fn namespace_of(&mut self, caller: &Caller) -> io::Result<Arc<Namespace>> {
-        let id = caller.folder.identity("ns/pid")?;
-        if let Some(namespace) = self.namespace.as_ref().filter(|namespace| namespace.id() == id) {
-            return Ok(namespace.clone());
-        }
-        let namespace = Arc::new(Namespace::new(caller.folder.pid_namespace()?)?);
-        Ok(self.namespace.insert(namespace).clone())
     }
 
     /// A control with PIDs and a size that is no row's. A driver that does not know it either says so; what one that does would answer
@@ -217,6 +226,7 @@ struct Question<'a> {
     memory: Theirs<'a>,
     asked: Asked,
     row: &'static Row,
+    held: &'a Held,
 }
 
 impl Question<'_> {
@@ -241,7 +251,8 @@ impl Question<'_> {
         let view = AsMeant {
             threads: self.setting.threads.in_call(self.row.control),
             // An accounting record's times tell whose it is.
-            makers: (!is_accounting).then_some(&self.setting.held),
+            makers: (!is_accounting).then_some(self.held),
+            look: Look::of_a_call(),
             view,
         };
         let argument = Argument { cmd: self.asked.cmd(), params: theirs, size };

@@ -146,7 +146,7 @@ impl Asked {
 
 /// How the call is refused if it is made on something that is not the driver's.
 fn refusal_of_another(taken: &seccomp_notif) -> Option<Pass> {
-    let (caller, number) = (Caller::of(Tid::of(taken)).ok()?, taken.data.args[0] as i32);
+    let (caller, number) = (Caller::of(Tid::of(taken), None).ok()?, taken.data.args[0] as i32);
     let device = caller.device(number).ok().flatten();
     (!is_drivers(device)).then(|| Pass::Refused(caller.refusal(number)))
 }

@@ -7,20 +7,24 @@
 use super::ask::{Asker, Setting};
 use super::asked::{Asked, Pass};
 use super::budget::{Account, Worker};
+use super::held::Held as Processes;
 use super::sys::{self, Answer, Held, Journal};
+use super::turn::Turn;
 use mpu_core::Reason;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-/// Threads of one listener.
+/// Threads of one listener: one that takes, and one for as long as that one translates (`turn` is made for two).
 pub(super) const THREADS: usize = 2;
 /// A call that was begun so often by supervisors that did not live to answer it fails.
 const MOST_TRIES: u64 = 16;
 /// What a thread needs is in buffers elsewhere.
 const STACK: usize = 256 << 10;
+/// No patience.
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// A listener and whose it is.
 pub(super) struct Listener {
@@ -31,14 +35,22 @@ pub(super) struct Listener {
     pub(super) name: String,
     /// The container's, which its listeners share.
     pub(super) account: Arc<Account>,
+    /// The container's, too.
+    pub(super) held: Arc<Processes>,
     /// Who takes the next notification.
-    turn: Mutex<()>,
+    turn: Turn,
     threads: AtomicUsize,
 }
 
 impl Listener {
-    pub(super) fn new(fd: OwnedFd, key: usize, name: String, account: Arc<Account>) -> Listener {
-        Listener { fd, key, name, account, turn: Mutex::default(), threads: AtomicUsize::new(0) }
+    pub(super) fn new(
+        fd: OwnedFd,
+        key: usize,
+        name: String,
+        of: (Arc<Account>, Arc<Processes>),
+    ) -> io::Result<Listener> {
+        let (turn, (account, held)) = (Turn::at(fd.as_fd())?, of);
+        Ok(Listener { fd, key, name, account, held, turn, threads: AtomicUsize::new(0) })
     }
 }
 
@@ -73,7 +85,7 @@ fn start(
     gone: impl Fn(&Listener) + Send + 'static,
 ) -> io::Result<()> {
     let place = journal.place(listener.key * THREADS + thread).ok_or(io::ErrorKind::AlreadyExists)?;
-    let asker = Asker::new()?;
+    let asker = Asker::new(listener.held.clone())?;
     let (listener, setting) = (listener.clone(), setting.clone());
     let work = move || {
         serve(&listener, &setting, place, asker);
@@ -90,26 +102,28 @@ fn serve(listener: &Listener, setting: &Setting, mut place: Held, mut asker: Ask
     let mut worker = Worker::of_this_thread(listener.account.clone());
     // What the supervisor before us had taken and not answered.
     if place.get().taken.pid != 0 {
-        match look(setting, &mut place) {
-            Ok(asked) => translate(listener, setting, &mut place, &mut asker, asked),
-            Err(passed) => answer(listener, &mut place, passed),
-        }
+        let found = look(setting, &mut place);
+        let result =
+            found.map_or_else(|passed| passed, |asked| translate(listener, setting, &mut place, &mut asker, asked));
+        answer(listener, &mut place, result);
     }
-    while let Some(asked) = next(listener, setting, &mut place, &mut worker) {
-        translate(listener, setting, &mut place, &mut asker, asked);
+    loop {
+        let turn = listener.turn.wait();
+        let asked = next(listener, setting, &mut place, &mut worker);
+        // Also at the end: the other thread has to find that out.
+        listener.turn.leave(listener.fd.as_fd(), turn);
+        let Some(asked) = asked else { return };
+        let result = translate(listener, setting, &mut place, &mut asker, asked);
+        // Before the answer, after which the same caller may ask again at once.
+        listener.turn.come_back(listener.fd.as_fd());
+        answer(listener, &mut place, result);
     }
 }
 
-/// Waits for a call that may carry PIDs, and passes on all others; none when there will be no more calls.
+/// Waits for a call that may carry PIDs, and passes on all others; none when there will be no more calls. Whoever has the turn does this.
 fn next(listener: &Listener, setting: &Setting, place: &mut Held, worker: &mut Worker) -> Option<Asked> {
-    // One thread at a time, and the same one for as long as it has no more to do than to pass on: handing over costs more.
-    let _turn = listener.turn.lock().unwrap_or_else(PoisonError::into_inner);
-    while take(listener, setting, place) {
-        // Only a kill ends a wait from here on, where the filter asks for that; before, any signal does.
-        let id = place.get().taken.id;
-        worker.keep_within(&setting.budget, || {
-            !setting.retired.load(Relaxed) && sys::still_waits(listener.fd.as_fd(), id)
-        });
+    while take(listener, setting, place, worker) {
+        keep_within(listener, setting, worker);
         match look(setting, place) {
             Ok(asked) => return Some(asked),
             Err(passed) => answer(listener, place, passed),
@@ -118,8 +132,14 @@ fn next(listener: &Listener, setting: &Setting, place: &mut Held, worker: &mut W
     None
 }
 
+/// Comes back once the container is within its budget, or there is nobody left whose calls are held back. A caller who does not wait any more
+/// changes nothing: else calls that are interrupted as soon as they are made would be for nothing.
+fn keep_within(listener: &Listener, setting: &Setting, worker: &mut Worker) {
+    worker.keep_within(&setting.budget, || !setting.retired.load(Relaxed) && !has_gone(listener, Some(&NOW)));
+}
+
 /// Waits for a notification; false when there will be none.
-fn take(listener: &Listener, setting: &Setting, place: &mut Held) -> bool {
+fn take(listener: &Listener, setting: &Setting, place: &mut Held, worker: &mut Worker) -> bool {
     loop {
         place.clear();
         // A kernel before 6.11 does not wake those who wait to take when the last caller has gone, but it tells those who poll.
@@ -128,11 +148,13 @@ fn take(listener: &Listener, setting: &Setting, place: &mut Held) -> bool {
         }
         match sys::receive(listener.fd.as_fd(), &mut place.get().taken) {
             Ok(()) => return true,
-            // The caller was killed or interrupted before we took it; or it was the last one.
+            // The caller was killed or interrupted before we took it; or it was the last one. The kernel tells once of each that was, however
+            // many there were while we paused.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {
-                if has_gone(listener, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+                if has_gone(listener, Some(&NOW)) {
                     return false;
                 }
+                keep_within(listener, setting, worker);
             }
             Err(_) => return false,
         }
@@ -168,14 +190,74 @@ fn look(setting: &Setting, place: &mut Held) -> Result<Asked, Answer> {
     asked.map_err(|pass| pass.count(&setting.counters))
 }
 
-fn translate(listener: &Listener, setting: &Setting, place: &mut Held, asker: &mut Asker, asked: Asked) {
+fn translate(listener: &Listener, setting: &Setting, place: &mut Held, asker: &mut Asker, asked: Asked) -> Answer {
     let taken = place.get().taken;
-    let result = asker.answer(setting, listener.fd.as_fd(), &taken, asked);
-    answer(listener, place, result);
+    asker.answer(setting, listener.fd.as_fd(), &taken, asked)
 }
 
 fn answer(listener: &Listener, place: &mut Held, answer: Answer) {
     // Fails when the caller is gone, which needs no answer.
     let _ = sys::answer(listener.fd.as_fd(), place.get().taken.id, answer);
     place.clear();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::budget::own_time;
+    use super::super::filter;
+    use super::super::numbers::Lookup;
+    use super::*;
+    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn calls_that_were_gone_before_they_were_taken_are_paid_for() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can answer for others");
+            return;
+        }
+        let (tell, told) = channel();
+        let (end, ended) = channel::<()>();
+        let caller = std::thread::spawn(move || {
+            let listener = filter::listen().expect("a listener");
+            for _ in 0..3 {
+                let mut asks = Command::new("perl");
+                asks.args(["-e", "ioctl(STDIN, 0xc020462a, $x = 'x' x 32)"]).stdin(Stdio::null());
+                let mut child = asks.spawn().expect("perl");
+                let waits = poll(&mut [PollFd::new(&listener, PollFlags::IN)], None);
+                assert_eq!(waits, Ok(1), "it asks");
+                child.kill().expect("ours");
+                child.wait().expect("ours");
+            }
+            tell.send(listener).expect("somebody");
+            let _ = ended.recv();
+        });
+        let fd = told.recv().expect("three calls that nobody waits for");
+        let setting = Setting::new(Lookup::of_this_kernel(), "", 1).expect("root's");
+        let file = std::fs::File::from(memfd_create("mpu-test", MemfdFlags::CLOEXEC).expect("memory"));
+        ftruncate(&file, 4096).expect("a page");
+        let mut place = Journal::map(&file, 1).expect("mapped").place(0).expect("the first");
+        let account = Arc::new(Account::default());
+        let listener = Listener::new(fd, 0, String::new(), (account.clone(), Arc::default())).expect("attended");
+        std::thread::scope(|scope| {
+            let takes = scope.spawn(|| {
+                let mut worker = Worker::of_this_thread(account.clone());
+                // A hundredth of a processor is the budget: ten milliseconds can be had at once.
+                let end = own_time() + Duration::from_millis(30);
+                while own_time() < end {}
+                take(&listener, &setting, &mut place, &mut worker)
+            });
+            let began = Instant::now();
+            while account.paused().is_zero() && began.elapsed().as_secs() < 10 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            setting.budget.store(0, Relaxed);
+            drop(end);
+            assert!(!takes.join().expect("no panic"), "nobody is left");
+        });
+        caller.join().expect("no panic");
+        assert!(account.paused() > Duration::from_millis(50), "{:?}", account.paused());
+    }
 }

@@ -65,11 +65,11 @@ impl Worker {
         Worker { account, tid, charged: own_time(), looked: Timespec { tv_sec: 0, tv_nsec: 0 }, percent: 0 }
     }
 
-    /// Comes back once the container is within its budget: so many percent of one processor; 0 is no limit. Or once nobody waits for what
-    /// is held back: what was spent stays to be paid for.
+    /// Comes back once the container is within its budget: so many percent of one processor; 0 is no limit. Or once there is nobody whose calls
+    /// are held back: what was spent stays to be paid for.
     ///
     /// The coarse clock is a read of memory. Once in each of its ticks the thread's own is asked, so a call costs next to nothing.
-    pub(super) fn keep_within(&mut self, percent: &AtomicU32, still_waits: impl Fn() -> bool) {
+    pub(super) fn keep_within(&mut self, percent: &AtomicU32, is_needed: impl Fn() -> bool) {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         if now == self.looked {
             return;
@@ -82,7 +82,7 @@ impl Worker {
             let began = Instant::now();
             self.percent = percent.load(Relaxed);
             let wait = lock(&self.account.level).charge(more, self.percent);
-            if wait.is_zero() || !still_waits() {
+            if wait.is_zero() || !is_needed() {
                 return;
             }
             more = Duration::ZERO;
@@ -104,7 +104,8 @@ impl Drop for Worker {
     }
 }
 
-fn own_time() -> Duration {
+/// Processor time of this thread.
+pub(super) fn own_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -7,21 +7,38 @@
 use super::folder::{device, field, Folder};
 use super::held::lives;
 use super::memory::Memory;
+use super::namespace::Namespace;
 use super::rights::Rights;
+use super::sys::{self, Info};
 use super::Tid;
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::process::{pidfd_getfd, pidfd_open, PidfdFlags, PidfdGetfdFlags};
-use rustix::thread::{CapabilitySet, Gid, Pid, Uid};
+use rustix::thread::{capabilities, CapabilitySet, CapabilitySets, Gid, Pid, Uid};
 use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// `PIDFD_THREAD`: a descriptor of the thread itself, whose table of files may be its own.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+
+/// So long a thread is taken to have the supplementary groups that it had, if nothing else that it may do has changed. No driver of NVIDIA's
+/// looks at groups (os-interface.c of the open releases: the effective user, and capabilities).
+const GROUPS_STAY: Duration = Duration::from_millis(100);
 
 /// What `/proc/TID/status` tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Status {
     tgid: u32,
+    rights: Rights,
+}
+
+/// What a thread might do when it was looked at.
+#[derive(Debug, Clone)]
+struct Known {
+    at: Instant,
+    info: Info,
+    sets: CapabilitySets,
     rights: Rights,
 }
 
@@ -33,22 +50,45 @@ pub(super) struct Caller {
     pidfd: Option<OwnedFd>,
     /// Its folder.
     pub(super) folder: Folder,
+    /// Its PID namespace, which it has for life: only its children can be born in another (pid_namespaces(7)).
+    pub(super) namespace: Arc<Namespace>,
+    /// What the kernel said of it for this call; none before Linux 6.13.
+    now: Option<Info>,
+    /// What it may do, as it was when it asked last.
+    known: Option<Known>,
 }
 
 impl Caller {
-    /// The thread that has this number now. Whether it is the one that waits, the listener tells: ask it after this.
-    pub(super) fn of(tid: Tid) -> io::Result<Caller> {
+    /// The thread that has this number now. Whether it is the one that waits, the listener tells: ask it after this. `last` is a namespace
+    /// that is held: most threads are in the one that was asked from last.
+    pub(super) fn of(tid: Tid, last: Option<&Arc<Namespace>>) -> io::Result<Caller> {
         let pidfd = match pidfd_open(raw(tid)?, PIDFD_THREAD) {
             Err(rustix::io::Errno::INVAL) => None,
             opened => Some(opened?),
         };
-        Ok(Caller { tid, pidfd, folder: Folder::of_thread(tid)? })
+        let folder = Folder::of_thread(tid)?;
+        // One that is held is known by its file's number, which no other has as long as it is held.
+        let id = folder.identity("ns/pid")?;
+        let namespace = match last.filter(|last| last.id() == id) {
+            Some(last) => last.clone(),
+            None => Arc::new(Namespace::new(folder.pid_namespace()?)?),
+        };
+        let mut caller = Caller { tid, pidfd, folder, namespace, now: None, known: None };
+        caller.now = caller.info();
+        Ok(caller)
     }
 
     /// Whether this is the thread that has the number now. One that lives has had it all the time, so that what is held of it need not be
-    /// opened anew. Nothing of what it may do, has or is mapped to is known by that: that is read each time.
-    pub(super) fn is_still(&self, tid: Tid) -> bool {
-        self.tid == tid && self.pidfd.as_ref().is_some_and(lives)
+    /// opened anew. Nothing of what it has or is mapped to is known by that: that is read each time.
+    pub(super) fn is_still(&mut self, tid: Tid) -> bool {
+        self.now = if self.tid == tid { self.info() } else { None };
+        self.now.is_some() || self.tid == tid && self.pidfd.as_ref().is_some_and(lives)
+    }
+
+    /// None also for a number that is not its own any more: one that was waited for has none.
+    fn info(&self) -> Option<Info> {
+        let info = self.pidfd.as_ref().and_then(|pidfd| sys::info(pidfd.as_fd()));
+        info.filter(|info| info.pid == self.tid.get())
     }
 
     /// Users that it may have been before, by the host's numbers, but for the one whose rights it has now: its real and its saved one, and
@@ -67,7 +107,15 @@ impl Caller {
     }
 
     /// How the kernel refuses an `ioctl` that no file with this number knows.
+    ///
+    /// Its `fdinfo` is read only of one that is open for neither reading nor writing, as one that is a path only is: what others have there
+    /// can be as long as a caller likes (everything that an epoll watches), and the kernel makes all of it before it gives a byte.
     pub(super) fn refusal(&self, number: i32) -> i32 {
+        match self.folder.is_open_for_anything(&format!("fd/{number}")) {
+            Ok(true) => return libc::ENOTTY,
+            Ok(false) => {}
+            Err(_) => return libc::EBADF,
+        }
         let Ok(text) = self.folder.read(&format!("fdinfo/{number}")) else { return libc::EBADF };
         let flags = field(&text, "flags").and_then(|flags| u32::from_str_radix(flags, 8).ok()).unwrap_or(0);
         if flags & OFlags::PATH.bits() != 0 {
@@ -82,14 +130,32 @@ impl Caller {
         Memory::of(&self.folder)
     }
 
-    /// What it may do.
-    pub(super) fn rights(&self, init_user_namespace: (u64, u64)) -> io::Result<(Rights, Pid)> {
-        let mut status = Status::parse(&self.folder.read_record("status")?).ok_or(io::ErrorKind::InvalidData)?;
-        if self.folder.identity("ns/user")? != init_user_namespace {
-            status.rights.capabilities = CapabilitySet::empty();
+    /// What it may do, and its process.
+    pub(super) fn rights(&mut self, init_user_namespace: (u64, u64)) -> io::Result<(Rights, Pid)> {
+        let (tgid, mut rights) = self.raw_rights()?;
+        // Of no others: a thread may have gone to another user namespace since, with any capabilities there.
+        if !rights.capabilities.is_empty() && self.folder.identity("ns/user")? != init_user_namespace {
+            rights.capabilities = CapabilitySet::empty();
         }
-        let process = Pid::from_raw(status.tgid as i32).ok_or(io::ErrorKind::InvalidData)?;
-        Ok((status.rights, process))
+        let process = Pid::from_raw(tgid as i32).ok_or(io::ErrorKind::InvalidData)?;
+        Ok((rights, process))
+    }
+
+    /// The same, with capabilities as its user namespace has them. Users, groups and capabilities are the kernel's of now; only the
+    /// supplementary groups, which nothing but the long text of `status` tells, may be those of [`GROUPS_STAY`] ago.
+    fn raw_rights(&mut self) -> io::Result<(u32, Rights)> {
+        // Before the text is read: of what changes in between, the next look sees the old.
+        let tid = raw(self.tid)?;
+        let now = self.now.take().and_then(|info| Some((info, capabilities(Some(tid)).ok()?)));
+        if let (Some((info, sets)), Some(known)) = (now, &self.known) {
+            if known.info == info && known.sets == sets && known.at.elapsed() < GROUPS_STAY {
+                return Ok((info.tgid, known.rights.clone()));
+            }
+        }
+        let status = Status::parse(&self.folder.read_record("status")?).ok_or(io::ErrorKind::InvalidData)?;
+        let known = now.map(|(info, sets)| Known { at: Instant::now(), info, sets, rights: status.rights.clone() });
+        self.known = known;
+        Ok((status.tgid, status.rights))
     }
 
     /// Which character device one of its descriptors is of, if any. No file system is asked, since a caller may be running that.
@@ -167,11 +233,10 @@ pub(super) fn character_device(file: BorrowedFd<'_>) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fd::AsFd;
 
     #[test]
     fn what_this_thread_may_do_is_what_the_kernel_says_of_it() {
-        let caller = Caller::of(Tid::of_this_thread()).expect("our own folder");
+        let mut caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
         let (rights, process) = caller.rights(own_user_namespace().expect("ours").0).expect("our own status");
         assert_eq!((rights.uid, rights.gid), (rustix::process::geteuid(), rustix::process::getegid()));
         assert_eq!(process, rustix::process::getpid());
@@ -185,6 +250,70 @@ mod tests {
         );
     }
 
+    /// A thread that does what it is told.
+    struct Told {
+        tid: Tid,
+        order: std::sync::mpsc::Sender<fn()>,
+        done: std::sync::mpsc::Receiver<Tid>,
+    }
+
+    impl Told {
+        fn start() -> Told {
+            let (tell, done) = std::sync::mpsc::channel();
+            let (order, orders) = std::sync::mpsc::channel::<fn()>();
+            std::thread::spawn(move || {
+                let _ = tell.send(Tid::of_this_thread());
+                while let Ok(order) = orders.recv() {
+                    order();
+                    let _ = tell.send(Tid::of_this_thread());
+                }
+            });
+            Told { tid: done.recv().expect("its number"), order, done }
+        }
+
+        fn does(&self, job: fn()) {
+            self.order.send(job).expect("it lives");
+            self.done.recv().expect("done");
+        }
+    }
+
+    #[test]
+    fn what_a_thread_gave_up_since_it_asked_last_it_does_not_have() {
+        use rustix::thread::{set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can become somebody else");
+            return;
+        }
+        let told = Told::start();
+        let tid = told.tid;
+        let mut caller = Caller::of(tid, None).expect("it lives");
+        let user_namespace = own_user_namespace().expect("ours").0;
+        let mut look = || {
+            assert!(caller.is_still(tid) || caller.pidfd.is_none());
+            caller.rights(user_namespace).expect("its status").0
+        };
+        let before = look();
+        assert_eq!(look(), before);
+        told.does(|| set_thread_groups(&[Gid::from_raw(77)]).expect("root can"));
+        std::thread::sleep(GROUPS_STAY);
+        assert_eq!(look().groups, [Gid::from_raw(77)]);
+        told.does(|| set_thread_res_gid(None, Gid::from_raw(78), None).expect("root can"));
+        assert_eq!(look().gid, Gid::from_raw(78));
+        told.does(|| {
+            let sets = capabilities(None).expect("ours");
+            let effective = sets.effective - CapabilitySet::SYS_ADMIN;
+            set_capabilities(None, CapabilitySets { effective, ..sets }).expect("less is free");
+        });
+        assert_eq!(look().capabilities, before.capabilities - CapabilitySet::SYS_ADMIN);
+        told.does(|| {
+            set_thread_groups(&[Gid::from_raw(79)]).expect("root can");
+            set_thread_res_uid(None, Uid::from_raw(1234), None).expect("root can");
+        });
+        let after = look();
+        assert_eq!((after.uid.as_raw(), after.groups), (1234, vec![Gid::from_raw(79)]));
+        assert!(after.capabilities.is_empty(), "with the user they went");
+    }
+
     #[test]
     fn a_thread_is_still_who_it_was_until_it_ends() {
         let (tell, told) = std::sync::mpsc::channel();
@@ -194,7 +323,7 @@ mod tests {
             let _ = wait.recv();
         });
         let tid = told.recv().expect("its number");
-        let caller = Caller::of(tid).expect("it lives");
+        let mut caller = Caller::of(tid, None).expect("it lives");
         if caller.pidfd.is_none() {
             println!("skipped: this kernel has no descriptors of threads: Linux 6.9");
         } else {
@@ -231,18 +360,46 @@ mod tests {
     #[test]
     fn what_is_no_drivers_file_is_refused_as_the_kernel_does() {
         use std::os::fd::AsRawFd;
-        let caller = Caller::of(Tid::of_this_thread()).expect("our own folder");
+        let caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
         let null = std::fs::File::open("/dev/null").expect("/dev/null");
         assert_eq!(caller.refusal(null.as_raw_fd()), libc::ENOTTY);
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let path = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).expect("/dev/null");
         assert_eq!(caller.refusal(path.as_raw_fd()), libc::EBADF);
         assert_eq!(caller.refusal(-1), libc::EBADF);
+        // Open for neither, and no path: open(2) on the access mode 3.
+        let neither = OFlags::from_bits_retain(3) | OFlags::CLOEXEC;
+        let neither = rustix::fs::open("/dev/null", neither, rustix::fs::Mode::empty()).expect("/dev/null");
+        assert_eq!(caller.refusal(neither.as_raw_fd()), libc::ENOTTY);
+    }
+
+    /// Bytes that this thread has read, as far as the kernel counts them (`CONFIG_TASK_IO_ACCOUNTING`).
+    fn bytes_read() -> Option<u64> {
+        field(&std::fs::read_to_string("/proc/thread-self/io").ok()?, "rchar")?.parse().ok()
+    }
+
+    #[test]
+    fn a_refusal_does_not_read_all_that_an_epoll_watches() {
+        use rustix::event::{epoll, eventfd, EventfdFlags};
+        use std::os::fd::AsRawFd;
+        let Some(before) = bytes_read() else {
+            println!("skipped: this kernel does not count what is read");
+            return;
+        };
+        let many = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
+        let watched: Vec<OwnedFd> = (0..200).map(|_| eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")).collect();
+        for fd in &watched {
+            epoll::add(&many, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN).expect("watched");
+        }
+        let caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
+        assert_eq!(caller.refusal(many.as_raw_fd()), libc::ENOTTY);
+        let read = bytes_read().expect("counted before") - before;
+        assert!(read < 4096, "{read} bytes");
     }
 
     #[test]
     fn files_are_this_processs_own() {
-        let caller = Caller::of(Tid::of_this_thread()).expect("our own folder");
+        let caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
         let null = std::fs::File::open("/dev/null").expect("/dev/null");
         let number = std::os::fd::AsRawFd::as_raw_fd(&null);
         let file = caller.file(rustix::process::getpid(), number, || true).expect("our own descriptor");

@@ -97,7 +97,7 @@ pub fn serve(host: &Host) -> Result<End, Error> {
     Ok(Daemon::up(setting)?.run()?)
 }
 
-/// A listener is a descriptor, and two more for each call.
+/// A listener is two descriptors, and each of its threads has some open for a call.
 pub(super) fn raise_limits() {
     use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
     let files = getrlimit(Resource::Nofile);

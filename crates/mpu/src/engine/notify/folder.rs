@@ -76,6 +76,12 @@ impl Folder {
         Ok(names.filter(|name| !name.starts_with('.')).take(most).collect())
     }
 
+    /// Whether a descriptor in it can be read from or written to: the link's own mode says so (proc_pid_fd(5)), without a look behind it.
+    pub(super) fn is_open_for_anything(&self, name: &str) -> io::Result<bool> {
+        let stat = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(Mode::from_raw_mode(stat.st_mode).intersects(Mode::RUSR | Mode::WUSR))
+    }
+
     /// Whether a link in it leads to something that has a path: not to a socket, a pipe or the like.
     pub(super) fn is_path(&self, name: &str) -> bool {
         readlinkat(&self.0, name, Vec::new()).is_ok_and(|path| path.as_bytes().starts_with(b"/"))

@@ -36,6 +36,7 @@ pub mod run;
 mod sys;
 mod table;
 mod threads;
+mod turn;
 mod view;
 mod words;
 

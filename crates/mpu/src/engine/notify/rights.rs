@@ -70,12 +70,23 @@ impl Own {
         if !rights.uid.is_root() {
             set_thread_res_uid(None, rights.uid, None)?;
         }
+        if self.has_all_of(rights) {
+            return Ok(());
+        }
         let effective = rights.capabilities & self.sets.permitted;
         Ok(set_capabilities(None, CapabilitySets { effective, ..self.sets })?)
     }
 
+    /// Whether our own capabilities are theirs, as those of a privileged container are: two calls less. Of another user's they are not, since
+    /// the kernel takes them away with root.
+    fn has_all_of(&self, rights: &Rights) -> bool {
+        rights.uid.is_root() && rights.capabilities & self.sets.permitted == self.sets.effective
+    }
+
     fn come_back(&self, rights: &Rights) -> io::Result<()> {
-        set_capabilities(None, self.sets)?;
+        if !self.has_all_of(rights) {
+            set_capabilities(None, self.sets)?;
+        }
         if !rights.uid.is_root() {
             set_thread_res_uid(None, Uid::ROOT, None)?;
             // Back to root, the kernel makes every permitted capability effective; said all the same.
@@ -132,5 +143,12 @@ mod tests {
         let sets = own.act_as(&rights, || capabilities(None)).expect("root can").expect("theirs");
         assert_eq!(sets.effective, none);
         assert_eq!(capabilities(None).expect("ours").effective, own.sets.permitted);
+        // One that has them all lends them all, as root and as another.
+        for uid in [0, 1234].map(Uid::from_raw) {
+            let rights = Rights { uid, capabilities: CapabilitySet::all(), ..rights.clone() };
+            let sets = own.act_as(&rights, || capabilities(None)).expect("root can").expect("theirs");
+            assert_eq!(sets.effective, own.sets.permitted, "{uid:?}");
+            assert_eq!(capabilities(None).expect("ours").effective, own.sets.permitted);
+        }
     }
 }

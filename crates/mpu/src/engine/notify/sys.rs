@@ -156,6 +156,42 @@ pub(super) fn mapping(maps: BorrowedFd<'_>, address: u64) -> io::Result<Option<M
     }
 }
 
+/// `struct pidfd_info` of linux/pidfd.h as Linux 6.13 has it; later ones are longer, and take this one.
+#[repr(C)]
+#[derive(Default)]
+struct PidfdInfo {
+    mask: u64,
+    cgroup: u64,
+    pid: u32,
+    tgid: u32,
+    ppid: u32,
+    ids: [u32; 8],
+    exit_code: i32,
+}
+
+/// `_IOWR(0xff, 11, struct pidfd_info)`.
+const PIDFD_GET_INFO: libc::c_ulong = 0xc000_ff0b | (size_of::<PidfdInfo>() as libc::c_ulong) << 16;
+/// `PIDFD_INFO_PID | PIDFD_INFO_CREDS`.
+const PID_AND_CREDS: u64 = 3;
+
+/// Numbers and users of a process or thread that has not been waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Info {
+    pub(super) pid: u32,
+    pub(super) tgid: u32,
+    /// Real, effective, saved and file-system user and group, by turns.
+    pub(super) ids: [u32; 8],
+}
+
+/// What the kernel says of the thread behind a descriptor; none before Linux 6.13, and when it is no more.
+pub(super) fn info(pidfd: BorrowedFd<'_>) -> Option<Info> {
+    let mut info = PidfdInfo { mask: PID_AND_CREDS, ..Default::default() };
+    // SAFETY: the kernel reads and writes one `struct pidfd_info`, as long as the request's number says.
+    done(unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) }).ok()?;
+    let told = info.mask & PID_AND_CREDS == PID_AND_CREDS;
+    told.then_some(Info { pid: info.pid, tgid: info.tgid, ids: info.ids })
+}
+
 /// The namespace above this one.
 pub(super) fn parent(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: the request takes no argument.

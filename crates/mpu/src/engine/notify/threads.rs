@@ -10,7 +10,7 @@ use mpu_abi::Control;
 use mpu_core::HostPid;
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// So long the driver is taken for the one that it was.
@@ -38,7 +38,8 @@ impl Habits {
 /// What is known of threads, and of the driver.
 #[derive(Debug, Default)]
 pub(super) struct Threads {
-    habits: Mutex<Option<(Instant, Habits)>>,
+    /// Read for every call of every container at once.
+    habits: RwLock<Option<(Instant, Habits)>>,
 }
 
 impl Threads {
@@ -54,11 +55,13 @@ impl Threads {
     }
 
     fn habits(&self) -> Habits {
-        let mut known = self.habits.lock().unwrap_or_else(PoisonError::into_inner);
-        match *known {
-            Some((since, habits)) if since.elapsed() < DRIVER_STAYS => habits,
-            _ => known.insert((Instant::now(), Habits::of_loaded())).1,
+        let is_of_now = |known: &Option<(Instant, Habits)>| known.filter(|(since, _)| since.elapsed() < DRIVER_STAYS);
+        if let Some((_, habits)) = is_of_now(&self.habits.read().unwrap_or_else(PoisonError::into_inner)) {
+            return habits;
         }
+        let mut known = self.habits.write().unwrap_or_else(PoisonError::into_inner);
+        // Another one may have looked meanwhile.
+        is_of_now(&known).unwrap_or_else(|| *known.insert((Instant::now(), Habits::of_loaded()))).1
     }
 }
 

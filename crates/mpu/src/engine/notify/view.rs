@@ -4,7 +4,7 @@
 
 use super::accounts;
 use super::folder::Folder;
-use super::held::{Held, Process};
+use super::held::{Held, Look, Process};
 use super::numbers::Numbers;
 use super::threads::InCall;
 use mpu_core::policy::{Rules, Sees};
@@ -95,12 +95,14 @@ pub(super) struct AsMeant<'a, M> {
     pub(super) threads: InCall,
     /// Who can be meant; none where another witness tells.
     pub(super) makers: Option<&'a Held>,
+    /// How far the call may still look at those.
+    pub(super) look: Look,
     pub(super) view: M,
 }
 
 impl<M> AsMeant<'_, M> {
     fn can_be_meant(&self, pid: HostPid) -> bool {
-        self.makers.is_none_or(|held| held.uses_the_driver(pid))
+        self.makers.is_none_or(|held| held.uses_the_driver(pid, &self.look))
     }
 }
 
@@ -109,7 +111,7 @@ impl<M: OfHeld> PidMap for AsMeant<'_, M> {
         let process = self.threads.process_of(pid)?;
         // One look whether it lives is enough for both.
         if let Some(known) = self.makers.and_then(|held| held.living(process)) {
-            return self.view.view_of_held(process, &known).filter(|_| known.uses_the_driver(process));
+            return self.view.view_of_held(process, &known).filter(|_| known.uses_the_driver(process, &self.look));
         }
         // Strangers are not looked at any closer.
         self.view.view_of(process).filter(|_| self.can_be_meant(process))
@@ -150,7 +152,7 @@ mod tests {
         let view = ViewPid::new(own.get()).expect("a PID");
         let seen = |makers| {
             let threads = threads.in_call(mpu_abi::Control::GpuGetPids);
-            let map = AsMeant { threads, makers, view: Same };
+            let map = AsMeant { threads, makers, look: Look::of_a_call(), view: Same };
             (map.view_of(own), map.host_of(view))
         };
         assert_eq!(seen(None), (Some(view), Some(own)));
