@@ -26,6 +26,7 @@ pub mod scene;
 mod shortage;
 mod supervised;
 mod tables;
+mod taint;
 mod unprivileged;
 mod up_down;
 
@@ -66,6 +67,7 @@ pub const ALL: &[Story] = &[
     attacks::OTHER_CONTROLS,
     attacks::FAULT,
     attacks::RACE_EVERY_ROW,
+    taint::TAINT,
     endings::DEAD,
     endings::REUSED,
     endings::ZOMBIE,

@@ -1,0 +1,178 @@
+//! Numbers that occur nowhere by chance: everything outside a container has one, and nothing that the driver gives to the container holds one.
+
+use anyhow::{ensure, Context, Result};
+use std::fs;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::engine::Engine;
+use crate::processes;
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::{exactly, once, Scene};
+use crate::story::{Engines, Fault, Story, Without};
+
+/// The numbers outside: their third byte, 2f, is one that hardly any other word has there.
+const FROM: u32 = 3_141_000;
+/// The first number beyond.
+const TO: u32 = 3_145_000;
+/// Where programs that only ask are numbered from, each round anew: the processes of the scene come before.
+const ASKING: u32 = FROM + 500;
+const PID_MAX: &str = "/proc/sys/kernel/pid_max";
+
+/// Calls of one program, and for each reload that a row has: 10⁵ with the 10 of a quick run, and 10⁷ with the 250 of a full one on four kernels.
+const CALLS: u32 = 10_000;
+/// Without an engine each of them finds something.
+const BARE_CALLS: u32 = 2_000;
+/// With threads that change what the driver reads, for each reload.
+const RACED_CALLS: u32 = 1_000;
+
+/// The profiler's and the last control's answers are in the rows that have to be answered once at least. That of 610 answers nobody.
+const MAY_REFUSE: [&str; 1] = ["record-610"];
+
+/// Every control with PIDs, by each layout, right and torn, other controls, allocations, escapes, racing threads: whatever comes back is looked
+/// through. What limits.md or notify.md says is still to be seen has to be seen.
+pub const TAINT: Story = Story {
+    name: "no_byte_that_comes_back_is_of_anybody_else",
+    engines: Engines::Every,
+    without: |stage| once(stage, Without::Wrong("came back")),
+    run: |stage| {
+        stage.clear_scene();
+        let _high = HighNumbers::allowed()?;
+        // Its supervisor would have a number of its own.
+        let restarts = stage.engine == Engine::Notify;
+        if restarts {
+            stage.unload_engine()?;
+        }
+        processes::next_outside(FROM)?;
+        if restarts {
+            stage.load_engine()?;
+        }
+        let scene = Scene::set_from(stage, FROM + 100)?;
+        let _strangers = stage.hold(&["--hwpm", "--error"])?;
+        // Accounting keeps a record of it.
+        drop(stage.hold(&["--mem", "70"])?);
+        stage.set_driver("client_allocs", "1")?;
+        let ended = asked(stage, &scene);
+        stage.set_driver("client_allocs", "0")?;
+        ended
+    },
+};
+
+fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    if !stage.has_engine() {
+        let told = Told::by(scene, BARE_CALLS, "")?;
+        return told.nothing_but(|_| false);
+    }
+    let notify = stage.engine == Engine::Notify;
+    // docs/notify.md: its caller asks the driver itself, and is named by the host's number.
+    let report = |hit: &str| notify && hit.contains(" control 0x607 ");
+    let (mut calls, mut reported) = (0, 0);
+    for _ in 0..stage.reloads.max(1) {
+        let told = Told::by(scene, CALLS, "--read /dev/nvidiactl --read /dev/nvidia0 --read /proc/driver/nvidia")?;
+        told.nothing_but(report)?;
+        told.rows_answered()?;
+        reported += told.hits().count();
+        calls += CALLS;
+        let raced = RACED_CALLS.min(CALLS);
+        Told::by(scene, raced, "--raced buffers")?.nothing_but(report)?;
+        if !notify {
+            Told::by(scene, raced, "--raced argument")?.nothing_but(report)?;
+        }
+    }
+    right!(!notify || reported > 0, "the error report, which notify.md says is not translated, was not seen");
+    println!("guest: {calls} calls, none told of anybody else");
+    if notify {
+        // docs/notify.md: what is passed on is read again by the kernel.
+        return residual(scene, "an argument that is exchanged once it was passed on", "--raced argument");
+    }
+    published(stage, scene)?;
+    // docs/limits.md, "Without the driver's copy functions".
+    stage.set_driver("bypass", "1")?;
+    let seen = residual(scene, "an answer past the driver's copy functions", "--raced buffers");
+    stage.set_driver("bypass", "0")?;
+    seen?;
+    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+}
+
+/// What the pages say cannot be kept from a container: if it is not found, nothing would be.
+fn residual(scene: &Scene, what: &str, how: &str) -> Result<(), Fault> {
+    for _ in 0..10 {
+        if Told::by(scene, RACED_CALLS, how)?.hits().next().is_some() {
+            return Ok(());
+        }
+    }
+    Err(Fault::Wrong(format!("{what} was not seen, which the pages say can be")))
+}
+
+/// What the module says of itself in files that a container may have: while another container's caller is held in the driver.
+fn published(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    scene.b.script("nvctl stall params 60 >/dev/null 2>&1 & echo $! >/tmp/held")?;
+    let began = Instant::now();
+    while stage.engine_state("holder").is_none() {
+        ensure!(began.elapsed() < Duration::from_secs(20), "nobody is held");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    scene.a.script("mkdir -p /tmp/sys; mount -t sysfs sysfs /tmp/sys")?;
+    let told = Told::by(scene, 1, "--read /tmp/sys/module/mpu/parameters --read /tmp/sys/module/nvidia/parameters");
+    scene.a.script("umount /tmp/sys")?;
+    scene.b.script("kill -9 $(cat /tmp/held)")?;
+    told?.nothing_but(|_| false)
+}
+
+/// What nvtaint printed.
+struct Told {
+    text: String,
+}
+
+impl Told {
+    /// Has it ask in the scene's first container.
+    fn by(scene: &Scene, calls: u32, how: &str) -> Result<Self> {
+        processes::next_outside(ASKING)?;
+        let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+        let own: Vec<String> = scene.own().iter().map(|pid| format!("--own {pid}")).collect();
+        let own = own.join(" ");
+        let text = scene.a.script(&format!("nvtaint --seed {seed} --calls {calls} {how} {own} {FROM} {TO}; true"))?;
+        ensure!(text.lines().any(|line| line.starts_with("hits ")), "nvtaint did not come to its end: {text}");
+        Ok(Self { text })
+    }
+
+    /// One line for each kind and place.
+    fn hits(&self) -> impl Iterator<Item = &str> {
+        self.text.lines().filter(|line| line.starts_with("hit "))
+    }
+
+    fn nothing_but(&self, is_known: impl Fn(&str) -> bool) -> Result<(), Fault> {
+        let hits: Vec<&str> = self.hits().filter(|hit| !is_known(hit)).collect();
+        let seed = self.text.lines().next().unwrap_or_default();
+        right!(hits.is_empty(), "with {seed}, {} kinds came back: {}", hits.len(), hits[..hits.len().min(12)].join(", "));
+        Ok(())
+    }
+
+    fn rows_answered(&self) -> Result<(), Fault> {
+        let refused = self.text.lines().filter_map(|line| line.strip_prefix("unanswered "));
+        let refused: Vec<&str> = refused.filter(|row| !MAY_REFUSE.contains(row)).collect();
+        right!(refused.is_empty(), "the driver never answered {refused:?}: {}", self.text);
+        Ok(())
+    }
+}
+
+/// More numbers than a guest has by itself, until dropped.
+struct HighNumbers {
+    before: String,
+}
+
+impl HighNumbers {
+    fn allowed() -> Result<Self> {
+        let before = fs::read_to_string(PID_MAX).context("no pid_max")?;
+        fs::write(PID_MAX, "4194304").context("cannot raise pid_max")?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for HighNumbers {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(PID_MAX, self.before.trim()) {
+            println!("guest: cannot lower pid_max: {error}");
+        }
+    }
+}
