@@ -104,17 +104,21 @@ static inline bool has_byte(uint64_t v, uint8_t byte)
 	return (other - 0x0101010101010101ull) & ~other & 0x8080808080808080ull;
 }
 
-/* Windows that begin in the three bytes before a block that changed, or within it: `bytes` has 8 before it, it, and 8 behind. */
-static inline void scan_block(const char *where, const uint8_t bytes[24], const uint8_t *before, unsigned offset, int first)
+/*
+ * Windows that begin in the three bytes before a block that changed, or within it: `bytes` has 8 before it, it, and 8 behind. Fields of eight bytes
+ * stand at `phase` beyond a multiple of four: at every place, half of a -1 and what is beside it looks like an address.
+ */
+static inline void scan_block(const char *where, const uint8_t bytes[24], const uint8_t *before, unsigned offset, int first,
+			      int phase)
 {
 	uint8_t seen[24];
 	int at;
 
 	memcpy(seen, bytes, sizeof(seen));
-	for (at = 0; at <= 16; at += 4)
+	for (at = phase; at <= 16; at += 4)
 		if (is_clock(load64(bytes + at)))
 			memset(seen + at, 0, 8);
-	for (at = first && offset ? 4 : 8; at <= 12; at += 4)
+	for (at = phase + (first && offset ? 4 : 8); at < 16; at += 4)
 		if (is_kernel_address(load64(seen + at)))
 			found_one("address", where, offset + at - 8, load64(seen + at));
 	for (at = 8 + first; at < 16; at++) {
@@ -132,7 +136,7 @@ static inline void scan_block(const char *where, const uint8_t bytes[24], const 
 /*
  * Looks through what changed of `length` bytes (a multiple of 8). Both blocks of memory have 8 bytes more at either end.
  */
-static inline void scan(const char *where, const uint8_t *now, const uint8_t *before, unsigned length)
+static inline void scan(const char *where, const uint8_t *now, const uint8_t *before, unsigned length, unsigned phase)
 {
 	uint8_t mark = tainted_from >> 16;
 	bool was_changed = false;
@@ -145,8 +149,8 @@ static inline void scan(const char *where, const uint8_t *now, const uint8_t *be
 		if (changed) {
 			next = load64(now + i + 8);
 			if (has_byte(block, mark) || has_byte(next, mark) || (!was_changed && has_byte(load64(now + i - 8), mark)) ||
-			    block >> 47 == 0x1ffff || (block >> 15 & 0x1ffff) == 0x1ffff || (next >> 15 & 0x1ffff) == 0x1ffff)
-				scan_block(where, now + i - 8, before + i, i, was_changed ? 0 : -3);
+			    has_byte(block, 0xff) || has_byte(next, 0xff))
+				scan_block(where, now + i - 8, before + i, i, was_changed ? 0 : -3, phase & 3);
 		}
 		was_changed = changed;
 	}
@@ -208,12 +212,12 @@ static inline bool scan_works(void)
 	memcpy(now + 8 + 40, &clock, 8);
 	memcpy(now + 8 + 62, &number, 4);
 	memcpy(before + 8 + 62, &number, 4);
-	scan("", now + 8, before + 8, 80);
+	scan("", now + 8, before + 8, 80, 0);
 	works = find_count == 3 && hit_count == 3;
 	memset(now, 0, sizeof(now));
 	memcpy(now + 8 + 62, &number, 4);
 	memcpy(now + 8 + 70, &number, 4);
-	scan("", now + 8, before + 8, 80);
+	scan("", now + 8, before + 8, 80, 0);
 	scan_text("", text, sizeof(text) - 1);
 	works = works && hit_count == (is_tainted(3141000) ? 6u : 5u);
 	find_count = hit_count = 0;

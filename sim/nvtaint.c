@@ -115,11 +115,11 @@ static uint32_t word_for_parameters(void)
 struct area {
 	const char *name;
 	uint8_t *at, *before;
-	unsigned size, used;
+	unsigned size, used, phase;
 };
 
-static struct area argument = { "argument", NULL, NULL, 2 * PAGE, 0 }, parameters = { "parameters", NULL, NULL, BUFFER, 0 },
-		   pointed = { "pointed", NULL, NULL, BUFFER, 0 };
+static struct area argument = { "argument", NULL, NULL, 2 * PAGE, 0, 0 }, parameters = { "parameters", NULL, NULL, BUFFER, 0, 0 },
+		   pointed = { "pointed", NULL, NULL, BUFFER, 0, 0 };
 
 static uint8_t *pages(unsigned size)
 {
@@ -139,7 +139,7 @@ static void make(struct area *area)
 static void clear(struct area *area)
 {
 	memset(area->at, 0, area->used);
-	area->used = 0;
+	area->used = area->phase = 0;
 }
 
 static void remember(struct area *area, unsigned used)
@@ -151,7 +151,7 @@ static void remember(struct area *area, unsigned used)
 /* The last block of an area is looked at by what is not read beyond it. */
 static void look_through(struct area *area)
 {
-	scan(area->name, area->at, area->before, area->used > area->size - 8 ? area->size - 8 : area->used);
+	scan(area->name, area->at, area->before, area->used > area->size - 8 ? area->size - 8 : area->used, area->phase);
 }
 
 static void begin_call(void)
@@ -192,6 +192,13 @@ static struct nv_control_arg *control_of(const struct row *row, uint8_t *p)
 
 	*arg = (struct nv_control_arg){ session.client, handle(row->object), row->cmd, 0, (uintptr_t)p, row->size, 0xdead };
 	return arg;
+}
+
+/* Where in an area a call's data begins. */
+static uint8_t *begin_at(struct area *area, unsigned offset)
+{
+	area->phase = offset & 3;
+	return area->at + offset;
 }
 
 /* Sends what stands in the areas; whether the driver took it. */
@@ -235,10 +242,10 @@ static void by_row(void)
 {
 	unsigned i = below(ALL_ROWS);
 	const struct row *row = row_at(i);
-	uint8_t *p = parameters.at + (one_in(4) ? 4 * below(16) : one_in(8) ? below(64) : 0);
+	uint8_t *p = begin_at(&parameters, one_in(4) ? 4 * below(16) : one_in(8) ? below(64) : 0);
 
 	ask_about(false);
-	inner = pointed.at + (one_in(4) ? below(64) : 0);
+	inner = begin_at(&pointed, one_in(4) ? below(64) : 0);
 	row->fill(p, row);
 	remember(&parameters, row->size + 256);
 	remember(&pointed, row->size <= 32 ? BUFFER : 0);
@@ -252,13 +259,13 @@ static void by_row(void)
 static void by_torn_row(void)
 {
 	const struct row *row = row_at(below(ALL_ROWS)), *other = row_at(below(ALL_ROWS));
-	uint8_t *p = parameters.at + (one_in(8) ? BUFFER - row->size : one_in(4) ? below(64) : 0);
+	uint8_t *p = begin_at(&parameters, one_in(8) ? BUFFER - row->size : one_in(4) ? below(64) : 0);
 	uint32_t objects[] = { session.client, session.device, session.subdevice, profiler, harmless_word() };
 	struct nv_control_arg *arg;
 	unsigned i, torn = below(4);
 
 	ask_about(true);
-	inner = one_in(4) ? p : pointed.at + (one_in(8) ? BUFFER - below(8192) : 0);
+	inner = one_in(4) ? p : begin_at(&pointed, one_in(8) ? BUFFER - below(8192) : 0);
 	row->fill(p, row);
 	for (i = 0; i < torn; i++)
 		put32(p, 4 * below((row->size < 64 ? row->size : 64) / 4), word_for_parameters());

@@ -109,7 +109,7 @@ fn published(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     scene.b.script("nvctl stall params 60 >/dev/null 2>&1 & echo $! >/tmp/held")?;
     let began = Instant::now();
     while stage.engine_state("holder").is_none() {
-        ensure!(began.elapsed() < Duration::from_secs(20), "nobody is held");
+        right!(began.elapsed() < Duration::from_secs(20), "nobody is held in the driver");
         std::thread::sleep(Duration::from_millis(50));
     }
     scene.a.script("mkdir -p /tmp/sys; mount -t sysfs sysfs /tmp/sys")?;
