@@ -247,7 +247,8 @@ static void by_row(void)
 	ask_about(false);
 	inner = begin_at(&pointed, one_in(4) ? below(64) : 0);
 	row->fill(p, row);
-	remember(&parameters, row->size + 256);
+	/* What has a pointer can have it lead to the parameters themselves. */
+	remember(&parameters, row->size <= 32 ? BUFFER : row->size + 256);
 	remember(&pointed, row->size <= 32 ? BUFFER : 0);
 	if (!send_control(control_of(row, p)))
 		return;
@@ -444,8 +445,9 @@ static void *changer(void *unused)
 			arg->size = turn & 64 ? row->size : other->size;
 			arg->params = (uintptr_t)(turn & 128 ? parameters.at : pointed.at);
 		}
+		/* A pointer that the kernel reads half old and half new leads to whole words. */
 		if (turn & 256)
-			word[turn >> 16 & 7] = turn >> 32 & 0x3ff;
+			word[turn >> 16 & 7] = turn >> 32 & 0x3fc;
 		for (i = 0; i < (turn >> 10) % 61; i++)
 			__asm__ volatile("pause");
 	}
@@ -573,8 +575,8 @@ int main(int argc, char **argv)
 	tainted_from = strtoul(argv[optind], NULL, 0);
 	tainted_to = strtoul(argv[optind + 1], NULL, 0);
 	scan_began = wall_ns();
-	if (tainted_from >= tainted_to || tainted_from >> 16 != (tainted_to - 1) >> 16 || !scan_works())
-		nv_die("nvtaint: numbers whose third byte is one", -EINVAL);
+	if (tainted_from >= tainted_to || tainted_from >> 8 != (tainted_to - 1) >> 8 || !scan_works())
+		nv_die("nvtaint: numbers that differ in one byte", -EINVAL);
 	printf("seed %llu\n", (unsigned long long)seed);
 	chance = seed * 0x9e3779b97f4a7c15ull | 1;
 	make(&argument);

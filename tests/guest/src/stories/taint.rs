@@ -11,12 +11,12 @@ use crate::stage::Stage;
 use crate::stories::scene::{exactly, once, Scene};
 use crate::story::{Engines, Fault, Story, Without};
 
-/// The numbers outside: their third byte, 2f, is one that hardly any other word has there.
-const FROM: u32 = 3_141_000;
+/// The numbers outside: 2fee01 to 2feefe. Nothing else has these two bytes side by side.
+const FROM: u32 = 0x2f_ee01;
 /// The first number beyond.
-const TO: u32 = 3_145_000;
+const TO: u32 = 0x2f_eeff;
 /// Where programs that only ask are numbered from, each round anew: the processes of the scene come before.
-const ASKING: u32 = FROM + 500;
+const ASKING: u32 = FROM + 150;
 const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 
 /// Calls of one program, and for each reload that a row has: 10⁵ with the 10 of a quick run, and 10⁷ with the 250 of a full one on four kernels.
@@ -47,16 +47,23 @@ pub const TAINT: Story = Story {
         if restarts {
             stage.load_engine()?;
         }
-        let scene = Scene::set_from(stage, FROM + 100)?;
-        let _strangers = stage.hold(&["--hwpm", "--error"])?;
+        let scene = Scene::set_from(stage, FROM + 20)?;
+        let strangers = stage.hold(&["--hwpm", "--error"])?;
         // Accounting keeps a record of it.
         drop(stage.hold(&["--mem", "70"])?);
+        let last = scene.everybody().into_iter().chain([strangers.outside]).max().unwrap_or(TO);
+        ensure_set(last)?;
         stage.set_driver("client_allocs", "1")?;
         let ended = asked(stage, &scene);
         stage.set_driver("client_allocs", "0")?;
         ended
     },
 };
+
+fn ensure_set(last: u32) -> Result<()> {
+    ensure!((FROM..ASKING).contains(&last), "a process of the scene is {last}, which is not below {ASKING}");
+    Ok(())
+}
 
 fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     if !stage.has_engine() {
