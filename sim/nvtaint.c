@@ -375,6 +375,20 @@ static void by_escape(void)
 	accepted += ioctl(one_in(4) ? gpu : ctl, nv_ioc(nr, size, &chosen), argument.at) == 0;
 }
 
+/* Events of the memory limit, of which everybody is told who is over it. */
+static void by_event(void)
+{
+	struct nv_way chosen = some_way();
+	struct sim_args raise = { .op = SIM_OP_LIMIT, .ring_rotation = 5, .ring_count = below(300) };
+
+	if (one_in(16))
+		nv_sim(ctl, &raise);
+	scan_what = 0x52;
+	scan_size = 16;
+	remember(&parameters, 4096);
+	accepted += nv_event_data(ctl, begin_at(&parameters, one_in(4) ? below(64) : 0), &chosen) == 0;
+}
+
 /* Everything that the nodes and files give: by reading, and by mapping. */
 static void read_file(const char *path)
 {
@@ -516,6 +530,7 @@ static void one_call(void)
 	case 4: by_number(); break;
 	case 5: by_alloc(); break;
 	case 6: by_escape(); break;
+	case 7: by_event(); break;
 	}
 	end_call();
 }
@@ -587,6 +602,8 @@ int main(int argc, char **argv)
 	gpu = nv_open_minor(0);
 	error.client = session.client;
 	nv_sim(ctl, &error);
+	for (i = 199; i < 202; i++)
+		nv_subscribe(ctl, session.client, session.subdevice, i);
 	for (i = 0; i < file_count; i++)
 		read_below(files[i]);
 	if (how)

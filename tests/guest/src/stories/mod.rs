@@ -8,6 +8,7 @@ mod arming;
 mod attacks;
 mod counting;
 mod endings;
+mod events;
 mod held;
 mod host;
 mod hostile;
@@ -68,6 +69,7 @@ pub const ALL: &[Story] = &[
     attacks::FAULT,
     attacks::RACE_EVERY_ROW,
     taint::TAINT,
+    events::MEMORY_LIMIT,
     endings::DEAD,
     endings::REUSED,
     endings::ZOMBIE,
