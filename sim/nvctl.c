@@ -78,7 +78,7 @@ static void usage(FILE *to)
 	      "  fbc                     `pid N sub S session I fps F`\n"
 	      "  hwpm                    `pid N count C global G`\n"
 	      "  rc                      `pid N flags F`; --owner decides whose reports (default all), --error causes one first\n"
-	      "  limits [WORD]           subscribes, has every client go over its memory limit and another event say WORD: `index N pid P`, `index 5 word W`\n"
+	      "  limits [WORD]           everybody goes over the memory limit, another event says WORD: `index N pid P`, `index 5 word W`\n"
 	      "  allocs                  `pid N client HEX`\n"
 	      "  debug LENGTH [SEED]     writes LENGTH bytes to memory by the debugger's object and reads them again: `changed N first OFFSET`\n"
 	      "  nowhere                 an argument at an address where nothing is\n"

@@ -50,7 +50,10 @@ mod tests {
                 gone_out([9, index, 5000, 3]),
                 ([9, index, 7, 3], Some(Outcome::Rewritten { kept: 1, hidden: 0 }))
             );
-            assert_eq!(gone_out([9, index, 5001, 3]), ([9, index, 0, 3], Some(Outcome::Rewritten { kept: 0, hidden: 1 })));
+            assert_eq!(
+                gone_out([9, index, 5001, 3]),
+                ([9, index, 0, 3], Some(Outcome::Rewritten { kept: 0, hidden: 1 }))
+            );
         }
     }
 
