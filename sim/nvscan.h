@@ -159,8 +159,11 @@ static inline void scan(const char *where, const uint8_t *now, const uint8_t *be
 	}
 }
 
-/* The same while others write: whole words only, and nobody has asked about anybody. */
-static inline void glance(const char *where, const volatile uint64_t *now, unsigned length)
+/*
+ * The same where others may write: whole words only, and nobody has asked about anybody. Addresses are not looked for while the driver copies: half
+ * of a -1 that is being overwritten looks like one.
+ */
+static inline void glance(const char *where, const volatile uint64_t *now, unsigned length, bool addresses)
 {
 	unsigned i;
 
@@ -173,7 +176,7 @@ static inline void glance(const char *where, const volatile uint64_t *now, unsig
 			found_one("number", where, 8 * i, (uint32_t)v);
 		if (is_tainted(v >> 32))
 			found_one("number", where, 8 * i + 4, v >> 32);
-		if (is_kernel_address(v))
+		if (addresses && is_kernel_address(v))
 			found_one("address", where, 8 * i, v);
 	}
 }

@@ -409,7 +409,7 @@ static void read_file(const char *path)
 			void *at = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, offset * PAGE);
 
 			if (at != MAP_FAILED)
-				glance("mapping", at, PAGE);
+				glance("mapping", at, PAGE, true);
 		}
 		poll(&poller, 1, 0);
 	}
@@ -471,11 +471,13 @@ static void *changer(void *unused)
 static void *reader(void *unused)
 {
 	while (!raced.stop) {
-		glance("parameters", (const volatile uint64_t *)parameters.at, BUFFER);
-		glance("pointed", (const volatile uint64_t *)pointed.at, BUFFER);
+		glance("parameters", (const volatile uint64_t *)parameters.at, BUFFER, false);
+		glance("pointed", (const volatile uint64_t *)pointed.at, BUFFER, false);
 	}
 	return unused;
 }
+
+static const char *left_out;
 
 static void race_once(void)
 {
@@ -484,6 +486,8 @@ static void race_once(void)
 	int rc;
 
 	scan_call++;
+	if (left_out && (!strcmp(row->name, left_out) || !strcmp(other->name, left_out)))
+		return;
 	scan_what = row->cmd;
 	scan_size = row->size;
 	ask_about(true);
@@ -496,8 +500,8 @@ static void race_once(void)
 	raced.other = other->object == row->object ? other : row;
 	rc = nv_control_send(ctl, arg, &(struct nv_way){ .xfer = one_in(4) });
 	accepted += rc == 0 && ((volatile struct nv_control_arg *)arg)->status == 0;
-	glance("parameters", (const volatile uint64_t *)parameters.at, BUFFER);
-	glance("pointed", (const volatile uint64_t *)pointed.at, BUFFER);
+	glance("parameters", (const volatile uint64_t *)parameters.at, BUFFER, true);
+	glance("pointed", (const volatile uint64_t *)pointed.at, BUFFER, true);
 }
 
 static void race(unsigned long calls, const char *what)
@@ -537,9 +541,10 @@ static void one_call(void)
 
 static void usage(FILE *to)
 {
-	fputs("usage: nvtaint [--seed N] [--calls N] [--raced argument|buffers] [--own PID]... [--read PATH]... FROM TO\n"
+	fputs("usage: nvtaint [--seed N] [--calls N] [--raced argument|buffers [--leave-out ROW]] [--own PID]... [--read PATH]... FROM TO\n"
 	      "  Asks the driver everything, and looks for the numbers from FROM to below TO, and for kernel addresses, in all that comes back.\n"
 	      "  --raced  threads change the argument and the buffers, or the buffers alone, and read them while calls run\n"
+	      "           except on one row; what they find is not always of the call that is named beside it\n"
 	      "  --own    a number of this container's that may be asked about\n"
 	      "  --read   a file or folder that is looked through as well\n",
 	      to);
@@ -563,7 +568,7 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "seed", 1, NULL, 's' }, { "calls", 1, NULL, 'c' }, { "raced", 1, NULL, 'r' }, { "own", 1, NULL, 'o' },
-		{ "read", 1, NULL, 'f' }, { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
+		{ "read", 1, NULL, 'f' }, { "leave-out", 1, NULL, 'l' }, { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 	};
 	uint64_t seed = wall_ns() / 1000;
 	unsigned long calls = 1000;
@@ -578,6 +583,7 @@ int main(int argc, char **argv)
 		case 'c': calls = strtoul(optarg, NULL, 0); break;
 		case 'r': how = optarg; break;
 		case 'o': own[own_count++ % 16] = strtoul(optarg, NULL, 0); break;
+		case 'l': left_out = optarg; break;
 		case 'f': files[file_count++ % 16] = optarg; break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;

@@ -5,6 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::engine::Engine;
+use crate::nvctl;
 use crate::processes;
 use crate::right;
 use crate::stage::Stage;
@@ -44,6 +45,8 @@ pub const TAINT: Story = Story {
     without: |stage| once(stage, Without::Wrong("came back")),
     run: |stage| {
         stage.clear_scene();
+        // Another scene may use these numbers again, and a dead process's record hides its heir's (docs/limits.md).
+        nvctl::ask(&[], "nvctl", &["acct-clear"])?;
         let _high = HighNumbers::allowed()?;
         // Its supervisor would have a number of its own.
         let restarts = stage.engine == Engine::Notify;
@@ -93,6 +96,8 @@ fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
         (true, _) => &[REPORT],
     };
     let known = |hit: &str| left.iter().any(|one| hit.contains(one));
+    // Racing threads cannot tell which call they saw an answer of.
+    let raced = if notify { "--raced buffers --leave-out report" } else { "--raced buffers" };
     let each = if notify { SUPERVISED_CALLS } else { CALLS };
     let (mut calls, mut seen) = (0, String::new());
     for _ in 0..stage.reloads.max(1) {
@@ -101,7 +106,7 @@ fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
         told.rows_answered()?;
         seen.extend(told.hits());
         calls += each;
-        Told::by(scene, RACED_CALLS, "--raced buffers")?.nothing_but(known)?;
+        Told::by(scene, RACED_CALLS, raced)?.nothing_but(known)?;
         if !notify {
             Told::by(scene, RACED_CALLS, "--raced argument")?.nothing_but(known)?;
         }
