@@ -62,6 +62,13 @@ static struct find finds[256];
 static unsigned find_count;
 static unsigned long hit_count;
 
+/* How many of each kind there were, those that had no place left as well. */
+static struct {
+	const char *kind;
+	unsigned long hits;
+} kinds[] = { { "number", 0 }, { "swapped", 0 }, { "address", 0 }, { "text", 0 }, { "figures", 0 } };
+#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
+
 /* The call that is being looked at: its number among all, what was asked and by how many bytes. */
 static unsigned long scan_call;
 static uint32_t scan_what;
@@ -72,6 +79,9 @@ static inline void found_one(const char *kind, const char *where, unsigned offse
 	unsigned i;
 
 	__atomic_fetch_add(&hit_count, 1, __ATOMIC_RELAXED);
+	for (i = 0; i < KINDS; i++)
+		if (!strcmp(kinds[i].kind, kind))
+			__atomic_fetch_add(&kinds[i].hits, 1, __ATOMIC_RELAXED);
 	for (i = 0; i < find_count; i++) {
 		struct find *f = &finds[i];
 
@@ -210,6 +220,7 @@ static inline bool scan_works(void)
 	static uint8_t now[96], before[96];
 	uint32_t number = tainted_from + 1, swapped = __builtin_bswap32(number);
 	uint64_t address = 0xffff888012345678, clock = wall_ns() - number;
+	unsigned i;
 	bool works;
 
 	memcpy(now + 8 + 5, &number, 4);
@@ -227,6 +238,8 @@ static inline bool scan_works(void)
 	scan_text("", text, sizeof(text) - 1);
 	works = works && hit_count == (is_tainted(3141121) ? 6u : 5u);
 	find_count = hit_count = 0;
+	for (i = 0; i < KINDS; i++)
+		kinds[i].hits = 0;
 	memset(finds, 0, sizeof(finds));
 	return works;
 }
@@ -242,6 +255,10 @@ static inline void print_finds(void)
 		       (unsigned long long)f->number, (unsigned long long)f->number, f->what, f->size, f->where, f->offset,
 		       f->times, f->call);
 	}
+	printf("hits %lu", hit_count);
+	for (i = 0; i < KINDS; i++)
+		printf(" %s %lu", kinds[i].kind, kinds[i].hits);
+	printf("\n");
 }
 
 #endif

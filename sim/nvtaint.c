@@ -4,7 +4,7 @@
  * by chance, and for kernel addresses. What it does follows from a seed, which it prints.
  *
  * Prints `calls N accepted M rows K of T`, `unanswered NAME` for rows that were never accepted, one line for each kind and place of a
- * find, and `hits H`. Exit 0: nothing found; 1: something found; 2: usage, or no device.
+ * find, and `hits H` with how many of each kind. Exit 0: nothing found; 1: something found; 2: usage, or no device.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -561,7 +561,6 @@ static void tell(void)
 		if (!accepted_of[i])
 			printf("unanswered %s\n", row_at(i)->name);
 	print_finds();
-	printf("hits %lu\n", hit_count);
 }
 
 int main(int argc, char **argv)
