@@ -89,9 +89,9 @@ static unsigned own_count;
 /* Who could be asked about: somebody of the set, oneself, or anybody. */
 static uint32_t somebody(bool no_taint)
 {
-	if (!no_taint && !one_in(3))
+	if (!no_taint && one_in(2))
 		return tainted_from + below(one_in(4) ? tainted_to - tainted_from : 256);
-	return own_count && one_in(2) ? own[below(own_count)] : below(300);
+	return own_count && !one_in(4) ? own[below(own_count)] : below(300);
 }
 
 /* What a word among parameters might be. */
