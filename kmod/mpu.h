@@ -20,6 +20,7 @@ struct pid_namespace;
 #define NV_ESC_RM_CONTROL 0x2a
 #define NV_ESC_RM_ALLOC 0x2b
 #define NV_ESC_RM_VID_HEAP_CONTROL 0x4a
+#define NV_ESC_RM_GET_EVENT_DATA 0x52
 #define NV_ESC_IOCTL_XFER_CMD 211
 
 /* The argument of NV_ESC_RM_CONTROL (NVOS54_PARAMETERS). */
@@ -30,6 +31,13 @@ struct mpu_rm_control {
 	u32 flags;
 	u64 params;
 	u32 params_size;
+	u32 status;
+};
+
+/* The argument of NV_ESC_RM_GET_EVENT_DATA (NVOS41_PARAMETERS). */
+struct mpu_rm_event {
+	u64 data;
+	u32 more;
 	u32 status;
 };
 
@@ -62,12 +70,12 @@ struct mpu_context {
 	bool argued;
 	/* The driver allocates: what it asks about processes is for its own books, and nothing of it reaches the caller. */
 	bool allocates;
-	/* What the argument names. */
+	/* What the argument names; of a call that fetches an event, where that goes to. */
 	struct mpu_argument argument;
 	struct mpu_view view;
 	/* MPU_SEES_*, 0 until it matters. */
 	u32 sees;
-	/* What mpu_rs_begin() returned; set by mpu_context_translates(). */
+	/* What mpu_rs_begin() returned, or MPU_EVENT; set by mpu_context_translates(). */
 	u32 bits;
 	/* It is one of mpu_translating_count. */
 	bool is_counted;
@@ -155,6 +163,7 @@ int mpu_argument_error(bool *armed);
 /* What a call does, by its argument. Never sleeps. */
 void mpu_argument_says(struct mpu_context *context, const struct mpu_rm_control *control);
 void mpu_request_is(struct mpu_context *context, unsigned int request);
+void mpu_event_says(struct mpu_context *context, const struct mpu_rm_event *event);
 
 /* mpu_calls.c */
 /* Callers from containers that are inside: each holds a reference to the module, which mpu_goes_out() gives back. */

@@ -51,11 +51,21 @@ void mpu_argument_says(struct mpu_context *context, const struct mpu_rm_control 
 }
 NOKPROBE_SYMBOL(mpu_argument_says);
 
+void mpu_event_says(struct mpu_context *context, const struct mpu_rm_event *event)
+{
+	context->argument.params = event->data;
+	mpu_context_translates(context, MPU_EVENT);
+}
+NOKPROBE_SYMBOL(mpu_event_says);
+
 static int mpu_at_rm_ioctl(struct kprobe *probe, struct pt_regs *regs)
 {
 	struct mpu_context *context;
 	struct mpu_rm_control control;
+	struct mpu_rm_event event;
 	unsigned int request;
+	const void *data;
+	u32 size;
 
 	if (!mpu_in_container())
 		return 0;
@@ -63,11 +73,20 @@ static int mpu_at_rm_ioctl(struct kprobe *probe, struct pt_regs *regs)
 	if (!context || context->argued)
 		return 0;
 	request = regs_get_kernel_argument(regs, MPU_RM_COMMAND);
-	if (request != NV_ESC_RM_CONTROL)
+	data = (const void *)regs_get_kernel_argument(regs, MPU_RM_DATA);
+	size = regs_get_kernel_argument(regs, MPU_RM_SIZE);
+	switch (request) {
+	case NV_ESC_RM_CONTROL:
+		if (size == sizeof(control) && !copy_from_kernel_nofault(&control, data, sizeof(control)))
+			mpu_argument_says(context, &control);
+		break;
+	case NV_ESC_RM_GET_EVENT_DATA:
+		if (size == sizeof(event) && !copy_from_kernel_nofault(&event, data, sizeof(event)))
+			mpu_event_says(context, &event);
+		break;
+	default:
 		mpu_request_is(context, request);
-	else if ((u32)regs_get_kernel_argument(regs, MPU_RM_SIZE) == sizeof(control) &&
-		 !copy_from_kernel_nofault(&control, (const void *)regs_get_kernel_argument(regs, MPU_RM_DATA), sizeof(control)))
-		mpu_argument_says(context, &control);
+	}
 	return 0;
 }
 NOKPROBE_SYMBOL(mpu_at_rm_ioctl);

@@ -216,7 +216,9 @@ struct mpu_context *mpu_wants_from_user(void *to, const void *from, u32 bytes)
 
 struct mpu_context *mpu_wants_to_user(void *to, const void *from, u32 bytes)
 {
-	return mpu_translated();
+	struct mpu_context *context = mpu_inside_of_current();
+
+	return context && (context->bits & (MPU_TRANSLATES | MPU_EVENT)) ? context : NULL;
 }
 
 /* The driver looks at a request's number and size, not at its type or direction; so does this. */
@@ -227,6 +229,8 @@ static __always_inline bool mpu_leads_inside(unsigned int cmd)
 		return _IOC_SIZE(cmd) == sizeof(struct mpu_rm_control);
 	case NV_ESC_IOCTL_XFER_CMD:
 		return _IOC_SIZE(cmd) == sizeof(struct mpu_xfer);
+	case NV_ESC_RM_GET_EVENT_DATA:
+		return _IOC_SIZE(cmd) == sizeof(struct mpu_rm_event);
 	case NV_ESC_RM_ALLOC:
 	case NV_ESC_RM_ALLOC_MEMORY:
 	case NV_ESC_RM_VID_HEAP_CONTROL:
@@ -342,30 +346,45 @@ static void mpu_copying_out(struct mpu_context *context, u64 address, void *byte
 	mpu_count(counter);
 }
 
-/* `from` is the driver's own copy of the parameters, made for this call and dropped after it. */
+static void mpu_event_out(struct mpu_context *context, u64 address, void *bytes, u32 length)
+{
+	u32 counter;
+
+	if (address != context->argument.params)
+		return;
+	rcu_read_lock();
+	counter = mpu_rs_event(bytes, length, &context->view);
+	rcu_read_unlock();
+	mpu_count(counter);
+}
+
+/* `from` is the driver's own copy of the parameters, or of an event, made for this call and dropped after it. */
 u32 mpu_to_user(void *to, const void *from, u32 bytes, struct mpu_context *context)
 {
 	struct mpu_copy copy = { .bytes = bytes };
 
-	if (!mpu_is_exempt(context))
-		mpu_copying_out(context, (u64)(unsigned long)to, (void *)from, bytes, &copy);
+	if (!mpu_is_exempt(context)) {
+		if (context->bits & MPU_EVENT)
+			mpu_event_out(context, (u64)(unsigned long)to, (void *)from, bytes);
+		else
+			mpu_copying_out(context, (u64)(unsigned long)to, (void *)from, bytes, &copy);
+	}
 	if (copy.refused)
 		return NV_ERR_OBJECT_NOT_FOUND;
 	return copy.bytes || !bytes ? mpu_original_to_user(to, from, copy.bytes) : NV_OK;
 }
 
-/* Where the RM control's argument is: behind the XFER wrapping, if there is one. False if it cannot be read or is none. */
-static bool mpu_unwrap(unsigned int cmd, unsigned long arg, unsigned long *where)
+/* The request, and where its argument is: behind the XFER wrapping, if there is one. 0 if that cannot be read, or the size is another's. */
+static u32 mpu_unwrap(unsigned int cmd, unsigned long arg, unsigned long *where)
 {
-	struct mpu_xfer xfer;
+	struct mpu_xfer xfer = { _IOC_NR(cmd), _IOC_SIZE(cmd), arg };
 
-	*where = arg;
-	if (_IOC_NR(cmd) != NV_ESC_IOCTL_XFER_CMD)
-		return true;
-	if (copy_from_user(&xfer, (void __user *)arg, sizeof(xfer)))
-		return false;
+	if (xfer.cmd == NV_ESC_IOCTL_XFER_CMD && copy_from_user(&xfer, (void __user *)arg, sizeof(xfer)))
+		return 0;
 	*where = xfer.ptr;
-	return xfer.cmd == NV_ESC_RM_CONTROL && xfer.size == sizeof(struct mpu_rm_control);
+	if (xfer.cmd == NV_ESC_RM_CONTROL)
+		return xfer.size == sizeof(struct mpu_rm_control) ? xfer.cmd : 0;
+	return xfer.cmd == NV_ESC_RM_GET_EVENT_DATA && xfer.size == sizeof(struct mpu_rm_event) ? xfer.cmd : 0;
 }
 
 /*
@@ -375,15 +394,26 @@ static bool mpu_unwrap(unsigned int cmd, unsigned long arg, unsigned long *where
 static noinline void mpu_believe(struct mpu_context *context, unsigned int cmd, unsigned long arg)
 {
 	struct mpu_rm_control control;
+	struct mpu_rm_event event;
 	unsigned long where;
+	bool is_read = true;
 
 	mpu_request_is(context, _IOC_NR(cmd));
-	if (context->allocates || !mpu_unwrap(cmd, arg, &where))
+	if (context->allocates)
 		return;
-	if (copy_from_user(&control, (void __user *)where, sizeof(control)))
+	switch (mpu_unwrap(cmd, arg, &where)) {
+	case NV_ESC_RM_CONTROL:
+		is_read = !copy_from_user(&control, (void __user *)where, sizeof(control));
+		if (is_read)
+			mpu_argument_says(context, &control);
+		break;
+	case NV_ESC_RM_GET_EVENT_DATA:
+		is_read = !copy_from_user(&event, (void __user *)where, sizeof(event));
+		if (is_read)
+			mpu_event_says(context, &event);
+	}
+	if (!is_read)
 		mpu_count_reason(MPU_REASON_UNREADABLE);
-	else
-		mpu_argument_says(context, &control);
 }
 
 /*
@@ -399,8 +429,8 @@ static noinline void mpu_translate_late(struct mpu_context *context, unsigned in
 	void *bytes;
 	u32 status;
 
-	if (!mpu_unwrap(cmd, arg, &where) || get_user(status, &((struct mpu_rm_control __user *)where)->status) ||
-	    status != NV_OK)
+	if (mpu_unwrap(cmd, arg, &where) != NV_ESC_RM_CONTROL ||
+	    get_user(status, &((struct mpu_rm_control __user *)where)->status) || status != NV_OK)
 		return;
 	bytes = kvmalloc(length, GFP_KERNEL);
 	if (!bytes) {
@@ -445,7 +475,7 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 	if (unlikely(!is_seen))
 		mpu_believe(context, cmd, arg);
 	result = original(file, cmd, arg);
-	if (context->bits) {
+	if (context->bits & MPU_TRANSLATES) {
 		if (unlikely(result == 0 && mpu_rs_copy_missing(context->call)) && !mpu_is_exempt(context))
 			mpu_translate_late(context, cmd, arg);
 	} else if (unlikely(is_seen && result == 0 && !context->argued && context->request == NV_ESC_RM_CONTROL)) {

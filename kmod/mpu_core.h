@@ -12,10 +12,10 @@
 #include <linux/types.h>
 
 #define MPU_CALL_BYTES 96
-#define MPU_COUNTERS 21
+#define MPU_COUNTERS 22
 #define MPU_NOT_COUNTED 0xffffffffu
 /* Of the counters, the first are of translations; the rest count reasons. */
-#define MPU_TRANSLATIONS 13
+#define MPU_TRANSLATIONS 14
 
 /* Bits of mpu_rs_begin(). */
 #define MPU_TRANSLATES 1u
@@ -23,6 +23,8 @@
 #define MPU_SAMPLES 2u
 /* The driver hides the records of the dead outside the init namespace, and has to. */
 #define MPU_HIDES_DEAD 4u
+/* Not of it: the call fetches an event, which mpu_rs_event() looks at. */
+#define MPU_EVENT 8u
 
 /* What a caller sees: 0 is "not looked up yet". */
 #define MPU_SEES_OWN 1u
@@ -57,13 +59,14 @@ u32 mpu_rs_questions(const void *call, u64 address, const void *bytes, u32 len);
 void mpu_rs_copied_in(void *call, u64 address, void *bytes, u32 len, u32 *asked, u32 questions, const void *view);
 u32 mpu_rs_copying_out(void *call, u64 address, void *bytes, u32 len, const u32 *asked, u32 questions, const void *view,
 		       struct mpu_copy *copy);
+u32 mpu_rs_event(void *bytes, u32 len, const void *view);
 bool mpu_rs_copy_missing(const void *call);
 u32 mpu_rs_reason(u32 reason);
 u32 mpu_rs_policy_check(const u8 *rules, u32 len);
 u32 mpu_rs_policy(const u8 *rules, u32 len, const u8 *path, u32 path_len, u32 *depth);
 const char *mpu_rs_counter_name(u32 counter, u32 *len, bool *passed);
 
-/* What the core asks of the kernel, under RCU, from mpu_rs_copied_in() and mpu_rs_copying_out(): see mpu_pids.c. */
+/* What the core asks of the kernel, under RCU, from mpu_rs_copied_in(), mpu_rs_copying_out() and mpu_rs_event(): see mpu_pids.c. */
 u32 mpu_c_view_of(const void *view, u32 host);
 u32 mpu_c_host_of(const void *view, u32 pid);
 u64 mpu_c_started(u32 host);

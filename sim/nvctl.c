@@ -79,6 +79,7 @@ static void usage(FILE *to)
 	      "  fbc                     `pid N sub S session I fps F`\n"
 	      "  hwpm                    `pid N count C global G`\n"
 	      "  rc                      `pid N flags F`; --owner decides whose reports (default all), --error causes one first\n"
+	      "  limits [WORD]           everybody goes over the memory limit, another event says WORD: `index N pid P`, `index 5 word W`\n"
 	      "  allocs                  `pid N client HEX`\n"
 	      "  debug LENGTH [SEED]     writes LENGTH bytes to memory by the debugger's object and reads them again: `changed N first OFFSET`\n"
 	      "  nowhere                 an argument at an address where nothing is\n"
@@ -496,6 +497,31 @@ static int cmd_hwpm(void)
 	if (ask(profiler(), 0x90cc0103, buf, 12, -1))
 		return 1;
 	printf("pid %u count %u global %u\n", at32(buf, 4), at32(buf, 0), buf[8]);
+	return 0;
+}
+
+/* Every client goes over its memory limit, and something else happens, of which this is said: what comes of it. */
+static int cmd_limits(int n, char **args)
+{
+	static const uint32_t indexes[] = { 200, 201, 5 };
+	uint32_t events[64][4];
+	struct sim_args raise = { .op = SIM_OP_LIMIT, .gpu = opt.gpu, .ring_rotation = 5 };
+	unsigned i, count = 0;
+	int rc = 0, status;
+
+	for (i = 0; i < 3 && !rc; i++)
+		rc = nv_subscribe(ctl, session.client, session.subdevice, indexes[i]);
+	raise.ring_count = n ? strtoul(args[0], NULL, 0) : 0;
+	if (!rc)
+		rc = nv_sim(ctl, &raise);
+	if (rc)
+		nv_die("nvctl: events", rc);
+	do
+		status = nv_event_data(ctl, events[count], &opt.way);
+	while (!status && ++count < 64);
+	printf("ret=0 status=0x0 count=%u\n", count);
+	for (i = 0; i < count; i++)
+		printf("index %u %s %u\n", events[i][1], events[i][1] == 5 ? "word" : "pid", events[i][2]);
 	return 0;
 }
 
@@ -1039,6 +1065,8 @@ static int perform(void)
 		return cmd_fbc();
 	if (!strcmp(what, "hwpm"))
 		return cmd_hwpm();
+	if (!strcmp(what, "limits"))
+		return cmd_limits(n, rest);
 	if (!strcmp(what, "rc"))
 		return cmd_rc();
 	if (!strcmp(what, "debug"))

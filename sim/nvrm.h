@@ -31,6 +31,11 @@ struct nv_alloc_arg {
 	uint32_t params_size, status;
 };
 
+struct nv_event_arg {
+	uint64_t data;
+	uint32_t more, status;
+};
+
 struct nv_free_arg {
 	uint32_t root, parent, object, status;
 };
@@ -125,6 +130,24 @@ static inline int nv_sim(int fd, struct sim_args *args)
 	if (ioctl(fd, _IOC(_IOC_READ | _IOC_WRITE, SIM_IOC_TYPE, SIM_ESC_NR, sizeof(*args)), args) < 0)
 		return -errno;
 	return args->status;
+}
+
+/* One event that was subscribed to; its data to `data`. Returns an NV_STATUS, or a negative errno. */
+static inline int nv_event_data(int fd, void *data, const struct nv_way *way)
+{
+	struct nv_event_arg arg = { (uintptr_t)data, 0, 0xdead };
+	struct nv_xfer_arg xfer = { 0x52, sizeof(arg), (uintptr_t)&arg };
+	int rc = way && way->xfer ? ioctl(fd, nv_ioc(211, sizeof(xfer), way), &xfer) : ioctl(fd, nv_ioc(0x52, sizeof(arg), way), &arg);
+
+	return rc < 0 ? -errno : (int)arg.status;
+}
+
+/* An event object beneath a subdevice: what happens there under this index is kept for this open file. */
+static inline int nv_subscribe(int fd, uint32_t root, uint32_t subdevice, uint32_t index)
+{
+	uint32_t params[6] = { root, subdevice, 0x79, index }, handle = 0;
+
+	return nv_alloc(fd, root, subdevice, &handle, 0x79, params, sizeof(params));
 }
 
 /* By what a GPU is called in controls of the client object: only the driver knows. 0 when it has none. */

@@ -21,6 +21,7 @@ enum sim_op {
 	SIM_OP_LOAD = 1, /* figures of one client on one GPU; the client must belong to this open file */
 	SIM_OP_RING = 2, /* hand-made utilisation ring for one GPU (count 0: back to the generated one) */
 	SIM_OP_ERROR = 3, /* an RC error that this client caused goes into the journal */
+	SIM_OP_LIMIT = 4, /* every client that holds memory on this GPU goes over its soft limit; one other event happens */
 };
 
 struct sim_load {
@@ -47,8 +48,8 @@ struct sim_args {
 	__u32 status; /* out: an NV_STATUS */
 	struct sim_load load;
 	__u64 ring; /* user pointer to struct sim_ring_slot, newest first */
-	__u32 ring_count;
-	__u32 ring_rotation; /* slot index of the next write */
+	__u32 ring_count; /* SIM_OP_LIMIT: what the other event says */
+	__u32 ring_rotation; /* slot index of the next write; SIM_OP_LIMIT: the other event's index */
 };
 
 #endif

@@ -180,6 +180,7 @@ static bool rm_class_known(NvU32 class)
 	case NV_CLASS_CHANNEL:
 	case NV_CLASS_PROFILER:
 	case NV_CLASS_DEBUGGER:
+	case NV_CLASS_OS_EVENT:
 	case NV_CLASS_MEMORY_LOCAL_USER:
 		return true;
 	default:
@@ -187,7 +188,7 @@ static bool rm_class_known(NvU32 class)
 	}
 }
 
-static NV_STATUS rm_new_object(struct rm_client *client, NvU32 parent, NvU32 *handle, NvU32 class, NvU32 device_id,
+static NV_STATUS rm_new_object(struct rm_client *client, NvU32 parent, NvU32 *handle, NvU32 class, NvU32 word,
 			       NvU64 bytes)
 {
 	struct rm_object *object, *above = NULL;
@@ -205,7 +206,7 @@ static NV_STATUS rm_new_object(struct rm_client *client, NvU32 parent, NvU32 *ha
 	}
 	if ((class == NV_CLASS_DEVICE) != !above)
 		return NV_ERR_INVALID_OBJECT_PARENT;
-	if (!above && device_id >= sim_gpus)
+	if (!above && word >= sim_gpus)
 		return NV_ERR_INVALID_ARGUMENT;
 	object = kzalloc(sizeof(*object), GFP_KERNEL);
 	if (!object)
@@ -215,7 +216,8 @@ static NV_STATUS rm_new_object(struct rm_client *client, NvU32 parent, NvU32 *ha
 	object->handle = *handle;
 	object->parent = parent;
 	object->class = class;
-	object->gpu = above ? above->gpu : device_id;
+	object->gpu = above ? above->gpu : word;
+	object->notify_index = class == NV_CLASS_OS_EVENT ? word & 0xffff : 0;
 	object->bytes = bytes;
 	client->load[object->gpu].mem += bytes;
 	list_add_tail(&object->node, &client->objects);
@@ -248,7 +250,7 @@ static void rm_alloc_status(NvU8 *arg, NvU32 size, NV_STATUS status)
 
 NV_STATUS rm_alloc(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size)
 {
-	NvU32 root, parent, handle, class, device_id = 0;
+	NvU32 root, parent, handle, class, word = 0;
 	NvU64 bytes = 0;
 	void *user;
 	NV_STATUS status = NV_OK;
@@ -262,7 +264,10 @@ NV_STATUS rm_alloc(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size)
 	user = (void *)(uintptr_t)get64(arg, 16);
 
 	if (class == NV_CLASS_DEVICE && user)
-		status = os_memcpy_from_user(&device_id, user, sizeof(device_id));
+		status = os_memcpy_from_user(&word, user, sizeof(word));
+	/* NV0005_ALLOC_PARAMETERS: which event is at 12. */
+	if (class == NV_CLASS_OS_EVENT)
+		status = user ? os_memcpy_from_user(&word, (NvU8 *)user + 12, sizeof(word)) : NV_ERR_INVALID_ARGUMENT;
 	/* NV_MEMORY_ALLOCATION_PARAMS: the size is the u64 at 64. */
 	if (class == NV_CLASS_MEMORY_LOCAL_USER)
 		status = user ? os_memcpy_from_user(&bytes, (NvU8 *)user + 64, sizeof(bytes)) : NV_ERR_INVALID_ARGUMENT;
@@ -275,7 +280,7 @@ NV_STATUS rm_alloc(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size)
 		} else {
 			struct rm_client *client = rm_find_client(nvfp, root);
 
-			status = client ? rm_new_object(client, parent, &handle, class, device_id, bytes) :
+			status = client ? rm_new_object(client, parent, &handle, class, word, bytes) :
 					  NV_ERR_INVALID_CLIENT;
 			user = NULL;
 		}

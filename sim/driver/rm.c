@@ -10,6 +10,7 @@
 #define NV_ESC_RM_FREE 0x29
 #define NV_ESC_RM_CONTROL 0x2a
 #define NV_ESC_RM_ALLOC 0x2b
+#define NV_ESC_RM_GET_EVENT_DATA 0x52
 
 static NV_STATUS rm_sim(struct nv_file_private *nvfp, struct sim_args *args)
 {
@@ -33,6 +34,14 @@ static NV_STATUS rm_sim(struct nv_file_private *nvfp, struct sim_args *args)
 		}
 		kfree(slots);
 		return status;
+	case SIM_OP_LIMIT:
+		if (!SIM_HAS_LIMIT_EVENTS || args->gpu >= sim_gpus)
+			return NV_ERR_NOT_SUPPORTED;
+		mutex_lock(&rm_lock);
+		event_limits_reached(args->gpu);
+		event_happened(args->gpu, args->ring_rotation, args->ring_count);
+		mutex_unlock(&rm_lock);
+		return NV_OK;
 	case SIM_OP_ERROR:
 		return session_error_happened(nvfp, args->client);
 	default:
@@ -53,6 +62,8 @@ noinline notrace NV_STATUS rm_ioctl(void *sp, void *nv, void *nvfp, NvU32 cmd, v
 		return rm_free(file, arg, size);
 	case NV_ESC_RM_CONTROL:
 		return rm_control(file, arg, size);
+	case NV_ESC_RM_GET_EVENT_DATA:
+		return event_data(file, arg, size);
 	case SIM_ESC_NR:
 		if (size != sizeof(struct sim_args))
 			return NV_ERR_INVALID_ARGUMENT;

@@ -36,7 +36,8 @@ enum {
 	NV_ERR_OBJECT_NOT_FOUND = 0x57,
 	NV_ERR_STATE_IN_USE = 0x63,
 	NV_ERR_LIB_RM_VERSION_MISMATCH = 0x6a,
-	NV_ERR_MISSING_TABLE_ENTRY = 0x38,
+	NV_ERR_MISSING_TABLE_ENTRY = 0x4a,
+	NV_ERR_OPERATING_SYSTEM = 0x59,
 };
 
 /* Eras differ in which of these the release has; see README.md for the release behind each. */
@@ -62,6 +63,7 @@ enum {
 #define SIM_HAS_INIT_NS (SIM_ERA >= 3) /* os_is_init_ns: samples and accounting touched */
 #define SIM_PID_IS_LEADER (SIM_ERA >= 4) /* before: the thread that made the client */
 #define SIM_OPEN_FLAVOUR (SIM_ERA >= 2)
+#define SIM_HAS_LIMIT_EVENTS (SIM_ERA >= 4) /* as 615 has them */
 
 #define NV_MAJOR 195
 #define NV_MINOR_CONTROL 255
@@ -69,6 +71,7 @@ enum {
 #define NV_CLASS_ROOT_NON_PRIV 0x0001
 #define NV_CLASS_ROOT_CLIENT 0x0041
 #define NV_CLASS_MEMORY_LOCAL_USER 0x0040
+#define NV_CLASS_OS_EVENT 0x0079
 #define NV_CLASS_DEVICE 0x0080
 #define NV_CLASS_SUBDEVICE 0x2080
 #define NV_CLASS_PROFILER 0x90cc
@@ -83,13 +86,25 @@ enum {
 #define SIM_MAX_CLIENTS 8192
 #define SIM_MAX_OBJECT_BYTES (1ull << 40)
 #define SIM_MAX_OBJECTS 64
+#define SIM_MAX_EVENTS 64
 #define SIM_MAX_PARAMS (64 * 1024)
 #define SIM_MAX_EMBEDDED (1024 * 1024) /* of the release's own code for buffers behind a pointer */
+
+/* What an event says, until it is fetched. */
+struct nv_event {
+	NvU32 object;
+	NvU32 index;
+	NvU32 info32;
+};
 
 /* One open of a device node: the owner of RM clients. */
 struct nv_file_private {
 	NvU32 minor;
 	NvU32 clients;
+	/* A ring; under rm_lock. */
+	NvU32 event_first;
+	NvU32 event_count;
+	struct nv_event events[SIM_MAX_EVENTS];
 };
 
 struct rm_object {
@@ -99,6 +114,7 @@ struct rm_object {
 	NvU32 class;
 	NvU32 gpu;
 	NvU64 bytes; /* of a memory object */
+	NvU32 notify_index; /* of an event object */
 	bool accounted; /* a device object that started accounting */
 };
 
@@ -238,6 +254,11 @@ void session_object_gone(struct rm_object *object);
 NV_STATUS session_error_happened(struct nv_file_private *nvfp, NvU32 client);
 
 void debug_exit(void);
+
+/* rm-event.c */
+void event_limits_reached(NvU32 gpu);
+void event_happened(NvU32 gpu, NvU32 index, NvU32 info32);
+NV_STATUS event_data(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size);
 
 /* mishap.c */
 void mishap_before(NvU32 cmd);

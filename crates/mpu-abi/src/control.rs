@@ -44,11 +44,13 @@ pub enum Control {
     FbClientAllocations,
     /// One process's accounting record, with more in it.
     AccountingInfoV2,
+    /// An event of the memory soft limit: no control, and so in no row. See [`crate::event`].
+    MemoryLimitEvent,
 }
 
 impl Control {
     /// Every control, in the order of the discriminants.
-    pub const ALL: [Control; 13] = [
+    pub const ALL: [Control; 14] = [
         Control::GpuGetPids,
         Control::GpuGetPidInfo,
         Control::PerfGpumonUtilV2,
@@ -62,9 +64,10 @@ impl Control {
         Control::RcErrorReport,
         Control::FbClientAllocations,
         Control::AccountingInfoV2,
+        Control::MemoryLimitEvent,
     ];
 
-    /// The control's name in NVIDIA's headers, without `NVxxxx_CTRL_CMD_`; used for counters and metric labels.
+    /// The control's name in NVIDIA's headers, without `NVxxxx_CTRL_CMD_`; used for counters and metric labels. An event has its request's.
     pub const fn name(self) -> &'static str {
         match self {
             Control::GpuGetPids => "GPU_GET_PIDS",
@@ -80,6 +83,7 @@ impl Control {
             Control::RcErrorReport => "NVD_GET_RCERR_RPT",
             Control::FbClientAllocations => "FB_GET_CLIENT_ALLOCATION_INFO",
             Control::AccountingInfoV2 => "GPUACCT_GET_PROC_ACCOUNTING_INFO_V2",
+            Control::MemoryLimitEvent => "RM_GET_EVENT_DATA",
         }
     }
 }

@@ -8,6 +8,8 @@
 pub const NV_ESC_RM_CONTROL: u8 = 0x2a;
 /// Number of `NV_ESC_RM_ALLOC`.
 pub const NV_ESC_RM_ALLOC: u8 = 0x2b;
+/// Number of `NV_ESC_RM_GET_EVENT_DATA`, which copies what [`crate::event`] describes; its argument (NVOS41_PARAMETERS) is 16 bytes.
+pub const NV_ESC_RM_GET_EVENT_DATA: u8 = 0x52;
 /// Number of `NV_ESC_IOCTL_XFER_CMD`, which wraps another request; its argument is [`XFER_SIZE`] bytes.
 pub const NV_ESC_IOCTL_XFER_CMD: u8 = 211;
 

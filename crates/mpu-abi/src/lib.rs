@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod control;
+pub mod event;
 pub mod ioctl;
 mod release;
 mod rows;

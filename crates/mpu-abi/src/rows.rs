@@ -277,6 +277,7 @@ mod tests {
             (Control::RcErrorReport, &[0x984]),
             (Control::FbClientAllocations, &[0x20]),
             (Control::AccountingInfoV2, &[0x48]),
+            (Control::MemoryLimitEvent, &[]),
         ];
         for control in Control::ALL {
             let mut sizes = [0; 8];

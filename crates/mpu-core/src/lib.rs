@@ -12,6 +12,7 @@ extern crate std;
 
 mod bytes;
 mod call;
+mod event;
 mod lists;
 mod pid;
 pub mod policy;
@@ -19,5 +20,6 @@ mod reason;
 mod samples;
 
 pub use call::{Answer, Argument, Call, Copied, Native};
+pub use event::event_going_out;
 pub use pid::{HostPid, PidMap, ViewPid};
 pub use reason::{Outcome, Reason};

@@ -20,7 +20,7 @@ const _: () = assert!(size_of::<Call>() <= 96 && align_of::<Call>() <= 8);
 /// `struct mpu_argument` of kmod/mpu_core.h.
 const _: () = assert!(size_of::<CArgument>() == 16 && size_of::<CCopy>() == 8);
 /// `MPU_COUNTERS` and `MPU_TRANSLATIONS` of kmod/mpu_core.h.
-const _: () = assert!(COUNTERS == 21 && Control::ALL.len() == 13);
+const _: () = assert!(COUNTERS == 22 && Control::ALL.len() == 14);
 
 /// `MPU_TRANSLATES` of kmod/mpu_core.h: MPU translates this call, so the driver's helpers must not.
 const TRANSLATES: u32 = 1;
@@ -180,11 +180,18 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
     };
     // SAFETY: the caller gives a writable struct.
     unsafe { copy.write(goes_on) };
-    match answer.outcome {
-        None => NOT_COUNTED,
-        Some((control, Outcome::Rewritten { .. })) => control as u32,
-        Some((_, Outcome::Not(reason))) => reason_counter(reason),
-    }
+    counter_of(answer.outcome)
+}
+
+/// The driver is about to copy `len` bytes of an event's data to its caller; returns the counter to raise, or `MPU_NOT_COUNTED`.
+///
+/// # Safety
+/// `bytes` is `len` bytes of kernel memory that nobody else uses now; `view` as for [`mpu_rs_copied_in`], and RCU.
+#[no_mangle]
+pub unsafe extern "C" fn mpu_rs_event(bytes: *mut u8, len: u32, view: *const c_void) -> u32 {
+    // SAFETY: `bytes` is `len` bytes, not shared.
+    let bytes = unsafe { slice::from_raw_parts_mut(bytes, len as usize) };
+    counter_of(mpu_core::event_going_out(bytes, &View(view)))
 }
 
 /// Whether a translated call's parameters never passed the driver's copy functions.
@@ -263,6 +270,14 @@ pub unsafe extern "C" fn mpu_rs_counter_name(counter: u32, len: *mut u32, passed
     // SAFETY: the caller gives a writable bool.
     unsafe { passed.write(reason.is_some()) };
     name.as_ptr().cast()
+}
+
+fn counter_of(outcome: Option<(Control, Outcome)>) -> u32 {
+    match outcome {
+        None => NOT_COUNTED,
+        Some((control, Outcome::Rewritten { .. })) => control as u32,
+        Some((_, Outcome::Not(reason))) => reason_counter(reason),
+    }
 }
 
 const fn reason_counter(reason: Reason) -> u32 {

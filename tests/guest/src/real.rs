@@ -95,6 +95,8 @@ const LACKS: [(&[&str], &str); 5] = [
             "no_caller_is_lent_a_right_or_loses_one",
             "rows_stay_on_their_gpu_and_instance",
             "armed_is_not_said_while_nothing_passes",
+            "no_byte_that_comes_back_is_of_anybody_else",
+            "an_event_of_the_memory_limit_names_own_processes_only",
             "an_oops_of_the_driver_does_not_take_the_module_along",
             "a_hand_over_while_the_driver_goes_leaves_nothing_behind",
             "module_and_driver_go_at_once",

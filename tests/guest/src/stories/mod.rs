@@ -8,6 +8,7 @@ mod arming;
 mod attacks;
 mod counting;
 mod endings;
+mod events;
 mod held;
 mod host;
 mod hostile;
@@ -26,6 +27,7 @@ pub mod scene;
 mod shortage;
 mod supervised;
 mod tables;
+mod taint;
 mod unprivileged;
 mod up_down;
 
@@ -66,6 +68,8 @@ pub const ALL: &[Story] = &[
     attacks::OTHER_CONTROLS,
     attacks::FAULT,
     attacks::RACE_EVERY_ROW,
+    taint::TAINT,
+    events::MEMORY_LIMIT,
     endings::DEAD,
     endings::REUSED,
     endings::ZOMBIE,

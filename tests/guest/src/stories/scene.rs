@@ -32,7 +32,12 @@ pub struct Scene {
 impl Scene {
     /// Sets it.
     pub fn set(stage: &Stage) -> Result<Self> {
-        processes::next_outside(OUTSIDE)?;
+        Self::set_from(stage, OUTSIDE)
+    }
+
+    /// Sets it with numbers outside that start elsewhere.
+    pub fn set_from(stage: &Stage, outside: u32) -> Result<Self> {
+        processes::next_outside(outside)?;
         let foreign = stage.hold(&["--acct", "--mem", "300", "--util", "40", "--enc", "--fbc"])?;
         let a = stage.container_by("crun", "a")?;
         let b = stage.container_by("runc", "b")?;

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * Looks through memory for numbers of a set that occurs nowhere by chance, at every place and in either order of bytes, and for kernel addresses.
+ * What stood there before the driver was asked is no find. Nor is a time of these hours, whose low bytes can be anything.
+ * Knows nothing of controls.
+ */
+#ifndef NVSCAN_H
+#define NVSCAN_H
+
+#include <ctype.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/*
+ * The set: all from `tainted_from` to below `tainted_to`, which differ in their lowest byte alone, and that is not 0: a smaller number shifted by
+ * eight, as a number and what stands before it look like, is none.
+ */
+static uint32_t tainted_from, tainted_to;
+
+static inline bool is_tainted(uint32_t number)
+{
+	return number - tainted_from < tainted_to - tainted_from;
+}
+
+/* Not the last page below 2^64, where errors and -1 are, nor a -1 above another field. */
+static inline bool is_kernel_address(uint64_t v)
+{
+	return v >= 0xffff800000000000 && v < 0xffffffffff000000 && (v < 0xffffffff00000000 || v >= 0xffffffff80000000);
+}
+
+static inline uint64_t wall_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+/* In nanoseconds or microseconds, two hours about the start. */
+static uint64_t scan_began;
+#define HOUR 3600000000000ull
+
+static inline bool is_clock(uint64_t v)
+{
+	return v - (scan_began - HOUR) < 2 * HOUR || v - (scan_began - HOUR) / 1000 < 2 * HOUR / 1000;
+}
+
+/* What was found: each kind and place once, with how often. */
+struct find {
+	const char *kind, *where;
+	uint32_t what;
+	unsigned size, offset;
+	uint64_t number;
+	unsigned long times, call;
+};
+
+static struct find finds[256];
+static unsigned find_count;
+static unsigned long hit_count;
+
+/* How many of each kind there were, those that had no place left as well. */
+static struct {
+	const char *kind;
+	unsigned long hits;
+} kinds[] = { { "number", 0 }, { "swapped", 0 }, { "address", 0 }, { "text", 0 }, { "figures", 0 } };
+#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
+
+/* The call that is being looked at: its number among all, what was asked and by how many bytes. */
+static unsigned long scan_call;
+static uint32_t scan_what;
+static unsigned scan_size;
+
+static inline void found_one(const char *kind, const char *where, unsigned offset, uint64_t number)
+{
+	unsigned i;
+
+	__atomic_fetch_add(&hit_count, 1, __ATOMIC_RELAXED);
+	for (i = 0; i < KINDS; i++)
+		if (!strcmp(kinds[i].kind, kind))
+			__atomic_fetch_add(&kinds[i].hits, 1, __ATOMIC_RELAXED);
+	for (i = 0; i < find_count; i++) {
+		struct find *f = &finds[i];
+
+		if (f->kind == kind && f->where == where && f->what == scan_what && f->size == scan_size && f->offset == offset) {
+			f->times++;
+			return;
+		}
+	}
+	i = __atomic_fetch_add(&find_count, find_count < 255, __ATOMIC_RELAXED);
+	finds[i] = (struct find){ kind, where, scan_what, scan_size, offset, number, 1, scan_call };
+}
+
+static inline uint64_t load64(const uint8_t *p)
+{
+	uint64_t v;
+
+	memcpy(&v, p, 8);
+	return v;
+}
+
+static inline uint32_t load32(const uint8_t *p)
+{
+	uint32_t v;
+
+	memcpy(&v, p, 4);
+	return v;
+}
+
+static inline bool has_byte(uint64_t v, uint8_t byte)
+{
+	uint64_t other = v ^ (0x0101010101010101ull * byte);
+
+	return (other - 0x0101010101010101ull) & ~other & 0x8080808080808080ull;
+}
+
+/*
+ * Windows that begin in the three bytes before a block that changed, or within it: `bytes` has 8 before it, it, and 8 behind. Fields of eight bytes
+ * stand at `phase` beyond a multiple of four: at every place, half of a -1 and what is beside it looks like an address.
+ */
+static inline void scan_block(const char *where, const uint8_t bytes[24], const uint8_t *before, unsigned offset, int first,
+			      int phase)
+{
+	uint8_t seen[24];
+	int at;
+
+	memcpy(seen, bytes, sizeof(seen));
+	for (at = phase; at <= 16; at += 4)
+		if (is_clock(load64(bytes + at)))
+			memset(seen + at, 0, 8);
+	for (at = phase + (first && offset ? 4 : 8); at < 16; at += 4)
+		if (is_kernel_address(load64(seen + at)))
+			found_one("address", where, offset + at - 8, load64(seen + at));
+	for (at = 8 + first; at < 16; at++) {
+		uint32_t number = load32(seen + at);
+
+		if (at - 8 + (int)offset < 0 || number == load32(before + at - 8))
+			continue;
+		if (is_tainted(number))
+			found_one("number", where, offset + at - 8, number);
+		else if (is_tainted(__builtin_bswap32(number)))
+			found_one("swapped", where, offset + at - 8, __builtin_bswap32(number));
+	}
+}
+
+/*
+ * Looks through what changed of `length` bytes (a multiple of 8). Both blocks of memory have 8 bytes more at either end.
+ */
+static inline void scan(const char *where, const uint8_t *now, const uint8_t *before, unsigned length, unsigned phase)
+{
+	uint8_t mark = tainted_from >> 16;
+	bool was_changed = false;
+	unsigned i;
+
+	for (i = 0; i < length; i += 8) {
+		uint64_t block = load64(now + i), next;
+		bool changed = block != load64(before + i);
+
+		if (changed) {
+			next = load64(now + i + 8);
+			if (has_byte(block, mark) || has_byte(next, mark) || (!was_changed && has_byte(load64(now + i - 8), mark)) ||
+			    has_byte(block, 0xff) || has_byte(next, 0xff))
+				scan_block(where, now + i - 8, before + i, i, was_changed ? 0 : -3, phase & 3);
+		}
+		was_changed = changed;
+	}
+}
+
+/*
+ * The same where others may write: whole words only, and nobody has asked about anybody. Addresses are not looked for while the driver copies: half
+ * of a -1 that is being overwritten looks like one.
+ */
+static inline void glance(const char *where, const volatile uint64_t *now, unsigned length, bool addresses)
+{
+	unsigned i;
+
+	for (i = 0; i < length / 8; i++) {
+		uint64_t v = now[i];
+
+		if (!v || is_clock(v))
+			continue;
+		if (is_tainted(v))
+			found_one("number", where, 8 * i, (uint32_t)v);
+		if (is_tainted(v >> 32))
+			found_one("number", where, 8 * i + 4, v >> 32);
+		if (addresses && is_kernel_address(v))
+			found_one("address", where, 8 * i, v);
+	}
+}
+
+/* Text, as files have it. */
+static inline void scan_text(const char *where, const char *text, unsigned length)
+{
+	unsigned i = 0, began;
+	unsigned long number;
+	char *end;
+
+	while (i < length) {
+		if (!isxdigit((unsigned char)text[i])) {
+			i++;
+			continue;
+		}
+		for (began = i; i < length && isxdigit((unsigned char)text[i]); i++)
+			;
+		number = strtoul(text + began, &end, 10);
+		if (end == text + i && number <= UINT32_MAX && is_tainted(number))
+			found_one("text", where, began, number);
+		if (i - began == 16 && is_kernel_address(strtoull(text + began, NULL, 16)))
+			found_one("address", where, began, strtoull(text + began, NULL, 16));
+	}
+}
+
+/* Whether one of each kind would be found: a program that finds nothing has to be able to. */
+static inline bool scan_works(void)
+{
+	static const char text[] = "pid 3141121, ffff888012345678 314112";
+	static uint8_t now[96], before[96];
+	uint32_t number = tainted_from + 1, swapped = __builtin_bswap32(number);
+	uint64_t address = 0xffff888012345678, clock = wall_ns() - number;
+	unsigned i;
+	bool works;
+
+	memcpy(now + 8 + 5, &number, 4);
+	memcpy(now + 8 + 18, &swapped, 4);
+	memcpy(now + 8 + 28, &address, 8);
+	memcpy(now + 8 + 40, &clock, 8);
+	memcpy(now + 8 + 62, &number, 4);
+	memcpy(before + 8 + 62, &number, 4);
+	scan("", now + 8, before + 8, 80, 0);
+	works = find_count == 3 && hit_count == 3;
+	memset(now, 0, sizeof(now));
+	memcpy(now + 8 + 62, &number, 4);
+	memcpy(now + 8 + 70, &number, 4);
+	scan("", now + 8, before + 8, 80, 0);
+	scan_text("", text, sizeof(text) - 1);
+	works = works && hit_count == (is_tainted(3141121) ? 6u : 5u);
+	find_count = hit_count = 0;
+	for (i = 0; i < KINDS; i++)
+		kinds[i].hits = 0;
+	memset(finds, 0, sizeof(finds));
+	return works;
+}
+
+static inline void print_finds(void)
+{
+	unsigned i;
+
+	for (i = 0; i < find_count; i++) {
+		const struct find *f = &finds[i];
+
+		printf("hit %s 0x%llx decimal %llu control 0x%x size %u in %s at %u times %lu first-call %lu\n", f->kind,
+		       (unsigned long long)f->number, (unsigned long long)f->number, f->what, f->size, f->where, f->offset,
+		       f->times, f->call);
+	}
+	printf("hits %lu", hit_count);
+	for (i = 0; i < KINDS; i++)
+		printf(" %s %lu", kinds[i].kind, kinds[i].hits);
+	printf("\n");
+}
+
+#endif

@@ -1,0 +1,39 @@
+//! Events that programs subscribe to and fetch.
+
+use crate::command::run;
+use crate::nvctl;
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::{once, sorted};
+use crate::story::{Engines, Fault, Story, Without};
+
+/// Which client is over its memory limit is told by the caller's numbers, and of nobody else's. Other events stay as they are.
+pub const MEMORY_LIMIT: Story = Story {
+    name: "an_event_of_the_memory_limit_names_own_processes_only",
+    engines: Engines::Module("an event is no control, and no other request comes to the supervisor"),
+    without: |stage| match stage.era {
+        4 => once(stage, Without::Wrong("events name")),
+        _ => Without::Moot("no driver of this era has these events"),
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        let word = scene.foreign.outside.to_string();
+        for how in [&["limits", &word][..], &["--xfer", "limits", &word]] {
+            let answer = scene.a.ask(how)?;
+            let own = sorted(scene.own().into_iter().chain([0]));
+            let (named, words) = (answer.distinct_pids(), answer.numbers("word"));
+            right!(named == own, "events name {named:?}, the container's own are {:?}: {}", scene.own(), answer.text);
+            right!(words == [scene.foreign.outside], "the word of another event is {words:?}, not {word}");
+        }
+        on_the_host(stage, &word)
+    },
+};
+
+/// A caller on the host is told the driver's own.
+fn on_the_host(stage: &Stage, word: &str) -> Result<(), Fault> {
+    let everybody = stage.scene()?.everybody();
+    let done = run(&["nvctl", "limits", word])?;
+    let named = nvctl::read(&done.out)?.distinct_pids();
+    right!(named == everybody, "on the host events name {named:?}, not {everybody:?}");
+    Ok(())
+}

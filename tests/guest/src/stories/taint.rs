@@ -1,0 +1,220 @@
+//! Numbers that occur nowhere by chance: everything outside a container has one, and nothing that the driver gives to the container holds one.
+
+use anyhow::{ensure, Context, Result};
+use std::fs;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::engine::Engine;
+use crate::nvctl;
+use crate::processes;
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::{exactly, once, Scene};
+use crate::story::{Engines, Fault, Story, Without};
+
+/// The numbers outside: 2fee01 to 2feefe. Nothing else has these two bytes side by side.
+const FROM: u32 = 0x2f_ee01;
+/// The first number beyond.
+const TO: u32 = 0x2f_eeff;
+/// Where programs that only ask are numbered from, each round anew: the processes of the scene come before.
+const ASKING: u32 = FROM + 150;
+const PID_MAX: &str = "/proc/sys/kernel/pid_max";
+
+/// Calls of one program, and for each reload that a row has: 10⁵ with the 10 of a quick run, and 10⁷ with the 250 of a full one on four kernels.
+const CALLS: u32 = 10_000;
+/// The same by an engine in user space, through which a call takes ten times as long: 10⁴ and 10⁶.
+const SUPERVISED_CALLS: u32 = 1_000;
+/// Without an engine each of them finds something.
+const BARE_CALLS: u32 = 2_000;
+/// With threads that change what the driver reads, for each reload.
+const RACED_CALLS: u32 = 200;
+
+/// docs/notify.md: its caller asks the driver itself, and is named by the host's number.
+const REPORT: &str = " control 0x607 ";
+/// docs/limits.md: no control, and does not come to the supervisor. The simulated driver has such events in era 4.
+const EVENT: &str = " control 0x52 ";
+
+/// Rows that need not be answered: that of 610 tells a container of nobody.
+const MAY_REFUSE: [&str; 1] = ["record-610"];
+
+/// Every control with PIDs, by each layout, right and torn, other controls, allocations, escapes, racing threads: whatever comes back is looked
+/// through. What limits.md or notify.md says is still to be seen has to be seen.
+pub const TAINT: Story = Story {
+    name: "no_byte_that_comes_back_is_of_anybody_else",
+    engines: Engines::Every,
+    without: |stage| once(stage, Without::Wrong("came back")),
+    run: |stage| {
+        stage.clear_scene();
+        // Another scene may use these numbers again, and a dead process's record hides its heir's (docs/limits.md).
+        nvctl::ask(&[], "nvctl", &["acct-clear"])?;
+        let _high = HighNumbers::allowed()?;
+        // Its supervisor would have a number of its own.
+        let restarts = stage.engine == Engine::Notify;
+        if restarts {
+            stage.unload_engine()?;
+        }
+        processes::next_outside(FROM)?;
+        if restarts {
+            stage.load_engine()?;
+        }
+        let scene = Scene::set_from(stage, FROM + 20)?;
+        let strangers = stage.hold(&["--hwpm", "--error"])?;
+        // Accounting keeps a record of it.
+        drop(stage.hold(&["--mem", "70"])?);
+        let last = scene.everybody().into_iter().chain([strangers.outside]).max().unwrap_or(TO);
+        ensure_set(last)?;
+        stage.set_driver("client_allocs", "1")?;
+        let ended = asked(stage, &scene);
+        stage.set_driver("client_allocs", "0")?;
+        ended
+    },
+};
+
+fn ensure_set(last: u32) -> Result<()> {
+    ensure!((FROM..ASKING).contains(&last), "a process of the scene is {last}, which is not below {ASKING}");
+    Ok(())
+}
+
+fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    if !stage.has_engine() {
+        let told = Told::by(scene, BARE_CALLS, "")?;
+        // Drivers from 570 on leave addresses in samples.
+        told.has_found("number")?;
+        if stage.era >= 3 {
+            told.has_found("address")?;
+        }
+        return told.nothing_but(|_| false);
+    }
+    let notify = stage.engine == Engine::Notify;
+    let left: &[&str] = match (notify, stage.era) {
+        (false, _) => &[],
+        (true, 4) => &[REPORT, EVENT],
+        (true, _) => &[REPORT],
+    };
+    let known = |hit: &str| left.iter().any(|one| hit.contains(one));
+    // Racing threads cannot tell which call they saw an answer of.
+    let raced = if notify { "--raced buffers --leave-out report" } else { "--raced buffers" };
+    let each = if notify { SUPERVISED_CALLS } else { CALLS };
+    let rounds = stage.reloads.max(1);
+    let (mut seen, mut refused) = (String::new(), Vec::new());
+    for _ in 0..rounds {
+        let told = Told::by(scene, each, "--read /dev/nvidiactl --read /dev/nvidia0 --read /proc/driver/nvidia")?;
+        told.nothing_but(known)?;
+        refused.extend(told.refused());
+        seen.extend(told.hits());
+        Told::by(scene, RACED_CALLS, raced)?.nothing_but(known)?;
+        if !notify {
+            Told::by(scene, RACED_CALLS, "--raced argument")?.nothing_but(known)?;
+        }
+    }
+    let never = refused.iter().find(|row| refused.iter().filter(|other| other == row).count() == rounds as usize);
+    right!(never.is_none(), "the driver never answered {never:?} in {rounds} rounds of {each} calls");
+    let unseen: Vec<&&str> = left.iter().filter(|one| !seen.contains(**one)).collect();
+    right!(unseen.is_empty(), "{unseen:?} was not seen, which the pages say is not translated");
+    println!("guest: {} calls, none told of anybody else", each * rounds);
+    if notify {
+        // docs/notify.md: what is passed on is read again by the kernel.
+        return residual(scene, "an argument that is exchanged once it was passed on", "--raced argument");
+    }
+    published(stage, scene)?;
+    // docs/limits.md, "Without the driver's copy functions".
+    stage.set_driver("bypass", "1")?;
+    let seen = residual(scene, "an answer past the driver's copy functions", "--raced buffers");
+    stage.set_driver("bypass", "0")?;
+    seen?;
+    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+}
+
+/// What the pages say cannot be kept from a container: if it is not found, nothing would be.
+fn residual(scene: &Scene, what: &str, how: &str) -> Result<(), Fault> {
+    for _ in 0..20 {
+        if Told::by(scene, RACED_CALLS, how)?.hits().next().is_some() {
+            return Ok(());
+        }
+    }
+    Err(Fault::Wrong(format!("{what} was not seen, which the pages say can be")))
+}
+
+/// What the module says of itself in files that a container may have: while another container's caller is held in the driver.
+fn published(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    scene.b.script("nvctl stall params 60 >/dev/null 2>&1 & echo $! >/tmp/held")?;
+    let began = Instant::now();
+    while stage.engine_state("holder").is_none() {
+        right!(began.elapsed() < Duration::from_secs(20), "nobody is held in the driver");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    scene.a.script("mkdir -p /tmp/sys; mount -t sysfs sysfs /tmp/sys")?;
+    let told = Told::by(scene, 1, "--read /tmp/sys/module/mpu/parameters --read /tmp/sys/module/nvidia/parameters");
+    scene.a.script("umount /tmp/sys")?;
+    scene.b.script("kill -9 $(cat /tmp/held)")?;
+    told?.nothing_but(|_| false)
+}
+
+/// What nvtaint printed.
+struct Told {
+    text: String,
+}
+
+impl Told {
+    /// Has it ask in the scene's first container.
+    fn by(scene: &Scene, calls: u32, how: &str) -> Result<Self> {
+        processes::next_outside(ASKING)?;
+        let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+        let own: Vec<String> = scene.own().iter().map(|pid| format!("--own {pid}")).collect();
+        let own = own.join(" ");
+        let text = scene.a.script(&format!("nvtaint --seed {seed} --calls {calls} {how} {own} {FROM} {TO}; true"))?;
+        ensure!(text.lines().any(|line| line.starts_with("hits ")), "nvtaint did not come to its end: {text}");
+        Ok(Self { text })
+    }
+
+    /// One line for each kind and place.
+    fn hits(&self) -> impl Iterator<Item = &str> {
+        self.text.lines().filter(|line| line.starts_with("hit "))
+    }
+
+    fn has_found(&self, kind: &str) -> Result<()> {
+        let none = format!(" {kind} 0 ");
+        let sums = self.text.lines().find(|line| line.starts_with("hits ")).unwrap_or_default();
+        ensure!(!sums.contains(&none), "nvtaint finds no {kind} in what the bare driver gives: {sums}");
+        Ok(())
+    }
+
+    fn nothing_but(&self, is_known: impl Fn(&str) -> bool) -> Result<(), Fault> {
+        let hits: Vec<&str> = self.hits().filter(|hit| !is_known(hit)).collect();
+        let seed = self.text.lines().next().unwrap_or_default();
+        right!(
+            hits.is_empty(),
+            "with {seed}, {} kinds came back: {}",
+            hits.len(),
+            hits[..hits.len().min(12)].join(", ")
+        );
+        Ok(())
+    }
+
+    /// Rows that should have been answered.
+    fn refused(&self) -> impl Iterator<Item = String> + '_ {
+        let refused = self.text.lines().filter_map(|line| line.strip_prefix("unanswered "));
+        refused.filter(|row| !MAY_REFUSE.contains(row)).map(str::to_owned)
+    }
+}
+
+/// More numbers than a guest has by itself, until dropped.
+struct HighNumbers {
+    before: String,
+}
+
+impl HighNumbers {
+    fn allowed() -> Result<Self> {
+        let before = fs::read_to_string(PID_MAX).context("no pid_max")?;
+        fs::write(PID_MAX, "4194304").context("cannot raise pid_max")?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for HighNumbers {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(PID_MAX, self.before.trim()) {
+            println!("guest: cannot lower pid_max: {error}");
+        }
+    }
+}
