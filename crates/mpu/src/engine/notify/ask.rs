@@ -266,7 +266,7 @@ impl Question<'_> {
         // The core may want a table that the caller did not ask for.
         let table = Table::of(self.row, params);
         if let Some(table) = &table {
-            asker.inner.bytes(table.most()).fill(0);
+            table.blank(asker.inner.bytes(table.most()));
             table.point_to(&asker.inner, params);
         }
         let before = params.to_vec();

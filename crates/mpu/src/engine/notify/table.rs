@@ -2,7 +2,8 @@
 //!
 //! Owns how much of it the driver fills, and how much of that the caller gets. Knows nobody's numbers.
 //!
-//! Outside truth: embedded_param_copy.c of 580.95.05 (the driver copies as many entries out as the caller asked for, used or not).
+//! Outside truth: embedded_param_copy.c of 580.95.05 (the driver copies as many entries out as the caller asked for, used or not); 535.261.03
+//! copies none where there is no session.
 
 use super::sys::{Fenced, FENCED};
 use super::words::{put_wide, wide, word};
@@ -10,6 +11,9 @@ use mpu_abi::{Inner, Layout, Row};
 
 /// Where the parameters of samples say how many bytes the caller has for them (`bufSize` of NV2080_CTRL_GPUMON_SAMPLES, ctrl2080perf.h).
 const SAMPLES_BUFFER: usize = 4;
+
+/// What stands in memory for rows that the driver has not written to. One that ends so is a row even so: rows are whole.
+const UNWRITTEN: u8 = 0xa5;
 
 /// See the module.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +59,11 @@ impl Table {
         .min(FENCED)
     }
 
+    /// Makes memory ready for the driver to write to.
+    pub(super) fn blank(&self, ours: &mut [u8]) {
+        ours.fill(if matches!(self.inner, Inner::Rows(_)) { UNWRITTEN } else { 0 });
+    }
+
     /// Puts back what the caller wrote of the table: `theirs` is where it points in the caller.
     pub(super) fn put_back(&self, params: &mut [u8], theirs: u64) {
         put_wide(params, self.pointer, theirs);
@@ -63,7 +72,12 @@ impl Table {
     /// How many bytes the driver's answer has; never more than the caller has room for.
     pub(super) fn written(&self, params: &[u8], bytes: &[u8]) -> usize {
         match &self.inner {
-            Inner::Rows(rows) => (self.asked as usize).saturating_mul(rows.stride.into()).min(bytes.len()),
+            Inner::Rows(rows) => {
+                let stride = usize::from(rows.stride.max(1));
+                let room = (self.asked as usize).saturating_mul(stride).min(bytes.len());
+                let last = bytes[..room].iter().rposition(|byte| *byte != UNWRITTEN).map_or(0, |at| at + 1);
+                last.next_multiple_of(stride).min(room)
+            }
             Inner::Samples(samples) => {
                 let last = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
                 let stride = usize::from(samples.stride.max(1));
@@ -99,6 +113,12 @@ mod tests {
         let bytes = vec![0; FENCED];
         let written = |count| Table::of(row, &params(row, count, 1)).expect("a pointer").written(&[], &bytes);
         assert_eq!([written(0), written(3), written(512), written(u32::MAX)], [0, 96, 512 * 32, FENCED]);
+        let three = Table::of(row, &params(row, 3, 1)).expect("a pointer");
+        let mut bytes = vec![0; FENCED];
+        three.blank(&mut bytes);
+        assert_eq!(three.written(&[], &bytes), 0, "the driver wrote nothing");
+        bytes[32] = 0;
+        assert_eq!(three.written(&[], &bytes), 64, "a row is whole");
         assert!(Table::of(row, &params(row, 512, 0)).is_none(), "the number only");
         assert_eq!(Table::anyhow(row, &params(row, 512, 0)).expect("a row with one").theirs, 0);
     }
