@@ -211,7 +211,8 @@ pub const GO_TOGETHER: Story = Story {
                 going.join().map(|driver| (driver, module))
             });
             let Ok((driver, module)) = driver else { return Err(anyhow::anyhow!("a thread of the rig died").into()) };
-            (driver?, module?);
+            driver?;
+            module?;
             stage.load_driver(&[])?;
             stage.load_engine()?;
             state_is(stage, "placed")?;
