@@ -60,7 +60,7 @@ pub fn real_driver(args: &Args) -> Result<Outcome> {
     let kernel = kernels::ready(&args.kernel)?;
     let driver = match &args.source {
         Some(tree) => source::of_tree(&kernel, tree)?,
-        None => source::of_release(&kernel, &args.release)?,
+        None => source::of_tree(&kernel, &source::fetched(&args.release)?)?,
     };
     let release = made(&kernel, &driver)?;
     if args.build {
@@ -84,10 +84,15 @@ pub fn real_driver(args: &Args) -> Result<Outcome> {
     Ok(tally.outcome())
 }
 
+/// Fetches the sources of a release of drivers.toml.
+pub fn fetch(release: &str) -> Result<()> {
+    source::fetched(release).map(drop)
+}
+
 /// Makes what a row of this release of drivers.toml is played with.
 pub fn ready(kernel: &str, release: &str) -> Result<()> {
     let kernel = kernels::ready(kernel)?;
-    made(&kernel, &source::of_release(&kernel, release)?).map(drop)
+    made(&kernel, &source::of_tree(&kernel, &source::fetched(release)?)?).map(drop)
 }
 
 fn made(kernel: &kernels::Kernel, driver: &source::Driver) -> Result<String> {

@@ -217,12 +217,14 @@ fn module_builds(tally: &mut Tally) -> Result<bool> {
     Ok(all_built)
 }
 
-/// NVIDIA's own drivers, built now unless the cache has them; a release that cannot be had here is a counted skip.
+/// NVIDIA's own drivers, built now unless the cache has them; a release whose sources cannot be had here is a counted skip.
 fn real_drivers(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for real in matrix.real.iter().filter(|real| full || !real.quick.is_empty()) {
-        if let Err(error) = real_driver::ready(&real.kernel, &real.release) {
-            tally.check(&format!("NVIDIA's driver {}", real.release), Ending::Skip, &format!("{error:#}"));
+        let tried = real_driver::fetch(&real.release).map_err(|error| (Ending::Skip, error));
+        let made = || real_driver::ready(&real.kernel, &real.release).map_err(|error| (Ending::Fail, error));
+        if let Err((ending, error)) = tried.and_then(|()| made()) {
+            tally.check(&format!("NVIDIA's driver {}", real.release), ending, &format!("{error:#}"));
             continue;
         }
         let engines = [BARE, MODULE, NOTIFY].map(str::to_owned).to_vec();

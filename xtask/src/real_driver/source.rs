@@ -46,8 +46,8 @@ pub struct Driver {
     pub flags: Vec<String>,
 }
 
-/// A release of drivers.toml.
-pub fn of_release(kernel: &Kernel, release: &str) -> Result<Driver> {
+/// The source tree of a release of drivers.toml, fetched unless the cache has it.
+pub fn fetched(release: &str) -> Result<PathBuf> {
     let rows = toml::from_str::<Table>(include_str!("../../drivers.toml")).context("drivers.toml")?.driver;
     let known = || rows.iter().map(|row| row.release.as_str()).collect::<Vec<_>>().join(", ");
     let row = rows.iter().find(|row| row.release == release).with_context(|| {
@@ -62,7 +62,7 @@ pub fn of_release(kernel: &Kernel, release: &str) -> Result<Driver> {
         let _ = std::fs::remove_dir_all(&tree);
         std::fs::rename(&partial, &tree).with_context(|| format!("cannot move {} into place", partial.display()))?;
     }
-    of_tree(kernel, &tree)
+    Ok(tree)
 }
 
 /// Any source tree. It is read, and built elsewhere.
