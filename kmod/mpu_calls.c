@@ -450,6 +450,18 @@ unreadable:
 	kvfree(bytes);
 }
 
+/* Whether nobody said what the call's argument is, though the driver has taken one that names something. */
+static noinline bool mpu_is_untold(const struct mpu_context *context)
+{
+	switch (context->request) {
+	case NV_ESC_RM_CONTROL:
+		return true;
+	case NV_ESC_RM_GET_EVENT_DATA:
+		return !(context->bits & MPU_EVENT);
+	}
+	return false;
+}
+
 static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsigned long arg,
 				     long (*original)(struct file *, unsigned int, unsigned long))
 {
@@ -478,7 +490,7 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 	if (context->bits & MPU_TRANSLATES) {
 		if (unlikely(result == 0 && mpu_rs_copy_missing(context->call)) && !mpu_is_exempt(context))
 			mpu_translate_late(context, cmd, arg);
-	} else if (unlikely(is_seen && result == 0 && !context->argued && context->request == NV_ESC_RM_CONTROL)) {
+	} else if (unlikely(is_seen && result == 0 && !context->argued && mpu_is_untold(context))) {
 		mpu_argument_lost();
 	}
 leave:

@@ -66,6 +66,9 @@ static int mpu_policy_get(char *buffer, const struct kernel_param *param)
 	const struct mpu_rules *rules;
 	int length = 0;
 
+	/* Whose rule is which is the host's business: a container can have this file, where its root is the host's. */
+	if (mpu_in_container())
+		return 0;
 	rcu_read_lock();
 	rules = rcu_dereference(mpu_rules);
 	if (rules)

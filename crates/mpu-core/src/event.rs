@@ -2,13 +2,16 @@
 
 use crate::bytes::{get_u32, put_u32};
 use crate::pid::{HostPid, PidMap};
-use crate::reason::Outcome;
+use crate::reason::{Outcome, Reason};
 use mpu_abi::{event, Control};
 
 /// The driver is about to copy an event's data to its caller: the PID in it becomes the caller's number for that process, or 0. What it is to be
-/// counted as, if it has one.
+/// counted as, if it has one; an event of a length that no release is known to have goes by, counted.
 pub fn event_going_out(bytes: &mut [u8], map: &impl PidMap) -> Option<(Control, Outcome)> {
-    if bytes.len() != event::SIZE || !event::CARRYING.contains(&get_u32(bytes, event::INDEX)?) {
+    if bytes.len() != event::SIZE {
+        return Some((Control::MemoryLimitEvent, Outcome::Not(Reason::UnknownSize)));
+    }
+    if !event::CARRYING.contains(&get_u32(bytes, event::INDEX)?) {
         return None;
     }
     let view = HostPid::new(get_u32(bytes, event::PID)?).and_then(|host| map.view_of(host));
@@ -61,7 +64,8 @@ mod tests {
     fn other_events_and_other_sizes_stay_as_they_are() {
         assert_eq!(gone_out([9, 199, 5000, 3]), ([9, 199, 5000, 3], None));
         let mut longer = [200; 20];
-        assert!(event_going_out(&mut longer, &One).is_none() && longer == [200; 20]);
-        assert!(event_going_out(&mut [], &One).is_none());
+        let unknown = Some((Control::MemoryLimitEvent, Outcome::Not(Reason::UnknownSize)));
+        assert!(event_going_out(&mut longer, &One) == unknown && longer == [200; 20]);
+        assert_eq!(event_going_out(&mut [], &One), unknown);
     }
 }

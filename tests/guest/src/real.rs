@@ -80,11 +80,10 @@ const CLIENT: &str = "the real driver: there is no nvidia-smi of its release, or
 /// Releases whose nvidia-smi shows no process on a made-up GPU, with MPU or without: which control it misses is not known.
 pub const BLIND: [&str; 1] = ["535.261.03"];
 const PROBES: &str = "the real driver: the story switches off the kernel's probes, by which the driver is overridden";
-const NOBODY: &str = "the real driver: by itself it tells such a thread of nobody";
 const SIZES: &str = "the real driver: it takes the sizes of its own release alone";
 
 /// Stories that want what only a simulated driver, or a real GPU, can do.
-const LACKS: [(&[&str], &str); 5] = [
+const LACKS: [(&[&str], &str); 4] = [
     (
         &[
             "own_utilisation_equals_what_the_host_sees",
@@ -109,6 +108,7 @@ const LACKS: [(&[&str], &str); 5] = [
             "encoder_and_capture_sessions_are_own_only",
             "profiler_reservation_names_own_process_only",
             "the_count_of_encoder_sessions_is_ones_own",
+            "a_thread_with_descriptors_of_its_own_is_shown_nobody_else",
             "other_controls_buffers_stay_untouched",
             "every_translated_control_is_counted_once",
             "a_caller_that_changed_its_user_is_shown_nobody_else",
@@ -126,7 +126,6 @@ const LACKS: [(&[&str], &str); 5] = [
         SIZES,
     ),
     (&["what_passes_is_counted_by_its_reason"], PROBES),
-    (&["a_thread_with_descriptors_of_its_own_is_shown_nobody_else"], NOBODY),
 ];
 
 /// Stories that run NVIDIA's clients, which want a driver of their own release.

@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::nvctl;
 use crate::right;
 use crate::stage::Stage;
+use crate::stories::events;
 use crate::stories::scene::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
@@ -107,11 +108,13 @@ pub const REASONS: Story = Story {
         let after = counter(stage, "passed.argument_not_seen")?;
         let believed = stage.engine_state("argument").unwrap_or_default();
         let still = right_list();
+        let events = if stage.era == 4 { events::by_own_numbers(stage, &scene) } else { Ok(()) };
         switch_probes("1")?;
         lost?;
         right!(after == before + 1, "calls past the probe were counted {} times", after - before);
         right!(believed.starts_with("claimed:"), "without the probe the state says that the argument is {believed}");
         still?;
+        events?;
         stage.unload_engine()?;
         stage.load_engine()?;
         right_list()?;

@@ -4,7 +4,7 @@ use crate::command::run;
 use crate::nvctl;
 use crate::right;
 use crate::stage::Stage;
-use crate::stories::scene::{once, sorted};
+use crate::stories::scene::{once, sorted, Scene};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// Which client is over its memory limit is told by the caller's numbers, and of nobody else's. Other events stay as they are.
@@ -17,17 +17,24 @@ pub const MEMORY_LIMIT: Story = Story {
     },
     run: |stage| {
         let scene = stage.scene()?;
-        let word = scene.foreign.outside.to_string();
-        for how in [&["limits", &word][..], &["--xfer", "limits", &word]] {
-            let answer = scene.a.ask(how)?;
-            let own = sorted(scene.own().into_iter().chain([0]));
-            let (named, words) = (answer.distinct_pids(), answer.numbers("word"));
-            right!(named == own, "events name {named:?}, the container's own are {:?}: {}", scene.own(), answer.text);
-            right!(words == [scene.foreign.outside], "the word of another event is {words:?}, not {word}");
-        }
-        on_the_host(stage, &word)
+        by_own_numbers(stage, &scene)?;
+        on_the_host(stage, &scene.foreign.outside.to_string())
     },
 };
+
+/// A container's events name its own processes by their numbers there, and nobody else.
+pub fn by_own_numbers(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    debug_assert_eq!(stage.era, 4);
+    let word = scene.foreign.outside.to_string();
+    for how in [&["limits", &word][..], &["--xfer", "limits", &word]] {
+        let answer = scene.a.ask(how)?;
+        let own = sorted(scene.own().into_iter().chain([0]));
+        let (named, words) = (answer.distinct_pids(), answer.numbers("word"));
+        right!(named == own, "events name {named:?}, the container's own are {:?}: {}", scene.own(), answer.text);
+        right!(words == [scene.foreign.outside], "the word of another event is {words:?}, not {word}");
+    }
+    Ok(())
+}
 
 /// A caller on the host is told the driver's own.
 fn on_the_host(stage: &Stage, word: &str) -> Result<(), Fault> {

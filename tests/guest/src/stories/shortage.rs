@@ -105,7 +105,7 @@ pub const HAND_OVER: Story = Story {
         right!(begun, "with memory, the new instance does not take over");
         back_to_mpu()?;
         let callers = Callers::start(&scene.a, 3, &format!("nvctl spin 3 {own}"))?;
-        let (mut failed, mut taken) = (0, 0);
+        let (mut failed, mut taken, mut unprobed) = (0, 0, 0);
         let tried: Result<(), Fault> = (all.saturating_sub(OWN)..=all).try_for_each(|chance| {
             let (_, begun) = insert_with("mpu_next", chance)?;
             let state = fs::read_to_string("/sys/module/mpu_next/parameters/state").unwrap_or_default();
@@ -118,6 +118,7 @@ pub const HAND_OVER: Story = Story {
                 }
                 true => {
                     taken += 1;
+                    unprobed += u32::from(!state.contains("argument=driver"));
                     back_to_mpu()?;
                 }
                 false => failed += 1,
@@ -126,8 +127,15 @@ pub const HAND_OVER: Story = Story {
         });
         let text = callers.stop()?;
         tried?;
-        println!("guest: of {} hand-overs without memory {failed} failed, {taken} were whole", OWN + 1);
+        println!(
+            "guest: of {} hand-overs without memory {failed} failed, {taken} were whole, {unprobed} without its probe",
+            OWN + 1
+        );
         right!(!text.contains("wrong"), "an answer was not {own}: {text}");
+        let matched: u64 =
+            text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
+        right!(matched > 100, "only {matched} answers: {text}");
+        right!(unprobed < taken, "no instance that took over has its probe");
         right!(failed > 5 && taken > 0, "{failed} hand-overs failed for want of memory, and {taken} did not");
         exactly("with memory again, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
     },

@@ -43,14 +43,9 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    pub(super) fn new(
-        fd: OwnedFd,
-        key: usize,
-        name: String,
-        of: (Arc<Account>, Arc<Processes>),
-    ) -> io::Result<Listener> {
-        let (turn, (account, held)) = (Turn::at(fd.as_fd())?, of);
-        Ok(Listener { fd, key, name, account, held, turn, threads: AtomicUsize::new(0) })
+    pub(super) fn new(fd: OwnedFd, key: usize, name: String, of: (Arc<Account>, Arc<Processes>)) -> Listener {
+        let (turn, (account, held)) = (Turn::at(fd.as_fd()), of);
+        Listener { fd, key, name, account, held, turn, threads: AtomicUsize::new(0) }
     }
 }
 
@@ -167,7 +162,10 @@ fn has_gone(listener: &Listener, patience: Option<&Timespec>) -> bool {
         let mut polled = [PollFd::new(&listener.fd, PollFlags::IN)];
         match poll(&mut polled, patience) {
             Ok(0) => return false,
-            Ok(_) => return !polled[0].revents().contains(PollFlags::IN),
+            Ok(_) if polled[0].revents().contains(PollFlags::IN) => return false,
+            Ok(_) if polled[0].revents().contains(PollFlags::HUP) => return true,
+            // A signal came while the kernel waited for its own lock (`seccomp_notify_poll`): that says nothing.
+            Ok(_) => {}
             Err(rustix::io::Errno::INTR) => {}
             Err(_) => return true,
         }
@@ -240,7 +238,7 @@ mod tests {
         ftruncate(&file, 4096).expect("a page");
         let mut place = Journal::map(&file, 1).expect("mapped").place(0).expect("the first");
         let account = Arc::new(Account::default());
-        let listener = Listener::new(fd, 0, String::new(), (account.clone(), Arc::default())).expect("attended");
+        let listener = Listener::new(fd, 0, String::new(), (account.clone(), Arc::default()));
         std::thread::scope(|scope| {
             let takes = scope.spawn(|| {
                 let mut worker = Worker::of_this_thread(account.clone());

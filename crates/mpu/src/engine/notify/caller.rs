@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, OFlags};
 use rustix::process::{pidfd_getfd, pidfd_open, PidfdFlags, PidfdGetfdFlags};
 use rustix::thread::{capabilities, CapabilitySet, CapabilitySets, Gid, Pid, Uid};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 /// `PIDFD_THREAD`: a descriptor of the thread itself, whose table of files may be its own.
@@ -87,6 +87,11 @@ impl Caller {
 
     /// None also for a number that is not its own any more: one that was waited for has none.
     fn info(&self) -> Option<Info> {
+        static LEAKS: LazyLock<bool> =
+            LazyLock::new(|| leaks_tasks(&rustix::system::uname().release().to_string_lossy()));
+        if *LEAKS {
+            return None;
+        }
         let info = self.pidfd.as_ref().and_then(|pidfd| sys::info(pidfd.as_fd()));
         info.filter(|info| info.pid == self.tid.get())
     }
@@ -230,6 +235,14 @@ pub(super) fn character_device(file: BorrowedFd<'_>) -> Option<(u32, u32)> {
     device(file, "", AtFlags::EMPTY_PATH).ok().flatten()
 }
 
+/// Whether a kernel of this release keeps every task that `PIDFD_GET_INFO` was asked about for ever: from 6.15 on, until "pidfs: Fix memory leak in
+/// pidfd_info()" came with 6.17 and 6.16.4. A vendor's kernel may have it mended earlier: then `/proc` is read for nothing.
+fn leaks_tasks(release: &str) -> bool {
+    let mut numbers = release.split(['.', '-', '+', '_']).map(|number| number.parse::<u32>().unwrap_or(0));
+    let version: [u32; 3] = std::array::from_fn(|_| numbers.next().unwrap_or(0));
+    ([6, 15, 0]..[6, 16, 4]).contains(&version)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -312,6 +325,23 @@ mod tests {
         let after = look();
         assert_eq!((after.uid.as_raw(), after.groups), (1234, vec![Gid::from_raw(79)]));
         assert!(after.capabilities.is_empty(), "with the user they went");
+    }
+
+    #[test]
+    fn kernels_that_keep_what_they_are_asked_about_are_not_asked() {
+        for (release, leaks) in [
+            ("6.14.11-arch1", false),
+            ("6.15.0-rc1", true),
+            ("6.16", true),
+            ("6.16.3+deb14-amd64", true),
+            ("6.16.4", false),
+            ("6.17.0", false),
+            ("7.2.13+deb14-amd64", false),
+            ("5.10.0", false),
+            ("", false),
+        ] {
+            assert_eq!(leaks_tasks(release), leaks, "{release}");
+        }
     }
 
     #[test]

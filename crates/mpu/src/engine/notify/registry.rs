@@ -128,9 +128,7 @@ impl Registry {
         let of_it = listeners.values().find(|other| other.name == name);
         let of_it = of_it.map(|other| (other.account.clone(), other.held.clone()));
         let of_it = of_it.unwrap_or_else(|| (Arc::default(), Arc::new(Held::among(&self.setting.held))));
-        let kept = kept_name(key, &name);
-        let listener = Listener::new(fd, key, name, of_it);
-        let listener = Arc::new(listener.inspect_err(|_| self.forget(&kept))?);
+        let listener = Arc::new(Listener::new(fd, key, name, of_it));
         let registry = self.clone();
         let gone = move |listener: &Listener| {
             registry.end(&mut registry.lock(), listener);

@@ -100,6 +100,8 @@ fn attend(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, Erro
     let registry = match hand_over(host, handed.listener.as_fd()) {
         Ok(true) => None,
         Ok(false) | Err(_) => {
+            // The command has begun already, with the limits that it was given.
+            super::daemon::raise_limits();
             let config = Config::of(host)?;
             let (rules, budget) = (rules::compile(&config), config.notify_cpu_percent);
             let setting = Setting::new(Lookup::of_this_kernel(), &rules, budget).map_err(failed)?;

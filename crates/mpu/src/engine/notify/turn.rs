@@ -16,20 +16,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 #[derive(Debug)]
 pub(super) struct Turn {
     taken: Mutex<()>,
-    /// Tells of the listener, but only when it is asked to.
-    bell: OwnedFd,
+    /// Tells of the listener, but only when it is asked to. Without one (the kernel counts by user what is watched, and a container's root can be
+    /// the same user) the turn is handed over for every call that is translated: slower, and right.
+    bell: Option<OwnedFd>,
 }
 
 impl Turn {
     /// Nobody's, for this listener.
-    pub(super) fn at(listener: BorrowedFd<'_>) -> io::Result<Turn> {
-        let bell = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&bell, listener, epoll::EventData::new_u64(0), SILENT)?;
-        Ok(Turn { taken: Mutex::default(), bell })
+    pub(super) fn at(listener: BorrowedFd<'_>) -> Turn {
+        Turn { taken: Mutex::default(), bell: bell(listener).ok() }
     }
 
     /// Waits until it is free and needed.
     pub(super) fn wait(&self) -> MutexGuard<'_, ()> {
+        let Some(bell) = &self.bell else {
+            return self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        };
         loop {
             match self.taken.try_lock() {
                 Ok(turn) => return turn,
@@ -38,7 +40,7 @@ impl Turn {
             }
             // A bell that rings for nothing is heard once: it is set again by who has the turn.
             let mut told = [MaybeUninit::<epoll::Event>::uninit(); 1];
-            let _ = epoll::wait(self.bell.as_fd(), &mut told, None);
+            let _ = epoll::wait(bell.as_fd(), &mut told, None);
         }
     }
 
@@ -58,8 +60,15 @@ impl Turn {
 
     fn set(&self, listener: BorrowedFd<'_>, events: epoll::EventFlags) {
         // Fails for nothing that the kernel's manual knows but for memory, of which this takes none.
-        let _ = epoll::modify(&self.bell, listener, epoll::EventData::new_u64(0), events);
+        let modify = |bell| epoll::modify(bell, listener, epoll::EventData::new_u64(0), events);
+        let _ = self.bell.as_ref().map(modify);
     }
+}
+
+fn bell(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let bell = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&bell, listener, epoll::EventData::new_u64(0), SILENT)?;
+    Ok(bell)
 }
 
 const LOUD: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
@@ -76,7 +85,7 @@ mod tests {
     fn the_other_thread_is_woken_by_a_caller_and_by_nothing_else() {
         let listener = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let call = |count: u64| rustix::io::write(&listener, &count.to_ne_bytes()).expect("a word");
-        let turn = Turn::at(listener.as_fd()).expect("a turn");
+        let turn = Turn::at(listener.as_fd());
         let woken = AtomicBool::new(false);
         let pause = || std::thread::sleep(Duration::from_millis(30));
         std::thread::scope(|scope| {
@@ -104,5 +113,28 @@ mod tests {
             }
             assert!(woken.load(SeqCst), "a caller has come while the first is busy");
         });
+    }
+
+    #[test]
+    fn without_a_bell_the_turn_is_handed_over() {
+        // Nothing that can be watched: what `epoll_ctl` says to a file, and to one watch more than a user may have.
+        let file = std::fs::File::open("/proc/self/exe").expect("this program");
+        let turn = Turn::at(file.as_fd());
+        assert!(turn.bell.is_none());
+        let woken = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let first = turn.wait();
+            scope.spawn(|| {
+                let second = turn.wait();
+                woken.store(true, SeqCst);
+                turn.leave(file.as_fd(), second);
+            });
+            std::thread::sleep(Duration::from_millis(30));
+            assert!(!woken.load(SeqCst));
+            turn.leave(file.as_fd(), first);
+            turn.come_back(file.as_fd());
+        });
+        assert!(woken.load(SeqCst));
+        drop(turn.wait());
     }
 }
