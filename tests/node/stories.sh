@@ -153,9 +153,10 @@ supervised_start() {
 	touch /tmp/go-on
 	mpu run -- sh -c "gpu-hold --mem 40 <>/tmp/never >/tmp/held & echo \$! >/tmp/own
 		while [ -e /tmp/go-on ]; do
-			[ -e /tmp/ask ] && LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid \
-				--format=csv,noheader >/tmp/answer 2>&1
-			rm -f /tmp/ask
+			if [ -e /tmp/ask ]; then
+				LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader >/tmp/answer 2>&1
+				rm -f /tmp/ask
+			fi
 			sleep 0.2
 		done" &
 	for _ in $(seq 100); do
