@@ -10,11 +10,16 @@ use super::super::judge::{judge, judge_by, List, Verdict};
 use super::super::tests::{alarms, known, scratch, Made, ROWS, TYPES};
 use super::super::tree::{Reach, Tree};
 use super::super::{is_alarm, outcome};
-use super::{functions_of_module, read, read_host};
+use super::{functions_of_module, read, read_host, Expected};
 use crate::Outcome;
 
 /// Pairs of a built object and the source tree of the same release, `OBJECT=TREE` with colons between them.
 const VARIABLE: &str = "MPU_DRIVER_OBJECT";
+
+/// What is expected of a made driver.
+fn made() -> Expected<'static> {
+    Expected { rows: &ROWS, numbers: BTreeMap::new() }
+}
 
 fn real_pairs() -> Vec<(PathBuf, PathBuf)> {
     let Ok(list) = std::env::var(VARIABLE) else {
@@ -118,7 +123,7 @@ __attribute__((used)) static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_export
 
     fn tree(&self, name: &str) -> Option<Tree> {
         let (dir, object) = self.object(name)?;
-        let tree = read(&object, &BTreeMap::new()).unwrap();
+        let tree = read(&object, &made()).unwrap();
         fs::remove_dir_all(dir).unwrap();
         Some(tree)
     }
@@ -162,7 +167,7 @@ fn older_and_optimised_debug_information_is_read_and_compressed_is_named() {
     assert!(outcome(&tree, &[]).is_err());
     built.options = vec!["-g", "-gz=zlib"];
     let (dir, object) = built.object("built-dwarf").unwrap();
-    let said = format!("{:#}", read(&object, &BTreeMap::new()).err().unwrap());
+    let said = format!("{:#}", read(&object, &made()).err().unwrap());
     fs::remove_dir_all(dir).unwrap();
     assert!(said.contains("is compressed: `objcopy --decompress-debug-sections`"), "{said}");
 }
@@ -256,7 +261,7 @@ fn a_table_in_another_form_is_read_by_its_debug_information_and_is_else_an_error
     assert_eq!(built.alarms("built-form").unwrap()[0].1, "0x7e570103");
     built.options.clear();
     let (dir, object) = built.object("built-form").unwrap();
-    let said = format!("{:#}", read(&object, &BTreeMap::new()).err().unwrap());
+    let said = format!("{:#}", read(&object, &made()).err().unwrap());
     fs::remove_dir_all(dir).unwrap();
     assert!(said.contains("of 144 bytes is in a form that this reader does not know"), "{said}");
 }
@@ -337,7 +342,7 @@ fn what_is_no_object_of_the_driver_is_named() {
     let said = |bytes: &[u8]| {
         let file = dir.join("file");
         fs::write(&file, bytes).unwrap();
-        format!("{:#}", read(&file, &BTreeMap::new()).err().unwrap())
+        format!("{:#}", read(&file, &made()).err().unwrap())
     };
     assert!(said(b"").contains("neither an ELF object nor BTF"));
     assert!(said(b"#!/bin/sh").contains("neither an ELF object nor BTF"));
@@ -357,7 +362,7 @@ fn a_damaged_object_is_an_error_or_a_tree_and_never_a_panic() {
     let mut errors = 0;
     let mut attempt = |bytes: &[u8]| {
         fs::write(&file, bytes).unwrap();
-        match read(&file, &BTreeMap::new()) {
+        match read(&file, &made()) {
             Ok(tree) => drop(judge_by(&tree, &known(), &ROWS)),
             Err(_) => errors += 1,
         }
@@ -370,7 +375,7 @@ fn a_damaged_object_is_an_error_or_a_tree_and_never_a_panic() {
     let mut errors = 0;
     for bytes in damaged(&whole, 400) {
         fs::write(&file, &bytes).unwrap();
-        match read(&file, &BTreeMap::new()) {
+        match read(&file, &made()) {
             Ok(tree) => drop(judge_by(&tree, &known(), &ROWS)),
             Err(_) => errors += 1,
         }
@@ -410,10 +415,11 @@ fn a_hosts_types_are_judged_by_the_names_of_structures() {
         return;
     }
     let numbers = BTreeMap::from([("NV7E57_CTRL_LIST_PARAMS".to_owned(), 0x7e57_0101)]);
+    let expected = Expected { numbers, ..made() };
     let symbols = ["rm_ioctl", "os_memcpy_to_user", "os_memcpy_from_user", "nvidia_unlocked_ioctl"];
     let symbols: String = symbols.iter().map(|name| format!("0000000000000000 t {name}\t[nvidia]\n")).collect();
     fs::write(dir.join("proc/kallsyms"), &symbols).unwrap();
-    let tree = read_host(&dir, &numbers).unwrap();
+    let tree = read_host(&dir, &expected).unwrap();
     let findings = judge_by(&tree, &known(), &ROWS);
     assert_eq!(alarms(&findings), []);
     let list = findings.iter().find(|finding| finding.cmd.as_deref() == Some("0x7e570101")).unwrap();
@@ -427,30 +433,30 @@ fn a_hosts_types_are_judged_by_the_names_of_structures() {
         tree.functions
     );
     // A PID in a structure whose number nobody told: by its name.
-    let tree = read_host(&dir, &BTreeMap::new()).unwrap();
+    let tree = read_host(&dir, &made()).unwrap();
     let found = alarms(&judge_by(&tree, &known(), &[]));
     assert_eq!(found[0].1, "NV7E57_CTRL_LIST_PARAMS");
     // A function that is gone from the host's own list.
     fs::write(dir.join("proc/kallsyms"), symbols.replace("rm_ioctl", "rm_other")).unwrap();
-    let mut tree = read_host(&dir, &numbers).unwrap();
+    let mut tree = read_host(&dir, &expected).unwrap();
     tree.functions.remove("rm_ioctl");
     assert_eq!(alarms(&judge_by(&tree, &known(), &ROWS))[0].1, "rm_ioctl");
     // Damaged or cut short, it is an error or less, and no panic.
     let whole = fs::read(&types).unwrap();
     for cut in 0..whole.len() {
         fs::write(&types, &whole[..cut]).unwrap();
-        let _ = read_host(&dir, &numbers);
+        let _ = read_host(&dir, &expected);
     }
     for bytes in damaged(&whole, 400) {
         fs::write(&types, &bytes).unwrap();
-        let _ = read_host(&dir, &numbers).map(|tree| judge_by(&tree, &known(), &ROWS));
+        let _ = read_host(&dir, &expected).map(|tree| judge_by(&tree, &known(), &ROWS));
     }
     fs::remove_file(&types).unwrap();
-    let tree = read_host(&dir, &numbers).unwrap();
+    let tree = read_host(&dir, &expected).unwrap();
     assert!(tree.cannot_tell.iter().any(|said| said.contains("/sys/kernel/btf/nvidia is not there")));
     assert!(outcome(&tree, &[]).is_err());
     fs::remove_file(dir.join("proc/kallsyms")).unwrap();
-    assert!(read_host(&dir, &numbers).err().unwrap().to_string().contains("no driver is loaded here"));
+    assert!(read_host(&dir, &expected).err().unwrap().to_string().contains("no driver is loaded here"));
     fs::remove_dir_all(dir).unwrap();
 }
 
@@ -483,7 +489,8 @@ fn controls(tree: &Tree) -> Controls {
 fn a_real_object_says_what_its_sources_say() {
     for (object, sources) in real_pairs() {
         let list = List::ours().unwrap();
-        let (ours, theirs) = (read(&object, &list.numbers()).unwrap(), Tree::read(&sources).unwrap());
+        let expected = Expected { rows: mpu_abi::ROWS, numbers: list.numbers() };
+        let (ours, theirs) = (read(&object, &expected).unwrap(), Tree::read(&sources).unwrap());
         assert_eq!(ours.release, theirs.release);
         // What carries a PID is judged alike, if both have it in a table.
         let said = |tree: &Tree| -> BTreeMap<_, _> {
