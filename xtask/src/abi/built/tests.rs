@@ -34,6 +34,8 @@ fn real_pairs() -> Vec<(PathBuf, PathBuf)> {
 struct Built {
     made: Made,
     methods: Vec<(&'static str, u32, u32, bool)>,
+    /// The function that every call goes through.
+    entry: &'static str,
     /// More of the core's C.
     core: String,
     interface: String,
@@ -70,6 +72,7 @@ impl Built {
             made: Made::new(),
             // The firmware answers the second: its type is known by the pointer that the class has for it.
             methods: vec![("LIST", 0x8, 0x101, true), ("SESSIONS", 0x8, 0x102, false), ("CLOCK", 0x8, 0x103, true)],
+            entry: "rm_ioctl",
             core: String::new(),
             interface: INTERFACE.into(),
             form: "const char *func; };",
@@ -100,7 +103,7 @@ impl Built {
             );
         }
         let (core, interface) = (&self.core, &self.interface);
-        let known = CORE.replace("FORM", self.form);
+        let known = CORE.replace("FORM", self.form).replace("rm_ioctl", self.entry);
         let text = format!(
             "{TYPES}{known}#include \"ctrl/ctrl7e57.h\"\n#include \"class/cl7e57.h\"\n{functions}
 struct Test {{ NvU32 x; {members} }};
@@ -296,6 +299,60 @@ typedef struct NV7E57_CTRL_ROOT_PARAMS { NvU32 pid; } NV7E57_CTRL_ROOT_PARAMS;";
     );
 }
 
+/// A release that moves the bit for anybody, or for root, and leaves the bit for the driver's own where it was.
+#[test]
+fn a_moved_bit_of_the_flags_hides_no_new_control() {
+    let mut built = Built::new();
+    for name in ["InternalWho", "NEW", "ROOT"] {
+        built.made.ctrl +=
+            &format!("typedef struct NV7E57_CTRL_{name}_PARAMS {{ NvU32 pid; }} NV7E57_CTRL_{name}_PARAMS;\n");
+    }
+    built.methods.extend([("InternalWho", 0x80, 0x107, true), ("NEW", 0x8, 0x108, true), ("ROOT", 0x4, 0x109, true)]);
+    // Without a row, and known as root's.
+    let expected = Expected { numbers: BTreeMap::from([("ROOT".to_owned(), 0x7e57_0109)]), ..made() };
+    let all = ["0x7e570108", "0x7e570109"];
+    for (from, to, meaning) in [(0, 0, true), (0x8, 0x200, false), (0x4, 0x200, false)] {
+        for method in built.methods.iter_mut().filter(|method| method.1 == from) {
+            method.1 = to;
+        }
+        let Some((dir, object)) = built.object("built-moved") else { return };
+        let tree = read(&object, &expected).unwrap();
+        fs::remove_dir_all(dir).unwrap();
+        let findings = judge_by(&tree, &known(), &ROWS);
+        let names: Vec<String> = alarms(&findings).into_iter().map(|(_, name, _)| name).collect();
+        assert_eq!(names, all, "{from:#x}");
+        let is_said = tree.cannot_tell.iter().any(|said| said.contains("agree with no release"));
+        assert_eq!(is_said, !meaning, "{from:#x}: {:?}", tree.cannot_tell);
+        assert_eq!(outcome(&tree, &findings).unwrap(), Outcome::Failed);
+        for method in built.methods.iter_mut().filter(|method| method.1 == to) {
+            method.1 = from;
+        }
+    }
+}
+
+/// An object of one class, as the driver's build makes it, and one that has the way in and few controls.
+#[test]
+fn of_a_piece_of_the_driver_it_is_not_said_that_all_is_well() {
+    let mut built = Built::new();
+    built.interface = String::new();
+    let said = |built: &Built, sentence: &str| {
+        let Some(tree) = built.tree("built-piece") else { return };
+        let findings = judge_by(&tree, &known(), &ROWS);
+        assert_eq!(alarms(&findings), []);
+        let error = outcome(&tree, &findings).unwrap_err().to_string();
+        assert!(error.contains("whether something is new cannot be told"), "{error}");
+        assert!(tree.cannot_tell.iter().any(|said| said.contains(sentence)), "{:?}", tree.cannot_tell);
+    };
+    built.entry = "rm_other";
+    said(&built, "rm_ioctl is not in it: this is a piece of the driver's core");
+    // With the interface it is no whole driver either.
+    built.interface = INTERFACE.into();
+    said(&built, "rm_ioctl is not in it");
+    built.entry = "rm_ioctl";
+    built.methods.retain(|(name, ..)| *name != "SESSIONS");
+    said(&built, "of 2 controls that have a row 1 are in it, too few for a whole driver");
+}
+
 #[test]
 fn without_debug_information_sizes_and_names_are_told_and_nothing_else() {
     let mut built = Built::new();
@@ -399,21 +456,67 @@ fn damaged(whole: &[u8], copies: usize) -> impl Iterator<Item = Vec<u8>> + '_ {
 }
 
 /// What `cc -gbtf` makes of it, as a file of a kernel's own: no compiler makes a supplement to a kernel's.
-#[test]
-fn a_hosts_types_are_judged_by_the_names_of_structures() {
-    let mut built = Built::new();
-    built.options = vec!["-gbtf"];
-    let Some((dir, object)) = built.object("built-btf") else { return };
-    let host = dir.join("sys/kernel/btf");
-    fs::create_dir_all(&host).unwrap();
-    fs::create_dir_all(dir.join("proc")).unwrap();
-    let types = host.join("nvidia");
+fn types(built: &Built, name: &str) -> Option<(PathBuf, PathBuf)> {
+    let (dir, object) = built.object(name)?;
+    let types = dir.join("nvidia");
     let mut objcopy = Command::new("objcopy");
     objcopy.args(["-O", "binary", "--only-section=.BTF", "--set-section-flags", ".BTF=alloc"]).arg(&object).arg(&types);
     if !objcopy.status().is_ok_and(|status| status.success()) {
         println!("skipped: no objcopy");
-        return;
+        return None;
     }
+    Some((dir, types))
+}
+
+#[test]
+fn types_say_that_all_is_well_only_with_most_structures_and_all_of_them_readable() {
+    let mut built = Built::new();
+    built.options = vec!["-gbtf"];
+    let numbers = [("NV7E57_CTRL_LIST_PARAMS", 0x7e57_0101), ("NV7E57_CTRL_SESSIONS_PARAMS", 0x7e57_0102)]
+        .map(|(name, cmd)| (name.to_owned(), cmd));
+    let whole = Expected { numbers: BTreeMap::from(numbers.clone()), ..made() };
+    let judged = |built: &Built, expected: &Expected| {
+        let (dir, types) = types(built, "built-few")?;
+        let tree = read(&types, expected).unwrap();
+        fs::remove_dir_all(dir).unwrap();
+        let findings = judge_by(&tree, &known(), &ROWS);
+        let wrong = findings.iter().filter(|finding| is_alarm(finding) && finding.way != "function").count();
+        assert_eq!(wrong, 0);
+        Some((outcome(&tree, &[]).is_ok(), tree.cannot_tell.join("\n")))
+    };
+    let Some((is_well, said)) = judged(&built, &whole) else { return };
+    assert!(is_well, "{said}");
+    // One structure of two.
+    built.methods.retain(|(name, ..)| *name != "SESSIONS");
+    let (is_well, said) = judged(&built, &whole).unwrap();
+    assert!(!is_well && said.contains("of 2 controls that have a row 1 are in it"), "{said}");
+    // A structure that no row has, and that is known without one, is not one of them.
+    built.methods.retain(|(name, ..)| *name == "CLOCK");
+    let known = Expected { numbers: BTreeMap::from([("NV7E57_CTRL_CLOCK_PARAMS".to_owned(), 0x7e57_0103)]), ..made() };
+    let (is_well, said) = judged(&built, &known).unwrap();
+    assert!(!is_well && said.contains("of 2 controls that have a row 0 are in it"), "{said}");
+    // A structure that cannot be read: of types in types more than the reader follows.
+    let mut built = Built { options: vec!["-gbtf"], ..Built::new() };
+    built.made.ctrl += "typedef struct { NvU32 procId; } NV7E57_DEEP0;\n";
+    for depth in 1..40 {
+        built.made.ctrl += &format!("typedef struct {{ NV7E57_DEEP{} x; }} NV7E57_DEEP{depth};\n", depth - 1);
+    }
+    built.made.ctrl += "typedef struct NV7E57_CTRL_FAR_PARAMS { NV7E57_DEEP39 x; } NV7E57_CTRL_FAR_PARAMS;\n";
+    built.methods.push(("FAR", 0x8, 0x109, true));
+    let (is_well, said) = judged(&built, &whole).unwrap();
+    assert!(!is_well && said.contains("1 structures cannot be read: NV7E57_CTRL_FAR_PARAMS"), "{said}");
+}
+
+#[test]
+fn a_hosts_types_are_judged_by_the_names_of_structures() {
+    let mut built = Built::new();
+    built.options = vec!["-gbtf"];
+    let Some((dir, made_types)) = types(&built, "built-btf") else { return };
+    let host = dir.join("sys/kernel/btf");
+    fs::create_dir_all(&host).unwrap();
+    fs::create_dir_all(dir.join("proc")).unwrap();
+    let types = host.join("nvidia");
+    fs::rename(made_types, &types).unwrap();
     let numbers = BTreeMap::from([("NV7E57_CTRL_LIST_PARAMS".to_owned(), 0x7e57_0101)]);
     let expected = Expected { numbers, ..made() };
     let symbols = ["rm_ioctl", "os_memcpy_to_user", "os_memcpy_from_user", "nvidia_unlocked_ioctl"];
