@@ -57,8 +57,8 @@ enum What {
 struct Report<'a> {
     schema: u8,
     release: Option<&'a str>,
-    /// `tables` where method tables were read, with their parameters' fields; `sizes` where no field is known; `headers`
-    /// where only declarations were there.
+    /// `tables` where method tables were read, with their parameters' fields; `sizes` where not all fields are known, or
+    /// not all of a driver was there; `headers` where only declarations were there.
     read: &'static str,
     /// What such a source cannot tell, in sentences.
     cannot_tell: &'a [String],
@@ -143,8 +143,8 @@ fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
     let release = tree.release.as_deref().unwrap_or("of an unnamed release");
     let read = match (tree.has_tables, tree.has_fields) {
         (true, _) => "method tables",
-        (false, true) => "declarations alone: who may call is not known",
-        (false, false) => "no table and no declaration",
+        (false, false) if tree.controls.is_empty() => "no table and no declaration",
+        (false, _) => "declarations alone: who may call is not known",
     };
     let (controls, escapes, notifications) = (tree.controls.len(), tree.escapes, tree.notifications);
     let mut out = format!("driver {release}: {controls} controls from {read}; ");
