@@ -57,8 +57,8 @@ enum What {
 struct Report<'a> {
     schema: u8,
     release: Option<&'a str>,
-    /// `tables` where method tables were read, with their parameters' fields; `sizes` where no field is known; `headers`
-    /// where only declarations were there.
+    /// `tables` where method tables were read, with their parameters' fields; `sizes` where not all fields are known, or
+    /// not all of a driver was there; `headers` where only declarations were there.
     read: &'static str,
     /// What such a source cannot tell, in sentences.
     cannot_tell: &'a [String],
@@ -74,10 +74,11 @@ struct Report<'a> {
 pub fn abi(args: &Args) -> Result<Outcome> {
     let What::Check { source, host: _, json, all } = &args.what;
     let list = List::ours()?;
+    let expected = built::Expected { rows: mpu_abi::ROWS, numbers: list.numbers() };
     let tree = match source {
         Some(source) if source.is_dir() => Tree::read(source)?,
-        Some(source) => built::read(source, &list.numbers())?,
-        None => built::read_host(Path::new("/"), &list.numbers())?,
+        Some(source) => built::read(source, &expected)?,
+        None => built::read_host(Path::new("/"), &expected)?,
     };
     let findings = judge::judge(&tree, &list);
     let text = if *json { as_json(&tree, &findings)? } else { as_table(&tree, &findings, *all) };
@@ -93,7 +94,7 @@ fn outcome(tree: &Tree, findings: &[Finding]) -> Result<Outcome> {
     }
     ensure!(
         tree.has_fields,
-        "nothing is wrong, and whether something is new cannot be told: not all fields of parameters are known here"
+        "nothing is wrong, and whether something is new cannot be told: what was not read is said above"
     );
     Ok(Outcome::Passed)
 }
@@ -142,8 +143,8 @@ fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
     let release = tree.release.as_deref().unwrap_or("of an unnamed release");
     let read = match (tree.has_tables, tree.has_fields) {
         (true, _) => "method tables",
-        (false, true) => "declarations alone: who may call is not known",
-        (false, false) => "no table and no declaration",
+        (false, false) if tree.controls.is_empty() => "no table and no declaration",
+        (false, _) => "declarations alone: who may call is not known",
     };
     let (controls, escapes, notifications) = (tree.controls.len(), tree.escapes, tree.notifications);
     let mut out = format!("driver {release}: {controls} controls from {read}; ");

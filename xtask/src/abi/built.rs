@@ -7,6 +7,7 @@
 mod btf;
 mod dwarf;
 mod elf;
+mod expected;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use super::names::{names_kernel_pointer, names_pid};
 use super::tree::{Carrier, Control, Reach, Tree};
 use dwarf::Dwarf;
 use elf::Elf;
+pub use expected::Expected;
 use tables::{is_called_internal, meaning, methods, spelled, without_repeats, Form, Method, TABLE};
 
 /// Bytes of a type, and entries of an array. What is more is a damaged file.
@@ -38,12 +40,12 @@ const WHY_NO_TYPES: &str =
     "the module was built without BTF (most builds of it are: they have no vmlinux at hand), or the \
 kernel has no CONFIG_DEBUG_INFO_BTF_MODULES. Its nvidia.ko or its sources tell more";
 
-/// Reads a file of either sort. `numbers` are controls' numbers by their structures.
-pub fn read(path: &Path, numbers: &BTreeMap<String, u32>) -> Result<Tree> {
+/// Reads a file of either sort.
+pub fn read(path: &Path, expected: &Expected) -> Result<Tree> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let tree = match bytes.as_slice() {
-        [0x7f, b'E', b'L', b'F', ..] => object(&bytes),
-        [0x9f, 0xeb, ..] => btf::tree(&bytes, &path.with_file_name("vmlinux"), numbers),
+        [0x7f, b'E', b'L', b'F', ..] => object(&bytes, expected),
+        [0x9f, 0xeb, ..] => btf::tree(&bytes, &path.with_file_name("vmlinux"), expected),
         [0xfd, b'7', b'z', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x1f, 0x8b, ..] => {
             Err(anyhow::anyhow!("compressed: unpack it first (xz -dk, zstd -d, gzip -dk)"))
         }
@@ -53,12 +55,12 @@ pub fn read(path: &Path, numbers: &BTreeMap<String, u32>) -> Result<Tree> {
 }
 
 /// Reads what the running kernel shows: types, and the names of the driver's functions.
-pub fn read_host(root: &Path, numbers: &BTreeMap<String, u32>) -> Result<Tree> {
+pub fn read_host(root: &Path, expected: &Expected) -> Result<Tree> {
     let symbols = std::fs::read_to_string(root.join("proc/kallsyms")).unwrap_or_default();
     let functions: Vec<&str> = functions_of_module(&symbols, "[nvidia]").filter(|name| is_helper(name)).collect();
     let types = root.join("sys/kernel/btf/nvidia");
     let mut tree = if types.exists() {
-        read(&types, numbers)?
+        read(&types, expected)?
     } else {
         ensure!(
             !functions.is_empty(),
@@ -96,11 +98,12 @@ fn is_helper(name: &str) -> bool {
     ["os_", "rm_", "nvidia_"].iter().any(|start| name.starts_with(start))
 }
 
-fn object(bytes: &[u8]) -> Result<Tree> {
+fn object(bytes: &[u8], expected: &Expected) -> Result<Tree> {
     let elf = Elf::parse(bytes)?;
     let has_tables = !elf.objects(TABLE).is_empty();
     let is_module = elf.has(".gnu.linkonce.this_module");
-    let has_core = has_tables || elf.defined.contains("rm_ioctl");
+    let has_entry = elf.defined.contains("rm_ioctl");
+    let has_core = has_tables || has_entry;
     let has_interface = ["os_memcpy_to_user", "os_alloc_mem"].iter().any(|name| elf.defined.contains(*name));
     if !has_core && !has_interface {
         bail!("none of the driver's functions is in it: is it nvidia.ko or a part of it, with its symbols?");
@@ -127,7 +130,8 @@ fn object(bytes: &[u8]) -> Result<Tree> {
     dwarf.take_public(&mut headers, is_escape);
     let form = form(&mut dwarf, &mut headers);
     let methods = without_repeats(methods(&elf, form)?);
-    let controls = controls(&methods, &mut dwarf, &mut headers);
+    let by_flags = meaning(&methods, |method| expected.is_called(method.cmd, method.size));
+    let controls = controls(&methods, by_flags.as_ref(), &mut dwarf, &mut headers);
     let descriptors = descriptors(&elf, &mut dwarf, &mut headers);
 
     let mut tree = Tree::of(headers);
@@ -135,11 +139,12 @@ fn object(bytes: &[u8]) -> Result<Tree> {
     let (release, is_closed) = release(&elf)?;
     tree.release = release;
     tree.has_tables = has_tables;
-    tree.is_whole = is_module || has_core && has_interface;
+    tree.is_whole = is_module || has_entry && has_interface;
     tree.has_functions = true;
     tree.controls = controls;
     tree.controls.sort_by_key(|control| control.cmd);
-    tree.has_fields = has_tables && unknown(&tree).next().is_none();
+    let too_few = expected.too_few(|cmd| methods.iter().any(|method| method.cmd == cmd)).filter(|_| has_tables);
+    tree.has_fields = has_tables && has_entry && too_few.is_none() && unknown(&tree).next().is_none();
     carriers(&mut tree, &descriptors);
     // A function of another part is known by its declaration, if there is one.
     let there = |name: &&String| elf.defined.contains(*name) || !tree.is_whole && elf.asked_for.contains(*name);
@@ -150,8 +155,16 @@ fn object(bytes: &[u8]) -> Result<Tree> {
         tree.functions.insert(name, prototypes);
     }
     let dwarf_elsewhere = dwarf.is_elsewhere();
-    let parts = Parts { core: has_core, dwarf: has_dwarf, dwarf_elsewhere, closed: is_closed };
-    cannot_tell(&mut tree, &parts, &methods);
+    let parts = Parts {
+        core: has_core,
+        entry: has_entry,
+        dwarf: has_dwarf,
+        dwarf_elsewhere,
+        closed: is_closed,
+        flags: by_flags.is_some(),
+        too_few,
+    };
+    cannot_tell(&mut tree, parts);
     Ok(tree)
 }
 
@@ -175,13 +188,17 @@ fn form(dwarf: &mut Dwarf, headers: &mut Headers) -> Option<Form> {
 
 /// Controls with the types of their parameters: of the function that is called, of the class's pointer to it where the
 /// firmware answers, or as the method's name spells it. A type of another size than the table says is not it.
-fn controls(methods: &[Method], dwarf: &mut Dwarf, headers: &mut Headers) -> Vec<Control> {
-    let by_flags = meaning(methods);
+fn controls(
+    methods: &[Method],
+    by_flags: Option<&impl Fn(&Method) -> Reach>,
+    dwarf: &mut Dwarf,
+    headers: &mut Headers,
+) -> Vec<Control> {
     let mut out = Vec::new();
     for method in methods {
         let name =
             method.name.clone().or(method.function.clone()).unwrap_or_else(|| format!("one of {}", method.class));
-        let reach = match &by_flags {
+        let reach = match by_flags {
             Some(by_flags) => by_flags(method),
             None if is_called_internal(method) => Reach::Kernel,
             None => Reach::Anybody,
@@ -294,12 +311,18 @@ fn release(elf: &Elf) -> Result<(Option<String>, bool)> {
 /// What an object has of the driver.
 struct Parts {
     core: bool,
+    /// `rm_ioctl`, which every call goes through.
+    entry: bool,
     dwarf: bool,
     dwarf_elsewhere: bool,
     closed: bool,
+    /// Whether the meaning of the methods' flags is known.
+    flags: bool,
+    /// Which controls are missing, if too many are.
+    too_few: Option<String>,
 }
 
-fn cannot_tell(tree: &mut Tree, parts: &Parts, methods: &[Method]) {
+fn cannot_tell(tree: &mut Tree, parts: Parts) {
     let unknown: Vec<String> = unknown(tree).map(|control| format!("{:#010x}", control.cmd)).collect();
     let mut say = |sentence: &str| tree.cannot_tell.push(sentence.to_owned());
     if !parts.core {
@@ -309,7 +332,9 @@ fn cannot_tell(tree: &mut Tree, parts: &Parts, methods: &[Method]) {
     } else if !tree.has_tables {
         say("no method table is in it by name, as when symbols were stripped: which controls it has is not known");
     }
-    if parts.core && !tree.is_whole {
+    if parts.core && !parts.entry {
+        say("rm_ioctl is not in it: this is a piece of the driver's core, and what other pieces have is not known");
+    } else if parts.core && !tree.is_whole {
         say("this is the driver's core alone (nv-kernel.o): functions of nv-interface.o are as the core declares them");
     }
     if !parts.dwarf {
@@ -325,8 +350,11 @@ fn cannot_tell(tree: &mut Tree, parts: &Parts, methods: &[Method]) {
             false => format!("of {count} controls only the size of parameters is known: {}", unknown.join(" ")),
         });
     }
-    if tree.has_tables && meaning(methods).is_none() {
+    if tree.has_tables && !parts.flags {
         say("the flags of methods agree with no release that is known: who may call is not known");
+    }
+    if let Some(sentence) = parts.too_few {
+        say(&sentence);
     }
     say("notifications, streams and names of controls need the sources");
 }
@@ -343,7 +371,6 @@ fn unknown(tree: &Tree) -> impl Iterator<Item = &Control> {
 }
 
 /// Whether a structure holds what is looked for.
-fn is_sensitive(headers: &Headers, name: &str) -> bool {
-    let is = |field: &super::c::Field| names_pid(&field.name) || names_kernel_pointer(field);
-    headers.fields(name).is_ok_and(|fields| fields.iter().any(is))
+fn is_sensitive(fields: &[super::c::Field]) -> bool {
+    fields.iter().any(|field| names_pid(&field.name) || names_kernel_pointer(field))
 }

@@ -90,7 +90,8 @@ pub struct Tree {
     pub declares_all: bool,
     /// What this source cannot tell, in sentences.
     pub cannot_tell: Vec<String>,
-    /// Whether there are controls, and fields of each that programs may call; else that nothing is new cannot be said.
+    /// Whether there are the controls of a whole driver, and fields of each that programs may call; else that nothing is new
+    /// cannot be said.
     pub has_fields: bool,
     /// Macro and structure names by header, where a control's number and its parameters meet.
     order: HashMap<String, Vec<String>>,

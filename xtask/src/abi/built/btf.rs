@@ -2,7 +2,7 @@
 //! its kernel's `vmlinux` beside it: structures and prototypes, no tables, no numbers. Controls are found by the names of
 //! their structures.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -13,12 +13,12 @@ use super::super::c::tokens::Token;
 use super::super::c::{built_in, Headers, Placed, Type};
 use super::super::tree::{Carrier, Control, Reach, Tree};
 use super::dwarf::plainly;
-use super::{is_escape, is_helper, is_sensitive, BIGGEST};
+use super::{is_escape, is_helper, is_sensitive, Expected, BIGGEST};
 
 const DEEPEST: usize = 64;
 
 /// Reads the types of a module; `base` is the file with those of its kernel, which it is a supplement to.
-pub fn tree(bytes: &[u8], base: &Path, numbers: &BTreeMap<String, u32>) -> Result<Tree> {
+pub fn tree(bytes: &[u8], base: &Path, expected: &Expected) -> Result<Tree> {
     let btf = if base.is_file() {
         let kernel = std::fs::read(base).with_context(|| format!("cannot read {}", base.display()))?;
         let kernel = Btf::from_bytes(&kernel).with_context(|| format!("{}", base.display()))?;
@@ -29,15 +29,20 @@ pub fn tree(bytes: &[u8], base: &Path, numbers: &BTreeMap<String, u32>) -> Resul
     };
     let mut reader = Reader { btf: &btf, headers: Headers::default() };
     let (mut parameters, mut functions) = (Vec::new(), BTreeMap::new());
+    let mut unreadable = BTreeSet::new();
     let own = btf.split().unwrap_or(btf.base());
     let (first, last) = own.type_id_range();
     for id in first.max(1)..=last {
         match btf.resolve_type_by_id(id)? {
             Kind::Typedef(kind) => {
                 let name = name(&btf, &kind);
-                // What cannot be read stays undeclared, and says so where it is asked for.
-                let known = (is_escape(&name) || is_parameters(&name)) && reader.kind(id, 0).is_ok();
-                if known && is_parameters(&name) {
+                if !is_escape(&name) && !is_parameters(&name) {
+                    continue;
+                }
+                // A structure may hold a type that this reader does not know, or one that has no size.
+                if reader.kind(id, 0).is_err() || reader.headers.fields(&name).is_err() {
+                    unreadable.insert(name);
+                } else if is_parameters(&name) {
                     parameters.push(name);
                 }
             }
@@ -56,10 +61,13 @@ pub fn tree(bytes: &[u8], base: &Path, numbers: &BTreeMap<String, u32>) -> Resul
     let mut tree = Tree::of(reader.headers);
     tree.declares_all = false;
     tree.has_functions = true;
-    // The core's types are there together, or not at all.
-    tree.has_fields = parameters.iter().any(|name| numbers.contains_key(name));
+    // The driver's own cannot be called, whatever is in it.
+    unreadable.retain(|name| !name.contains("_INTERNAL_"));
+    let found: BTreeSet<u32> = parameters.iter().filter_map(|name| expected.numbers.get(name)).copied().collect();
+    let too_few = expected.too_few(|cmd| found.contains(&cmd));
+    tree.has_fields = too_few.is_none() && unreadable.is_empty();
     for name in &parameters {
-        match numbers.get(name) {
+        match expected.numbers.get(name) {
             Some(cmd) => tree.controls.push(Control {
                 cmd: *cmd,
                 name: name.clone(),
@@ -69,7 +77,7 @@ pub fn tree(bytes: &[u8], base: &Path, numbers: &BTreeMap<String, u32>) -> Resul
                 parameters: Some(name.clone()),
             }),
             None if name.contains("_INTERNAL_") => {}
-            None if is_sensitive(&tree.headers, name) => {
+            None if tree.headers.fields(name).is_ok_and(|fields| is_sensitive(&fields)) => {
                 tree.carriers.push(Carrier {
                     way: "control",
                     by: "its name; its number is not known here".into(),
@@ -91,9 +99,15 @@ pub fn tree(bytes: &[u8], base: &Path, numbers: &BTreeMap<String, u32>) -> Resul
         "{} structures of controls' parameters are among its types, without numbers and without callers",
         parameters.len()
     ));
-    if !tree.has_fields {
+    if found.is_empty() {
         tree.cannot_tell
             .push("as in most builds of the driver these types are of the interface to the kernel: no controls".into());
+    } else {
+        tree.cannot_tell.extend(too_few);
+    }
+    if !unreadable.is_empty() {
+        let names = unreadable.into_iter().collect::<Vec<_>>();
+        tree.cannot_tell.push(format!("{} structures cannot be read: {}", names.len(), names.join(" ")));
     }
     tree.cannot_tell.push("shared memory, notifications and streams need the sources".into());
     Ok(tree)

@@ -92,23 +92,38 @@ const FLAGS: [(u64, u64, u64); 2] = [
     (0x8, 0x4 | 0x20, 0x80),
 ];
 
-/// Who may call what, by the meaning of the flags that agrees with the methods' own names: of those that are called
-/// internal nine in ten have the bit, of the others one in twenty (counted in 535, 550 and 595). None if no known meaning
-/// does.
-pub fn meaning(methods: &[Method]) -> Option<impl Fn(&Method) -> Reach> {
+/// Who may call what, by the meaning of the flags that agrees with what is known of methods otherwise. None if no known
+/// meaning does.
+///
+/// - Of the bit for the driver's own the names say it: of methods that are called internal nine in ten have it, of the
+///   others one in twenty (counted in 535, 550 and 595).
+/// - Of the bits for anybody and for root the methods say it that programs are known to call: none of them is the driver's
+///   own in any release. Where a bit has moved they would be, and with them what is new.
+pub fn meaning(methods: &[Method], is_called: impl Fn(&Method) -> bool) -> Option<impl Fn(&Method) -> Reach> {
     let (internal, others): (Vec<&Method>, Vec<&Method>) =
         methods.iter().partition(|method| is_called_internal(method));
     let share = |some: &[&Method], bit: u64| {
         some.iter().filter(|method| method.flags & bit != 0).count() * 100 / some.len().max(1)
     };
-    let agrees = |(_, _, bit): &&(u64, u64, u64)| share(&internal, *bit) >= 80 && share(&others, *bit) <= 20;
-    let (any, root, internal) = *FLAGS.iter().find(agrees)?;
-    Some(move |method: &Method| match method.flags {
+    let agrees = |flags: &&(u64, u64, u64)| {
+        let opens = |method: &Method| reach(**flags, method) != Reach::Kernel;
+        let (_, _, bit) = **flags;
+        share(&internal, bit) >= 80
+            && share(&others, bit) <= 20
+            && methods.iter().filter(|method| is_called(method)).all(opens)
+    };
+    let flags = *FLAGS.iter().find(agrees)?;
+    Some(move |method: &Method| reach(flags, method))
+}
+
+/// Who may call a method, by one meaning of its flags.
+fn reach((any, root, internal): (u64, u64, u64), method: &Method) -> Reach {
+    match method.flags {
         flags if flags & internal != 0 => Reach::Kernel,
         flags if flags & any != 0 => Reach::Anybody,
         flags if flags & root != 0 || method.access_right != 0 => Reach::Root,
         _ => Reach::Kernel,
-    })
+    }
 }
 
 /// Whether a method's name says that only the driver itself calls it.

@@ -10,11 +10,16 @@ use super::super::judge::{judge, judge_by, List, Verdict};
 use super::super::tests::{alarms, known, scratch, Made, ROWS, TYPES};
 use super::super::tree::{Reach, Tree};
 use super::super::{is_alarm, outcome};
-use super::{functions_of_module, read, read_host};
+use super::{functions_of_module, read, read_host, Expected};
 use crate::Outcome;
 
 /// Pairs of a built object and the source tree of the same release, `OBJECT=TREE` with colons between them.
 const VARIABLE: &str = "MPU_DRIVER_OBJECT";
+
+/// What is expected of a made driver.
+fn made() -> Expected<'static> {
+    Expected { rows: &ROWS, numbers: BTreeMap::new() }
+}
 
 fn real_pairs() -> Vec<(PathBuf, PathBuf)> {
     let Ok(list) = std::env::var(VARIABLE) else {
@@ -29,6 +34,8 @@ fn real_pairs() -> Vec<(PathBuf, PathBuf)> {
 struct Built {
     made: Made,
     methods: Vec<(&'static str, u32, u32, bool)>,
+    /// The function that every call goes through.
+    entry: &'static str,
     /// More of the core's C.
     core: String,
     interface: String,
@@ -65,6 +72,7 @@ impl Built {
             made: Made::new(),
             // The firmware answers the second: its type is known by the pointer that the class has for it.
             methods: vec![("LIST", 0x8, 0x101, true), ("SESSIONS", 0x8, 0x102, false), ("CLOCK", 0x8, 0x103, true)],
+            entry: "rm_ioctl",
             core: String::new(),
             interface: INTERFACE.into(),
             form: "const char *func; };",
@@ -95,7 +103,7 @@ impl Built {
             );
         }
         let (core, interface) = (&self.core, &self.interface);
-        let known = CORE.replace("FORM", self.form);
+        let known = CORE.replace("FORM", self.form).replace("rm_ioctl", self.entry);
         let text = format!(
             "{TYPES}{known}#include \"ctrl/ctrl7e57.h\"\n#include \"class/cl7e57.h\"\n{functions}
 struct Test {{ NvU32 x; {members} }};
@@ -118,7 +126,7 @@ __attribute__((used)) static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_export
 
     fn tree(&self, name: &str) -> Option<Tree> {
         let (dir, object) = self.object(name)?;
-        let tree = read(&object, &BTreeMap::new()).unwrap();
+        let tree = read(&object, &made()).unwrap();
         fs::remove_dir_all(dir).unwrap();
         Some(tree)
     }
@@ -162,7 +170,7 @@ fn older_and_optimised_debug_information_is_read_and_compressed_is_named() {
     assert!(outcome(&tree, &[]).is_err());
     built.options = vec!["-g", "-gz=zlib"];
     let (dir, object) = built.object("built-dwarf").unwrap();
-    let said = format!("{:#}", read(&object, &BTreeMap::new()).err().unwrap());
+    let said = format!("{:#}", read(&object, &made()).err().unwrap());
     fs::remove_dir_all(dir).unwrap();
     assert!(said.contains("is compressed: `objcopy --decompress-debug-sections`"), "{said}");
 }
@@ -256,7 +264,7 @@ fn a_table_in_another_form_is_read_by_its_debug_information_and_is_else_an_error
     assert_eq!(built.alarms("built-form").unwrap()[0].1, "0x7e570103");
     built.options.clear();
     let (dir, object) = built.object("built-form").unwrap();
-    let said = format!("{:#}", read(&object, &BTreeMap::new()).err().unwrap());
+    let said = format!("{:#}", read(&object, &made()).err().unwrap());
     fs::remove_dir_all(dir).unwrap();
     assert!(said.contains("of 144 bytes is in a form that this reader does not know"), "{said}");
 }
@@ -289,6 +297,60 @@ typedef struct NV7E57_CTRL_ROOT_PARAMS { NvU32 pid; } NV7E57_CTRL_ROOT_PARAMS;";
         (reach(0x7e57_0101), reach(0x7e57_0107), reach(0x7e57_0108)),
         (Reach::Anybody, Reach::Kernel, Reach::Root)
     );
+}
+
+/// A release that moves the bit for anybody, or for root, and leaves the bit for the driver's own where it was.
+#[test]
+fn a_moved_bit_of_the_flags_hides_no_new_control() {
+    let mut built = Built::new();
+    for name in ["InternalWho", "NEW", "ROOT"] {
+        built.made.ctrl +=
+            &format!("typedef struct NV7E57_CTRL_{name}_PARAMS {{ NvU32 pid; }} NV7E57_CTRL_{name}_PARAMS;\n");
+    }
+    built.methods.extend([("InternalWho", 0x80, 0x107, true), ("NEW", 0x8, 0x108, true), ("ROOT", 0x4, 0x109, true)]);
+    // Without a row, and known as root's.
+    let expected = Expected { numbers: BTreeMap::from([("ROOT".to_owned(), 0x7e57_0109)]), ..made() };
+    let all = ["0x7e570108", "0x7e570109"];
+    for (from, to, meaning) in [(0, 0, true), (0x8, 0x200, false), (0x4, 0x200, false)] {
+        for method in built.methods.iter_mut().filter(|method| method.1 == from) {
+            method.1 = to;
+        }
+        let Some((dir, object)) = built.object("built-moved") else { return };
+        let tree = read(&object, &expected).unwrap();
+        fs::remove_dir_all(dir).unwrap();
+        let findings = judge_by(&tree, &known(), &ROWS);
+        let names: Vec<String> = alarms(&findings).into_iter().map(|(_, name, _)| name).collect();
+        assert_eq!(names, all, "{from:#x}");
+        let is_said = tree.cannot_tell.iter().any(|said| said.contains("agree with no release"));
+        assert_eq!(is_said, !meaning, "{from:#x}: {:?}", tree.cannot_tell);
+        assert_eq!(outcome(&tree, &findings).unwrap(), Outcome::Failed);
+        for method in built.methods.iter_mut().filter(|method| method.1 == to) {
+            method.1 = from;
+        }
+    }
+}
+
+/// An object of one class, as the driver's build makes it, and one that has the way in and few controls.
+#[test]
+fn of_a_piece_of_the_driver_it_is_not_said_that_all_is_well() {
+    let mut built = Built::new();
+    built.interface = String::new();
+    let said = |built: &Built, sentence: &str| {
+        let Some(tree) = built.tree("built-piece") else { return };
+        let findings = judge_by(&tree, &known(), &ROWS);
+        assert_eq!(alarms(&findings), []);
+        let error = outcome(&tree, &findings).unwrap_err().to_string();
+        assert!(error.contains("whether something is new cannot be told"), "{error}");
+        assert!(tree.cannot_tell.iter().any(|said| said.contains(sentence)), "{:?}", tree.cannot_tell);
+    };
+    built.entry = "rm_other";
+    said(&built, "rm_ioctl is not in it: this is a piece of the driver's core");
+    // With the interface it is no whole driver either.
+    built.interface = INTERFACE.into();
+    said(&built, "rm_ioctl is not in it");
+    built.entry = "rm_ioctl";
+    built.methods.retain(|(name, ..)| *name != "SESSIONS");
+    said(&built, "of 2 controls that have a row 1 are in it, too few for a whole driver");
 }
 
 #[test]
@@ -337,7 +399,7 @@ fn what_is_no_object_of_the_driver_is_named() {
     let said = |bytes: &[u8]| {
         let file = dir.join("file");
         fs::write(&file, bytes).unwrap();
-        format!("{:#}", read(&file, &BTreeMap::new()).err().unwrap())
+        format!("{:#}", read(&file, &made()).err().unwrap())
     };
     assert!(said(b"").contains("neither an ELF object nor BTF"));
     assert!(said(b"#!/bin/sh").contains("neither an ELF object nor BTF"));
@@ -357,7 +419,7 @@ fn a_damaged_object_is_an_error_or_a_tree_and_never_a_panic() {
     let mut errors = 0;
     let mut attempt = |bytes: &[u8]| {
         fs::write(&file, bytes).unwrap();
-        match read(&file, &BTreeMap::new()) {
+        match read(&file, &made()) {
             Ok(tree) => drop(judge_by(&tree, &known(), &ROWS)),
             Err(_) => errors += 1,
         }
@@ -370,7 +432,7 @@ fn a_damaged_object_is_an_error_or_a_tree_and_never_a_panic() {
     let mut errors = 0;
     for bytes in damaged(&whole, 400) {
         fs::write(&file, &bytes).unwrap();
-        match read(&file, &BTreeMap::new()) {
+        match read(&file, &made()) {
             Ok(tree) => drop(judge_by(&tree, &known(), &ROWS)),
             Err(_) => errors += 1,
         }
@@ -394,26 +456,73 @@ fn damaged(whole: &[u8], copies: usize) -> impl Iterator<Item = Vec<u8>> + '_ {
 }
 
 /// What `cc -gbtf` makes of it, as a file of a kernel's own: no compiler makes a supplement to a kernel's.
-#[test]
-fn a_hosts_types_are_judged_by_the_names_of_structures() {
-    let mut built = Built::new();
-    built.options = vec!["-gbtf"];
-    let Some((dir, object)) = built.object("built-btf") else { return };
-    let host = dir.join("sys/kernel/btf");
-    fs::create_dir_all(&host).unwrap();
-    fs::create_dir_all(dir.join("proc")).unwrap();
-    let types = host.join("nvidia");
+fn types(built: &Built, name: &str) -> Option<(PathBuf, PathBuf)> {
+    let (dir, object) = built.object(name)?;
+    let types = dir.join("nvidia");
     let mut objcopy = Command::new("objcopy");
     objcopy.args(["-O", "binary", "--only-section=.BTF", "--set-section-flags", ".BTF=alloc"]).arg(&object).arg(&types);
     if !objcopy.status().is_ok_and(|status| status.success()) {
         println!("skipped: no objcopy");
-        return;
+        return None;
     }
+    Some((dir, types))
+}
+
+#[test]
+fn types_say_that_all_is_well_only_with_most_structures_and_all_of_them_readable() {
+    let mut built = Built::new();
+    built.options = vec!["-gbtf"];
+    let numbers = [("NV7E57_CTRL_LIST_PARAMS", 0x7e57_0101), ("NV7E57_CTRL_SESSIONS_PARAMS", 0x7e57_0102)]
+        .map(|(name, cmd)| (name.to_owned(), cmd));
+    let whole = Expected { numbers: BTreeMap::from(numbers.clone()), ..made() };
+    let judged = |built: &Built, expected: &Expected| {
+        let (dir, types) = types(built, "built-few")?;
+        let tree = read(&types, expected).unwrap();
+        fs::remove_dir_all(dir).unwrap();
+        let findings = judge_by(&tree, &known(), &ROWS);
+        let wrong = findings.iter().filter(|finding| is_alarm(finding) && finding.way != "function").count();
+        assert_eq!(wrong, 0);
+        Some((outcome(&tree, &[]).is_ok(), tree.cannot_tell.join("\n")))
+    };
+    let Some((is_well, said)) = judged(&built, &whole) else { return };
+    assert!(is_well, "{said}");
+    // One structure of two.
+    built.methods.retain(|(name, ..)| *name != "SESSIONS");
+    let (is_well, said) = judged(&built, &whole).unwrap();
+    assert!(!is_well && said.contains("of 2 controls that have a row 1 are in it"), "{said}");
+    // A structure that no row has, and that is known without one, is not one of them.
+    built.methods.retain(|(name, ..)| *name == "CLOCK");
+    let known = Expected { numbers: BTreeMap::from([("NV7E57_CTRL_CLOCK_PARAMS".to_owned(), 0x7e57_0103)]), ..made() };
+    let (is_well, said) = judged(&built, &known).unwrap();
+    assert!(!is_well && said.contains("of 2 controls that have a row 0 are in it"), "{said}");
+    // A structure that cannot be read: of types in types more than the reader follows.
+    let mut built = Built { options: vec!["-gbtf"], ..Built::new() };
+    built.made.ctrl += "typedef struct { NvU32 procId; } NV7E57_DEEP0;\n";
+    for depth in 1..40 {
+        built.made.ctrl += &format!("typedef struct {{ NV7E57_DEEP{} x; }} NV7E57_DEEP{depth};\n", depth - 1);
+    }
+    built.made.ctrl += "typedef struct NV7E57_CTRL_FAR_PARAMS { NV7E57_DEEP39 x; } NV7E57_CTRL_FAR_PARAMS;\n";
+    built.methods.push(("FAR", 0x8, 0x109, true));
+    let (is_well, said) = judged(&built, &whole).unwrap();
+    assert!(!is_well && said.contains("1 structures cannot be read: NV7E57_CTRL_FAR_PARAMS"), "{said}");
+}
+
+#[test]
+fn a_hosts_types_are_judged_by_the_names_of_structures() {
+    let mut built = Built::new();
+    built.options = vec!["-gbtf"];
+    let Some((dir, made_types)) = types(&built, "built-btf") else { return };
+    let host = dir.join("sys/kernel/btf");
+    fs::create_dir_all(&host).unwrap();
+    fs::create_dir_all(dir.join("proc")).unwrap();
+    let types = host.join("nvidia");
+    fs::rename(made_types, &types).unwrap();
     let numbers = BTreeMap::from([("NV7E57_CTRL_LIST_PARAMS".to_owned(), 0x7e57_0101)]);
+    let expected = Expected { numbers, ..made() };
     let symbols = ["rm_ioctl", "os_memcpy_to_user", "os_memcpy_from_user", "nvidia_unlocked_ioctl"];
     let symbols: String = symbols.iter().map(|name| format!("0000000000000000 t {name}\t[nvidia]\n")).collect();
     fs::write(dir.join("proc/kallsyms"), &symbols).unwrap();
-    let tree = read_host(&dir, &numbers).unwrap();
+    let tree = read_host(&dir, &expected).unwrap();
     let findings = judge_by(&tree, &known(), &ROWS);
     assert_eq!(alarms(&findings), []);
     let list = findings.iter().find(|finding| finding.cmd.as_deref() == Some("0x7e570101")).unwrap();
@@ -427,30 +536,30 @@ fn a_hosts_types_are_judged_by_the_names_of_structures() {
         tree.functions
     );
     // A PID in a structure whose number nobody told: by its name.
-    let tree = read_host(&dir, &BTreeMap::new()).unwrap();
+    let tree = read_host(&dir, &made()).unwrap();
     let found = alarms(&judge_by(&tree, &known(), &[]));
     assert_eq!(found[0].1, "NV7E57_CTRL_LIST_PARAMS");
     // A function that is gone from the host's own list.
     fs::write(dir.join("proc/kallsyms"), symbols.replace("rm_ioctl", "rm_other")).unwrap();
-    let mut tree = read_host(&dir, &numbers).unwrap();
+    let mut tree = read_host(&dir, &expected).unwrap();
     tree.functions.remove("rm_ioctl");
     assert_eq!(alarms(&judge_by(&tree, &known(), &ROWS))[0].1, "rm_ioctl");
     // Damaged or cut short, it is an error or less, and no panic.
     let whole = fs::read(&types).unwrap();
     for cut in 0..whole.len() {
         fs::write(&types, &whole[..cut]).unwrap();
-        let _ = read_host(&dir, &numbers);
+        let _ = read_host(&dir, &expected);
     }
     for bytes in damaged(&whole, 400) {
         fs::write(&types, &bytes).unwrap();
-        let _ = read_host(&dir, &numbers).map(|tree| judge_by(&tree, &known(), &ROWS));
+        let _ = read_host(&dir, &expected).map(|tree| judge_by(&tree, &known(), &ROWS));
     }
     fs::remove_file(&types).unwrap();
-    let tree = read_host(&dir, &numbers).unwrap();
+    let tree = read_host(&dir, &expected).unwrap();
     assert!(tree.cannot_tell.iter().any(|said| said.contains("/sys/kernel/btf/nvidia is not there")));
     assert!(outcome(&tree, &[]).is_err());
     fs::remove_file(dir.join("proc/kallsyms")).unwrap();
-    assert!(read_host(&dir, &numbers).err().unwrap().to_string().contains("no driver is loaded here"));
+    assert!(read_host(&dir, &expected).err().unwrap().to_string().contains("no driver is loaded here"));
     fs::remove_dir_all(dir).unwrap();
 }
 
@@ -483,7 +592,8 @@ fn controls(tree: &Tree) -> Controls {
 fn a_real_object_says_what_its_sources_say() {
     for (object, sources) in real_pairs() {
         let list = List::ours().unwrap();
-        let (ours, theirs) = (read(&object, &list.numbers()).unwrap(), Tree::read(&sources).unwrap());
+        let expected = Expected { rows: mpu_abi::ROWS, numbers: list.numbers() };
+        let (ours, theirs) = (read(&object, &expected).unwrap(), Tree::read(&sources).unwrap());
         assert_eq!(ours.release, theirs.release);
         // What carries a PID is judged alike, if both have it in a table.
         let said = |tree: &Tree| -> BTreeMap<_, _> {
