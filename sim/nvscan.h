@@ -119,7 +119,8 @@ static inline bool has_byte(uint64_t v, uint8_t byte)
 
 /*
  * Windows that begin in the three bytes before a block that changed, or within it: `bytes` has 8 before it, it, and 8 behind. Fields of eight bytes
- * stand at `phase` beyond a multiple of four: at every place, half of a -1 and what is beside it looks like an address.
+ * stand at `phase` beyond a multiple of four: at every place, half of a -1 and what is beside it looks like an address. A -1 of four bytes that the
+ * caller itself put there is no half of one either: it is elsewhere in the next call.
  */
 static inline void scan_block(const char *where, const uint8_t bytes[24], const uint8_t *before, unsigned offset, int first,
 			      int phase)
@@ -132,7 +133,7 @@ static inline void scan_block(const char *where, const uint8_t bytes[24], const 
 		if (is_clock(load64(bytes + at)))
 			memset(seen + at, 0, 8);
 	for (at = phase + (first && offset ? 4 : 8); at < 16; at += 4)
-		if (is_kernel_address(load64(seen + at)))
+		if (is_kernel_address(load64(seen + at)) && load32(bytes + at + 4) != load32(before + at - 4))
 			found_one("address", where, offset + at - 8, load64(seen + at));
 	for (at = 8 + first; at < 16; at++) {
 		uint32_t number = load32(seen + at);
