@@ -227,7 +227,8 @@ fn a_retired_supervisor_lets_its_containers_go_on_and_ends_with_the_last() {
     assert!(out.contains("all 10 came back") && out.trim_end().ends_with("0\n0"), "{out}");
 }
 
-/// systemd keeps what it was given over the end of a unit, too. Whoever asks is there first: a retired supervisor without containers stays for a second.
+/// systemd keeps what it was given over the end of a unit, too. Whoever asks is there first: a retired supervisor without containers stays for a
+/// second.
 #[test]
 fn a_supervisor_that_was_left_a_socket_nobody_finds_makes_another() {
     if skipped() {
