@@ -325,3 +325,19 @@ fn ending(passed: bool) -> Ending {
         Ending::Fail
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Matrix;
+
+    /// A release that is misspelled would be a skip for ever.
+    #[test]
+    fn every_real_driver_of_the_matrix_can_be_asked_for() {
+        let matrix: Matrix = toml::from_str(include_str!("../matrix.toml")).unwrap();
+        let drivers = include_str!("../drivers.toml");
+        assert!(matrix.real.iter().any(|real| !real.quick.is_empty()), "the quick run plays none");
+        for real in &matrix.real {
+            assert!(drivers.contains(&format!("release = \"{}\"", real.release)), "{}", real.release);
+        }
+    }
+}

@@ -17,14 +17,13 @@ pub const MEMORY_LIMIT: Story = Story {
     },
     run: |stage| {
         let scene = stage.scene()?;
-        by_own_numbers(stage, &scene)?;
+        by_own_numbers(&scene)?;
         on_the_host(stage, &scene.foreign.outside.to_string())
     },
 };
 
-/// A container's events name its own processes by their numbers there, and nobody else.
-pub fn by_own_numbers(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    debug_assert_eq!(stage.era, 4);
+/// A container's events, which drivers of era 4 have, name its own processes by their numbers there, and nobody else.
+pub fn by_own_numbers(scene: &Scene) -> Result<(), Fault> {
     let word = scene.foreign.outside.to_string();
     for how in [&["limits", &word][..], &["--xfer", "limits", &word]] {
         let answer = scene.a.ask(how)?;

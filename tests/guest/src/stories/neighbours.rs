@@ -19,9 +19,7 @@ pub const TRACED: Story = Story {
     without: |stage| once(stage, Without::Wrong("shows")),
     run: |stage| {
         let scene = stage.scene()?;
-        if !fs::exists(format!("{TRACING}/current_tracer"))? {
-            must(&["mount", "-t", "tracefs", "tracefs", TRACING])?;
-        }
+        can_trace()?;
         // An oops before this story has switched it off (oops_enter(), kernel/panic.c).
         set("tracing_on", "1")?;
         let offered = fs::read_to_string(format!("{TRACING}/available_tracers"))?;
@@ -56,9 +54,7 @@ pub const TRACED_BY_TURNS: Story = Story {
     },
     run: |stage| {
         let scene = stage.scene()?;
-        if !fs::exists(format!("{TRACING}/current_tracer"))? {
-            must(&["mount", "-t", "tracefs", "tracefs", TRACING])?;
-        }
+        can_trace()?;
         set("set_ftrace_filter", ":mod:nvidia")?;
         let stop = AtomicBool::new(false);
         let turns = || {
@@ -118,6 +114,14 @@ pub const PAST_THE_COPIES: Story = Story {
 
 fn bypass(on: bool) -> Result<(), Fault> {
     Ok(fs::write("/sys/module/nvidia/parameters/bypass", if on { "1" } else { "0" }).context("no bypass")?)
+}
+
+/// Mounts what the tracers are told by, unless it is there.
+fn can_trace() -> Result<(), Fault> {
+    if !fs::exists(format!("{TRACING}/current_tracer"))? {
+        must(&["mount", "-t", "tracefs", "tracefs", TRACING])?;
+    }
+    Ok(())
 }
 
 fn set(file: &str, text: &str) -> Result<(), Fault> {

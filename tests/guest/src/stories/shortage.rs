@@ -153,7 +153,9 @@ fn insert_with(module: &str, chance: u64) -> Result<(u64, bool)> {
         Ok(length) => std::str::from_utf8(&left[..length])?.trim().parse().context("fail-nth is no number")?,
         Err(_) => 1,
     };
-    while chances.write_all_at(b"0", 0).is_err() {}
+    if chances.write_all_at(b"0", 0).is_err() {
+        chances.write_all_at(b"0", 0).context("a chance that was taken is still there")?;
+    }
     Ok((chance - left, begun))
 }
 
