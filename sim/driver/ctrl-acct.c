@@ -289,7 +289,7 @@ const struct rm_control_entry ctrl_acct_table[] = {
 	{ 0x00000b03, 48, acct_get_info },
 	{ 0x00000b04, 16012, acct_get_pids },
 	{ 0x00000b05, 8, acct_clear_data },
-#if SIM_ERA >= 4
+#if SIM_HAS_ACCOUNTING_OF_610
 	/* 610.43.02 and later; where its fields stand is not public: here as in 0xb03, with the sums behind. */
 	{ 0x00000b06, 72, acct_get_info },
 #endif

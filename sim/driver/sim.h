@@ -51,6 +51,8 @@ enum {
 #define SIM_VERSION "565.57.01"
 #elif SIM_ERA == 3
 #define SIM_VERSION "570.86.15"
+#elif SIM_ERA == 4 && SIM_NEWEST
+#define SIM_VERSION "615.71.09"
 #elif SIM_ERA == 4
 #define SIM_VERSION "580.159.04"
 #else
@@ -63,7 +65,8 @@ enum {
 #define SIM_HAS_INIT_NS (SIM_ERA >= 3) /* os_is_init_ns: samples and accounting touched */
 #define SIM_PID_IS_LEADER (SIM_ERA >= 4) /* before: the thread that made the client */
 #define SIM_OPEN_FLAVOUR (SIM_ERA >= 2)
-#define SIM_HAS_LIMIT_EVENTS (SIM_ERA >= 4) /* as 615 has them */
+#define SIM_HAS_LIMIT_EVENTS (SIM_ERA == 4 && SIM_NEWEST)
+#define SIM_HAS_ACCOUNTING_OF_610 (SIM_ERA == 4 && SIM_NEWEST)
 
 #define NV_MAJOR 195
 #define NV_MINOR_CONTROL 255

@@ -19,7 +19,7 @@ pub struct Args {
     /// Kernel, by its name in kernels.toml
     #[arg(long, default_value = "6.1")]
     kernel: String,
-    /// Driver era: 0, 1, 1f (era 1 behind the older entry symbol), 2, 3 or 4; may be given several times
+    /// Driver era: 0, 1, 1f (era 1 behind the older entry symbol), 2, 3, 4 or 4n (era 4 as of 615); may be given several times
     #[arg(long, default_value = "1")]
     era: Vec<String>,
     /// Release of nvidia-smi and NVML, from nvidia.toml

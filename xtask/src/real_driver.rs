@@ -1,9 +1,10 @@
-//! NVIDIA's own open driver in a guest, on a GPU that is made up: `tests/real-driver` has the parts, `tests/guest` the stories, which are
+//! NVIDIA's own driver in a guest, on a GPU that is made up: `tests/real-driver` has the parts, `tests/guest` the stories, which are
 //! those of the simulated driver.
 //!
-//! `source` makes the driver of a release or of any source tree, `rig` what it is loaded with. Knows which era a release belongs to, for what
-//! the stories foretell of it, and nothing else of drivers.
+//! `source` makes the open driver of a release or of any source tree, `closed` the closed one, `rig` what they are loaded with. Knows which era
+//! a release belongs to, for what the stories foretell of it, and nothing else of drivers.
 
+mod closed;
 mod rig;
 mod source;
 
@@ -25,6 +26,9 @@ pub struct Args {
     /// A source tree of NVIDIA's open kernel modules, of whatever release, instead
     #[arg(long)]
     source: Option<PathBuf>,
+    /// A closed driver, by its release in drivers.toml, instead: no GPU is started. Of several, each is exchanged for the next
+    #[arg(long, value_name = "RELEASE", conflicts_with_all = ["source", "release", "era"])]
+    closed: Vec<String>,
     /// Era of that release, for what stories foretell of it: 0 to 4; by its number unless given
     #[arg(long)]
     era: Option<String>,
@@ -58,22 +62,27 @@ pub struct Args {
 pub fn real_driver(args: &Args) -> Result<Outcome> {
     guest::prepare()?;
     let kernel = kernels::ready(&args.kernel)?;
-    let driver = match &args.source {
-        Some(tree) => source::of_tree(&kernel, tree)?,
-        None => source::of_tree(&kernel, &source::fetched(&args.release)?)?,
-    };
-    let release = made(&kernel, &driver)?;
+    let mut named = Vec::new();
+    if args.closed.is_empty() {
+        let tree = args.source.clone().map_or_else(|| source::fetched(&args.release), Ok)?;
+        named.push(made(&kernel, &source::of_tree(&kernel, &tree)?)?);
+    }
+    for release in &args.closed {
+        named.push(made(&kernel, &closed::built(&kernel, release)?)?);
+    }
     if args.build {
-        println!("{release}: {}", modules(&kernel.name, &release).display());
+        named.iter().for_each(|name| println!("{name}: {}", modules(&kernel.name, name).display()));
         return Ok(Outcome::Passed);
     }
     let engines =
         if args.engine.is_empty() { vec!["none".to_owned(), "module".to_owned()] } else { args.engine.clone() };
-    let mut row = row(&release, engines, args.era.as_deref())?;
-    row.stories.clone_from(&args.story);
-    row.reloads = args.reloads;
+    let mut rows = named.iter().map(|name| row(name, &engines, args.era.as_deref())).collect::<Result<Vec<_>>>()?;
+    for row in &mut rows {
+        row.stories.clone_from(&args.story);
+        row.reloads = args.reloads;
+    }
     let limit = Duration::from_secs(args.limit);
-    let job = Job { kernel: args.kernel.clone(), rows: vec![row], cpus: args.cpus, limit };
+    let job = Job { kernel: args.kernel.clone(), rows, cpus: args.cpus, limit };
     if args.shell {
         return qemu::shell(&job, &image::build(&job)?).map(|()| Outcome::Passed);
     }
@@ -84,32 +93,42 @@ pub fn real_driver(args: &Args) -> Result<Outcome> {
     Ok(tally.outcome())
 }
 
-/// Fetches the sources of a release of drivers.toml.
-pub fn fetch(release: &str) -> Result<()> {
-    source::fetched(release).map(drop)
+/// Fetches what a release of drivers.toml is made from.
+pub fn fetch(release: &str, is_closed: bool) -> Result<()> {
+    if is_closed { closed::fetched(release) } else { source::fetched(release) }.map(drop)
 }
 
-/// Makes what a row of this release of drivers.toml is played with.
-pub fn ready(kernel: &str, release: &str) -> Result<()> {
+/// Makes what a row of this release of drivers.toml is played with, and returns the release as a row names it.
+pub fn ready(kernel: &str, release: &str, is_closed: bool) -> Result<String> {
     let kernel = kernels::ready(kernel)?;
-    made(&kernel, &source::of_tree(&kernel, &source::fetched(release)?)?).map(drop)
+    let driver = match is_closed {
+        true => closed::built(&kernel, release)?,
+        false => source::of_tree(&kernel, &source::fetched(release)?)?,
+    };
+    made(&kernel, &driver)
 }
 
+/// The release as a row names it.
 fn made(kernel: &kernels::Kernel, driver: &source::Driver) -> Result<String> {
-    let folder = paths::target(&format!("guest/modules/{}/real/{}", kernel.name, driver.release))?;
-    rig::make(kernel, driver, &folder)?;
-    Ok(driver.release.clone())
+    let mark = if driver.inside.is_none() { CLOSED } else { "" };
+    let name = format!("{}{mark}", driver.release);
+    rig::make(kernel, driver, &paths::target(&format!("guest/modules/{}/real/{name}", kernel.name))?)?;
+    Ok(name)
 }
 
 /// A row of every story, of the era that the release is of unless another is given.
-pub fn row(release: &str, engines: Vec<String>, known: Option<&str>) -> Result<Row> {
+pub fn row(name: &str, engines: &[String], known: Option<&str>) -> Result<Row> {
     let era = match known {
         Some(era) => era.to_owned(),
-        None => era(release)?.to_string(),
+        None => era(name)?.to_string(),
     };
-    let client = client(release)?;
-    Ok(Row { era: format!("{era}{MARK}{release}"), client, engines, stories: Vec::new(), reloads: FEW_RELOADS })
+    let client = client(name)?;
+    let engines = engines.to_vec();
+    Ok(Row { era: format!("{era}{MARK}{name}"), client, engines, stories: Vec::new(), reloads: FEW_RELOADS })
 }
+
+/// Behind the release of a driver that is closed.
+pub const CLOSED: &str = "-closed";
 
 /// Each takes seconds here.
 const FEW_RELOADS: u32 = 3;
@@ -130,6 +149,7 @@ pub fn modules(kernel: &str, release: &str) -> PathBuf {
 /// The nvidia-smi of the same release; without one, any: stories that would run it are skipped.
 fn client(release: &str) -> Result<String> {
     let clients = nvidia::versions()?;
+    let release = release.trim_end_matches(CLOSED);
     if clients.iter().any(|version| version == release) {
         return Ok(release.to_owned());
     }
@@ -170,6 +190,7 @@ mod tests {
         assert_eq!([of("515.105.01"), of("535.104.05"), of("535.113.01")], [0, 0, 1]);
         assert_eq!([of("560.35.03"), of("565.57.01"), of("570.86.15"), of("570.148.08")], [1, 2, 3, 4]);
         assert_eq!([of("575.51.02"), of("575.57.08"), of("595.45.04")], [3, 4, 4]);
+        assert_eq!([of("470.256.02-closed"), of("550.163.01-closed")], [0, 1]);
         assert!(era("main").is_err());
     }
 

@@ -46,10 +46,19 @@ struct Matrix {
 /// NVIDIA's own driver, on a GPU that is made up.
 #[derive(Deserialize)]
 struct Real {
-    release: String,
+    /// Of several, each is exchanged for the next.
+    releases: Vec<String>,
+    #[serde(default)]
+    closed: bool,
     kernel: String,
     /// Which stories the quick run plays.
     quick: Vec<String>,
+}
+
+impl Real {
+    fn name(&self, release: &str) -> String {
+        format!("NVIDIA's {} driver {release}", if self.closed { "closed" } else { "open" })
+    }
 }
 
 /// Which clients a driver of an era meets in the field.
@@ -220,20 +229,26 @@ fn module_builds(tally: &mut Tally) -> Result<bool> {
 /// NVIDIA's own drivers, built now unless the cache has them; a release whose sources cannot be had here is a counted skip.
 fn real_drivers(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
+    let engines = [BARE, MODULE, NOTIFY].map(str::to_owned);
     for real in matrix.real.iter().filter(|real| full || !real.quick.is_empty()) {
-        let tried = real_driver::fetch(&real.release).map_err(|error| (Ending::Skip, error));
-        let made = || real_driver::ready(&real.kernel, &real.release).map_err(|error| (Ending::Fail, error));
-        if let Err((ending, error)) = tried.and_then(|()| made()) {
-            tally.check(&format!("NVIDIA's driver {}", real.release), ending, &format!("{error:#}"));
+        let mut rows = Vec::new();
+        for release in &real.releases {
+            let tried = real_driver::fetch(release, real.closed).map_err(|error| (Ending::Skip, error));
+            let made =
+                || real_driver::ready(&real.kernel, release, real.closed).map_err(|error| (Ending::Fail, error));
+            match tried.and_then(|()| made()) {
+                Ok(name) => rows.push(real_driver::row(&name, &engines, None)?),
+                Err((ending, error)) => tally.check(&real.name(release), ending, &format!("{error:#}")),
+            }
+        }
+        if !full {
+            rows.iter_mut().for_each(|row| row.stories.clone_from(&real.quick));
+        }
+        if rows.is_empty() {
             continue;
         }
-        let engines = [BARE, MODULE, NOTIFY].map(str::to_owned).to_vec();
-        let mut row = real_driver::row(&real.release, engines, None)?;
-        if !full {
-            row.stories.clone_from(&real.quick);
-        }
         let limit = Duration::from_secs(matrix.minutes * 60);
-        jobs.push(Job { kernel: real.kernel.clone(), rows: vec![row], cpus: 2, limit });
+        jobs.push(Job { kernel: real.kernel.clone(), rows, cpus: 2, limit });
     }
     Ok(jobs)
 }
@@ -337,7 +352,10 @@ mod tests {
         let drivers = include_str!("../drivers.toml");
         assert!(matrix.real.iter().any(|real| !real.quick.is_empty()), "the quick run plays none");
         for real in &matrix.real {
-            assert!(drivers.contains(&format!("release = \"{}\"", real.release)), "{}", real.release);
+            let table = if real.closed { "closed" } else { "driver" };
+            for release in &real.releases {
+                assert!(drivers.contains(&format!("[[{table}]]\nrelease = \"{release}\"")), "{table} {release}");
+            }
         }
     }
 }

@@ -1,8 +1,10 @@
-//! NVIDIA's own open driver on a made-up GPU (tests/real-driver), loaded and unloaded; and which stories cannot be played on it, and why.
+//! NVIDIA's own driver on a made-up GPU (tests/real-driver), loaded and unloaded; and which stories cannot be played on it, and why.
 //!
-//! Knows nothing of releases: what a driver of an era does is foretold by the stories.
+//! Only an open one can be overridden, and so has a GPU that is started. Knows nothing of releases: what a driver of an era does is foretold by
+//! the stories.
 
 use std::fs::File;
+use std::path::Path;
 
 use anyhow::{ensure, Context, Result};
 
@@ -12,51 +14,81 @@ use crate::command::{must, run};
 const GPU: &str = "/dev/nvidia0";
 const NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "0")];
 
-/// There is no interrupt, and the chip is none for workstations.
-const PARAMETERS: [&str; 2] = ["NVreg_EnableMSI=0", "NVreg_OpenRmEnableUnsupportedGpus=1"];
+/// There is no interrupt.
+const PARAMETER: &str = "NVreg_EnableMSI=0";
+/// The chip is none for workstations.
+const OPEN_PARAMETER: &str = "NVreg_OpenRmEnableUnsupportedGpus=1";
 
 /// How often the driver is tried to be unloaded.
 const PATIENCE: u32 = 100;
 
-/// A driver that is loaded and has its GPU.
+/// A driver that is loaded. An open one has its GPU.
 pub struct Loaded {
     /// The GPU is started when it is first opened, and stopped when it is last closed.
-    gpu: File,
+    gpu: Option<File>,
 }
 
-/// Loads the driver of a release, and has it start the GPU.
+/// Releases that this guest has, as the plan names them, oldest first.
+pub fn releases() -> Result<Vec<String>> {
+    let names = std::fs::read_dir("/real").context("this guest has no real driver")?;
+    let mut names: Vec<String> =
+        names.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<Result<_>>()?;
+    names.sort();
+    Ok(names)
+}
+
+fn overrides(release: &str) -> String {
+    format!("/real/{release}/made_up_overrides.ko")
+}
+
+/// Whether the driver of that release is a closed one.
+pub fn is_closed(release: &str) -> bool {
+    !Path::new(&overrides(release)).exists()
+}
+
+/// Loads the driver of a release, and has it start the GPU if it is open.
 pub fn load(release: &str) -> Result<Loaded> {
     let module = |name: &str| format!("/real/{release}/{name}.ko");
     for part in ["made_up_gpu", "made_up_drm"] {
-        if !std::path::Path::new(&format!("/sys/module/{part}")).exists() {
+        if !Path::new(&format!("/sys/module/{part}")).exists() {
             must(&["insmod", &module(part)]).with_context(|| format!("no {part}"))?;
         }
     }
-    must(&[&["insmod", &module("nvidia")][..], &PARAMETERS].concat())
+    let is_closed = is_closed(release);
+    let more: &[&str] = if is_closed { &[] } else { &[OPEN_PARAMETER] };
+    must(&[&["insmod", &module("nvidia"), PARAMETER][..], more].concat())
         .context("cannot load NVIDIA's driver: dmesg says why")?;
-    must(&["insmod", &module("made_up_overrides")]).context("NVIDIA's driver cannot be overridden")?;
+    if !is_closed {
+        must(&["insmod", &overrides(release)]).context("NVIDIA's driver cannot be overridden")?;
+    }
     for (node, minor) in NODES {
-        if !std::path::Path::new(node).exists() {
+        if !Path::new(node).exists() {
             must(&["mknod", "-m", "666", node, "c", "195", minor])?;
         }
     }
-    let gpu = File::options().read(true).write(true).open(GPU).context("NVIDIA's driver does not start the GPU")?;
-    Ok(Loaded { gpu })
+    let start = || File::options().read(true).write(true).open(GPU).context("NVIDIA's driver does not start the GPU");
+    Ok(Loaded { gpu: if is_closed { None } else { Some(start()?) } })
 }
 
 impl Loaded {
     /// Stops the GPU and unloads the driver.
     pub fn unload(self) -> Result<()> {
+        let is_open = self.gpu.is_some();
         drop(self.gpu);
         // Callers come and go; between two of them it is in nobody's hands.
         for _ in 0..PATIENCE {
             if run(&["rmmod", "nvidia"])?.status == 0 {
-                return must(&["rmmod", "made_up_overrides"]).map(drop);
+                break;
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        must(&["rmmod", "nvidia"]).context("cannot unload NVIDIA's driver")?;
-        must(&["rmmod", "made_up_overrides"]).map(drop)
+        if Path::new("/sys/module/nvidia").exists() {
+            must(&["rmmod", "nvidia"]).context("cannot unload NVIDIA's driver")?;
+        }
+        if is_open {
+            must(&["rmmod", "made_up_overrides"])?;
+        }
+        Ok(())
     }
 }
 
@@ -68,10 +100,23 @@ pub fn keep_busy(samples: &[(u32, u32)]) -> Result<()> {
 }
 
 /// Why a story is not played on a real driver; none if it is.
-pub fn lack(story: &str, has_client: bool) -> Option<&'static str> {
+pub fn lack(story: &str, is_closed: bool, has_client: bool) -> Option<&'static str> {
+    if is_closed {
+        return (!WITHOUT_A_GPU.contains(&story)).then_some(CLOSED);
+    }
     let reason = LACKS.iter().find(|(stories, _)| stories.contains(&story)).map(|(_, reason)| *reason);
     reason.or_else(|| (!has_client && CLIENTS.contains(&story)).then_some(CLIENT))
 }
+
+const CLOSED: &str = "a closed driver: it cannot be overridden, so that no GPU starts and no process is in any list";
+
+/// Stories that want no GPU: those that are played on a closed driver.
+const WITHOUT_A_GPU: [&str; 4] = [
+    "calls_that_need_no_gpu_are_the_drivers_own",
+    "another_release_of_the_driver_is_followed",
+    "a_driver_without_a_gpu_is_told_truthfully",
+    "state_and_counters_can_be_read_at_any_time",
+];
 
 const KNOB: &str = "the real driver: the story turns a knob of the simulated one";
 const ENGINES: &str = "the real driver: a made-up GPU has no encoder, no capture, no profiler and no debugger";
@@ -118,6 +163,7 @@ const LACKS: [(&[&str], &str); 4] = [
     ),
     (
         &[
+            "accounting_by_the_control_of_610_answers_nothing",
             "every_layout_is_translated",
             "samples_beyond_the_usual_hundred_are_translated",
             "a_fault_in_the_argument_shows_nobody",
@@ -152,6 +198,7 @@ mod tests {
     #[test]
     fn every_story_that_is_named_is_there_and_named_once() {
         let named: Vec<&str> = LACKS.iter().flat_map(|(stories, _)| *stories).chain(&CLIENTS).copied().collect();
+        assert!(WITHOUT_A_GPU.iter().all(|name| crate::stories::ALL.iter().any(|story| story.name == *name)));
         for (at, name) in named.iter().enumerate() {
             assert!(crate::stories::ALL.iter().any(|story| story.name == *name), "{name}");
             assert!(!named[..at].contains(name), "{name} twice");
@@ -160,8 +207,10 @@ mod tests {
 
     #[test]
     fn a_skip_has_its_reason() {
-        assert_eq!(lack("rows_stay_on_their_gpu_and_instance", true), Some(KNOB));
-        assert!(lack("pmon_shows_own_utilisation", false).is_some_and(|why| why.contains("nvidia-smi")));
-        assert_eq!(lack("pmon_shows_own_utilisation", true), None);
+        assert_eq!(lack("rows_stay_on_their_gpu_and_instance", false, true), Some(KNOB));
+        assert!(lack("pmon_shows_own_utilisation", false, false).is_some_and(|why| why.contains("nvidia-smi")));
+        assert_eq!(lack("pmon_shows_own_utilisation", false, true), None);
+        assert_eq!(lack("pmon_shows_own_utilisation", true, true), Some(CLOSED));
+        assert_eq!(lack(WITHOUT_A_GPU[0], true, true), None);
     }
 }

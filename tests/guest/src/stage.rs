@@ -25,11 +25,14 @@ use crate::supervisor::{self, Supervisor};
 /// Where the module's policy is written and read.
 const POLICY: &str = "/sys/module/mpu/parameters/policy";
 
+/// Behind the number of an era whose driver is of a release from 610 on.
+const NEWEST: char = 'n';
+
 /// What a story can ask about where it plays, and what it can make there.
 pub struct Stage {
     /// The driver's era: 0 to 4.
     pub era: u32,
-    /// The driver's era as the plan has it; `1f` is era 1 behind the older entry symbol, `1@550.163.01` a real driver of that release.
+    /// The driver's era as the plan has it; `1f` is era 1 behind the older entry symbol, `4n` era 4 from 610 on, `1@550.163.01` a real driver of that release.
     pub era_name: String,
     /// The real driver, while it is loaded.
     real: Cell<Option<Loaded>>,
@@ -97,8 +100,8 @@ impl Stage {
 
     /// Why a story cannot be played on the stage's driver; none if it can.
     fn lack(&self, story: &Story) -> Option<String> {
-        self.release()?;
-        real::lack(story.name, self.has_client()).map(str::to_owned)
+        let is_closed = real::is_closed(self.release()?);
+        real::lack(story.name, is_closed, self.has_client()).map(str::to_owned)
     }
 
     /// What the kernel has against the story that ended.
@@ -126,6 +129,26 @@ impl Stage {
         Some(self.era_name.split_once('@')?.1)
     }
 
+    /// Whether the driver is of a release from 610 on, which have a control and events that others have not.
+    pub fn is_newest(&self) -> bool {
+        self.era_name.ends_with(NEWEST)
+    }
+
+    /// Whether the driver has a GPU that works. A closed driver's cannot be started in a guest.
+    pub fn has_gpu(&self) -> bool {
+        !self.release().is_some_and(real::is_closed)
+    }
+
+    /// Another driver of the same kind that this guest has, by what [`Stage::load_driver_of`] takes.
+    pub fn other_driver(&self) -> Result<Option<String>> {
+        let Some(release) = self.release() else {
+            return Ok((self.era == 4).then(|| "1f".to_owned()));
+        };
+        let releases = real::releases()?;
+        let newer = releases.iter().find(|other| other.as_str() > release);
+        Ok(newer.or_else(|| releases.iter().find(|other| *other != release)).cloned())
+    }
+
     /// Whether the client works on the driver: a real driver wants one of its own release, and one that sees something there.
     pub fn has_client(&self) -> bool {
         self.release().is_none_or(|release| release == self.client && !real::BLIND.contains(&release))
@@ -142,8 +165,12 @@ impl Stage {
         must(&[&["insmod", file.as_str()], parameters].concat()).map(drop).context("cannot load the simulated driver")
     }
 
-    /// Loads another build of the simulated driver.
+    /// Loads another driver of the same kind: a build of the simulated one by its era, a real one by its release.
     pub fn load_driver_of(&self, era: &str) -> Result<()> {
+        if self.release().is_some() {
+            self.real.set(Some(real::load(era)?));
+            return Ok(());
+        }
         let file = format!("/sim/era{era}/nvidia.ko");
         must(&["insmod", &file]).map(drop).context("cannot load the simulated driver")
     }
@@ -314,7 +341,7 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
         ensure!(name == "all" || wanted.iter().any(|story| story.name == name), "no story is called {name}");
     }
     let number = row.era.split('@').next().unwrap_or_default();
-    let era = number.trim_end_matches('f').parse().context("an era is a number")?;
+    let era = number.trim_end_matches(['f', NEWEST]).parse().context("an era is a number")?;
     let engines = row.engines.iter().map(|name| Engine::named(name)).collect::<Result<Vec<_>>>()?;
     for &engine in &engines {
         let stage = Stage {

@@ -56,10 +56,10 @@ fn base(archive: &mut Archive) -> Result<()> {
 fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     let kernel = kernels::ready(&job.kernel)?;
     let eras: BTreeSet<&str> = job.rows.iter().map(|row| row.era.as_str()).collect();
-    // A build that only one story loads: it plays in era 4.
-    let decoy = eras.contains("4").then_some("4d");
-    let (real, simulated): (Vec<&str>, Vec<&str>) =
-        eras.into_iter().chain(decoy).partition(|era| real_driver::release(era).is_some());
+    // Builds that only one story loads each: they play in era 4.
+    let decoys: &[&str] = if eras.iter().any(|era| ["4", "4n"].contains(era)) { &["4d", "1f"] } else { &[] };
+    let (real, simulated): (BTreeSet<&str>, BTreeSet<&str>) =
+        eras.into_iter().chain(decoys.iter().copied()).partition(|era| real_driver::release(era).is_some());
     for release in real.into_iter().filter_map(real_driver::release) {
         real_modules(archive, &kernel, release)?;
     }
@@ -67,7 +67,7 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
         archive.file(&format!("sim/era{era}/nvidia.ko"), 0o644, &sim_module(&kernel, era)?)?;
     }
     let programs = sim_programs()?;
-    for program in ["gpu-hold", "nvctl", "nvattack", "nvtaint", "gpu-hold32", "nvctl32"] {
+    for program in ["gpu-hold", "nvctl", "nvattack", "nvtaint", "nvroot", "gpu-hold32", "nvctl32", "nvroot32"] {
         archive.file(&format!("bin/{program}"), 0o755, &programs.join(program))?;
     }
     // Not static: it loads a client's NVML.
@@ -85,7 +85,8 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
 /// NVIDIA's own driver, which `x real-driver` has made, and what it is loaded with.
 fn real_modules(archive: &mut Archive, kernel: &kernels::Kernel, release: &str) -> Result<()> {
     let folder = real_driver::modules(&kernel.name, release);
-    for module in ["nvidia.ko", "made_up_gpu.ko", "made_up_drm.ko", "made_up_overrides.ko"] {
+    let overrides = (!release.ends_with(real_driver::CLOSED)).then_some("made_up_overrides.ko");
+    for module in ["nvidia.ko", "made_up_gpu.ko", "made_up_drm.ko"].into_iter().chain(overrides) {
         archive.file(&format!("real/{release}/{module}"), 0o644, &folder.join(module))?;
     }
     // The driver wants to have read its firmware before it finds out that nobody asks what is in it.
@@ -95,12 +96,15 @@ fn real_modules(archive: &mut Archive, kernel: &kernels::Kernel, release: &str) 
 
 /// The simulated driver for a kernel, as one era.
 pub fn sim_module(kernel: &kernels::Kernel, era: &str) -> Result<PathBuf> {
-    let mut make_args = vec![format!("ERA={}", era.trim_end_matches(['f', 'd']))];
+    let mut make_args = vec![format!("ERA={}", era.trim_end_matches(['f', 'd', 'n']))];
     if era.ends_with('f') {
         make_args.push("FRONTEND=1".to_owned());
     }
     if era.ends_with('d') {
         make_args.push("DECOY=1".to_owned());
+    }
+    if era.ends_with('n') {
+        make_args.push("NEWEST=1".to_owned());
     }
     let out = paths::target(&format!("guest/modules/{}/era{era}", kernel.name))?;
     clean(modules::build(kernel, &paths::repo().join("sim"), &out, &make_args)?, "the simulated driver")

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 
-use super::source::Driver;
+use super::source::{Driver, Inside};
 use super::{parts, read};
 use crate::kernels::Kernel;
 use crate::modules;
@@ -64,14 +64,15 @@ struct Used {
     reason: String,
 }
 
-/// Puts the driver, the made-up GPU and the overrides into `folder`, as modules.
+/// Puts the driver and the made-up GPU into `folder`, as modules; and the overrides, if the driver is open.
 pub fn make(kernel: &Kernel, driver: &Driver, folder: &Path) -> Result<()> {
+    std::fs::copy(&driver.module, folder.join("nvidia.ko")).context("cannot copy the driver")?;
+    clean(modules::build(kernel, &parts().join("gpu"), folder, &[])?, "the made-up GPU")?;
+    let Some(inside) = &driver.inside else { return Ok(()) };
+
     let listed = output(Command::new("nm").arg("--defined-only").arg(&driver.module))?;
     let symbols: BTreeSet<&str> = listed.lines().filter_map(|line| line.rsplit(' ').next()).collect();
     let table = table(&read(&parts().join("overrides.toml"))?, &driver.release, &symbols)?;
-    std::fs::copy(&driver.module, folder.join("nvidia.ko")).context("cannot copy the driver")?;
-    clean(modules::build(kernel, &parts().join("gpu"), folder, &[])?, "the made-up GPU")?;
-
     let sources = folder.join("overrides");
     let _ = std::fs::remove_dir_all(&sources);
     std::fs::create_dir_all(&sources)?;
@@ -80,22 +81,22 @@ pub fn make(kernel: &Kernel, driver: &Driver, folder: &Path) -> Result<()> {
         std::fs::copy(entry.path(), sources.join(entry.file_name()))?;
     }
     std::fs::write(sources.join("table.h"), table)?;
-    standins(driver, &sources)?;
+    standins(inside, &sources).with_context(|| {
+        format!("the stand-ins do not fit to {}: see tests/real-driver/overrides/standins.c", driver.release)
+    })?;
     clean(modules::build(kernel, &sources, folder, &[])?, "the overrides")
 }
 
 /// Compiles standins.c as the driver's own files are.
-fn standins(driver: &Driver, sources: &Path) -> Result<()> {
+fn standins(inside: &Inside, sources: &Path) -> Result<()> {
     let mut compiler = Command::new("gcc-12");
     compiler
-        .current_dir(&driver.inside)
-        .args(&driver.flags)
+        .current_dir(&inside.folder)
+        .args(&inside.flags)
         .args(["-Wall", "-Werror", "-Wno-undef", "-I"])
         .arg(sources);
     compiler.arg("-c").arg(sources.join("standins.c")).arg("-o").arg(sources.join("standins.o_shipped"));
-    output(&mut compiler).map(drop).with_context(|| {
-        format!("the stand-ins do not fit to {}: see tests/real-driver/overrides/standins.c", driver.release)
-    })
+    output(&mut compiler).map(drop)
 }
 
 fn clean(built: modules::Built, what: &str) -> Result<()> {

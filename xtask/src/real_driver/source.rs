@@ -20,7 +20,7 @@ use crate::{paths, setup};
 const RECIPE: &str = "recipe 1";
 
 /// Parts of the driver that have a module of their own, which no guest loads.
-const LEFT_OUT: &str = "nvidia-uvm nvidia-drm nvidia-modeset nvidia-peermem";
+pub const LEFT_OUT: &str = "nvidia-uvm nvidia-drm nvidia-modeset nvidia-peermem";
 
 #[derive(Deserialize)]
 struct Table {
@@ -40,8 +40,14 @@ pub struct Driver {
     pub release: String,
     /// The module, without what debuggers want.
     pub module: PathBuf,
+    /// What is needed to compile for its inside; none of a closed driver.
+    pub inside: Option<Inside>,
+}
+
+/// The inside of an open driver.
+pub struct Inside {
     /// The folder that the flags are meant in: its headers are found from there.
-    pub inside: PathBuf,
+    pub folder: PathBuf,
     /// What its objects were compiled with.
     pub flags: Vec<String>,
 }
@@ -67,11 +73,7 @@ pub fn fetched(release: &str) -> Result<PathBuf> {
 
 /// Any source tree. It is read, and built elsewhere.
 pub fn of_tree(kernel: &Kernel, tree: &Path) -> Result<Driver> {
-    ensure!(
-        kernel.build == Build::Here,
-        "kernel {} builds its modules with another compiler than this machine's, which the driver's makefiles do not do",
-        kernel.name
-    );
+    fits(kernel)?;
     let release = release(tree)?;
     let sources = sources(tree)?;
     let key = key(kernel, tree, &sources)?;
@@ -80,7 +82,18 @@ pub fn of_tree(kernel: &Kernel, tree: &Path) -> Result<Driver> {
         build(kernel, &release, tree, &sources, &kept)?;
     }
     let flags = read(&kept.join("flags"))?.split_whitespace().map(str::to_owned).collect();
-    Ok(Driver { release, module: kept.join("nvidia.ko"), inside: kept.join("tree/src/nvidia"), flags })
+    let inside = Some(Inside { folder: kept.join("tree/src/nvidia"), flags });
+    Ok(Driver { release, module: kept.join("nvidia.ko"), inside })
+}
+
+/// The driver's makefiles take the compiler of this machine.
+pub fn fits(kernel: &Kernel) -> Result<()> {
+    ensure!(
+        kernel.build == Build::Here,
+        "kernel {} builds its modules with another compiler than this machine's, which the driver's makefiles do not do",
+        kernel.name
+    );
+    Ok(())
 }
 
 fn release(tree: &Path) -> Result<String> {
@@ -113,18 +126,22 @@ fn sources(tree: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn key(kernel: &Kernel, tree: &Path, sources: &[PathBuf]) -> Result<String> {
+    let mut parts = vec![RECIPE.as_bytes().to_vec(), kernel.stamp.clone().into_bytes()];
+    for path in sources {
+        parts.push(path.to_string_lossy().into_owned().into_bytes());
+        parts.push(std::fs::read(tree.join(path)).with_context(|| format!("cannot read {}", path.display()))?);
+    }
+    Ok(digest(&parts))
+}
+
+/// What a build is kept by.
+pub fn digest(parts: &[Vec<u8>]) -> String {
     let mut hash = Sha256::new();
-    let mut part = |bytes: &[u8]| {
+    for bytes in parts {
         hash.update((bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
-    };
-    part(RECIPE.as_bytes());
-    part(kernel.stamp.as_bytes());
-    for path in sources {
-        part(path.to_string_lossy().as_bytes());
-        part(&std::fs::read(tree.join(path)).with_context(|| format!("cannot read {}", path.display()))?);
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn build(kernel: &Kernel, release: &str, tree: &Path, sources: &[PathBuf], kept: &Path) -> Result<()> {
@@ -140,28 +157,34 @@ fn build(kernel: &Kernel, release: &str, tree: &Path, sources: &[PathBuf], kept:
     }
     // The part that knows no kernel, and then the module around it, as the tree's own makefile does it for all its modules.
     step(make(&work).arg("kernel-open/nvidia/nv-kernel.o_binary"), &partial.join("log.kernel"))?;
+    module(kernel, &work.join("kernel-open"), &partial)?;
+    keep(&work, &partial)?;
+    done(&partial, kept)
+}
+
+/// Makes `nvidia.ko` around the part that knows no kernel; without what debuggers want, and with its log, it lies in `to`.
+pub fn module(kernel: &Kernel, inside: &Path, to: &Path) -> Result<()> {
     let headers = kernel.dir.join("build").canonicalize().context("the kernel has no headers")?;
     let common = headers.to_string_lossy().replace("-amd64", "-common");
     let source = if Path::new(&common).is_dir() { common } else { headers.to_string_lossy().into_owned() };
-    let mut module = make(&work.join("kernel-open"));
+    let mut module = make(inside);
     module.arg("modules").arg(format!("SYSSRC={source}")).arg(format!("SYSOUT={}", headers.display()));
     module.arg("IGNORE_CC_MISMATCH=1").arg(format!("NV_EXCLUDE_KERNEL_MODULES={LEFT_OUT}"));
-    step(&mut module, &partial.join("log.module"))?;
-    keep(&work, &partial)?;
-    std::fs::write(partial.join("done"), "")?;
-    let _ = std::fs::remove_dir_all(kept);
-    std::fs::rename(&partial, kept).with_context(|| format!("cannot move {} into place", partial.display()))
+    step(&mut module, &to.join("log.module"))?;
+    let mut strip = Command::new("objcopy");
+    strip.arg("--strip-debug").arg(inside.join("nvidia.ko")).arg(to.join("nvidia.ko"));
+    output(&mut strip).map(drop).context("the driver's makefiles left no nvidia.ko that can be read")
 }
 
-/// The module, the flags, and of the tree the headers.
+/// What was made in `partial` is kept from here on.
+pub fn done(partial: &Path, kept: &Path) -> Result<()> {
+    std::fs::write(partial.join("done"), "")?;
+    let _ = std::fs::remove_dir_all(kept);
+    std::fs::rename(partial, kept).with_context(|| format!("cannot move {} into place", partial.display()))
+}
+
+/// The flags, and of the tree the headers.
 fn keep(work: &Path, to: &Path) -> Result<()> {
-    let strip = Command::new("objcopy")
-        .arg("--strip-debug")
-        .arg(work.join("kernel-open/nvidia.ko"))
-        .arg(to.join("nvidia.ko"))
-        .output()
-        .context("cannot start objcopy")?;
-    ensure!(strip.status.success(), "the tree's makefiles left no nvidia.ko that can be read");
     let inside = work.join("src/nvidia");
     let asked = ["--no-print-directory", "--silent", "--eval=mpu-flags: ; @echo $(CFLAGS)", "mpu-flags"];
     std::fs::write(to.join("flags"), output(make(&inside).args(asked))?)?;

@@ -108,7 +108,7 @@ pub const REASONS: Story = Story {
         let after = counter(stage, "passed.argument_not_seen")?;
         let believed = stage.engine_state("argument").unwrap_or_default();
         let still = right_list();
-        let events = if stage.era == 4 { events::by_own_numbers(&scene) } else { Ok(()) };
+        let events = if stage.is_newest() { events::by_own_numbers(&scene) } else { Ok(()) };
         switch_probes("1")?;
         lost?;
         right!(after == before + 1, "calls past the probe were counted {} times", after - before);

@@ -11,9 +11,9 @@ use crate::story::{Engines, Fault, Story, Without};
 pub const MEMORY_LIMIT: Story = Story {
     name: "an_event_of_the_memory_limit_names_own_processes_only",
     engines: Engines::Module("an event is no control, and no other request comes to the supervisor"),
-    without: |stage| match stage.era {
-        4 => once(stage, Without::Wrong("events name")),
-        _ => Without::Moot("no driver of this era has these events"),
+    without: |stage| match stage.is_newest() {
+        true => once(stage, Without::Wrong("events name")),
+        false => Without::Moot("drivers have these events from 615 on"),
     },
     run: |stage| {
         let scene = stage.scene()?;
@@ -22,7 +22,7 @@ pub const MEMORY_LIMIT: Story = Story {
     },
 };
 
-/// A container's events, which drivers of era 4 have, name its own processes by their numbers there, and nobody else.
+/// A container's events name its own processes by their numbers there, and nobody else.
 pub fn by_own_numbers(scene: &Scene) -> Result<(), Fault> {
     let word = scene.foreign.outside.to_string();
     for how in [&["limits", &word][..], &["--xfer", "limits", &word]] {

@@ -278,7 +278,7 @@ fn state_is(stage: &Stage, wanted: &str) -> Result<(), Fault> {
 }
 
 /// A file that callers hold open cannot be unloaded under them; between two of their calls it can.
-fn unload_driver_in_use(stage: &Stage) -> Result<()> {
+pub fn unload_driver_in_use(stage: &Stage) -> Result<()> {
     if stage.release().is_some() {
         return stage.unload_driver();
     }

@@ -22,6 +22,7 @@ mod namespaces;
 mod neighbours;
 mod oops;
 mod policy;
+mod releases;
 mod requests;
 pub mod scene;
 mod shortage;
@@ -124,6 +125,9 @@ pub const ALL: &[Story] = &[
     loading::EITHER_ORDER,
     loading::DRIVER_RELOAD,
     loading::SEVERAL_GPUS,
+    releases::WITHOUT_A_GPU,
+    releases::UPGRADE,
+    releases::NO_GPU,
     arming::FTRACE_OFF,
     arming::WRONG_ENTRY,
     arming::COUNTERS,

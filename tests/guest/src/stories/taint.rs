@@ -88,9 +88,9 @@ fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
         return told.nothing_but(|_| false);
     }
     let notify = stage.engine == Engine::Notify;
-    let left: &[&str] = match (notify, stage.era) {
+    let left: &[&str] = match (notify, stage.is_newest()) {
         (false, _) => &[],
-        (true, 4) => &[REPORT, EVENT],
+        (true, true) => &[REPORT, EVENT],
         (true, _) => &[REPORT],
     };
     let known = |hit: &str| left.iter().any(|one| hit.contains(one));

@@ -1,0 +1,136 @@
+//! The driver's release: another that takes its place, one whose GPU does not work, and what each answers by itself.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::answer::answer;
+use crate::callers::Callers;
+use crate::command::{must, run};
+use crate::right;
+use crate::stage::Stage;
+use crate::stories::scene::{exactly, once};
+use crate::story::{Engines, Fault, Story, Without};
+
+/// Calls of one run, and what they follow from.
+const CALLS: &str = "4000";
+const SEEDS: [&str; 2] = ["1", "77"];
+
+/// What root clients ask, and nonsense: every byte that comes back is the bare driver's, on the host and in a container.
+pub const WITHOUT_A_GPU: Story = Story {
+    name: "calls_that_need_no_gpu_are_the_drivers_own",
+    engines: Engines::Every,
+    without: |stage| once(stage, Without::Right("this is what the driver answers by itself")),
+    run: |stage| {
+        stage.clear_scene();
+        let container = stage.container("calls")?;
+        let told = || -> Result<Vec<String>> {
+            let mut lines = Vec::new();
+            for seed in SEEDS {
+                for program in ["nvroot", "nvroot32"] {
+                    lines.push(must(&[program, seed, CALLS])?);
+                    lines.push(container.script(&format!("{program} {seed} {CALLS}"))?);
+                }
+            }
+            Ok(lines)
+        };
+        let with = told()?;
+        let (once, again) = stage.aside(|| anyhow::Ok((told()?, told()?)))??;
+        let (mut compared, mut moving) = (0, 0);
+        for ((with, once), again) in with.iter().zip(&once).zip(&again) {
+            right!(with.lines().count() == once.lines().count(), "another number of lines with the engine");
+            for ((with, once), again) in with.lines().zip(once.lines()).zip(again.lines()) {
+                // What the driver answers differently each time, times and the like, cannot be compared.
+                if once == again {
+                    right!(with == once, "with the engine the driver says {with}, without it {once}");
+                    compared += 1;
+                } else {
+                    moving += 1;
+                }
+            }
+        }
+        let accepted = with.iter().flat_map(|text| text.lines()).filter(|line| line.contains(" ret 0 status 0 "));
+        println!("guest: {compared} calls alike, {moving} never alike, {} accepted", accepted.clone().count());
+        right!(moving * 20 < compared, "{moving} calls are answered differently each time, {compared} are alike");
+        right!(accepted.count() > 500, "the driver accepts next to nothing");
+        Ok(())
+    },
+};
+
+/// The driver is exchanged for another release, and back, while callers in a container open it all the time: the engine follows.
+pub const UPGRADE: Story = Story {
+    name: "another_release_of_the_driver_is_followed",
+    engines: Engines::Every,
+    without: |stage| match stage.other_driver() {
+        Ok(Some(_)) if stage.has_gpu() => once(stage, Without::Wrong("shows")),
+        Ok(Some(_)) => once(stage, Without::Right("without a GPU nobody is in the list")),
+        Ok(None) => Without::Moot("there is no other driver in this guest: a simulated one is exchanged in era 4"),
+        Err(_) => Without::Wrong("drivers that can be listed"),
+    },
+    run: |stage| {
+        let own = stage.era_name.rsplit('@').next().context("no era")?.to_owned();
+        let other = stage.other_driver()?.context("no other driver")?;
+        stage.clear_scene();
+        let container = stage.container("upgrade")?;
+        for driver in [&other, &own] {
+            // A caller that came between an open driver and its overrides would have it start a GPU that is none.
+            let load = if stage.has_gpu() && stage.release().is_some() { 0 } else { 2 };
+            let callers = Callers::start(&container, load, "nvroot 5 300 | tail -n 1")?;
+            super::loading::unload_driver_in_use(stage)?;
+            state(stage, &["waiting"])?;
+            stage.load_driver_of(driver)?;
+            state(stage, &["placed", "armed"])?;
+            std::thread::sleep(Duration::from_millis(500));
+            let text = callers.stop()?;
+            right!(load == 0 || text.contains(" ret 0 "), "no caller was answered by {driver}: {text}");
+            let calls = container.script("nvroot 5 1000")?;
+            right!(calls.lines().count() >= 1000, "{driver} does not answer: {calls}");
+            if stage.has_gpu() {
+                let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
+                let _foreign = stage.hold(&["--mem", "300"])?;
+                exactly(&format!("on {driver} the list"), &container.ask(&["pids"])?.pids(), &[holder.inside])?;
+                state(stage, &["armed"])?;
+            }
+            named(stage, driver)?;
+        }
+        Ok(())
+    },
+};
+
+/// A driver whose GPU does not start: nothing is promised about lists that nobody can ask for, and nothing is said to be broken that works.
+pub const NO_GPU: Story = Story {
+    name: "a_driver_without_a_gpu_is_told_truthfully",
+    engines: Engines::Every,
+    without: |stage| match stage.has_gpu() {
+        false => once(stage, Without::Wrong("status")),
+        true => Without::Moot("this driver has a GPU"),
+    },
+    run: |_| {
+        let status = run(&["mpu", "status", "--json"])?;
+        let told = answer(&status)?;
+        right!(told["up"] == true, "the engine is up, and status says {}", status.out);
+        right!(status.status == 0, "status ends with {}: {} {}", status.status, status.out, status.err);
+        let probe = run(&["mpu", "probe"])?;
+        right!(probe.status != 0, "nothing could be asked, and the probe ends with 0: {}", probe.out);
+        right!(!format!("{}{}", probe.out, probe.err).contains("is seen right"), "the probe says {}", probe.out);
+        right!(format!("{}{}", probe.out, probe.err).contains("GPU"), "the probe names no cause: {} {}", probe.out, probe.err);
+        Ok(())
+    },
+};
+
+fn state(stage: &Stage, allowed: &[&str]) -> Result<(), Fault> {
+    if stage.has_module() {
+        let state = stage.engine_state("state").unwrap_or_default();
+        right!(allowed.contains(&state.as_str()), "the engine is {state}, and should be {}", allowed.join(" or "));
+    }
+    Ok(())
+}
+
+/// What status says of the driver is what is loaded now.
+fn named(stage: &Stage, driver: &str) -> Result<(), Fault> {
+    let (Some(_), true) = (stage.release(), stage.has_engine()) else { return Ok(()) };
+    let status = run(&["mpu", "status"])?;
+    let release = driver.trim_end_matches("-closed");
+    right!(status.out.contains(release), "the driver is {driver}, and status says {}", status.out);
+    Ok(())
+}
