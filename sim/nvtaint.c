@@ -522,13 +522,10 @@ static void race(unsigned long calls, const char *what)
 
 /* --- */
 
-/* Nothing but questions about processes, torn ones too: what a driver may be asked that others work with. */
-static bool only_rows;
-
 static void one_call(void)
 {
 	begin_call();
-	switch (only_rows ? below(4) : below(16)) {
+	switch (below(16)) {
 	default: by_row(); break;
 	case 0:
 	case 1:
@@ -544,14 +541,12 @@ static void one_call(void)
 
 static void usage(FILE *to)
 {
-	fputs("usage: nvtaint [--seed N] [--calls N] [--raced argument|buffers [--leave-out ROW]] [--own PID]... [--read PATH]...\n"
-	      "               [--rows] FROM TO\n"
+	fputs("usage: nvtaint [--seed N] [--calls N] [--raced argument|buffers [--leave-out ROW]] [--own PID]... [--read PATH]... FROM TO\n"
 	      "  Asks the driver everything, and looks for the numbers from FROM to below TO, and for kernel addresses, in all that comes back.\n"
 	      "  --raced  threads change the argument and the buffers, or the buffers alone, and read them while calls run\n"
 	      "           except on one row; what they find is not always of the call that is named beside it\n"
 	      "  --own    a number of this container's that may be asked about\n"
-	      "  --read   a file or folder that is looked through as well\n"
-	      "  --rows   no senseless calls, allocations or escapes: for a driver that others work with\n",
+	      "  --read   a file or folder that is looked through as well\n",
 	      to);
 }
 
@@ -572,7 +567,7 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "seed", 1, NULL, 's' }, { "calls", 1, NULL, 'c' }, { "raced", 1, NULL, 'r' }, { "own", 1, NULL, 'o' },
-		{ "read", 1, NULL, 'f' }, { "leave-out", 1, NULL, 'l' }, { "rows", 0, NULL, 'R' }, { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
+		{ "read", 1, NULL, 'f' }, { "leave-out", 1, NULL, 'l' }, { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 	};
 	uint64_t seed = wall_ns() / 1000;
 	unsigned long calls = 1000;
@@ -588,7 +583,6 @@ int main(int argc, char **argv)
 		case 'r': how = optarg; break;
 		case 'o': own[own_count++ % 16] = strtoul(optarg, NULL, 0); break;
 		case 'l': left_out = optarg; break;
-		case 'R': only_rows = true; break;
 		case 'f': files[file_count++ % 16] = optarg; break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;

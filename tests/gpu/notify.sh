@@ -304,41 +304,7 @@ else
 	say "9. two GPUs: skipped, this machine has one"
 fi
 
-# tried WHO HOW...: what nvtaint finds in a container, of the numbers that everybody's training has.
-tried() {
-	local who=$1
-	shift
-	echo 1000000 >/proc/sys/kernel/ns_last_pid
-	runc exec "$who" /gpu/nvtaint "$@" "$from" "$to" 2>&1
-}
-say "10. eight tenants, each of whom looks for the others' numbers in all that the driver gives it"
-cc -O2 -o nvtaint "$here/../../sim/nvtaint.c" -lpthread || exit 3
-# These occur nowhere by chance: nvtaint says why.
-from=$((0x2fee01)) to=$((0x2feeff))
-show cat /proc/sys/kernel/pid_max
-start off >/dev/null 2>&1
-for i in 1 2 3 4 5 6 7 8; do
-	bundle "t$i" NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility
-	start "t$i" >/dev/null
-	echo $((from + 28 * (i - 1))) >/proc/sys/kernel/ns_last_pid
-	train "t$i.train" runc exec "t$i" "$python" /gpu/train.py 300 "$((64 * i))" >/dev/null
-done
-show nvidia-smi --query-compute-apps=pid,used_memory --format=csv
-numbered=$(apps env | tr ' ' '\n' | awk -v from=$from -v to=$to '$1 >= from && $1 < to' | wc -l)
-check "eight GPU processes have such numbers" "[ $numbered = 8 ]"
-tried off --calls 4000 --rows | tee off.taint
-check "without the engine the driver gives foreign numbers away" "grep -q '^hits [1-9]' off.taint"
-for i in 1 2 3 4 5 6 7 8; do
-	runc exec "t$i" sh -c "/gpu/nvtaint --calls 20000 --rows $from $to; /gpu/nvtaint --calls 2000 --raced buffers $from $to" >"t$i.taint" 2>&1 &
-	trying="${trying-} $!"
-done
-wait $trying
-show sh -c 'grep -h -e ^calls -e ^hits t?.taint'
-check "eight tenants found nothing" "[ \$(cat t?.taint | grep -c '^hits 0') = 16 ]"
-show mpu status
-for i in 1 2 3 4 5 6 7 8; do runc delete --force "t$i"; done
-
-say "11. down"
+say "10. down"
 show mpu down
 show runc exec a nvidia-smi -L
 for name in a b off; do runc delete --force $name; done

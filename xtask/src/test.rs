@@ -234,8 +234,7 @@ fn real_drivers(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Jo
         let mut rows = Vec::new();
         for release in &real.releases {
             let tried = real_driver::fetch(release, real.closed).map_err(|error| (Ending::Skip, error));
-            let made =
-                || real_driver::ready(&real.kernel, release, real.closed).map_err(|error| (Ending::Fail, error));
+            let made = || real_driver::ready(&real.kernel, release, real.closed).map_err(|error| (Ending::Fail, error));
             match tried.and_then(|()| made()) {
                 Ok(name) => rows.push(real_driver::row(&name, &engines, None)?),
                 Err((ending, error)) => tally.check(&real.name(release), ending, &format!("{error:#}")),

@@ -24,6 +24,7 @@ const PATIENCE: u32 = 100;
 
 /// A driver that is loaded. An open one has its GPU.
 pub struct Loaded {
+    is_open: bool,
     /// The GPU is started when it is first opened, and stopped when it is last closed.
     gpu: Option<File>,
 }
@@ -67,14 +68,13 @@ pub fn load(release: &str) -> Result<Loaded> {
         }
     }
     let start = || File::options().read(true).write(true).open(GPU).context("NVIDIA's driver does not start the GPU");
-    Ok(Loaded { gpu: if is_closed { None } else { Some(start()?) } })
+    Ok(Loaded { is_open: !is_closed, gpu: if is_closed { None } else { Some(start()?) } })
 }
 
 impl Loaded {
-    /// Stops the GPU and unloads the driver.
-    pub fn unload(self) -> Result<()> {
-        let is_open = self.gpu.is_some();
-        drop(self.gpu);
+    /// Stops the GPU and unloads the driver. A driver that stays can be tried again.
+    pub fn unload(&mut self) -> Result<()> {
+        self.gpu = None;
         // Callers come and go; between two of them it is in nobody's hands.
         for _ in 0..PATIENCE {
             if run(&["rmmod", "nvidia"])?.status == 0 {
@@ -85,7 +85,7 @@ impl Loaded {
         if Path::new("/sys/module/nvidia").exists() {
             must(&["rmmod", "nvidia"]).context("cannot unload NVIDIA's driver")?;
         }
-        if is_open {
+        if self.is_open {
             must(&["rmmod", "made_up_overrides"])?;
         }
         Ok(())

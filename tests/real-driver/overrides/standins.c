@@ -12,7 +12,10 @@
 #include "gpu/gpu.h"
 #include "kernel/gpu/mig_mgr/kernel_mig_manager.h"
 #include "compute/mps_api.h"
+/* Not in 515. */
+#if __has_include("virtualization/kernel_hostvgpudeviceapi.h")
 #include "virtualization/kernel_hostvgpudeviceapi.h"
+#endif
 #include "class/cl0040.h"
 #include "class/cl900e.h"
 #include "ctrl/ctrl2080/ctrl2080gpu.h"

@@ -44,7 +44,7 @@ pub fn fetched(release: &str) -> Result<PathBuf> {
         say(format!("fetching NVIDIA's closed driver {release} from {}", row.suite));
         let partial = PathBuf::from(format!("{}.partial", kept.display()));
         let _ = std::fs::remove_dir_all(&partial);
-        let versions = Suite::open(&row.suite)?.unpack(&[row.package.clone()], &partial)?;
+        let versions = Suite::open(&row.suite)?.unpack(std::slice::from_ref(&row.package), &partial)?;
         let is_it = versions.iter().any(|version| version.contains(&format!("={release}-")));
         ensure!(is_it, "{} has {}, and no {release}: adjust drivers.toml", row.suite, versions.join(", "));
         done(&partial, &kept)?;
@@ -81,5 +81,5 @@ fn sources(package: &Path) -> Result<PathBuf> {
     let entries = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let found: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     ensure!(found.len() == 1, "{} holds {} folders of sources", folder.display(), found.len());
-    Ok(found.into_iter().next().context("none")?)
+    found.into_iter().next().context("no folder of sources")
 }

@@ -12,9 +12,10 @@ use crate::stage::Stage;
 use crate::stories::scene::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
-/// Calls of one run, and what they follow from.
-const CALLS: &str = "4000";
-const SEEDS: [&str; 2] = ["1", "77"];
+/// Calls of one run: on a driver that nobody can play more on, and on others.
+const CALLS: [u32; 2] = [4000, 500];
+/// What they follow from.
+const SEED: u32 = 77;
 
 /// What root clients ask, and nonsense: every byte that comes back is the bare driver's, on the host and in a container.
 pub const WITHOUT_A_GPU: Story = Story {
@@ -24,13 +25,13 @@ pub const WITHOUT_A_GPU: Story = Story {
     run: |stage| {
         stage.clear_scene();
         let container = stage.container("calls")?;
+        let calls = CALLS[usize::from(stage.has_gpu())];
         let told = || -> Result<Vec<String>> {
             let mut lines = Vec::new();
-            for seed in SEEDS {
-                for program in ["nvroot", "nvroot32"] {
-                    lines.push(must(&[program, seed, CALLS])?);
-                    lines.push(container.script(&format!("{program} {seed} {CALLS}"))?);
-                }
+            for program in ["nvroot", "nvroot32"] {
+                let call = format!("{program} {SEED} {calls}");
+                lines.push(must(&["sh", "-c", &call])?);
+                lines.push(container.script(&call)?);
             }
             Ok(lines)
         };
@@ -52,7 +53,7 @@ pub const WITHOUT_A_GPU: Story = Story {
         let accepted = with.iter().flat_map(|text| text.lines()).filter(|line| line.contains(" ret 0 status 0 "));
         println!("guest: {compared} calls alike, {moving} never alike, {} accepted", accepted.clone().count());
         right!(moving * 20 < compared, "{moving} calls are answered differently each time, {compared} are alike");
-        right!(accepted.count() > 500, "the driver accepts next to nothing");
+        right!(accepted.count() > calls as usize / 4, "the driver accepts next to nothing");
         Ok(())
     },
 };
@@ -75,7 +76,7 @@ pub const UPGRADE: Story = Story {
         for driver in [&other, &own] {
             // A caller that came between an open driver and its overrides would have it start a GPU that is none.
             let load = if stage.has_gpu() && stage.release().is_some() { 0 } else { 2 };
-            let callers = Callers::start(&container, load, "nvroot 5 300 | tail -n 1")?;
+            let callers = Callers::start(&container, load, "nvroot 5 100 | tail -n 1; sleep 0.1")?;
             super::loading::unload_driver_in_use(stage)?;
             state(stage, &["waiting"])?;
             stage.load_driver_of(driver)?;
@@ -113,7 +114,7 @@ pub const NO_GPU: Story = Story {
         let probe = run(&["mpu", "probe"])?;
         right!(probe.status != 0, "nothing could be asked, and the probe ends with 0: {}", probe.out);
         right!(!format!("{}{}", probe.out, probe.err).contains("is seen right"), "the probe says {}", probe.out);
-        right!(format!("{}{}", probe.out, probe.err).contains("GPU"), "the probe names no cause: {} {}", probe.out, probe.err);
+        right!(probe.err.contains("nothing was measured"), "the probe does not say so: {} {}", probe.out, probe.err);
         Ok(())
     },
 };
