@@ -126,7 +126,7 @@ impl Listed {
         let mut lines = self.notes.clone();
         match (self.processes.is_empty(), self.left_out) {
             (true, 0) => lines.push("no process uses a GPU".to_string()),
-            (true, out) => lines.push(format!("none of the {out} processes that use a GPU is among those asked for")),
+            (true, out) => lines.push(format!("none of the {out} processes that use a GPU matches the filters")),
             _ => {}
         }
         lines
