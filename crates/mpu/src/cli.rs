@@ -274,7 +274,7 @@ pub struct Uninstall {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Remove the configuration, too, even if you changed it
+    /// Also remove the configuration, even if you changed it
     #[arg(long)]
     pub purge: bool,
 }

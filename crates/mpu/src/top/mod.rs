@@ -35,7 +35,7 @@ pub struct Options {
     pub batch: bool,
 
     /// End after this number of readings
-    #[arg(short = 'n', long, value_name = "LOOKS", requires = "batch", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "COUNT", requires = "batch", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 
     /// Show these columns, in this order

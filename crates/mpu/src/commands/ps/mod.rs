@@ -25,7 +25,7 @@ pub struct Options {
     #[arg(short = 'o', long, value_enum, value_delimiter = ',', value_name = "COLUMN,…")]
     pub columns: Vec<Column>,
 
-    /// Sort by these columns; a dash before one turns its order round
+    /// Sort by these columns; a dash before one reverses its order
     #[arg(
         short,
         long,
@@ -40,7 +40,7 @@ pub struct Options {
     #[arg(short, long)]
     pub wide: bool,
 
-    /// Leave the line of titles out
+    /// Omit the header line
     #[arg(long)]
     pub no_headers: bool,
 
