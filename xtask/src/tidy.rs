@@ -102,6 +102,17 @@ fn index_has_every_page_and_no_other() {
     }
 }
 
+/// Decisions excepted: their titles say what was decided.
+#[test]
+fn pages_open_with_what_they_are_for() {
+    let is_page = |page: &&PathBuf| page.starts_with("docs") && !page.starts_with("docs/adr");
+    for page in with_ending(&tracked(), &["md"]).filter(is_page) {
+        let text = read(page);
+        let opening = text.split("\n\n").nth(1).unwrap_or_default();
+        assert!(opening.starts_with("This page "), "{} does not open with what it is for", page.display());
+    }
+}
+
 #[test]
 fn arrows_point_one_way() {
     let allowed = BTreeMap::from([
