@@ -130,7 +130,7 @@ impl Report for Status {
             (Some(Engine::Module), Some("retired"), _) => Exit::NotReady,
             (Some(Engine::Module), Some("waiting"), _) if self.driver.is_some() => Exit::Failed,
             (Some(Engine::Module), ..) => Exit::Ok,
-            // Of no new container it takes the calls.
+            // It accepts no new container.
             (Some(Engine::Notify), _, Some("retired")) => Exit::NotReady,
             (Some(Engine::Notify), ..) => Exit::Ok,
             (None, ..) => Exit::NotReady,
