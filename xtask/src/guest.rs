@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::{kernels, nvidia, paths, real_driver, setup, Outcome};
+use crate::outcome::Outcome;
+use crate::{kernels, nvidia, paths, real_driver, setup};
 use verdict::{Report, Tally};
 
 #[derive(clap::Args)]

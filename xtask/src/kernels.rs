@@ -14,8 +14,9 @@ use clap::Subcommand;
 use serde::Deserialize;
 
 use crate::apt::Suite;
+use crate::outcome::Outcome;
 use crate::run::say;
-use crate::{modules, paths, setup, Outcome};
+use crate::{modules, paths, setup};
 
 /// Raised when the unpacked form changes, so that older caches are made anew.
 const RECIPE: &str = "recipe 1";

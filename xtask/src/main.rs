@@ -22,6 +22,7 @@ mod lint;
 mod modules;
 mod node;
 mod nvidia;
+mod outcome;
 mod paths;
 mod promtool;
 mod python;
@@ -36,6 +37,8 @@ mod tidy;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use outcome::Outcome;
 
 #[derive(Parser)]
 #[command(name = "x", about = "MPU's own tool: set up, build, boot, test", disable_help_subcommand = false)]
@@ -82,15 +85,6 @@ enum Verb {
     Abi(abi::Args),
     /// Runs a fuzz target for a while
     Fuzz(fuzz::Args),
-}
-
-/// What a verb found out about the product. An `Err` beside it is about the rig.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// Every check held.
-    Passed,
-    /// The product failed a check.
-    Failed,
 }
 
 fn main() -> ExitCode {

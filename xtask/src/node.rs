@@ -21,8 +21,9 @@ use crate::cpio::Archive;
 use crate::dist::{Profile, Release};
 use crate::guest::verdict::{Report, Tally};
 use crate::guest::{image, qemu, Job};
+use crate::outcome::Outcome;
 use crate::run::{find, output, run, say};
-use crate::{apt, guest, kernels, nvidia, paths, setup, Outcome};
+use crate::{apt, guest, kernels, nvidia, paths, setup};
 
 /// Raised when the image is made otherwise, so that older caches are made anew.
 const RECIPE: &str = "2";

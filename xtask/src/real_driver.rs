@@ -14,8 +14,9 @@ use anyhow::{Context, Result};
 
 use crate::guest::verdict::Tally;
 use crate::guest::{self, image, qemu, Job, Row};
+use crate::outcome::Outcome;
 use crate::run::say;
-use crate::{kernels, nvidia, paths, Outcome};
+use crate::{kernels, nvidia, paths};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -13,8 +13,9 @@ use serde::Deserialize;
 use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, image, Job, Row};
 use crate::node::{self, Play};
+use crate::outcome::Outcome;
 use crate::run::{passes, say};
-use crate::{chart, containers, kernels, kmod, lint, promtool, real_driver, setup, Outcome};
+use crate::{chart, containers, kernels, kmod, lint, promtool, real_driver, setup};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::qemu::Console;
 use super::Job;
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// What one story said once.
 #[derive(Clone, Debug, PartialEq, Eq)]
