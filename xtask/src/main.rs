@@ -19,6 +19,7 @@ mod guest;
 mod kernels;
 mod kmod;
 mod lint;
+mod make;
 mod modules;
 mod node;
 mod nvidia;
@@ -62,7 +63,7 @@ enum Verb {
     /// Builds the kernel module's Rust object and checks its symbols
     Kmod(kmod::Args),
     /// Downloads guest kernels, or builds a module for one
-    Kernels(kernels::Args),
+    Kernels(make::Args),
     /// Downloads NVIDIA's user space for guests
     Nvidia(nvidia::Args),
     /// Installs the packages that the other verbs need
@@ -96,7 +97,7 @@ fn main() -> ExitCode {
         Verb::RealDriver(args) => real_driver::real_driver(&args),
         Verb::Node(args) => node::node(&args),
         Verb::Kmod(args) => kmod::kmod(&args),
-        Verb::Kernels(args) => kernels::kernels(&args),
+        Verb::Kernels(args) => make::make(&args),
         Verb::Nvidia(args) => nvidia::nvidia(&args),
         Verb::Setup => setup::everything().and_then(|()| promtool::ready()).map(|_| Outcome::Passed),
         Verb::Doctor => doctor::doctor(),
