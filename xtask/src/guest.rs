@@ -4,6 +4,7 @@
 
 pub mod image;
 pub mod qemu;
+pub mod real;
 pub mod verdict;
 
 use std::path::Path;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::outcome::Outcome;
-use crate::{kernels, nvidia, paths, real_driver, setup};
+use crate::{kernels, nvidia, paths, setup};
 use verdict::{Report, Tally};
 
 #[derive(clap::Args)]
@@ -131,7 +132,7 @@ impl Job {
 
     /// Whether a real driver is played, which wants memory that the guest's kernel leaves alone.
     pub fn is_real(&self) -> bool {
-        self.rows.iter().any(|row| real_driver::release(&row.era).is_some())
+        self.rows.iter().any(|row| real::release(&row.era).is_some())
     }
 
     /// A name for logs and images.

@@ -18,6 +18,7 @@ mod fuzz;
 mod guest;
 mod kernels;
 mod kmod;
+mod libraries;
 mod lint;
 mod make;
 mod modules;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::guest::real::{modules, MARK};
 use crate::guest::verdict::Tally;
 use crate::guest::{self, image, qemu, Job, Row};
 use crate::outcome::Outcome;
@@ -115,19 +116,6 @@ pub fn row(release: &str, engines: Vec<String>, known: Option<&str>) -> Result<R
 /// Each takes seconds here.
 const FEW_RELOADS: u32 = 3;
 
-/// Between the number of an era and the release, in a row's era: that driver is real.
-pub const MARK: char = '@';
-
-/// The release in a row's era, if its driver is real.
-pub fn release(era: &str) -> Option<&str> {
-    Some(era.split_once(MARK)?.1)
-}
-
-/// Where the modules of a release lie once the verb has made them.
-pub fn modules(kernel: &str, release: &str) -> PathBuf {
-    paths::target_dir().join(format!("guest/modules/{kernel}/real/{release}"))
-}
-
 /// The nvidia-smi of the same release; without one, any: stories that would run it are skipped.
 fn client(release: &str) -> Result<String> {
     let clients = nvidia::versions()?;
@@ -163,7 +151,7 @@ fn read(path: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{era, release};
+    use super::era;
 
     #[test]
     fn a_release_has_the_era_in_which_it_came() {
@@ -172,11 +160,5 @@ mod tests {
         assert_eq!([of("560.35.03"), of("565.57.01"), of("570.86.15"), of("570.148.08")], [1, 2, 3, 4]);
         assert_eq!([of("575.51.02"), of("575.57.08"), of("595.45.04")], [3, 4, 4]);
         assert!(era("main").is_err());
-    }
-
-    #[test]
-    fn a_rows_era_names_a_real_driver_by_its_release() {
-        assert_eq!(release("1@550.163.01"), Some("550.163.01"));
-        assert_eq!(release("1f"), None);
     }
 }
