@@ -4,10 +4,11 @@
 //! `source` makes the driver of a release or of any source tree, `rig` what it is loaded with. Knows which era a release belongs to, for what
 //! the stories foretell of it, and nothing else of drivers.
 
+mod parts;
 mod rig;
 mod source;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -138,15 +139,6 @@ fn era(release: &str) -> Result<u32> {
         (570, ..148) | (575, ..57) => 3,
         _ => 4,
     })
-}
-
-/// The parts that are ours, in this repository.
-fn parts() -> PathBuf {
-    paths::repo().join("tests/real-driver")
-}
-
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 #[cfg(test)]

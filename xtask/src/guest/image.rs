@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
 
+use super::job::{Job, Row};
 use super::real;
-use super::{Job, Row};
 use crate::cpio::Archive;
 use crate::libraries::libraries;
 use crate::run::{find, output, run};

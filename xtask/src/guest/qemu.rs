@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::Job;
+use super::job::Job;
 use crate::kernels::{self, Kernel};
 use crate::run;
 

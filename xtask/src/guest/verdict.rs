@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::job::Job;
 use super::qemu::Console;
-use super::Job;
 use crate::outcome::Outcome;
 
 /// What one story said once.
