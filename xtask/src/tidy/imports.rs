@@ -44,6 +44,8 @@ struct Found {
     /// What is brought in with all its names.
     globs: Vec<Vec<String>>,
     modules: Vec<syn::ItemMod>,
+    /// Macros that the crate's root exports, wherever they stand.
+    macros: Vec<String>,
 }
 
 impl Target {
@@ -111,6 +113,12 @@ impl Target {
     /// The last module that a path names, and whether nothing of the path is left.
     fn follow(&self, from: usize, path: &[String], depth: usize) -> Option<(usize, bool)> {
         let (first, rest) = path.split_first()?;
+        if let ("crate", [name]) = (first.as_str(), rest) {
+            let exports = |module: &Module| module.found.macros.contains(name);
+            if let Some(at) = self.modules.iter().position(exports) {
+                return Some((at, false));
+            }
+        }
         let mut at = match first.as_str() {
             "crate" => 0,
             "self" => from,
@@ -304,6 +312,14 @@ impl<'ast> Visit<'ast> for Found {
         if !is_for_tests(&function.attrs) {
             visit::visit_impl_item_fn(self, function);
         }
+    }
+
+    fn visit_item_macro(&mut self, item: &'ast syn::ItemMacro) {
+        if let Some(name) = item.ident.as_ref().filter(|_| item.attrs.iter().any(|a| a.path().is_ident("macro_export")))
+        {
+            self.macros.push(plain(name));
+        }
+        visit::visit_item_macro(self, item);
     }
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {

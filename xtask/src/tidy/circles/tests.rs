@@ -104,6 +104,16 @@ fn every_way_to_write_an_import_is_read() {
 }
 
 #[test]
+fn a_macro_is_imported_from_where_it_stands_and_not_from_the_root_that_exports_it() {
+    let (_folder, target) = made_up(&[
+        ("lib.rs", "mod a; mod b;"),
+        ("a.rs", "use crate::told;"),
+        ("b.rs", "#[macro_export] macro_rules! told { ($x:expr) => { $crate::a::A($x) } }"),
+    ]);
+    assert_eq!(arrows(&target), ["a -> b", "b -> a"]);
+}
+
+#[test]
 fn what_is_built_for_tests_only_draws_no_arrow() {
     let (_folder, target) = made_up(&[
         ("lib.rs", "mod a; mod b; #[cfg(test)] mod tests;"),
