@@ -12,6 +12,8 @@
 #include <linux/types.h>
 
 #define MPU_CALL_BYTES 96
+/* What mpu_rs_policy_read() fills; aligned as a u32. */
+#define MPU_POLICY_BYTES 516
 #define MPU_COUNTERS 22
 #define MPU_NOT_COUNTED 0xffffffffu
 /* Of the counters, the first are of translations; the rest count reasons. */
@@ -62,8 +64,8 @@ u32 mpu_rs_copying_out(void *call, u64 address, void *bytes, u32 len, const u32 
 u32 mpu_rs_event(void *bytes, u32 len, const void *view);
 bool mpu_rs_copy_missing(const void *call);
 u32 mpu_rs_reason(u32 reason);
-u32 mpu_rs_policy_check(const u8 *rules, u32 len);
-u32 mpu_rs_policy(const u8 *rules, u32 len, const u8 *path, u32 path_len, u32 *depth);
+u32 mpu_rs_policy_read(void *table, const u8 *rules, u32 len);
+u32 mpu_rs_policy(const void *table, const u8 *rules, u32 len, const u8 *path, u32 path_len, u32 *depth);
 const char *mpu_rs_counter_name(u32 counter, u32 *len, bool *passed);
 
 /* What the core asks of the kernel, under RCU, from mpu_rs_copied_in(), mpu_rs_copying_out() and mpu_rs_event(): see mpu_pids.c. */
