@@ -193,6 +193,9 @@ fn host_checks(tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
     }
     let passed = passes(cargo.args(["test", "--quiet", "--locked"]))?;
     tally.check("cargo test", ending(passed), "see above");
+    // No default member: what it builds is for the kernel. Its test holds kmod/mpu_core.h to it.
+    let passed = passes(lint::cargo().args(["test", "--quiet", "--locked", "--package", "mpu-kmod"]))?;
+    tally.check("the boundary of C and Rust", ending(passed), "see above");
     stage("container engines");
     containers::check(None, tally)
 }
