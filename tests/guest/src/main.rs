@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         println!("guest: the rig broke: {error:#}");
         BROKEN
     });
-    println!("GUEST-RC={rc}");
+    println!("{}", mpu_plan::Last(rc));
     boot::power_off()
 }
 

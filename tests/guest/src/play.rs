@@ -4,11 +4,12 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
+use mpu_plan::Ending;
 
 use crate::demo;
 use crate::engine::Engine;
 use crate::kernel_log::{self, KernelLog};
-use crate::plan::Row;
+use crate::plan::{Row, ALL};
 use crate::stage::Stage;
 use crate::stories;
 use crate::story::{judge, Fault, Story, Verdict, Without};
@@ -17,12 +18,13 @@ use crate::story::{judge, Fault, Story, Verdict, Without};
 pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
     let mut failed = 0;
     let named = |name: &str| row.stories.iter().any(|wanted| wanted == name);
-    let usual = stories::ALL.iter().filter(|story| named("all") || named(story.name));
+    let everything = row.stories.is_empty() || named(ALL);
+    let usual = stories::ALL.iter().filter(|story| everything || named(story.name));
     let by_name_alone = stories::LAST.iter().chain([&demo::DEMO]);
     let wanted = usual.chain(by_name_alone.filter(|story| named(story.name)));
     let wanted: Vec<&Story> = wanted.collect();
     for name in &row.stories {
-        ensure!(name == "all" || wanted.iter().any(|story| story.name == name), "no story is called {name}");
+        ensure!(name == ALL || wanted.iter().any(|story| story.name == name), "no story is called {name}");
     }
     let engines = row.engines.iter().map(|name| Engine::named(name)).collect::<Result<Vec<_>>>()?;
     for &engine in &engines {
@@ -76,15 +78,19 @@ fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
 }
 
 fn tell(story: &Story, stage: &Stage, verdict: &Verdict, began: Instant) {
-    let (word, reason) = match verdict {
-        Verdict::Pass(note) => ("pass", note),
-        Verdict::Fail(why) => ("fail", why),
-        Verdict::Skip(why) => ("skip", why),
+    let (result, reason) = match verdict {
+        Verdict::Pass(note) => (Ending::Pass, note),
+        Verdict::Fail(why) => (Ending::Fail, why),
+        Verdict::Skip(why) => (Ending::Skip, why),
     };
-    // One line, whatever the reason holds.
-    let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
-    let Stage { era_name, client, engine, .. } = stage;
-    let engine = engine.name();
-    println!("STORY {} engine={engine} era={era_name} client={client} verdict={word} {reason}", story.name);
+    let told = mpu_plan::Verdict {
+        story: story.name.to_owned(),
+        engine: stage.engine.name().to_owned(),
+        era: stage.era_name.clone(),
+        client: stage.client.clone(),
+        result,
+        reason: reason.clone(),
+    };
+    println!("{told}");
     println!("guest: {} took {:.1} s", story.name, began.elapsed().as_secs_f64());
 }

@@ -3,24 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
+pub use mpu_plan::Row;
 
 use super::real;
 use crate::{kernels, nvidia};
-
-/// One line of a guest's plan: a driver and a client, and what to try on them.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// The simulated driver's era; or, as `1@550.163.01`, the era of a real driver and its release.
-    pub era: String,
-    /// Which nvidia-smi.
-    pub client: String,
-    /// Which engines, in order.
-    pub engines: Vec<String>,
-    /// Which stories; all if empty.
-    pub stories: Vec<String>,
-    /// How often the module is reloaded under load.
-    pub reloads: u32,
-}
 
 /// One guest to boot.
 #[derive(Clone, Debug)]

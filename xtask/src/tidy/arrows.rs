@@ -8,9 +8,10 @@ use std::path::Path;
 use super::{quoted, read, tracked};
 
 /// Crates that are tools of this tree, and what of it they may use.
-const TOOLS: [(&str, &[&str]); 3] = [
-    ("xtask", &["mpu-abi", "mpu-core"]),
-    ("mpu-guest", &["mpu-abi", "mpu-core"]),
+const TOOLS: [(&str, &[&str]); 4] = [
+    ("mpu-plan", &[]),
+    ("xtask", &["mpu-abi", "mpu-core", "mpu-plan"]),
+    ("mpu-guest", &["mpu-abi", "mpu-core", "mpu-plan"]),
     ("mpu-fuzz", &["mpu-abi", "mpu-core", "mpu-container"]),
 ];
 
