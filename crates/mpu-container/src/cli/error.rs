@@ -4,7 +4,6 @@ use super::configure::ConfigureError;
 use super::mig::NotAll;
 use crate::driver::{DriverError, UnknownDevice};
 use crate::require::RequireError;
-use std::error::Error;
 use thiserror::Error;
 
 /// What the program calls itself.
@@ -59,10 +58,4 @@ impl CliError {
             _ => return None,
         })
     }
-}
-
-/// An error and its causes on one line.
-pub fn chain(error: &dyn Error) -> String {
-    let causes = std::iter::successors(Some(error), |error: &&dyn Error| (*error).source());
-    causes.map(|error| error.to_string()).collect::<Vec<_>>().join(": ")
 }

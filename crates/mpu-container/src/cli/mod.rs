@@ -17,13 +17,14 @@ mod list;
 mod log;
 mod mig;
 
+use crate::chain::chain;
 use crate::driver::{Driver, DriverRoot, Selection};
 use crate::program::Program;
 use crate::require::check_all;
 use args::{Cli, Command, Configure, Global};
 use clap::{error::ErrorKind, CommandFactory, Parser};
 use configure::Order;
-use error::{chain, CliError, NAME};
+use error::{CliError, NAME};
 use log::Log;
 use std::ffi::OsString;
 use std::io::Write;

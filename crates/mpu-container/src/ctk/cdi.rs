@@ -1,11 +1,12 @@
 //! `nvidia-ctk cdi`: list and transform; `generate` has a module of its own.
 
-use super::context::{chain, Context, Failure};
+use super::context::{Context, Failure};
 use super::generate::Generate;
 use super::write::put;
 use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
 use crate::cdi::{registry, validate, Registry};
+use crate::chain::chain_without_repeats;
 use clap::{Args, Subcommand, ValueEnum};
 use std::io::Write;
 use std::path::PathBuf;
@@ -49,7 +50,7 @@ impl List {
     fn run(&self, context: &Context) -> Result<(), Failure> {
         let registry = Registry::read(&self.spec_dir);
         for failure in registry.failures() {
-            eprintln!("nvidia-ctk: warning: {}", chain(failure));
+            eprintln!("nvidia-ctk: warning: {}", chain_without_repeats(failure));
         }
         for conflict in registry.conflicts() {
             eprintln!("nvidia-ctk: warning: {conflict}");

@@ -31,21 +31,6 @@ impl Context {
 /// Why a verb was not carried out; the chain of reasons is printed as one line.
 pub(super) type Failure = Box<dyn Error>;
 
-/// An error and its reasons. Some errors tell their reason themselves; it is not told twice.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(reason) = next {
-        let told = reason.to_string();
-        if !text.ends_with(&told) {
-            text.push_str(": ");
-            text.push_str(&told);
-        }
-        next = reason.source();
-    }
-    text
-}
-
 /// A flag's variable: anything but a word for no is yes, as scripts set them.
 pub(super) fn truth() -> clap::builder::FalseyValueParser {
     clap::builder::FalseyValueParser::new()

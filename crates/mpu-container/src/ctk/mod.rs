@@ -17,11 +17,12 @@ mod nodes;
 mod system;
 mod write;
 
+use crate::chain::chain_without_repeats;
 use crate::engines::command::Configure;
 use crate::hooks;
 use crate::program::Program;
 use clap::{CommandFactory, Parser, Subcommand};
-use context::{chain, Context};
+use context::Context;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -118,7 +119,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nvidia-ctk: {}", chain(error.as_ref()));
+            eprintln!("nvidia-ctk: {}", chain_without_repeats(error.as_ref()));
             ExitCode::FAILURE
         }
     }
