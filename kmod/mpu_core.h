@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * The Rust core as the glue calls it; crates/mpu-kmod says the same in Rust and asserts the sizes.
+ * The Rust core as the glue calls it. crates/mpu-kmod says the same in Rust, and its test fails on any difference:
+ * `cargo test -p mpu-kmod`.
  *
  * `call` is MPU_CALL_BYTES of storage that mpu_rs_begin() fills when it returns any bit. `asked` is room for what
  * mpu_rs_questions() says, or NULL; `view` is the caller's struct mpu_view. Counters are indexes below MPU_COUNTERS, or
@@ -12,6 +13,8 @@
 #include <linux/types.h>
 
 #define MPU_CALL_BYTES 96
+/* What mpu_rs_policy_read() fills; aligned as a u32. */
+#define MPU_POLICY_BYTES 516
 #define MPU_COUNTERS 22
 #define MPU_NOT_COUNTED 0xffffffffu
 /* Of the counters, the first are of translations; the rest count reasons. */
@@ -62,8 +65,8 @@ u32 mpu_rs_copying_out(void *call, u64 address, void *bytes, u32 len, const u32 
 u32 mpu_rs_event(void *bytes, u32 len, const void *view);
 bool mpu_rs_copy_missing(const void *call);
 u32 mpu_rs_reason(u32 reason);
-u32 mpu_rs_policy_check(const u8 *rules, u32 len);
-u32 mpu_rs_policy(const u8 *rules, u32 len, const u8 *path, u32 path_len, u32 *depth);
+u32 mpu_rs_policy_read(void *table, const u8 *rules, u32 len);
+u32 mpu_rs_policy(const void *table, const u8 *rules, u32 len, const u8 *path, u32 path_len, u32 *depth);
 const char *mpu_rs_counter_name(u32 counter, u32 *len, bool *passed);
 
 /* What the core asks of the kernel, under RCU, from mpu_rs_copied_in(), mpu_rs_copying_out() and mpu_rs_event(): see mpu_pids.c. */

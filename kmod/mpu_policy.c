@@ -16,6 +16,8 @@
 
 struct mpu_rules {
 	struct rcu_head rcu;
+	/* Where the rules lie in the text: a call matches them, and does not look for them. */
+	u32 table[MPU_POLICY_BYTES / sizeof(u32)];
 	u32 length;
 	char text[];
 };
@@ -38,24 +40,27 @@ static void mpu_policy_replace(struct mpu_rules *with)
 
 static int mpu_policy_set(const char *text, const struct kernel_param *param)
 {
-	struct mpu_rules *rules = NULL;
+	struct mpu_rules *rules;
 	size_t length = strnlen(text, PAGE_SIZE);
 	u32 line;
 
 	/* A file of sysfs cannot be written empty: a line without a rule takes the policy away. */
 	while (length && text[length - 1] == '\n')
 		length--;
-	line = mpu_rs_policy_check((const u8 *)text, length);
+	if (!length) {
+		mpu_policy_replace(NULL);
+		return 0;
+	}
+	rules = kmalloc(struct_size(rules, text, length), GFP_KERNEL);
+	if (!rules)
+		return -ENOMEM;
+	rules->length = length;
+	memcpy(rules->text, text, length);
+	line = mpu_rs_policy_read(rules->table, (const u8 *)rules->text, length);
 	if (line) {
+		kfree(rules);
 		pr_warn("mpu: line %u of the policy is no rule; the policy stays as it was\n", line);
 		return -EINVAL;
-	}
-	if (length) {
-		rules = kmalloc(struct_size(rules, text, length), GFP_KERNEL);
-		if (!rules)
-			return -ENOMEM;
-		rules->length = length;
-		memcpy(rules->text, text, length);
 	}
 	mpu_policy_replace(rules);
 	return 0;
@@ -118,7 +123,8 @@ u32 mpu_policy_of_current(struct mpu_view *view)
 	if (rules) {
 		length = kernfs_path(cgroup->kn, path, PATH_MAX);
 		if (length > 0 && length < PATH_MAX)
-			sees = mpu_rs_policy((const u8 *)rules->text, rules->length, (const u8 *)path, length, &depth);
+			sees = mpu_rs_policy(rules->table, (const u8 *)rules->text, rules->length, (const u8 *)path,
+					     length, &depth);
 	}
 	if (sees == MPU_SEES_GROUP) {
 		cgroup = mpu_ancestor(cgroup, depth);

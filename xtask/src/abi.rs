@@ -20,7 +20,7 @@ use anyhow::{ensure, Result};
 use clap::Subcommand;
 use serde::Serialize;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use judge::{Finding, List, Sort, Verdict};
 use tree::Tree;
 

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 
 use anyhow::{ensure, Result};
 
+use crate::outcome::Outcome;
 use crate::run::say;
-use crate::{containers, guest as guests, Outcome};
+use crate::{containers, guest as guests};
 
 #[derive(clap::Args)]
 pub struct Args {

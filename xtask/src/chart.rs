@@ -9,8 +9,9 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
+use crate::outcome::Outcome;
 use crate::run::{output, passes, say};
-use crate::{chart_image, paths, Outcome};
+use crate::{chart_image, paths};
 
 /// The distribution's, whatever else is in PATH.
 const PYTHON: &str = "/usr/bin/python3";

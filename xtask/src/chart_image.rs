@@ -9,8 +9,9 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::guest::image;
+use crate::outcome::Outcome;
 use crate::run::{logged, output, passes, say, tail};
-use crate::{kernels, paths, setup, Outcome};
+use crate::{kernels, paths, setup};
 
 const DOCKERFILE: &str = include_str!("../../packaging/kubernetes/Dockerfile");
 

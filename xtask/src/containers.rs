@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 
 use crate::guest::verdict::{Ending, Tally};
+use crate::outcome::Outcome;
 use crate::run::{output, say};
-use crate::{container, lint, rig, Outcome};
+use crate::{container, lint, rig};
 
 #[derive(clap::Args)]
 pub struct Args {

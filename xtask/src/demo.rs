@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::guest::{self, Job, Row};
+use crate::outcome::Outcome;
 use crate::run::say;
-use crate::Outcome;
 
 #[derive(clap::Args)]
 pub struct Args {

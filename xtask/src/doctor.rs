@@ -6,8 +6,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::outcome::Outcome;
 use crate::run::output;
-use crate::{kernels, nvidia, paths, setup, Outcome};
+use crate::{kernels, nvidia, paths, setup};
 
 /// The verb.
 pub fn doctor() -> Result<Outcome> {

@@ -2,8 +2,9 @@
 
 use anyhow::{bail, Result};
 
+use crate::outcome::Outcome;
 use crate::run::{output, passes};
-use crate::{lint, paths, Outcome};
+use crate::{lint, paths};
 
 #[derive(clap::Args)]
 pub struct Args {

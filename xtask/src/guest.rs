@@ -3,7 +3,9 @@
 //! `image` makes what the guest boots from, `qemu` boots it and watches the console, `verdict` reads what the stories say.
 
 pub mod image;
+mod job;
 pub mod qemu;
+pub mod real;
 pub mod verdict;
 
 use std::path::Path;
@@ -11,7 +13,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::{kernels, nvidia, paths, real_driver, setup, Outcome};
+use crate::outcome::Outcome;
+use crate::{paths, setup};
+pub use job::{Job, Row};
 use verdict::{Report, Tally};
 
 #[derive(clap::Args)]
@@ -43,34 +47,6 @@ pub struct Args {
     /// Open a shell in the guest instead, with driver and module at hand
     #[arg(long)]
     shell: bool,
-}
-
-/// One line of a guest's plan: a driver and a client, and what to try on them.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// The simulated driver's era; or, as `1@550.163.01`, the era of a real driver and its release.
-    pub era: String,
-    /// Which nvidia-smi.
-    pub client: String,
-    /// Which engines, in order.
-    pub engines: Vec<String>,
-    /// Which stories; all if empty.
-    pub stories: Vec<String>,
-    /// How often the module is reloaded under load.
-    pub reloads: u32,
-}
-
-/// One guest to boot.
-#[derive(Clone, Debug)]
-pub struct Job {
-    /// The kernel's short name.
-    pub kernel: String,
-    /// What to do in it.
-    pub rows: Vec<Row>,
-    /// Its processors.
-    pub cpus: u32,
-    /// How long it may take.
-    pub limit: Duration,
 }
 
 /// The verb.
@@ -119,24 +95,4 @@ pub fn boot_image(job: &Job, image: &Path, loud: bool) -> Result<Report> {
     let log = paths::target("guest/log")?.join(format!("{}.log", job.name()));
     let console = qemu::boot(job, image, &log, loud)?;
     Ok(Report::read(job, &console, log))
-}
-
-impl Job {
-    /// Fetches what the guest is made of, so that later steps need no network.
-    pub fn fetch(&self) -> Result<()> {
-        kernels::ready(&self.kernel)?;
-        self.rows.iter().try_for_each(|row| nvidia::ready(&row.client).map(drop))
-    }
-
-    /// Whether a real driver is played, which wants memory that the guest's kernel leaves alone.
-    pub fn is_real(&self) -> bool {
-        self.rows.iter().any(|row| real_driver::release(&row.era).is_some())
-    }
-
-    /// A name for logs and images.
-    pub fn name(&self) -> String {
-        let mut eras: Vec<&str> = self.rows.iter().map(|row| row.era.as_str()).collect();
-        eras.dedup();
-        format!("{}-era{}", self.kernel, eras.join("+"))
-    }
 }

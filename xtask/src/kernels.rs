@@ -10,29 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{bail, ensure, Context, Result};
-use clap::Subcommand;
 use serde::Deserialize;
 
 use crate::apt::Suite;
+use crate::paths;
 use crate::run::say;
-use crate::{modules, paths, setup, Outcome};
 
 /// Raised when the unpacked form changes, so that older caches are made anew.
 const RECIPE: &str = "recipe 1";
-
-#[derive(clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Subcommand)]
-enum What {
-    /// Makes kernels ready: all of Debian's, or those named
-    Fetch { names: Vec<String> },
-    /// Builds an out-of-tree module: kernel, source folder, output folder, and arguments for make
-    Build { kernel: String, source: PathBuf, out: PathBuf, make_args: Vec<String> },
-}
 
 #[derive(Deserialize)]
 struct Table {
@@ -113,31 +98,6 @@ impl Kernel {
     /// The folder that kernel packages were unpacked into.
     pub fn root(&self) -> PathBuf {
         self.dir.join("root")
-    }
-}
-
-/// The verb.
-pub fn kernels(args: &Args) -> Result<Outcome> {
-    match &args.what {
-        What::Fetch { names } => {
-            setup::require(setup::KERNELS)?;
-            for name in if names.is_empty() { debian()? } else { names.clone() } {
-                let kernel = ready(&name)?;
-                println!("{name}: {} in {}", kernel.release, kernel.dir.display());
-            }
-            Ok(Outcome::Passed)
-        }
-        What::Build { kernel, source, out, make_args } => {
-            setup::require(setup::KERNELS)?;
-            let built = modules::build(&ready(kernel)?, source, out, make_args)?;
-            for line in &built.complaints {
-                println!("{line}");
-            }
-            for file in &built.files {
-                println!("{}", file.display());
-            }
-            Ok(if built.is_clean() { Outcome::Passed } else { Outcome::Failed })
-        }
     }
 }
 

@@ -9,8 +9,9 @@ use std::process::Command;
 
 use anyhow::{bail, Context, Result};
 
+use crate::outcome::Outcome;
 use crate::run::{output, run, say};
-use crate::{paths, setup, Outcome};
+use crate::{paths, setup};
 
 #[derive(clap::Args)]
 pub struct Args {

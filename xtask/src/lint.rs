@@ -5,8 +5,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::outcome::Outcome;
+use crate::paths;
 use crate::run::{output, passes, say};
-use crate::{paths, Outcome};
 
 /// The newest Rust (1.N) whose lints these sources were read with. A later one may find more, which says nothing about the product.
 const NEWEST: u32 = 96;

@@ -18,10 +18,13 @@ mod fuzz;
 mod guest;
 mod kernels;
 mod kmod;
+mod libraries;
 mod lint;
+mod make;
 mod modules;
 mod node;
 mod nvidia;
+mod outcome;
 mod paths;
 mod promtool;
 mod python;
@@ -36,6 +39,8 @@ mod tidy;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use outcome::Outcome;
 
 #[derive(Parser)]
 #[command(name = "x", about = "MPU's own tool: set up, build, boot, test", disable_help_subcommand = false)]
@@ -59,7 +64,7 @@ enum Verb {
     /// Builds the kernel module's Rust object and checks its symbols
     Kmod(kmod::Args),
     /// Downloads guest kernels, or builds a module for one
-    Kernels(kernels::Args),
+    Kernels(make::Args),
     /// Downloads NVIDIA's user space for guests
     Nvidia(nvidia::Args),
     /// Installs the packages that the other verbs need
@@ -84,15 +89,6 @@ enum Verb {
     Fuzz(fuzz::Args),
 }
 
-/// What a verb found out about the product. An `Err` beside it is about the rig.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// Every check held.
-    Passed,
-    /// The product failed a check.
-    Failed,
-}
-
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.verb {
@@ -102,7 +98,7 @@ fn main() -> ExitCode {
         Verb::RealDriver(args) => real_driver::real_driver(&args),
         Verb::Node(args) => node::node(&args),
         Verb::Kmod(args) => kmod::kmod(&args),
-        Verb::Kernels(args) => kernels::kernels(&args),
+        Verb::Kernels(args) => make::make(&args),
         Verb::Nvidia(args) => nvidia::nvidia(&args),
         Verb::Setup => setup::everything().and_then(|()| promtool::ready()).map(|_| Outcome::Passed),
         Verb::Doctor => doctor::doctor(),

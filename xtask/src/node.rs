@@ -21,8 +21,9 @@ use crate::cpio::Archive;
 use crate::dist::{Profile, Release};
 use crate::guest::verdict::{Report, Tally};
 use crate::guest::{image, qemu, Job};
+use crate::outcome::Outcome;
 use crate::run::{find, output, run, say};
-use crate::{apt, guest, kernels, nvidia, paths, setup, Outcome};
+use crate::{apt, guest, kernels, nvidia, paths, setup};
 
 /// Raised when the image is made otherwise, so that older caches are made anew.
 const RECIPE: &str = "2";
@@ -442,8 +443,30 @@ fn furnish(root: &Path, kernel: &kernels::Kernel, headers: bool) -> Result<()> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use mpu_plan::{Ending, Last, Verdict};
+
     use super::Play;
     use crate::paths;
+
+    /// The shell has its own hand; what it writes is read as a guest's own.
+    #[test]
+    fn the_shells_verdicts_are_read_as_they_are_written() {
+        let script = std::fs::read_to_string(paths::repo().join("tests/node/stories.sh")).unwrap();
+        let echoed = |start: &str| {
+            let lines = script.lines().filter_map(|line| line.trim().strip_prefix("echo \"")?.strip_suffix('"'));
+            let found: Vec<&str> = lines.filter(|line| line.starts_with(start)).collect();
+            assert_eq!(found.len(), 1, "{found:?}");
+            found[0].to_owned()
+        };
+        let line = echoed("STORY ").replace("$story", "one").replace("$result", "fail").replace("$*", "it was so");
+        let verdict = Verdict::read(&line).unwrap_or_else(|| panic!("no verdict: {line}"));
+        assert_eq!(
+            (verdict.story.as_str(), verdict.result, verdict.reason.as_str()),
+            ("one", Ending::Fail, "it was so")
+        );
+        assert_eq!(verdict.engine, "node");
+        assert_eq!(Last::read(&echoed("GUEST-RC").replace("$failed", "3")), Some(Ok(Last(3))));
+    }
 
     #[test]
     fn every_story_is_on_its_page_and_nothing_else() {

@@ -9,8 +9,9 @@ use clap::Subcommand;
 use serde::Deserialize;
 
 use crate::apt::Suite;
+use crate::outcome::Outcome;
 use crate::run::say;
-use crate::{paths, setup, Outcome};
+use crate::{paths, setup};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::cpio::Archive;
-use crate::guest::image::libraries;
+use crate::libraries::libraries;
 use crate::paths;
 use crate::run::{output, say};
 

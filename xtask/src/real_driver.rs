@@ -5,18 +5,21 @@
 //! a release belongs to, for what the stories foretell of it, and nothing else of drivers.
 
 mod closed;
+mod parts;
 mod rig;
 mod source;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::guest::real::{modules, CLOSED, MARK};
 use crate::guest::verdict::Tally;
 use crate::guest::{self, image, qemu, Job, Row};
+use crate::outcome::Outcome;
 use crate::run::say;
-use crate::{kernels, nvidia, paths, Outcome};
+use crate::{kernels, nvidia, paths};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -127,24 +130,8 @@ pub fn row(name: &str, engines: &[String], known: Option<&str>) -> Result<Row> {
     Ok(Row { era: format!("{era}{MARK}{name}"), client, engines, stories: Vec::new(), reloads: FEW_RELOADS })
 }
 
-/// Behind the release of a driver that is closed.
-pub const CLOSED: &str = "-closed";
-
 /// Each takes seconds here.
 const FEW_RELOADS: u32 = 3;
-
-/// Between the number of an era and the release, in a row's era: that driver is real.
-pub const MARK: char = '@';
-
-/// The release in a row's era, if its driver is real.
-pub fn release(era: &str) -> Option<&str> {
-    Some(era.split_once(MARK)?.1)
-}
-
-/// Where the modules of a release lie once the verb has made them.
-pub fn modules(kernel: &str, release: &str) -> PathBuf {
-    paths::target_dir().join(format!("guest/modules/{kernel}/real/{release}"))
-}
 
 /// The nvidia-smi of the same release; without one, any: stories that would run it are skipped.
 fn client(release: &str) -> Result<String> {
@@ -171,18 +158,9 @@ fn era(release: &str) -> Result<u32> {
     })
 }
 
-/// The parts that are ours, in this repository.
-fn parts() -> PathBuf {
-    paths::repo().join("tests/real-driver")
-}
-
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{era, release};
+    use super::era;
 
     #[test]
     fn a_release_has_the_era_in_which_it_came() {
@@ -192,11 +170,5 @@ mod tests {
         assert_eq!([of("575.51.02"), of("575.57.08"), of("595.45.04")], [3, 4, 4]);
         assert_eq!([of("470.256.02-closed"), of("550.163.01-closed")], [0, 1]);
         assert!(era("main").is_err());
-    }
-
-    #[test]
-    fn a_rows_era_names_a_real_driver_by_its_release() {
-        assert_eq!(release("1@550.163.01"), Some("550.163.01"));
-        assert_eq!(release("1f"), None);
     }
 }

@@ -13,8 +13,9 @@ use serde::Deserialize;
 use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, image, Job, Row};
 use crate::node::{self, Play};
+use crate::outcome::Outcome;
 use crate::run::{passes, say};
-use crate::{chart, containers, kernels, kmod, lint, promtool, real_driver, setup, Outcome};
+use crate::{chart, containers, kernels, kmod, lint, promtool, real_driver, setup};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -201,6 +202,9 @@ fn host_checks(tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
     }
     let passed = passes(cargo.args(["test", "--quiet", "--locked"]))?;
     tally.check("cargo test", ending(passed), "see above");
+    // No default member: what it builds is for the kernel. Its test holds kmod/mpu_core.h to it.
+    let passed = passes(lint::cargo().args(["test", "--quiet", "--locked", "--package", "mpu-kmod"]))?;
+    tally.check("the boundary of C and Rust", ending(passed), "see above");
     stage("container engines");
     containers::check(None, tally)
 }

@@ -3,11 +3,15 @@
 //!
 //! Reads files only; knows nothing of what the code does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::paths::repo;
+
+mod arrows;
+mod circles;
+mod imports;
 
 /// Files that git knows, relative to the repository.
 fn tracked() -> Vec<PathBuf> {
@@ -111,36 +115,6 @@ fn pages_open_with_what_they_are_for() {
         let opening = text.split("\n\n").nth(1).unwrap_or_default();
         assert!(opening.starts_with("This page "), "{} does not open with what it is for", page.display());
     }
-}
-
-#[test]
-fn arrows_point_one_way() {
-    let allowed = BTreeMap::from([
-        ("mpu-abi", &[][..]),
-        ("mpu-core", &["mpu-abi"]),
-        ("mpu-kmod", &["mpu-abi", "mpu-core"]),
-        ("mpu", &["mpu-abi", "mpu-core"]),
-        ("mpu-container", &["mpu-abi"]),
-        ("xtask", &["mpu-abi", "mpu-core"]),
-        ("mpu-guest", &["mpu-abi", "mpu-core"]),
-    ]);
-    let manifests: Vec<_> =
-        tracked().into_iter().filter(|file| file.ends_with("Cargo.toml") && !file.starts_with("fuzz")).collect();
-    let mut crates = 0;
-    for manifest in manifests {
-        let text = read(&manifest);
-        let Some(name) = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')) else {
-            continue;
-        };
-        crates += 1;
-        let allowed = allowed.get(name).unwrap_or_else(|| panic!("{name} has no arrows here yet"));
-        let ours =
-            text.lines().filter_map(|line| line.split(['.', ' ', '=']).next()).filter(|word| word.starts_with("mpu"));
-        for dependency in ours {
-            assert!(allowed.contains(&dependency), "{name} must not depend on {dependency}");
-        }
-    }
-    assert_eq!(crates, allowed.len());
 }
 
 #[test]

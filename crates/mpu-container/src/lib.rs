@@ -11,6 +11,7 @@
 pub mod beneath;
 pub mod capability;
 pub mod cdi;
+mod chain;
 mod char_links;
 pub mod cli;
 pub mod config;

@@ -1,10 +1,9 @@
 //! The programs `man` and `completions`: manual pages, and what a shell needs to complete.
 //!
-//! Owns the pages' sections. What is said in them is each program's own command line. Pages carry no date, so that the same sources
-//! always give the same pages. `man 7 man` has the language.
+//! Owns the pages' sections. What is said in them is each program's own command line; which programs there are, it is told.
+//! Pages carry no date, so that the same sources always give the same pages. `man 7 man` has the language.
 
-use crate::names;
-use crate::program::Program;
+use crate::program::{self, Program};
 use clap::{Command, CommandFactory, Parser, ValueEnum};
 use clap_complete::Shell;
 use clap_mangen::roff::{bold, roman, Roff};
@@ -13,19 +12,6 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// The pages.
-pub const PAGES: Program =
-    Program { own: "man", nvidia: &[], about: "writes manual pages", run: man, command: Some(Pages::command) };
-
-/// The completions.
-pub const COMPLETIONS: Program = Program {
-    own: "completions",
-    nvidia: &[],
-    about: "writes shell completions for a program",
-    run: complete,
-    command: Some(Completions::command),
-};
 
 /// The executable's own page, to which the pages of programs without one of their own lead.
 const OWN: &str = "mpu-container";
@@ -76,26 +62,38 @@ enum For {
     Fish,
 }
 
-fn man(arguments: Vec<OsString>) -> ExitCode {
+/// The command line of `man`.
+pub fn man_command() -> Command {
+    Pages::command()
+}
+
+/// The command line of `completions`.
+pub fn completions_command() -> Command {
+    Completions::command()
+}
+
+/// The program `man`, of these programs.
+pub fn man(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
     let asked = match Pages::try_parse_from(arguments) {
         Ok(asked) => asked,
         Err(error) => return refused(&error),
     };
     let Some(folder) = asked.all else {
-        return match page(&asked.program) {
+        return match page(&asked.program, programs) {
             Some(text) => told(io::stdout().write_all(text.as_bytes())),
-            None => unknown(&asked.program),
+            None => unknown(&asked.program, programs),
         };
     };
-    told(write_all(&folder))
+    told(write_all(&folder, programs))
 }
 
-fn complete(arguments: Vec<OsString>) -> ExitCode {
+/// The program `completions`, of these programs.
+pub fn complete(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
     let asked = match Completions::try_parse_from(arguments) {
         Ok(asked) => asked,
         Err(error) => return refused(&error),
     };
-    let Some(mut command) = command(&asked.program) else { return unknown(&asked.program) };
+    let Some(mut command) = command(&asked.program, programs) else { return unknown(&asked.program, programs) };
     let shell = match asked.shell {
         For::Bash => Shell::Bash,
         For::Zsh => Shell::Zsh,
@@ -121,35 +119,35 @@ fn told(written: io::Result<()>) -> ExitCode {
     }
 }
 
-fn unknown(name: &str) -> ExitCode {
+fn unknown(name: &str, programs: &[Program]) -> ExitCode {
     eprintln!("mpu-container: no program with a command line of ours is called '{name}'\n");
-    eprint!("{}", names::help());
+    eprint!("{}", program::help(programs));
     ExitCode::from(2)
 }
 
 /// Every page: of the executable, of each program that NVIDIA has a name for, and of ours that administrators call.
-fn write_all(folder: &Path) -> io::Result<()> {
+fn write_all(folder: &Path, programs: &[Program]) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
-    let names = names::PROGRAMS.iter().flat_map(|program| program.nvidia).copied();
+    let names = programs.iter().flat_map(|program| program.nvidia).copied();
     for name in [OWN].into_iter().chain(names) {
         let lead = || format!(".so man1/{OWN}.1\n");
-        let text = page(name).unwrap_or_else(lead);
+        let text = page(name, programs).unwrap_or_else(lead);
         std::fs::write(folder.join(format!("{name}.1")), text)?;
     }
     Ok(())
 }
 
 /// The command line of a program, by its own name or NVIDIA's.
-fn command(name: &str) -> Option<Command> {
+fn command(name: &str, programs: &[Program]) -> Option<Command> {
     let called = |program: &&Program| program.own == name || program.nvidia.contains(&name);
-    let mut command = names::PROGRAMS.iter().find(called).and_then(|program| program.command)?();
+    let mut command = programs.iter().find(called).and_then(|program| program.command)?();
     command = command.disable_help_subcommand(true);
     command.build();
     Some(command)
 }
 
-fn page(name: &str) -> Option<String> {
-    let text = if name == OWN { own_page() } else { program_page(&command(name)?) };
+fn page(name: &str, programs: &[Program]) -> Option<String> {
+    let text = if name == OWN { own_page(programs) } else { program_page(&command(name, programs)?) };
     text.map(|text| plain(&String::from_utf8_lossy(&text))).ok()
 }
 
@@ -157,7 +155,7 @@ fn title(name: &str) -> Vec<u8> {
     format!(".TH \"{name}\" 1 \"\" \"MPU {}\" \"MPU\"\n", env!("CARGO_PKG_VERSION")).into_bytes()
 }
 
-fn own_page() -> io::Result<Vec<u8>> {
+fn own_page(programs: &[Program]) -> io::Result<Vec<u8>> {
     let mut out = title(OWN);
     let mut roff = Roff::new();
     roff.control("SH", ["NAME"]);
@@ -167,7 +165,7 @@ fn own_page() -> io::Result<Vec<u8>> {
     roff.control("SH", ["DESCRIPTION"]);
     roff.text([roman("One static executable with several programs. A program is chosen by the first argument, or by the name of a link.")]);
     roff.control("SH", ["PROGRAMS"]);
-    for program in names::PROGRAMS {
+    for program in programs {
         roff.control("TP", []);
         roff.text([bold([&[program.own], program.nvidia].concat().join(", "))]);
         roff.text([roman(program.about)]);
@@ -246,17 +244,18 @@ fn plain(page: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::PROGRAMS;
 
     #[test]
     fn every_name_of_nvidias_has_a_page_and_every_verb_is_in_it() {
         let folder = tempfile::tempdir().expect("a folder");
-        write_all(folder.path()).expect("written");
+        write_all(folder.path(), PROGRAMS).expect("written");
         let text = |name: &str| std::fs::read_to_string(folder.path().join(format!("{name}.1"))).expect("a page");
-        for program in names::PROGRAMS {
+        for program in PROGRAMS {
             let own = program.own.replace('-', "\\-");
             assert!(text(OWN).contains(&format!("\n\\fB{own}")), "{own}");
             for name in program.nvidia {
-                let Some(command) = command(name) else {
+                let Some(command) = command(name, PROGRAMS) else {
                     assert_eq!(text(name), format!(".so man1/{OWN}.1\n"));
                     continue;
                 };
@@ -274,12 +273,12 @@ mod tests {
 
     #[test]
     fn a_program_of_somebody_elses_grammar_has_no_completions() {
-        for program in names::PROGRAMS {
-            assert_eq!(command(program.own).is_some(), program.command.is_some());
+        for program in PROGRAMS {
+            assert_eq!(command(program.own, PROGRAMS).is_some(), program.command.is_some());
             if let Some(command) = program.command {
                 command().debug_assert();
             }
         }
-        assert!(command("nonsense").is_none() && page("nonsense").is_none());
+        assert!(command("nonsense", PROGRAMS).is_none() && page("nonsense", PROGRAMS).is_none());
     }
 }

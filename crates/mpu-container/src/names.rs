@@ -15,6 +15,29 @@ const LINKS: Program = Program {
     command: None,
 };
 
+/// The pages, of all programs.
+const PAGES: Program = Program {
+    own: "man",
+    nvidia: &[],
+    about: "writes manual pages",
+    run: |arguments| crate::manual::man(arguments, programs()),
+    command: Some(crate::manual::man_command),
+};
+
+/// The completions, of all programs.
+const COMPLETIONS: Program = Program {
+    own: "completions",
+    nvidia: &[],
+    about: "writes shell completions for a program",
+    run: |arguments| crate::manual::complete(arguments, programs()),
+    command: Some(crate::manual::completions_command),
+};
+
+/// The table, for the rows that need all of it: a constant cannot name itself.
+fn programs() -> &'static [Program] {
+    PROGRAMS
+}
+
 /// Every name of NVIDIA's.
 fn nvidia() -> Vec<&'static str> {
     PROGRAMS.iter().flat_map(|program| program.nvidia).copied().collect()
@@ -31,8 +54,8 @@ pub const PROGRAMS: &[Program] = &[
     crate::refresh::PROGRAM,
     crate::hooks::PROGRAM,
     crate::runtime::PROGRAM,
-    crate::manual::PAGES,
-    crate::manual::COMPLETIONS,
+    PAGES,
+    COMPLETIONS,
 ];
 
 /// The program that these arguments ask for, and the arguments as that program wants them (its name first); none when
@@ -55,16 +78,7 @@ pub fn choose(arguments: Vec<OsString>) -> (Option<&'static Program>, Vec<OsStri
 
 /// The page that `mpu-container --help` prints.
 pub fn help() -> String {
-    let mut text = String::from(
-        "Puts NVIDIA GPUs into containers.\n\nUsage: mpu-container PROGRAM [ARGUMENTS]\n\n\
-         Programs (each also answers to NVIDIA's names, by a link):\n",
-    );
-    for program in PROGRAMS {
-        let names = program.nvidia.iter().map(|name| format!("\n              {name}"));
-        text.push_str(&format!("  {:<11} {}{}\n", program.own, program.about, names.collect::<String>()));
-    }
-    text.push_str("\n`mpu-container PROGRAM --help` tells more.\n");
-    text
+    crate::program::help(PROGRAMS)
 }
 
 fn file_name(path: &OsStr) -> OsString {

@@ -1,6 +1,6 @@
 //! What a program within the executable is.
 //!
-//! Owns the row that each program has. Which rows there are is `names`' business.
+//! Owns the row that each program has, and how rows are listed. Which rows there are is `names`' business.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -17,4 +17,18 @@ pub struct Program {
     pub run: fn(Vec<OsString>) -> ExitCode,
     /// Its command line, if that is not somebody else's to define.
     pub command: Option<fn() -> clap::Command>,
+}
+
+/// What these programs are, for a person who does not know which one to call.
+pub fn help(programs: &[Program]) -> String {
+    let mut text = String::from(
+        "Puts NVIDIA GPUs into containers.\n\nUsage: mpu-container PROGRAM [ARGUMENTS]\n\n\
+         Programs (each also answers to NVIDIA's names, by a link):\n",
+    );
+    for program in programs {
+        let names = program.nvidia.iter().map(|name| format!("\n              {name}"));
+        text.push_str(&format!("  {:<11} {}{}\n", program.own, program.about, names.collect::<String>()));
+    }
+    text.push_str("\n`mpu-container PROGRAM --help` tells more.\n");
+    text
 }

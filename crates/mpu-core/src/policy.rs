@@ -29,9 +29,82 @@ pub enum Sees {
 /// The words that rules begin with.
 const WORDS: [(&[u8], Sees); 3] = [(b"own ", Sees::Own), (b"group ", Sees::Group { depth: 0 }), (b"host ", Sees::Host)];
 
-/// Rules that were looked at and found sound.
+/// Where one rule lies in its text. Small enough that a kernel can keep [`MOST_RULES`] of them beside the text.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules<'a>(&'a [u8]);
+#[repr(C)]
+struct Place {
+    /// Where the glob begins.
+    at: u16,
+    /// The glob's length.
+    length: u8,
+    /// Which of [`WORDS`] stands before it.
+    word: u8,
+}
+
+const _: () = assert!(LONGEST_RULES <= u16::MAX as usize && LONGEST_GLOB <= u8::MAX as usize);
+
+/// Where the rules of a text lie: found once, when the text is given, so that no call looks for them again.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Table {
+    count: u32,
+    places: [Place; MOST_RULES],
+}
+
+impl Table {
+    /// No rules.
+    pub const EMPTY: Table = Table { count: 0, places: [Place { at: 0, length: 0, word: 0 }; MOST_RULES] };
+
+    /// Looks at a text of rules; empty lines are none. After an error there are no rules.
+    ///
+    /// # Errors
+    /// [`BadRule`] for the first line that is not a word of ours and an absolute glob, or is beyond [`MOST_RULES`].
+    pub fn read(&mut self, text: &[u8]) -> Result<(), BadRule> {
+        self.count = 0;
+        let (mut at, mut count) = (0, 0);
+        for (line, bytes) in (1..).zip(text.split(|&byte| byte == b'\n')) {
+            let begins = at;
+            at += bytes.len() + 1;
+            if bytes.is_empty() {
+                continue;
+            }
+            let (Some((word, glob)), Some(place)) = (rule(bytes), self.places.get_mut(count)) else {
+                return Err(BadRule { line });
+            };
+            if text.len() > LONGEST_RULES {
+                return Err(BadRule { line });
+            }
+            // Neither is cut: the text and its globs are as short as that.
+            *place = Place { at: (begins + bytes.len() - glob.len()) as u16, length: glob.len() as u8, word };
+            count += 1;
+        }
+        self.count = count as u32;
+        Ok(())
+    }
+
+    /// What a caller in the cgroup with this path sees, by the text that was read.
+    pub fn of(&self, text: &[u8], path: &[u8]) -> Sees {
+        for place in self.places.iter().take(self.count as usize) {
+            let rest = text.get(usize::from(place.at)..).unwrap_or_default();
+            let glob = rest.get(..usize::from(place.length)).unwrap_or_default();
+            if let Some(depth) = nearest(glob, path) {
+                return match WORDS.get(usize::from(place.word)) {
+                    Some((_, Sees::Group { .. })) => Sees::Group { depth },
+                    Some((_, other)) => *other,
+                    None => Sees::Own,
+                };
+            }
+        }
+        Sees::Own
+    }
+}
+
+/// Rules that were looked at and found sound, with their text.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    text: &'a [u8],
+    table: Table,
+}
 
 /// A line, counted from 1, that is no rule, or one too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,42 +114,27 @@ pub struct BadRule {
 }
 
 impl<'a> Rules<'a> {
-    /// Looks at a text of rules; empty lines are none.
+    /// Looks at a text of rules, as [`Table::read`] does.
     ///
     /// # Errors
-    /// [`BadRule`] for the first line that is not a word of ours and an absolute glob, or is beyond [`MOST_RULES`].
+    /// As there.
     pub fn parse(text: &'a [u8]) -> Result<Rules<'a>, BadRule> {
-        let mut rules = 0;
-        for (line, bytes) in (1..).zip(text.split(|&byte| byte == b'\n')) {
-            if bytes.is_empty() {
-                continue;
-            }
-            rules += 1;
-            if rule(bytes).is_none() || rules > MOST_RULES || text.len() > LONGEST_RULES {
-                return Err(BadRule { line });
-            }
-        }
-        Ok(Rules(text))
+        let mut table = Table::EMPTY;
+        table.read(text)?;
+        Ok(Rules { text, table })
     }
 
     /// What a caller in the cgroup with this path sees.
     pub fn of(&self, path: &[u8]) -> Sees {
-        for (sees, glob) in self.0.split(|&byte| byte == b'\n').filter_map(rule) {
-            if let Some(depth) = nearest(glob, path) {
-                return match sees {
-                    Sees::Group { .. } => Sees::Group { depth },
-                    other => other,
-                };
-            }
-        }
-        Sees::Own
+        self.table.of(self.text, path)
     }
 }
 
-fn rule(line: &[u8]) -> Option<(Sees, &[u8])> {
-    let (glob, sees) = WORDS.iter().find_map(|(word, sees)| Some((line.strip_prefix(*word)?, *sees)))?;
+/// Which of [`WORDS`] a line begins with, and its glob.
+fn rule(line: &[u8]) -> Option<(u8, &[u8])> {
+    let (word, glob) = (0..).zip(&WORDS).find_map(|(at, (word, _))| Some((at, line.strip_prefix(*word)?)))?;
     let sound = glob.first() == Some(&b'/') || glob.starts_with(b"**");
-    (sound && glob.len() <= LONGEST_GLOB && !glob.contains(&0)).then_some((sees, glob))
+    (sound && glob.len() <= LONGEST_GLOB && !glob.contains(&0)).then_some((word, glob))
 }
 
 /// How many names lead to the deepest cgroup on this path that fits; the root itself, which is everybody's, never does.
@@ -182,6 +240,21 @@ mod tests {
         assert_eq!(of("host /**.scope", DOCKER), Sees::Host);
         assert_eq!(of("host **/a*b/c", b"/x/ab/c"), Sees::Host);
         assert_eq!(of("host **/a*b/c", b"/ab/x/aab/c/d"), Sees::Host, "the first a*b is followed by something else");
+    }
+
+    #[test]
+    fn a_text_is_looked_at_once_and_a_bad_one_leaves_no_rules() {
+        let mut text = *b"own /a\n\nhost /system.slice\ngroup **";
+        let mut table = Table::EMPTY;
+        assert_eq!(table.read(&text), Ok(()));
+        assert_eq!(table.of(&text, DOCKER), Sees::Host);
+        // What decides is what was found when the text was read: neither its words nor its lines are looked for again.
+        text[8..12].copy_from_slice(b"own ");
+        text[26] = b'!';
+        assert_eq!(table.of(&text, DOCKER), Sees::Host);
+        assert_eq!(table.of(b"", DOCKER), Sees::Own, "a text that is not the table's is never read beyond its end");
+        assert!(table.read(b"host **\nnone").is_err());
+        assert_eq!(table.of(b"host **\nnone", DOCKER), Sees::Own);
     }
 
     #[test]

@@ -1,25 +1,30 @@
 //! The core as the kernel module's C glue calls it: a few functions over plain bytes, and two questions back to the kernel.
 //!
-//! Owns the C types of that boundary (kmod/mpu_core.h says the same in C; sizes are asserted on both sides). Knows nothing
+//! Owns the C types of that boundary (kmod/mpu_core.h says the same in C; `header`, a test, holds the two against each other). Knows nothing
 //! of what the bytes mean: each entry sheds its raw pointers and calls mpu-core. Never allocates, never panics, never sleeps
 //! by itself.
 //!
 //! Pointers: every function requires what its `# Safety` says of the C caller, kmod/mpu_calls.c being the only one.
-#![no_std]
+#![cfg_attr(not(test), no_std)]
+
+#[cfg(test)]
+mod header;
 
 use core::ffi::{c_char, c_void};
 use core::slice;
 use mpu_abi::{Control, ControlCmd};
-use mpu_core::policy::{Rules, Sees};
+use mpu_core::policy::{Sees, Table};
 use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
 
 const COUNTERS: usize = Control::ALL.len() + Reason::ALL.len();
 
 /// `MPU_CALL_BYTES` of kmod/mpu_core.h: the storage that C provides for a [`Call`].
-const _: () = assert!(size_of::<Call>() <= 96 && align_of::<Call>() <= 8);
-/// `struct mpu_argument` of kmod/mpu_core.h.
-const _: () = assert!(size_of::<CArgument>() == 16 && size_of::<CCopy>() == 8);
-/// `MPU_COUNTERS` and `MPU_TRANSLATIONS` of kmod/mpu_core.h.
+const CALL_BYTES: usize = 96;
+const _: () = assert!(size_of::<Call>() <= CALL_BYTES && align_of::<Call>() <= 8);
+/// `MPU_POLICY_BYTES` of kmod/mpu_core.h: the storage that C provides for a [`Table`].
+const POLICY_BYTES: usize = 516;
+const _: () = assert!(size_of::<Table>() <= POLICY_BYTES && align_of::<Table>() <= 4);
+/// `MPU_COUNTERS` and `MPU_TRANSLATIONS` of kmod/mpu_core.h. C has arrays of so many, so an object with more must not come out.
 const _: () = assert!(COUNTERS == 22 && Control::ALL.len() == 14);
 
 /// `MPU_TRANSLATES` of kmod/mpu_core.h: MPU translates this call, so the driver's helpers must not.
@@ -30,6 +35,12 @@ const SAMPLES: u32 = 2;
 const HIDES_DEAD: u32 = 4;
 /// `MPU_NOT_COUNTED` of kmod/mpu_core.h.
 const NOT_COUNTED: u32 = u32::MAX;
+/// `MPU_SEES_OWN` of kmod/mpu_core.h, where 0 is "not looked up yet".
+const SEES_OWN: u32 = 1;
+/// `MPU_SEES_GROUP` of kmod/mpu_core.h.
+const SEES_GROUP: u32 = 2;
+/// `MPU_SEES_HOST` of kmod/mpu_core.h.
+const SEES_HOST: u32 = 3;
 
 extern "C" {
     /// The number by which the caller knows process `host` (init namespace), 0 if it may not see it.
@@ -215,39 +226,46 @@ pub extern "C" fn mpu_rs_reason(reason: u32) -> u32 {
 const REASONS: [Reason; 5] =
     [Reason::CopyNotSeen, Reason::Unreadable, Reason::Exempt, Reason::NoMemory, Reason::ArgumentNotSeen];
 
-/// Looks at a policy's rules: the number of the first bad line, or 0.
+/// Looks at a policy's rules, and keeps in `table` where they lie: the number of the first bad line, or 0.
 ///
 /// # Safety
-/// `rules` is `len` bytes that nobody changes now.
+/// `table` is `MPU_POLICY_BYTES` of 4-byte aligned memory, the caller's alone; `rules` is `len` bytes that nobody changes now.
 #[no_mangle]
-pub unsafe extern "C" fn mpu_rs_policy_check(rules: *const u8, len: u32) -> u32 {
+pub unsafe extern "C" fn mpu_rs_policy_read(table: *mut Table, rules: *const u8, len: u32) -> u32 {
+    // SAFETY: the caller gives writable memory of that size and alignment.
+    unsafe { table.write(Table::EMPTY) };
+    // SAFETY: it is initialised now, and not shared.
+    let table = unsafe { &mut *table };
     // SAFETY: `rules` is `len` bytes.
     let rules = unsafe { slice::from_raw_parts(rules, len as usize) };
-    Rules::parse(rules).err().map_or(0, |bad| bad.line)
+    table.read(rules).err().map_or(0, |bad| bad.line)
 }
 
 /// What a caller whose cgroup has this path sees: `MPU_SEES_*` of kmod/mpu_core.h, and in `*depth` how many names lead to the
 /// group, if it sees one.
 ///
 /// # Safety
-/// `rules` is `len` bytes and `path` `path_len` bytes that nobody changes now; `depth` is a u32 of the caller's alone.
+/// `table` was filled by [`mpu_rs_policy_read`] with these `rules`, which are `len` bytes; `path` is `path_len` bytes; nobody
+/// changes any of them now. `depth` is a u32 of the caller's alone.
 #[no_mangle]
 pub unsafe extern "C" fn mpu_rs_policy(
+    table: *const Table,
     rules: *const u8,
     len: u32,
     path: *const u8,
     path_len: u32,
     depth: *mut u32,
 ) -> u32 {
+    // SAFETY: `table` is initialised.
+    let table = unsafe { &*table };
     // SAFETY: `rules` is `len` bytes.
     let rules = unsafe { slice::from_raw_parts(rules, len as usize) };
     // SAFETY: `path` is `path_len` bytes.
     let path = unsafe { slice::from_raw_parts(path, path_len as usize) };
-    let sees = Rules::parse(rules).map_or(Sees::Own, |rules| rules.of(path));
-    let (word, group) = match sees {
-        Sees::Own => (1, 0),
-        Sees::Group { depth } => (2, depth),
-        Sees::Host => (3, 0),
+    let (word, group) = match table.of(rules, path) {
+        Sees::Own => (SEES_OWN, 0),
+        Sees::Group { depth } => (SEES_GROUP, depth),
+        Sees::Host => (SEES_HOST, 0),
     };
     // SAFETY: the caller gives a writable u32.
     unsafe { depth.write(group) };
@@ -285,6 +303,7 @@ const fn reason_counter(reason: Reason) -> u32 {
 }
 
 /// mpu-core has no panic path, so nothing refers to this: `cargo xtask kmod` refuses an object in which it is left.
+#[cfg(not(test))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     loop {}

@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 
 use anyhow::{Context, Result};
+use mpu_plan::{OOPS_AWAITED, OOPS_OVER};
 
 /// The log from where it was opened on.
 pub struct KernelLog {
@@ -40,10 +41,6 @@ const COMPLAINTS: [&str; 20] = [
 
 /// How the slab allocator begins a report: `BUG kmalloc-64 (Tainted: …): Redzone overwritten`.
 const SLAB: &str = "BUG ";
-
-/// Before and after a story that awaits an oops, for the one who watches the console: xtask/src/guest/qemu.rs.
-const OOPS_AWAITED: &str = "OOPS-AWAITED";
-const OOPS_OVER: &str = "OOPS-OVER";
 
 /// Whether the kernel dies of an oops. Guests do, unless a story wants one.
 const PANIC_ON_OOPS: &str = "/proc/sys/kernel/panic_on_oops";

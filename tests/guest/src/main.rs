@@ -16,9 +16,11 @@ mod injected;
 mod kernel_log;
 mod nvctl;
 mod plan;
+mod play;
 mod pod;
 mod processes;
 mod real;
+mod scene;
 mod stage;
 mod stories;
 mod story;
@@ -49,7 +51,7 @@ fn main() -> ExitCode {
         println!("guest: the rig broke: {error:#}");
         BROKEN
     });
-    println!("GUEST-RC={rc}");
+    println!("{}", mpu_plan::Last(rc));
     boot::power_off()
 }
 
@@ -90,7 +92,7 @@ fn everything() -> Result<usize> {
     for (at, row) in rows.iter().enumerate() {
         // What does not depend on the client is tried with the first client of each era only.
         let first_of_era = rows.iter().position(|other| other.era == row.era) == Some(at);
-        failed += stage::perform(row, first_of_era)?;
+        failed += play::perform(row, first_of_era)?;
     }
     Ok(failed)
 }

@@ -1,25 +1,20 @@
-//! The stage that stories play on: one driver, simulated or real, one client release, one engine or none. Loads and unloads them, runs the stories
-//! of a plan's row, and prints their verdicts.
+//! The stage that stories play on: one driver, simulated or real, one client release, one engine or none. Loads and unloads them.
+//! Knows no story.
 
 use std::cell::{Cell, RefCell};
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::rc::Rc;
-use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 
 use crate::client::Client;
 use crate::command::must;
 use crate::container::Container;
-use crate::demo;
 use crate::engine::Engine;
 use crate::holder::Holder;
 use crate::kernel_log::{self, KernelLog};
 use crate::plan::Row;
 use crate::real::{self, Loaded};
-use crate::stories;
-use crate::stories::scene::Scene;
-use crate::story::{judge, Fault, Story, Verdict, Without};
+use crate::scene::Scene;
 use crate::supervisor::{self, Supervisor};
 
 /// Where the module's policy is written and read.
@@ -32,7 +27,8 @@ const NEWEST: char = 'n';
 pub struct Stage {
     /// The driver's era: 0 to 4.
     pub era: u32,
-    /// The driver's era as the plan has it; `1f` is era 1 behind the older entry symbol, `4n` era 4 from 610 on, `1@550.163.01` a real driver of that release.
+    /// The driver's era as the plan has it; `1f` is era 1 behind the older entry symbol, `4n` era 4 from 610 on, `1@550.163.01` a real driver of
+    /// that release.
     pub era_name: String,
     /// The real driver, while it is loaded.
     real: Cell<Option<Loaded>>,
@@ -55,6 +51,24 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// The stage of a row with one of its engines; nothing is loaded yet.
+    pub fn new(row: &Row, engine: Engine, first_of_era: bool) -> Result<Self> {
+        let number = row.era.split('@').next().unwrap_or_default();
+        Ok(Stage {
+            era: number.trim_end_matches(['f', NEWEST]).parse().context("an era is a number")?,
+            era_name: row.era.clone(),
+            real: Cell::new(None),
+            client: row.client.clone(),
+            engine,
+            first_of_era,
+            reloads: row.reloads,
+            scene: RefCell::new(None),
+            supervisor: Cell::new(None),
+            awaits_oops: Cell::new(false),
+            had_oops: Cell::new(false),
+        })
+    }
+
     /// The client's major version.
     pub fn client_major(&self) -> u32 {
         self.client.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0)
@@ -70,11 +84,6 @@ impl Stage {
         Container::start("crun", name, &self.client)
     }
 
-    /// Starts a container by a runtime of choice: `crun` or `runc`.
-    pub fn container_by(&self, runtime: &'static str, name: &str) -> Result<Container> {
-        Container::start(runtime, name, &self.client)
-    }
-
     /// Starts a GPU process on the host.
     pub fn hold(&self, arguments: &[&str]) -> Result<Holder> {
         Holder::on_host(arguments)
@@ -85,9 +94,14 @@ impl Stage {
         if let Some(scene) = &*self.scene.borrow() {
             return Ok(Rc::clone(scene));
         }
-        let scene = Rc::new(Scene::set(self)?);
+        let scene = Rc::new(Scene::set(&self.client, self.release().is_some())?);
         *self.scene.borrow_mut() = Some(Rc::clone(&scene));
         Ok(scene)
+    }
+
+    /// The same with numbers outside that start elsewhere, for one story.
+    pub fn scene_from(&self, outside: u32) -> Result<Scene> {
+        Scene::set_from(&self.client, self.release().is_some(), outside)
     }
 
     /// Lets the driver oops once before the story ends. That it does is from here on part of the story, and whatever else the
@@ -99,13 +113,13 @@ impl Stage {
     }
 
     /// Why a story cannot be played on the stage's driver; none if it can.
-    fn lack(&self, story: &Story) -> Option<String> {
+    pub fn lack(&self, story: &str) -> Option<String> {
         let is_closed = real::is_closed(self.release()?);
-        real::lack(story.name, is_closed, self.has_client()).map(str::to_owned)
+        real::lack(story, is_closed, self.has_client()).map(str::to_owned)
     }
 
     /// What the kernel has against the story that ended.
-    fn complaints(&self, log: &mut KernelLog) -> Result<Vec<String>> {
+    pub fn complaints(&self, log: &mut KernelLog) -> Result<Vec<String>> {
         let mut lines = log.lines()?;
         if !self.has_gpu() {
             // What the kernel says once of every module that is not free.
@@ -118,9 +132,9 @@ impl Stage {
         Ok(kernel_log::complaints_beside_an_oops(&lines, "nvidia"))
     }
 
-    /// Says how busy processes keep the GPU, by the host's numbers. They say so themselves where the driver is simulated.
-    pub fn keep_busy(&self, samples: &[(u32, u32)]) -> Result<()> {
-        self.release().map_or(Ok(()), |_| real::keep_busy(samples))
+    /// Whether a story made the driver oops.
+    pub fn had_oops(&self) -> bool {
+        self.had_oops.get()
     }
 
     /// Ends what [`Stage::scene`] made, for a story that needs the GPUs or the driver for itself.
@@ -267,7 +281,7 @@ impl Stage {
     }
 
     /// Puts engine and driver back as stories find them, after one that failed half-way.
-    fn restore(&self) -> Result<()> {
+    pub fn restore(&self) -> Result<()> {
         if !loaded("nvidia")? {
             self.load_driver(&[])?;
         }
@@ -315,7 +329,8 @@ impl Stage {
         parameter("counters", name)?.parse().ok()
     }
 
-    fn raise(&self) -> Result<()> {
+    /// Loads driver and engine.
+    pub fn raise(&self) -> Result<()> {
         self.load_driver(&[])?;
         if !self.has_engine() {
             return Ok(());
@@ -332,100 +347,11 @@ impl Stage {
         Ok(())
     }
 
-    fn strike(&self) -> Result<()> {
+    /// Clears everything away.
+    pub fn strike(&self) -> Result<()> {
         self.clear_scene();
         self.unload_all()
     }
-}
-
-/// Runs a row of the plan, and returns how many stories failed.
-pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
-    let mut failed = 0;
-    let named = |name: &str| row.stories.iter().any(|wanted| wanted == name);
-    let usual = stories::ALL.iter().filter(|story| named("all") || named(story.name));
-    let by_name_alone = stories::LAST.iter().chain([&demo::DEMO]);
-    let wanted = usual.chain(by_name_alone.filter(|story| named(story.name)));
-    let wanted: Vec<&Story> = wanted.collect();
-    for name in &row.stories {
-        ensure!(name == "all" || wanted.iter().any(|story| story.name == name), "no story is called {name}");
-    }
-    let number = row.era.split('@').next().unwrap_or_default();
-    let era = number.trim_end_matches(['f', NEWEST]).parse().context("an era is a number")?;
-    let engines = row.engines.iter().map(|name| Engine::named(name)).collect::<Result<Vec<_>>>()?;
-    for &engine in &engines {
-        let stage = Stage {
-            era,
-            era_name: row.era.clone(),
-            real: Cell::new(None),
-            client: row.client.clone(),
-            engine,
-            first_of_era,
-            reloads: row.reloads,
-            scene: RefCell::new(None),
-            supervisor: Cell::new(None),
-            awaits_oops: Cell::new(false),
-            had_oops: Cell::new(false),
-        };
-        let mut log = KernelLog::from_now()?;
-        let raised = stage.raise();
-        for story in &wanted {
-            let began = Instant::now();
-            let verdict = match &raised {
-                Ok(()) => match story.engines.lack(engine, &engines).or_else(|| stage.lack(story)) {
-                    None => play(story, &stage, &mut log)?,
-                    Some(reason) => Verdict::Skip(reason),
-                },
-                Err(error) => Verdict::Fail(format!("the stage did not stand: {error:#}")),
-            };
-            failed += usize::from(matches!(verdict, Verdict::Fail(_)));
-            tell(story, &stage, &verdict, began);
-        }
-        if let Err(error) = stage.strike() {
-            println!("guest: cannot clear the stage of era {} with {}: {error:#}", row.era, engine.name());
-            return Ok(failed + 1);
-        }
-        for complaint in log.complaints()? {
-            println!("guest: the kernel complained while the stage was cleared: {complaint}");
-            failed += 1;
-        }
-        if !stage.had_oops.get() && kernel_log::has_stopped_watching_locks() {
-            println!("guest: the kernel has stopped watching its locks, and nobody made it oops");
-            failed += 1;
-        }
-    }
-    Ok(failed)
-}
-
-fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
-    let without = (story.without)(stage);
-    match (&without, stage.engine) {
-        (Without::Moot(reason), _) | (Without::Right(reason), Engine::None) => {
-            return Ok(Verdict::Skip((*reason).to_owned()))
-        }
-        _ => {}
-    }
-    let ending = catch_unwind(AssertUnwindSafe(|| (story.run)(stage)));
-    let ending = ending.unwrap_or_else(|_| Err(Fault::Rig(anyhow::anyhow!("the story panicked"))));
-    stage.restore().context("cannot restore the stage")?;
-    let complaints = stage.complaints(log)?;
-    if let Some(first) = complaints.first() {
-        return Ok(Verdict::Fail(format!("the kernel complained: {first}")));
-    }
-    Ok(judge(ending, stage.engine, &without))
-}
-
-fn tell(story: &Story, stage: &Stage, verdict: &Verdict, began: Instant) {
-    let (word, reason) = match verdict {
-        Verdict::Pass(note) => ("pass", note),
-        Verdict::Fail(why) => ("fail", why),
-        Verdict::Skip(why) => ("skip", why),
-    };
-    // One line, whatever the reason holds.
-    let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
-    let Stage { era_name, client, engine, .. } = stage;
-    let engine = engine.name();
-    println!("STORY {} engine={engine} era={era_name} client={client} verdict={word} {reason}", story.name);
-    println!("guest: {} took {:.1} s", story.name, began.elapsed().as_secs_f64());
 }
 
 fn loaded(module: &str) -> Result<bool> {

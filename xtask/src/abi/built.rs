@@ -26,9 +26,6 @@ use elf::Elf;
 pub use expected::Expected;
 use tables::{is_called_internal, meaning, methods, spelled, without_repeats, Form, Method, TABLE};
 
-/// Bytes of a type, and entries of an array. What is more is a damaged file.
-const BIGGEST: usize = 1 << 24;
-
 /// Where a running kernel shows its types, and those of the driver.
 pub const HOST: &str = "/sys/kernel/btf/nvidia";
 

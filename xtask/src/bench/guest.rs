@@ -12,6 +12,7 @@ use anyhow::{bail, ensure, Context, Result};
 use crate::cpio::Archive;
 use crate::guest::qemu::{self, Console};
 use crate::guest::{image, Job};
+use crate::libraries::libraries;
 use crate::run::{find, run};
 use crate::{kernels, nvidia, paths};
 
@@ -125,7 +126,7 @@ fn build(kernel: &str, era: &str, client: &str, modules: &[String], peers: &[Pat
     archive.file("bin/busybox", 0o755, &find("busybox").context("no busybox: install busybox-static")?)?;
     let mpu = image::programs()?.join("mpu");
     archive.file("bin/mpu", 0o755, &mpu)?;
-    image::libraries(&mut archive, &mpu)?;
+    libraries(&mut archive, &mpu)?;
     let sim = image::sim_programs()?;
     for program in ["gpu-hold", "nvctl"] {
         archive.file(&format!("bin/{program}"), 0o755, &sim.join(program))?;
@@ -141,7 +142,7 @@ fn build(kernel: &str, era: &str, client: &str, modules: &[String], peers: &[Pat
     let programs = nvidia::ready(client)?;
     for name in ["nvidia-smi", "libnvidia-ml.so.1"] {
         archive.file(&format!("nvidia/{client}/{name}"), 0o755, &programs.join(name))?;
-        image::libraries(&mut archive, &programs.join(name))?;
+        libraries(&mut archive, &programs.join(name))?;
     }
     let rows = ROWS.map(|rows| rows.to_string()).join(" ");
     let (modules, (namespaces, processes)) = (modules.join(" "), CROWD);

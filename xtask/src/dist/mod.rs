@@ -10,8 +10,9 @@ use anyhow::{ensure, Context, Result};
 use sha2::{Digest, Sha256};
 
 use crate::guest::image;
+use crate::outcome::Outcome;
 use crate::run::{output, run, say};
-use crate::{container, lint, paths, setup, Outcome};
+use crate::{container, lint, paths, setup};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 

@@ -7,10 +7,12 @@ use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
 
-use super::{Job, Row};
+use super::job::{Job, Row};
+use super::real;
 use crate::cpio::Archive;
+use crate::libraries::libraries;
 use crate::run::{find, output, run};
-use crate::{container, kernels, kmod, lint, modules, nvidia, paths, python, real_driver};
+use crate::{container, kernels, kmod, lint, modules, nvidia, paths, python};
 
 /// Programs of this machine that guests use: containers are the real ones.
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
@@ -59,8 +61,8 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     // Builds that only one story loads each: they play in era 4.
     let decoys: &[&str] = if eras.iter().any(|era| ["4", "4n"].contains(era)) { &["4d", "1f"] } else { &[] };
     let (real, simulated): (BTreeSet<&str>, BTreeSet<&str>) =
-        eras.into_iter().chain(decoys.iter().copied()).partition(|era| real_driver::release(era).is_some());
-    for release in real.into_iter().filter_map(real_driver::release) {
+        eras.into_iter().chain(decoys.iter().copied()).partition(|era| real::release(era).is_some());
+    for release in real.into_iter().filter_map(real::release) {
         real_modules(archive, &kernel, release)?;
     }
     for era in simulated {
@@ -84,8 +86,8 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
 
 /// NVIDIA's own driver, which `x real-driver` has made, and what it is loaded with.
 fn real_modules(archive: &mut Archive, kernel: &kernels::Kernel, release: &str) -> Result<()> {
-    let folder = real_driver::modules(&kernel.name, release);
-    let overrides = (!release.ends_with(real_driver::CLOSED)).then_some("made_up_overrides.ko");
+    let folder = real::modules(&kernel.name, release);
+    let overrides = (!release.ends_with(real::CLOSED)).then_some("made_up_overrides.ko");
     for module in ["nvidia.ko", "made_up_gpu.ko", "made_up_drm.ko"].into_iter().chain(overrides) {
         archive.file(&format!("real/{release}/{module}"), 0o644, &folder.join(module))?;
     }
@@ -219,25 +221,6 @@ fn clients(archive: &mut Archive, job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// Adds the libraries that a program of this machine needs, and the loader, where it looks for them.
-pub fn libraries(archive: &mut Archive, program: &Path) -> Result<()> {
-    // A static program makes ldd fail: it needs none.
-    let listed = output(Command::new("ldd").arg(program)).unwrap_or_default();
-    for word in listed.split_whitespace().filter(|word| word.starts_with('/')) {
-        let name = word.trim_start_matches('/');
-        // /lib is a link to /usr/lib on the machine; in the guest both are folders, and a file lies where it is looked for.
-        if !archive.has(name) {
-            archive.file(name, 0o755, Path::new(word))?;
-        }
-    }
-    Ok(())
-}
-
 fn plan(rows: &[Row]) -> String {
-    let line = |row: &Row| {
-        let stories = if row.stories.is_empty() { "all".to_owned() } else { row.stories.join(",") };
-        let Row { era, client, reloads, .. } = row;
-        format!("era={era} client={client} engines={} stories={stories} reloads={reloads}\n", row.engines.join(","))
-    };
-    rows.iter().map(line).collect()
+    rows.iter().map(|row| format!("{row}\n")).collect()
 }

@@ -10,8 +10,9 @@ use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use mpu_plan::{Last, OOPS_AWAITED, OOPS_OVER};
 
-use super::Job;
+use super::job::Job;
 use crate::kernels::{self, Kernel};
 use crate::run;
 
@@ -29,10 +30,6 @@ pub struct Console {
     /// Whether a story awaits an oops of the driver's: it judges what comes.
     pub awaits_oops: bool,
 }
-
-/// What a guest prints before and after a story that makes the driver oops: tests/guest/src/kernel_log.rs.
-const OOPS_AWAITED: &str = "OOPS-AWAITED";
-const OOPS_OVER: &str = "OOPS-OVER";
 
 /// What an oops says, and nothing else does: of these the guest's own reading of its log decides whose oops it was.
 const OOPS: [&str; 5] = [
@@ -166,9 +163,9 @@ impl Console {
         if CRIES.iter().any(|cry| line.contains(cry)) && !line.starts_with("STORY ") && !is_awaited {
             self.deaths.push(line.to_owned());
         }
-        if let Some(rc) = line.strip_prefix("GUEST-RC=") {
+        if let Some(last) = Last::read(line) {
             // A second verdict is as bad as none.
-            self.rc = if self.rc.is_none() { rc.trim().parse().ok() } else { None };
+            self.rc = if self.rc.is_none() { last.ok().map(|Last(rc)| rc) } else { None };
         }
         self.lines.push(format!("{:7.2} {line}", at.as_secs_f64()));
     }

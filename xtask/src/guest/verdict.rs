@@ -1,34 +1,16 @@
 //! Reads verdicts off a guest's console, and adds them up into the matrix that `x test` prints.
 //!
-//! A story's line: `STORY <name> engine=<e> era=<n> client=<v> verdict=pass|fail|skip [reason…]`. A guest's last: `GUEST-RC=<n>`.
-//! No verdict is a failure.
+//! What a line looks like is `mpu_plan`'s. No verdict is a failure.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use mpu_plan::{Ending, Verdict};
+
+use super::job::Job;
 use super::qemu::Console;
-use super::Job;
-use crate::Outcome;
-
-/// What one story said once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    pub story: String,
-    pub engine: String,
-    pub era: String,
-    pub client: String,
-    pub result: Ending,
-    pub reason: String,
-}
-
-/// Three ways to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ending {
-    Pass,
-    Fail,
-    Skip,
-}
+use crate::outcome::Outcome;
 
 /// What one guest said.
 pub struct Report {
@@ -44,7 +26,7 @@ impl Report {
     /// Reads a console.
     pub fn read(job: &Job, console: &Console, log: PathBuf) -> Self {
         let plain = console.lines.iter().filter_map(|line| line.get(8..));
-        let verdicts: Vec<Verdict> = plain.filter_map(parse).collect();
+        let verdicts: Vec<Verdict> = plain.filter_map(Verdict::read).collect();
         let mut troubles = console.deaths.clone();
         let failed = verdicts.iter().any(|v| v.result == Ending::Fail);
         match console.rc {
@@ -73,19 +55,6 @@ impl Report {
             self.took.as_secs()
         )
     }
-}
-
-fn parse(line: &str) -> Option<Verdict> {
-    let mut words = line.strip_prefix("STORY ")?.split(' ');
-    let story = words.next()?.to_owned();
-    let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
-    let (engine, era, client) = (value("engine")?, value("era")?, value("client")?);
-    let result = match value("verdict")?.as_str() {
-        "pass" => Ending::Pass,
-        "skip" => Ending::Skip,
-        _ => Ending::Fail,
-    };
-    Some(Verdict { story, engine, era, client, result, reason: words.collect::<Vec<_>>().join(" ") })
 }
 
 /// Verdicts of many guests.
@@ -169,20 +138,6 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_story_line_is_read_whole() {
-        let line = "STORY one engine=none era=1 client=550.163.01 verdict=skip native is right in era 1";
-        let verdict = parse(line).unwrap();
-        assert_eq!((verdict.story.as_str(), verdict.engine.as_str(), verdict.result), ("one", "none", Ending::Skip));
-        assert_eq!(verdict.reason, "native is right in era 1");
-        assert_eq!(parse("STORY torn engine=none er"), None);
-        assert_eq!(
-            parse("STORY one engine=none era=1 client=5 verdict=pa").unwrap().result,
-            Ending::Fail,
-            "half a word is no pass"
-        );
-    }
 
     fn report(lines: &[&str], rc: Option<i32>) -> Report {
         let job = Job { kernel: "6.1".into(), rows: vec![], cpus: 1, limit: Duration::ZERO };

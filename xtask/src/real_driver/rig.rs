@@ -8,8 +8,8 @@ use std::process::Command;
 use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 
+use super::parts::{parts, read};
 use super::source::{Driver, Inside};
-use super::{parts, read};
 use crate::kernels::Kernel;
 use crate::modules;
 use crate::run::output;

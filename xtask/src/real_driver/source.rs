@@ -10,7 +10,7 @@ use anyhow::{ensure, Context, Result};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::read;
+use super::parts::read;
 use crate::apt::Suite;
 use crate::kernels::{Build, Kernel};
 use crate::run::{logged, output, say, tail};

@@ -4,7 +4,6 @@
 //!
 //! Outside truth: NVIDIA Container Toolkit 1.20, `pkg/nvcdi/mode.go` and the discoverers of each mode.
 
-use super::generate::{GenerateError, Request};
 use super::inject::{self, Options};
 use crate::driver::files::File;
 use crate::driver::{DriverRoot, Node};
@@ -126,27 +125,36 @@ pub fn edits(root: &DriverRoot, mode: Mode, options: &Options) -> ContainerEdits
     edits
 }
 
-/// The IMEX channels asked for, by number.
-pub fn channels(root: &DriverRoot, request: &Request) -> Result<Vec<Device>, GenerateError> {
+/// Why there is no device for a word that asks for IMEX channels.
+#[derive(Debug)]
+pub enum NoChannel {
+    /// It is another word than a channel's number.
+    NoNumber(String),
+    /// This host has no such channel.
+    NotHere,
+}
+
+/// The IMEX channels asked for by these words, by number.
+pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Result<Vec<Device>, NoChannel> {
     let nodes = nodes(root, Mode::Imex);
     let number = |node: &Node| node.container.file_name()?.to_str()?.strip_prefix("channel")?.parse::<u32>().ok();
     let known: Vec<_> = nodes.into_iter().filter_map(|node| Some((number(&node)?, node))).collect();
     let mut devices = Vec::new();
-    for word in &request.devices {
+    for word in words {
         let asked = match word.strip_prefix("channel").unwrap_or(word) {
             "all" => None,
-            digits => Some(digits.parse::<u32>().map_err(|_| GenerateError::Channel(word.clone()))?),
+            digits => Some(digits.parse::<u32>().map_err(|_| NoChannel::NoNumber(word.clone()))?),
         };
         let before = devices.len();
         for (number, node) in known.iter().filter(|(number, _)| asked.is_none_or(|asked| asked == *number)) {
             devices.push(Device {
                 name: number.to_string(),
                 annotations: Default::default(),
-                container_edits: inject::plain_nodes(vec![node.clone()], &request.edits),
+                container_edits: inject::plain_nodes(vec![node.clone()], options),
             });
         }
         if devices.len() == before {
-            return Err(GenerateError::Nothing("such IMEX channel"));
+            return Err(NoChannel::NotHere);
         }
     }
     Ok(devices)

@@ -5,7 +5,7 @@
 //!
 //! Outside truth: `nvidia-ctk cdi generate --help` and `pkg/nvcdi` of NVIDIA Container Toolkit 1.20.
 
-use super::extra::{self, Mode};
+use super::extra::{self, Mode, NoChannel};
 use super::inject::{self, Options};
 use super::name::{Kind, QualifiedName};
 use super::registry::append;
@@ -79,6 +79,15 @@ pub enum GenerateError {
     Invalid(#[from] Invalid),
 }
 
+impl From<NoChannel> for GenerateError {
+    fn from(reason: NoChannel) -> GenerateError {
+        match reason {
+            NoChannel::NoNumber(word) => GenerateError::Channel(word),
+            NoChannel::NotHere => GenerateError::Nothing("such IMEX channel"),
+        }
+    }
+}
+
 /// Makes a spec of what is below these roots.
 pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateError> {
     let (devices, container_edits) = match request.mode {
@@ -90,7 +99,7 @@ pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateEr
             let edits = inject::nodes(&driver, [], nodes, &request.edits);
             (one(edits, "NVIDIA device node")?, ContainerEdits { device_nodes: Vec::new(), ..common })
         }
-        Mode::Imex => (extra::channels(root, request)?, ContainerEdits::default()),
+        Mode::Imex => (extra::channels(root, &request.devices, &request.edits)?, ContainerEdits::default()),
         other => (one(extra::edits(root, other, &request.edits), other.what())?, ContainerEdits::default()),
     };
     finish(devices, container_edits, request)

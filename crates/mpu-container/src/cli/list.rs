@@ -2,8 +2,8 @@
 
 use super::args::{Global, List};
 use super::configure;
+use super::error::CliError;
 use super::mig::{self, CAPABILITIES};
-use super::CliError;
 use crate::capability::{Capabilities, Capability};
 use crate::driver::files::{File, Files};
 use crate::driver::{Driver, Gpu, Selection};

@@ -1,9 +1,8 @@
 //! `--debug FILE`: a line for each thing done, with the time and this process's number.
 
-use super::{chain, CliError};
 use std::fmt::Arguments;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -13,11 +12,8 @@ pub struct Log(Option<File>);
 
 impl Log {
     /// Opens the file for appending. Several of these programs may write into it.
-    pub fn open(path: Option<&Path>) -> Result<Log, CliError> {
-        let open = |path: &Path| {
-            let file = File::options().append(true).create(true).open(path);
-            file.map_err(|source| CliError::Log { path: path.into(), source })
-        };
+    pub fn open(path: Option<&Path>) -> io::Result<Log> {
+        let open = |path| File::options().append(true).create(true).open(path);
         Ok(Log(path.map(open).transpose()?))
     }
 
@@ -29,10 +25,5 @@ impl Log {
         // One write a line, so that lines of several processes do not mix.
         let line = format!("{}.{:06} {number} {what}\n", now.as_secs(), now.subsec_micros());
         let _ = file.write_all(line.as_bytes());
-    }
-
-    /// Writes an error with its causes.
-    pub fn failed(&self, error: &CliError) {
-        self.say(format_args!("failed: {}", chain(error)));
     }
 }

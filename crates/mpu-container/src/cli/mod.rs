@@ -9,6 +9,7 @@ mod args;
 mod cgroup;
 mod configure;
 mod enter;
+mod error;
 mod facts;
 mod info;
 mod kmods;
@@ -16,20 +17,19 @@ mod list;
 mod log;
 mod mig;
 
-use crate::driver::{Driver, DriverError, DriverRoot, UnknownDevice};
+use crate::chain::chain;
+use crate::driver::{Driver, DriverRoot, Selection};
 use crate::program::Program;
-use crate::require::RequireError;
-use args::{Cli, Command, Global};
+use crate::require::check_all;
+use args::{Cli, Command, Configure, Global};
 use clap::{error::ErrorKind, CommandFactory, Parser};
+use configure::Order;
+use error::{CliError, NAME};
 use log::Log;
-use std::error::Error;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use thiserror::Error;
-
-const NAME: &str = "nvidia-container-cli";
 
 /// Its row in the table of programs.
 pub const PROGRAM: Program = Program {
@@ -39,57 +39,6 @@ pub const PROGRAM: Program = Program {
     run,
     command: Some(Cli::command),
 };
-
-/// Why a command failed. The message is the part between the program's name and the cause.
-#[derive(Debug, Error)]
-pub enum CliError {
-    /// The driver is not there.
-    #[error("initialization error")]
-    Driver(#[source] DriverError),
-    /// Its files cannot be found.
-    #[error("detection error")]
-    Files(#[source] DriverError),
-    /// A device was asked for that is not there.
-    #[error("device error")]
-    Device(#[source] UnknownDevice),
-    /// MIG's configuration was asked for and cannot be given.
-    #[error("{option} error")]
-    Mig {
-        /// `mig-config` or `mig-monitor`.
-        option: &'static str,
-        /// Why.
-        source: mig::NotAll,
-    },
-    /// The image needs another host.
-    #[error("requirement error")]
-    Require(#[source] RequireError),
-    /// The container could not be configured.
-    #[error(transparent)]
-    Configure(configure::ConfigureError),
-    /// The log cannot be written.
-    #[error("cannot write the log {}", path.display())]
-    Log {
-        /// Where.
-        path: std::path::PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The result cannot be written.
-    #[error("cannot write to standard output")]
-    Output(#[source] std::io::Error),
-}
-
-impl CliError {
-    /// What to do about it, where that is not said already.
-    fn fix(&self) -> Option<String> {
-        Some(match self {
-            CliError::Device(_) => format!("{NAME} info names the devices of this host"),
-            CliError::Require(error) => error.fix(),
-            CliError::Configure(error) => error.fix()?.into(),
-            _ => return None,
-        })
-    }
-}
 
 /// Runs the program. The first argument is the name it was called by.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
@@ -106,9 +55,13 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         }
     };
     ended(
-        Log::open(cli.global.debug.as_deref())
-            .and_then(|log| command(&cli, &log).inspect_err(|error| log.failed(error))),
+        open_log(cli.global.debug.as_deref())
+            .and_then(|log| command(&cli, &log).inspect_err(|error| log.say(format_args!("failed: {}", chain(error))))),
     )
+}
+
+fn open_log(path: Option<&Path>) -> Result<Log, CliError> {
+    Log::open(path).map_err(|source| CliError::Log { path: path.unwrap_or(Path::new("")).into(), source })
 }
 
 /// The exit code; an error is told on standard error.
@@ -128,8 +81,39 @@ fn command(cli: &Cli, log: &Log) -> Result<(), CliError> {
     match &cli.command {
         Command::Info(info) => print(&info::page(&find(global, log)?, info.csv)),
         Command::List(list) => print(&list::page(&find(global, log)?, &list.clone().or_everything(), global)?),
-        Command::Configure(arguments) => configure::run(global, arguments, log),
+        Command::Configure(arguments) => configure(global, arguments, log),
     }
+}
+
+/// `configure`: all that is to be found out on the host first, and then the container.
+fn configure(global: &Global, arguments: &Configure, log: &Log) -> Result<(), CliError> {
+    let driver = find(global, log)?;
+    let selection = driver.select(&arguments.device).map_err(CliError::Device)?;
+    let mig = |option, words: &[String]| {
+        mig::gpus(option, words, &driver, &selection, &arguments.device)
+            .map_err(|source| CliError::Mig { option, source })
+    };
+    require(&driver, &selection, &arguments.require)?;
+    let config = mig("mig-config", &arguments.mig_config)?;
+    let monitor = mig("mig-monitor", &arguments.mig_monitor)?;
+    if global.load_kmods && !global.no_create_imex_channels {
+        kmods::create_channels(&driver, &arguments.imex_channel, log);
+    }
+    let files = configure::files(&driver, arguments.capabilities(), global.ldcache.as_deref());
+    let files = files.map_err(CliError::Files)?;
+    let order =
+        Order { driver: &driver, files: &files, selection: &selection, config: &config, monitor: &monitor, arguments };
+    configure::configure(&order, log).map_err(CliError::Configure)
+}
+
+/// Checks what the image asks for: of every GPU that the container gets.
+fn require(driver: &Driver, selection: &Selection<'_>, requirements: &[String]) -> Result<(), CliError> {
+    // To ask a GPU can mean to start it, which takes long.
+    if requirements.is_empty() {
+        return Ok(());
+    }
+    let gpus: Vec<_> = selection.gpus.iter().map(|gpu| facts::of_gpu(driver, gpu)).collect();
+    check_all(requirements, &facts::of_driver(driver), &gpus).map_err(CliError::Require)
 }
 
 fn find(global: &Global, log: &Log) -> Result<Driver, CliError> {
@@ -150,10 +134,4 @@ fn find(global: &Global, log: &Log) -> Result<Driver, CliError> {
 fn print(page: &str) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     out.write_all(page.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Output)
-}
-
-/// An error and its causes on one line.
-fn chain(error: &dyn Error) -> String {
-    let causes = std::iter::successors(Some(error), |error: &&dyn Error| (*error).source());
-    causes.map(|error| error.to_string()).collect::<Vec<_>>().join(": ")
 }

@@ -1,14 +1,15 @@
 //! `nvidia-ctk cdi`: list and transform; `generate` has a module of its own.
 
+use super::context::{Context, Failure};
 use super::generate::Generate;
-use super::{Context, Failure};
+use super::write::put;
 use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
 use crate::cdi::{registry, validate, Registry};
-use crate::edits::Spec;
+use crate::chain::chain_without_repeats;
 use clap::{Args, Subcommand, ValueEnum};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What `nvidia-ctk cdi` does.
 #[derive(Debug, Subcommand)]
@@ -32,25 +33,6 @@ impl Verb {
     }
 }
 
-/// Writes a spec to a file, or to standard output. A file's name gets the format's ending if it has none of a CDI file,
-/// for engines would not look at it.
-pub(super) fn put(spec: &Spec, output: Option<&Path>, format: Format) -> Result<Option<PathBuf>, Failure> {
-    let text = file::text(spec, format);
-    let Some(path) = output else {
-        std::io::stdout().write_all(text.as_bytes())?;
-        return Ok(None);
-    };
-    let mut path = path.as_os_str().to_owned();
-    match (Path::new(&path).extension().and_then(|end| end.to_str()), format) {
-        (Some("json" | "yaml"), _) => {}
-        (_, Format::Json) => path.push(".json"),
-        (_, Format::Yaml) => path.push(".yaml"),
-    }
-    let path = PathBuf::from(path);
-    file::write(&path, text.as_bytes())?;
-    Ok(Some(path))
-}
-
 /// What `nvidia-ctk cdi list` takes.
 #[derive(Debug, Args)]
 #[command(
@@ -68,7 +50,7 @@ impl List {
     fn run(&self, context: &Context) -> Result<(), Failure> {
         let registry = Registry::read(&self.spec_dir);
         for failure in registry.failures() {
-            eprintln!("nvidia-ctk: warning: {}", super::chain(failure));
+            eprintln!("nvidia-ctk: warning: {}", chain_without_repeats(failure));
         }
         for conflict in registry.conflicts() {
             eprintln!("nvidia-ctk: warning: {conflict}");

@@ -1,6 +1,6 @@
 //! `nvidia-ctk config`.
 
-use super::{Context, Failure};
+use super::context::{Context, Failure};
 use crate::config::{self, edit, keys};
 use clap::{Args, Subcommand};
 use std::io::{ErrorKind, Write};

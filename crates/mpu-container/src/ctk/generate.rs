@@ -1,6 +1,7 @@
 //! `nvidia-ctk cdi generate`.
 
-use super::{cdi, truth, variable, Context, Failure};
+use super::context::{truth, variable, Context, Failure};
+use super::write::put;
 use crate::cdi::extra::Mode;
 use crate::cdi::file::Format;
 use crate::cdi::generate::{self, Naming};
@@ -136,7 +137,7 @@ impl Generate {
         let spec = generate::generate(&self.root(context)?, &self.request(context)?)?;
         let output = self.output.as_deref().filter(|path| !path.as_os_str().is_empty());
         let format = self.format.map(Format::from).or(output.and_then(Format::of_path)).unwrap_or(Format::Yaml);
-        if let Some(path) = cdi::put(&spec, output, format)? {
+        if let Some(path) = put(&spec, output, format)? {
             let (count, version) = (spec.devices.len(), &spec.cdi_version);
             context.note(format_args!("wrote {}: {count} devices, cdiVersion {version}", path.display()));
         }

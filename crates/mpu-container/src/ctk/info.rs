@@ -1,6 +1,6 @@
 //! `nvidia-ctk info`.
 
-use super::Failure;
+use super::context::Failure;
 use crate::cdi::{registry, Registry};
 use crate::driver::{Driver, DriverRoot};
 use clap::Args;

@@ -9,19 +9,21 @@
 
 mod cdi;
 mod config;
+mod context;
 mod generate;
 mod info;
 mod links;
 mod nodes;
 mod system;
+mod write;
 
+use crate::chain::chain_without_repeats;
 use crate::engines::command::Configure;
 use crate::hooks;
 use crate::program::Program;
-use clap::{Args, CommandFactory, Parser, Subcommand};
-use std::error::Error;
+use clap::{CommandFactory, Parser, Subcommand};
+use context::Context;
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The program's row.
@@ -62,29 +64,6 @@ struct Ctk {
     verb: Verb,
 }
 
-/// What holds for every verb.
-#[derive(Debug, Args)]
-struct Context {
-    /// Accepted for scripts; it has no effect
-    #[arg(long, short, env = "NVIDIA_CTK_DEBUG", value_parser = truth(), hide = true)]
-    debug: bool,
-    /// Print errors only
-    #[arg(long, env = "NVIDIA_CTK_QUIET", value_parser = truth())]
-    quiet: bool,
-    /// The runtime's configuration [default: /etc/nvidia-container-runtime/config.toml]
-    #[arg(long, env = "NVIDIA_CTK_CONFIG", value_name = "FILE")]
-    config: Option<PathBuf>,
-}
-
-impl Context {
-    /// Tells people what has been done or passed over.
-    fn note(&self, text: impl std::fmt::Display) {
-        if !self.quiet {
-            eprintln!("nvidia-ctk: {text}");
-        }
-    }
-}
-
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// CDI files: make, list, change
@@ -115,9 +94,6 @@ enum Runtime {
     Configure(Configure),
 }
 
-/// Why a verb was not carried out; the chain of reasons is printed as one line.
-type Failure = Box<dyn Error>;
-
 fn main(arguments: Vec<OsString>) -> ExitCode {
     // Its name stands in usage lines, however it was called.
     let arguments = [OsString::from("nvidia-ctk")].into_iter().chain(arguments.into_iter().skip(1));
@@ -143,7 +119,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nvidia-ctk: {}", chain(error.as_ref()));
+            eprintln!("nvidia-ctk: {}", chain_without_repeats(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -152,31 +128,6 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
 fn cdi_main(arguments: Vec<OsString>) -> ExitCode {
     let words = ["nvidia-ctk", "cdi"].map(OsString::from);
     main(words.into_iter().chain(arguments.into_iter().skip(1)).collect())
-}
-
-/// An error and its reasons. Some errors tell their reason themselves; it is not told twice.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(reason) = next {
-        let told = reason.to_string();
-        if !text.ends_with(&told) {
-            text.push_str(": ");
-            text.push_str(&told);
-        }
-        next = reason.source();
-    }
-    text
-}
-
-/// A flag's variable: anything but a word for no is yes, as scripts set them.
-fn truth() -> clap::builder::FalseyValueParser {
-    clap::builder::FalseyValueParser::new()
-}
-
-/// The first of these variables of our own environment that is set to something.
-fn variable(names: &[&str]) -> Option<OsString> {
-    names.iter().find_map(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `nvidia-ctk system`.
 
-use super::{links, nodes, truth, variable, Context, Failure};
+use super::context::{truth, variable, Context, Failure};
+use super::{links, nodes};
 use crate::driver::DriverRoot;
 use clap::{ArgAction, Args, Subcommand};
 use std::path::{Path, PathBuf};

@@ -4,13 +4,23 @@
 //! own files. The kernel follows them (`openat2`, `RESOLVE_IN_ROOT`), so that no link leads out. Refuses to know what is
 //! looked for.
 
-use super::files::File;
 use rustix::fs::{Mode, OFlags, ResolveFlags, CWD};
 use rustix::io::Errno;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+/// A file or directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct File {
+    /// Where it is on the host, as a path that we can open: the driver's root and what follows, links resolved below
+    /// that root.
+    pub host: PathBuf,
+    /// Where it belongs in a container: the path below the driver's root. A library's and a socket's is where it really
+    /// is; any other's is the path that programs know, though on the host that may be a link.
+    pub container: PathBuf,
+}
 
 /// The root of a driver, open.
 pub(super) struct Below {

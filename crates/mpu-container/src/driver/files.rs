@@ -5,6 +5,7 @@
 //! differ, and so do their packages.
 
 use super::below::Below;
+pub use super::below::File;
 use super::ldcache::{self, Abi};
 use super::tables::{self, FileRow, Suffix};
 use super::{elf, Driver, DriverError};
@@ -27,17 +28,6 @@ pub struct Files {
     pub data: Vec<File>,
     /// Links that a container needs besides.
     pub links: Vec<Link>,
-}
-
-/// A file or directory.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct File {
-    /// Where it is on the host, as a path that we can open: the driver's root and what follows, links resolved below
-    /// that root.
-    pub host: PathBuf,
-    /// Where it belongs in a container: the path below the driver's root. A library's and a socket's is where it really
-    /// is; any other's is the path that programs know, though on the host that may be a link.
-    pub container: PathBuf,
 }
 
 /// A shared library.

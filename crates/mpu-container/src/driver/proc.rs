@@ -6,7 +6,8 @@
 //! Outside truth: NVIDIA's open kernel modules, `nv-procfs.c` (`version`, `gpus/*/information`) and `nv-caps.c`
 //! (`capabilities`).
 
-use super::{DriverError, DriverRoot, Gpu, Mig};
+use super::error::DriverError;
+use super::parts::{DriverRoot, Gpu, Mig};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@
 //! Outside truth: containerd's `docs/cri/config.md` (1.7 and 2.0) for the plugin's names and keys.
 
 use super::tables::{edit, find, forget, prune, remove, set, table};
-use super::{Malformed, Wish};
+use super::wish::{Malformed, Wish};
 use toml_edit::{value, Array, Item, Table};
 
 /// Where a version keeps the plugin that runs containers.

@@ -3,7 +3,7 @@
 //! Outside truth: Docker's reference of `dockerd`, "Daemon configuration file": `runtimes`, `default-runtime`,
 //! `features.cdi`.
 
-use super::{Malformed, Wish};
+use super::wish::{Malformed, Wish};
 use serde_json::{json, Map, Value};
 
 pub(super) fn with(text: &str, wish: &Wish) -> Result<String, Malformed> {

@@ -4,7 +4,7 @@
 //!
 //! Outside truth: `crio.conf(5)`, `[crio.runtime.runtimes]`; `containers.conf(5)`, `[engine.runtimes]`.
 
-use super::{Malformed, Wish};
+use super::wish::{Malformed, Wish};
 use toml_edit::{value, Array, DocumentMut, Item, Table};
 
 pub(super) fn crio(text: &str, wish: &Wish) -> Result<String, Malformed> {

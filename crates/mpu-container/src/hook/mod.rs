@@ -11,6 +11,7 @@ mod arguments;
 mod flags;
 mod state;
 
+use crate::chain::chain;
 use crate::config::{self, Config, ConfigError, Loaded, Mode};
 use crate::program::Program;
 use crate::request::{self, Annotations, RequestError};
@@ -135,7 +136,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
         Some("prestart") => match prestart(&flags) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("{NAME}: {}\n{NAME}: fix: {}", chain(&error), error.fix());
+                eprintln!("{NAME}: {}\n{NAME}: fix: {}", chain(&error).replace('\n', " "), error.fix());
                 ExitCode::from(1)
             }
         },
@@ -233,10 +234,4 @@ fn legacy(config: &Config, only_cdi_names: bool) -> Result<(), HookError> {
 
 fn shown(arguments: &[OsString]) -> String {
     arguments.iter().map(|argument| argument.to_string_lossy()).collect::<Vec<_>>().join(" ")
-}
-
-/// An error and its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(|error| error.to_string().replace('\n', " ")).collect::<Vec<_>>().join(": ")
 }

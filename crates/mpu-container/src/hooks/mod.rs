@@ -19,6 +19,7 @@ mod symlinks;
 mod tests;
 
 use crate::beneath::{BeneathError, Root};
+use crate::chain::chain;
 use crate::ldconfig::LdconfigError;
 use crate::program::Program;
 use clap::builder::BoolishValueParser;
@@ -253,10 +254,4 @@ fn container(spec: &Path) -> Result<Root, HookError> {
         true => Err(HookError::Host { path }),
         false => Ok(root),
     }
-}
-
-/// An error and its causes on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -24,7 +24,7 @@ pub fn set(root: &Root, paths: &[String], mode: u32, notes: Notes) -> Result<(),
         };
         match found.set_mode(mode) {
             Ok(()) => notes.detail(|| format!("{path} has mode {mode:o}")),
-            Err(error) if error.is_denied() => notes.detail(|| super::chain(&error)),
+            Err(error) if error.is_denied() => notes.detail(|| crate::chain::chain(&error)),
             Err(error) => return Err(error.into()),
         }
     }

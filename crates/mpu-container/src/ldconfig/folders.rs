@@ -1,7 +1,7 @@
 //! Which folders a container's loader looks into, and the files that tell it.
 
 use super::conf::{self, Line};
-use super::LdconfigError;
+use super::error::LdconfigError;
 use crate::beneath::{BeneathError, Root};
 use rustix::fs::FileType;
 use std::collections::BTreeSet;

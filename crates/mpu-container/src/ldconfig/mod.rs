@@ -8,20 +8,22 @@
 //! has them (`internal/ldconfig`), so that either's hook finds what the other wrote. ldconfig(8), ld.so(8).
 
 pub mod conf;
+mod error;
 mod filter;
 mod folders;
+mod inside;
 mod jail;
 mod program;
 mod sys;
 #[cfg(test)]
 mod tests;
 
+pub use error::LdconfigError;
 pub use program::{host_path, is_static};
 
-use crate::beneath::{BeneathError, Root};
+use crate::beneath::Root;
 use rustix::fd::OwnedFd;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// The longest that ldconfig may take. It reads the first bytes of some thousand files; ten seconds of a processor are
@@ -30,66 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The cache of the loader.
 const CACHE: &str = "/etc/ld.so.cache";
-
-/// Why the cache is not up to date.
-#[derive(Debug, thiserror::Error)]
-pub enum LdconfigError {
-    /// A file of the container.
-    #[error(transparent)]
-    Beneath(#[from] BeneathError),
-    /// The root that was named is this process's own.
-    #[error("{} is the host's root directory; ldconfig is only run for a container", path.display())]
-    Host {
-        /// The path.
-        path: PathBuf,
-    },
-    /// A folder that cannot stand in a line of a file.
-    #[error("the folder {folder:?} is not an absolute path on one line")]
-    Folder {
-        /// The folder.
-        folder: String,
-    },
-    /// The program cannot be read.
-    #[error("cannot read the host's ldconfig {}", path.display())]
-    Program {
-        /// Its path.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The program would bring code of the container into play.
-    #[error(
-        "{} is not a statically linked program, and would run the container's loader; name one that is \
-         (on Ubuntu /sbin/ldconfig.real)",
-        path.display()
-    )]
-    Dynamic {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// The host refused what the isolation needs.
-    #[error("cannot isolate ldconfig: {step}")]
-    Jail {
-        /// What was tried.
-        step: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// It took too long.
-    #[error("ldconfig was stopped after {} s", after.as_secs())]
-    Slow {
-        /// The limit.
-        after: Duration,
-    },
-    /// It failed.
-    #[error("ldconfig ended with {status}: {said}")]
-    Failed {
-        /// How it ended.
-        status: String,
-        /// The last line that it printed.
-        said: String,
-    },
-}
 
 /// Makes libraries in `folders` (absolute paths in the container) known to the container's loader, by the host's
 /// ldconfig.

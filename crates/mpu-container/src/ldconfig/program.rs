@@ -1,6 +1,6 @@
 //! The host's ldconfig: found, judged and sealed before the container's root is entered.
 
-use super::LdconfigError;
+use super::error::LdconfigError;
 use object::elf::{FileHeader32, FileHeader64, PT_INTERP};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::Endianness;

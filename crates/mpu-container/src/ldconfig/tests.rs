@@ -4,6 +4,7 @@ use super::*;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 use tempfile::TempDir;

@@ -6,7 +6,7 @@
 //! its release candidates 1 to 4, whose `process.capabilities` is the list itself. `null` is the same as no field, as for
 //! the runtimes, which are written in Go.
 
-use super::RequestError;
+use super::error::RequestError;
 use serde_json::{Map, Value};
 
 /// What a specification says of a container.

@@ -3,7 +3,7 @@
 //! Owns the variables for it. Refuses to know what a condition means (`require`).
 
 use super::container::Container;
-use super::RequestError;
+use super::error::RequestError;
 use crate::capability::{Capabilities, Capability};
 use crate::config::{edit, Config};
 

@@ -15,7 +15,6 @@ mod mode;
 mod program;
 
 use std::convert::Infallible;
-use std::error::Error;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,6 +22,7 @@ use std::process::ExitCode;
 
 use thiserror::Error;
 
+use crate::chain::chain;
 use crate::config::{Config, ConfigError, Mode};
 use crate::program::Program;
 use crate::seccomp;
@@ -156,15 +156,4 @@ fn mode_of_name(name: &std::ffi::OsStr) -> Option<Mode> {
         Some("nvidia-container-runtime.legacy") => Some(Mode::Legacy),
         _ => None,
     }
-}
-
-/// An error and its causes on one line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }

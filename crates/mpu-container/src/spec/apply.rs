@@ -6,7 +6,8 @@
 
 use serde_json::{json, Map, Value};
 
-use super::{node, EditError};
+use super::error::EditError;
+use super::node;
 use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
 
 const HOOKS: [&str; 6] = ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];

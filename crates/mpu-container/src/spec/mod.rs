@@ -7,6 +7,7 @@
 //! Outside truth: OCI runtime specification 1.2, `config.md`.
 
 mod apply;
+mod error;
 mod hooks;
 mod node;
 #[cfg(test)]
@@ -21,6 +22,8 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::edits::ContainerEdits;
+
+pub use error::EditError;
 
 /// The largest `config.json` that is read. Engines write some ten kilobytes; the kernel limits what an environment can be
 /// to a few megabytes.
@@ -60,40 +63,6 @@ pub enum SpecError {
     /// It cannot be replaced.
     #[error("cannot replace {}", .0.display())]
     Write(PathBuf, #[source] io::Error),
-}
-
-/// Why an edit cannot be made. The tree may hold part of the edits then and must not be stored.
-#[derive(Debug, Error)]
-pub enum EditError {
-    /// A part of the specification is not what OCI says it is.
-    #[error("{at} of the container's config.json is not {expected}")]
-    Malformed {
-        /// Where, as in `process.env`.
-        at: String,
-        /// What it should be.
-        expected: &'static str,
-    },
-    /// The edit itself says what CDI does not allow.
-    #[error("{subject} is no valid edit: {why}")]
-    Invalid {
-        /// The edit, by its name or path.
-        subject: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// The node on the host that a device is to be like cannot be looked at.
-    #[error("cannot look at the device {}", .0.display())]
-    Node(PathBuf, #[source] io::Error),
-    /// There is something else where a device should be on the host.
-    #[error("{} is {found}, not {expected}", path.display())]
-    NotThatDevice {
-        /// Where.
-        path: PathBuf,
-        /// What is there.
-        found: &'static str,
-        /// What the edit asks for.
-        expected: String,
-    },
 }
 
 /// Makes edits in a tree, as CDI says. After an error it may hold a part of them.

@@ -6,7 +6,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::EditError;
+use super::error::EditError;
 use crate::edits::DeviceNode;
 
 /// Major and minor.

@@ -6,8 +6,9 @@ use crate::holder::Holder;
 use crate::nvctl;
 use crate::processes;
 use crate::right;
+use crate::scene::{sorted, Scene};
 use crate::stage::Stage;
-use crate::stories::scene::{exactly, once, sorted, Scene};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// Numbers for processes that shall have the number of one that ended: another fork can come first, then the next is tried.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::pod::Pod;
 use crate::right;
 use crate::stage::Stage;
-use crate::stories::scene::{exactly, once};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 const ARGUMENTS: [&str; 3] = ["--module=/mpu/mpu.ko", "--interval=1", "--measure-every=2"];

@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::callers::Callers;
 use crate::command::{must, run};
 use crate::right;
-use crate::stories::scene::{exactly, once};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Story, Without};
 
 /// Switches the kernel's function tracer off, and with it every redirect.

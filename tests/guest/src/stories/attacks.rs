@@ -2,7 +2,7 @@
 
 use crate::right;
 use crate::stage::Stage;
-use crate::stories::scene::{exactly, once};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// Lengths that controls with process ids have; here they are the caller's choice, for a buffer of its own.

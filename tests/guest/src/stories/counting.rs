@@ -7,8 +7,8 @@ use crate::engine::Engine;
 use crate::nvctl;
 use crate::right;
 use crate::stage::Stage;
+use crate::stories::common::{exactly, once};
 use crate::stories::events;
-use crate::stories::scene::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// The first client that the driver made: the host's.

@@ -9,8 +9,9 @@ use crate::holder::Holder;
 use crate::nvctl;
 use crate::processes;
 use crate::right;
+use crate::scene::{sorted, Scene};
 use crate::stage::Stage;
-use crate::stories::scene::{exactly, once, sorted, Scene};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// A process that has ended is not listed, though a child keeps its driver client alive.

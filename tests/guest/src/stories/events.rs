@@ -3,8 +3,9 @@
 use crate::command::run;
 use crate::nvctl;
 use crate::right;
+use crate::scene::{sorted, Scene};
 use crate::stage::Stage;
-use crate::stories::scene::{once, sorted, Scene};
+use crate::stories::common::once;
 use crate::story::{Engines, Fault, Story, Without};
 
 /// Which client is over its memory limit is told by the caller's numbers, and of nobody else's. Other events stay as they are.

@@ -7,8 +7,9 @@ use anyhow::Result;
 use crate::command::{must, run};
 use crate::processes;
 use crate::right;
+use crate::scene::Scene;
 use crate::stage::Stage;
-use crate::stories::scene::{exactly, once, Scene};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// Where the module is told to let go of the driver.

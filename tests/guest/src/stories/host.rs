@@ -3,8 +3,8 @@
 use crate::command::must;
 use crate::nvctl;
 use crate::right;
+use crate::scene::Scene;
 use crate::stage::Stage;
-use crate::stories::scene::Scene;
 use crate::story::{Engines, Fault, Story, Without};
 
 /// Every control's bytes, and nvidia-smi's listings, are the same with the engine and without it.

@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use crate::command::run;
 use crate::right;
 use crate::stage::Stage;
-use crate::stories::scene::{exactly, once};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// The request of a control on something else, or on nothing: what it gets is what it gets without an engine.

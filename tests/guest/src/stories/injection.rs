@@ -2,7 +2,8 @@
 
 use crate::injected::{Injected, Installed};
 use crate::right;
-use crate::stories::scene::{exactly, once, sorted};
+use crate::scene::sorted;
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// nvidia-smi and its library, put in by the wrapper with the devices, list the container's own processes and no other.

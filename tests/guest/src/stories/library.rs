@@ -8,8 +8,9 @@ use crate::client::{Client, Query};
 use crate::container::Container;
 use crate::nvctl;
 use crate::right;
+use crate::scene::sorted;
 use crate::stage::Stage;
-use crate::stories::scene::{exactly, once, sorted};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// Two containers on one GPU: neither is shown anything of the other's, nor of the host's, by any query of NVML.

@@ -6,8 +6,8 @@ use serde_json::Value;
 use crate::answer::answer;
 use crate::command::{run_with, Output};
 use crate::right;
+use crate::scene::Scene;
 use crate::stage::Stage;
-use crate::stories::scene::Scene;
 use crate::story::{Engines, Fault, Story, Without};
 
 /// The host's list is whole and right, with an engine and without: the host sees what it always saw.

@@ -7,8 +7,9 @@ use anyhow::{Context, Result};
 use crate::callers::Callers;
 use crate::command::{must, run};
 use crate::right;
+use crate::scene::sorted;
 use crate::stage::{unload_module, Stage};
-use crate::stories::scene::{exactly, once, sorted};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// The engine before the driver, and the engine after the driver and its clients: both right.

@@ -5,8 +5,9 @@ use anyhow::Context;
 use crate::client::pids;
 use crate::command::{must, run};
 use crate::right;
+use crate::scene::sorted;
 use crate::stage::Stage;
-use crate::stories::scene::{exactly, sorted};
+use crate::stories::common::exactly;
 use crate::story::{Engines, Fault, Story, Without};
 use crate::supervisor;
 

@@ -8,7 +8,7 @@ use anyhow::{bail, ensure, Context, Result};
 use crate::command::{must, run};
 use crate::right;
 use crate::stage::Stage;
-use crate::stories::scene::once;
+use crate::stories::common::once;
 use crate::story::{Engines, Story, Without};
 
 const MIB: u64 = 1 << 20;

@@ -9,7 +9,8 @@ use crate::holder::Holder;
 use crate::nvctl;
 use crate::processes;
 use crate::right;
-use crate::stories::scene::{exactly, once, sorted};
+use crate::scene::sorted;
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 use crate::supervisor;
 

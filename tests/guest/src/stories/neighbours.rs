@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use crate::command::must;
 use crate::right;
-use crate::stories::scene::{exactly, once};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 const TRACING: &str = "/sys/kernel/tracing";

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::callers::Callers;
 use crate::right;
-use crate::stories::scene::{exactly, once};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Story, Without};
 
 /// The driver oopses inside a container's control: the module can be asked, is right for everybody else, and can be unloaded.

@@ -2,8 +2,9 @@
 
 use crate::nvctl::{self, Answer};
 use crate::right;
+use crate::scene::{sorted, Scene};
 use crate::stage::Stage;
-use crate::stories::scene::{exactly, once, sorted, Scene};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 const POD: &str = "/sys/fs/cgroup/pod";

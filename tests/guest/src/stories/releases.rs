@@ -9,7 +9,7 @@ use crate::callers::Callers;
 use crate::command::{must, run};
 use crate::right;
 use crate::stage::Stage;
-use crate::stories::scene::{exactly, once};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// Calls of one run: on a driver that nobody can play more on, and on others.

@@ -4,7 +4,8 @@ use crate::container::Container;
 use crate::engine::Engine;
 use crate::nvctl::{self, Answer};
 use crate::right;
-use crate::stories::scene::{exactly, once, sorted, Scene};
+use crate::scene::{sorted, Scene};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// A process outside cannot be asked about: no memory, no accounting record; nor can an own one by its number outside.

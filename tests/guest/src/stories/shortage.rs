@@ -12,8 +12,9 @@ use crate::callers::Callers;
 use crate::command::must;
 use crate::nvctl::{self, Answer};
 use crate::right;
+use crate::scene::Scene;
 use crate::stage::unload_module;
-use crate::stories::scene::{exactly, once, Scene};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// Where a kernel with fault injection lets a task's Nth chance to fail be taken.

@@ -14,7 +14,7 @@ use crate::nvctl;
 use crate::processes;
 use crate::right;
 use crate::stage::Stage;
-use crate::stories::scene::{exactly, once};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 use crate::supervisor;
 

@@ -3,7 +3,8 @@
 use crate::client::{pids, Client};
 use crate::container::Container;
 use crate::right;
-use crate::stories::scene::{exactly, sorted};
+use crate::scene::sorted;
+use crate::stories::common::exactly;
 use crate::story::{Engines, Fault, Story, Without};
 
 /// The table shows exactly the container's processes, by the container's PIDs, with their memory.

@@ -8,8 +8,9 @@ use crate::engine::Engine;
 use crate::nvctl;
 use crate::processes;
 use crate::right;
+use crate::scene::Scene;
 use crate::stage::Stage;
-use crate::stories::scene::{exactly, once, Scene};
+use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// The numbers outside: 2fee01 to 2feefe. Nothing else has these two bytes side by side.
@@ -59,7 +60,7 @@ pub const TAINT: Story = Story {
         if restarts {
             stage.load_engine()?;
         }
-        let scene = Scene::set_from(stage, FROM + 20)?;
+        let scene = stage.scene_from(FROM + 20)?;
         let strangers = stage.hold(&["--hwpm", "--error"])?;
         // Accounting keeps a record of it.
         drop(stage.hold(&["--mem", "70"])?);

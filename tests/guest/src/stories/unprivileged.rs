@@ -3,8 +3,9 @@
 use crate::command::{run, Output};
 use crate::nvctl::{self, Answer};
 use crate::right;
+use crate::scene::Scene;
+use crate::stories::common::{exactly, once};
 use crate::stories::counting::FOREIGN_CLIENT;
-use crate::stories::scene::{exactly, once, Scene};
 use crate::story::{Engines, Fault, Story, Without};
 
 /// A user of a container, who is root nowhere.

@@ -9,7 +9,7 @@ use crate::answer::answer;
 use crate::command::{run, Output};
 use crate::right;
 use crate::stage::Stage;
-use crate::stories::scene::once;
+use crate::stories::common::once;
 use crate::story::{Engines, Fault, Story, Without};
 
 /// `mpu probe` says right with the engine, and names the driver's faults without.

@@ -12,8 +12,8 @@ use btf_rs::{Btf, BtfType, Type as Kind};
 use super::super::c::tokens::Token;
 use super::super::c::{built_in, Headers, Placed, Type};
 use super::super::tree::{Carrier, Control, Reach, Tree};
-use super::dwarf::plainly;
-use super::{is_escape, is_helper, is_sensitive, Expected, BIGGEST};
+use super::dwarf::{plainly, BIGGEST};
+use super::{is_escape, is_helper, is_sensitive, Expected};
 
 const DEEPEST: usize = 64;
 

@@ -11,7 +11,9 @@ use gimli::{AttributeValue, DebuggingInformationEntry as Entry, DwTag, EndianSli
 
 use super::super::c::tokens::Token;
 use super::super::c::{built_in, Headers, Placed, Type};
-use super::BIGGEST;
+
+/// Bytes of a type, and entries of an array. What is more is a damaged file.
+pub const BIGGEST: usize = 1 << 24;
 
 pub type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 

@@ -11,7 +11,7 @@ use super::super::tests::{alarms, known, scratch, Made, ROWS, TYPES};
 use super::super::tree::{Reach, Tree};
 use super::super::{is_alarm, outcome};
 use super::{functions_of_module, read, read_host, Expected};
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// Pairs of a built object and the source tree of the same release, `OBJECT=TREE` with colons between them.
 const VARIABLE: &str = "MPU_DRIVER_OBJECT";

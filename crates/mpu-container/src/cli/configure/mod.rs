@@ -10,22 +10,19 @@ mod layout;
 mod place;
 mod supplies;
 
-use super::args::{CompatMode, Configure, Global};
+use super::args::CompatMode;
 use super::cgroup::{CgroupError, DeviceCgroup};
 use super::enter::{in_user_namespace, Namespace, Process};
 use super::log::Log;
-use super::{facts, find, kmods, mig, CliError};
 use crate::beneath::{BeneathError, Root};
 use crate::capability::Capability;
-use crate::driver::{Driver, Selection};
 use crate::ldconfig::{self, LdconfigError, Sealed};
-use crate::require::check_all;
 use layout::Layout;
 use place::{PlaceError, Placed};
 use std::io;
 use std::path::PathBuf;
-pub use supplies::files;
-use supplies::{Order, Supplies, SupplyError};
+pub use supplies::{files, Order};
+use supplies::{Supplies, SupplyError};
 use thiserror::Error;
 
 /// Why a container could not be configured.
@@ -87,38 +84,8 @@ impl ConfigureError {
     }
 }
 
-/// Runs the command.
-pub fn run(global: &Global, arguments: &Configure, log: &Log) -> Result<(), CliError> {
-    let driver = find(global, log)?;
-    let selection = driver.select(&arguments.device).map_err(CliError::Device)?;
-    let mig = |option, words: &[String]| {
-        mig::gpus(option, words, &driver, &selection, &arguments.device)
-            .map_err(|source| CliError::Mig { option, source })
-    };
-    require(&driver, &selection, &arguments.require)?;
-    let config = mig("mig-config", &arguments.mig_config)?;
-    let monitor = mig("mig-monitor", &arguments.mig_monitor)?;
-    if global.load_kmods && !global.no_create_imex_channels {
-        kmods::create_channels(&driver, &arguments.imex_channel, log);
-    }
-    let files = supplies::files(&driver, arguments.capabilities(), global.ldcache.as_deref());
-    let files = files.map_err(CliError::Files)?;
-    let order =
-        Order { driver: &driver, files: &files, selection: &selection, config: &config, monitor: &monitor, arguments };
-    configure(&order, log).map_err(CliError::Configure)
-}
-
-/// Checks what the image asks for: of every GPU that the container gets.
-fn require(driver: &Driver, selection: &Selection<'_>, requirements: &[String]) -> Result<(), CliError> {
-    // To ask a GPU can mean to start it, which takes long.
-    if requirements.is_empty() {
-        return Ok(());
-    }
-    let gpus: Vec<_> = selection.gpus.iter().map(|gpu| facts::of_gpu(driver, gpu)).collect();
-    check_all(requirements, &facts::of_driver(driver), &gpus).map_err(CliError::Require)
-}
-
-fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
+/// Puts what is ordered into the container, or nothing of it.
+pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
     let arguments = order.arguments;
     let failed = |what| move |source| ConfigureError::Process { what, source };
     let process = Process::of(arguments.pid).map_err(failed("find"))?;

@@ -7,8 +7,7 @@ use anyhow::Result;
 use crate::container::Container;
 use crate::holder::Holder;
 use crate::processes;
-use crate::stage::Stage;
-use crate::story::{Fault, Without};
+use crate::real;
 
 /// Where numbers of the init namespace start once a scene is set.
 const OUTSIDE: u32 = 20_000;
@@ -30,22 +29,25 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Sets it.
-    pub fn set(stage: &Stage) -> Result<Self> {
-        Self::set_from(stage, OUTSIDE)
+    /// Sets it, for a client's release, on a simulated driver or a real one.
+    pub fn set(client: &str, is_real: bool) -> Result<Self> {
+        Self::set_from(client, is_real, OUTSIDE)
     }
 
     /// Sets it with numbers outside that start elsewhere.
-    pub fn set_from(stage: &Stage, outside: u32) -> Result<Self> {
+    pub fn set_from(client: &str, is_real: bool, outside: u32) -> Result<Self> {
         processes::next_outside(outside)?;
-        let foreign = stage.hold(&["--acct", "--mem", "300", "--util", "40", "--enc", "--fbc"])?;
-        let a = stage.container_by("crun", "a")?;
-        let b = stage.container_by("runc", "b")?;
+        let foreign = Holder::on_host(&["--acct", "--mem", "300", "--util", "40", "--enc", "--fbc"])?;
+        let a = Container::start("crun", "a", client)?;
+        let b = Container::start("runc", "b", client)?;
         let first = a.hold(&["--mem", "40", "--clients", "2", "--util", "30", "--enc=2", "--fbc"])?;
         let other = b.hold(&["--mem", "50", "--clients", "2", "--util", "10", "--enc", "--fbc"])?;
         let second = a.hold(&["--mem", "43", "--thread", "--util", "20"])?;
         let busy = [(&foreign, 40), (&first, 30), (&other, 10), (&second, 20)];
-        stage.keep_busy(&busy.map(|(holder, percent)| (holder.outside, percent)))?;
+        if is_real {
+            // Where the driver is simulated, they say so themselves.
+            real::keep_busy(&busy.map(|(holder, percent)| (holder.outside, percent)))?;
+        }
         Ok(Self { foreign, first, second, other, a, b })
     }
 
@@ -65,35 +67,4 @@ pub fn sorted(pids: impl IntoIterator<Item = u32>) -> Vec<u32> {
     let mut pids: Vec<u32> = pids.into_iter().collect();
     pids.sort_unstable();
     pids
-}
-
-/// Lists longer than this are told by their differences.
-const LEGIBLE: usize = 12;
-
-/// A wrong answer unless what is shown are exactly the own PIDs, each once.
-pub fn exactly(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
-    if own.len() <= LEGIBLE {
-        crate::right!(shown == own, "{what} shows {shown:?}, the container's own are {own:?}");
-    }
-    let without = |pids: &[u32], others: &[u32]| {
-        let left = pids.iter().filter(|pid| !others.contains(pid)).copied();
-        left.take(LEGIBLE).collect::<Vec<_>>()
-    };
-    let (extra, missing) = (without(shown, own), without(own, shown));
-    crate::right!(
-        shown == own,
-        "{what} shows {} rows, the container's own are {}: {extra:?} too many, {missing:?} missing",
-        shown.len(),
-        own.len()
-    );
-    Ok(())
-}
-
-/// For stories that nvctl alone tells: once for each era, and not for each client again.
-pub fn once(stage: &Stage, without: Without) -> Without {
-    if stage.first_of_era {
-        without
-    } else {
-        Without::Moot("no client of NVIDIA's takes part: played with the era's first client")
-    }
 }

@@ -1,24 +1,18 @@
-//! Runs one sealed program over a container's root, cut off from everything else.
-//!
-//! The program has mounts, processes and IPC of its own; the container's root is its `/`, and the host's files are not
-//! mounted anywhere. `/proc` is empty: by the container's own, before its first program runs, `/proc/1/root` is the
-//! host's root directory. No capabilities and no way to get any, limits on what it may use, an empty environment, a list
-//! of permitted system calls (`filter`).
+//! The life of the new process, from its first instruction to the program's: everything that it needs, made before it exists, and
+//! the steps by which it leaves the host. It allocates nothing and takes no lock.
 
-use super::{filter, sys, LdconfigError};
+use super::error::LdconfigError;
+use super::{filter, sys};
 use crate::beneath::{Root, Tree};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags, CWD};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
-use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, WaitId, WaitIdOptions};
+use rustix::process::{Gid, Resource, Rlimit, Signal, Uid};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 use std::ffi::CString;
-use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 /// What the program finds empty: the container's `/proc`, and the place of ldconfig's second cache, which is of no use
 /// to a container and nothing to be believed.
@@ -41,12 +35,14 @@ pub(super) struct Jail<'a> {
     filter: seccompiler::BpfProgram,
     program: BorrowedFd<'a>,
     arguments: Vec<CString>,
-    said: OwnedFd,
-    report: OwnedFd,
+    /// What the program prints.
+    pub(super) said: OwnedFd,
+    /// The step that failed, and its error.
+    pub(super) report: OwnedFd,
 }
 
 /// What was being done when the new process failed.
-const STEPS: [&str; 9] = [
+pub(super) const STEPS: [&str; 9] = [
     "separate its mounts",
     "enter the container's root",
     "leave the host's root",
@@ -58,70 +54,12 @@ const STEPS: [&str; 9] = [
     "start it",
 ];
 
-/// Runs the program to its end.
-pub fn run(root: &Root, program: &OwnedFd, arguments: &[&str], patience: Duration) -> Result<(), LdconfigError> {
-    let jail = Jail::prepare(root, program, arguments)?;
-    let process =
-        sys::spawn(&jail).map_err(|source| LdconfigError::Jail { step: "start a process of its own", source })?;
-    let status = wait(&process, patience)?;
-    let report = read(&jail.report);
-    if let [step, errno @ ..] = report.as_slice() {
-        let errno = i32::from_ne_bytes(errno.try_into().unwrap_or_default());
-        let step = STEPS.get(usize::from(*step)).copied().unwrap_or_default();
-        return Err(LdconfigError::Jail { step, source: io::Error::from_raw_os_error(errno) });
-    }
-    match status.exit_status() {
-        Some(0) => Ok(()),
-        code => {
-            let text = String::from_utf8_lossy(&read(&jail.said)).trim().to_string();
-            let said = text.lines().next_back().unwrap_or("it printed nothing");
-            let said = said.replace(char::is_control, "?");
-            let status = match (code, status.terminating_signal()) {
-                (Some(code), _) => format!("exit code {code}"),
-                (None, Some(signal)) => format!("signal {signal}"),
-                (None, None) => "no status".into(),
-            };
-            Err(LdconfigError::Failed { status, said })
-        }
-    }
-}
-
-/// The program's status; it is killed when it takes longer than `patience`.
-fn wait(process: &OwnedFd, patience: Duration) -> Result<rustix::process::WaitIdStatus, LdconfigError> {
-    let wrap = |error: Errno| LdconfigError::Jail { step: "wait for it", source: error.into() };
-    let timeout = Timespec::try_from(patience).map_err(|_| wrap(Errno::INVAL))?;
-    let in_time = loop {
-        match rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) {
-            Err(Errno::INTR) => {}
-            result => break result.map_err(wrap)? > 0,
-        }
-    };
-    if !in_time {
-        rustix::process::pidfd_send_signal(process, Signal::KILL).map_err(wrap)?;
-    }
-    let status = loop {
-        match rustix::process::waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED) {
-            Err(Errno::INTR) => {}
-            result => break result.map_err(wrap)?,
-        }
-    };
-    match status {
-        Some(status) if in_time => Ok(status),
-        _ => Err(LdconfigError::Slow { after: patience }),
-    }
-}
-
-/// The first bytes of a memory file; none when it cannot be read.
-fn read(file: &OwnedFd) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let Ok(copy) = file.try_clone() else { return bytes };
-    let mut file = File::from(copy);
-    let _ = file.rewind().and_then(|()| file.take(1 << 16).read_to_end(&mut bytes));
-    bytes
-}
-
 impl Jail<'_> {
-    fn prepare<'a>(root: &Root, program: &'a OwnedFd, arguments: &[&str]) -> Result<Jail<'a>, LdconfigError> {
+    pub(super) fn prepare<'a>(
+        root: &Root,
+        program: &'a OwnedFd,
+        arguments: &[&str],
+    ) -> Result<Jail<'a>, LdconfigError> {
         let wrap = |step| move |source| LdconfigError::Jail { step, source };
         let memory = || rustix::fs::memfd_create("mpu", MemfdFlags::CLOEXEC).map_err(io::Error::from);
         let tree = Tree::of(root, true).map_err(wrap(

@@ -1,0 +1,66 @@
+//! What a driver consists of, as plain values: where it lies, its GPUs and their parts. Finds nothing itself.
+
+use std::path::{Path, PathBuf};
+
+/// Where a driver lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DriverRoot {
+    /// The directory below which its libraries and programs lie: `/`, or where a driver container keeps them.
+    pub files: PathBuf,
+    /// The directory below which its device nodes lie (`dev/nvidia0` …): `/`, or the driver container's.
+    pub devices: PathBuf,
+    /// The directory below which `proc/driver/nvidia`, `proc/devices` and `sys` lie: `/`.
+    pub facts: PathBuf,
+}
+
+impl DriverRoot {
+    /// The host's own.
+    pub fn host() -> DriverRoot {
+        DriverRoot { files: "/".into(), devices: "/".into(), facts: "/".into() }
+    }
+
+    /// A driver whose files lie below `files`. Its device nodes lie below `devices`; when that is not said, below
+    /// `files` if that has a `dev/nvidiactl`, else below `/`. The kernel's facts are read below `files` if it has a
+    /// `proc/driver/nvidia` (a driver container's has, and a test's), else below `/`.
+    pub fn at(files: &Path, devices: Option<&Path>) -> DriverRoot {
+        let here_if = |what: &str| if files.join(what).exists() { files } else { Path::new("/") };
+        DriverRoot {
+            files: files.to_path_buf(),
+            devices: devices.unwrap_or_else(|| here_if("dev/nvidiactl")).to_path_buf(),
+            facts: here_if("proc/driver/nvidia").to_path_buf(),
+        }
+    }
+}
+
+/// One GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// NVML's number: its place among the GPUs by PCI address.
+    pub index: u32,
+    /// N of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// `GPU-` and 32 hexadecimal digits in five groups. Question marks in place of the digits when the driver does not
+    /// know them, because the GPU could not be started; then it cannot be asked for by UUID.
+    pub uuid: String,
+    /// The PCI address as NVML writes it: `00000000:1B:00.0`.
+    pub bus: String,
+    /// The model's name, as in `NVIDIA H200`.
+    pub model: String,
+    /// Whether the GPU is divided: then it is asked for by its MIG devices, not as a whole.
+    pub mig_enabled: bool,
+    /// Its MIG devices.
+    pub mig: Vec<Mig>,
+}
+
+/// One MIG device: a compute instance within a GPU instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mig {
+    /// NVML's number within the GPU.
+    pub index: u32,
+    /// `MIG-` and a UUID; empty where the driver did not tell it.
+    pub uuid: String,
+    /// The GPU instance's number.
+    pub gpu_instance: u32,
+    /// The compute instance's number.
+    pub compute_instance: u32,
+}

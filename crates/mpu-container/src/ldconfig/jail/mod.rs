@@ -1,0 +1,81 @@
+//! Runs one sealed program over a container's root, cut off from everything else.
+//!
+//! The program has mounts, processes and IPC of its own; the container's root is its `/`, and the host's files are not
+//! mounted anywhere. `/proc` is empty: by the container's own, before its first program runs, `/proc/1/root` is the
+//! host's root directory. No capabilities and no way to get any, limits on what it may use, an empty environment, a list
+//! of permitted system calls (`filter`).
+
+mod sys;
+
+use super::error::LdconfigError;
+use super::inside::{Jail, STEPS};
+use crate::beneath::Root;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::{Signal, WaitId, WaitIdOptions};
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::time::Duration;
+
+/// Runs the program to its end.
+pub fn run(root: &Root, program: &OwnedFd, arguments: &[&str], patience: Duration) -> Result<(), LdconfigError> {
+    let jail = Jail::prepare(root, program, arguments)?;
+    let process =
+        sys::spawn(&jail).map_err(|source| LdconfigError::Jail { step: "start a process of its own", source })?;
+    let status = wait(&process, patience)?;
+    let report = read(&jail.report);
+    if let [step, errno @ ..] = report.as_slice() {
+        let errno = i32::from_ne_bytes(errno.try_into().unwrap_or_default());
+        let step = STEPS.get(usize::from(*step)).copied().unwrap_or_default();
+        return Err(LdconfigError::Jail { step, source: io::Error::from_raw_os_error(errno) });
+    }
+    match status.exit_status() {
+        Some(0) => Ok(()),
+        code => {
+            let text = String::from_utf8_lossy(&read(&jail.said)).trim().to_string();
+            let said = text.lines().next_back().unwrap_or("it printed nothing");
+            let said = said.replace(char::is_control, "?");
+            let status = match (code, status.terminating_signal()) {
+                (Some(code), _) => format!("exit code {code}"),
+                (None, Some(signal)) => format!("signal {signal}"),
+                (None, None) => "no status".into(),
+            };
+            Err(LdconfigError::Failed { status, said })
+        }
+    }
+}
+
+/// The program's status; it is killed when it takes longer than `patience`.
+fn wait(process: &OwnedFd, patience: Duration) -> Result<rustix::process::WaitIdStatus, LdconfigError> {
+    let wrap = |error: Errno| LdconfigError::Jail { step: "wait for it", source: error.into() };
+    let timeout = Timespec::try_from(patience).map_err(|_| wrap(Errno::INVAL))?;
+    let in_time = loop {
+        match rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => {}
+            result => break result.map_err(wrap)? > 0,
+        }
+    };
+    if !in_time {
+        rustix::process::pidfd_send_signal(process, Signal::KILL).map_err(wrap)?;
+    }
+    let status = loop {
+        match rustix::process::waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED) {
+            Err(Errno::INTR) => {}
+            result => break result.map_err(wrap)?,
+        }
+    };
+    match status {
+        Some(status) if in_time => Ok(status),
+        _ => Err(LdconfigError::Slow { after: patience }),
+    }
+}
+
+/// The first bytes of a memory file; none when it cannot be read.
+fn read(file: &OwnedFd) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let Ok(copy) = file.try_clone() else { return bytes };
+    let mut file = File::from(copy);
+    let _ = file.rewind().and_then(|()| file.take(1 << 16).read_to_end(&mut bytes));
+    bytes
+}

@@ -1,0 +1,31 @@
+//! A system call that no safe library has: a process in namespaces of its own.
+#![allow(unsafe_code)]
+
+use crate::ldconfig::inside::Jail;
+use rustix::fd::{FromRawFd, OwnedFd};
+use std::io;
+
+/// Starts a process with mounts, process numbers and IPC of its own, which enters the jail. Returns its descriptor.
+pub(super) fn spawn(jail: &Jail<'_>) -> io::Result<OwnedFd> {
+    let mut descriptor: i32 = -1;
+    let namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
+    // SAFETY: clone_args is plain integers, for which zero is "not asked for".
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = (namespaces | libc::CLONE_PIDFD).unsigned_abs().into();
+    arguments.exit_signal = libc::SIGCHLD.unsigned_abs().into();
+    arguments.pidfd = (&raw mut descriptor) as u64;
+    // SAFETY: without CLONE_VM the child has a copy of this memory, as after fork(2), and the arguments live across the
+    // call. Other threads do not exist in the child, so locks that they held stay held: `Jail::enter` takes none, and
+    // allocates nothing.
+    let result = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>()) };
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            jail.enter();
+            // SAFETY: ends the child at once; nothing of the parent's runs in it.
+            unsafe { libc::_exit(127) }
+        }
+        // SAFETY: the kernel has put a new descriptor there, and nobody else knows it.
+        _ => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+    }
+}

@@ -1,0 +1,96 @@
+//! Plays the stories of a plan's row, each on the row's stage with one engine after the other, and prints their verdicts.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::time::Instant;
+
+use anyhow::{ensure, Context, Result};
+use mpu_plan::Ending;
+
+use crate::demo;
+use crate::engine::Engine;
+use crate::kernel_log::{self, KernelLog};
+use crate::plan::{Row, ALL};
+use crate::stage::Stage;
+use crate::stories;
+use crate::story::{judge, Fault, Story, Verdict, Without};
+
+/// Runs a row of the plan, and returns how many stories failed.
+pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
+    let mut failed = 0;
+    let named = |name: &str| row.stories.iter().any(|wanted| wanted == name);
+    let everything = row.stories.is_empty() || named(ALL);
+    let usual = stories::ALL.iter().filter(|story| everything || named(story.name));
+    let by_name_alone = stories::LAST.iter().chain([&demo::DEMO]);
+    let wanted = usual.chain(by_name_alone.filter(|story| named(story.name)));
+    let wanted: Vec<&Story> = wanted.collect();
+    for name in &row.stories {
+        ensure!(name == ALL || wanted.iter().any(|story| story.name == name), "no story is called {name}");
+    }
+    let engines = row.engines.iter().map(|name| Engine::named(name)).collect::<Result<Vec<_>>>()?;
+    for &engine in &engines {
+        let stage = Stage::new(row, engine, first_of_era)?;
+        let mut log = KernelLog::from_now()?;
+        let raised = stage.raise();
+        for story in &wanted {
+            let began = Instant::now();
+            let verdict = match &raised {
+                Ok(()) => match story.engines.lack(engine, &engines).or_else(|| stage.lack(story.name)) {
+                    None => play(story, &stage, &mut log)?,
+                    Some(reason) => Verdict::Skip(reason),
+                },
+                Err(error) => Verdict::Fail(format!("the stage did not stand: {error:#}")),
+            };
+            failed += usize::from(matches!(verdict, Verdict::Fail(_)));
+            tell(story, &stage, &verdict, began);
+        }
+        if let Err(error) = stage.strike() {
+            println!("guest: cannot clear the stage of era {} with {}: {error:#}", row.era, engine.name());
+            return Ok(failed + 1);
+        }
+        for complaint in log.complaints()? {
+            println!("guest: the kernel complained while the stage was cleared: {complaint}");
+            failed += 1;
+        }
+        if !stage.had_oops() && kernel_log::has_stopped_watching_locks() {
+            println!("guest: the kernel has stopped watching its locks, and nobody made it oops");
+            failed += 1;
+        }
+    }
+    Ok(failed)
+}
+
+fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
+    let without = (story.without)(stage);
+    match (&without, stage.engine) {
+        (Without::Moot(reason), _) | (Without::Right(reason), Engine::None) => {
+            return Ok(Verdict::Skip((*reason).to_owned()))
+        }
+        _ => {}
+    }
+    let ending = catch_unwind(AssertUnwindSafe(|| (story.run)(stage)));
+    let ending = ending.unwrap_or_else(|_| Err(Fault::Rig(anyhow::anyhow!("the story panicked"))));
+    stage.restore().context("cannot restore the stage")?;
+    let complaints = stage.complaints(log)?;
+    if let Some(first) = complaints.first() {
+        return Ok(Verdict::Fail(format!("the kernel complained: {first}")));
+    }
+    Ok(judge(ending, stage.engine, &without))
+}
+
+fn tell(story: &Story, stage: &Stage, verdict: &Verdict, began: Instant) {
+    let (result, reason) = match verdict {
+        Verdict::Pass(note) => (Ending::Pass, note),
+        Verdict::Fail(why) => (Ending::Fail, why),
+        Verdict::Skip(why) => (Ending::Skip, why),
+    };
+    let told = mpu_plan::Verdict {
+        story: story.name.to_owned(),
+        engine: stage.engine.name().to_owned(),
+        era: stage.era_name.clone(),
+        client: stage.client.clone(),
+        result,
+        reason: reason.clone(),
+    };
+    println!("{told}");
+    println!("guest: {} took {:.1} s", story.name, began.elapsed().as_secs_f64());
+}

@@ -1,0 +1,202 @@
+//! The lines between the host and a test guest, each written and read in one place: a plan's row, which the host writes and the
+//! guest reads; a story's verdict and the guest's last line, which the guest prints and the host reads.
+//!
+//! Knows nothing of what is played. tests/node/stories.sh prints verdicts, too; xtask holds its format to this one by a test.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What stands for every story in a plan.
+pub const ALL: &str = "all";
+
+/// One line of a guest's plan: a driver and a client, and what to try on them.
+///
+/// `era=1 client=550.163.01 engines=none,module stories=all reloads=10`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The simulated driver's era; or, as `1@550.163.01`, the era of a real driver and its release.
+    pub era: String,
+    /// The release of nvidia-smi and NVML.
+    pub client: String,
+    /// Engines, in order.
+    pub engines: Vec<String>,
+    /// Stories by name; all if empty.
+    pub stories: Vec<String>,
+    /// How often the module is reloaded under load.
+    pub reloads: u32,
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Row { era, client, engines, stories, reloads } = self;
+        let stories = if stories.is_empty() { ALL.to_owned() } else { stories.join(",") };
+        write!(f, "era={era} client={client} engines={} stories={stories} reloads={reloads}", engines.join(","))
+    }
+}
+
+impl FromStr for Row {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let value = |key: &str| {
+            let found = line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+            found.ok_or_else(|| format!("the plan's row has no {key}: {line}"))
+        };
+        let list = |key: &str| Ok::<_, String>(value(key)?.split(',').map(str::to_owned).collect::<Vec<_>>());
+        let stories = list("stories")?;
+        Ok(Row {
+            era: value("era")?.to_owned(),
+            client: value("client")?.to_owned(),
+            engines: list("engines")?,
+            stories: if stories == [ALL] { Vec::new() } else { stories },
+            reloads: value("reloads")?.parse().map_err(|_| format!("reloads is no number: {line}"))?,
+        })
+    }
+}
+
+/// Three ways to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ending {
+    /// As it should be.
+    Pass,
+    /// Not so.
+    Fail,
+    /// Not run.
+    Skip,
+}
+
+/// Their words.
+const ENDINGS: [(&str, Ending); 3] = [("pass", Ending::Pass), ("fail", Ending::Fail), ("skip", Ending::Skip)];
+
+/// How a verdict's line begins.
+const STORY: &str = "STORY ";
+
+/// What one story said once.
+///
+/// `STORY name engine=module era=1 client=550.163.01 verdict=skip why it was not played`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The story's name.
+    pub story: String,
+    /// What was at work.
+    pub engine: String,
+    /// The driver's era, as the plan has it.
+    pub era: String,
+    /// The client's release.
+    pub client: String,
+    /// How it ended.
+    pub result: Ending,
+    /// Why, on one line.
+    pub reason: String,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Verdict { story, engine, era, client, result, reason } = self;
+        let word = ENDINGS.iter().find(|(_, known)| known == result).map_or("fail", |(word, _)| word);
+        // One line, whatever the reason holds.
+        let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+        write!(f, "{STORY}{story} engine={engine} era={era} client={client} verdict={word} {reason}")
+    }
+}
+
+impl Verdict {
+    /// Reads a line; none if it is no verdict, or one that is torn before its ending. Half a word is no pass.
+    pub fn read(line: &str) -> Option<Self> {
+        let mut words = line.strip_prefix(STORY)?.split(' ');
+        let story = words.next()?.to_owned();
+        let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
+        let (engine, era, client) = (value("engine")?, value("era")?, value("client")?);
+        let said = value("verdict")?;
+        let result = ENDINGS.iter().find(|(word, _)| *word == said).map_or(Ending::Fail, |(_, ending)| *ending);
+        Some(Self { story, engine, era, client, result, reason: words.collect::<Vec<_>>().join(" ") })
+    }
+}
+
+/// Printed before and after a story that makes the driver oops: between them the host lets an oops pass, for the story judges it.
+pub const OOPS_AWAITED: &str = "OOPS-AWAITED";
+/// See [`OOPS_AWAITED`].
+pub const OOPS_OVER: &str = "OOPS-OVER";
+
+/// A guest's last line: what the whole plan comes to, as an exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Last(pub i32);
+
+/// How it begins.
+const LAST: &str = "GUEST-RC=";
+
+impl fmt::Display for Last {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{LAST}{}", self.0)
+    }
+}
+
+impl Last {
+    /// Reads a line; none if it is another.
+    pub fn read(line: &str) -> Option<Result<Self, std::num::ParseIntError>> {
+        Some(line.strip_prefix(LAST)?.trim().parse().map(Last))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> Row {
+        let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
+        Row {
+            era: "1@550.163.01".into(),
+            client: "535.261.03".into(),
+            engines: words(&["none", "module"]),
+            stories: words(&["one", "another"]),
+            reloads: 10,
+        }
+    }
+
+    #[test]
+    fn a_row_is_read_as_it_was_written() {
+        let all = Row { stories: Vec::new(), ..row() };
+        for row in [row(), all] {
+            assert_eq!(row.to_string().parse(), Ok(row.clone()), "{row}");
+        }
+        for torn in ["", "era=1 engines=none", "era=1 client=5 engines=none stories=all reloads=many"] {
+            assert!(torn.parse::<Row>().is_err(), "{torn}");
+        }
+    }
+
+    #[test]
+    fn a_verdict_is_read_as_it_was_written() {
+        for (_, result) in ENDINGS {
+            for reason in ["", "native is right in era 1"] {
+                let verdict = Verdict {
+                    story: "one".into(),
+                    engine: "none".into(),
+                    era: "1f".into(),
+                    client: "550.163.01".into(),
+                    result,
+                    reason: reason.into(),
+                };
+                assert_eq!(Verdict::read(&verdict.to_string()), Some(verdict.clone()), "{verdict}");
+                let torn = Verdict { reason: "on two\n  lines".into(), ..verdict };
+                assert_eq!(Verdict::read(&torn.to_string()).map(|read| read.reason), Some("on two lines".to_owned()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_torn_verdict_is_none_and_half_a_word_is_no_pass() {
+        assert_eq!(Verdict::read("STORY torn engine=none er"), None);
+        assert_eq!(Verdict::read("guest: STORY one engine=none era=1 client=5 verdict=pass"), None);
+        let half = Verdict::read("STORY one engine=none era=1 client=5 verdict=pa").map(|read| read.result);
+        assert_eq!(half, Some(Ending::Fail));
+    }
+
+    #[test]
+    fn a_last_line_is_read_as_it_was_written() {
+        for rc in [0, 1, 69] {
+            assert_eq!(Last::read(&Last(rc).to_string()), Some(Ok(Last(rc))));
+        }
+        assert_eq!(Last::read("GUEST-R"), None);
+        assert!(Last::read("GUEST-RC=none").is_some_and(|read| read.is_err()));
+    }
+}

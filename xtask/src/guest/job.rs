@@ -1,0 +1,42 @@
+//! What is asked of one guest: a kernel, and the rows that are played on it.
+
+use std::time::Duration;
+
+use anyhow::Result;
+pub use mpu_plan::Row;
+
+use super::real;
+use crate::{kernels, nvidia};
+
+/// One guest to boot.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The kernel's short name.
+    pub kernel: String,
+    /// What to do in it.
+    pub rows: Vec<Row>,
+    /// Its processors.
+    pub cpus: u32,
+    /// How long it may take.
+    pub limit: Duration,
+}
+
+impl Job {
+    /// Fetches what the guest is made of, so that later steps need no network.
+    pub fn fetch(&self) -> Result<()> {
+        kernels::ready(&self.kernel)?;
+        self.rows.iter().try_for_each(|row| nvidia::ready(&row.client).map(drop))
+    }
+
+    /// Whether a real driver is played, which wants memory that the guest's kernel leaves alone.
+    pub fn is_real(&self) -> bool {
+        self.rows.iter().any(|row| real::release(&row.era).is_some())
+    }
+
+    /// A name for logs and images.
+    pub fn name(&self) -> String {
+        let mut eras: Vec<&str> = self.rows.iter().map(|row| row.era.as_str()).collect();
+        eras.dedup();
+        format!("{}-era{}", self.kernel, eras.join("+"))
+    }
+}

@@ -1,0 +1,32 @@
+//! A row whose driver is NVIDIA's own: how its era says so, and where its modules lie. `crate::real_driver` makes them.
+
+use std::path::PathBuf;
+
+use crate::paths;
+
+/// Between the number of an era and the release, in a row's era: that driver is real.
+pub const MARK: char = '@';
+
+/// Behind the release of a driver that is closed.
+pub const CLOSED: &str = "-closed";
+
+/// The release in a row's era, if its driver is real.
+pub fn release(era: &str) -> Option<&str> {
+    Some(era.split_once(MARK)?.1)
+}
+
+/// Where the modules of a release lie once the verb has made them.
+pub fn modules(kernel: &str, release: &str) -> PathBuf {
+    paths::target_dir().join(format!("guest/modules/{kernel}/real/{release}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::release;
+
+    #[test]
+    fn a_rows_era_names_a_real_driver_by_its_release() {
+        assert_eq!(release("1@550.163.01"), Some("550.163.01"));
+        assert_eq!(release("1f"), None);
+    }
+}

@@ -1,0 +1,49 @@
+//! The verb `kernels`: makes a guest's kernel ready, or builds a module for one. The rest of `./x` does both by itself.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::kernels::{debian, ready};
+use crate::outcome::Outcome;
+use crate::{modules, setup};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Makes kernels ready: all of Debian's, or those named
+    Fetch { names: Vec<String> },
+    /// Builds an out-of-tree module: kernel, source folder, output folder, and arguments for make
+    Build { kernel: String, source: PathBuf, out: PathBuf, make_args: Vec<String> },
+}
+
+/// The verb.
+pub fn make(args: &Args) -> Result<Outcome> {
+    match &args.what {
+        What::Fetch { names } => {
+            setup::require(setup::KERNELS)?;
+            for name in if names.is_empty() { debian()? } else { names.clone() } {
+                let kernel = ready(&name)?;
+                println!("{name}: {} in {}", kernel.release, kernel.dir.display());
+            }
+            Ok(Outcome::Passed)
+        }
+        What::Build { kernel, source, out, make_args } => {
+            setup::require(setup::KERNELS)?;
+            let built = modules::build(&ready(kernel)?, source, out, make_args)?;
+            for line in &built.complaints {
+                println!("{line}");
+            }
+            for file in &built.files {
+                println!("{}", file.display());
+            }
+            Ok(if built.is_clean() { Outcome::Passed } else { Outcome::Failed })
+        }
+    }
+}
