@@ -10,7 +10,7 @@ use std::path::Path;
 const LINKS: Program = Program {
     own: "links",
     nvidia: &[],
-    about: "makes NVIDIA's names, as links in a folder",
+    about: "makes links with NVIDIA's names in a folder",
     run: |arguments| crate::links::main(arguments, &nvidia()),
     command: None,
 };
@@ -28,7 +28,7 @@ const PAGES: Program = Program {
 const COMPLETIONS: Program = Program {
     own: "completions",
     nvidia: &[],
-    about: "writes a shell's completions for a program",
+    about: "writes shell completions for a program",
     run: |arguments| crate::manual::complete(arguments, programs()),
     command: Some(crate::manual::completions_command),
 };

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 /// What holds for every verb.
 #[derive(Debug, Args)]
 pub(super) struct Context {
-    /// Taken for scripts' sake: there is nothing more to say
+    /// Accepted for scripts; it has no effect
     #[arg(long, short, env = "NVIDIA_CTK_DEBUG", value_parser = truth(), hide = true)]
     debug: bool,
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(long, env = "NVIDIA_CTK_QUIET", value_parser = truth())]
     quiet: bool,
     /// The runtime's configuration [default: /etc/nvidia-container-runtime/config.toml]

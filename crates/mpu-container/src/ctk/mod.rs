@@ -77,9 +77,9 @@ enum Verb {
     /// Device nodes and their links
     #[command(subcommand)]
     System(system::Verb),
-    /// The driver and GPUs that containers can be given
+    /// The driver and the GPUs that containers can get
     Info(info::Info),
-    /// What CDI files name as a hook: the program nvidia-cdi-hook
+    /// The hooks that CDI files start: the program nvidia-cdi-hook
     #[command(disable_help_flag = true)]
     Hook {
         /// Its arguments
@@ -90,7 +90,7 @@ enum Verb {
 
 #[derive(Debug, Subcommand)]
 enum Runtime {
-    /// Makes the runtime known to an engine, or takes it out again
+    /// Adds the runtime to an engine's configuration, or removes it
     Configure(Configure),
 }
 

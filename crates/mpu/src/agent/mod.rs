@@ -131,7 +131,7 @@ impl<'a> Agent<'a> {
         }
         let (doing, words) = match (self.turn.other()?, self.driver.clone()) {
             (_, None) => (Doing::WaitsForDriver, "waiting for the NVIDIA driver to be loaded on this node".to_string()),
-            (Some(other), _) => (Doing::StandsBy, format!("standing by: agent {other} looks after the engine")),
+            (Some(other), _) => (Doing::StandsBy, format!("standing by: agent {other} manages the engine")),
             (None, Some(version)) => self.look_after(&version)?,
         };
         self.say(&words);

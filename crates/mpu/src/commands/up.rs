@@ -514,7 +514,7 @@ mod tests {
         let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
         assert_eq!((done.engine, done.result), (Engine::Notify, "already_up"));
         let text = done.text(Style::Plain);
-        assert!(text.contains("notify (the module cannot be had: the kernel is locked down (integrity)"), "{text}");
+        assert!(text.contains("notify (the module cannot be used: the kernel is locked down (integrity)"), "{text}");
         assert!(text.contains("note         for the module: ") && text.contains("1 now, by 1 listeners"), "{text}");
     }
 
@@ -529,7 +529,7 @@ mod tests {
         };
         let done = up(&s.fake.host(), &refusing(), &s.options()).expect("up");
         assert_eq!(done.engine, Engine::Notify);
-        assert!(done.engine_because.contains("the kernel does not take"), "{}", done.engine_because);
+        assert!(done.engine_because.contains("the kernel refuses"), "{}", done.engine_because);
         let asked = Options { engine: Some(Asked::Module), module: s.options(), keeper: None, ask: None };
         let error = super::up(&s.fake.host(), &refusing(), &asked).expect_err("asked for");
         assert_eq!(error.exit(), Exit::Refused);

@@ -121,7 +121,7 @@ fn taken(host: &Host) -> Engine {
 /// Why the module's needs are not looked at; none where they are.
 fn without_module(host: &Host) -> Option<Seen> {
     (taken(host) == Engine::Notify)
-        .then(|| Seen::skipped("only the module needs it, and this host takes the notify engine"))
+        .then(|| Seen::skipped("only the module needs it, and this host uses the notify engine"))
 }
 
 /// One check.
@@ -174,11 +174,11 @@ fn finding(host: &Host, check: &Check, patience: Duration) -> Finding {
     thread::spawn(move || drop(send.send(look(&host))));
     let seen = receive.recv_timeout(patience).unwrap_or_else(|error| match error {
         mpsc::RecvTimeoutError::Timeout => {
-            let hangs = format!("no answer within {} s: something that this looks at hangs", patience.as_secs());
+            let hangs = format!("no answer within {} s: something that this check reads hangs", patience.as_secs());
             Seen::broken(hangs, "dmesg | tail -n 50")
         }
         mpsc::RecvTimeoutError::Disconnected => {
-            Seen::broken("the check itself failed: a mistake in mpu", "mpu doctor --json   # and report it")
+            Seen::broken("the check itself failed: this is a fault in mpu", "mpu doctor --json   # report its output")
         }
     });
     Finding { check: check.id, group: check.group, level: seen.level, seen: seen.what, fix: seen.fix }
@@ -192,7 +192,7 @@ mod tests {
     fn what_a_person_types_is_a_command_or_a_comment() {
         for (fix, typed) in [
             ("apt-get install make gcc-12", "sudo apt-get install make gcc-12"),
-            ("`dmesg | tail` has the kernel's own words", "# `dmesg | tail` has the kernel's own words"),
+            ("`dmesg | tail` shows the kernel's messages", "# `dmesg | tail` shows the kernel's messages"),
             ("install make and gcc", "# install make and gcc"),
             ("sudo mpu up", "sudo mpu up"),
             ("mkdir -p /x && openssl req", "mkdir -p /x && openssl req"),

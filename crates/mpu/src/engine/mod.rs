@@ -45,7 +45,7 @@ impl Engine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Asked {
-    /// The one that this host runs best
+    /// The one that suits this host best
     Auto,
     /// The kernel module
     Module,
@@ -79,7 +79,7 @@ pub fn choose(host: &Host, asked: Asked, module: &raise::Options, driver: Option
     match asked {
         Asked::Module => return Ok(Choice::of(Engine::Module, "asked for")),
         Asked::Notify => return Ok(Choice::of(Engine::Notify, "asked for")),
-        Asked::Auto if about_module => return Ok(Choice::of(Engine::Module, "the options are about it")),
+        Asked::Auto if about_module => return Ok(Choice::of(Engine::Module, "the options are for it")),
         Asked::Auto => {}
     }
     let Some(unfit) = fits::unfit(host, module, driver)? else {
@@ -101,7 +101,7 @@ pub fn after_refusal(host: &Host, asked: Asked, module: &raise::Options, error: 
 }
 
 fn instead_of_module(unfit: &dyn Explain) -> Choice {
-    Choice { engine: Engine::Notify, why: format!("the module cannot be had: {unfit}"), better: Some(unfit.fix()) }
+    Choice { engine: Engine::Notify, why: format!("the module cannot be used: {unfit}"), better: Some(unfit.fix()) }
 }
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources) -> std::io:
     items.push(text(
         layout.rules().join("71-mpu.rules"),
         include_str!("../../../../packaging/udev/71-mpu.rules"),
-        "another try when the driver comes",
+        "retries when the driver is loaded",
     ));
     let share = layout.prefix().join("share");
     for (shell, place) in [

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Said where the module cannot be had.
-const NOT_BUILT: &str = "the module is not built by DKMS, as this host cannot have it now: `mpu doctor` says why; the notify engine is used";
+const NOT_BUILT: &str = "the module is not built by DKMS, because this host cannot use it now: `mpu doctor` says why; the notify engine is used";
 
 /// What `mpu install` and `mpu upgrade` are asked for.
 #[derive(Debug, Clone, Default)]
