@@ -20,12 +20,12 @@ const SENTENCE: &str = "Arrows go one way: ";
 
 type Order = BTreeMap<String, BTreeSet<String>>;
 
-/// What each crate may use, by a sentence like "`a` ← `b` ← {`c`, `d`}, and `a` ← `e`". An arrow carries on: `c` may use `a`.
+/// What each crate may use, by a sentence like "`a` ← `b` ← {`c`, `d`}, `c` ← `e`, and `a` ← `f`". An arrow carries on: `c` may use `a`.
 fn order(prose: &str) -> Order {
     let (_, sentence) = prose.split_once(SENTENCE).unwrap_or_else(|| panic!("no sentence begins with {SENTENCE:?}"));
     let sentence = sentence.split_once(". ").map_or(sentence, |(sentence, _)| sentence);
     let mut order = Order::new();
-    for chain in sentence.split([';', '.']).flat_map(|part| part.split(" and ")) {
+    for chain in chains(sentence) {
         let mut before: BTreeSet<String> = BTreeSet::new();
         for link in chain.split('←') {
             let names: BTreeSet<String> = quoted(link).map(str::to_owned).collect();
@@ -45,6 +45,20 @@ fn order(prose: &str) -> Order {
         }
     }
     order
+}
+
+/// A sentence at its commas, those between braces left alone.
+fn chains(sentence: &str) -> Vec<&str> {
+    let mut inside = false;
+    let at_end = |c: char| {
+        inside = match c {
+            '{' => true,
+            '}' => false,
+            _ => inside,
+        };
+        c == ',' && !inside
+    };
+    sentence.split(at_end).collect()
 }
 
 /// A package's name and the packages that it names, of whatever kind of dependency.
@@ -96,7 +110,7 @@ mod tests {
     use super::{back_arrows, order, package, Order};
 
     const MAP: &str =
-        "Arrows go one way: `low` ← `middle` ← {`one`, `two`}, and `one` ← `top`. `cargo test` refuses others.";
+        "Arrows go one way: `low` ← `middle` ← {`one`, `two`}, `one` ← `top`, and `low` ← `aside`. `cargo test` refuses others.";
 
     #[test]
     fn the_sentence_is_read() {
@@ -105,14 +119,15 @@ mod tests {
         assert_eq!(uses("low"), [] as [&str; 0]);
         assert_eq!(uses("two"), ["low", "middle"]);
         assert_eq!(uses("top"), ["low", "middle", "one"], "what one may use, top may");
-        assert_eq!(order.len(), 5);
+        assert_eq!(uses("aside"), ["low"]);
+        assert_eq!(order.len(), 6);
     }
 
     #[test]
     fn a_back_arrow_is_refused_however_the_manifest_writes_it() {
         let named = |name: &str, rest: &str| package(&format!("[package]\nname = \"{name}\"\n{rest}")).unwrap();
         let told = |low: &str| {
-            let packages: Order = ["middle", "one", "two", "top"]
+            let packages: Order = ["middle", "one", "two", "top", "aside"]
                 .map(|name| named(name, ""))
                 .into_iter()
                 .chain([named("low", low)])
