@@ -4,7 +4,7 @@
 //! Owns the grammar and its words, no behaviour.
 
 use crate::commands;
-use crate::engine;
+use crate::config::Asked;
 use crate::exit::Exit;
 use crate::metrics::listen;
 use crate::metrics::usage::Label;
@@ -453,7 +453,7 @@ const SCHEMA_EXAMPLES: &str = "Examples:
 pub struct Up {
     /// The engine to use; without this, the one that /etc/mpu/config.toml names
     #[arg(long, value_enum)]
-    pub engine: Option<engine::Asked>,
+    pub engine: Option<Asked>,
 
     /// Load this module, built and perhaps signed already, instead of building one
     #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath, conflicts_with_all = ["source", "build_only"])]

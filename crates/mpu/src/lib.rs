@@ -18,6 +18,7 @@ pub mod exit;
 pub mod explain;
 pub mod host;
 pub mod install;
+pub mod kernel_release;
 pub mod manual;
 pub mod metrics;
 pub mod probe;

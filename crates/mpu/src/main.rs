@@ -43,7 +43,8 @@ fn main() -> ExitCode {
 fn supervised(cli: &Cli, command: &[OsString]) -> u8 {
     let program = hold::this_program().context("cannot find this executable");
     let ended = program.and_then(|program| {
-        notify::run::run(&Host::this(), &program, &["notify", "init", "--"], command).context("the command did not run")
+        let ended = notify::run::run(&Host::this(), &program, &["notify", "init", "--"], command);
+        ended.map_err(Error::from).context("the command did not run")
     });
     ended.unwrap_or_else(|error| {
         fail(cli, &error);
@@ -56,12 +57,14 @@ fn part(cli: &Cli, what: &NotifyVerb) -> u8 {
     let ended = match what {
         NotifyVerb::Serve => notify::daemon::serve(&Host::this()).map(|end| end.code()),
         NotifyVerb::Hold => hold::this_program()
-            .map_err(|source| NotifyError::Start { what: "the keeper".to_string(), source }.into())
+            .map_err(|source| NotifyError::Start { what: "the keeper".to_string(), source })
             .and_then(|program| hold::hold(&program, &["notify", "serve"]).map(|()| Exit::Ok.code())),
         NotifyVerb::Join { command } => Err(notify::run::join(&Host::this(), command)),
         NotifyVerb::Init { command } => Ok(notify::run::init(command)),
     };
-    ended.unwrap_or_else(|error| fail(cli, &anyhow::Error::from(error).context("the engine cannot go on")).code())
+    ended.unwrap_or_else(|error| {
+        fail(cli, &anyhow::Error::from(Error::from(error)).context("the engine cannot go on")).code()
+    })
 }
 
 fn run(cli: &Cli) -> anyhow::Result<Exit> {
@@ -72,11 +75,16 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
                 module: options.module.clone(),
                 source: options.source.clone(),
                 build_only: options.build_only,
-                any_driver: options.any_driver,
                 replace: options.replace,
-                policy: String::new(),
+                ..raise::Options::default()
             };
-            let options = up::Options { engine: options.engine, module, keeper: None, ask: Some(proof::ask) };
+            let options = up::Options {
+                engine: options.engine,
+                module,
+                any_driver: options.any_driver,
+                keeper: None,
+                ask: Some(proof::ask),
+            };
             let done = up::up(&host, &Running, &options).context("MPU is not up")?;
             tell(cli, &done)
         }

@@ -5,8 +5,9 @@
 //! `placed` is asked. What the child's answers mean is `probe`'s.
 
 use crate::driver::Driver;
+use crate::engine::module::error::ModuleError;
 use crate::engine::module::state::{self, Phase, State};
-use crate::error::Error;
+use crate::explain::chain;
 use crate::host::{Host, CAP_SYS_ADMIN};
 use crate::probe::{self, Under};
 use std::sync::mpsc;
@@ -86,14 +87,14 @@ pub type Ask = fn(&Host, Duration) -> Result<(), String>;
 ///
 /// # Errors
 /// When the module's state cannot be read.
-pub fn prove(host: &Host, state: State, ask: Ask, patience: Duration) -> Result<(State, Option<Proof>), Error> {
+pub fn prove(host: &Host, state: State, ask: Ask, patience: Duration) -> Result<(State, Option<Proof>), ModuleError> {
     let is_old = state.entered.is_none() && state.translated.is_none();
     match state.phase {
         Phase::Armed if !is_old => return Ok((state, Some(Proof::Seen))),
         Phase::Placed => {}
         _ => return Ok((state, None)),
     }
-    let exempt = || -> Result<u64, Error> {
+    let exempt = || -> Result<u64, ModuleError> {
         let passed = state::read_counters(host)?.unwrap_or_default().passed;
         Ok(passed
             .into_iter()
@@ -131,7 +132,7 @@ pub fn ask(host: &Host, patience: Duration) -> Result<(), String> {
         drop(send.send(measured.map(drop)));
     });
     match receive.recv_timeout(patience) {
-        Ok(measured) => measured.map_err(|error| probe::chain(&error)),
+        Ok(measured) => measured.map_err(|error| chain(&error)),
         Err(_) => Err(format!("the driver gave no answer within {} s", patience.as_secs())),
     }
 }

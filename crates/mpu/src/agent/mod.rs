@@ -8,14 +8,13 @@ pub mod note;
 pub mod turns;
 
 use crate::commands::{config, down, up};
-use crate::config::Config;
+use crate::config::{Asked, Config};
 use crate::driver::Driver;
 use crate::engine::module::checks::Unfit;
 use crate::engine::module::load::Kernel;
 use crate::engine::module::raise;
-use crate::engine::Asked;
 use crate::error::Error;
-use crate::explain::Explain;
+use crate::explain::{chain, Explain};
 use crate::host::{Host, CAP_SYS_MODULE};
 use note::{uptime, Doing, Note, Seen};
 use std::path::PathBuf;
@@ -173,7 +172,6 @@ impl<'a> Agent<'a> {
         let module = raise::Options {
             module: self.options.module.as_ref().map(of_release),
             source: self.options.source.clone(),
-            any_driver: self.options.any_driver,
             replace: true,
             ..raise::Options::default()
         };
@@ -181,7 +179,13 @@ impl<'a> Agent<'a> {
             return Err(TurnError::NotifyInPod.into());
         }
         // It measures by itself, and says what it saw.
-        let options = up::Options { engine: Some(Asked::Module), module, keeper: None, ask: None };
+        let options = up::Options {
+            engine: Some(Asked::Module),
+            module,
+            any_driver: self.options.any_driver,
+            keeper: None,
+            ask: None,
+        };
         let done = up::up(self.host, self.kernel, &options)?;
         if done.result != "already_up" {
             let took = done.replaced_version.map(|v| format!(", in the place of version {v}")).unwrap_or_default();
@@ -242,9 +246,7 @@ impl<'a> Agent<'a> {
 
 /// An error with its causes and its cure, in one line.
 fn in_full(error: &Error) -> String {
-    let causes: Vec<String> =
-        std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source()).map(|e| e.to_string()).collect();
-    format!("{} (fix: {})", causes.join(": "), error.fix())
+    format!("{} (fix: {})", chain(error), error.fix())
 }
 
 #[cfg(test)]

@@ -20,9 +20,8 @@ use crate::engine::module::holders::{self, Held};
 use crate::engine::module::load;
 use crate::engine::module::state::{Argument, Asks, Phase, State};
 use crate::engine::notify;
-use crate::error::Error;
 use crate::exit::Exit;
-use crate::explain::Explain;
+use crate::explain::{causes, Explain};
 use crate::host::Host;
 use crate::proof::Proof;
 use schemars::JsonSchema;
@@ -91,9 +90,8 @@ pub fn json_of<R: Report>(command: &str, report: &R) -> String {
 }
 
 /// A failure as one line of JSON.
-pub fn json_of_error(command: &str, error: &Error) -> String {
-    let causes =
-        std::iter::successors(std::error::Error::source(error), |e| e.source()).map(|e| e.to_string()).collect();
+pub fn json_of_error(command: &str, error: &dyn Explain) -> String {
+    let causes = causes(error).map(|cause| cause.to_string()).collect();
     let view = ErrorView { code: error.code(), message: error.to_string(), causes, fix: error.fix() };
     let report = Failure { error: view };
     to_line(&Envelope { schema: SCHEMA, command, ok: false, exit: error.exit().code(), report })
@@ -610,7 +608,7 @@ mod tests {
 
     #[test]
     fn the_json_of_a_failure_is_documented() {
-        let error = Error::from(Unfit::NoRelease { source: std::io::Error::other("gone") });
+        let error = Unfit::NoRelease { source: std::io::Error::other("gone") };
         let json = json_of_error("up", &error);
         documented::check("A failure", &json);
         let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");

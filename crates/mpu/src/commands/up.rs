@@ -4,7 +4,7 @@
 
 use super::down::lower_module;
 use super::{DriverView, Lines, NotifyView, ProofView, Report, StateView, Style};
-use crate::config::{rules, Config, Drivers};
+use crate::config::{rules, Asked, Config, Drivers};
 use crate::driver::Driver;
 use crate::engine::module::checks;
 use crate::engine::module::load::{self, Kernel, LoadError};
@@ -12,7 +12,7 @@ use crate::engine::module::raise::{self, raise, Raised};
 use crate::engine::module::record::Record;
 use crate::engine::module::state::{self, State};
 use crate::engine::notify;
-use crate::engine::{self, Asked, Choice, Engine};
+use crate::engine::{self, Choice, Engine};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
@@ -23,12 +23,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// What the caller wants.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Which engine, if not the one that the configuration names.
     pub engine: Option<Asked>,
     /// What the module engine is to do.
     pub module: raise::Options,
+    /// Go on with a driver release that is not known, whatever the configuration says.
+    pub any_driver: bool,
     /// The executable that keeps the notify engine's supervisor, if not this one.
     pub keeper: Option<PathBuf>,
     /// How the module that is up is asked whether it translates; none if somebody else asks.
@@ -85,8 +87,8 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Done, E
     let driver = Driver::loaded(host);
     let asked = options.engine.unwrap_or(config.engine);
     let choice = engine::choose(host, asked, &options.module, driver.as_ref())?;
-    let any_driver = options.module.any_driver || config.drivers == Drivers::Any;
-    let module = raise::Options { policy: rules::compile(&config), any_driver, ..options.module.clone() };
+    let drivers = if options.any_driver { Drivers::Any } else { config.drivers };
+    let module = raise::Options { policy: rules::compile(&config), drivers, ..options.module.clone() };
     let mut done = Done::of(choice, driver.as_ref());
     match done.engine {
         Engine::Module => match raise(host, kernel, &module, driver.as_ref()) {
@@ -193,10 +195,10 @@ impl Done {
         driver: Option<&Driver>,
     ) -> Result<(), Error> {
         load::same_host(host, kernel)?;
-        let (replace, any_driver) = (module.replace, module.any_driver);
+        let (replace, drivers) = (module.replace, module.drivers);
         let program = options.keeper.clone();
         let cpu_percent = Config::of(host)?.notify_cpu_percent;
-        let wanted = notify::raise::Options { replace, any_driver, policy: module.policy, cpu_percent, program };
+        let wanted = notify::raise::Options { replace, drivers, policy: module.policy, cpu_percent, program };
         self.tell_of_notify(notify::raise::raise(host, &wanted, driver)?);
         self.without_module(host, kernel);
         Ok(())
@@ -319,7 +321,7 @@ mod tests {
     use crate::proof::fake::{cannot, misses, only_enters, translates};
 
     fn up(host: &Host, kernel: &dyn Kernel, module: &raise::Options) -> Result<Done, Error> {
-        super::up(host, kernel, &Options { engine: None, module: module.clone(), keeper: None, ask: None })
+        super::up(host, kernel, &Options { module: module.clone(), ..Options::default() })
     }
 
     #[test]
@@ -340,7 +342,7 @@ mod tests {
 
     /// `mpu up` of a module that says `placed`, with somebody to ask the driver.
     fn asked(s: &Setup, kernel: &FakeKernel<'_>, ask: Ask) -> Result<Done, Error> {
-        super::up(&s.fake.host(), kernel, &Options { engine: None, module: s.options(), keeper: None, ask: Some(ask) })
+        super::up(&s.fake.host(), kernel, &Options { module: s.options(), ask: Some(ask), ..Options::default() })
     }
 
     #[test]
@@ -395,7 +397,7 @@ mod tests {
         s.fake.write(&format!("/boot/config-{RELEASE}"), "CONFIG_MODULES=y\n");
         s.fake.write(crate::config::FILE, "nonsense");
         for engine in [None, Some(Asked::Module), Some(Asked::Notify)] {
-            let options = Options { engine, module: s.options(), keeper: None, ask: None };
+            let options = Options { engine, module: s.options(), ..Options::default() };
             let error = super::up(&s.fake.host(), &s.kernel(), &options).expect_err("not root");
             assert_eq!((error.code(), error.exit()), ("not_root", Exit::Refused));
             assert!(error.to_string().starts_with("this needs root"), "{error}");
@@ -405,7 +407,7 @@ mod tests {
         let _supervisor = supervised(&s, &["a"]);
         s.fake.write("/proc/self/status", "CapEff:\t0000000000200000\n");
         let up = |engine| {
-            let options = Options { engine, module: s.options(), keeper: None, ask: None };
+            let options = Options { engine, module: s.options(), ..Options::default() };
             super::up(&s.fake.host(), &s.kernel(), &options).map_err(|error| error.code())
         };
         assert_eq!(up(Some(Asked::Notify)).expect("up").result, "already_up");
@@ -530,7 +532,7 @@ mod tests {
         let done = up(&s.fake.host(), &refusing(), &s.options()).expect("up");
         assert_eq!(done.engine, Engine::Notify);
         assert!(done.engine_because.contains("the kernel does not take"), "{}", done.engine_because);
-        let asked = Options { engine: Some(Asked::Module), module: s.options(), keeper: None, ask: None };
+        let asked = Options { engine: Some(Asked::Module), module: s.options(), ..Options::default() };
         let error = super::up(&s.fake.host(), &refusing(), &asked).expect_err("asked for");
         assert_eq!(error.exit(), Exit::Refused);
     }
@@ -544,7 +546,7 @@ mod tests {
         let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("not built");
         assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("build_failed", Exit::Failed, (0, 0)));
         assert!(supervisor.told.lock().expect("ours").is_empty());
-        let asked = Options { engine: Some(Asked::Notify), module: s.options(), keeper: None, ask: None };
+        let asked = Options { engine: Some(Asked::Notify), module: s.options(), ..Options::default() };
         assert_eq!(super::up(&s.fake.host(), &kernel, &asked).expect("up").engine, Engine::Notify, "it needs no build");
     }
 
@@ -559,7 +561,7 @@ mod tests {
         let again = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
         assert_eq!((again.result, again.notes.len()), ("already_up", 0), "retired it is left alone");
 
-        let asked = Options { engine: Some(Asked::Notify), module: s.options(), keeper: None, ask: None };
+        let asked = Options { engine: Some(Asked::Notify), module: s.options(), ..Options::default() };
         let done = super::up(&s.fake.host(), &s.kernel(), &asked).expect("up");
         assert_eq!((done.result, state::is_loaded(&s.fake.host())), ("resumed", false));
         assert!(done.notes[0].starts_with("the module was unloaded"), "{:?}", done.notes);
@@ -582,7 +584,8 @@ mod tests {
         assert_eq!((error.code(), error.exit()), ("unknown_driver", Exit::NotReady));
         assert!(error.fix().contains("drivers = \"known\""), "{}", error.fix());
         assert_eq!(s.fake.snapshot(), before);
-        let done = up(&s.fake.host(), &s.kernel(), &raise::Options { any_driver: true, ..s.options() }).expect("up");
+        let options = Options { module: s.options(), any_driver: true, ..Options::default() };
+        let done = super::up(&s.fake.host(), &s.kernel(), &options).expect("up");
         assert!(done.driver.is_some_and(|driver| !driver.known));
     }
 }

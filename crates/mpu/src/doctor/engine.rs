@@ -1,7 +1,7 @@
 //! MPU itself: up, of this version, started at boot, with the policy that the file says.
 
 use super::{kernel, Group, Level, Row, Seen};
-use crate::config::{rules, Config};
+use crate::config::{rules, Asked, Config};
 use crate::driver::Driver;
 use crate::engine::module::load;
 use crate::engine::module::state::{self, Argument, Instance, Phase};
@@ -42,7 +42,7 @@ pub const CHECKS: &[Row] = &[
 ];
 
 fn choice(host: &Host) -> Seen {
-    let asked = Config::of(host).map_or(engine::Asked::Auto, |config| config.engine);
+    let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
     let driver = Driver::loaded(host);
     let choice = match engine::choose(host, asked, &raise::Options::default(), driver.as_ref()) {
         Ok(choice) => choice,

@@ -4,6 +4,7 @@ use super::{without_module, Group, Level, Row, Seen};
 use crate::engine::module::build::STORE;
 use crate::engine::module::{checks, installed, state};
 use crate::host::{Host, Lockdown, CAP_SYS_MODULE};
+use crate::kernel_release;
 use crate::signing::{self, Enrolled, Key, Signer};
 use std::path::Path;
 
@@ -140,8 +141,8 @@ fn next_kernel(host: &Host) -> Seen {
     let Ok(running) = host.release() else { return Seen::skipped("the kernel's release is not known") };
     let names = std::fs::read_dir(host.at("/lib/modules")).into_iter().flatten().flatten();
     let mut releases: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    releases.sort_by_cached_key(|release| (checks::version_numbers(release), release.clone()));
-    let is_newer = |release: &String| checks::version_numbers(release) > checks::version_numbers(&running);
+    releases.sort_by_cached_key(|release| (kernel_release::numbers(release), release.clone()));
+    let is_newer = |release: &String| kernel_release::numbers(release) > kernel_release::numbers(&running);
     let Some(newest) = releases.pop().filter(is_newer) else {
         return Seen::fine("the running kernel is the newest");
     };

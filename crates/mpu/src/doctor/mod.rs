@@ -11,12 +11,12 @@ mod kernel;
 mod notify;
 mod unserved;
 
-use crate::config::Config;
+use crate::config::{Asked, Config};
 use crate::driver::Driver;
 use crate::engine::module::{raise, state};
 use crate::engine::notify::client;
-use crate::engine::{choose, Asked, Engine};
-use crate::explain::Explain;
+use crate::engine::{choose, Engine};
+use crate::explain::{chain, Explain};
 use crate::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -80,9 +80,7 @@ impl Seen {
     }
     /// An error of this crate's, as bad as the caller says.
     fn of(level: Level, error: &dyn Explain) -> Seen {
-        let causes = std::iter::successors(std::error::Error::source(error), |e| e.source());
-        let what = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-        Seen { level, what, fix: Some(typeable(error.fix())) }
+        Seen { level, what: chain(error), fix: Some(typeable(error.fix())) }
     }
 }
 

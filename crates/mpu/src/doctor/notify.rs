@@ -1,14 +1,14 @@
 //! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
 
 use super::{Group, Level, Row, Seen};
-use crate::config::Config;
+use crate::config::{Asked, Config};
 use crate::driver::Driver;
 use crate::engine::module::{raise, state};
 use crate::engine::notify::client::{self, State};
 use crate::engine::notify::hold;
 use crate::engine::notify::raise::{is_stale, systemd_has_unit, unfit, LOG, UNIT};
 use crate::engine::notify::MOST_COUNTED;
-use crate::engine::{self, Asked, Engine};
+use crate::engine::{self, Engine};
 use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;

@@ -3,20 +3,22 @@
 //! Owns the choice. An engine is a module below this one; another one adds a variant to [`Engine`], a line to [`choose`] and its
 //! own module, and nothing else here.
 
+pub mod error;
 pub mod module;
 pub mod notify;
 pub mod observe;
 
+use crate::config::Asked;
 use crate::driver::Driver;
-use crate::error::Error;
 use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;
-use clap::ValueEnum;
+use error::EngineError;
+use module::error::ModuleError;
 use module::load::LoadError;
 use module::{fits, raise};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// An engine that this build has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
@@ -41,18 +43,6 @@ impl Engine {
     }
 }
 
-/// What the caller asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, JsonSchema, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Asked {
-    /// The one that this host runs best
-    Auto,
-    /// The kernel module
-    Module,
-    /// The supervisor in user space
-    Notify,
-}
-
 /// An engine and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
@@ -74,7 +64,12 @@ impl Choice {
 ///
 /// # Errors
 /// When it cannot be known whether this host can have the module.
-pub fn choose(host: &Host, asked: Asked, module: &raise::Options, driver: Option<&Driver>) -> Result<Choice, Error> {
+pub fn choose(
+    host: &Host,
+    asked: Asked,
+    module: &raise::Options,
+    driver: Option<&Driver>,
+) -> Result<Choice, EngineError> {
     let about_module = module.build_only || module.module.is_some();
     match asked {
         Asked::Module => return Ok(Choice::of(Engine::Module, "asked for")),
@@ -94,8 +89,8 @@ pub fn choose(host: &Host, asked: Asked, module: &raise::Options, driver: Option
 
 /// What is taken when the kernel itself refused a module that this host seemed to be fit for: a signature that it does not trust, which
 /// only it can judge. None if that is not why, the module was asked for, or the other cannot be had either.
-pub fn after_refusal(host: &Host, asked: Asked, module: &raise::Options, error: &Error) -> Option<Choice> {
-    let is_refused = matches!(error, Error::Load(LoadError::Insert { .. })) && error.exit() == Exit::Refused;
+pub fn after_refusal(host: &Host, asked: Asked, module: &raise::Options, error: &ModuleError) -> Option<Choice> {
+    let is_refused = matches!(error, ModuleError::Load(LoadError::Insert { .. })) && error.exit() == Exit::Refused;
     let may = asked == Asked::Auto && module.module.is_none() && notify::raise::unfit(host).is_none();
     (is_refused && may).then(|| instead_of_module(error))
 }

@@ -7,16 +7,16 @@ use super::layout::{self, Item, Layout};
 use super::plan::{self, Means, Step, StepView, Wishes};
 use super::{package, InstallError, Record, RECORD};
 use crate::commands::{down, up};
+use crate::config::Asked;
 use crate::driver::Driver;
 use crate::engine::module::load::Kernel;
 use crate::engine::module::sources::Sources;
 use crate::engine::module::state::{self, Phase};
 use crate::engine::module::{fits, raise};
 use crate::engine::notify::{self, client};
-use crate::engine::Asked;
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::explain::Explain;
+use crate::explain::{chain, Explain};
 use crate::host::{Host, CAP_SYS_MODULE};
 use crate::progress::Progress;
 use crate::proof;
@@ -235,9 +235,7 @@ fn perform(
 
 fn undone(journal: Journal<'_>, step: &StepView, error: &Error) -> InstallError {
     let left = journal.roll_back();
-    let causes = std::iter::successors(std::error::Error::source(error), |e| e.source());
-    let reason = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-    InstallError::RolledBack { step: format!("`{}`", step.what), reason, left, fix: error.fix() }
+    InstallError::RolledBack { step: format!("`{}`", step.what), reason: chain(error), left, fix: error.fix() }
 }
 
 fn one(
@@ -261,7 +259,7 @@ fn one(
             }
             let module =
                 raise::Options { replace: true, source: source.map(Path::to_path_buf), ..raise::Options::default() };
-            up::up(host, kernel, &up::Options { engine: None, module, keeper: None, ask: Some(proof::ask) }).map(drop)
+            up::up(host, kernel, &up::Options { module, ask: Some(proof::ask), ..up::Options::default() }).map(drop)
         }
         Step::Lower => down::down(host, kernel, Duration::from_secs(30)).map(drop),
         Step::Verify => match state::read(host)? {

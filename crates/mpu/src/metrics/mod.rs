@@ -18,7 +18,7 @@ pub mod textfile;
 pub mod usage;
 
 use crate::exit::Exit;
-use crate::explain::Explain;
+use crate::explain::{chain, Explain};
 use collect::{Exporter, Patience, Sources};
 use hyper::body::Bytes;
 use std::io;
@@ -120,11 +120,6 @@ impl Explain for MetricsError {
             MetricsError::Setup { .. } => "the system is short of threads or file descriptors: look at `ulimit -a`".to_string(),
         }
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |e| e.source());
-    causes.map(|e| e.to_string()).collect::<Vec<_>>().join(": ")
 }
 
 /// Does it, until SIGTERM or SIGINT where it has no end of its own. `told` gets the addresses once they are open.

@@ -12,7 +12,7 @@ pub mod verdict;
 use crate::driver::Driver;
 use crate::engine::notify::guest;
 use crate::exit::Exit;
-use crate::explain::Explain;
+use crate::explain::{chain, Explain};
 use crate::host::{Host, CAP_SYS_ADMIN};
 use crate::progress::Progress;
 use crate::rm::{Client, Dialect, RmError};
@@ -216,12 +216,6 @@ pub fn run_child(host: &Host, version: &str) -> io::Result<()> {
     input.read_to_end(&mut Vec::new())?;
     drop(clients);
     Ok(())
-}
-
-/// An error with its causes.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let causes: Vec<String> = std::iter::successors(Some(error), |e| e.source()).map(|e| e.to_string()).collect();
-    causes.join(": ")
 }
 
 /// This executable, by the name that also works when its file was replaced.

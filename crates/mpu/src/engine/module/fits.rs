@@ -5,10 +5,10 @@
 
 use super::build::Store;
 use super::checks::{self, Unfit};
+use super::error::ModuleError;
 use super::raise::{is_of_no_use, sources_of, will_be_signed, Options};
 use super::{installed, state};
 use crate::driver::Driver;
-use crate::error::Error;
 use crate::host::{Host, CAP_SYS_MODULE};
 use crate::signing;
 
@@ -17,7 +17,7 @@ use crate::signing;
 ///
 /// # Errors
 /// When it cannot be known: the state of a module that is up cannot be read.
-pub fn unfit(host: &Host, options: &Options, driver: Option<&Driver>) -> Result<Option<Unfit>, Error> {
+pub fn unfit(host: &Host, options: &Options, driver: Option<&Driver>) -> Result<Option<Unfit>, ModuleError> {
     if !host.has_capability(CAP_SYS_MODULE) {
         return Ok(None);
     }

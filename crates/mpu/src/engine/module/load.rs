@@ -3,10 +3,10 @@
 //! Owns the two system calls (behind [`Kernel`], so that tests need no kernel) and the rule that a module which could
 //! not place its redirects does not stay. Knows what an errno of theirs means to a person.
 
+use super::error::ModuleError;
 use super::holders::{self, Held};
 use super::state::{self, Instance, Phase, State};
 use crate::driver::Driver;
-use crate::error::Error;
 use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;
@@ -225,7 +225,13 @@ pub fn same_host(host: &Host, kernel: &dyn Kernel) -> Result<(), LoadError> {
 }
 
 /// Loads a module with a policy and waits for its word. A module that was refused a redirect is taken out again.
-pub fn insert(host: &Host, kernel: &dyn Kernel, instance: Instance, path: &Path, policy: &str) -> Result<State, Error> {
+pub fn insert(
+    host: &Host,
+    kernel: &dyn Kernel,
+    instance: Instance,
+    path: &Path,
+    policy: &str,
+) -> Result<State, ModuleError> {
     let at = |source| LoadError::Open { path: path.to_path_buf(), source };
     let file = File::open(path).map_err(at)?;
     let parameters = if policy.is_empty() { String::new() } else { format!("policy=\"{policy}\"") };
@@ -256,7 +262,7 @@ pub fn insert(host: &Host, kernel: &dyn Kernel, instance: Instance, path: &Path,
 
 /// Sees that a module which waits has a reason to: a driver that is loaded but was not found is one that this module
 /// does not fit.
-pub fn attached(host: &Host, kernel: &dyn Kernel, state: State, driver: Option<&Driver>) -> Result<State, Error> {
+pub fn attached(host: &Host, kernel: &dyn Kernel, state: State, driver: Option<&Driver>) -> Result<State, ModuleError> {
     let (Phase::Waiting, Some(driver)) = (&state.phase, driver) else { return Ok(state) };
     // It may have been loaded, or unloaded, while we were.
     thread::sleep(Duration::from_millis(100));
@@ -269,7 +275,7 @@ pub fn attached(host: &Host, kernel: &dyn Kernel, state: State, driver: Option<&
 }
 
 /// Undoes a load that came to nothing. The reason for it is what the caller must hear, whatever becomes of this.
-fn take_out(host: &Host, kernel: &dyn Kernel, instance: Instance, reason: Error) -> Error {
+fn take_out(host: &Host, kernel: &dyn Kernel, instance: Instance, reason: ModuleError) -> ModuleError {
     let _ = remove(host, kernel, instance, Duration::from_secs(5), "mpu up");
     reason
 }

@@ -7,6 +7,7 @@
 
 pub mod build;
 pub mod checks;
+pub mod error;
 pub mod fits;
 pub mod holders;
 pub mod installed;

@@ -5,13 +5,14 @@
 
 use super::build::Store;
 use super::checks;
+use super::error::ModuleError;
 use super::installed;
 use super::load::{self, Kernel, LoadError};
 use super::sources::{self, Sources};
 use super::state::{self, Instance, Phase, State};
 use super::swap::{swap, Replaced};
+use crate::config::Drivers;
 use crate::driver::Driver;
-use crate::error::Error;
 use crate::host::{Host, CAP_SYS_MODULE};
 use crate::signing::{self, Signer};
 use std::path::{Path, PathBuf};
@@ -26,8 +27,8 @@ pub struct Options {
     pub source: Option<PathBuf>,
     /// Build, and leave the kernel alone.
     pub build_only: bool,
-    /// Go on with a driver release that is not known, as is usual.
-    pub any_driver: bool,
+    /// With which releases of the driver.
+    pub drivers: Drivers,
     /// Let this version take over from another that is up.
     pub replace: bool,
     /// Rules for the module, as `config::rules::compile` makes them.
@@ -66,7 +67,12 @@ pub enum Raised {
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Raises it.
-pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option<&Driver>) -> Result<Raised, Error> {
+pub fn raise(
+    host: &Host,
+    kernel: &dyn Kernel,
+    options: &Options,
+    driver: Option<&Driver>,
+) -> Result<Raised, ModuleError> {
     if options.build_only {
         let release = checks::kernel(host)?;
         let sources = sources_of(options)?;
@@ -101,9 +107,7 @@ pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option
         None => will_be_signed(host, &release, options),
     };
     checks::permission(host, signed, || signing::advice(host, &release, given_path))?;
-    if !options.any_driver {
-        checks::known_driver(driver)?;
-    }
+    options.drivers.take(driver)?;
     let site = Site { host, kernel, leftover, replaces, policy: &options.policy };
     let raised = match given {
         Some(built) => site.insert(&built.path, None),
@@ -124,7 +128,7 @@ pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option
 }
 
 /// A module that is up is fine, unless it is another version's.
-fn already(state: State) -> Result<Raised, Error> {
+fn already(state: State) -> Result<Raised, ModuleError> {
     let this = env!("CARGO_PKG_VERSION");
     if state.version == this {
         Ok(Raised::Already { state })
@@ -149,7 +153,7 @@ pub(super) fn will_be_signed(host: &Host, release: &str, options: &Options) -> b
     Signer::find(host, release).is_some() || kept().is_some_and(|kept| signing::is_signed(&kept.path))
 }
 
-pub(super) fn sources_of(options: &Options) -> Result<Sources, Error> {
+pub(super) fn sources_of(options: &Options) -> Result<Sources, ModuleError> {
     Ok(match &options.source {
         Some(dir) => Sources::in_directory(dir)?,
         None => Sources::carried()?,
@@ -157,9 +161,9 @@ pub(super) fn sources_of(options: &Options) -> Result<Sources, Error> {
 }
 
 /// The kernel's word about an insertion, if that is what failed.
-fn errno_of_insert(error: &Error) -> Option<i32> {
+fn errno_of_insert(error: &ModuleError) -> Option<i32> {
     match error {
-        Error::Load(LoadError::Insert { source, .. }) => source.raw_os_error(),
+        ModuleError::Load(LoadError::Insert { source, .. }) => source.raw_os_error(),
         _ => None,
     }
 }
@@ -178,7 +182,7 @@ struct Site<'a> {
 type Inserted = (State, PathBuf, Option<Duration>, Option<Replaced>);
 
 impl Site<'_> {
-    fn build_and_insert(&self, release: &str, sources: &Sources) -> Result<Inserted, Error> {
+    fn build_and_insert(&self, release: &str, sources: &Sources) -> Result<Inserted, ModuleError> {
         let tools = match (checks::toolchain(self.host, release), Store::kept(self.host, release, sources)) {
             (Ok(tools), _) => tools,
             // It cannot be built here any more, but it was.
@@ -199,7 +203,7 @@ impl Site<'_> {
         }
     }
 
-    fn insert(&self, path: &Path, built_in: Option<Duration>) -> Result<Inserted, Error> {
+    fn insert(&self, path: &Path, built_in: Option<Duration>) -> Result<Inserted, ModuleError> {
         load::same_host(self.host, self.kernel)?;
         if let Some(old) = &self.replaces {
             let (state, replaced) = swap(self.host, self.kernel, old, path, self.policy)?;
@@ -267,7 +271,7 @@ mod tests {
     use crate::explain::Explain;
 
     /// What became of it, in a word, and whether it was built.
-    fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<(&'static str, bool), Error> {
+    fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<(&'static str, bool), ModuleError> {
         Ok(match raise(host, kernel, options, Driver::loaded(host).as_ref())? {
             Raised::Loaded { built_in, .. } => ("loaded", built_in.is_some()),
             Raised::Already { .. } => ("already", false),

@@ -4,9 +4,9 @@
 //! comes as `mpu` and takes over from itself, and `mpu_next` goes. How instances hand over is the module's own business
 //! (kmod/mpu_peer.h). Whatever fails, one of them goes on, and the next try begins from there.
 
+use super::error::ModuleError;
 use super::load::{self, Kernel, LoadError};
 use super::state::{Instance, State};
-use crate::error::Error;
 use crate::host::Host;
 use std::path::Path;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub fn swap(
     old: &State,
     path: &Path,
     policy: &str,
-) -> Result<(State, Replaced), Error> {
+) -> Result<(State, Replaced), ModuleError> {
     let next = path.with_file_name(NEXT);
     let replaced = Replaced { version: old.version.clone(), gapless: true };
     let remove = |instance| load::remove(host, kernel, instance, PATIENCE, "mpu up --replace");
@@ -62,11 +62,11 @@ pub fn swap(
 }
 
 /// Whether the old module speaks another language than the new one (`MPU_PEER_ABI`), or none.
-fn cannot_hand_over(error: &Error) -> bool {
+fn cannot_hand_over(error: &ModuleError) -> bool {
     match error {
-        Error::Load(LoadError::Insert { source, .. }) => source.raw_os_error() == Some(libc::EPROTO),
+        ModuleError::Load(LoadError::Insert { source, .. }) => source.raw_os_error() == Some(libc::EPROTO),
         // It knows of no other instance, so the new one found the driver's functions taken.
-        Error::Load(LoadError::Redirect { errno, .. }) => *errno == libc::EBUSY,
+        ModuleError::Load(LoadError::Redirect { errno, .. }) => *errno == libc::EBUSY,
         _ => false,
     }
 }
@@ -89,7 +89,7 @@ mod tests {
         fake
     }
 
-    fn swapped(fake: &FakeHost, kernel: &FakeKernel<'_>) -> Result<(State, Replaced), Error> {
+    fn swapped(fake: &FakeHost, kernel: &FakeKernel<'_>) -> Result<(State, Replaced), ModuleError> {
         let old = state::read(&fake.host()).expect("readable").expect("up");
         swap(&fake.host(), kernel, &old, &fake.host().at("/m/mpu.ko"), "host /a")
     }

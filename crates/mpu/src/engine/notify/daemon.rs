@@ -12,7 +12,6 @@ use super::numbers::Lookup;
 use super::registry::{Registry, JOURNAL};
 use super::{keeper, message, CONTROL_SOCKET, LISTENER_SOCKET, RETIRED};
 use crate::config::{rules, Config};
-use crate::error::Error;
 use crate::host::{Host, CAP_SYS_ADMIN};
 use mpu_core::policy::Rules;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -83,18 +82,18 @@ struct Done {
 ///
 /// # Errors
 /// When this host cannot have a supervisor. Nothing that is wrong with a container, a caller or a client is one.
-pub fn serve(host: &Host) -> Result<End, Error> {
+pub fn serve(host: &Host) -> Result<End, NotifyError> {
     if !host.has_capability(CAP_SYS_ADMIN) {
-        return Err(NotifyError::NotRoot.into());
+        return Err(NotifyError::NotRoot);
     }
     if !host.in_init_pid_namespace() {
-        return Err(NotifyError::NotOnHost.into());
+        return Err(NotifyError::NotOnHost);
     }
     let config = Config::of(host)?;
     let setting = Setting::new(Lookup::of_this_kernel(), &rules::compile(&config), config.notify_cpu_percent)
         .map_err(|source| NotifyError::NoListeners { source })?;
     raise_limits();
-    Ok(Daemon::up(setting)?.run()?)
+    Daemon::up(setting)?.run()
 }
 
 /// A listener is two descriptors, and each of its threads has some open for a call.

@@ -8,7 +8,6 @@ use super::daemon::{raise_limits, AGAIN};
 use super::error::NotifyError;
 use super::log::say;
 use super::CONTROL_SOCKET;
-use crate::error::Error;
 use crate::host::Host;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -44,7 +43,7 @@ struct Kept {
 }
 
 /// Keeps a supervisor alive until it ends by itself.
-pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
+pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
     let failed = |source| NotifyError::Start { what: "the keeper".to_string(), source };
     // Whoever started us goes away, with its terminal.
     let _ = rustix::process::setsid();
@@ -69,7 +68,7 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
         let began = Instant::now();
         let mut child = match start(program, arguments, &kept) {
             Ok(child) => child,
-            Err(source) if kept.is_empty() => return Err(failed(source).into()),
+            Err(source) if kept.is_empty() => return Err(failed(source)),
             // Whoever waits for it waits on: all that is kept would go with us.
             Err(error) => {
                 say!("the supervisor cannot be started again now: {error}");

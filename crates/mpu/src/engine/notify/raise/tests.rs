@@ -7,7 +7,7 @@ use crate::explain::Explain;
 use crate::host::fake::FakeHost;
 
 const OPTIONS: Options =
-    Options { replace: false, any_driver: false, policy: String::new(), cpu_percent: 100, program: None };
+    Options { replace: false, drivers: Drivers::Known, policy: String::new(), cpu_percent: 100, program: None };
 
 /// What became of it, in a word.
 fn raised(fake: &FakeHost, options: &Options) -> Result<String, &'static str> {
@@ -106,7 +106,7 @@ fn only_root_starts_one_and_only_for_a_driver_that_is_known() {
     assert_eq!(raised(&fake, &OPTIONS), Err("unknown_driver"));
     fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     let before = fake.snapshot();
-    assert_eq!(raised(&fake, &Options { any_driver: true, ..OPTIONS }), Err("not_root"));
+    assert_eq!(raised(&fake, &Options { drivers: Drivers::Any, ..OPTIONS }), Err("not_root"));
     assert_eq!(fake.snapshot(), before);
 }
 
