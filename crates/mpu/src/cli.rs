@@ -6,6 +6,7 @@
 use crate::commands;
 use crate::config::Asked;
 use crate::exit::Exit;
+use crate::listing;
 use crate::metrics::listen;
 use crate::metrics::usage::Label;
 use clap::builder::PossibleValuesParser;
@@ -109,7 +110,7 @@ pub enum Command {
 
     /// List the processes on all GPUs: host and container PID, container, pod, user, memory
     #[command(long_about = PS_LONG, after_long_help = PS_EXAMPLES)]
-    Ps(commands::ps::Options),
+    Ps(listing::Options),
 
     /// Watch GPUs and their processes, live
     #[command(long_about = TOP_LONG, after_long_help = TOP_EXAMPLES)]

@@ -6,17 +6,17 @@ use clap::error::ErrorKind;
 use clap::Parser;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
-use mpu::commands::{
-    self, agent, config, doctor, down, install, metrics, probe, ps, schema, status, up, Report, Style,
-};
+use mpu::commands::{agent, config, doctor, down, install, metrics, probe, ps, schema, status, up};
 use mpu::engine::module::load::Running;
 use mpu::engine::module::raise;
 use mpu::engine::notify::{self, error::NotifyError, hold};
 use mpu::install::work;
+use mpu::listing;
 use mpu::manual;
 use mpu::metrics::Done;
 use mpu::progress::say;
 use mpu::proof;
+use mpu::report::{self, Report, Style};
 use mpu::{Error, Exit, Explain, Host};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -118,7 +118,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         },
         Command::Ps(options) => list(cli, &host, options),
         Command::Top(options) => {
-            mpu::top::top(&host, options, cli.json).context("there is nothing to watch")?;
+            mpu::top::top(&host, options, cli.json).map_err(Error::from).context("there is nothing to watch")?;
             Ok(Exit::Ok)
         }
         Command::Agent { what } => look_after(cli, &host, what),
@@ -153,8 +153,8 @@ fn installed(cli: &Cli, host: &Host, options: &cli::Install, upgrade: bool) -> a
     tell(cli, &install::Done::installed(outcome, dry_run))
 }
 
-fn list(cli: &Cli, host: &Host, options: &ps::Options) -> anyhow::Result<Exit> {
-    let width = io::stdout().is_terminal().then(ps::table::terminal_width).flatten();
+fn list(cli: &Cli, host: &Host, options: &listing::Options) -> anyhow::Result<Exit> {
+    let width = io::stdout().is_terminal().then(listing::table::terminal_width).flatten();
     let listed = ps::ps(host, options, width).context("GPU processes are not known")?;
     if !cli.json {
         listed.beside().iter().for_each(|line| say(format_args!("mpu: {line}")));
@@ -205,7 +205,7 @@ fn told_to_go() -> anyhow::Result<impl FnMut(Duration) -> bool> {
 fn tell<R: Report>(cli: &Cli, report: &R) -> anyhow::Result<Exit> {
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let text = match cli.json {
-        true => commands::json_of(cli.command.name(), report) + "\n",
+        true => report::json_of(cli.command.name(), report) + "\n",
         false => report.text(if colour { Style::Colour } else { Style::Plain }),
     };
     print(text.as_bytes())?;
@@ -225,7 +225,7 @@ fn print(bytes: &[u8]) -> anyhow::Result<Exit> {
 fn fail(cli: &Cli, error: &anyhow::Error) -> Exit {
     let known = error.downcast_ref::<Error>();
     if let (true, Some(known)) = (cli.json, known) {
-        let _ = print((commands::json_of_error(cli.command.name(), known) + "\n").as_bytes());
+        let _ = print((report::json_of_error(cli.command.name(), known) + "\n").as_bytes());
         return known.exit();
     }
     let causes: Vec<String> = error.chain().map(|cause| cause.to_string()).collect();

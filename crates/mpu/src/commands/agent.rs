@@ -3,13 +3,13 @@
 //! Owns the reports, and what counts as a container seen right. The rounds are
 //! `crate::agent`'s.
 
-use super::{Report, Style};
 use crate::agent::note::{answer, uptime, Note, Question};
 use crate::agent::{Agent, Options, Parting};
 use crate::engine::module::load::Kernel;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
+use crate::report::{Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::Duration;
@@ -129,8 +129,8 @@ mod tests {
         note.write(&fake.host(), "a").expect("written");
         let asked = ask(&fake.host(), Question::Ready, "a", 60).expect("an answer");
         assert_eq!((asked.exit(), asked.text(Style::Plain).as_str()), (Exit::Ok, "ready: measured 10 s ago: right\n"));
-        super::super::documented::check("`mpu agent ready --json`", &super::super::json(&asked));
+        crate::report::documented::check("`mpu agent ready --json`", &crate::report::json(&asked));
         let left = Left { result: "left_to", left_to: Some("b".to_string()) };
-        super::super::documented::check("`mpu agent run --json`", &super::super::json(&left));
+        crate::report::documented::check("`mpu agent run --json`", &crate::report::json(&left));
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Owns the reports. The file's grammar is `config`'s; where rules go is the engine's.
 
-use super::{Lines, Report, Style};
 use crate::config::{rules, Config, Drivers, Visibility};
 use crate::engine::module::checks;
 use crate::engine::module::state;
@@ -10,6 +9,7 @@ use crate::engine::notify::client;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
+use crate::report::{Lines, Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -181,10 +181,10 @@ mod tests {
     fn rules_are_shown_and_applied() {
         let fake = up();
         let shown = show(&fake.host()).expect("sound");
-        super::super::documented::check("`mpu config show --json`", &super::super::json(&shown));
+        crate::report::documented::check("`mpu config show --json`", &crate::report::json(&shown));
         assert_eq!((shown.compiled.as_slice(), shown.applied), (&["host /monitors".to_string()][..], Some(false)));
         let applied = apply(&fake.host()).expect("applied");
-        super::super::documented::check("`mpu config apply --json`", &super::super::json(&applied));
+        crate::report::documented::check("`mpu config apply --json`", &crate::report::json(&applied));
         assert_eq!((applied.result, applied.exit()), ("applied", Exit::Ok));
         assert_eq!(show(&fake.host()).expect("sound").applied, Some(true));
         std::fs::remove_file(fake.host().at(crate::config::FILE)).expect("removed");
@@ -237,7 +237,7 @@ mod tests {
     fn a_sound_file_is_called_so_and_another_by_its_line() {
         let fake = up();
         let sound = check(&fake.host(), None).expect("sound");
-        super::super::documented::check("`mpu config check --json`", &super::super::json(&sound));
+        crate::report::documented::check("`mpu config check --json`", &crate::report::json(&sound));
         assert_eq!(sound.rules, 1);
         fake.write("/elsewhere.toml", "visibility = \"own\"\nrule = 3\n");
         let error = check(&fake.host(), Some(&fake.host().at("/elsewhere.toml"))).expect_err("malformed");

@@ -1,6 +1,5 @@
 //! `mpu down`: unload, and say what had to be waited for.
 
-use super::{Report, Style};
 use crate::engine::module::checks::{self, Unfit};
 use crate::engine::module::load::{self, Kernel};
 use crate::engine::module::record::Record;
@@ -9,6 +8,7 @@ use crate::engine::notify::{self, raise::Lowered};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::{Host, CAP_SYS_MODULE};
+use crate::report::{Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -110,7 +110,7 @@ mod tests {
     fn down_unloads_and_forgets() {
         let fake = loaded();
         let done = down(&fake.host(), &FakeKernel::taking(&fake, ARMED), Duration::ZERO).expect("down");
-        super::super::documented::check("`mpu down --json`", &super::super::json(&done));
+        crate::report::documented::check("`mpu down --json`", &crate::report::json(&done));
         assert_eq!(done.result, "unloaded");
         assert!(!state::is_loaded(&fake.host()) && Record::read(&fake.host()).is_none());
     }

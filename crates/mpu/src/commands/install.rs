@@ -2,11 +2,11 @@
 //!
 //! Owns the words. What is done, and undone, is `install`'s.
 
-use super::{Lines, Report, Style};
 use crate::exit::Exit;
 use crate::install::layout;
 use crate::install::plan::StepView;
 use crate::install::work::Outcome;
+use crate::report::{Lines, Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 //!
 //! Owns the comparison; the measurement is `crate::probe`'s.
 
-use super::{DriverView, Lines, Report, Style};
+use super::DriverView;
 use crate::driver::{self, Driver, Numbering};
 use crate::engine::module::state;
 use crate::engine::notify::guest;
@@ -13,6 +13,7 @@ use crate::exit::Exit;
 use crate::host::{Host, CAP_SYS_ADMIN};
 use crate::probe::verdict::{self, Fault, Verdict};
 use crate::probe::{self, Evidence, Under};
+use crate::report::{Lines, Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -241,8 +242,8 @@ mod tests {
     #[test]
     fn json_names_faults_and_evidence() {
         let probed = compare(fake::era(4), &driver("580.159.04"), None, Some([true, true]));
-        super::super::documented::check("`mpu probe --json`", &super::super::json(&probed));
-        let value: serde_json::Value = serde_json::from_str(&super::super::json(&probed)).expect("JSON");
+        crate::report::documented::check("`mpu probe --json`", &crate::report::json(&probed));
+        let value: serde_json::Value = serde_json::from_str(&crate::report::json(&probed)).expect("JSON");
         assert_eq!(value["faults"][0]["fault"], "list_repeats");
         assert_eq!(value["found"]["list"], "own");
         assert_eq!(value["evidence"]["child"]["list"], serde_json::json!([1, 1, 1]));

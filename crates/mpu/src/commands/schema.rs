@@ -4,7 +4,9 @@
 //! type, from which its part of the schema is derived, so that the two cannot differ. A schema holds an answer to all fields of its
 //! version and lets further ones pass, since a version may gain fields. `docs/schema` has all of them as files.
 
-use super::{agent, config, doctor, down, install, probe, ps, status, up, Envelope, Failure, Report, SCHEMA};
+use super::{agent, config, doctor, down, install, probe, status, up};
+use crate::listing::Listed;
+use crate::report::{Envelope, Failure, Report, SCHEMA};
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
 use schemars::{json_schema, JsonSchema, Schema, SchemaGenerator};
@@ -33,8 +35,8 @@ const ROWS: [Row; 13] = [
     },
     Row { name: "metrics", reports: |_| Vec::new() },
     Row { name: "agent", reports: |g| vec![one::<agent::Left>(g), one::<agent::Answered>(g)] },
-    Row { name: "ps", reports: |g| vec![one::<ps::Listed>(g)] },
-    Row { name: "top", reports: |g| vec![one::<ps::Listed>(g)] },
+    Row { name: "ps", reports: |g| vec![one::<Listed>(g)] },
+    Row { name: "top", reports: |g| vec![one::<Listed>(g)] },
 ];
 
 fn one<R: Report>(generator: &mut SchemaGenerator) -> Schema {

@@ -1,6 +1,6 @@
 //! `mpu status`: what is loaded, since when, and what it did.
 
-use super::{DriverView, Lines, NotifyView, ProofView, Report, StateView, Style};
+use super::{DriverView, NotifyView, ProofView, StateView};
 use crate::driver::Driver;
 use crate::engine::module::record::Record;
 use crate::engine::module::state::{self, Phase};
@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
 use crate::proof::{self, Ask};
+use crate::report::{Lines, Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -297,7 +298,7 @@ mod tests {
     #[test]
     fn json_has_every_row_zero_or_not() {
         let status = status(&armed().host(), cannot).expect("a status");
-        let value: serde_json::Value = serde_json::from_str(&super::super::json(&status)).expect("JSON");
+        let value: serde_json::Value = serde_json::from_str(&crate::report::json(&status)).expect("JSON");
         assert_eq!(value["schema"], 1);
         assert_eq!(
             (value["ok"].as_bool(), value["exit"].as_u64(), value["up"].as_bool()),
@@ -361,7 +362,7 @@ mod tests {
         let mut status = status(&fake.host(), cannot).expect("a status");
         let refused = super::super::Refusal { symbol: "os_is_init_ns".to_string(), errno: 16 };
         status.module_state.as_mut().expect("loaded").refused = Some(refused);
-        super::super::documented::check("`mpu status --json`", &super::super::json(&status));
+        crate::report::documented::check("`mpu status --json`", &crate::report::json(&status));
     }
 
     /// `armed()` with a module of format 2 that says this.

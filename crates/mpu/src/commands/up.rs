@@ -3,7 +3,7 @@
 //! Owns the report. How an engine is raised is the engine's business.
 
 use super::down::lower_module;
-use super::{DriverView, Lines, NotifyView, ProofView, Report, StateView, Style};
+use super::{DriverView, NotifyView, ProofView, StateView};
 use crate::config::{rules, Asked, Config, Drivers};
 use crate::driver::Driver;
 use crate::engine::module::checks;
@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
 use crate::proof::{self, Ask, Proof};
+use crate::report::{Lines, Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -351,7 +352,7 @@ mod tests {
         let kernel = FakeKernel::taking(&s.fake, state::PLACED);
         let done = asked(&s, &kernel, translates).expect("up");
         assert_eq!((done.result, done.exit()), ("loaded", Exit::Ok));
-        super::super::documented::check("`mpu up --json`", &super::super::json(&done));
+        crate::report::documented::check("`mpu up --json`", &crate::report::json(&done));
         let text = done.text(Style::Plain);
         assert!(text.contains("armed: callers in containers are translated"), "{text}");
 

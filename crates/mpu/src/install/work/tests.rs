@@ -90,7 +90,7 @@ fn an_installation_is_complete_and_a_second_one_changes_nothing() {
     let done = node.install(&kernel).expect("nothing to do");
     assert!(done.nothing);
     let report = crate::commands::install::Done::installed(done, false);
-    crate::commands::documented::check("`mpu install --json`", &crate::commands::json(&report));
+    crate::report::documented::check("`mpu install --json`", &crate::report::json(&report));
     assert_eq!(report.result, "unchanged");
     assert_eq!(node.fake().snapshot(), before);
 }

@@ -200,8 +200,8 @@ fn what_cannot_be_seen_is_said() {
 
 #[test]
 fn json_is_documented() {
-    let json = super::super::json(&list("", None));
-    super::super::documented::check("`mpu ps --json`", &json);
+    let json = crate::report::json(&list("", None));
+    crate::report::documented::check("`mpu ps --json`", &json);
     let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(
         (&value["processes"][0]["pid"], &value["processes"][0]["container"]["name"]),

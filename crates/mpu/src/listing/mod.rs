@@ -1,4 +1,4 @@
-//! `mpu ps`: a table of every GPU process.
+//! GPU processes as a list: what `mpu ps` and `mpu top` share.
 //!
 //! Owns what is asked for ([`Options`]) and what is left unsaid otherwise: which processes are not shown, what could not be seen, and why.
 //! Finding the processes is `crate::processes`'.
@@ -7,12 +7,10 @@ pub mod columns;
 pub mod filter;
 pub mod table;
 
-use super::{Report, Style};
-use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::{Host, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH};
-use crate::processes::{self, Gpu, GpuProcess, Snapshot};
-use crate::progress::Progress;
+use crate::processes::{Gpu, GpuProcess, Snapshot};
+use crate::report::{Report, Style};
 use columns::{Column, Sort};
 use filter::Filter;
 use schemars::JsonSchema;
@@ -73,14 +71,6 @@ struct Shown {
     columns: Vec<Column>,
     headers: bool,
     width: Option<usize>,
-}
-
-/// Looks once. `width` is the terminal's; without one nothing is cut.
-pub fn ps(host: &Host, options: &Options, width: Option<usize>) -> Result<Listed, Error> {
-    let _progress = Progress::of("asking the driver");
-    let seen = processes::snapshot(host)?;
-    options.filter.check(&seen.gpus)?;
-    Ok(listed(host, seen, options, width))
 }
 
 /// What was asked for of a look.
