@@ -1,6 +1,7 @@
 //! The sum of the modules' errors, for where commands end. Nothing below commands knows it.
 
 use crate::agent::turns::TurnError;
+use crate::agent::AgentError;
 use crate::engine::error::EngineError;
 use crate::explain::{Explain, Sum};
 use crate::install::InstallError;
@@ -18,6 +19,9 @@ pub enum Error {
     /// The driver could not be asked.
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    /// The agent does not begin, or cannot go on.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
     /// The agents of this node cannot agree.
     #[error(transparent)]
     Turn(#[from] TurnError),
@@ -49,6 +53,7 @@ impl Sum for Error {
         match self {
             Error::Engine(e) => e,
             Error::Probe(e) => e,
+            Error::Agent(e) => e,
             Error::Turn(e) => e,
             Error::Process(e) => e,
             Error::Top(e) => e,

@@ -25,7 +25,6 @@ pub mod metrics;
 pub mod probe;
 pub mod processes;
 pub mod progress;
-pub mod proof;
 pub mod report;
 pub mod rm;
 pub mod signing;

@@ -10,12 +10,13 @@ use mpu::commands::{agent, config, doctor, down, install, metrics, probe, ps, sc
 use mpu::engine::module::load::Running;
 use mpu::engine::module::raise;
 use mpu::engine::notify::{self, error::NotifyError, hold};
+use mpu::engine::up::Options as UpOptions;
 use mpu::install::work;
 use mpu::listing;
 use mpu::manual;
 use mpu::metrics::Done;
 use mpu::progress::say;
-use mpu::proof;
+
 use mpu::report::{self, Report, Style};
 use mpu::{Error, Exit, Explain, Host};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -78,12 +79,12 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
                 replace: options.replace,
                 ..raise::Options::default()
             };
-            let options = up::Options {
+            let options = UpOptions {
                 engine: options.engine,
                 module,
                 any_driver: options.any_driver,
                 keeper: None,
-                ask: Some(proof::ask),
+                ask: Some(mpu::probe::ask),
             };
             let done = up::up(&host, &Running, &options).context("MPU is not up")?;
             tell(cli, &done)
@@ -92,16 +93,16 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             let done = down::down(&host, &Running, Duration::from_secs(options.wait)).context("MPU is not down")?;
             tell(cli, &done)
         }
-        Command::Status => tell(cli, &status::status(&host, proof::ask).context("the state is not known")?),
+        Command::Status => tell(cli, &status::status(&host, mpu::probe::ask).context("the state is not known")?),
         Command::Probe => tell(cli, &probe::probe(&host).context("nothing was measured")?),
         Command::Install(options) => installed(cli, &host, options, false),
         Command::Upgrade(options) => installed(cli, &host, options, true),
         Command::Uninstall(options) => {
-            let outcome = work::uninstall(&host, &Running, options.dry_run, options.purge);
+            let outcome = work::uninstall(&host, &Running, options.dry_run, options.purge).map_err(Error::from);
             tell(cli, &install::Done::removed(outcome.context("MPU is not removed")?, options.dry_run))
         }
         Command::Stage { root } => {
-            work::stage(root).context("nothing is staged")?;
+            work::stage(root).map_err(Error::from).context("nothing is staged")?;
             Ok(Exit::Ok)
         }
         Command::Config { what } => match what {
@@ -149,7 +150,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
 fn installed(cli: &Cli, host: &Host, options: &cli::Install, upgrade: bool) -> anyhow::Result<Exit> {
     let (dry_run, no_start, source) = (options.dry_run, options.no_start, options.source.clone());
     let options = work::Options { dry_run, no_start, upgrade, source, executable: None };
-    let outcome = work::install(host, &Running, &options).context("MPU is not installed")?;
+    let outcome = work::install(host, &Running, &options).map_err(Error::from).context("MPU is not installed")?;
     tell(cli, &install::Done::installed(outcome, dry_run))
 }
 

@@ -4,18 +4,20 @@
 //! node's directories at their own paths, so that everything else of this crate works there unchanged. Who of several
 //! agents may touch the engine is [`turns`]'s, what a kubelet hears is [`note`]'s. Knows no engine by name.
 
+mod error;
 pub mod note;
 pub mod turns;
 
-use crate::commands::{config, down, up};
-use crate::config::{Asked, Config};
+use crate::config::{rules, Asked, Config};
 use crate::driver::Driver;
 use crate::engine::module::checks::Unfit;
 use crate::engine::module::load::Kernel;
 use crate::engine::module::raise;
-use crate::error::Error;
+use crate::engine::up::{self, How};
+use crate::engine::{apply, down};
 use crate::explain::{chain, Explain};
 use crate::host::{Host, CAP_SYS_MODULE};
+pub use error::AgentError;
 use note::{uptime, Doing, Note, Seen};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,7 +43,7 @@ pub struct Options {
 }
 
 /// Looks whether a container is seen right: whether it is, and what was found in words.
-pub type Measure<'a> = &'a dyn Fn(&Host) -> Result<(bool, String), Error>;
+pub type Measure<'a> = &'a dyn Fn(&Host) -> Result<(bool, String), Box<dyn Explain>>;
 
 /// Where a line for the log goes.
 pub type Log<'a> = &'a dyn Fn(&str);
@@ -89,7 +91,7 @@ impl<'a> Agent<'a> {
         measure: Measure<'a>,
         log: Log<'a>,
         options: Options,
-    ) -> Result<Agent<'a>, Error> {
+    ) -> Result<Agent<'a>, AgentError> {
         if !host.has_capability(CAP_SYS_MODULE) {
             return Err(Unfit::NotRoot.into());
         }
@@ -111,7 +113,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Goes round until `wait`, which is given the time to the next round, says that it is over.
-    pub fn run(mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<Parting, Error> {
+    pub fn run(mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<Parting, AgentError> {
         loop {
             self.round()?;
             if wait(Duration::from_secs(self.options.interval)) {
@@ -121,7 +123,7 @@ impl<'a> Agent<'a> {
     }
 
     /// One round. Fails only if the meeting place does: everything else is said, and tried again.
-    pub fn round(&mut self) -> Result<(), Error> {
+    pub fn round(&mut self) -> Result<(), AgentError> {
         let driver = Driver::loaded(self.host).map(|driver| driver.version);
         if driver != self.driver {
             // Whatever was measured was measured of another driver.
@@ -141,7 +143,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Sees that the engine is up, with the node's rules.
-    fn look_after(&mut self, driver: &str) -> Result<(Doing, String), Error> {
+    fn look_after(&mut self, driver: &str) -> Result<(Doing, String), AgentError> {
         let now = uptime(self.host);
         if now < self.next_try {
             return Ok((Doing::Failed, self.said.0.clone()));
@@ -166,7 +168,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Raises the engine, or lets this version take over from another; whether that changed anything, and what is up.
-    fn raise(&self) -> Result<(bool, String), Error> {
+    fn raise(&self) -> Result<(bool, String), AgentError> {
         let release = self.host.release().unwrap_or_default();
         let of_release = |path: &PathBuf| PathBuf::from(path.to_string_lossy().replace("{release}", &release));
         let module = raise::Options {
@@ -175,7 +177,8 @@ impl<'a> Agent<'a> {
             replace: true,
             ..raise::Options::default()
         };
-        if Config::of(self.host)?.engine == Asked::Notify {
+        let config = Config::of(self.host)?;
+        if config.engine == Asked::Notify {
             return Err(TurnError::NotifyInPod.into());
         }
         // It measures by itself, and says what it saw.
@@ -187,17 +190,18 @@ impl<'a> Agent<'a> {
             ask: None,
         };
         let done = up::up(self.host, self.kernel, &options)?;
-        if done.result != "already_up" {
-            let took = done.replaced_version.map(|v| format!(", in the place of version {v}")).unwrap_or_default();
-            (self.log)(&format!("the engine came up after {:.1} s{took}", done.seconds));
+        if done.how != How::AlreadyUp {
+            let took = done.replaced.map_or(String::new(), |old| format!(", in the place of version {}", old.version));
+            (self.log)(&format!("the engine came up after {:.1} s{took}", done.took.as_secs_f64()));
         }
-        let mut changed = done.result != "already_up";
-        if !changed && config::show(self.host)?.applied == Some(false) {
-            let rules = config::apply(self.host)?.rules;
+        let mut changed = done.how != How::AlreadyUp;
+        let compiled: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
+        if !changed && apply::holds(self.host, &config, &compiled) == Some(false) {
+            let rules = apply::apply(self.host)?.rules;
             (self.log)(&format!("the engine has new rules: {rules}"));
             changed = true;
         }
-        Ok((changed, format!("MPU {} is up, by {}", env!("CARGO_PKG_VERSION"), done.engine.name())))
+        Ok((changed, format!("MPU {} is up, by {}", env!("CARGO_PKG_VERSION"), done.choice.engine.name())))
     }
 
     fn measure_if_due(&mut self) {
@@ -209,7 +213,7 @@ impl<'a> Agent<'a> {
         }
         let (right, because) = match (self.measure)(self.host) {
             Ok(found) => found,
-            Err(error) => (false, in_full(&error)),
+            Err(error) => (false, in_full(error.as_ref())),
         };
         if self.seen.as_ref().is_none_or(|seen| (seen.right, &seen.because) != (right, &because)) {
             (self.log)(&because);
@@ -226,26 +230,26 @@ impl<'a> Agent<'a> {
         }
     }
 
-    fn note(&self, doing: Doing, words: &str) -> Result<(), Error> {
+    fn note(&self, doing: Doing, words: &str) -> Result<(), AgentError> {
         let (version, words) = (env!("CARGO_PKG_VERSION").to_string(), words.to_string());
         let note = Note { at: uptime(self.host), version, doing, words, seen: self.seen.clone() };
         Ok(note.write(self.host, &self.options.id)?)
     }
 
     /// Gives the place up, and takes the engine down if nobody else is there to look after it.
-    fn leave(self) -> Result<Parting, Error> {
+    fn leave(self) -> Result<Parting, AgentError> {
         let Agent { host, kernel, options, turn, .. } = self;
         Note::remove(host, &options.id);
         match turn.leave(|| if options.keep { Ok(()) } else { down::lower_module(host, kernel, PATIENCE).map(drop) })? {
             Left::To(other) => Ok(Parting::With(other)),
             Left::Last(Ok(())) if options.keep => Ok(Parting::Kept),
-            Left::Last(taken_down) => taken_down.map(|()| Parting::Down),
+            Left::Last(taken_down) => Ok(taken_down.map(|()| Parting::Down)?),
         }
     }
 }
 
 /// An error with its causes and its cure, in one line.
-fn in_full(error: &Error) -> String {
+fn in_full(error: &dyn Explain) -> String {
     format!("{} (fix: {})", chain(error), error.fix())
 }
 

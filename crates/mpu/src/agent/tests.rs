@@ -56,7 +56,7 @@ impl Stage {
             self.measured.set(self.measured.get() + 1);
             match self.right.get() {
                 Some(right) => Ok((right, format!("right: {right}"))),
-                None => Err(ProbeError::NotRoot.into()),
+                None => Err(Box::new(ProbeError::NotRoot) as Box<dyn Explain>),
             }
         };
         let log = |line: &str| self.log.borrow_mut().push(line.to_string());

@@ -8,7 +8,9 @@ use crate::agent::{Agent, Options, Parting};
 use crate::engine::module::load::Kernel;
 use crate::error::Error;
 use crate::exit::Exit;
+use crate::explain::Explain;
 use crate::host::Host;
+use crate::probe::compare;
 use crate::report::{Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -55,10 +57,10 @@ pub fn run(
 
 /// Right is what `mpu probe` calls right, by an engine's doing: what a driver gets right by itself today it gets wrong
 /// tomorrow, with two programs more.
-fn measure(host: &Host) -> Result<(bool, String), Error> {
-    let probed = super::probe::probe(host)?;
-    let faults: Vec<&str> = probed.faults.iter().map(|fault| fault.explanation).collect();
-    Ok(match (probed.right, probed.engine_up) {
+fn measure(host: &Host) -> Result<(bool, String), Box<dyn Explain>> {
+    let found = compare::probe(host).map_err(|error| Box::new(error) as Box<dyn Explain>)?;
+    let faults: Vec<&str> = found.faults.iter().map(|fault| fault.in_words()).collect();
+    Ok(match (found.faults.is_empty(), found.engine.is_some()) {
         (true, true) => (true, "a container on this node is seen right".to_string()),
         (true, false) => (false, "a container on this node is seen right, but no engine is up".to_string()),
         (false, _) => (false, format!("a container on this node is not seen right: {}", faults.join("; "))),

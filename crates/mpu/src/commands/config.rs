@@ -3,9 +3,7 @@
 //! Owns the reports. The file's grammar is `config`'s; where rules go is the engine's.
 
 use crate::config::{rules, Config, Drivers, Visibility};
-use crate::engine::module::checks;
-use crate::engine::module::state;
-use crate::engine::notify::client;
+use crate::engine::apply::{self, How};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
@@ -40,8 +38,8 @@ pub struct Shown {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Applied {
     /// `applied`, or `not_up` when there was no engine to give the rules to.
-    #[schemars(extend("enum" = ["applied", "not_up"]))]
-    pub result: &'static str,
+    #[schemars(with = "&'static str", extend("enum" = How::ALL))]
+    pub result: How,
     /// How many compiled rules.
     pub rules: usize,
 }
@@ -64,23 +62,14 @@ pub fn show(host: &Host) -> Result<Shown, Error> {
     let config = Config::of(host)?;
     let file = Some(PathBuf::from(crate::config::FILE)).filter(|file| host.at(file).exists());
     let compiled: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
-    let of_module = state::read_policy(host).ok().flatten();
-    let supervisor = client::state(host).ok().flatten();
-    let has_budget = |state: &client::State| state.cpu_percent.is_none_or(|has| has == config.notify_cpu_percent);
-    let by_module = of_module.map(|running| running == compiled);
-    let by_supervisor = supervisor.map(|state| state.policy == compiled && has_budget(&state));
-    let applied = [by_module, by_supervisor].into_iter().flatten().reduce(|a, b| a && b);
+    let applied = apply::holds(host, &config, &compiled);
     Ok(Shown { file, config, compiled, applied })
 }
 
 /// Gives the rules to the engine that is up. The next `mpu up` does so by itself.
 pub fn apply(host: &Host) -> Result<Applied, Error> {
-    checks::root(host)?;
-    let config = Config::of(host)?;
-    let text = rules::compile(&config);
-    let given = [state::write_policy(host, &text)?, client::set_policy(host, &text)?].contains(&true);
-    client::set_cpu_percent(host, config.notify_cpu_percent)?;
-    Ok(Applied { result: if given { "applied" } else { "not_up" }, rules: text.lines().count() })
+    let apply::Applied { how, rules } = apply::apply(host)?;
+    Ok(Applied { result: how, rules })
 }
 
 impl Report for Sound {
@@ -146,15 +135,15 @@ impl Report for Applied {
 
     fn exit(&self) -> Exit {
         match self.result {
-            "applied" => Exit::Ok,
-            _ => Exit::NotReady,
+            How::Applied => Exit::Ok,
+            How::NotUp => Exit::NotReady,
         }
     }
 
     fn text(&self, style: Style) -> String {
         match self.result {
-            "applied" => format!("the running engine has {} rules, for every call from now on\n", self.rules),
-            _ => format!("{}: `mpu up` applies the rules when it starts one\n", style.warn("no engine is up")),
+            How::Applied => format!("the running engine has {} rules, for every call from now on\n", self.rules),
+            How::NotUp => format!("{}: `mpu up` applies the rules when it starts one\n", style.warn("no engine is up")),
         }
     }
 }
@@ -162,7 +151,7 @@ impl Report for Applied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::module::state::ARMED;
+    use crate::engine::module::state::{self, ARMED};
     use crate::engine::notify::fake::{self, FakeSupervisor};
     use crate::explain::Explain;
     use crate::host::fake::FakeHost;
@@ -185,7 +174,7 @@ mod tests {
         assert_eq!((shown.compiled.as_slice(), shown.applied), (&["host /monitors".to_string()][..], Some(false)));
         let applied = apply(&fake.host()).expect("applied");
         crate::report::documented::check("`mpu config apply --json`", &crate::report::json(&applied));
-        assert_eq!((applied.result, applied.exit()), ("applied", Exit::Ok));
+        assert_eq!((applied.result, applied.exit()), (How::Applied, Exit::Ok));
         assert_eq!(show(&fake.host()).expect("sound").applied, Some(true));
         std::fs::remove_file(fake.host().at(crate::config::FILE)).expect("removed");
         apply(&fake.host()).expect("applied");
@@ -201,7 +190,7 @@ mod tests {
         let shown = show(&fake.host()).expect("sound");
         assert_eq!(shown.applied, Some(false));
         assert!(shown.text(Style::Plain).contains("25 % of a processor"), "{}", shown.text(Style::Plain));
-        assert_eq!(apply(&fake.host()).expect("applied").result, "applied");
+        assert_eq!(apply(&fake.host()).expect("applied").result, How::Applied);
         assert_eq!(*supervisor.told.lock().expect("ours"), ["policy\n", "budget\n25"]);
         assert_eq!(show(&fake.host()).expect("sound").applied, Some(true));
     }
@@ -218,7 +207,7 @@ mod tests {
     fn without_an_engine_there_is_nothing_to_apply_to() {
         let fake = FakeHost::in_order();
         let applied = apply(&fake.host()).expect("nothing to do");
-        assert_eq!((applied.result, applied.exit()), ("not_up", Exit::NotReady));
+        assert_eq!((applied.result, applied.exit()), (How::NotUp, Exit::NotReady));
         assert_eq!(show(&fake.host()).expect("defaults").applied, None);
     }
 

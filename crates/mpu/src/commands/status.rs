@@ -2,6 +2,7 @@
 
 use super::{DriverView, NotifyView, ProofView, StateView};
 use crate::driver::Driver;
+use crate::engine::module::proof::{self, Ask};
 use crate::engine::module::record::Record;
 use crate::engine::module::state::{self, Phase};
 use crate::engine::notify::{client, hold};
@@ -9,7 +10,6 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::Host;
-use crate::proof::{self, Ask};
 use crate::report::{Lines, Report, Style};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -267,10 +267,10 @@ fn utc(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::module::proof::fake::{cannot, misses, translates};
     use crate::engine::module::state::ARMED;
     use crate::engine::notify::fake::{self, FakeSupervisor};
     use crate::host::fake::FakeHost;
-    use crate::proof::fake::{cannot, misses, translates};
 
     fn armed() -> FakeHost {
         let fake = FakeHost::in_order();

@@ -4,6 +4,7 @@ use super::{kernel, Group, Level, Row, Seen};
 use crate::config::{rules, Asked, Config};
 use crate::driver::Driver;
 use crate::engine::module::load;
+use crate::engine::module::proof;
 use crate::engine::module::state::{self, Argument, Instance, Phase};
 use crate::engine::notify::client;
 use crate::engine::{self, module::raise, observe};
@@ -12,7 +13,7 @@ use crate::explain::Explain;
 use crate::host::Host;
 use crate::install::{self, journal, Record};
 use crate::metrics::page::is_missed;
-use crate::proof;
+use crate::probe;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -108,7 +109,7 @@ const ASK_PATIENCE: Duration = Duration::from_secs(15);
 /// A module whose redirects stand; one that has not translated yet is asked to.
 fn proven(host: &Host, state: state::State) -> Seen {
     let redirects = state.hooks.len();
-    match proof::prove(host, state, proof::ask, ASK_PATIENCE) {
+    match proof::prove(host, state, probe::ask, ASK_PATIENCE) {
         Err(error) => Seen::of(Level::Broken, &error),
         Ok((state, None)) => Seen::fine(format!("{}, {redirects} redirects", state.phase.word())),
         Ok((state, Some(proof))) if !proof.is_fault() => {

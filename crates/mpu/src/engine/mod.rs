@@ -3,10 +3,13 @@
 //! Owns the choice. An engine is a module below this one; another one adds a variant to [`Engine`], a line to [`choose`] and its
 //! own module, and nothing else here.
 
+pub mod apply;
+pub mod down;
 pub mod error;
 pub mod module;
 pub mod notify;
 pub mod observe;
+pub mod up;
 
 use crate::config::Asked;
 use crate::driver::Driver;

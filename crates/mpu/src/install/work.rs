@@ -6,7 +6,6 @@ use super::journal::{self, Journal};
 use super::layout::{self, Item, Layout};
 use super::plan::{self, Means, Step, StepView, Wishes};
 use super::{package, InstallError, Record, RECORD};
-use crate::commands::{down, up};
 use crate::config::Asked;
 use crate::driver::Driver;
 use crate::engine::module::load::Kernel;
@@ -14,12 +13,12 @@ use crate::engine::module::sources::Sources;
 use crate::engine::module::state::{self, Phase};
 use crate::engine::module::{fits, raise};
 use crate::engine::notify::{self, client};
-use crate::error::Error;
+use crate::engine::{down, up};
 use crate::exit::Exit;
 use crate::explain::{chain, Explain};
 use crate::host::{Host, CAP_SYS_MODULE};
+use crate::probe;
 use crate::progress::Progress;
-use crate::proof;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -57,10 +56,10 @@ pub struct Outcome {
 }
 
 /// Installs this executable's version, over an older one if that is there.
-pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Outcome, Error> {
+pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Outcome, InstallError> {
     needs_root(host, options.dry_run)?;
     if let Some((manager, command, _)) = package(host) {
-        return Err(InstallError::Packaged { manager, command }.into());
+        return Err(InstallError::Packaged { manager, command });
     }
     may_change(host, kernel, options.dry_run)?;
     if !options.dry_run {
@@ -68,10 +67,10 @@ pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Ou
     }
     let old = Record::read(host);
     match &old {
-        None if options.upgrade => return Err(InstallError::NotInstalled.into()),
+        None if options.upgrade => return Err(InstallError::NotInstalled),
         Some(old) if is_newer(&old.version, layout::VERSION) => {
             let installed = old.version.clone();
-            return Err(InstallError::Newer { installed, this: layout::VERSION }.into());
+            return Err(InstallError::Newer { installed, this: layout::VERSION });
         }
         _ => {}
     }
@@ -124,7 +123,7 @@ pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Ou
 }
 
 /// Puts the files of a package below `root`: what the package's build takes.
-pub fn stage(root: &Path) -> Result<(), Error> {
+pub fn stage(root: &Path) -> Result<(), InstallError> {
     let host = Host::below(root);
     let executable = std::env::current_exe().and_then(std::fs::read);
     let unreadable = |source| InstallError::Executable { source };
@@ -141,10 +140,10 @@ pub fn stage(root: &Path) -> Result<(), Error> {
 }
 
 /// Removes what `mpu install` installed, and everything that MPU made since.
-pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -> Result<Outcome, Error> {
+pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -> Result<Outcome, InstallError> {
     needs_root(host, dry_run)?;
     if let Some((manager, _, command)) = package(host) {
-        return Err(InstallError::Packaged { manager, command }.into());
+        return Err(InstallError::Packaged { manager, command });
     }
     may_change(host, kernel, dry_run)?;
     if !dry_run {
@@ -212,16 +211,16 @@ fn perform(
     steps: &[Step],
     source: Option<&Path>,
     last: impl FnOnce(&mut Journal<'_>) -> Result<(), InstallError>,
-) -> Result<(), Error> {
+) -> Result<(), InstallError> {
     let mut journal = Journal::begin(host)?;
     for step in steps {
         if let Err(error) = one(host, kernel, step, source, &mut journal) {
-            return Err(undone(journal, &step.view(), &error).into());
+            return Err(undone(journal, &step.view(), &error));
         }
     }
     if let Err(error) = last(&mut journal) {
         let view = StepView { kind: "write", what: RECORD.to_string(), note: String::new() };
-        return Err(undone(journal, &view, &error.into()).into());
+        return Err(undone(journal, &view, &error));
     }
     // Files of a removal are gone by now; directories can go only when nothing can fail any more.
     journal.commit()?;
@@ -233,7 +232,7 @@ fn perform(
     Ok(())
 }
 
-fn undone(journal: Journal<'_>, step: &StepView, error: &Error) -> InstallError {
+fn undone(journal: Journal<'_>, step: &StepView, error: &InstallError) -> InstallError {
     let left = journal.roll_back();
     InstallError::RolledBack { step: format!("`{}`", step.what), reason: chain(error), left, fix: error.fix() }
 }
@@ -244,7 +243,7 @@ fn one(
     step: &Step,
     source: Option<&Path>,
     journal: &mut Journal<'_>,
-) -> Result<(), Error> {
+) -> Result<(), InstallError> {
     match step {
         Step::Write(item) => Ok(journal.write(&item.path, item.mode, &item.bytes)?),
         Step::Remove(path) => Ok(journal.remove(path)?),
@@ -259,9 +258,13 @@ fn one(
             }
             let module =
                 raise::Options { replace: true, source: source.map(Path::to_path_buf), ..raise::Options::default() };
-            up::up(host, kernel, &up::Options { module, ask: Some(proof::ask), ..up::Options::default() }).map(drop)
+            up::up(host, kernel, &up::Options { module, ask: Some(probe::ask), ..up::Options::default() })?;
+            Ok(())
         }
-        Step::Lower => down::down(host, kernel, Duration::from_secs(30)).map(drop),
+        Step::Lower => {
+            down::down(host, kernel, Duration::from_secs(30))?;
+            Ok(())
+        }
         Step::Verify => match state::read(host)? {
             Some(state) if state.phase.is_placed() || state.phase == Phase::Waiting => Ok(()),
             _ if client::state(host)?.is_some_and(|state| state.state == "armed") => Ok(()),
@@ -269,8 +272,7 @@ fn one(
                 command: "mpu status".into(),
                 status: Exit::Failed.name().into(),
                 said: state.map_or("the engine is not up".into(), |state| format!("{:?}", state.phase)),
-            }
-            .into()),
+            }),
         },
     }
 }

@@ -5,11 +5,16 @@
 //! [`verdict`]'s. Takes nobody's word for anything: neither the driver's version nor MPU's state has a part in the
 //! measurement.
 
+mod ask;
+pub mod compare;
 pub mod look;
 mod nodes;
 pub mod verdict;
 
+pub use ask::ask;
+
 use crate::driver::Driver;
+use crate::engine::module::state::StateError;
 use crate::engine::notify::guest;
 use crate::exit::Exit;
 use crate::explain::{chain, Explain};
@@ -46,6 +51,8 @@ pub enum ProbeError {
     Child { message: String },
     #[error("cannot become a client of the driver")]
     Driver { source: RmError },
+    #[error(transparent)]
+    State(#[from] StateError),
 }
 
 impl Explain for ProbeError {
@@ -59,6 +66,7 @@ impl Explain for ProbeError {
             ProbeError::Silent { .. } | ProbeError::Child { .. } => "child_failed",
             ProbeError::Driver { source: RmError::Open { .. } } => "no_device",
             ProbeError::Driver { .. } => "driver_refuses",
+            ProbeError::State(error) => error.code(),
         }
     }
 
@@ -66,6 +74,7 @@ impl Explain for ProbeError {
         match self {
             ProbeError::NoDriver => Exit::NotReady,
             ProbeError::NotRoot => Exit::Refused,
+            ProbeError::State(error) => error.exit(),
             ProbeError::Namespace { source } if source.raw_os_error() == Some(libc::EPERM) => Exit::Refused,
             ProbeError::Driver { source: RmError::Open { source, .. } } => match source.kind() {
                 io::ErrorKind::PermissionDenied => Exit::Refused,
@@ -77,6 +86,7 @@ impl Explain for ProbeError {
 
     fn fix(&self) -> String {
         match self {
+            ProbeError::State(error) => return error.fix(),
             ProbeError::NoDriver => "load it (`modprobe nvidia`), then probe again",
             ProbeError::NotRoot => "run it as root: sudo mpu probe",
             ProbeError::Namespace { .. } => {

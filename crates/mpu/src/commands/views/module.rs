@@ -2,9 +2,9 @@
 
 use crate::engine::module::holders::{self, Held};
 use crate::engine::module::load;
+use crate::engine::module::proof::Proof;
 use crate::engine::module::state::{Argument, Asks, Phase, State};
 use crate::host::Host;
-use crate::proof::Proof;
 use crate::report::Style;
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -53,7 +53,7 @@ impl Node {
         &self.setup.fake
     }
 
-    fn install(&self, kernel: &dyn Kernel) -> Result<Outcome, Error> {
+    fn install(&self, kernel: &dyn Kernel) -> Result<Outcome, InstallError> {
         install(&self.fake().host(), kernel, &self.options)
     }
 

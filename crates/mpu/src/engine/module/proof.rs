@@ -1,17 +1,11 @@
 //! Whether the module that is up does translate: it is asked, not believed.
 //!
-//! Owns the question (the child of `mpu probe`, in a PID namespace of its own, whose calls the module must translate)
-//! and what the module's own counts then say. A module that says `armed` has seen a translation; only one that says
-//! `placed` is asked. What the child's answers mean is `probe`'s.
+//! Owns what the module's own counts say after a question to the driver, whose caller the module must translate. A module that says
+//! `armed` has seen a translation; only one that says `placed` is asked. Who puts the question is the caller's ([`Ask`]).
 
-use crate::driver::Driver;
-use crate::engine::module::error::ModuleError;
-use crate::engine::module::state::{self, Phase, State};
-use crate::explain::chain;
-use crate::host::{Host, CAP_SYS_ADMIN};
-use crate::probe::{self, Under};
-use std::sync::mpsc;
-use std::thread;
+use super::error::ModuleError;
+use super::state::{self, Phase, State};
+use crate::host::Host;
 use std::time::Duration;
 
 /// What the question brought.
@@ -116,33 +110,12 @@ pub fn prove(host: &Host, state: State, ask: Ask, patience: Duration) -> Result<
     Ok((now, Some(proof)))
 }
 
-/// The real question. A driver that hangs is left to hang; this process ends without it.
-pub fn ask(host: &Host, patience: Duration) -> Result<(), String> {
-    if !host.is_this() {
-        return Err("another host's root was given: the running kernel is not its".to_string());
-    }
-    if !host.has_capability(CAP_SYS_ADMIN) {
-        return Err("making a PID namespace takes the capability CAP_SYS_ADMIN".to_string());
-    }
-    let (send, receive) = mpsc::channel();
-    let asker = host.clone();
-    thread::spawn(move || {
-        let driver = Driver::loaded(&asker);
-        let measured = probe::measure(&asker, driver.as_ref(), &probe::this_program(), &["probe-child"], Under::Module);
-        drop(send.send(measured.map(drop)));
-    });
-    match receive.recv_timeout(patience) {
-        Ok(measured) => measured.map_err(|error| chain(&error)),
-        Err(_) => Err(format!("the driver gave no answer within {} s", patience.as_secs())),
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod fake {
     //! Askers for tests: what they do to a fake host is what the module would show.
 
+    use super::super::state::PLACED;
     use super::*;
-    use crate::engine::module::state::PLACED;
 
     pub fn says(host: &Host, text: &str) {
         std::fs::write(host.at("/sys/module/mpu/parameters/state"), text).expect("a file");
