@@ -3,12 +3,14 @@
 //!
 //! Owns the grammar and its words, no behaviour.
 
+use crate::agent;
 use crate::commands;
-use crate::config::Asked;
+use crate::engine::up;
 use crate::exit::Exit;
+use crate::install::work;
 use crate::listing;
-use crate::metrics::listen;
-use crate::metrics::usage::Label;
+use crate::metrics;
+use crate::top;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
 use std::ffi::OsString;
@@ -47,7 +49,7 @@ fn long_after() -> String {
 pub enum Command {
     /// Build the engine if needed, load it, and see that it works
     #[command(long_about = UP_LONG, after_long_help = UP_EXAMPLES)]
-    Up(Up),
+    Up(up::Options),
 
     /// Unload the engine; containers see again what the driver shows them by itself
     #[command(long_about = DOWN_LONG)]
@@ -71,11 +73,11 @@ pub enum Command {
 
     /// Install this mpu on this host: files, module, service; and start it
     #[command(long_about = INSTALL_LONG, after_help = INSTALL_EXAMPLES)]
-    Install(Install),
+    Install(work::Options),
 
     /// Install this mpu over an older one, and let it take over without a gap
     #[command(long_about = UPGRADE_LONG)]
-    Upgrade(Install),
+    Upgrade(work::Options),
 
     /// Take MPU down and remove all that was installed
     #[command(long_about = UNINSTALL_LONG)]
@@ -98,7 +100,7 @@ pub enum Command {
 
     /// Tell Prometheus what MPU does and which container uses which GPU
     #[command(long_about = METRICS_LONG, after_long_help = METRICS_EXAMPLES)]
-    Metrics(Metrics),
+    Metrics(metrics::Options),
 
     /// Keep MPU up on a node, as the entry point of a Kubernetes DaemonSet
     #[command(long_about = AGENT_LONG, after_long_help = AGENT_EXAMPLES)]
@@ -114,7 +116,7 @@ pub enum Command {
 
     /// Watch GPUs and their processes, live
     #[command(long_about = TOP_LONG, after_long_help = TOP_EXAMPLES)]
-    Top(crate::top::Options),
+    Top(top::Options),
 
     /// Run a command in a PID namespace of its own, seen right without any module or container engine
     #[command(long_about = RUN_LONG, after_long_help = RUN_EXAMPLES)]
@@ -252,22 +254,6 @@ const UNINSTALL_LONG: &str = "Take MPU down and remove all that was installed.
 Removes what `mpu install` put there, the modules that were built, and MPU's own records. A configuration that you \
     changed is kept unless --purge is given. If a step fails, the host is as it was.";
 
-/// Options of `mpu install` and `mpu upgrade`.
-#[derive(Debug, Args)]
-pub struct Install {
-    /// Say what would be done, in order, and do nothing
-    #[arg(long)]
-    pub dry_run: bool,
-
-    /// Leave the engine as it is; the next boot starts this version
-    #[arg(long)]
-    pub no_start: bool,
-
-    /// Build from the sources in this directory instead of those that mpu carries
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub source: Option<PathBuf>,
-}
-
 /// Options of `mpu uninstall`.
 #[derive(Debug, Args)]
 pub struct Uninstall {
@@ -291,19 +277,16 @@ const AGENT_EXAMPLES: &str = "Examples:
   mpu agent ready --id \"$POD_UID\"       # a readiness probe: exit code 0 or 3
   mpu agent alive --id \"$POD_UID\"       # a liveness probe";
 
-/// Where a pod's specification puts the agent's name: the commands of probes know no other variables.
-const AGENT_ID: &str = "MPU_AGENT_ID";
-
 /// What `mpu agent` does.
 #[derive(Debug, Subcommand)]
 pub enum AgentVerb {
     /// Look after the engine until told to end by SIGTERM
-    Run(AgentRun),
+    Run(agent::Options),
 
     /// Say whether a container on this node was seen right not long ago
     Ready {
         /// The agent's name
-        #[arg(long, env = AGENT_ID)]
+        #[arg(long, env = agent::ID)]
         id: String,
 
         /// The age from which a measurement does not count any more
@@ -314,41 +297,13 @@ pub enum AgentVerb {
     /// Say whether the agent goes round
     Alive {
         /// The agent's name
-        #[arg(long, env = AGENT_ID)]
+        #[arg(long, env = agent::ID)]
         id: String,
 
         /// How long a round may take: one that builds the module takes minutes
         #[arg(long, value_name = "SECONDS", default_value_t = 900)]
         within: u64,
     },
-}
-
-/// Options of `mpu agent run`.
-#[derive(Debug, Args)]
-pub struct AgentRun {
-    /// The agent's name among those of the node: the pod's uid
-    #[arg(long, env = AGENT_ID)]
-    pub id: String,
-
-    /// Time between two rounds
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=300))]
-    pub interval: u64,
-
-    /// Time between two measurements while all is right
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
-    pub measure_every: u64,
-
-    /// Leave the engine up when the last agent ends
-    #[arg(long)]
-    pub keep: bool,
-
-    /// Load this module, built and perhaps signed already; {release} in it stands for the running kernel's
-    #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath)]
-    pub module: Option<PathBuf>,
-
-    /// Go on with a driver release that this mpu does not know, even where drivers = "known" is configured
-    #[arg(long, hide = true)]
-    pub any_driver: bool,
 }
 
 /// What `mpu config` does.
@@ -449,65 +404,12 @@ const SCHEMA_EXAMPLES: &str = "Examples:
   mpu schema status > status.schema.json
   mpu schema ps | jq '.\"$defs\".GpuProcess.properties | keys'";
 
-/// Options of `mpu up`.
-#[derive(Debug, Args)]
-pub struct Up {
-    /// The engine to use; without this, the one that /etc/mpu/config.toml names
-    #[arg(long, value_enum)]
-    pub engine: Option<Asked>,
-
-    /// Load this module, built and perhaps signed already, instead of building one
-    #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath, conflicts_with_all = ["source", "build_only"])]
-    pub module: Option<PathBuf>,
-
-    /// Build from the sources in this directory instead of those that mpu carries
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub source: Option<PathBuf>,
-
-    /// Build the module, name it, and leave the kernel alone
-    #[arg(long)]
-    pub build_only: bool,
-
-    /// Go on with a driver release that this mpu does not know, even where drivers = "known" is configured
-    #[arg(long, hide = true)]
-    pub any_driver: bool,
-
-    /// Let this version take over from another that is up, without a gap
-    #[arg(long)]
-    pub replace: bool,
-}
-
 /// Options of `mpu down`.
 #[derive(Debug, Args)]
 pub struct Down {
     /// How long callers inside the driver are waited for
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3600))]
     pub wait: u64,
-}
-
-/// Options of `mpu metrics`.
-#[derive(Debug, Args)]
-pub struct Metrics {
-    /// Where to listen: IP:PORT, unix:/PATH, or systemd for the sockets of a socket unit; may be given several times
-    #[arg(long, value_name = "ADDRESS", default_value = listen::DEFAULT)]
-    pub listen: Vec<listen::Address>,
-
-    /// Write the page into this file instead of listening; its name must end in .prom for node_exporter to read it
-    #[arg(long, value_name = "FILE.prom", value_hint = ValueHint::FilePath, conflicts_with = "listen")]
-    pub textfile: Option<PathBuf>,
-
-    /// How often to write the file
-    #[arg(long, value_name = "SECONDS", default_value_t = 15, requires = "textfile", conflicts_with = "once")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub interval: u64,
-
-    /// Give one page, into the file or else on standard output, and end
-    #[arg(long, conflicts_with = "listen")]
-    pub once: bool,
-
-    /// Tell processes apart, too, by this label; each process becomes a series of its own
-    #[arg(long, value_enum, value_name = "LABEL")]
-    pub label: Vec<Label>,
 }
 
 /// Shells with completions.
@@ -546,7 +448,7 @@ impl Command {
             Command::Uninstall(_) => "uninstall",
             Command::Stage { .. } => "stage",
             Command::Metrics(_) => "metrics",
-            Command::MetricsChild => crate::metrics::source::CHILD,
+            Command::MetricsChild => metrics::source::CHILD,
             Command::Agent { .. } => "agent",
             Command::Ps(_) => "ps",
             Command::Top(_) => "top",

@@ -7,10 +7,9 @@ use clap::Parser;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
 use mpu::commands::{agent, config, doctor, down, install, metrics, probe, ps, schema, status, up};
+use mpu::engine;
 use mpu::engine::module::load::Running;
-use mpu::engine::module::raise;
 use mpu::engine::notify::{self, error::NotifyError, hold};
-use mpu::engine::up::Options as UpOptions;
 use mpu::install::work;
 use mpu::listing;
 use mpu::manual;
@@ -72,20 +71,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
     let host = cli.host_root.as_deref().map_or_else(Host::this, Host::below);
     match &cli.command {
         Command::Up(options) => {
-            let module = raise::Options {
-                module: options.module.clone(),
-                source: options.source.clone(),
-                build_only: options.build_only,
-                replace: options.replace,
-                ..raise::Options::default()
-            };
-            let options = UpOptions {
-                engine: options.engine,
-                module,
-                any_driver: options.any_driver,
-                keeper: None,
-                ask: Some(mpu::probe::ask),
-            };
+            let options = engine::up::Options { ask: Some(mpu::probe::ask), ..options.clone() };
             let done = up::up(&host, &Running, &options).context("MPU is not up")?;
             tell(cli, &done)
         }
@@ -102,7 +88,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             tell(cli, &install::Done::removed(outcome.context("MPU is not removed")?, options.dry_run))
         }
         Command::Stage { root } => {
-            work::stage(root).map_err(Error::from).context("nothing is staged")?;
+            work::stage(root, &manual::documents()?).map_err(Error::from).context("nothing is staged")?;
             Ok(Exit::Ok)
         }
         Command::Config { what } => match what {
@@ -147,11 +133,11 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
     }
 }
 
-fn installed(cli: &Cli, host: &Host, options: &cli::Install, upgrade: bool) -> anyhow::Result<Exit> {
-    let (dry_run, no_start, source) = (options.dry_run, options.no_start, options.source.clone());
-    let options = work::Options { dry_run, no_start, upgrade, source, executable: None };
-    let outcome = work::install(host, &Running, &options).map_err(Error::from).context("MPU is not installed")?;
-    tell(cli, &install::Done::installed(outcome, dry_run))
+fn installed(cli: &Cli, host: &Host, options: &work::Options, upgrade: bool) -> anyhow::Result<Exit> {
+    let options = work::Options { upgrade, ..options.clone() };
+    let documents = manual::documents().context("cannot render the manual pages")?;
+    let outcome = work::install(host, &Running, &options, &documents).map_err(Error::from);
+    tell(cli, &install::Done::installed(outcome.context("MPU is not installed")?, options.dry_run))
 }
 
 fn list(cli: &Cli, host: &Host, options: &listing::Options) -> anyhow::Result<Exit> {
@@ -168,17 +154,11 @@ fn look_after(cli: &Cli, host: &Host, what: &AgentVerb) -> anyhow::Result<Exit> 
         AgentVerb::Ready { id, within } => (Question::Ready, id, *within),
         AgentVerb::Alive { id, within } => (Question::Alive, id, *within),
         AgentVerb::Run(options) => {
-            let options = mpu::agent::Options {
-                id: options.id.clone(),
-                interval: options.interval,
-                measure_every: options.measure_every,
-                keep: options.keep,
-                module: options.module.clone(),
-                source: None,
-                any_driver: options.any_driver,
-            };
             let mut wait = told_to_go()?;
-            return tell(cli, &agent::run(host, &Running, options, &mut wait).context("the agent cannot go on")?);
+            return tell(
+                cli,
+                &agent::run(host, &Running, options.clone(), &mut wait).context("the agent cannot go on")?,
+            );
         }
     };
     tell(cli, &agent::ask(host, question, id, within).context("it is not known")?)

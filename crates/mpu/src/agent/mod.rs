@@ -23,23 +23,39 @@ use std::path::PathBuf;
 use std::time::Duration;
 use turns::{Left, Turn, TurnError};
 
-/// What an agent is told.
-#[derive(Debug, Clone)]
+/// Where a pod's specification puts the agent's name: the commands of probes know no other variables.
+pub const ID: &str = "MPU_AGENT_ID";
+
+/// Options of `mpu agent run`.
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Its name among the agents of the node.
+    /// The agent's name among those of the node: the pod's uid
+    #[arg(long, env = ID)]
     pub id: String,
-    /// Seconds between two rounds.
+
+    /// Time between two rounds
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=300))]
     pub interval: u64,
-    /// Seconds between two measurements while all is right.
+
+    /// Time between two measurements while all is right
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub measure_every: u64,
-    /// Leave the engine up when the last agent leaves.
+
+    /// Leave the engine up when the last agent ends
+    #[arg(long)]
     pub keep: bool,
-    /// A module that is built already; `{release}` in it is the kernel's.
+
+    /// Load this module, built and perhaps signed already; {release} in it stands for the running kernel's
+    #[arg(long, value_name = "FILE.ko", value_hint = clap::ValueHint::FilePath)]
     pub module: Option<PathBuf>,
-    /// Sources in place of those carried.
-    pub source: Option<PathBuf>,
-    /// Go on with a driver release that is not known.
+
+    /// Go on with a driver release that this mpu does not know, even where drivers = "known" is configured
+    #[arg(long, hide = true)]
     pub any_driver: bool,
+
+    /// Sources in place of those carried.
+    #[arg(skip)]
+    pub source: Option<PathBuf>,
 }
 
 /// Looks whether a container is seen right: whether it is, and what was found in words.

@@ -1,10 +1,10 @@
 //! The NVIDIA driver: there, known, whole, and what it shows containers.
 
 use super::{Group, Level, Row, Seen};
-use crate::commands::probe;
 use crate::config::{Config, Drivers};
 use crate::driver::Driver;
 use crate::host::{Host, CAP_SYS_ADMIN};
+use crate::probe::compare;
 use std::path::{Component, Path, PathBuf};
 
 /// Where distributions and NVIDIA's installer put libraries.
@@ -120,12 +120,12 @@ fn containers(host: &Host) -> Seen {
     if !host.has_capability(CAP_SYS_ADMIN) {
         return Seen::skipped("making a PID namespace takes root");
     }
-    match probe::probe(host) {
+    match compare::probe(host) {
         Err(error) => Seen::of(Level::Attention, &error),
-        Ok(probed) if probed.right => Seen::fine("its own processes, by its own numbers"),
-        Ok(probed) => {
-            let faults: Vec<&str> = probed.faults.iter().map(|fault| fault.explanation).collect();
-            let fix = if probed.engine_up {
+        Ok(found) if found.faults.is_empty() => Seen::fine("its own processes, by its own numbers"),
+        Ok(found) => {
+            let faults: Vec<&str> = found.faults.iter().map(|fault| fault.in_words()).collect();
+            let fix = if found.engine.is_some() {
                 "sudo mpu probe --json   # and report it: the engine is up"
             } else {
                 "sudo mpu up"

@@ -24,18 +24,27 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What the caller wants.
-#[derive(Debug, Clone, Default)]
+/// Options of `mpu up`.
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// Which engine, if not the one that the configuration names.
+    /// The engine to use; without this, the one that /etc/mpu/config.toml names
+    #[arg(long, value_enum)]
     pub engine: Option<Asked>,
-    /// What the module engine is to do.
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
     pub module: module::Options,
-    /// Go on with a driver release that is not known, whatever the configuration says.
+
+    /// Go on with a driver release that this mpu does not know, even where drivers = "known" is configured
+    #[arg(long, hide = true)]
     pub any_driver: bool,
+
     /// The executable that keeps the notify engine's supervisor, if not this one.
+    #[arg(skip)]
     pub keeper: Option<PathBuf>,
+
     /// How the module that is up is asked whether it translates; none if somebody else asks.
+    #[arg(skip)]
     pub ask: Option<Ask>,
 }
 

@@ -3,8 +3,8 @@
 //! Owns the order of journal, steps and record, and what a person hears of it.
 
 use super::journal::{self, Journal};
-use super::layout::{self, Item, Layout};
-use super::plan::{self, Means, Step, StepView, Wishes};
+use super::layout::{self, Documents, Item, Layout};
+use super::plan::{self, Kind, Means, Step, StepView, Wishes};
 use super::{package, InstallError, Record, RECORD};
 use crate::config::Asked;
 use crate::driver::Driver;
@@ -27,18 +27,27 @@ use std::time::Duration;
 /// Said where the module cannot be had.
 const NOT_BUILT: &str = "the module is not built by DKMS, as this host cannot have it now: `mpu doctor` says why; the notify engine is used";
 
-/// What `mpu install` and `mpu upgrade` are asked for.
-#[derive(Debug, Clone, Default)]
+/// Options of `mpu install` and `mpu upgrade`.
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// Only say what would be done.
+    /// Say what would be done, in order, and do nothing
+    #[arg(long)]
     pub dry_run: bool,
-    /// Leave the engine as it is.
+
+    /// Leave the engine as it is; the next boot starts this version
+    #[arg(long)]
     pub no_start: bool,
-    /// An older version must be there.
-    pub upgrade: bool,
-    /// Sources to use in place of those that this executable carries.
+
+    /// Build from the sources in this directory instead of those that mpu carries
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub source: Option<PathBuf>,
+
+    /// An older version must be there.
+    #[arg(skip)]
+    pub upgrade: bool,
+
     /// The executable to install in place of this one.
+    #[arg(skip)]
     pub executable: Option<PathBuf>,
 }
 
@@ -56,7 +65,12 @@ pub struct Outcome {
 }
 
 /// Installs this executable's version, over an older one if that is there.
-pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Outcome, InstallError> {
+pub fn install(
+    host: &Host,
+    kernel: &dyn Kernel,
+    options: &Options,
+    documents: &Documents,
+) -> Result<Outcome, InstallError> {
     needs_root(host, options.dry_run)?;
     if let Some((manager, command, _)) = package(host) {
         return Err(InstallError::Packaged { manager, command });
@@ -80,8 +94,7 @@ pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Ou
     };
     let executable = options.executable.clone().map_or_else(std::env::current_exe, Ok).and_then(std::fs::read);
     let executable = executable.map_err(|source| InstallError::Executable { source })?;
-    let items =
-        layout::items(Layout::Local, executable, &sources).map_err(|source| InstallError::Executable { source })?;
+    let items = layout::items(Layout::Local, executable, &sources, documents);
     let means = Means::of(host);
     // Whatever keeps the module from being built would keep DKMS from building it; the next `mpu up` finds out anew.
     let config = crate::config::Config::of(host).unwrap_or_default();
@@ -123,12 +136,11 @@ pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Ou
 }
 
 /// Puts the files of a package below `root`: what the package's build takes.
-pub fn stage(root: &Path) -> Result<(), InstallError> {
+pub fn stage(root: &Path, documents: &Documents) -> Result<(), InstallError> {
     let host = Host::below(root);
     let executable = std::env::current_exe().and_then(std::fs::read);
-    let unreadable = |source| InstallError::Executable { source };
-    let items = layout::items(Layout::Package, executable.map_err(unreadable)?, &Sources::carried()?);
-    for item in items.map_err(unreadable)? {
+    let executable = executable.map_err(|source| InstallError::Executable { source })?;
+    for item in layout::items(Layout::Package, executable, &Sources::carried()?, documents) {
         let at = host.at(&item.path);
         let written = at.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| {
             std::fs::write(&at, &item.bytes)?;
@@ -219,7 +231,7 @@ fn perform(
         }
     }
     if let Err(error) = last(&mut journal) {
-        let view = StepView { kind: "write", what: RECORD.to_string(), note: String::new() };
+        let view = StepView { kind: Kind::Write, what: RECORD.to_string(), note: String::new() };
         return Err(undone(journal, &view, &error));
     }
     // Files of a removal are gone by now; directories can go only when nothing can fail any more.

@@ -15,23 +15,36 @@ use crate::config::Drivers;
 use crate::driver::Driver;
 use crate::host::{Host, CAP_SYS_MODULE};
 use crate::signing::{self, Signer};
+use clap::ValueHint;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the caller wants of it.
-#[derive(Debug, Clone, Default)]
+/// What the caller wants of it: options of `mpu up`, and what the configuration says.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[group(skip)]
 pub struct Options {
-    /// A module that is built already.
+    /// Load this module, built and perhaps signed already, instead of building one
+    #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath, conflicts_with_all = ["source", "build_only"])]
     pub module: Option<PathBuf>,
-    /// Sources to use in place of those that this executable carries.
+
+    /// Build from the sources in this directory instead of those that mpu carries
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub source: Option<PathBuf>,
-    /// Build, and leave the kernel alone.
+
+    /// Build the module, name it, and leave the kernel alone
+    #[arg(long)]
     pub build_only: bool,
-    /// With which releases of the driver.
-    pub drivers: Drivers,
-    /// Let this version take over from another that is up.
+
+    /// Let this version take over from another that is up, without a gap
+    #[arg(long)]
     pub replace: bool,
+
+    /// With which releases of the driver.
+    #[arg(skip)]
+    pub drivers: Drivers,
+
     /// Rules for the module, as `config::rules::compile` makes them.
+    #[arg(skip)]
     pub policy: String,
 }
 
