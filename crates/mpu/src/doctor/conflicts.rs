@@ -1,6 +1,7 @@
 //! Others who want the same place: live patches, tracers, preloaded libraries.
 
-use super::{without_module, Group, Row, Seen};
+use super::seen::{Group, Row, Seen};
+use super::taken::without_module;
 use crate::engine::module::state;
 use crate::host::Host;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The NVIDIA driver: there, known, whole, and what it shows containers.
 
-use super::{Group, Level, Row, Seen};
+use super::seen::{Group, Level, Row, Seen};
 use crate::config::{Config, Drivers};
 use crate::driver::Driver;
 use crate::host::{Host, CAP_SYS_ADMIN};

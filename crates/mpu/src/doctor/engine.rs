@@ -1,9 +1,10 @@
 //! MPU itself: up, of this version, started at boot, with the policy that the file says.
 
-use super::{kernel, Group, Level, Row, Seen};
+use super::kernel;
+use super::seen::{Group, Level, Row, Seen};
 use crate::config::{rules, Asked, Config};
 use crate::driver::Driver;
-use crate::engine::module::load;
+use crate::engine::module::load_error;
 use crate::engine::module::proof;
 use crate::engine::module::state::{self, Argument, Instance, Phase};
 use crate::engine::notify::client;
@@ -91,10 +92,10 @@ fn up(host: &Host) -> Seen {
         ),
         Phase::Refused { symbol, errno } => {
             let fix = match symbol.as_str() {
-                load::TRACING => "sudo sysctl kernel.ftrace_enabled=1 && sudo mpu up",
+                load_error::TRACING => "sudo sysctl kernel.ftrace_enabled=1 && sudo mpu up",
                 _ => "ls /sys/kernel/livepatch; lsmod   # unload who holds it, then sudo mpu up",
             };
-            Seen::broken(format!("refused: {}; nothing is redirected", load::not_placed(symbol, *errno)), fix)
+            Seen::broken(format!("refused: {}; nothing is redirected", load_error::not_placed(symbol, *errno)), fix)
         }
         Phase::Retired => {
             Seen::broken("retired: its redirects are taken out, and nothing is translated", "sudo mpu up --replace")
@@ -268,7 +269,9 @@ fn installation(host: &Host) -> Seen {
 fn configuration(host: &Host) -> Seen {
     match Config::of(host) {
         Ok(config) => Seen::fine(format!("{} rules", config.rules.len())),
-        Err(error) => Seen { level: Level::Broken, what: error.to_string(), fix: Some(super::typeable(error.fix())) },
+        Err(error) => {
+            Seen { level: Level::Broken, what: error.to_string(), fix: Some(super::seen::typeable(error.fix())) }
+        }
     }
 }
 

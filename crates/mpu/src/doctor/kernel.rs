@@ -1,6 +1,7 @@
 //! What the kernel and its owner allow, and what is there to build a module with.
 
-use super::{without_module, Group, Level, Row, Seen};
+use super::seen::{Group, Level, Row, Seen};
+use super::taken::without_module;
 use crate::engine::module::build::STORE;
 use crate::engine::module::{checks, installed, state};
 use crate::host::{Host, Lockdown, CAP_SYS_MODULE};
@@ -108,7 +109,7 @@ fn signatures(host: &Host) -> Seen {
         return Seen::fine(format!("{said}; the installed module is signed"));
     }
     let unsigned = installed.as_ref().map(|built| built.path.as_path());
-    let fix = super::typeable(signing::advice(host, &release, unsigned));
+    let fix = super::seen::typeable(signing::advice(host, &release, unsigned));
     match Key::find(host).filter(|_| unsigned.is_none() && Signer::find(host, &release).is_some()) {
         Some(key) if key.enrolled(host) != Enrolled::No => {
             Seen::fine(format!("{said}; `mpu up` signs what it builds with {}", key.private))
@@ -154,7 +155,7 @@ fn next_kernel(host: &Host) -> Seen {
         }
         false => Seen::attention(
             format!("kernel {newest} is installed without its headers: after a boot into it there is no module"),
-            super::typeable(host.headers_hint(&newest)),
+            super::seen::typeable(host.headers_hint(&newest)),
         ),
     }
 }

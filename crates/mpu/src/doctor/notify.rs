@@ -1,6 +1,6 @@
 //! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
 
-use super::{Group, Level, Row, Seen};
+use super::seen::{Group, Level, Row, Seen};
 use crate::config::{Asked, Config};
 use crate::driver::Driver;
 use crate::engine::module::{raise, state};

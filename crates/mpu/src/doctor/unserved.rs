@@ -4,7 +4,7 @@
 //! container that the supervisor does not name. A process that has some filter and no container's id, as under `mpu run`, is not told of:
 //! whose filter it is cannot be seen.
 
-use super::Seen;
+use super::seen::Seen;
 use crate::containers::{self, Container};
 use crate::engine::module::state;
 use crate::engine::notify::client;

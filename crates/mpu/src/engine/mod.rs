@@ -18,7 +18,7 @@ use crate::explain::Explain;
 use crate::host::Host;
 use error::EngineError;
 use module::error::ModuleError;
-use module::load::LoadError;
+use module::load_error::LoadError;
 use module::{fits, raise};
 use schemars::JsonSchema;
 use serde::Serialize;

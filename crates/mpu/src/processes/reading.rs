@@ -4,7 +4,8 @@
 //! does not hide the others.
 
 use super::error::ProcessError;
-use super::{sys, Gpu, Kind, Memory, Mig, MigDevice, Utilisation};
+use super::seen::{Gpu, Kind, Memory, Mig, MigDevice, Utilisation};
+use super::sys;
 use crate::host::Host;
 use mpu_core::HostPid;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;

@@ -3,6 +3,7 @@
 use super::reading::GpuReading;
 use super::*;
 use crate::host::fake::FakeHost;
+use mpu_core::ViewPid;
 use std::collections::BTreeSet;
 
 const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90";

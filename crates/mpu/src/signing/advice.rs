@@ -1,7 +1,7 @@
 //! What a person has to do so that this kernel takes the module: commands, for this host.
 
+use super::keys::{Enrolled, Key};
 use super::signer::{digest, is_signed, tool};
-use super::{Enrolled, Key};
 use crate::host::Host;
 use std::path::Path;
 

@@ -3,7 +3,8 @@
 //! Owns which tool and which digest. A host whose kernel takes any module has no signer: nothing that could fail is put in
 //! the way of its builds.
 
-use super::{demanded, Key};
+use super::demand::demanded;
+use super::keys::Key;
 use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;

@@ -1,7 +1,7 @@
 //! The module, in reports: what it says, who is inside it, and whether it was seen to translate.
 
 use crate::engine::module::holders::{self, Held};
-use crate::engine::module::load;
+use crate::engine::module::load_error;
 use crate::engine::module::proof::Proof;
 use crate::engine::module::state::{Argument, Asks, Phase, State};
 use crate::host::Host;
@@ -187,7 +187,7 @@ impl StateView {
                 format!("{}: the NVIDIA driver is not loaded; MPU arms itself when it comes", style.warn("waiting"))
             }
             ("refused", Some(refusal)) => {
-                let why = load::not_placed(&refusal.symbol, refusal.errno);
+                let why = load_error::not_placed(&refusal.symbol, refusal.errno);
                 format!("{}: {why}; nothing is redirected", style.bad("refused"))
             }
             ("retired", _) => {

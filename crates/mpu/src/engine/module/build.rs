@@ -7,7 +7,6 @@
 
 use super::checks::Toolchain;
 use super::sources::Sources;
-use super::swap::NEXT;
 use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;
@@ -22,6 +21,9 @@ use std::time::{Duration, Instant};
 
 /// Where built modules are kept.
 pub const STORE: &str = "/var/lib/mpu";
+
+/// The file that lies beside `mpu.ko`: the same module under the other name.
+pub const NEXT: &str = "mpu_next.ko";
 
 const MODULE: &str = "mpu.ko";
 const KEY: &str = "mpu.key";

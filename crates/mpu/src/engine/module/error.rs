@@ -1,6 +1,6 @@
 //! What can go wrong with the module engine: the sum of its parts' errors, and nothing about any of them.
 
-use super::{build::BuildError, checks::Unfit, load::LoadError, sources::SourceError, state::StateError};
+use super::{build::BuildError, checks::Unfit, load_error::LoadError, sources::SourceError, state::StateError};
 use crate::config::UnknownDriver;
 use crate::explain::{Explain, Sum};
 

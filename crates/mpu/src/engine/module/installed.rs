@@ -3,9 +3,8 @@
 //!
 //! Owns where such modules lie and how they are packed. One of another version than this executable's is not for us.
 
-use super::build::STORE;
+use super::build::{NEXT, STORE};
 use super::sources::{self, Built};
-use super::swap::NEXT;
 use crate::host::Host;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -12,6 +12,7 @@ pub mod fits;
 pub mod holders;
 pub mod installed;
 pub mod load;
+pub mod load_error;
 pub mod proof;
 pub mod raise;
 pub mod record;

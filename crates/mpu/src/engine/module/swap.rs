@@ -4,15 +4,14 @@
 //! comes as `mpu` and takes over from itself, and `mpu_next` goes. How instances hand over is the module's own business
 //! (kmod/mpu_peer.h). Whatever fails, one of them goes on, and the next try begins from there.
 
+use super::build::NEXT;
 use super::error::ModuleError;
-use super::load::{self, Kernel, LoadError};
+use super::load::{self, Kernel};
+use super::load_error::LoadError;
 use super::state::{Instance, State};
 use crate::host::Host;
 use std::path::Path;
 use std::time::Duration;
-
-/// The file that lies beside `mpu.ko`: the same module under the other name.
-pub const NEXT: &str = "mpu_next.ko";
 
 /// Callers that waited at the door are still in the old one's text until their calls end.
 const PATIENCE: Duration = Duration::from_secs(10);

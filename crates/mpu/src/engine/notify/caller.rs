@@ -10,7 +10,7 @@ use super::memory::Memory;
 use super::namespace::Namespace;
 use super::rights::Rights;
 use super::sys::{self, Info};
-use super::Tid;
+use super::tid::Tid;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::process::{pidfd_getfd, pidfd_open, PidfdFlags, PidfdGetfdFlags};

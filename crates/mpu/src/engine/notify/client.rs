@@ -3,7 +3,7 @@
 //! Owns the requests and what they come to. Knows nothing of how a supervisor is started.
 
 use super::error::NotifyError;
-use super::registry::kept_id;
+use super::id::kept_id;
 use super::CONTROL_SOCKET;
 use crate::host::Host;
 use mpu_core::HostPid;

@@ -1,0 +1,95 @@
+//! How containers, their runtimes and their pods are named.
+//!
+//! Owns the names. Reads nothing.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Software that runs containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum Runtime {
+    /// Docker Engine
+    Docker,
+    /// containerd, by Kubernetes, nerdctl or ctr
+    Containerd,
+    /// CRI-O
+    Crio,
+    /// Podman
+    Podman,
+    /// LXC, Incus and LXD
+    Lxc,
+    /// systemd-nspawn
+    Nspawn,
+    /// runc, started by hand
+    Runc,
+    /// crun, started by hand
+    Crun,
+    /// A container by its cgroup, of a runtime that the path does not name
+    Unknown,
+}
+
+impl Runtime {
+    /// Its name, as JSON and filters write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Runtime::Docker => "docker",
+            Runtime::Containerd => "containerd",
+            Runtime::Crio => "crio",
+            Runtime::Podman => "podman",
+            Runtime::Lxc => "lxc",
+            Runtime::Nspawn => "nspawn",
+            Runtime::Runc => "runc",
+            Runtime::Crun => "crun",
+            Runtime::Unknown => "unknown",
+        }
+    }
+}
+
+/// A container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Container {
+    /// As its runtime names it: 64 hexadecimal digits as a rule, for LXC and the like a name.
+    pub id: String,
+    /// Who runs it.
+    pub runtime: Runtime,
+    /// The name that a person gave it; none when its runtime's files cannot be read.
+    pub name: Option<String>,
+    /// The Kubernetes pod that it belongs to.
+    pub pod: Option<Pod>,
+    /// The container around this one, when a runtime runs inside another's container.
+    pub outer: Option<Box<Container>>,
+}
+
+/// A Kubernetes pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Pod {
+    /// As the cgroup has it; for static pods the hash of their file.
+    pub uid: Option<String>,
+    /// Its name; none when the runtime's files cannot be read.
+    pub name: Option<String>,
+    /// Its namespace, likewise.
+    pub namespace: Option<String>,
+}
+
+impl Container {
+    /// The id as people write it: the first twelve digits of a long one, a name whole.
+    pub fn short_id(&self) -> &str {
+        if is_long_id(&self.id) {
+            &self.id[..12]
+        } else {
+            &self.id
+        }
+    }
+
+    /// The outermost container, this one if it is in no other.
+    pub fn outermost(&self) -> &Container {
+        self.outer.as_deref().map_or(self, Container::outermost)
+    }
+}
+
+/// Whether this is an id of 64 hexadecimal digits.
+pub fn is_long_id(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
