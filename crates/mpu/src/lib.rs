@@ -29,6 +29,7 @@ pub mod report;
 pub mod rm;
 pub mod signing;
 mod sys;
+pub mod time;
 pub mod top;
 
 pub use error::Error;

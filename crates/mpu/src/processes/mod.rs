@@ -15,11 +15,11 @@ pub use facts::Facts;
 pub use seen::{Gpu, GpuProcess, Kind, Memory, Mig, MigDevice, Snapshot, Utilisation};
 
 use crate::host::Host;
+use crate::time;
 use facts::Cache;
 use mpu_core::HostPid;
 use reading::{Nvml, Reading, Row};
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Looks again and again at little cost: NVML stays loaded, and what does not change about a process is read once.
 pub struct Monitor {
@@ -39,8 +39,7 @@ impl Monitor {
     /// Looks. Utilisation is that since the last look, or of the last second at the first.
     pub fn snapshot(&mut self, host: &Host) -> Result<Snapshot, ProcessError> {
         let reading = self.nvml.read()?;
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        Ok(join(host, reading, at, &mut self.cache))
+        Ok(join(host, reading, time::now(), &mut self.cache))
     }
 }
 

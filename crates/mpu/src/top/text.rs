@@ -4,9 +4,10 @@ use super::error::TopError;
 use super::options::Options;
 use super::view;
 use crate::host::Host;
-use crate::listing::{self, columns, Listed};
+use crate::listing::{self, Listed};
 use crate::processes::Monitor;
 use crate::report::{self, Report, Style};
+use crate::time;
 use std::io::{self, Write};
 use std::thread;
 use std::time::Instant;
@@ -48,7 +49,7 @@ pub fn print(host: &Host, mut monitor: Monitor, options: &Options, json: bool) -
 
 /// The time, the GPUs, the processes, and what is to be said beside; an empty line at the end.
 fn page(listed: &Listed) -> String {
-    let mut lines = vec![format!("at {}", columns::utc(listed.at))];
+    let mut lines = vec![format!("at {}", time::stamp(listed.at))];
     lines.extend(listed.gpus.iter().map(view::gpu_text));
     lines.extend(listed.beside());
     format!("{}\n{}\n", lines.join("\n"), listed.text(Style::Plain))

@@ -13,6 +13,7 @@ use super::registry::{Registry, JOURNAL};
 use super::{keeper, message, CONTROL_SOCKET, LISTENER_SOCKET, RETIRED};
 use crate::config::{rules, Config};
 use crate::host::{Host, CAP_SYS_ADMIN};
+use crate::time::now;
 use mpu_core::policy::Rules;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,7 +26,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// How long the other side of a connection may be silent.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -319,11 +320,6 @@ impl Daemon {
         self.registry.setting.budget.store(percent, Relaxed);
         Ok(())
     }
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }
 
 /// The counters of the supervisor before us, or new ones.
