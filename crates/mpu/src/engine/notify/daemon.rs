@@ -3,13 +3,13 @@
 //! Owns coming up with whatever a supervisor before it left, taking new listeners, and being asked and told things by root.
 //! What happens to a notification is `attend`'s.
 
-use super::ask::Setting;
 use super::client::State;
 use super::counters::{Counters, COUNTERS};
 use super::error::NotifyError;
 use super::log::say;
 use super::numbers::Lookup;
 use super::registry::{Registry, JOURNAL};
+use super::setting::Setting;
 use super::{keeper, message, CONTROL_SOCKET, LISTENER_SOCKET, RETIRED};
 use crate::config::{rules, Config};
 use crate::host::{Host, CAP_SYS_ADMIN};

@@ -3,13 +3,13 @@
 //! Owns which there are, their places in the journal, and that copies of them and of the journal are kept elsewhere before
 //! anything relies on them. Knows nothing of sockets.
 
-use super::ask::Setting;
 use super::attend::{attend, Listener, THREADS};
 use super::budget::Account;
 use super::client::Cost;
 use super::held::Held;
 use super::id::kept_id;
 use super::keeper;
+use super::setting::Setting;
 use super::sys::{Journal, Place};
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fd::{AsFd, OwnedFd};

@@ -3,10 +3,10 @@
 //! Owns the namespace, the small init that is its PID 1, and who answers: the host's supervisor if there is one, else this
 //! process for as long as the command runs. Knows nothing of containers.
 
-use super::ask::Setting;
 use super::error::NotifyError;
 use super::numbers::Lookup;
 use super::registry::Registry;
+use super::setting::Setting;
 use super::{filter, message, LISTENER_SOCKET, RETIRED};
 use crate::config::{rules, Config};
 use crate::host::{Host, CAP_SYS_ADMIN};
