@@ -4,7 +4,8 @@
 //! them, in a process of its own so that its memory can be measured. With a driver it is tried in guests.
 
 use mpu::driver::{Driver, Flavour};
-use mpu::engine::{notify::client::Cost, observe::Observed, Engine};
+use mpu::engine::observe::{Cost, Observed};
+use mpu::engine::Engine;
 use mpu::metrics::collect::{Exporter, Patience, Sources, Trouble};
 use mpu::metrics::page::{is_missed, HostFacts};
 use mpu::metrics::usage::{Amounts, Container, Gpu, Known, Label, Usage, Use};

@@ -2,7 +2,8 @@
 //!
 //! Owns the round: wait for the driver, raise the engine, measure, and again. It is made for a container that has the
 //! node's directories at their own paths, so that everything else of this crate works there unchanged. Who of several
-//! agents may touch the engine is [`turns`]'s, what a kubelet hears is [`note`]'s. Knows no engine by name.
+//! agents may touch the engine is [`turns`]'s, what a kubelet hears is [`note`]'s. Raises the module and no other engine: a
+//! supervisor in a pod would take the containers' calls with it when the pod ends.
 
 mod error;
 pub mod note;

@@ -3,7 +3,8 @@
 //! Owns the shape and which engine fills it how. Judges nothing: what a state or a count means is the reader's.
 
 use super::error::EngineError;
-use super::notify::client::{self, Cost};
+use super::notify::client;
+pub use super::notify::client::Cost;
 use super::{module::state, Engine};
 use crate::engine::module::record::Record;
 use crate::host::Host;
