@@ -49,7 +49,7 @@ fn long_after() -> String {
 pub enum Command {
     /// Build the engine if needed, load it, and see that it works
     #[command(long_about = UP_LONG, after_long_help = UP_EXAMPLES)]
-    Up(up::Options),
+    Up(up::UpOptions),
 
     /// Unload the engine; containers see again what the driver shows them by itself
     #[command(long_about = DOWN_LONG)]
@@ -73,11 +73,11 @@ pub enum Command {
 
     /// Install this mpu on this host: files, module, service; and start it
     #[command(long_about = INSTALL_LONG, after_help = INSTALL_EXAMPLES)]
-    Install(work::Options),
+    Install(work::InstallOptions),
 
     /// Install this mpu over an older one, and let it take over without a gap
     #[command(long_about = UPGRADE_LONG)]
-    Upgrade(work::Options),
+    Upgrade(work::InstallOptions),
 
     /// Take MPU down and remove all that was installed
     #[command(long_about = UNINSTALL_LONG)]
@@ -100,7 +100,7 @@ pub enum Command {
 
     /// Tell Prometheus what MPU does and which container uses which GPU
     #[command(long_about = METRICS_LONG, after_long_help = METRICS_EXAMPLES)]
-    Metrics(metrics::Options),
+    Metrics(metrics::MetricsOptions),
 
     /// Keep MPU up on a node, as the entry point of a Kubernetes DaemonSet
     #[command(long_about = AGENT_LONG, after_long_help = AGENT_EXAMPLES)]
@@ -112,11 +112,11 @@ pub enum Command {
 
     /// List the processes on all GPUs: host and container PID, container, pod, user, memory
     #[command(long_about = PS_LONG, after_long_help = PS_EXAMPLES)]
-    Ps(listing::Options),
+    Ps(listing::ListOptions),
 
     /// Watch GPUs and their processes, live
     #[command(long_about = TOP_LONG, after_long_help = TOP_EXAMPLES)]
-    Top(top::Options),
+    Top(top::TopOptions),
 
     /// Run a command in a PID namespace of its own, seen right without any module or container engine
     #[command(long_about = RUN_LONG, after_long_help = RUN_EXAMPLES)]
@@ -281,7 +281,7 @@ const AGENT_EXAMPLES: &str = "Examples:
 #[derive(Debug, Subcommand)]
 pub enum AgentVerb {
     /// Look after the engine until told to end by SIGTERM
-    Run(agent::Options),
+    Run(agent::AgentOptions),
 
     /// Say whether a container on this node was seen right not long ago
     Ready {

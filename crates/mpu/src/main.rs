@@ -71,7 +71,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
     let host = cli.host_root.as_deref().map_or_else(Host::this, Host::below);
     match &cli.command {
         Command::Up(options) => {
-            let options = engine::up::Options { ask: Some(mpu::probe::ask), ..options.clone() };
+            let options = engine::up::UpOptions { ask: Some(mpu::probe::ask), ..options.clone() };
             let done = up::up(&host, &Running, &options).context("MPU is not up")?;
             tell(cli, &done)
         }
@@ -133,14 +133,14 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
     }
 }
 
-fn installed(cli: &Cli, host: &Host, options: &work::Options, upgrade: bool) -> anyhow::Result<Exit> {
-    let options = work::Options { upgrade, ..options.clone() };
+fn installed(cli: &Cli, host: &Host, options: &work::InstallOptions, upgrade: bool) -> anyhow::Result<Exit> {
+    let options = work::InstallOptions { upgrade, ..options.clone() };
     let documents = manual::documents().context("cannot render the manual pages")?;
     let outcome = work::install(host, &Running, &options, &documents).map_err(Error::from);
     tell(cli, &install::Done::installed(outcome.context("MPU is not installed")?, options.dry_run))
 }
 
-fn list(cli: &Cli, host: &Host, options: &listing::Options) -> anyhow::Result<Exit> {
+fn list(cli: &Cli, host: &Host, options: &listing::ListOptions) -> anyhow::Result<Exit> {
     let width = io::stdout().is_terminal().then(listing::table::terminal_width).flatten();
     let listed = ps::ps(host, options, width).context("GPU processes are not known")?;
     if !cli.json {

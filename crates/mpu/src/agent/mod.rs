@@ -29,7 +29,7 @@ pub const ID: &str = "MPU_AGENT_ID";
 
 /// Options of `mpu agent run`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct AgentOptions {
     /// The agent's name among those of the node: the pod's uid
     #[arg(long, env = ID)]
     pub id: String,
@@ -80,7 +80,7 @@ pub struct Agent<'a> {
     kernel: &'a dyn Kernel,
     measure: Measure<'a>,
     log: Log<'a>,
-    options: Options,
+    options: AgentOptions,
     turn: Turn,
     driver: Option<String>,
     seen: Option<Seen>,
@@ -107,7 +107,7 @@ impl<'a> Agent<'a> {
         kernel: &'a dyn Kernel,
         measure: Measure<'a>,
         log: Log<'a>,
-        options: Options,
+        options: AgentOptions,
     ) -> Result<Agent<'a>, AgentError> {
         if !host.has_capability(CAP_SYS_MODULE) {
             return Err(Unfit::NotRoot.into());
@@ -188,18 +188,18 @@ impl<'a> Agent<'a> {
     fn raise(&self) -> Result<(bool, String), AgentError> {
         let release = self.host.release().unwrap_or_default();
         let of_release = |path: &PathBuf| PathBuf::from(path.to_string_lossy().replace("{release}", &release));
-        let module = raise::Options {
+        let module = raise::ModuleOptions {
             module: self.options.module.as_ref().map(of_release),
             source: self.options.source.clone(),
             replace: true,
-            ..raise::Options::default()
+            ..raise::ModuleOptions::default()
         };
         let config = Config::of(self.host)?;
         if config.engine == Asked::Notify {
             return Err(TurnError::NotifyInPod.into());
         }
         // It measures by itself, and says what it saw.
-        let options = up::Options {
+        let options = up::UpOptions {
             engine: Some(Asked::Module),
             module,
             any_driver: self.options.any_driver,

@@ -35,10 +35,10 @@ impl Stage {
         self.fake().write("/proc/uptime", &format!("{now}.5 1.0\n"));
     }
 
-    fn options(&self, id: &str) -> Options {
+    fn options(&self, id: &str) -> AgentOptions {
         let source = Some(self.setup.sources.path().to_path_buf());
         let id = id.to_string();
-        Options { id, interval: 5, measure_every: 60, keep: false, module: None, source, any_driver: false }
+        AgentOptions { id, interval: 5, measure_every: 60, keep: false, module: None, source, any_driver: false }
     }
 
     fn note(&self, id: &str) -> Note {

@@ -4,7 +4,7 @@
 //! `crate::agent`'s.
 
 use crate::agent::note::{answer, uptime, Note, Question};
-use crate::agent::{Agent, Options, Parting};
+use crate::agent::{Agent, AgentOptions, Parting};
 use crate::engine::module::load::Kernel;
 use crate::error::Error;
 use crate::exit::Exit;
@@ -43,7 +43,7 @@ pub struct Answered {
 pub fn run(
     host: &Host,
     kernel: &dyn Kernel,
-    options: Options,
+    options: AgentOptions,
     wait: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<Left, Error> {
     let log = |line: &str| crate::progress::say(format_args!("mpu: {line}"));

@@ -3,10 +3,10 @@
 use crate::error::Error;
 use crate::host::Host;
 use crate::metrics::collect::Patience;
-use crate::metrics::{self, source, Done, Options};
+use crate::metrics::{self, source, Done, MetricsOptions};
 
 /// Serves, writes or gives back the metrics of a host. Addresses go to standard error once they are open.
-pub fn metrics(host: &Host, options: &Options) -> Result<Done, Error> {
+pub fn metrics(host: &Host, options: &MetricsOptions) -> Result<Done, Error> {
     let told = |addresses: &[String]| {
         crate::progress::say(format_args!("mpu: metrics: listening at {}", addresses.join(", ")))
     };

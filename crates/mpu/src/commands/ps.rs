@@ -2,12 +2,12 @@
 
 use crate::error::Error;
 use crate::host::Host;
-use crate::listing::{listed, Listed, Options};
+use crate::listing::{listed, ListOptions, Listed};
 use crate::processes;
 use crate::progress::Progress;
 
 /// Looks once. `width` is the terminal's; without one nothing is cut.
-pub fn ps(host: &Host, options: &Options, width: Option<usize>) -> Result<Listed, Error> {
+pub fn ps(host: &Host, options: &ListOptions, width: Option<usize>) -> Result<Listed, Error> {
     let _progress = Progress::of("asking the driver");
     let seen = processes::snapshot(host)?;
     options.filter.check(&seen.gpus)?;

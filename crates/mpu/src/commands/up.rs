@@ -4,7 +4,7 @@
 
 use super::{DriverView, NotifyView, ProofView, StateView};
 use crate::engine::module::load::Kernel;
-use crate::engine::up::{How, Note, Options, Up};
+use crate::engine::up::{How, Note, Up, UpOptions};
 use crate::engine::{self, Engine};
 use crate::error::Error;
 use crate::exit::Exit;
@@ -48,7 +48,7 @@ pub struct Done {
 }
 
 /// Brings MPU up.
-pub fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Done, Error> {
+pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Done, Error> {
     Ok(Done::of(host, engine::up::up(host, kernel, options)?))
 }
 

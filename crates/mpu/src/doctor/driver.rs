@@ -1,6 +1,6 @@
 //! The NVIDIA driver: there, known, whole, and what it shows containers.
 
-use super::seen::{Group, Level, Row, Seen};
+use super::seen::{CheckRow, Group, Level, Seen};
 use crate::config::{Config, Drivers};
 use crate::driver::Driver;
 use crate::host::{Host, CAP_SYS_ADMIN};
@@ -16,7 +16,7 @@ const LIBRARIES: [&str; 5] = [
     "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
 ];
 
-pub const CHECKS: &[Row] = &[
+pub const CHECKS: &[CheckRow] = &[
     ("driver", Group::Driver, "whether a driver is loaded, and is a release that this MPU was checked against", driver),
     (
         "driver_library",

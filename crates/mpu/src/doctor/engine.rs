@@ -1,7 +1,7 @@
 //! MPU itself: up, of this version, started at boot, with the policy that the file says.
 
 use super::kernel;
-use super::seen::{Group, Level, Row, Seen};
+use super::seen::{CheckRow, Group, Level, Seen};
 use crate::config::{rules, Asked, Config};
 use crate::driver::Driver;
 use crate::engine::module::load_error;
@@ -18,7 +18,7 @@ use crate::probe;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-pub const CHECKS: &[Row] = &[
+pub const CHECKS: &[CheckRow] = &[
     ("engine_choice", Group::Engine, "which engine `mpu up` would take, and why", choice),
     ("engine", Group::Engine, "whether an engine is up, and does what it should", up),
     (
@@ -46,7 +46,7 @@ pub const CHECKS: &[Row] = &[
 fn choice(host: &Host) -> Seen {
     let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
     let driver = Driver::loaded(host);
-    let choice = match engine::choose(host, asked, &raise::Options::default(), driver.as_ref()) {
+    let choice = match engine::choose(host, asked, &raise::ModuleOptions::default(), driver.as_ref()) {
         Ok(choice) => choice,
         Err(_) => return Seen::skipped("the state of the module that is up is not known"),
     };

@@ -1,6 +1,6 @@
 //! What the kernel and its owner allow, and what is there to build a module with.
 
-use super::seen::{Group, Level, Row, Seen};
+use super::seen::{CheckRow, Group, Level, Seen};
 use super::taken::without_module;
 use crate::engine::module::build::STORE;
 use crate::engine::module::{checks, installed, state};
@@ -9,7 +9,7 @@ use crate::kernel_release;
 use crate::signing::{self, Enrolled, Key, Signer};
 use std::path::Path;
 
-pub const CHECKS: &[Row] = &[
+pub const CHECKS: &[CheckRow] = &[
     ("root", Group::Kernel, "whether this runs as root: without, some checks cannot look", root),
     ("kernel", Group::Kernel, "the kernel's version and configuration: direct calls, kprobes, modules", kernel),
     ("modules_allowed", Group::Kernel, "whether modules can be loaded at all until the next boot", modules_allowed),

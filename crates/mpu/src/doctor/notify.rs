@@ -1,6 +1,6 @@
 //! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
 
-use super::seen::{Group, Level, Row, Seen};
+use super::seen::{CheckRow, Group, Level, Seen};
 use crate::config::{Asked, Config};
 use crate::driver::Driver;
 use crate::engine::module::{raise, state};
@@ -15,7 +15,7 @@ use crate::host::Host;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub const CHECKS: &[Row] = &[
+pub const CHECKS: &[CheckRow] = &[
     ("notify_kernel", Group::Engine, "whether the kernel has what the notify engine needs, where that is used", kernel),
     ("notify_socket", Group::Engine, "whether somebody answers the notify engine's sockets", socket),
     (
@@ -68,7 +68,7 @@ fn is_used(host: &Host) -> bool {
     let chosen = || {
         let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
         let driver = Driver::loaded(host);
-        let choice = engine::choose(host, asked, &raise::Options::default(), driver.as_ref());
+        let choice = engine::choose(host, asked, &raise::ModuleOptions::default(), driver.as_ref());
         choice.is_ok_and(|choice| choice.engine == Engine::Notify)
     };
     state(host).is_some() || !state::is_loaded(host) && chosen()

@@ -84,7 +84,7 @@ pub(super) fn typeable(fix: String) -> String {
 }
 
 /// A row of a module's table.
-pub(super) type Row = (&'static str, Group, &'static str, fn(&Host) -> Seen);
+pub(super) type CheckRow = (&'static str, Group, &'static str, fn(&Host) -> Seen);
 
 #[cfg(test)]
 mod tests {

@@ -18,7 +18,8 @@ fn taken(host: &Host) -> Engine {
     }
     let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
     let driver = Driver::loaded(host);
-    choose(host, asked, &raise::Options::default(), driver.as_ref()).map_or(Engine::Module, |choice| choice.engine)
+    choose(host, asked, &raise::ModuleOptions::default(), driver.as_ref())
+        .map_or(Engine::Module, |choice| choice.engine)
 }
 
 /// Why the module's needs are not looked at; none where they are.

@@ -70,7 +70,7 @@ impl Choice {
 pub fn choose(
     host: &Host,
     asked: Asked,
-    module: &raise::Options,
+    module: &raise::ModuleOptions,
     driver: Option<&Driver>,
 ) -> Result<Choice, EngineError> {
     let about_module = module.build_only || module.module.is_some();
@@ -92,7 +92,7 @@ pub fn choose(
 
 /// What is taken when the kernel itself refused a module that this host seemed to be fit for: a signature that it does not trust, which
 /// only it can judge. None if that is not why, the module was asked for, or the other cannot be had either.
-pub fn after_refusal(host: &Host, asked: Asked, module: &raise::Options, error: &ModuleError) -> Option<Choice> {
+pub fn after_refusal(host: &Host, asked: Asked, module: &raise::ModuleOptions, error: &ModuleError) -> Option<Choice> {
     let is_refused = matches!(error, ModuleError::Load(LoadError::Insert { .. })) && error.exit() == Exit::Refused;
     let may = asked == Asked::Auto && module.module.is_none() && notify::raise::unfit(host).is_none();
     (is_refused && may).then(|| instead_of_module(error))
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::engine::module::raise::fake::Setup;
 
-    fn choice(setup: &Setup, asked: Asked, module: &raise::Options) -> Choice {
+    fn choice(setup: &Setup, asked: Asked, module: &raise::ModuleOptions) -> Choice {
         let host = setup.fake.host();
         choose(&host, asked, module, Driver::loaded(&host).as_ref()).expect("a choice")
     }
@@ -117,14 +117,14 @@ mod tests {
         let s = Setup::new();
         s.fake.can_notify();
         let options = s.options();
-        let auto = raise::Options::default();
+        let auto = raise::ModuleOptions::default();
         assert_eq!(choice(&s, Asked::Auto, &options).engine, Engine::Module);
         s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
         let found = choice(&s, Asked::Auto, &auto);
         assert_eq!(found.engine, Engine::Notify);
         assert!(found.why.contains("locked down (integrity)") && found.better.is_some(), "{found:?}");
         assert_eq!(choice(&s, Asked::Module, &auto).engine, Engine::Module, "what is asked for is taken");
-        let build = raise::Options { build_only: true, ..auto.clone() };
+        let build = raise::ModuleOptions { build_only: true, ..auto.clone() };
         assert_eq!(choice(&s, Asked::Auto, &build).engine, Engine::Module, "there is nothing to build of the other");
 
         s.fake.write("/proc/sys/kernel/osrelease", "5.8.0-generic");

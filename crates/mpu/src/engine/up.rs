@@ -27,14 +27,14 @@ use std::time::{Duration, Instant};
 
 /// Options of `mpu up`.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct Options {
+pub struct UpOptions {
     /// The engine to use; without this, the one that /etc/mpu/config.toml names
     #[arg(long, value_enum)]
     pub engine: Option<Asked>,
 
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub module: module::Options,
+    pub module: module::ModuleOptions,
 
     /// Go on with a driver release that this mpu does not know, even where drivers = "known" is configured
     #[arg(long, hide = true)]
@@ -120,7 +120,7 @@ const ASK_PATIENCE: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Brings MPU up.
-pub fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Up, EngineError> {
+pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, EngineError> {
     let began = Instant::now();
     if !options.module.build_only {
         checks::root(host)?;
@@ -130,8 +130,8 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Up, Eng
     let asked = options.engine.unwrap_or(config.engine);
     let choice = choose(host, asked, &options.module, driver.as_ref())?;
     let drivers = if options.any_driver { Drivers::Any } else { config.drivers };
-    let module = module::Options { policy: rules::compile(&config), drivers, ..options.module.clone() };
-    let notify = notify::Options {
+    let module = module::ModuleOptions { policy: rules::compile(&config), drivers, ..options.module.clone() };
+    let notify = notify::SupervisorOptions {
         replace: module.replace,
         drivers,
         policy: module.policy.clone(),
@@ -231,7 +231,7 @@ fn proven(
 fn by_notify(
     host: &Host,
     kernel: &dyn Kernel,
-    options: &notify::Options,
+    options: &notify::SupervisorOptions,
     choice: Choice,
     driver: Option<Driver>,
 ) -> Result<Up, EngineError> {

@@ -29,7 +29,7 @@ const NOT_BUILT: &str = "the module is not built by DKMS, as this host cannot ha
 
 /// Options of `mpu install` and `mpu upgrade`.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct Options {
+pub struct InstallOptions {
     /// Say what would be done, in order, and do nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -68,7 +68,7 @@ pub struct Outcome {
 pub fn install(
     host: &Host,
     kernel: &dyn Kernel,
-    options: &Options,
+    options: &InstallOptions,
     documents: &Documents,
 ) -> Result<Outcome, InstallError> {
     needs_root(host, options.dry_run)?;
@@ -98,7 +98,7 @@ pub fn install(
     let means = Means::of(host);
     // Whatever keeps the module from being built would keep DKMS from building it; the next `mpu up` finds out anew.
     let config = crate::config::Config::of(host).unwrap_or_default();
-    let module = raise::Options { source: options.source.clone(), ..raise::Options::default() };
+    let module = raise::ModuleOptions { source: options.source.clone(), ..raise::ModuleOptions::default() };
     let fits = fits::unfit(host, &module, Driver::loaded(host).as_ref())?.is_none();
     let by_notify =
         config.engine == Asked::Notify || config.engine == Asked::Auto && !fits && notify::raise::unfit(host).is_none();
@@ -268,9 +268,12 @@ fn one(
             if state::read(host)?.is_none() && client::state(host)?.is_none() {
                 journal.will_undo(vec![own_name(), "down".into()])?;
             }
-            let module =
-                raise::Options { replace: true, source: source.map(Path::to_path_buf), ..raise::Options::default() };
-            up::up(host, kernel, &up::Options { module, ask: Some(probe::ask), ..up::Options::default() })?;
+            let module = raise::ModuleOptions {
+                replace: true,
+                source: source.map(Path::to_path_buf),
+                ..raise::ModuleOptions::default()
+            };
+            up::up(host, kernel, &up::UpOptions { module, ask: Some(probe::ask), ..up::UpOptions::default() })?;
             Ok(())
         }
         Step::Lower => {

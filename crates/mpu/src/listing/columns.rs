@@ -71,9 +71,9 @@ type Cell = fn(&GpuProcess, u64) -> Option<String>;
 type Order = fn(&GpuProcess, &GpuProcess, u64) -> Ordering;
 
 /// Column, title, alignment, the least width that it is cut to (none: never), what it says, and its order.
-type Row = (Column, &'static str, Align, Option<usize>, Cell, Order);
+type ColumnRow = (Column, &'static str, Align, Option<usize>, Cell, Order);
 
-const ROWS: &[Row] = &[
+const ROWS: &[ColumnRow] = &[
     (Column::Gpu, "GPU", Align::Right, None, |p, _| Some(p.gpu.to_string()), |a, b, _| a.gpu.cmp(&b.gpu)),
     (Column::Mig, "MIG", Align::Left, None, |p, _| mig(p), |a, b, _| a.mig.cmp(&b.mig)),
     (Column::Pid, "PID", Align::Right, None, |p, _| Some(p.pid.get().to_string()), |a, b, _| a.pid.cmp(&b.pid)),
@@ -181,7 +181,7 @@ pub fn chosen(asked: &[Column], wide: bool, processes: &[GpuProcess]) -> Vec<Col
 }
 
 impl Column {
-    fn row(self) -> &'static Row {
+    fn row(self) -> &'static ColumnRow {
         // The test below holds the list to the type.
         ROWS.iter().find(|row| row.0 == self).unwrap_or(&ROWS[0])
     }

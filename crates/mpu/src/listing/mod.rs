@@ -1,6 +1,6 @@
 //! GPU processes as a list: what `mpu ps` and `mpu top` share.
 //!
-//! Owns what is asked for ([`Options`]) and what is left unsaid otherwise: which processes are not shown, what could not be seen, and why.
+//! Owns what is asked for ([`ListOptions`]) and what is left unsaid otherwise: which processes are not shown, what could not be seen, and why.
 //! Finding the processes is `crate::processes`'.
 
 pub mod columns;
@@ -18,7 +18,7 @@ use serde::Serialize;
 
 /// Options of `mpu ps`.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct Options {
+pub struct ListOptions {
     /// Show these columns, in this order
     #[arg(short = 'o', long, value_enum, value_delimiter = ',', value_name = "COLUMN,…")]
     pub columns: Vec<Column>,
@@ -74,7 +74,7 @@ struct Shown {
 }
 
 /// What was asked for of a look.
-pub(crate) fn listed(host: &Host, seen: Snapshot, options: &Options, width: Option<usize>) -> Listed {
+pub(crate) fn listed(host: &Host, seen: Snapshot, options: &ListOptions, width: Option<usize>) -> Listed {
     let notes = notes(host, &seen);
     let all = seen.processes.len();
     let mut processes: Vec<GpuProcess> =

@@ -84,7 +84,7 @@ pub(crate) fn seen() -> Snapshot {
 #[derive(clap::Parser)]
 struct Line {
     #[command(flatten)]
-    options: Options,
+    options: ListOptions,
 }
 
 fn list(line: &str, width: Option<usize>) -> Listed {
@@ -179,7 +179,7 @@ fn an_empty_list_is_said_beside_the_table() {
     assert_eq!((nobody.text(Style::Plain).as_str(), nobody.left_out, nobody.exit()), ("", 3, Exit::Ok));
     assert!(nobody.beside()[0].contains("none of the 3 processes"), "{:?}", nobody.beside());
     let empty = Snapshot { processes: vec![], ..seen() };
-    let empty = listed(&FakeHost::in_order().host(), empty, &Options::default(), None);
+    let empty = listed(&FakeHost::in_order().host(), empty, &ListOptions::default(), None);
     assert_eq!(empty.beside(), ["no process uses a GPU"]);
 }
 
@@ -193,7 +193,7 @@ fn what_cannot_be_seen_is_said() {
     let mut dark = seen();
     dark.processes[0].uid = None;
     dark.gpus[1].unreadable = Some("device fell off the bus".to_string());
-    let told = listed(&fake.host(), dark, &Options::default(), None);
+    let told = listed(&fake.host(), dark, &ListOptions::default(), None);
     assert_eq!(told.exit(), Exit::Failed);
     assert!(told.notes[0].contains("GPU 1") && told.notes[1].contains("hidepid"), "{:?}", told.notes);
 }

@@ -20,7 +20,7 @@ pub mod textfile;
 pub mod usage;
 
 pub use error::MetricsError;
-pub use options::{Options, Way};
+pub use options::{MetricsOptions, Way};
 
 use crate::explain::{chain, Explain};
 use collect::{Exporter, Patience, Sources};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Options of `mpu metrics`.
 #[derive(Debug, clap::Args)]
-pub struct Options {
+pub struct MetricsOptions {
     /// Where to listen: IP:PORT, unix:/PATH, or systemd for the sockets of a socket unit; may be given several times
     #[arg(long, value_name = "ADDRESS", default_value = listen::DEFAULT)]
     pub listen: Vec<listen::Address>,
@@ -44,7 +44,7 @@ pub enum Way {
     Print,
 }
 
-impl Options {
+impl MetricsOptions {
     /// What to do with pages.
     pub fn way(&self) -> Way {
         match (&self.textfile, self.once) {

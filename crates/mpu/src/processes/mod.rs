@@ -18,7 +18,7 @@ use crate::host::Host;
 use crate::time;
 use facts::Cache;
 use mpu_core::HostPid;
-use reading::{Nvml, Reading, Row};
+use reading::{Nvml, ProcessRow, Reading};
 use std::collections::BTreeMap;
 
 /// Looks again and again at little cost: NVML stays loaded, and what does not change about a process is read once.
@@ -88,7 +88,7 @@ fn share_of(pid: HostPid, samples: &BTreeMap<HostPid, Utilisation>) -> Option<Ut
 }
 
 /// NVML lists a process in several lists, and some drivers list it twice in one. Each row has the whole process's memory.
-fn merged(rows: &[Row]) -> BTreeMap<(HostPid, Option<Mig>), (Kind, Option<u64>)> {
+fn merged(rows: &[ProcessRow]) -> BTreeMap<(HostPid, Option<Mig>), (Kind, Option<u64>)> {
     let mut merged: BTreeMap<_, (Kind, Option<u64>)> = BTreeMap::new();
     for row in rows {
         let entry = merged.entry((row.pid, row.mig)).or_insert((row.kind, row.memory));

@@ -11,7 +11,7 @@ mod text;
 pub mod view;
 
 pub use error::TopError;
-pub use options::Options;
+pub use options::TopOptions;
 
 use crate::host::Host;
 use crate::processes::Monitor;
@@ -19,7 +19,7 @@ use crate::progress::Progress;
 use std::io::{self, IsTerminal};
 
 /// Shows it until the user has seen enough. With `json` every look is one line of JSON.
-pub fn top(host: &Host, options: &Options, json: bool) -> Result<(), TopError> {
+pub fn top(host: &Host, options: &TopOptions, json: bool) -> Result<(), TopError> {
     let plain = options.once || options.batch;
     if !plain && !io::stdout().is_terminal() {
         return Err(TopError::NotATerminal);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Options of `mpu top`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct TopOptions {
     /// Look every so many seconds
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: Duration,

@@ -5,7 +5,7 @@
 
 use super::app::{App, Step};
 use super::error::TopError;
-use super::options::Options;
+use super::options::TopOptions;
 use super::view;
 use crate::host::Host;
 use crate::processes::{Monitor, Snapshot};
@@ -30,7 +30,7 @@ enum Happening {
 type Pace = Option<Duration>;
 
 /// Shows it until the user, or a signal, ends it.
-pub fn run(host: Host, monitor: Monitor, options: &Options) -> Result<(), TopError> {
+pub fn run(host: Host, monitor: Monitor, options: &TopOptions) -> Result<(), TopError> {
     let failed = |source| TopError::Terminal { source };
     let (tell, happenings) = mpsc::channel();
     let (pace, paces) = mpsc::channel();

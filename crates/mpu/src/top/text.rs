@@ -1,7 +1,7 @@
 //! `mpu top` where no terminal is: each look as plain text, or as a line of JSON.
 
 use super::error::TopError;
-use super::options::Options;
+use super::options::TopOptions;
 use super::view;
 use crate::host::Host;
 use crate::listing::{self, Listed};
@@ -13,13 +13,13 @@ use std::thread;
 use std::time::Instant;
 
 /// Prints looks until there were enough of them, or nobody reads any more.
-pub fn print(host: &Host, mut monitor: Monitor, options: &Options, json: bool) -> Result<(), TopError> {
+pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool) -> Result<(), TopError> {
     let looks = if options.once { Some(1) } else { options.count };
-    let asked = listing::Options {
+    let asked = listing::ListOptions {
         columns: options.columns.clone(),
         sort: vec![options.sort],
         filter: options.filter.clone(),
-        ..listing::Options::default()
+        ..listing::ListOptions::default()
     };
     let mut done = 0;
     loop {
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn a_page_has_gpus_and_processes() {
         let fake = FakeHost::in_order();
-        let listed = listing::listed(&fake.host(), listing::tests::seen(), &listing::Options::default(), None);
+        let listed = listing::listed(&fake.host(), listing::tests::seen(), &listing::ListOptions::default(), None);
         let page = page(&listed);
         assert!(page.starts_with("at 2023-11-14T23:15:25Z\n 0 NVIDIA H200"), "{page}");
         assert!(page.contains(" 40% ") && page.contains("9000/143771 MiB  41°C  212/700 W"), "{page}");

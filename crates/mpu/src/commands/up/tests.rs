@@ -14,8 +14,8 @@ use crate::engine::notify::fake::{self, FakeSupervisor};
 use crate::explain::Explain;
 use crate::host::fake::RELEASE;
 
-fn up(host: &Host, kernel: &dyn Kernel, module: &raise::Options) -> Result<Done, Error> {
-    super::up(host, kernel, &Options { module: module.clone(), ..Options::default() })
+fn up(host: &Host, kernel: &dyn Kernel, module: &raise::ModuleOptions) -> Result<Done, Error> {
+    super::up(host, kernel, &UpOptions { module: module.clone(), ..UpOptions::default() })
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn up_builds_loads_and_reports() {
 
 /// `mpu up` of a module that says `placed`, with somebody to ask the driver.
 fn asked(s: &Setup, kernel: &FakeKernel<'_>, ask: Ask) -> Result<Done, Error> {
-    super::up(&s.fake.host(), kernel, &Options { module: s.options(), ask: Some(ask), ..Options::default() })
+    super::up(&s.fake.host(), kernel, &UpOptions { module: s.options(), ask: Some(ask), ..UpOptions::default() })
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn who_is_not_root_hears_that_before_anything_else() {
     s.fake.write(&format!("/boot/config-{RELEASE}"), "CONFIG_MODULES=y\n");
     s.fake.write(crate::config::FILE, "nonsense");
     for engine in [None, Some(Asked::Module), Some(Asked::Notify)] {
-        let options = Options { engine, module: s.options(), ..Options::default() };
+        let options = UpOptions { engine, module: s.options(), ..UpOptions::default() };
         let error = super::up(&s.fake.host(), &s.kernel(), &options).expect_err("not root");
         assert_eq!((error.code(), error.exit()), ("not_root", Exit::Refused));
         assert!(error.to_string().starts_with("this needs root"), "{error}");
@@ -98,7 +98,7 @@ fn who_is_not_root_hears_that_before_anything_else() {
     let _supervisor = supervised(&s, &["a"]);
     s.fake.write("/proc/self/status", "CapEff:\t0000000000200000\n");
     let up = |engine| {
-        let options = Options { engine, module: s.options(), ..Options::default() };
+        let options = UpOptions { engine, module: s.options(), ..UpOptions::default() };
         super::up(&s.fake.host(), &s.kernel(), &options).map_err(|error| error.code())
     };
     assert_eq!(up(Some(Asked::Notify)).expect("up").result, How::AlreadyUp);
@@ -142,7 +142,7 @@ fn building_alone_needs_no_rights_and_loads_nothing() {
     s.fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
     let kernel = s.kernel();
-    let options = raise::Options { build_only: true, ..s.options() };
+    let options = raise::ModuleOptions { build_only: true, ..s.options() };
     let done = up(&s.fake.host(), &kernel, &options).expect("built");
     assert_eq!((done.result, kernel.calls.get()), (How::Built, (0, 0)));
     assert!(done.text(Style::Plain).starts_with("built "));
@@ -154,7 +154,7 @@ fn a_given_module_is_loaded_without_tools() {
     s.fake.remove("/usr/bin/make");
     let path = s.sources.path().join("mpu.ko");
     std::fs::write(&path, sources::fake::module(RELEASE)).expect("a module");
-    let options = raise::Options { module: Some(path.clone()), source: None, ..s.options() };
+    let options = raise::ModuleOptions { module: Some(path.clone()), source: None, ..s.options() };
     let done = up(&s.fake.host(), &s.kernel(), &options).expect("up");
     assert_eq!((done.module, done.build_seconds), (Some(path), None));
 }
@@ -181,7 +181,7 @@ fn another_version_is_replaced_when_asked() {
         "make",
         r#"for a; do case $a in M=*) for k in mpu mpu_next; do echo m >"${a#M=}/$k.ko"; done;; esac; done"#,
     );
-    let options = raise::Options { replace: true, ..s.options() };
+    let options = raise::ModuleOptions { replace: true, ..s.options() };
     let done = up(&s.fake.host(), &s.kernel(), &options).expect("replaced");
     assert_eq!(
         (done.result, done.replaced_version.as_deref(), done.gapless),
@@ -223,7 +223,7 @@ fn a_signature_that_the_kernel_does_not_trust_is_a_reason_too_unless_the_module_
     let done = up(&s.fake.host(), &refusing(), &s.options()).expect("up");
     assert_eq!(done.engine, Engine::Notify);
     assert!(done.engine_because.contains("the kernel does not take"), "{}", done.engine_because);
-    let asked = Options { engine: Some(Asked::Module), module: s.options(), ..Options::default() };
+    let asked = UpOptions { engine: Some(Asked::Module), module: s.options(), ..UpOptions::default() };
     let error = super::up(&s.fake.host(), &refusing(), &asked).expect_err("asked for");
     assert_eq!(error.exit(), Exit::Refused);
 }
@@ -237,7 +237,7 @@ fn a_build_that_fails_is_a_failure_and_no_reason_for_the_other_engine() {
     let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("not built");
     assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("build_failed", Exit::Failed, (0, 0)));
     assert!(supervisor.told.lock().expect("ours").is_empty());
-    let asked = Options { engine: Some(Asked::Notify), module: s.options(), ..Options::default() };
+    let asked = UpOptions { engine: Some(Asked::Notify), module: s.options(), ..UpOptions::default() };
     assert_eq!(super::up(&s.fake.host(), &kernel, &asked).expect("up").engine, Engine::Notify, "it needs no build");
 }
 
@@ -252,7 +252,7 @@ fn who_switches_has_one_engine_afterwards() {
     let again = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
     assert_eq!((again.result, again.notes.len()), (How::AlreadyUp, 0), "retired it is left alone");
 
-    let asked = Options { engine: Some(Asked::Notify), module: s.options(), ..Options::default() };
+    let asked = UpOptions { engine: Some(Asked::Notify), module: s.options(), ..UpOptions::default() };
     let done = super::up(&s.fake.host(), &s.kernel(), &asked).expect("up");
     assert_eq!((done.result, state::is_loaded(&s.fake.host())), (How::Resumed, false));
     assert!(done.notes[0].starts_with("the module was unloaded"), "{:?}", done.notes);
@@ -275,7 +275,7 @@ fn an_unknown_driver_is_no_reason_to_refuse_unless_the_configuration_says_so() {
     assert_eq!((error.code(), error.exit()), ("unknown_driver", Exit::NotReady));
     assert!(error.fix().contains("drivers = \"known\""), "{}", error.fix());
     assert_eq!(s.fake.snapshot(), before);
-    let options = Options { module: s.options(), any_driver: true, ..Options::default() };
+    let options = UpOptions { module: s.options(), any_driver: true, ..UpOptions::default() };
     let done = super::up(&s.fake.host(), &s.kernel(), &options).expect("up");
     assert!(done.driver.is_some_and(|driver| !driver.known));
 }

@@ -6,7 +6,7 @@
 use super::build::Store;
 use super::checks::{self, Unfit};
 use super::error::ModuleError;
-use super::raise::{is_of_no_use, sources_of, will_be_signed, Options};
+use super::raise::{is_of_no_use, sources_of, will_be_signed, ModuleOptions};
 use super::{installed, state};
 use crate::driver::Driver;
 use crate::host::{Host, CAP_SYS_MODULE};
@@ -17,7 +17,7 @@ use crate::signing;
 ///
 /// # Errors
 /// When it cannot be known: the state of a module that is up cannot be read.
-pub fn unfit(host: &Host, options: &Options, driver: Option<&Driver>) -> Result<Option<Unfit>, ModuleError> {
+pub fn unfit(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> Result<Option<Unfit>, ModuleError> {
     if !host.has_capability(CAP_SYS_MODULE) {
         return Ok(None);
     }

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// What the caller wants of it: options of `mpu up`, and what the configuration says.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[group(skip)]
-pub struct Options {
+pub struct ModuleOptions {
     /// Load this module, built and perhaps signed already, instead of building one
     #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath, conflicts_with_all = ["source", "build_only"])]
     pub module: Option<PathBuf>,
@@ -84,7 +84,7 @@ const LEFTOVER_PATIENCE: Duration = Duration::from_secs(5);
 pub fn raise(
     host: &Host,
     kernel: &dyn Kernel,
-    options: &Options,
+    options: &ModuleOptions,
     driver: Option<&Driver>,
 ) -> Result<Raised, ModuleError> {
     if options.build_only {
@@ -162,12 +162,12 @@ pub(super) fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
 }
 
 /// Whether what is built here will carry a signature, or does so already.
-pub(super) fn will_be_signed(host: &Host, release: &str, options: &Options) -> bool {
+pub(super) fn will_be_signed(host: &Host, release: &str, options: &ModuleOptions) -> bool {
     let kept = || Store::kept(host, release, &sources_of(options).ok()?);
     Signer::find(host, release).is_some() || kept().is_some_and(|kept| signing::is_signed(&kept.path))
 }
 
-pub(super) fn sources_of(options: &Options) -> Result<Sources, ModuleError> {
+pub(super) fn sources_of(options: &ModuleOptions) -> Result<Sources, ModuleError> {
     Ok(match &options.source {
         Some(dir) => Sources::in_directory(dir)?,
         None => Sources::carried()?,
@@ -242,7 +242,7 @@ pub(crate) mod fake {
     use super::super::load::fake::FakeKernel;
     use super::super::sources;
     use super::super::state::ARMED;
-    use super::Options;
+    use super::ModuleOptions;
     use crate::host::fake::FakeHost;
 
     const BUILDS: &str = r#"for a; do case $a in M=*) echo module >"${a#M=}/mpu.ko";; esac; done"#;
@@ -264,9 +264,9 @@ pub(crate) mod fake {
         }
 
         /// To build from the sources.
-        pub fn options(&self) -> Options {
+        pub fn options(&self) -> ModuleOptions {
             let source = Some(self.sources.path().to_path_buf());
-            Options { source, ..Options::default() }
+            ModuleOptions { source, ..ModuleOptions::default() }
         }
 
         /// A kernel whose module arms itself.
@@ -285,7 +285,7 @@ mod tests {
     use crate::explain::Explain;
 
     /// What became of it, in a word, and whether it was built.
-    fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<(&'static str, bool), ModuleError> {
+    fn up(host: &Host, kernel: &dyn Kernel, options: &ModuleOptions) -> Result<(&'static str, bool), ModuleError> {
         Ok(match raise(host, kernel, options, Driver::loaded(host).as_ref())? {
             Raised::Loaded { built_in, .. } => ("loaded", built_in.is_some()),
             Raised::Already { .. } => ("already", false),
@@ -308,7 +308,7 @@ mod tests {
         s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nabi=2\nstate=stuck\n");
         let kernel = s.kernel();
         for replace in [false, true] {
-            let options = Options { replace, ..s.options() };
+            let options = ModuleOptions { replace, ..s.options() };
             let error = up(&s.fake.host(), &kernel, &options).expect_err("stuck");
             assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("stuck", Exit::Failed, (0, 0)));
         }
@@ -362,7 +362,7 @@ mod tests {
         let mut bytes = sources::fake::module(crate::host::fake::RELEASE);
         bytes.extend_from_slice(format!("version={}\0", env!("CARGO_PKG_VERSION")).as_bytes());
         std::fs::write(s.fake.host().at(&path), bytes).expect("a module");
-        let done = up(&s.fake.host(), &s.kernel(), &Options::default()).expect("up");
+        let done = up(&s.fake.host(), &s.kernel(), &ModuleOptions::default()).expect("up");
         assert_eq!(done, ("loaded", false));
     }
 
@@ -422,8 +422,8 @@ mod tests {
         let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up without a compiler");
         assert_eq!(done, ("loaded", false));
         s.fake.remove("/sys/module/mpu");
-        let error =
-            up(&s.fake.host(), &s.kernel(), &Options { build_only: true, ..s.options() }).expect_err("cannot build");
+        let error = up(&s.fake.host(), &s.kernel(), &ModuleOptions { build_only: true, ..s.options() })
+            .expect_err("cannot build");
         assert_eq!(error.code(), "no_compiler");
     }
 

@@ -39,7 +39,7 @@ const OLDEST_KERNEL: [i64; 2] = [5, 9];
 
 /// What the caller wants of it.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct SupervisorOptions {
     /// Let this version take over from another that is up.
     pub replace: bool,
     /// With which releases of the driver.
@@ -109,7 +109,7 @@ pub fn unfit(host: &Host) -> Option<NotifyError> {
 }
 
 /// Raises it.
-pub fn raise(host: &Host, options: &Options, driver: Option<&Driver>) -> Result<Raised, NotifyError> {
+pub fn raise(host: &Host, options: &SupervisorOptions, driver: Option<&Driver>) -> Result<Raised, NotifyError> {
     let this = env!("CARGO_PKG_VERSION");
     options.drivers.take(driver)?;
     match client::state(host)? {
@@ -160,7 +160,7 @@ fn answering(host: &Host) -> Result<Option<State>, NotifyError> {
     }
 }
 
-fn resume(host: &Host, options: &Options) -> Result<State, NotifyError> {
+fn resume(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError> {
     match client::resume(host) {
         Ok(true) => {}
         // Its last container has gone in between, and it with it.
@@ -172,7 +172,7 @@ fn resume(host: &Host, options: &Options) -> Result<State, NotifyError> {
     up(host, &mut || Ok(()), |state| !is_retired(state))
 }
 
-fn replace(host: &Host, options: &Options, old: State) -> Result<State, NotifyError> {
+fn replace(host: &Host, options: &SupervisorOptions, old: State) -> Result<State, NotifyError> {
     let this = env!("CARGO_PKG_VERSION");
     client::again(host)?;
     let state = up(host, &mut || Ok(()), |state| state.pid != old.pid)?;
@@ -186,7 +186,7 @@ fn replace(host: &Host, options: &Options, old: State) -> Result<State, NotifyEr
     Ok(state)
 }
 
-fn start(host: &Host, options: &Options) -> Result<State, NotifyError> {
+fn start(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError> {
     let by_systemd = systemd_has_unit(host);
     let needed = if by_systemd { CAP_DAC_OVERRIDE } else { CAP_SYS_ADMIN };
     if !host.has_capability(needed) {
@@ -252,7 +252,7 @@ fn systemctl(host: &Host, arguments: &[&str]) -> Result<(), NotifyError> {
 }
 
 /// Starts a keeper that outlives us.
-fn keep(host: &Host, options: &Options) -> Result<Child, NotifyError> {
+fn keep(host: &Host, options: &SupervisorOptions) -> Result<Child, NotifyError> {
     let failed = |source| NotifyError::Start { what: "the supervisor's keeper".to_string(), source };
     let program = options.program.clone().map_or_else(hold::this_program, Ok).map_err(failed)?;
     let log = host.at(LOG);

@@ -30,7 +30,7 @@ fn documents() -> Documents {
 
 struct Node {
     setup: Setup,
-    options: Options,
+    options: InstallOptions,
 }
 
 impl Node {
@@ -47,10 +47,10 @@ impl Node {
         fake.write("/run/systemd/system/x", "");
         fake.write("/etc/x", "");
         fake.write("/mpu", "the executable");
-        let options = Options {
+        let options = InstallOptions {
             source: Some(setup.sources.path().to_path_buf()),
             executable: Some(fake.host().at("/mpu")),
-            ..Options::default()
+            ..InstallOptions::default()
         };
         Node { setup, options }
     }
@@ -102,7 +102,7 @@ fn an_installation_is_complete_and_a_second_one_changes_nothing() {
 fn a_dry_run_changes_nothing_and_lists_what_a_run_does() {
     let node = Node::new();
     let before = node.fake().snapshot();
-    let options = Options { dry_run: true, ..node.options.clone() };
+    let options = InstallOptions { dry_run: true, ..node.options.clone() };
     let planned = install(&node.fake().host(), &node.setup.kernel(), &options, &documents()).expect("planned");
     assert_eq!(node.fake().snapshot(), before);
     let done = node.install(&node.setup.kernel()).expect("installed");
@@ -191,7 +191,7 @@ fn a_failure_at_any_command_leaves_the_host_as_it_was() {
 #[test]
 fn a_failure_at_any_file_leaves_the_host_as_it_was() {
     let node = Node::new();
-    let options = Options { dry_run: true, ..node.options.clone() };
+    let options = InstallOptions { dry_run: true, ..node.options.clone() };
     let planned = install(&node.fake().host(), &node.setup.kernel(), &options, &documents()).expect("planned");
     let files: Vec<String> =
         planned.steps.into_iter().filter(|step| step.kind == Kind::Write).map(|step| step.what).collect();
@@ -312,7 +312,7 @@ fn who_may_not_is_told_before_anything_changes() {
     let before = node.fake().snapshot();
     let error = node.install(&node.setup.kernel()).expect_err("not root");
     assert_eq!((error.code(), node.fake().snapshot()), ("not_root", before));
-    let upgrade = Options { upgrade: true, dry_run: true, ..node.options.clone() };
+    let upgrade = InstallOptions { upgrade: true, dry_run: true, ..node.options.clone() };
     let error = install(&host, &node.setup.kernel(), &upgrade, &documents()).expect_err("nothing to upgrade");
     assert_eq!(error.code(), "not_installed");
 }
