@@ -14,10 +14,11 @@ use mpu::install::work;
 use mpu::listing;
 use mpu::manual;
 use mpu::metrics::Done;
-use mpu::progress::say;
+use mpu_host::progress::say;
 
 use mpu::report::{self, Report, Style};
-use mpu::{Error, Exit, Explain, Host};
+use mpu::Error;
+use mpu_host::{Exit, Explain, Host};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
@@ -97,7 +98,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             }
             ConfigVerb::Show => tell(cli, &config::show(&host).context("the configuration is not known")?),
             ConfigVerb::Apply => tell(cli, &config::apply(&host).context("nothing was applied")?),
-            ConfigVerb::Default => print(mpu::config::DEFAULT.as_bytes()),
+            ConfigVerb::Default => print(mpu_host::config::DEFAULT.as_bytes()),
         },
         Command::Metrics(options) => match metrics::metrics(&host, options).context("there are no metrics")? {
             Done::Page(page) => print(&page),

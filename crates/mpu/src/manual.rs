@@ -4,11 +4,11 @@
 //! `clap_mangen`. Pages carry no date, so that the same sources always give the same pages. `man 7 man` has the language.
 
 use crate::cli::{self, Cli, Shell};
-use crate::exit::Exit;
 use crate::install::layout::Documents;
 use clap::{Command, CommandFactory};
 use clap_mangen::roff::{bold, roman, Roff};
 use clap_mangen::Man;
+use mpu_host::exit::Exit;
 use std::io;
 
 /// The page of a command, given by its words (`config check`), or of `mpu` without any; none if there is no such command.

@@ -2,7 +2,7 @@
 
 use super::turns::TurnError;
 use crate::engine::error::EngineError;
-use crate::explain::{Explain, Sum};
+use mpu_host::explain::{Explain, Sum};
 
 /// Why an agent does not begin, or cannot go on.
 #[derive(Debug, thiserror::Error)]

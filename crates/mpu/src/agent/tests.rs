@@ -4,8 +4,8 @@ use super::*;
 use crate::engine::module::load::fake::FakeKernel;
 use crate::engine::module::raise::fake::Setup;
 use crate::engine::module::state;
-use crate::host::fake::FakeHost;
 use crate::probe::ProbeError;
+use mpu_host::host::fake::FakeHost;
 use std::cell::{Cell, RefCell};
 
 const BUILDS_BOTH: &str =

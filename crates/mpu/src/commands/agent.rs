@@ -7,11 +7,11 @@ use crate::agent::note::{answer, uptime, Note, Question};
 use crate::agent::{Agent, AgentOptions, Parting};
 use crate::engine::module::load::Kernel;
 use crate::error::Error;
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::Host;
 use crate::probe::compare;
 use crate::report::{Report, Style};
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub fn run(
     options: AgentOptions,
     wait: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<Left, Error> {
-    let log = |line: &str| crate::progress::say(format_args!("mpu: {line}"));
+    let log = |line: &str| mpu_host::progress::say(format_args!("mpu: {line}"));
     let parting = Agent::new(host, kernel, &measure, &log, options)?.run(wait)?;
     Ok(match parting {
         Parting::Down => Left { result: "down", left_to: None },
@@ -116,7 +116,7 @@ impl Report for Answered {
 mod tests {
     use super::*;
     use crate::agent::note::{Doing, Seen};
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     #[test]
     fn answers_are_documented_and_lead_to_an_exit_code() {

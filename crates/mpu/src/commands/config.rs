@@ -2,12 +2,12 @@
 //!
 //! Owns the reports. The file's grammar is `config`'s; where rules go is the engine's.
 
-use crate::config::{rules, Config, Drivers, Visibility};
 use crate::engine::apply::{self, How};
 use crate::error::Error;
-use crate::exit::Exit;
-use crate::host::Host;
 use crate::report::{Lines, Report, Style};
+use mpu_host::config::{rules, Config, Drivers, Visibility};
+use mpu_host::exit::Exit;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
     let (file, config) = match file {
         Some(file) => (Some(file.to_path_buf()), Config::at(file)?),
         None => {
-            let at = host.at(crate::config::FILE);
+            let at = host.at(mpu_host::config::FILE);
             let config = Config::of(host)?;
             (Some(at).filter(|at| at.exists()), config)
         }
@@ -60,7 +60,7 @@ pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
 /// Shows what is in force.
 pub fn show(host: &Host) -> Result<Shown, Error> {
     let config = Config::of(host)?;
-    let file = Some(PathBuf::from(crate::config::FILE)).filter(|file| host.at(file).exists());
+    let file = Some(PathBuf::from(mpu_host::config::FILE)).filter(|file| host.at(file).exists());
     let compiled: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
     let applied = apply::holds(host, &config, &compiled);
     Ok(Shown { file, config, compiled, applied })
@@ -82,7 +82,7 @@ impl Report for Sound {
     fn text(&self, style: Style) -> String {
         match &self.file {
             Some(file) => format!("{}: {} rules, {}\n", file.display(), self.rules, style.good("sound")),
-            None => format!("no {}: every default, {}\n", crate::config::FILE, style.good("sound")),
+            None => format!("no {}: every default, {}\n", mpu_host::config::FILE, style.good("sound")),
         }
     }
 }
@@ -96,7 +96,7 @@ impl Report for Shown {
 
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
-        let none = || format!("no {}: every default", crate::config::FILE);
+        let none = || format!("no {}: every default", mpu_host::config::FILE);
         lines.put("file", self.file.as_ref().map_or_else(none, |file| file.display().to_string()));
         lines.put("engine", format!("{:?}", self.config.engine).to_lowercase());
         let drivers = match self.config.drivers {
@@ -153,8 +153,8 @@ mod tests {
     use super::*;
     use crate::engine::module::state::{self, ARMED};
     use crate::engine::notify::fake::{self, FakeSupervisor};
-    use crate::explain::Explain;
-    use crate::host::fake::FakeHost;
+    use mpu_host::explain::Explain;
+    use mpu_host::host::fake::FakeHost;
 
     const RULE: &str = "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n";
 
@@ -162,7 +162,7 @@ mod tests {
         let fake = FakeHost::in_order();
         fake.write("/sys/module/mpu/parameters/state", ARMED);
         fake.write("/sys/module/mpu/parameters/policy", "");
-        fake.write(crate::config::FILE, RULE);
+        fake.write(mpu_host::config::FILE, RULE);
         fake
     }
 
@@ -176,7 +176,7 @@ mod tests {
         crate::report::documented::check("`mpu config apply --json`", &crate::report::json(&applied));
         assert_eq!((applied.result, applied.exit()), (How::Applied, Exit::Ok));
         assert_eq!(show(&fake.host()).expect("sound").applied, Some(true));
-        std::fs::remove_file(fake.host().at(crate::config::FILE)).expect("removed");
+        std::fs::remove_file(fake.host().at(mpu_host::config::FILE)).expect("removed");
         apply(&fake.host()).expect("applied");
         assert_eq!(state::read_policy(&fake.host()).expect("readable"), Some(Vec::new()));
     }
@@ -186,7 +186,7 @@ mod tests {
         let fake = FakeHost::in_order();
         let supervisor = FakeSupervisor::on(&fake, fake::state(&["a"]));
         assert_eq!(show(&fake.host()).expect("defaults").applied, Some(true));
-        fake.write(crate::config::FILE, "notify_cpu_percent = 25\n");
+        fake.write(mpu_host::config::FILE, "notify_cpu_percent = 25\n");
         let shown = show(&fake.host()).expect("sound");
         assert_eq!(shown.applied, Some(false));
         assert!(shown.text(Style::Plain).contains("25 % of a processor"), "{}", shown.text(Style::Plain));
@@ -231,7 +231,7 @@ mod tests {
         fake.write("/elsewhere.toml", "visibility = \"own\"\nrule = 3\n");
         let error = check(&fake.host(), Some(&fake.host().at("/elsewhere.toml"))).expect_err("malformed");
         assert!(error.to_string().contains("elsewhere.toml, line 2: "), "{error}");
-        fake.remove(crate::config::FILE);
+        fake.remove(mpu_host::config::FILE);
         let none = check(&fake.host(), None).expect("no file is sound");
         assert_eq!((&none.file, none.rules, none.exit()), (&None, 0, Exit::Ok));
         assert!(none.text(Style::Plain).contains("every default"));

@@ -4,9 +4,9 @@ use crate::engine;
 use crate::engine::down::{Down, How};
 use crate::engine::module::load::Kernel;
 use crate::error::Error;
-use crate::exit::Exit;
-use crate::host::Host;
 use crate::report::{Report, Style};
+use mpu_host::exit::Exit;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::Duration;
@@ -64,8 +64,8 @@ mod tests {
     use crate::engine::module::state::{self, ARMED};
     use crate::engine::notify;
     use crate::engine::notify::fake::FakeSupervisor;
-    use crate::explain::Explain;
-    use crate::host::fake::FakeHost;
+    use mpu_host::explain::Explain;
+    use mpu_host::host::fake::FakeHost;
 
     fn loaded() -> FakeHost {
         let fake = FakeHost::in_order();

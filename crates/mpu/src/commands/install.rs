@@ -2,11 +2,11 @@
 //!
 //! Owns the words. What is done, and undone, is `install`'s.
 
-use crate::exit::Exit;
 use crate::install::layout;
 use crate::install::plan::{Kind, StepView};
 use crate::install::work::Outcome;
 use crate::report::{Lines, Report, Style};
+use mpu_host::exit::Exit;
 use schemars::JsonSchema;
 use serde::Serialize;
 

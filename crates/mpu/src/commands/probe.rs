@@ -3,15 +3,15 @@
 //! Owns the words. The measurement, and what it is compared with, are `crate::probe`'s.
 
 use super::DriverView;
-use crate::driver::Numbering;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::exit::Exit;
-use crate::host::Host;
 use crate::probe::compare::{self, Comparison, Numbers};
 use crate::probe::verdict::Fault;
 use crate::probe::Evidence;
 use crate::report::{Lines, Report, Style};
+use mpu_host::driver::Numbering;
+use mpu_host::exit::Exit;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -156,8 +156,8 @@ impl Probed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::{self, Driver};
     use crate::probe::verdict::fake;
+    use mpu_host::driver::{self, Driver};
 
     fn driver(version: &str) -> Driver {
         Driver { version: version.to_string(), release: version.parse().ok(), flavour: driver::Flavour::Open }

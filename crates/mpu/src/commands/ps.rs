@@ -1,10 +1,10 @@
 //! `mpu ps`: a table of every GPU process.
 
 use crate::error::Error;
-use crate::host::Host;
 use crate::listing::{listed, ListOptions, Listed};
 use crate::processes;
-use crate::progress::Progress;
+use mpu_host::host::Host;
+use mpu_host::progress::Progress;
 
 /// Looks once. `width` is the terminal's; without one nothing is cut.
 pub fn ps(host: &Host, options: &ListOptions, width: Option<usize>) -> Result<Listed, Error> {

@@ -1,17 +1,17 @@
 //! `mpu status`: what is loaded, since when, and what it did.
 
 use super::{DriverView, NotifyView, ProofView, StateView};
-use crate::driver::Driver;
 use crate::engine::module::proof::{self, Ask};
 use crate::engine::module::record::Record;
 use crate::engine::module::state::{self, Phase};
 use crate::engine::notify::{client, hold};
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::exit::Exit;
-use crate::host::Host;
 use crate::report::{Lines, Report, Style};
-use crate::time;
+use mpu_host::driver::Driver;
+use mpu_host::exit::Exit;
+use mpu_host::host::Host;
+use mpu_host::time;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -257,7 +257,7 @@ mod tests {
     use crate::engine::module::proof::fake::{cannot, misses, translates};
     use crate::engine::module::state::ARMED;
     use crate::engine::notify::fake::{self, FakeSupervisor};
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     fn armed() -> FakeHost {
         let fake = FakeHost::in_order();

@@ -3,7 +3,7 @@
 use super::seen::{CheckRow, Group, Seen};
 use super::taken::without_module;
 use crate::engine::module::state;
-use crate::host::Host;
+use mpu_host::host::Host;
 use std::path::Path;
 
 pub const CHECKS: &[CheckRow] = &[

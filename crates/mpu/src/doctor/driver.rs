@@ -1,10 +1,10 @@
 //! The NVIDIA driver: there, known, whole, and what it shows containers.
 
 use super::seen::{CheckRow, Group, Level, Seen};
-use crate::config::{Config, Drivers};
-use crate::driver::Driver;
-use crate::host::{Host, CAP_SYS_ADMIN};
 use crate::probe::compare;
+use mpu_host::config::{Config, Drivers};
+use mpu_host::driver::Driver;
+use mpu_host::host::{Host, CAP_SYS_ADMIN};
 use std::path::{Component, Path, PathBuf};
 
 /// Where distributions and NVIDIA's installer put libraries.

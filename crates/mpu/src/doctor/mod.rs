@@ -16,7 +16,7 @@ mod unserved;
 use seen::Seen;
 pub use seen::{Group, Level};
 
-use crate::host::Host;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::sync::mpsc;

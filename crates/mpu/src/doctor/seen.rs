@@ -2,8 +2,8 @@
 //!
 //! Owns the shape of a check's answer and of a row in a table of checks.
 
-use crate::explain::{chain, Explain};
-use crate::host::Host;
+use mpu_host::explain::{chain, Explain};
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 

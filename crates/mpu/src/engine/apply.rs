@@ -5,8 +5,8 @@
 use super::error::EngineError;
 use super::module::{checks, state};
 use super::notify::client;
-use crate::config::{rules, Config};
-use crate::host::Host;
+use mpu_host::config::{rules, Config};
+use mpu_host::host::Host;
 use serde::Serialize;
 
 /// What became of it.

@@ -9,7 +9,7 @@ use super::module::load::{self, Kernel};
 use super::module::record::Record;
 use super::module::state::{self, Instance};
 use super::notify::raise::{self, Lowered};
-use crate::host::{Host, CAP_SYS_MODULE};
+use mpu_host::host::{Host, CAP_SYS_MODULE};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 

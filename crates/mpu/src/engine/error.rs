@@ -2,8 +2,8 @@
 
 use super::module::error::ModuleError;
 use super::notify::error::NotifyError;
-use crate::config::ConfigError;
-use crate::explain::{Explain, Sum};
+use mpu_host::config::ConfigError;
+use mpu_host::explain::{Explain, Sum};
 
 /// Why an engine is not up, not down, or not told what it was to be told.
 #[derive(Debug, thiserror::Error)]

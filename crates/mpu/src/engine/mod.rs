@@ -11,15 +11,15 @@ pub mod notify;
 pub mod observe;
 pub mod up;
 
-use crate::config::Asked;
-use crate::driver::Driver;
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::Host;
 use error::EngineError;
 use module::error::ModuleError;
 use module::load_error::LoadError;
 use module::{fits, raise};
+use mpu_host::config::Asked;
+use mpu_host::driver::Driver;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 

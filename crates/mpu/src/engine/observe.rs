@@ -7,7 +7,7 @@ use super::notify::client;
 pub use super::notify::client::Cost;
 use super::{module::state, Engine};
 use crate::engine::module::record::Record;
-use crate::host::Host;
+use mpu_host::host::Host;
 
 /// The states that an engine can be in, as words. A newer engine may say another one.
 pub const STATES: [&str; 6] = ["armed", "placed", "waiting", "refused", "retired", "stuck"];
@@ -115,7 +115,7 @@ fn module(host: &Host) -> Result<Option<Observed>, EngineError> {
 mod tests {
     use super::*;
     use crate::engine::notify::fake::{self, FakeSupervisor};
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     #[test]
     fn what_a_supervisor_says_becomes_one_row() {

@@ -142,7 +142,7 @@ pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources, documents: 
     }
     items.push(Item {
         is_config: true,
-        ..item(PathBuf::from(crate::config::FILE), 0o644, crate::config::DEFAULT.into(), "the configuration")
+        ..item(PathBuf::from(mpu_host::config::FILE), 0o644, mpu_host::config::DEFAULT.into(), "the configuration")
     });
     items
 }

@@ -9,10 +9,10 @@ pub mod plan;
 pub mod work;
 
 use crate::engine::error::EngineError;
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::Host;
 use layout::Layout;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@
 use super::layout::{self, Item, Layout};
 use super::{Installed, Record};
 use crate::engine::module::sources::Sources;
-use crate::host::Host;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -240,7 +240,7 @@ pub fn uninstall(host: &Host, record: &Record, means: Means, purge: bool) -> Vec
     }
     for file in &record.files {
         let now = std::fs::read(host.at(&file.path)).map(|bytes| sha256(&bytes));
-        let is_config = file.path == Path::new(crate::config::FILE);
+        let is_config = file.path == Path::new(mpu_host::config::FILE);
         let is_changed = now.is_ok_and(|now| now != file.sha256);
         if is_config && is_changed && !purge {
             steps.push(Step::Keep(file.path.clone()));

@@ -6,19 +6,19 @@ use super::journal::{self, Journal};
 use super::layout::{self, Documents, Item, Layout};
 use super::plan::{self, Kind, Means, Step, StepView, Wishes};
 use super::{package, InstallError, Record, RECORD};
-use crate::config::Asked;
-use crate::driver::Driver;
 use crate::engine::module::load::Kernel;
 use crate::engine::module::sources::Sources;
 use crate::engine::module::state::{self, Phase};
 use crate::engine::module::{fits, raise};
 use crate::engine::notify::{self, client};
 use crate::engine::{down, up};
-use crate::exit::Exit;
-use crate::explain::{chain, Explain};
-use crate::host::{Host, CAP_SYS_MODULE};
 use crate::probe;
-use crate::progress::Progress;
+use mpu_host::config::Asked;
+use mpu_host::driver::Driver;
+use mpu_host::exit::Exit;
+use mpu_host::explain::{chain, Explain};
+use mpu_host::host::{Host, CAP_SYS_MODULE};
+use mpu_host::progress::Progress;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ pub fn install(
     let items = layout::items(Layout::Local, executable, &sources, documents);
     let means = Means::of(host);
     // Whatever keeps the module from being built would keep DKMS from building it; the next `mpu up` finds out anew.
-    let config = crate::config::Config::of(host).unwrap_or_default();
+    let config = mpu_host::config::Config::of(host).unwrap_or_default();
     let module = raise::ModuleOptions { source: options.source.clone(), ..raise::ModuleOptions::default() };
     let fits = fits::unfit(host, &module, Driver::loaded(host).as_ref())?.is_none();
     let by_notify =

@@ -7,12 +7,12 @@ pub mod columns;
 pub mod filter;
 pub mod table;
 
-use crate::exit::Exit;
-use crate::host::{Host, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH};
 use crate::processes::{Gpu, GpuProcess, Snapshot};
 use crate::report::{Report, Style};
 use columns::{Column, Sort};
 use filter::Filter;
+use mpu_host::exit::Exit;
+use mpu_host::host::{Host, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH};
 use schemars::JsonSchema;
 use serde::Serialize;
 

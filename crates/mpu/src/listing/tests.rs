@@ -1,12 +1,12 @@
 //! The list on made-up snapshots.
 
 use super::*;
-use crate::containers::{Container, Pod, Runtime};
-use crate::host::fake::FakeHost;
 use crate::processes::tests::pid;
 use crate::processes::{Kind, Memory, Mig, MigDevice, Utilisation};
 use clap::Parser;
 use mpu_core::ViewPid;
+use mpu_host::containers::{Container, Pod, Runtime};
+use mpu_host::host::fake::FakeHost;
 
 const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90";
 

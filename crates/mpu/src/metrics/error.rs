@@ -1,7 +1,7 @@
 //! Why there are no metrics.
 
-use crate::exit::Exit;
-use crate::explain::Explain;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
 use std::io;
 use std::path::{Path, PathBuf};
 

@@ -22,9 +22,9 @@ pub mod usage;
 pub use error::MetricsError;
 pub use options::{MetricsOptions, Way};
 
-use crate::explain::{chain, Explain};
 use collect::{Exporter, Patience, Sources};
 use hyper::body::Bytes;
+use mpu_host::explain::{chain, Explain};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,7 +107,7 @@ async fn write_until(
             Ok(()) => failing = false,
             Err(error) if !failing => {
                 failing = true;
-                crate::progress::say(format_args!("mpu: metrics: {}; fix: {}", chain(&error), error.fix()));
+                mpu_host::progress::say(format_args!("mpu: metrics: {}; fix: {}", chain(&error), error.fix()));
             }
             Err(_) => {}
         }

@@ -13,16 +13,16 @@ pub mod verdict;
 
 pub use ask::ask;
 
-use crate::driver::Driver;
 use crate::engine::module::state::StateError;
 use crate::engine::notify::guest;
-use crate::exit::Exit;
-use crate::explain::{chain, Explain};
-use crate::host::{Host, CAP_SYS_ADMIN};
-use crate::progress::Progress;
 use crate::rm::{Client, Dialect, RmError};
 use crate::sys;
 use look::Sighting;
+use mpu_host::driver::Driver;
+use mpu_host::exit::Exit;
+use mpu_host::explain::{chain, Explain};
+use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use mpu_host::progress::Progress;
 use nodes::DeviceNodes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -236,7 +236,7 @@ pub fn this_program() -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     fn code(result: Result<Evidence, ProbeError>) -> (&'static str, Exit) {
         let error = result.expect_err("nothing to measure here");

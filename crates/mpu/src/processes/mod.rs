@@ -1,6 +1,6 @@
 //! Every process on every GPU, as the host sees it: its number here and in its container, whose it is, and what it uses.
 //!
-//! Owns the joining of what NVML says of a process ([`reading`]) with what `/proc` and [`crate::containers`] say ([`facts`]). Shows
+//! Owns the joining of what NVML says of a process ([`reading`]) with what `/proc` and [`mpu_host::containers`] say ([`facts`]). Shows
 //! nothing and filters nothing: that is the commands'. NVML numbers processes by its caller's PID namespace, so this works in the
 //! initial one only, and refuses elsewhere.
 
@@ -14,10 +14,10 @@ pub use error::ProcessError;
 pub use facts::Facts;
 pub use seen::{Gpu, GpuProcess, Kind, Memory, Mig, MigDevice, Snapshot, Utilisation};
 
-use crate::host::Host;
-use crate::time;
 use facts::Cache;
 use mpu_core::HostPid;
+use mpu_host::host::Host;
+use mpu_host::time;
 use reading::{Nvml, ProcessRow, Reading};
 use std::collections::BTreeMap;
 

@@ -6,8 +6,8 @@
 use super::error::ProcessError;
 use super::seen::{Gpu, Kind, Memory, Mig, MigDevice, Utilisation};
 use super::sys;
-use crate::host::Host;
 use mpu_core::HostPid;
+use mpu_host::host::Host;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;

@@ -2,8 +2,8 @@
 //!
 //! Owns the rows, as JSON has them. Asks nobody.
 
-use crate::containers::Container;
 use mpu_core::{HostPid, ViewPid};
+use mpu_host::containers::Container;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 

@@ -2,8 +2,8 @@
 
 use super::reading::GpuReading;
 use super::*;
-use crate::host::fake::FakeHost;
 use mpu_core::ViewPid;
+use mpu_host::host::fake::FakeHost;
 use std::collections::BTreeSet;
 
 const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90";
@@ -181,8 +181,8 @@ fn a_command_line_has_an_end() {
 fn outside_the_hosts_namespace_nothing_is_asked() {
     let fake = FakeHost::in_order();
     let error = Monitor::open(&fake.host()).err().expect("a made-up host has no namespace");
-    use crate::explain::Explain;
-    assert_eq!((error.code(), error.exit()), ("not_on_host", crate::Exit::NotReady));
+    use mpu_host::explain::Explain;
+    assert_eq!((error.code(), error.exit()), ("not_on_host", mpu_host::Exit::NotReady));
 }
 
 #[test]

@@ -8,8 +8,8 @@ mod answers;
 #[cfg(test)]
 pub(crate) mod documented;
 
-use crate::exit::Exit;
-use crate::explain::{causes, Explain};
+use mpu_host::exit::Exit;
+use mpu_host::explain::{causes, Explain};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Write as _;

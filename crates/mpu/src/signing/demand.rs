@@ -2,7 +2,7 @@
 //!
 //! Owns where both are told.
 
-use crate::host::{Host, Lockdown};
+use mpu_host::host::{Host, Lockdown};
 
 /// Whether the firmware checks what it boots: the UEFI specification's variable (section 3.3), four bytes of attributes
 /// and then 0 or 1.
@@ -26,7 +26,7 @@ pub fn demanded(host: &Host) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     #[test]
     fn secure_boot_is_what_the_firmware_and_shim_say() {

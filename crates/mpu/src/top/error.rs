@@ -1,8 +1,8 @@
 //! Why `mpu top` shows nothing.
 
-use crate::exit::Exit;
-use crate::explain::Explain;
 use crate::processes::ProcessError;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
 use std::io;
 
 /// Why there is no screen.

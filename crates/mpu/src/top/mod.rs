@@ -13,9 +13,9 @@ pub mod view;
 pub use error::TopError;
 pub use options::TopOptions;
 
-use crate::host::Host;
 use crate::processes::Monitor;
-use crate::progress::Progress;
+use mpu_host::host::Host;
+use mpu_host::progress::Progress;
 use std::io::{self, IsTerminal};
 
 /// Shows it until the user has seen enough. With `json` every look is one line of JSON.

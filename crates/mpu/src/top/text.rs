@@ -3,11 +3,11 @@
 use super::error::TopError;
 use super::options::TopOptions;
 use super::view;
-use crate::host::Host;
 use crate::listing::{self, Listed};
 use crate::processes::Monitor;
 use crate::report::{self, Report, Style};
-use crate::time;
+use mpu_host::host::Host;
+use mpu_host::time;
 use std::io::{self, Write};
 use std::thread;
 use std::time::Instant;
@@ -58,7 +58,7 @@ fn page(listed: &Listed) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     #[test]
     fn a_page_has_gpus_and_processes() {

@@ -1,7 +1,6 @@
 //! `mpu up` on made-up hosts, with the real raising of both engines.
 
 use super::*;
-use crate::config::Asked;
 use crate::engine::module::load::fake::FakeKernel;
 use crate::engine::module::proof::fake::{cannot, misses, only_enters, translates};
 use crate::engine::module::proof::Ask;
@@ -11,8 +10,9 @@ use crate::engine::module::record::Record;
 use crate::engine::module::sources;
 use crate::engine::module::state;
 use crate::engine::notify::fake::{self, FakeSupervisor};
-use crate::explain::Explain;
-use crate::host::fake::RELEASE;
+use mpu_host::config::Asked;
+use mpu_host::explain::Explain;
+use mpu_host::host::fake::RELEASE;
 
 fn up(host: &Host, kernel: &dyn Kernel, module: &raise::ModuleOptions) -> Result<Done, Error> {
     super::up(host, kernel, &UpOptions { module: module.clone(), ..UpOptions::default() })
@@ -86,7 +86,7 @@ fn who_is_not_root_hears_that_before_anything_else() {
     let s = Setup::new();
     s.fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     s.fake.write(&format!("/boot/config-{RELEASE}"), "CONFIG_MODULES=y\n");
-    s.fake.write(crate::config::FILE, "nonsense");
+    s.fake.write(mpu_host::config::FILE, "nonsense");
     for engine in [None, Some(Asked::Module), Some(Asked::Notify)] {
         let options = UpOptions { engine, module: s.options(), ..UpOptions::default() };
         let error = super::up(&s.fake.host(), &s.kernel(), &options).expect_err("not root");
@@ -94,7 +94,7 @@ fn who_is_not_root_hears_that_before_anything_else() {
         assert!(error.to_string().starts_with("this needs root"), "{error}");
     }
     // Root in a container that may load no module: the notify engine needs no module.
-    s.fake.remove(crate::config::FILE);
+    s.fake.remove(mpu_host::config::FILE);
     let _supervisor = supervised(&s, &["a"]);
     s.fake.write("/proc/self/status", "CapEff:\t0000000000200000\n");
     let up = |engine| {
@@ -162,12 +162,12 @@ fn a_given_module_is_loaded_without_tools() {
 #[test]
 fn the_policy_goes_in_with_the_module_and_a_bad_one_loads_nothing() {
     let s = Setup::new();
-    s.fake.write(crate::config::FILE, "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n");
+    s.fake.write(mpu_host::config::FILE, "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n");
     up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
     assert_eq!(s.fake.host().text("/sys/module/mpu/parameters/policy").as_deref(), Some("host /monitors"));
 
     let s = Setup::new();
-    s.fake.write(crate::config::FILE, "[[rule]]\nsees = \"host\"\n");
+    s.fake.write(mpu_host::config::FILE, "[[rule]]\nsees = \"host\"\n");
     let kernel = s.kernel();
     let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("malformed");
     assert_eq!((error.code(), kernel.calls.get()), ("config_malformed", (0, 0)));
@@ -269,7 +269,7 @@ fn an_unknown_driver_is_no_reason_to_refuse_unless_the_configuration_says_so() {
 
     let s = Setup::new();
     s.fake.write("/sys/module/nvidia/version", "700.10\n");
-    s.fake.write(crate::config::FILE, "drivers = \"known\"\n");
+    s.fake.write(mpu_host::config::FILE, "drivers = \"known\"\n");
     let before = s.fake.snapshot();
     let error = up(&s.fake.host(), &s.kernel(), &s.options()).expect_err("unknown");
     assert_eq!((error.code(), error.exit()), ("unknown_driver", Exit::NotReady));

@@ -1,6 +1,6 @@
 //! The driver, in reports.
 
-use crate::driver::{self, Driver, Flavour};
+use mpu_host::driver::{self, Driver, Flavour};
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -4,8 +4,8 @@ use crate::engine::module::holders::{self, Held};
 use crate::engine::module::load_error;
 use crate::engine::module::proof::Proof;
 use crate::engine::module::state::{Argument, Asks, Phase, State};
-use crate::host::Host;
 use crate::report::Style;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 

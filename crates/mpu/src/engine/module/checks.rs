@@ -3,9 +3,9 @@
 //! Owns the list of conditions and their order: what a person cannot change comes before what an installed package
 //! cures. Reads facts from [`Host`] only.
 
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
 use std::path::PathBuf;
 
 /// Why the module engine cannot run here.
@@ -216,7 +216,7 @@ fn version_of(release: &str) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::{FakeHost, CONFIG, RELEASE};
+    use mpu_host::host::fake::{FakeHost, CONFIG, RELEASE};
 
     /// Every check in the order in which `mpu up` makes them; the code of the first that fails.
     fn verdict(fake: &FakeHost) -> Result<Toolchain, (&'static str, Exit)> {

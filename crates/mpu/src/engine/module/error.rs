@@ -1,8 +1,8 @@
 //! What can go wrong with the module engine: the sum of its parts' errors, and nothing about any of them.
 
 use super::{build::BuildError, checks::Unfit, load_error::LoadError, sources::SourceError, state::StateError};
-use crate::config::UnknownDriver;
-use crate::explain::{Explain, Sum};
+use mpu_host::config::UnknownDriver;
+use mpu_host::explain::{Explain, Sum};
 
 /// Why the module is not up, not down, or not told what it was to be told.
 #[derive(Debug, thiserror::Error)]

@@ -8,9 +8,9 @@ use super::checks::{self, Unfit};
 use super::error::ModuleError;
 use super::raise::{is_of_no_use, sources_of, will_be_signed, ModuleOptions};
 use super::{installed, state};
-use crate::driver::Driver;
-use crate::host::{Host, CAP_SYS_MODULE};
 use crate::signing;
+use mpu_host::driver::Driver;
+use mpu_host::host::{Host, CAP_SYS_MODULE};
 
 /// Why it cannot; none if it can, or is up already. A caller without rights learns nothing here: what it lacks is the same for
 /// every engine. A driver of an unknown release is no reason either: it is as unknown to any other engine.
@@ -51,8 +51,8 @@ pub fn unfit(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> R
 mod tests {
     use super::super::raise::fake::Setup;
     use super::*;
-    use crate::explain::Explain;
-    use crate::host::fake::RELEASE;
+    use mpu_host::explain::Explain;
+    use mpu_host::host::fake::RELEASE;
 
     fn why(setup: &Setup) -> Option<&'static str> {
         let host = setup.fake.host();

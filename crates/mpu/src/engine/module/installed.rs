@@ -5,7 +5,7 @@
 
 use super::build::{NEXT, STORE};
 use super::sources::{self, Built};
-use crate::host::Host;
+use mpu_host::host::Host;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -66,7 +66,7 @@ fn unpack_one(host: &Host, packed: &Path, tool: &str, to: &Path) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::{FakeHost, RELEASE};
+    use mpu_host::host::fake::{FakeHost, RELEASE};
 
     fn put(fake: &FakeHost, path: &str, version: &str) {
         let mut bytes = sources::fake::module(RELEASE);

@@ -7,10 +7,10 @@ use super::error::ModuleError;
 use super::holders::{self, Held};
 use super::load_error::{is_refusal, LoadError};
 use super::state::{self, Instance, Phase, State};
-use crate::driver::Driver;
-use crate::host::Host;
-use crate::progress::Progress;
 use crate::signing;
+use mpu_host::driver::Driver;
+use mpu_host::host::Host;
+use mpu_host::progress::Progress;
 use rustix::fs::OFlags;
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -228,7 +228,7 @@ pub(crate) mod fake {
     //! A kernel for tests: what it does to a fake host is what the module would show.
 
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
     use std::cell::{Cell, RefCell};
 
     /// Answers in order; an empty list means that all goes well.
@@ -336,9 +336,9 @@ mod tests {
     use super::fake::FakeKernel;
     use super::*;
     use crate::engine::module::state::ARMED;
-    use crate::exit::Exit;
-    use crate::explain::Explain;
-    use crate::host::fake::FakeHost;
+    use mpu_host::exit::Exit;
+    use mpu_host::explain::Explain;
+    use mpu_host::host::fake::FakeHost;
     use std::path::PathBuf;
 
     fn module(fake: &FakeHost) -> PathBuf {

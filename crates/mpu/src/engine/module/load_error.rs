@@ -3,8 +3,8 @@
 //! Owns what an errno of the kernel's means to a person, and the way out.
 
 use super::holders::{self, Held};
-use crate::exit::Exit;
-use crate::explain::Explain;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;

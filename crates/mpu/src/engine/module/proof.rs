@@ -5,7 +5,7 @@
 
 use super::error::ModuleError;
 use super::state::{self, Phase, State};
-use crate::host::Host;
+use mpu_host::host::Host;
 use std::time::Duration;
 
 /// What the question brought.
@@ -155,7 +155,7 @@ mod tests {
     use super::fake::{cannot, is_exempt, misses, only_enters, translates};
     use super::*;
     use crate::engine::module::state::{ARMED, PLACED};
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     fn proven(text: &str, ask: Ask) -> (Phase, Option<Proof>) {
         let fake = FakeHost::in_order();

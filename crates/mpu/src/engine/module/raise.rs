@@ -12,11 +12,11 @@ use super::load_error::LoadError;
 use super::sources::{self, Sources};
 use super::state::{self, Instance, Phase, State};
 use super::swap::{swap, Replaced};
-use crate::config::Drivers;
-use crate::driver::Driver;
-use crate::host::{Host, CAP_SYS_MODULE};
 use crate::signing::{self, Signer};
 use clap::ValueHint;
+use mpu_host::config::Drivers;
+use mpu_host::driver::Driver;
+use mpu_host::host::{Host, CAP_SYS_MODULE};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -243,7 +243,7 @@ pub(crate) mod fake {
     use super::super::sources;
     use super::super::state::ARMED;
     use super::ModuleOptions;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     const BUILDS: &str = r#"for a; do case $a in M=*) echo module >"${a#M=}/mpu.ko";; esac; done"#;
 
@@ -281,8 +281,8 @@ mod tests {
     use super::fake::Setup;
     use super::*;
     use crate::engine::module::load::fake::FakeKernel;
-    use crate::exit::Exit;
-    use crate::explain::Explain;
+    use mpu_host::exit::Exit;
+    use mpu_host::explain::Explain;
 
     /// What became of it, in a word, and whether it was built.
     fn up(host: &Host, kernel: &dyn Kernel, options: &ModuleOptions) -> Result<(&'static str, bool), ModuleError> {
@@ -357,9 +357,9 @@ mod tests {
     fn what_dkms_built_is_taken_without_tools() {
         let s = Setup::new();
         s.fake.remove("/usr/bin/make");
-        let path = format!("/lib/modules/{}/updates/dkms/mpu.ko", crate::host::fake::RELEASE);
+        let path = format!("/lib/modules/{}/updates/dkms/mpu.ko", mpu_host::host::fake::RELEASE);
         s.fake.write(&path, "");
-        let mut bytes = sources::fake::module(crate::host::fake::RELEASE);
+        let mut bytes = sources::fake::module(mpu_host::host::fake::RELEASE);
         bytes.extend_from_slice(format!("version={}\0", env!("CARGO_PKG_VERSION")).as_bytes());
         std::fs::write(s.fake.host().at(&path), bytes).expect("a module");
         let done = up(&s.fake.host(), &s.kernel(), &ModuleOptions::default()).expect("up");
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(code(), Err("sign_failed"), "what is not signed is not kept");
         s.fake.tool("kmodsign", "printf '~Module signature appended~\\n' >>\"$4\"");
         assert_eq!(code(), Ok(("loaded", true)));
-        let store = host.at("/var/lib/mpu").join(crate::host::fake::RELEASE);
+        let store = host.at("/var/lib/mpu").join(mpu_host::host::fake::RELEASE);
         assert!(["mpu.ko", "mpu_next.ko"].iter().all(|name| signing::is_signed(&store.join(name))));
 
         s.fake.remove("/sys/module/mpu");

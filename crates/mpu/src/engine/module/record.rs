@@ -2,8 +2,8 @@
 //!
 //! Owns the file. What the module says of itself is `state`'s.
 
-use crate::host::Host;
-use crate::time;
+use mpu_host::host::Host;
+use mpu_host::time;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

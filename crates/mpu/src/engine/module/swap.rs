@@ -9,7 +9,7 @@ use super::error::ModuleError;
 use super::load::{self, Kernel};
 use super::load_error::LoadError;
 use super::state::{Instance, State};
-use crate::host::Host;
+use mpu_host::host::Host;
 use std::path::Path;
 use std::time::Duration;
 
@@ -75,8 +75,8 @@ mod tests {
     use super::*;
     use crate::engine::module::load::fake::FakeKernel;
     use crate::engine::module::state::{self, Phase, ARMED};
-    use crate::explain::Explain;
-    use crate::host::fake::FakeHost;
+    use mpu_host::explain::Explain;
+    use mpu_host::host::fake::FakeHost;
 
     const OLD: &str = "version=0.0.9\nstate=armed\n";
 

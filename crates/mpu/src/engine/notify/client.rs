@@ -5,8 +5,8 @@
 use super::error::NotifyError;
 use super::id::kept_id;
 use super::CONTROL_SOCKET;
-use crate::host::Host;
 use mpu_core::HostPid;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! What can go wrong with the notify engine, each with its way out.
 
-use crate::config::{ConfigError, UnknownDriver};
-use crate::exit::Exit;
-use crate::explain::Explain;
+use mpu_host::config::{ConfigError, UnknownDriver};
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
 use std::io;
 use std::path::PathBuf;
 

@@ -8,7 +8,7 @@ use super::daemon::{raise_limits, AGAIN};
 use super::error::NotifyError;
 use super::log::say;
 use super::CONTROL_SOCKET;
-use crate::host::Host;
+use mpu_host::host::Host;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{flock, FlockOperation};
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn there_is_one_keeper_and_whoever_looks_does_not_keep_it_out() {
-        let fake = crate::host::fake::FakeHost::in_order();
+        let fake = mpu_host::host::fake::FakeHost::in_order();
         let path = fake.host().at(LOCK);
         assert!(!lives(&fake.host()) && !path.exists(), "looking makes nothing");
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");

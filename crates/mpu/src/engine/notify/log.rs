@@ -2,7 +2,7 @@
 //!
 //! Owns that each line has its time, where whoever keeps the lines does not add it (systemd's journal does). Decides nothing.
 
-use crate::time;
+use mpu_host::time;
 
 /// Writes a line to standard error.
 macro_rules! say {

@@ -6,12 +6,12 @@
 
 use super::error::NotifyError;
 use super::{client, hold, CONTROL_SOCKET};
-use crate::config::Drivers;
-use crate::driver::Driver;
-use crate::host::{Host, CAP_DAC_OVERRIDE, CAP_SYS_ADMIN};
-use crate::kernel_release;
-use crate::progress::Progress;
 use client::State;
+use mpu_host::config::Drivers;
+use mpu_host::driver::Driver;
+use mpu_host::host::{Host, CAP_DAC_OVERRIDE, CAP_SYS_ADMIN};
+use mpu_host::kernel_release;
+use mpu_host::progress::Progress;
 use rustix::process::{kill_process_group, Pid, Signal};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;

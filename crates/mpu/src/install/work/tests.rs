@@ -5,7 +5,7 @@ use crate::engine::module::load::fake::FakeKernel;
 use crate::engine::module::raise::fake::Setup;
 use crate::engine::module::state::ARMED;
 use crate::engine::notify::fake::{self, FakeSupervisor};
-use crate::host::fake::FakeHost;
+use mpu_host::host::fake::FakeHost;
 
 /// A dkms that keeps a tree, and a systemctl and udevadm that keep a log; each fails at the call that a file names.
 const DKMS: &str = r#"
@@ -245,14 +245,14 @@ fn a_changed_configuration_survives_everything_but_a_purge() {
     let node = Node::new();
     let kernel = node.setup.kernel();
     let host = node.fake().host();
-    node.fake().write(crate::config::FILE, "visibility = \"pod\"\n");
+    node.fake().write(mpu_host::config::FILE, "visibility = \"pod\"\n");
     node.install(&kernel).expect("installed");
-    assert_eq!(host.text(crate::config::FILE).as_deref(), Some("visibility = \"pod\""));
+    assert_eq!(host.text(mpu_host::config::FILE).as_deref(), Some("visibility = \"pod\""));
     uninstall(&host, &kernel, false, false).expect("removed");
-    assert_eq!(host.text(crate::config::FILE).as_deref(), Some("visibility = \"pod\""));
+    assert_eq!(host.text(mpu_host::config::FILE).as_deref(), Some("visibility = \"pod\""));
     node.install(&kernel).expect("installed");
     uninstall(&host, &kernel, false, true).expect("removed");
-    assert!(!host.at(crate::config::FILE).exists());
+    assert!(!host.at(mpu_host::config::FILE).exists());
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use super::super::fake::{state, FakeSupervisor};
 use super::*;
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::fake::FakeHost;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::fake::FakeHost;
 
 const OPTIONS: SupervisorOptions = SupervisorOptions {
     replace: false,
