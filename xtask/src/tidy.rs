@@ -67,6 +67,52 @@ fn map_has_every_crate_and_only_those() {
     assert_eq!(named, there.iter().map(String::as_str).collect());
 }
 
+/// Columns at which prose wraps.
+const PROSE: usize = 120;
+
+/// Of the pages that a user reads; the map and the simulator's page are for those who read code.
+#[test]
+fn prose_wraps() {
+    let is_for_users = |page: &&PathBuf| page.starts_with("docs") || page.components().count() == 1;
+    let files = tracked();
+    for page in with_ending(&files, &["md"]).filter(is_for_users).filter(|page| *page != Path::new("ARCHITECTURE.md")) {
+        let mut in_code = false;
+        for (number, line) in read(page).lines().enumerate() {
+            let fence = line.starts_with("```");
+            in_code ^= fence;
+            // What a person copies, and tables, have the width that they need.
+            let is_prose = !(in_code || fence || line.starts_with("    ") || line.trim_start().starts_with('|'));
+            let width = line.chars().count();
+            assert!(!is_prose || width <= PROSE, "{}:{}: {width} columns", page.display(), number + 1);
+        }
+    }
+}
+
+/// `docs/README.md` links every page, and only pages that are there.
+#[test]
+fn index_has_every_page_and_no_other() {
+    let index = read(Path::new("docs/README.md"));
+    let links = index.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+    let linked: BTreeSet<PathBuf> = links.map(|link| repo().join("docs").join(link).canonicalize().unwrap()).collect();
+    for page in with_ending(&tracked(), &["md"]).filter(|page| page.starts_with("docs")) {
+        let path = repo().join(page).canonicalize().unwrap();
+        let is_listed = linked.iter().any(|link| path == *link || path.parent().is_some_and(|dir| dir == link));
+        let is_index = page == Path::new("docs/README.md");
+        assert!(is_listed || is_index, "docs/README.md does not link {}", page.display());
+    }
+}
+
+/// Decisions excepted: their titles say what was decided.
+#[test]
+fn pages_open_with_what_they_are_for() {
+    let is_page = |page: &&PathBuf| page.starts_with("docs") && !page.starts_with("docs/adr");
+    for page in with_ending(&tracked(), &["md"]).filter(is_page) {
+        let text = read(page);
+        let opening = text.split("\n\n").nth(1).unwrap_or_default();
+        assert!(opening.starts_with("This page "), "{} does not open with what it is for", page.display());
+    }
+}
+
 #[test]
 fn arrows_point_one_way() {
     let allowed = BTreeMap::from([

@@ -11,7 +11,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Capability {
-    /// 32-bit libraries, too.
+    /// Also 32-bit libraries.
     Compat32,
     /// CUDA and OpenCL.
     Compute,

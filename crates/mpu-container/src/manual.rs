@@ -22,7 +22,7 @@ pub const PAGES: Program =
 pub const COMPLETIONS: Program = Program {
     own: "completions",
     nvidia: &[],
-    about: "writes a shell's completions for a program",
+    about: "writes shell completions for a program",
     run: complete,
     command: Some(Completions::command),
 };

@@ -10,7 +10,7 @@ use std::path::Path;
 const LINKS: Program = Program {
     own: "links",
     nvidia: &[],
-    about: "makes NVIDIA's names, as links in a folder",
+    about: "makes links with NVIDIA's names in a folder",
     run: |arguments| crate::links::main(arguments, &nvidia()),
     command: None,
 };

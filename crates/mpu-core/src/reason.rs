@@ -57,14 +57,14 @@ impl Reason {
                 "a PID-bearing control came with a size that this version of MPU does not know; the caller got the driver's own \
                  answer, under the notify engine its refusal (a newer driver or client: update MPU)"
             }
-            Reason::NoMemory => "the kernel had no memory for what MPU has to remember of a call; the caller got the driver's own answer",
-            Reason::Unreadable => "the caller's argument, or what else the call needs of it, could not be had; the call was refused",
+            Reason::NoMemory => "the kernel had no memory for MPU's record of a call; the caller got the driver's own answer",
+            Reason::Unreadable => "the caller's argument, or other data that the call needs, could not be read; the call was refused",
             Reason::Malformed => {
                 "the driver's answer counted more entries than its table holds; the caller got no process at all"
             }
             Reason::ArgumentNotSeen => {
                 "the driver took the call without passing MPU's probe in rm_ioctl (somebody switched the kernel's probes off); the \
-                 caller got the driver's own answer, and later calls are judged by what their argument says beforehand"
+                 caller got the driver's own answer, and MPU judges later calls by the caller's copy of the argument"
             }
             Reason::CopyNotSeen => {
                 "the driver answered without passing its copy functions; the answer was translated afterwards in the caller's memory"

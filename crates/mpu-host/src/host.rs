@@ -141,7 +141,7 @@ impl Host {
         }
     }
 
-    /// Whether the kernel takes signed modules only.
+    /// Whether the kernel accepts signed modules only.
     pub fn enforces_signatures(&self) -> bool {
         self.text("/sys/module/module/parameters/sig_enforce").is_some_and(|t| t == "Y" || t == "1")
     }

@@ -36,7 +36,7 @@ pub struct Cli {
 
 const AFTER: &str = "Examples:
   sudo mpu up              translate, from now on
-  sudo mpu probe           is a container on this host seen right?
+  sudo mpu probe           does a container on this host see the right processes?
   sudo mpu status          what was translated, and what was not and why
   sudo mpu down            stop translating";
 
@@ -47,11 +47,11 @@ fn long_after() -> String {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Build the engine if needed, load it, and see that it works
+    /// Build the engine if needed, load it, and check that it works
     #[command(long_about = UP_LONG, after_long_help = UP_EXAMPLES)]
     Up(up::UpOptions),
 
-    /// Unload the engine; containers see again what the driver shows them by itself
+    /// Unload the engine; containers then see what the driver shows them by itself
     #[command(long_about = DOWN_LONG)]
     Down(Down),
 
@@ -59,14 +59,14 @@ pub enum Command {
     #[command(long_about = STATUS_LONG)]
     Status,
 
-    /// Measure whether a container on this host is seen right
+    /// Measure whether a container on this host gets right answers
     #[command(long_about = PROBE_LONG)]
     Probe,
 
-    /// Find out what is wrong with MPU on this host, and how to mend it
+    /// Find out what is wrong with MPU on this host, and how to fix it
     #[command(long_about = DOCTOR_LONG, after_help = DOCTOR_EXAMPLES)]
     Doctor {
-        /// Print what is looked at, and look at nothing
+        /// List the checks and run none
         #[arg(long)]
         list: bool,
     },
@@ -79,7 +79,7 @@ pub enum Command {
     #[command(long_about = UPGRADE_LONG)]
     Upgrade(work::InstallOptions),
 
-    /// Take MPU down and remove all that was installed
+    /// Take MPU down and remove everything that was installed
     #[command(long_about = UNINSTALL_LONG)]
     Uninstall(Uninstall),
 
@@ -90,7 +90,7 @@ pub enum Command {
         root: PathBuf,
     },
 
-    /// Check, show and apply /etc/mpu/config.toml: the engine, and who sees more than its own
+    /// Check, show and apply /etc/mpu/config.toml: the engine, and which containers see more than their own processes
     #[command(long_about = CONFIG_LONG, after_help = CONFIG_EXAMPLES)]
     Config {
         /// What to do with it
@@ -98,7 +98,7 @@ pub enum Command {
         what: ConfigVerb,
     },
 
-    /// Tell Prometheus what MPU does and which container uses which GPU
+    /// Export to Prometheus what MPU does and which container uses which GPU
     #[command(long_about = METRICS_LONG, after_long_help = METRICS_EXAMPLES)]
     Metrics(metrics::MetricsOptions),
 
@@ -118,7 +118,7 @@ pub enum Command {
     #[command(long_about = TOP_LONG, after_long_help = TOP_EXAMPLES)]
     Top(top::TopOptions),
 
-    /// Run a command in a PID namespace of its own, seen right without any module or container engine
+    /// Run a command in a PID namespace of its own, with right answers, without a module or a container engine
     #[command(long_about = RUN_LONG, after_long_help = RUN_EXAMPLES)]
     Run {
         /// The command and its arguments
@@ -126,7 +126,7 @@ pub enum Command {
         command: Vec<OsString>,
     },
 
-    /// Parts of the notify engine, for `mpu up` and `mpu run` to start
+    /// Parts of the notify engine, which `mpu up` and `mpu run` start
     #[command(hide = true)]
     Notify {
         /// Which part
@@ -153,7 +153,7 @@ pub enum Command {
     /// Print the manual page
     #[command(after_help = "Example:\n  mpu man | man -l -\n  mpu man config check | man -l -")]
     Man {
-        /// Of one command rather than of mpu, such as `up` or `config check`
+        /// Print the page of this command, such as `up` or `config check`
         command: Vec<String>,
     },
 
@@ -173,49 +173,49 @@ pub enum Command {
     },
 }
 
-const UP_LONG: &str = "Build the engine if needed, load it, and see that it works.
+const UP_LONG: &str = "Build the engine if needed, load it, and check that it works.
 
-Checks first whether this host can run it, and changes nothing if it cannot. A kernel module that DKMS \
-    installed is taken as it is. Else it is compiled for the running kernel with the host's own make, compiler and kernel \
-    headers, and kept in /var/lib/mpu/<release>; it is built again when the kernel or mpu changes. Without an NVIDIA \
-    driver the module waits for one. If one needed redirect cannot be placed, none is, and the module is unloaded again. Last, \
-    a child in a PID namespace of its own asks the driver, and it is armed when that was translated; if the child's calls do not even \
-    come to the module, that is a failure, and the module is unloaded again. Where nobody can ask, as without a GPU, the module is placed, \
-    and no more is claimed.";
+First checks whether this host can run it, and changes nothing if it cannot. Uses a kernel module that DKMS \
+    installed as it is. Otherwise compiles it for the running kernel with the host's own make, compiler and kernel \
+    headers, and keeps it in /var/lib/mpu/<release> until the kernel or mpu changes. Without an NVIDIA \
+    driver the module waits for one. If one needed redirect cannot be placed, none is placed, and the module is unloaded. Last, \
+    a child in a PID namespace of its own asks the driver. The module is armed if the answer was translated. If the child's calls do not \
+    reach the module, the command fails and unloads the module. Where nobody can ask, as without a GPU, the module is placed, \
+    not armed.";
 
 const UP_EXAMPLES: &str = "Examples:
   sudo mpu up
   mpu up --build-only                     # e.g. to sign the module before loading it
-  sudo mpu up --module ./mpu.ko           # load a module that is built, and signed, already
+  sudo mpu up --module ./mpu.ko           # load a module that was built and signed before
   sudo mpu up --replace                   # after an upgrade of mpu: no call goes untranslated";
 
-const DOWN_LONG: &str = "Unload the engine; containers see again what the driver shows them by itself.
+const DOWN_LONG: &str = "Unload the engine; containers then see what the driver shows them by itself.
 
-New callers reach the bare driver at once, and those that are inside the driver are waited for. If one of them stays \
-    longer than --wait, nothing is changed, every container is translated as before, and the failure says who it is (process, \
-    program, container, control, for how long): stop or kill it and run mpu down again. A container that sleeps inside the driver can \
-    delay this, never more.";
+New callers reach the bare driver at once. The command waits for callers that are inside the driver. If one of them stays \
+    longer than --wait, nothing is changed, MPU translates for every container as before, and the error names the caller (process, \
+    program, container, control, time): stop or kill it and run mpu down again. A container that sleeps inside the driver can \
+    only delay this.";
 
 const STATUS_LONG: &str = "Show whether an engine is up, since when, and what it did.
 
-Counters start at loading: answers translated by control, and calls that were not translated in the usual way by \
-    reason, each with a sentence on what the caller got. The module is armed once a translation was seen to happen. If its \
-    redirects stand and none was, this asks for one as root, as mpu probe does (a child in a PID namespace of its own becomes a client of \
-    the driver for a moment), and says what came of it; where nobody can ask, as without a GPU, it stays placed. Exit code 0 if an engine \
-    is up, 3 if none is or it is retired, 1 if it is loaded and refused, stuck, or asked in vain.";
+Counters start when the engine is loaded: translated answers by control, and calls that were not translated in the usual way by \
+    reason, each with a sentence on what the caller got. The module is armed once a translation was seen. If its \
+    redirects stand and none was seen yet, this asks for one as root, as mpu probe does (a child in a PID namespace of its own becomes a client of \
+    the driver for a moment), and prints the result. Where nobody can ask, as without a GPU, the module stays placed. Exit code 0 if an engine \
+    is up, 3 if none is up or it is retired, 1 if it is loaded and refused, stuck, or did not translate when asked.";
 
-const PROBE_LONG: &str = "Measure whether a container on this host is seen right.
+const PROBE_LONG: &str = "Measure whether a container on this host gets right answers.
 
 Starts a child in a PID namespace of its own. It becomes a client of the driver as a container's programs do (it \
-    takes 8 MiB of video memory for a moment), asks the driver about itself, and leaves. With the notify engine up it does \
-    so under the engine's listener, as a container does that is started through the wrapper. Exit code 0 if the answers \
-    are what they should be: right with MPU up; without it, what this driver's release does by itself. Exit code 1 \
+    takes 8 MiB of video memory for a moment), asks the driver about itself, and ends. With the notify engine up it does \
+    so under the engine's listener, like a container that the wrapper starts. Exit code 0 if the answers \
+    are as expected: right with MPU up; without it, what this driver's release does by itself. Exit code 1 \
     if not.";
 
-const CONFIG_LONG: &str = "Check, show and apply /etc/mpu/config.toml: the engine, and who sees more than its own.
+const CONFIG_LONG: &str = "Check, show and apply /etc/mpu/config.toml: the engine, and which containers see more than their own processes.
 
-Without the file, every default holds: the best engine, and each container sees the processes of its own PID \
-    namespace. Rules of the file let monitors keep the host's view, and the containers of a pod see each other.";
+Without the file, the defaults hold: the engine that suits the host best, and each container sees the processes of its own PID \
+    namespace. Rules in the file let monitors keep the host's view, and let the containers of a pod see each other.";
 
 const CONFIG_EXAMPLES: &str = "Examples:
   mpu config default | sudo tee /etc/mpu/config.toml
@@ -226,17 +226,17 @@ const DOCTOR_EXAMPLES: &str = "Examples:
   sudo mpu doctor
   sudo mpu doctor --json | jq '.findings[] | select(.level == \"broken\")'";
 
-const DOCTOR_LONG: &str = "Find out what is wrong with MPU on this host, and how to mend it.
+const DOCTOR_LONG: &str = "Find out what is wrong with MPU on this host, and how to fix it.
 
-Looks at the kernel and what its owner allows, the driver, the engine, what a container sees right now, and at others \
-    who want the same place. Changes nothing. Each finding comes with a command that mends it. Exit code 0 if all is \
+Checks the kernel and its restrictions, the driver, the engine, what a container sees right now, and other software \
+    that redirects the same functions. Changes nothing. Each problem comes with a command that fixes it. Exit code 0 if all is \
     right, 1 if something needs attention, 2 if something is broken.";
 
 const INSTALL_LONG: &str = "Install this mpu on this host: files, module, service; and start it.
 
 Copies this executable to /usr/local/bin, the module's sources to /usr/src (for DKMS, if the host has it), a \
     systemd unit, a udev rule, completions, manual pages and the configuration to their places; builds the module, \
-    starts it and looks that it is up. All of it or none: if a step fails, or the process is killed, the host is as it \
+    starts it and checks that it is up. All of it or none: if a step fails, or the process is killed, the host is as it \
     was. A second run changes nothing. A configuration that you changed stays as it is.";
 
 const INSTALL_EXAMPLES: &str = "Examples:
@@ -245,11 +245,11 @@ const INSTALL_EXAMPLES: &str = "Examples:
 
 const UPGRADE_LONG: &str = "Install this mpu over an older one, and let it take over without a gap.
 
-As `mpu install`, but an older version must be there. The new module takes over from the running one while callers \
-    wait for a moment: none of them gets an untranslated answer. If the new module does not come up, the old one goes \
-    on and every file is as it was.";
+Like `mpu install`, but an older version must be installed. The new module takes over from the running one while callers \
+    wait for a moment: none of them gets an untranslated answer. If the new module does not come up, the old one keeps \
+    running and every file is as it was.";
 
-const UNINSTALL_LONG: &str = "Take MPU down and remove all that was installed.
+const UNINSTALL_LONG: &str = "Take MPU down and remove everything that was installed.
 
 Removes what `mpu install` put there, the modules that were built, and MPU's own records. A configuration that you \
     changed is kept unless --purge is given. If a step fails, the host is as it was.";
@@ -261,16 +261,16 @@ pub struct Uninstall {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Remove the configuration, too, even if you changed it
+    /// Also remove the configuration, even if you changed it
     #[arg(long)]
     pub purge: bool,
 }
 
 const AGENT_LONG: &str = "Keep MPU up on a node, as the entry point of a Kubernetes DaemonSet.
 
-An agent waits for the NVIDIA driver, raises the engine, measures now and then whether a container is seen right, and \
-    raises the engine again when it has gone. Of several agents on a node the youngest looks after the engine; the \
-    last one to end takes it down. docs/kubernetes.md has the rest.";
+An agent waits for the NVIDIA driver, brings the engine up, measures regularly whether a container gets right answers, and \
+    brings the engine up again when it is gone. If a node has several agents, the youngest manages the engine, and the \
+    last one to end takes it down. docs/kubernetes.md describes the installation.";
 
 const AGENT_EXAMPLES: &str = "Examples:
   mpu agent run --id \"$POD_UID\"
@@ -280,27 +280,27 @@ const AGENT_EXAMPLES: &str = "Examples:
 /// What `mpu agent` does.
 #[derive(Debug, Subcommand)]
 pub enum AgentVerb {
-    /// Look after the engine until told to end by SIGTERM
+    /// Manage the engine until SIGTERM
     Run(agent::AgentOptions),
 
-    /// Say whether a container on this node was seen right not long ago
+    /// Say whether a container on this node got a right answer recently
     Ready {
         /// The agent's name
         #[arg(long, env = agent::ID)]
         id: String,
 
-        /// The age from which a measurement does not count any more
+        /// How old a measurement may be
         #[arg(long, value_name = "SECONDS", default_value_t = 180)]
         within: u64,
     },
 
-    /// Say whether the agent goes round
+    /// Say whether the agent's loop runs
     Alive {
         /// The agent's name
         #[arg(long, env = agent::ID)]
         id: String,
 
-        /// How long a round may take: one that builds the module takes minutes
+        /// How long one round of the loop may take: a round that builds the module takes minutes
         #[arg(long, value_name = "SECONDS", default_value_t = 900)]
         within: u64,
     },
@@ -309,39 +309,39 @@ pub enum AgentVerb {
 /// What `mpu config` does.
 #[derive(Debug, Subcommand)]
 pub enum ConfigVerb {
-    /// Say whether the file is sound, or which line is not and why
+    /// Say whether the file is valid, or which line is wrong and why
     Check {
-        /// The file; without this /etc/mpu/config.toml, which need not be there
+        /// The file; by default /etc/mpu/config.toml, which may be absent
         #[arg(value_hint = ValueHint::FilePath)]
         file: Option<PathBuf>,
     },
     /// Show the configuration in force, and whether the running engine has its rules
     Show,
-    /// Give the file's rules, and what a container may cost, to the running engine, for every call from now on
+    /// Give the file's rules and notify_cpu_percent to the running engine, for every call from now on
     Apply,
     /// Print a file with every key, its default and its meaning
     Default,
 }
 
-const METRICS_LONG: &str = "Tell Prometheus what MPU does and which container uses which GPU.
+const METRICS_LONG: &str = "Export to Prometheus what MPU does and which container uses which GPU.
 
-Serves http://127.0.0.1:19567/metrics until it is told to stop (SIGTERM), or writes the same page into a file for \
+Serves http://127.0.0.1:19567/metrics until SIGTERM, or writes the same page into a file for \
     node_exporter's textfile collector. Figures of GPU processes are sums per container; no label names a person or a \
-    command, and none a process unless asked for. The driver is asked at each scrape and let go after it, so that it \
-    can be unloaded in between; a driver that is not loaded is not loaded by asking. docs/metrics.md lists every \
+    command, and none names a process unless asked for. The exporter opens the driver for each scrape and closes it after, so that it \
+    can be unloaded in between. It never loads a driver. docs/metrics.md lists every \
     metric.";
 
 const METRICS_EXAMPLES: &str = "Examples:
   sudo mpu metrics
-  sudo mpu metrics --listen 0.0.0.0:19567                   # for a Prometheus elsewhere: see docs/metrics.md first
+  sudo mpu metrics --listen 0.0.0.0:19567                   # for a Prometheus on another host: see docs/metrics.md first
   sudo mpu metrics --textfile /var/lib/prometheus/node-exporter/mpu.prom
   sudo mpu metrics --once | promtool check metrics          # one page, to look at";
 
 const PS_LONG: &str = "List the processes on all GPUs: host and container PID, container, pod, user, memory.
 
-The host's view, whatever engine is up: it has to run on the host, or in a container with the host's PID namespace. \
-    Without root everything is shown but the names of containers and pods. On a terminal the table is cut to its width; into a pipe \
-    nothing is cut. Remarks go to standard error.";
+Shows the host's view, whatever engine is up. Run it on the host, or in a container with the host's PID namespace. \
+    Without root it shows everything except the names of containers and pods. On a terminal the table is cut to the width; in a pipe \
+    nothing is cut. Notes go to standard error.";
 
 const PS_EXAMPLES: &str = "Examples:
   sudo mpu ps
@@ -352,9 +352,9 @@ const PS_EXAMPLES: &str = "Examples:
 
 const TOP_LONG: &str = "Watch GPUs and their processes, live.
 
-GPUs with their use and memory above, the same processes as `mpu ps` below. Press ? for the keys: sort, filter by typing, pause. \
-    It looks once a second and sleeps in between. Without a terminal use --once or --batch, with --json as one line for each look, \
-    as `mpu ps --json` has it.";
+Shows GPUs with their use and memory, and below them the same processes as `mpu ps`. Press ? for the keys: sort, filter, pause. \
+    Reads once a second and sleeps in between. Without a terminal use --once or --batch; --json prints one line for each reading, \
+    in the form of `mpu ps --json`.";
 
 const TOP_EXAMPLES: &str = "Examples:
   sudo mpu top
@@ -367,9 +367,9 @@ const TOP_EXAMPLES: &str = "Examples:
 pub enum NotifyVerb {
     /// The supervisor: answers for the callers in containers
     Serve,
-    /// What keeps the supervisor's descriptors, and the supervisor alive, where systemd does not
+    /// The keeper: keeps the supervisor running, and its descriptors, where systemd does not
     Hold,
-    /// Become a command that is under the supervisor with all that it starts: what enters a container past its runtime
+    /// Execute a command under the supervisor, with all that it starts: for entering a container without its runtime
     Join {
         /// The command and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -383,12 +383,12 @@ pub enum NotifyVerb {
     },
 }
 
-const RUN_LONG: &str = "Run a command in a PID namespace of its own, seen right without any module or container engine.
+const RUN_LONG: &str = "Run a command in a PID namespace of its own, with right answers, without a module or a container engine.
 
-The command gets a PID namespace with its own /proc, and nothing else of a container. The driver's controls of all that runs in \
-    it are answered by the notify engine: by the supervisor that `mpu up --engine notify` started, else by this process for as \
+The command gets a PID namespace with its own /proc, and nothing else of a container. For all processes in \
+    it, the notify engine answers the driver's controls: the supervisor that `mpu up --engine notify` started, else this process for as \
     long as the command runs. The exit code is the command's, or 128 and the number of the signal that ended it; 125 if mpu \
-    fails, 126 if the command cannot be executed, 127 if it is not there.";
+    fails, 126 if the command cannot be executed, 127 if it does not exist.";
 
 const RUN_EXAMPLES: &str = "Examples:
   sudo mpu run nvidia-smi
@@ -397,8 +397,8 @@ const RUN_EXAMPLES: &str = "Examples:
 
 const SCHEMA_LONG: &str = "Print the JSON Schema of what a command prints with --json; without a command, list those that have one.
 
-The schema (draft 2020-12) holds for reports and failures alike. It is of this mpu: a later one may add fields, and words \
-    where words are listed, without a new version.";
+The schema (draft 2020-12) describes reports and failures. It describes this version of mpu: a later one may add fields, and values \
+    to a list of values, without a new schema number.";
 
 const SCHEMA_EXAMPLES: &str = "Examples:
   mpu schema status > status.schema.json
@@ -407,7 +407,7 @@ const SCHEMA_EXAMPLES: &str = "Examples:
 /// Options of `mpu down`.
 #[derive(Debug, Args)]
 pub struct Down {
-    /// How long callers inside the driver are waited for
+    /// How long to wait for callers inside the driver
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3600))]
     pub wait: u64,
 }

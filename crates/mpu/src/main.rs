@@ -94,7 +94,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         }
         Command::Config { what } => match what {
             ConfigVerb::Check { file } => {
-                tell(cli, &config::check(&host, file.as_deref()).context("the configuration is not sound")?)
+                tell(cli, &config::check(&host, file.as_deref()).context("the configuration is not valid")?)
             }
             ConfigVerb::Show => tell(cli, &config::show(&host).context("the configuration is not known")?),
             ConfigVerb::Apply => tell(cli, &config::apply(&host).context("nothing was applied")?),
@@ -126,7 +126,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::MetricsChild => print(&mpu::metrics::source::run_child(&host)),
         Command::ProbeChild { supervised, driver } => {
             if *supervised {
-                notify::guest::come_under_parent().context("the notify engine does not take this child")?;
+                notify::guest::come_under_parent().context("the notify engine does not accept this child")?;
             }
             mpu::probe::run_child(&host, driver).context("this command is for `mpu probe` to start")?;
             Ok(Exit::Ok)

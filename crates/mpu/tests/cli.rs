@@ -260,7 +260,7 @@ fn up_with_a_module_for_another_kernel() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mpu.ko");
     fs::write(&path, b"\x7fELF\0name=mpu\0vermagic=5.10.0-30-amd64 SMP mod_unload\0").unwrap();
-    refuses(3, "built for kernel 5.10.0-30-amd64", "leave --module out", &["--module", path.to_str().unwrap()], |_| {});
+    refuses(3, "built for kernel 5.10.0-30-amd64", "without --module", &["--module", path.to_str().unwrap()], |_| {});
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn describe(command: &Command, out: &mut String) {
     let usage = command.clone().render_usage().to_string().replace("Usage: ", "");
     let _ = writeln!(out, "\n### `{}`\n", usage.trim());
     let about = command.get_long_about().or(command.get_about()).map(|about| about.to_string()).unwrap_or_default();
-    let _ = writeln!(out, "{}", about.trim());
+    let _ = writeln!(out, "{}", wrapped(about.trim()));
     let arguments: Vec<&Arg> = command.get_arguments().filter(|a| !a.is_hide_set() && !common(a)).collect();
     if !arguments.is_empty() {
         let _ = writeln!(out, "\n| option | meaning |\n|---|---|");
@@ -116,8 +116,28 @@ fn describe(command: &Command, out: &mut String) {
     for verb in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
         let usage = verb.clone().render_usage().to_string().replace("Usage: ", "");
         let about = verb.get_about().map(|about| about.to_string()).unwrap_or_default();
-        let _ = writeln!(out, "\n- `{}`: {about}", usage.trim());
+        let _ = writeln!(out, "\n{}", wrapped(&format!("- `{}`: {about}", usage.trim())));
     }
+}
+
+/// Paragraphs in lines of 120 columns, as `cargo test -p xtask` wants prose.
+fn wrapped(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let mut width = 0;
+        for word in line.split(' ') {
+            let needed = word.chars().count();
+            if width > 0 {
+                let fits = width + 1 + needed <= 120;
+                out.push(if fits { ' ' } else { '\n' });
+                width = if fits { width + 1 } else { 0 };
+            }
+            out.push_str(word);
+            width += needed;
+        }
+        out.push('\n');
+    }
+    out.trim_end().to_string()
 }
 
 /// Options that every command has, and that the page tells of once.

@@ -507,7 +507,7 @@ fn the_notify_engine() {
     finds("notify_wrapper", "attention", "mpu-container_*.deb", "armed", &|h| {
         h.remove("usr/bin/nvidia-container-runtime")
     });
-    finds("notify_wrapper", "attention", "takes its place", "armed", &|h| {
+    finds("notify_wrapper", "attention", "replaces it", "armed", &|h| {
         h.remove("usr/bin/nvidia-container-runtime");
         h.tool("nvidia-container-runtime", "exit 0");
     });

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 #[command(name = "nvidia-container-cli", version = VERSION, max_term_width = 110, arg_required_else_help = true)]
 #[command(infer_long_args = true, disable_help_subcommand = true, after_help = AFTER)]
 pub struct Cli {
-    /// What holds for every command; stands before it
+    /// Options for every command; give them before it
     #[command(flatten)]
     pub global: Global,
 
@@ -40,7 +40,7 @@ Exit codes: 0 done, 1 failed (why: on standard error), 2 the command line is wro
 /// Options that stand before the command.
 #[derive(Debug, Default, Args)]
 pub struct Global {
-    /// Append what is done to this file
+    /// Append a log to this file
     #[arg(short, long, value_name = "FILE")]
     pub debug: Option<PathBuf>,
 
@@ -56,11 +56,11 @@ pub struct Global {
     #[arg(short, long, value_name = "UID[:GID]", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub user: Option<String>,
 
-    /// Where the driver's files lie: /, or what a driver container shows of itself on the host
+    /// The root of the driver's files: /, or the root of a driver container on the host
     #[arg(short, long, value_name = "PATH", default_value = "/")]
     pub root: PathBuf,
 
-    /// The cache in which the driver's libraries are looked up (default: etc/ld.so.cache below the driver's root)
+    /// The linker cache in which to look up the driver's libraries (default: etc/ld.so.cache below the driver's root)
     #[arg(short, long, value_name = "FILE")]
     pub ldcache: Option<PathBuf>,
 
@@ -72,7 +72,7 @@ pub struct Global {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Say which driver and which GPUs there are
+    /// Print the driver and the GPUs of this host
     Info(Info),
     /// List the device nodes, programs, libraries, sockets and firmware of the driver, one path a line
     #[command(after_help = LIST_AFTER)]
@@ -114,13 +114,13 @@ pub struct List {
     /// Firmware of the GPUs
     #[arg(short, long)]
     pub firmwares: bool,
-    /// 32-bit libraries, too
+    /// Also 32-bit libraries
     #[arg(long)]
     pub compat32: bool,
-    /// What a container needs that changes the MIG configuration of these GPUs: all
+    /// The nodes for a container that changes the MIG configuration of these GPUs: all
     #[arg(long, value_name = "ID", value_delimiter = ',', action = ArgAction::Append)]
     pub mig_config: Vec<String>,
-    /// What a container needs that watches these MIG GPUs: all
+    /// The nodes for a container that watches these MIG GPUs: all
     #[arg(long, value_name = "ID", value_delimiter = ',', action = ArgAction::Append)]
     pub mig_monitor: Vec<String>,
     /// Device nodes of these IMEX channels
@@ -224,7 +224,7 @@ pub struct Configure {
     /// DLSS
     #[arg(short, long)]
     pub ngx: bool,
-    /// 32-bit libraries, too
+    /// Also 32-bit libraries
     #[arg(long)]
     pub compat32: bool,
     /// Let the container change the MIG configuration of its GPUs: all
@@ -245,7 +245,7 @@ pub struct Configure {
     /// IMEX channels
     #[arg(long, value_name = "CHANNEL", value_delimiter = ',', action = ArgAction::Append)]
     pub imex_channel: Vec<u32>,
-    /// How the image's own CUDA compatibility libraries come into use when they are newer than the driver
+    /// How to use the image's own CUDA compatibility libraries if they are newer than the driver
     #[arg(long, value_name = "MODE", value_enum, default_value = "mount")]
     pub cuda_compat_mode: CompatMode,
     /// Parts of the driver to leave out

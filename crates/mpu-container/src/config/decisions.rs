@@ -114,13 +114,13 @@ pub struct Features {
     pub allow_ldconfig_from_container: bool,
     /// Accepted and without effect: unknown fields of a spec are always kept.
     pub allow_unknown_oci_spec_fields: bool,
-    /// No hook for CUDA's compatibility libraries.
+    /// Leave out the hook for CUDA's compatibility libraries.
     pub disable_cuda_compat_lib_hook: bool,
-    /// IMEX channels that do not exist are not made.
+    /// Do not make IMEX channels that do not exist.
     pub disable_imex_channel_creation: bool,
-    /// Nobody is given an IMEX channel for asking.
+    /// Requests for IMEX channels are ignored.
     pub ignore_imex_channel_requests: bool,
-    /// The container's process does not get the groups of the device nodes.
+    /// Do not give the container's process the groups of the device nodes.
     pub no_additional_gids_for_device_nodes: bool,
 }
 

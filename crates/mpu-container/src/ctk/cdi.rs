@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 /// What `nvidia-ctk cdi` does.
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Describes this host's GPUs for engines that read CDI files
+    /// Writes a CDI file that describes this host's GPUs
     Generate(Box<Generate>),
-    /// Lists the devices that engines know by CDI files
+    /// Lists the devices that CDI files describe
     List(List),
     /// Changes a CDI file
     #[command(subcommand)]
@@ -58,7 +58,7 @@ pub(super) fn put(spec: &Spec, output: Option<&Path>, format: Format) -> Result<
 others are listed all the same."
 )]
 pub(super) struct List {
-    /// Where CDI files are; of several, a later one counts more
+    /// A directory of CDI files; of several, a later one overrides an earlier
     #[arg(long, env = "NVIDIA_CTK_CDI_SPEC_DIRS", value_delimiter = ',', value_name = "DIR",
         default_values = registry::DIRECTORIES)]
     spec_dir: Vec<PathBuf>,
@@ -83,7 +83,7 @@ impl List {
 /// What `nvidia-ctk cdi transform` does.
 #[derive(Debug, Subcommand)]
 pub(super) enum Transform {
-    /// Moves the paths below one directory to another
+    /// Replaces the root directory of the paths in a CDI file
     Root(Root),
 }
 
@@ -92,10 +92,10 @@ pub(super) enum Transform {
 #[command(after_help = "Example:
   nvidia-ctk cdi transform root --input=a.yaml --output=b.yaml --from=/run/nvidia/driver --to=/")]
 pub(super) struct Root {
-    /// The root that paths lie below
+    /// The root of the paths to change
     #[arg(long, value_name = "DIR", default_value = "/")]
     from: PathBuf,
-    /// The root that they lie below afterwards
+    /// The new root
     #[arg(long, value_name = "DIR", default_value = "/")]
     to: PathBuf,
     /// The file to read; - is standard input
@@ -104,7 +104,7 @@ pub(super) struct Root {
     /// The file to write; standard output if none
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Whose paths move
+    /// Which paths change
     #[arg(long, default_value = "host")]
     relative_to: RelativeWord,
 }

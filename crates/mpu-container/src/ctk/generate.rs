@@ -24,7 +24,7 @@ pub(super) struct Generate {
     /// The file to write; standard output if none
     #[arg(long, env = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// How to write it [default: what the file's name says, else yaml]
+    /// The format [default: as the file's name says, else yaml]
     #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_OUTPUT_FORMAT", ignore_case = true)]
     format: Option<FormatWord>,
     /// What to describe; auto is the GPUs
@@ -37,7 +37,7 @@ pub(super) struct Generate {
     /// Where /dev is [default: the driver's root if it has device nodes, else /]
     #[arg(long, env = "NVIDIA_CTK_DEV_ROOT", value_name = "DIR")]
     dev_root: Option<PathBuf>,
-    /// What devices are called; given twice, each device is there twice
+    /// How devices are named; given twice, each device has both names
     #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES", value_delimiter = ',',
         default_values = ["index", "uuid"], value_name = "WAY", value_parser = PossibleValuesParser::new(["index", "uuid", "type-index"]))]
     device_name_strategy: Vec<String>,
@@ -45,7 +45,7 @@ pub(super) struct Generate {
     #[arg(long, visible_aliases = ["device-ids", "device", "devices"], env = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS",
         value_delimiter = ',', default_value = "all", value_name = "ID")]
     device_id: Vec<String>,
-    /// No device that is all others
+    /// Omit the device "all"
     #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_NO_ALL_DEVICE", value_parser = truth(), action = ArgAction::SetTrue)]
     no_all_device: bool,
     /// The vendor in the devices' names
@@ -69,7 +69,7 @@ pub(super) struct Generate {
         value_name = "HOOK"
     )]
     disable_hook: Vec<String>,
-    /// A hook to name in any case, as chmod
+    /// A hook to include in any case, such as chmod
     #[arg(
         long,
         visible_alias = "enable-hooks",

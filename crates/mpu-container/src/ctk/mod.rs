@@ -65,10 +65,10 @@ struct Ctk {
 /// What holds for every verb.
 #[derive(Debug, Args)]
 struct Context {
-    /// Taken for scripts' sake: there is nothing more to say
+    /// Accepted for scripts; it has no effect
     #[arg(long, short, env = "NVIDIA_CTK_DEBUG", value_parser = truth(), hide = true)]
     debug: bool,
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(long, env = "NVIDIA_CTK_QUIET", value_parser = truth())]
     quiet: bool,
     /// The runtime's configuration [default: /etc/nvidia-container-runtime/config.toml]
@@ -98,9 +98,9 @@ enum Verb {
     /// Device nodes and their links
     #[command(subcommand)]
     System(system::Verb),
-    /// The driver and GPUs that containers can be given
+    /// The driver and the GPUs that containers can get
     Info(info::Info),
-    /// What CDI files name as a hook: the program nvidia-cdi-hook
+    /// The hooks that CDI files start: the program nvidia-cdi-hook
     #[command(disable_help_flag = true)]
     Hook {
         /// Its arguments
@@ -111,7 +111,7 @@ enum Verb {
 
 #[derive(Debug, Subcommand)]
 enum Runtime {
-    /// Makes the runtime known to an engine, or takes it out again
+    /// Adds the runtime to an engine's configuration, or removes it
     Configure(Configure),
 }
 

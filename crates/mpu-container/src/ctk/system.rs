@@ -41,7 +41,7 @@ pub(super) struct Nodes {
     /// Load nvidia, nvidia-uvm and nvidia-modeset first
     #[arg(long)]
     load_kernel_modules: bool,
-    /// Tell what would be done, and do nothing
+    /// Print what would be done, and do nothing
     #[arg(long, env = "DRY_RUN", value_parser = truth(), action = ArgAction::SetTrue)]
     dry_run: bool,
 }
@@ -75,7 +75,7 @@ pub(super) struct Links {
     /// The root below whose dev the nodes are [env: NVIDIA_DRIVER_ROOT=, DRIVER_ROOT=] [default: /]
     #[arg(long, value_name = "DIR")]
     driver_root: Option<PathBuf>,
-    /// Links to nodes that do not exist yet, too: those of MIG devices to come
+    /// Also link nodes that do not exist yet: those of future MIG devices
     #[arg(long, env = "CREATE_ALL", value_parser = truth(), action = ArgAction::SetTrue)]
     create_all: bool,
     /// With --create-all: make the control nodes first
@@ -84,7 +84,7 @@ pub(super) struct Links {
     /// With --create-all: load the driver's modules first
     #[arg(long, env = "LOAD_KERNEL_MODULES", value_parser = truth(), action = ArgAction::SetTrue)]
     load_kernel_modules: bool,
-    /// Tell what would be done, and do nothing
+    /// Print what would be done, and do nothing
     #[arg(long, env = "DRY_RUN", value_parser = truth(), action = ArgAction::SetTrue)]
     dry_run: bool,
 }

@@ -55,12 +55,12 @@ By hand, for a bundle:
   nvidia-cdi-hook update-ldcache --folder /usr/lib64 <<< '{\"bundle\": \"/run/bundle\"}'"
 )]
 struct Args {
-    /// Tell what is done, on standard error
+    /// Print what is done, on standard error
     #[arg(short, long, global = true, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         default_value = "false", value_parser = BoolishValueParser::new(), hide_default_value = true,
         hide_possible_values = true)]
     debug: bool,
-    /// Tell errors only
+    /// Print errors only
     #[arg(long, global = true, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         default_value = "false", value_parser = BoolishValueParser::new(), hide_default_value = true,
         hide_possible_values = true)]
@@ -80,7 +80,7 @@ enum Hook {
         #[arg(long = "link", value_name = "TARGET::LINK", value_delimiter = ',', allow_hyphen_values = true)]
         links: Vec<String>,
     },
-    /// Make libraries known to the container's loader, by the host's ldconfig
+    /// Make libraries known to the container's loader, with the host's ldconfig
     UpdateLdcache {
         /// A folder of the container with libraries
         #[arg(long = "folder", value_name = "FOLDER", value_delimiter = ',')]
@@ -93,7 +93,7 @@ enum Hook {
     EnableCudaCompat(compat::Wanted),
     /// Keep nvidia-smi and NVML from making device nodes in the container
     DisableDeviceNodeModification,
-    /// Set the mode of files and folders; those that are not there are passed over
+    /// Set the mode of files and folders; skip those that do not exist
     Chmod {
         /// A path in the container
         #[arg(long = "path", value_name = "PATH", value_delimiter = ',')]

@@ -50,10 +50,10 @@ struct Args {
     /// The file
     #[arg(long, value_name = "FILE", default_value = "/var/run/cdi/nvidia.yaml")]
     output: PathBuf,
-    /// Where the driver's files lie, when that is not `/`
+    /// The root of the driver's files, if it is not `/`
     #[arg(long, value_name = "FOLDER", default_value = "/")]
     driver_root: PathBuf,
-    /// Go on, and follow every change
+    /// Keep running, and follow every change
     #[arg(long)]
     watch: bool,
     /// Remove the file, if it is ours

@@ -33,7 +33,7 @@ pub enum LowError {
         searched: String,
     },
     /// All that is there is this program.
-    #[error("the OCI runtime {} is this program itself: nvidia-container-runtime.runtimes must name the one that does the work", .0.display())]
+    #[error("the OCI runtime {} is this program itself: nvidia-container-runtime.runtimes must name a runtime such as runc", .0.display())]
     Ourselves(PathBuf),
     /// It cannot be run.
     #[error("cannot run the OCI runtime {}", .0.display())]

@@ -66,10 +66,10 @@ pub enum RuntimeError {
     #[error("the configuration cannot be used")]
     Config(#[from] ConfigError),
     /// The real runtime is missing or cannot be run.
-    #[error("there is no OCI runtime to hand on to")]
+    #[error("there is no OCI runtime behind this wrapper")]
     Low(#[from] LowError),
     /// The container's configuration cannot be read or written.
-    #[error("the container's configuration cannot be used")]
+    #[error("the container's configuration is not usable")]
     Spec(#[from] SpecError),
     /// The GPU cannot be given.
     #[error("the container cannot have the GPU that it asks for")]

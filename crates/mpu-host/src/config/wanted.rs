@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Asked {
-    /// The one that this host runs best
+    /// The one that suits this host best
     Auto,
     /// The kernel module
     Module,
@@ -50,7 +50,7 @@ impl Drivers {
 /// The driver is of a release that this MPU was not checked against, and the administrator wants no such release.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "NVIDIA driver {version} is not one that this MPU knows ({OLDEST_KNOWN} to branch {}), and the configuration takes no other",
+    "NVIDIA driver {version} is not one that this MPU knows ({OLDEST_KNOWN} to branch {}), and the configuration accepts no other",
     NEWEST_KNOWN.branch()
 )]
 pub struct UnknownDriver {
@@ -68,8 +68,8 @@ impl Explain for UnknownDriver {
     }
 
     fn fix(&self) -> String {
-        "update MPU; or take `drivers = \"known\"` out of /etc/mpu/config.toml: MPU then translates what it recognises, \
-         and `mpu probe` tells whether it is right"
+        "update MPU; or remove `drivers = \"known\"` from /etc/mpu/config.toml: MPU then translates what it recognises, \
+         and `mpu probe` says whether it is right"
             .to_string()
     }
 }

@@ -34,7 +34,7 @@ pub struct AgentOptions {
     #[arg(long, env = ID)]
     pub id: String,
 
-    /// Time between two rounds
+    /// Time between two rounds of the loop
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=300))]
     pub interval: u64,
 
@@ -46,11 +46,11 @@ pub struct AgentOptions {
     #[arg(long)]
     pub keep: bool,
 
-    /// Load this module, built and perhaps signed already; {release} in it stands for the running kernel's
+    /// Load this module, which was built and perhaps signed before; {release} stands for the running kernel's release
     #[arg(long, value_name = "FILE.ko", value_hint = clap::ValueHint::FilePath)]
     pub module: Option<PathBuf>,
 
-    /// Go on with a driver release that this mpu does not know, even where drivers = "known" is configured
+    /// Accept a driver release that this mpu does not know, even where drivers = "known" is configured
     #[arg(long, hide = true)]
     pub any_driver: bool,
 
@@ -149,7 +149,7 @@ impl<'a> Agent<'a> {
         }
         let (doing, words) = match (self.turn.other()?, self.driver.clone()) {
             (_, None) => (Doing::WaitsForDriver, "waiting for the NVIDIA driver to be loaded on this node".to_string()),
-            (Some(other), _) => (Doing::StandsBy, format!("standing by: agent {other} looks after the engine")),
+            (Some(other), _) => (Doing::StandsBy, format!("standing by: agent {other} manages the engine")),
             (None, Some(version)) => self.look_after(&version)?,
         };
         self.say(&words);

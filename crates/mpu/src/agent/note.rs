@@ -1,7 +1,7 @@
 //! What an agent leaves for those who ask about it: `/run/mpu/agents/<id>.json`.
 //!
-//! Owns that file, and what it means for a probe of the kubelet's: ready is a container that was seen right not long
-//! ago, alive is an agent that goes round. Measures nothing. Times are the kernel's uptime, which no clock change
+//! Owns that file, and what it means for the kubelet's probes: an agent is ready if a container got a right answer
+//! recently, and alive if its loop runs. Measures nothing. Times are the kernel's uptime, which no clock change
 //! moves.
 
 use super::turns::{check_id, TurnError, MEETING};

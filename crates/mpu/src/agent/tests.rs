@@ -268,7 +268,7 @@ fn an_engine_that_no_pod_can_be_is_refused_by_name() {
     stage.play(&["a"], |kernel, mut agents| {
         agents[0].round().expect("a round");
         assert_eq!((stage.note("a").doing, kernel.calls.get()), (Doing::Failed, (0, 0)));
-        assert_eq!(stage.said("a supervisor in a pod would take the containers' calls with it"), 1);
+        assert_eq!(stage.said("a supervisor in a pod would end with the pod"), 1);
         assert_eq!(stage.said("fix: install MPU's package on the node"), 1);
     });
 }

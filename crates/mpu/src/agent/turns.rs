@@ -22,7 +22,7 @@ const KIND: &str = "turn";
 #[derive(Debug, thiserror::Error)]
 pub enum TurnError {
     /// The name cannot be a file's.
-    #[error("{id:?} is no name for an agent: letters, digits, '-', '_' and '.' are, up to 100 of them")]
+    #[error("{id:?} is not a valid agent id: use up to 100 letters, digits, '-', '_' and '.'")]
     BadId {
         /// The name.
         id: String,
@@ -35,7 +35,7 @@ pub enum TurnError {
     },
     /// The configuration names an engine that no pod can be.
     #[error(
-        "the configuration says engine = \"notify\", and a supervisor in a pod would take the containers' calls with it when the pod ends"
+        "the configuration says engine = \"notify\", and a supervisor in a pod would end with the pod, and the containers' calls with it"
     )]
     NotifyInPod,
     /// The meeting place cannot be used.
@@ -68,7 +68,7 @@ impl Explain for TurnError {
 
     fn fix(&self) -> String {
         match self {
-            TurnError::BadId { .. } => "give --id the pod's uid".to_string(),
+            TurnError::BadId { .. } => "pass the pod's uid as --id".to_string(),
             TurnError::Taken { .. } => "give each agent an --id of its own, such as its pod's uid".to_string(),
             TurnError::NotifyInPod => {
                 "install MPU's package on the node, with this configuration there, and take the node out of the DaemonSet".to_string()

@@ -83,8 +83,8 @@ impl Report for Left {
 
     fn text(&self, _: Style) -> String {
         match (&self.left_to, self.result) {
-            (Some(other), _) => format!("the engine stays: agent {other} looks after it\n"),
-            (None, "kept") => "the engine stays, as was asked for\n".to_string(),
+            (Some(other), _) => format!("the engine stays up: agent {other} manages it\n"),
+            (None, "kept") => "the engine stays up, as requested\n".to_string(),
             (None, _) => "MPU is down; containers see what the driver shows them by itself\n".to_string(),
         }
     }

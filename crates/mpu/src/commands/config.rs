@@ -123,7 +123,7 @@ impl Report for Shown {
             match self.applied {
                 Some(true) => style.good("yes: the engine has this"),
                 Some(false) => style.warn("no: `sudo mpu config apply` gives it to the running engine"),
-                None => "no engine is up, or its rules are root's to read".to_string(),
+                None => "no engine is up, or only root can read its rules".to_string(),
             },
         );
         lines.text

@@ -148,7 +148,7 @@ impl Probed {
                     "{surprise} driver {version} should do otherwise by its release{symbols}. fix: mpu up. {report}"
                 )
             }
-            (false, None) => format!("Nothing is known of driver {version}, so nothing was expected."),
+            (false, None) => format!("Driver {version} is not in the table, so no result was expected."),
         }
     }
 }

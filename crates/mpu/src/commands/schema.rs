@@ -79,7 +79,7 @@ fn schema(row: &Answers) -> Schema {
     }
     schema.insert("$schema".to_string(), SchemaSettings::draft2020_12().meta_schema.into());
     schema.insert("title".to_string(), format!("mpu {} --json, version {SCHEMA}", row.name).into());
-    let what = format!("A line that `mpu {} --json` prints on standard output. Further fields may come.", row.name);
+    let what = format!("A line that `mpu {} --json` prints on standard output. Further fields may be added.", row.name);
     schema.insert("description".to_string(), what.into());
     let rules = json_schema!({ "allOf": [
         {

@@ -132,7 +132,7 @@ impl Report for Status {
             (Some(Engine::Module), Some("retired"), _) => Exit::NotReady,
             (Some(Engine::Module), Some("waiting"), _) if self.driver.is_some() => Exit::Failed,
             (Some(Engine::Module), ..) => Exit::Ok,
-            // Of no new container it takes the calls.
+            // It accepts no new container.
             (Some(Engine::Notify), _, Some("retired")) => Exit::NotReady,
             (Some(Engine::Notify), ..) => Exit::Ok,
             (None, ..) => Exit::NotReady,
@@ -393,7 +393,7 @@ mod tests {
     fn stuck_retired_and_function_tracing_that_is_off_are_not_fine() {
         let of = |text: &str| status(&says(text).host(), cannot).expect("a status");
         let stuck = of("version=0.1.0\nabi=2\nstate=stuck\n");
-        assert!(stuck.exit() == Exit::Failed && stuck.text(Style::Plain).contains("only a reboot mends it"));
+        assert!(stuck.exit() == Exit::Failed && stuck.text(Style::Plain).contains("only a reboot helps"));
         assert_eq!(of("version=0.1.0\nabi=2\nstate=retired\n").exit(), Exit::NotReady);
         let refused = of("version=0.1.0\nabi=2\nstate=refused\nrefused=kernel.ftrace_enabled:16\n").text(Style::Plain);
         assert!(

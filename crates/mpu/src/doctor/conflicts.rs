@@ -7,12 +7,12 @@ use mpu_host::host::Host;
 use std::path::Path;
 
 pub const CHECKS: &[CheckRow] = &[
-    ("livepatch", Group::Conflicts, "live patches of the driver: a patched function cannot be redirected", livepatch),
+    ("livepatch", Group::Conflicts, "live patches of the driver: MPU cannot redirect a patched function", livepatch),
     ("other_redirects", Group::Conflicts, "whether somebody else redirects the functions that MPU needs", redirects),
     (
         "preload",
         Group::Conflicts,
-        "libraries that are preloaded into every program: one that meddles with NVML would answer before the driver",
+        "libraries that are preloaded into every program: one that intercepts NVML would answer before the driver",
         preload,
     ),
 ];
@@ -63,7 +63,7 @@ fn livepatch(host: &Host) -> Seen {
         None => Seen::fine("none of the driver"),
         Some(patch) => Seen::attention(
             format!("the live patch {patch} changes the NVIDIA driver, in functions that MPU does not redirect"),
-            "sudo mpu probe   # tells whether what it changes matters to containers",
+            "sudo mpu probe   # says whether the change affects containers",
         ),
     }
 }
@@ -81,7 +81,7 @@ fn redirects(host: &Host) -> Seen {
         return skipped;
     }
     let Some(list) = LISTS.iter().find_map(|list| host.text(list)) else {
-        return Seen::skipped("the kernel's list of traced functions is not mounted, or root's to read");
+        return Seen::skipped("the kernel's list of traced functions is not mounted, or only root can read it");
     };
     // `function [module] (count) FLAGS …`: I is an IPMODIFY user, D a direct call.
     let taken: Vec<&str> = list
@@ -98,8 +98,8 @@ fn redirects(host: &Host) -> Seen {
     let ours = state::read(host).ok().flatten().is_some_and(|state| state.phase.is_placed());
     match taken.first() {
         Some(function) if !ours => Seen::broken(
-            format!("{function} is redirected, and not by MPU"),
-            format!("sudo grep {function} {}   # names the module; unload it, then sudo mpu up", LISTS[0]),
+            format!("{function} is redirected by something other than MPU"),
+            format!("sudo grep {function} {}   # names the module: unload it, then sudo mpu up", LISTS[0]),
         ),
         _ => Seen::fine(if ours { "MPU's own" } else { "none" }),
     }
@@ -118,10 +118,10 @@ fn preload(host: &Host) -> Seen {
     };
     match named.iter().find(meddles) {
         None if named.is_empty() => Seen::fine("none"),
-        None => Seen::fine(format!("{}, which has nothing of NVML in it", named.join(", "))),
+        None => Seen::fine(format!("{}, which does not contain NVML", named.join(", "))),
         Some(library) => Seen::attention(
-            format!("{library} is loaded into every program of this host, and answers calls of NVML"),
-            "cat /etc/ld.so.preload   # a shim of NVML there is not needed beside MPU",
+            format!("{library} is loaded into every program of this host, and intercepts NVML calls"),
+            "cat /etc/ld.so.preload   # MPU does not need an NVML shim there",
         ),
     }
 }

@@ -21,10 +21,10 @@ pub const CHECKS: &[CheckRow] = &[
     (
         "driver_library",
         Group::Driver,
-        "whether libnvidia-ml is of the loaded driver's version: else every NVML tool fails, everywhere",
+        "whether libnvidia-ml has the loaded driver's version: if not, every NVML tool fails, everywhere",
         library,
     ),
-    ("device_nodes", Group::Driver, "the driver's device files: without them no program reaches it", nodes),
+    ("device_nodes", Group::Driver, "the driver's device files: without them no program reaches the driver", nodes),
     (
         "containers",
         Group::Containers,
@@ -42,11 +42,11 @@ fn driver(host: &Host) -> Seen {
     match Config::of(host).is_ok_and(|config| config.drivers == Drivers::Known) {
         false => Seen::attention(
             what,
-            "sudo mpu probe   # tells whether containers are seen right; an update of MPU may know the release",
+            "sudo mpu probe   # says whether containers get right answers; a newer MPU may know the release",
         ),
         true => Seen::broken(
             format!("{}: {why}, and /etc/mpu/config.toml has drivers = \"known\": `mpu up` refuses it", driver.version),
-            "# update MPU, or take `drivers` out of /etc/mpu/config.toml",
+            "# update MPU, or remove `drivers` from /etc/mpu/config.toml",
         ),
     }
 }
@@ -56,11 +56,11 @@ fn library(host: &Host) -> Seen {
     let found: Vec<String> = LIBRARIES.iter().filter_map(|dir| version_of(host, dir)).collect();
     // Which of several a program gets is the loader's business.
     match found.iter().find(|version| **version == driver.version).or(found.first()) {
-        None => Seen::skipped("no libnvidia-ml.so.1 with a version in the usual places"),
+        None => Seen::skipped("there is no libnvidia-ml.so.1 with a version in the usual places"),
         Some(version) if *version == driver.version => Seen::fine(version),
         Some(version) => Seen::broken(
             format!("libnvidia-ml is {version}, and the loaded driver is {}: programs get \"Driver/library version mismatch\"", driver.version),
-            "# the driver was updated and not loaded anew: reboot, or end its users, unload it (nvidia_uvm, \
+            "# the driver was updated and not reloaded: reboot, or end its users, unload it (nvidia_uvm, \
                 nvidia_drm, nvidia_modeset, nvidia) \
              and `modprobe nvidia`",
         ),
@@ -105,20 +105,20 @@ fn nodes(host: &Host) -> Seen {
         entry.file_name().to_str().and_then(|name| name.strip_prefix("nvidia")?.parse::<u32>().ok()).is_some()
     });
     match numbered.count() {
-        0 => Seen::attention("/dev/nvidiactl is there, and no /dev/nvidia0", "sudo nvidia-modprobe -c 0"),
+        0 => Seen::attention("/dev/nvidiactl exists, but there is no /dev/nvidia0", "sudo nvidia-modprobe -c 0"),
         count => Seen::fine(format!("/dev/nvidiactl and {count} GPUs")),
     }
 }
 
 fn containers(host: &Host) -> Seen {
     if !host.is_this() {
-        return Seen::skipped("another host's root was given: the running kernel is not its");
+        return Seen::skipped("--host-root names another host, whose kernel is not the running one");
     }
     if Driver::loaded(host).is_none() {
         return Seen::skipped("no driver is loaded");
     }
     if !host.has_capability(CAP_SYS_ADMIN) {
-        return Seen::skipped("making a PID namespace takes root");
+        return Seen::skipped("only root can make a PID namespace");
     }
     match compare::probe(host) {
         Err(error) => Seen::of(Level::Attention, &error),
@@ -126,7 +126,7 @@ fn containers(host: &Host) -> Seen {
         Ok(found) => {
             let faults: Vec<&str> = found.faults.iter().map(|fault| fault.in_words()).collect();
             let fix = if found.engine.is_some() {
-                "sudo mpu probe --json   # and report it: the engine is up"
+                "sudo mpu probe --json   # report its output: the engine is up"
             } else {
                 "sudo mpu up"
             };

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 pub const CHECKS: &[CheckRow] = &[
     ("engine_choice", Group::Engine, "which engine `mpu up` would take, and why", choice),
-    ("engine", Group::Engine, "whether an engine is up, and does what it should", up),
+    ("engine", Group::Engine, "whether an engine is up and works", up),
     (
         "argument",
         Group::Engine,
@@ -29,16 +29,16 @@ pub const CHECKS: &[CheckRow] = &[
     ),
     ("orphans", Group::Engine, "whether callers died inside the driver: each is a crash of the driver", orphans),
     ("engine_version", Group::Engine, "whether the engine that is up is this mpu's version", version),
-    ("swap", Group::Engine, "whether a replacement of the engine was broken off half-way", swap),
+    ("swap", Group::Engine, "whether a replacement of the engine was interrupted", swap),
     ("untranslated", Group::Engine, "calls that were passed on untranslated, by reason", untranslated),
-    ("dkms", Group::Engine, "whether DKMS has built the module for the running kernel, if it is to", kernel::dkms),
+    ("dkms", Group::Engine, "whether DKMS built the module for the running kernel, if it should", kernel::dkms),
     ("service", Group::Engine, "whether the unit that starts MPU at boot is enabled, and has not failed", service),
-    ("installation", Group::Engine, "whether an installation was broken off, or there are two", installation),
-    ("configuration", Group::Engine, "whether /etc/mpu/config.toml is sound", configuration),
+    ("installation", Group::Engine, "whether an installation was interrupted, or there are two", installation),
+    ("configuration", Group::Engine, "whether /etc/mpu/config.toml is valid", configuration),
     (
         "policy",
         Group::Engine,
-        "whether the engine has the file's rules and budget, and the host the cgroups that rules need",
+        "whether the engine has the file's rules and budget, and the host has the cgroups that rules need",
         policy,
     ),
 ];
@@ -48,7 +48,7 @@ fn choice(host: &Host) -> Seen {
     let driver = Driver::loaded(host);
     let choice = match engine::choose(host, asked, &raise::ModuleOptions::default(), driver.as_ref()) {
         Ok(choice) => choice,
-        Err(_) => return Seen::skipped("the state of the module that is up is not known"),
+        Err(_) => return Seen::skipped("the state of the loaded module is not known"),
     };
     let because = format!("{}: {}", choice.engine.name(), choice.why);
     // Either engine is right: that the other would serve more is no trouble.
@@ -62,11 +62,11 @@ fn choice(host: &Host) -> Seen {
 fn state_of(host: &Host) -> Result<Option<state::State>, Seen> {
     state::read(host).map_err(|error| match &error {
         state::StateError::Unreadable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            Seen::skipped("the engine's state is root's to read")
+            Seen::skipped("only root can read the engine's state")
         }
         state::StateError::Unreadable { .. } | state::StateError::Malformed { .. } => Seen::broken(
-            format!("a module named mpu is loaded that does not answer as ours: another project's ({error})"),
-            "modinfo mpu   # tells whose it is; once it is unloaded, sudo mpu up",
+            format!("a module named mpu is loaded that is not ours: it belongs to another project ({error})"),
+            "modinfo mpu   # says whose it is; unload it, then sudo mpu up",
         ),
         _ => Seen::of(Level::Broken, &error),
     })
@@ -81,24 +81,24 @@ fn up(host: &Host) -> Seen {
     match &state.phase {
         Phase::Armed | Phase::Placed => proven(host, state),
         Phase::Stuck => Seen::broken(
-            "stuck: the kernel did not take a redirect of the module out; containers are seen right or not, and the \
+            "stuck: the kernel did not remove a redirect of the module; answers to containers may be right or wrong, and the \
                 module cannot be unloaded",
-            "# reboot this host; until then `dmesg` has what became of the kernel's function tracing",
+            "# reboot this host; until then `dmesg` says what happened to the kernel's function tracing",
         ),
         Phase::Waiting if Driver::loaded(host).is_none() => Seen::fine("waiting for a driver"),
         Phase::Waiting => Seen::broken(
             "a driver is loaded, but the module does not find its functions",
-            "sudo mpu up   # loads it anew; update MPU, if the driver is newer than it",
+            "sudo mpu up   # reloads it; update MPU if the driver is newer",
         ),
         Phase::Refused { symbol, errno } => {
             let fix = match symbol.as_str() {
                 load_error::TRACING => "sudo sysctl kernel.ftrace_enabled=1 && sudo mpu up",
-                _ => "ls /sys/kernel/livepatch; lsmod   # unload who holds it, then sudo mpu up",
+                _ => "ls /sys/kernel/livepatch; lsmod   # unload what holds the function, then sudo mpu up",
             };
             Seen::broken(format!("refused: {}; nothing is redirected", load_error::not_placed(symbol, *errno)), fix)
         }
         Phase::Retired => {
-            Seen::broken("retired: its redirects are taken out, and nothing is translated", "sudo mpu up --replace")
+            Seen::broken("retired: its redirects are removed, and nothing is translated", "sudo mpu up --replace")
         }
         Phase::Other(word) => Seen::attention(format!("it says {word}, which this mpu does not know"), "# update mpu"),
     }
@@ -129,7 +129,7 @@ fn argument(host: &Host) -> Seen {
         Err(_) => return Seen::skipped("the module's state is not known"),
     };
     match state.argument {
-        None => Seen::skipped("no redirect stands, or the module is one that does not say"),
+        None => Seen::skipped("no redirect is placed, or the module does not say"),
         Some(Argument::Driver) => Seen::fine("the driver's own"),
         Some(Argument::Claimed { errno }) => {
             let why = std::io::Error::from_raw_os_error(errno);
@@ -137,7 +137,7 @@ fn argument(host: &Host) -> Seen {
                 format!(
                     "claimed: the probe in the driver could not be placed ({why}), so the module must believe \
                     the caller's memory; a hostile \
-                         container that changes it at the right moment can see what the driver shows by itself"
+                         container that changes it at the right moment sees what the driver shows by itself"
                 ),
                 "sudo cat /sys/kernel/debug/kprobes/enabled   # 0: somebody switched kprobes off; else report it \
                     with the driver's version",
@@ -151,10 +151,10 @@ fn orphans(host: &Host) -> Seen {
         Ok(Some(state)) if state.orphans == 0 => Seen::fine("none"),
         Ok(Some(state)) => Seen::attention(
             format!(
-                "{} callers died inside the driver: it crashed; what they held there is not freed before a reboot",
+                "{} callers died inside the driver, which crashed; only a reboot frees what they held there",
                 state.orphans
             ),
-            "sudo dmesg | grep -A 30 -e Oops -e BUG:   # has the crash; reboot when the GPU's users can be spared",
+            "sudo dmesg | grep -A 30 -e Oops -e BUG:   # shows the crash; reboot when the GPU's users can be interrupted",
         ),
         Ok(None) => Seen::skipped("the module is not loaded"),
         Err(_) => Seen::skipped("the module's state is not known"),
@@ -169,11 +169,11 @@ fn supervisor(host: &Host) -> Seen {
             state.containers.len()
         )),
         Ok(Some(state)) => Seen::broken(
-            format!("the notify engine is {}: it takes no new container", state.state),
-            "sudo mpu up   # it takes containers again",
+            format!("the notify engine is {}: it accepts no new container", state.state),
+            "sudo mpu up   # it then accepts containers again",
         ),
         Ok(None) => Seen::broken("no engine is up: containers see what the driver shows them by itself", "sudo mpu up"),
-        Err(error) if error.exit() == Exit::Refused => Seen::skipped("the engine's state is root's to read"),
+        Err(error) if error.exit() == Exit::Refused => Seen::skipped("only root can read the engine's state"),
         Err(error) => Seen::of(Level::Broken, &error),
     }
 }
@@ -201,12 +201,12 @@ fn version(host: &Host) -> Seen {
 fn swap(host: &Host) -> Seen {
     match Instance::MpuNext.is_loaded(host) {
         false => Seen::fine("no"),
-        true => Seen::attention("mpu_next is loaded: a replacement was broken off", "sudo mpu up --replace"),
+        true => Seen::attention("mpu_next is loaded: a replacement was interrupted", "sudo mpu up --replace"),
     }
 }
 
 fn untranslated(host: &Host) -> Seen {
-    let Ok(engines) = observe::all(host) else { return Seen::skipped("the engine's counters are root's to read") };
+    let Ok(engines) = observe::all(host) else { return Seen::skipped("only root can read the engine's counters") };
     if engines.is_empty() {
         return Seen::skipped("no engine is up, or not root");
     }
@@ -226,11 +226,11 @@ fn untranslated(host: &Host) -> Seen {
 
 fn service(host: &Host) -> Seen {
     if host.tool("systemctl").is_none() && !host.at("/run/systemd/system").is_dir() {
-        return Seen::skipped("there is no systemd here");
+        return Seen::skipped("this host has no systemd");
     }
     let units = ["/usr/lib/systemd/system/mpu.service", "/etc/systemd/system/mpu.service"];
     if !units.iter().any(|unit| host.at(unit).is_file()) {
-        return Seen::attention("there is no unit: the next boot starts without MPU", "sudo mpu install");
+        return Seen::attention("there is no systemd unit: the next boot starts without MPU", "sudo mpu install");
     }
     let enabled = host.at("/etc/systemd/system/multi-user.target.wants/mpu.service");
     if std::fs::symlink_metadata(enabled).is_err() {
@@ -253,16 +253,16 @@ fn service(host: &Host) -> Seen {
 
 fn installation(host: &Host) -> Seen {
     if journal::is_broken_off(host) {
-        return Seen::broken("an installation was killed half-way", "sudo mpu install   # undoes it first");
+        return Seen::broken("an installation was interrupted", "sudo mpu install   # undoes it first");
     }
     match (install::package(host), Record::read(host)) {
         (Some((manager, ..)), Some(_)) => Seen::attention(
             format!("MPU is installed twice: as a package ({manager}) and by `mpu install`"),
-            "sudo /usr/local/bin/mpu uninstall   # asks for the package to be removed first: apt-get remove mpu",
+            "sudo /usr/local/bin/mpu uninstall   # it asks you to remove the package first: apt-get remove mpu",
         ),
         (Some((manager, ..)), None) => Seen::fine(format!("as a package ({manager})")),
         (None, Some(record)) => Seen::fine(format!("by hand, {}", record.version)),
-        (None, None) => Seen::fine("not installed; this mpu runs from where it is"),
+        (None, None) => Seen::fine("not installed; this mpu runs from its present place"),
     }
 }
 
@@ -276,12 +276,12 @@ fn configuration(host: &Host) -> Seen {
 }
 
 fn policy(host: &Host) -> Seen {
-    let Ok(config) = Config::of(host) else { return Seen::skipped("the configuration is not sound") };
+    let Ok(config) = Config::of(host) else { return Seen::skipped("the configuration is not valid") };
     let wanted: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
     let unified = ["/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/unified/cgroup.procs"];
     if !wanted.is_empty() && !unified.iter().any(|path| host.at(path).exists()) {
         return Seen::attention(
-            "rules are by cgroup v2, which this host does not mount: none of them fits anybody",
+            "rules need cgroup v2, which this host does not mount: no rule matches",
             "# boot with systemd.unified_cgroup_hierarchy=1",
         );
     }
@@ -289,7 +289,7 @@ fn policy(host: &Host) -> Seen {
     let budget = supervisor.as_ref().and_then(|state| state.cpu_percent);
     if let Some(other) = budget.filter(|percent| *percent != config.notify_cpu_percent) {
         return Seen::attention(
-            format!("the engine has notify_cpu_percent = {other}, and not what the file says"),
+            format!("the engine has notify_cpu_percent = {other}, which differs from the file"),
             "sudo mpu config apply",
         );
     }
@@ -298,8 +298,8 @@ fn policy(host: &Host) -> Seen {
         Ok(Some(running)) if running == wanted => {
             Seen::fine(format!("{} rules, and the engine has them", wanted.len()))
         }
-        Ok(Some(_)) => Seen::attention("the engine has other rules than the file", "sudo mpu config apply"),
+        Ok(Some(_)) => Seen::attention("the engine's rules differ from the file", "sudo mpu config apply"),
         Ok(None) => Seen::skipped("no engine is up"),
-        Err(_) => Seen::skipped("the engine's policy is root's to read"),
+        Err(_) => Seen::skipped("only root can read the engine's policy"),
     }
 }

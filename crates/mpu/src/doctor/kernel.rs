@@ -10,13 +10,13 @@ use mpu_host::kernel_release;
 use std::path::Path;
 
 pub const CHECKS: &[CheckRow] = &[
-    ("root", Group::Kernel, "whether this runs as root: without, some checks cannot look", root),
+    ("root", Group::Kernel, "whether this runs as root: without root, some checks cannot look", root),
     ("kernel", Group::Kernel, "the kernel's version and configuration: direct calls, kprobes, modules", kernel),
     ("modules_allowed", Group::Kernel, "whether modules can be loaded at all until the next boot", modules_allowed),
     (
         "function_tracing",
         Group::Kernel,
-        "whether function tracing is on: the module's redirects are made by it",
+        "whether function tracing is on: the module's redirects do not work without it",
         tracing,
     ),
     (
@@ -34,7 +34,7 @@ pub const CHECKS: &[CheckRow] = &[
     (
         "next_kernel",
         Group::Kernel,
-        "whether the newest installed kernel can have its module, too: the next boot may be into it",
+        "whether the newest installed kernel can have its module too: the next boot may start that kernel",
         next_kernel,
     ),
 ];
@@ -42,7 +42,7 @@ pub const CHECKS: &[CheckRow] = &[
 fn root(host: &Host) -> Seen {
     match host.has_capability(CAP_SYS_MODULE) {
         true => Seen::fine("yes"),
-        false => Seen::attention("not root: what only root may read was not looked at", "sudo mpu doctor"),
+        false => Seen::attention("not root: files that only root may read were not checked", "sudo mpu doctor"),
     }
 }
 
@@ -63,8 +63,8 @@ fn modules_allowed(host: &Host) -> Seen {
     match (host.modules_disabled(), state::is_loaded(host)) {
         (false, _) => Seen::fine("yes"),
         (true, true) => Seen::attention(
-            "module loading is shut off: the engine that is up works, and cannot be replaced before a reboot",
-            "sudo systemctl enable mpu.service   # so that the next boot starts it before the setting is made",
+            "module loading is disabled: the engine that is up works, and cannot be replaced before a reboot",
+            "sudo systemctl enable mpu.service   # so that the next boot starts it before the setting applies",
         ),
         (true, false) => Seen::of(Level::Broken, &checks::Unfit::ModulesDisabled),
     }
@@ -94,11 +94,11 @@ fn signatures(host: &Host) -> Seen {
     let locked = host.lockdown() != Lockdown::None;
     let said = match (secure_boot, locked, host.enforces_signatures()) {
         (_, false, false) => {
-            return Seen::fine(if secure_boot { "Secure Boot; any module is taken" } else { "any module is taken" })
+            return Seen::fine(if secure_boot { "Secure Boot; any module loads" } else { "any module loads" })
         }
         (true, ..) => "Secure Boot: signed modules only",
         (_, true, _) => "the kernel is locked down: signed modules only",
-        _ => "the kernel takes signed modules only",
+        _ => "the kernel accepts signed modules only",
     };
     if state::is_loaded(host) {
         return Seen::fine(format!("{said}; the module is loaded"));
@@ -154,7 +154,7 @@ fn next_kernel(host: &Host) -> Seen {
             Seen::fine(format!("{newest}: {}", if built { "its module is there" } else { "its headers are there" }))
         }
         false => Seen::attention(
-            format!("kernel {newest} is installed without its headers: after a boot into it there is no module"),
+            format!("kernel {newest} is installed without its headers: after a boot of that kernel there is no module"),
             super::seen::typeable(host.headers_hint(&newest)),
         ),
     }
@@ -168,7 +168,7 @@ pub fn dkms(host: &Host) -> Seen {
     let version = env!("CARGO_PKG_VERSION");
     let tree = Path::new("/var/lib/dkms/mpu");
     if !host.at(tree).is_dir() {
-        return Seen::skipped("the module is not DKMS's here");
+        return Seen::skipped("DKMS does not manage the module here");
     }
     let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
     if installed::find(host, &release).is_some() {

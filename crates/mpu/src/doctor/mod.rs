@@ -73,11 +73,11 @@ fn finding(host: &Host, check: &Check, patience: Duration) -> Finding {
     thread::spawn(move || drop(send.send(look(&host))));
     let seen = receive.recv_timeout(patience).unwrap_or_else(|error| match error {
         mpsc::RecvTimeoutError::Timeout => {
-            let hangs = format!("no answer within {} s: something that this looks at hangs", patience.as_secs());
+            let hangs = format!("no answer within {} s: something that this check reads hangs", patience.as_secs());
             Seen::broken(hangs, "dmesg | tail -n 50")
         }
         mpsc::RecvTimeoutError::Disconnected => {
-            Seen::broken("the check itself failed: a mistake in mpu", "mpu doctor --json   # and report it")
+            Seen::broken("the check itself failed: this is a fault in mpu", "mpu doctor --json   # report its output")
         }
     });
     Finding { check: check.id, group: check.group, level: seen.level, seen: seen.what, fix: seen.fix }

@@ -17,14 +17,14 @@ use std::path::{Path, PathBuf};
 
 pub const CHECKS: &[CheckRow] = &[
     ("notify_kernel", Group::Engine, "whether the kernel has what the notify engine needs, where that is used", kernel),
-    ("notify_socket", Group::Engine, "whether somebody answers the notify engine's sockets", socket),
+    ("notify_socket", Group::Engine, "whether the notify engine's sockets are answered", socket),
     (
         "notify_wrapper",
         Group::Engine,
         "whether container engines start containers so that they get the notify engine's listener",
         wrapper,
     ),
-    ("notify_keeper", Group::Engine, "whether systemd keeps the notify engine, where systemd runs", keeper),
+    ("notify_keeper", Group::Engine, "whether systemd manages the notify engine, where systemd runs", keeper),
     (
         "notify_restarts",
         Group::Engine,
@@ -79,12 +79,12 @@ fn state(host: &Host) -> Option<State> {
 }
 
 fn not_used() -> Seen {
-    Seen::skipped("this host does not take the notify engine")
+    Seen::skipped("this host does not use the notify engine")
 }
 
 fn kernel(host: &Host) -> Seen {
     match unfit(host) {
-        None => Seen::fine("it has"),
+        None => Seen::fine("the kernel has all of it"),
         Some(error) if is_used(host) => Seen::of(Level::Broken, &error),
         Some(_) => not_used(),
     }
@@ -93,9 +93,9 @@ fn kernel(host: &Host) -> Seen {
 fn socket(host: &Host) -> Seen {
     if is_stale(host) {
         return Seen::broken(
-            "the notify engine's socket is there and nobody answers: containers that have its filter get errors of the driver, and nothing can be \
+            "the notify engine's socket exists and nobody answers: in containers with its filter the driver returns errors, and nothing can be \
              executed in them",
-            "sudo mpu up --engine notify   # then start those containers anew",
+            "sudo mpu up --engine notify   # then restart those containers",
         );
     }
     match client::state(host) {
@@ -105,7 +105,7 @@ fn socket(host: &Host) -> Seen {
                 format!("{}: {} containers, {} listeners", state.state, state.containers.len(), state.listeners);
             Seen::fine(served)
         }
-        Err(error) if error.exit() == Exit::Refused => Seen::skipped("the notify engine's sockets are root's"),
+        Err(error) if error.exit() == Exit::Refused => Seen::skipped("only root can reach the notify engine's sockets"),
         Err(error) => Seen::of(Level::Broken, &error),
     }
 }
@@ -119,19 +119,19 @@ fn wrapper(host: &Host) -> Seen {
         target.file_name().is_some_and(|name| name == OURS)
     };
     let configure = "sudo nvidia-ctk runtime configure --runtime=docker   # or containerd, crio; then restart that \
-        engine, when its containers may end";
+        engine, when its containers may be stopped";
     match host.tool(WRAPPER) {
         None => Seen::attention(
             format!("there is no {WRAPPER}: no container gets the notify engine's listener"),
-            "sudo apt-get install ./mpu-container_*.deb   # then docs/container/README.md; `mpu run -- COMMAND` needs none",
+            "sudo apt-get install ./mpu-container_*.deb   # then docs/container/README.md; `mpu run -- COMMAND` does not need it",
         ),
         Some(path) if !is_ours(&path) => Seen::attention(
-            format!("{WRAPPER} is another's, who does not know the notify engine: no container gets its listener"),
-            "sudo apt-get install ./mpu-container_*.deb   # takes its place",
+            format!("{WRAPPER} is another project's and does not know the notify engine: no container gets its listener"),
+            "sudo apt-get install ./mpu-container_*.deb   # replaces it",
         ),
         Some(_) => match names_of_wrapper(host) {
             Some(file) => Seen::fine(format!("{} names it", file.display())),
-            None => Seen::attention("no container engine is told of the wrapper: no container gets the listener", configure),
+            None => Seen::attention("no container engine is configured with the wrapper: no container gets the listener", configure),
         },
     }
 }
@@ -158,17 +158,17 @@ fn keeper(host: &Host) -> Seen {
         return Seen::skipped("the notify engine is not up");
     }
     if !host.at("/run/systemd/system").is_dir() {
-        return Seen::fine("there is no systemd here; `mpu notify hold` keeps it");
+        return Seen::fine("this host has no systemd; `mpu notify hold` keeps the engine");
     }
     if fs::symlink_metadata(host.at("/run/mpu/notify/keeper.sock")).is_err() {
         return Seen::fine(UNIT);
     }
     let fix = match systemd_has_unit(host) {
-        true => "sudo mpu status   # once it counts no container: sudo mpu down && sudo mpu up",
-        false => "sudo mpu install   # brings the unit; then, when no container needs it, mpu down && mpu up",
+        true => "sudo mpu status   # when it counts no container: sudo mpu down && sudo mpu up",
+        false => "sudo mpu install   # installs the unit; then, when no container needs it, mpu down && mpu up",
     };
     Seen::attention(
-        "a process started by hand keeps the notify engine, not systemd: it may end with the session that started it",
+        "a process that was started by hand keeps the notify engine, not systemd; it may end with its session",
         fix,
     )
 }
@@ -180,22 +180,22 @@ fn restarts(host: &Host) -> Seen {
     let state = match client::state(host) {
         Ok(Some(state)) => state,
         Ok(None) => return Seen::skipped("the notify engine is not up"),
-        Err(_) => return Seen::skipped("the notify engine's state is root's to read, or not known"),
+        Err(_) => return Seen::skipped("only root can read the notify engine's state, or it is not known"),
     };
     let (all, recent) = (state.restarts, state.restarts_last_hour);
     if recent <= FEW_RESTARTS {
-        return Seen::fine(format!("{all} since it began, {recent} in the last hour"));
+        return Seen::fine(format!("{all} since the engine began, {recent} in the last hour"));
     }
     // More are not told apart.
     let at_least = if recent >= MOST_COUNTED { " or more" } else { "" };
     let fix = match hold::lives(host) {
-        true => format!("sudo tail -n 50 {LOG}   # has how each ended, and its last words; report it"),
-        false => format!("sudo journalctl -u {UNIT} -n 50   # has how each ended, and its last words; report it"),
+        true => format!("sudo tail -n 50 {LOG}   # says how each ended, with its last messages; report it"),
+        false => format!("sudo journalctl -u {UNIT} -n 50   # says how each ended, with its last messages; report it"),
     };
     Seen::attention(
         format!(
-            "the notify engine's supervisor died {recent}{at_least} times in the last hour ({all} since it began), and was \
-             started again; containers' calls waited meanwhile, none was lost"
+            "the notify engine's supervisor died {recent}{at_least} times in the last hour ({all} since the engine began), and was \
+             started again; containers' calls waited meanwhile, and none was lost"
         ),
         fix,
     )
@@ -220,8 +220,8 @@ fn rootless(host: &Host) -> Seen {
                 "rootless container engines (of uid {}): their containers see what the driver shows by itself",
                 users.join(", ")
             ),
-            "# start them as root: sudo docker run …, or podman as root, or `sudo mpu run -- COMMAND`; the module, \
-                where it can be had, serves them, too",
+            "# start them as root: sudo docker run …, or podman as root, or `sudo mpu run -- COMMAND`; the module serves \
+                them too, where it can be loaded",
         ),
     }
 }

@@ -94,7 +94,7 @@ mod tests {
     fn what_a_person_types_is_a_command_or_a_comment() {
         for (fix, typed) in [
             ("apt-get install make gcc-12", "sudo apt-get install make gcc-12"),
-            ("`dmesg | tail` has the kernel's own words", "# `dmesg | tail` has the kernel's own words"),
+            ("`dmesg | tail` shows the kernel's messages", "# `dmesg | tail` shows the kernel's messages"),
             ("install make and gcc", "# install make and gcc"),
             ("sudo mpu up", "sudo mpu up"),
             ("mkdir -p /x && openssl req", "mkdir -p /x && openssl req"),

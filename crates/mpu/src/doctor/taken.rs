@@ -25,5 +25,5 @@ fn taken(host: &Host) -> Engine {
 /// Why the module's needs are not looked at; none where they are.
 pub(super) fn without_module(host: &Host) -> Option<Seen> {
     (taken(host) == Engine::Notify)
-        .then(|| Seen::skipped("only the module needs it, and this host takes the notify engine"))
+        .then(|| Seen::skipped("only the module needs it, and this host uses the notify engine"))
 }

@@ -24,7 +24,7 @@ pub(super) fn unserved(host: &Host) -> Seen {
     let engine = match client::state(host) {
         Ok(Some(state)) => state,
         Ok(None) => return Seen::skipped("the notify engine is not up"),
-        Err(error) if error.exit() == Exit::Refused => return Seen::skipped("the engine's state is root's to read"),
+        Err(error) if error.exit() == Exit::Refused => return Seen::skipped("only root can read the engine's state"),
         Err(_) => return Seen::skipped("the engine's state is not known"),
     };
     let mut left_out = BTreeSet::new();
@@ -42,12 +42,12 @@ pub(super) fn unserved(host: &Host) -> Seen {
         };
     }
     if left_out.is_empty() {
-        return Seen::fine(format!("{} containers use a GPU, and each is served", served.len()));
+        return Seen::fine(format!("{} containers use a GPU, and the engine serves each", served.len()));
     }
     let names: Vec<String> = left_out.into_iter().collect();
     Seen::attention(
-        format!("they use a GPU, and the notify engine does not answer for them: {}", names.join(", ")),
-        "# start them anew, through the wrapper: `docker run --runtime=nvidia …`; a filter cannot be given to what \
+        format!("these use a GPU, and the notify engine does not answer for them: {}", names.join(", ")),
+        "# restart them through the wrapper: `docker run --runtime=nvidia …`; a filter cannot be added to what \
             runs already",
     )
 }

@@ -77,7 +77,7 @@ pub fn choose(
     match asked {
         Asked::Module => return Ok(Choice::of(Engine::Module, "asked for")),
         Asked::Notify => return Ok(Choice::of(Engine::Notify, "asked for")),
-        Asked::Auto if about_module => return Ok(Choice::of(Engine::Module, "the options are about it")),
+        Asked::Auto if about_module => return Ok(Choice::of(Engine::Module, "the options are for it")),
         Asked::Auto => {}
     }
     let Some(unfit) = fits::unfit(host, module, driver)? else {
@@ -99,7 +99,7 @@ pub fn after_refusal(host: &Host, asked: Asked, module: &raise::ModuleOptions, e
 }
 
 fn instead_of_module(unfit: &dyn Explain) -> Choice {
-    Choice { engine: Engine::Notify, why: format!("the module cannot be had: {unfit}"), better: Some(unfit.fix()) }
+    Choice { engine: Engine::Notify, why: format!("the module cannot be used: {unfit}"), better: Some(unfit.fix()) }
 }
 
 #[cfg(test)]

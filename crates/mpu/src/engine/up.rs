@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 /// Options of `mpu up`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct UpOptions {
-    /// The engine to use; without this, the one that /etc/mpu/config.toml names
+    /// The engine to use; by default the one that /etc/mpu/config.toml names
     #[arg(long, value_enum)]
     pub engine: Option<Asked>,
 
@@ -36,7 +36,7 @@ pub struct UpOptions {
     #[allow(missing_docs)]
     pub module: module::ModuleOptions,
 
-    /// Go on with a driver release that this mpu does not know, even where drivers = "known" is configured
+    /// Accept a driver release that this mpu does not know, even where drivers = "known" is configured
     #[arg(long, hide = true)]
     pub any_driver: bool,
 

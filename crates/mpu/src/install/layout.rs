@@ -127,7 +127,7 @@ pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources, documents: 
     items.push(text(
         layout.rules().join("71-mpu.rules"),
         include_str!("../../../../packaging/udev/71-mpu.rules"),
-        "another try when the driver comes",
+        "retries when the driver is loaded",
     ));
     let share = layout.prefix().join("share");
     for (script, place) in [

@@ -133,16 +133,16 @@ impl Explain for InstallError {
         match self {
             InstallError::Packaged { command, .. } => format!("let the package manager do it: `{command}`"),
             InstallError::NotInstalled => "`sudo mpu install` installs it".to_string(),
-            InstallError::Newer { .. } => "run the newer mpu; `mpu uninstall` first, to go back on purpose".to_string(),
+            InstallError::Newer { .. } => "run the newer mpu; to go back, run `mpu uninstall` first".to_string(),
             InstallError::NotRoot => "run it with sudo; --dry-run shows what it would do".to_string(),
-            InstallError::OtherRoot { .. } => "leave --host-root out, or add --dry-run".to_string(),
-            InstallError::Executable { .. } => "start mpu from a file that is still there".to_string(),
+            InstallError::OtherRoot { .. } => "run it without --host-root, or with --dry-run".to_string(),
+            InstallError::Executable { .. } => "start mpu from a file that still exists".to_string(),
             InstallError::Journal { .. } | InstallError::Write { .. } => {
-                "make room, or make the directory writable; nothing is left half done".to_string()
+                "free disk space, or make the directory writable; nothing is left half done".to_string()
             }
             InstallError::NoTool { name } => format!("install the package that has {name}"),
             InstallError::Run { .. } | InstallError::Failed { .. } => {
-                "run the command by hand to see all of it".to_string()
+                "run the command by hand to see its whole output".to_string()
             }
             InstallError::RolledBack { fix, .. } => fix.clone(),
             InstallError::Engine(error) => error.fix(),

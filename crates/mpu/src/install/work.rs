@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Said where the module cannot be had.
-const NOT_BUILT: &str = "the module is not built by DKMS, as this host cannot have it now: `mpu doctor` says why; the notify engine is used";
+const NOT_BUILT: &str = "the module is not built by DKMS, because this host cannot use it now: `mpu doctor` says why; the notify engine is used";
 
 /// Options of `mpu install` and `mpu upgrade`.
 #[derive(Debug, Clone, Default, clap::Args)]

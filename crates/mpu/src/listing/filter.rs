@@ -7,19 +7,19 @@ use mpu_host::containers::{Container, Runtime};
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Which processes")]
 pub struct Filter {
-    /// On these GPUs: by index, UUID or bus address, or how one of the latter begins or ends
+    /// On these GPUs: by index, UUID or bus address; the beginning or the end of a UUID or address is enough
     #[arg(long, value_delimiter = ',', value_name = "GPU,…")]
     pub gpu: Vec<String>,
 
-    /// In these containers: by name, in which * stands for anything, or how the id begins
+    /// In these containers: by name, where * matches anything, or by the beginning of the id
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     pub container: Vec<String>,
 
-    /// In these pods: by name, in which * stands for anything, or how the uid begins
+    /// In these pods: by name, where * matches anything, or by the beginning of the uid
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     pub pod: Vec<String>,
 
-    /// In pods of these namespaces; * stands for anything
+    /// In pods of these namespaces; * matches anything
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     pub namespace: Vec<String>,
 

@@ -23,7 +23,7 @@ pub struct ListOptions {
     #[arg(short = 'o', long, value_enum, value_delimiter = ',', value_name = "COLUMN,…")]
     pub columns: Vec<Column>,
 
-    /// Sort by these columns; a dash before one turns its order round
+    /// Sort by these columns; a dash before one reverses its order
     #[arg(
         short,
         long,
@@ -38,7 +38,7 @@ pub struct ListOptions {
     #[arg(short, long)]
     pub wide: bool,
 
-    /// Leave the line of titles out
+    /// Omit the header line
     #[arg(long)]
     pub no_headers: bool,
 
@@ -116,7 +116,7 @@ impl Listed {
         let mut lines = self.notes.clone();
         match (self.processes.is_empty(), self.left_out) {
             (true, 0) => lines.push("no process uses a GPU".to_string()),
-            (true, out) => lines.push(format!("none of the {out} processes that use a GPU is among those asked for")),
+            (true, out) => lines.push(format!("none of the {out} processes that use a GPU matches the filters")),
             _ => {}
         }
         lines

@@ -53,7 +53,7 @@ pub static BUILD: Family = gauge("mpu_build_info", &["version"], "The exporter's
 pub static STARTED: Family =
     gauge("mpu_exporter_start_time_seconds", &[], "When the exporter began, in seconds since 1970");
 /// Whether any engine translates.
-pub static UP: Family = gauge("mpu_engine_up", &[], "1 if an engine is armed or placed: callers in containers pass it");
+pub static UP: Family = gauge("mpu_engine_up", &[], "1 if an engine is armed or placed: it handles containers' calls");
 /// One row per state.
 pub static STATE: Family = gauge(
     "mpu_engine_state",
@@ -70,7 +70,7 @@ pub static REFUSED: Family = gauge(
 pub static SINCE: Family = gauge(
     "mpu_engine_start_time_seconds",
     &["engine"],
-    "When mpu up raised the engine, in seconds since 1970; absent if something else did",
+    "When mpu up started the engine, in seconds since 1970; absent if something else did",
 );
 /// Callers inside.
 pub static INSIDE: Family = gauge("mpu_engine_callers", &["engine"], "Callers inside the engine now");
@@ -86,13 +86,13 @@ pub static CLAIMED: Family = gauge(
     "mpu_engine_argument_claimed",
     &["engine"],
     "1 if the module must believe the caller's copy of a call's argument, 0 if the driver's own decides; absent \
-        while no redirect stands, and for the notify engine",
+        while no redirect is placed, and for the notify engine",
 );
 /// What the redirects are made by.
 pub static TRACING: Family = gauge(
     "mpu_engine_function_tracing",
     &["engine"],
-    "1 if function tracing is on, by which the module's redirects work, 0 if kernel.ftrace_enabled is 0; absent for \
+    "1 if function tracing is on, which the module's redirects need, 0 if kernel.ftrace_enabled is 0; absent for \
         the notify engine",
 );
 /// Containers of an engine that takes them one by one.
@@ -105,13 +105,13 @@ pub static CONTAINERS: Family = gauge(
 pub static FORWARDED: Family = counter(
     "mpu_forwarded_total",
     &["engine"],
-    "Calls without PIDs that came to the notify engine and went on to the driver; absent for the module, to which they do not come",
+    "Calls without PIDs that the notify engine passed on to the driver; absent for the module, which does not receive them",
 );
 /// Supervisors that died.
 pub static RESTARTS: Family = counter(
     "mpu_restarts_total",
     &["engine"],
-    "Times that a supervisor of the notify engine took the place of one that had died; absent for the module, which has no process",
+    "How often a supervisor of the notify engine replaced one that had died; absent for the module, which has no process",
 );
 /// What a container costs.
 pub static CPU: Family = counter(
@@ -159,30 +159,30 @@ pub static SIZE: Family = gauge("mpu_gpu_memory_size_bytes", &["gpu", "uuid"], "
 pub static PROCESSES: Family = gauge("mpu_gpu_processes", WHOSE, "Processes that use the GPU or MIG instance");
 /// Memory.
 pub static MEMORY: Family =
-    gauge("mpu_gpu_memory_used_bytes", WHOSE, "GPU memory of these processes; absent where the driver does not tell");
+    gauge("mpu_gpu_memory_used_bytes", WHOSE, "GPU memory of these processes; absent if the driver does not report it");
 /// Compute.
 pub static SM: Family = gauge(
     "mpu_gpu_sm_utilization_ratio",
     WHOSE,
-    "Part of the last second in which these processes kept the multiprocessors busy, 0 to 1; absent where the driver does not tell",
+    "Part of the last second in which these processes kept the multiprocessors busy, 0 to 1; absent if the driver does not report it",
 );
 /// Memory transfers.
 pub static TRANSFER: Family = gauge(
     "mpu_gpu_memory_utilization_ratio",
     WHOSE,
-    "Part of the last second in which these processes kept the GPU's memory busy, 0 to 1; absent where the driver does not tell",
+    "Part of the last second in which these processes kept the GPU's memory busy, 0 to 1; absent if the driver does not report it",
 );
 /// Video encoding.
 pub static ENCODER: Family = gauge(
     "mpu_gpu_encoder_utilization_ratio",
     WHOSE,
-    "Part of the last second in which these processes kept the video encoders busy, 0 to 1; absent where the driver does not tell",
+    "Part of the last second in which these processes kept the video encoders busy, 0 to 1; absent if the driver does not report it",
 );
 /// Video decoding.
 pub static DECODER: Family = gauge(
     "mpu_gpu_decoder_utilization_ratio",
     WHOSE,
-    "Part of the last second in which these processes kept the video decoders busy, 0 to 1; absent where the driver does not tell",
+    "Part of the last second in which these processes kept the video decoders busy, 0 to 1; absent if the driver does not report it",
 );
 /// Whether it was told.
 pub static SUCCESS: Family =

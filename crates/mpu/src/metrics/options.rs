@@ -22,11 +22,11 @@ pub struct MetricsOptions {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub interval: u64,
 
-    /// Give one page, into the file or else on standard output, and end
+    /// Write one page, into the file or to standard output, and end
     #[arg(long, conflicts_with = "listen")]
     pub once: bool,
 
-    /// Tell processes apart, too, by this label; each process becomes a series of its own
+    /// Also distinguish processes, by this label; each process becomes a series of its own
     #[arg(long, value_enum, value_name = "LABEL")]
     pub label: Vec<Label>,
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Asks once, as `engine::module::proof::Ask` wants it. A driver that hangs is left to hang; this process ends without it.
 pub fn ask(host: &Host, patience: Duration) -> Result<(), String> {
     if !host.is_this() {
-        return Err("another host's root was given: the running kernel is not its".to_string());
+        return Err("--host-root names another host, whose kernel is not the running one".to_string());
     }
     if !host.has_capability(CAP_SYS_ADMIN) {
         return Err("making a PID namespace takes the capability CAP_SYS_ADMIN".to_string());

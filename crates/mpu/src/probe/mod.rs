@@ -43,9 +43,9 @@ pub enum ProbeError {
     Namespace { source: io::Error },
     #[error("cannot start the child that looks itself up")]
     Spawn { source: io::Error },
-    #[error("the notify engine does not take the child that looks itself up")]
+    #[error("the notify engine does not accept the child that looks itself up")]
     Unsupervised { source: io::Error },
-    #[error("the child that looks itself up ended without a word")]
+    #[error("the child that looks itself up ended without an answer")]
     Silent { source: io::Error },
     #[error("the child could not look itself up: {message}")]
     Child { message: String },
@@ -90,20 +90,20 @@ impl Explain for ProbeError {
             ProbeError::NoDriver => "load it (`modprobe nvidia`), then probe again",
             ProbeError::NotRoot => "run it as root: sudo mpu probe",
             ProbeError::Namespace { .. } => {
-                "run it on the host rather than in a container, and see that user.max_pid_namespaces is not 0"
+                "run it on the host rather than in a container, and check that user.max_pid_namespaces is not 0"
             }
             ProbeError::Spawn { .. } | ProbeError::Silent { .. } => {
-                "mount /proc, and see that mpu itself can be executed"
+                "mount /proc, and check that mpu itself can be executed"
             }
             ProbeError::Unsupervised { .. } => "`mpu status` and `mpu doctor` say what the notify engine does",
             ProbeError::Child { .. } => {
-                "see whether nvidia-smi works on this host; `dmesg | tail` has the driver's own words"
+                "check whether nvidia-smi works on this host; `dmesg | tail` shows the driver's messages"
             }
             ProbeError::Driver { source: RmError::Open { .. } } => {
-                "see whether nvidia-smi works on this host: a GPU must be there"
+                "check whether nvidia-smi works on this host: a GPU must be there"
             }
             ProbeError::Driver { .. } => {
-                "see whether nvidia-smi works on this host; `dmesg | tail` has the driver's own words"
+                "check whether nvidia-smi works on this host; `dmesg | tail` shows the driver's messages"
             }
         }
         .to_string()

@@ -49,12 +49,12 @@ impl Fault {
     /// One sentence.
     pub fn in_words(self) -> &'static str {
         match self {
-            Fault::ListMisses => "its own process is missing in the process list",
+            Fault::ListMisses => "its own process is missing from the process list",
             Fault::ListForeign => "the process list shows processes of the host or of other containers",
             Fault::ListThread => "the process list shows a thread's id in place of its process",
             Fault::ListRepeats => "the process list repeats a process",
             Fault::DetailsMiss => "memory use is not found under the process's own number",
-            Fault::DetailsForeign => "memory use is told for a number that is none of the container's",
+            Fault::DetailsForeign => "memory use is reported for a PID outside the container",
             Fault::SamplesForeign => "utilisation samples show processes of the host or of other containers",
             Fault::SamplesPointer => "utilisation samples show kernel addresses",
             Fault::HostMisses => "the host's own process list misses the container's process",

@@ -8,15 +8,15 @@ use nvml_wrapper::error::NvmlError;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum ProcessError {
-    #[error("this process is in a PID namespace of its own, where the host's processes have no numbers")]
+    #[error("this process is in a PID namespace of its own, where the host's processes have no PIDs")]
     NotOnHost,
     #[error("NVIDIA's management library cannot be loaded: {why}")]
     NoLibrary { why: String },
     #[error("no NVIDIA driver is loaded")]
     NoDriver { source: NvmlError },
-    #[error("NVIDIA's management library is of another release than the loaded driver")]
+    #[error("NVIDIA's management library (NVML) and the loaded driver have different releases")]
     Mismatch { source: NvmlError },
-    #[error("the driver lets this user see nothing")]
+    #[error("the driver denies this user access")]
     NotPermitted { source: NvmlError },
     #[error("there is no GPU {asked}: this host has {has}")]
     NoSuchGpu { asked: String, has: String },
@@ -66,15 +66,15 @@ impl Explain for ProcessError {
             ProcessError::NoLibrary { .. } => {
                 "install the driver's libnvidia-ml.so.1 (Debian: apt-get install libnvidia-ml1), or name its directory in LD_LIBRARY_PATH"
             }
-            ProcessError::NoDriver { .. } => "load it (`modprobe nvidia`), and see that nvidia-smi works",
+            ProcessError::NoDriver { .. } => "load it (`modprobe nvidia`), and check that nvidia-smi works",
             ProcessError::Mismatch { .. } => {
-                "the driver was updated and not loaded anew: end its users and reload it, or reboot"
+                "the driver was updated and not reloaded: end its users and reload it, or reboot"
             }
-            ProcessError::NotPermitted { .. } => "run it as root, or see the permissions of /dev/nvidiactl",
+            ProcessError::NotPermitted { .. } => "run it as root, or check the permissions of /dev/nvidiactl",
             ProcessError::NoSuchGpu { .. } => {
                 "name a GPU by its index, its UUID or its bus address, as nvidia-smi lists them (`nvidia-smi -L`)"
             }
-            ProcessError::Nvml { .. } => "see whether nvidia-smi works on this host; `dmesg | tail` has the driver's own words",
+            ProcessError::Nvml { .. } => "check whether nvidia-smi works on this host; `dmesg | tail` shows the driver's messages",
         }
         .to_string()
     }

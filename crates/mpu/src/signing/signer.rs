@@ -40,10 +40,10 @@ impl Explain for SignError {
 
     fn fix(&self) -> String {
         match self {
-            SignError::Tool { .. } => "install the headers of this kernel anew".to_string(),
+            SignError::Tool { .. } => "reinstall the headers of this kernel".to_string(),
             SignError::Failed { private, certificate, .. } => format!(
                 "check that {private} is the key of {certificate}; \
-                 the password of a key that has one goes into the environment as KBUILD_SIGN_PIN"
+                 give the password of an encrypted key in the environment variable KBUILD_SIGN_PIN"
             ),
         }
     }

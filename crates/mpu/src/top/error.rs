@@ -40,8 +40,8 @@ impl Explain for TopError {
     fn fix(&self) -> String {
         match self {
             TopError::NotATerminal => "use `mpu ps`, or `mpu top --once` or `--batch`, for plain text",
-            TopError::Terminal { .. } => "see that $TERM names this terminal, or use `mpu ps`",
-            TopError::Output { .. } => "see whether the disk is full",
+            TopError::Terminal { .. } => "check that $TERM names this terminal, or use `mpu ps`",
+            TopError::Output { .. } => "check whether the disk is full",
             TopError::Process(error) => return error.fix(),
         }
         .to_string()

@@ -7,27 +7,27 @@ use std::time::Duration;
 /// Options of `mpu top`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TopOptions {
-    /// Look every so many seconds
+    /// Seconds between two readings
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: Duration,
 
-    /// Print one look as plain text, and end
+    /// Print one reading as plain text, and end
     #[arg(long, conflicts_with = "batch")]
     pub once: bool,
 
-    /// Print every look as plain text, one below the other
+    /// Print every reading as plain text, one below the other
     #[arg(short, long)]
     pub batch: bool,
 
-    /// End after so many looks
-    #[arg(short = 'n', long, value_name = "LOOKS", requires = "batch", value_parser = clap::value_parser!(u64).range(1..))]
+    /// End after this number of readings
+    #[arg(short = 'n', long, value_name = "COUNT", requires = "batch", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 
     /// Show these columns, in this order
     #[arg(short = 'o', long, value_enum, value_delimiter = ',', value_name = "COLUMN,…")]
     pub columns: Vec<Column>,
 
-    /// Sort by this column; a dash before it turns its order round
+    /// Sort by this column; a dash before it reverses the order
     #[arg(short, long, value_name = "COLUMN", default_value = "-util", allow_hyphen_values = true)]
     pub sort: Sort,
 

@@ -207,7 +207,7 @@ fn a_locked_kernel_gets_the_other_engine_and_the_reason() {
     let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
     assert_eq!((done.engine, done.result), (Engine::Notify, How::AlreadyUp));
     let text = done.text(Style::Plain);
-    assert!(text.contains("notify (the module cannot be had: the kernel is locked down (integrity)"), "{text}");
+    assert!(text.contains("notify (the module cannot be used: the kernel is locked down (integrity)"), "{text}");
     assert!(text.contains("note         for the module: ") && text.contains("1 now, by 1 listeners"), "{text}");
 }
 
@@ -222,7 +222,7 @@ fn a_signature_that_the_kernel_does_not_trust_is_a_reason_too_unless_the_module_
     };
     let done = up(&s.fake.host(), &refusing(), &s.options()).expect("up");
     assert_eq!(done.engine, Engine::Notify);
-    assert!(done.engine_because.contains("the kernel does not take"), "{}", done.engine_because);
+    assert!(done.engine_because.contains("the kernel refuses"), "{}", done.engine_because);
     let asked = UpOptions { engine: Some(Asked::Module), module: s.options(), ..UpOptions::default() };
     let error = super::up(&s.fake.host(), &refusing(), &asked).expect_err("asked for");
     assert_eq!(error.exit(), Exit::Refused);

@@ -180,7 +180,7 @@ impl StateView {
                 format!("{}: the redirects stand; no translation was seen yet", style.warn("placed"))
             }
             ("stuck", _) => format!(
-                "{}: the kernel did not take a redirect out; containers are seen right or not, and only a reboot mends it",
+                "{}: the kernel did not remove a redirect; answers to containers may be right or wrong; only a reboot helps",
                 style.bad("stuck")
             ),
             ("waiting", _) => {
@@ -191,7 +191,7 @@ impl StateView {
                 format!("{}: {why}; nothing is redirected", style.bad("refused"))
             }
             ("retired", _) => {
-                format!("{}: the redirects are taken out, and nothing is translated; `mpu up` loads it anew",
+                format!("{}: the redirects are removed, and nothing is translated; `mpu up` reloads the module",
                     style.bad("retired"))
             }
             (other, _) => format!("{}: a state that this mpu does not know", style.warn(other)),

@@ -36,7 +36,7 @@ pub enum BuildError {
     Store { path: PathBuf, source: io::Error },
     #[error("cannot run {}", make.display())]
     Make { make: PathBuf, source: io::Error },
-    #[error("the module does not build for kernel {release}: {line}")]
+    #[error("the module cannot be built for kernel {release}: {line}")]
     Failed { release: String, line: String, log: PathBuf },
     #[error(transparent)]
     Sign(#[from] SignError),
@@ -65,8 +65,8 @@ impl Explain for BuildError {
             BuildError::Store { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 "run it as root".to_string()
             }
-            BuildError::Store { .. } => format!("make room in {STORE}, or make it writable"),
-            BuildError::Make { .. } => "install make anew".to_string(),
+            BuildError::Store { .. } => format!("free disk space in {STORE}, or make it writable"),
+            BuildError::Make { .. } => "reinstall make".to_string(),
             BuildError::Failed { log, .. } => {
                 format!("read {}; if the kernel is newer than this mpu, update mpu", log.display())
             }
@@ -310,7 +310,7 @@ mod tests {
         let error = store.module(&sources, &tools(&fake)).expect_err("does not build");
         assert_eq!(
             error.to_string(),
-            format!("the module does not build for kernel {RELEASE}: x.c:1:5: error: expected ;")
+            format!("the module cannot be built for kernel {RELEASE}: x.c:1:5: error: expected ;")
         );
         assert_eq!((error.code(), error.exit()), ("build_failed", Exit::Failed));
         let BuildError::Failed { log, .. } = &error else { panic!("{error:?}") };

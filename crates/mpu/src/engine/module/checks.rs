@@ -18,13 +18,13 @@ pub enum Unfit {
     NoRelease { source: std::io::Error },
     #[error("kernel {release} is too old: the module needs {MIN_MAJOR}.{MIN_MINOR} or newer")]
     OldKernel { release: String },
-    #[error("the kernel is locked down ({mode}), as under Secure Boot, and takes signed modules only")]
+    #[error("the kernel is locked down ({mode}), as under Secure Boot, and accepts signed modules only")]
     LockedDown { mode: &'static str, advice: String },
-    #[error("the kernel takes signed modules only (sig_enforce)")]
+    #[error("the kernel accepts signed modules only (sig_enforce)")]
     SignaturesEnforced { advice: String },
-    #[error("module loading is shut off until the next boot (kernel.modules_disabled = 1)")]
+    #[error("module loading is disabled until the next boot (kernel.modules_disabled = 1)")]
     ModulesDisabled,
-    #[error("function tracing is switched off (kernel.ftrace_enabled = 0), and the module's redirects are made by it")]
+    #[error("function tracing is switched off (kernel.ftrace_enabled = 0), and the module's redirects need it")]
     FtraceDisabled,
     #[error("kernel {release} was built without {option}, which the module needs (says {})", config.display())]
     MissingOption { release: String, option: &'static str, config: PathBuf },
@@ -36,7 +36,7 @@ pub enum Unfit {
     NoMake { hint: String },
     #[error("there is no {compiler} on this host, and the kernel was compiled with {text}")]
     NoCompiler { compiler: String, text: String, hint: String },
-    #[error("there is no pahole on this host, and the headers of kernel {release} have it put type information into each module")]
+    #[error("there is no pahole on this host, and with the headers of kernel {release} each module build needs it for type information")]
     NoPahole { release: String, hint: String },
 }
 
@@ -84,7 +84,7 @@ impl Explain for Unfit {
             Unfit::NoRelease { .. } => "mount /proc".to_string(),
             Unfit::OldKernel { .. } => "boot a newer kernel".to_string(),
             Unfit::LockedDown { advice, .. } | Unfit::SignaturesEnforced { advice } => advice.clone(),
-            Unfit::ModulesDisabled => "reboot, and run `mpu up` before the setting is made".to_string(),
+            Unfit::ModulesDisabled => "reboot, and run `mpu up` before the setting applies".to_string(),
             Unfit::FtraceDisabled => "sysctl kernel.ftrace_enabled=1".to_string(),
             Unfit::MissingOption { option, .. } => {
                 format!("boot a kernel with {option}=y; every distribution's standard kernel has it")

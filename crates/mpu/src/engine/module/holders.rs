@@ -61,7 +61,7 @@ impl fmt::Display for Held {
             (Asks::Control(cmd), Some(name)) => write!(f, " in control {name} (0x{:08x})", cmd.0)?,
             (Asks::Control(cmd), None) => write!(f, " in control 0x{:08x}", cmd.0)?,
             (Asks::NotKnown, _) => write!(f, ", whose argument the driver still reads,")?,
-            (Asks::Other, _) => write!(f, " in an ioctl that is no control")?,
+            (Asks::Other, _) => write!(f, " in an ioctl that is not a control")?,
         }
         write!(f, " for {:.1} s", self.holder.millis as f64 / 1000.0)
     }

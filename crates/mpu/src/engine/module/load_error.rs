@@ -17,35 +17,35 @@ pub enum LoadError {
     OtherRoot { root: PathBuf },
     #[error("cannot open {}", path.display())]
     Open { path: PathBuf, source: io::Error },
-    #[error("the kernel does not take {}{}", path.display(), in_parentheses(log))]
+    #[error("the kernel refuses {}{}", path.display(), in_parentheses(log))]
     Insert { path: PathBuf, log: String, advice: Option<String>, source: io::Error },
     #[error("{}", not_placed(symbol, *errno))]
     Redirect { symbol: String, errno: i32 },
-    #[error("the module is loaded but does not say what it is doing")]
+    #[error("the module is loaded, but its state cannot be read")]
     Mute,
-    #[error("NVIDIA driver {version} is loaded, but the module does not find the function by which its callers enter")]
+    #[error("NVIDIA driver {version} is loaded, but the module does not find the function that receives its calls")]
     Unattached { version: String },
     #[error("MPU {loaded} is loaded, and this is mpu {this}")]
     OtherVersion { loaded: String, this: &'static str },
-    #[error("the new module could not take over, and the old one goes on: {}", holders::in_words(*inside, held))]
+    #[error("the new module could not take over, and the old one keeps running: {}", holders::in_words(*inside, held))]
     Drain { inside: u64, held: Vec<Held> },
     #[error("there is no {} to take over with", path.display())]
     NoNext { path: PathBuf },
     #[error("the module is in use after {} s, and nothing was changed: {}", waited.as_secs(), holders::in_words(*inside, held))]
     Busy { inside: u64, held: Vec<Held>, waited: Duration, again: &'static str },
-    #[error("the module translates nothing any more, and something keeps it in the kernel after {} s: {}",
+    #[error("the module no longer translates, and something still keeps it in the kernel after {} s: {}",
         waited.as_secs(), holders::in_words(*inside, held))]
     Kept { inside: u64, held: Vec<Held>, waited: Duration, again: &'static str },
-    #[error("the kernel does not take the module's redirects out: it stays, stuck, until the next boot")]
+    #[error("the kernel does not remove the module's redirects: the module stays, stuck, until the next boot")]
     Stuck,
     #[error(
-        "the driver's calls do not come to the function that the module redirects ({hooks}): the driver's entry \
-        is another one"
+        "the driver's calls do not reach the function that the module redirects ({hooks}): the driver's entry \
+        is a different function"
     )]
     NotEntered { hooks: String },
-    #[error("cannot tell the module to let its callers go")]
+    #[error("cannot tell the module to release its callers")]
     Retire { source: io::Error },
-    #[error("the kernel does not let the module go")]
+    #[error("the kernel does not unload the module")]
     Remove { source: io::Error },
 }
 
@@ -115,14 +115,14 @@ impl Explain for LoadError {
 
     fn fix(&self) -> String {
         match self {
-            LoadError::OtherRoot { .. } => "leave --host-root out to load into the running kernel",
+            LoadError::OtherRoot { .. } => "run it without --host-root to load into the running kernel",
             LoadError::Open { .. } => "check the file and its permissions",
             LoadError::Insert { advice: Some(advice), .. } => advice.as_str(),
             LoadError::Insert { source, .. } if is_refusal(source) => {
                 "sign the module with a key that this kernel trusts, or boot without lockdown and module signature enforcement"
             }
             LoadError::Insert { .. } => {
-                "`dmesg | tail` has the kernel's own words; `mpu up` without --module builds one for this kernel"
+                "`dmesg | tail` shows the kernel's messages; `mpu up` without --module builds one for this kernel"
             }
             LoadError::Redirect { symbol, .. } if symbol == TRACING => {
                 "`sysctl kernel.ftrace_enabled=1`, then `mpu up` again"
@@ -135,19 +135,19 @@ impl Explain for LoadError {
             LoadError::Mute => "`mpu down`, then `mpu up` again",
             LoadError::OtherVersion { .. } => "`mpu up --replace` lets this version take over without a gap",
             LoadError::Drain { .. } => {
-                "stop or kill whoever is inside (a frozen one has to go on first), then run `mpu up --replace` again"
+                "stop or kill the process that is inside (thaw a frozen one first), then run `mpu up --replace` again"
             }
-            LoadError::NoNext { .. } => "build it with mpu.ko, or leave --module out; `mpu down`, then `mpu up` leaves a gap",
+            LoadError::NoNext { .. } => "build it together with mpu.ko, or run it without --module; `mpu down`, then `mpu up` leaves a gap",
             LoadError::Busy { again, .. } => {
-                return format!("stop or kill whoever is inside (a frozen one has to go on first), then run `{again}` again")
+                return format!("stop or kill the process that is inside (thaw a frozen one first), then run `{again}` again")
             }
             LoadError::Kept { again, inside: 0, .. } => {
-                return format!("run `{again}` again; `lsmod` counts who holds the module")
+                return format!("run `{again}` again; `lsmod` counts the users of the module")
             }
             LoadError::Kept { again, .. } => return format!("stop or kill it, then run `{again}` again"),
             LoadError::Stuck => "reboot this host; `dmesg` has what became of the kernel's function tracing",
             LoadError::NotEntered { .. } => "update MPU, and report the driver's version; nothing is translated",
-            LoadError::Retire { .. } | LoadError::Remove { .. } => "`dmesg | tail` has the kernel's own words",
+            LoadError::Retire { .. } | LoadError::Remove { .. } => "`dmesg | tail` shows the kernel's messages",
         }
         .to_string()
     }

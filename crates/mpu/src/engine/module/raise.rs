@@ -24,7 +24,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Default, clap::Args)]
 #[group(skip)]
 pub struct ModuleOptions {
-    /// Load this module, built and perhaps signed already, instead of building one
+    /// Load this module, which was built and perhaps signed before, instead of building one
     #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath, conflicts_with_all = ["source", "build_only"])]
     pub module: Option<PathBuf>,
 
@@ -32,11 +32,11 @@ pub struct ModuleOptions {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub source: Option<PathBuf>,
 
-    /// Build the module, name it, and leave the kernel alone
+    /// Build the module and print its path, without loading it
     #[arg(long)]
     pub build_only: bool,
 
-    /// Let this version take over from another that is up, without a gap
+    /// Let this version take over from another one that is up, without a gap
     #[arg(long)]
     pub replace: bool,
 

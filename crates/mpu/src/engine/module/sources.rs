@@ -60,7 +60,7 @@ impl Explain for SourceError {
             SourceError::NotOurModule { .. } => {
                 "name the mpu.ko that `mpu up --build-only` builds (unpack it if it is compressed)"
             }
-            SourceError::OtherKernel { .. } => "leave --module out, so that one is built for this kernel",
+            SourceError::OtherKernel { .. } => "run it without --module, so that a module is built for this kernel",
         }
         .to_string()
     }

@@ -223,7 +223,7 @@ impl Explain for StateError {
             StateError::Unreadable { source, .. } | StateError::Unwritable { source, .. }
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
-                "run it as root: the state is root's to read".to_string()
+                "run it as root: only root can read the state".to_string()
             }
             StateError::Unwritable { .. } => {
                 "the loaded module is older than this mpu, or refused the rules: `dmesg | tail` says; `mpu up --replace`"

@@ -125,7 +125,7 @@ mod tests {
         kernel.inserts.borrow_mut().push(libc::ETIMEDOUT);
         let before = fake.snapshot();
         let said = swapped(&fake, &kernel).expect_err("busy").to_string();
-        assert!(said.contains("the old one goes on: 2 callers are inside the driver: process 4242"), "{said}");
+        assert!(said.contains("the old one keeps running: 2 callers are inside the driver: process 4242"), "{said}");
         assert_eq!(fake.snapshot(), before);
     }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 pub enum NotifyError {
     #[error("only root, in the host's PID namespace, can answer for the callers in containers")]
     NotRoot,
-    #[error("this process is not in the host's PID namespace: its numbers are not the driver's")]
+    #[error("this process is not in the host's PID namespace: its PIDs differ from the driver's")]
     NotOnHost,
     #[error("this kernel has no listeners for system calls")]
     NoListeners { source: io::Error },
@@ -79,13 +79,13 @@ impl Explain for NotifyError {
                 "a kernel from 5.9 on with CONFIG_SECCOMP_FILTER is needed; `mpu up --engine module` needs no such thing"
             }
             NotifyError::File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => "run it as root: sudo mpu …",
-            NotifyError::File { .. } => "see that /run is writable and that nothing else is at that path",
+            NotifyError::File { .. } => "check that /run is writable and that nothing else is at that path",
             NotifyError::NoAnswer { .. } | NotifyError::Refused { .. } | NotifyError::NotUp { .. } => {
-                "`journalctl -u mpu-notify` or /run/mpu/notify/log has the supervisor's own words"
+                "`journalctl -u mpu-notify` or /run/mpu/notify/log shows the supervisor's messages"
             }
             NotifyError::OtherVersion { .. } => "let this one take over, with no call lost: mpu up --replace",
             NotifyError::Start { .. } | NotifyError::Systemd { .. } => {
-                "`systemctl status mpu-notify` tells more; without systemd see that mpu itself can be executed"
+                "`systemctl status mpu-notify` says more; without systemd, check that mpu itself can be executed"
             }
             NotifyError::UnknownDriver(error) => return error.fix(),
             NotifyError::Config(error) => return error.fix(),
