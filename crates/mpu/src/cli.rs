@@ -3,13 +3,16 @@
 //!
 //! Owns the grammar and its words, no behaviour.
 
+use crate::agent;
 use crate::commands;
-use crate::engine;
-use crate::exit::Exit;
-use crate::metrics::listen;
-use crate::metrics::usage::Label;
+use crate::engine::up;
+use crate::install::work;
+use crate::listing;
+use crate::metrics;
+use crate::top;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
+use mpu_host::exit::Exit;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -46,7 +49,7 @@ fn long_after() -> String {
 pub enum Command {
     /// Build the engine if needed, load it, and check that it works
     #[command(long_about = UP_LONG, after_long_help = UP_EXAMPLES)]
-    Up(Up),
+    Up(up::UpOptions),
 
     /// Unload the engine; containers then see what the driver shows them by itself
     #[command(long_about = DOWN_LONG)]
@@ -70,11 +73,11 @@ pub enum Command {
 
     /// Install this mpu on this host: files, module, service; and start it
     #[command(long_about = INSTALL_LONG, after_help = INSTALL_EXAMPLES)]
-    Install(Install),
+    Install(work::InstallOptions),
 
     /// Install this mpu over an older one, and let it take over without a gap
     #[command(long_about = UPGRADE_LONG)]
-    Upgrade(Install),
+    Upgrade(work::InstallOptions),
 
     /// Take MPU down and remove everything that was installed
     #[command(long_about = UNINSTALL_LONG)]
@@ -97,7 +100,7 @@ pub enum Command {
 
     /// Export to Prometheus what MPU does and which container uses which GPU
     #[command(long_about = METRICS_LONG, after_long_help = METRICS_EXAMPLES)]
-    Metrics(Metrics),
+    Metrics(metrics::MetricsOptions),
 
     /// Keep MPU up on a node, as the entry point of a Kubernetes DaemonSet
     #[command(long_about = AGENT_LONG, after_long_help = AGENT_EXAMPLES)]
@@ -109,11 +112,11 @@ pub enum Command {
 
     /// List the processes on all GPUs: host and container PID, container, pod, user, memory
     #[command(long_about = PS_LONG, after_long_help = PS_EXAMPLES)]
-    Ps(commands::ps::Options),
+    Ps(listing::ListOptions),
 
     /// Watch GPUs and their processes, live
     #[command(long_about = TOP_LONG, after_long_help = TOP_EXAMPLES)]
-    Top(crate::top::Options),
+    Top(top::TopOptions),
 
     /// Run a command in a PID namespace of its own, with right answers, without a module or a container engine
     #[command(long_about = RUN_LONG, after_long_help = RUN_EXAMPLES)]
@@ -251,22 +254,6 @@ const UNINSTALL_LONG: &str = "Take MPU down and remove everything that was insta
 Removes what `mpu install` put there, the modules that were built, and MPU's own records. A configuration that you \
     changed is kept unless --purge is given. If a step fails, the host is as it was.";
 
-/// Options of `mpu install` and `mpu upgrade`.
-#[derive(Debug, Args)]
-pub struct Install {
-    /// Say what would be done, in order, and do nothing
-    #[arg(long)]
-    pub dry_run: bool,
-
-    /// Leave the engine as it is; the next boot starts this version
-    #[arg(long)]
-    pub no_start: bool,
-
-    /// Build from the sources in this directory instead of those that mpu carries
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub source: Option<PathBuf>,
-}
-
 /// Options of `mpu uninstall`.
 #[derive(Debug, Args)]
 pub struct Uninstall {
@@ -290,19 +277,16 @@ const AGENT_EXAMPLES: &str = "Examples:
   mpu agent ready --id \"$POD_UID\"       # a readiness probe: exit code 0 or 3
   mpu agent alive --id \"$POD_UID\"       # a liveness probe";
 
-/// Where a pod's specification puts the agent's name: the commands of probes know no other variables.
-const AGENT_ID: &str = "MPU_AGENT_ID";
-
 /// What `mpu agent` does.
 #[derive(Debug, Subcommand)]
 pub enum AgentVerb {
     /// Manage the engine until SIGTERM
-    Run(AgentRun),
+    Run(agent::AgentOptions),
 
     /// Say whether a container on this node got a right answer recently
     Ready {
         /// The agent's name
-        #[arg(long, env = AGENT_ID)]
+        #[arg(long, env = agent::ID)]
         id: String,
 
         /// How old a measurement may be
@@ -313,41 +297,13 @@ pub enum AgentVerb {
     /// Say whether the agent's loop runs
     Alive {
         /// The agent's name
-        #[arg(long, env = AGENT_ID)]
+        #[arg(long, env = agent::ID)]
         id: String,
 
         /// How long one round of the loop may take: a round that builds the module takes minutes
         #[arg(long, value_name = "SECONDS", default_value_t = 900)]
         within: u64,
     },
-}
-
-/// Options of `mpu agent run`.
-#[derive(Debug, Args)]
-pub struct AgentRun {
-    /// The agent's name among those of the node: the pod's uid
-    #[arg(long, env = AGENT_ID)]
-    pub id: String,
-
-    /// Time between two rounds of the loop
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=300))]
-    pub interval: u64,
-
-    /// Time between two measurements while all is right
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
-    pub measure_every: u64,
-
-    /// Leave the engine up when the last agent ends
-    #[arg(long)]
-    pub keep: bool,
-
-    /// Load this module, which was built and perhaps signed before; {release} stands for the running kernel's release
-    #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath)]
-    pub module: Option<PathBuf>,
-
-    /// Accept a driver release that this mpu does not know, even where drivers = "known" is configured
-    #[arg(long, hide = true)]
-    pub any_driver: bool,
 }
 
 /// What `mpu config` does.
@@ -448,65 +404,12 @@ const SCHEMA_EXAMPLES: &str = "Examples:
   mpu schema status > status.schema.json
   mpu schema ps | jq '.\"$defs\".GpuProcess.properties | keys'";
 
-/// Options of `mpu up`.
-#[derive(Debug, Args)]
-pub struct Up {
-    /// The engine to use; by default the one that /etc/mpu/config.toml names
-    #[arg(long, value_enum)]
-    pub engine: Option<engine::Asked>,
-
-    /// Load this module, which was built and perhaps signed before, instead of building one
-    #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath, conflicts_with_all = ["source", "build_only"])]
-    pub module: Option<PathBuf>,
-
-    /// Build from the sources in this directory instead of those that mpu carries
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub source: Option<PathBuf>,
-
-    /// Build the module and print its path, without loading it
-    #[arg(long)]
-    pub build_only: bool,
-
-    /// Accept a driver release that this mpu does not know, even where drivers = "known" is configured
-    #[arg(long, hide = true)]
-    pub any_driver: bool,
-
-    /// Let this version take over from another one that is up, without a gap
-    #[arg(long)]
-    pub replace: bool,
-}
-
 /// Options of `mpu down`.
 #[derive(Debug, Args)]
 pub struct Down {
     /// How long to wait for callers inside the driver
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3600))]
     pub wait: u64,
-}
-
-/// Options of `mpu metrics`.
-#[derive(Debug, Args)]
-pub struct Metrics {
-    /// Where to listen: IP:PORT, unix:/PATH, or systemd for the sockets of a socket unit; may be given several times
-    #[arg(long, value_name = "ADDRESS", default_value = listen::DEFAULT)]
-    pub listen: Vec<listen::Address>,
-
-    /// Write the page into this file instead of listening; its name must end in .prom for node_exporter to read it
-    #[arg(long, value_name = "FILE.prom", value_hint = ValueHint::FilePath, conflicts_with = "listen")]
-    pub textfile: Option<PathBuf>,
-
-    /// How often to write the file
-    #[arg(long, value_name = "SECONDS", default_value_t = 15, requires = "textfile", conflicts_with = "once")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub interval: u64,
-
-    /// Write one page, into the file or to standard output, and end
-    #[arg(long, conflicts_with = "listen")]
-    pub once: bool,
-
-    /// Also distinguish processes, by this label; each process becomes a series of its own
-    #[arg(long, value_enum, value_name = "LABEL")]
-    pub label: Vec<Label>,
 }
 
 /// Shells with completions.
@@ -545,7 +448,7 @@ impl Command {
             Command::Uninstall(_) => "uninstall",
             Command::Stage { .. } => "stage",
             Command::Metrics(_) => "metrics",
-            Command::MetricsChild => crate::metrics::source::CHILD,
+            Command::MetricsChild => metrics::source::CHILD,
             Command::Agent { .. } => "agent",
             Command::Ps(_) => "ps",
             Command::Top(_) => "top",

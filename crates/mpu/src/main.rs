@@ -6,18 +6,19 @@ use clap::error::ErrorKind;
 use clap::Parser;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
-use mpu::commands::{
-    self, agent, config, doctor, down, install, metrics, probe, ps, schema, status, up, Report, Style,
-};
+use mpu::commands::{agent, config, doctor, down, install, metrics, probe, ps, schema, status, up};
+use mpu::engine;
 use mpu::engine::module::load::Running;
-use mpu::engine::module::raise;
 use mpu::engine::notify::{self, error::NotifyError, hold};
 use mpu::install::work;
+use mpu::listing;
 use mpu::manual;
 use mpu::metrics::Done;
-use mpu::progress::say;
-use mpu::proof;
-use mpu::{Error, Exit, Explain, Host};
+use mpu_host::progress::say;
+
+use mpu::report::{self, Report, Style};
+use mpu::Error;
+use mpu_host::{Exit, Explain, Host};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
@@ -43,7 +44,8 @@ fn main() -> ExitCode {
 fn supervised(cli: &Cli, command: &[OsString]) -> u8 {
     let program = hold::this_program().context("cannot find this executable");
     let ended = program.and_then(|program| {
-        notify::run::run(&Host::this(), &program, &["notify", "init", "--"], command).context("the command did not run")
+        let ended = notify::run::run(&Host::this(), &program, &["notify", "init", "--"], command);
+        ended.map_err(Error::from).context("the command did not run")
     });
     ended.unwrap_or_else(|error| {
         fail(cli, &error);
@@ -56,27 +58,21 @@ fn part(cli: &Cli, what: &NotifyVerb) -> u8 {
     let ended = match what {
         NotifyVerb::Serve => notify::daemon::serve(&Host::this()).map(|end| end.code()),
         NotifyVerb::Hold => hold::this_program()
-            .map_err(|source| NotifyError::Start { what: "the keeper".to_string(), source }.into())
+            .map_err(|source| NotifyError::Start { what: "the keeper".to_string(), source })
             .and_then(|program| hold::hold(&program, &["notify", "serve"]).map(|()| Exit::Ok.code())),
         NotifyVerb::Join { command } => Err(notify::run::join(&Host::this(), command)),
         NotifyVerb::Init { command } => Ok(notify::run::init(command)),
     };
-    ended.unwrap_or_else(|error| fail(cli, &anyhow::Error::from(error).context("the engine cannot go on")).code())
+    ended.unwrap_or_else(|error| {
+        fail(cli, &anyhow::Error::from(Error::from(error)).context("the engine cannot go on")).code()
+    })
 }
 
 fn run(cli: &Cli) -> anyhow::Result<Exit> {
     let host = cli.host_root.as_deref().map_or_else(Host::this, Host::below);
     match &cli.command {
         Command::Up(options) => {
-            let module = raise::Options {
-                module: options.module.clone(),
-                source: options.source.clone(),
-                build_only: options.build_only,
-                any_driver: options.any_driver,
-                replace: options.replace,
-                policy: String::new(),
-            };
-            let options = up::Options { engine: options.engine, module, keeper: None, ask: Some(proof::ask) };
+            let options = engine::up::UpOptions { ask: Some(mpu::probe::ask), ..options.clone() };
             let done = up::up(&host, &Running, &options).context("MPU is not up")?;
             tell(cli, &done)
         }
@@ -84,16 +80,16 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             let done = down::down(&host, &Running, Duration::from_secs(options.wait)).context("MPU is not down")?;
             tell(cli, &done)
         }
-        Command::Status => tell(cli, &status::status(&host, proof::ask).context("the state is not known")?),
+        Command::Status => tell(cli, &status::status(&host, mpu::probe::ask).context("the state is not known")?),
         Command::Probe => tell(cli, &probe::probe(&host).context("nothing was measured")?),
         Command::Install(options) => installed(cli, &host, options, false),
         Command::Upgrade(options) => installed(cli, &host, options, true),
         Command::Uninstall(options) => {
-            let outcome = work::uninstall(&host, &Running, options.dry_run, options.purge);
+            let outcome = work::uninstall(&host, &Running, options.dry_run, options.purge).map_err(Error::from);
             tell(cli, &install::Done::removed(outcome.context("MPU is not removed")?, options.dry_run))
         }
         Command::Stage { root } => {
-            work::stage(root).context("nothing is staged")?;
+            work::stage(root, &manual::documents()?).map_err(Error::from).context("nothing is staged")?;
             Ok(Exit::Ok)
         }
         Command::Config { what } => match what {
@@ -102,7 +98,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             }
             ConfigVerb::Show => tell(cli, &config::show(&host).context("the configuration is not known")?),
             ConfigVerb::Apply => tell(cli, &config::apply(&host).context("nothing was applied")?),
-            ConfigVerb::Default => print(mpu::config::DEFAULT.as_bytes()),
+            ConfigVerb::Default => print(mpu_host::config::DEFAULT.as_bytes()),
         },
         Command::Metrics(options) => match metrics::metrics(&host, options).context("there are no metrics")? {
             Done::Page(page) => print(&page),
@@ -110,7 +106,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         },
         Command::Ps(options) => list(cli, &host, options),
         Command::Top(options) => {
-            mpu::top::top(&host, options, cli.json).context("there is nothing to watch")?;
+            mpu::top::top(&host, options, cli.json).map_err(Error::from).context("there is nothing to watch")?;
             Ok(Exit::Ok)
         }
         Command::Agent { what } => look_after(cli, &host, what),
@@ -138,15 +134,15 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
     }
 }
 
-fn installed(cli: &Cli, host: &Host, options: &cli::Install, upgrade: bool) -> anyhow::Result<Exit> {
-    let (dry_run, no_start, source) = (options.dry_run, options.no_start, options.source.clone());
-    let options = work::Options { dry_run, no_start, upgrade, source, executable: None };
-    let outcome = work::install(host, &Running, &options).context("MPU is not installed")?;
-    tell(cli, &install::Done::installed(outcome, dry_run))
+fn installed(cli: &Cli, host: &Host, options: &work::InstallOptions, upgrade: bool) -> anyhow::Result<Exit> {
+    let options = work::InstallOptions { upgrade, ..options.clone() };
+    let documents = manual::documents().context("cannot render the manual pages")?;
+    let outcome = work::install(host, &Running, &options, &documents).map_err(Error::from);
+    tell(cli, &install::Done::installed(outcome.context("MPU is not installed")?, options.dry_run))
 }
 
-fn list(cli: &Cli, host: &Host, options: &ps::Options) -> anyhow::Result<Exit> {
-    let width = io::stdout().is_terminal().then(ps::table::terminal_width).flatten();
+fn list(cli: &Cli, host: &Host, options: &listing::ListOptions) -> anyhow::Result<Exit> {
+    let width = io::stdout().is_terminal().then(listing::table::terminal_width).flatten();
     let listed = ps::ps(host, options, width).context("GPU processes are not known")?;
     if !cli.json {
         listed.beside().iter().for_each(|line| say(format_args!("mpu: {line}")));
@@ -159,17 +155,11 @@ fn look_after(cli: &Cli, host: &Host, what: &AgentVerb) -> anyhow::Result<Exit> 
         AgentVerb::Ready { id, within } => (Question::Ready, id, *within),
         AgentVerb::Alive { id, within } => (Question::Alive, id, *within),
         AgentVerb::Run(options) => {
-            let options = mpu::agent::Options {
-                id: options.id.clone(),
-                interval: options.interval,
-                measure_every: options.measure_every,
-                keep: options.keep,
-                module: options.module.clone(),
-                source: None,
-                any_driver: options.any_driver,
-            };
             let mut wait = told_to_go()?;
-            return tell(cli, &agent::run(host, &Running, options, &mut wait).context("the agent cannot go on")?);
+            return tell(
+                cli,
+                &agent::run(host, &Running, options.clone(), &mut wait).context("the agent cannot go on")?,
+            );
         }
     };
     tell(cli, &agent::ask(host, question, id, within).context("it is not known")?)
@@ -197,7 +187,7 @@ fn told_to_go() -> anyhow::Result<impl FnMut(Duration) -> bool> {
 fn tell<R: Report>(cli: &Cli, report: &R) -> anyhow::Result<Exit> {
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let text = match cli.json {
-        true => commands::json_of(cli.command.name(), report) + "\n",
+        true => report::json_of(cli.command.name(), report) + "\n",
         false => report.text(if colour { Style::Colour } else { Style::Plain }),
     };
     print(text.as_bytes())?;
@@ -217,7 +207,7 @@ fn print(bytes: &[u8]) -> anyhow::Result<Exit> {
 fn fail(cli: &Cli, error: &anyhow::Error) -> Exit {
     let known = error.downcast_ref::<Error>();
     if let (true, Some(known)) = (cli.json, known) {
-        let _ = print((commands::json_of_error(cli.command.name(), known) + "\n").as_bytes());
+        let _ = print((report::json_of_error(cli.command.name(), known) + "\n").as_bytes());
         return known.exit();
     }
     let causes: Vec<String> = error.chain().map(|cause| cause.to_string()).collect();

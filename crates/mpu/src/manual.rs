@@ -3,11 +3,12 @@
 //! Owns their sections. What is said in them is the command line's definition (`cli`) and the exit codes (`exit`), rendered by
 //! `clap_mangen`. Pages carry no date, so that the same sources always give the same pages. `man 7 man` has the language.
 
-use crate::cli::Cli;
-use crate::exit::Exit;
+use crate::cli::{self, Cli, Shell};
+use crate::install::layout::Documents;
 use clap::{Command, CommandFactory};
 use clap_mangen::roff::{bold, roman, Roff};
 use clap_mangen::Man;
+use mpu_host::exit::Exit;
 use std::io;
 
 /// The page of a command, given by its words (`config check`), or of `mpu` without any; none if there is no such command.
@@ -23,6 +24,12 @@ pub fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut pages = Vec::new();
     collect(&root(), &mut pages)?;
     Ok(pages)
+}
+
+/// Everything that an installation has of the command line.
+pub fn documents() -> io::Result<Documents> {
+    let [bash, zsh, fish] = [Shell::Bash, Shell::Zsh, Shell::Fish].map(cli::completions);
+    Ok(Documents { bash, zsh, fish, pages: pages()? })
 }
 
 fn collect(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
@@ -121,6 +128,15 @@ mod tests {
             lines.for_each(|other| assert!(names.contains(&other), "{name} refers to {other}"));
         }
         assert!(page(&["probe-child".to_string()]).is_none() && page(&["nonsense".to_string()]).is_none());
+    }
+
+    #[test]
+    fn an_installation_gets_every_page_and_a_completion_for_every_shell() {
+        let documents = documents().expect("rendered");
+        assert_eq!(documents.pages, pages().expect("rendered"));
+        for script in [documents.bash, documents.zsh, documents.fish] {
+            assert!(String::from_utf8_lossy(&script).contains("completions"));
+        }
     }
 
     #[test]

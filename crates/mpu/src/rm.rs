@@ -6,10 +6,10 @@
 //! Outside truth: NVIDIA's public headers `nvos.h` (argument blocks), `ctrl0000gpu.h`, `cl0040.h`; for the layouts,
 //! `mpu-abi`.
 
-use crate::driver::Release;
 use crate::sys;
 use mpu_abi::ioctl::GPUMON_PID_INVALID;
 use mpu_abi::{ControlCmd, Layout, Row, Rows, Samples as SampleLayout};
+use mpu_host::driver::Release;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -58,7 +58,7 @@ pub struct Dialect {
 impl Dialect {
     /// The dialect of a release; an unknown one is spoken to like the newest.
     pub fn of(release: Option<Release>) -> Dialect {
-        let release = release.unwrap_or(crate::driver::NEWEST_KNOWN);
+        let release = release.unwrap_or(mpu_host::driver::NEWEST_KNOWN);
         let since = |major, minor| release >= Release::new(major, minor, 0);
         let row = |cmd, size| {
             *mpu_abi::find(ControlCmd(cmd), size).and_then(mpu_abi::row).expect("a row (tested for every branch)")

@@ -2,47 +2,65 @@
 //!
 //! Owns the round: wait for the driver, raise the engine, measure, and again. It is made for a container that has the
 //! node's directories at their own paths, so that everything else of this crate works there unchanged. Who of several
-//! agents may touch the engine is [`turns`]'s, what a kubelet hears is [`note`]'s. Knows no engine by name.
+//! agents may touch the engine is [`turns`]'s, what a kubelet hears is [`note`]'s. Raises the module and no other engine: a
+//! supervisor in a pod would take the containers' calls with it when the pod ends.
 
+mod error;
 pub mod note;
 pub mod turns;
 
-use crate::commands::{config, down, up};
-use crate::config::Config;
-use crate::driver::Driver;
 use crate::engine::module::checks::Unfit;
 use crate::engine::module::load::Kernel;
 use crate::engine::module::raise;
-use crate::engine::Asked;
-use crate::error::Error;
-use crate::explain::Explain;
-use crate::host::{Host, CAP_SYS_MODULE};
+use crate::engine::up::{self, How};
+use crate::engine::{apply, down};
+pub use error::AgentError;
+use mpu_host::config::{rules, Asked, Config};
+use mpu_host::driver::Driver;
+use mpu_host::explain::{chain, Explain};
+use mpu_host::host::{Host, CAP_SYS_MODULE};
 use note::{uptime, Doing, Note, Seen};
 use std::path::PathBuf;
 use std::time::Duration;
 use turns::{Left, Turn, TurnError};
 
-/// What an agent is told.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Its name among the agents of the node.
+/// Where a pod's specification puts the agent's name: the commands of probes know no other variables.
+pub const ID: &str = "MPU_AGENT_ID";
+
+/// Options of `mpu agent run`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct AgentOptions {
+    /// The agent's name among those of the node: the pod's uid
+    #[arg(long, env = ID)]
     pub id: String,
-    /// Seconds between two rounds.
+
+    /// Time between two rounds of the loop
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=300))]
     pub interval: u64,
-    /// Seconds between two measurements while all is right.
+
+    /// Time between two measurements while all is right
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub measure_every: u64,
-    /// Leave the engine up when the last agent leaves.
+
+    /// Leave the engine up when the last agent ends
+    #[arg(long)]
     pub keep: bool,
-    /// A module that is built already; `{release}` in it is the kernel's.
+
+    /// Load this module, which was built and perhaps signed before; {release} stands for the running kernel's release
+    #[arg(long, value_name = "FILE.ko", value_hint = clap::ValueHint::FilePath)]
     pub module: Option<PathBuf>,
-    /// Sources in place of those carried.
-    pub source: Option<PathBuf>,
-    /// Go on with a driver release that is not known.
+
+    /// Accept a driver release that this mpu does not know, even where drivers = "known" is configured
+    #[arg(long, hide = true)]
     pub any_driver: bool,
+
+    /// Sources in place of those carried.
+    #[arg(skip)]
+    pub source: Option<PathBuf>,
 }
 
 /// Looks whether a container is seen right: whether it is, and what was found in words.
-pub type Measure<'a> = &'a dyn Fn(&Host) -> Result<(bool, String), Error>;
+pub type Measure<'a> = &'a dyn Fn(&Host) -> Result<(bool, String), Box<dyn Explain>>;
 
 /// Where a line for the log goes.
 pub type Log<'a> = &'a dyn Fn(&str);
@@ -62,7 +80,7 @@ pub struct Agent<'a> {
     kernel: &'a dyn Kernel,
     measure: Measure<'a>,
     log: Log<'a>,
-    options: Options,
+    options: AgentOptions,
     turn: Turn,
     driver: Option<String>,
     seen: Option<Seen>,
@@ -89,8 +107,8 @@ impl<'a> Agent<'a> {
         kernel: &'a dyn Kernel,
         measure: Measure<'a>,
         log: Log<'a>,
-        options: Options,
-    ) -> Result<Agent<'a>, Error> {
+        options: AgentOptions,
+    ) -> Result<Agent<'a>, AgentError> {
         if !host.has_capability(CAP_SYS_MODULE) {
             return Err(Unfit::NotRoot.into());
         }
@@ -112,7 +130,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Goes round until `wait`, which is given the time to the next round, says that it is over.
-    pub fn run(mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<Parting, Error> {
+    pub fn run(mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<Parting, AgentError> {
         loop {
             self.round()?;
             if wait(Duration::from_secs(self.options.interval)) {
@@ -122,7 +140,7 @@ impl<'a> Agent<'a> {
     }
 
     /// One round. Fails only if the meeting place does: everything else is said, and tried again.
-    pub fn round(&mut self) -> Result<(), Error> {
+    pub fn round(&mut self) -> Result<(), AgentError> {
         let driver = Driver::loaded(self.host).map(|driver| driver.version);
         if driver != self.driver {
             // Whatever was measured was measured of another driver.
@@ -142,7 +160,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Sees that the engine is up, with the node's rules.
-    fn look_after(&mut self, driver: &str) -> Result<(Doing, String), Error> {
+    fn look_after(&mut self, driver: &str) -> Result<(Doing, String), AgentError> {
         let now = uptime(self.host);
         if now < self.next_try {
             return Ok((Doing::Failed, self.said.0.clone()));
@@ -167,33 +185,40 @@ impl<'a> Agent<'a> {
     }
 
     /// Raises the engine, or lets this version take over from another; whether that changed anything, and what is up.
-    fn raise(&self) -> Result<(bool, String), Error> {
+    fn raise(&self) -> Result<(bool, String), AgentError> {
         let release = self.host.release().unwrap_or_default();
         let of_release = |path: &PathBuf| PathBuf::from(path.to_string_lossy().replace("{release}", &release));
-        let module = raise::Options {
+        let module = raise::ModuleOptions {
             module: self.options.module.as_ref().map(of_release),
             source: self.options.source.clone(),
-            any_driver: self.options.any_driver,
             replace: true,
-            ..raise::Options::default()
+            ..raise::ModuleOptions::default()
         };
-        if Config::of(self.host)?.engine == Asked::Notify {
+        let config = Config::of(self.host)?;
+        if config.engine == Asked::Notify {
             return Err(TurnError::NotifyInPod.into());
         }
         // It measures by itself, and says what it saw.
-        let options = up::Options { engine: Some(Asked::Module), module, keeper: None, ask: None };
+        let options = up::UpOptions {
+            engine: Some(Asked::Module),
+            module,
+            any_driver: self.options.any_driver,
+            keeper: None,
+            ask: None,
+        };
         let done = up::up(self.host, self.kernel, &options)?;
-        if done.result != "already_up" {
-            let took = done.replaced_version.map(|v| format!(", in the place of version {v}")).unwrap_or_default();
-            (self.log)(&format!("the engine came up after {:.1} s{took}", done.seconds));
+        if done.how != How::AlreadyUp {
+            let took = done.replaced.map_or(String::new(), |old| format!(", in the place of version {}", old.version));
+            (self.log)(&format!("the engine came up after {:.1} s{took}", done.took.as_secs_f64()));
         }
-        let mut changed = done.result != "already_up";
-        if !changed && config::show(self.host)?.applied == Some(false) {
-            let rules = config::apply(self.host)?.rules;
+        let mut changed = done.how != How::AlreadyUp;
+        let compiled: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
+        if !changed && apply::holds(self.host, &config, &compiled) == Some(false) {
+            let rules = apply::apply(self.host)?.rules;
             (self.log)(&format!("the engine has new rules: {rules}"));
             changed = true;
         }
-        Ok((changed, format!("MPU {} is up, by {}", env!("CARGO_PKG_VERSION"), done.engine.name())))
+        Ok((changed, format!("MPU {} is up, by {}", env!("CARGO_PKG_VERSION"), done.choice.engine.name())))
     }
 
     fn measure_if_due(&mut self) {
@@ -205,7 +230,7 @@ impl<'a> Agent<'a> {
         }
         let (right, because) = match (self.measure)(self.host) {
             Ok(found) => found,
-            Err(error) => (false, in_full(&error)),
+            Err(error) => (false, in_full(error.as_ref())),
         };
         if self.seen.as_ref().is_none_or(|seen| (seen.right, &seen.because) != (right, &because)) {
             (self.log)(&because);
@@ -222,29 +247,27 @@ impl<'a> Agent<'a> {
         }
     }
 
-    fn note(&self, doing: Doing, words: &str) -> Result<(), Error> {
+    fn note(&self, doing: Doing, words: &str) -> Result<(), AgentError> {
         let (version, words) = (env!("CARGO_PKG_VERSION").to_string(), words.to_string());
         let note = Note { at: uptime(self.host), version, doing, words, seen: self.seen.clone() };
         Ok(note.write(self.host, &self.options.id)?)
     }
 
     /// Gives the place up, and takes the engine down if nobody else is there to look after it.
-    fn leave(self) -> Result<Parting, Error> {
+    fn leave(self) -> Result<Parting, AgentError> {
         let Agent { host, kernel, options, turn, .. } = self;
         Note::remove(host, &options.id);
         match turn.leave(|| if options.keep { Ok(()) } else { down::lower_module(host, kernel, PATIENCE).map(drop) })? {
             Left::To(other) => Ok(Parting::With(other)),
             Left::Last(Ok(())) if options.keep => Ok(Parting::Kept),
-            Left::Last(taken_down) => taken_down.map(|()| Parting::Down),
+            Left::Last(taken_down) => Ok(taken_down.map(|()| Parting::Down)?),
         }
     }
 }
 
 /// An error with its causes and its cure, in one line.
-fn in_full(error: &Error) -> String {
-    let causes: Vec<String> =
-        std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source()).map(|e| e.to_string()).collect();
-    format!("{} (fix: {})", causes.join(": "), error.fix())
+fn in_full(error: &dyn Explain) -> String {
+    format!("{} (fix: {})", chain(error), error.fix())
 }
 
 #[cfg(test)]

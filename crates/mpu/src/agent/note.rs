@@ -5,7 +5,7 @@
 //! moves.
 
 use super::turns::{check_id, TurnError, MEETING};
-use crate::host::Host;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -113,7 +113,7 @@ pub fn answer(question: Question, note: Option<&Note>, now: u64, within: u64) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     fn note(at: u64, seen: Option<(u64, bool)>) -> Note {
         let seen = seen.map(|(at, right)| Seen { at, right, because: "a reason".to_string() });

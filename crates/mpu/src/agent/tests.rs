@@ -4,8 +4,8 @@ use super::*;
 use crate::engine::module::load::fake::FakeKernel;
 use crate::engine::module::raise::fake::Setup;
 use crate::engine::module::state;
-use crate::host::fake::FakeHost;
 use crate::probe::ProbeError;
+use mpu_host::host::fake::FakeHost;
 use std::cell::{Cell, RefCell};
 
 const BUILDS_BOTH: &str =
@@ -35,10 +35,10 @@ impl Stage {
         self.fake().write("/proc/uptime", &format!("{now}.5 1.0\n"));
     }
 
-    fn options(&self, id: &str) -> Options {
+    fn options(&self, id: &str) -> AgentOptions {
         let source = Some(self.setup.sources.path().to_path_buf());
         let id = id.to_string();
-        Options { id, interval: 5, measure_every: 60, keep: false, module: None, source, any_driver: false }
+        AgentOptions { id, interval: 5, measure_every: 60, keep: false, module: None, source, any_driver: false }
     }
 
     fn note(&self, id: &str) -> Note {
@@ -56,7 +56,7 @@ impl Stage {
             self.measured.set(self.measured.get() + 1);
             match self.right.get() {
                 Some(right) => Ok((right, format!("right: {right}"))),
-                None => Err(ProbeError::NotRoot.into()),
+                None => Err(Box::new(ProbeError::NotRoot) as Box<dyn Explain>),
             }
         };
         let log = |line: &str| self.log.borrow_mut().push(line.to_string());

@@ -5,9 +5,9 @@
 //! (the new pod takes over, the old one steps back) and what a rollback wants (the new pod goes, the old one has the
 //! turn again). The last one to leave takes the engine with it. Knows nothing of engines.
 
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::Host;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
 use rustix::fs::{flock, FlockOperation};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -194,7 +194,7 @@ fn forget_the_dead(dir: &Path, living: &[(u64, String)], but: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     fn turn(fake: &FakeHost, id: &str) -> Turn {
         Turn::take(&fake.host(), id).expect("a place")

@@ -3,13 +3,15 @@
 //! Owns the reports, and what counts as a container seen right. The rounds are
 //! `crate::agent`'s.
 
-use super::{Report, Style};
 use crate::agent::note::{answer, uptime, Note, Question};
-use crate::agent::{Agent, Options, Parting};
+use crate::agent::{Agent, AgentOptions, Parting};
 use crate::engine::module::load::Kernel;
 use crate::error::Error;
-use crate::exit::Exit;
-use crate::host::Host;
+use crate::probe::compare;
+use crate::report::{Report, Style};
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::Duration;
@@ -41,10 +43,10 @@ pub struct Answered {
 pub fn run(
     host: &Host,
     kernel: &dyn Kernel,
-    options: Options,
+    options: AgentOptions,
     wait: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<Left, Error> {
-    let log = |line: &str| crate::progress::say(format_args!("mpu: {line}"));
+    let log = |line: &str| mpu_host::progress::say(format_args!("mpu: {line}"));
     let parting = Agent::new(host, kernel, &measure, &log, options)?.run(wait)?;
     Ok(match parting {
         Parting::Down => Left { result: "down", left_to: None },
@@ -55,10 +57,10 @@ pub fn run(
 
 /// Right is what `mpu probe` calls right, by an engine's doing: what a driver gets right by itself today it gets wrong
 /// tomorrow, with two programs more.
-fn measure(host: &Host) -> Result<(bool, String), Error> {
-    let probed = super::probe::probe(host)?;
-    let faults: Vec<&str> = probed.faults.iter().map(|fault| fault.explanation).collect();
-    Ok(match (probed.right, probed.engine_up) {
+fn measure(host: &Host) -> Result<(bool, String), Box<dyn Explain>> {
+    let found = compare::probe(host).map_err(|error| Box::new(error) as Box<dyn Explain>)?;
+    let faults: Vec<&str> = found.faults.iter().map(|fault| fault.in_words()).collect();
+    Ok(match (found.faults.is_empty(), found.engine.is_some()) {
         (true, true) => (true, "a container on this node is seen right".to_string()),
         (true, false) => (false, "a container on this node is seen right, but no engine is up".to_string()),
         (false, _) => (false, format!("a container on this node is not seen right: {}", faults.join("; "))),
@@ -114,7 +116,7 @@ impl Report for Answered {
 mod tests {
     use super::*;
     use crate::agent::note::{Doing, Seen};
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     #[test]
     fn answers_are_documented_and_lead_to_an_exit_code() {
@@ -129,8 +131,8 @@ mod tests {
         note.write(&fake.host(), "a").expect("written");
         let asked = ask(&fake.host(), Question::Ready, "a", 60).expect("an answer");
         assert_eq!((asked.exit(), asked.text(Style::Plain).as_str()), (Exit::Ok, "ready: measured 10 s ago: right\n"));
-        super::super::documented::check("`mpu agent ready --json`", &super::super::json(&asked));
+        crate::report::documented::check("`mpu agent ready --json`", &crate::report::json(&asked));
         let left = Left { result: "left_to", left_to: Some("b".to_string()) };
-        super::super::documented::check("`mpu agent run --json`", &super::super::json(&left));
+        crate::report::documented::check("`mpu agent run --json`", &crate::report::json(&left));
     }
 }

@@ -2,14 +2,12 @@
 //!
 //! Owns the reports. The file's grammar is `config`'s; where rules go is the engine's.
 
-use super::{Lines, Report, Style};
-use crate::config::{rules, Config, Drivers, Visibility};
-use crate::engine::module::checks;
-use crate::engine::module::state;
-use crate::engine::notify::client;
+use crate::engine::apply::{self, How};
 use crate::error::Error;
-use crate::exit::Exit;
-use crate::host::Host;
+use crate::report::{Lines, Report, Style};
+use mpu_host::config::{rules, Config, Drivers, Visibility};
+use mpu_host::exit::Exit;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -40,8 +38,8 @@ pub struct Shown {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Applied {
     /// `applied`, or `not_up` when there was no engine to give the rules to.
-    #[schemars(extend("enum" = ["applied", "not_up"]))]
-    pub result: &'static str,
+    #[schemars(with = "&'static str", extend("enum" = How::ALL))]
+    pub result: How,
     /// How many compiled rules.
     pub rules: usize,
 }
@@ -51,7 +49,7 @@ pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
     let (file, config) = match file {
         Some(file) => (Some(file.to_path_buf()), Config::at(file)?),
         None => {
-            let at = host.at(crate::config::FILE);
+            let at = host.at(mpu_host::config::FILE);
             let config = Config::of(host)?;
             (Some(at).filter(|at| at.exists()), config)
         }
@@ -62,25 +60,16 @@ pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
 /// Shows what is in force.
 pub fn show(host: &Host) -> Result<Shown, Error> {
     let config = Config::of(host)?;
-    let file = Some(PathBuf::from(crate::config::FILE)).filter(|file| host.at(file).exists());
+    let file = Some(PathBuf::from(mpu_host::config::FILE)).filter(|file| host.at(file).exists());
     let compiled: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
-    let of_module = state::read_policy(host).ok().flatten();
-    let supervisor = client::state(host).ok().flatten();
-    let has_budget = |state: &client::State| state.cpu_percent.is_none_or(|has| has == config.notify_cpu_percent);
-    let by_module = of_module.map(|running| running == compiled);
-    let by_supervisor = supervisor.map(|state| state.policy == compiled && has_budget(&state));
-    let applied = [by_module, by_supervisor].into_iter().flatten().reduce(|a, b| a && b);
+    let applied = apply::holds(host, &config, &compiled);
     Ok(Shown { file, config, compiled, applied })
 }
 
 /// Gives the rules to the engine that is up. The next `mpu up` does so by itself.
 pub fn apply(host: &Host) -> Result<Applied, Error> {
-    checks::root(host)?;
-    let config = Config::of(host)?;
-    let text = rules::compile(&config);
-    let given = [state::write_policy(host, &text)?, client::set_policy(host, &text)?].contains(&true);
-    client::set_cpu_percent(host, config.notify_cpu_percent)?;
-    Ok(Applied { result: if given { "applied" } else { "not_up" }, rules: text.lines().count() })
+    let apply::Applied { how, rules } = apply::apply(host)?;
+    Ok(Applied { result: how, rules })
 }
 
 impl Report for Sound {
@@ -93,7 +82,7 @@ impl Report for Sound {
     fn text(&self, style: Style) -> String {
         match &self.file {
             Some(file) => format!("{}: {} rules, {}\n", file.display(), self.rules, style.good("sound")),
-            None => format!("no {}: every default, {}\n", crate::config::FILE, style.good("sound")),
+            None => format!("no {}: every default, {}\n", mpu_host::config::FILE, style.good("sound")),
         }
     }
 }
@@ -107,7 +96,7 @@ impl Report for Shown {
 
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
-        let none = || format!("no {}: every default", crate::config::FILE);
+        let none = || format!("no {}: every default", mpu_host::config::FILE);
         lines.put("file", self.file.as_ref().map_or_else(none, |file| file.display().to_string()));
         lines.put("engine", format!("{:?}", self.config.engine).to_lowercase());
         let drivers = match self.config.drivers {
@@ -146,15 +135,15 @@ impl Report for Applied {
 
     fn exit(&self) -> Exit {
         match self.result {
-            "applied" => Exit::Ok,
-            _ => Exit::NotReady,
+            How::Applied => Exit::Ok,
+            How::NotUp => Exit::NotReady,
         }
     }
 
     fn text(&self, style: Style) -> String {
         match self.result {
-            "applied" => format!("the running engine has {} rules, for every call from now on\n", self.rules),
-            _ => format!("{}: `mpu up` applies the rules when it starts one\n", style.warn("no engine is up")),
+            How::Applied => format!("the running engine has {} rules, for every call from now on\n", self.rules),
+            How::NotUp => format!("{}: `mpu up` applies the rules when it starts one\n", style.warn("no engine is up")),
         }
     }
 }
@@ -162,10 +151,10 @@ impl Report for Applied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::module::state::ARMED;
+    use crate::engine::module::state::{self, ARMED};
     use crate::engine::notify::fake::{self, FakeSupervisor};
-    use crate::explain::Explain;
-    use crate::host::fake::FakeHost;
+    use mpu_host::explain::Explain;
+    use mpu_host::host::fake::FakeHost;
 
     const RULE: &str = "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n";
 
@@ -173,7 +162,7 @@ mod tests {
         let fake = FakeHost::in_order();
         fake.write("/sys/module/mpu/parameters/state", ARMED);
         fake.write("/sys/module/mpu/parameters/policy", "");
-        fake.write(crate::config::FILE, RULE);
+        fake.write(mpu_host::config::FILE, RULE);
         fake
     }
 
@@ -181,13 +170,13 @@ mod tests {
     fn rules_are_shown_and_applied() {
         let fake = up();
         let shown = show(&fake.host()).expect("sound");
-        super::super::documented::check("`mpu config show --json`", &super::super::json(&shown));
+        crate::report::documented::check("`mpu config show --json`", &crate::report::json(&shown));
         assert_eq!((shown.compiled.as_slice(), shown.applied), (&["host /monitors".to_string()][..], Some(false)));
         let applied = apply(&fake.host()).expect("applied");
-        super::super::documented::check("`mpu config apply --json`", &super::super::json(&applied));
-        assert_eq!((applied.result, applied.exit()), ("applied", Exit::Ok));
+        crate::report::documented::check("`mpu config apply --json`", &crate::report::json(&applied));
+        assert_eq!((applied.result, applied.exit()), (How::Applied, Exit::Ok));
         assert_eq!(show(&fake.host()).expect("sound").applied, Some(true));
-        std::fs::remove_file(fake.host().at(crate::config::FILE)).expect("removed");
+        std::fs::remove_file(fake.host().at(mpu_host::config::FILE)).expect("removed");
         apply(&fake.host()).expect("applied");
         assert_eq!(state::read_policy(&fake.host()).expect("readable"), Some(Vec::new()));
     }
@@ -197,11 +186,11 @@ mod tests {
         let fake = FakeHost::in_order();
         let supervisor = FakeSupervisor::on(&fake, fake::state(&["a"]));
         assert_eq!(show(&fake.host()).expect("defaults").applied, Some(true));
-        fake.write(crate::config::FILE, "notify_cpu_percent = 25\n");
+        fake.write(mpu_host::config::FILE, "notify_cpu_percent = 25\n");
         let shown = show(&fake.host()).expect("sound");
         assert_eq!(shown.applied, Some(false));
         assert!(shown.text(Style::Plain).contains("25 % of a processor"), "{}", shown.text(Style::Plain));
-        assert_eq!(apply(&fake.host()).expect("applied").result, "applied");
+        assert_eq!(apply(&fake.host()).expect("applied").result, How::Applied);
         assert_eq!(*supervisor.told.lock().expect("ours"), ["policy\n", "budget\n25"]);
         assert_eq!(show(&fake.host()).expect("sound").applied, Some(true));
     }
@@ -218,7 +207,7 @@ mod tests {
     fn without_an_engine_there_is_nothing_to_apply_to() {
         let fake = FakeHost::in_order();
         let applied = apply(&fake.host()).expect("nothing to do");
-        assert_eq!((applied.result, applied.exit()), ("not_up", Exit::NotReady));
+        assert_eq!((applied.result, applied.exit()), (How::NotUp, Exit::NotReady));
         assert_eq!(show(&fake.host()).expect("defaults").applied, None);
     }
 
@@ -237,12 +226,12 @@ mod tests {
     fn a_sound_file_is_called_so_and_another_by_its_line() {
         let fake = up();
         let sound = check(&fake.host(), None).expect("sound");
-        super::super::documented::check("`mpu config check --json`", &super::super::json(&sound));
+        crate::report::documented::check("`mpu config check --json`", &crate::report::json(&sound));
         assert_eq!(sound.rules, 1);
         fake.write("/elsewhere.toml", "visibility = \"own\"\nrule = 3\n");
         let error = check(&fake.host(), Some(&fake.host().at("/elsewhere.toml"))).expect_err("malformed");
         assert!(error.to_string().contains("elsewhere.toml, line 2: "), "{error}");
-        fake.remove(crate::config::FILE);
+        fake.remove(mpu_host::config::FILE);
         let none = check(&fake.host(), None).expect("no file is sound");
         assert_eq!((&none.file, none.rules, none.exit()), (&None, 0, Exit::Ok));
         assert!(none.text(Style::Plain).contains("every default"));

@@ -1,9 +1,9 @@
 //! `mpu doctor`: the report of what was found, the worst first.
 
-use super::{Report, Style};
 use crate::doctor::{self, Finding, Group, Level};
-use crate::exit::Exit;
-use crate::host::Host;
+use crate::report::{Report, Style};
+use mpu_host::exit::Exit;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -80,12 +80,12 @@ impl Report for Examined {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     #[test]
     fn the_json_is_documented() {
         let examined = examine(&FakeHost::in_order().host());
-        super::super::documented::check("`mpu doctor --json`", &super::super::json(&examined));
+        crate::report::documented::check("`mpu doctor --json`", &crate::report::json(&examined));
         assert_eq!((examined.level, examined.exit().code()), (Level::Broken, 2), "no engine is up");
     }
 }

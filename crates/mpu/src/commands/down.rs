@@ -1,17 +1,15 @@
 //! `mpu down`: unload, and say what had to be waited for.
 
-use super::{Report, Style};
-use crate::engine::module::checks::{self, Unfit};
-use crate::engine::module::load::{self, Kernel};
-use crate::engine::module::record::Record;
-use crate::engine::module::state::{self, Instance};
-use crate::engine::notify::{self, raise::Lowered};
+use crate::engine;
+use crate::engine::down::{Down, How};
+use crate::engine::module::load::Kernel;
 use crate::error::Error;
-use crate::exit::Exit;
-use crate::host::{Host, CAP_SYS_MODULE};
+use crate::report::{Report, Style};
+use mpu_host::exit::Exit;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What was done.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -19,8 +17,8 @@ use std::time::{Duration, Instant};
 pub struct Done {
     /// `unloaded` (the module), `ended` (the notify engine), `retired` (the same, which goes on for containers that have its filter)
     /// or `not_up`.
-    #[schemars(extend("enum" = ["unloaded", "ended", "retired", "not_up"]))]
-    pub result: &'static str,
+    #[schemars(with = "&'static str", extend("enum" = How::ALL))]
+    pub result: How,
     /// Containers that still have the notify engine's filter: their calls go through untouched until they end.
     pub containers: usize,
     /// Seconds that it took.
@@ -29,40 +27,8 @@ pub struct Done {
 
 /// Takes MPU down, with some patience for whoever holds the module.
 pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Done, Error> {
-    let began = Instant::now();
-    checks::root(host)?;
-    let unloaded = lower_module(host, kernel, patience)?;
-    let lowered = match kernel.is_for(host) {
-        true => notify::raise::lower(host)?,
-        false => None,
-    };
-    let (result, containers) = match (unloaded, lowered) {
-        (true, None | Some(Lowered::Ended)) => ("unloaded", 0),
-        (_, Some(Lowered::Retired { containers })) => ("retired", containers),
-        (false, Some(Lowered::Ended)) => ("ended", 0),
-        (false, None) => ("not_up", 0),
-    };
-    let seconds = if result == "not_up" { 0.0 } else { began.elapsed().as_secs_f64() };
-    Ok(Done { result, containers, seconds })
-}
-
-/// Unloads the module; false if there was none.
-pub(crate) fn lower_module(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<bool, Error> {
-    if !state::is_loaded(host) {
-        return Ok(false);
-    }
-    if !host.has_capability(CAP_SYS_MODULE) {
-        return Err(Unfit::NotRoot.into());
-    }
-    if host.modules_disabled() {
-        return Err(Unfit::ModulesDisabled.into());
-    }
-    load::same_host(host, kernel)?;
-    for instance in Instance::ALL.into_iter().filter(|instance| instance.is_loaded(host)) {
-        load::remove(host, kernel, instance, patience, "mpu down")?;
-    }
-    Record::remove(host);
-    Ok(true)
+    let Down { how, containers, took } = engine::down::down(host, kernel, patience)?;
+    Ok(Done { result: how, containers, seconds: took.as_secs_f64() })
 }
 
 impl Report for Done {
@@ -74,15 +40,15 @@ impl Report for Done {
 
     fn text(&self, _: Style) -> String {
         match self.result {
-            "not_up" => "MPU is not up; nothing was changed\n".to_string(),
-            "retired" => match self.containers {
+            How::NotUp => "MPU is not up; nothing was changed\n".to_string(),
+            How::Retired => match self.containers {
                 1 => "MPU is down; one container still has its filter: its calls go through untouched until it \
                     ends\n".to_string(),
                 more => format!(
                     "MPU is down; {more} containers still have its filter: their calls go through untouched until they end\n"
                 ),
             },
-            _ => format!(
+            How::Unloaded | How::Ended => format!(
                 "MPU is down, after {:.1} s; containers see what the driver shows them by itself\n",
                 self.seconds
             ),
@@ -94,10 +60,12 @@ impl Report for Done {
 mod tests {
     use super::*;
     use crate::engine::module::load::fake::FakeKernel;
-    use crate::engine::module::state::ARMED;
+    use crate::engine::module::record::Record;
+    use crate::engine::module::state::{self, ARMED};
+    use crate::engine::notify;
     use crate::engine::notify::fake::FakeSupervisor;
-    use crate::explain::Explain;
-    use crate::host::fake::FakeHost;
+    use mpu_host::explain::Explain;
+    use mpu_host::host::fake::FakeHost;
 
     fn loaded() -> FakeHost {
         let fake = FakeHost::in_order();
@@ -110,8 +78,8 @@ mod tests {
     fn down_unloads_and_forgets() {
         let fake = loaded();
         let done = down(&fake.host(), &FakeKernel::taking(&fake, ARMED), Duration::ZERO).expect("down");
-        super::super::documented::check("`mpu down --json`", &super::super::json(&done));
-        assert_eq!(done.result, "unloaded");
+        crate::report::documented::check("`mpu down --json`", &crate::report::json(&done));
+        assert_eq!(done.result, How::Unloaded);
         assert!(!state::is_loaded(&fake.host()) && Record::read(&fake.host()).is_none());
     }
 
@@ -120,7 +88,7 @@ mod tests {
         let fake = FakeHost::in_order();
         let kernel = FakeKernel::taking(&fake, ARMED);
         let done = down(&fake.host(), &kernel, Duration::ZERO).expect("nothing to do");
-        assert_eq!((done.result, kernel.calls.get(), done.exit()), ("not_up", (0, 0), Exit::Ok));
+        assert_eq!((done.result, kernel.calls.get(), done.exit()), (How::NotUp, (0, 0), Exit::Ok));
     }
 
     #[test]
@@ -128,7 +96,7 @@ mod tests {
         let fake = loaded();
         let supervisor = FakeSupervisor::on(&fake, notify::fake::state(&["a", "b"]));
         let done = down(&fake.host(), &FakeKernel::taking(&fake, ARMED), Duration::ZERO).expect("down");
-        assert_eq!((done.result, done.containers, state::is_loaded(&fake.host())), ("retired", 2, false));
+        assert_eq!((done.result, done.containers, state::is_loaded(&fake.host())), (How::Retired, 2, false));
         assert!(done.text(Style::Plain).contains("2 containers still have its filter"));
         drop(supervisor);
         let one = Done { containers: 1, ..done };
@@ -139,7 +107,7 @@ mod tests {
         );
         let _without = FakeSupervisor::on(&fake, notify::fake::state(&[]));
         let done = down(&fake.host(), &FakeKernel::taking(&fake, ARMED), Duration::ZERO).expect("down");
-        assert_eq!((done.result, done.containers), ("ended", 0));
+        assert_eq!((done.result, done.containers), (How::Ended, 0));
     }
 
     #[test]
@@ -165,7 +133,7 @@ mod tests {
         assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("in_use", Exit::Failed, (0, 0)));
         assert!(error.to_string().contains("process 4242 (python3) in control 0x00000283 for 12.3 s"), "{error}");
         assert_eq!(fake.snapshot(), before);
-        assert_eq!(down(&fake.host(), &kernel, Duration::from_secs(10)).expect("down").result, "unloaded");
+        assert_eq!(down(&fake.host(), &kernel, Duration::from_secs(10)).expect("down").result, How::Unloaded);
     }
 
     #[test]

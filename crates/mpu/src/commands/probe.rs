@@ -1,18 +1,17 @@
-//! `mpu probe`: compares what a container would see with what it should see, or, without MPU, with what the driver's
-//! release predicts.
+//! `mpu probe`: the report of what a container would see, and whether that is right.
 //!
-//! Owns the comparison; the measurement is `crate::probe`'s.
+//! Owns the words. The measurement, and what it is compared with, are `crate::probe`'s.
 
-use super::{DriverView, Lines, Report, Style};
-use crate::driver::{self, Driver, Numbering};
-use crate::engine::module::state;
-use crate::engine::notify::guest;
+use super::DriverView;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::exit::Exit;
-use crate::host::{Host, CAP_SYS_ADMIN};
-use crate::probe::verdict::{self, Fault, Verdict};
-use crate::probe::{self, Evidence, Under};
+use crate::probe::compare::{self, Comparison, Numbers};
+use crate::probe::verdict::Fault;
+use crate::probe::Evidence;
+use crate::report::{Lines, Report, Style};
+use mpu_host::driver::Numbering;
+use mpu_host::exit::Exit;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -42,15 +41,6 @@ pub struct Probed {
     pub evidence: Evidence,
 }
 
-/// Whose numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Numbers {
-    /// In GET_PIDS.
-    pub list: Option<Numbering>,
-    /// In GET_PID_INFO.
-    pub details: Option<Numbering>,
-}
-
 /// A fault with its sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FaultView {
@@ -62,43 +52,24 @@ pub struct FaultView {
 
 /// Probes this host.
 pub fn probe(host: &Host) -> Result<Probed, Error> {
-    let driver = Driver::loaded(host);
-    // Of two engines the module: it serves whatever is not under the other.
-    let by_module =
-        host.has_capability(CAP_SYS_ADMIN) && state::read(host)?.is_some_and(|state| state.phase.is_placed());
-    let under = if by_module { Under::Module } else { Under::Notify };
-    let evidence = probe::measure(host, driver.as_ref(), &probe::this_program(), &["probe-child"], under)?;
-    let engine = match by_module {
-        true => Some(Engine::Module),
-        false => guest::would_be_taken(host).then_some(Engine::Notify),
-    };
-    let driver = driver.ok_or(probe::ProbeError::NoDriver)?;
-    Ok(compare(evidence, &driver, engine, driver::converters_present(host)))
+    Ok(compare::probe(host)?.into())
 }
 
-fn compare(evidence: Evidence, driver: &Driver, engine: Option<Engine>, symbols: Option<[bool; 2]>) -> Probed {
-    let Verdict { list, details, faults } = verdict::judge(&evidence);
-    let found = Numbers { list, details };
-    let native = driver.known().map(driver::native);
-    let predicted = native.map(|row| Numbers { list: Some(row.pids), details: Some(row.pid_info) });
-    let right = faults.is_empty();
-    let as_expected = match engine.is_some() {
-        true => Some(right),
-        // What was not measured contradicts nothing.
-        false => predicted.map(|p| found.list == p.list && (found.details.is_none() || found.details == p.details)),
-    };
-    let view = |fault: Fault| FaultView { fault, explanation: fault.in_words() };
-    Probed {
-        right,
-        engine_up: engine.is_some(),
-        engine,
-        as_expected,
-        driver: DriverView::from(driver),
-        faults: faults.into_iter().map(view).collect(),
-        found,
-        predicted,
-        symbols_agree: symbols.zip(driver.known()).map(|(present, release)| present == driver::converters_of(release)),
-        evidence,
+impl From<Comparison> for Probed {
+    fn from(found: Comparison) -> Probed {
+        let view = |fault: Fault| FaultView { fault, explanation: fault.in_words() };
+        Probed {
+            right: found.faults.is_empty(),
+            engine_up: found.engine.is_some(),
+            engine: found.engine,
+            as_expected: found.as_expected,
+            driver: DriverView::from(&found.driver),
+            faults: found.faults.into_iter().map(view).collect(),
+            found: found.found,
+            predicted: found.predicted,
+            symbols_agree: found.symbols_agree,
+            evidence: found.evidence,
+        }
     }
 }
 
@@ -186,9 +157,14 @@ impl Probed {
 mod tests {
     use super::*;
     use crate::probe::verdict::fake;
+    use mpu_host::driver::{self, Driver};
 
     fn driver(version: &str) -> Driver {
         Driver { version: version.to_string(), release: version.parse().ok(), flavour: driver::Flavour::Open }
+    }
+
+    fn compare(evidence: Evidence, driver: &Driver, engine: Option<Engine>, symbols: Option<[bool; 2]>) -> Probed {
+        compare::compare(evidence, driver.clone(), engine, symbols).into()
     }
 
     const OF_ERAS: [&str; 5] = ["470.256.02", "550.163.01", "565.57.01", "570.86.15", "580.159.04"];
@@ -241,8 +217,8 @@ mod tests {
     #[test]
     fn json_names_faults_and_evidence() {
         let probed = compare(fake::era(4), &driver("580.159.04"), None, Some([true, true]));
-        super::super::documented::check("`mpu probe --json`", &super::super::json(&probed));
-        let value: serde_json::Value = serde_json::from_str(&super::super::json(&probed)).expect("JSON");
+        crate::report::documented::check("`mpu probe --json`", &crate::report::json(&probed));
+        let value: serde_json::Value = serde_json::from_str(&crate::report::json(&probed)).expect("JSON");
         assert_eq!(value["faults"][0]["fault"], "list_repeats");
         assert_eq!(value["found"]["list"], "own");
         assert_eq!(value["evidence"]["child"]["list"], serde_json::json!([1, 1, 1]));

@@ -4,7 +4,9 @@
 //! type, from which its part of the schema is derived, so that the two cannot differ. A schema holds an answer to all fields of its
 //! version and lets further ones pass, since a version may gain fields. `docs/schema` has all of them as files.
 
-use super::{agent, config, doctor, down, install, probe, ps, status, up, Envelope, Failure, Report, SCHEMA};
+use super::{agent, config, doctor, down, install, probe, status, up};
+use crate::listing::Listed;
+use crate::report::{Envelope, Failure, Report, SCHEMA};
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
 use schemars::{json_schema, JsonSchema, Schema, SchemaGenerator};
@@ -12,29 +14,29 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// A command that can answer in JSON.
-struct Row {
+struct Answers {
     name: &'static str,
     /// Its reports; of a command without any, only failures are JSON.
     reports: fn(&mut SchemaGenerator) -> Vec<Schema>,
 }
 
-const ROWS: [Row; 13] = [
-    Row { name: "up", reports: |g| vec![one::<up::Done>(g)] },
-    Row { name: "down", reports: |g| vec![one::<down::Done>(g)] },
-    Row { name: "status", reports: |g| vec![one::<status::Status>(g)] },
-    Row { name: "probe", reports: |g| vec![one::<probe::Probed>(g)] },
-    Row { name: "doctor", reports: |g| vec![one::<doctor::Examined>(g)] },
-    Row { name: "install", reports: |g| vec![one::<install::Done>(g)] },
-    Row { name: "upgrade", reports: |g| vec![one::<install::Done>(g)] },
-    Row { name: "uninstall", reports: |g| vec![one::<install::Done>(g)] },
-    Row {
+const ROWS: [Answers; 13] = [
+    Answers { name: "up", reports: |g| vec![one::<up::Done>(g)] },
+    Answers { name: "down", reports: |g| vec![one::<down::Done>(g)] },
+    Answers { name: "status", reports: |g| vec![one::<status::Status>(g)] },
+    Answers { name: "probe", reports: |g| vec![one::<probe::Probed>(g)] },
+    Answers { name: "doctor", reports: |g| vec![one::<doctor::Examined>(g)] },
+    Answers { name: "install", reports: |g| vec![one::<install::Done>(g)] },
+    Answers { name: "upgrade", reports: |g| vec![one::<install::Done>(g)] },
+    Answers { name: "uninstall", reports: |g| vec![one::<install::Done>(g)] },
+    Answers {
         name: "config",
         reports: |g| vec![one::<config::Sound>(g), one::<config::Shown>(g), one::<config::Applied>(g)],
     },
-    Row { name: "metrics", reports: |_| Vec::new() },
-    Row { name: "agent", reports: |g| vec![one::<agent::Left>(g), one::<agent::Answered>(g)] },
-    Row { name: "ps", reports: |g| vec![one::<ps::Listed>(g)] },
-    Row { name: "top", reports: |g| vec![one::<ps::Listed>(g)] },
+    Answers { name: "metrics", reports: |_| Vec::new() },
+    Answers { name: "agent", reports: |g| vec![one::<agent::Left>(g), one::<agent::Answered>(g)] },
+    Answers { name: "ps", reports: |g| vec![one::<Listed>(g)] },
+    Answers { name: "top", reports: |g| vec![one::<Listed>(g)] },
 ];
 
 fn one<R: Report>(generator: &mut SchemaGenerator) -> Schema {
@@ -62,7 +64,7 @@ pub fn of(command: &str) -> Option<String> {
     Some(format!("{:#}\n", Value::from(schema(row))))
 }
 
-fn schema(row: &Row) -> Schema {
+fn schema(row: &Answers) -> Schema {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     let mut generator = settings.with_transform(RecursiveTransform(open)).into_generator();
     let mut schema = Envelope::<Nothing>::json_schema(&mut generator);

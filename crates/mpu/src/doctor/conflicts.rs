@@ -1,11 +1,12 @@
 //! Others who want the same place: live patches, tracers, preloaded libraries.
 
-use super::{without_module, Group, Row, Seen};
+use super::seen::{CheckRow, Group, Seen};
+use super::taken::without_module;
 use crate::engine::module::state;
-use crate::host::Host;
+use mpu_host::host::Host;
 use std::path::Path;
 
-pub const CHECKS: &[Row] = &[
+pub const CHECKS: &[CheckRow] = &[
     ("livepatch", Group::Conflicts, "live patches of the driver: MPU cannot redirect a patched function", livepatch),
     ("other_redirects", Group::Conflicts, "whether somebody else redirects the functions that MPU needs", redirects),
     (

@@ -1,10 +1,10 @@
 //! The NVIDIA driver: there, known, whole, and what it shows containers.
 
-use super::{Group, Level, Row, Seen};
-use crate::commands::probe;
-use crate::config::{Config, Drivers};
-use crate::driver::Driver;
-use crate::host::{Host, CAP_SYS_ADMIN};
+use super::seen::{CheckRow, Group, Level, Seen};
+use crate::probe::compare;
+use mpu_host::config::{Config, Drivers};
+use mpu_host::driver::Driver;
+use mpu_host::host::{Host, CAP_SYS_ADMIN};
 use std::path::{Component, Path, PathBuf};
 
 /// Where distributions and NVIDIA's installer put libraries.
@@ -16,7 +16,7 @@ const LIBRARIES: [&str; 5] = [
     "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
 ];
 
-pub const CHECKS: &[Row] = &[
+pub const CHECKS: &[CheckRow] = &[
     ("driver", Group::Driver, "whether a driver is loaded, and is a release that this MPU was checked against", driver),
     (
         "driver_library",
@@ -120,12 +120,12 @@ fn containers(host: &Host) -> Seen {
     if !host.has_capability(CAP_SYS_ADMIN) {
         return Seen::skipped("only root can make a PID namespace");
     }
-    match probe::probe(host) {
+    match compare::probe(host) {
         Err(error) => Seen::of(Level::Attention, &error),
-        Ok(probed) if probed.right => Seen::fine("its own processes, by its own numbers"),
-        Ok(probed) => {
-            let faults: Vec<&str> = probed.faults.iter().map(|fault| fault.explanation).collect();
-            let fix = if probed.engine_up {
+        Ok(found) if found.faults.is_empty() => Seen::fine("its own processes, by its own numbers"),
+        Ok(found) => {
+            let faults: Vec<&str> = found.faults.iter().map(|fault| fault.in_words()).collect();
+            let fix = if found.engine.is_some() {
                 "sudo mpu probe --json   # report its output: the engine is up"
             } else {
                 "sudo mpu up"

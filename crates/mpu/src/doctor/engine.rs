@@ -1,22 +1,24 @@
 //! MPU itself: up, of this version, started at boot, with the policy that the file says.
 
-use super::{kernel, Group, Level, Row, Seen};
-use crate::config::{rules, Config};
-use crate::driver::Driver;
-use crate::engine::module::load;
+use super::kernel;
+use super::seen::{CheckRow, Group, Level, Seen};
+use crate::engine::module::load_error;
+use crate::engine::module::proof;
 use crate::engine::module::state::{self, Argument, Instance, Phase};
 use crate::engine::notify::client;
 use crate::engine::{self, module::raise, observe};
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::Host;
 use crate::install::{self, journal, Record};
 use crate::metrics::page::is_missed;
-use crate::proof;
+use crate::probe;
+use mpu_host::config::{rules, Asked, Config};
+use mpu_host::driver::Driver;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-pub const CHECKS: &[Row] = &[
+pub const CHECKS: &[CheckRow] = &[
     ("engine_choice", Group::Engine, "which engine `mpu up` would take, and why", choice),
     ("engine", Group::Engine, "whether an engine is up and works", up),
     (
@@ -42,9 +44,9 @@ pub const CHECKS: &[Row] = &[
 ];
 
 fn choice(host: &Host) -> Seen {
-    let asked = Config::of(host).map_or(engine::Asked::Auto, |config| config.engine);
+    let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
     let driver = Driver::loaded(host);
-    let choice = match engine::choose(host, asked, &raise::Options::default(), driver.as_ref()) {
+    let choice = match engine::choose(host, asked, &raise::ModuleOptions::default(), driver.as_ref()) {
         Ok(choice) => choice,
         Err(_) => return Seen::skipped("the state of the loaded module is not known"),
     };
@@ -90,10 +92,10 @@ fn up(host: &Host) -> Seen {
         ),
         Phase::Refused { symbol, errno } => {
             let fix = match symbol.as_str() {
-                load::TRACING => "sudo sysctl kernel.ftrace_enabled=1 && sudo mpu up",
+                load_error::TRACING => "sudo sysctl kernel.ftrace_enabled=1 && sudo mpu up",
                 _ => "ls /sys/kernel/livepatch; lsmod   # unload what holds the function, then sudo mpu up",
             };
-            Seen::broken(format!("refused: {}; nothing is redirected", load::not_placed(symbol, *errno)), fix)
+            Seen::broken(format!("refused: {}; nothing is redirected", load_error::not_placed(symbol, *errno)), fix)
         }
         Phase::Retired => {
             Seen::broken("retired: its redirects are removed, and nothing is translated", "sudo mpu up --replace")
@@ -108,7 +110,7 @@ const ASK_PATIENCE: Duration = Duration::from_secs(15);
 /// A module whose redirects stand; one that has not translated yet is asked to.
 fn proven(host: &Host, state: state::State) -> Seen {
     let redirects = state.hooks.len();
-    match proof::prove(host, state, proof::ask, ASK_PATIENCE) {
+    match proof::prove(host, state, probe::ask, ASK_PATIENCE) {
         Err(error) => Seen::of(Level::Broken, &error),
         Ok((state, None)) => Seen::fine(format!("{}, {redirects} redirects", state.phase.word())),
         Ok((state, Some(proof))) if !proof.is_fault() => {
@@ -267,7 +269,9 @@ fn installation(host: &Host) -> Seen {
 fn configuration(host: &Host) -> Seen {
     match Config::of(host) {
         Ok(config) => Seen::fine(format!("{} rules", config.rules.len())),
-        Err(error) => Seen { level: Level::Broken, what: error.to_string(), fix: Some(super::typeable(error.fix())) },
+        Err(error) => {
+            Seen { level: Level::Broken, what: error.to_string(), fix: Some(super::seen::typeable(error.fix())) }
+        }
     }
 }
 

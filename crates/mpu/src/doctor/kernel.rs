@@ -1,13 +1,15 @@
 //! What the kernel and its owner allow, and what is there to build a module with.
 
-use super::{without_module, Group, Level, Row, Seen};
+use super::seen::{CheckRow, Group, Level, Seen};
+use super::taken::without_module;
 use crate::engine::module::build::STORE;
 use crate::engine::module::{checks, installed, state};
-use crate::host::{Host, Lockdown, CAP_SYS_MODULE};
 use crate::signing::{self, Enrolled, Key, Signer};
+use mpu_host::host::{Host, Lockdown, CAP_SYS_MODULE};
+use mpu_host::kernel_release;
 use std::path::Path;
 
-pub const CHECKS: &[Row] = &[
+pub const CHECKS: &[CheckRow] = &[
     ("root", Group::Kernel, "whether this runs as root: without root, some checks cannot look", root),
     ("kernel", Group::Kernel, "the kernel's version and configuration: direct calls, kprobes, modules", kernel),
     ("modules_allowed", Group::Kernel, "whether modules can be loaded at all until the next boot", modules_allowed),
@@ -107,7 +109,7 @@ fn signatures(host: &Host) -> Seen {
         return Seen::fine(format!("{said}; the installed module is signed"));
     }
     let unsigned = installed.as_ref().map(|built| built.path.as_path());
-    let fix = super::typeable(signing::advice(host, &release, unsigned));
+    let fix = super::seen::typeable(signing::advice(host, &release, unsigned));
     match Key::find(host).filter(|_| unsigned.is_none() && Signer::find(host, &release).is_some()) {
         Some(key) if key.enrolled(host) != Enrolled::No => {
             Seen::fine(format!("{said}; `mpu up` signs what it builds with {}", key.private))
@@ -140,8 +142,8 @@ fn next_kernel(host: &Host) -> Seen {
     let Ok(running) = host.release() else { return Seen::skipped("the kernel's release is not known") };
     let names = std::fs::read_dir(host.at("/lib/modules")).into_iter().flatten().flatten();
     let mut releases: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    releases.sort_by_cached_key(|release| (checks::version_numbers(release), release.clone()));
-    let is_newer = |release: &String| checks::version_numbers(release) > checks::version_numbers(&running);
+    releases.sort_by_cached_key(|release| (kernel_release::numbers(release), release.clone()));
+    let is_newer = |release: &String| kernel_release::numbers(release) > kernel_release::numbers(&running);
     let Some(newest) = releases.pop().filter(is_newer) else {
         return Seen::fine("the running kernel is the newest");
     };
@@ -153,7 +155,7 @@ fn next_kernel(host: &Host) -> Seen {
         }
         false => Seen::attention(
             format!("kernel {newest} is installed without its headers: after a boot of that kernel there is no module"),
-            super::typeable(host.headers_hint(&newest)),
+            super::seen::typeable(host.headers_hint(&newest)),
         ),
     }
 }

@@ -9,15 +9,14 @@ mod driver;
 mod engine;
 mod kernel;
 mod notify;
+mod seen;
+mod taken;
 mod unserved;
 
-use crate::config::Config;
-use crate::driver::Driver;
-use crate::engine::module::{raise, state};
-use crate::engine::notify::client;
-use crate::engine::{choose, Asked, Engine};
-use crate::explain::Explain;
-use crate::host::Host;
+use seen::Seen;
+pub use seen::{Group, Level};
+
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::sync::mpsc;
@@ -26,103 +25,6 @@ use std::time::Duration;
 
 /// How long one check may take. A driver that hangs must not hang the doctor.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// How bad it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// As it should be.
-    Ok,
-    /// Not looked at; the finding says why.
-    Skipped,
-    /// Works, or would; somebody should see to it.
-    Attention,
-    /// MPU does not work, or containers are seen wrong, until this is mended.
-    Broken,
-}
-
-/// What a check is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Group {
-    /// The kernel and what its owner allows.
-    Kernel,
-    /// The NVIDIA driver.
-    Driver,
-    /// MPU itself.
-    Engine,
-    /// What containers see.
-    Containers,
-    /// Others who want the same place.
-    Conflicts,
-}
-
-/// What one check saw.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    level: Level,
-    what: String,
-    fix: Option<String>,
-}
-
-impl Seen {
-    fn fine(what: impl Into<String>) -> Seen {
-        Seen { level: Level::Ok, what: what.into(), fix: None }
-    }
-    fn skipped(why: impl Into<String>) -> Seen {
-        Seen { level: Level::Skipped, what: why.into(), fix: None }
-    }
-    fn attention(what: impl Into<String>, fix: impl Into<String>) -> Seen {
-        Seen { level: Level::Attention, what: what.into(), fix: Some(fix.into()) }
-    }
-    fn broken(what: impl Into<String>, fix: impl Into<String>) -> Seen {
-        Seen { level: Level::Broken, what: what.into(), fix: Some(fix.into()) }
-    }
-    /// An error of this crate's, as bad as the caller says.
-    fn of(level: Level, error: &dyn Explain) -> Seen {
-        let causes = std::iter::successors(std::error::Error::source(error), |e| e.source());
-        let what = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-        Seen { level, what, fix: Some(typeable(error.fix())) }
-    }
-}
-
-/// Programs with which the fixes of this crate's errors begin, where they are commands.
-const COMMANDS: [&str; 12] =
-    ["apt-get", "apk", "dkms", "dnf", "mkdir", "mokutil", "mount", "mpu", "openssl", "pacman", "sysctl", "zypper"];
-
-/// A fix as a shell takes it: a command as root gives it, or words behind a `#`, as a shell would execute what an
-/// error's words quote.
-fn typeable(fix: String) -> String {
-    match fix.split_whitespace().next() {
-        Some(first) if COMMANDS.contains(&first) => match fix.split_once(" && ") {
-            None => format!("sudo {fix}"),
-            Some(_) => fix,
-        },
-        Some("sudo" | "#") | None => fix,
-        // The kernel's own signing tool, by its path.
-        Some(first) if first.starts_with('/') => fix,
-        Some(_) => format!("# {fix}"),
-    }
-}
-
-/// The engine that is up, or that `mpu up` would take. What cannot be known is taken for the module, which needs more.
-fn taken(host: &Host) -> Engine {
-    if state::is_loaded(host) {
-        return Engine::Module;
-    }
-    if matches!(client::state(host), Ok(Some(_))) {
-        return Engine::Notify;
-    }
-    let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
-    let driver = Driver::loaded(host);
-    choose(host, asked, &raise::Options::default(), driver.as_ref()).map_or(Engine::Module, |choice| choice.engine)
-}
-
-/// Why the module's needs are not looked at; none where they are.
-fn without_module(host: &Host) -> Option<Seen> {
-    (taken(host) == Engine::Notify)
-        .then(|| Seen::skipped("only the module needs it, and this host uses the notify engine"))
-}
 
 /// One check.
 pub struct Check {
@@ -159,9 +61,6 @@ pub fn checks() -> Vec<Check> {
         .collect()
 }
 
-/// A row of a module's table.
-type Row = (&'static str, Group, &'static str, fn(&Host) -> Seen);
-
 /// Looks at everything.
 pub fn examine(host: &Host) -> Vec<Finding> {
     checks().into_iter().map(|check| finding(host, &check, PATIENCE)).collect()
@@ -187,19 +86,6 @@ fn finding(host: &Host, check: &Check, patience: Duration) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_person_types_is_a_command_or_a_comment() {
-        for (fix, typed) in [
-            ("apt-get install make gcc-12", "sudo apt-get install make gcc-12"),
-            ("`dmesg | tail` shows the kernel's messages", "# `dmesg | tail` shows the kernel's messages"),
-            ("install make and gcc", "# install make and gcc"),
-            ("sudo mpu up", "sudo mpu up"),
-            ("mkdir -p /x && openssl req", "mkdir -p /x && openssl req"),
-        ] {
-            assert_eq!(typeable(fix.to_string()), typed);
-        }
-    }
 
     #[test]
     fn no_two_checks_share_a_name() {

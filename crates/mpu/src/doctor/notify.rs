@@ -1,21 +1,21 @@
 //! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
 
-use super::{Group, Level, Row, Seen};
-use crate::config::Config;
-use crate::driver::Driver;
+use super::seen::{CheckRow, Group, Level, Seen};
 use crate::engine::module::{raise, state};
 use crate::engine::notify::client::{self, State};
 use crate::engine::notify::hold;
 use crate::engine::notify::raise::{is_stale, systemd_has_unit, unfit, LOG, UNIT};
 use crate::engine::notify::MOST_COUNTED;
-use crate::engine::{self, Asked, Engine};
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::Host;
+use crate::engine::{self, Engine};
+use mpu_host::config::{Asked, Config};
+use mpu_host::driver::Driver;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub const CHECKS: &[Row] = &[
+pub const CHECKS: &[CheckRow] = &[
     ("notify_kernel", Group::Engine, "whether the kernel has what the notify engine needs, where that is used", kernel),
     ("notify_socket", Group::Engine, "whether the notify engine's sockets are answered", socket),
     (
@@ -68,7 +68,7 @@ fn is_used(host: &Host) -> bool {
     let chosen = || {
         let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
         let driver = Driver::loaded(host);
-        let choice = engine::choose(host, asked, &raise::Options::default(), driver.as_ref());
+        let choice = engine::choose(host, asked, &raise::ModuleOptions::default(), driver.as_ref());
         choice.is_ok_and(|choice| choice.engine == Engine::Notify)
     };
     state(host).is_some() || !state::is_loaded(host) && chosen()

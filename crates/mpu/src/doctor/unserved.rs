@@ -4,14 +4,14 @@
 //! container that the supervisor does not name. A process that has some filter and no container's id, as under `mpu run`, is not told of:
 //! whose filter it is cannot be seen.
 
-use super::Seen;
-use crate::containers::{self, Container};
+use super::seen::Seen;
 use crate::engine::module::state;
 use crate::engine::notify::client;
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::{Host, INIT_PID_NAMESPACE};
 use mpu_core::HostPid;
+use mpu_host::containers::{self, Container};
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::{Host, INIT_PID_NAMESPACE};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;

@@ -3,20 +3,25 @@
 //! Owns the choice. An engine is a module below this one; another one adds a variant to [`Engine`], a line to [`choose`] and its
 //! own module, and nothing else here.
 
+pub mod apply;
+pub mod down;
+pub mod error;
 pub mod module;
 pub mod notify;
 pub mod observe;
+pub mod up;
 
-use crate::driver::Driver;
-use crate::error::Error;
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::Host;
-use clap::ValueEnum;
-use module::load::LoadError;
+use error::EngineError;
+use module::error::ModuleError;
+use module::load_error::LoadError;
 use module::{fits, raise};
+use mpu_host::config::Asked;
+use mpu_host::driver::Driver;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// An engine that this build has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
@@ -41,18 +46,6 @@ impl Engine {
     }
 }
 
-/// What the caller asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, JsonSchema, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Asked {
-    /// The one that suits this host best
-    Auto,
-    /// The kernel module
-    Module,
-    /// The supervisor in user space
-    Notify,
-}
-
 /// An engine and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
@@ -74,7 +67,12 @@ impl Choice {
 ///
 /// # Errors
 /// When it cannot be known whether this host can have the module.
-pub fn choose(host: &Host, asked: Asked, module: &raise::Options, driver: Option<&Driver>) -> Result<Choice, Error> {
+pub fn choose(
+    host: &Host,
+    asked: Asked,
+    module: &raise::ModuleOptions,
+    driver: Option<&Driver>,
+) -> Result<Choice, EngineError> {
     let about_module = module.build_only || module.module.is_some();
     match asked {
         Asked::Module => return Ok(Choice::of(Engine::Module, "asked for")),
@@ -94,8 +92,8 @@ pub fn choose(host: &Host, asked: Asked, module: &raise::Options, driver: Option
 
 /// What is taken when the kernel itself refused a module that this host seemed to be fit for: a signature that it does not trust, which
 /// only it can judge. None if that is not why, the module was asked for, or the other cannot be had either.
-pub fn after_refusal(host: &Host, asked: Asked, module: &raise::Options, error: &Error) -> Option<Choice> {
-    let is_refused = matches!(error, Error::Load(LoadError::Insert { .. })) && error.exit() == Exit::Refused;
+pub fn after_refusal(host: &Host, asked: Asked, module: &raise::ModuleOptions, error: &ModuleError) -> Option<Choice> {
+    let is_refused = matches!(error, ModuleError::Load(LoadError::Insert { .. })) && error.exit() == Exit::Refused;
     let may = asked == Asked::Auto && module.module.is_none() && notify::raise::unfit(host).is_none();
     (is_refused && may).then(|| instead_of_module(error))
 }
@@ -109,7 +107,7 @@ mod tests {
     use super::*;
     use crate::engine::module::raise::fake::Setup;
 
-    fn choice(setup: &Setup, asked: Asked, module: &raise::Options) -> Choice {
+    fn choice(setup: &Setup, asked: Asked, module: &raise::ModuleOptions) -> Choice {
         let host = setup.fake.host();
         choose(&host, asked, module, Driver::loaded(&host).as_ref()).expect("a choice")
     }
@@ -119,14 +117,14 @@ mod tests {
         let s = Setup::new();
         s.fake.can_notify();
         let options = s.options();
-        let auto = raise::Options::default();
+        let auto = raise::ModuleOptions::default();
         assert_eq!(choice(&s, Asked::Auto, &options).engine, Engine::Module);
         s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
         let found = choice(&s, Asked::Auto, &auto);
         assert_eq!(found.engine, Engine::Notify);
         assert!(found.why.contains("locked down (integrity)") && found.better.is_some(), "{found:?}");
         assert_eq!(choice(&s, Asked::Module, &auto).engine, Engine::Module, "what is asked for is taken");
-        let build = raise::Options { build_only: true, ..auto.clone() };
+        let build = raise::ModuleOptions { build_only: true, ..auto.clone() };
         assert_eq!(choice(&s, Asked::Auto, &build).engine, Engine::Module, "there is nothing to build of the other");
 
         s.fake.write("/proc/sys/kernel/osrelease", "5.8.0-generic");

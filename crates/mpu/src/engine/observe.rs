@@ -2,11 +2,12 @@
 //!
 //! Owns the shape and which engine fills it how. Judges nothing: what a state or a count means is the reader's.
 
-use super::notify::client::{self, Cost};
+use super::error::EngineError;
+use super::notify::client;
+pub use super::notify::client::Cost;
 use super::{module::state, Engine};
 use crate::engine::module::record::Record;
-use crate::error::Error;
-use crate::host::Host;
+use mpu_host::host::Host;
 
 /// The states that an engine can be in, as words. A newer engine may say another one.
 pub const STATES: [&str; 6] = ["armed", "placed", "waiting", "refused", "retired", "stuck"];
@@ -47,20 +48,20 @@ pub struct Observed {
 }
 
 /// Every engine of this build that is up on the host.
-pub fn all(host: &Host) -> Result<Vec<Observed>, Error> {
+pub fn all(host: &Host) -> Result<Vec<Observed>, EngineError> {
     let looks = Engine::ALL.iter().map(|engine| observe(*engine, host));
     looks.filter_map(Result::transpose).collect()
 }
 
 /// Looks at one engine; none when it is not up.
-pub fn observe(engine: Engine, host: &Host) -> Result<Option<Observed>, Error> {
+pub fn observe(engine: Engine, host: &Host) -> Result<Option<Observed>, EngineError> {
     match engine {
         Engine::Module => module(host),
         Engine::Notify => notify(host),
     }
 }
 
-fn notify(host: &Host) -> Result<Option<Observed>, Error> {
+fn notify(host: &Host) -> Result<Option<Observed>, EngineError> {
     let Some(state) = client::state(host)? else { return Ok(None) };
     Ok(Some(Observed {
         engine: Engine::Notify,
@@ -81,7 +82,7 @@ fn notify(host: &Host) -> Result<Option<Observed>, Error> {
     }))
 }
 
-fn module(host: &Host) -> Result<Option<Observed>, Error> {
+fn module(host: &Host) -> Result<Option<Observed>, EngineError> {
     let Some(state) = state::read(host)? else { return Ok(None) };
     // It may have gone between the two files.
     let Some(counters) = state::read_counters(host)? else { return Ok(None) };
@@ -114,7 +115,7 @@ fn module(host: &Host) -> Result<Option<Observed>, Error> {
 mod tests {
     use super::*;
     use crate::engine::notify::fake::{self, FakeSupervisor};
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     #[test]
     fn what_a_supervisor_says_becomes_one_row() {

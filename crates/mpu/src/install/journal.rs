@@ -5,7 +5,7 @@
 //! installed.
 
 use super::InstallError;
-use crate::host::Host;
+use mpu_host::host::Host;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -3,9 +3,7 @@
 //! Owns the paths and contents. A package's build and `mpu install` both read this table, so they cannot differ; how
 //! files get there, and what runs afterwards, is `plan`'s.
 
-use crate::cli::{self, Shell};
-use crate::engine::module::sources::{SourceError, Sources};
-use crate::manual;
+use crate::engine::module::sources::Sources;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -77,11 +75,21 @@ pub struct Item {
     pub is_config: bool,
 }
 
+/// What the command line says of itself, rendered: an installation knows no grammar.
+#[derive(Debug, Clone, Default)]
+pub struct Documents {
+    /// The completion script for Bash.
+    pub bash: Vec<u8>,
+    /// For Zsh.
+    pub zsh: Vec<u8>,
+    /// For Fish.
+    pub fish: Vec<u8>,
+    /// The manual pages, each with its name.
+    pub pages: Vec<(String, Vec<u8>)>,
+}
+
 /// Every file but the module's sources when `sources` has none.
-///
-/// # Errors
-/// When a manual page cannot be rendered.
-pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources) -> std::io::Result<Vec<Item>> {
+pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources, documents: &Documents) -> Vec<Item> {
     let item = |path: PathBuf, mode, bytes: Vec<u8>, what| Item { path, mode, bytes, what, is_config: false };
     let text = |path: PathBuf, template: &str, what| {
         let filled = template
@@ -122,26 +130,21 @@ pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources) -> std::io:
         "retries when the driver is loaded",
     ));
     let share = layout.prefix().join("share");
-    for (shell, place) in [
-        (Shell::Bash, "bash-completion/completions/mpu"),
-        (Shell::Zsh, layout.zsh_functions()),
-        (Shell::Fish, "fish/vendor_completions.d/mpu.fish"),
+    for (script, place) in [
+        (&documents.bash, "bash-completion/completions/mpu"),
+        (&documents.zsh, layout.zsh_functions()),
+        (&documents.fish, "fish/vendor_completions.d/mpu.fish"),
     ] {
-        items.push(item(share.join(place), 0o644, cli::completions(shell), "completions"));
+        items.push(item(share.join(place), 0o644, script.clone(), "completions"));
     }
-    for (name, page) in manual::pages()? {
-        items.push(item(share.join("man/man1").join(name + ".1"), 0o644, page, "manual pages"));
+    for (name, page) in &documents.pages {
+        items.push(item(share.join("man/man1").join(format!("{name}.1")), 0o644, page.clone(), "manual pages"));
     }
     items.push(Item {
         is_config: true,
-        ..item(PathBuf::from(crate::config::FILE), 0o644, crate::config::DEFAULT.into(), "the configuration")
+        ..item(PathBuf::from(mpu_host::config::FILE), 0o644, mpu_host::config::DEFAULT.into(), "the configuration")
     });
-    Ok(items)
-}
-
-/// The sources that this executable carries; none if it was built without.
-pub fn carried() -> Result<Sources, SourceError> {
-    Sources::carried()
+    items
 }
 
 #[cfg(test)]
@@ -151,7 +154,8 @@ mod tests {
 
     fn all(layout: Layout) -> Vec<Item> {
         let sources = Sources { files: vec![("Kbuild".into(), b"obj-m := mpu.o".to_vec())] };
-        items(layout, b"ELF".to_vec(), &sources).expect("items")
+        let documents = Documents { pages: vec![("mpu-up".into(), b".TH".to_vec())], ..Documents::default() };
+        items(layout, b"ELF".to_vec(), &sources, &documents)
     }
 
     #[test]
@@ -181,9 +185,10 @@ mod tests {
     }
 
     #[test]
-    fn every_command_has_a_page_and_every_shell_a_completion() {
-        let pages = all(Layout::Package).iter().filter(|i| i.path.extension().is_some_and(|e| e == "1")).count();
-        assert_eq!(pages, manual::pages().expect("rendered").len());
-        assert_eq!(all(Layout::Package).iter().filter(|i| i.what == "completions").count(), 3);
+    fn what_the_command_line_says_of_itself_has_its_places() {
+        let all = all(Layout::Package);
+        let pages = all.iter().filter(|item| item.path.extension().is_some_and(|e| e == "1")).count();
+        let completions = all.iter().filter(|item| item.what == "completions").count();
+        assert_eq!((pages, completions), (1, 3));
     }
 }

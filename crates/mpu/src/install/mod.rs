@@ -8,10 +8,11 @@ pub mod layout;
 pub mod plan;
 pub mod work;
 
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::Host;
+use crate::engine::error::EngineError;
 use layout::Layout;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
@@ -80,6 +81,17 @@ pub enum InstallError {
     Failed { command: String, status: String, said: String },
     #[error("{step} failed and was undone: {reason}{}", not_undone(left))]
     RolledBack { step: String, reason: String, left: Vec<String>, fix: String },
+    #[error(transparent)]
+    Engine(EngineError),
+}
+
+impl<E> From<E> for InstallError
+where
+    EngineError: From<E>,
+{
+    fn from(error: E) -> InstallError {
+        InstallError::Engine(error.into())
+    }
 }
 
 fn not_undone(left: &[String]) -> String {
@@ -104,6 +116,7 @@ impl Explain for InstallError {
             InstallError::NoTool { .. } => "no_tool",
             InstallError::Run { .. } | InstallError::Failed { .. } => "step_failed",
             InstallError::RolledBack { .. } => "rolled_back",
+            InstallError::Engine(error) => error.code(),
         }
     }
 
@@ -111,6 +124,7 @@ impl Explain for InstallError {
         match self {
             InstallError::NotRoot | InstallError::OtherRoot { .. } | InstallError::Packaged { .. } => Exit::Refused,
             InstallError::NotInstalled => Exit::NotReady,
+            InstallError::Engine(error) => error.exit(),
             _ => Exit::Failed,
         }
     }
@@ -131,6 +145,7 @@ impl Explain for InstallError {
                 "run the command by hand to see its whole output".to_string()
             }
             InstallError::RolledBack { fix, .. } => fix.clone(),
+            InstallError::Engine(error) => error.fix(),
         }
     }
 }

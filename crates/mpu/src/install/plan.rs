@@ -5,7 +5,7 @@
 use super::layout::{self, Item, Layout};
 use super::{Installed, Record};
 use crate::engine::module::sources::Sources;
-use crate::host::Host;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -32,12 +32,44 @@ pub enum Step {
     Verify,
 }
 
+/// What kind of step it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A file is written.
+    Write,
+    /// A configuration that was changed stays as it is.
+    Keep,
+    /// A file or a directory goes.
+    Remove,
+    /// A command runs.
+    Run,
+    /// The engine comes, goes, or is looked at.
+    Engine,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 5] = [Kind::Write, Kind::Keep, Kind::Remove, Kind::Run, Kind::Engine];
+
+    /// Its name, as JSON and the text have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Write => "write",
+            Kind::Keep => "keep",
+            Kind::Remove => "remove",
+            Kind::Run => "run",
+            Kind::Engine => "engine",
+        }
+    }
+}
+
 /// A step as reports have it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StepView {
     /// `write`, `keep`, `remove`, `run` or `engine`.
-    #[schemars(extend("enum" = ["write", "keep", "remove", "run", "engine"]))]
-    pub kind: &'static str,
+    #[schemars(with = "&'static str", extend("enum" = Kind::ALL))]
+    pub kind: Kind,
     /// The file or the command.
     pub what: String,
     /// A word more: a file's mode and purpose.
@@ -50,14 +82,14 @@ impl Step {
         let view = |kind, what: String, note: &str| StepView { kind, what, note: note.to_string() };
         let path = |path: &Path| path.display().to_string();
         match self {
-            Step::Write(item) => view("write", path(&item.path), &format!("{:04o}, {}", item.mode, item.what)),
-            Step::Keep(kept) => view("keep", path(kept), "changed by you"),
-            Step::Remove(gone) => view("remove", path(gone), "file"),
-            Step::RemoveDirectory(gone) => view("remove", path(gone), "directory, if it is empty"),
-            Step::Run(command, _) => view("run", command.join(" "), ""),
-            Step::Raise => view("engine", "mpu up --replace".into(), "by hand: modprobe mpu"),
-            Step::Lower => view("engine", "mpu down".into(), "by hand: rmmod mpu"),
-            Step::Verify => view("engine", "mpu status".into(), "by hand: cat /sys/module/mpu/parameters/state"),
+            Step::Write(item) => view(Kind::Write, path(&item.path), &format!("{:04o}, {}", item.mode, item.what)),
+            Step::Keep(kept) => view(Kind::Keep, path(kept), "changed by you"),
+            Step::Remove(gone) => view(Kind::Remove, path(gone), "file"),
+            Step::RemoveDirectory(gone) => view(Kind::Remove, path(gone), "directory, if it is empty"),
+            Step::Run(command, _) => view(Kind::Run, command.join(" "), ""),
+            Step::Raise => view(Kind::Engine, "mpu up --replace".into(), "by hand: modprobe mpu"),
+            Step::Lower => view(Kind::Engine, "mpu down".into(), "by hand: rmmod mpu"),
+            Step::Verify => view(Kind::Engine, "mpu status".into(), "by hand: cat /sys/module/mpu/parameters/state"),
         }
     }
 }
@@ -208,7 +240,7 @@ pub fn uninstall(host: &Host, record: &Record, means: Means, purge: bool) -> Vec
     }
     for file in &record.files {
         let now = std::fs::read(host.at(&file.path)).map(|bytes| sha256(&bytes));
-        let is_config = file.path == Path::new(crate::config::FILE);
+        let is_config = file.path == Path::new(mpu_host::config::FILE);
         let is_changed = now.is_ok_and(|now| now != file.sha256);
         if is_config && is_changed && !purge {
             steps.push(Step::Keep(file.path.clone()));

@@ -3,23 +3,22 @@
 //! Owns the order of journal, steps and record, and what a person hears of it.
 
 use super::journal::{self, Journal};
-use super::layout::{self, Item, Layout};
-use super::plan::{self, Means, Step, StepView, Wishes};
+use super::layout::{self, Documents, Item, Layout};
+use super::plan::{self, Kind, Means, Step, StepView, Wishes};
 use super::{package, InstallError, Record, RECORD};
-use crate::commands::{down, up};
-use crate::driver::Driver;
 use crate::engine::module::load::Kernel;
 use crate::engine::module::sources::Sources;
 use crate::engine::module::state::{self, Phase};
 use crate::engine::module::{fits, raise};
 use crate::engine::notify::{self, client};
-use crate::engine::Asked;
-use crate::error::Error;
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::{Host, CAP_SYS_MODULE};
-use crate::progress::Progress;
-use crate::proof;
+use crate::engine::{down, up};
+use crate::probe;
+use mpu_host::config::Asked;
+use mpu_host::driver::Driver;
+use mpu_host::exit::Exit;
+use mpu_host::explain::{chain, Explain};
+use mpu_host::host::{Host, CAP_SYS_MODULE};
+use mpu_host::progress::Progress;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -28,18 +27,27 @@ use std::time::Duration;
 /// Said where the module cannot be had.
 const NOT_BUILT: &str = "the module is not built by DKMS, because this host cannot use it now: `mpu doctor` says why; the notify engine is used";
 
-/// What `mpu install` and `mpu upgrade` are asked for.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// Only say what would be done.
+/// Options of `mpu install` and `mpu upgrade`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct InstallOptions {
+    /// Say what would be done, in order, and do nothing
+    #[arg(long)]
     pub dry_run: bool,
-    /// Leave the engine as it is.
+
+    /// Leave the engine as it is; the next boot starts this version
+    #[arg(long)]
     pub no_start: bool,
-    /// An older version must be there.
-    pub upgrade: bool,
-    /// Sources to use in place of those that this executable carries.
+
+    /// Build from the sources in this directory instead of those that mpu carries
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub source: Option<PathBuf>,
+
+    /// An older version must be there.
+    #[arg(skip)]
+    pub upgrade: bool,
+
     /// The executable to install in place of this one.
+    #[arg(skip)]
     pub executable: Option<PathBuf>,
 }
 
@@ -57,10 +65,15 @@ pub struct Outcome {
 }
 
 /// Installs this executable's version, over an older one if that is there.
-pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Outcome, Error> {
+pub fn install(
+    host: &Host,
+    kernel: &dyn Kernel,
+    options: &InstallOptions,
+    documents: &Documents,
+) -> Result<Outcome, InstallError> {
     needs_root(host, options.dry_run)?;
     if let Some((manager, command, _)) = package(host) {
-        return Err(InstallError::Packaged { manager, command }.into());
+        return Err(InstallError::Packaged { manager, command });
     }
     may_change(host, kernel, options.dry_run)?;
     if !options.dry_run {
@@ -68,10 +81,10 @@ pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Ou
     }
     let old = Record::read(host);
     match &old {
-        None if options.upgrade => return Err(InstallError::NotInstalled.into()),
+        None if options.upgrade => return Err(InstallError::NotInstalled),
         Some(old) if is_newer(&old.version, layout::VERSION) => {
             let installed = old.version.clone();
-            return Err(InstallError::Newer { installed, this: layout::VERSION }.into());
+            return Err(InstallError::Newer { installed, this: layout::VERSION });
         }
         _ => {}
     }
@@ -81,12 +94,11 @@ pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Ou
     };
     let executable = options.executable.clone().map_or_else(std::env::current_exe, Ok).and_then(std::fs::read);
     let executable = executable.map_err(|source| InstallError::Executable { source })?;
-    let items =
-        layout::items(Layout::Local, executable, &sources).map_err(|source| InstallError::Executable { source })?;
+    let items = layout::items(Layout::Local, executable, &sources, documents);
     let means = Means::of(host);
     // Whatever keeps the module from being built would keep DKMS from building it; the next `mpu up` finds out anew.
-    let config = crate::config::Config::of(host).unwrap_or_default();
-    let module = raise::Options { source: options.source.clone(), ..raise::Options::default() };
+    let config = mpu_host::config::Config::of(host).unwrap_or_default();
+    let module = raise::ModuleOptions { source: options.source.clone(), ..raise::ModuleOptions::default() };
     let fits = fits::unfit(host, &module, Driver::loaded(host).as_ref())?.is_none();
     let by_notify =
         config.engine == Asked::Notify || config.engine == Asked::Auto && !fits && notify::raise::unfit(host).is_none();
@@ -124,12 +136,11 @@ pub fn install(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<Ou
 }
 
 /// Puts the files of a package below `root`: what the package's build takes.
-pub fn stage(root: &Path) -> Result<(), Error> {
+pub fn stage(root: &Path, documents: &Documents) -> Result<(), InstallError> {
     let host = Host::below(root);
     let executable = std::env::current_exe().and_then(std::fs::read);
-    let unreadable = |source| InstallError::Executable { source };
-    let items = layout::items(Layout::Package, executable.map_err(unreadable)?, &Sources::carried()?);
-    for item in items.map_err(unreadable)? {
+    let executable = executable.map_err(|source| InstallError::Executable { source })?;
+    for item in layout::items(Layout::Package, executable, &Sources::carried()?, documents) {
         let at = host.at(&item.path);
         let written = at.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| {
             std::fs::write(&at, &item.bytes)?;
@@ -141,10 +152,10 @@ pub fn stage(root: &Path) -> Result<(), Error> {
 }
 
 /// Removes what `mpu install` installed, and everything that MPU made since.
-pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -> Result<Outcome, Error> {
+pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -> Result<Outcome, InstallError> {
     needs_root(host, dry_run)?;
     if let Some((manager, _, command)) = package(host) {
-        return Err(InstallError::Packaged { manager, command }.into());
+        return Err(InstallError::Packaged { manager, command });
     }
     may_change(host, kernel, dry_run)?;
     if !dry_run {
@@ -212,16 +223,16 @@ fn perform(
     steps: &[Step],
     source: Option<&Path>,
     last: impl FnOnce(&mut Journal<'_>) -> Result<(), InstallError>,
-) -> Result<(), Error> {
+) -> Result<(), InstallError> {
     let mut journal = Journal::begin(host)?;
     for step in steps {
         if let Err(error) = one(host, kernel, step, source, &mut journal) {
-            return Err(undone(journal, &step.view(), &error).into());
+            return Err(undone(journal, &step.view(), &error));
         }
     }
     if let Err(error) = last(&mut journal) {
-        let view = StepView { kind: "write", what: RECORD.to_string(), note: String::new() };
-        return Err(undone(journal, &view, &error.into()).into());
+        let view = StepView { kind: Kind::Write, what: RECORD.to_string(), note: String::new() };
+        return Err(undone(journal, &view, &error));
     }
     // Files of a removal are gone by now; directories can go only when nothing can fail any more.
     journal.commit()?;
@@ -233,11 +244,9 @@ fn perform(
     Ok(())
 }
 
-fn undone(journal: Journal<'_>, step: &StepView, error: &Error) -> InstallError {
+fn undone(journal: Journal<'_>, step: &StepView, error: &InstallError) -> InstallError {
     let left = journal.roll_back();
-    let causes = std::iter::successors(std::error::Error::source(error), |e| e.source());
-    let reason = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-    InstallError::RolledBack { step: format!("`{}`", step.what), reason, left, fix: error.fix() }
+    InstallError::RolledBack { step: format!("`{}`", step.what), reason: chain(error), left, fix: error.fix() }
 }
 
 fn one(
@@ -246,7 +255,7 @@ fn one(
     step: &Step,
     source: Option<&Path>,
     journal: &mut Journal<'_>,
-) -> Result<(), Error> {
+) -> Result<(), InstallError> {
     match step {
         Step::Write(item) => Ok(journal.write(&item.path, item.mode, &item.bytes)?),
         Step::Remove(path) => Ok(journal.remove(path)?),
@@ -259,11 +268,18 @@ fn one(
             if state::read(host)?.is_none() && client::state(host)?.is_none() {
                 journal.will_undo(vec![own_name(), "down".into()])?;
             }
-            let module =
-                raise::Options { replace: true, source: source.map(Path::to_path_buf), ..raise::Options::default() };
-            up::up(host, kernel, &up::Options { engine: None, module, keeper: None, ask: Some(proof::ask) }).map(drop)
+            let module = raise::ModuleOptions {
+                replace: true,
+                source: source.map(Path::to_path_buf),
+                ..raise::ModuleOptions::default()
+            };
+            up::up(host, kernel, &up::UpOptions { module, ask: Some(probe::ask), ..up::UpOptions::default() })?;
+            Ok(())
         }
-        Step::Lower => down::down(host, kernel, Duration::from_secs(30)).map(drop),
+        Step::Lower => {
+            down::down(host, kernel, Duration::from_secs(30))?;
+            Ok(())
+        }
         Step::Verify => match state::read(host)? {
             Some(state) if state.phase.is_placed() || state.phase == Phase::Waiting => Ok(()),
             _ if client::state(host)?.is_some_and(|state| state.state == "armed") => Ok(()),
@@ -271,8 +287,7 @@ fn one(
                 command: "mpu status".into(),
                 status: Exit::Failed.name().into(),
                 said: state.map_or("the engine is not up".into(), |state| format!("{:?}", state.phase)),
-            }
-            .into()),
+            }),
         },
     }
 }

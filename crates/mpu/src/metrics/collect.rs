@@ -123,8 +123,8 @@ impl State {
     fn note(&mut self, index: usize, part: &str, took: Duration, trouble: Option<&Trouble>) -> Reading {
         if self.told[index].as_ref() != trouble {
             match trouble {
-                Some(trouble) => crate::progress::say(format_args!("mpu: metrics: {part}: {trouble}")),
-                None => crate::progress::say(format_args!("mpu: metrics: {part}: is read again")),
+                Some(trouble) => mpu_host::progress::say(format_args!("mpu: metrics: {part}: {trouble}")),
+                None => mpu_host::progress::say(format_args!("mpu: metrics: {part}: is read again")),
             }
         }
         self.told[index] = trouble.cloned();

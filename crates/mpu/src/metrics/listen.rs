@@ -2,7 +2,7 @@
 //!
 //! Owns addresses and their sockets. Knows nothing of HTTP.
 
-use super::MetricsError;
+use super::error::MetricsError;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};

@@ -8,8 +8,10 @@
 //! for.
 
 pub mod collect;
+mod error;
 pub mod families;
 pub mod listen;
+mod options;
 pub mod page;
 pub mod serve;
 pub mod source;
@@ -17,28 +19,16 @@ pub mod text;
 pub mod textfile;
 pub mod usage;
 
-use crate::exit::Exit;
-use crate::explain::Explain;
+pub use error::MetricsError;
+pub use options::{MetricsOptions, Way};
+
 use collect::{Exporter, Patience, Sources};
 use hyper::body::Bytes;
-use std::io;
+use mpu_host::explain::{chain, Explain};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{signal, SignalKind};
-
-/// What to do with pages.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way {
-    /// Serve them over HTTP.
-    Serve(Vec<listen::Address>),
-    /// Write one into a file every so often.
-    Write(PathBuf, Duration),
-    /// Write one into a file.
-    WriteOnce(PathBuf),
-    /// Give one back.
-    Print,
-}
 
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,82 +39,6 @@ pub enum Done {
     Written(PathBuf),
     /// The page.
     Page(Bytes),
-}
-
-/// Why there are no metrics.
-#[derive(Debug, thiserror::Error)]
-pub enum MetricsError {
-    /// An address cannot be listened at.
-    #[error("cannot listen at {address}")]
-    Listen {
-        /// The address.
-        address: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// Systemd's sockets were asked for and there are none.
-    #[error("systemd handed over no socket")]
-    NoSocket,
-    /// The file cannot be written.
-    #[error("cannot write {}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The kernel gives no thread, timer or signal.
-    #[error("cannot start the exporter")]
-    Setup {
-        /// Why.
-        source: io::Error,
-    },
-}
-
-impl Explain for MetricsError {
-    fn code(&self) -> &'static str {
-        match self {
-            MetricsError::Listen { .. } => "cannot_listen",
-            MetricsError::NoSocket => "no_socket",
-            MetricsError::Write { .. } => "cannot_write",
-            MetricsError::Setup { .. } => "cannot_start",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self {
-            MetricsError::Listen { source, .. } | MetricsError::Write { source, .. }
-                if source.kind() == io::ErrorKind::PermissionDenied =>
-            {
-                Exit::Refused
-            }
-            MetricsError::NoSocket => Exit::NotReady,
-            MetricsError::Write { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::NotReady,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            MetricsError::Listen { source, address } if source.kind() == io::ErrorKind::AddrInUse => {
-                format!("something listens there already: `ss -ltnxp` shows what; or choose another address than {address} with --listen")
-            }
-            MetricsError::Listen { .. } => "choose an address of this host with --listen".to_string(),
-            MetricsError::NoSocket => {
-                "start it through a systemd socket unit, or give an address with --listen".to_string()
-            }
-            MetricsError::Write { path, .. } => format!(
-                "make the directory {} and let this user write there; it is what node_exporter got as --collector.textfile.directory",
-                path.parent().unwrap_or(Path::new("/")).display()
-            ),
-            MetricsError::Setup { .. } => "the system is short of threads or file descriptors: look at `ulimit -a`".to_string(),
-        }
-    }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |e| e.source());
-    causes.map(|e| e.to_string()).collect::<Vec<_>>().join(": ")
 }
 
 /// Does it, until SIGTERM or SIGINT where it has no end of its own. `told` gets the addresses once they are open.
@@ -193,7 +107,7 @@ async fn write_until(
             Ok(()) => failing = false,
             Err(error) if !failing => {
                 failing = true;
-                crate::progress::say(format_args!("mpu: metrics: {}; fix: {}", chain(&error), error.fix()));
+                mpu_host::progress::say(format_args!("mpu: metrics: {}; fix: {}", chain(&error), error.fix()));
             }
             Err(_) => {}
         }

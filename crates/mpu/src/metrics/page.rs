@@ -5,10 +5,9 @@
 use super::families as f;
 use super::text::{clean, Labels, Text};
 use super::usage::{Label, Sum, Usage};
-use crate::driver::{self, Driver, Flavour};
-use crate::engine::notify::client::Cost;
-use crate::engine::observe::{Observed, STATES};
+use crate::engine::observe::{Cost, Observed, STATES};
 use mpu_core::Reason;
+use mpu_host::driver::{self, Driver, Flavour};
 use std::fmt::Display;
 use std::time::Duration;
 

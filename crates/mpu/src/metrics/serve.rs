@@ -8,9 +8,9 @@
 //! has not asked anything yet: who opens connections and says nothing cannot keep a scrape out.
 
 use super::collect::Exporter;
+use super::error::MetricsError;
 use super::listen::Listening;
 use super::text::CONTENT_TYPE;
-use super::MetricsError;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE as TYPE};

@@ -5,11 +5,11 @@
 use super::collect::{Sources, Trouble};
 use super::page::HostFacts;
 use super::usage::{Amounts, Container, Gpu, Known, Usage, Use};
-use crate::driver::Driver;
 use crate::engine::observe;
-use crate::explain::Explain;
-use crate::host::Host;
 use crate::processes::{self, GpuProcess, Snapshot};
+use mpu_host::driver::Driver;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
 use std::error::Error;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -143,7 +143,7 @@ fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     #[test]
     fn without_a_driver_nobody_asks_nvml() {

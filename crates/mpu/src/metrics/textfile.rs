@@ -2,7 +2,7 @@
 //!
 //! Owns how: whole or not at all, readable for a collector that is not root.
 
-use super::MetricsError;
+use super::error::MetricsError;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};

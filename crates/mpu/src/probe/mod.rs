@@ -5,19 +5,24 @@
 //! [`verdict`]'s. Takes nobody's word for anything: neither the driver's version nor MPU's state has a part in the
 //! measurement.
 
+mod ask;
+pub mod compare;
 pub mod look;
 mod nodes;
 pub mod verdict;
 
-use crate::driver::Driver;
+pub use ask::ask;
+
+use crate::engine::module::state::StateError;
 use crate::engine::notify::guest;
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::{Host, CAP_SYS_ADMIN};
-use crate::progress::Progress;
 use crate::rm::{Client, Dialect, RmError};
 use crate::sys;
 use look::Sighting;
+use mpu_host::driver::Driver;
+use mpu_host::exit::Exit;
+use mpu_host::explain::{chain, Explain};
+use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use mpu_host::progress::Progress;
 use nodes::DeviceNodes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,6 +51,8 @@ pub enum ProbeError {
     Child { message: String },
     #[error("cannot become a client of the driver")]
     Driver { source: RmError },
+    #[error(transparent)]
+    State(#[from] StateError),
 }
 
 impl Explain for ProbeError {
@@ -59,6 +66,7 @@ impl Explain for ProbeError {
             ProbeError::Silent { .. } | ProbeError::Child { .. } => "child_failed",
             ProbeError::Driver { source: RmError::Open { .. } } => "no_device",
             ProbeError::Driver { .. } => "driver_refuses",
+            ProbeError::State(error) => error.code(),
         }
     }
 
@@ -66,6 +74,7 @@ impl Explain for ProbeError {
         match self {
             ProbeError::NoDriver => Exit::NotReady,
             ProbeError::NotRoot => Exit::Refused,
+            ProbeError::State(error) => error.exit(),
             ProbeError::Namespace { source } if source.raw_os_error() == Some(libc::EPERM) => Exit::Refused,
             ProbeError::Driver { source: RmError::Open { source, .. } } => match source.kind() {
                 io::ErrorKind::PermissionDenied => Exit::Refused,
@@ -77,6 +86,7 @@ impl Explain for ProbeError {
 
     fn fix(&self) -> String {
         match self {
+            ProbeError::State(error) => return error.fix(),
             ProbeError::NoDriver => "load it (`modprobe nvidia`), then probe again",
             ProbeError::NotRoot => "run it as root: sudo mpu probe",
             ProbeError::Namespace { .. } => {
@@ -218,12 +228,6 @@ pub fn run_child(host: &Host, version: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// An error with its causes.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let causes: Vec<String> = std::iter::successors(Some(error), |e| e.source()).map(|e| e.to_string()).collect();
-    causes.join(": ")
-}
-
 /// This executable, by the name that also works when its file was replaced.
 pub fn this_program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
@@ -232,7 +236,7 @@ pub fn this_program() -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     fn code(result: Result<Evidence, ProbeError>) -> (&'static str, Exit) {
         let error = result.expect_err("nothing to measure here");

@@ -3,8 +3,8 @@
 //! Owns their numbers. Opens what lies in /dev; where nothing does, opens a node of its own that is gone before
 //! anybody can trip over it.
 
-use crate::host::Host;
 use crate::rm::{Nodes, RmError};
+use mpu_host::host::Host;
 use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
 use std::fs::{self, File};
 use std::io;
@@ -64,7 +64,7 @@ fn open(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     #[test]
     fn a_host_without_the_device_says_so_and_keeps_its_dev_clean() {

@@ -4,7 +4,7 @@
 //! with those does so with a verdict in hand.
 
 use super::Evidence;
-use crate::driver::Numbering;
+use mpu_host::driver::Numbering;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -154,7 +154,7 @@ pub(crate) mod fake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::NATIVE;
+    use mpu_host::driver::NATIVE;
 
     #[test]
     fn every_era_is_recognised_by_its_numbering() {

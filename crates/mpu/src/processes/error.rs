@@ -1,7 +1,7 @@
 //! Why GPU processes cannot be seen.
 
-use crate::exit::Exit;
-use crate::explain::Explain;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
 use nvml_wrapper::error::NvmlError;
 
 /// Why there is no snapshot.

@@ -3,9 +3,9 @@
 //! Owns the reading of four files, none of them believed to be well-formed. A process may end at any moment: what is not there any more is
 //! none.
 
-use crate::containers::{self, Container};
-use crate::host::Host;
 use mpu_core::{HostPid, ViewPid};
+use mpu_host::containers::{self, Container};
+use mpu_host::host::Host;
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::ffi::OsStrExt;
 

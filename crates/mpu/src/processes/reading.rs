@@ -4,9 +4,10 @@
 //! does not hide the others.
 
 use super::error::ProcessError;
-use super::{sys, Gpu, Kind, Memory, Mig, MigDevice, Utilisation};
-use crate::host::Host;
+use super::seen::{Gpu, Kind, Memory, Mig, MigDevice, Utilisation};
+use super::sys;
 use mpu_core::HostPid;
+use mpu_host::host::Host;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
@@ -29,14 +30,14 @@ pub struct GpuReading {
     /// Its figures.
     pub gpu: Gpu,
     /// The rows of its lists.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ProcessRow>,
     /// Utilisation of those that used something; none where this GPU does not say.
     pub samples: Option<BTreeMap<HostPid, Utilisation>>,
 }
 
 /// A row of a process list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct ProcessRow {
     /// Who.
     pub pid: HostPid,
     /// Which list.
@@ -175,7 +176,7 @@ fn mig_device(instance: Mig, library: &nvml_wrapper::Nvml, part: &Device) -> Mig
 }
 
 /// The rows of all lists. `within` is the part asked, where the device is one.
-fn rows(library: &nvml_wrapper::Nvml, device: &Device, within: Option<Mig>) -> Result<Vec<Row>, NvmlError> {
+fn rows(library: &nvml_wrapper::Nvml, device: &Device, within: Option<Mig>) -> Result<Vec<ProcessRow>, NvmlError> {
     let mut rows = Vec::new();
     let compute = newest(
         || device.running_compute_processes(),
@@ -201,14 +202,14 @@ fn rows(library: &nvml_wrapper::Nvml, device: &Device, within: Option<Mig>) -> R
     Ok(rows)
 }
 
-fn row(kind: Kind, info: ProcessInfo, within: Option<Mig>) -> Option<Row> {
+fn row(kind: Kind, info: ProcessInfo, within: Option<Mig>) -> Option<ProcessRow> {
     let memory = match info.used_gpu_memory {
         UsedGpuMemory::Used(bytes) => Some(bytes),
         UsedGpuMemory::Unavailable => None,
     };
     let told =
         info.gpu_instance_id.map(|gpu_instance| Mig { gpu_instance, compute_instance: info.compute_instance_id });
-    Some(Row { pid: HostPid::new(info.pid)?, kind, memory, mig: told.or(within) })
+    Some(ProcessRow { pid: HostPid::new(info.pid)?, kind, memory, mig: told.or(within) })
 }
 
 /// Asks by the newest function that this release of NVML has. A list that grew between two calls is asked for again.

@@ -4,7 +4,7 @@
 //! Owns the unsafe of this folder; gives the wrapper's own types back.
 #![allow(unsafe_code)]
 
-use super::Mig;
+use super::seen::Mig;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::{nvml_sym, nvml_try, nvml_try_count, NvmlError};
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;

@@ -2,7 +2,8 @@
 
 use super::reading::GpuReading;
 use super::*;
-use crate::host::fake::FakeHost;
+use mpu_core::ViewPid;
+use mpu_host::host::fake::FakeHost;
 use std::collections::BTreeSet;
 
 const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90";
@@ -11,11 +12,11 @@ pub(crate) fn pid(number: u32) -> HostPid {
     HostPid::new(number).expect("a PID")
 }
 
-fn row(number: u32, kind: Kind, memory: Option<u64>) -> Row {
-    Row { pid: pid(number), kind, memory, mig: None }
+fn row(number: u32, kind: Kind, memory: Option<u64>) -> ProcessRow {
+    ProcessRow { pid: pid(number), kind, memory, mig: None }
 }
 
-fn reading(rows: Vec<Row>, samples: Option<&[(u32, u32)]>) -> Reading {
+fn reading(rows: Vec<ProcessRow>, samples: Option<&[(u32, u32)]>) -> Reading {
     let sample = |(number, gpu): &(u32, u32)| (pid(*number), Utilisation { gpu: *gpu, ..Utilisation::default() });
     let samples = samples.map(|samples| samples.iter().map(sample).collect());
     Reading { gpus: vec![GpuReading { gpu: Gpu::default(), rows, samples }] }
@@ -107,8 +108,8 @@ fn several_rows_of_a_process_on_a_gpu_are_one() {
 fn a_process_on_two_parts_of_a_gpu_is_two_rows() {
     let part = |gpu_instance| Some(Mig { gpu_instance, compute_instance: Some(0) });
     let rows = vec![
-        Row { mig: part(2), ..row(20001, Kind::Compute, Some(1)) },
-        Row { mig: part(1), ..row(20001, Kind::Compute, Some(2)) },
+        ProcessRow { mig: part(2), ..row(20001, Kind::Compute, Some(1)) },
+        ProcessRow { mig: part(1), ..row(20001, Kind::Compute, Some(2)) },
     ];
     let seen = joined(&host(), reading(rows, None));
     let told: Vec<_> = seen.processes.iter().map(|p| (p.mig, p.memory)).collect();
@@ -180,8 +181,8 @@ fn a_command_line_has_an_end() {
 fn outside_the_hosts_namespace_nothing_is_asked() {
     let fake = FakeHost::in_order();
     let error = Monitor::open(&fake.host()).err().expect("a made-up host has no namespace");
-    use crate::explain::Explain;
-    assert_eq!((error.code(), error.exit()), ("not_on_host", crate::Exit::NotReady));
+    use mpu_host::explain::Explain;
+    assert_eq!((error.code(), error.exit()), ("not_on_host", mpu_host::Exit::NotReady));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What a person has to do so that this kernel takes the module: commands, for this host.
 
+use super::keys::{Enrolled, Key};
 use super::signer::{digest, is_signed, tool};
-use super::{Enrolled, Key};
-use crate::host::Host;
+use mpu_host::host::Host;
 use std::path::Path;
 
 /// Said after a key was imported: the firmware's own screen asks once.
@@ -64,7 +64,7 @@ fn without_a_key(host: &Host) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::{FakeHost, RELEASE};
+    use mpu_host::host::fake::{FakeHost, RELEASE};
     use std::fs;
 
     const LIST: &str = "/sys/firmware/efi/mok-variables/MokListRT";

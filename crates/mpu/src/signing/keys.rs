@@ -2,7 +2,7 @@
 //!
 //! Owns the paths. Reads no private key, and no certificate beyond its bytes.
 
-use crate::host::Host;
+use mpu_host::host::Host;
 use std::fs;
 
 /// A private key with its certificate, as paths of the host.
@@ -122,7 +122,7 @@ fn dkms_key(host: &Host) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     const DER: [u8; 6] = [0x30, 0x82, 0, 2, 7, 9];
 

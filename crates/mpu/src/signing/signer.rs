@@ -3,10 +3,11 @@
 //! Owns which tool and which digest. A host whose kernel takes any module has no signer: nothing that could fail is put in
 //! the way of its builds.
 
-use super::{demanded, Key};
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::Host;
+use super::demand::demanded;
+use super::keys::Key;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -142,7 +143,7 @@ pub(super) fn digest(host: &Host, release: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::{FakeHost, RELEASE};
+    use mpu_host::host::fake::{FakeHost, RELEASE};
 
     fn locked() -> FakeHost {
         let fake = FakeHost::in_order();

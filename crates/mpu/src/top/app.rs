@@ -1,7 +1,7 @@
 //! What `mpu top` knows and what keys do to it. Pure: looks come in, keys come in, and [`super::view`] draws what is here.
 
-use crate::commands::ps::columns::{self, Column, Sort};
-use crate::commands::ps::filter::Filter;
+use crate::listing::columns::{self, Column, Sort};
+use crate::listing::filter::Filter;
 use crate::processes::{GpuProcess, Mig, Snapshot};
 use mpu_core::HostPid;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};

@@ -4,11 +4,11 @@
 //! otherwise: nothing turns while nothing happens.
 
 use super::app::{App, Step};
+use super::error::TopError;
+use super::options::TopOptions;
 use super::view;
-use super::{Options, TopError};
-use crate::error::Error;
-use crate::host::Host;
 use crate::processes::{Monitor, Snapshot};
+use mpu_host::host::Host;
 use ratatui::crossterm::event::{self, Event};
 use ratatui::DefaultTerminal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -30,8 +30,8 @@ enum Happening {
 type Pace = Option<Duration>;
 
 /// Shows it until the user, or a signal, ends it.
-pub fn run(host: Host, monitor: Monitor, options: &Options) -> Result<(), Error> {
-    let failed = |source| Error::from(TopError::Terminal { source });
+pub fn run(host: Host, monitor: Monitor, options: &TopOptions) -> Result<(), TopError> {
+    let failed = |source| TopError::Terminal { source };
     let (tell, happenings) = mpsc::channel();
     let (pace, paces) = mpsc::channel();
     let mut app = App::new(options.columns.clone(), options.sort, options.filter.clone(), options.interval);

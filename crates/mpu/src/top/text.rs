@@ -1,23 +1,25 @@
 //! `mpu top` where no terminal is: each look as plain text, or as a line of JSON.
 
-use super::{view, Options, TopError};
-use crate::commands::ps::{self, columns};
-use crate::commands::{self, Report, Style};
-use crate::error::Error;
-use crate::host::Host;
+use super::error::TopError;
+use super::options::TopOptions;
+use super::view;
+use crate::listing::{self, Listed};
 use crate::processes::Monitor;
+use crate::report::{self, Report, Style};
+use mpu_host::host::Host;
+use mpu_host::time;
 use std::io::{self, Write};
 use std::thread;
 use std::time::Instant;
 
 /// Prints looks until there were enough of them, or nobody reads any more.
-pub fn print(host: &Host, mut monitor: Monitor, options: &Options, json: bool) -> Result<(), Error> {
+pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool) -> Result<(), TopError> {
     let looks = if options.once { Some(1) } else { options.count };
-    let asked = ps::Options {
+    let asked = listing::ListOptions {
         columns: options.columns.clone(),
         sort: vec![options.sort],
         filter: options.filter.clone(),
-        ..ps::Options::default()
+        ..listing::ListOptions::default()
     };
     let mut done = 0;
     loop {
@@ -26,9 +28,9 @@ pub fn print(host: &Host, mut monitor: Monitor, options: &Options, json: bool) -
         if done == 0 {
             asked.filter.check(&seen.gpus)?;
         }
-        let listed = ps::listed(host, seen, &asked, None);
+        let listed = listing::listed(host, seen, &asked, None);
         let text = match json {
-            true => commands::json_of("top", &listed) + "\n",
+            true => report::json_of("top", &listed) + "\n",
             false => page(&listed),
         };
         let mut out = io::stdout().lock();
@@ -46,8 +48,8 @@ pub fn print(host: &Host, mut monitor: Monitor, options: &Options, json: bool) -
 }
 
 /// The time, the GPUs, the processes, and what is to be said beside; an empty line at the end.
-fn page(listed: &ps::Listed) -> String {
-    let mut lines = vec![format!("at {}", columns::utc(listed.at))];
+fn page(listed: &Listed) -> String {
+    let mut lines = vec![format!("at {}", time::stamp(listed.at))];
     lines.extend(listed.gpus.iter().map(view::gpu_text));
     lines.extend(listed.beside());
     format!("{}\n{}\n", lines.join("\n"), listed.text(Style::Plain))
@@ -56,12 +58,12 @@ fn page(listed: &ps::Listed) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     #[test]
     fn a_page_has_gpus_and_processes() {
         let fake = FakeHost::in_order();
-        let listed = ps::listed(&fake.host(), ps::tests::seen(), &ps::Options::default(), None);
+        let listed = listing::listed(&fake.host(), listing::tests::seen(), &listing::ListOptions::default(), None);
         let page = page(&listed);
         assert!(page.starts_with("at 2023-11-14T23:15:25Z\n 0 NVIDIA H200"), "{page}");
         assert!(page.contains(" 40% ") && page.contains("9000/143771 MiB  41°C  212/700 W"), "{page}");

@@ -1,8 +1,8 @@
 //! How `mpu top` looks: GPUs above, processes below, keys at the foot. Draws into any frame, of any size, without a panic.
 
 use super::app::{App, Mode};
-use crate::commands::ps::columns::{harmless, Column};
-use crate::commands::ps::table;
+use crate::listing::columns::{harmless, Column};
+use crate::listing::table;
 use crate::processes::{Gpu, Snapshot};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};

@@ -7,12 +7,11 @@
 
 use super::checks::Toolchain;
 use super::sources::Sources;
-use super::swap::NEXT;
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::Host;
-use crate::progress::Progress;
 use crate::signing::{SignError, Signer};
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
+use mpu_host::progress::Progress;
 use rustix::fs::{flock, FlockOperation};
 use std::fs::{self, File};
 use std::io;
@@ -22,6 +21,9 @@ use std::time::{Duration, Instant};
 
 /// Where built modules are kept.
 pub const STORE: &str = "/var/lib/mpu";
+
+/// The file that lies beside `mpu.ko`: the same module under the other name.
+pub const NEXT: &str = "mpu_next.ko";
 
 const MODULE: &str = "mpu.ko";
 const KEY: &str = "mpu.key";
@@ -241,7 +243,7 @@ mod tests {
     use super::*;
     use crate::engine::module::checks;
     use crate::engine::module::sources;
-    use crate::host::fake::{FakeHost, RELEASE};
+    use mpu_host::host::fake::{FakeHost, RELEASE};
 
     /// A `make` that builds: it finds the directory after `M=` and puts a module there.
     const BUILDS: &str =

@@ -3,10 +3,9 @@
 //! Owns the list of conditions and their order: what a person cannot change comes before what an installed package
 //! cures. Reads facts from [`Host`] only.
 
-use crate::driver::{Driver, NEWEST_KNOWN, OLDEST_KNOWN};
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
 use std::path::PathBuf;
 
 /// Why the module engine cannot run here.
@@ -29,11 +28,6 @@ pub enum Unfit {
     FtraceDisabled,
     #[error("kernel {release} was built without {option}, which the module needs (says {})", config.display())]
     MissingOption { release: String, option: &'static str, config: PathBuf },
-    #[error(
-        "NVIDIA driver {version} is not one that this MPU knows ({OLDEST_KNOWN} to branch {}), and the configuration accepts no other",
-        NEWEST_KNOWN.branch()
-    )]
-    UnknownDriver { version: String },
     #[error("the headers of kernel {release} are not installed (no {})", build.display())]
     NoHeaders { release: String, build: PathBuf, hint: String },
     #[error("the headers in {} are those of kernel {found}, but {running} is running", build.display())]
@@ -65,7 +59,6 @@ impl Explain for Unfit {
             Unfit::ModulesDisabled => "modules_disabled",
             Unfit::FtraceDisabled => "ftrace_disabled",
             Unfit::MissingOption { .. } => "missing_kernel_option",
-            Unfit::UnknownDriver { .. } => "unknown_driver",
             Unfit::NoHeaders { .. } => "no_headers",
             Unfit::OtherHeaders { .. } => "other_headers",
             Unfit::NoMake { .. } => "no_make",
@@ -95,11 +88,6 @@ impl Explain for Unfit {
             Unfit::FtraceDisabled => "sysctl kernel.ftrace_enabled=1".to_string(),
             Unfit::MissingOption { option, .. } => {
                 format!("boot a kernel with {option}=y; every distribution's standard kernel has it")
-            }
-            Unfit::UnknownDriver { .. } => {
-                "update MPU; or remove `drivers = \"known\"` from /etc/mpu/config.toml: MPU then translates what it recognises, \
-                 and `mpu probe` says whether it is right"
-                    .to_string()
             }
             Unfit::NoHeaders { hint, .. } | Unfit::OtherHeaders { hint, .. } => hint.clone(),
             Unfit::NoMake { hint } | Unfit::NoCompiler { hint, .. } | Unfit::NoPahole { hint, .. } => hint.clone(),
@@ -169,14 +157,6 @@ pub fn permission(host: &Host, signed: bool, advice: impl FnOnce() -> String) ->
     Ok(())
 }
 
-/// Whether the loaded driver, if one is, is of a known release: for an administrator who wants no other.
-pub fn known_driver(driver: Option<&Driver>) -> Result<(), Unfit> {
-    match driver {
-        Some(driver) if driver.known().is_none() => Err(Unfit::UnknownDriver { version: driver.version.clone() }),
-        _ => Ok(()),
-    }
-}
-
 /// The headers, `make` and the compiler for a kernel.
 pub fn toolchain(host: &Host, release: &str) -> Result<Toolchain, Unfit> {
     let build = PathBuf::from(format!("/lib/modules/{release}/build"));
@@ -227,21 +207,6 @@ fn compiler(host: &Host, config: &str) -> (Option<String>, String, String) {
     (found.map(|name| format!("CC={name}")), short.clone(), text)
 }
 
-/// The numbers of a release, by which releases can be put in order: not those in words such as `amd64`, `deb12` or `x86_64`. A release
-/// candidate comes before its release: `7.3-rc7` is 7, 3, 0, 7 - 1000, and after the last number is a 0.
-pub fn version_numbers(release: &str) -> Vec<i64> {
-    let words: Vec<&str> = release.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
-    let is_number = |word: &&&str| word.parse::<u32>().is_ok();
-    let first = words.iter().take(3).take_while(is_number).count();
-    let filled = words[..first].iter().chain(&["0"; 3][first..]).chain(&words[first..]).chain(&["0"]);
-    filled
-        .filter_map(|word| match word.strip_prefix("rc") {
-            Some(candidate) => candidate.parse::<u32>().ok().map(|number| i64::from(number) - 1000),
-            None => word.parse::<u32>().ok().map(i64::from),
-        })
-        .collect()
-}
-
 /// The first two numbers of a release such as `6.1.0-28-amd64`.
 fn version_of(release: &str) -> (u32, u32) {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
@@ -251,7 +216,7 @@ fn version_of(release: &str) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::{FakeHost, CONFIG, RELEASE};
+    use mpu_host::host::fake::{FakeHost, CONFIG, RELEASE};
 
     /// Every check in the order in which `mpu up` makes them; the code of the first that fails.
     fn verdict(fake: &FakeHost) -> Result<Toolchain, (&'static str, Exit)> {
@@ -259,7 +224,6 @@ mod tests {
         let run = || {
             let release = kernel(&host)?;
             permission(&host, false, String::new)?;
-            known_driver(Driver::loaded(&host).as_ref())?;
             toolchain(&host, &release)
         };
         run().map_err(|unfit| (unfit.code(), unfit.exit()))
@@ -305,8 +269,6 @@ mod tests {
             },
             ("missing_kernel_option", NotReady),
         );
-        check(&|f| f.write("/sys/module/nvidia/version", "610.10.01\n"), ("unknown_driver", NotReady));
-        check(&|f| f.write("/sys/module/nvidia/version", "mine\n"), ("unknown_driver", NotReady));
         check(&|f| f.remove(&build), ("no_headers", NotReady));
         check(
             &|f| {
@@ -385,29 +347,6 @@ mod tests {
         fake.remove("/usr/bin/pahole");
         fake.write(&format!("{build}/.config"), &format!("{CONFIG}# CONFIG_DEBUG_INFO_BTF_MODULES is not set\n"));
         assert!(toolchain(&fake.host(), RELEASE).is_ok());
-    }
-
-    #[test]
-    fn releases_are_in_the_order_in_which_they_came() {
-        let of_old = [
-            "5.14.0-427.el9.x86_64",
-            "5.14.0-503.11.1.el9_5.x86_64",
-            "6.1-amd64",
-            "6.1.0-9-amd64",
-            "6.1.0-28-cloud-amd64",
-            "6.8.0-1013-nvidia-64k",
-            "6.12.9-amd64",
-            "6.12.95+deb12-amd64",
-            "7.3-rc6-amd64",
-            "7.3-rc7-amd64",
-            "7.3-amd64",
-            "7.3.1-arch1-1",
-        ];
-        for pair in of_old.windows(2) {
-            assert!(version_numbers(pair[0]) < version_numbers(pair[1]), "{pair:?}: {:?}", version_numbers(pair[0]));
-        }
-        assert_eq!(version_numbers("6.1.0-28-amd64"), version_numbers("6.1.0-28-rt-amd64"));
-        assert_eq!(version_numbers("junk"), [0; 4]);
     }
 
     #[test]

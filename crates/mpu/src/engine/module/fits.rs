@@ -5,19 +5,19 @@
 
 use super::build::Store;
 use super::checks::{self, Unfit};
-use super::raise::{is_of_no_use, sources_of, will_be_signed, Options};
+use super::error::ModuleError;
+use super::raise::{is_of_no_use, sources_of, will_be_signed, ModuleOptions};
 use super::{installed, state};
-use crate::driver::Driver;
-use crate::error::Error;
-use crate::host::{Host, CAP_SYS_MODULE};
 use crate::signing;
+use mpu_host::driver::Driver;
+use mpu_host::host::{Host, CAP_SYS_MODULE};
 
 /// Why it cannot; none if it can, or is up already. A caller without rights learns nothing here: what it lacks is the same for
 /// every engine. A driver of an unknown release is no reason either: it is as unknown to any other engine.
 ///
 /// # Errors
 /// When it cannot be known: the state of a module that is up cannot be read.
-pub fn unfit(host: &Host, options: &Options, driver: Option<&Driver>) -> Result<Option<Unfit>, Error> {
+pub fn unfit(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> Result<Option<Unfit>, ModuleError> {
     if !host.has_capability(CAP_SYS_MODULE) {
         return Ok(None);
     }
@@ -51,8 +51,8 @@ pub fn unfit(host: &Host, options: &Options, driver: Option<&Driver>) -> Result<
 mod tests {
     use super::super::raise::fake::Setup;
     use super::*;
-    use crate::explain::Explain;
-    use crate::host::fake::RELEASE;
+    use mpu_host::explain::Explain;
+    use mpu_host::host::fake::RELEASE;
 
     fn why(setup: &Setup) -> Option<&'static str> {
         let host = setup.fake.host();

@@ -3,8 +3,8 @@
 //! Owns the look from a line of `state` to a command and a container. Ends nobody: that is the administrator's.
 
 use super::state::{Asks, Holder, State};
-use crate::containers;
-use crate::host::Host;
+use mpu_host::containers;
+use mpu_host::host::Host;
 use std::fmt;
 
 /// More are counted, not named.
@@ -85,7 +85,7 @@ pub fn in_words(inside: u64, held: &[Held]) -> String {
 mod tests {
     use super::super::state::{self, HELD};
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     #[test]
     fn a_holder_is_named_by_process_program_container_control_and_time() {

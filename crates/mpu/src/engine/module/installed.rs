@@ -3,10 +3,9 @@
 //!
 //! Owns where such modules lie and how they are packed. One of another version than this executable's is not for us.
 
-use super::build::STORE;
+use super::build::{NEXT, STORE};
 use super::sources::{self, Built};
-use super::swap::NEXT;
-use crate::host::Host;
+use mpu_host::host::Host;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -67,7 +66,7 @@ fn unpack_one(host: &Host, packed: &Path, tool: &str, to: &Path) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::{FakeHost, RELEASE};
+    use mpu_host::host::fake::{FakeHost, RELEASE};
 
     fn put(fake: &FakeHost, path: &str, version: &str) {
         let mut bytes = sources::fake::module(RELEASE);

@@ -1,23 +1,22 @@
 //! Into the kernel and out of it again.
 //!
 //! Owns the two system calls (behind [`Kernel`], so that tests need no kernel) and the rule that a module which could
-//! not place its redirects does not stay. Knows what an errno of theirs means to a person.
+//! not place its redirects does not stay.
 
+use super::error::ModuleError;
 use super::holders::{self, Held};
+use super::load_error::{is_refusal, LoadError};
 use super::state::{self, Instance, Phase, State};
-use crate::driver::Driver;
-use crate::error::Error;
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::Host;
-use crate::progress::Progress;
 use crate::signing;
+use mpu_host::driver::Driver;
+use mpu_host::host::Host;
+use mpu_host::progress::Progress;
 use rustix::fs::OFlags;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -63,158 +62,6 @@ impl Kernel for Running {
     }
 }
 
-/// Why the module is not in the kernel, or still is.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
-pub enum LoadError {
-    #[error("{} is not the root of the running host", root.display())]
-    OtherRoot { root: PathBuf },
-    #[error("cannot open {}", path.display())]
-    Open { path: PathBuf, source: io::Error },
-    #[error("the kernel refuses {}{}", path.display(), in_parentheses(log))]
-    Insert { path: PathBuf, log: String, advice: Option<String>, source: io::Error },
-    #[error("{}", not_placed(symbol, *errno))]
-    Redirect { symbol: String, errno: i32 },
-    #[error("the module is loaded, but its state cannot be read")]
-    Mute,
-    #[error("NVIDIA driver {version} is loaded, but the module does not find the function that receives its calls")]
-    Unattached { version: String },
-    #[error("MPU {loaded} is loaded, and this is mpu {this}")]
-    OtherVersion { loaded: String, this: &'static str },
-    #[error("the new module could not take over, and the old one keeps running: {}", holders::in_words(*inside, held))]
-    Drain { inside: u64, held: Vec<Held> },
-    #[error("there is no {} to take over with", path.display())]
-    NoNext { path: PathBuf },
-    #[error("the module is in use after {} s, and nothing was changed: {}", waited.as_secs(), holders::in_words(*inside, held))]
-    Busy { inside: u64, held: Vec<Held>, waited: Duration, again: &'static str },
-    #[error("the module no longer translates, and something still keeps it in the kernel after {} s: {}",
-        waited.as_secs(), holders::in_words(*inside, held))]
-    Kept { inside: u64, held: Vec<Held>, waited: Duration, again: &'static str },
-    #[error("the kernel does not remove the module's redirects: the module stays, stuck, until the next boot")]
-    Stuck,
-    #[error(
-        "the driver's calls do not reach the function that the module redirects ({hooks}): the driver's entry \
-        is a different function"
-    )]
-    NotEntered { hooks: String },
-    #[error("cannot tell the module to release its callers")]
-    Retire { source: io::Error },
-    #[error("the kernel does not unload the module")]
-    Remove { source: io::Error },
-}
-
-fn in_parentheses(log: &str) -> String {
-    if log.is_empty() {
-        String::new()
-    } else {
-        format!(" ({log})")
-    }
-}
-
-/// What a module names in the place of a function when function tracing is switched off: by that its redirects are made.
-pub const TRACING: &str = "kernel.ftrace_enabled";
-
-/// A refused redirect, as a sentence.
-pub fn not_placed(symbol: &str, errno: i32) -> String {
-    match symbol {
-        TRACING => {
-            "function tracing is switched off (kernel.ftrace_enabled = 0), by which the module redirects".to_string()
-        }
-        _ => format!("the module cannot redirect the driver's {symbol}: {}", why_not(errno)),
-    }
-}
-
-/// What the errno of a refused redirect means.
-fn why_not(errno: i32) -> String {
-    match errno {
-        libc::EBUSY => "another module has redirected it already (a live patch, or another shim)".to_string(),
-        libc::ENOENT => "this driver has no such function".to_string(),
-        libc::EINVAL | libc::EOPNOTSUPP => "the kernel cannot trace it".to_string(),
-        other => io::Error::from_raw_os_error(other).to_string(),
-    }
-}
-
-impl Explain for LoadError {
-    fn code(&self) -> &'static str {
-        match self {
-            LoadError::OtherRoot { .. } => "other_root",
-            LoadError::Open { .. } => "module_unreadable",
-            LoadError::Insert { .. } => "load_failed",
-            LoadError::Redirect { .. } => "redirect_refused",
-            LoadError::Mute => "no_state",
-            LoadError::Unattached { .. } => "driver_not_found",
-            LoadError::OtherVersion { .. } => "other_version_up",
-            LoadError::Drain { .. } => "callers_inside",
-            LoadError::NoNext { .. } => "no_next_module",
-            LoadError::Busy { .. } | LoadError::Kept { .. } => "in_use",
-            LoadError::Stuck => "stuck",
-            LoadError::NotEntered { .. } => "driver_entry",
-            LoadError::Retire { .. } => "retire_failed",
-            LoadError::Remove { .. } => "unload_failed",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self {
-            LoadError::OtherRoot { .. } => Exit::Refused,
-            LoadError::Redirect { errno, .. } if *errno == libc::EBUSY => Exit::Refused,
-            LoadError::Insert { source, .. } | LoadError::Remove { source } | LoadError::Retire { source }
-                if is_refusal(source) =>
-            {
-                Exit::Refused
-            }
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            LoadError::OtherRoot { .. } => "run it without --host-root to load into the running kernel",
-            LoadError::Open { .. } => "check the file and its permissions",
-            LoadError::Insert { advice: Some(advice), .. } => advice.as_str(),
-            LoadError::Insert { source, .. } if is_refusal(source) => {
-                "sign the module with a key that this kernel trusts, or boot without lockdown and module signature enforcement"
-            }
-            LoadError::Insert { .. } => {
-                "`dmesg | tail` shows the kernel's messages; `mpu up` without --module builds one for this kernel"
-            }
-            LoadError::Redirect { symbol, .. } if symbol == TRACING => {
-                "`sysctl kernel.ftrace_enabled=1`, then `mpu up` again"
-            }
-            LoadError::Redirect { errno, .. } if *errno == libc::EBUSY => {
-                "unload the other module (`lsmod`, /sys/kernel/livepatch), then `mpu up` again"
-            }
-            LoadError::Redirect { .. } => "update MPU, and report the driver's version; nothing is redirected",
-            LoadError::Unattached { .. } => "update MPU, and report the driver's version; nothing is redirected",
-            LoadError::Mute => "`mpu down`, then `mpu up` again",
-            LoadError::OtherVersion { .. } => "`mpu up --replace` lets this version take over without a gap",
-            LoadError::Drain { .. } => {
-                "stop or kill the process that is inside (thaw a frozen one first), then run `mpu up --replace` again"
-            }
-            LoadError::NoNext { .. } => "build it together with mpu.ko, or run it without --module; `mpu down`, then `mpu up` leaves a gap",
-            LoadError::Busy { again, .. } => {
-                return format!("stop or kill the process that is inside (thaw a frozen one first), then run `{again}` again")
-            }
-            LoadError::Kept { again, inside: 0, .. } => {
-                return format!("run `{again}` again; `lsmod` counts the users of the module")
-            }
-            LoadError::Kept { again, .. } => return format!("stop or kill it, then run `{again}` again"),
-            LoadError::Stuck => "reboot this host; `dmesg` has what became of the kernel's function tracing",
-            LoadError::NotEntered { .. } => "update MPU, and report the driver's version; nothing is translated",
-            LoadError::Retire { .. } | LoadError::Remove { .. } => "`dmesg | tail` shows the kernel's messages",
-        }
-        .to_string()
-    }
-}
-
-/// Whether the kernel says no on principle rather than because of what is in the file.
-fn is_refusal(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EPERM | libc::EACCES | libc::ENOKEY | libc::EKEYREJECTED | libc::EKEYEXPIRED)
-    )
-}
-
 /// Whether what was found on the host is about the kernel that would be changed.
 pub fn same_host(host: &Host, kernel: &dyn Kernel) -> Result<(), LoadError> {
     if kernel.is_for(host) {
@@ -225,7 +72,13 @@ pub fn same_host(host: &Host, kernel: &dyn Kernel) -> Result<(), LoadError> {
 }
 
 /// Loads a module with a policy and waits for its word. A module that was refused a redirect is taken out again.
-pub fn insert(host: &Host, kernel: &dyn Kernel, instance: Instance, path: &Path, policy: &str) -> Result<State, Error> {
+pub fn insert(
+    host: &Host,
+    kernel: &dyn Kernel,
+    instance: Instance,
+    path: &Path,
+    policy: &str,
+) -> Result<State, ModuleError> {
     let at = |source| LoadError::Open { path: path.to_path_buf(), source };
     let file = File::open(path).map_err(at)?;
     let parameters = if policy.is_empty() { String::new() } else { format!("policy=\"{policy}\"") };
@@ -256,7 +109,7 @@ pub fn insert(host: &Host, kernel: &dyn Kernel, instance: Instance, path: &Path,
 
 /// Sees that a module which waits has a reason to: a driver that is loaded but was not found is one that this module
 /// does not fit.
-pub fn attached(host: &Host, kernel: &dyn Kernel, state: State, driver: Option<&Driver>) -> Result<State, Error> {
+pub fn attached(host: &Host, kernel: &dyn Kernel, state: State, driver: Option<&Driver>) -> Result<State, ModuleError> {
     let (Phase::Waiting, Some(driver)) = (&state.phase, driver) else { return Ok(state) };
     // It may have been loaded, or unloaded, while we were.
     thread::sleep(Duration::from_millis(100));
@@ -269,7 +122,7 @@ pub fn attached(host: &Host, kernel: &dyn Kernel, state: State, driver: Option<&
 }
 
 /// Undoes a load that came to nothing. The reason for it is what the caller must hear, whatever becomes of this.
-fn take_out(host: &Host, kernel: &dyn Kernel, instance: Instance, reason: Error) -> Error {
+fn take_out(host: &Host, kernel: &dyn Kernel, instance: Instance, reason: ModuleError) -> ModuleError {
     let _ = remove(host, kernel, instance, Duration::from_secs(5), "mpu up");
     reason
 }
@@ -375,7 +228,7 @@ pub(crate) mod fake {
     //! A kernel for tests: what it does to a fake host is what the module would show.
 
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
     use std::cell::{Cell, RefCell};
 
     /// Answers in order; an empty list means that all goes well.
@@ -483,7 +336,10 @@ mod tests {
     use super::fake::FakeKernel;
     use super::*;
     use crate::engine::module::state::ARMED;
-    use crate::host::fake::FakeHost;
+    use mpu_host::exit::Exit;
+    use mpu_host::explain::Explain;
+    use mpu_host::host::fake::FakeHost;
+    use std::path::PathBuf;
 
     fn module(fake: &FakeHost) -> PathBuf {
         fake.write("/mpu.ko", "module");

@@ -7,10 +7,13 @@
 
 pub mod build;
 pub mod checks;
+pub mod error;
 pub mod fits;
 pub mod holders;
 pub mod installed;
 pub mod load;
+pub mod load_error;
+pub mod proof;
 pub mod raise;
 pub mod record;
 pub mod sources;

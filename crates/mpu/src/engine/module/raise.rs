@@ -5,32 +5,47 @@
 
 use super::build::Store;
 use super::checks;
+use super::error::ModuleError;
 use super::installed;
-use super::load::{self, Kernel, LoadError};
+use super::load::{self, Kernel};
+use super::load_error::LoadError;
 use super::sources::{self, Sources};
 use super::state::{self, Instance, Phase, State};
 use super::swap::{swap, Replaced};
-use crate::driver::Driver;
-use crate::error::Error;
-use crate::host::{Host, CAP_SYS_MODULE};
 use crate::signing::{self, Signer};
+use clap::ValueHint;
+use mpu_host::config::Drivers;
+use mpu_host::driver::Driver;
+use mpu_host::host::{Host, CAP_SYS_MODULE};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the caller wants of it.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// A module that is built already.
+/// What the caller wants of it: options of `mpu up`, and what the configuration says.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[group(skip)]
+pub struct ModuleOptions {
+    /// Load this module, which was built and perhaps signed before, instead of building one
+    #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath, conflicts_with_all = ["source", "build_only"])]
     pub module: Option<PathBuf>,
-    /// Sources to use in place of those that this executable carries.
+
+    /// Build from the sources in this directory instead of those that mpu carries
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub source: Option<PathBuf>,
-    /// Build, and leave the kernel alone.
+
+    /// Build the module and print its path, without loading it
+    #[arg(long)]
     pub build_only: bool,
-    /// Go on with a driver release that is not known, as is usual.
-    pub any_driver: bool,
-    /// Let this version take over from another that is up.
+
+    /// Let this version take over from another one that is up, without a gap
+    #[arg(long)]
     pub replace: bool,
+
+    /// With which releases of the driver.
+    #[arg(skip)]
+    pub drivers: Drivers,
+
     /// Rules for the module, as `config::rules::compile` makes them.
+    #[arg(skip)]
     pub policy: String,
 }
 
@@ -66,7 +81,12 @@ pub enum Raised {
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Raises it.
-pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option<&Driver>) -> Result<Raised, Error> {
+pub fn raise(
+    host: &Host,
+    kernel: &dyn Kernel,
+    options: &ModuleOptions,
+    driver: Option<&Driver>,
+) -> Result<Raised, ModuleError> {
     if options.build_only {
         let release = checks::kernel(host)?;
         let sources = sources_of(options)?;
@@ -101,9 +121,7 @@ pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option
         None => will_be_signed(host, &release, options),
     };
     checks::permission(host, signed, || signing::advice(host, &release, given_path))?;
-    if !options.any_driver {
-        checks::known_driver(driver)?;
-    }
+    options.drivers.take(driver)?;
     let site = Site { host, kernel, leftover, replaces, policy: &options.policy };
     let raised = match given {
         Some(built) => site.insert(&built.path, None),
@@ -124,7 +142,7 @@ pub fn raise(host: &Host, kernel: &dyn Kernel, options: &Options, driver: Option
 }
 
 /// A module that is up is fine, unless it is another version's.
-fn already(state: State) -> Result<Raised, Error> {
+fn already(state: State) -> Result<Raised, ModuleError> {
     let this = env!("CARGO_PKG_VERSION");
     if state.version == this {
         Ok(Raised::Already { state })
@@ -144,12 +162,12 @@ pub(super) fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
 }
 
 /// Whether what is built here will carry a signature, or does so already.
-pub(super) fn will_be_signed(host: &Host, release: &str, options: &Options) -> bool {
+pub(super) fn will_be_signed(host: &Host, release: &str, options: &ModuleOptions) -> bool {
     let kept = || Store::kept(host, release, &sources_of(options).ok()?);
     Signer::find(host, release).is_some() || kept().is_some_and(|kept| signing::is_signed(&kept.path))
 }
 
-pub(super) fn sources_of(options: &Options) -> Result<Sources, Error> {
+pub(super) fn sources_of(options: &ModuleOptions) -> Result<Sources, ModuleError> {
     Ok(match &options.source {
         Some(dir) => Sources::in_directory(dir)?,
         None => Sources::carried()?,
@@ -157,9 +175,9 @@ pub(super) fn sources_of(options: &Options) -> Result<Sources, Error> {
 }
 
 /// The kernel's word about an insertion, if that is what failed.
-fn errno_of_insert(error: &Error) -> Option<i32> {
+fn errno_of_insert(error: &ModuleError) -> Option<i32> {
     match error {
-        Error::Load(LoadError::Insert { source, .. }) => source.raw_os_error(),
+        ModuleError::Load(LoadError::Insert { source, .. }) => source.raw_os_error(),
         _ => None,
     }
 }
@@ -178,7 +196,7 @@ struct Site<'a> {
 type Inserted = (State, PathBuf, Option<Duration>, Option<Replaced>);
 
 impl Site<'_> {
-    fn build_and_insert(&self, release: &str, sources: &Sources) -> Result<Inserted, Error> {
+    fn build_and_insert(&self, release: &str, sources: &Sources) -> Result<Inserted, ModuleError> {
         let tools = match (checks::toolchain(self.host, release), Store::kept(self.host, release, sources)) {
             (Ok(tools), _) => tools,
             // It cannot be built here any more, but it was.
@@ -199,7 +217,7 @@ impl Site<'_> {
         }
     }
 
-    fn insert(&self, path: &Path, built_in: Option<Duration>) -> Result<Inserted, Error> {
+    fn insert(&self, path: &Path, built_in: Option<Duration>) -> Result<Inserted, ModuleError> {
         load::same_host(self.host, self.kernel)?;
         if let Some(old) = &self.replaces {
             let (state, replaced) = swap(self.host, self.kernel, old, path, self.policy)?;
@@ -224,8 +242,8 @@ pub(crate) mod fake {
     use super::super::load::fake::FakeKernel;
     use super::super::sources;
     use super::super::state::ARMED;
-    use super::Options;
-    use crate::host::fake::FakeHost;
+    use super::ModuleOptions;
+    use mpu_host::host::fake::FakeHost;
 
     const BUILDS: &str = r#"for a; do case $a in M=*) echo module >"${a#M=}/mpu.ko";; esac; done"#;
 
@@ -246,9 +264,9 @@ pub(crate) mod fake {
         }
 
         /// To build from the sources.
-        pub fn options(&self) -> Options {
+        pub fn options(&self) -> ModuleOptions {
             let source = Some(self.sources.path().to_path_buf());
-            Options { source, ..Options::default() }
+            ModuleOptions { source, ..ModuleOptions::default() }
         }
 
         /// A kernel whose module arms itself.
@@ -263,11 +281,11 @@ mod tests {
     use super::fake::Setup;
     use super::*;
     use crate::engine::module::load::fake::FakeKernel;
-    use crate::exit::Exit;
-    use crate::explain::Explain;
+    use mpu_host::exit::Exit;
+    use mpu_host::explain::Explain;
 
     /// What became of it, in a word, and whether it was built.
-    fn up(host: &Host, kernel: &dyn Kernel, options: &Options) -> Result<(&'static str, bool), Error> {
+    fn up(host: &Host, kernel: &dyn Kernel, options: &ModuleOptions) -> Result<(&'static str, bool), ModuleError> {
         Ok(match raise(host, kernel, options, Driver::loaded(host).as_ref())? {
             Raised::Loaded { built_in, .. } => ("loaded", built_in.is_some()),
             Raised::Already { .. } => ("already", false),
@@ -290,7 +308,7 @@ mod tests {
         s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nabi=2\nstate=stuck\n");
         let kernel = s.kernel();
         for replace in [false, true] {
-            let options = Options { replace, ..s.options() };
+            let options = ModuleOptions { replace, ..s.options() };
             let error = up(&s.fake.host(), &kernel, &options).expect_err("stuck");
             assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("stuck", Exit::Failed, (0, 0)));
         }
@@ -339,12 +357,12 @@ mod tests {
     fn what_dkms_built_is_taken_without_tools() {
         let s = Setup::new();
         s.fake.remove("/usr/bin/make");
-        let path = format!("/lib/modules/{}/updates/dkms/mpu.ko", crate::host::fake::RELEASE);
+        let path = format!("/lib/modules/{}/updates/dkms/mpu.ko", mpu_host::host::fake::RELEASE);
         s.fake.write(&path, "");
-        let mut bytes = sources::fake::module(crate::host::fake::RELEASE);
+        let mut bytes = sources::fake::module(mpu_host::host::fake::RELEASE);
         bytes.extend_from_slice(format!("version={}\0", env!("CARGO_PKG_VERSION")).as_bytes());
         std::fs::write(s.fake.host().at(&path), bytes).expect("a module");
-        let done = up(&s.fake.host(), &s.kernel(), &Options::default()).expect("up");
+        let done = up(&s.fake.host(), &s.kernel(), &ModuleOptions::default()).expect("up");
         assert_eq!(done, ("loaded", false));
     }
 
@@ -366,7 +384,7 @@ mod tests {
         assert_eq!(code(), Err("sign_failed"), "what is not signed is not kept");
         s.fake.tool("kmodsign", "printf '~Module signature appended~\\n' >>\"$4\"");
         assert_eq!(code(), Ok(("loaded", true)));
-        let store = host.at("/var/lib/mpu").join(crate::host::fake::RELEASE);
+        let store = host.at("/var/lib/mpu").join(mpu_host::host::fake::RELEASE);
         assert!(["mpu.ko", "mpu_next.ko"].iter().all(|name| signing::is_signed(&store.join(name))));
 
         s.fake.remove("/sys/module/mpu");
@@ -404,8 +422,8 @@ mod tests {
         let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up without a compiler");
         assert_eq!(done, ("loaded", false));
         s.fake.remove("/sys/module/mpu");
-        let error =
-            up(&s.fake.host(), &s.kernel(), &Options { build_only: true, ..s.options() }).expect_err("cannot build");
+        let error = up(&s.fake.host(), &s.kernel(), &ModuleOptions { build_only: true, ..s.options() })
+            .expect_err("cannot build");
         assert_eq!(error.code(), "no_compiler");
     }
 

@@ -2,10 +2,10 @@
 //!
 //! Owns the file. What the module says of itself is `state`'s.
 
-use crate::host::Host;
+use mpu_host::host::Host;
+use mpu_host::time;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Where the record lies. It goes with the next boot.
 const RECORD: &str = "/run/mpu/up.json";
@@ -22,8 +22,7 @@ pub struct Record {
 impl Record {
     /// Of a module that was loaded now.
     pub fn now(module: &Path) -> Record {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-        Record { since, module: module.to_path_buf() }
+        Record { since: time::now(), module: module.to_path_buf() }
     }
 
     /// Best effort: without it `mpu status` does not know since when, and says so.

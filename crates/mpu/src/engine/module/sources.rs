@@ -3,9 +3,9 @@
 //!
 //! Owns the list of files and its fingerprint. Compiles nothing and loads nothing.
 
-use crate::exit::Exit;
-use crate::explain::Explain;
 use crate::signing;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io;

@@ -4,10 +4,10 @@
 //! error, so that an older `mpu` can read a newer module. A module of format 1, which this version may have to replace,
 //! has neither `placed` nor any line below `inside`: its `armed` says that the redirects stand, and no more.
 
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::Host;
 use mpu_core::HostPid;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
 use std::io;
 use std::path::PathBuf;
 
@@ -393,7 +393,7 @@ pub(crate) const HELD: &str =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     #[test]
     fn an_armed_module_is_read() {

@@ -4,15 +4,14 @@
 //! comes as `mpu` and takes over from itself, and `mpu_next` goes. How instances hand over is the module's own business
 //! (kmod/mpu_peer.h). Whatever fails, one of them goes on, and the next try begins from there.
 
-use super::load::{self, Kernel, LoadError};
+use super::build::NEXT;
+use super::error::ModuleError;
+use super::load::{self, Kernel};
+use super::load_error::LoadError;
 use super::state::{Instance, State};
-use crate::error::Error;
-use crate::host::Host;
+use mpu_host::host::Host;
 use std::path::Path;
 use std::time::Duration;
-
-/// The file that lies beside `mpu.ko`: the same module under the other name.
-pub const NEXT: &str = "mpu_next.ko";
 
 /// Callers that waited at the door are still in the old one's text until their calls end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -33,7 +32,7 @@ pub fn swap(
     old: &State,
     path: &Path,
     policy: &str,
-) -> Result<(State, Replaced), Error> {
+) -> Result<(State, Replaced), ModuleError> {
     let next = path.with_file_name(NEXT);
     let replaced = Replaced { version: old.version.clone(), gapless: true };
     let remove = |instance| load::remove(host, kernel, instance, PATIENCE, "mpu up --replace");
@@ -62,11 +61,11 @@ pub fn swap(
 }
 
 /// Whether the old module speaks another language than the new one (`MPU_PEER_ABI`), or none.
-fn cannot_hand_over(error: &Error) -> bool {
+fn cannot_hand_over(error: &ModuleError) -> bool {
     match error {
-        Error::Load(LoadError::Insert { source, .. }) => source.raw_os_error() == Some(libc::EPROTO),
+        ModuleError::Load(LoadError::Insert { source, .. }) => source.raw_os_error() == Some(libc::EPROTO),
         // It knows of no other instance, so the new one found the driver's functions taken.
-        Error::Load(LoadError::Redirect { errno, .. }) => *errno == libc::EBUSY,
+        ModuleError::Load(LoadError::Redirect { errno, .. }) => *errno == libc::EBUSY,
         _ => false,
     }
 }
@@ -76,8 +75,8 @@ mod tests {
     use super::*;
     use crate::engine::module::load::fake::FakeKernel;
     use crate::engine::module::state::{self, Phase, ARMED};
-    use crate::explain::Explain;
-    use crate::host::fake::FakeHost;
+    use mpu_host::explain::Explain;
+    use mpu_host::host::fake::FakeHost;
 
     const OLD: &str = "version=0.0.9\nstate=armed\n";
 
@@ -89,7 +88,7 @@ mod tests {
         fake
     }
 
-    fn swapped(fake: &FakeHost, kernel: &FakeKernel<'_>) -> Result<(State, Replaced), Error> {
+    fn swapped(fake: &FakeHost, kernel: &FakeKernel<'_>) -> Result<(State, Replaced), ModuleError> {
         let old = state::read(&fake.host()).expect("readable").expect("up");
         swap(&fake.host(), kernel, &old, &fake.host().at("/m/mpu.ko"), "host /a")
     }

@@ -4,10 +4,11 @@
 //! ours: while one of them waits for the driver, the other passes on what carries no PID. A caller that stops us at its own
 //! memory (a page that it serves itself) stops its own container's threads only.
 
-use super::ask::{Asker, Setting};
+use super::ask::Asker;
 use super::asked::{Asked, Pass};
 use super::budget::{Account, Worker};
 use super::held::Held as Processes;
+use super::setting::Setting;
 use super::sys::{self, Answer, Held, Journal};
 use super::turn::Turn;
 use mpu_core::Reason;

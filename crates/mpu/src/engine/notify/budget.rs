@@ -7,7 +7,7 @@
 //! Outside truth: clock_gettime(2), and for the clock of a thread include/linux/posix-timers_types.h (`CPUCLOCK_PERTHREAD_MASK`).
 
 use super::sys;
-use super::Tid;
+use super::tid::Tid;
 use rustix::time::{clock_gettime, ClockId, Timespec};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,7 +60,7 @@ pub(super) struct Worker {
 impl Worker {
     /// Of this thread, which must drop it.
     pub(super) fn of_this_thread(account: Arc<Account>) -> Worker {
-        let tid = Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+        let tid = Tid::of_this_thread();
         lock(&account.spent).threads.push(tid);
         Worker { account, tid, charged: own_time(), looked: Timespec { tv_sec: 0, tv_nsec: 0 }, percent: 0 }
     }

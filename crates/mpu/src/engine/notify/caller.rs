@@ -5,16 +5,17 @@
 //! Outside truth: proc(5), `proc_pid_status(5)`, pidfd_getfd(2); `PIDFD_THREAD` is Linux 6.9.
 
 use super::folder::{device, field, Folder};
-use super::held::lives;
 use super::memory::Memory;
 use super::namespace::Namespace;
+use super::process::lives;
 use super::rights::Rights;
+use super::status::{root_of, Status};
 use super::sys::{self, Info};
-use super::Tid;
+use super::tid::Tid;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::process::{pidfd_getfd, pidfd_open, PidfdFlags, PidfdGetfdFlags};
-use rustix::thread::{capabilities, CapabilitySet, CapabilitySets, Gid, Pid, Uid};
+use rustix::thread::{capabilities, CapabilitySet, CapabilitySets, Pid, Uid};
 use std::io;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -25,13 +26,6 @@ const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits(
 /// So long a thread is taken to have the supplementary groups that it had, if nothing else that it may do has changed. No driver of NVIDIA's
 /// looks at groups (os-interface.c of the open releases: the effective user, and capabilities).
 const GROUPS_STAY: Duration = Duration::from_millis(100);
-
-/// What `/proc/TID/status` tells.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Status {
-    tgid: u32,
-    rights: Rights,
-}
 
 /// What a thread might do when it was looked at.
 #[derive(Debug, Clone)]
@@ -198,30 +192,6 @@ fn raw(tid: Tid) -> io::Result<Pid> {
     Pid::from_raw(tid.get() as i32).ok_or(io::ErrorKind::InvalidInput.into())
 }
 
-impl Status {
-    fn parse(text: &str) -> Option<Status> {
-        let field = |name| field(text, name);
-        // Real, effective, saved and file-system ids, in this order.
-        let effective = |name| field(name)?.split_whitespace().nth(1)?.parse::<u32>().ok();
-        let groups = field("Groups")?.split_whitespace().map(|group| group.parse().map(Gid::from_raw));
-        Some(Status {
-            tgid: field("Tgid")?.parse().ok()?,
-            rights: Rights {
-                uid: Uid::from_raw(effective("Uid")?),
-                gid: Gid::from_raw(effective("Gid")?),
-                groups: groups.collect::<Result<_, _>>().ok()?,
-                capabilities: CapabilitySet::from_bits_retain(u64::from_str_radix(field("CapEff")?, 16).ok()?),
-            },
-        })
-    }
-}
-
-/// Who is root in a user namespace, by its `uid_map`: user_namespaces(7).
-fn root_of(map: &str) -> Option<u32> {
-    let mut lines = map.lines().map(|line| line.split_whitespace());
-    lines.find_map(|mut words| if words.next() == Some("0") { words.next()?.parse().ok() } else { None })
-}
-
 /// The user namespace of this process as [`Caller::rights`] wants it, and its file: while that is open, the kernel does not make it anew
 /// for each look, which halves what a look costs.
 pub(super) fn own_user_namespace() -> io::Result<((u64, u64), OwnedFd)> {
@@ -244,201 +214,4 @@ fn leaks_tasks(release: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_this_thread_may_do_is_what_the_kernel_says_of_it() {
-        let mut caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
-        let (rights, process) = caller.rights(own_user_namespace().expect("ours").0).expect("our own status");
-        assert_eq!((rights.uid, rights.gid), (rustix::process::geteuid(), rustix::process::getegid()));
-        assert_eq!(process, rustix::process::getpid());
-        let ours = rustix::thread::capabilities(None).expect("our own").effective;
-        assert_eq!(rights.capabilities, ours);
-        let (rights, _) = caller.rights((0, 0)).expect("our own status");
-        assert_eq!(
-            rights.capabilities,
-            CapabilitySet::empty(),
-            "capabilities of another user namespace count for nothing on the host"
-        );
-    }
-
-    /// A thread that does what it is told.
-    struct Told {
-        tid: Tid,
-        order: std::sync::mpsc::Sender<fn()>,
-        done: std::sync::mpsc::Receiver<Tid>,
-    }
-
-    impl Told {
-        fn start() -> Told {
-            let (tell, done) = std::sync::mpsc::channel();
-            let (order, orders) = std::sync::mpsc::channel::<fn()>();
-            std::thread::spawn(move || {
-                let _ = tell.send(Tid::of_this_thread());
-                while let Ok(order) = orders.recv() {
-                    order();
-                    let _ = tell.send(Tid::of_this_thread());
-                }
-            });
-            Told { tid: done.recv().expect("its number"), order, done }
-        }
-
-        fn does(&self, job: fn()) {
-            self.order.send(job).expect("it lives");
-            self.done.recv().expect("done");
-        }
-    }
-
-    #[test]
-    fn what_a_thread_gave_up_since_it_asked_last_it_does_not_have() {
-        use rustix::thread::{set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-        if !rustix::process::geteuid().is_root() {
-            println!("skipped: only root can become somebody else");
-            return;
-        }
-        let told = Told::start();
-        let tid = told.tid;
-        let mut caller = Caller::of(tid, None).expect("it lives");
-        let user_namespace = own_user_namespace().expect("ours").0;
-        let mut look = || {
-            assert!(caller.is_still(tid) || caller.pidfd.is_none());
-            caller.rights(user_namespace).expect("its status").0
-        };
-        let before = look();
-        assert_eq!(look(), before);
-        told.does(|| set_thread_groups(&[Gid::from_raw(77)]).expect("root can"));
-        std::thread::sleep(GROUPS_STAY);
-        assert_eq!(look().groups, [Gid::from_raw(77)]);
-        told.does(|| set_thread_res_gid(None, Gid::from_raw(78), None).expect("root can"));
-        assert_eq!(look().gid, Gid::from_raw(78));
-        told.does(|| {
-            let sets = capabilities(None).expect("ours");
-            let effective = sets.effective - CapabilitySet::SYS_ADMIN;
-            set_capabilities(None, CapabilitySets { effective, ..sets }).expect("less is free");
-        });
-        assert_eq!(look().capabilities, before.capabilities - CapabilitySet::SYS_ADMIN);
-        told.does(|| {
-            set_thread_groups(&[Gid::from_raw(79)]).expect("root can");
-            set_thread_res_uid(None, Uid::from_raw(1234), None).expect("root can");
-        });
-        let after = look();
-        assert_eq!((after.uid.as_raw(), after.groups), (1234, vec![Gid::from_raw(79)]));
-        assert!(after.capabilities.is_empty(), "with the user they went");
-    }
-
-    #[test]
-    fn kernels_that_keep_what_they_are_asked_about_are_not_asked() {
-        for (release, leaks) in [
-            ("6.14.11-arch1", false),
-            ("6.15.0-rc1", true),
-            ("6.16", true),
-            ("6.16.3+deb14-amd64", true),
-            ("6.16.4", false),
-            ("6.17.0", false),
-            ("7.2.13+deb14-amd64", false),
-            ("5.10.0", false),
-            ("", false),
-        ] {
-            assert_eq!(leaks_tasks(release), leaks, "{release}");
-        }
-    }
-
-    #[test]
-    fn a_thread_is_still_who_it_was_until_it_ends() {
-        let (tell, told) = std::sync::mpsc::channel();
-        let (done, wait) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            let _ = tell.send(Tid::of_this_thread());
-            let _ = wait.recv();
-        });
-        let tid = told.recv().expect("its number");
-        let mut caller = Caller::of(tid, None).expect("it lives");
-        if caller.pidfd.is_none() {
-            println!("skipped: this kernel has no descriptors of threads: Linux 6.9");
-        } else {
-            assert!(caller.is_still(tid) && !caller.is_still(Tid::of_this_thread()));
-        }
-        drop(done);
-        let _ = thread.join();
-        // Joining waits for less than the kernel's last word.
-        let ended = std::time::Instant::now();
-        while caller.is_still(tid) && ended.elapsed().as_secs() < 5 {}
-        assert!(!caller.is_still(tid), "its number can be another's by now");
-    }
-
-    #[test]
-    fn a_line_that_is_not_there_is_no_right_of_anybody() {
-        let whole =
-            "Name:\tx\nTgid:\t7\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t00000000a80425fb\n";
-        let status = Status::parse(whole).expect("whole");
-        assert_eq!((status.tgid, status.rights.uid.as_raw(), status.rights.gid.as_raw()), (7, 2, 6));
-        assert_eq!(status.rights.groups.len(), 2);
-        assert_eq!(status.rights.capabilities.bits(), 0xa804_25fb);
-        for line in ["Tgid", "Uid", "Gid", "Groups", "CapEff"] {
-            assert_eq!(Status::parse(&whole.replace(line, "Other")), None, "{line}");
-        }
-    }
-
-    #[test]
-    fn root_of_a_user_namespace_is_who_its_map_says() {
-        assert_eq!(root_of("         0     100000      65536\n"), Some(100_000));
-        assert_eq!(root_of("1000 1000 1\n0 7 1\n"), Some(7));
-        assert_eq!(root_of("1000 1000 1\n"), None);
-    }
-
-    #[test]
-    fn what_is_no_drivers_file_is_refused_as_the_kernel_does() {
-        use std::os::fd::AsRawFd;
-        let caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
-        let null = std::fs::File::open("/dev/null").expect("/dev/null");
-        assert_eq!(caller.refusal(null.as_raw_fd()), libc::ENOTTY);
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let path = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).expect("/dev/null");
-        assert_eq!(caller.refusal(path.as_raw_fd()), libc::EBADF);
-        assert_eq!(caller.refusal(-1), libc::EBADF);
-        // Open for neither, and no path: open(2) on the access mode 3.
-        let neither = OFlags::from_bits_retain(3) | OFlags::CLOEXEC;
-        let neither = rustix::fs::open("/dev/null", neither, rustix::fs::Mode::empty()).expect("/dev/null");
-        assert_eq!(caller.refusal(neither.as_raw_fd()), libc::ENOTTY);
-    }
-
-    /// Bytes that this thread has read, as far as the kernel counts them (`CONFIG_TASK_IO_ACCOUNTING`).
-    fn bytes_read() -> Option<u64> {
-        field(&std::fs::read_to_string("/proc/thread-self/io").ok()?, "rchar")?.parse().ok()
-    }
-
-    #[test]
-    fn a_refusal_does_not_read_all_that_an_epoll_watches() {
-        use rustix::event::{epoll, eventfd, EventfdFlags};
-        use std::os::fd::AsRawFd;
-        let Some(before) = bytes_read() else {
-            println!("skipped: this kernel does not count what is read");
-            return;
-        };
-        let many = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
-        let watched: Vec<OwnedFd> = (0..200).map(|_| eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")).collect();
-        for fd in &watched {
-            epoll::add(&many, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN).expect("watched");
-        }
-        let caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
-        assert_eq!(caller.refusal(many.as_raw_fd()), libc::ENOTTY);
-        let read = bytes_read().expect("counted before") - before;
-        assert!(read < 4096, "{read} bytes");
-    }
-
-    #[test]
-    fn files_are_this_processs_own() {
-        let caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
-        let null = std::fs::File::open("/dev/null").expect("/dev/null");
-        let number = std::os::fd::AsRawFd::as_raw_fd(&null);
-        let file = caller.file(rustix::process::getpid(), number, || true).expect("our own descriptor");
-        assert_eq!(character_device(file.as_fd()), Some((1, 3)));
-        assert_eq!(caller.device(number).expect("our own descriptor"), Some((1, 3)));
-        let socket = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
-        assert_eq!(caller.device(std::os::fd::AsRawFd::as_raw_fd(&socket)).expect("our own descriptor"), None);
-        assert_eq!(caller.device(-1).expect_err("none").raw_os_error(), Some(libc::ENOENT));
-        let late = caller.file(rustix::process::getpid(), number, || false).expect_err("too late");
-        assert_eq!(late.raw_os_error(), Some(libc::ESTALE));
-    }
-}
+mod tests;

@@ -3,10 +3,10 @@
 //! Owns the requests and what they come to. Knows nothing of how a supervisor is started.
 
 use super::error::NotifyError;
-use super::registry::kept_id;
+use super::id::kept_id;
 use super::CONTROL_SOCKET;
-use crate::host::Host;
 use mpu_core::HostPid;
+use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;

@@ -3,18 +3,18 @@
 //! Owns coming up with whatever a supervisor before it left, taking new listeners, and being asked and told things by root.
 //! What happens to a notification is `attend`'s.
 
-use super::ask::Setting;
 use super::client::State;
 use super::counters::{Counters, COUNTERS};
 use super::error::NotifyError;
 use super::log::say;
 use super::numbers::Lookup;
 use super::registry::{Registry, JOURNAL};
+use super::setting::Setting;
 use super::{keeper, message, CONTROL_SOCKET, LISTENER_SOCKET, RETIRED};
-use crate::config::{rules, Config};
-use crate::error::Error;
-use crate::host::{Host, CAP_SYS_ADMIN};
 use mpu_core::policy::Rules;
+use mpu_host::config::{rules, Config};
+use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use mpu_host::time::now;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{memfd_create, MemfdFlags};
@@ -26,7 +26,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// How long the other side of a connection may be silent.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -83,18 +83,18 @@ struct Done {
 ///
 /// # Errors
 /// When this host cannot have a supervisor. Nothing that is wrong with a container, a caller or a client is one.
-pub fn serve(host: &Host) -> Result<End, Error> {
+pub fn serve(host: &Host) -> Result<End, NotifyError> {
     if !host.has_capability(CAP_SYS_ADMIN) {
-        return Err(NotifyError::NotRoot.into());
+        return Err(NotifyError::NotRoot);
     }
     if !host.in_init_pid_namespace() {
-        return Err(NotifyError::NotOnHost.into());
+        return Err(NotifyError::NotOnHost);
     }
     let config = Config::of(host)?;
     let setting = Setting::new(Lookup::of_this_kernel(), &rules::compile(&config), config.notify_cpu_percent)
         .map_err(|source| NotifyError::NoListeners { source })?;
     raise_limits();
-    Ok(Daemon::up(setting)?.run()?)
+    Daemon::up(setting)?.run()
 }
 
 /// A listener is two descriptors, and each of its threads has some open for a call.
@@ -320,11 +320,6 @@ impl Daemon {
         self.registry.setting.budget.store(percent, Relaxed);
         Ok(())
     }
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }
 
 /// The counters of the supervisor before us, or new ones.

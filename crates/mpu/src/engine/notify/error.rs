@@ -1,7 +1,8 @@
 //! What can go wrong with the notify engine, each with its way out.
 
-use crate::exit::Exit;
-use crate::explain::Explain;
+use mpu_host::config::{ConfigError, UnknownDriver};
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
 use std::io;
 use std::path::PathBuf;
 
@@ -31,6 +32,10 @@ pub enum NotifyError {
     Systemd { what: String, message: String },
     #[error("cannot make a PID namespace for the command")]
     Namespace { source: io::Error },
+    #[error(transparent)]
+    UnknownDriver(#[from] UnknownDriver),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
 }
 
 impl Explain for NotifyError {
@@ -46,6 +51,8 @@ impl Explain for NotifyError {
             NotifyError::NotUp { .. } => "not_up",
             NotifyError::Start { .. } | NotifyError::Systemd { .. } => "not_started",
             NotifyError::Namespace { .. } => "no_namespace",
+            NotifyError::UnknownDriver(error) => error.code(),
+            NotifyError::Config(error) => error.code(),
         }
     }
 
@@ -53,6 +60,8 @@ impl Explain for NotifyError {
         match self {
             NotifyError::NotRoot | NotifyError::NotOnHost => Exit::Refused,
             NotifyError::NoListeners { .. } => Exit::NotReady,
+            NotifyError::UnknownDriver(error) => error.exit(),
+            NotifyError::Config(error) => error.exit(),
             NotifyError::Namespace { source } | NotifyError::File { source, .. }
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
@@ -78,6 +87,8 @@ impl Explain for NotifyError {
             NotifyError::Start { .. } | NotifyError::Systemd { .. } => {
                 "`systemctl status mpu-notify` says more; without systemd, check that mpu itself can be executed"
             }
+            NotifyError::UnknownDriver(error) => return error.fix(),
+            NotifyError::Config(error) => return error.fix(),
             NotifyError::Namespace { .. } => "see that user.max_pid_namespaces is not 0, and that /proc can be mounted",
         }
         .to_string()

@@ -4,7 +4,7 @@
 
 use super::client::{Cost, State};
 use super::CONTROL_SOCKET;
-use crate::host::fake::FakeHost;
+use mpu_host::host::fake::FakeHost;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 //! Owns that what is read through one folder is of one process: an open folder does not follow its number to the next one who
 //! gets it. Understands nothing of what it reads.
 
-use super::Tid;
+use super::tid::Tid;
 use mpu_core::HostPid;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{openat, readlinkat, statat, statx, AtFlags, Dir, FileType, Mode, OFlags, StatxFlags, CWD};

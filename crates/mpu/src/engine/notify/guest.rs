@@ -4,8 +4,8 @@
 
 use super::run::{come_under, hand_over, ATTENDED, SOCKET};
 use super::{client, message};
-use crate::host::Host;
 use command_fds::{CommandFdExt, FdMapping};
+use mpu_host::host::Host;
 use rustix::fd::AsFd;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;

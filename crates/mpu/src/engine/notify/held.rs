@@ -1,148 +1,21 @@
-//! Processes of the host, each held by a descriptor, with the numbers that it has in PID namespaces.
+//! The processes that are held for one container.
 //!
-//! Owns that what was read once counts while the process lives and not a moment longer: a process's numbers never change while it
-//! lives, and its descriptor tells when it does not. So a number that went to somebody else is never taken for the old one's,
-//! and a list that is asked for again costs one poll a row. Also owns who can have made a client of the driver's, which the driver
-//! does not tell: it lists a process that has ended by its number for as long as anybody keeps its descriptors. Knows nothing of who
-//! may see which number.
-//!
-//! Outside truth: pidfd_open(2) (readable once the process has ended), proc_pid_status(5) (`NSpid`), pid_namespaces(7).
+//! Owns that what was read once counts while the process lives and not a moment longer: a number that went to somebody else is never
+//! taken for the old one's, and a list that is asked for again costs one poll a row. Also owns how many are held. Knows nothing of
+//! who may see which number.
 
-use super::folder::{field, is_drivers, Folder};
-use super::namespace::{Id, Namespace};
+use super::maker::{has_the_driver, Look};
+use super::namespace::Id;
+use super::process::{number_in, numbers_of, Everybody, Numbers, Process};
 use mpu_core::{HostPid, ViewPid};
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::fd::OwnedFd;
 use rustix::process::{getrlimit, pidfd_open, Pid, PidfdFlags, Resource};
-use std::cell::Cell;
 use std::collections::HashMap;
-use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Processes held for one container at a time; when there are more, all of its are let go. The driver lists 950 of a GPU.
 const MOST: usize = 4096;
 /// One container has at most this part of the descriptors that all may have.
 const PART: usize = 4;
-
-/// Descriptors of one process that are looked at for one of the driver's, in the tables of all its threads; a thread counts as one itself.
-const MOST_DESCRIPTORS: usize = 1 << 14;
-
-/// The same for all processes that one call makes us look at: a quarter of a second.
-const MOST_OF_A_CALL: usize = 1 << 16;
-
-/// A process's numbers, from its own namespace up to the host's.
-type Numbers = Vec<(Id, ViewPid)>;
-
-#[derive(Debug)]
-pub(super) struct Process {
-    pidfd: OwnedFd,
-    numbers: Numbers,
-    uses: Mutex<Uses>,
-    _counted: Counted,
-}
-
-/// Those of all containers: who is held for one of them is known to the others, too, and is one descriptor of this process. Asked only about a
-/// process that a container does not hold yet.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Everybody(Arc<All>);
-
-#[derive(Debug, Default)]
-struct All {
-    count: AtomicUsize,
-    known: Mutex<HashMap<HostPid, Weak<Process>>>,
-}
-
-#[derive(Debug)]
-struct Counted(Everybody);
-
-impl Everybody {
-    fn one_more(&self) -> Counted {
-        self.0.count.fetch_add(1, Relaxed);
-        Counted(self.clone())
-    }
-
-    fn count(&self) -> usize {
-        self.0.count.load(Relaxed)
-    }
-
-    /// One that lives, so that its number is still its own.
-    fn living(&self, pid: HostPid) -> Option<Arc<Process>> {
-        let known = self.lock().get(&pid).and_then(Weak::upgrade);
-        known.filter(|process| process.lives())
-    }
-
-    fn tell(&self, pid: HostPid, process: &Arc<Process>) {
-        let mut known = self.lock();
-        if known.len() > 2 * self.count() + 64 {
-            known.retain(|_, process| process.strong_count() != 0);
-        }
-        known.insert(pid, Arc::downgrade(process));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<HostPid, Weak<Process>>> {
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0 .0.count.fetch_sub(1, Relaxed);
-    }
-}
-
-/// How much one call may still make us look at. A process that there is no room for counts as one without the driver in that call; it is
-/// looked at in the next one, since what was found out about others stays.
-#[derive(Debug)]
-pub(super) struct Look(Cell<usize>);
-
-impl Look {
-    pub(super) fn of_a_call() -> Look {
-        Look(Cell::new(MOST_OF_A_CALL))
-    }
-}
-
-/// Whether a process has been seen with a descriptor of the driver's.
-#[derive(Debug, Clone, Copy)]
-enum Uses {
-    /// Once is enough: what it made then may be there yet.
-    Yes,
-    /// Not so far; looked at again from then on.
-    NotBefore(Instant),
-    Unknown,
-}
-
-impl Process {
-    fn new(pidfd: OwnedFd, numbers: Numbers, all: &Everybody) -> Process {
-        Process { pidfd, numbers, uses: Mutex::new(Uses::Unknown), _counted: all.one_more() }
-    }
-
-    fn lives(&self) -> bool {
-        lives(&self.pidfd)
-    }
-
-    /// Its number in a namespace.
-    pub(super) fn number_in(&self, namespace: Id) -> Option<ViewPid> {
-        number_in(namespace, &self.numbers)
-    }
-
-    /// Whether it can have made a client of the driver's, as [`Held::uses_the_driver`]; `pid` is its number.
-    pub(super) fn uses_the_driver(&self, pid: HostPid, look: &Look) -> bool {
-        let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
-        match *uses {
-            Uses::Yes => true,
-            Uses::NotBefore(then) if Instant::now() < then => false,
-            _ => {
-                let began = Instant::now();
-                let Some(has) = has_the_driver(pid, look) else { return false };
-                // A process with very many descriptors costs us a tenth of a processor at most.
-                *uses = if has { Uses::Yes } else { Uses::NotBefore(Instant::now() + 10 * began.elapsed()) };
-                has
-            }
-        }
-    }
-}
 
 /// All that are held for one container. Each has its own: what one asks about makes nobody be let go who is held for another.
 #[derive(Debug, Default)]
@@ -235,84 +108,13 @@ impl Known {
     }
 }
 
-/// Whether a process has a descriptor of the driver's, in the table of any of its threads; none if the call may not look so far. A zombie has
-/// none any more, whatever it had: it is believed, as is one that may not be looked at.
-fn has_the_driver(pid: HostPid, look: &Look) -> Option<bool> {
-    let most = MOST_DESCRIPTORS.min(look.0.get());
-    let mut left = most;
-    let has = most != 0 && is_among(pid, &mut left);
-    // A process is a look, too.
-    look.0.set(look.0.get().saturating_sub(1 + most - left));
-    let is_cut = left == 0 && most < MOST_DESCRIPTORS;
-    (has || !is_cut).then_some(has)
-}
-
-fn is_among(pid: HostPid, left: &mut usize) -> bool {
-    let Ok(folder) = Folder::of_process(pid) else { return false };
-    if folder.read("stat").is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))) {
-        return true;
-    }
-    match any_of_the_driver(&folder, "fd", left) {
-        Ok(false) => {}
-        other => return other.unwrap_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied),
-    }
-    let own = pid.get().to_string();
-    let threads = folder.names("task", *left).unwrap_or_default();
-    let mut others = threads.iter().filter(|thread| **thread != own);
-    others.any(|thread| {
-        *left = left.saturating_sub(1);
-        any_of_the_driver(&folder, &format!("task/{thread}/fd"), left).unwrap_or(false)
-    })
-}
-
-fn any_of_the_driver(folder: &Folder, table: &str, left: &mut usize) -> io::Result<bool> {
-    if *left == 0 {
-        return Ok(false);
-    }
-    for name in folder.names(table, *left)? {
-        *left -= 1;
-        let name = format!("{table}/{name}");
-        if folder.is_path(&name) && is_drivers(folder.device(&name).ok().flatten()) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Whether a process or thread lives, by a descriptor of it.
-pub(super) fn lives(pidfd: &OwnedFd) -> bool {
-    let mut readable = [PollFd::new(pidfd, PollFlags::IN)];
-    poll(&mut readable, Some(&Timespec::default())) == Ok(0)
-}
-
-fn number_in(namespace: Id, numbers: &Numbers) -> Option<ViewPid> {
-    numbers.iter().find(|(id, _)| *id == namespace).map(|(_, number)| *number)
-}
-
-/// As `/proc/PID/status` lists them from the host's namespace down to the process's own. All is read through one folder, which does
-/// not follow the number to the next who gets it.
-fn numbers_of(pid: HostPid) -> Option<Numbers> {
-    let folder = Folder::of_process(pid).ok()?;
-    let status = folder.read("status").ok()?;
-    // A number may be a thread's only.
-    if field(&status, "Tgid")?.parse() != Ok(pid.get()) {
-        return None;
-    }
-    let numbers: Vec<u32> = field(&status, "NSpid")?.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let mut at = folder.pid_namespace().and_then(Namespace::new).ok();
-    let mut all = Numbers::new();
-    for number in numbers.iter().rev() {
-        let namespace = at.take()?;
-        all.push((namespace.id(), ViewPid::new(*number)?));
-        at = namespace.parent().ok();
-    }
-    Some(all)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::namespace::Namespace;
+    use super::super::process::Uses;
     use super::*;
     use std::process::{Child, Command};
+    use std::time::Instant;
 
     fn sleep() -> (Child, HostPid) {
         let child = Command::new("sleep").arg("60").spawn().expect("sleep");
@@ -384,9 +186,9 @@ mod tests {
             !matches!(uses, Uses::Unknown)
         };
         // Each has three descriptors or more, and no driver's.
-        let look = Look(Cell::new(6));
+        let look = Look::at_most(6);
         assert!(pids.iter().all(|pid| !held.uses_the_driver(*pid, &look)));
-        assert_eq!(look.0.get(), 0);
+        assert_eq!(look.left(), 0);
         let known = |held: &Held| {
             assert!(held.lock().processes.len() == 3, "they are held all the same");
             pids.iter().filter(|pid| is_known(pid)).count()
@@ -417,23 +219,6 @@ mod tests {
         assert!(!other.uses_the_driver(pid, &Look::of_a_call()), "it is gone");
         drop((one, other));
         assert_eq!(all.count(), 0);
-    }
-
-    #[test]
-    fn a_thread_may_have_descriptors_of_its_own() {
-        let own = HostPid::new(std::process::id()).expect("a PID");
-        let folder = Folder::of_process(own).expect("our own");
-        let null = std::fs::File::open("/dev/null").expect("/dev/null");
-        let name = format!("fd/{}", std::os::fd::AsRawFd::as_raw_fd(&null));
-        assert!(folder.is_path(&name) && folder.names("fd", 3).expect("ours").len() == 3);
-        assert!(folder.names("task", MOST_DESCRIPTORS).expect("ours").contains(&own.get().to_string()));
-        let socket = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
-        assert!(!folder.is_path(&format!("fd/{}", std::os::fd::AsRawFd::as_raw_fd(&socket))));
-        let mut left = 1;
-        assert!(
-            !any_of_the_driver(&folder, "fd", &mut left).expect("ours") && left == 0,
-            "no more than that are looked at"
-        );
     }
 
     fn nobody(all: &Everybody) -> Arc<Process> {
@@ -470,11 +255,11 @@ mod tests {
         }
         assert!(quiet.living(held).is_some(), "the neighbour's is still known");
         // As if others had all descriptors that there are.
-        all.0.count.fetch_add(most(), Relaxed);
+        all.as_if_more(most());
         quiet.lock().keep(pid(7), nobody(&all), &all);
         assert_eq!(quiet.lock().processes.len(), 0, "there is no room");
         assert_eq!(quiet.view_of(own, held), ViewPid::new(held.get()), "what is not kept is right all the same");
-        all.0.count.fetch_sub(most(), Relaxed);
+        all.as_if_fewer(most());
         assert!(busy.lock().processes.len() < MOST);
         child.kill().expect("ours");
         child.wait().expect("ours");

@@ -8,8 +8,7 @@ use super::daemon::{raise_limits, AGAIN};
 use super::error::NotifyError;
 use super::log::say;
 use super::CONTROL_SOCKET;
-use crate::error::Error;
-use crate::host::Host;
+use mpu_host::host::Host;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{flock, FlockOperation};
@@ -44,7 +43,7 @@ struct Kept {
 }
 
 /// Keeps a supervisor alive until it ends by itself.
-pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
+pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
     let failed = |source| NotifyError::Start { what: "the keeper".to_string(), source };
     // Whoever started us goes away, with its terminal.
     let _ = rustix::process::setsid();
@@ -69,7 +68,7 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), Error> {
         let began = Instant::now();
         let mut child = match start(program, arguments, &kept) {
             Ok(child) => child,
-            Err(source) if kept.is_empty() => return Err(failed(source).into()),
+            Err(source) if kept.is_empty() => return Err(failed(source)),
             // Whoever waits for it waits on: all that is kept would go with us.
             Err(error) => {
                 say!("the supervisor cannot be started again now: {error}");
@@ -205,7 +204,7 @@ mod tests {
 
     #[test]
     fn there_is_one_keeper_and_whoever_looks_does_not_keep_it_out() {
-        let fake = crate::host::fake::FakeHost::in_order();
+        let fake = mpu_host::host::fake::FakeHost::in_order();
         let path = fake.host().at(LOCK);
         assert!(!lives(&fake.host()) && !path.exists(), "looking makes nothing");
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");

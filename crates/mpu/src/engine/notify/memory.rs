@@ -6,6 +6,7 @@
 //! Outside truth: proc_pid_mem(5), proc_pid_maps(5); `PROCMAP_QUERY` is Linux 6.11.
 
 use super::folder::Folder;
+use super::mapping::Mapping;
 use super::sys;
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
@@ -26,34 +27,6 @@ pub(super) struct Memory {
     last: Cell<Option<Mapping>>,
     /// All of it, where the kernel cannot be asked for one.
     all: OnceCell<Vec<Mapping>>,
-}
-
-/// A stretch of memory and what may be done with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mapping {
-    pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) readable: bool,
-    pub(super) writable: bool,
-}
-
-impl Mapping {
-    fn covers(&self, address: u64) -> bool {
-        (self.start..self.end).contains(&address)
-    }
-
-    /// `7f5c1000-7f5c2000 rw-p …`
-    fn parse(line: &str) -> Option<Mapping> {
-        let mut words = line.split(' ');
-        let (start, end) = words.next()?.split_once('-')?;
-        let rights = words.next()?;
-        Some(Mapping {
-            start: u64::from_str_radix(start, 16).ok()?,
-            end: u64::from_str_radix(end, 16).ok()?,
-            readable: rights.starts_with('r'),
-            writable: rights.get(1..2) == Some("w"),
-        })
-    }
 }
 
 impl Memory {
@@ -124,7 +97,7 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::notify::Tid;
+    use crate::engine::notify::tid::Tid;
 
     #[test]
     fn memory_is_used_as_its_program_may_use_it() {
@@ -144,16 +117,5 @@ mod tests {
             let rights = |mapping: &Mapping| (mapping.readable, mapping.writable);
             assert_eq!(memory.mapping(address).expect("asked").as_ref().map(rights), listed.map(rights));
         }
-    }
-
-    #[test]
-    fn a_line_of_the_maps_is_read() {
-        let line = "7f5c8c000000-7f5c8c021000 rw-p 00000000 00:00 0                          [stack]";
-        let mapping = Mapping::parse(line).expect("a line");
-        assert!(mapping.readable && mapping.writable && mapping.covers(0x7f5c_8c02_0fff));
-        assert!(!mapping.covers(mapping.end));
-        let sealed = Mapping::parse("00400000-00401000 ---p 00000000 08:01 12").expect("a line");
-        assert!(!sealed.readable && !sealed.writable);
-        assert_eq!(Mapping::parse("nonsense"), None);
     }
 }

@@ -23,19 +23,28 @@ mod folder;
 pub mod guest;
 mod held;
 pub mod hold;
+mod id;
 mod keeper;
 mod log;
+mod maker;
+mod mapping;
 mod memory;
 mod message;
 mod namespace;
 mod numbers;
+mod process;
+mod question;
 pub mod raise;
 mod registry;
 mod rights;
 pub mod run;
+mod setting;
+mod status;
 mod sys;
 mod table;
+mod theirs;
 mod threads;
+mod tid;
 mod turn;
 mod view;
 mod words;
@@ -49,23 +58,3 @@ pub const CONTROL_SOCKET: &str = "/run/mpu/notify/control.sock";
 
 /// Deaths of supervisors of the last hour that are told apart.
 pub const MOST_COUNTED: u64 = 8;
-
-/// A thread, as the host's PID namespace numbers it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Tid(u32);
-
-impl Tid {
-    /// The one that a notification is about: a supervisor gets numbers of its own namespace.
-    fn of(taken: &sys::seccomp_notif) -> Tid {
-        Tid(taken.pid)
-    }
-
-    #[cfg(test)]
-    fn of_this_thread() -> Tid {
-        Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32)
-    }
-
-    fn get(self) -> u32 {
-        self.0
-    }
-}

@@ -5,8 +5,9 @@
 //! one's. Knows nothing of policy.
 
 use super::folder::Folder;
-use super::held::{Held, Process};
+use super::held::Held;
 use super::namespace::{Id, Namespace};
+use super::process::Process;
 use super::sys;
 use mpu_core::{HostPid, ViewPid};
 use rustix::fd::AsFd;

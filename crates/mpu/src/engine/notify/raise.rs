@@ -6,12 +6,12 @@
 
 use super::error::NotifyError;
 use super::{client, hold, CONTROL_SOCKET};
-use crate::driver::Driver;
-use crate::engine::module::checks::{known_driver, version_numbers};
-use crate::error::Error;
-use crate::host::{Host, CAP_DAC_OVERRIDE, CAP_SYS_ADMIN};
-use crate::progress::Progress;
 use client::State;
+use mpu_host::config::Drivers;
+use mpu_host::driver::Driver;
+use mpu_host::host::{Host, CAP_DAC_OVERRIDE, CAP_SYS_ADMIN};
+use mpu_host::kernel_release;
+use mpu_host::progress::Progress;
 use rustix::process::{kill_process_group, Pid, Signal};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
@@ -39,11 +39,11 @@ const OLDEST_KERNEL: [i64; 2] = [5, 9];
 
 /// What the caller wants of it.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct SupervisorOptions {
     /// Let this version take over from another that is up.
     pub replace: bool,
-    /// Go on with a driver release that is not known.
-    pub any_driver: bool,
+    /// With which releases of the driver.
+    pub drivers: Drivers,
     /// Rules of the policy, for a supervisor that was retired.
     pub policy: String,
     /// The budget of one container, for a supervisor that was retired.
@@ -93,7 +93,7 @@ impl Lowered {
 pub fn unfit(host: &Host) -> Option<NotifyError> {
     let lacks = |what: String| Some(NotifyError::NoListeners { source: io::Error::other(what) });
     let release = host.release().unwrap_or_default();
-    if version_numbers(&release).get(..2) < Some(&OLDEST_KERNEL) {
+    if kernel_release::numbers(&release).get(..2) < Some(&OLDEST_KERNEL) {
         return lacks(format!("kernel {release} is older than 5.9"));
     }
     // There from Linux 4.14 on where seccomp is (Documentation/userspace-api/seccomp_filter.rst, Sysctls).
@@ -109,15 +109,13 @@ pub fn unfit(host: &Host) -> Option<NotifyError> {
 }
 
 /// Raises it.
-pub fn raise(host: &Host, options: &Options, driver: Option<&Driver>) -> Result<Raised, Error> {
+pub fn raise(host: &Host, options: &SupervisorOptions, driver: Option<&Driver>) -> Result<Raised, NotifyError> {
     let this = env!("CARGO_PKG_VERSION");
-    if !options.any_driver {
-        known_driver(driver)?;
-    }
+    options.drivers.take(driver)?;
     match client::state(host)? {
         None => Ok(Raised::Started(start(host, options)?)),
         Some(found) if found.version != this && !options.replace => {
-            Err(NotifyError::OtherVersion { up: found.version, this }.into())
+            Err(NotifyError::OtherVersion { up: found.version, this })
         }
         Some(found) if found.version != this => {
             let was = found.version.clone();
@@ -129,7 +127,7 @@ pub fn raise(host: &Host, options: &Options, driver: Option<&Driver>) -> Result<
 }
 
 /// Tells the supervisor to go, if there is one.
-pub fn lower(host: &Host) -> Result<Option<Lowered>, Error> {
+pub fn lower(host: &Host) -> Result<Option<Lowered>, NotifyError> {
     let Some(found) = client::state(host)? else { return Ok(None) };
     if !client::retire(host)? {
         return Ok(Some(Lowered::Ended));
@@ -162,25 +160,25 @@ fn answering(host: &Host) -> Result<Option<State>, NotifyError> {
     }
 }
 
-fn resume(host: &Host, options: &Options) -> Result<State, Error> {
+fn resume(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError> {
     match client::resume(host) {
         Ok(true) => {}
         // Its last container has gone in between, and it with it.
         Ok(false) | Err(NotifyError::NoAnswer { .. }) => return start(host, options),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(error),
     }
     client::set_policy(host, &options.policy)?;
     client::set_cpu_percent(host, options.cpu_percent)?;
-    Ok(up(host, &mut || Ok(()), |state| !is_retired(state))?)
+    up(host, &mut || Ok(()), |state| !is_retired(state))
 }
 
-fn replace(host: &Host, options: &Options, old: State) -> Result<State, Error> {
+fn replace(host: &Host, options: &SupervisorOptions, old: State) -> Result<State, NotifyError> {
     let this = env!("CARGO_PKG_VERSION");
     client::again(host)?;
     let state = up(host, &mut || Ok(()), |state| state.pid != old.pid)?;
     if state.version != this {
         let message = format!("its keeper starts version {} again and not {this}", state.version);
-        return Err(NotifyError::Refused { message }.into());
+        return Err(NotifyError::Refused { message });
     }
     if is_retired(&state) {
         return resume(host, options);
@@ -188,17 +186,17 @@ fn replace(host: &Host, options: &Options, old: State) -> Result<State, Error> {
     Ok(state)
 }
 
-fn start(host: &Host, options: &Options) -> Result<State, Error> {
+fn start(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError> {
     let by_systemd = systemd_has_unit(host);
     let needed = if by_systemd { CAP_DAC_OVERRIDE } else { CAP_SYS_ADMIN };
     if !host.has_capability(needed) {
-        return Err(NotifyError::NotRoot.into());
+        return Err(NotifyError::NotRoot);
     }
     let _progress = Progress::of("waiting for the supervisor");
     if by_systemd {
         // Not waited for: this may itself be part of a start that systemd is in the middle of.
         systemctl(host, &["start", "--no-block", "--no-ask-password", UNIT])?;
-        return Ok(up(host, &mut || Ok(()), |state| !is_retired(state))?);
+        return up(host, &mut || Ok(()), |state| !is_retired(state));
     }
     // One that lives starts a supervisor again that has died: two would serve some containers each.
     let mut keeper = None;
@@ -229,7 +227,7 @@ fn start(host: &Host, options: &Options) -> Result<State, Error> {
         let _ = keeper.kill();
         let _ = keeper.wait();
     }
-    Ok(raised?)
+    raised
 }
 
 /// Whether systemd runs and has the unit.
@@ -254,7 +252,7 @@ fn systemctl(host: &Host, arguments: &[&str]) -> Result<(), NotifyError> {
 }
 
 /// Starts a keeper that outlives us.
-fn keep(host: &Host, options: &Options) -> Result<Child, NotifyError> {
+fn keep(host: &Host, options: &SupervisorOptions) -> Result<Child, NotifyError> {
     let failed = |source| NotifyError::Start { what: "the supervisor's keeper".to_string(), source };
     let program = options.program.clone().map_or_else(hold::this_program, Ok).map_err(failed)?;
     let log = host.at(LOG);

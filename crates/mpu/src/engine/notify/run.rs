@@ -3,16 +3,15 @@
 //! Owns the namespace, the small init that is its PID 1, and who answers: the host's supervisor if there is one, else this
 //! process for as long as the command runs. Knows nothing of containers.
 
-use super::ask::Setting;
 use super::error::NotifyError;
 use super::numbers::Lookup;
 use super::registry::Registry;
+use super::setting::Setting;
 use super::{filter, message, LISTENER_SOCKET, RETIRED};
-use crate::config::{rules, Config};
-use crate::error::Error;
-use crate::host::{Host, CAP_SYS_ADMIN};
 use crate::sys;
 use command_fds::{CommandFdExt, FdMapping};
+use mpu_host::config::{rules, Config};
+use mpu_host::host::{Host, CAP_SYS_ADMIN};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::mount::{mount, mount_change, MountFlags, MountPropagationFlags};
@@ -47,12 +46,12 @@ pub const OWN_FAILURE: u8 = FAILED;
 
 /// Runs a command; its exit code, or 128 and the signal that ended it. `program` is the executable whose [`init`] is reached by
 /// `arguments` and the command after them.
-pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]) -> Result<u8, Error> {
+pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]) -> Result<u8, NotifyError> {
     if !host.has_capability(CAP_SYS_ADMIN) {
-        return Err(NotifyError::NotRoot.into());
+        return Err(NotifyError::NotRoot);
     }
     if !host.in_init_pid_namespace() {
-        return Err(NotifyError::NotOnHost.into());
+        return Err(NotifyError::NotOnHost);
     }
     let failed = |source| NotifyError::Start { what: "the command".to_string(), source };
     // Before the child, so that no signal is lost in between.
@@ -92,10 +91,10 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
 }
 
 /// Takes the child's listener and sees that somebody answers it.
-fn attend(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, Error> {
+fn attend(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, NotifyError> {
     let failed = |source| NotifyError::Start { what: "the command".to_string(), source };
     let Some(handed) = message::receive(child.as_fd()).map_err(failed)? else {
-        return Err(failed(io::Error::other("it ended before it was under a listener")).into());
+        return Err(failed(io::Error::other("it ended before it was under a listener")));
     };
     let registry = match hand_over(host, handed.listener.as_fd()) {
         Ok(true) => None,
@@ -141,22 +140,22 @@ fn send(stream: &UnixStream, listener: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Comes under the host's supervisor and becomes the command, in the namespaces that this process has or that the command enters.
 /// Returns only with what is in the way.
-pub fn join(host: &Host, command: &[OsString]) -> Error {
+pub fn join(host: &Host, command: &[OsString]) -> NotifyError {
     use std::os::unix::process::CommandExt;
     let failed = |source| NotifyError::Start { what: "the command".to_string(), source };
     let listener = match filter::listen() {
         Ok(listener) => listener,
-        Err(source) => return NotifyError::NoListeners { source }.into(),
+        Err(source) => return NotifyError::NoListeners { source },
     };
     match hand_over(host, listener.as_fd()) {
         Ok(true) => drop(listener),
-        Ok(false) => return NotifyError::NoAnswer { source: io::ErrorKind::NotFound.into() }.into(),
-        Err(source) => return NotifyError::NoAnswer { source }.into(),
+        Ok(false) => return NotifyError::NoAnswer { source: io::ErrorKind::NotFound.into() },
+        Err(source) => return NotifyError::NoAnswer { source },
     }
     let Some((name, arguments)) = command.split_first() else {
-        return failed(io::ErrorKind::InvalidInput.into()).into();
+        return failed(io::ErrorKind::InvalidInput.into());
     };
-    failed(Command::new(name).args(arguments).exec()).into()
+    failed(Command::new(name).args(arguments).exec())
 }
 
 /// Puts this process, and what it starts from now on, under a listener that the process at the other end of `stream` sees to.

@@ -4,10 +4,10 @@
 //! whose it is: its row is missing. Knows no namespace.
 
 use super::folder::{field, Folder};
-use crate::driver::{native, Driver, Numbering};
-use crate::host::Host;
 use mpu_abi::Control;
 use mpu_core::HostPid;
+use mpu_host::driver::{native, Driver, Numbering};
+use mpu_host::host::Host;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::{PoisonError, RwLock};

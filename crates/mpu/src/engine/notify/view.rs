@@ -4,8 +4,10 @@
 
 use super::accounts;
 use super::folder::Folder;
-use super::held::{Held, Look, Process};
+use super::held::Held;
+use super::maker::Look;
 use super::numbers::Numbers;
+use super::process::Process;
 use super::threads::InCall;
 use mpu_core::policy::{Rules, Sees};
 use mpu_core::{HostPid, PidMap, ViewPid};

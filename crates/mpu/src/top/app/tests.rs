@@ -1,7 +1,7 @@
 //! Keys and looks, without a terminal.
 
 use super::*;
-use crate::commands::ps::tests::seen;
+use crate::listing::tests::seen;
 
 fn app() -> App {
     let sort = Sort { column: Column::Memory, descending: true };

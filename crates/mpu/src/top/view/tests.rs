@@ -1,9 +1,9 @@
 //! Pictures in a terminal of memory.
 
 use super::*;
-use crate::commands::ps::columns::Sort;
-use crate::commands::ps::filter::Filter;
-use crate::commands::ps::tests::seen;
+use crate::listing::columns::Sort;
+use crate::listing::filter::Filter;
+use crate::listing::tests::seen;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;

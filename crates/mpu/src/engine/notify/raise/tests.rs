@@ -2,15 +2,20 @@
 
 use super::super::fake::{state, FakeSupervisor};
 use super::*;
-use crate::exit::Exit;
-use crate::explain::Explain;
-use crate::host::fake::FakeHost;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::fake::FakeHost;
 
-const OPTIONS: Options =
-    Options { replace: false, any_driver: false, policy: String::new(), cpu_percent: 100, program: None };
+const OPTIONS: SupervisorOptions = SupervisorOptions {
+    replace: false,
+    drivers: Drivers::Known,
+    policy: String::new(),
+    cpu_percent: 100,
+    program: None,
+};
 
 /// What became of it, in a word.
-fn raised(fake: &FakeHost, options: &Options) -> Result<String, &'static str> {
+fn raised(fake: &FakeHost, options: &SupervisorOptions) -> Result<String, &'static str> {
     let host = fake.host();
     let raised = raise(&host, options, Driver::loaded(&host).as_ref()).map_err(|error| error.code())?;
     Ok(match raised {
@@ -26,7 +31,7 @@ fn one_that_is_up_is_left_alone() {
     let fake = FakeHost::in_order();
     let supervisor = FakeSupervisor::on(&fake, state(&[]));
     assert_eq!(raised(&fake, &OPTIONS).as_deref(), Ok("already"));
-    assert_eq!(raised(&fake, &Options { replace: true, ..OPTIONS }).as_deref(), Ok("already"));
+    assert_eq!(raised(&fake, &SupervisorOptions { replace: true, ..OPTIONS }).as_deref(), Ok("already"));
     assert!(supervisor.told.lock().expect("ours").is_empty());
 }
 
@@ -34,7 +39,7 @@ fn one_that_is_up_is_left_alone() {
 fn one_that_was_retired_takes_containers_again_with_the_rules_of_now() {
     let fake = FakeHost::in_order();
     let supervisor = FakeSupervisor::on(&fake, State { state: "retired".into(), ..state(&["a"]) });
-    let options = Options { policy: "host /monitors".to_string(), ..OPTIONS };
+    let options = SupervisorOptions { policy: "host /monitors".to_string(), ..OPTIONS };
     assert_eq!(raised(&fake, &options).as_deref(), Ok("resumed"));
     assert_eq!(*supervisor.told.lock().expect("ours"), ["resume\n", "policy\nhost /monitors", "budget\n100"]);
 }
@@ -45,7 +50,7 @@ fn another_version_makes_room_when_asked_and_only_then() {
     let supervisor = FakeSupervisor::on(&fake, State { version: "0.0.9".into(), ..state(&["a"]) });
     assert_eq!(raised(&fake, &OPTIONS), Err("other_version_up"));
     assert!(supervisor.told.lock().expect("ours").is_empty());
-    assert_eq!(raised(&fake, &Options { replace: true, ..OPTIONS }).as_deref(), Ok("in the place of 0.0.9"));
+    assert_eq!(raised(&fake, &SupervisorOptions { replace: true, ..OPTIONS }).as_deref(), Ok("in the place of 0.0.9"));
     assert_eq!(*supervisor.told.lock().expect("ours"), ["again\n"]);
 }
 
@@ -93,7 +98,7 @@ fn where_systemd_has_the_unit_it_is_systemd_that_starts_it() {
 fn a_keeper_that_ends_at_once_is_named_with_its_log() {
     let fake = FakeHost::in_order();
     fake.program("/keeper", "echo \"$@: no\" >&2; exit 3");
-    let options = Options { program: Some(fake.host().at("/keeper")), ..OPTIONS };
+    let options = SupervisorOptions { program: Some(fake.host().at("/keeper")), ..OPTIONS };
     let error = raise(&fake.host(), &options, None).expect_err("ended");
     assert_eq!((error.code(), error.exit()), ("not_started", Exit::Failed));
     assert_eq!(fake.host().text(LOG).as_deref(), Some("notify hold: no"));
@@ -106,7 +111,7 @@ fn only_root_starts_one_and_only_for_a_driver_that_is_known() {
     assert_eq!(raised(&fake, &OPTIONS), Err("unknown_driver"));
     fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     let before = fake.snapshot();
-    assert_eq!(raised(&fake, &Options { any_driver: true, ..OPTIONS }), Err("not_root"));
+    assert_eq!(raised(&fake, &SupervisorOptions { drivers: Drivers::Any, ..OPTIONS }), Err("not_root"));
     assert_eq!(fake.snapshot(), before);
 }
 

@@ -1,16 +1,11 @@
 //! Whether the module that is up does translate: it is asked, not believed.
 //!
-//! Owns the question (the child of `mpu probe`, in a PID namespace of its own, whose calls the module must translate)
-//! and what the module's own counts then say. A module that says `armed` has seen a translation; only one that says
-//! `placed` is asked. What the child's answers mean is `probe`'s.
+//! Owns what the module's own counts say after a question to the driver, whose caller the module must translate. A module that says
+//! `armed` has seen a translation; only one that says `placed` is asked. Who puts the question is the caller's ([`Ask`]).
 
-use crate::driver::Driver;
-use crate::engine::module::state::{self, Phase, State};
-use crate::error::Error;
-use crate::host::{Host, CAP_SYS_ADMIN};
-use crate::probe::{self, Under};
-use std::sync::mpsc;
-use std::thread;
+use super::error::ModuleError;
+use super::state::{self, Phase, State};
+use mpu_host::host::Host;
 use std::time::Duration;
 
 /// What the question brought.
@@ -86,14 +81,14 @@ pub type Ask = fn(&Host, Duration) -> Result<(), String>;
 ///
 /// # Errors
 /// When the module's state cannot be read.
-pub fn prove(host: &Host, state: State, ask: Ask, patience: Duration) -> Result<(State, Option<Proof>), Error> {
+pub fn prove(host: &Host, state: State, ask: Ask, patience: Duration) -> Result<(State, Option<Proof>), ModuleError> {
     let is_old = state.entered.is_none() && state.translated.is_none();
     match state.phase {
         Phase::Armed if !is_old => return Ok((state, Some(Proof::Seen))),
         Phase::Placed => {}
         _ => return Ok((state, None)),
     }
-    let exempt = || -> Result<u64, Error> {
+    let exempt = || -> Result<u64, ModuleError> {
         let passed = state::read_counters(host)?.unwrap_or_default().passed;
         Ok(passed
             .into_iter()
@@ -115,33 +110,12 @@ pub fn prove(host: &Host, state: State, ask: Ask, patience: Duration) -> Result<
     Ok((now, Some(proof)))
 }
 
-/// The real question. A driver that hangs is left to hang; this process ends without it.
-pub fn ask(host: &Host, patience: Duration) -> Result<(), String> {
-    if !host.is_this() {
-        return Err("--host-root names another host, whose kernel is not the running one".to_string());
-    }
-    if !host.has_capability(CAP_SYS_ADMIN) {
-        return Err("making a PID namespace takes the capability CAP_SYS_ADMIN".to_string());
-    }
-    let (send, receive) = mpsc::channel();
-    let asker = host.clone();
-    thread::spawn(move || {
-        let driver = Driver::loaded(&asker);
-        let measured = probe::measure(&asker, driver.as_ref(), &probe::this_program(), &["probe-child"], Under::Module);
-        drop(send.send(measured.map(drop)));
-    });
-    match receive.recv_timeout(patience) {
-        Ok(measured) => measured.map_err(|error| probe::chain(&error)),
-        Err(_) => Err(format!("the driver gave no answer within {} s", patience.as_secs())),
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod fake {
     //! Askers for tests: what they do to a fake host is what the module would show.
 
+    use super::super::state::PLACED;
     use super::*;
-    use crate::engine::module::state::PLACED;
 
     pub fn says(host: &Host, text: &str) {
         std::fs::write(host.at("/sys/module/mpu/parameters/state"), text).expect("a file");
@@ -181,7 +155,7 @@ mod tests {
     use super::fake::{cannot, is_exempt, misses, only_enters, translates};
     use super::*;
     use crate::engine::module::state::{ARMED, PLACED};
-    use crate::host::fake::FakeHost;
+    use mpu_host::host::fake::FakeHost;
 
     fn proven(text: &str, ask: Ask) -> (Phase, Option<Proof>) {
         let fake = FakeHost::in_order();

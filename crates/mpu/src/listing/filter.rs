@@ -1,7 +1,7 @@
 //! Which processes are asked for.
 
-use crate::containers::{Container, Runtime};
 use crate::processes::{Gpu, GpuProcess, ProcessError};
+use mpu_host::containers::{Container, Runtime};
 
 /// Conditions that a process has to meet, all of them; of several values of one condition, one.
 #[derive(Debug, Clone, Default, clap::Args)]

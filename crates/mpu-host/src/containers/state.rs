@@ -4,8 +4,8 @@
 //! are its user's. Outside truth: the runtimes' sources (Docker's `config.v2.json`, containers/storage's `containers.json`, containerd's
 //! and CRI-O's annotations in the OCI bundle).
 
+use super::names::{Pod, Runtime};
 use super::path::{self, is_name, Layer};
-use super::{Pod, Runtime};
 use crate::host::Host;
 use serde_json::Value;
 

@@ -5,7 +5,7 @@
 //! runtimes, which name these cgroups (runc's and crun's systemd drivers, containerd's and CRI-O's CRI services, kubelet's cgroup
 //! manager, libpod, LXC, systemd-nspawn); the cases in `tests` say who writes which.
 
-use super::Runtime;
+use super::names::{is_long_id, Runtime};
 
 /// How much of a cgroup file is read. Version 1 has some fifteen lines, and a path is shorter than 4096 bytes.
 pub const LIMIT: usize = 64 * 1024;
@@ -58,11 +58,6 @@ const PARENTS: &[(&str, Shape, Runtime)] = &[
     ("lxc.payload", Shape::Name, Runtime::Lxc),
     ("actions_job", Shape::Long, Runtime::Docker),
 ];
-
-/// Whether this is an id of 64 hexadecimal digits.
-pub fn is_long_id(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-}
 
 /// Whether this can be one file name, and is no way out of a directory.
 pub fn is_name(text: &str) -> bool {

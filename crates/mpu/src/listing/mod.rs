@@ -1,26 +1,24 @@
-//! `mpu ps`: a table of every GPU process.
+//! GPU processes as a list: what `mpu ps` and `mpu top` share.
 //!
-//! Owns what is asked for ([`Options`]) and what is left unsaid otherwise: which processes are not shown, what could not be seen, and why.
+//! Owns what is asked for ([`ListOptions`]) and what is left unsaid otherwise: which processes are not shown, what could not be seen, and why.
 //! Finding the processes is `crate::processes`'.
 
 pub mod columns;
 pub mod filter;
 pub mod table;
 
-use super::{Report, Style};
-use crate::error::Error;
-use crate::exit::Exit;
-use crate::host::{Host, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH};
-use crate::processes::{self, Gpu, GpuProcess, Snapshot};
-use crate::progress::Progress;
+use crate::processes::{Gpu, GpuProcess, Snapshot};
+use crate::report::{Report, Style};
 use columns::{Column, Sort};
 use filter::Filter;
+use mpu_host::exit::Exit;
+use mpu_host::host::{Host, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Options of `mpu ps`.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct Options {
+pub struct ListOptions {
     /// Show these columns, in this order
     #[arg(short = 'o', long, value_enum, value_delimiter = ',', value_name = "COLUMN,…")]
     pub columns: Vec<Column>,
@@ -75,16 +73,8 @@ struct Shown {
     width: Option<usize>,
 }
 
-/// Looks once. `width` is the terminal's; without one nothing is cut.
-pub fn ps(host: &Host, options: &Options, width: Option<usize>) -> Result<Listed, Error> {
-    let _progress = Progress::of("asking the driver");
-    let seen = processes::snapshot(host)?;
-    options.filter.check(&seen.gpus)?;
-    Ok(listed(host, seen, options, width))
-}
-
 /// What was asked for of a look.
-pub(crate) fn listed(host: &Host, seen: Snapshot, options: &Options, width: Option<usize>) -> Listed {
+pub(crate) fn listed(host: &Host, seen: Snapshot, options: &ListOptions, width: Option<usize>) -> Listed {
     let notes = notes(host, &seen);
     let all = seen.processes.len();
     let mut processes: Vec<GpuProcess> =

@@ -270,9 +270,9 @@ enum Family {
     Other,
 }
 
-#[cfg(test)]
-pub(crate) mod fake {
-    //! Made-up hosts for the tests of this crate.
+#[cfg(any(test, feature = "fake"))]
+pub mod fake {
+    //! Made-up hosts for tests, of this crate and of those above it.
 
     use super::Host;
     use std::fs;

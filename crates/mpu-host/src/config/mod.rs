@@ -4,8 +4,10 @@
 //! `rules`'s; nothing here looks at the host beyond that one file. No file is the same as an empty one.
 
 pub mod rules;
+mod wanted;
 
-use crate::engine::Asked;
+pub use wanted::{Asked, Drivers, UnknownDriver};
+
 use crate::exit::Exit;
 use crate::explain::Explain;
 use crate::host::Host;
@@ -36,17 +38,6 @@ pub enum Visibility {
     Pod,
     /// What the host sees.
     Host,
-}
-
-/// Which releases of the driver are taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Drivers {
-    /// Every one.
-    #[default]
-    Any,
-    /// Those that this MPU was checked against.
-    Known,
 }
 
 /// Which containers a rule is for: a glob over one thing.

@@ -1,12 +1,12 @@
 //! The list on made-up snapshots.
 
 use super::*;
-use crate::containers::{Container, Pod, Runtime};
-use crate::host::fake::FakeHost;
 use crate::processes::tests::pid;
 use crate::processes::{Kind, Memory, Mig, MigDevice, Utilisation};
 use clap::Parser;
 use mpu_core::ViewPid;
+use mpu_host::containers::{Container, Pod, Runtime};
+use mpu_host::host::fake::FakeHost;
 
 const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90";
 
@@ -84,7 +84,7 @@ pub(crate) fn seen() -> Snapshot {
 #[derive(clap::Parser)]
 struct Line {
     #[command(flatten)]
-    options: Options,
+    options: ListOptions,
 }
 
 fn list(line: &str, width: Option<usize>) -> Listed {
@@ -179,7 +179,7 @@ fn an_empty_list_is_said_beside_the_table() {
     assert_eq!((nobody.text(Style::Plain).as_str(), nobody.left_out, nobody.exit()), ("", 3, Exit::Ok));
     assert!(nobody.beside()[0].contains("none of the 3 processes"), "{:?}", nobody.beside());
     let empty = Snapshot { processes: vec![], ..seen() };
-    let empty = listed(&FakeHost::in_order().host(), empty, &Options::default(), None);
+    let empty = listed(&FakeHost::in_order().host(), empty, &ListOptions::default(), None);
     assert_eq!(empty.beside(), ["no process uses a GPU"]);
 }
 
@@ -193,15 +193,15 @@ fn what_cannot_be_seen_is_said() {
     let mut dark = seen();
     dark.processes[0].uid = None;
     dark.gpus[1].unreadable = Some("device fell off the bus".to_string());
-    let told = listed(&fake.host(), dark, &Options::default(), None);
+    let told = listed(&fake.host(), dark, &ListOptions::default(), None);
     assert_eq!(told.exit(), Exit::Failed);
     assert!(told.notes[0].contains("GPU 1") && told.notes[1].contains("hidepid"), "{:?}", told.notes);
 }
 
 #[test]
 fn json_is_documented() {
-    let json = super::super::json(&list("", None));
-    super::super::documented::check("`mpu ps --json`", &json);
+    let json = crate::report::json(&list("", None));
+    crate::report::documented::check("`mpu ps --json`", &json);
     let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(
         (&value["processes"][0]["pid"], &value["processes"][0]["container"]["name"]),

@@ -71,9 +71,9 @@ type Cell = fn(&GpuProcess, u64) -> Option<String>;
 type Order = fn(&GpuProcess, &GpuProcess, u64) -> Ordering;
 
 /// Column, title, alignment, the least width that it is cut to (none: never), what it says, and its order.
-type Row = (Column, &'static str, Align, Option<usize>, Cell, Order);
+type ColumnRow = (Column, &'static str, Align, Option<usize>, Cell, Order);
 
-const ROWS: &[Row] = &[
+const ROWS: &[ColumnRow] = &[
     (Column::Gpu, "GPU", Align::Right, None, |p, _| Some(p.gpu.to_string()), |a, b, _| a.gpu.cmp(&b.gpu)),
     (Column::Mig, "MIG", Align::Left, None, |p, _| mig(p), |a, b, _| a.mig.cmp(&b.mig)),
     (Column::Pid, "PID", Align::Right, None, |p, _| Some(p.pid.get().to_string()), |a, b, _| a.pid.cmp(&b.pid)),
@@ -181,7 +181,7 @@ pub fn chosen(asked: &[Column], wide: bool, processes: &[GpuProcess]) -> Vec<Col
 }
 
 impl Column {
-    fn row(self) -> &'static Row {
+    fn row(self) -> &'static ColumnRow {
         // The test below holds the list to the type.
         ROWS.iter().find(|row| row.0 == self).unwrap_or(&ROWS[0])
     }
@@ -329,22 +329,6 @@ pub fn age(seconds: u64) -> String {
     }
 }
 
-/// A time as UTC, in the form of RFC 3339.
-pub fn utc(seconds: u64) -> String {
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    // Years counted from March, in eras of 400 years: the leap day is the last of its year.
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hours, minutes, seconds) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}Z")
-}
-
 /// Text of somebody else's, such as a command line, made fit to be printed on a terminal: escape sequences and marks that turn the
 /// writing direction round become a replacement character.
 pub fn harmless(text: &str) -> String {
@@ -374,13 +358,6 @@ mod tests {
     fn an_age_has_two_units() {
         let told = [0, 59, 60, 3599, 3600, 90_061].map(age);
         assert_eq!(told, ["0s", "59s", "1m00s", "59m59s", "1h00m", "1d01h"]);
-    }
-
-    #[test]
-    fn a_time_is_written_as_everybody_does() {
-        let told = [0, 951_782_400, 1_700_003_725, 4_102_444_799].map(utc);
-        let expected = ["1970-01-01T00:00:00Z", "2000-02-29T00:00:00Z", "2023-11-14T23:15:25Z", "2099-12-31T23:59:59Z"];
-        assert_eq!(told, expected);
     }
 
     #[test]

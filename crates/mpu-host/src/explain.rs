@@ -1,0 +1,44 @@
+//! What every error of this crate can say beyond its message: a stable word, an exit code, and what to do.
+//!
+//! Knows no error by name.
+
+use crate::exit::Exit;
+use std::error::Error;
+
+/// What an error owes the person who meets it.
+pub trait Explain: Error {
+    /// A stable word for JSON and scripts, such as `no_headers`.
+    fn code(&self) -> &'static str;
+    /// The exit code that it leads to.
+    fn exit(&self) -> Exit;
+    /// What to do about it, as one sentence.
+    fn fix(&self) -> String;
+}
+
+/// An error that is one of several, and explains itself as that one does.
+pub trait Sum: Error {
+    /// The one that it is.
+    fn inner(&self) -> &dyn Explain;
+}
+
+impl<E: Sum> Explain for E {
+    fn code(&self) -> &'static str {
+        self.inner().code()
+    }
+    fn exit(&self) -> Exit {
+        self.inner().exit()
+    }
+    fn fix(&self) -> String {
+        self.inner().fix()
+    }
+}
+
+/// What lies behind an error, nearest first.
+pub fn causes<'a>(error: &'a (dyn Error + 'a)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(error.source(), |error| (*error).source())
+}
+
+/// An error with its causes, in one line.
+pub fn chain(error: &dyn Error) -> String {
+    causes(error).fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

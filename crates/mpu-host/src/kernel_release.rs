@@ -1,0 +1,46 @@
+//! Releases of the kernel, as `uname -r` has them, in the order in which they came.
+//!
+//! Owns the order. Knows nothing of what a release has.
+
+/// The numbers of a release, by which releases can be put in order: not those in words such as `amd64`, `deb12` or `x86_64`. A release
+/// candidate comes before its release: `7.3-rc7` is 7, 3, 0, 7 - 1000, and after the last number is a 0.
+pub fn numbers(release: &str) -> Vec<i64> {
+    let words: Vec<&str> = release.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    let is_number = |word: &&&str| word.parse::<u32>().is_ok();
+    let first = words.iter().take(3).take_while(is_number).count();
+    let filled = words[..first].iter().chain(&["0"; 3][first..]).chain(&words[first..]).chain(&["0"]);
+    filled
+        .filter_map(|word| match word.strip_prefix("rc") {
+            Some(candidate) => candidate.parse::<u32>().ok().map(|number| i64::from(number) - 1000),
+            None => word.parse::<u32>().ok().map(i64::from),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::numbers;
+
+    #[test]
+    fn releases_are_in_the_order_in_which_they_came() {
+        let of_old = [
+            "5.14.0-427.el9.x86_64",
+            "5.14.0-503.11.1.el9_5.x86_64",
+            "6.1-amd64",
+            "6.1.0-9-amd64",
+            "6.1.0-28-cloud-amd64",
+            "6.8.0-1013-nvidia-64k",
+            "6.12.9-amd64",
+            "6.12.95+deb12-amd64",
+            "7.3-rc6-amd64",
+            "7.3-rc7-amd64",
+            "7.3-amd64",
+            "7.3.1-arch1-1",
+        ];
+        for pair in of_old.windows(2) {
+            assert!(numbers(pair[0]) < numbers(pair[1]), "{pair:?}: {:?}", numbers(pair[0]));
+        }
+        assert_eq!(numbers("6.1.0-28-amd64"), numbers("6.1.0-28-rt-amd64"));
+        assert_eq!(numbers("junk"), [0; 4]);
+    }
+}

@@ -1,0 +1,18 @@
+//! A host as MPU knows it: facts from its files, its driver, its containers, what its administrator wants; and how errors explain
+//! themselves to whoever meets them.
+//!
+//! Owns what stands below every engine. Knows none of them, asks the driver nothing, and changes nothing.
+
+pub mod config;
+pub mod containers;
+pub mod driver;
+pub mod exit;
+pub mod explain;
+pub mod host;
+pub mod kernel_release;
+pub mod progress;
+pub mod time;
+
+pub use exit::Exit;
+pub use explain::Explain;
+pub use host::Host;

@@ -1,0 +1,200 @@
+//! The module, in reports: what it says, who is inside it, and whether it was seen to translate.
+
+use crate::engine::module::holders::{self, Held};
+use crate::engine::module::load_error;
+use crate::engine::module::proof::Proof;
+use crate::engine::module::state::{Argument, Asks, Phase, State};
+use crate::report::Style;
+use mpu_host::host::Host;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// The module's state, in reports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct StateView {
+    /// `armed`, `placed`, `waiting`, `refused`, `retired` or `stuck`.
+    pub state: String,
+    /// The module's version.
+    pub version: String,
+    /// Functions of the driver that are redirected.
+    pub hooks: Vec<String>,
+    /// Which copy of a control's argument decides; null while nothing is placed, and of a module before format 2.
+    pub argument: Option<ArgumentView>,
+    /// Calls of containers that came to the redirect since it was placed; null of a module before format 2.
+    pub entered: Option<u64>,
+    /// Translations since the redirects were placed; null of a module before format 2.
+    pub translated: Option<u64>,
+    /// Callers inside a redirected function.
+    pub inside: u64,
+    /// Those of them that stay there, the longest first, sixteen at most.
+    pub holders: Vec<HolderView>,
+    /// Callers, ever, whose task died inside the driver.
+    pub orphans: u64,
+    /// The redirect that could not be placed.
+    pub refused: Option<Refusal>,
+}
+
+/// Which copy of a control's argument decides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ArgumentView {
+    /// `driver`: its own copy, which no caller can change. `claimed`: the caller's memory, as the probe in the driver
+    /// could not be placed.
+    #[schemars(extend("enum" = ["driver", "claimed"]))]
+    pub source: &'static str,
+    /// Why the probe could not be placed.
+    pub errno: Option<i32>,
+}
+
+/// A caller that stays inside the driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct HolderView {
+    /// Its process's number on the host.
+    pub pid: u32,
+    /// Its thread's.
+    pub thread: u32,
+    /// The program's name; null when the process is gone.
+    pub command: Option<String>,
+    /// Its container's name, or the beginning of its id; null if it is in none.
+    pub container: Option<String>,
+    /// The control's number, as `0x20800a0f`; null of another ioctl, and before the driver has read it.
+    pub control: Option<String>,
+    /// The control's name, where it is one that MPU translates.
+    pub control_name: Option<&'static str>,
+    /// How long it has been inside.
+    pub milliseconds: u64,
+    /// All of it in words.
+    pub words: String,
+}
+
+impl From<&Held> for HolderView {
+    fn from(held: &Held) -> HolderView {
+        let control = match held.holder.control {
+            Asks::Control(cmd) => Some(format!("0x{:08x}", cmd.0)),
+            Asks::NotKnown | Asks::Other => None,
+        };
+        HolderView {
+            pid: held.holder.pid.get(),
+            thread: held.holder.thread.get(),
+            command: held.command.clone(),
+            container: held.container.clone(),
+            control,
+            control_name: holders::name_of(held.holder.control),
+            milliseconds: held.holder.millis,
+            words: held.to_string(),
+        }
+    }
+}
+
+/// Whether the module was seen to translate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ProofView {
+    /// `seen`, `not_asked`, `exempt`, `not_translated` or `not_entered`.
+    #[schemars(extend("enum" = ["seen", "not_asked", "exempt", "not_translated", "not_entered"]))]
+    pub result: &'static str,
+    /// The same as a sentence.
+    pub because: String,
+    #[serde(skip)]
+    pub(crate) is_fault: bool,
+}
+
+impl From<&Proof> for ProofView {
+    fn from(proof: &Proof) -> ProofView {
+        ProofView { result: proof.name(), because: proof.in_words(), is_fault: proof.is_fault() }
+    }
+}
+
+impl ProofView {
+    pub(crate) fn line(&self, style: Style) -> String {
+        match self.is_fault {
+            true => style.bad(&self.because),
+            false => self.because.clone(),
+        }
+    }
+}
+
+/// A redirect that could not be placed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Refusal {
+    /// The driver's function.
+    pub symbol: String,
+    /// The kernel's answer.
+    pub errno: i32,
+}
+
+impl StateView {
+    pub(crate) fn of(host: &Host, state: &State) -> StateView {
+        let refused = match &state.phase {
+            Phase::Refused { symbol, errno } => Some(Refusal { symbol: symbol.clone(), errno: *errno }),
+            _ => None,
+        };
+        let argument = state.argument.map(|argument| match argument {
+            Argument::Driver => ArgumentView { source: "driver", errno: None },
+            Argument::Claimed { errno } => ArgumentView { source: "claimed", errno: Some(errno) },
+        });
+        StateView {
+            state: state.phase.word().to_string(),
+            version: state.version.clone(),
+            hooks: state.hooks.clone(),
+            argument,
+            entered: state.entered,
+            translated: state.translated,
+            inside: state.inside,
+            holders: holders::look(host, state).iter().map(HolderView::from).collect(),
+            orphans: state.orphans,
+            refused,
+        }
+    }
+}
+
+impl StateView {
+    /// What decides about a control, if anything does now.
+    pub(crate) fn argument_line(&self, style: Style) -> Option<String> {
+        let argument = self.argument.as_ref()?;
+        Some(match argument.errno {
+            None => "the driver's own copy of a call's argument decides, which no caller can change".to_string(),
+            Some(errno) => format!(
+                "{}: MPU must believe the caller's memory, as the probe in the driver could not be placed ({}): a \
+                    hostile container that changes \
+                 it at the right moment can see what the driver shows by itself",
+                style.warn("claimed"),
+                std::io::Error::from_raw_os_error(errno)
+            ),
+        })
+    }
+
+    /// Whether MPU must believe the caller's memory.
+    pub(crate) fn has_to_believe(&self) -> bool {
+        self.argument.as_ref().is_some_and(|argument| argument.errno.is_some())
+    }
+
+    /// Whether the redirects stand.
+    pub(crate) fn is_placed(&self) -> bool {
+        matches!(self.state.as_str(), "armed" | "placed")
+    }
+
+    /// The word for the state with its meaning.
+    pub(crate) fn line(&self, style: Style) -> String {
+        match (self.state.as_str(), &self.refused) {
+            ("armed", _) => format!("{}: callers in containers are translated", style.good("armed")),
+            ("placed", _) => {
+                format!("{}: the redirects stand; no translation was seen yet", style.warn("placed"))
+            }
+            ("stuck", _) => format!(
+                "{}: the kernel did not remove a redirect; answers to containers may be right or wrong; only a reboot helps",
+                style.bad("stuck")
+            ),
+            ("waiting", _) => {
+                format!("{}: the NVIDIA driver is not loaded; MPU arms itself when it comes", style.warn("waiting"))
+            }
+            ("refused", Some(refusal)) => {
+                let why = load_error::not_placed(&refusal.symbol, refusal.errno);
+                format!("{}: {why}; nothing is redirected", style.bad("refused"))
+            }
+            ("retired", _) => {
+                format!("{}: the redirects are removed, and nothing is translated; `mpu up` reloads the module",
+                    style.bad("retired"))
+            }
+            (other, _) => format!("{}: a state that this mpu does not know", style.warn(other)),
+        }
+    }
+}

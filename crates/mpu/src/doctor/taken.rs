@@ -1,0 +1,29 @@
+//! Which engine this host takes: what another one lacks is nobody's trouble.
+
+use super::seen::Seen;
+use crate::engine::module::{raise, state};
+use crate::engine::notify::client;
+use crate::engine::{choose, Engine};
+use mpu_host::config::{Asked, Config};
+use mpu_host::driver::Driver;
+use mpu_host::host::Host;
+
+/// The engine that is up, or that `mpu up` would take. What cannot be known is taken for the module, which needs more.
+fn taken(host: &Host) -> Engine {
+    if state::is_loaded(host) {
+        return Engine::Module;
+    }
+    if matches!(client::state(host), Ok(Some(_))) {
+        return Engine::Notify;
+    }
+    let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
+    let driver = Driver::loaded(host);
+    choose(host, asked, &raise::ModuleOptions::default(), driver.as_ref())
+        .map_or(Engine::Module, |choice| choice.engine)
+}
+
+/// Why the module's needs are not looked at; none where they are.
+pub(super) fn without_module(host: &Host) -> Option<Seen> {
+    (taken(host) == Engine::Notify)
+        .then(|| Seen::skipped("only the module needs it, and this host uses the notify engine"))
+}

@@ -1,0 +1,41 @@
+//! What can go wrong with the module engine: the sum of its parts' errors, and nothing about any of them.
+
+use super::{build::BuildError, checks::Unfit, load_error::LoadError, sources::SourceError, state::StateError};
+use mpu_host::config::UnknownDriver;
+use mpu_host::explain::{Explain, Sum};
+
+/// Why the module is not up, not down, or not told what it was to be told.
+#[derive(Debug, thiserror::Error)]
+pub enum ModuleError {
+    /// This host cannot, or must not, run the engine.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// The driver's release is one that the administrator does not want.
+    #[error(transparent)]
+    UnknownDriver(#[from] UnknownDriver),
+    /// The module's sources are not to be had.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The module could not be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The module could not be loaded or unloaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The module's state could not be read.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+impl Sum for ModuleError {
+    fn inner(&self) -> &dyn Explain {
+        match self {
+            ModuleError::Unfit(e) => e,
+            ModuleError::UnknownDriver(e) => e,
+            ModuleError::Source(e) => e,
+            ModuleError::Build(e) => e,
+            ModuleError::Load(e) => e,
+            ModuleError::State(e) => e,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What every thread of a supervisor goes by.
+//!
+//! Owns what root can change while it runs: the rules, the budget, and that it is retired.
+
+use super::caller::own_user_namespace;
+use super::counters::Counters;
+use super::filter::NATIVE;
+use super::folder::field;
+use super::namespace::Namespace;
+use super::numbers::Lookup;
+use super::process::Everybody;
+use super::rights::Own;
+use super::sys::{self, seccomp_data};
+use super::threads::Threads;
+use mpu_core::HostPid;
+use rustix::fd::OwnedFd;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// See the module.
+pub struct Setting {
+    lookup: Lookup,
+    pub(super) host: Namespace,
+    /// This process.
+    pub(super) pid: HostPid,
+    pub(super) threads: Threads,
+    /// Processes that are held for all containers.
+    pub(super) held: Everybody,
+    pub(super) host_users: ((u64, u64), OwnedFd),
+    pub(super) own: Own,
+    takes_x32: bool,
+    rules: RwLock<Arc<str>>,
+    /// Processor time that one container may have of us, in percent of one processor; 0 is no limit.
+    pub(super) budget: AtomicU32,
+    /// Nothing is translated any more.
+    pub(super) retired: AtomicBool,
+    pub(super) counters: Counters,
+}
+
+impl Setting {
+    /// That of this host and of this process, which must be root in the host's PID namespace.
+    pub fn new(lookup: Lookup, rules: &str, budget: u32) -> io::Result<Setting> {
+        Ok(Setting {
+            lookup,
+            host: Namespace::own()?,
+            pid: HostPid::new(std::process::id()).ok_or(io::ErrorKind::InvalidData)?,
+            threads: Threads::default(),
+            held: Everybody::default(),
+            host_users: own_user_namespace()?,
+            own: Own::of_now()?,
+            takes_x32: takes_x32(),
+            rules: RwLock::new(rules.into()),
+            budget: AtomicU32::new(budget),
+            retired: AtomicBool::new(false),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Whether the kernel wakes those who wait for a caller when the last one has gone: Linux 6.11, as namespaces that can be asked.
+    pub(super) fn wakes_takers(&self) -> bool {
+        self.lookup == Lookup::Kernel
+    }
+
+    /// Whether the kernel has no such system call, though a filter comes before it looks.
+    pub(super) fn kernel_lacks(&self, call: &seccomp_data) -> bool {
+        call.arch == NATIVE && call.nr & sys::X32 != 0 && !self.takes_x32
+    }
+
+    pub(super) fn lookup(&self) -> Lookup {
+        self.lookup
+    }
+
+    pub(super) fn rules(&self) -> Arc<str> {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_rules(&self, rules: &str) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules.into();
+    }
+}
+
+/// Whether the kernel takes system calls of the x32 kind, as far as that can be known: the unit's `SystemCallArchitectures=` kills whoever tries.
+/// Where it cannot, a call of that kind is taken for one.
+fn takes_x32() -> bool {
+    let is_filtered = |status: &str| field(status, "Seccomp") != Some("0");
+    match std::fs::read_to_string("/proc/self/status") {
+        Ok(status) if !is_filtered(&status) => sys::takes_x32(),
+        // Debian's kernels tell (`syscall.x32`).
+        _ => std::fs::read_to_string("/sys/module/syscall/parameters/x32").map_or(true, |told| told.trim() != "N"),
+    }
+}

@@ -1,0 +1,32 @@
+//! Has the probe's child ask the driver, so that a module which only stands can be seen to translate.
+//!
+//! Owns the limit of time. What the child saw is not looked at: the module's own counts tell (`engine::module::proof`).
+
+use super::{measure, this_program, Under};
+use mpu_host::driver::Driver;
+use mpu_host::explain::chain;
+use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// Asks once, as `engine::module::proof::Ask` wants it. A driver that hangs is left to hang; this process ends without it.
+pub fn ask(host: &Host, patience: Duration) -> Result<(), String> {
+    if !host.is_this() {
+        return Err("--host-root names another host, whose kernel is not the running one".to_string());
+    }
+    if !host.has_capability(CAP_SYS_ADMIN) {
+        return Err("making a PID namespace takes the capability CAP_SYS_ADMIN".to_string());
+    }
+    let (send, receive) = mpsc::channel();
+    let asker = host.clone();
+    thread::spawn(move || {
+        let driver = Driver::loaded(&asker);
+        let measured = measure(&asker, driver.as_ref(), &this_program(), &["probe-child"], Under::Module);
+        drop(send.send(measured.map(drop)));
+    });
+    match receive.recv_timeout(patience) {
+        Ok(measured) => measured.map_err(|error| chain(&error)),
+        Err(_) => Err(format!("the driver gave no answer within {} s", patience.as_secs())),
+    }
+}

@@ -1,0 +1,74 @@
+//! Compares what a container would see with what it should see, or, without an engine, with what the driver's release predicts.
+//!
+//! Owns the comparison; the measurement is [`super::measure`]'s. Says nothing: the words are the command's.
+
+use super::verdict::{self, Fault, Verdict};
+use super::{measure, this_program, Evidence, ProbeError, Under};
+use crate::engine::module::state;
+use crate::engine::notify::guest;
+use crate::engine::Engine;
+use mpu_host::driver::{self, Driver, Numbering};
+use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// What was found.
+#[derive(Debug, Clone)]
+pub struct Comparison {
+    /// The engine that was translating, if one was.
+    pub engine: Option<Engine>,
+    /// Whether what was found is what the engine, or without one the driver's release, leads to expect; none if nothing is expected.
+    pub as_expected: Option<bool>,
+    /// The driver.
+    pub driver: Driver,
+    /// What is wrong; nothing where a container is seen right.
+    pub faults: Vec<Fault>,
+    /// Whose numbers were found.
+    pub found: Numbers,
+    /// Whose numbers the release predicts without an engine.
+    pub predicted: Option<Numbers>,
+    /// Whether the driver's symbols are those of its release; none where they cannot be seen.
+    pub symbols_agree: Option<bool>,
+    /// The evidence.
+    pub evidence: Evidence,
+}
+
+/// Whose numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Numbers {
+    /// In GET_PIDS.
+    pub list: Option<Numbering>,
+    /// In GET_PID_INFO.
+    pub details: Option<Numbering>,
+}
+
+/// Measures on this host, and compares.
+pub fn probe(host: &Host) -> Result<Comparison, ProbeError> {
+    let driver = Driver::loaded(host);
+    // Of two engines the module: it serves whatever is not under the other.
+    let by_module =
+        host.has_capability(CAP_SYS_ADMIN) && state::read(host)?.is_some_and(|state| state.phase.is_placed());
+    let under = if by_module { Under::Module } else { Under::Notify };
+    let evidence = measure(host, driver.as_ref(), &this_program(), &["probe-child"], under)?;
+    let engine = match by_module {
+        true => Some(Engine::Module),
+        false => guest::would_be_taken(host).then_some(Engine::Notify),
+    };
+    let driver = driver.ok_or(ProbeError::NoDriver)?;
+    Ok(compare(evidence, driver, engine, driver::converters_present(host)))
+}
+
+/// Compares what was measured with an engine up, or without one.
+pub fn compare(evidence: Evidence, driver: Driver, engine: Option<Engine>, symbols: Option<[bool; 2]>) -> Comparison {
+    let Verdict { list, details, faults } = verdict::judge(&evidence);
+    let found = Numbers { list, details };
+    let native = driver.known().map(driver::native);
+    let predicted = native.map(|row| Numbers { list: Some(row.pids), details: Some(row.pid_info) });
+    let as_expected = match engine.is_some() {
+        true => Some(faults.is_empty()),
+        // What was not measured contradicts nothing.
+        false => predicted.map(|p| found.list == p.list && (found.details.is_none() || found.details == p.details)),
+    };
+    let symbols_agree = symbols.zip(driver.known()).map(|(present, release)| present == driver::converters_of(release));
+    Comparison { engine, as_expected, driver, faults, found, predicted, symbols_agree, evidence }
+}

@@ -1,0 +1,168 @@
+//! What reports have in common: how they become JSON (one schema, `docs/cli.md`) and text.
+//!
+//! Owns the envelope, the lines and the colours. Knows no report.
+
+#[cfg(test)]
+#[path = "../../tests/schema/mod.rs"]
+mod answers;
+#[cfg(test)]
+pub(crate) mod documented;
+
+use mpu_host::exit::Exit;
+use mpu_host::explain::{causes, Explain};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// The version of the JSON output. Fields may be added within a version; none changes its meaning or goes.
+pub const SCHEMA: u32 = 1;
+
+/// What a command has to say.
+pub trait Report: Serialize + JsonSchema {
+    /// The command's name; of a report that several commands give, the first one's.
+    const COMMAND: &'static str;
+    /// The exit code that it leads to.
+    fn exit(&self) -> Exit;
+    /// The text for a person.
+    fn text(&self, style: Style) -> String;
+}
+
+/// What every JSON answer has around its report.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Envelope<'a, T: Serialize> {
+    /// The version of the output: fields may be added within it, none changes its meaning or goes.
+    #[schemars(extend("const" = SCHEMA))]
+    schema: u32,
+    /// The command that was given.
+    command: &'a str,
+    /// Whether the exit code is 0.
+    ok: bool,
+    /// The exit code.
+    #[schemars(extend("enum" = Exit::ALL.map(Exit::code)))]
+    exit: u8,
+    #[serde(flatten)]
+    report: T,
+}
+
+/// What there is instead of a report when a command failed.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Failure {
+    /// Why.
+    error: ErrorView,
+}
+
+/// An error as JSON has it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ErrorView {
+    /// A stable word for the cause, such as `no_headers`.
+    code: &'static str,
+    /// What went wrong.
+    message: String,
+    /// What lies behind it, nearest first.
+    causes: Vec<String>,
+    /// What to do about it.
+    fix: String,
+}
+
+/// A report as one line of JSON.
+pub fn json<R: Report>(report: &R) -> String {
+    json_of(R::COMMAND, report)
+}
+
+/// A report as one line of JSON, of that one of its commands that was given.
+pub fn json_of<R: Report>(command: &str, report: &R) -> String {
+    let exit = report.exit();
+    to_line(&Envelope { schema: SCHEMA, command, ok: exit == Exit::Ok, exit: exit.code(), report })
+}
+
+/// A failure as one line of JSON.
+pub fn json_of_error(command: &str, error: &dyn Explain) -> String {
+    let causes = causes(error).map(|cause| cause.to_string()).collect();
+    let view = ErrorView { code: error.code(), message: error.to_string(), causes, fix: error.fix() };
+    let report = Failure { error: view };
+    to_line(&Envelope { schema: SCHEMA, command, ok: false, exit: error.exit().code(), report })
+}
+
+fn to_line(value: &impl Serialize) -> String {
+    // Maps with string keys, strings, numbers: there is nothing in a report that JSON cannot hold.
+    serde_json::to_string(value)
+        .unwrap_or_else(|e| format!("{{\"schema\":{SCHEMA},\"ok\":false,\"exit\":1,\"error\":\"{e}\"}}"))
+}
+
+/// How text is written: with colours on a terminal, without elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// No escape codes.
+    Plain,
+    /// Colours.
+    Colour,
+}
+
+impl Style {
+    fn paint(self, code: &str, text: &str) -> String {
+        match self {
+            Style::Plain => text.to_string(),
+            Style::Colour => format!("\x1b[{code}m{text}\x1b[0m"),
+        }
+    }
+    /// All is well.
+    pub fn good(self, text: &str) -> String {
+        self.paint("32", text)
+    }
+    /// Worth a look.
+    pub fn warn(self, text: &str) -> String {
+        self.paint("33", text)
+    }
+    /// Wrong.
+    pub fn bad(self, text: &str) -> String {
+        self.paint("31", text)
+    }
+    /// A name of something.
+    pub fn name(self, text: &str) -> String {
+        self.paint("1", text)
+    }
+}
+
+/// Lines of a name and a value, the values below each other.
+pub(crate) struct Lines {
+    style: Style,
+    pub(crate) text: String,
+}
+
+impl Lines {
+    pub(crate) fn new(style: Style) -> Lines {
+        Lines { style, text: String::new() }
+    }
+
+    pub(crate) fn put(&mut self, name: &str, value: impl AsRef<str>) -> &mut Lines {
+        let padded = format!("{name:<12}");
+        let _ = writeln!(self.text, "{} {}", self.style.name(&padded), value.as_ref());
+        self
+    }
+
+    pub(crate) fn plain(&mut self, line: impl AsRef<str>) -> &mut Lines {
+        let _ = writeln!(self.text, "{}", line.as_ref());
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::module::checks::Unfit;
+
+    #[test]
+    fn the_json_of_a_failure_is_documented() {
+        let error = Unfit::NoRelease { source: std::io::Error::other("gone") };
+        let json = json_of_error("up", &error);
+        documented::check("A failure", &json);
+        let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(value["error"]["causes"], serde_json::json!(["gone"]));
+    }
+
+    #[test]
+    fn colours_are_for_terminals() {
+        assert_eq!(Style::Plain.bad("no"), "no");
+        assert_eq!(Style::Colour.bad("no"), "\x1b[31mno\x1b[0m");
+    }
+}
