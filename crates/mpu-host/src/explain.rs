@@ -42,3 +42,44 @@ pub fn causes<'a>(error: &'a (dyn Error + 'a)) -> impl Iterator<Item = &'a (dyn 
 pub fn chain(error: &dyn Error) -> String {
     causes(error).fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the door is shut")]
+    struct Shut {
+        source: std::io::Error,
+    }
+
+    impl Explain for Shut {
+        fn code(&self) -> &'static str {
+            "shut"
+        }
+        fn exit(&self) -> Exit {
+            Exit::Refused
+        }
+        fn fix(&self) -> String {
+            "open it".to_string()
+        }
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error(transparent)]
+    struct One(#[from] Shut);
+
+    impl Sum for One {
+        fn inner(&self) -> &dyn Explain {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn a_sum_explains_itself_as_the_error_that_it_is() {
+        let one = One::from(Shut { source: std::io::Error::other("somebody holds it") });
+        assert_eq!((one.code(), one.exit(), one.fix().as_str()), ("shut", Exit::Refused, "open it"));
+        assert_eq!(chain(&one), "the door is shut: somebody holds it");
+        assert_eq!(causes(&one).count(), 1);
+    }
+}
