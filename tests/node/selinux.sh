@@ -7,7 +7,10 @@ sysctl -qw kernel.printk_ratelimit=0
 
 # The wrapper in the domain of container engines, as they start it. A container may write to their pipes and to nobody else's.
 as_engine() { runcon -t container_engine_t -- env "$@"; }
-runtime() { as_engine sh -c '{ timeout 60 "$@" </dev/null 2>&1; echo $? >/run/containerd/rc; } | cat; exit "$(cat /run/containerd/rc)"' sh nvidia-container-runtime "$@"; }
+runtime() {
+	as_engine sh -c '{ timeout 60 "$@" </dev/null 2>&1; echo $? >/run/containerd/rc; } | cat; exit "$(cat /run/containerd/rc)"' \
+		sh nvidia-container-runtime "$@"
+}
 
 # start NAME CATEGORIES: a container with that name's files, all of it labelled as engines label theirs.
 start() {
@@ -27,7 +30,7 @@ start() {
  "linux": {"cgroupsPath": "/mpu/$1", "mountLabel": "system_u:object_r:container_file_t:s0:$2",
   "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}], "resources": {"devices": [{"allow": false, "access": "rwm"}]}}}
 JSON
-	as_engine nvidia-container-runtime --log "$bundle/log" create --bundle "$bundle" "$1" </dev/null >/dev/null 2>&1 &&
+	as_engine timeout 60 nvidia-container-runtime --log "$bundle/log" create --bundle "$bundle" "$1" </dev/null >/dev/null 2>&1 &&
 		runtime start "$1" && return
 	cat "$bundle/log"
 	return 1
@@ -84,7 +87,9 @@ no_stranger() {
 }
 
 # unhindered: nothing of ours was denied anything, nor anybody our sockets.
-unhindered() { ! denied | grep -E 'comm="(mpu|nvidia-containe|nvidia-cdi-hook|runc)[^ ]*"|scontext=[^ ]*:initrc_t:|tcontext=[^ ]*:initrc(_runtime)?_t:.*sock'; }
+unhindered() {
+	! denied | grep -E 'comm="(mpu|nvidia-con|nvidia-cdi|runc)|scontext=[^ ]*:initrc_t:|tcontext=[^ ]*:initrc(_runtime)?_t:.*sock'
+}
 
 insmod $here/nvidia.ko
 gpu-hold --mem 300 <>/tmp/never &
