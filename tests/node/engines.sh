@@ -1,25 +1,10 @@
 # Docker's and podman's containers on a node that can build no module, served by the notify engine; sourced by stories.sh.
 
+. $here/served.sh
+
 # The kernel's first root cannot be pivoted, nor does it take overlays: both engines are told so.
 export DOCKER_RAMDISK=true
 options="--network none --env NVIDIA_VISIBLE_DEVICES=all --env NVIDIA_DRIVER_CAPABILITIES=utility"
-hold='gpu-hold --mem 40 --clients 2 <>/never & echo $! >/tmp/own; exec sleep 100000'
-query='nvidia-smi --query-compute-apps=pid --format=csv,noheader'
-
-# What images are: a C library, a shell, and here a program that holds the GPU.
-make_image() {
-	root=/run/image
-	mkdir -p $root/bin $root/lib64 $root/tmp $root/proc $root/dev $root/etc $root$libraries
-	chmod 1777 $root/tmp
-	mkfifo -m 666 $root/never
-	cp /bin/dash $root/bin/sh
-	cp /bin/sleep /bin/cat /usr/bin/gpu-hold /usr/bin/nvctl $root/bin/
-	cp -L /lib64/ld-linux-x86-64.so.2 $root/lib64/
-	for name in libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1; do
-		cp -L $libraries/$name $root$libraries/
-	done
-	tar -C $root -cf /run/image.tar .
-}
 
 docker_up() {
 	nvidia-ctk runtime configure --runtime=docker || return 1
@@ -45,23 +30,6 @@ podman_up() {
 in_docker() { docker run --runtime nvidia $options "$@"; }
 in_podman() { podman run --runtime /usr/bin/nvidia-container-runtime $options "$@"; }
 
-# shows_itself ENGINE CONTAINER [exec's options…]: nvidia-smi there shows the process beside it, and no other.
-shows_itself() {
-	engine=$1 name=$2
-	shift 2
-	within 30 $engine exec "$name" sh -c '[ -s /tmp/own ]' || { $engine logs "$name"; return 1; }
-	sleep 2
-	own=$($engine exec "$name" cat /tmp/own)
-	answer=$($engine exec "$@" "$name" $query | tr -d ' ')
-	echo "own $own, shown:" $answer
-	[ -n "$own" ] && [ "$own" = "$answer" ]
-}
-
-# is_wrong ENGINE CONTAINER: nvidia-smi there works, and does not show the process beside it alone.
-is_wrong() {
-	! shows_itself "$@" && [ -n "$own" ] && $1 exec "$2" $query >/tmp/wrong
-}
-
 # One that asks by itself, and ends: no exec is in it.
 asks_by_itself() {
 	script="gpu-hold --mem 40 <>/never >/tmp/held & echo \$!; while ! [ -s /tmp/held ]; do sleep 0.1; done; $query"
@@ -69,19 +37,6 @@ asks_by_itself() {
 	echo "own and shown:" $answer
 	set -- $answer
 	[ $# = 2 ] && [ "$1" = "$2" ]
-}
-
-# served N: whether so many containers are. A listener that nobody uses any more is known a little later.
-served() {
-	count() { mpu status >/tmp/status; grep -q "^state  *armed.* by $1 listeners" /tmp/status; }
-	within 10 count "$1" || { cat /tmp/status; return 1; }
-}
-
-kill_supervisor() {
-	old=$(systemctl show -p MainPID --value mpu-notify)
-	kill -9 "$old"
-	another() { new=$(systemctl show -p MainPID --value mpu-notify) && [ "$new" != "$old" ] && [ "$new" != 0 ]; }
-	within 10 another
 }
 
 insmod $here/nvidia.ko
@@ -94,11 +49,15 @@ printf '[nvidia-container-cli]\nno-pivot = true\n[nvidia-container-runtime]\nrun
 check docker_begins docker_up
 in_docker --detach --name before box sh -c "$hold"
 check docker_container_is_wrong_before is_wrong docker before
-cat /tmp/said
+check podman_begins podman_up
+in_podman --detach --name before box sh -c "$hold"
+check podman_container_is_wrong_before is_wrong podman before
 check engines_install_takes_the_notify_engine $here/mpu install
 hash -r
 check docker_container_from_before_stays_wrong is_wrong docker before
+check podman_container_from_before_stays_wrong is_wrong podman before
 docker rm --force before
+podman rm --force --time 0 before
 
 say "docker"
 check docker_container_by_itself_is_right asks_by_itself in_docker
@@ -118,7 +77,6 @@ docker rm --force one two
 check docker_leaves_no_listener served 0
 
 say "podman"
-check podman_begins podman_up
 check podman_container_by_itself_is_right asks_by_itself in_podman
 in_podman --detach --name three box sh -c "$hold"
 check podman_exec_is_right shows_itself podman three

@@ -27,10 +27,8 @@ use crate::{apt, guest, kernels, nvidia, paths, setup};
 
 /// Raised when the image is made otherwise, so that older caches are made anew.
 const RECIPE: &str = "2";
-const KERNEL: &str = "6.1";
 /// The kernel that the node is updated to.
 const NEXT_KERNEL: &str = "6.12";
-const SUITE: &str = "bookworm";
 const CLIENT: &str = "550.163.01";
 const ERA: &str = "1";
 /// The version that the upgrade stories go to.
@@ -39,6 +37,8 @@ const NEXT: &str = "0.9.9";
 /// A Debian for guests: beyond what debootstrap's smallest variant has.
 struct Debian {
     name: &'static str,
+    suite: &'static str,
+    kernel: &'static str,
     packages: &'static str,
     /// What apt installs afterwards: debootstrap does not see through packages that others provide.
     more: &'static [&'static str],
@@ -48,6 +48,8 @@ struct Debian {
 
 const BUILDER: Debian = Debian {
     name: "",
+    suite: "bookworm",
+    kernel: "6.1",
     packages: "systemd,systemd-sysv,udev,kmod,dkms,gcc,libc6-dev,make,libelf1,procps,psmisc,patch,pahole",
     more: &[],
     headers: true,
@@ -56,8 +58,20 @@ const BUILDER: Debian = Debian {
 /// With container engines, and nothing to build a module with.
 const ENGINES: Debian = Debian {
     name: "-engines",
+    suite: "bookworm",
+    kernel: "6.1",
     packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,jq",
     more: &["docker.io", "runc", "podman", "crun", "apparmor"],
+    headers: false,
+};
+
+/// With SELinux. Debian 12's policy has no containers in it, Debian 13's has.
+const LABELLED: Debian = Debian {
+    name: "-selinux",
+    suite: "trixie",
+    kernel: "6.12",
+    packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,jq",
+    more: &["runc", "selinux-policy-default", "policycoreutils", "selinux-utils"],
     headers: false,
 };
 
@@ -84,10 +98,13 @@ pub enum Play {
     Containers,
     /// Docker's and podman's containers, served by the notify engine
     Engines,
+    /// Containers under SELinux, served by the notify engine
+    Selinux,
 }
 
 impl Play {
-    pub const ALL: [Play; 5] = [Play::Life, Play::Kernels, Play::SecureBoot, Play::Containers, Play::Engines];
+    pub const ALL: [Play; 6] =
+        [Play::Life, Play::Kernels, Play::SecureBoot, Play::Containers, Play::Engines, Play::Selinux];
 
     /// What a person calls it.
     pub fn name(self) -> &'static str {
@@ -97,12 +114,14 @@ impl Play {
             Play::SecureBoot => "secure-boot",
             Play::Containers => "containers",
             Play::Engines => "engines",
+            Play::Selinux => "selinux",
         }
     }
 
     fn debian(self) -> &'static Debian {
         match self {
             Play::Engines => &ENGINES,
+            Play::Selinux => &LABELLED,
             _ => &BUILDER,
         }
     }
@@ -114,6 +133,7 @@ impl Play {
             Play::SecureBoot => "secure-boot.sh",
             Play::Containers => "containers.sh",
             Play::Engines => "engines.sh",
+            Play::Selinux => "selinux.sh",
         };
         paths::repo().join("tests/node").join(file)
     }
@@ -177,7 +197,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     let debian = debian(play.debian())?;
     let now = package(None)?;
     let out = paths::target("node")?;
-    let kernel = kernels::ready(KERNEL)?;
+    let kernel = kernels::ready(play.debian().kernel)?;
     let driver = image::sim_module(&kernel, ERA)?;
     let mut archive = Archive::default();
     for (name, from) in [
@@ -186,6 +206,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
         ("usr/bin/gpu-hold", image::sim_programs()?.join("gpu-hold")),
         ("usr/bin/nvctl", image::sim_programs()?.join("nvctl")),
         ("node/stories.sh", paths::repo().join("tests/node/stories.sh")),
+        ("node/served.sh", paths::repo().join("tests/node/served.sh")),
         ("node/order.sh", play.order()),
     ] {
         archive.file(name, 0o755, &from)?;
@@ -218,6 +239,12 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
         Play::Engines => {
             archive.file("node/nvidia.ko", 0o644, &driver)?;
             archive.file("node/mpu-container.deb", 0o644, &container_package(&now))?;
+        }
+        Play::Selinux => {
+            archive.file("node/nvidia.ko", 0o644, &driver)?;
+            archive.file("node/mpu-container.deb", 0o644, &container_package(&now))?;
+            archive.file("node/label.sh", 0o755, &paths::repo().join("tests/node/label.sh"))?;
+            archive.file("node/mpu.cil", 0o644, &paths::repo().join("packaging/selinux/mpu.cil"))?;
         }
         Play::Containers => {
             archive.file("node/nvidia.ko", 0o644, &driver)?;
@@ -281,7 +308,7 @@ fn variables(out: &Path) -> PathBuf {
 
 /// Boots it, and returns what it reported. A story that says nothing is as bad as one that fails.
 pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
-    let kernel = format!("{KERNEL} {}", play.name());
+    let kernel = format!("{} {}", play.debian().kernel, play.name());
     let job = Job { kernel, rows: Vec::new(), cpus: 2, limit: Duration::from_secs(25 * 60) };
     let log = paths::target("guest/log")?.join(format!("node-{}.log", play.name()));
     let console = qemu::watch_of(command(play, made, false)?, made, job.limit, &log, loud)?;
@@ -295,7 +322,7 @@ pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
 }
 
 fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
-    let kernel = kernels::ready(KERNEL)?;
+    let kernel = kernels::ready(play.debian().kernel)?;
     let mut command = Command::new("qemu-system-x86_64");
     command.args(["-accel", "tcg,thread=multi", "-m", "4096", "-cpu", "max", "-smp", "2"]);
     command.args(["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot"]);
@@ -306,7 +333,12 @@ fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
         command.arg("-kernel").arg(kernel.vmlinux());
     }
     command.arg("-initrd").arg(made);
-    let words = "console=ttyS0 panic=-1 oops=panic rdinit=/sbin/init quiet loglevel=4 systemd.show_status=no";
+    // SELinux's labels are not in the archive: they are written before the first process is.
+    let first = match play {
+        Play::Selinux => "rdinit=/node/label.sh security=selinux selinux=1",
+        _ => "rdinit=/sbin/init",
+    };
+    let words = format!("console=ttyS0 panic=-1 oops=panic {first} quiet loglevel=4 systemd.show_status=no");
     // A login's prompt would stand before a verdict on the same line.
     let quiet = if shell { "" } else { " systemd.mask=serial-getty@ttyS0.service" };
     command.args(["-append", &format!("{words}{quiet}")]);
@@ -315,18 +347,19 @@ fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
 
 /// The Debian as an archive, made once.
 fn debian(which: &Debian) -> Result<PathBuf> {
-    let kernel = kernels::ready(KERNEL)?;
-    let kept = paths::cache("node")?.join(format!("{SUITE}{}-{}-{RECIPE}.cpio", which.name, kernel.release));
+    let kernel = kernels::ready(which.kernel)?;
+    let suite = which.suite;
+    let kept = paths::cache("node")?.join(format!("{suite}{}-{}-{RECIPE}.cpio", which.name, kernel.release));
     if kept.is_file() {
         return Ok(kept);
     }
-    say(format!("making a Debian of {SUITE}{} for the node's guest", which.name));
+    say(format!("making a Debian of {suite}{} for the node's guest", which.name));
     let root = paths::cache("node")?.join(format!("root-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&root);
     let mut tried = Vec::new();
-    for base in apt::addresses(SUITE)? {
+    for base in apt::addresses(suite)? {
         let mut debootstrap = Command::new("debootstrap");
-        debootstrap.args(["--variant=minbase", &format!("--include={}", which.packages), SUITE]).arg(&root).arg(&base);
+        debootstrap.args(["--variant=minbase", &format!("--include={}", which.packages), suite]).arg(&root).arg(&base);
         match output(&mut debootstrap) {
             Ok(_) => break,
             Err(error) => tried.push(format!("{base}: {error:#}")),
