@@ -12,10 +12,6 @@
 #include "gpu/gpu.h"
 #include "kernel/gpu/mig_mgr/kernel_mig_manager.h"
 #include "compute/mps_api.h"
-/* Not in 515. */
-#if __has_include("virtualization/kernel_hostvgpudeviceapi.h")
-#include "virtualization/kernel_hostvgpudeviceapi.h"
-#endif
 #include "class/cl0040.h"
 #include "class/cl900e.h"
 #include "ctrl/ctrl2080/ctrl2080gpu.h"
@@ -132,6 +128,6 @@ NV_STATUS standin_control(void *rpc, NvHandle client, NvHandle object, NvU32 com
 unsigned int standin_class(unsigned int asked, unsigned int internal)
 {
 	if (asked == MPS_COMPUTE)
-		return classId(KernelHostVgpuDeviceApi);
+		return classId(OBJGPU);
 	return (asked & 0xff) == 0xc0 ? classId(MpsApi) : internal;
 }
