@@ -17,7 +17,7 @@ start() {
 	bundle=/run/containerd/$1
 	mkdir -p "$bundle"
 	cp -a /run/image "$bundle/rootfs"
-	restorecon -R /run/containerd
+	restorecon /run/containerd "$bundle"
 	chcon -R "system_u:object_r:container_file_t:s0:$2" "$bundle/rootfs"
 	# An engine's is a mount, too: it may not change /run's.
 	mount --bind "$bundle/rootfs" "$bundle/rootfs"

@@ -1,10 +1,13 @@
 //! Every check there is, cheapest first: formatting, lints, host tests, the kernel object, module builds, guests.
 //!
-//! The quick matrix boots every kernel and covers every era, client and engine at least once; `--full` crosses them.
+//! The quick matrix boots every kernel and covers every era, client and engine at least once; `--full` crosses them. `wanted` says which part
+//! of all this a person asked for.
+
+mod wanted;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -16,14 +19,18 @@ use crate::node::{self, Play};
 use crate::outcome::Outcome;
 use crate::run::{passes, say};
 use crate::{chart, containers, kernels, kmod, lint, promtool, real_driver, setup};
+use wanted::{Stage, Wanted};
 
 #[derive(clap::Args)]
 pub struct Args {
+    /// These stages alone: lint, chart, host, containers, modules, guest, node; or the guests of the matrix with these stories alone
+    #[arg(value_name = "STAGE|STORY")]
+    only: Vec<String>,
     /// Cross every kernel, era and client instead of covering each once
     #[arg(long)]
     full: bool,
     /// Leave the guests out
-    #[arg(long)]
+    #[arg(long, conflicts_with = "only")]
     no_guests: bool,
     /// Guests at a time
     #[arg(long, default_value_t = 2)]
@@ -98,39 +105,67 @@ const BARE: &str = "none";
 /// The verb.
 pub fn test(args: &Args) -> Result<Outcome> {
     let began = Instant::now();
+    let wanted = Wanted::of(&args.only)?;
     let mut tally = Tally::default();
     // Where the time goes is seen in every log.
-    let stage = |what: &str| say(format!("{what}, after {} s", began.elapsed().as_secs()));
-    let all_ran = everything(args, &mut tally, &stage);
-    say(format!("{} s", began.elapsed().as_secs()));
+    let stages = Mutex::new(Vec::<(String, u64)>::new());
+    let stage = |what: &str| {
+        let now = began.elapsed().as_secs();
+        say(format!("{what}, after {now} s"));
+        stages.lock().unwrap_or_else(PoisonError::into_inner).push((what.to_owned(), now));
+    };
+    let all_ran = everything(args, &wanted, &mut tally, &stage);
+    stage("the end");
+    let stages = stages.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for (one, next) in stages.iter().zip(stages.iter().skip(1)) {
+        say(format!("{:5} s: {}", next.1 - one.1, one.0));
+    }
     // What was found out before the rig broke is still worth reading.
     tally.print();
     all_ran.map(|()| tally.outcome())
 }
 
-fn everything(args: &Args, tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
+fn everything(args: &Args, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
     setup::require(setup::HOST)?;
     guest::prepare()?;
-    host_checks(tally, stage)?;
-    stage("the module for every kernel");
-    let all_built = module_builds(tally)?;
-    // Without a module there is nothing to boot a guest for.
-    if args.no_guests || !all_built {
+    host_checks(wanted, tally, stage)?;
+    if wanted.has(Stage::Modules) {
+        stage("the module for every kernel");
+        // Without a module there is nothing to boot a guest for.
+        if !module_builds(tally)? {
+            return Ok(());
+        }
+    }
+    let mut work = Vec::new();
+    if wanted.has(Stage::Node) && !args.no_guests {
+        stage("what whole Debians are made of");
+        work.extend(plays(args.full, tally)?.into_iter().map(Work::Node));
+    }
+    if wanted.has(Stage::Guest) && !args.no_guests {
+        stage("NVIDIA's own drivers, and what guests are made of");
+        work.extend(guests(args.full, wanted, tally)?.into_iter().map(Work::Guest));
+    }
+    if work.is_empty() {
         return Ok(());
     }
-    let matrix: Matrix = toml::from_str(include_str!("../matrix.toml")).context("matrix.toml")?;
-    let mut jobs = jobs(&matrix, args.full)?;
-    stage("NVIDIA's own drivers, and what guests are made of");
-    jobs.extend(real_drivers(&matrix, args.full, tally)?);
-    // Downloads first, one at a time: a guest's time is for the guest.
-    jobs.iter().try_for_each(Job::fetch)?;
-    let mut work: Vec<Work> = plays(args.full, tally)?.into_iter().map(Work::Node).collect();
-    work.extend(jobs.into_iter().map(Work::Guest));
     stage("guests");
     for report in boot_all(&work, args.guests.max(1))? {
         tally.add(&report);
     }
     Ok(())
+}
+
+/// The guests of the matrix, ready to be made.
+fn guests(full: bool, wanted: &Wanted, tally: &mut Tally) -> Result<Vec<Job>> {
+    let matrix: Matrix = toml::from_str(include_str!("../matrix.toml")).context("matrix.toml")?;
+    let mut jobs = jobs(&matrix, full)?;
+    jobs.extend(real_drivers(&matrix, full, tally)?);
+    for row in jobs.iter_mut().flat_map(|job| &mut job.rows).filter(|_| !wanted.stories.is_empty()) {
+        row.stories.clone_from(&wanted.stories);
+    }
+    // Downloads first, one at a time: a guest's time is for the guest.
+    jobs.iter().try_for_each(Job::fetch)?;
+    Ok(jobs)
 }
 
 /// One guest to boot: a kernel with what is tried on it, or a whole Debian.
@@ -176,25 +211,44 @@ fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
     Ok(plays)
 }
 
-fn host_checks(tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
-    stage("formatting and lints");
-    for (name, result) in [("formatting", lint::formatting()?), ("clippy", lint::lints()?)] {
-        match result {
-            Some(outcome) => tally.check(name, ending(outcome == Outcome::Passed), "see above"),
-            None => {
-                tally.check(name, Ending::Skip, "this Rust came without it, or is newer than the lints were read with")
+fn host_checks(wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
+    if wanted.has(Stage::Lint) {
+        stage("formatting and lints");
+        for (name, result) in [("formatting", lint::formatting()?), ("clippy", lint::lints()?)] {
+            match result {
+                Some(outcome) => tally.check(name, ending(outcome == Outcome::Passed), "see above"),
+                None => tally.check(
+                    name,
+                    Ending::Skip,
+                    "this Rust came without it, or is newer than the lints were read with",
+                ),
             }
         }
     }
-    stage("the Helm chart");
-    match chart::tools() {
-        Ok(tools) => {
-            let outcome = chart::check(&tools, false)?;
-            tally.check("Helm chart", ending(outcome == Outcome::Passed), "see above");
+    if wanted.has(Stage::Chart) {
+        stage("the Helm chart");
+        match chart::tools() {
+            Ok(tools) => {
+                let outcome = chart::check(&tools, false)?;
+                tally.check("Helm chart", ending(outcome == Outcome::Passed), "see above");
+            }
+            Err(error) => {
+                tally.check("Helm chart", Ending::Skip, &format!("its tools are not to be had here: {error:#}"))
+            }
         }
-        Err(error) => tally.check("Helm chart", Ending::Skip, &format!("its tools are not to be had here: {error:#}")),
     }
-    stage("host tests");
+    if wanted.has(Stage::Host) {
+        stage("host tests");
+        host_tests(tally)?;
+    }
+    if wanted.has(Stage::Containers) {
+        stage("container engines");
+        containers::check(None, tally)?;
+    }
+    Ok(())
+}
+
+fn host_tests(tally: &mut Tally) -> Result<()> {
     let mut cargo = lint::cargo();
     match promtool::ready() {
         Ok(program) => drop(cargo.env(promtool::VARIABLE, program)),
@@ -205,8 +259,7 @@ fn host_checks(tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
     // No default member: what it builds is for the kernel. Its test holds kmod/mpu_core.h to it.
     let passed = passes(lint::cargo().args(["test", "--quiet", "--locked", "--package", "mpu-kmod"]))?;
     tally.check("the boundary of C and Rust", ending(passed), "see above");
-    stage("container engines");
-    containers::check(None, tally)
+    Ok(())
 }
 
 /// The module for every kernel: no complaint of compiler, modpost or objtool is let pass. True if all came out.

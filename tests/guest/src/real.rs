@@ -62,7 +62,8 @@ pub fn load(release: &str) -> Result<Loaded> {
     if !is_closed {
         must(&["insmod", &overrides(release)]).context("NVIDIA's driver cannot be overridden")?;
     }
-    for (node, minor) in NODES {
+    // A closed driver would try to start the GPU for whoever opens its node, and 460 does not survive that one has no engines.
+    for (node, minor) in NODES.into_iter().take(if is_closed { 1 } else { NODES.len() }) {
         if !Path::new(node).exists() {
             must(&["mknod", "-m", "666", node, "c", "195", minor])?;
         }

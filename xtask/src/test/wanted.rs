@@ -1,0 +1,106 @@
+//! Which part of the checks a person wants: stages by name, or stories by name. Knows the names, and nothing of what they do.
+
+use anyhow::{bail, Result};
+use clap::ValueEnum;
+
+/// One part of `x test`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Stage {
+    /// Formatting and clippy
+    Lint,
+    /// The Helm chart
+    Chart,
+    /// `cargo test`
+    Host,
+    /// OCI runtimes and container engines
+    Containers,
+    /// The module for every kernel
+    Modules,
+    /// Kernels in guests, with the stories of docs/stories.md
+    Guest,
+    /// A whole Debian in guests, with the stories of docs/node-stories.md
+    Node,
+}
+
+/// What of it is wanted.
+pub struct Wanted {
+    stages: Vec<Stage>,
+    /// Of guests, by name; all if there is none.
+    pub stories: Vec<String>,
+}
+
+/// `| name in backticks | …`, one for each story that a guest plays.
+const STORIES: &str = include_str!("../../../docs/stories.md");
+
+impl Wanted {
+    /// Everything if nothing is named. A story is played by guests alone.
+    pub fn of(words: &[String]) -> Result<Wanted> {
+        let (mut stages, mut stories) = (Vec::new(), Vec::new());
+        for word in words {
+            match Stage::from_str(word, false) {
+                Ok(stage) => stages.push(stage),
+                Err(_) if STORIES.contains(&format!("\n| `{word}` |")) => stories.push(word.clone()),
+                Err(_) => {
+                    let known: Vec<String> = Stage::value_variants().iter().map(|stage| stage.name()).collect();
+                    bail!(
+                        "no stage or story is called {word}: stages are {}; docs/stories.md has the stories",
+                        known.join(", ")
+                    );
+                }
+            }
+        }
+        if words.is_empty() {
+            stages = Stage::value_variants().to_vec();
+        } else if !stories.is_empty() && !stages.contains(&Stage::Guest) {
+            stages.push(Stage::Guest);
+        }
+        Ok(Wanted { stages, stories })
+    }
+
+    /// Whether this part of it is.
+    pub fn has(&self, stage: Stage) -> bool {
+        self.stages.contains(&stage)
+    }
+}
+
+impl Stage {
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Stage, Wanted};
+
+    fn of(words: &[&str]) -> anyhow::Result<Wanted> {
+        Wanted::of(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn nothing_named_is_everything() {
+        let all = of(&[]).unwrap();
+        assert!([Stage::Lint, Stage::Chart, Stage::Host, Stage::Containers, Stage::Modules, Stage::Guest, Stage::Node]
+            .into_iter()
+            .all(|stage| all.has(stage)));
+        assert!(all.stories.is_empty());
+    }
+
+    #[test]
+    fn a_stage_is_played_alone_and_a_story_in_guests_alone() {
+        let lint = of(&["lint"]).unwrap();
+        assert!(lint.has(Stage::Lint) && !lint.has(Stage::Host) && !lint.has(Stage::Guest));
+        let story = of(&["container_sees_its_own_processes"]).unwrap();
+        assert!(story.has(Stage::Guest) && !story.has(Stage::Node) && !story.has(Stage::Lint));
+        assert_eq!(story.stories, ["container_sees_its_own_processes"]);
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused_with_those_that_are() {
+        let fault = of(&["guests"]).err().unwrap().to_string();
+        assert!(
+            fault.contains("guests") && fault.contains("containers") && fault.contains("docs/stories.md"),
+            "{fault}"
+        );
+    }
+}
