@@ -3,7 +3,7 @@
 //! Written here from what cargo says, in forty lines: the libraries for it cost `./x` half a minute of compiling, every first time.
 //! No serial number and no time: the same sources give the same list.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use serde_json::{json, Value};
@@ -18,7 +18,19 @@ pub fn cyclonedx(program: &str) -> Result<String> {
     let metadata: Value = serde_json::from_str(&output(&mut cargo)?).context("cargo metadata is no JSON")?;
     let lock = std::fs::read_to_string(paths::repo().join("Cargo.lock"))?;
     let lock: toml::Value = toml::from_str(&lock).context("Cargo.lock is malformed")?;
-    Ok(serde_json::to_string_pretty(&list(program, &metadata, &checksums(&lock))?)? + "\n")
+    Ok(serde_json::to_string_pretty(&list(program, &metadata, &built(program)?, &checksums(&lock))?)? + "\n")
+}
+
+/// Name and version of what is built for a program. `cargo metadata` adds what features that only tests ask for bring along.
+fn built(program: &str) -> Result<BTreeSet<(String, String)>> {
+    let mut cargo = lint::cargo();
+    cargo.args(["tree", "--locked", "--edges=normal", "--target=x86_64-unknown-linux-gnu", "--prefix=none"]);
+    let tree = output(cargo.args(["--format={p}", "--package", program]))?;
+    let both = |line: &str| {
+        let mut words = line.split(' ');
+        Some((words.next()?.to_owned(), words.next()?.strip_prefix('v')?.to_owned()))
+    };
+    Ok(tree.lines().filter_map(both).collect())
 }
 
 fn checksums(lock: &toml::Value) -> BTreeMap<(String, String), String> {
@@ -27,7 +39,12 @@ fn checksums(lock: &toml::Value) -> BTreeMap<(String, String), String> {
     packages.filter_map(|p| Some(((text(p, "name")?, text(p, "version")?), text(p, "checksum")?))).collect()
 }
 
-fn list(program: &str, metadata: &Value, checksums: &BTreeMap<(String, String), String>) -> Result<Value> {
+fn list(
+    program: &str,
+    metadata: &Value,
+    built: &BTreeSet<(String, String)>,
+    checksums: &BTreeMap<(String, String), String>,
+) -> Result<Value> {
     let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
     let packages: BTreeMap<String, &Value> =
         metadata["packages"].as_array().context("no packages")?.iter().map(|p| (text(p, "id"), p)).collect();
@@ -44,7 +61,8 @@ fn list(program: &str, metadata: &Value, checksums: &BTreeMap<(String, String), 
         let edges = nodes.get(&id).and_then(|node| node["deps"].as_array()).into_iter().flatten();
         let linked =
             |edge: &&Value| edge["dep_kinds"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k["kind"].is_null()));
-        let mut on: Vec<String> = edges.filter(linked).map(|edge| text(edge, "pkg")).collect();
+        let is_built = |id: &String| built.contains(&(text(packages[id], "name"), text(packages[id], "version")));
+        let mut on: Vec<String> = edges.filter(linked).map(|edge| text(edge, "pkg")).filter(is_built).collect();
         on.sort();
         wanted.extend(on.iter().cloned());
         depends.insert(id, on);
@@ -93,6 +111,8 @@ mod tests {
         assert_eq!(clap["hashes"][0]["content"].as_str().unwrap().len(), 64);
         assert!(clap["licenses"][0]["expression"].as_str().unwrap().contains("MIT"));
         assert!(named("mpu-core").is_some() && named("assert_cmd").is_none() && named("xtask").is_none());
+        // A library that a feature brings which tests alone ask for.
+        assert!(named("tempfile").is_none(), "tempfile is no part of mpu");
         let refs: Vec<&str> =
             list["dependencies"].as_array().unwrap().iter().map(|d| d["ref"].as_str().unwrap()).collect();
         assert_eq!(refs.len(), components.len() + 1);
