@@ -1,4 +1,4 @@
-//! What every error of this crate can say beyond its message: a stable word, an exit code, and what to do.
+//! What every error of MPU's can say beyond its message: a stable word, an exit code, and what to do.
 //!
 //! Knows no error by name.
 

@@ -4,7 +4,7 @@
 //! of what the bytes mean: each entry sheds its raw pointers and calls mpu-core. Never allocates, never panics, never sleeps
 //! by itself.
 //!
-//! Pointers: every function requires what its `# Safety` says of the C caller, kmod/mpu_calls.c being the only one.
+//! Pointers: every function requires what its `# Safety` says of the C callers: kmod/mpu_calls.c, and kmod/mpu_policy.c for the rules.
 #![cfg_attr(not(test), no_std)]
 
 #[cfg(test)]
