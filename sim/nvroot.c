@@ -58,7 +58,7 @@ static uint64_t hash_of(uint64_t hash, const uint8_t *area)
 		memcpy(&word, area + i, 4);
 		for (j = 0; j < CLIENTS; j++)
 			if (clients[j] && word == clients[j])
-				word = j;
+				word = 0xfeed0000 | j;
 		hash = (hash ^ word) * 0x100000001b3;
 	}
 	return hash;

@@ -70,7 +70,7 @@ means_it() {
 by_service() {
 	label=$(label_of "$(systemctl show -p MainPID --value mpu-notify)")
 	echo "$label"
-	case $label in system_u:system_r:init*_t:s0*) ;; *) return 1 ;; esac
+	case $label in system_u:system_r:initrc_t:s0*) ;; *) return 1 ;; esac
 }
 
 # no_stranger CONTAINER: of all GPU processes of the host it is told of its own alone, by whatever number it asks.

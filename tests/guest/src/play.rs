@@ -47,7 +47,7 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
             println!("guest: cannot clear the stage of era {} with {}: {error:#}", row.era, engine.name());
             return Ok(failed + 1);
         }
-        for complaint in log.complaints()? {
+        for complaint in stage.complaints(&mut log)? {
             println!("guest: the kernel complained while the stage was cleared: {complaint}");
             failed += 1;
         }

@@ -14,6 +14,10 @@ use crate::command::{must, run};
 const GPU: &str = "/dev/nvidia0";
 const NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "0")];
 
+/// Of a GPU that the driver does not have: a closed one would start the made-up GPU for whoever opens it, and does not survive (460) or leaks
+/// (525 and later) that there are no engines.
+const CLOSED_NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "77")];
+
 /// There is no interrupt.
 const PARAMETER: &str = "NVreg_EnableMSI=0";
 /// The chip is none for workstations.
@@ -62,11 +66,9 @@ pub fn load(release: &str) -> Result<Loaded> {
     if !is_closed {
         must(&["insmod", &overrides(release)]).context("NVIDIA's driver cannot be overridden")?;
     }
-    // A closed driver would try to start the GPU for whoever opens its node, and 460 does not survive that one has no engines.
-    for (node, minor) in NODES.into_iter().take(if is_closed { 1 } else { NODES.len() }) {
-        if !Path::new(node).exists() {
-            must(&["mknod", "-m", "666", node, "c", "195", minor])?;
-        }
+    for (node, minor) in if is_closed { CLOSED_NODES } else { NODES } {
+        must(&["rm", "-f", node])?;
+        must(&["mknod", "-m", "666", node, "c", "195", minor])?;
     }
     let start = || File::options().read(true).write(true).open(GPU).context("NVIDIA's driver does not start the GPU");
     Ok(Loaded { is_open: !is_closed, gpu: if is_closed { None } else { Some(start()?) } })

@@ -91,7 +91,10 @@ fn real_modules(archive: &mut Archive, kernel: &kernels::Kernel, release: &str) 
     for module in ["nvidia.ko", "made_up_gpu.ko", "made_up_drm.ko"].into_iter().chain(overrides) {
         archive.file(&format!("real/{release}/{module}"), 0o644, &folder.join(module))?;
     }
-    // The driver wants to have read its firmware before it finds out that nobody asks what is in it.
+    // An open driver wants to have read its firmware before it finds out that nobody asks what is in it.
+    if overrides.is_none() {
+        return Ok(());
+    }
     archive.text(&format!("lib/firmware/nvidia/{release}/gsp_tu10x.bin"), 0o644, b"none\n");
     Ok(())
 }

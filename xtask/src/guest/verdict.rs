@@ -125,6 +125,11 @@ impl Tally {
         println!("{pass} passed, {fail} failed, {skip} skipped");
     }
 
+    /// Whether all that was counted was skipped, or nothing was.
+    pub fn is_idle(&self) -> bool {
+        self.counts[Ending::Pass as usize] + self.counts[Ending::Fail as usize] == 0
+    }
+
     /// Whether anything failed.
     pub fn outcome(&self) -> Outcome {
         if self.counts[Ending::Fail as usize] == 0 {

@@ -18,6 +18,9 @@ use crate::{paths, setup};
 /// Raised when what is kept changes.
 const RECIPE: &str = "recipe 1";
 
+/// Beside the unpacked package: its name and its version in the archive, whose revision brings patches.
+const VERSION: &str = "version";
+
 /// The package says in a shell's words which patches it wants.
 const PATCHED: &str = ". ./dkms.conf; for name in \"${PATCH[@]}\"; do patch -s -p1 -i \"patches/$name\"; done";
 
@@ -40,13 +43,14 @@ pub fn fetched(release: &str) -> Result<PathBuf> {
     let row = rows.iter().find(|row| row.release == release);
     let row = row.with_context(|| format!("no closed driver {release} in drivers.toml, which has {}", known()))?;
     let kept = paths::cache("real-driver")?.join(format!("package-{release}"));
-    if !kept.join("done").exists() {
+    if !kept.join("done").exists() || !kept.join(VERSION).exists() {
         say(format!("fetching NVIDIA's closed driver {release} from {}", row.suite));
         let partial = PathBuf::from(format!("{}.partial", kept.display()));
         let _ = std::fs::remove_dir_all(&partial);
         let versions = Suite::open(&row.suite)?.unpack(std::slice::from_ref(&row.package), &partial)?;
         let is_it = versions.iter().any(|version| version.contains(&format!("={release}-")));
         ensure!(is_it, "{} has {}, and no {release}: adjust drivers.toml", row.suite, versions.join(", "));
+        std::fs::write(partial.join(VERSION), versions.join("\n"))?;
         done(&partial, &kept)?;
     }
     Ok(kept)
@@ -56,7 +60,8 @@ pub fn fetched(release: &str) -> Result<PathBuf> {
 pub fn built(kernel: &Kernel, release: &str) -> Result<Driver> {
     fits(kernel)?;
     let package = fetched(release)?;
-    let key = digest(&[RECIPE, &kernel.stamp].map(|part| part.as_bytes().to_vec()));
+    let version = super::parts::read(&package.join(VERSION))?;
+    let key = digest(&[RECIPE, PATCHED, &kernel.stamp, &version].map(|part| part.as_bytes().to_vec()));
     let kept = paths::cache("real-driver")?.join(format!("closed-{release}-{}-{}", kernel.name, &key[..16]));
     if !kept.join("done").exists() {
         say(format!("building NVIDIA's closed driver {release} for {}, once: some minutes", kernel.release));

@@ -3,6 +3,9 @@
 use anyhow::{bail, Result};
 use clap::ValueEnum;
 
+use crate::guest::real::CLOSED;
+use crate::guest::Row;
+
 /// One part of `x test`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Stage {
@@ -57,6 +60,19 @@ impl Wanted {
         Ok(Wanted { stages, stories })
     }
 
+    /// Leaves of a guest's row what is wanted of it. `last` makes a guest unfit for others, and has a row of its own; of a closed driver only
+    /// the stories that its row names can be played.
+    pub fn keeps(&self, row: &mut Row, last: &str) -> bool {
+        if self.stories.is_empty() {
+            return true;
+        }
+        let is_last = row.stories == [last];
+        let is_closed = row.era.ends_with(CLOSED);
+        let fits = |story: &&String| (**story == last) == is_last && (!is_closed || row.stories.contains(story));
+        row.stories = self.stories.iter().filter(fits).cloned().collect();
+        !row.stories.is_empty()
+    }
+
     /// Whether this part of it is.
     pub fn has(&self, stage: Stage) -> bool {
         self.stages.contains(&stage)
@@ -93,6 +109,25 @@ mod tests {
         let story = of(&["container_sees_its_own_processes"]).unwrap();
         assert!(story.has(Stage::Guest) && !story.has(Stage::Node) && !story.has(Stage::Lint));
         assert_eq!(story.stories, ["container_sees_its_own_processes"]);
+    }
+
+    #[test]
+    fn a_story_goes_where_it_can_be_played() {
+        let row = |era: &str, stories: &[&str]| Row {
+            era: era.to_owned(),
+            client: String::new(),
+            engines: Vec::new(),
+            stories: stories.iter().map(|story| (*story).to_owned()).collect(),
+            reloads: 1,
+        };
+        let wanted = of(&["either_order_of_loading_is_right"]).unwrap();
+        let mut plain = row("4", &[]);
+        assert!(wanted.keeps(&mut plain, "lock") && plain.stories == ["either_order_of_loading_is_right"]);
+        assert!(!wanted.keeps(&mut row("4", &["lock"]), "lock"));
+        assert!(!wanted.keeps(&mut row("1@550.163.01-closed", &["calls"]), "lock"));
+        let last = Wanted { stages: vec![Stage::Guest], stories: vec!["lock".to_owned()] };
+        assert!(!last.keeps(&mut row("4", &[]), "lock") && last.keeps(&mut row("4", &["lock"]), "lock"));
+        assert!(of(&[]).unwrap().keeps(&mut row("4", &["lock"]), "lock"));
     }
 
     #[test]
