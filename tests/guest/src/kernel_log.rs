@@ -122,11 +122,6 @@ impl KernelLog {
         Ok(log)
     }
 
-    /// Complaints since the last look.
-    pub fn complaints(&mut self) -> Result<Vec<String>> {
-        Ok(complaints(&self.lines()?))
-    }
-
     /// Everything since the last look.
     pub fn lines(&mut self) -> Result<Vec<String>> {
         let mut lines = Vec::new();
