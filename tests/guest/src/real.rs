@@ -14,8 +14,8 @@ use crate::command::{must, run};
 const GPU: &str = "/dev/nvidia0";
 const NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "0")];
 
-/// Of a GPU that the driver does not have: a closed one would start the made-up GPU for whoever opens it, and does not survive (460) or leaks
-/// (525 and later) that there are no engines.
+/// Of a GPU that the driver does not have: a closed one would start the made-up GPU for whoever opens it, and does not survive (460) that
+/// there are no engines.
 const CLOSED_NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "77")];
 
 /// There is no interrupt.

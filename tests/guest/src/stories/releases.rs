@@ -89,7 +89,11 @@ pub const UPGRADE: Story = Story {
             std::thread::sleep(Duration::from_millis(1500));
             let after = answered()?;
             callers.stop()?;
-            right!(load == 0 || after != before, "no caller was answered by {driver}: {} before and after", before.trim());
+            right!(
+                load == 0 || after != before,
+                "no caller was answered by {driver}: {} before and after",
+                before.trim()
+            );
             let calls = container.script("nvroot 5 1000")?;
             right!(accepted(&calls) > 125, "{driver} accepts {} of 1000 calls", accepted(&calls));
             if stage.has_gpu() {
