@@ -87,7 +87,7 @@ impl Stage {
 
 #[cfg(test)]
 mod tests {
-    use super::{Stage, Wanted};
+    use super::{Row, Stage, Wanted};
 
     fn of(words: &[&str]) -> anyhow::Result<Wanted> {
         Wanted::of(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
