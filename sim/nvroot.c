@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <sys/mman.h>
 
+#include "nvchance.h"
 #include "nvrm.h"
 
 #define AREA 16384
@@ -21,20 +22,6 @@ enum { FREE = 0x29, CONTROL = 0x2a, ALLOC = 0x2b };
 /* Memory at fixed places: its addresses are part of what is sent. */
 static uint8_t *const argument = (uint8_t *)0x20000000, *const parameters = (uint8_t *)0x21000000, *const beyond = (uint8_t *)0x22000000;
 static uint32_t clients[CLIENTS];
-static uint64_t chance;
-
-static uint32_t any(void)
-{
-	chance ^= chance << 13;
-	chance ^= chance >> 7;
-	chance ^= chance << 17;
-	return chance >> 24;
-}
-
-static uint32_t below(uint32_t n)
-{
-	return any() % n;
-}
 
 static void fill(uint8_t *area)
 {

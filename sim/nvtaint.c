@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "nvchance.h"
 #include "nvrows.h"
 #include "nvscan.h"
 
@@ -54,21 +55,6 @@ static const struct row *row_at(unsigned i)
 }
 
 /* --- Chance. --- */
-
-static uint64_t chance;
-
-static uint32_t any(void)
-{
-	chance ^= chance << 13;
-	chance ^= chance >> 7;
-	chance ^= chance << 17;
-	return chance >> 24;
-}
-
-static uint32_t below(uint32_t n)
-{
-	return any() % n;
-}
 
 static bool one_in(uint32_t n)
 {
