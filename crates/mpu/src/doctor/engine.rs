@@ -24,7 +24,7 @@ pub const CHECKS: &[CheckRow] = &[
     (
         "argument",
         Group::Engine,
-        "whether the driver's own copy of a call's argument decides, or the module must believe the caller's",
+        "whether MPU reads a call's argument from the driver's copy, or only from the caller's memory, which the caller can change",
         argument,
     ),
     ("orphans", Group::Engine, "whether callers died inside the driver: each is a crash of the driver", orphans),
