@@ -261,7 +261,7 @@ fn keep(host: &Host, options: &SupervisorOptions) -> Result<Child, NotifyError> 
     let opened = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     let opened = opened.and_then(|()| OpenOptions::new().create(true).append(true).mode(0o600).open(&log));
     let log = opened.map_err(|source| NotifyError::File { path: log, source })?;
-    crate::sys::keep_descriptors_from_children();
+    mpu_host::own::keep_descriptors_from_children();
     let mut command = Command::new(program);
     command.args(["notify", "hold"]).current_dir("/").stdin(Stdio::null());
     command.stdout(log.try_clone().map_err(failed)?).stderr(log).spawn().map_err(failed)

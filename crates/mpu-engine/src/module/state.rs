@@ -374,19 +374,19 @@ pub fn explain_reason(name: &str) -> Option<&'static str> {
 }
 
 /// What a module of format 1 says.
-#[cfg(test)]
-pub(crate) const ARMED: &str = "version=0.1.0\nabi=1\nstate=armed\ndriver=550.163.01\n\
+#[cfg(any(test, feature = "fake"))]
+pub const ARMED: &str = "version=0.1.0\nabi=1\nstate=armed\ndriver=550.163.01\n\
     hooks=nvidia_unlocked_ioctl,os_memcpy_from_user,os_memcpy_to_user,os_find_ns_pid\ninside=0\n";
 
 /// What one of format 2 says before anybody has called.
-#[cfg(test)]
-pub(crate) const PLACED: &str = "version=0.1.0\nabi=2\nstate=placed\ndriver=550.163.01\n\
+#[cfg(any(test, feature = "fake"))]
+pub const PLACED: &str = "version=0.1.0\nabi=2\nstate=placed\ndriver=550.163.01\n\
     hooks=nvidia_unlocked_ioctl,os_memcpy_from_user,os_memcpy_to_user,os_find_ns_pid\nargument=driver\nentered=0\ntranslated=0\n\
     inside=0\norphans=0\n";
 
 /// The same with two callers inside, one of them still copying its argument.
-#[cfg(test)]
-pub(crate) const HELD: &str =
+#[cfg(any(test, feature = "fake"))]
+pub const HELD: &str =
     "version=0.1.0\nabi=2\nstate=armed\nhooks=nvidia_unlocked_ioctl,rm_ioctl\nargument=claimed:-2\nentered=9\n\
     translated=3\ninside=2\norphans=1\nholder=4242 4243 0x00000283 12345\nholder=70 70 0x00000000 160\n";
 

@@ -1,9 +1,9 @@
 //! What can go wrong with an engine, whichever it is.
 
 use super::module::error::ModuleError;
-use super::notify::error::NotifyError;
 use mpu_host::config::ConfigError;
 use mpu_host::explain::{Explain, Sum};
+use mpu_notify::error::NotifyError;
 
 /// Why an engine is not up, not down, or not told what it was to be told.
 #[derive(Debug, thiserror::Error)]

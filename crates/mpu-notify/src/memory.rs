@@ -97,7 +97,7 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::notify::tid::Tid;
+    use crate::tid::Tid;
 
     #[test]
     fn memory_is_used_as_its_program_may_use_it() {

@@ -4,9 +4,9 @@
 
 use super::error::EngineError;
 use super::module::{checks, state};
-use super::notify::client;
 use mpu_host::config::{rules, Config};
 use mpu_host::host::Host;
+use mpu_notify::client;
 use serde::Serialize;
 
 /// What became of it.

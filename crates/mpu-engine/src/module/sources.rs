@@ -162,8 +162,8 @@ fn modinfo(bytes: &[u8], key: &str) -> Option<String> {
         .map(|value| String::from_utf8_lossy(value).into_owned())
 }
 
-#[cfg(test)]
-pub(crate) mod fake {
+#[cfg(any(test, feature = "fake"))]
+pub mod fake {
     //! Made-up sources and modules for the tests of this crate.
 
     /// The bytes of a module that looks like ours for a kernel.

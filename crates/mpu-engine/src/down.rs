@@ -8,8 +8,8 @@ use super::module::error::ModuleError;
 use super::module::load::{self, Kernel};
 use super::module::record::Record;
 use super::module::state::{self, Instance};
-use super::notify::raise::{self, Lowered};
 use mpu_host::host::{Host, CAP_SYS_MODULE};
+use mpu_notify::raise::{self, Lowered};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 

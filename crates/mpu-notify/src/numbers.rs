@@ -123,7 +123,7 @@ mod tests {
     /// A process that is PID 1 of a new namespace, and one below it.
     fn nested() -> Option<Vec<Child>> {
         let made = std::thread::spawn(|| {
-            crate::sys::unshare_pid_namespace_of_children().ok()?;
+            mpu_host::own::unshare_pid_namespace_of_children().ok()?;
             let sleep = || Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().ok();
             Some(vec![sleep()?, sleep()?])
         });

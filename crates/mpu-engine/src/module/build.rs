@@ -241,8 +241,8 @@ fn telling_line(log: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::module::checks;
-    use crate::engine::module::sources;
+    use crate::module::checks;
+    use crate::module::sources;
     use mpu_host::host::fake::{FakeHost, RELEASE};
 
     /// A `make` that builds: it finds the directory after `M=` and puts a module there.

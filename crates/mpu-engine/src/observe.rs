@@ -3,11 +3,11 @@
 //! Owns the shape and which engine fills it how. Judges nothing: what a state or a count means is the reader's.
 
 use super::error::EngineError;
-use super::notify::client;
-pub use super::notify::client::Cost;
 use super::{module::state, Engine};
-use crate::engine::module::record::Record;
+use crate::module::record::Record;
 use mpu_host::host::Host;
+use mpu_notify::client;
+pub use mpu_notify::client::Cost;
 
 /// The states that an engine can be in, as words. A newer engine may say another one.
 pub const STATES: [&str; 6] = ["armed", "placed", "waiting", "refused", "retired", "stuck"];
@@ -114,8 +114,8 @@ fn module(host: &Host) -> Result<Option<Observed>, EngineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::notify::fake::{self, FakeSupervisor};
     use mpu_host::host::fake::FakeHost;
+    use mpu_notify::fake::{self, FakeSupervisor};
 
     #[test]
     fn what_a_supervisor_says_becomes_one_row() {

@@ -16,8 +16,8 @@ mod counters;
 pub mod daemon;
 mod driver;
 pub mod error;
-#[cfg(test)]
-pub(crate) mod fake;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
 mod filter;
 mod folder;
 pub mod guest;

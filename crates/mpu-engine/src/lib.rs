@@ -7,8 +7,8 @@ pub mod apply;
 pub mod down;
 pub mod error;
 pub mod module;
-pub mod notify;
 pub mod observe;
+pub mod signing;
 pub mod up;
 
 use error::EngineError;
@@ -20,6 +20,7 @@ use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
+use mpu_notify as notify;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -105,7 +106,7 @@ fn instead_of_module(unfit: &dyn Explain) -> Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::module::raise::fake::Setup;
+    use crate::module::raise::fake::Setup;
 
     fn choice(setup: &Setup, asked: Asked, module: &raise::ModuleOptions) -> Choice {
         let host = setup.fake.host();

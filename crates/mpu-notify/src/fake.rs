@@ -12,16 +12,17 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// It, until this is dropped.
-pub(crate) struct FakeSupervisor {
+pub struct FakeSupervisor {
     path: PathBuf,
-    pub(crate) state: Arc<Mutex<State>>,
+    /// What it says of itself.
+    pub state: Arc<Mutex<State>>,
     /// What it was told, in order, but for questions.
-    pub(crate) told: Arc<Mutex<Vec<String>>>,
+    pub told: Arc<Mutex<Vec<String>>>,
     answers: Option<JoinHandle<()>>,
 }
 
 /// This version's, with these containers.
-pub(crate) fn state(containers: &[&str]) -> State {
+pub fn state(containers: &[&str]) -> State {
     State {
         version: env!("CARGO_PKG_VERSION").to_string(),
         state: "armed".to_string(),
@@ -47,12 +48,12 @@ pub(crate) fn state(containers: &[&str]) -> State {
 
 impl FakeSupervisor {
     /// Comes up on a host.
-    pub(crate) fn on(fake: &FakeHost, state: State) -> FakeSupervisor {
+    pub fn on(fake: &FakeHost, state: State) -> FakeSupervisor {
         FakeSupervisor::at(fake.host().at(CONTROL_SOCKET), state)
     }
 
     /// Comes up at a path.
-    pub(crate) fn at(path: PathBuf, state: State) -> FakeSupervisor {
+    pub fn at(path: PathBuf, state: State) -> FakeSupervisor {
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         let listener = UnixListener::bind(&path).expect("a socket");
         let (state, told) = (Arc::new(Mutex::new(state)), Arc::default());

@@ -235,8 +235,8 @@ fn does_not_fit(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::ENOEXEC | libc::EINVAL | libc::ENOENT))
 }
 
-#[cfg(test)]
-pub(crate) mod fake {
+#[cfg(any(test, feature = "fake"))]
+pub mod fake {
     //! A host in order with sources at hand, for tests that raise.
 
     use super::super::load::fake::FakeKernel;
@@ -280,7 +280,7 @@ pub(crate) mod fake {
 mod tests {
     use super::fake::Setup;
     use super::*;
-    use crate::engine::module::load::fake::FakeKernel;
+    use crate::module::load::fake::FakeKernel;
     use mpu_host::exit::Exit;
     use mpu_host::explain::Explain;
 

@@ -110,13 +110,14 @@ pub fn prove(host: &Host, state: State, ask: Ask, patience: Duration) -> Result<
     Ok((now, Some(proof)))
 }
 
-#[cfg(test)]
-pub(crate) mod fake {
+#[cfg(any(test, feature = "fake"))]
+pub mod fake {
     //! Askers for tests: what they do to a fake host is what the module would show.
 
     use super::super::state::PLACED;
     use super::*;
 
+    /// The module's state as a file would hold it.
     pub fn says(host: &Host, text: &str) {
         std::fs::write(host.at("/sys/module/mpu/parameters/state"), text).expect("a file");
     }
@@ -154,7 +155,7 @@ pub(crate) mod fake {
 mod tests {
     use super::fake::{cannot, is_exempt, misses, only_enters, translates};
     use super::*;
-    use crate::engine::module::state::{ARMED, PLACED};
+    use crate::module::state::{ARMED, PLACED};
     use mpu_host::host::fake::FakeHost;
 
     fn proven(text: &str, ask: Ask) -> (Phase, Option<Proof>) {

@@ -8,7 +8,6 @@ use super::numbers::Lookup;
 use super::registry::Registry;
 use super::setting::Setting;
 use super::{filter, message, LISTENER_SOCKET, RETIRED};
-use crate::sys;
 use command_fds::{CommandFdExt, FdMapping};
 use mpu_host::config::{rules, Config};
 use mpu_host::host::{Host, CAP_SYS_ADMIN};
@@ -65,7 +64,7 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     // The thread's children are born in the new namespace, so it is one that has no others; and it stays, because a child is told
     // of the death of the thread that made it.
     let waiting = std::thread::spawn(move || {
-        let child = sys::unshare_pid_namespace_of_children().and_then(|()| init.spawn());
+        let child = mpu_host::own::unshare_pid_namespace_of_children().and_then(|()| init.spawn());
         // Ours of the socket goes with the command: only the child has it then.
         drop(init);
         let mut child = child.map_err(|source| NotifyError::Namespace { source })?;

@@ -7,7 +7,7 @@ use mpu_host::time;
 /// Writes a line to standard error.
 macro_rules! say {
     ($($words:tt)+) => {
-        eprintln!("{}mpu: {}", $crate::engine::notify::log::when(), format_args!($($words)+))
+        eprintln!("{}mpu: {}", $crate::log::when(), format_args!($($words)+))
     };
 }
 pub(super) use say;

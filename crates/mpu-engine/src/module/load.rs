@@ -223,8 +223,8 @@ fn last_words(mut log: File) -> String {
     words
 }
 
-#[cfg(test)]
-pub(crate) mod fake {
+#[cfg(any(test, feature = "fake"))]
+pub mod fake {
     //! A kernel for tests: what it does to a fake host is what the module would show.
 
     use super::*;
@@ -335,7 +335,7 @@ pub(crate) mod fake {
 mod tests {
     use super::fake::FakeKernel;
     use super::*;
-    use crate::engine::module::state::ARMED;
+    use crate::module::state::ARMED;
     use mpu_host::exit::Exit;
     use mpu_host::explain::Explain;
     use mpu_host::host::fake::FakeHost;

@@ -73,8 +73,8 @@ fn cannot_hand_over(error: &ModuleError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::module::load::fake::FakeKernel;
-    use crate::engine::module::state::{self, Phase, ARMED};
+    use crate::module::load::fake::FakeKernel;
+    use crate::module::state::{self, Phase, ARMED};
     use mpu_host::explain::Explain;
     use mpu_host::host::fake::FakeHost;
 
