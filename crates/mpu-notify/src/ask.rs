@@ -104,7 +104,7 @@ impl Asker {
             return Err(Pass::Refused(libc::ENOTTY));
         }
         let driver = Driver { own: &setting.own, file, caller, rights };
-        match mpu_abi::find(asked.cmd(), asked.size()).and_then(mpu_abi::row) {
+        match mpu_abi::find(asked.cmd(), asked.size()) {
             Some(row) => {
                 let held = self.held.clone();
                 let numbers = Numbers::new(&caller.namespace, setting.lookup(), &held);

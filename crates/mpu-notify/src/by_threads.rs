@@ -1,75 +1,95 @@
 //! What a process has, where the driver knows it by its threads (565.57 to 570.144, and 575.51): each thread is asked about, and
 //! what they have is the process's.
 //!
-//! Owns where GPU_GET_PID_INFO's figures stand. Which drivers are such is `threads`' business; numbers here are the host's.
-//!
-//! Outside truth: NV2080_CTRL_GPU_PID_INFO and NV2080_CTRL_GPU_PID_INFO_VIDEO_MEMORY_USAGE_DATA of ctrl2080gpu.h.
+//! Knows no layout: where the figures stand is the row's. Which drivers are such is `threads`' business; numbers here are the host's.
 
 use super::threads::others;
 use super::words::{put, wide, word};
+use mpu_abi::{Entry, Rows};
 use mpu_core::HostPid;
 
-/// Entries of one question, and the byte at which the first stands; before it stands how many there are.
-const MOST: usize = 200;
-const FIRST: usize = 8;
-/// In an entry: whose figures, which ones (0: video memory, the only ones), the driver's status.
-const PID: usize = 0;
-const INDEX: usize = 4;
-const RESULT: usize = 8;
-/// Amounts of memory, 8 bytes each, up to the instances.
-const AMOUNTS: usize = 16;
-/// Compute and GPU instance, the last of entries that are longer than 40 bytes; all bits set where there are none.
-const INSTANCES: usize = 8;
+/// Where the figures of a release stand.
+pub(super) struct Entries {
+    pub(super) rows: Rows,
+    pub(super) entry: Entry,
+}
+
+impl Entries {
+    fn start(&self, place: usize) -> usize {
+        usize::from(self.rows.first) + place * usize::from(self.rows.stride)
+    }
+}
+
 /// Threads that are asked about for one call: what they do for one container is bounded, however many it has.
 const MOST_THREADS: usize = 4096;
 
 /// Adds what the other threads of each process have to the driver's answer about the processes. `ask` puts a question of the same
 /// length to the driver, and says whether it answered.
-pub(super) fn add_up(params: &mut [u8], mut ask: impl FnMut(&mut [u8]) -> bool) {
-    let stride = params.len().saturating_sub(FIRST) / MOST;
-    if stride < AMOUNTS {
+pub(super) fn add_up(params: &mut [u8], entries: &Entries, mut ask: impl FnMut(&mut [u8]) -> bool) {
+    let Entries { rows, entry } = entries;
+    let (capacity, stride) = (usize::from(rows.capacity), usize::from(rows.stride));
+    if params.len() < entries.start(capacity) {
         return;
     }
-    let count = (word(params, 0) as usize).min(MOST);
-    let entries = (0..count).map(|at| FIRST + at * stride);
-    let of_memory = entries.filter(|at| (word(params, at + INDEX), word(params, at + RESULT)) == (0, 0));
-    let processes = of_memory.filter_map(|at| Some((at, HostPid::new(word(params, at + PID))?)));
+    let (pid, result) = (usize::from(rows.pid), usize::from(entry.result));
+    let count = (word(params, rows.count.into()) as usize).min(capacity);
+    let of_memory = (0..count).map(|place| entries.start(place)).filter(|at| {
+        // Video memory, the only figures that there are, and the driver has answered.
+        (word(params, at + usize::from(entry.index)), word(params, at + result)) == (0, 0)
+    });
+    let processes = of_memory.filter_map(|at| Some((at, HostPid::new(word(params, at + pid))?)));
     let threads = processes.flat_map(|(at, process)| others(process).into_iter().map(move |thread| (at, thread)));
     let threads: Vec<(usize, HostPid)> = threads.take(MOST_THREADS).collect();
     let mut question = vec![0; params.len()];
-    for some in threads.chunks(MOST) {
+    for some in threads.chunks(capacity) {
         question.fill(0);
-        put(&mut question, 0, some.len() as u32);
+        put(&mut question, rows.count.into(), some.len() as u32);
         for (place, (_, thread)) in some.iter().enumerate() {
-            put(&mut question, FIRST + place * stride + PID, thread.get());
+            put(&mut question, entries.start(place) + pid, thread.get());
         }
         if !ask(&mut question) {
             return;
         }
         for (place, (at, _)) in some.iter().enumerate() {
-            let answer = &question[FIRST + place * stride..][..stride];
-            if word(answer, RESULT) == 0 {
-                add(&mut params[*at..*at + stride], answer);
+            let answer = &question[entries.start(place)..][..stride];
+            if word(answer, result) == 0 {
+                add(&mut params[*at..*at + stride], answer, entry);
             }
         }
     }
 }
 
-fn add(entry: &mut [u8], more: &[u8]) {
-    let instances = if entry.len() > 40 { INSTANCES } else { 0 };
-    let end = entry.len() - instances;
-    for at in (AMOUNTS..end).step_by(8) {
-        let sum = wide(entry, at).saturating_add(wide(more, at));
-        entry[at..at + 8].copy_from_slice(&sum.to_ne_bytes());
+fn add(ours: &mut [u8], more: &[u8], entry: &Entry) {
+    let end = entry.instances.map_or(ours.len(), usize::from);
+    for at in (usize::from(entry.amounts)..end).step_by(8) {
+        let sum = wide(ours, at).saturating_add(wide(more, at));
+        ours[at..at + 8].copy_from_slice(&sum.to_ne_bytes());
     }
-    if entry[end..].iter().all(|byte| *byte == 0xff) {
-        entry[end..].copy_from_slice(&more[end..]);
+    if ours[end..].iter().all(|byte| *byte == 0xff) {
+        ours[end..].copy_from_slice(&more[end..]);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mpu_abi::{history, row_of, Control, Layout, Release, RowId, ROWS};
+
+    /// Numbers of the headers, typed here again: the row must say the same.
+    const MOST: usize = 200;
+    const FIRST: usize = 8;
+    const PID: usize = 0;
+    const RESULT: usize = 8;
+    const AMOUNTS: usize = 16;
+
+    fn entries(id: RowId) -> Entries {
+        let (Layout::Query(rows), Some(entry)) = (ROWS[id.index()].layout, history(id).entry) else { panic!("{id:?}") };
+        Entries { rows, entry }
+    }
+
+    fn of_release(major: u16) -> Entries {
+        entries(row_of(Control::GpuGetPidInfo, Release::new(major, 0, 0)).expect("a row"))
+    }
 
     #[test]
     fn a_process_has_what_its_threads_have() {
@@ -80,7 +100,7 @@ mod tests {
             let _ = wait.recv();
         });
         let thread_id = told.recv().expect("its number");
-        for stride in [40, 48, 72] {
+        for (release, stride) in [(418, 40), (470, 48), (570, 72)] {
             let mut params = vec![0; FIRST + MOST * stride];
             put(&mut params, 0, 3);
             // The second is refused, the third is nobody's.
@@ -96,7 +116,7 @@ mod tests {
                 }
             }
             let before = params.clone();
-            add_up(&mut params, |question| {
+            add_up(&mut params, &of_release(release), |question| {
                 let count = word(question, 0) as usize;
                 assert!(count > 0 && count <= MOST && question.len() == FIRST + MOST * stride);
                 for at in (0..count).map(|place| FIRST + place * stride) {
@@ -129,10 +149,10 @@ mod tests {
         put(&mut params, 0, u32::MAX);
         put(&mut params, FIRST + PID, std::process::id());
         let before = params.clone();
-        add_up(&mut params, |_| false);
+        add_up(&mut params, &of_release(570), |_| false);
         assert_eq!(params, before);
         for len in [0, 4, 8, 12] {
-            add_up(&mut vec![0xff; len], |_| panic!("nothing to ask about"));
+            add_up(&mut vec![0xff; len], &of_release(570), |_| panic!("nothing to ask about"));
         }
     }
 }

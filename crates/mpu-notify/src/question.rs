@@ -5,7 +5,7 @@
 
 use super::accounts;
 use super::asked::{Asked, Pass};
-use super::by_threads::add_up;
+use super::by_threads::{add_up, Entries};
 use super::driver::Driver;
 use super::held::Held;
 use super::maker::Look;
@@ -16,14 +16,9 @@ use super::theirs::Theirs;
 use super::view::{AsMeant, View};
 use super::words::{put, put_wide, wide, word};
 use mpu_abi::ioctl::nvos54;
-use mpu_abi::{Control, Layout, Row};
+use mpu_abi::{history, Control, History, Layout, Row, RowId, ROWS};
 use mpu_core::{Argument, Call, Copied, Native, Outcome, PidMap, Reason};
 use std::io;
-
-/// `allocCount` and `pAllocInfo` in the parameters of FB_GET_CLIENT_ALLOCATION_INFO (ctrl2080fb.h): a table beside the one that the row
-/// tells of, which no release's driver fills.
-const ALLOCATION_COUNT: usize = 0;
-const ALLOCATIONS: usize = 8;
 
 /// Statuses of the driver (nvstatuscodes.h).
 const NV_ERR_INVALID_ADDRESS: u32 = 0x1e;
@@ -48,6 +43,7 @@ pub(super) struct Question<'a> {
     driver: Driver<'a>,
     memory: Theirs<'a>,
     row: &'static Row,
+    history: &'static History,
     held: &'a Held,
     asked: Asked,
     /// Where its parameters stand in the caller, and how many bytes they are. The driver may write to what says so in [`Asked`].
@@ -83,11 +79,12 @@ impl<'a> Question<'a> {
         setting: &'a Setting,
         driver: Driver<'a>,
         memory: Theirs<'a>,
-        (row, asked): (&'static Row, Asked),
+        (id, asked): (RowId, Asked),
         held: &'a Held,
     ) -> Question<'a> {
         let (theirs, size) = (asked.params(), asked.size());
-        Question { setting, driver, memory, row, held, asked, theirs, size }
+        let (row, history) = (&ROWS[id.index()], history(id));
+        Question { setting, driver, memory, row, history, held, asked, theirs, size }
     }
 
     /// Asks the driver and hands its answer to the caller, who has this view.
@@ -112,7 +109,7 @@ impl<'a> Question<'a> {
             self.setting.counters.pass(Reason::Unreadable);
             return Ok(self.driver.ask_unreadable(&mut self.asked.block, &space.params)?);
         }
-        let has_allocations = self.leave_allocations_out(params);
+        let has_allocations = self.leave_unused_out(params);
         let mut seen = self.seen_by_the_core(view)?;
         let wanted = Table::of(self.row, params).map_or(0, |wanted| wanted.theirs);
         let table = self.put(&mut seen, space);
@@ -140,13 +137,14 @@ impl<'a> Question<'a> {
     }
 
     /// Whether the caller wants the table that no driver fills. The driver would write there: an address of the caller's, in our memory.
-    fn leave_allocations_out(&self, params: &mut [u8]) -> bool {
-        let has_allocations = self.row.control == Control::FbClientAllocations && wide(params, ALLOCATIONS) != 0;
-        if has_allocations {
-            put_wide(params, ALLOCATION_COUNT, 0);
-            put_wide(params, ALLOCATIONS, 0);
+    fn leave_unused_out(&self, params: &mut [u8]) -> bool {
+        let Some(unused) = self.history.unused else { return false };
+        let is_wanted = wide(params, unused.pointer.into()) != 0;
+        if is_wanted {
+            put(params, unused.count.into(), 0);
+            put_wide(params, unused.pointer.into(), 0);
         }
-        has_allocations
+        is_wanted
     }
 
     fn seen_by_the_core<'v>(&self, view: View<'v>) -> Result<Seen<'a, 'v>, Pass> {
@@ -234,8 +232,9 @@ impl<'a> Question<'a> {
 
     /// Adds what a process's other threads have, for drivers that know a client by the thread that made it.
     fn add_up(&self, space: &mut Space) {
+        let (Layout::Query(rows), Some(entry)) = (self.row.layout, self.history.entry) else { return };
         let (len, inner) = (self.size as usize, &mut space.inner);
-        add_up(space.params.bytes(len), |question| {
+        add_up(space.params.bytes(len), &Entries { rows, entry }, |question| {
             let mut block = self.asked.block;
             inner.bytes(len).copy_from_slice(question);
             // It has no pointers, so that memory is free for another question.

@@ -7,10 +7,8 @@
 
 use super::sys::{Fenced, FENCED};
 use super::words::{put_wide, wide, word};
+use mpu_abi::ioctl::gpumon;
 use mpu_abi::{Inner, Layout, Row};
-
-/// Where the parameters of samples say how many bytes the caller has for them (`bufSize` of NV2080_CTRL_GPUMON_SAMPLES, ctrl2080perf.h).
-const SAMPLES_BUFFER: usize = 4;
 
 /// What stands in memory for rows that the driver has not written to. One that ends so is a row even so: rows are whole.
 const UNWRITTEN: u8 = 0xa5;
@@ -39,7 +37,7 @@ impl Table {
         let pointer = usize::from(pointer);
         let asked = match &inner {
             Inner::Rows(rows) => word(params, rows.count.into()),
-            Inner::Samples(_) => word(params, SAMPLES_BUFFER),
+            Inner::Samples(_) => word(params, gpumon::ROOM),
         };
         Some(Table { pointer, theirs: wide(params, pointer), inner, asked })
     }
@@ -82,7 +80,7 @@ impl Table {
                 let last = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
                 let stride = usize::from(samples.stride.max(1));
                 let counted = usize::from(samples.capacity) * stride;
-                let room = word(params, SAMPLES_BUFFER) as usize;
+                let room = word(params, gpumon::ROOM) as usize;
                 counted.max(last.next_multiple_of(stride)).min(room).min(bytes.len())
             }
         }
@@ -142,7 +140,7 @@ mod tests {
         for room in [0, 1000] {
             let mut params = params(row, 2, 0);
             put_wide(&mut params, 16, 1);
-            put(&mut params, SAMPLES_BUFFER, room);
+            put(&mut params, gpumon::ROOM, room);
             assert_eq!(Table::of(row, &params).expect("a pointer").written(&params, &vec![1; FENCED]), room as usize);
         }
     }
