@@ -12,6 +12,7 @@ use crate::paths::repo;
 mod arrows;
 mod circles;
 mod imports;
+mod walls;
 
 /// Files that git knows, relative to the repository.
 fn tracked() -> Vec<PathBuf> {

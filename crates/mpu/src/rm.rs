@@ -7,8 +7,8 @@
 //! `mpu-abi`.
 
 use crate::sys;
-use mpu_abi::ioctl::GPUMON_PID_INVALID;
-use mpu_abi::{ControlCmd, Layout, Row, Rows, Samples as SampleLayout};
+use mpu_abi::ioctl::{alloc_status, gpumon, GPUMON_PID_INVALID};
+use mpu_abi::{Control, Entry, Layout, Row, RowId, Rows, Samples as SampleLayout, ROWS};
 use mpu_host::driver::Release;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,9 +49,9 @@ pub enum RmError {
 /// How one release wants to be spoken to: which of the known rows it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dialect {
-    list: Row,
-    details: Row,
-    samples: Option<Row>,
+    list: RowId,
+    details: RowId,
+    samples: Option<RowId>,
     alloc_status_at: usize,
 }
 
@@ -59,33 +59,13 @@ impl Dialect {
     /// The dialect of a release; an unknown one is spoken to like the newest.
     pub fn of(release: Option<Release>) -> Dialect {
         let release = release.unwrap_or(mpu_host::driver::NEWEST_KNOWN);
-        let since = |major, minor| release >= Release::new(major, minor, 0);
-        let row = |cmd, size| {
-            *mpu_abi::find(ControlCmd(cmd), size).and_then(mpu_abi::row).expect("a row (tested for every branch)")
-        };
-        // Up to 418 both controls belong to the device and have other numbers; 430 to 445 were not seen.
-        let (list, details) = if since(450, 0) { (0x2080_018d, 0x2080_018e) } else { (0x0080_0202, 0x0080_0203) };
-        let details_size = match () {
-            () if since(515, 0) => 0x3848,
-            () if since(450, 0) => 0x2588,
-            () => 0x1f48,
-        };
-        // Before 460 samples were fetched through a pointer by another control, which this client leaves alone.
-        let samples_size = match () {
-            () if since(570, 0) => Some(0xda50),
-            () if since(550, 0) => Some(0xc610),
-            () if since(525, 0) => Some(0x84d0),
-            () if since(520, 0) => Some(0xb870),
-            () if since(515, 86) => Some(0x84d0),
-            () if since(460, 0) => Some(0xb870),
-            () => None,
-        };
+        let always = |control| mpu_abi::row_of(control, release).expect("a row (tested for every release)");
         Dialect {
-            list: row(list, 0xee4),
-            details: row(details, details_size),
-            samples: samples_size.map(|size| row(0x2080_2096, size)),
-            // The 32-byte block ended in a status and padding; 535 put the parameters' size before the status.
-            alloc_status_at: if since(535, 0) { 28 } else { 24 },
+            list: always(Control::GpuGetPids),
+            details: always(Control::GpuGetPidInfo),
+            // Before 460 samples were fetched through a pointer by another control, which this client leaves alone.
+            samples: mpu_abi::row_of(Control::PerfGpumonUtilV2, release),
+            alloc_status_at: alloc_status(release),
         }
     }
 
@@ -231,7 +211,7 @@ impl Client {
 
     /// The processes with an object on this GPU, ours being the subdevice.
     pub fn pids(&self) -> Result<Vec<u32>, RmError> {
-        let row = self.dialect.list;
+        let row = row(self.dialect.list);
         let Layout::List(rows) = row.layout else { unreachable!("chosen by its number") };
         let mut params = vec![0u8; row.params_size as usize];
         set(&mut params, 4, SUBDEVICE_CLASS);
@@ -242,8 +222,10 @@ impl Client {
 
     /// The details of some processes, at most as many as one call takes.
     pub fn pid_info(&self, pids: &[u32]) -> Result<Vec<PidInfo>, RmError> {
-        let row = self.dialect.details;
-        let Layout::Query(rows) = row.layout else { unreachable!("chosen by its number") };
+        let row = row(self.dialect.details);
+        let (Layout::Query(rows), Some(about)) = (row.layout, mpu_abi::history(self.dialect.details).entry) else {
+            unreachable!("chosen by its number")
+        };
         let pids = &pids[..pids.len().min(rows.capacity.into())];
         let mut params = vec![0u8; row.params_size as usize];
         set(&mut params, rows.count.into(), pids.len() as u32);
@@ -251,29 +233,23 @@ impl Client {
             set(&mut params, entry(rows, i), *pid);
         }
         self.ask("GPU_GET_PID_INFO", row.cmd.0, self.process_object(), &mut params)?;
-        // In an entry: pid @0, which detail @4 (0: video memory), result @8, the detail @16.
-        let read = |at: usize| PidInfo {
-            pid: get(&params, at),
-            result: get(&params, at + 8),
-            memory: get_wide(&params, at + 16),
-        };
-        Ok((0..pids.len()).map(|i| read(entry(rows, i))).collect())
+        Ok((0..pids.len()).map(|i| pid_info(&params, entry(rows, i), about)).collect())
     }
 
     /// The utilisation samples' processes, where the release has the control.
     pub fn samples(&self) -> Result<Option<Samples>, RmError> {
-        let Some(row) = self.dialect.samples else { return Ok(None) };
+        let Some(row) = self.dialect.samples.map(row) else { return Ok(None) };
         let Layout::Samples(layout) = row.layout else { unreachable!("chosen by its number") };
         let mut params = vec![0u8; row.params_size as usize];
-        params[0] = 2; // performance monitor samples
-        set(&mut params, 4, row.params_size - u32::from(layout.first));
+        params[gpumon::KIND] = gpumon::PERFORMANCE;
+        set(&mut params, gpumon::ROOM, row.params_size - u32::from(layout.first));
         self.ask("GPUMON_UTIL_V2", row.cmd.0, SUBDEVICE, &mut params)?;
         Ok(Some(read_samples(&params, layout)))
     }
 
     /// The object that lists processes: the subdevice, or in old releases the device.
     fn process_object(&self) -> u32 {
-        match self.dialect.list.cmd.0 >> 16 {
+        match row(self.dialect.list).cmd.0 >> 16 {
             0x80 => DEVICE,
             _ => SUBDEVICE,
         }
@@ -302,6 +278,18 @@ impl Drop for Client {
     fn drop(&mut self) {
         // Closing the node frees the client too; asking first means that a later look-up cannot still find it.
         let _ = sys::rm_free(self.control.as_fd(), [self.client, 0, self.client]);
+    }
+}
+
+fn row(id: RowId) -> &'static Row {
+    &ROWS[id.index()]
+}
+
+fn pid_info(params: &[u8], at: usize, entry: Entry) -> PidInfo {
+    PidInfo {
+        pid: get(params, at),
+        result: get(params, at + usize::from(entry.result)),
+        memory: get_wide(params, at + usize::from(entry.amounts)),
     }
 }
 
@@ -356,13 +344,17 @@ mod tests {
     fn each_branch_gets_its_numbers_and_sizes() {
         let check = |version: &str, list: u32, details: u32, samples: Option<u32>, status_at: usize| {
             let d = dialect(version);
-            let found = (d.list.cmd.0, d.details.params_size, d.samples.map(|s| s.params_size), d.alloc_status_at);
-            assert_eq!(found, (list, details, samples, status_at), "{version}");
-            assert!(
-                matches!(d.list.layout, Layout::List(_)) && matches!(d.details.layout, Layout::Query(_)),
+            let samples_of = d.samples.map(row);
+            let sizes = (row(d.details).params_size, samples_of.map(|s| s.params_size));
+            assert_eq!(
+                (row(d.list).cmd.0, sizes, d.alloc_status_at),
+                (list, (details, samples), status_at),
                 "{version}"
             );
-            assert!(d.samples.is_none_or(|s| matches!(s.layout, Layout::Samples(_))), "{version}");
+            let layouts = (row(d.list).layout, row(d.details).layout);
+            assert!(matches!(layouts, (Layout::List(_), Layout::Query(_))), "{version}");
+            assert!(mpu_abi::history(d.details).entry.is_some(), "{version}");
+            assert!(samples_of.is_none_or(|s| matches!(s.layout, Layout::Samples(_))), "{version}");
         };
         check("390.157", 0x0080_0202, 8008, None, 24);
         check("418.226", 0x0080_0202, 8008, None, 24);
@@ -376,11 +368,14 @@ mod tests {
         check("550.163.01", 0x2080_018d, 14408, Some(50704), 28);
         check("580.159.04", 0x2080_018d, 14408, Some(55888), 28);
         assert_eq!(Dialect::of(None), dialect("595.45.04"));
+        for (major, minor) in (0..1000).flat_map(|major| [0, 76, 86, 999].map(|minor| (major, minor))) {
+            Dialect::of(Some(Release::new(major, minor, 0)));
+        }
     }
 
     #[test]
     fn samples_name_each_process_once_and_count_pointers() {
-        let row = dialect("580.159.04").samples.expect("samples");
+        let row = row(dialect("580.159.04").samples.expect("samples"));
         let Layout::Samples(layout) = row.layout else { panic!("not samples") };
         let mut params = vec![0u8; row.params_size as usize];
         let mut put = |slot: usize, engine: usize, pid: u32, pointer: u64| {

@@ -1,4 +1,4 @@
-//! The system calls that no safe wrapper covers: two driver requests, and a PID namespace for children.
+//! The requests of the NVIDIA driver that no safe wrapper covers.
 //!
 //! Owns the unsafe of this crate. Knows the two argument blocks of NVIDIA's resource manager well enough to keep the
 //! driver inside our buffers, and nothing of what travels in them.
@@ -13,25 +13,6 @@ const RM_CONTROL: libc::c_ulong = 0xc020_462a;
 const RM_ALLOC: libc::c_ulong = 0xc020_462b;
 /// `_IOWR('F', 0x29, 16 bytes)`: free an object.
 const RM_FREE: libc::c_ulong = 0xc010_4629;
-
-/// Puts the children that this thread makes from now on into a PID namespace of their own; the first becomes its PID 1.
-/// The thread itself stays where it is.
-pub fn unshare_pid_namespace_of_children() -> io::Result<()> {
-    // SAFETY: takes a flag word and touches no memory; CLONE_NEWPID changes only where this thread's future children
-    // are born.
-    match unsafe { libc::unshare(libc::CLONE_NEWPID) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Has no descriptor but the first three outlive the next `exec`, whoever gave them to us: a process that lives on holds no lock and
-/// no pipe of its starter's. Linux 5.11; before that they stay as they are.
-pub fn keep_descriptors_from_children() {
-    const CLOSE_RANGE_CLOEXEC: libc::c_uint = 1 << 2;
-    // SAFETY: sets a flag on descriptors and closes none, so whoever owns one goes on owning it; touches no memory.
-    unsafe { libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
-}
 
 /// Sends one 32-byte (or, for a free, 16-byte) argument block.
 fn send(fd: BorrowedFd<'_>, request: libc::c_ulong, block: &mut [u8]) -> io::Result<()> {

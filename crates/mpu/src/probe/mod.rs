@@ -13,16 +13,16 @@ pub mod verdict;
 
 pub use ask::ask;
 
-use crate::engine::module::state::StateError;
-use crate::engine::notify::guest;
 use crate::rm::{Client, Dialect, RmError};
-use crate::sys;
 use look::Sighting;
+use mpu_engine::module::state::StateError;
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::{chain, Explain};
 use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use mpu_host::own;
 use mpu_host::progress::Progress;
+use mpu_notify::guest;
 use nodes::DeviceNodes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -179,7 +179,7 @@ fn spawn_in_new_namespace(
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let conversation = supervised.then(|| guest::prepare(&mut command)).transpose().map_err(failed)?;
     let spawn = move || {
-        sys::unshare_pid_namespace_of_children().map_err(|source| ProbeError::Namespace { source })?;
+        own::unshare_pid_namespace_of_children().map_err(|source| ProbeError::Namespace { source })?;
         command.spawn().map_err(|source| ProbeError::Spawn { source })
     };
     let died = |_| ProbeError::Spawn { source: io::Error::other("the thread that starts it died") };
