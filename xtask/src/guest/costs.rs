@@ -17,13 +17,13 @@ impl Costs {
         let mut costs = Self::default();
         let mut before = Duration::ZERO;
         for line in lines {
-            let story = Verdict::read(&line.text).map(|verdict| verdict.story);
-            let stage =
-                || line.text.starts_with(STAGE_STANDS).then(|| "a guest's boot, or a stage's change".to_owned());
-            if let Some(what) = story.or_else(stage) {
-                costs.count(what, line.used.saturating_sub(before), 1);
-                before = line.used;
-            }
+            let (what, times) = match Verdict::read(&line.text) {
+                Some(verdict) => (verdict.story, usize::from(verdict.result != Ending::Skip)),
+                None if line.text == STAGE_STANDS => ("a guest's boot, or a stage's change".to_owned(), 1),
+                None => continue,
+            };
+            costs.count(what, line.used.saturating_sub(before), times);
+            before = line.used;
         }
         costs
     }
