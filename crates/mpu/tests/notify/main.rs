@@ -7,7 +7,6 @@ mod sys;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::os::fd::AsFd;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -236,7 +235,6 @@ fn a_supervisor_that_was_left_a_socket_nobody_finds_makes_another() {
         return;
     }
     let lost = std::os::unix::net::UnixListener::bind_addr(&abstract_name()).expect("a socket");
-    let (left, runtime) = std::os::unix::net::UnixStream::pair().expect("a connection");
     let script = format!(
         "{TELL}; mkdir -p /run/mpu/notify; touch /run/mpu/notify/retired
         export LISTEN_FDS=$1 LISTEN_FDNAMES=$2
@@ -248,13 +246,16 @@ fn a_supervisor_that_was_left_a_socket_nobody_finds_makes_another() {
     );
     for (fds, names) in [("2", "socket:connection-left"), ("0", "")] {
         use command_fds::{CommandFdExt, FdMapping};
-        let mut command = shell(&script);
-        command.args(["sh", fds, names]).stdin(Stdio::null());
-        let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a copy");
-        let given = [(copy(lost.as_fd()), 3), (copy(left.as_fd()), 4), (copy(runtime.as_fd()), 5)];
+        let (left, runtime) = std::os::unix::net::UnixStream::pair().expect("a connection");
+        let given = [(lost.try_clone().expect("a copy").into(), 3), (left.into(), 4), (runtime.into(), 5)];
         let given = given.map(|(parent_fd, child_fd)| FdMapping { parent_fd, child_fd });
+        let mut command = shell(&script);
+        command.args(["sh", fds, names]).stdin(Stdio::null()).stdout(Stdio::piped());
         command.fd_mappings(given.into()).expect("three mappings");
-        let out = text(&command.output().expect("unshare and sh"));
+        let playing = command.spawn().expect("unshare and sh");
+        // The runtime is the shell's alone: with it the connection ends.
+        drop(command);
+        let out = text(&playing.wait_with_output().expect("its end"));
         assert!(out.contains("found\nserved"), "{out}");
         // Without anything that was left, the mark of an earlier one counts for nothing.
         let state = if fds == "0" { "armed" } else { "retired" };
