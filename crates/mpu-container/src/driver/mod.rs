@@ -14,6 +14,8 @@ pub mod files;
 pub mod ldcache;
 #[cfg(test)]
 pub(crate) mod made_up;
+#[cfg(test)]
+mod made_up_library;
 mod nodes;
 mod parts;
 mod proc;
