@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::paths::repo;
 
 mod arrows;
+mod c_files;
 mod circles;
 mod imports;
 mod walls;

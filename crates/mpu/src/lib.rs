@@ -17,8 +17,6 @@ pub mod metrics;
 pub mod probe;
 pub mod processes;
 pub mod report;
-pub mod rm;
-mod sys;
 pub mod top;
 
 pub use error::Error;

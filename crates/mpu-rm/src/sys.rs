@@ -1,7 +1,7 @@
-//! The three requests of the NVIDIA driver that no safe wrapper covers.
+//! The requests of the NVIDIA driver that no safe wrapper covers.
 //!
-//! Owns the unsafe of this module. Knows the argument blocks well enough to keep the driver inside our buffers, and
-//! nothing of what travels in them.
+//! Owns the unsafe of this crate. Knows the argument blocks well enough to keep the driver inside our buffers, and nothing of
+//! what travels in them.
 //!
 //! Outside truth: NVIDIA's open kernel modules, `nvos.h` (`NVOS54`, `NVOS21`, `NVOS00`) and `nv_escape.h`.
 #![allow(unsafe_code)]
@@ -16,21 +16,21 @@ const RM_ALLOC: libc::Ioctl = 0xc020_462b_u32 as libc::Ioctl;
 /// `_IOWR('F', 0x29, 16 bytes)`: free an object.
 const RM_FREE: libc::Ioctl = 0xc010_4629_u32 as libc::Ioctl;
 
-/// Sends one argument block.
+/// Sends one 32-byte (or, for a free, 16-byte) argument block.
 fn send(fd: BorrowedFd<'_>, request: libc::Ioctl, block: &mut [u8]) -> io::Result<()> {
     assert_eq!(block.len(), (request >> 16 & 0x3fff) as usize, "the request number carries the size of its block");
     // SAFETY: the driver reads and writes as many bytes at this address as the request number says, and the assertion
     // above says that the slice has as many. A pointer inside the block is the callers' concern, below: each puts in
-    // one that it holds mutably, with the length that goes with it.
+    // one that it holds mutably.
     match unsafe { libc::ioctl(fd.as_raw_fd(), request, block.as_mut_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Asks a control. `words` are client, object and command; the answer is the resource manager's status. The driver
-/// fills `params` up to its length: it refuses a length that is not the command's. Callers pass only commands whose
-/// parameters hold no pointer.
+/// Asks a control. `words` are client, object and command; the answer is RM's status. The driver fills `params` up to
+/// its length: it refuses a length that is not exactly the command's. Callers pass only commands whose parameters hold
+/// no pointer.
 pub(super) fn control(fd: BorrowedFd<'_>, words: [u32; 3], params: &mut [u8]) -> io::Result<u32> {
     let mut block = [0u8; 32];
     put(&mut block, 0, &words.map(u32::to_ne_bytes).concat());
@@ -40,9 +40,9 @@ pub(super) fn control(fd: BorrowedFd<'_>, words: [u32; 3], params: &mut [u8]) ->
     Ok(word(&block, 28))
 }
 
-/// Makes an object. `words` are client, parent, new handle and class; the answer is the status, read at `status_at`,
-/// and the handle. `params` must be as long as the class wants in any release (128 bytes are, for the classes of
-/// `rm::Object`), and hold no pointer.
+/// Makes an object. `words` are client, parent, new handle and class; the answer is RM's status, read at `status_at`,
+/// and the handle. `params` must be as long as the class wants in any release (128 bytes are), and hold no pointer
+/// (`Object`).
 pub(super) fn alloc(
     fd: BorrowedFd<'_>,
     words: [u32; 4],
@@ -82,12 +82,12 @@ mod tests {
     #[test]
     fn a_device_that_is_not_the_driver_refuses() {
         let null = std::fs::File::options().read(true).write(true).open("/dev/null").expect("/dev/null");
-        let errors = [
-            control(null.as_fd(), [1, 2, 3], &mut [0; 8]).expect_err("not a driver"),
-            alloc(null.as_fd(), [0; 4], &mut [0; 128], 28).expect_err("not a driver"),
-            free(null.as_fd(), [0; 3]).expect_err("not a driver"),
-        ];
-        assert!(errors.iter().all(|error| error.raw_os_error() == Some(libc::ENOTTY)), "{errors:?}");
+        let error = control(null.as_fd(), [1, 2, 3], &mut [0; 8]).expect_err("not a driver");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+        let error = alloc(null.as_fd(), [0; 4], &mut [0; 128], 28).expect_err("not a driver");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
+        let error = free(null.as_fd(), [0; 3]).expect_err("not a driver");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
     }
 
     #[test]
