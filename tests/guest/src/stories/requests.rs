@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::nvctl::{self, Answer};
 use crate::right;
 use crate::scene::{sorted, Scene};
+use crate::stage::Stage;
 use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
