@@ -35,7 +35,8 @@ fn each_difference_is_a_case_and_each_such_case_is_in_the_docs() {
 
 #[test]
 fn an_item_without_a_name_or_a_reason_is_noticed() {
-    assert_eq!(named("## Where it differs\n\n- **A thing.** Because of a good\n  reason.\n- **B** because of another one.\n\n## x\n- y"), ["A thing", "B"]);
+    let page = "## Where it differs\n\n- **A thing.** Because of a good\n  reason.\n- **B** because of another one.\n\n## x\n- y";
+    assert_eq!(named(page), ["A thing", "B"]);
     for page in ["## Where it differs\n\n- A thing.\n", "## Where it differs\n\n- **A thing.** So.\n", "nothing"] {
         assert!(std::panic::catch_unwind(|| named(page)).is_err(), "{page}");
     }

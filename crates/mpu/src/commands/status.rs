@@ -1,17 +1,17 @@
 //! `mpu status`: what is loaded, since when, and what it did.
 
 use super::{DriverView, NotifyView, ProofView, StateView};
-use crate::engine::module::proof::{self, Ask};
-use crate::engine::module::record::Record;
-use crate::engine::module::state::{self, Phase};
-use crate::engine::notify::{client, hold};
-use crate::engine::Engine;
 use crate::error::Error;
 use crate::report::{Lines, Report, Style};
+use mpu_engine::module::proof::{self, Ask};
+use mpu_engine::module::record::Record;
+use mpu_engine::module::state::{self, Phase};
+use mpu_engine::Engine;
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::host::Host;
 use mpu_host::time;
+use mpu_notify::{client, hold};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -254,10 +254,10 @@ fn since_line(since: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::module::proof::fake::{cannot, misses, translates};
-    use crate::engine::module::state::ARMED;
-    use crate::engine::notify::fake::{self, FakeSupervisor};
+    use mpu_engine::module::proof::fake::{cannot, misses, translates};
+    use mpu_engine::module::state::ARMED;
     use mpu_host::host::fake::FakeHost;
+    use mpu_notify::fake::{self, FakeSupervisor};
 
     fn armed() -> FakeHost {
         let fake = FakeHost::in_order();
