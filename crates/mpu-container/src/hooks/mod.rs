@@ -186,9 +186,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(error) => {
-            let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ").trim_end_matches(':');
-            eprintln!("{NAME}: {line} (see {NAME} --help)");
+            eprintln!("{NAME}: {} (see {NAME} --help)", mistake(&error.to_string()));
             return ExitCode::from(2);
         }
     };
@@ -200,6 +198,17 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             eprintln!("{NAME}: {name}: {}", chain(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// What clap says, in one line: its first, and what that one announces below it.
+fn mistake(text: &str) -> String {
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default().trim_start_matches("error: ");
+    let announced: Vec<&str> = lines.map_while(|line| line.strip_prefix("  ")).map(str::trim).collect();
+    match announced.is_empty() {
+        true => first.trim_end_matches(':').to_owned(),
+        false => format!("{first} {}", announced.join(", ")),
     }
 }
 
