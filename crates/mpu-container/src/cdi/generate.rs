@@ -12,7 +12,7 @@ use super::registry::append;
 use super::validate::{self, Invalid};
 use super::version;
 use crate::capability::{Capabilities, Capability};
-use crate::driver::{Driver, DriverError, DriverRoot, Gpu, Mig, Selection, UnknownDevice};
+use crate::driver::{Driver, DriverError, DriverRoot, Gpu, Mig, Selection, UnknownDevice, LAST_IMEX_CHANNEL};
 use crate::edits::{ContainerEdits, Device, Spec};
 use std::collections::BTreeSet;
 
@@ -72,7 +72,7 @@ pub enum GenerateError {
     #[error("empty device edits: there is no {0} on this host, and a CDI spec must have a device")]
     Nothing(&'static str),
     /// Another word than a channel's number.
-    #[error("'{0}' is no IMEX channel; a number, channelN or all is")]
+    #[error("'{0}' is no IMEX channel; a number from 0 to {LAST_IMEX_CHANNEL}, channelN or all is")]
     Channel(String),
     /// What the host has makes no valid spec.
     #[error("the spec would be invalid: {0}")]
@@ -94,10 +94,9 @@ pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateEr
         Mode::Nvml => of_gpus(&Driver::find(root)?, request)?,
         Mode::Management => {
             let driver = Driver::find(root)?;
-            let common = inject::common(&driver, full(), &request.edits)?;
+            let common = inject::for_managers(&driver, full(), &request.edits)?;
             let nodes = extra::nodes(root, Mode::Management);
-            let edits = inject::nodes(&driver, [], nodes, &request.edits);
-            (one(edits, "NVIDIA device node")?, ContainerEdits { device_nodes: Vec::new(), ..common })
+            (one(inject::plain_nodes(nodes, &request.edits), "NVIDIA device node")?, common)
         }
         Mode::Imex => (extra::channels(root, &request.devices, &request.edits)?, ContainerEdits::default()),
         other => (one(extra::edits(root, other, &request.edits), other.what())?, ContainerEdits::default()),

@@ -101,8 +101,21 @@ impl Hooks {
 
     /// Folders of libraries. None when there are none.
     pub fn ldcache(&self, folders: impl IntoIterator<Item = String>) -> Option<Hook> {
-        let ldconfig = self.ldconfig.iter().flat_map(|path| ["--ldconfig-path".into(), path.display().to_string()]);
-        self.each(HookName::UpdateLdcache, "--folder", ldconfig.collect(), folders)
+        self.each(HookName::UpdateLdcache, "--folder", self.ldconfig(), folders)
+    }
+
+    /// The loader's cache once more, of the folders that it knows.
+    pub fn ldcache_again(&self) -> Option<Hook> {
+        self.hook(HookName::UpdateLdcache, self.ldconfig())
+    }
+
+    /// The image's CUDA compatibility libraries, if they are newer than this release of the driver.
+    pub fn cuda_compat(&self, version: &str) -> Option<Hook> {
+        self.hook(HookName::EnableCudaCompat, [format!("--host-driver-version={version}")])
+    }
+
+    fn ldconfig(&self) -> Vec<String> {
+        self.ldconfig.iter().flat_map(|path| ["--ldconfig-path".into(), path.display().to_string()]).collect()
     }
 
     /// Folders to open. None when there are none.

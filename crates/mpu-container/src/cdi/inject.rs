@@ -95,6 +95,19 @@ pub fn common(driver: &Driver, capabilities: Capabilities, options: &Options) ->
     Ok(edits)
 }
 
+/// What programs that manage GPUs need besides nodes: the driver without what draws. They may make device nodes.
+pub fn for_managers(
+    driver: &Driver,
+    capabilities: Capabilities,
+    options: &Options,
+) -> Result<ContainerEdits, DriverError> {
+    let mut options = options.clone();
+    options.hooks.without.push(HookName::DisableDeviceNodeModification);
+    let mut edits = mounts_and_hooks(&driver.files(capabilities)?.without_desktop(), &driver.version, &options);
+    sort(&mut edits);
+    Ok(edits)
+}
+
 /// What these nodes add, and the links that name the GPUs' display nodes by address.
 pub fn nodes<'a>(
     driver: &Driver,
@@ -162,7 +175,7 @@ fn mounts_and_hooks(files: &Files, version: &str, options: &Options) -> Containe
     let mut named = Vec::new();
     named.extend(hooks.links(links.filter(|(path, _)| seen.insert(*path))));
     if !cuda.is_empty() {
-        named.extend(hooks.hook(HookName::EnableCudaCompat, [format!("--host-driver-version={version}")]));
+        named.extend(hooks.cuda_compat(version));
     }
     named.extend(hooks.ldcache(folders));
     named.extend(hooks.hook(HookName::DisableDeviceNodeModification, []));
@@ -202,7 +215,7 @@ fn describe(node: Node) -> (DeviceNode, Option<u32>) {
     let on_host = fs::metadata(&node.host).ok().filter(|node| node.file_type().is_char_device());
     // Of a node that nobody has made yet all is said: engines look the rest up on the host, and would not find it.
     let unmade = on_host.is_none();
-    let mode = on_host.as_ref().map_or(0o666, |node| node.mode() & 0o7777);
+    let mode = on_host.as_ref().map_or_else(|| mode_unmade(&node), |node| node.mode() & 0o7777);
     let group = on_host.as_ref().map(|node| node.gid()).filter(|gid| *gid != 0);
     let described = DeviceNode {
         path: node.container.display().to_string(),
@@ -217,6 +230,16 @@ fn describe(node: Node) -> (DeviceNode, Option<u32>) {
         ..DeviceNode::default()
     };
     (described, group.filter(|_| mode & 0o006 != 0o006))
+}
+
+/// The mode of a node that is not on the host. The driver opens its own nodes to everybody; the kernel's display nodes
+/// are for root and, where the host has made them, a group.
+fn mode_unmade(node: &Node) -> u32 {
+    if node.container.starts_with("/dev/dri") {
+        0o660
+    } else {
+        0o666
+    }
 }
 
 /// `/dev/dri/by-path/pci-ADDRESS-card` and `-render`, as they are on the host, if they lead to one of these nodes.

@@ -24,7 +24,7 @@ pub mod tables;
 
 pub use error::DriverError;
 pub use facts::Facts;
-pub use nodes::Node;
+pub use nodes::{imex_channel, Node, LAST_IMEX_CHANNEL};
 pub use parts::{DriverRoot, Gpu, Mig};
 pub use select::{Selection, UnknownDevice};
 

@@ -11,10 +11,10 @@ mod arguments;
 mod flags;
 mod state;
 
-use crate::chain::chain;
+use crate::chain::{chain, printable};
 use crate::config::{self, Config, ConfigError, Loaded, Mode};
 use crate::program::Program;
-use crate::request::{self, Annotations, RequestError};
+use crate::request::{self, Annotations, RequestError, Terms};
 use crate::spec::{Spec, SpecError};
 use flags::Flags;
 use state::State;
@@ -136,7 +136,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
         Some("prestart") => match prestart(&flags) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("{NAME}: {}\n{NAME}: fix: {}", chain(&error).replace('\n', " "), error.fix());
+                eprintln!("{NAME}: {}\n{NAME}: fix: {}", chain(&error), error.fix());
                 ExitCode::from(1)
             }
         },
@@ -173,8 +173,8 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
             return Err(HookError::Lacks(what));
         }
     }
-    let answer = request::of(tree, &config, Annotations::Skip)?;
-    answer.notes.iter().for_each(|note| eprintln!("{NAME}: warning: {note}"));
+    let answer = request::of(tree, &config, Annotations::Skip, Terms::Strict)?;
+    answer.notes.iter().for_each(|note| eprintln!("{NAME}: warning: {}", printable(note)));
     let Some(request) = answer.request else {
         debug(&"the container asks for no GPU: nothing to do");
         return Ok(());
