@@ -6,6 +6,7 @@
 //! Outside truth: `nvidia-ctk cdi generate --help` and `pkg/nvcdi` of NVIDIA Container Toolkit 1.20.
 
 use super::extra::{self, Mode, NoChannel};
+use super::hooks::Hooks;
 use super::inject::{self, Options};
 use super::name::{Kind, QualifiedName};
 use super::registry::append;
@@ -127,7 +128,8 @@ fn of_gpus(driver: &Driver, request: &Request) -> Result<(Vec<Device>, Container
     for selection in selections(driver, &request.devices)? {
         let nodes = driver.nodes(&selection, full());
         let own = nodes.into_iter().filter(|node| !shared.contains(&*node.container.to_string_lossy())).collect();
-        let container_edits = inject::nodes(driver, selection.gpus.iter().copied(), own, &request.edits);
+        let mut container_edits = inject::nodes(driver, selection.gpus.iter().copied(), own, &request.edits);
+        container_edits.hooks.extend(inject::memory_limits(driver, &selection, &request.edits));
         for name in names(&selection, &request.names) {
             devices.push(Device { name, annotations: Default::default(), container_edits: container_edits.clone() });
         }
@@ -199,6 +201,7 @@ fn merged(devices: &[Device]) -> Device {
     devices.iter().for_each(|device| append(&mut edits, &device.container_edits));
     let mut seen = BTreeSet::new();
     edits.hooks.retain(|hook| seen.insert(hook.args.clone()));
+    Hooks::merge_memory_limits(&mut edits.hooks);
     inject::sort(&mut edits);
     Device { name: ALL.into(), annotations: Default::default(), container_edits: edits }
 }

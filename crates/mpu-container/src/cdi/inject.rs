@@ -12,7 +12,7 @@ use super::registry::append;
 use crate::capability::{Capabilities, Capability};
 use crate::driver::files::{File, Files};
 use crate::driver::{Driver, DriverError, Gpu, Node, Selection};
-use crate::edits::{ContainerEdits, DeviceNode, Mount};
+use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -120,6 +120,17 @@ pub fn nodes<'a>(
     edits.hooks.extend(options.hooks.links(links.iter().map(|(path, target)| (path.as_path(), target.as_path()))));
     append(&mut edits, &plain_nodes(nodes, options));
     edits
+}
+
+/// The hook that limits memory on the GPUs of a selection, if the container asks for a limit. A MIG device is named by its
+/// own UUID, so that the hook can refuse a limit which cannot hold.
+pub fn memory_limits(driver: &Driver, selection: &Selection<'_>, options: &Options) -> Option<Hook> {
+    let whole = |gpu: &&&Gpu| !selection.migs.iter().any(|(owner, _)| owner.index == gpu.index);
+    let gpus = selection.gpus.iter().filter(whole).map(|gpu| gpu.uuid.clone());
+    // The driver does not know every device's UUID. The hook refuses what it does not find.
+    let migs =
+        selection.migs.iter().map(|(_, mig)| if mig.uuid.is_empty() { "MIG-?".into() } else { mig.uuid.clone() });
+    options.hooks.memory_limits(&driver.root.files, gpus.chain(migs))
 }
 
 /// What nodes add that have nothing to do with GPUs.

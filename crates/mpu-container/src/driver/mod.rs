@@ -14,6 +14,7 @@ pub mod files;
 pub mod ldcache;
 #[cfg(test)]
 pub(crate) mod made_up;
+mod memory;
 mod nodes;
 mod parts;
 mod proc;
@@ -24,6 +25,7 @@ pub mod tables;
 
 pub use error::DriverError;
 pub use facts::Facts;
+pub use memory::{LimitError, MemoryLimits};
 pub use nodes::{imex_channel, Node, LAST_IMEX_CHANNEL};
 pub use parts::{DriverRoot, Gpu, Mig};
 pub use select::{Selection, UnknownDevice};

@@ -4,7 +4,7 @@
 //! question can be refused (an old release, a GPU that fell off, no rights); then there is no answer, and no error.
 //!
 //! Outside truth: NVIDIA's open kernel modules 515 to 595: `nvos.h`, `cl0080.h`, `cl2080.h`, `clc637.h`, `clc638.h`,
-//! `ctrl0000gpu.h`, `ctrl2080gpu.h`, `ctrl2080mc.h`, `ctrlc638.h`.
+//! `ctrl0000gpu.h`, `ctrl2080gpu.h`, `ctrl2080mc.h`, `ctrlc638.h`; 615: `ctrl0000unix.h` (memory limits).
 
 use super::sys;
 use std::fs::File;
@@ -24,6 +24,18 @@ const ARCHITECTURE: (u32, usize) = (0x2080_1701, 16);
 const GPU_INFO: (u32, [usize; 4]) = (0x2080_0102, [564, 524, 516, 500]);
 /// `NV2080_CTRL_GPU_INFO_INDEX_GPU_SMC_MODE`, and its value for "enabled".
 const MIG_MODE: (u32, u32) = (0x2a, 1);
+/// `NV2080_CTRL_CMD_GPU_GET_ID`: the number by which controls of the client name a GPU.
+const GPU_ID: (u32, usize) = (0x2080_0142, 4);
+/// `NV0000_CTRL_OS_UNIX_CMD_MEMACCT_SET_LIMITS`: a cgroup's descriptor, a GPU's number, two limits of 64 bits.
+const SET_MEMORY: (u32, usize) = (0x3d0d, 24);
+/// `NV0000_CTRL_OS_UNIX_CMD_MEMACCT_GET_LIMITS`: a cgroup's descriptor, a count, and for each of 32 GPUs its number,
+/// padding, two limits and what is used.
+const GET_MEMORY: (u32, usize) = (0x3d0e, 8 + 32 * ONE_LIMIT);
+const ONE_LIMIT: usize = 32;
+/// `NV0000_CTRL_OS_UNIX_CMD_MEMACCT_GET_IMPL`: who counts memory.
+const MEMORY_BACKEND: (u32, usize) = (0x3d0f, 4);
+/// The status of a control that got no answer: no status of the resource manager's.
+const NO_ANSWER: u32 = u32::MAX;
 /// `NVC638_CTRL_CMD_GET_UUID`: 16 bytes, and 41 bytes of text.
 const COMPUTE_INSTANCE_UUID: (u32, usize) = (0xc638_0101, 57);
 /// As many GPUs as one driver has.
@@ -34,6 +46,17 @@ const DEVICE: u32 = 0x6d70_0080;
 const SUBDEVICE: u32 = 0x6d70_2080;
 const GPU_INSTANCE: u32 = 0x6d70_c637;
 const COMPUTE_INSTANCE: u32 = 0x6d70_c638;
+
+/// Who counts the memory that a cgroup uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Backend {
+    /// Nobody.
+    None,
+    /// The driver.
+    Driver,
+    /// The kernel's controller `dmem`.
+    Dmem,
+}
 
 /// What this client makes. Its parameters hold no pointer.
 enum Object<'a> {
@@ -169,9 +192,48 @@ impl Client {
         uuid
     }
 
+    /// Who counts memory; none from a release that does not know the question.
+    pub(super) fn memory_backend(&self) -> Option<Backend> {
+        let mut params = vec![0u8; MEMORY_BACKEND.1];
+        self.ask(MEMORY_BACKEND.0, self.client, &mut params)?;
+        match get(&params, 0) {
+            1 => Some(Backend::Driver),
+            2 => Some(Backend::Dmem),
+            _ => Some(Backend::None),
+        }
+    }
+
+    /// Limits the memory of a cgroup, given by its open directory, on this client's GPU. The error is a status.
+    pub(super) fn set_memory_limits(&self, cgroup: &File, soft: u64, hard: u64) -> Result<(), u32> {
+        let gpu = self.gpu_id().ok_or(NO_ANSWER)?;
+        self.tell(SET_MEMORY.0, self.client, &mut memory_params(cgroup, gpu, [soft, hard]))
+    }
+
+    /// The limits that hold for a cgroup, its own or those of the nearest above it: soft and hard.
+    pub(super) fn memory_limits(&self, cgroup: &File) -> Option<[u64; 2]> {
+        let gpu = self.gpu_id()?;
+        let mut params = vec![0u8; GET_MEMORY.1];
+        set(&mut params, 0, cgroup.as_raw_fd() as u32);
+        self.ask(GET_MEMORY.0, self.client, &mut params)?;
+        limits_of(&params, gpu)
+    }
+
+    fn gpu_id(&self) -> Option<u32> {
+        let mut params = vec![0u8; GPU_ID.1];
+        self.ask(GPU_ID.0, SUBDEVICE, &mut params)?;
+        Some(get(&params, 0))
+    }
+
     fn ask(&self, command: u32, object: u32, params: &mut [u8]) -> Option<()> {
+        self.tell(command, object, params).ok()
+    }
+
+    fn tell(&self, command: u32, object: u32, params: &mut [u8]) -> Result<(), u32> {
         let status = sys::control(self.control.as_fd(), [self.client, object, command], params);
-        answered(status).filter(|status| *status == 0).map(|_| ())
+        match answered(status).unwrap_or(NO_ANSWER) {
+            0 => Ok(()),
+            status => Err(status),
+        }
     }
 
     fn make(&self, object: Object<'_>, parent: u32) -> Option<u32> {
@@ -191,6 +253,25 @@ impl Drop for Client {
 /// An ioctl that failed has no answer: the driver does not know the request, or does not let us.
 fn answered<T>(answer: io::Result<T>) -> Option<T> {
     answer.ok()
+}
+
+fn memory_params(cgroup: &File, gpu: u32, limits: [u64; 2]) -> Vec<u8> {
+    let mut params = vec![0u8; SET_MEMORY.1];
+    set(&mut params, 0, cgroup.as_raw_fd() as u32);
+    set(&mut params, 4, gpu);
+    for (at, limit) in [(8, limits[0]), (16, limits[1])] {
+        params[at..at + 8].copy_from_slice(&limit.to_ne_bytes());
+    }
+    params
+}
+
+/// A GPU's limits in an answer. The count is the driver's, and no more than there is room for is looked at.
+fn limits_of(params: &[u8], gpu: u32) -> Option<[u64; 2]> {
+    let count = get(params, 4) as usize;
+    let mut all = params[8..].chunks_exact(ONE_LIMIT).take(count);
+    let one = all.find(|one| get(one, 0) == gpu)?;
+    let wide = |at: usize| u64::from(get(one, at)) | u64::from(get(one, at + 4)) << 32;
+    Some([wide(8), wide(16)])
 }
 
 fn set(bytes: &mut [u8], at: usize, value: u32) {
@@ -232,6 +313,26 @@ mod tests {
         assert_eq!((get(&params, 0), get(&params, 4), get(&params, 8)), (file.as_raw_fd() as u32, 0, 5));
         assert_eq!(params[12..], [0; 116]);
         assert_eq!(Object::Device { instance: 3 }.params()[4..], [0; 124]);
+    }
+
+    #[test]
+    fn limits_travel_as_the_driver_reads_them() {
+        let file = File::open("/dev/null").expect("/dev/null");
+        let sent = memory_params(&file, 0x1b00, [1 << 32, u64::MAX]);
+        assert_eq!((get(&sent, 0), get(&sent, 4)), (file.as_raw_fd() as u32, 0x1b00));
+        assert_eq!((get(&sent, 8), get(&sent, 12), get(&sent, 16), get(&sent, 20)), (0, 1, u32::MAX, u32::MAX));
+        let mut answer = vec![0u8; GET_MEMORY.1];
+        for (number, gpu) in [0x4300u32, 0x1b00].into_iter().enumerate() {
+            let at = 8 + number * ONE_LIMIT;
+            set(&mut answer, at, gpu);
+            answer[at + 8..at + 24].copy_from_slice(&sent[8..]);
+        }
+        for (count, found) in
+            [(0, None), (1, None), (2, Some([1 << 32, u64::MAX])), (u32::MAX, Some([1 << 32, u64::MAX]))]
+        {
+            set(&mut answer, 4, count);
+            assert_eq!(limits_of(&answer, 0x1b00), found, "{count}");
+        }
     }
 
     #[test]

@@ -14,12 +14,15 @@ mod ask;
 mod container;
 mod error;
 mod image;
+mod memory;
 
 pub use error::RequestError;
+pub use memory::memory_limits;
 
 use crate::capability::Capabilities;
 use crate::cdi::name::QualifiedName;
 use crate::config::{Config, Mode};
+use crate::driver::MemoryLimits;
 use container::Container;
 use serde_json::Value;
 
@@ -41,6 +44,8 @@ pub struct Request {
     pub imex: Vec<String>,
     /// Other sets of devices, in the order of [`Extra::ALL`].
     pub extras: Vec<Extra>,
+    /// How much memory of its GPUs it may use.
+    pub memory: Option<MemoryLimits>,
     /// How the devices were asked for.
     pub source: Source,
     /// Whether it has `CAP_SYS_ADMIN`.
@@ -199,6 +204,7 @@ pub fn of(spec: &Value, config: &Config, annotations: Annotations, terms: Terms)
             .filter(|(name, _)| container.variable(name) == Some("enabled"))
             .map(|(_, extra)| extra)
             .collect(),
+        memory: memory::of(&container)?,
         privileged: container.privileged,
     };
     Ok(Answer { request: Some(request), notes })

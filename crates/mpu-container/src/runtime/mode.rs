@@ -63,6 +63,9 @@ pub enum ModeError {
     /// Two ways of naming at once.
     #[error("devices of {ON_THE_SPOT} cannot be asked for together with other CDI devices: {0}")]
     Mixed(String),
+    /// A limit of memory cannot hold.
+    #[error("the container asks for a limit of GPU memory, which would not hold: {0}")]
+    Memory(&'static str),
     /// Mode csv.
     #[error("mode csv, for Tegra systems, is not supported")]
     Csv,
@@ -85,6 +88,10 @@ impl ModeError {
             }
             ModeError::Stale(_) => {
                 "describe the driver that is installed now: nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
+            }
+            ModeError::Memory(_) => {
+                "take NVIDIA_GPU_MEMORY_LIMIT and NVIDIA_GPU_MEMORY_REQUEST away, or mend that; \
+                 nvcdi-disable-hooks = [\"apply-cuda-memory-limits\"] in config.toml starts containers without their limits"
             }
             ModeError::Mixed(_) => "use names of one kind",
             ModeError::Csv => {
@@ -209,6 +216,12 @@ fn on_the_spot(
     let mig = mig.into_iter().filter(|(_, asked)| asked.is_some()).filter_map(|(file, _)| driver.capability_node(file));
     cdi::registry::append(&mut edits, &inject::plain_nodes(channels.into_iter().chain(mig).collect(), &options));
     extras(&driver, request, &options, &mut edits, log);
+    if request.memory.is_some() && options.hooks.has(HookName::ApplyCudaMemoryLimits) {
+        if !selection.migs.is_empty() {
+            return Err(ModeError::Memory("a MIG device's memory is what its profile says"));
+        }
+        edits.hooks.extend(inject::memory_limits(&driver, &selection, &options));
+    }
     in_full(&mut edits);
     Ok(edits)
 }
@@ -280,6 +293,14 @@ fn from_files(
         }
         other => other.map_err(Box::new)?,
     };
+    let limits = HookName::ApplyCudaMemoryLimits.word();
+    let wanted = request.memory.is_some() && names.iter().any(is_nvidias);
+    let left_out = || config.runtime.jit_cdi_disable_hooks.iter().any(|word| word == limits || word == "all");
+    if wanted && !edits.hooks.iter().any(|hook| hook.args.iter().any(|word| word == limits)) && !left_out() {
+        return Err(ModeError::Memory(
+            "the host's CDI file has no hook for it; `nvidia-ctk cdi generate` writes one that has",
+        ));
+    }
     let there = |path: &str| Path::new(path).symlink_metadata().is_ok();
     let nodes = edits.device_nodes.iter().map(host_of);
     let paths = nodes.chain(edits.mounts.iter().map(|mount| mount.host_path.as_str()));
@@ -287,6 +308,12 @@ fn from_files(
         Some(path) => Err(ModeError::Stale(path.into())),
         None => Ok(edits),
     }
+}
+
+/// Whether a device is a GPU of ours, whoever describes it: `nvidia.com`, `k8s.device-plugin.nvidia.com`.
+fn is_nvidias(name: &QualifiedName) -> bool {
+    let vendor = name.kind().vendor();
+    vendor == "nvidia.com" || vendor.ends_with(".nvidia.com")
 }
 
 fn is_gpu(name: &QualifiedName) -> bool {

@@ -13,6 +13,7 @@ use serde_json::{json, Value};
 mod bundle;
 mod like_nvidia;
 mod made_up;
+mod memory;
 use bundle::{base, found, make_root};
 use made_up::{paths, Host};
 
