@@ -22,6 +22,7 @@ pub mod engines;
 pub mod hook;
 pub mod hooks;
 pub mod ldconfig;
+pub mod limits;
 pub mod links;
 pub mod manual;
 pub mod names;

@@ -10,6 +10,7 @@
 //! Outside truth: NVIDIA Container Toolkit, `cmd/nvidia-cdi-hook`; OCI runtime specification, "POSIX-platform Hooks".
 
 pub mod compat;
+mod memory;
 mod modes;
 mod params;
 mod profile;
@@ -21,7 +22,10 @@ mod tests;
 use crate::beneath::{BeneathError, Root};
 use crate::chain::chain;
 use crate::ldconfig::LdconfigError;
+use crate::limits::LimitsError;
 use crate::program::Program;
+use crate::request::RequestError;
+use crate::spec::SpecError;
 use clap::builder::BoolishValueParser;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
@@ -105,6 +109,8 @@ enum Hook {
     },
     /// Limit EGL and Vulkan to the container's own GPUs
     UpdateApplicationProfile,
+    /// Limit the GPU memory of the container to what its NVIDIA_GPU_MEMORY_REQUEST and NVIDIA_GPU_MEMORY_LIMIT say, in MiB
+    ApplyCudaMemoryLimits(memory::Wanted),
     /// Nothing
     #[command(hide = true)]
     Noop,
@@ -124,6 +130,15 @@ pub enum HookError {
     /// ldconfig.
     #[error(transparent)]
     Ldconfig(#[from] LdconfigError),
+    /// The container's configuration.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// What the container asks for.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// A limit that does not hold.
+    #[error("the container asks for a limit of GPU memory, which would not hold")]
+    Limits(#[from] LimitsError),
     /// The container's root is the host's.
     #[error("the container's root {} is the host's root directory; a hook changes containers only", path.display())]
     Host {
@@ -221,6 +236,7 @@ impl Hook {
             Hook::DisableDeviceNodeModification => "disable-device-node-modification",
             Hook::Chmod { .. } => "chmod",
             Hook::UpdateApplicationProfile => "update-application-profile",
+            Hook::ApplyCudaMemoryLimits(_) => "apply-cuda-memory-limits",
             Hook::Noop => "noop",
             Hook::Unknown(_) => "unknown",
         }
@@ -245,6 +261,7 @@ fn run(args: Args, notes: Notes) -> Result<(), HookError> {
             modes::set(&root()?, &paths, mode, notes)
         }
         Hook::UpdateApplicationProfile => profile::update(&root()?, notes),
+        Hook::ApplyCudaMemoryLimits(wanted) => memory::apply(Path::new(&spec), &wanted, notes),
         Hook::Noop => Ok(()),
         // A file that was written for a newer program must not keep containers from starting, as with NVIDIA's.
         Hook::Unknown(words) => {
