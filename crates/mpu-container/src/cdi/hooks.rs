@@ -19,6 +19,8 @@ pub enum HookName {
     UpdateLdcache,
     /// Keeps nvidia-smi and NVML from making device nodes.
     DisableDeviceNodeModification,
+    /// Hides from procfs the GPUs that the container does not have. Ours: NVIDIA's program passes over it.
+    HideOtherGpus,
     /// Restricts EGL to the container's GPUs.
     UpdateApplicationProfile,
     /// Opens folders to everybody: old releases of crun made them closed.
@@ -27,11 +29,12 @@ pub enum HookName {
 
 impl HookName {
     /// Every one.
-    pub const ALL: [HookName; 6] = [
+    pub const ALL: [HookName; 7] = [
         HookName::CreateSymlinks,
         HookName::EnableCudaCompat,
         HookName::UpdateLdcache,
         HookName::DisableDeviceNodeModification,
+        HookName::HideOtherGpus,
         HookName::UpdateApplicationProfile,
         HookName::Chmod,
     ];
@@ -43,6 +46,7 @@ impl HookName {
             HookName::EnableCudaCompat => "enable-cuda-compat",
             HookName::UpdateLdcache => "update-ldcache",
             HookName::DisableDeviceNodeModification => "disable-device-node-modification",
+            HookName::HideOtherGpus => "hide-other-gpus",
             HookName::UpdateApplicationProfile => "update-application-profile",
             HookName::Chmod => "chmod",
         }

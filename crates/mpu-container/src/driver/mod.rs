@@ -26,6 +26,7 @@ pub use error::DriverError;
 pub use facts::Facts;
 pub use nodes::Node;
 pub use parts::{DriverRoot, Gpu, Mig};
+pub use proc::field;
 pub use select::{Selection, UnknownDevice};
 
 /// A driver and its GPUs.
