@@ -7,14 +7,16 @@
 //!
 //! Outside truth: openat2(2), `RESOLVE_IN_ROOT`.
 
-mod mount;
+mod host;
+pub(crate) mod mount;
 mod read;
 mod sys;
 #[cfg(test)]
 pub(crate) mod tests;
 mod write;
 
-pub use mount::{unshare, Restrictions, Tree};
+pub use host::out_of_sight;
+pub use mount::{Restrictions, Tree};
 pub use read::Entry;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

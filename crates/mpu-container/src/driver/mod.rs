@@ -30,6 +30,7 @@ pub use facts::Facts;
 pub use memory::{LimitError, MemoryLimits};
 pub use nodes::{imex_channel, Node, LAST_IMEX_CHANNEL};
 pub use parts::{DriverRoot, Gpu, Mig};
+pub use proc::field;
 pub use select::{Selection, UnknownDevice};
 
 /// A driver and its GPUs.
