@@ -31,7 +31,7 @@ pub enum HookName {
 
 impl HookName {
     /// Every one.
-    pub const ALL: [HookName; 7] = [
+    pub const ALL: [HookName; 8] = [
         HookName::CreateSymlinks,
         HookName::EnableCudaCompat,
         HookName::UpdateLdcache,
