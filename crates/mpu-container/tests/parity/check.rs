@@ -86,6 +86,10 @@ fn always(case: &Case, outcome: &Outcome) -> Vec<String> {
     if outcome.code != Some(0) && case.run.starts_with("nvidia-container-runtime") && !outcome.out.is_empty() {
         wrong.push(format!("it failed, and wrote to standard output, which is the runtime's:\n{}", outcome.out));
     }
+    let wrapper = ["", ".cdi", ".legacy"].iter().any(|end| case.run == format!("nvidia-container-runtime{end}"));
+    if wrapper && outcome.code == Some(1) && err.lines().count() != 1 {
+        wrong.push(format!("a refusal is one line, which engines show:\n{err}"));
+    }
     if err.chars().any(|letter| letter.is_control() && letter != '\n' && letter != '\t') {
         wrong.push(format!("there are control characters in what it says: {err:?}"));
     }

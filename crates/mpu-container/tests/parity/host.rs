@@ -130,11 +130,13 @@ pub fn make(root: &Path, words: &[String]) -> Result<(), String> {
         }
     }
     files(root, release, &has);
-    for (word, nodes) in NODES.iter().filter(|(word, _)| has(word)) {
-        for (name, major, minor) in *nodes {
-            node(&root.join("dev").join(name), *major, *minor)
-                .map_err(|error| format!("{word}: cannot make a device node: {error}"))?;
-        }
+    // Whose root has other nodes has the driver's as well: else nodes are looked for in the real /dev.
+    let rows: Vec<_> = NODES.iter().filter(|(word, _)| has(word)).map(|(_, nodes)| nodes).collect();
+    let drivers =
+        NODES.iter().filter(|(word, _)| *word == "nodes" && (!rows.is_empty() || has("drm")) && !has("nodes"));
+    for (name, major, minor) in rows.iter().copied().chain(drivers.map(|(_, nodes)| nodes)).flat_map(|nodes| *nodes) {
+        node(&root.join("dev").join(name), *major, *minor)
+            .map_err(|error| format!("cannot make a device node: {error}"))?;
     }
     Ok(())
 }

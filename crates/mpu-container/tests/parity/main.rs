@@ -21,7 +21,7 @@ mod play;
 use case::Case;
 
 /// The suite must not shrink below what was promised.
-const PROMISED: usize = 250;
+const PROMISED: usize = 400;
 
 macro_rules! areas {
     ($($test:ident: $file:literal,)*) => {
@@ -36,6 +36,13 @@ areas! {
     modes: "modes",
     edits: "edits",
     config: "config",
+    generate: "generate",
+    extras: "extras",
+    engines: "engines",
+    setting: "setting",
+    hooks: "hooks",
+    cli: "cli",
+    hostile: "hostile",
     require: "require",
 }
 

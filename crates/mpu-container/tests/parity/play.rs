@@ -13,7 +13,7 @@ use crate::case::Case;
 use crate::{facts, host};
 
 /// Longer than any call takes: it hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Stands in runc's place and writes down what it is given.
 const LOW: &str = "#!/bin/sh\nfolder=${0%/bin/*}\necho \"low $*\" >> $folder/low.args\ncat config.json > $folder/low.json 2>/dev/null\nexit 0\n";
@@ -51,9 +51,17 @@ pub struct Outcome {
 pub struct World(tempfile::TempDir);
 
 impl World {
-    /// A text with `$W`, `$D` and `$L` filled in.
+    /// A text with `$W`, `$D` and `$L` filled in, and `$REPEAT(COUNT|TEXT)` written out; `#` in it is the number of the time.
     pub fn fill(&self, text: &str) -> String {
         let folder = self.0.path().to_str().expect("UTF-8");
+        let mut text = text.to_owned();
+        while let Some((before, rest)) = text.split_once("$REPEAT(") {
+            let (count, rest) = rest.split_once('|').expect("COUNT|TEXT");
+            let (part, after) = rest.split_once(')').expect("an end");
+            let count: usize = count.parse().expect("a number");
+            let parts: String = (0..count).map(|time| part.replace('#', &time.to_string())).collect();
+            text = format!("{before}{parts}{after}");
+        }
         text.replace("$D", "$W/driver").replace("$W", folder).replace("$L", &host::libraries())
     }
 
