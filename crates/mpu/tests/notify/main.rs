@@ -106,8 +106,10 @@ fn a_terminals_interrupt_reaches_the_command_once() {
     }
     // `script` gives it a terminal, whose interrupt character is typed into it.
     // From the first on it waits two seconds for another; a sleep that is interrupted is none.
-    let count = r#"perl -e '\$SIG{INT} = sub { \$n++ }; open F, q(>), q(/run/mpu/up); for (1 .. 120) { sleep 1; last if \$n && \$after++ > 1 } print qq(interrupts \$n\n)'"#;
-    let typed = r"until test -e /run/mpu/up; do sleep 0.1; done; printf '\003'; until test -e /run/mpu/over; do sleep 0.1; done";
+    let count = r#"perl -e '\$SIG{INT} = sub { \$n++ }; open F, q(>), q(/run/mpu/up);
+        for (1 .. 120) { sleep 1; last if \$n && \$after++ > 1 } print qq(interrupts \$n\n)'"#;
+    let typed = r"until test -e /run/mpu/up; do sleep 0.1; done; printf '\003'
+        until test -e /run/mpu/over; do sleep 0.1; done";
     let script = format!(r#"({typed}) | {{ script -qec "$MPU run -- {count}" /dev/null; >/run/mpu/over; }}"#);
     let out = text(&play(&script));
     assert!(out.contains("interrupts 1"), "{out}");
