@@ -161,7 +161,8 @@ supervised_start() {
 	supervised=$!
 	in_time grep -qs ready /tmp/held
 }
-# nvidia-smi must show that process and no other, by its number there. Each question is taken before it is answered, and an answer comes whole.
+# nvidia-smi must show that process and no other, by its number there. Each question is taken before it is answered, and an answer comes
+# whole.
 supervised_is_right() {
 	rm -f /tmp/answer
 	touch /tmp/ask
