@@ -13,6 +13,7 @@ mod arrows;
 mod c_files;
 mod circles;
 mod imports;
+mod promises;
 
 /// Files that git knows, relative to the repository.
 fn tracked() -> Vec<PathBuf> {

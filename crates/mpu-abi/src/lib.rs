@@ -14,6 +14,7 @@ mod control;
 pub mod event;
 mod history;
 pub mod ioctl;
+pub mod pid;
 mod release;
 mod rows;
 

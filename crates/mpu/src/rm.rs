@@ -7,7 +7,8 @@
 //! `mpu-abi`.
 
 use crate::sys;
-use mpu_abi::ioctl::{alloc_status, gpumon, GPUMON_PID_INVALID};
+use mpu_abi::ioctl::{alloc_status, gpumon};
+use mpu_abi::pid::GPUMON_PID_INVALID;
 use mpu_abi::{Control, Entry, Layout, Row, RowId, Rows, Samples as SampleLayout, ROWS};
 use mpu_host::driver::Release;
 use schemars::JsonSchema;

@@ -25,8 +25,8 @@ pub mod tables;
 pub use error::DriverError;
 pub use facts::Facts;
 pub use nodes::Node;
-pub use parts::{DriverRoot, Gpu, Mig};
-pub use select::{Selection, UnknownDevice};
+pub use parts::{DriverRoot, Gpu, Mig, Selection};
+pub use select::UnknownDevice;
 
 /// A driver and its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
