@@ -11,6 +11,7 @@ use crate::paths::repo;
 
 mod arrows;
 mod c_files;
+mod chores;
 mod circles;
 mod imports;
 mod promises;
