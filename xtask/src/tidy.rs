@@ -15,6 +15,7 @@ mod chores;
 mod circles;
 mod imports;
 mod promises;
+mod walls;
 
 /// Files that git knows, relative to the repository.
 fn tracked() -> Vec<PathBuf> {

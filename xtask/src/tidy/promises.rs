@@ -1,7 +1,7 @@
 //! What ARCHITECTURE.md promises in bold of what a part does not know, as tests of the sources: each bold sentence names one.
 //!
 //! Reads names in product code; comments, texts and tests may say what they like. Who may use which crate is `arrows`, and which
-//! room of crates/mpu may name which is that crate's tests/walls.rs.
+//! room which is `walls`'s.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -168,16 +168,13 @@ fn what_stands_below_engines_asks_no_driver_and_changes_nothing() {
 }
 
 /// Where the supervisor of the notify engine lives.
-fn supervisor() -> &'static str {
-    let places = ["crates/mpu-notify/src", "crates/mpu/src/engine/notify"];
-    places.into_iter().find(|place| super::repo().join(place).is_dir()).expect("a supervisor")
-}
+const SUPERVISOR: &str = "crates/mpu-notify/src";
 
 #[test]
 fn the_supervisor_asks_the_driver_nothing_of_its_own() {
     let mut calls = Vec::new();
-    for (file, code) in below(supervisor()) {
-        let name = file.strip_prefix(supervisor()).unwrap().display().to_string();
+    for (file, code) in below(SUPERVISOR) {
+        let name = file.strip_prefix(SUPERVISOR).unwrap().display().to_string();
         assert!(named(&code, &["rm_alloc", "rm_free", "NV_ESC_RM_ALLOC"]).is_empty(), "{name} makes objects");
         let asks = code.matches(". ask (").count() + code.matches(". ask_unreadable (").count();
         let is_driver = asks > 0 && code.contains("driver");
