@@ -8,7 +8,8 @@
 //! `src/nvc_mount.c`, which shows the chosen GPUs' folders only. NVIDIA's CDI files (Container Toolkit 1.20) hide nothing.
 
 use super::{HookError, Notes};
-use crate::beneath::{out_of_sight, Beneath, Restrictions, Root, Tree};
+use crate::beneath::host::out_of_sight;
+use crate::beneath::{Beneath, Restrictions, Root, Tree};
 use crate::driver::field;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
