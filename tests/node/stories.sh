@@ -153,8 +153,9 @@ supervised_start() {
 	mpu run -- sh -c "gpu-hold --mem 40 <>/tmp/never >/tmp/held & echo \$! >/tmp/own
 		while [ -e /tmp/go-on ]; do
 			if mv /tmp/ask /tmp/asked 2>/dev/null; then
-				LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader >/tmp/shown 2>&1
-				mv /tmp/shown /tmp/answer
+				LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid \
+					--format=csv,noheader >/tmp/said.inside 2>&1
+				mv /tmp/said.inside /tmp/answer
 			fi
 			sleep 0.2
 		done" &

@@ -210,7 +210,32 @@ impl Suite {
     }
 }
 
-/// The line that adds a suite of `archives.toml` to a machine's own sources.
+/// Options by which the machine's apt has one source more for as long as they are given: its sources below `parts` beside `line`, in
+/// a folder of ours, with lists of their own. Nothing of the machine's is written to.
+pub fn besides(parts: &Path, dir: &Path, line: &str) -> Result<Vec<String>> {
+    let (ours, lists) = (dir.join("parts"), dir.join("lists"));
+    let _ = std::fs::remove_dir_all(&ours);
+    for folder in [&ours, &lists] {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    for part in std::fs::read_dir(parts).into_iter().flatten().flatten() {
+        // Also what is a link there. apt reads only names that it knows.
+        std::fs::copy(part.path(), ours.join(part.file_name()))
+            .with_context(|| format!("cannot copy {}", part.path().display()))?;
+    }
+    let own = ours.join("mpu-besides.list");
+    std::fs::write(&own, format!("{line}\n")).with_context(|| format!("cannot write {}", own.display()))?;
+    let set = |key: &str, value: &str| ["-o".to_owned(), format!("{key}={value}")];
+    let settings = [
+        set("Dir::Etc::SourceParts", &ours.display().to_string()),
+        set("Dir::State::Lists", &lists.display().to_string()),
+        // The folder is in a home, where apt's own user may not look.
+        set("APT::Sandbox::User", "root"),
+    ];
+    Ok(settings.into_iter().flatten().collect())
+}
+
+/// The line of sources.list for a suite of `archives.toml`.
 pub fn source_line(name: &str) -> Result<String> {
     let table = table()?;
     let archive = table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?;
@@ -268,4 +293,31 @@ fn own_mirror(path: &str) -> Option<String> {
 
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_besides_leaves_the_machines_own_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (machine, ours) = (folder.path().join("machine"), folder.path().join("ours"));
+        std::fs::create_dir(&machine).unwrap();
+        std::fs::write(machine.join("own.list"), "deb http://own x main\n").unwrap();
+        for _ in 0..2 {
+            let options = besides(&machine, &ours, "deb http://more y main").unwrap().join(" ");
+            assert!(options.starts_with(&format!("-o Dir::Etc::SourceParts={}/parts", ours.display())), "{options}");
+            assert!(options.contains(&format!("-o Dir::State::Lists={}/lists", ours.display())), "{options}");
+        }
+        let names = |dir: &Path| {
+            let mut names: Vec<_> =
+                std::fs::read_dir(dir).unwrap().map(|entry| file_name(&entry.unwrap().path())).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&machine), ["own.list"]);
+        assert_eq!(names(&ours.join("parts")), ["mpu-besides.list", "own.list"]);
+        assert_eq!(std::fs::read_to_string(ours.join("parts/mpu-besides.list")).unwrap(), "deb http://more y main\n");
+    }
 }

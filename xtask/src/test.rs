@@ -18,8 +18,8 @@ use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, image, Job};
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
-use crate::run::{passes, say};
-use crate::{chart, containers, kernels, kmod, lint, promtool, setup};
+use crate::run::{quietly, say};
+use crate::{chart, containers, kernels, kmod, lint, paths, promtool, setup};
 use matrix::{Guest, Matrix};
 use wanted::{Stage, Wanted};
 
@@ -203,11 +203,15 @@ fn host_tests(tally: &mut Tally) -> Result<()> {
         Ok(program) => drop(cargo.env(promtool::VARIABLE, program)),
         Err(error) => tally.check("promtool", Ending::Skip, &format!("not to be had here: {error:#}")),
     }
-    let passed = passes(cargo.args(["test", "--quiet", "--locked"]))?;
-    tally.check("cargo test", ending(passed), "see above");
+    // Tests that want a failure print it.
+    let log = |name: &str| Ok::<_, anyhow::Error>(paths::target("log")?.join(name));
+    let failed = quietly(cargo.args(["test", "--quiet", "--locked"]), &log("cargo-test.log")?)?;
+    tally.check("cargo test", ending(failed.is_none()), &failed.unwrap_or_default());
     // No default member: what it builds is for the kernel. Its test holds kmod/mpu_core.h to it.
-    let passed = passes(lint::cargo().args(["test", "--quiet", "--locked", "--package", "mpu-kmod"]))?;
-    tally.check("the boundary of C and Rust", ending(passed), "see above");
+    let mut boundary = lint::cargo();
+    boundary.args(["test", "--quiet", "--locked", "--package", "mpu-kmod"]);
+    let failed = quietly(&mut boundary, &log("boundary-test.log")?)?;
+    tally.check("the boundary of C and Rust", ending(failed.is_none()), &failed.unwrap_or_default());
     Ok(())
 }
 

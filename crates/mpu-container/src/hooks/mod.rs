@@ -13,6 +13,7 @@ pub mod compat;
 mod gpus;
 mod memory;
 mod modes;
+mod nodes;
 mod params;
 mod profile;
 pub mod state;
