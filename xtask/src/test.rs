@@ -5,12 +5,13 @@
 
 mod wanted;
 
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{anyhow, Context, Result};
 use serde::Deserialize;
 
 use crate::guest::verdict::{Ending, Report, Tally};
@@ -18,7 +19,7 @@ use crate::guest::{self, image, Job, Row};
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
 use crate::run::{passes, say};
-use crate::{chart, containers, kernels, kmod, lint, promtool, real_driver, setup};
+use crate::{apt, chart, containers, kernels, kmod, lint, promtool, real_driver, setup};
 use wanted::{Stage, Wanted};
 
 #[derive(clap::Args)]
@@ -152,7 +153,7 @@ fn everything(args: &Args, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&s
         return Ok(());
     }
     stage("guests");
-    for report in boot_all(&work, args.guests.max(1))? {
+    for report in boot_all(&work, args.guests.max(1)) {
         tally.add(&report);
     }
     Ok(())
@@ -287,14 +288,14 @@ fn module_builds(tally: &mut Tally) -> Result<bool> {
     Ok(all_built)
 }
 
-/// NVIDIA's own drivers, built now unless the cache has them; a release whose sources cannot be had here is a counted skip.
+/// NVIDIA's own drivers, built now unless the cache has them; a release whose archive cannot be reached from here is a counted skip.
 fn real_drivers(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
     let engines = [BARE, MODULE, NOTIFY].map(str::to_owned);
     for real in matrix.real.iter().filter(|real| full || !real.quick.is_empty()) {
         let mut rows = Vec::new();
         for release in &real.releases {
-            let tried = real_driver::fetch(release, real.closed).map_err(|error| (Ending::Skip, error));
+            let tried = real_driver::fetch(release, real.closed).map_err(|error| (unfetched(&error), error));
             let made = || real_driver::ready(&real.kernel, release, real.closed).map_err(|error| (Ending::Fail, error));
             match tried.and_then(|()| made()) {
                 Ok(name) => rows.push(real_driver::row(&name, &engines, None)?),
@@ -311,6 +312,15 @@ fn real_drivers(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Jo
         jobs.push(Job { kernel: real.kernel.clone(), rows, cpus: 2, limit });
     }
     Ok(jobs)
+}
+
+/// What it is that something cannot be fetched: with a wrong checksum or a package that is not there, something is wrong.
+fn unfetched(error: &anyhow::Error) -> Ending {
+    if apt::is_unreachable(error) {
+        Ending::Skip
+    } else {
+        Ending::Fail
+    }
 }
 
 fn jobs(matrix: &Matrix, full: bool) -> Result<Vec<Job>> {
@@ -366,31 +376,38 @@ fn jobs(matrix: &Matrix, full: bool) -> Result<Vec<Job>> {
     Ok(jobs)
 }
 
-/// Boots the jobs, a few at a time, in order.
-fn boot_all(jobs: &[Work], at_a_time: usize) -> Result<Vec<Report>> {
-    let next = AtomicUsize::new(0);
-    let reports = Mutex::new(Vec::new());
+/// Boots the jobs, a few at a time, in order. One whose image cannot be made, or that breaks, is reported as such beside the others.
+fn boot_all(jobs: &[Work], at_a_time: usize) -> Vec<Report> {
     // Images share one build folder: they are made one at a time, while other guests run.
     let building = Mutex::new(());
-    let work = || -> Result<()> {
-        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let made = building.lock().map(|_guard| job.build());
-            let image = made.map_err(|_| anyhow::anyhow!("another guest's image failed"))??;
-            let report = job.boot(&image)?;
-            say(format!("guest {}: {}", job.name(), report.summary()));
-            reports.lock().map_err(|_| anyhow::anyhow!("a guest's thread panicked"))?.push(report);
-        }
-        Ok(())
+    let play = |job: &Work| {
+        let image = {
+            let _guard = building.lock().unwrap_or_else(PoisonError::into_inner);
+            job.build()?
+        };
+        job.boot(&image)
     };
-    let results: Vec<Result<()>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..at_a_time).map(|_| scope.spawn(work)).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a guest's thread panicked"))))
-            .collect()
-    });
-    results.into_iter().collect::<Result<()>>()?;
-    reports.into_inner().map_err(|_| anyhow::anyhow!("a guest's thread panicked"))
+    play_all(jobs, at_a_time, Work::name, play)
+}
+
+fn play_all<T: Sync>(
+    jobs: &[T],
+    at_a_time: usize,
+    name: impl Fn(&T) -> String + Sync,
+    play: impl Fn(&T) -> Result<Report> + Sync,
+) -> Vec<Report> {
+    let next = AtomicUsize::new(0);
+    let reports = Mutex::new(Vec::new());
+    let work = || {
+        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let played = catch_unwind(AssertUnwindSafe(|| play(job))).unwrap_or_else(|_| Err(anyhow!("it panicked")));
+            let report = played.unwrap_or_else(|error| Report::broken(name(job), &error));
+            say(format!("guest {}: {}", name(job), report.summary()));
+            reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
+        }
+    };
+    std::thread::scope(|scope| (0..at_a_time).for_each(|_| drop(scope.spawn(work))));
+    reports.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn ending(passed: bool) -> Ending {
@@ -403,7 +420,28 @@ fn ending(passed: bool) -> Ending {
 
 #[cfg(test)]
 mod tests {
-    use super::Matrix;
+    use super::*;
+
+    #[test]
+    fn what_ran_is_reported_beside_what_could_not_be_made() {
+        let play = |job: &u32| match job {
+            2 => Err(anyhow!("no room left").context("cannot make its image")),
+            3 => panic!("as a bug would"),
+            _ => Ok(Report { verdicts: Vec::new(), ..Report::broken(job.to_string(), &anyhow!("of the guest")) }),
+        };
+        for at_a_time in [1, 3] {
+            let mut reports = play_all(&[1, 2, 3, 4], at_a_time, u32::to_string, play);
+            reports.sort_by(|one, other| one.kernel.cmp(&other.kernel));
+            let told: Vec<String> = reports.iter().map(|report| report.troubles.join("; ")).collect();
+            let wanted = ["of the guest", "cannot make its image: no room left", "it panicked", "of the guest"];
+            assert_eq!(told, wanted.map(|why| format!("the rig broke: {why}")));
+        }
+    }
+
+    #[test]
+    fn a_driver_whose_checksum_is_wrong_fails() {
+        assert!(matches!(unfetched(&anyhow!("E: Failed to fetch http://x  Hash Sum mismatch")), Ending::Fail));
+    }
 
     /// A release that is misspelled would be a skip for ever.
     #[test]

@@ -40,6 +40,12 @@ impl Report {
 }
 
 impl Report {
+    /// Of a guest that nobody heard of, by what it is called.
+    pub fn broken(name: String, error: &anyhow::Error) -> Self {
+        let troubles = vec![format!("the rig broke: {error:#}")];
+        Self { kernel: name, verdicts: Vec::new(), troubles, took: Duration::ZERO, log: PathBuf::new() }
+    }
+
     /// Whether nothing is wrong with it.
     pub fn is_good(&self) -> bool {
         self.troubles.is_empty() && self.verdicts.iter().all(|verdict| verdict.result != Ending::Fail)
