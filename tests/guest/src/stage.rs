@@ -3,7 +3,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
@@ -17,6 +16,7 @@ use crate::plan::Row;
 use crate::real::{self, Loaded};
 use crate::scene::Scene;
 use crate::supervisor::{self, Supervisor};
+use crate::wait::until;
 
 /// Where the module's policy is written and read.
 const POLICY: &str = "/sys/module/mpu/parameters/policy";
@@ -219,16 +219,10 @@ impl Stage {
 
     /// Unloads the driver. A file that callers hold open keeps it loaded; between two of their calls it can go.
     pub fn unload_driver_in_use(&self) -> Result<()> {
-        for _ in 0..400 {
-            if self.release().is_some() {
-                break;
-            }
-            if run(&["rmmod", "nvidia"])?.status == 0 {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(5));
+        if self.release().is_some() {
+            return self.unload_driver();
         }
-        self.unload_driver()
+        until("the driver cannot be unloaded", || Ok(run(&["rmmod", "nvidia"])?.status == 0))
     }
 
     /// Raises the engine.

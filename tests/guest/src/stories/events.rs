@@ -78,6 +78,12 @@ pub const PROTECTED: Story = Story {
         let with = ask()?;
         let without = stage.aside(ask)??;
         right!(with.lines().count() == 2 * 12, "only so much was asked: {with}");
+        let poll = || scene.a.script("nvevents poll 300");
+        println!(
+            "guest: where no event is, a fetch takes {}; beside the engine {}",
+            poll()?.trim(),
+            stage.aside(poll)??.trim()
+        );
         for (with, without) in with.lines().zip(without.lines()) {
             right!(with == without, "with the engine: {with}; without: {without}");
         }
