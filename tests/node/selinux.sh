@@ -104,7 +104,8 @@ told_of_strangers() {
 # kept_from_the_socket CONTAINER: the wrapper that started it was denied the way to the supervisor, by the kernel's own word, and so it is wrong.
 kept_from_the_socket() {
 	is_wrong runtime "$1" || return 1
-	denied | grep -E 'comm="nvidia-contain[^"]*".* scontext=[^ ]*:container_engine_t:[^ ]* tcontext=[^ ]*:initrc(_runtime)?_t:[^ ]* tclass=(dir|sock_file|unix_stream_socket) permissive=0'
+	way='tcontext=[^ ]*:initrc(_runtime)?_t:[^ ]* tclass=(dir|sock_file|unix_stream_socket) permissive=0'
+	denied | grep -E "comm=\"nvidia-contain[^\"]*\".* scontext=[^ ]*:container_engine_t:[^ ]* $way"
 }
 
 # unhindered: nothing of ours was denied anything, nor anybody our sockets.
