@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{anyhow, bail, Context, Result};
 use serde::Deserialize;
 
 use crate::paths;
@@ -35,6 +35,49 @@ pub struct Suite {
 const BINARIES: &str = "deb";
 const SOURCES: &str = "deb-src";
 
+/// That nobody could be reached who has it: nothing is wrong with what was asked for, nor with what came. A cause of an error, found by
+/// [`is_unreachable`].
+#[derive(Debug)]
+struct Unreachable;
+
+impl std::fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "no archive can be reached from here")
+    }
+}
+
+/// Whether an error is that no archive could be reached.
+pub fn is_unreachable(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Unreachable>().is_some()
+}
+
+/// What apt says when it does not reach a host (apt-pkg's `connect.cc`), in English.
+const OUT_OF_REACH: [&str; 8] = [
+    "Could not resolve",
+    "Temporary failure resolving",
+    "Something wicked happened resolving",
+    "Could not connect",
+    "Unable to connect",
+    "Cannot initiate the connection",
+    "Connection timed out",
+    "Connection failed",
+];
+
+/// Whether all that apt failed to fetch was out of reach. A wrong checksum, a signature or a file that is not there is nothing of the kind.
+fn says_unreachable(said: &str) -> bool {
+    let mut failed = said.lines().filter(|line| line.contains("Failed to fetch ")).peekable();
+    failed.peek().is_some() && failed.all(|line| OUT_OF_REACH.iter().any(|words| line.contains(words)))
+}
+
+/// The same error, marked if it tells of hosts that are out of reach.
+fn marked(error: anyhow::Error) -> anyhow::Error {
+    if says_unreachable(&format!("{error:#}")) {
+        error.context(Unreachable)
+    } else {
+        error
+    }
+}
+
 /// How long an index is trusted to be the newest before it is fetched again.
 const INDEX_LIFE: Duration = Duration::from_secs(12 * 3600);
 
@@ -57,7 +100,7 @@ impl Suite {
             return Ok(suite);
         }
         say(format!("reading the package index of {name}"));
-        let mut tried = Vec::new();
+        let (mut tried, mut nobody) = (Vec::new(), true);
         for base in bases(archive) {
             suite.configure(archive, &base)?;
             match output(suite.apt("apt-get").args([
@@ -72,10 +115,14 @@ impl Suite {
                     std::fs::write(suite.dir.join("fresh"), "").context("cannot mark the index")?;
                     return Ok(suite);
                 }
-                Err(error) => tried.push(format!("{base}: {error:#}")),
+                Err(error) => {
+                    nobody &= says_unreachable(&format!("{error:#}"));
+                    tried.push(format!("{base}: {error:#}"));
+                }
             }
         }
-        bail!("no archive offers {name}:\n{}", tried.join("\n"))
+        let error = anyhow!("no archive offers {name}:\n{}", tried.join("\n"));
+        Err(if nobody { error.context(Unreachable) } else { error })
     }
 
     /// The newest package whose name begins with `prefix` and ends with `suffix`, and its version.
@@ -120,6 +167,7 @@ impl Suite {
         output(
             self.apt("apt-get").args(["-q", "-o", "Acquire::Retries=3", "download"]).args(packages).current_dir(&held),
         )
+        .map_err(marked)
         .with_context(|| format!("cannot download from {}", self.name))?;
         let mut found: Vec<PathBuf> =
             std::fs::read_dir(&held)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
@@ -154,6 +202,7 @@ impl Suite {
         let mut download = self.apt("apt-get");
         download.args(["-q", "-o", "Acquire::Retries=3", "source", "--download-only", "--tar-only", "--only-source"]);
         output(download.arg(format!("{package}={version}")).current_dir(&held))
+            .map_err(marked)
             .with_context(|| format!("cannot download from {}", self.name))?;
         let archive = format!("{package}_{upstream}.orig.tar");
         let files = std::fs::read_dir(&held)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
@@ -319,5 +368,29 @@ mod tests {
         assert_eq!(names(&machine), ["own.list"]);
         assert_eq!(names(&ours.join("parts")), ["mpu-besides.list", "own.list"]);
         assert_eq!(std::fs::read_to_string(ours.join("parts/mpu-besides.list")).unwrap(), "deb http://more y main\n");
+    }
+
+    /// As apt 2.6 says it.
+    const NOBODY: &str =
+        "E: Failed to fetch http://deb.debian.org/debian/dists/bookworm/InRelease  Could not resolve 'deb.debian.org'
+E: Some index files failed to download. They have been ignored, or old ones used instead.";
+    const WRONG: &str = "E: Failed to fetch http://deb.debian.org/x.tar.xz  Hash Sum mismatch
+E: Failed to fetch some archives.";
+
+    #[test]
+    fn only_what_nobody_could_be_reached_for_is_unreachable() {
+        assert!(says_unreachable(NOBODY));
+        for said in [
+            WRONG,
+            &format!("{NOBODY}\n{WRONG}"),
+            "E: Unable to locate package nvidia",
+            "",
+            "NO_PUBKEY 0E98404D386FA1D9",
+        ] {
+            assert!(!says_unreachable(said), "{said}");
+        }
+        let error = marked(anyhow!("failed: apt-get\n{NOBODY}")).context("cannot download from bookworm");
+        assert!(is_unreachable(&error));
+        assert!(!is_unreachable(&marked(anyhow!("failed: apt-get\n{WRONG}")).context("cannot download from bookworm")));
     }
 }

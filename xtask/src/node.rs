@@ -482,6 +482,15 @@ mod tests {
     use super::Play;
     use crate::paths;
 
+    #[test]
+    fn the_page_says_which_debians_can_build_a_module() {
+        let page = std::fs::read_to_string(paths::repo().join("docs/node-stories.md")).unwrap();
+        let cannot = |play: &&Play| !play.debian().packages.contains("dkms") || !play.debian().headers;
+        let named: Vec<String> = Play::ALL.iter().filter(cannot).map(|play| format!("`{}`", play.name())).collect();
+        let said = format!("All but {} have DKMS, compiler and headers.", named.join(" and "));
+        assert!(page.split_whitespace().collect::<Vec<_>>().join(" ").contains(&said), "{said}");
+    }
+
     /// The shell has its own hand; what it writes is read as a guest's own.
     #[test]
     fn the_shells_verdicts_are_read_as_they_are_written() {
