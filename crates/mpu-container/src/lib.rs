@@ -33,3 +33,4 @@ pub mod require;
 pub mod runtime;
 mod seccomp;
 pub mod spec;
+mod text_file;

@@ -19,6 +19,8 @@ pub enum HookName {
     UpdateLdcache,
     /// Keeps nvidia-smi and NVML from making device nodes.
     DisableDeviceNodeModification,
+    /// Hides from procfs the GPUs that the container does not have. Ours: NVIDIA's program passes over it.
+    HideOtherGpus,
     /// Restricts EGL to the container's GPUs.
     UpdateApplicationProfile,
     /// Limits the memory that the container may use of GPUs.
@@ -29,11 +31,12 @@ pub enum HookName {
 
 impl HookName {
     /// Every one.
-    pub const ALL: [HookName; 7] = [
+    pub const ALL: [HookName; 8] = [
         HookName::CreateSymlinks,
         HookName::EnableCudaCompat,
         HookName::UpdateLdcache,
         HookName::DisableDeviceNodeModification,
+        HookName::HideOtherGpus,
         HookName::UpdateApplicationProfile,
         HookName::ApplyCudaMemoryLimits,
         HookName::Chmod,
@@ -46,6 +49,7 @@ impl HookName {
             HookName::EnableCudaCompat => "enable-cuda-compat",
             HookName::UpdateLdcache => "update-ldcache",
             HookName::DisableDeviceNodeModification => "disable-device-node-modification",
+            HookName::HideOtherGpus => "hide-other-gpus",
             HookName::UpdateApplicationProfile => "update-application-profile",
             HookName::ApplyCudaMemoryLimits => "apply-cuda-memory-limits",
             HookName::Chmod => "chmod",

@@ -190,6 +190,7 @@ fn mounts_and_hooks(files: &Files, version: &str, options: &Options) -> Containe
     }
     named.extend(hooks.ldcache(folders));
     named.extend(hooks.hook(HookName::DisableDeviceNodeModification, []));
+    named.extend(hooks.hook(HookName::HideOtherGpus, []));
 
     let mut env = Vec::new();
     if !cuda.is_empty() {

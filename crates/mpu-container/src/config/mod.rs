@@ -14,16 +14,17 @@ pub mod edit;
 pub mod keys;
 mod words;
 
+use crate::text_file;
 pub use decisions::{Cli, Config, Features, Hook, Notify, Runtime};
 use keys::{Place, KEYS};
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use toml_edit::{Item, TableLike};
 pub use words::{CompatMode, LogLevel, Mode, NotifyPolicy};
 
 /// A longer file is refused: every key with a long value is a hundredth of it.
-const LONGEST: u64 = 1 << 20;
+pub const LONGEST: u64 = 1 << 20;
 
 /// Something in the file that has no effect. For the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,14 +221,7 @@ fn list(item: &Item) -> Result<Vec<String>, String> {
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
-    let unreadable = |source| ConfigError::Unreadable { path: path.to_path_buf(), source };
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    let mut text = String::new();
-    file.take(LONGEST + 1).read_to_string(&mut text).map_err(unreadable)?;
-    if text.len() as u64 > LONGEST {
-        return Err(unreadable(io::Error::other(format!("it has more than {LONGEST} bytes"))));
-    }
-    Ok(text)
+    text_file::read(path, LONGEST).map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })
 }
 
 fn line_of(text: &str, at: usize) -> usize {

@@ -12,10 +12,11 @@
 //! `ctrl0000unix.h`, `memacct.c`, `os.c` (the region's name), `os-interface.c` (which cgroup of a process counts);
 //! Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM".
 
-use super::rm::{self, Backend};
 use super::{Driver, Gpu};
+use mpu_rm::{MemoryBackend, RmError};
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// What a cgroup may use of a GPU's memory, in bytes.
@@ -64,8 +65,8 @@ pub enum LimitError {
         source: io::Error,
     },
     /// The driver refuses.
-    #[error("the driver refuses the limit with status {0:#x}")]
-    Refused(u32),
+    #[error("the driver refuses the limit")]
+    Refused(#[source] RmError),
     /// What was set is not what holds.
     #[error("the limit was set, and another one holds")]
     NotHeld,
@@ -77,19 +78,18 @@ impl Driver {
         if gpu.mig_enabled {
             return Err(LimitError::Mig(gpu.uuid.clone()));
         }
-        let client = rm::Client::open(&self.root.devices, &self.version, gpu.minor, &gpu.uuid)
-            .ok_or_else(|| LimitError::Silent(gpu.uuid.clone()))?;
+        let client = self.client(gpu).ok_or_else(|| LimitError::Silent(gpu.uuid.clone()))?;
         match client.memory_backend() {
             None => Err(LimitError::Release(self.version.clone())),
-            Some(Backend::None) => Err(LimitError::Off),
-            Some(Backend::Dmem) => limit_in_files(&region(gpu), cgroup, limits),
-            Some(Backend::Driver) => {
+            Some(MemoryBackend::None) => Err(LimitError::Off),
+            Some(MemoryBackend::Dmem) => limit_in_files(&region(gpu), cgroup, limits),
+            Some(MemoryBackend::Driver) => {
                 // The driver counts a process in the nearest cgroup that has the controller: a limit below has no effect.
                 has(cgroup, "misc")?;
                 let unusable = |source| LimitError::File { path: cgroup.to_path_buf(), source };
                 let folder = fs::File::open(cgroup).map_err(unusable)?;
-                client.set_memory_limits(&folder, limits.soft, limits.hard).map_err(LimitError::Refused)?;
-                match client.memory_limits(&folder) {
+                client.set_memory_limits(folder.as_fd(), [limits.soft, limits.hard]).map_err(LimitError::Refused)?;
+                match client.memory_limits(folder.as_fd()) {
                     Some(held) if held == [limits.soft, limits.hard] => Ok(()),
                     _ => Err(LimitError::NotHeld),
                 }

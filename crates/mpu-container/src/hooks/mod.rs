@@ -10,6 +10,7 @@
 //! Outside truth: NVIDIA Container Toolkit, `cmd/nvidia-cdi-hook`; OCI runtime specification, "POSIX-platform Hooks".
 
 pub mod compat;
+mod gpus;
 mod memory;
 mod modes;
 mod params;
@@ -98,6 +99,8 @@ enum Hook {
     EnableCudaCompat(compat::Wanted),
     /// Keep nvidia-smi and NVML from making device nodes in the container
     DisableDeviceNodeModification,
+    /// Hide from /proc/driver/nvidia/gpus the GPUs whose nodes the container does not have
+    HideOtherGpus,
     /// Set the mode of files and folders; skip those that do not exist
     Chmod {
         /// A path in the container
@@ -201,9 +204,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(error) => {
-            let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ").trim_end_matches(':');
-            eprintln!("{NAME}: {line} (see {NAME} --help)");
+            eprintln!("{NAME}: {} (see {NAME} --help)", mistake(&error.to_string()));
             return ExitCode::from(2);
         }
     };
@@ -218,6 +219,17 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
+/// What clap says, in one line: its first, and what that one announces below it.
+fn mistake(text: &str) -> String {
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default().trim_start_matches("error: ");
+    let announced: Vec<&str> = lines.map_while(|line| line.strip_prefix("  ")).map(str::trim).collect();
+    match announced.is_empty() {
+        true => first.trim_end_matches(':').to_owned(),
+        false => format!("{first} {}", announced.join(", ")),
+    }
+}
+
 impl Hook {
     fn name(&self) -> &'static str {
         match self {
@@ -225,6 +237,7 @@ impl Hook {
             Hook::UpdateLdcache { .. } => "update-ldcache",
             Hook::EnableCudaCompat(_) => "enable-cuda-compat",
             Hook::DisableDeviceNodeModification => "disable-device-node-modification",
+            Hook::HideOtherGpus => "hide-other-gpus",
             Hook::Chmod { .. } => "chmod",
             Hook::UpdateApplicationProfile => "update-application-profile",
             Hook::ApplyCudaMemoryLimits(_) => "apply-cuda-memory-limits",
@@ -247,6 +260,7 @@ fn run(args: Args, notes: Notes) -> Result<(), HookError> {
         Hook::EnableCudaCompat(wanted) if wanted.is_empty() => Ok(()),
         Hook::EnableCudaCompat(wanted) => compat::enable(&root()?, &wanted, notes),
         Hook::DisableDeviceNodeModification => params::disable(Path::new(params::PARAMS), root, notes),
+        Hook::HideOtherGpus => gpus::hide(&root()?, notes),
         Hook::Chmod { paths, mode } => {
             let mode = modes::parse(&mode)?;
             modes::set(&root()?, &paths, mode, notes)
