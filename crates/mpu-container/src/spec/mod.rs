@@ -14,7 +14,7 @@ mod node;
 mod tests;
 mod tolerant;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -84,7 +84,8 @@ impl Spec {
         let read = |error| SpecError::Read(named.clone(), error);
         // A link is followed here and once, so that the rename replaces the file and not the link.
         let path = fs::canonicalize(&named).map_err(read)?;
-        let file = File::open(&path).map_err(read)?;
+        // Opening a FIFO waits for somebody who writes.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).map_err(read)?;
         let meta = file.metadata().map_err(read)?;
         if !meta.is_file() {
             return Err(read(io::Error::other("it is not a regular file")));
