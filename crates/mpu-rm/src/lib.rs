@@ -6,6 +6,7 @@
 mod client;
 mod error;
 mod gpu;
+mod memory;
 mod object;
 mod processes;
 mod sys;
@@ -13,4 +14,5 @@ mod words;
 
 pub use client::{Client, Nodes};
 pub use error::RmError;
+pub use memory::MemoryBackend;
 pub use processes::{has_samples, PidInfo, Samples};

@@ -16,6 +16,7 @@ pub mod ldcache;
 pub(crate) mod made_up;
 #[cfg(test)]
 mod made_up_library;
+mod memory;
 mod nodes;
 mod parts;
 mod proc;
@@ -26,8 +27,10 @@ use std::os::fd::AsFd;
 
 pub use error::DriverError;
 pub use facts::Facts;
-pub use nodes::Node;
+pub use memory::{LimitError, MemoryLimits};
+pub use nodes::{imex_channel, Node, LAST_IMEX_CHANNEL};
 pub use parts::{DriverRoot, Gpu, Mig};
+pub use proc::field;
 pub use select::{Selection, UnknownDevice};
 
 /// A driver and its GPUs.
