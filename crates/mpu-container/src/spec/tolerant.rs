@@ -13,7 +13,9 @@ const DEEPEST: usize = 64;
 
 /// The tree of a text in which some letters and values are replaced; none if it is no JSON all the same.
 pub(super) fn read(text: &[u8]) -> Option<Value> {
-    serde_json::from_str(&flatten(&whole_letters(&String::from_utf8_lossy(text)))).ok()
+    let text = flatten(&whole_letters(&String::from_utf8_lossy(text)));
+    // Only the first value is read, by Go's `Decoder` and so by runc.
+    serde_json::Deserializer::from_str(&text).into_iter().next()?.ok()
 }
 
 /// The text without halves of surrogate pairs.
