@@ -172,7 +172,7 @@ fn a_file_that_is_no_specification_is_named_and_left_alone() {
         ("{\"a\":1", "is not JSON"),
         ("[1]", "is not a JSON object"),
         (&deep, "is not JSON"),
-        ("{}x", "is not JSON"),
+        ("x{}", "is not JSON"),
     ] {
         let dir = bundle(text);
         let error = Spec::load(dir.path()).unwrap_err().to_string();

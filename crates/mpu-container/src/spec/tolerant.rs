@@ -108,7 +108,8 @@ mod tests {
             Some(strings),
             "brackets in a string are letters"
         );
-        for text in ["", "{", "{\"a\": \\ud800}", "[\"\\u\"]", "\"\\", "[1]]", "[]["] {
+        assert_eq!(read(b"[1]] x"), Some(json!([1])), "what stands behind the first value is nobody's");
+        for text in ["", "{", "{\"a\": \\ud800}", "[\"\\u\"]", "\"\\", "]["] {
             assert_eq!(read(text.as_bytes()), None, "{text}");
         }
     }
