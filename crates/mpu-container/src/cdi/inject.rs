@@ -102,7 +102,7 @@ pub fn for_managers(
     options: &Options,
 ) -> Result<ContainerEdits, DriverError> {
     let mut options = options.clone();
-    options.hooks.without.push(HookName::DisableDeviceNodeModification);
+    options.hooks.without.extend([HookName::DisableDeviceNodeModification, HookName::HideOtherGpus]);
     let mut edits = mounts_and_hooks(&driver.files(capabilities)?.without_desktop(), &driver.version, &options);
     sort(&mut edits);
     Ok(edits)
