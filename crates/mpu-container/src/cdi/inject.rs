@@ -95,7 +95,8 @@ pub fn common(driver: &Driver, capabilities: Capabilities, options: &Options) ->
     Ok(edits)
 }
 
-/// What programs that manage GPUs need besides nodes: the driver without what draws. They may make device nodes.
+/// What programs that manage GPUs need besides nodes: the driver without what draws. They may make device nodes, and see
+/// every GPU.
 pub fn for_managers(
     driver: &Driver,
     capabilities: Capabilities,

@@ -84,7 +84,7 @@ impl Spec {
         let read = |error| SpecError::Read(named.clone(), error);
         // A link is followed here and once, so that the rename replaces the file and not the link.
         let path = fs::canonicalize(&named).map_err(read)?;
-        // Nobody waits for a pipe that has the name.
+        // Opening a FIFO waits for somebody who writes.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).map_err(read)?;
         let meta = file.metadata().map_err(read)?;
         if !meta.is_file() {

@@ -76,7 +76,7 @@ const NODES: &[(&str, &[Node])] = &[
 ];
 
 /// Makes a host below `root`. The words change it: `gpus=N`, `release=X`, `no-driver`, `no-libraries`, `only-cuda`, `lib32`, `lib64` (the
-/// folder of RPM distributions), `drm` (graphics nodes, with `drm-unmade` only in sysfs), `mig` (GPU 1 is divided), `mig-caps`, `excluded` (GPU 0 is), and those of the table of nodes.
+/// folder of RPM distributions), `drm`, `mig` (GPU 1 is divided), `mig-caps`, `excluded` (GPU 0 is), and those of the table of nodes.
 ///
 /// # Errors
 /// Why this machine cannot have such a host.
@@ -116,9 +116,6 @@ pub fn make(root: &Path, words: &[String]) -> Result<(), String> {
                 [(format!("card{}", minor + 1), minor + 1), (format!("renderD{}", 128 + minor), 128 + minor)]
             {
                 write(root, &format!("sys/bus/pci/devices/{bus}/drm/{name}/dev"), &format!("226:{number}\n"));
-                if has("drm-unmade") {
-                    continue;
-                }
                 write(root, &format!("dev/dri/{name}"), "");
                 let kind = if name.starts_with("card") { "card" } else { "render" };
                 fs::create_dir_all(root.join("dev/dri/by-path")).expect("a folder");

@@ -45,6 +45,7 @@ areas! {
     cli: "cli",
     hostile: "hostile",
     require: "require",
+    differences: "differences",
 }
 
 fn cases_of(area: &str) -> Vec<Case> {
