@@ -146,6 +146,25 @@ fn the_distributions_own_folders_and_files_stay_as_they_are() {
 }
 
 #[test]
+fn who_names_no_folder_means_those_of_before() {
+    if !able() {
+        return;
+    }
+    for conf in [None, Some("# no include\n/usr/local/lib\n")] {
+        let place = Place::new();
+        if let Some(text) = conf {
+            fs::write(place.path("etc/ld.so.conf"), text).unwrap();
+        }
+        place.update().unwrap();
+        fs::remove_file(place.path("etc/ld.so.cache")).unwrap();
+        let before = fs::read(place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf")).unwrap();
+        run(&place.root(), Path::new(LDCONFIG), &[] as &[&str]).unwrap();
+        assert!(place.cache().contains("=> /opt/driver/libm.so.6"), "{conf:?}: {}", place.cache());
+        assert_eq!(fs::read(place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf")).unwrap(), before);
+    }
+}
+
+#[test]
 fn musl_is_told_by_its_own_file() {
     if !able() {
         return;
