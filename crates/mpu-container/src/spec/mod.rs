@@ -78,7 +78,7 @@ pub fn edit(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> {
 
 impl Spec {
     /// Reads the specification of the bundle in a directory. Of one that we cannot hold as it is (letters that are no
-    /// UTF-8, too deep a nesting) it can only be asked what the container wants: it must reach the runtime untouched.
+    /// UTF-8, too deep a nesting, more behind its end) it can only be asked what the container wants: it must reach the runtime untouched.
     pub fn load(bundle: &Path) -> Result<Spec, SpecError> {
         let named = bundle.join("config.json");
         let read = |error| SpecError::Read(named.clone(), error);

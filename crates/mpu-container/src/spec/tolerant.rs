@@ -14,6 +14,7 @@ const DEEPEST: usize = 64;
 /// The tree of a text's first value, in which some letters and values are replaced; none if it is no JSON all the same.
 pub(super) fn read(text: &[u8]) -> Option<Value> {
     let text = flatten(&whole_letters(&String::from_utf8_lossy(text)));
+    // Only the first value is read, by Go's `Decoder` and so by runc.
     serde_json::Deserializer::from_str(&text).into_iter().next()?.ok()
 }
 
@@ -107,8 +108,8 @@ mod tests {
             Some(strings),
             "brackets in a string are letters"
         );
-        assert_eq!(read(b"[1]] more"), Some(json!([1])), "what runtimes do not read");
-        for text in ["", "{", "{\"a\": \\ud800}", "[\"\\u\"]", "\"\\"] {
+        assert_eq!(read(b"[1]] x"), Some(json!([1])), "what stands behind the first value is nobody's");
+        for text in ["", "{", "{\"a\": \\ud800}", "[\"\\u\"]", "\"\\", "]["] {
             assert_eq!(read(text.as_bytes()), None, "{text}");
         }
     }

@@ -41,6 +41,7 @@ areas! {
     engines: "engines",
     setting: "setting",
     hooks: "hooks",
+    system: "system",
     cli: "cli",
     hostile: "hostile",
     require: "require",
