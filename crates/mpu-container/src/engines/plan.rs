@@ -38,6 +38,14 @@ pub fn adding(files: &Files, wishes: &[Wish], pattern: Option<&Force>) -> Result
         let target = target(files, &wish, &mut pending)?;
         let text = read(&target.path, &pending)?.unwrap_or_default();
         let new = files.engine.with(&Layer { text, ..target.clone() }, &wish, &keys)?;
+        let new = match files.engine == Engine::Containerd && !files.merges {
+            true => {
+                let ours: Vec<String> = wishes.iter().map(|wish| wish.name.clone()).collect();
+                let malformed = |reason| EngineError::Malformed { path: target.path.clone(), reason };
+                containerd::with_runc(&new, &ours, target.version).map_err(malformed)?
+            }
+            false => new,
+        };
         pending.insert(target.path, Some(new));
     }
     let force = Force::of(files, &files.layers(&pending)?)?;
@@ -168,7 +176,8 @@ fn copied(files: &Files, layers: &[Layer], own: &Path, old: Option<&str>, versio
     let malformed = |reason| EngineError::Malformed { path: own.to_path_buf(), reason };
     let before = containerd::says(old.unwrap_or_default(), version).map_err(malformed)?;
     let runtimes = super::tables::table(&mut copy, &["containerd", "runtimes"]).map_err(malformed)?;
-    for (name, runtime) in before.runtimes {
+    for (name, runtime) in before.runtimes.into_iter().filter(|(name, said)| !containerd::plain_runc(name, &said.keys))
+    {
         runtimes.entry(&name).or_insert(Item::Table(runtime.keys));
     }
     Ok(copy)

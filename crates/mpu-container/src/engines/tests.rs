@@ -377,6 +377,26 @@ fn a_copy_follows_what_it_is_a_copy_of() {
 }
 
 #[test]
+fn containerds_own_runc_is_named_where_it_would_be_forgotten() {
+    let place = Place::new(Engine::Containerd).top("version = 2\n");
+    let force = place.add(&wish());
+    assert!(force.runtimes.contains_key("runc"), "containerd 1.7 refuses to load its CRI plug-in without");
+    place.add(&Wish { default: Some(true), ..Wish::new("nvidia-cdi", "/x") });
+    place.remove();
+    assert!(place.force().runtimes.contains_key("runc"), "as long as one of ours is there");
+    place.done(removing(&place.files, &["nvidia-cdi"]));
+    assert!(place.tree().is_empty(), "{:?}", place.tree());
+
+    let theirs =
+        "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.crun]\nruntime_type = \"io.containerd.runc.v2\"\n";
+    let place = Place::new(Engine::Containerd).top(&format!("version = 2\n{theirs}"));
+    assert!(!place.add(&wish()).runtimes.contains_key("runc"), "who names runtimes has named all that are wanted");
+    let mut place = Place::new(Engine::Containerd).top("version = 3\n");
+    place.files.merges = true;
+    assert!(!place.add(&wish()).runtimes.contains_key("runc"), "releases from 2.1 on keep their own");
+}
+
+#[test]
 fn imports_are_followed_as_containerd_follows_them() {
     let place = Place::new(Engine::Containerd)
         .top("version = 2\nimports = [\"a.toml\", \"/etc/containerd/conf.d/*.toml\", \"/nowhere.toml\"]\n");

@@ -2,8 +2,8 @@
 //!
 //! Owns where it goes. What is in it is `crate::cdi`'s; paths are moved from where the driver is here to where the host has it.
 
+use super::error::InstallError;
 use super::flags::Options;
-use super::InstallError;
 use crate::cdi::extra::Mode;
 use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};

@@ -2,10 +2,10 @@
 //!
 //! Owns what a flag means for them. The changes are `crate::engines`'.
 
+use super::error::InstallError;
 use super::flags::Options;
 use super::place::RUNTIMES;
 use super::restart::{self, Mode};
-use super::InstallError;
 use crate::engines::files::{Files, Paths};
 use crate::engines::force::Force;
 use crate::engines::plan::{adding, removing, undefaulting, Plan};

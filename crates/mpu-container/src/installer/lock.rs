@@ -1,6 +1,6 @@
 //! The file that one instance holds while it runs, with its process's number in it.
 
-use super::InstallError;
+use super::error::InstallError;
 use rustix::fs::{flock, FlockOperation};
 use rustix::process::getpid;
 use std::fs::{self, File};

@@ -8,6 +8,7 @@
 
 mod cdi;
 mod engine;
+mod error;
 mod flags;
 mod lock;
 mod place;
@@ -15,19 +16,15 @@ mod restart;
 mod sys;
 
 use crate::chain::chain_without_repeats;
-use crate::config::edit::EditError;
-use crate::ctk::NodeError;
-use crate::engines::EngineError;
 use crate::program::Program;
 use engine::Host;
+use error::InstallError;
 use flags::Options;
 use lock::Lock;
-use restart::RestartError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// The program's row. `nvidia-toolkit` is what the GPU Operator calls.
@@ -38,43 +35,6 @@ pub const PROGRAM: Program = Program {
     run: main,
     command: Some(flags::command),
 };
-
-/// Why nothing, or not all, is installed.
-#[derive(Debug, thiserror::Error)]
-pub enum InstallError {
-    /// What was asked for makes no sense.
-    #[error("{0}")]
-    Asked(String),
-    /// Another instance runs.
-    #[error("another installer holds {}", .0.display())]
-    Busy(PathBuf),
-    /// A file or folder cannot be made or removed.
-    #[error("cannot change {}", path.display())]
-    Place {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A key of config.toml cannot have that value.
-    #[error("config.toml: {0}")]
-    Config(#[from] EditError),
-    /// The driver's nodes cannot be made.
-    #[error(transparent)]
-    Nodes(#[from] NodeError),
-    /// The CDI file cannot be written.
-    #[error("the CDI file for management containers cannot be made")]
-    Cdi(#[source] Box<dyn std::error::Error>),
-    /// The engine's files stay as they are.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// The engine does not read them.
-    #[error(transparent)]
-    Restart(#[from] RestartError),
-    /// Signals cannot be waited for.
-    #[error("cannot wait for signals")]
-    Signals(#[source] io::Error),
-}
 
 fn main(arguments: Vec<OsString>) -> ExitCode {
     let words = [OsString::from("nvidia-ctk-installer")].into_iter().chain(arguments.into_iter().skip(1)).collect();

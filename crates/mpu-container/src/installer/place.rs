@@ -6,8 +6,8 @@
 //! The programs find their configuration beside themselves (`crate::config::path`). Each is a link to one executable, but
 //! the runtimes: a host that has no driver yet must start containers all the same, so theirs is a script that looks first.
 
+use super::error::InstallError;
 use super::flags::Options;
-use super::InstallError;
 use crate::config::{edit, keys, Config, BESIDE};
 use crate::text_file;
 use std::fs;
