@@ -96,19 +96,30 @@ pub fn undefaulting(files: &Files, name: &str) -> Result<Plan, EngineError> {
 }
 
 impl Plan {
-    /// Carries it out: each file is replaced as a whole, with its owner and mode. Then all are read again.
+    /// Carries it out: each file is replaced as a whole, with its owner and mode, and all of them or none. Then they are
+    /// read again.
     ///
     /// # Errors
     /// If a file cannot be written; or if what is in force afterwards is not what was planned, since somebody else has
     /// changed the files meanwhile.
     pub fn carry_out(&self, files: &Files, names: &[&str]) -> Result<Force, EngineError> {
-        for (path, change) in &self.changes {
+        let old = self.changes.iter().map(|(path, _)| read(path, &Pending::new()));
+        let old = old.collect::<Result<Vec<_>, _>>()?;
+        let mut undo: Vec<(&PathBuf, Option<String>)> = Vec::new();
+        for ((path, change), old) in self.changes.iter().zip(old) {
             let done = match change {
                 Change::None => Ok(()),
                 Change::Write(text) => text_file::save(path, text),
                 Change::Delete => fs::remove_file(path),
             };
-            done.map_err(|source| EngineError::Write { path: path.clone(), source })?;
+            if let Err(source) = done {
+                // Half of a change may be worse than none: an import of a file that is not there stops containerd.
+                for (path, old) in undo.into_iter().rev() {
+                    let _ = old.map_or_else(|| fs::remove_file(path), |text| text_file::save(path, &text));
+                }
+                return Err(EngineError::Write { path: path.clone(), source });
+            }
+            undo.push((path, old));
         }
         let now = Force::of(files, &files.layers(&Pending::new())?)?;
         for name in names {

@@ -417,6 +417,22 @@ fn imports_are_followed_as_containerd_follows_them() {
 }
 
 #[test]
+fn either_all_files_are_written_or_none() {
+    let mut place = Place::new(Engine::Containerd).top(THEIRS[1]);
+    place.files.drop_in = Some(place.at("/a/99-nvidia.toml"));
+    let before = place.tree();
+    let plan = adding(&place.files, &[wish()], None).expect("a plan");
+    assert_eq!(plan.changes.len(), 2, "the file and its import");
+    // A directory in the place of the second one.
+    fs::remove_file(&place.files.top).expect("removed");
+    fs::create_dir(&place.files.top).expect("in the way");
+    plan.carry_out(&place.files, &["nvidia"]).expect_err("cannot be written");
+    fs::remove_dir(&place.files.top).expect("out of the way");
+    place.write(Engine::Containerd.top(), THEIRS[1]);
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
 fn keys_in_either_notation_are_understood() {
     let place = Place::new(Engine::Crio)
         .top("crio.runtime = { default_runtime = \"nvidia\", runtimes = { nvidia = { runtime_path = \"/x\" } } }\n");

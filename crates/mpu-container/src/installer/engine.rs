@@ -102,6 +102,7 @@ impl Host {
         folder: &Path,
         options: &Options,
         said: &Force,
+        ended: &dyn Fn() -> bool,
         told: &dyn Fn(String),
     ) -> Result<(), InstallError> {
         if let Some(path) = &self.hook {
@@ -135,7 +136,7 @@ impl Host {
             adding(&self.files, &wishes.collect::<Vec<_>>(), Some(said).filter(|said| !said.runtimes.is_empty()))?;
         self.carry_out(&plan, options, told)?;
         // Also where no file had to change: who was stopped before this may have written them.
-        Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, told)?)
+        Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, ended, told)?)
     }
 
     /// Takes them out again. CRI-O's runtimes stay known, and only the default one is its own again: pods that name a
@@ -157,7 +158,7 @@ impl Host {
         self.carry_out(&plan, options, told)?;
         match plan.changes.is_empty() {
             true => Ok(()),
-            false => Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, told)?),
+            false => Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, &|| false, told)?),
         }
     }
 

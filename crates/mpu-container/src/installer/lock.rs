@@ -5,6 +5,7 @@ use rustix::fs::{flock, FlockOperation};
 use rustix::process::getpid;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Held until it is dropped; then the file goes.
@@ -22,7 +23,9 @@ impl Lock {
             fs::create_dir_all(folder).map_err(at)?;
         }
         // What is in it may be another's: it is emptied by who has the lock.
-        let mut file = File::options().write(true).create(true).truncate(false).open(path).map_err(at)?;
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let mut file =
+            File::options().write(true).create(true).truncate(false).custom_flags(flags).open(path).map_err(at)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| InstallError::Busy(path.to_path_buf()))?;
         file.set_len(0).map_err(at)?;
         writeln!(file, "{}", getpid().as_raw_nonzero()).map_err(at)?;

@@ -26,6 +26,8 @@ use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 /// The program's row. `nvidia-toolkit` is what the GPU Operator calls.
 pub const PROGRAM: Program = Program {
@@ -64,7 +66,13 @@ fn run(options: &Options) -> Result<(), InstallError> {
     let host = Host::of(options)?;
     let _lock = Lock::take(Path::new(options.text("pid-file")))?;
     // From here on a signal waits for the end of a step.
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).map_err(InstallError::Signals)?;
+    let ends = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+    let mut signals = Signals::new(ends).map_err(InstallError::Signals)?;
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in ends {
+        signal_hook::flag::register(signal, ended.clone()).map_err(InstallError::Signals)?;
+    }
+    let ended = || ended.load(Ordering::SeqCst);
 
     let folder = Path::new(options.text("toolkit-install-dir")).join("toolkit");
     let configures = !options.on("no-runtime-config");
@@ -85,12 +93,12 @@ fn run(options: &Options) -> Result<(), InstallError> {
     if options.on("cdi-enabled") && !options.text("cdi-output-dir").is_empty() {
         bears(cdi::write(&folder, options, &told))?;
     }
-    if signals.pending().next().is_some() {
+    if ended() {
         told("told to end before the engine's files were changed".into());
         return Ok(());
     }
     if configures {
-        host.set_up(&folder, options, &said, &told)?;
+        host.set_up(&folder, options, &said, &ended, &told)?;
     }
     if options.on("no-daemon") {
         return Ok(());

@@ -25,6 +25,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(5);
 /// How long one may take to come back.
 const BACK: Duration = Duration::from_secs(60);
+/// How soon is seen that waiting has no sense any more.
+const STEP: Duration = Duration::from_millis(200);
 
 /// How an engine is had to read its files again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,12 +97,13 @@ pub enum RestartError {
     },
 }
 
-/// Does it. `root` is where the host's root is.
+/// Does it. `root` is where the host's root is; once `ended` says so, nothing is waited for.
 pub fn restart(
     engine: Engine,
     mode: Mode,
     socket: &Path,
     root: &Path,
+    ended: &dyn Fn() -> bool,
     told: &dyn Fn(String),
 ) -> Result<(), RestartError> {
     match mode {
@@ -108,7 +111,7 @@ pub fn restart(
             told(format!("{} is not restarted: it reads its files at its next start", engine.word()));
             Ok(())
         }
-        Mode::Signal => signal(engine, socket, told),
+        Mode::Signal => signal(engine, socket, ended, told),
         Mode::Systemd => systemctl(engine, root, told),
     }
 }
@@ -127,7 +130,7 @@ fn systemctl(engine: Engine, root: &Path, told: &dyn Fn(String)) -> Result<(), R
     }
 }
 
-fn signal(engine: Engine, socket: &Path, told: &dyn Fn(String)) -> Result<(), RestartError> {
+fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, told: &dyn Fn(String)) -> Result<(), RestartError> {
     let mut attempt = 1;
     let pid = loop {
         match answering(engine, socket) {
@@ -136,7 +139,13 @@ fn signal(engine: Engine, socket: &Path, told: &dyn Fn(String)) -> Result<(), Re
             Err(error) => told(format!("{} does not answer yet ({attempt} of {ATTEMPTS}): {error}", engine.word())),
         }
         attempt += 1;
-        sleep(PAUSE);
+        let until = Instant::now() + PAUSE;
+        while Instant::now() < until {
+            if ended() {
+                return Ok(());
+            }
+            sleep(STEP);
+        }
     };
     kill_process(pid, Signal::HUP).map_err(|error| RestartError::Signal { pid, source: error.into() })?;
     told(format!("SIGHUP to {}, process {}", engine.word(), pid.as_raw_nonzero()));
@@ -144,14 +153,17 @@ fn signal(engine: Engine, socket: &Path, told: &dyn Fn(String)) -> Result<(), Re
         return Ok(());
     }
     let until = Instant::now() + BACK;
-    while Instant::now() < until {
+    while Instant::now() < until && !ended() {
         match answering(engine, socket) {
             Ok(now) if now != pid => {
                 told(format!("{} is back, process {}", engine.word(), now.as_raw_nonzero()));
                 return Ok(());
             }
-            _ => sleep(Duration::from_millis(200)),
+            _ => sleep(STEP),
         }
+    }
+    if ended() {
+        return Ok(());
     }
     Err(RestartError::Gone(socket.into()))
 }
