@@ -4,7 +4,7 @@
 //! names. A flag that is given wins over a variable. Refuses to know what comes of a flag.
 //!
 //! Outside truth: `nvidia-ctk-installer --help` of NVIDIA Container Toolkit 1.20; `controllers/object_controls.go` of the GPU
-//! Operator 26.3 for the variables that it sets.
+//! Operator 26.7 for the variables that it sets.
 
 use crate::config::edit::truth;
 use clap::parser::ValueSource;
