@@ -23,6 +23,7 @@ pub mod hook;
 pub mod hooks;
 pub mod installer;
 pub mod ldconfig;
+pub mod limits;
 pub mod links;
 pub mod manual;
 pub mod names;

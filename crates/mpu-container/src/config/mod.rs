@@ -148,7 +148,7 @@ impl Config {
     pub fn parse(text: &str, defaults: Config) -> Result<(Config, Vec<Note>), (usize, String)> {
         let document = toml_edit::Document::parse(text).map_err(|error| {
             let at = error.span().map_or(text.len(), |span| span.start);
-            (line_of(text, at), error.message().to_string())
+            (line_of(text, at), error.message().replace('\n', "; "))
         })?;
         let mut reader = Reader { text, config: defaults, notes: Vec::new() };
         reader.table(document.as_table(), "")?;

@@ -119,6 +119,7 @@ fn flags_say_what_a_spec_holds() {
         [
             "nvidia-ctk hook create-symlinks",
             "nvidia-ctk hook update-ldcache",
+            "nvidia-ctk hook hide-other-gpus",
             "nvidia-ctk hook update-application-profile"
         ]
     );

@@ -14,6 +14,7 @@ mod listener;
 mod notify;
 mod places;
 mod plain;
+mod procfs;
 mod replays;
 mod rootless;
 #[path = "../notify/sys.rs"]
