@@ -51,7 +51,7 @@ impl Host {
 
     /// The file of our own, in a directory that the host calls otherwise.
     fn drop_in(self, name: &str) -> Host {
-        let own = self.at(&format!("dropped/{name}")).display().to_string();
+        let own = self.at(&format!("dropped.d/{name}")).display().to_string();
         self.set("RUNTIME_DROP_IN_CONFIG", &own).set("RUNTIME_DROP_IN_CONFIG_HOST_PATH", &format!("/etc/conf.d/{name}"))
     }
 
@@ -200,7 +200,7 @@ fn containerd_is_configured_until_it_is_told_to_end() {
         host.text("etc/config"),
         theirs.replace("version = 2\n", "version = 2\nimports = [\"/etc/conf.d/*.toml\"]\n")
     );
-    let own: toml_edit::DocumentMut = host.text("dropped/99-nvidia.toml").parse().expect("TOML");
+    let own: toml_edit::DocumentMut = host.text("dropped.d/99-nvidia.toml").parse().expect("TOML");
     let containerd = &own["plugins"]["io.containerd.grpc.v1.cri"]["containerd"];
     assert_eq!(containerd["default_runtime_name"].as_str(), Some("nvidia"));
     let toolkit = host.at("opt/toolkit");
@@ -237,7 +237,7 @@ fn containerd_is_configured_until_it_is_told_to_end() {
         host.text("etc/config"),
         theirs.replace("version = 2\n", "version = 2\nimports = [\"/etc/conf.d/*.toml\"]\n")
     );
-    assert!(!host.at("dropped/99-nvidia.toml").exists() && !host.at("run/toolkit.pid").exists(), "{said}");
+    assert!(!host.at("dropped.d/99-nvidia.toml").exists() && !host.at("run/toolkit.pid").exists(), "{said}");
     assert!(toolkit.join("nvidia-container-runtime").exists(), "containers that run need it still");
     assert_eq!(engine.stop(), 3, "it was started, and had to begin anew twice: {said}");
 }
@@ -264,12 +264,12 @@ fn docker_reads_its_file_again() {
 fn crio_keeps_the_runtimes_and_gets_its_own_default_back() {
     let host = Host::new("crio").drop_in("99-nvidia.conf").set("RUNTIME_RESTART_MODE", "none");
     host.write(
-        "dropped/10-crio.conf",
+        "dropped.d/10-crio.conf",
         "[crio.runtime]\ndefault_runtime = \"crun\"\n[crio.runtime.runtimes.crun]\nruntime_path = \"/opt/crun\"\n\
          monitor_path = \"/opt/conmon\"\n",
     );
     let running = host.start();
-    let own: toml_edit::DocumentMut = host.text("dropped/99-nvidia.conf").parse().expect("TOML");
+    let own: toml_edit::DocumentMut = host.text("dropped.d/99-nvidia.conf").parse().expect("TOML");
     assert_eq!(own["crio"]["runtime"]["default_runtime"].as_str(), Some("nvidia"));
     let nvidia = &own["crio"]["runtime"]["runtimes"]["nvidia"];
     assert_eq!(nvidia["monitor_path"].as_str(), Some("/opt/conmon"));
@@ -278,7 +278,7 @@ fn crio_keeps_the_runtimes_and_gets_its_own_default_back() {
         .contains("runtimes = [\"/opt/crun\", \"runc\", \"crun\"]"));
     let (status, said) = running.end(Signal::TERM);
     assert!(status.success() && said.contains("not restarted"), "{said}");
-    let left: toml_edit::DocumentMut = host.text("dropped/99-nvidia.conf").parse().expect("TOML");
+    let left: toml_edit::DocumentMut = host.text("dropped.d/99-nvidia.conf").parse().expect("TOML");
     assert!(left["crio"]["runtime"].get("default_runtime").is_none());
     assert!(left["crio"]["runtime"]["runtimes"]["nvidia"].get("runtime_path").is_some());
 }

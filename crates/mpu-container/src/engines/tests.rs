@@ -307,6 +307,21 @@ fn what_nvidias_left_in_crio_is_taken_over_and_removed() {
 }
 
 #[test]
+fn a_file_elsewhere_is_seen_with_the_directory_that_crio_reads() {
+    let mut place = Place::new(Engine::Crio).top(THEIRS[2]);
+    place.write("/etc/crio/crio.conf.d/zz.conf", "[crio.runtime]\ndefault_runtime = \"crun\"\n");
+    place.write("/etc/crio/other", "no TOML, and none of CRI-O's files");
+    // As `--drop-in-config=` has it: the first file itself, over which the directory still has its say.
+    place.files.drop_in = Some(place.files.top.clone());
+    adding(&place.files, &[all()], None).expect_err("zz.conf overrules it");
+    assert_eq!(place.add(&wish()).program("nvidia"), Some(WRAPPER));
+    assert!(fs::read_to_string(&place.files.top).expect("read").contains(WRAPPER) && place.files.reads_own());
+    place.files.drop_in = Some(place.at("/etc/crio/50-ours.toml"));
+    assert!(!place.files.reads_own(), "nobody has told CRI-O of it");
+    assert!(place.add(&all()).is_default("nvidia"), "were it read, it would be the last one");
+}
+
+#[test]
 fn crios_runtime_has_the_default_ones_keys_but_not_its_program() {
     let place = Place::new(Engine::Crio);
     place.write(
