@@ -92,7 +92,7 @@ impl Host {
                 return Running { child, said, rest };
             }
         }
-        panic!("it ended: {said}");
+        panic!("it ended, {:?}: {said}", child.wait());
     }
 }
 

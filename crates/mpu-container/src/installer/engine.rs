@@ -147,7 +147,10 @@ impl Host {
                 Err(source) if source.kind() != ErrorKind::NotFound => {
                     Err(InstallError::Place { path: path.clone(), source })
                 }
-                _ => Ok(told(format!("removed {}", path.display()))),
+                _ => {
+                    told(format!("removed {}", path.display()));
+                    Ok(())
+                }
             };
         }
         let names = names(options);
