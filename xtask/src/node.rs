@@ -19,7 +19,7 @@ use anyhow::{ensure, Context, Result};
 
 use crate::cpio::Archive;
 use crate::dist::{Profile, Release};
-use crate::guest::qemu::{self, ONE_CLOCK};
+use crate::guest::qemu::{self, CLOCK};
 use crate::guest::verdict::{Report, Tally};
 use crate::guest::{image, Job};
 use crate::outcome::Outcome;
@@ -339,8 +339,7 @@ fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
         Play::Selinux => "rdinit=/node/label.sh security=selinux selinux=1",
         _ => "rdinit=/sbin/init",
     };
-    let words =
-        format!("console=ttyS0 panic=-1 oops=panic {first} quiet loglevel=4 systemd.show_status=no {ONE_CLOCK}");
+    let words = format!("console=ttyS0 panic=-1 oops=panic {first} quiet loglevel=4 systemd.show_status=no {CLOCK}");
     // A login's prompt would stand before a verdict on the same line.
     let quiet = if shell { "" } else { " systemd.mask=serial-getty@ttyS0.service" };
     command.args(["-append", &format!("{words}{quiet}")]);

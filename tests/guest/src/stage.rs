@@ -152,6 +152,15 @@ impl Stage {
         self.era_name.ends_with(NEWEST)
     }
 
+    /// How long a race goes on here, of the seconds that it gets where every story is played: threads that race have every processor to
+    /// themselves, and without an engine nearly each of them is lost at once.
+    pub fn race_seconds(&self, at_most: f64) -> f64 {
+        match self.engine {
+            Engine::None => at_most / 4.0,
+            _ => at_most * (f64::from(self.reloads) / 4.0).clamp(0.5, 1.0),
+        }
+    }
+
     /// Whether the driver has a GPU that works. A closed driver's cannot be started in a guest.
     pub fn has_gpu(&self) -> bool {
         !self.release().is_some_and(real::is_closed)
