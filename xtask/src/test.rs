@@ -247,7 +247,7 @@ fn host_checks(wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Resu
     }
     if wanted.has(Stage::Containers) {
         stage("container engines");
-        containers::check(None, tally)?;
+        containers::check(None, args.full, tally)?;
     }
     Ok(())
 }

@@ -76,6 +76,9 @@ impl ConfigureError {
             ConfigureError::Place(PlaceError::Beneath(error)) if error.is_missing() => {
                 "mount a proc file system at proc in the container's root first"
             }
+            ConfigureError::Place(PlaceError::Beneath(error)) if error.is_denied() => {
+                "give the container a root that can be written while it is set up: an overlay or a tmpfs over the image"
+            }
             ConfigureError::Cgroup(_) => {
                 "--no-cgroups leaves the device cgroup alone; then the runtime has to allow the devices"
             }
