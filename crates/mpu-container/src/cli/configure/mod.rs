@@ -101,7 +101,8 @@ pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
     let mut supplies = Supplies::open(order, log)?;
     // Never the image's, whether the path says so by an @ or not.
     let path = arguments.ldconfig.as_deref().unwrap_or("@/sbin/ldconfig");
-    let ldconfig = ldconfig::seal(path.as_ref()).map_err(ConfigureError::Cache)?;
+    let sealed = ldconfig::seal(path.as_ref()).map_err(ConfigureError::Cache)?;
+    let ldconfig = if order.no_pivot { sealed.without_pivot() } else { sealed };
     let devices = std::mem::take(&mut supplies.devices);
 
     let ways = Ways { home, inside, apart: arguments.pid.is_some() };

@@ -70,6 +70,8 @@ pub struct Order<'a> {
     pub monitor: &'a [&'a Gpu],
     /// The command line.
     pub arguments: &'a Configure,
+    /// Whether ldconfig's root is changed by name only.
+    pub no_pivot: bool,
 }
 
 /// Everything that goes in.

@@ -1,9 +1,10 @@
-//! What still calls nvidia-container-cli: Apptainer, LXC, enroot's hook, jobs of Slurm. The tools are Debian's, the GPUs made up.
+//! What still calls nvidia-container-cli: Apptainer, LXC, Incus, enroot's hook, jobs of Slurm. The tools are Debian's, the GPUs made up.
 //!
 //! Each starts a container of its own first without a GPU and then with one; then comes what goes wrong on real clusters.
 
 mod apptainer;
 mod enroot;
+mod incus;
 mod lxc;
 mod slurm;
 
