@@ -7,8 +7,7 @@ use crate::driver::{DriverError, UnknownDevice};
 use crate::require::RequireError;
 use thiserror::Error;
 
-/// What the program calls itself.
-pub const NAME: &str = "nvidia-container-cli";
+pub use super::log::NAME;
 
 /// Why a command failed. The message is the part between the program's name and the cause.
 #[derive(Debug, Error)]

@@ -28,7 +28,8 @@ fn user_and_no_pivot_have_an_effect_or_are_refused() {
         stage.root();
         let condition = "--require='arch>=1.0'";
         let done = stage.script(&format!(
-            "mounts; chmod 600 host/dev/*; strace -f -o trace -e trace=openat \"$CLI\" cli --root=$PWD/host --user={user} {CONFIGURE} {condition} $PWD/ct || true"
+            "mounts; chmod 600 host/dev/*
+             strace -f -o trace -e trace=openat \"$CLI\" cli --root=$PWD/host --user={user} {CONFIGURE} {condition} $PWD/ct || true"
         ));
         assert!(done.status.success());
         let trace = std::fs::read_to_string(stage.path("trace")).unwrap();

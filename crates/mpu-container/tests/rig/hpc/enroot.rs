@@ -53,7 +53,10 @@ pub fn script(environment: &[&str]) -> String {
          mount -o remount,bind,nosuid,nodev,ro $root; cd $root; pivot_root . . ; umount -l . 2> /dev/null || busybox umount -l .; exec /bin/sh /look",
         mounts.join("\n")
     );
-    format!("cat > /tmp/inside-$$ <<'INSIDE'\n{inside}\nINSIDE\nexec unshare $UNSHARE --mount --propagation=unchanged sh /tmp/inside-$$ ${{ROOT:-/tmp/img}} 2>&1\n")
+    format!(
+        "cat > /tmp/inside-$$ <<'INSIDE'\n{inside}\nINSIDE\n\
+         exec unshare $UNSHARE --mount --propagation=unchanged sh /tmp/inside-$$ ${{ROOT:-/tmp/img}} 2>&1\n"
+    )
 }
 
 #[test]

@@ -34,7 +34,10 @@ fn incus_brings_the_driver_to_the_node_it_gives() {
     let look = |options: &str| {
         // The container's procfs shows the made-up GPUs by a mount of LXC's, which comes before its hooks.
         let world = "--config raw.lxc='lxc.mount.entry = /proc/driver proc/driver none bind 0 0'";
-        host.ok(&format!("incus init rig {name} {world} {options}; incus config device add {name} gpu unix-char source=/dev/nvidia1 path=/dev/nvidia1"));
+        host.ok(&format!(
+            "incus init rig {name} {world} {options}
+             incus config device add {name} gpu unix-char source=/dev/nvidia1 path=/dev/nvidia1"
+        ));
         let done = host.sh(&format!(
             "{{ incus start {name} && incus exec {name} -- sh /look || incus info {name} --show-log; }} 2>&1"
         ));

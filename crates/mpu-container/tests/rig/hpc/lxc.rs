@@ -12,7 +12,8 @@ fn start() -> Option<Host> {
     let host = Host::start(Driver::Tools("hpc", 2))?;
     set_up(&host, 100_000);
     host.write("/usr/bin/rig-lxc-world", WORLD);
-    host.ok("mkdir -m 777 /tmp/c; mv /tmp/img /tmp/c/rootfs; chmod 755 /usr/bin/rig-lxc-world; mkdir -p /var/lib/lxc/c; echo root:100000:65536 | tee -a /etc/subuid >> /etc/subgid");
+    host.ok("mkdir -m 777 /tmp/c; mv /tmp/img /tmp/c/rootfs; chmod 755 /usr/bin/rig-lxc-world
+         mkdir -p /var/lib/lxc/c; echo root:100000:65536 | tee -a /etc/subuid >> /etc/subgid");
     Some(host)
 }
 

@@ -25,7 +25,8 @@ fn start() -> Option<Host> {
             "ClusterName=rig\nSlurmctldHost={node}(127.0.0.1)\nSlurmUser=root\nAuthType=auth/slurm\nCredType=cred/slurm\nMpiDefault=none\n\
              ProctrackType=proctrack/cgroup\nTaskPlugin=task/cgroup\nSlurmctldPidFile=/run/slurmctld.pid\nSlurmdPidFile=/run/slurmd.pid\n\
              SlurmdSpoolDir=/var/lib/slurmd\nStateSaveLocation=/var/lib/slurmctld\nSlurmctldLogFile=/tmp/slurmctld.log\n\
-             SlurmdLogFile=/tmp/slurmd.log\nReturnToService=2\nGresTypes=gpu\nSlurmdParameters=config_overrides\nSelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n\
+             SlurmdLogFile=/tmp/slurmd.log\nReturnToService=2\nGresTypes=gpu\nSlurmdParameters=config_overrides\n\
+             SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n\
              NodeName={node} NodeAddr=127.0.0.1 CPUs=2 Gres=gpu:2 State=UNKNOWN\nPartitionName=all Nodes=ALL Default=YES State=UP\n"
         ),
     );
@@ -88,5 +89,6 @@ fn a_job_s_container_gets_the_job_s_gpu() {
         assert!(said.contains("'/dev/nvidia0': Operation not permitted"), "{said}");
     }
     // Slurm removes a job's cgroups when the job has ended.
-    host.ok("scancel -u root; for i in $(seq 50); do squeue -h | grep -q . || break; sleep 0.1; done; kill $(cat /run/slurmd.pid /run/slurmctld.pid); sleep 0.5");
+    host.ok("scancel -u root; for i in $(seq 50); do squeue -h | grep -q . || break; sleep 0.1; done
+         kill $(cat /run/slurmd.pid /run/slurmctld.pid); sleep 0.5");
 }
