@@ -29,6 +29,8 @@ pub struct Config {
     pub ctk_path: String,
     /// For MPU's notify engine.
     pub notify: Notify,
+    /// Whether what an image says of itself is held against it in the CDI modes, too.
+    pub strict_requests: bool,
     /// What is not for everybody.
     pub features: Features,
 }
@@ -162,6 +164,7 @@ impl Default for Config {
             hook: Hook { path: "nvidia-container-runtime-hook".to_string(), skip_mode_detection: false },
             ctk_path: "nvidia-ctk".to_string(),
             notify: Notify { policy: NotifyPolicy::On, socket: "/run/mpu/notify/listener.sock".into() },
+            strict_requests: false,
             features: Features::default(),
         }
     }
