@@ -72,7 +72,7 @@ pub fn test(args: &Args) -> Result<Outcome> {
 fn everything(args: &Args, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
     setup::require(setup::HOST)?;
     guest::prepare()?;
-    host_checks(wanted, tally, stage)?;
+    host_checks(args.full, wanted, tally, stage)?;
     if wanted.has(Stage::Modules) {
         stage("the module for every kernel");
         // Without a module there is nothing to boot a guest for.
@@ -161,7 +161,7 @@ fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
     Ok(plays)
 }
 
-fn host_checks(wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
+fn host_checks(full: bool, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
     if wanted.has(Stage::Lint) {
         stage("formatting and lints");
         for (name, result) in [("formatting", lint::formatting()?), ("clippy", lint::lints()?)] {
@@ -193,7 +193,7 @@ fn host_checks(wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Resu
     }
     if wanted.has(Stage::Containers) {
         stage("container engines");
-        containers::check(None, tally)?;
+        containers::check(None, full, tally)?;
     }
     Ok(())
 }

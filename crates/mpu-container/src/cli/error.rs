@@ -3,6 +3,7 @@
 use super::configure::ConfigureError;
 use super::log::NAME;
 use super::mig::NotAll;
+use super::user::UserError;
 use crate::driver::{DriverError, UnknownDevice};
 use crate::require::RequireError;
 use thiserror::Error;
@@ -16,6 +17,9 @@ pub enum CliError {
     /// Its files cannot be found.
     #[error("detection error")]
     Files(#[source] DriverError),
+    /// Another user than this process can be was named.
+    #[error("initialization error")]
+    User(#[source] UserError),
     /// A device was asked for that is not there.
     #[error("device error")]
     Device(#[source] UnknownDevice),

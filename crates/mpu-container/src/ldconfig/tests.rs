@@ -311,7 +311,7 @@ fn the_program_has_nothing_but_the_root_and_is_stopped_when_it_waits() {
     let inmate = std::thread::scope(|scope| {
         let looked = scope.spawn(|| look_at(&name));
         let patience = Duration::from_secs(5);
-        let result = jail::run(&place.root(), &program, &["ldconfig", "-f", &name], patience);
+        let result = jail::run(&place.root(), &program, &["ldconfig", "-f", &name], patience, true);
         assert!(matches!(result, Err(LdconfigError::Slow { .. })), "{result:?}");
         looked.join().unwrap()
     });
