@@ -30,5 +30,4 @@ pub mod refresh;
 pub mod request;
 pub mod require;
 pub mod runtime;
-mod seccomp;
 pub mod spec;

@@ -14,13 +14,13 @@ pub mod edit;
 pub mod keys;
 mod words;
 
-pub use decisions::{Cli, Config, Features, Hook, Notify, Runtime};
+pub use decisions::{Cli, Config, Features, Hook, Runtime};
 use keys::{Place, KEYS};
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use toml_edit::{Item, TableLike};
-pub use words::{CompatMode, LogLevel, Mode, NotifyPolicy};
+pub use words::{CompatMode, LogLevel, Mode};
 
 /// A longer file is refused: every key with a long value is a hundredth of it.
 const LONGEST: u64 = 1 << 20;
