@@ -11,6 +11,7 @@ mod facts;
 mod host;
 #[path = "../notify/listener.rs"]
 mod listener;
+mod native;
 mod notify;
 mod places;
 mod plain;
