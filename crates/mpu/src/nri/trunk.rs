@@ -94,8 +94,7 @@ impl<'a> Trunk<'a> {
 
     /// The next message, for which one waits as long as this, or for ever.
     pub fn next(&mut self, patience: Option<Duration>) -> Result<Came, TrunkError> {
-        let until = patience.map(|patience| (Instant::now() + patience, TrunkError::Silent(patience)));
-        let until = until.as_ref().map(|(until, _)| *until);
+        let until = patience.map(|patience| Instant::now() + patience);
         loop {
             if let Some(message) = self.whole()? {
                 return Ok(Came::Message(message));
