@@ -92,7 +92,6 @@ fn containerd_that_injects_itself_is_heard() {
         assert_eq!(said, if *heard { answered() } else { unanswered() }, "{more}");
     }
     assert_eq!(engine.calls().len(), 2);
-    host.ok("kill $(pidof containerd)");
 }
 
 /// Who holds no node of the driver's stays as it came, to the last byte, though an engine listens.

@@ -119,6 +119,9 @@ fn who_gets_the_listener_and_why_others_do_not() {
         let argument = message(&[number(1, 1), number(2, 0x5412), bytes(4, "SCMP_CMP_NE")]);
         message(&[bytes(1, "SCMP_ACT_ERRNO"), rule(&[name], "SCMP_ACT_ALLOW", &[bytes(4, argument)])])
     };
+    let place = Place::new();
+    let listener = place.listener().display().to_string();
+    let armed = message(&[bytes(1, "SCMP_ACT_ALLOW"), bytes(5, &listener), bytes(6, "mpu"), rule(&["ioctl"], "SCMP_ACT_NOTIFY", &[])]);
     let cases: Vec<(&str, &str, Made, &str)> = vec![
         // Nodes and names, whoever put them there.
         (NEW.0, NEW.1, gpu(), "listens"),
@@ -144,6 +147,8 @@ fn who_gets_the_listener_and_why_others_do_not() {
             Made { policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), bytes(5, "/run/theirs.sock")])), ..gpu() },
             "its seccomp profile has a listener of its own",
         ),
+        // Another plugin of ours was asked before: one is replaced by the next.
+        (NEW.0, NEW.1, Made { policy: Some(armed.clone()), ..gpu() }, ""),
         (NEW.0, NEW.1, Made { policy: Some(Vec::new()), ..gpu() }, "linux.seccomp.defaultAction of its config.json is not a text"),
         (
             NEW.0,
@@ -170,7 +175,6 @@ fn who_gets_the_listener_and_why_others_do_not() {
         // And one that would not do it.
         ("containerd", "2.1.9+ds1", Made { kind: Some(1), ..gpu() }, "containerd 2.1.9+ds1 does not let a plugin set a seccomp profile"),
     ];
-    let place = Place::new();
     let engine = Engine::at(&place.socket());
     let plugin = Plugin::start(&place, &[]);
     let mut connected: Option<((&str, &str), Connection)> = None;
