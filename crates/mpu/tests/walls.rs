@@ -48,7 +48,11 @@ const WALLS: [Wall; 12] = [
         rule: Never(&["engine/notify", "commands", "report", "cli"]),
         why: "it keeps the module up: a supervisor in a pod would take the containers' calls with it",
     },
-    Wall { room: "nri", rule: Only(&[]), why: "it knows the notify engine by its socket, and container engines by theirs" },
+    Wall {
+        room: "nri",
+        rule: Only(&[]),
+        why: "it knows the notify engine by its socket, and container engines by theirs",
+    },
     Wall {
         room: "install",
         rule: Never(&["cli", "manual", "commands", "report"]),

@@ -106,12 +106,7 @@ enum Way {
 }
 
 /// Edits a specification, if it asks for a GPU; says whether it did.
-pub(super) fn give(
-    spec: &mut Spec,
-    mode: Mode,
-    config: &Config,
-    log: &mut Log,
-) -> Result<bool, ModeError> {
+pub(super) fn give(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) -> Result<bool, ModeError> {
     let answer = request::in_mode(spec.tree(), config, mode)?;
     for note in &answer.notes {
         log.warning(note);

@@ -62,7 +62,8 @@ pub fn armed(container: &Container, engine: &Engine, notify: &Notify) -> Result<
 /// As much of an OCI specification as who gets a listener depends on.
 fn tree(container: &Container, seccomp: Option<&Seccomp>) -> Value {
     let linux = container.linux.clone().unwrap_or_default();
-    let node = |path: &str, kind: &str, major, minor| json!({"path": path, "type": kind, "major": major, "minor": minor});
+    let node =
+        |path: &str, kind: &str, major, minor| json!({"path": path, "type": kind, "major": major, "minor": minor});
     let mut devices: Vec<Value> =
         linux.devices.iter().map(|found| node(&found.path, &found.kind, found.major, found.minor)).collect();
     // A name stands for nodes that the engine adds, before it asks us or after.

@@ -16,10 +16,8 @@ struct Row {
     tells: Option<Since>,
 }
 
-const ENGINES: [Row; 2] = [
-    Row { name: "containerd", sets: (2, 2), tells: Some((2, 3)) },
-    Row { name: "cri-o", sets: (1, 34), tells: None },
-];
+const ENGINES: [Row; 2] =
+    [Row { name: "containerd", sets: (2, 2), tells: Some((2, 3)) }, Row { name: "cri-o", sets: (1, 34), tells: None }];
 
 /// An engine, as it names itself.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -98,7 +98,9 @@ pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Re
                 });
                 match ended {
                     Ok(()) => return Ok(()),
-                    Err(why) => log(&format!("{}; trying again: containers made meanwhile start without MPU", chain(&why))),
+                    Err(why) => {
+                        log(&format!("{}; trying again: containers made meanwhile start without MPU", chain(&why)))
+                    }
                 }
                 said.clear();
             }

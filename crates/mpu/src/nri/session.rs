@@ -134,7 +134,9 @@ impl Session<'_> {
         let request = match CreateContainer::decode(payload) {
             Ok(request) => request,
             Err(error) => {
-                (self.log)(&format!("a container starts without the notify engine: its description cannot be read: {error}"));
+                (self.log)(&format!(
+                    "a container starts without the notify engine: its description cannot be read: {error}"
+                ));
                 return Created::default();
             }
         };

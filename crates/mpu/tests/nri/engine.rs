@@ -69,7 +69,10 @@ impl Connection {
     pub fn registration(&mut self) -> (String, String) {
         let (call, request) = self.receive(RUNTIME, 1);
         let request = Fields::of(&request);
-        assert_eq!((request.text(1), request.text(2)), ("nri.pkg.api.v1alpha1.Runtime".into(), "RegisterPlugin".into()));
+        assert_eq!(
+            (request.text(1), request.text(2)),
+            ("nri.pkg.api.v1alpha1.Runtime".into(), "RegisterPlugin".into())
+        );
         let plugin = request.inner(3);
         self.send(RUNTIME, call, 2, &[]);
         (plugin.text(1), plugin.text(2))
@@ -83,7 +86,8 @@ impl Connection {
 
     /// Configures the plugin, and has it know of the containers that run.
     pub fn configure(&mut self, name: &str, version: &str) -> Fields {
-        let configure = message(&[bytes(2, name), bytes(3, version), number(4, 5000), number(5, 2000), bytes(6, "v0.12.0")]);
+        let configure =
+            message(&[bytes(2, name), bytes(3, version), number(4, 5000), number(5, 2000), bytes(6, "v0.12.0")]);
         let configured = self.call("Configure", &configure).expect("it is configured");
         let running = message(&[bytes(2, bytes(1, "running")), number(3, 1)]);
         assert_eq!(self.call("Synchronize", &running).expect("it takes parts").number(2), 1);
@@ -99,7 +103,12 @@ impl Connection {
 
     /// Calls the plugin; its answer, or the status that it fails with.
     pub fn call(&mut self, method: &str, payload: &[u8]) -> Result<Fields, u64> {
-        let request = message(&[bytes(1, "nri.pkg.api.v1alpha1.Plugin"), bytes(2, method), bytes(3, payload), number(4, 2_000_000_000)]);
+        let request = message(&[
+            bytes(1, "nri.pkg.api.v1alpha1.Plugin"),
+            bytes(2, method),
+            bytes(3, payload),
+            number(4, 2_000_000_000),
+        ]);
         self.call += 2;
         let call = self.call;
         self.send(PLUGIN, call, 1, &request);

@@ -33,7 +33,9 @@ impl Made {
     }
 
     fn message(&self) -> Vec<u8> {
-        let node = |(path, major): &(&str, u64)| bytes(2, message(&[bytes(1, path), bytes(2, "c"), number(3, *major), number(4, 255)]));
+        let node = |(path, major): &(&str, u64)| {
+            bytes(2, message(&[bytes(1, path), bytes(2, "c"), number(3, *major), number(4, 255)]))
+        };
         let mut linux = vec![bytes(1, bytes(1, "mount"))];
         if !self.host_pids {
             linux.push(bytes(1, bytes(1, "pid")));
@@ -44,7 +46,9 @@ impl Made {
         linux.extend(self.policy.as_ref().map(|policy| bytes(8, policy)));
         let mut all = vec![bytes(1, "0123456789abcdef"), bytes(2, "sandbox"), bytes(3, "worker")];
         all.extend(self.env.iter().map(|entry| bytes(8, entry)));
-        all.extend(self.mounts.iter().map(|source| bytes(9, message(&[bytes(1, "/in"), bytes(2, "bind"), bytes(3, source)]))));
+        all.extend(
+            self.mounts.iter().map(|source| bytes(9, message(&[bytes(1, "/in"), bytes(2, "bind"), bytes(3, source)]))),
+        );
         all.push(bytes(11, linux.concat()));
         all.extend(self.cdi.iter().map(|name| bytes(20, bytes(1, name))));
         message(&all)
@@ -64,7 +68,11 @@ fn usual() -> Vec<u8> {
         bytes(3, "SCMP_ARCH_X86_64"),
         bytes(4, "SECCOMP_FILTER_FLAG_LOG"),
         rule(&["ioctl", "read"], "SCMP_ACT_ALLOW", &[]),
-        rule(&["clone"], "SCMP_ACT_ALLOW", &[bytes(4, message(&[number(2, 0x7e02_0000), bytes(4, "SCMP_CMP_MASKED_EQ")]))]),
+        rule(
+            &["clone"],
+            "SCMP_ACT_ALLOW",
+            &[bytes(4, message(&[number(2, 0x7e02_0000), bytes(4, "SCMP_CMP_MASKED_EQ")]))],
+        ),
         rule(&["clone3"], "SCMP_ACT_ERRNO", &[bytes(3, number(1, 38))]),
     ])
 }
@@ -94,7 +102,8 @@ fn a_containers_own_profile_is_kept_and_the_listener_added() {
     // `ioctl` is allowed by its argument now, but for the two that the engine is told of.
     let ioctl = of("ioctl");
     assert!(ioctl.iter().all(|rule| rule.all(4).len() == 1), "one condition for each rule");
-    let told: Vec<_> = ioctl.iter().filter(|rule| rule.text(2) == "SCMP_ACT_NOTIFY").map(|rule| rule.inner(4)).collect();
+    let told: Vec<_> =
+        ioctl.iter().filter(|rule| rule.text(2) == "SCMP_ACT_NOTIFY").map(|rule| rule.inner(4)).collect();
     let told: Vec<_> = told.iter().map(|it| (it.number(1), it.number(2), it.number(3), it.text(4))).collect();
     let masked = |request| (1, 0x3fff_00ff, request, "SCMP_CMP_MASKED_EQ".to_owned());
     assert_eq!(told, [masked(0x0020_002a), masked(0x0010_00d3)]);
@@ -114,14 +123,20 @@ fn a_containers_own_profile_is_kept_and_the_listener_added() {
 fn who_gets_the_listener_and_why_others_do_not() {
     let gpu = Made::with_gpu;
     let any = |access: &str| message(&[number(1, 1), bytes(5, access)]);
-    let fuse = message(&[number(1, 1), bytes(2, "c"), bytes(3, number(1, 10)), bytes(4, number(1, 229)), bytes(5, "rw")]);
+    let fuse =
+        message(&[number(1, 1), bytes(2, "c"), bytes(3, number(1, 10)), bytes(4, number(1, 229)), bytes(5, "rw")]);
     let by_argument = |name: &str| {
         let argument = message(&[number(1, 1), number(2, 0x5412), bytes(4, "SCMP_CMP_NE")]);
         message(&[bytes(1, "SCMP_ACT_ERRNO"), rule(&[name], "SCMP_ACT_ALLOW", &[bytes(4, argument)])])
     };
     let place = Place::new();
     let listener = place.listener().display().to_string();
-    let armed = message(&[bytes(1, "SCMP_ACT_ALLOW"), bytes(5, &listener), bytes(6, "mpu"), rule(&["ioctl"], "SCMP_ACT_NOTIFY", &[])]);
+    let armed = message(&[
+        bytes(1, "SCMP_ACT_ALLOW"),
+        bytes(5, &listener),
+        bytes(6, "mpu"),
+        rule(&["ioctl"], "SCMP_ACT_NOTIFY", &[]),
+    ]);
     let cases: Vec<(&str, &str, Made, &str)> = vec![
         // Nodes and names, whoever put them there.
         (NEW.0, NEW.1, gpu(), "listens"),
@@ -130,7 +145,12 @@ fn who_gets_the_listener_and_why_others_do_not() {
         (NEW.0, NEW.1, Made { cdi: vec!["nvidia.com/gpu=0"], ..Made::default() }, "listens"),
         (NEW.0, NEW.1, Made { cdi: vec!["management.nvidia.com/gpu=all"], ..Made::default() }, "listens"),
         (NEW.0, NEW.1, Made { cdi: vec!["notnvidia.com/gpu=0", "vendor.com/nvidia.com=0", ""], ..Made::default() }, ""),
-        (NEW.0, NEW.1, Made { nodes: vec![("/dev/null", 1)], mounts: vec!["/usr/bin/nvidia-smi"], ..Made::default() }, ""),
+        (
+            NEW.0,
+            NEW.1,
+            Made { nodes: vec![("/dev/null", 1)], mounts: vec!["/usr/bin/nvidia-smi"], ..Made::default() },
+            "",
+        ),
         (NEW.0, NEW.1, Made::default(), ""),
         // What the container says, and what it is.
         (NEW.0, NEW.1, Made { env: vec!["MPU_NOTIFY=off"], ..gpu() }, ""),
@@ -139,8 +159,18 @@ fn who_gets_the_listener_and_why_others_do_not() {
         (NEW.0, NEW.1, Made { rules: vec![fuse, any("rwm")], ..gpu() }, "listens"),
         // Its profile.
         (NEW.0, NEW.1, Made { policy: Some(bytes(1, "SCMP_ACT_ALLOW")), ..gpu() }, "listens"),
-        (NEW.0, NEW.1, Made { policy: Some(by_argument("ioctl")), ..gpu() }, "its seccomp profile decides about ioctl by argument"),
-        (NEW.0, NEW.1, Made { policy: Some(by_argument("read")), ..gpu() }, "its seccomp profile answers ioctl with SCMP_ACT_ERRNO"),
+        (
+            NEW.0,
+            NEW.1,
+            Made { policy: Some(by_argument("ioctl")), ..gpu() },
+            "its seccomp profile decides about ioctl by argument",
+        ),
+        (
+            NEW.0,
+            NEW.1,
+            Made { policy: Some(by_argument("read")), ..gpu() },
+            "its seccomp profile answers ioctl with SCMP_ACT_ERRNO",
+        ),
         (
             NEW.0,
             NEW.1,
@@ -149,7 +179,12 @@ fn who_gets_the_listener_and_why_others_do_not() {
         ),
         // Another plugin of ours was asked before: one is replaced by the next.
         (NEW.0, NEW.1, Made { policy: Some(armed.clone()), ..gpu() }, ""),
-        (NEW.0, NEW.1, Made { policy: Some(Vec::new()), ..gpu() }, "linux.seccomp.defaultAction of its config.json is not a text"),
+        (
+            NEW.0,
+            NEW.1,
+            Made { policy: Some(Vec::new()), ..gpu() },
+            "linux.seccomp.defaultAction of its config.json is not a text",
+        ),
         (
             NEW.0,
             NEW.1,
@@ -159,12 +194,25 @@ fn who_gets_the_listener_and_why_others_do_not() {
         (
             NEW.0,
             NEW.1,
-            Made { policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), rule(&["read"], "SCMP_ACT_LOG", &[number(9, 1)])])), ..gpu() },
+            Made {
+                policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), rule(&["read"], "SCMP_ACT_LOG", &[number(9, 1)])])),
+                ..gpu()
+            },
             "its seccomp profile has fields that this mpu does not know",
         ),
-        (NEW.0, NEW.1, Made { policy: Some(vec![0xff; 9]), ..gpu() }, "its seccomp profile has fields that this mpu does not know"),
+        (
+            NEW.0,
+            NEW.1,
+            Made { policy: Some(vec![0xff; 9]), ..gpu() },
+            "its seccomp profile has fields that this mpu does not know",
+        ),
         // Engines that do not say what a container's profile is: it must not be loosened.
-        ("containerd", "v2.2.7", Made { kind: Some(0), ..gpu() }, "containerd v2.2.7 does not say which rules its seccomp profile has"),
+        (
+            "containerd",
+            "v2.2.7",
+            Made { kind: Some(0), ..gpu() },
+            "containerd v2.2.7 does not say which rules its seccomp profile has",
+        ),
         ("containerd", "v2.2.7", Made { kind: Some(2), ..gpu() }, "does not say which rules"),
         ("containerd", "v2.2.7", gpu(), "does not say which rules"),
         ("containerd", "v2.2.7", Made { kind: Some(1), ..gpu() }, "listens"),
@@ -173,7 +221,12 @@ fn who_gets_the_listener_and_why_others_do_not() {
         ("cri-o", "1.34.4", Made { policy: Some(usual()), ..gpu() }, "listens"),
         ("another", "7", gpu(), "does not say which rules"),
         // And one that would not do it.
-        ("containerd", "2.1.9+ds1", Made { kind: Some(1), ..gpu() }, "containerd 2.1.9+ds1 does not let a plugin set a seccomp profile"),
+        (
+            "containerd",
+            "2.1.9+ds1",
+            Made { kind: Some(1), ..gpu() },
+            "containerd 2.1.9+ds1 does not let a plugin set a seccomp profile",
+        ),
     ];
     let engine = Engine::at(&place.socket());
     let plugin = Plugin::start(&place, &[]);
@@ -195,17 +248,24 @@ fn who_gets_the_listener_and_why_others_do_not() {
         match expected {
             "" => assert_eq!(said, "", "{what}"),
             "listens" => assert!(said.contains("is told of its calls"), "{what}: {said}"),
-            reason => assert!(said.contains("starts without the notify engine: ") && said.contains(reason), "{what}: {said}"),
+            reason => {
+                assert!(said.contains("starts without the notify engine: ") && said.contains(reason), "{what}: {said}")
+            }
         }
     }
     let log = plugin.log();
-    assert!(log.contains("containerd 2.1.9+ds1 lets no plugin set a seccomp profile") && log.contains("fix: containerd 2.3"));
+    assert!(
+        log.contains("containerd 2.1.9+ds1 lets no plugin set a seccomp profile")
+            && log.contains("fix: containerd 2.3")
+    );
     assert!(log.contains("cri-o 1.34.4 does not say which rules a container's seccomp profile has, so only containers"));
 }
 
 #[test]
 fn the_policy_is_the_administrators() {
-    for (policy, unasked, on, off) in [("on", true, true, false), ("opt-in", false, true, false), ("always", true, true, true)] {
+    for (policy, unasked, on, off) in
+        [("on", true, true, false), ("opt-in", false, true, false), ("always", true, true, true)]
+    {
         let place = Place::new();
         let engine = Engine::at(&place.socket());
         let _plugin = Plugin::start(&place, &["--policy", policy]);
@@ -265,9 +325,17 @@ fn an_engine_that_sends_no_messages_is_left_and_tried_again() {
     let bad: [Bad; 8] = [
         ("a frame of 4 GiB", |it| it.raw(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]), "announced 4294967295 bytes"),
         ("a frame for nobody, too long", |it| it.raw(&[0, 0, 0, 9, 0, 0x40, 0, 0x0b]), "announced 4194315 bytes"),
-        ("a message of 4 GiB", |it| it.frame(1, &[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, 1, 0]), "announced 4294967295 bytes"),
+        (
+            "a message of 4 GiB",
+            |it| it.frame(1, &[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, 1, 0]),
+            "announced 4294967295 bytes",
+        ),
         ("half a frame", |it| it.raw(&[0, 0, 0, 1, 0, 0, 1, 0, 7]), "a part of a message and then nothing"),
-        ("half a message", |it| it.frame(1, &Connection::packed(3, 1, &[0; 64])[..30]), "a part of a message and then nothing"),
+        (
+            "half a message",
+            |it| it.frame(1, &Connection::packed(3, 1, &[0; 64])[..30]),
+            "a part of a message and then nothing",
+        ),
         ("a request that is none", |it| it.send(1, 3, 1, &[0xff; 40]), "no message of NRI"),
         ("another's answer to the registration", |it| it.send(2, 1, 2, &[0x0a, 0x7f]), "no message of NRI"),
         ("text", |it| it.raw(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), "announced 791752241 bytes"),
@@ -332,7 +400,9 @@ fn a_long_profile_goes_there_and_back() {
     let mut connection = engine.serve(NEW.0, NEW.1);
     for count in [100, 170, 180, 2000, 40_000] {
         let rules: Vec<u8> = (0..count).flat_map(|at| rule(&[&format!("call_{at}")], "SCMP_ACT_ERRNO", &[])).collect();
-        let answer = connection.create(&Made { policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), rules])), ..Made::with_gpu() }.message());
+        let answer = connection.create(
+            &Made { policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), rules])), ..Made::with_gpu() }.message(),
+        );
         let after = profile(&answer).expect("a profile");
         assert_eq!(after.all(7).len(), count + 2);
     }
@@ -358,7 +428,8 @@ fn a_wrong_line_and_a_forbidden_socket_have_their_codes() {
     std::fs::copy(env!("CARGO_BIN_EXE_mpu"), place.path().join("mpu")).expect("copied");
     std::fs::set_permissions(place.socket(), PermissionsExt::from_mode(0o600)).expect("set");
     let mut command = std::process::Command::new(place.path().join("mpu"));
-    let done = command.arg("nri").arg("--socket").arg(place.socket()).uid(65_534).gid(65_534).output().expect("it runs");
+    let done =
+        command.arg("nri").arg("--socket").arg(place.socket()).uid(65_534).gid(65_534).output().expect("it runs");
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(4), "{said}");
     assert!(said.contains("cannot connect to") && said.contains("fix: run it as root"), "{said}");

@@ -84,7 +84,9 @@ impl Fields {
     /// Every value of a field.
     pub fn all(&self, field: u64) -> Vec<Vec<u8>> {
         let of_it = self.0.iter().filter(|(number, _)| *number == field);
-        of_it.map(|(_, value)| if let Value::Bytes(bytes) = value { bytes.clone() } else { panic!("a number") }).collect()
+        of_it
+            .map(|(_, value)| if let Value::Bytes(bytes) = value { bytes.clone() } else { panic!("a number") })
+            .collect()
     }
 
     /// A message in a field, or an empty one.
