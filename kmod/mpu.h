@@ -116,6 +116,11 @@ u32 mpu_original_to_user(void *to, const void *from, u32 bytes);
 long mpu_original_compat(struct file *file, unsigned int cmd, unsigned long arg);
 long mpu_original_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
+/* mpu_counts.c */
+void mpu_count(u32 counter);
+void mpu_count_reason(enum mpu_reason reason);
+u64 mpu_counter(u32 counter);
+
 /* mpu_contexts.c */
 #define MPU_HOLDERS 16
 
@@ -139,6 +144,10 @@ struct mpu_inside {
 
 /* Calls in the whole system that MPU translates just now. */
 extern atomic_t mpu_translating_count;
+
+/* Callers from containers that are inside: each holds a reference to the module, which mpu_goes_out() gives back. */
+extern atomic_t mpu_inside_count;
+void mpu_goes_out(void);
 
 void mpu_contexts_init(void);
 /* A context for the running task; NULL for want of memory. May sleep. */
@@ -166,12 +175,6 @@ void mpu_request_is(struct mpu_context *context, unsigned int request);
 void mpu_event_says(struct mpu_context *context, const struct mpu_rm_event *event);
 
 /* mpu_calls.c */
-/* Callers from containers that are inside: each holds a reference to the module, which mpu_goes_out() gives back. */
-extern atomic_t mpu_inside_count;
-void mpu_goes_out(void);
-void mpu_count(u32 counter);
-void mpu_count_reason(enum mpu_reason reason);
-u64 mpu_counter(u32 counter);
 /* Callers from containers, and translations, since the module was loaded. */
 u64 mpu_calls_entered(void);
 u64 mpu_calls_translated(void);

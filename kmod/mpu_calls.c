@@ -33,39 +33,7 @@ struct mpu_xfer {
 };
 
 /* Static, because the kernel shows a module's parameters before its first function runs and after its last. */
-static DEFINE_PER_CPU(u64 [MPU_COUNTERS], mpu_counters);
 static DEFINE_PER_CPU(u64, mpu_entered);
-
-/* mpu_entry.S reads it. */
-atomic_t mpu_inside_count = ATOMIC_INIT(0);
-
-void mpu_goes_out(void)
-{
-	atomic_dec(&mpu_inside_count);
-	module_put(THIS_MODULE);
-}
-
-void mpu_count(u32 counter)
-{
-	if (counter < MPU_COUNTERS)
-		this_cpu_inc(mpu_counters[counter]);
-}
-NOKPROBE_SYMBOL(mpu_count);
-
-void mpu_count_reason(enum mpu_reason reason)
-{
-	mpu_count(mpu_rs_reason(reason));
-}
-
-u64 mpu_counter(u32 counter)
-{
-	u64 sum = 0;
-	int cpu;
-
-	for_each_possible_cpu(cpu)
-		sum += READ_ONCE(per_cpu(mpu_counters, cpu)[counter]);
-	return sum;
-}
 
 u64 mpu_calls_translated(void)
 {

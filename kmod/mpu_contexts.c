@@ -29,6 +29,13 @@ static struct mpu_bucket mpu_buckets[1 << MPU_BUCKET_BITS];
 
 /* mpu_entry.S reads it. */
 atomic_t mpu_translating_count = ATOMIC_INIT(0);
+atomic_t mpu_inside_count = ATOMIC_INIT(0);
+
+void mpu_goes_out(void)
+{
+	atomic_dec(&mpu_inside_count);
+	module_put(THIS_MODULE);
+}
 
 /* Callers that wait for memory, and are in no bucket yet. */
 static atomic_t mpu_entering = ATOMIC_INIT(0);

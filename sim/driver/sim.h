@@ -185,7 +185,7 @@ static inline void put64(NvU8 *p, NvU32 off, NvU64 v)
 	*(NvU64 *)(p + off) = v;
 }
 
-/* nv.c */
+/* knobs.c */
 extern unsigned int sim_gpus;
 extern bool sim_debug;
 extern bool sim_client_allocs;
@@ -214,16 +214,18 @@ NvBool os_is_init_ns(void);
 /* rm.c */
 NV_STATUS rm_ioctl(void *sp, void *nv, void *nvfp, NvU32 cmd, void *arg, NvU32 size);
 
-/* rm-client.c */
+/* rm-find.c */
 extern struct mutex rm_lock;
 extern struct list_head rm_clients; /* in order of creation */
-NV_STATUS rm_alloc(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size);
-NV_STATUS rm_free(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size);
-void rm_close(struct nv_file_private *nvfp);
 struct rm_client *rm_find_client(struct nv_file_private *nvfp, NvU32 handle);
 struct rm_object *rm_find_object(struct rm_client *client, NvU32 handle);
 bool rm_client_on_gpu(struct rm_client *client, NvU32 gpu);
 NV_STATUS rm_client_pid(struct rm_client *client, NvU32 *pid);
+
+/* rm-client.c */
+NV_STATUS rm_alloc(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size);
+NV_STATUS rm_free(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size);
+void rm_close(struct nv_file_private *nvfp);
 NV_STATUS rm_set_load(struct nv_file_private *nvfp, struct sim_args *args);
 
 /* rm-control.c */

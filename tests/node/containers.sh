@@ -27,13 +27,13 @@ JSON
 opens() { runc --systemd-cgroup exec "$1" /bin/sh -c ': </dev/nvidiactl'; }
 
 insmod $here/nvidia.ko
-gpu-hold --mem 300 <>/tmp/never &
-sleep 2
+gpu-hold --mem 300 <>/tmp/never >/tmp/held &
+in_time grep -qs ready /tmp/held
 install_driver
 mkdir -p /etc/nvidia-container-runtime
 snapshot >/tmp/before
 check container_package_installs dpkg -i $here/mpu-container.deb
-check cdi_file_comes_with_the_driver within 20 grep -q nvidia.com/gpu /var/run/cdi/nvidia.yaml
+check cdi_file_comes_with_the_driver in_time grep -q nvidia.com/gpu /var/run/cdi/nvidia.yaml
 check cdi_container_starts start_in jit-cdi
 check cdi_container_opens_its_gpu opens jit-cdi
 runc delete --force jit-cdi
@@ -53,9 +53,8 @@ done
 check cdi_container_keeps_it_at_a_daemon_reload grep -qx 0 /tmp/kept-jit-cdi
 check legacy_container_keeps_it_too grep -qx 0 /tmp/kept-legacy
 killall gpu-hold
-sleep 1
-rmmod nvidia
-check cdi_file_goes_with_the_driver within 20 test ! -e /var/run/cdi/nvidia.yaml
+in_time rmmod nvidia
+check cdi_file_goes_with_the_driver in_time test ! -e /var/run/cdi/nvidia.yaml
 rm -f /etc/nvidia-container-runtime/config.toml
 check container_package_purges dpkg --purge mpu-container
 same container_package_leaves_nothing /tmp/before

@@ -11,7 +11,7 @@ docker_up() {
 	jq '. + {iptables: false, ip6tables: false, bridge: "none", "storage-driver": "vfs"}' /etc/docker/daemon.json >/tmp/daemon.json
 	cp /tmp/daemon.json /etc/docker/daemon.json
 	dockerd >/tmp/dockerd.log 2>&1 &
-	within 120 docker version || { tail -n 5 /tmp/dockerd.log; return 1; }
+	in_time docker version || { tail -n 5 /tmp/dockerd.log; return 1; }
 	docker import /run/image.tar box
 }
 

@@ -36,10 +36,7 @@ systemctl stop mpu
 wrong stopped_before_the_boot_target_is_wrong
 systemctl start multi-user.target
 # The target wants the unit; it does not wait for it when it is up already.
-for _ in $(seq 100); do
-	[ "$(systemctl is-active mpu)" = active ] && break
-	sleep 0.3
-done
+in_time systemctl is-active --quiet mpu
 right boot_target_starts_it
 
 say "another kernel comes"

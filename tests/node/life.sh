@@ -26,10 +26,7 @@ doctor_finds_nothing_broken() {
 # The hardened unit, asked over the loopback address as Prometheus would.
 metrics_unit_answers() {
 	systemctl start mpu-metrics
-	for _ in 1 2 3 4 5 6 7 8 9 10; do
-		bash -c 'exec 3<>/dev/tcp/127.0.0.1/19567 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' >/tmp/page 2>&1 && break
-		sleep 1
-	done
+	in_time bash -c 'exec 3<>/dev/tcp/127.0.0.1/19567 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' >/tmp/page 2>&1
 	systemctl stop mpu-metrics
 	tail -n 3 /tmp/page
 	grep -q '^mpu_engine_up 1' /tmp/page
@@ -108,15 +105,14 @@ mv /usr/bin/make.gone /usr/bin/make
 same a_failed_install_leaves_the_node_as_it_was /tmp/before
 $here/mpu install >/tmp/said 2>&1 &
 victim=$!
-for _ in $(seq 200); do
-	[ -d /var/lib/dkms/mpu ] && break
-	sleep 0.1
-done
+in_time test -d /var/lib/dkms/mpu
 kill -9 $victim
 for name in dkms make gcc-12 cc1 as; do
 	pkill -9 -x $name
 done
-sleep 1
+for name in dkms make gcc-12 cc1 as; do
+	in_time not pgrep -x $name >/dev/null
+done
 check a_killed_install_is_half_way test -f /var/lib/mpu/journal/log
 $here/mpu install >/tmp/said 2>&1
 right an_install_after_a_killed_one_is_right
@@ -138,12 +134,11 @@ notify_units_are_up() { systemctl is-active mpu mpu-notify && systemctl show -p 
 a_kill_is_survived() {
 	old=$(systemctl show -p MainPID --value mpu-notify)
 	kill -9 "$old"
-	for _ in $(seq 50); do
-		new=$(systemctl show -p MainPID --value mpu-notify)
-		[ "$new" != "$old" ] && [ "$new" != 0 ] && gone_on && return
-		sleep 0.1
-	done
-	return 1
+	in_time another_goes_on
+}
+another_goes_on() {
+	new=$(systemctl show -p MainPID --value mpu-notify)
+	[ "$new" != "$old" ] && [ "$new" != 0 ] && gone_on
 }
 metrics_name_the_notify_engine() {
 	metrics_unit_answers && grep 'mpu_engine_state{engine="notify".*state="armed"} 1' /tmp/page && grep '^mpu_engine_containers.* 1' /tmp/page
@@ -186,7 +181,7 @@ check notify_upgraded_is_right supervised_is_right
 check notify_uninstalls mpu uninstall
 check notify_goes_on_for_its_container pgrep -f 'mpu notify serve'
 supervised_stop
-check notify_ends_with_its_container no_supervisor_is_left
+check notify_ends_with_its_container in_time no_supervisor_is_left
 same notify_uninstall_leaves_nothing /tmp/before
 
 say "the same by package"
@@ -202,5 +197,5 @@ check notify_package_upgraded_is_right supervised_is_right
 check notify_package_purges dpkg --purge mpu
 check notify_package_purge_leaves_the_supervisor pgrep -f 'mpu notify serve'
 supervised_stop
-check notify_package_supervisor_ends no_supervisor_is_left
+check notify_package_supervisor_ends in_time no_supervisor_is_left
 same notify_package_purge_leaves_nothing /tmp/before

@@ -1,6 +1,6 @@
 # Containers of real runtimes, and whether the notify engine answers for them; sourced by the plays that have them.
 
-hold='gpu-hold --mem 40 --clients 2 <>/never & echo $! >/tmp/own; exec sleep 100000'
+hold='gpu-hold --mem 40 --clients 2 <>/never >/tmp/held & echo $! >/tmp/own; exec sleep 100000'
 query='nvidia-smi --query-compute-apps=pid --format=csv,noheader'
 
 # What images are: a C library, a shell, and here a program that holds the GPU.
@@ -22,8 +22,7 @@ make_image() {
 shows_itself() {
 	engine=$1 name=$2 own=
 	shift 2
-	within 30 $engine exec "$name" sh -c '[ -s /tmp/own ]' || { $engine logs "$name"; return 1; }
-	sleep 2
+	in_time $engine exec "$name" sh -c '[ -s /tmp/held ]' || { $engine logs "$name"; return 1; }
 	own=$($engine exec "$name" cat /tmp/own)
 	answer=$($engine exec "$@" "$name" sh -c "$query" | tr -d ' ')
 	echo "own $own, shown:" $answer
@@ -38,12 +37,12 @@ is_wrong() {
 # served N: whether so many containers are. A listener that nobody uses any more is known a little later.
 served() {
 	count() { mpu status >/tmp/status; grep -q "^state  *armed.* by $1 listeners" /tmp/status; }
-	within 10 count "$1" || { cat /tmp/status; return 1; }
+	in_time count "$1" || { cat /tmp/status; return 1; }
 }
 
 kill_supervisor() {
 	old=$(systemctl show -p MainPID --value mpu-notify)
 	kill -9 "$old"
 	another() { new=$(systemctl show -p MainPID --value mpu-notify) && [ "$new" != "$old" ] && [ "$new" != 0 ]; }
-	within 10 another
+	in_time another
 }

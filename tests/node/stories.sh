@@ -79,10 +79,9 @@ install_driver() {
 	ldconfig
 }
 
-# within SECONDS COMMAND…
-within() {
-	left=$(($1 * 5))
-	shift
+# in_time COMMAND…: once it succeeds. How fast an emulated node is says nothing of MPU: this waits for minutes, and only for what never comes.
+in_time() {
+	left=600
 	until "$@"; do
 		left=$((left - 1))
 		[ $left -gt 0 ] || return 1
@@ -108,21 +107,21 @@ mkfifo /tmp/never
 # A container: PID and mount namespaces of its own, its init, and a GPU process of two clients in it.
 container_start() {
 	unshare --fork --pid --mount --mount-proc --kill-child \
-		sh -c "gpu-hold --mem 40 --clients 2 <>/tmp/never & echo \$! >/tmp/inside; exec sleep 100000" &
-	for _ in $(seq 100); do
-		[ -s /tmp/inside ] && break
-		sleep 0.2
-	done
+		sh -c "gpu-hold --mem 40 --clients 2 <>/tmp/never >/tmp/held & echo \$! >/tmp/inside; exec sleep 100000" &
+	in_time grep -qs ready /tmp/held
 	inside=$(cat /tmp/inside)
+	in_time pgrep -fx 'sleep 100000' >/dev/null
 	init=$(pgrep -fx 'sleep 100000')
-	sleep 2
 }
 
 container_stop() {
 	kill -9 "$init"
-	sleep 1
-	rm -f /tmp/inside
+	in_time gone "$init"
+	rm -f /tmp/inside /tmp/held
 }
+
+# A process that nobody waited for has ended, too.
+gone() { ! [ -e "/proc/$1" ] || grep -qs '^State:.*Z (' "/proc/$1/status"; }
 
 in_container() { nsenter -t "$init" -p -m "$@"; }
 
@@ -153,31 +152,26 @@ supervised_start() {
 	touch /tmp/go-on
 	mpu run -- sh -c "gpu-hold --mem 40 <>/tmp/never >/tmp/held & echo \$! >/tmp/own
 		while [ -e /tmp/go-on ]; do
-			if [ -e /tmp/ask ]; then
-				LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader >/tmp/answer 2>&1
-				rm -f /tmp/ask
+			if mv /tmp/ask /tmp/asked 2>/dev/null; then
+				LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader >/tmp/said.inside 2>&1
+				mv /tmp/said.inside /tmp/answer
 			fi
 			sleep 0.2
 		done" &
-	for _ in $(seq 100); do
-		grep -qs ready /tmp/held && break
-		sleep 0.1
-	done
+	supervised=$!
+	in_time grep -qs ready /tmp/held
 }
-# nvidia-smi must show that process and no other, by its number there.
+# nvidia-smi must show that process and no other, by its number there. Each question is taken before it is answered, and an answer comes whole.
 supervised_is_right() {
-	echo nothing >/tmp/answer
+	rm -f /tmp/answer
 	touch /tmp/ask
-	for _ in $(seq 100); do
-		[ -e /tmp/ask ] || break
-		sleep 0.1
-	done
+	in_time test -e /tmp/answer || echo nothing >/tmp/answer
 	echo "own $(cat /tmp/own), shown: $(cat /tmp/answer)"
 	[ "$(tr -d ' ' </tmp/answer)" = "$(cat /tmp/own)" ]
 }
 supervised_stop() {
 	rm /tmp/go-on
-	sleep 2
+	wait "$supervised"
 }
 
 # One caller: asks in rounds until it is enough, and stops at the first answer that is not the container's own process.

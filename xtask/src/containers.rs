@@ -57,7 +57,8 @@ pub fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     };
     say("containers");
     let mut cargo: Command = lint::cargo();
-    cargo.args(["test", "--quiet", "--locked", "-p", "mpu-container", "--test", "rig", "--test", "cdi_hooks", "--"]);
+    cargo.args(["test", "--quiet", "--locked", "-p", "mpu-container"]);
+    cargo.args(["--test", "rig", "--test", "cdi_hooks", "--test", "parity", "--"]);
     // What an image's environment does to a hook, only the static executable of a release can show.
     cargo.args(filter).env("MPU_CONTAINER", container::quick()?);
     // Skips are lines of the tests' own output.

@@ -2,8 +2,10 @@
 //!
 //! `image` makes what the guest boots from, `qemu` boots it and watches the console, `verdict` reads what the stories say.
 
+mod costs;
 pub mod image;
 mod job;
+mod processor;
 pub mod qemu;
 pub mod real;
 pub mod verdict;

@@ -19,8 +19,9 @@ use anyhow::{ensure, Context, Result};
 
 use crate::cpio::Archive;
 use crate::dist::{Profile, Release};
+use crate::guest::qemu::{self, ONE_CLOCK};
 use crate::guest::verdict::{Report, Tally};
-use crate::guest::{image, qemu, Job};
+use crate::guest::{image, Job};
 use crate::outcome::Outcome;
 use crate::run::{find, output, run, say};
 use crate::{apt, guest, kernels, nvidia, paths, setup};
@@ -324,7 +325,7 @@ pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
 fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
     let kernel = kernels::ready(play.debian().kernel)?;
     let mut command = Command::new("qemu-system-x86_64");
-    command.args(["-accel", "tcg,thread=multi", "-m", "4096", "-cpu", "max", "-smp", "2"]);
+    command.args(qemu::FAST).args(["-m", "4096", "-smp", "2"]);
     command.args(["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot"]);
     if play == Play::SecureBoot {
         secure_boot::machine(&mut command, &variables(&paths::target("node")?));
@@ -338,7 +339,8 @@ fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
         Play::Selinux => "rdinit=/node/label.sh security=selinux selinux=1",
         _ => "rdinit=/sbin/init",
     };
-    let words = format!("console=ttyS0 panic=-1 oops=panic {first} quiet loglevel=4 systemd.show_status=no");
+    let words =
+        format!("console=ttyS0 panic=-1 oops=panic {first} quiet loglevel=4 systemd.show_status=no {ONE_CLOCK}");
     // A login's prompt would stand before a verdict on the same line.
     let quiet = if shell { "" } else { " systemd.mask=serial-getty@ttyS0.service" };
     command.args(["-append", &format!("{words}{quiet}")]);

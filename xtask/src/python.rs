@@ -1,5 +1,6 @@
 //! A Python with pynvml for guests: the machine's own interpreter, exactly the files it opens to import pynvml, and the pinned package.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,6 +20,14 @@ const LIST: &str =
 for m in list(sys.modules.values()):\n    f = getattr(m, '__file__', None)\n    if f: print(f)\n\
 import pathlib; print(pathlib.Path(os.__file__).resolve())";
 
+/// Compiles its arguments, but for the first, into that folder, and lists what came of it. A guest's clock does not matter to what is
+/// compiled: it is never checked against its source.
+const COMPILE: &str = "import sys, os, importlib.util, py_compile\n\
+for f in sys.argv[2:]:\n    c = importlib.util.cache_from_source(f)\n\
+    t = os.path.join(sys.argv[1], c.lstrip('/'))\n\
+    py_compile.compile(f, cfile=t, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)\n\
+    print(c, t)";
+
 /// Adds interpreter and package to a guest: `python3 -c 'import pynvml'` works there.
 pub fn add(archive: &mut Archive) -> Result<()> {
     let package = ready()?;
@@ -27,18 +36,34 @@ pub fn add(archive: &mut Archive) -> Result<()> {
     libraries(archive, &real)?;
     let mut list = Command::new(PYTHON);
     list.args(["-B", "-S", "-c", LIST]).env("PYTHONPATH", &package).env_remove("PYTHONHOME").current_dir("/");
-    for file in output(&mut list).context("this machine's python3 cannot import pynvml")?.lines() {
-        let path = Path::new(file);
-        if path == package.join("pynvml.py") {
-            archive.file("usr/lib/pynvml/pynvml.py", 0o644, path)?;
-            continue;
-        }
-        archive.file(file.trim_start_matches('/'), 0o755, path)?;
+    let listed = output(&mut list).context("this machine's python3 cannot import pynvml")?;
+    for file in listed.lines() {
+        archive.file(&in_guest(file, &package), 0o755, Path::new(file))?;
         if file.ends_with(".so") {
-            libraries(archive, path)?;
+            libraries(archive, Path::new(file))?;
         }
     }
+    let sources = listed.lines().filter(|file| file.ends_with(".py")).collect::<BTreeSet<_>>();
+    compiled(archive, sources, &package)
+}
+
+/// Emulated, compiling them takes seconds each time that a container imports them.
+fn compiled(archive: &mut Archive, sources: BTreeSet<&str>, package: &Path) -> Result<()> {
+    let out = paths::target("guest/python")?;
+    let mut compile = Command::new(PYTHON);
+    compile.args(["-B", "-S", "-c", COMPILE]).arg(&out).args(sources).env_remove("PYTHONPYCACHEPREFIX");
+    for line in output(&mut compile).context("this machine's python3 cannot compile what it imports")?.lines() {
+        let (name, file) = line.split_once(' ').with_context(|| format!("{line} names no two files"))?;
+        archive.file(&in_guest(name, package), 0o644, Path::new(file))?;
+    }
     Ok(())
+}
+
+/// Where a file lies in a guest: the interpreter's own where they are here, the package beside the clients.
+fn in_guest(file: &str, package: &Path) -> String {
+    let packaged = Path::new(file).strip_prefix(package).ok();
+    packaged
+        .map_or_else(|| file.trim_start_matches('/').to_owned(), |name| format!("usr/lib/pynvml/{}", name.display()))
 }
 
 /// The folder that holds pynvml.py.

@@ -3,22 +3,24 @@
 //! The quick matrix boots every kernel and covers every era, client and engine at least once; `--full` crosses them. `wanted` says which part
 //! of all this a person asked for.
 
+mod matrix;
 mod wanted;
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result};
-use serde::Deserialize;
+use anyhow::Result;
 
 use crate::guest::verdict::{Ending, Report, Tally};
-use crate::guest::{self, image, Job, Row};
+use crate::guest::{self, image, Job};
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
 use crate::run::{passes, say};
-use crate::{chart, containers, kernels, kmod, lint, promtool, real_driver, setup};
+use crate::{chart, containers, kernels, kmod, lint, promtool, setup};
+use matrix::{Guest, Matrix};
 use wanted::{Stage, Wanted};
 
 #[derive(clap::Args)]
@@ -37,70 +39,8 @@ pub struct Args {
     guests: usize,
 }
 
-#[derive(Deserialize)]
-struct Matrix {
-    engines: Vec<String>,
-    /// The story that leaves a guest unfit for others.
-    last: String,
-    minutes: u64,
-    reloads: u32,
-    pair: Vec<Pair>,
-    quick: Vec<Cell>,
-    /// On kernels that watch themselves.
-    watched: Vec<Cell>,
-    real: Vec<Real>,
-}
-
-/// NVIDIA's own driver, on a GPU that is made up.
-#[derive(Deserialize)]
-struct Real {
-    /// Of several, each is exchanged for the next.
-    releases: Vec<String>,
-    #[serde(default)]
-    closed: bool,
-    kernel: String,
-    /// Which stories the quick run plays.
-    quick: Vec<String>,
-}
-
-impl Real {
-    fn name(&self, release: &str) -> String {
-        format!("NVIDIA's {} driver {release}", if self.closed { "closed" } else { "open" })
-    }
-}
-
-/// Which clients a driver of an era meets in the field.
-#[derive(Deserialize)]
-struct Pair {
-    era: String,
-    clients: Vec<String>,
-    /// Whether the guest ends with the story that leaves it unfit for others.
-    #[serde(default)]
-    last: bool,
-}
-
-#[derive(Deserialize)]
-struct Cell {
-    kernel: String,
-    rows: Vec<[String; 2]>,
-    /// Eras whose rows are played with the engine in user space, too.
-    #[serde(default)]
-    notify: Vec<String>,
-    /// As a pair's.
-    #[serde(default)]
-    last: bool,
-}
-
-/// The engine in user space.
-const NOTIFY: &str = "notify";
-/// The engine in the kernel.
-const MODULE: &str = "module";
-/// Reloads of the module under load, where they are not counted in hundreds.
-const FEW_RELOADS: u32 = 4;
 /// Whose headers the module is also built with as if they knew no return thunks: no kernel without them can be had.
 const THUNKLESS: &str = "6.1";
-/// No engine.
-const BARE: &str = "none";
 
 /// The verb.
 pub fn test(args: &Args) -> Result<Outcome> {
@@ -139,18 +79,24 @@ fn everything(args: &Args, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&s
             return Ok(());
         }
     }
+    let matrix = Matrix::read()?;
     let mut work = Vec::new();
     if wanted.has(Stage::Node) && !args.no_guests {
         stage("what whole Debians are made of");
-        work.extend(plays(args.full, tally)?.into_iter().map(Work::Node));
+        let seconds = |play: Play| matrix.plays.get(play.name()).copied().unwrap_or(matrix.row_seconds);
+        work.extend(plays(args.full, tally)?.into_iter().map(|play| (seconds(play), Work::Node(play))));
     }
     if wanted.has(Stage::Guest) && !args.no_guests {
         stage("NVIDIA's own drivers, and what guests are made of");
-        work.extend(guests(args.full, wanted, tally)?.into_iter().map(Work::Guest));
+        let guests = guests(&matrix, args.full, wanted, tally)?;
+        work.extend(guests.into_iter().map(|guest| (guest.seconds, Work::Guest(guest.job))));
     }
     if work.is_empty() {
         return Ok(());
     }
+    // One that begins late and takes long would be waited for alone.
+    work.sort_by_key(|(seconds, _)| Reverse(*seconds));
+    let work: Vec<Work> = work.into_iter().map(|(_, work)| work).collect();
     stage("guests");
     for report in boot_all(&work, args.guests.max(1))? {
         tally.add(&report);
@@ -159,17 +105,16 @@ fn everything(args: &Args, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&s
 }
 
 /// The guests of the matrix, ready to be made.
-fn guests(full: bool, wanted: &Wanted, tally: &mut Tally) -> Result<Vec<Job>> {
-    let matrix: Matrix = toml::from_str(include_str!("../matrix.toml")).context("matrix.toml")?;
-    let mut jobs = jobs(&matrix, full)?;
-    jobs.extend(real_drivers(&matrix, full, tally)?);
-    for job in &mut jobs {
-        job.rows.retain_mut(|row| wanted.keeps(row, &matrix.last));
+fn guests(matrix: &Matrix, full: bool, wanted: &Wanted, tally: &mut Tally) -> Result<Vec<Guest>> {
+    let mut guests = matrix::simulated(matrix, full, &wanted::stories())?;
+    guests.extend(matrix::real(matrix, full, tally)?);
+    for guest in &mut guests {
+        guest.job.rows.retain_mut(|row| wanted.keeps(row, &matrix.last));
     }
-    jobs.retain(|job| !job.rows.is_empty());
+    guests.retain(|guest| !guest.job.rows.is_empty());
     // Downloads first, one at a time: a guest's time is for the guest.
-    jobs.iter().try_for_each(Job::fetch)?;
-    Ok(jobs)
+    guests.iter().try_for_each(|guest| guest.job.fetch())?;
+    Ok(guests)
 }
 
 /// One guest to boot: a kernel with what is tried on it, or a whole Debian.
@@ -201,7 +146,7 @@ impl Work {
     }
 }
 
-/// The Debian's plays, the longest first, where this user can make one.
+/// The Debian's plays, where this user can make one.
 fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
     if !node::possible() {
         tally.check("node stories", Ending::Skip, "debootstrap makes a Debian as root only");
@@ -287,86 +232,7 @@ fn module_builds(tally: &mut Tally) -> Result<bool> {
     Ok(all_built)
 }
 
-/// NVIDIA's own drivers, built now unless the cache has them; a release whose sources cannot be had here is a counted skip.
-fn real_drivers(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Job>> {
-    let mut jobs = Vec::new();
-    let engines = [BARE, MODULE, NOTIFY].map(str::to_owned);
-    for real in matrix.real.iter().filter(|real| full || !real.quick.is_empty()) {
-        let mut rows = Vec::new();
-        for release in &real.releases {
-            let tried = real_driver::fetch(release, real.closed).map_err(|error| (Ending::Skip, error));
-            let made = || real_driver::ready(&real.kernel, release, real.closed).map_err(|error| (Ending::Fail, error));
-            match tried.and_then(|()| made()) {
-                Ok(name) => rows.push(real_driver::row(&name, &engines, None)?),
-                Err((ending, error)) => tally.check(&real.name(release), ending, &format!("{error:#}")),
-            }
-        }
-        if !full {
-            rows.iter_mut().for_each(|row| row.stories.clone_from(&real.quick));
-        }
-        if rows.is_empty() {
-            continue;
-        }
-        let limit = Duration::from_secs(matrix.minutes * 60);
-        jobs.push(Job { kernel: real.kernel.clone(), rows, cpus: 2, limit });
-    }
-    Ok(jobs)
-}
-
-fn jobs(matrix: &Matrix, full: bool) -> Result<Vec<Job>> {
-    let row = |era: &str, client: &str| Row {
-        era: era.to_owned(),
-        client: client.to_owned(),
-        engines: matrix.engines.clone(),
-        stories: vec![],
-        reloads: if full { matrix.reloads } else { FEW_RELOADS },
-    };
-    let job = |kernel: &str, rows: Vec<Row>| Job {
-        kernel: kernel.to_owned(),
-        cpus: 2,
-        // Under eight callers a reload of the module takes about four seconds in a guest, a supervisor's end about one, twice each. Ten thousand
-        // calls that are looked through take about eight seconds.
-        limit: Duration::from_secs(matrix.minutes * 60 + if full { u64::from(matrix.reloads) * 30 } else { 0 }),
-        rows,
-    };
-    let with_notify = |mut row: Row| {
-        row.engines.push(NOTIFY.to_owned());
-        row
-    };
-    let rows_and_last = |mut rows: Vec<Row>, last: bool| {
-        let again = rows.last().filter(|_| last).map(|row| Row {
-            engines: vec![BARE.to_owned(), NOTIFY.to_owned()],
-            stories: vec![matrix.last.clone()],
-            ..row.clone()
-        });
-        rows.extend(again);
-        rows
-    };
-    let once = |cell: &Cell| {
-        let rows = cell.rows.iter().map(|[era, client]| {
-            let row = Row { reloads: FEW_RELOADS, ..row(era, client) };
-            if cell.notify.contains(era) {
-                with_notify(row)
-            } else {
-                row
-            }
-        });
-        job(&cell.kernel, rows_and_last(rows.collect(), cell.last))
-    };
-    if !full {
-        return Ok(matrix.quick.iter().map(once).collect());
-    }
-    let mut jobs: Vec<Job> = matrix.watched.iter().map(once).collect();
-    for kernel in kernels::debian()? {
-        for pair in &matrix.pair {
-            let rows = pair.clients.iter().map(|client| with_notify(row(&pair.era, client))).collect();
-            jobs.push(job(&kernel, rows_and_last(rows, pair.last)));
-        }
-    }
-    Ok(jobs)
-}
-
-/// Boots the jobs, a few at a time, in order.
+/// Boots the jobs, a few at a time, in this order.
 fn boot_all(jobs: &[Work], at_a_time: usize) -> Result<Vec<Report>> {
     let next = AtomicUsize::new(0);
     let reports = Mutex::new(Vec::new());
@@ -398,28 +264,5 @@ fn ending(passed: bool) -> Ending {
         Ending::Pass
     } else {
         Ending::Fail
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Matrix;
-
-    /// A release that is misspelled would be a skip for ever.
-    #[test]
-    fn every_real_driver_of_the_matrix_can_be_asked_for() {
-        let matrix: Matrix = toml::from_str(include_str!("../matrix.toml")).unwrap();
-        let drivers = include_str!("../drivers.toml");
-        assert!(matrix.real.iter().any(|real| !real.quick.is_empty()), "the quick run plays none");
-        for real in &matrix.real {
-            let table = if real.closed { "closed" } else { "driver" };
-            let pages = include_str!("../../docs/stories.md");
-            for story in real.quick.iter().chain([&matrix.last]) {
-                assert!(pages.contains(&format!("\n| `{story}` |")), "no story is called {story}");
-            }
-            for release in &real.releases {
-                assert!(drivers.contains(&format!("[[{table}]]\nrelease = \"{release}\"")), "{table} {release}");
-            }
-        }
     }
 }

@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use crate::paths::repo;
 
 mod arrows;
+mod c_files;
 mod circles;
 mod imports;
+mod walls;
 
 /// Files that git knows, relative to the repository.
 fn tracked() -> Vec<PathBuf> {

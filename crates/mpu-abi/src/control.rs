@@ -202,8 +202,6 @@ pub struct Row {
     pub params_size: u32,
     /// Where the PIDs are.
     pub layout: Layout,
-    /// The releases it was seen in, and where.
-    pub seen: &'static str,
 }
 
 impl Row {

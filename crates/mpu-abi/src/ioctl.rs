@@ -4,6 +4,8 @@
 //! `kernel-open/common/inc/nv-ioctl-numbers.h`, `nv-ioctl.h`, `src/common/sdk/nvidia/inc/nvos.h` (NVOS54_PARAMETERS), unchanged from
 //! 390.157 to 595.45.04. The driver looks at a request's number and size only, never at its type or direction (measured on 580.159.04).
 
+use crate::release::Release;
+
 /// Number of `NV_ESC_RM_CONTROL`; its argument is [`RM_CONTROL_SIZE`] bytes.
 pub const NV_ESC_RM_CONTROL: u8 = 0x2a;
 /// Number of `NV_ESC_RM_ALLOC`.
@@ -34,6 +36,27 @@ pub mod nvos54 {
     pub const PARAMS_SIZE: usize = 24;
     /// `status`, u32, written by the driver; 0 is `NV_OK`.
     pub const STATUS: usize = 28;
+}
+
+/// Where RM's status stands in the argument of [`NV_ESC_RM_ALLOC`]: the 32-byte block ended in a status and padding, and 535 put the
+/// parameters' size before the status (`NVOS21_PARAMETERS`).
+pub fn alloc_status(release: Release) -> usize {
+    if release < Release::new(535, 0, 0) {
+        24
+    } else {
+        28
+    }
+}
+
+/// The head of a question for utilisation samples (`NV2080_CTRL_GPUMON_SAMPLES`, ctrl2080perf.h), whether they stand in the
+/// parameters or behind a pointer.
+pub mod gpumon {
+    /// Byte offset of `type`, u8.
+    pub const KIND: usize = 0;
+    /// The kind of the performance monitor.
+    pub const PERFORMANCE: u8 = 2;
+    /// Byte offset of `bufSize`, u32: how many bytes the caller has for samples.
+    pub const ROOM: usize = 4;
 }
 
 /// Byte offsets in `nv_ioctl_xfer_t`.

@@ -1,18 +1,24 @@
 //! NVIDIA's side of MPU as data: the ioctl numbers, the argument layouts and one row for every RM control and layout that
 //! carries a process id.
 //!
+//! A row is what the kernel needs; its [`History`] (which releases have it) is for user space.
+//!
 //! Knows nothing of translation, namespaces or kernels; it holds no behaviour beyond looking a row up. Names are NVIDIA's.
 //! Outside truth: the open kernel modules, release tags 515.43.04 to 595.45.04 (`src/common/sdk/nvidia/inc/ctrl/`), and for
 //! older releases the control tables inside the closed kernel objects of 390.157 to 555.58.02.
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod by_release;
 mod control;
 pub mod event;
+mod history;
 pub mod ioctl;
 mod release;
 mod rows;
 
+pub use by_release::row_of;
 pub use control::{Control, ControlCmd, Inner, Layout, Row, Rows, Samples};
+pub use history::{Entry, History, Pointer, Releases};
 pub use release::{ParseReleaseError, Release};
-pub use rows::{carries_pids, find, may_carry_pids, row, RowId, ROWS};
+pub use rows::{carries_pids, find, history, may_carry_pids, row, RowId, ROWS};

@@ -5,6 +5,8 @@
 //! belong to the vGPU manager. See docs/limits.md for what no ioctl carries.
 
 use crate::control::{Control, ControlCmd, Inner, Layout, Row, Rows, Samples};
+use crate::history::{Entry, History, Pointer, Releases};
+use crate::release::Release;
 
 /// Names a row of [`ROWS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,25 +27,56 @@ impl RowId {
     }
 }
 
-const fn pids_row(cmd: u32, seen: &'static str) -> Row {
-    let layout = Layout::List(Rows::new(8, 12, 4, 950, 0));
-    Row { control: Control::GpuGetPids, cmd: ControlCmd(cmd), params_size: 3812, layout, seen }
+/// One fact: a row, and what is known of it beside its bytes. A const of both would take the text into the kernel.
+struct Fact {
+    row: Row,
+    history: History,
 }
 
-const fn pid_info_row(cmd: u32, stride: u16, seen: &'static str) -> Row {
+const fn fact(control: Control, cmd: u32, params_size: u32, layout: Layout, history: History) -> Fact {
+    Fact { row: Row { control, cmd: ControlCmd(cmd), params_size, layout }, history }
+}
+
+/// In every release that was examined.
+const ALWAYS: Releases = from(0, 0, 0);
+
+/// The last release of a branch.
+const END: u16 = 999;
+
+const fn from(major: u16, minor: u16, patch: u16) -> Releases {
+    Releases { since: Release::new(major, minor, patch), until: None }
+}
+
+const fn between(since: (u16, u16, u16), until: (u16, u16, u16)) -> Releases {
+    Releases { since: Release::new(since.0, since.1, since.2), until: Some(Release::new(until.0, until.1, until.2)) }
+}
+
+const fn in_releases(releases: &'static [Releases], seen: &'static str) -> History {
+    History { releases, entry: None, unused: None, seen }
+}
+
+const fn pids_fact(cmd: u32, history: History) -> Fact {
+    fact(Control::GpuGetPids, cmd, 3812, Layout::List(Rows::new(8, 12, 4, 950, 0)), history)
+}
+
+const fn pid_info_fact(cmd: u32, entry: Entry, history: History) -> Fact {
+    let stride = match entry.instances {
+        Some(instances) => instances + 8,
+        None => 40,
+    };
     let layout = Layout::Query(Rows::new(0, 8, stride, 200, 0));
-    Row { control: Control::GpuGetPidInfo, cmd: ControlCmd(cmd), params_size: 8 + 200 * stride as u32, layout, seen }
+    let history = History { entry: Some(entry), ..history };
+    fact(Control::GpuGetPidInfo, cmd, 8 + 200 * stride as u32, layout, history)
 }
 
-const fn gpumon_row(capacity: u16, engines: u16, engine_stride: u16, seen: &'static str) -> Row {
+const fn entry(instances: Option<u16>) -> Entry {
+    Entry { index: 4, result: 8, amounts: 16, instances }
+}
+
+const fn gpumon_fact(capacity: u16, engines: u16, engine_stride: u16, history: History) -> Fact {
     let samples = samples(16, capacity, engines, engine_stride);
-    Row {
-        control: Control::PerfGpumonUtilV2,
-        cmd: ControlCmd(0x2080_2096),
-        params_size: 16 + samples.stride as u32 * capacity as u32,
-        layout: Layout::Samples(samples),
-        seen,
-    }
+    let size = 16 + samples.stride as u32 * capacity as u32;
+    fact(Control::PerfGpumonUtilV2, 0x2080_2096, size, Layout::Samples(samples), history)
 }
 
 const fn samples(first: u16, capacity: u16, engines: u16, engine_stride: u16) -> Samples {
@@ -51,88 +84,147 @@ const fn samples(first: u16, capacity: u16, engines: u16, engine_stride: u16) ->
     Samples { first, stride: 8 + engines * engine_stride, capacity, engines, engine_stride, kernel_pointer }
 }
 
-const fn gpumon_v1_row(cmd: u32, engines: u16, seen: &'static str) -> Row {
+const fn gpumon_v1_fact(cmd: u32, engines: u16, history: History) -> Fact {
     let layout = Layout::Embedded { pointer: 16, inner: Inner::Samples(samples(0, 100, engines, 116)) };
-    Row { control: Control::PerfGpumonUtil, cmd: ControlCmd(cmd), params_size: 24, layout, seen }
+    fact(Control::PerfGpumonUtil, cmd, 24, layout, history)
 }
 
-const fn nvenc_v2_row(cmd: u32, seen: &'static str) -> Row {
-    let layout = Layout::List(Rows::new(0, 4, 32, 512, 0).asking_room());
-    Row { control: Control::NvencSessionsV2, cmd: ControlCmd(cmd), params_size: 16388, layout, seen }
+const fn nvenc_v2_fact(cmd: u32, history: History) -> Fact {
+    fact(Control::NvencSessionsV2, cmd, 16388, Layout::List(Rows::new(0, 4, 32, 512, 0).asking_room()), history)
 }
+
+const FACTS: &[Fact] = &[
+    pids_fact(0x2080_018d, in_releases(&[from(450, 0, 0)], "450.248.02 to 595.45.04, ctrl2080gpu.h")),
+    pids_fact(0x0080_0202, in_releases(&[between((0, 0, 0), (449, END, END))], "390.157, 418.226.00, ctrl0080gpu.h")),
+    pid_info_fact(
+        0x2080_018e,
+        entry(Some(64)),
+        in_releases(&[from(515, 0, 0)], "515.43.04 to 595.45.04, ctrl2080gpu.h"),
+    ),
+    pid_info_fact(
+        0x2080_018e,
+        entry(Some(40)),
+        in_releases(&[between((450, 0, 0), (514, END, END))], "450.248.02, 460.106.00, 470.256.02"),
+    ),
+    pid_info_fact(
+        0x0080_0203,
+        entry(None),
+        in_releases(&[between((0, 0, 0), (449, END, END))], "390.157, 418.226.00, ctrl0080gpu.h"),
+    ),
+    gpumon_fact(
+        100,
+        4,
+        116,
+        in_releases(
+            &[between((460, 0, 0), (515, 85, END)), between((520, 0, 0), (524, END, END))],
+            "460.106.00, 470.256.02, 515.43.04 to 515.76, 520.56.06, 520.61.05, ctrl2080perf.h",
+        ),
+    ),
+    gpumon_fact(
+        72,
+        4,
+        116,
+        in_releases(
+            &[between((515, 86, 0), (519, END, END)), between((525, 0, 0), (549, END, END))],
+            "515.86.01, 515.105.01, 525.47.04 to 545.29.06, ctrl2080perf.h",
+        ),
+    ),
+    gpumon_fact(72, 6, 116, in_releases(&[between((550, 0, 0), (569, END, END))], "550.40.07 to 565.77, ctrl2080perf.h")),
+    gpumon_fact(72, 6, 128, in_releases(&[from(570, 0, 0)], "570.86.15 to 595.45.04, ctrl2080perf.h")),
+    gpumon_v1_fact(0x2080_2083, 4, in_releases(&[between((0, 0, 0), (514, END, END))], "390.157 to 470.256.02")),
+    gpumon_v1_fact(
+        0x2080_a083,
+        0,
+        in_releases(
+            &[between((515, 0, 0), (550, END, END))],
+            "legacy number: 4 engines in 515.43.04 to 545.29.06, 6 in 550, nothing says which; ctrl2080perf.h",
+        ),
+    ),
+    fact(
+        Control::AccountingPids,
+        0xb04,
+        16012,
+        Layout::List(Rows::new(16008, 8, 4, 4000, 0).repeating()),
+        in_releases(&[ALWAYS], "390.157 to 595.45.04, ctrl0000gpuacct.h; the u32 at 4 is a vGPU selector"),
+    ),
+    fact(
+        Control::AccountingInfo,
+        0xb03,
+        48,
+        Layout::QueryOne { pid: 4, began: 32 },
+        in_releases(&[ALWAYS], "390.157 to 595.45.04, ctrl0000gpuacct.h"),
+    ),
+    fact(
+        Control::AccountingInfoV2,
+        0xb06,
+        72,
+        Layout::AskNobody { pid: 4 },
+        in_releases(
+            &[from(615, 0, 0)],
+            "615.71.09, client_resource.c: gpuId, pid and subPid first, as in 0xb03; the size is a guess, the rest unknown",
+        ),
+    ),
+    fact(
+        Control::NvencSessions,
+        0x2080_016e,
+        16,
+        Layout::Embedded { pointer: 8, inner: Inner::Rows(Rows::new(0, 0, 32, 512, 0).asking_room()) },
+        in_releases(&[ALWAYS], "390.157 to 595.45.04, ctrl2080gpu.h"),
+    ),
+    nvenc_v2_fact(
+        0x2080_01a9,
+        in_releases(
+            &[between((525, 47, 22), (525, 47, END)), between((525, 105, 17), (525, END, END))],
+            "525.47.22 to 525.47.35, 525.105.17 to 525.147.05, ctrl2080gpu.h",
+        ),
+    ),
+    nvenc_v2_fact(0x2080_01af, in_releases(&[from(530, 0, 0)], "530.30.02 to 595.45.04, ctrl2080gpu.h")),
+    fact(
+        Control::NvfbcSessions,
+        0x2080_017c,
+        13316,
+        Layout::List(Rows::new(0, 4, 52, 256, 0)),
+        in_releases(&[ALWAYS], "418.226.00 to 595.45.04, ctrl2080gpu.h"),
+    ),
+    fact(
+        Control::HwpmReservation,
+        0x90cc_0103,
+        12,
+        Layout::One { pid: 4, count: Some(0) },
+        in_releases(&[ALWAYS], "390.157 to 595.45.04, ctrl90cchwpm.h"),
+    ),
+    fact(
+        Control::RcErrorReport,
+        0x607,
+        2436,
+        Layout::One { pid: 32, count: None },
+        in_releases(&[ALWAYS], "450.248.02 to 595.45.04, ctrl0000nvd.h"),
+    ),
+    fact(
+        Control::FbClientAllocations,
+        0x2080_1349,
+        32,
+        Layout::Embedded { pointer: 24, inner: Inner::Rows(Rows::new(16, 0, 112, 512, 4)) },
+        History {
+            unused: Some(Pointer { pointer: 8, count: 0 }),
+            ..in_releases(
+                &[ALWAYS],
+                "in the headers of 515.43.04 to 595.45.04, ctrl2080fb.h; release drivers answer NOT_SUPPORTED",
+            )
+        },
+    ),
+];
 
 /// Every row.
-pub const ROWS: &[Row] = &[
-    pids_row(0x2080_018d, "450.248.02 to 595.45.04, ctrl2080gpu.h"),
-    pids_row(0x0080_0202, "390.157, 418.226.00, ctrl0080gpu.h"),
-    pid_info_row(0x2080_018e, 72, "515.43.04 to 595.45.04, ctrl2080gpu.h"),
-    pid_info_row(0x2080_018e, 48, "450.248.02, 460.106.00, 470.256.02"),
-    pid_info_row(0x0080_0203, 40, "390.157, 418.226.00, ctrl0080gpu.h"),
-    gpumon_row(100, 4, 116, "460.106.00, 470.256.02, 515.43.04 to 515.76, 520, ctrl2080perf.h"),
-    gpumon_row(72, 4, 116, "515.86.01, 515.105.01, 525.47.04 to 545.29.06, ctrl2080perf.h"),
-    gpumon_row(72, 6, 116, "550.40.07 to 565.77, ctrl2080perf.h"),
-    gpumon_row(72, 6, 128, "570.86.15 to 595.45.04, ctrl2080perf.h"),
-    gpumon_v1_row(0x2080_2083, 4, "390.157 to 470.256.02"),
-    gpumon_v1_row(0x2080_a083, 0, "legacy number: 4 engines in 515.43.04 to 545.29.06, 6 in 550, nothing says which; ctrl2080perf.h"),
-    Row {
-        control: Control::AccountingPids,
-        cmd: ControlCmd(0xb04),
-        params_size: 16012,
-        layout: Layout::List(Rows::new(16008, 8, 4, 4000, 0).repeating()),
-        seen: "390.157 to 595.45.04, ctrl0000gpuacct.h; the u32 at 4 is a vGPU selector",
-    },
-    Row {
-        control: Control::AccountingInfo,
-        cmd: ControlCmd(0xb03),
-        params_size: 48,
-        layout: Layout::QueryOne { pid: 4, began: 32 },
-        seen: "390.157 to 595.45.04, ctrl0000gpuacct.h",
-    },
-    Row {
-        control: Control::AccountingInfoV2,
-        cmd: ControlCmd(0xb06),
-        params_size: 72,
-        layout: Layout::AskNobody { pid: 4 },
-        seen: "615.71.09, client_resource.c: gpuId, pid and subPid first, as in 0xb03; the size is a guess, the rest unknown",
-    },
-    Row {
-        control: Control::NvencSessions,
-        cmd: ControlCmd(0x2080_016e),
-        params_size: 16,
-        layout: Layout::Embedded { pointer: 8, inner: Inner::Rows(Rows::new(0, 0, 32, 512, 0).asking_room()) },
-        seen: "390.157 to 595.45.04, ctrl2080gpu.h",
-    },
-    nvenc_v2_row(0x2080_01a9, "525.47.22 to 525.47.35, 525.105.17 to 525.147.05, ctrl2080gpu.h"),
-    nvenc_v2_row(0x2080_01af, "530.30.02 to 595.45.04, ctrl2080gpu.h"),
-    Row {
-        control: Control::NvfbcSessions,
-        cmd: ControlCmd(0x2080_017c),
-        params_size: 13316,
-        layout: Layout::List(Rows::new(0, 4, 52, 256, 0)),
-        seen: "418.226.00 to 595.45.04, ctrl2080gpu.h",
-    },
-    Row {
-        control: Control::HwpmReservation,
-        cmd: ControlCmd(0x90cc_0103),
-        params_size: 12,
-        layout: Layout::One { pid: 4, count: Some(0) },
-        seen: "390.157 to 595.45.04, ctrl90cchwpm.h",
-    },
-    Row {
-        control: Control::RcErrorReport,
-        cmd: ControlCmd(0x607),
-        params_size: 2436,
-        layout: Layout::One { pid: 32, count: None },
-        seen: "450.248.02 to 595.45.04, ctrl0000nvd.h",
-    },
-    Row {
-        control: Control::FbClientAllocations,
-        cmd: ControlCmd(0x2080_1349),
-        params_size: 32,
-        layout: Layout::Embedded { pointer: 24, inner: Inner::Rows(Rows::new(16, 0, 112, 512, 4)) },
-        seen: "in the headers of 515.43.04 to 595.45.04, ctrl2080fb.h; release drivers answer NOT_SUPPORTED",
-    },
-];
+pub const ROWS: &[Row] = &{
+    let mut rows = [FACTS[0].row; FACTS.len()];
+    let mut i = 0;
+    while i < rows.len() {
+        rows[i] = FACTS[i].row;
+        i += 1;
+    }
+    rows
+};
 
 /// The row for this number and this many bytes of parameters. A number whose control has that layout under another number
 /// finds it, too: R430 to R445, which were not examined, may pair the old numbers with newer layouts.
@@ -162,6 +254,20 @@ pub fn carries_pids(cmd: ControlCmd) -> bool {
 /// The row itself.
 pub fn row(id: RowId) -> Option<&'static Row> {
     ROWS.get(id.index())
+}
+
+/// What is known of a row beside its bytes.
+pub fn history(id: RowId) -> &'static History {
+    const HISTORIES: [History; FACTS.len()] = {
+        let mut all = [FACTS[0].history; FACTS.len()];
+        let mut i = 0;
+        while i < all.len() {
+            all[i] = FACTS[i].history;
+            i += 1;
+        }
+        all
+    };
+    &HISTORIES[id.index()]
 }
 
 /// Places of [`CMD_TABLE`]; a power of two.

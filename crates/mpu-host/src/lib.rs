@@ -1,7 +1,8 @@
 //! A host as MPU knows it: facts from its files, its driver, its containers, what its administrator wants; and how errors explain
 //! themselves to whoever meets them.
 //!
-//! Owns what stands below every engine. Knows none of them, asks the driver nothing, and changes nothing.
+//! Owns what stands below every engine. Knows none of them, asks the driver nothing, and changes nothing of the host
+//! ([`own`] changes the calling process).
 
 pub mod config;
 pub mod containers;
@@ -10,7 +11,9 @@ pub mod exit;
 pub mod explain;
 pub mod host;
 pub mod kernel_release;
+pub mod own;
 pub mod progress;
+mod sys;
 pub mod time;
 
 pub use exit::Exit;

@@ -5,7 +5,6 @@
 
 use crate::agent;
 use crate::commands;
-use crate::engine::up;
 use crate::install::work;
 use crate::listing;
 use crate::metrics;
@@ -13,6 +12,7 @@ use crate::nri;
 use crate::top;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
+use mpu_engine::up;
 use mpu_host::exit::Exit;
 use std::ffi::OsString;
 use std::path::PathBuf;

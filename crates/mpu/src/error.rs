@@ -2,13 +2,13 @@
 
 use crate::agent::turns::TurnError;
 use crate::agent::AgentError;
-use crate::engine::error::EngineError;
 use crate::install::InstallError;
 use crate::metrics::MetricsError;
 use crate::nri::NriError;
 use crate::probe::ProbeError;
 use crate::processes::ProcessError;
 use crate::top::TopError;
+use mpu_engine::error::EngineError;
 use mpu_host::explain::{Explain, Sum};
 
 /// Any failure of this crate.

@@ -9,7 +9,6 @@ pub mod agent;
 pub mod cli;
 pub mod commands;
 pub mod doctor;
-pub mod engine;
 pub mod error;
 pub mod install;
 pub mod listing;
@@ -19,9 +18,6 @@ pub mod nri;
 pub mod probe;
 pub mod processes;
 pub mod report;
-pub mod rm;
-pub mod signing;
-mod sys;
 pub mod top;
 
 pub use error::Error;

@@ -7,15 +7,15 @@ use clap::Parser;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
 use mpu::commands::{agent, config, doctor, down, install, metrics, probe, ps, schema, status, up};
-use mpu::engine;
-use mpu::engine::module::load::Running;
-use mpu::engine::notify::{self, error::NotifyError, hold};
 use mpu::install::work;
 use mpu::listing;
 use mpu::manual;
 use mpu::metrics::Done;
 use mpu::nri;
+use mpu_engine as engine;
+use mpu_engine::module::load::Running;
 use mpu_host::progress::say;
+use mpu_notify::{self as notify, error::NotifyError, hold};
 
 use mpu::report::{self, Report, Style};
 use mpu::Error;

@@ -3,13 +3,13 @@
 //! Facts are made up where a test needs many processes or a driver that hangs; `exporter` below is the real server with
 //! them, in a process of its own so that its memory can be measured. With a driver it is tried in guests.
 
-use mpu::engine::observe::{Cost, Observed};
-use mpu::engine::Engine;
 use mpu::metrics::collect::{Exporter, Patience, Sources, Trouble};
 use mpu::metrics::page::{is_missed, HostFacts};
 use mpu::metrics::usage::{Amounts, Container, Gpu, Known, Label, Usage, Use};
 use mpu::metrics::{families, run, Way};
 use mpu_core::{HostPid, Reason, ViewPid};
+use mpu_engine::observe::{Cost, Observed};
+use mpu_engine::Engine;
 use mpu_host::driver::{Driver, Flavour};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -2,14 +2,11 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 
 use crate::container::Container;
-
-/// Emulation is slow.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::wait::until;
 
 /// Programs that run over and over in a container until they are told to stop.
 pub struct Callers<'a> {
@@ -41,12 +38,8 @@ impl<'a> Callers<'a> {
             command.args(&entered[1..]).args(["sh", "-c", &script]).stdin(Stdio::null());
             callers.running.push(command.spawn().context("cannot start a caller")?);
         }
-        let began = Instant::now();
         let there = |number| Path::new(&format!("/proc/{}/root/tmp/calls.{number}", container.pid_outside())).exists();
-        while !(0..how_many).all(there) {
-            ensure!(began.elapsed() < LIMIT, "the callers do not get into their container");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until("the callers do not get into their container", || Ok((0..how_many).all(there)))?;
         Ok(callers)
     }
 

@@ -13,6 +13,7 @@ use crate::holder::Holder;
 use crate::nvctl::{self, Answer};
 use crate::processes;
 use crate::supervisor;
+use crate::wait::until;
 
 /// A running container.
 pub struct Container {
@@ -181,13 +182,12 @@ fn nsenter(member: u32) -> [String; 5] {
 /// The number that a runtime writes into a file, which can be after the program it started is ready.
 fn pid_in(path: impl AsRef<std::path::Path>) -> Result<u32> {
     let path = path.as_ref();
-    for _ in 0..500 {
-        if let Some(pid) = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()) {
-            return Ok(pid);
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    anyhow::bail!("the runtime wrote no PID into {} for ten seconds", path.display())
+    let mut written = None;
+    until(&format!("the runtime wrote no PID into {}", path.display()), || {
+        written = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
+        Ok(written.is_some())
+    })?;
+    written.context("no PID")
 }
 
 /// How many GPUs the driver has: the simulated one says with how many it was loaded, and there is one that is made up.

@@ -25,6 +25,7 @@ mod stage;
 mod stories;
 mod story;
 mod supervisor;
+mod wait;
 
 use std::process::{Command, ExitCode};
 

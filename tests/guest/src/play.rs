@@ -4,7 +4,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
-use mpu_plan::Ending;
+use mpu_plan::{Ending, STAGE_STANDS};
 
 use crate::demo;
 use crate::engine::Engine;
@@ -31,6 +31,7 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
         let stage = Stage::new(row, engine, first_of_era)?;
         let mut log = KernelLog::from_now()?;
         let raised = stage.raise();
+        println!("{STAGE_STANDS}");
         for story in &wanted {
             let began = Instant::now();
             let verdict = match &raised {

@@ -4,12 +4,12 @@
 //! Owns reading the manifest, so that what is played cannot drift from what is deployed.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 use serde_json::{json, Value};
 
 use crate::command::{must, run, Output};
+use crate::wait::until;
 
 const MANIFEST: &str = include_str!("../../../packaging/kubernetes/manifest.yaml");
 
@@ -40,27 +40,22 @@ impl Pod {
 
     /// Waits until a probe has this exit status, and returns its words.
     pub fn wait(&self, question: &str, status: i32) -> Result<String> {
-        let began = Instant::now();
-        loop {
+        let mut last = String::new();
+        let waited = until(&format!("{question} does not end with {status}"), || {
             let told = self.probe(question)?;
-            if told.status == status {
-                return Ok(told.out);
-            }
-            let late = began.elapsed() > Duration::from_secs(60);
-            ensure!(!late, "after a minute {question} is {}: {} {}", told.status, told.out, told.err);
-            std::thread::sleep(Duration::from_millis(200));
-        }
+            last = format!("{} {}", told.out, told.err);
+            Ok(told.status == status)
+        });
+        waited.with_context(|| last.clone())?;
+        Ok(last)
     }
 
     /// Sends its process 1 a signal, and waits for its end.
     pub fn end(self, signal: &str) -> Result<()> {
         must(&[self.runtime, "kill", &self.name, signal])?;
-        let began = Instant::now();
-        while must(&[self.runtime, "state", &self.name])?.contains("\"running\"") {
-            ensure!(began.elapsed() < Duration::from_secs(60), "{} does not end by {signal}", self.name);
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        Ok(())
+        until(&format!("{} does not end by {signal}", self.name), || {
+            Ok(!must(&[self.runtime, "state", &self.name])?.contains("\"running\""))
+        })
     }
 }
 

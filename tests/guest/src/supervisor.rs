@@ -7,18 +7,17 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 use serde_json::{json, Value};
+
+use crate::wait::{self, PATIENCE};
 
 const LISTENER: &str = "/run/mpu/notify/listener.sock";
 const CONTROL: &str = "/run/mpu/notify/control.sock";
 /// There while the supervisor takes nobody; its socket stays open for those that it has.
 const RETIRED: &str = "/run/mpu/notify/retired";
 const LOG: &str = "/run/mpu-notify.log";
-/// Emulation is slow.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What keeps the supervisor, and the supervisor.
 pub struct Supervisor {
@@ -127,16 +126,9 @@ pub fn seccomp() -> Option<Value> {
     })
 }
 
-/// Waits for something to become true.
-pub fn until(otherwise: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let began = Instant::now();
-    while !holds()? {
-        if began.elapsed() > PATIENCE {
-            bail!("{otherwise} after {} s: {}", PATIENCE.as_secs(), log());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+/// Waits for something to become true, and says what keeper and supervisor said if it does not.
+pub fn until(otherwise: &str, holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    wait::until(otherwise, holds).with_context(log)
 }
 
 /// The end of what keeper and supervisor have said.

@@ -113,6 +113,9 @@ impl Verdict {
     }
 }
 
+/// Printed once an engine's stage stands and its stories begin: what came before is no story's.
+pub const STAGE_STANDS: &str = "STAGE-STANDS";
+
 /// Printed before and after a story that makes the driver oops: between them the host lets an oops pass, for the story judges it.
 pub const OOPS_AWAITED: &str = "OOPS-AWAITED";
 /// See [`OOPS_AWAITED`].

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{ensure, Context, Result};
-use mpu_abi::{Inner, Layout, Row, Rows, Samples, ROWS};
+use mpu_abi::{find, history, History, Inner, Layout, Release, Row, Rows, Samples, ROWS};
 use serde::{Deserialize, Serialize};
 
 use super::c::Field;
@@ -139,18 +139,24 @@ impl List {
 
 /// Everything that there is to say of a tree.
 pub fn judge(tree: &Tree, list: &List) -> Vec<Finding> {
-    judge_by(tree, list, ROWS)
+    judge_by(tree, list, ROWS, &|row| find(row.cmd, row.params_size).map(history))
 }
 
+/// What is known of a row beside its bytes.
+pub type Histories<'a> = &'a dyn Fn(&Row) -> Option<&'static History>;
+
 /// The same, by other rows.
-pub fn judge_by(tree: &Tree, list: &List, rows: &[Row]) -> Vec<Finding> {
-    let mut out: Vec<Finding> =
-        tree.controls.iter().filter_map(|control| judge_control(tree, list, rows, control)).collect();
+pub fn judge_by(tree: &Tree, list: &List, rows: &[Row], histories: Histories<'_>) -> Vec<Finding> {
+    let controls = tree.controls.iter().filter_map(|control| {
+        let finding = judge_control(tree, list, rows, control)?;
+        Some(judge_release(tree, rows, histories, finding))
+    });
+    let mut out: Vec<Finding> = controls.collect();
     // Where no control was found at all, none is missed.
     let has = |row: &Row| tree.controls.is_empty() || tree.controls.iter().any(|control| control.cmd == row.cmd.0);
     let mut before = BTreeSet::new();
     for row in rows.iter().filter(|row| !has(row) && before.insert(row.cmd)) {
-        out.push(Finding {
+        let finding = Finding {
             verdict: Verdict::Gone,
             way: "control",
             name: row.control.name().to_owned(),
@@ -158,9 +164,10 @@ pub fn judge_by(tree: &Tree, list: &List, rows: &[Row]) -> Vec<Finding> {
             size: Some(row.params_size as usize),
             reach: None,
             fields: Vec::new(),
-            why: format!("a row for {}; nothing here has this number", row.seen),
+            why: "nothing here has this number".to_owned(),
             sort: None,
-        });
+        };
+        out.push(judge_release(tree, rows, histories, finding));
     }
     out.extend(carriers(tree, list));
     for event in &tree.events {
@@ -177,6 +184,38 @@ pub fn judge_by(tree: &Tree, list: &List, rows: &[Row]) -> Vec<Finding> {
         out.extend(helpers(tree, list));
     }
     out
+}
+
+/// Holds the releases of the rows against the release that was read. The rows of what is found in it must name it, and of what is
+/// not there none may; a source that does not declare everything shows too little for that.
+fn judge_release(tree: &Tree, rows: &[Row], histories: Histories<'_>, finding: Finding) -> Finding {
+    let of_it: Vec<(&Row, &History)> = rows
+        .iter()
+        .filter(|row| finding.cmd == Some(number(row.cmd.0)))
+        .filter_map(|row| Some((row, histories(row)?)))
+        .collect();
+    let is_read =
+        |row: &Row| finding.size.and_then(|size| u32::try_from(size).ok()).is_some_and(|size| row.takes(size));
+    let seen = of_it.iter().find(|(row, _)| is_read(row)).or(of_it.first()).map(|(_, history)| history.seen);
+    let why = match seen {
+        Some(seen) => format!("{}{}a row of {seen}", finding.why, if finding.why.is_empty() { "" } else { "; " }),
+        None => finding.why.clone(),
+    };
+    let Some(release) = tree.release.as_deref().and_then(|text| text.parse::<Release>().ok()) else {
+        return Finding { why, ..finding };
+    };
+    let named: Vec<&Row> = of_it
+        .iter()
+        .filter(|(_, history)| history.releases.iter().any(|some| some.has(release)))
+        .map(|(row, _)| *row)
+        .collect();
+    let wrong = match finding.verdict {
+        Verdict::Fits if seen.is_some() && !named.iter().any(|row| is_read(row)) => "does not name",
+        Verdict::Gone if !named.is_empty() && tree.declares_all => "names",
+        _ => return Finding { why, ..finding },
+    };
+    let why = format!("{why}; the row {wrong} {release} in its releases (crates/mpu-abi/src/rows.rs)");
+    Finding { verdict: Verdict::Changed, why, ..finding }
 }
 
 fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> Option<Finding> {
@@ -269,9 +308,8 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
     if !doubts.is_empty() {
         return changed(finding, doubts.join("; "));
     }
-    finding.why = format!("row of {}", row.seen);
     if matches!(row.layout, Layout::Embedded { .. }) && behind.is_empty() {
-        finding.why += "; what its pointer leads to is not declared here";
+        finding.why = "what its pointer leads to is not declared here".to_owned();
     }
     Some(finding)
 }
@@ -280,10 +318,7 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
 fn judge_size(rows: &[&Row], finding: Finding, size: usize) -> Finding {
     let finding = Finding { size: Some(size), ..finding };
     match rows.iter().find(|row| u32::try_from(size).is_ok_and(|size| row.takes(size))) {
-        Some(row) => {
-            let why = format!("the size of the row of {}; where its fields stand is not known here", row.seen);
-            Finding { why, ..finding }
-        }
+        Some(_) => Finding { why: "the size fits; where its fields stand is not known here".to_owned(), ..finding },
         None => {
             let why = format!("{size} bytes; rows have {}, unless the number is another control's now", sizes(rows));
             Finding { verdict: Verdict::Changed, why, ..finding }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mpu_abi::{Control, ControlCmd, Inner, Layout, Row, Rows};
+use mpu_abi::{Control, ControlCmd, History, Inner, Layout, Release, Releases, Row, Rows};
 
 use super::c::Headers;
 use super::judge::{judge, judge_by, Finding, List, Sort, Verdict};
@@ -201,7 +201,7 @@ static long nvidia_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned 
     }
 
     fn judged(&self, name: &str) -> Vec<Finding> {
-        judge_by(&self.tree(name).unwrap(), &known(), &ROWS)
+        judged_by(&self.tree(name).unwrap(), &known(), &ROWS)
     }
 
     fn tree(&self, name: &str) -> anyhow::Result<Tree> {
@@ -247,16 +247,19 @@ pub const ROWS: [Row; 2] = [
         cmd: ControlCmd(0x7e57_0101),
         params_size: 20,
         layout: Layout::List(Rows::new(0, 4, 4, 4, 0)),
-        seen: "made up",
     },
     Row {
         control: Control::NvencSessions,
         cmd: ControlCmd(0x7e57_0102),
         params_size: 16,
         layout: Layout::Embedded { pointer: 8, inner: Inner::Rows(Rows::new(0, 0, 16, 8, 0)) },
-        seen: "made up",
     },
 ];
+
+/// By rows of which nothing is known but their bytes.
+pub fn judged_by(tree: &Tree, list: &List, rows: &[Row]) -> Vec<Finding> {
+    judge_by(tree, list, rows, &|_| None)
+}
 
 /// The functions as they are in our list, and nothing known.
 pub fn known() -> List {
@@ -278,6 +281,38 @@ fn a_driver_that_has_nothing_new_raises_no_alarm() {
     let fits: Vec<_> =
         findings.iter().filter(|finding| finding.verdict == Verdict::Fits).map(|f| f.name.as_str()).collect();
     assert!(fits.contains(&"NV7E57_CTRL_CMD_LIST") && fits.contains(&"NV7E57_CTRL_CMD_SESSIONS"), "{fits:?}");
+}
+
+#[test]
+fn releases_of_a_row_are_held_against_the_release_that_was_read() {
+    const fn history(releases: &'static [Releases]) -> History {
+        History { releases, entry: None, unused: None, seen: "a header" }
+    }
+    static OF_IT: History = history(&[Releases { since: Release::new(1, 0, 0), until: None }]);
+    static BEFORE: History =
+        history(&[Releases { since: Release::new(1, 0, 0), until: Some(Release::new(998, 0, 0)) }]);
+    static AFTER: History = history(&[Releases { since: Release::new(1000, 0, 0), until: None }]);
+    let told = |made: &Made, history: &'static History| {
+        let mut tree = made.tree("releases").unwrap();
+        tree.release = Some("999.1".to_owned());
+        let findings = judge_by(&tree, &known(), &ROWS[..1], &|_| Some(history));
+        let list = findings.into_iter().find(|finding| finding.cmd.as_deref() == Some("0x7e570101")).unwrap();
+        (list.verdict, list.why)
+    };
+    let made = Made::new();
+    assert_eq!(told(&made, &OF_IT), (Verdict::Fits, "a row of a header".to_owned()));
+    for wrong in [&BEFORE, &AFTER] {
+        let (verdict, why) = told(&made, wrong);
+        assert!(verdict == Verdict::Changed && why.contains("does not name 999.01"), "{why}");
+    }
+    let gone = Made {
+        ctrl: made.ctrl.replace("0x7e570101", "0x7e5701f1"),
+        table: made.table.replace("0x7e570101", "0x7e5701f1"),
+        ..Made::new()
+    };
+    assert_eq!(told(&gone, &BEFORE).0, Verdict::Gone);
+    let (verdict, why) = told(&gone, &OF_IT);
+    assert!(verdict == Verdict::Changed && why.contains("the row names 999.01"), "{why}");
 }
 
 #[test]
@@ -305,7 +340,7 @@ typedef struct NV7E57_CTRL_ACCT2_PARAMS { NvU32 gpu; NvU32 pid; NvU32 subPid; Nv
 ";
     made.table += &entry(0x10008, 0, "ACCT2").replace("0x7e570000u", "0xb06u");
     let rows: Vec<Row> = mpu_abi::ROWS.iter().filter(|row| row.cmd.0 != 0xb06).copied().collect();
-    let findings = judge_by(&made.tree("acct2").unwrap(), &List::ours().unwrap(), &rows);
+    let findings = judged_by(&made.tree("acct2").unwrap(), &List::ours().unwrap(), &rows);
     let found = findings.iter().find(|finding| finding.cmd.as_deref() == Some("0x00000b06")).unwrap();
     assert_eq!((found.verdict, found.size, found.reach), (Verdict::New, Some(24), Some(Reach::Anybody)));
     assert_eq!(found.name, "NV0000_CTRL_CMD_GPUACCT_GET_PROC_ACCOUNTING_INFO_V2");
@@ -440,7 +475,7 @@ typedef struct NV7E57_CTRL_ODD_PARAMS { NvU32 pid; } NV7E57_CTRL_ODD_PARAMS;
     let tree = Tree::read(&root).unwrap();
     fs::remove_dir_all(root).unwrap();
     assert!(!tree.has_tables);
-    let findings = judge_by(&tree, &known(), &[]);
+    let findings = judged_by(&tree, &known(), &[]);
     let found: Vec<_> = alarms(&findings).into_iter().map(|(_, cmd, _)| cmd).collect();
     assert_eq!(found, ["0x7e570101", "0x7e570102", "0x7e570110"]);
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 
 use crate::cpio::Archive;
-use crate::guest::qemu::{self, Console};
+use crate::guest::qemu::{self, Console, Line};
 use crate::guest::{image, Job};
 use crate::libraries::libraries;
 use crate::run::{find, run};
@@ -93,7 +93,8 @@ pub fn measure(kernel: &str, era: &str, client: &str, peers: &[PathBuf], loud: b
     let image = build(kernel, era, client, &modules, peers)?;
     let console = qemu::boot_counting(&job, &image, loud)?;
     let log = paths::target("guest/log")?.join(format!("bench-{kernel}-era{era}.log"));
-    std::fs::write(&log, console.lines.join("\n")).with_context(|| format!("cannot write {}", log.display()))?;
+    let lines: Vec<String> = console.lines.iter().map(Line::to_string).collect();
+    std::fs::write(&log, lines.join("\n")).with_context(|| format!("cannot write {}", log.display()))?;
     let mut found = Run {
         kernel: kernel.to_owned(),
         release,
@@ -166,9 +167,8 @@ fn compile(program: &str) -> Result<PathBuf> {
 
 fn read(console: &Console, run: &mut Run) -> Result<()> {
     let mut began: Option<(String, f64)> = None;
-    for stamped in &console.lines {
-        let (Some(at), Some(line)) = (stamped.get(..7), stamped.get(8..)) else { continue };
-        let at: f64 = at.trim().parse().context("a console line without its time")?;
+    for Line { at, text: line, .. } in &console.lines {
+        let at = at.as_secs_f64();
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             ["cost", module, caller, what, cost, ref right @ ..] => {
@@ -210,7 +210,9 @@ pub mod fake {
 
     /// A run as the guest's lines tell it.
     pub fn run(lines: &[&str]) -> Result<Run> {
-        let lines = lines.iter().enumerate().map(|(second, line)| format!("{second:4}.00 {line}")).collect();
+        let line =
+            |(second, line): (usize, &&str)| Line { at: Duration::from_secs(second as u64), ..Line::at_once(line) };
+        let lines = lines.iter().enumerate().map(line).collect();
         let console = Console { lines, rc: Some(0), ..Console::default() };
         let mut run = Run {
             kernel: "6.1".into(),

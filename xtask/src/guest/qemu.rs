@@ -2,6 +2,7 @@
 //!
 //! Always software emulation: it behaves the same on every machine, nested or not. Knows the console's death cries, nothing of stories.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,22 +14,45 @@ use anyhow::{Context, Result};
 use mpu_plan::{Last, OOPS_AWAITED, OOPS_OVER};
 
 use super::job::Job;
+use super::processor;
 use crate::kernels::{self, Kernel};
 use crate::run;
 
 /// What came over the serial line.
 #[derive(Default)]
 pub struct Console {
-    /// Its lines, each with the second it came at.
-    pub lines: Vec<String>,
+    /// Its lines.
+    pub lines: Vec<Line>,
     /// The status that process 1 reported; none if it never did.
     pub rc: Option<i32>,
     /// Lines that say the kernel is unwell, and whether time ran out.
     pub deaths: Vec<String>,
     /// How long it ran.
     pub took: Duration,
+    /// What it used of this machine's processors: the same whatever else this machine does, or nearly.
+    pub used: Duration,
     /// Whether a story awaits an oops of the driver's: it judges what comes.
     pub awaits_oops: bool,
+}
+
+/// One line, and what the guest had taken and used when it came.
+pub struct Line {
+    pub at: Duration,
+    pub used: Duration,
+    pub text: String,
+}
+
+#[cfg(test)]
+impl Line {
+    pub fn at_once(text: &str) -> Self {
+        Self { at: Duration::ZERO, used: Duration::ZERO, text: text.to_owned() }
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:7.2} {:7.2} {}", self.at.as_secs_f64(), self.used.as_secs_f64(), self.text)
+    }
 }
 
 /// What an oops says, and nothing else does: of these the guest's own reading of its log decides whose oops it was.
@@ -58,11 +82,15 @@ const CRIES: [&str; 14] = [
     "unable to handle",
 ];
 
-/// All processors at once, by this machine's clock: for races and for people.
-const FAST: [&str; 2] = ["-accel", "tcg,thread=multi"];
+/// All processors at once, by this machine's clock: for races and for people. Kernels that are told of quick byte-wise copies (ERMS, FSRM)
+/// clear and copy pages by them, and emulated those go byte by byte: of a program's start they are a third.
+pub const FAST: [&str; 4] = ["-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"];
+
+/// Emulated processors have one clock. Kernels doubt that, and ask a slower one, which stops all processors for each look at it.
+pub const ONE_CLOCK: &str = "tsc=reliable";
 
 /// A clock that counts instructions: a guest's nanosecond is one, whatever else this machine is doing. For figures.
-const COUNTING: [&str; 4] = ["-accel", "tcg,thread=single", "-icount", "shift=0"];
+const COUNTING: [&str; 6] = ["-accel", "tcg,thread=single", "-icount", "shift=0", "-cpu", "max"];
 
 /// What figures are taken with, in MiB.
 const COUNTING_MEMORY: u32 = 2048;
@@ -76,7 +104,8 @@ pub fn boot(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> 
     let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let kernel = kernels::ready(&job.kernel)?;
     let limit = job.limit * kernel.slower;
-    let command = command(job, &kernel, image, "quiet loglevel=4", &FAST, kernel.memory);
+    let words = format!("quiet loglevel=4 {ONE_CLOCK}");
+    let command = command(job, &kernel, image, &words, &FAST, kernel.memory);
     watch(command, image, limit, Some(log), loud)
 }
 
@@ -100,11 +129,12 @@ fn watch(mut command: Command, image: &Path, limit: Duration, log: Option<File>,
         }
     });
     let mut console = Console::default();
+    let pid = child.id();
     let deadline = began + limit;
     loop {
         match receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => {
-                console.take(began.elapsed(), &line, loud);
+                console.take(began.elapsed(), processor::used(pid), &line, loud);
                 if let (Some(mut log), Some(line)) = (log.as_ref(), console.lines.last()) {
                     writeln!(log, "{line}").context("cannot write the log")?;
                 }
@@ -116,6 +146,7 @@ fn watch(mut command: Command, image: &Path, limit: Duration, log: Option<File>,
             }
         }
     }
+    console.used = processor::used(pid);
     end(&mut child);
     let _ = std::fs::remove_file(image);
     console.took = began.elapsed();
@@ -145,7 +176,7 @@ pub fn shell(job: &Job, image: &Path) -> Result<()> {
 }
 
 impl Console {
-    fn take(&mut self, at: Duration, line: &str, loud: bool) {
+    fn take(&mut self, at: Duration, used: Duration, line: &str, loud: bool) {
         // Firmware and shells colour and clear; what matters comes after.
         let line = match line.rsplit_once('\u{1b}') {
             Some((_, rest)) => after_escape(rest),
@@ -167,7 +198,7 @@ impl Console {
             // A second verdict is as bad as none.
             self.rc = if self.rc.is_none() { last.ok().map(|Last(rc)| rc) } else { None };
         }
-        self.lines.push(format!("{:7.2} {line}", at.as_secs_f64()));
+        self.lines.push(Line { at, used, text: line.to_owned() });
     }
 }
 
@@ -180,7 +211,7 @@ fn command(job: &Job, kernel: &Kernel, image: &Path, more: &str, speed: &[&str],
     let mut command = Command::new("qemu-system-x86_64");
     let (memory, kept_off) = if job.is_real() { (memory.max(REAL_MEMORY), REAL_KEPT_OFF) } else { (memory, "") };
     command.args(speed).args(["-m", &memory.to_string()]);
-    command.args(["-cpu", "max", "-nodefaults", "-no-user-config", "-nographic"]);
+    command.args(["-nodefaults", "-no-user-config", "-nographic"]);
     command.args(["-serial", "stdio", "-no-reboot", "-smp", &job.cpus.to_string()]);
     command.arg("-kernel").arg(kernel.vmlinux()).arg("-initrd").arg(image);
     // An oops must not be survived: what follows it would be no verdict about the product. A story that wants one says so.
@@ -200,7 +231,7 @@ mod tests {
 
     fn deaths(lines: &[&str]) -> usize {
         let mut console = Console::default();
-        lines.iter().for_each(|line| console.take(Duration::ZERO, line, false));
+        lines.iter().for_each(|line| console.take(Duration::ZERO, Duration::ZERO, line, false));
         console.deaths.len()
     }
 

@@ -8,9 +8,13 @@ use std::time::Duration;
 
 pub use mpu_plan::{Ending, Verdict};
 
+use super::costs::Costs;
 use super::job::Job;
 use super::qemu::Console;
 use crate::outcome::Outcome;
+
+/// So many of what guests did are named with what it cost.
+const DEAREST: usize = 10;
 
 /// What one guest said.
 pub struct Report {
@@ -19,14 +23,16 @@ pub struct Report {
     /// What is wrong with the guest as a whole.
     pub troubles: Vec<String>,
     pub took: Duration,
+    /// Of this machine's processors.
+    pub used: Duration,
+    pub costs: Costs,
     pub log: PathBuf,
 }
 
 impl Report {
     /// Reads a console.
     pub fn read(job: &Job, console: &Console, log: PathBuf) -> Self {
-        let plain = console.lines.iter().filter_map(|line| line.get(8..));
-        let verdicts: Vec<Verdict> = plain.filter_map(Verdict::read).collect();
+        let verdicts: Vec<Verdict> = console.lines.iter().filter_map(|line| Verdict::read(&line.text)).collect();
         let mut troubles = console.deaths.clone();
         let failed = verdicts.iter().any(|v| v.result == Ending::Fail);
         match console.rc {
@@ -35,7 +41,15 @@ impl Report {
             Some(rc) if rc != 0 && !failed => troubles.push(format!("the guest reports {rc}, and no story says why")),
             Some(_) => {}
         }
-        Self { kernel: job.kernel.clone(), verdicts, troubles, took: console.took, log }
+        Self {
+            kernel: job.kernel.clone(),
+            verdicts,
+            troubles,
+            took: console.took,
+            used: console.used,
+            costs: Costs::of(&console.lines),
+            log,
+        }
     }
 }
 
@@ -50,9 +64,10 @@ impl Report {
         let count = |ending| self.verdicts.iter().filter(|verdict| verdict.result == ending).count();
         let [pass, fail, skip] = [Ending::Pass, Ending::Fail, Ending::Skip].map(count);
         format!(
-            "{pass} passed, {fail} failed, {skip} skipped, {} troubles, {} s",
+            "{pass} passed, {fail} failed, {skip} skipped, {} troubles, {} s, {} s of a processor",
             self.troubles.len(),
-            self.took.as_secs()
+            self.took.as_secs(),
+            self.used.as_secs()
         )
     }
 }
@@ -64,7 +79,9 @@ pub struct Tally {
     problems: Vec<String>,
     skips: BTreeMap<String, usize>,
     counts: [usize; 3],
-    took: BTreeMap<String, Duration>,
+    /// How long the guests of a kernel ran, and what they used.
+    took: BTreeMap<String, [Duration; 2]>,
+    costs: Costs,
 }
 
 impl Tally {
@@ -88,7 +105,10 @@ impl Tally {
             self.counts[Ending::Fail as usize] += 1;
             self.problems.push(format!("guest {}: {trouble} (log: {})", report.kernel, report.log.display()));
         }
-        *self.took.entry(report.kernel.clone()).or_default() += report.took;
+        let [took, used] = self.took.entry(report.kernel.clone()).or_default();
+        *took += report.took;
+        *used += report.used;
+        self.costs.add(&report.costs);
     }
 
     /// Counts a check that is no story in.
@@ -111,9 +131,11 @@ impl Tally {
             for ((kernel, era, client, engine), [pass, fail, skip]) in &self.cells {
                 println!("{kernel:<8} {era:<5} {client:<12} {engine:<8} {pass:>5} {fail:>5} {skip:>5}");
             }
-            let times: Vec<String> =
-                self.took.iter().map(|(kernel, took)| format!("{kernel} {} s", took.as_secs())).collect();
-            println!("guests ran: {}", times.join(", "));
+            let time = |(kernel, [took, used]): (&String, &[Duration; 2])| {
+                format!("{kernel} {} s, {} s of a processor", took.as_secs(), used.as_secs())
+            };
+            println!("guests ran: {}", self.took.iter().map(time).collect::<Vec<_>>().join("; "));
+            println!("of which the dearest {DEAREST}, in seconds of a processor:\n{}", self.costs.dearest(DEAREST));
         }
         for (reason, count) in &self.skips {
             println!("skipped {count}: {reason}");
@@ -142,11 +164,12 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use super::super::qemu::Line;
     use super::*;
 
     fn report(lines: &[&str], rc: Option<i32>) -> Report {
         let job = Job { kernel: "6.1".into(), rows: vec![], cpus: 1, limit: Duration::ZERO };
-        let lines = lines.iter().map(|line| format!("{:7.2} {line}", 1.0)).collect();
+        let lines = lines.iter().map(|line| Line::at_once(line)).collect();
         Report::read(&job, &Console { lines, rc, ..Console::default() }, PathBuf::new())
     }
 

@@ -35,6 +35,11 @@ pub struct Wanted {
 /// `| name in backticks | …`, one for each story that a guest plays.
 const STORIES: &str = include_str!("../../../docs/stories.md");
 
+/// The stories that guests play, in order.
+pub fn stories() -> Vec<&'static str> {
+    STORIES.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect()
+}
+
 impl Wanted {
     /// Everything if nothing is named. A story is played by guests alone.
     pub fn of(words: &[String]) -> Result<Wanted> {
@@ -42,7 +47,7 @@ impl Wanted {
         for word in words {
             match Stage::from_str(word, false) {
                 Ok(stage) => stages.push(stage),
-                Err(_) if STORIES.contains(&format!("\n| `{word}` |")) => stories.push(word.clone()),
+                Err(_) if self::stories().contains(&word.as_str()) => stories.push(word.clone()),
                 Err(_) => {
                     let known: Vec<String> = Stage::value_variants().iter().map(|stage| stage.name()).collect();
                     bail!(

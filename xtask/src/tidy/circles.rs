@@ -66,17 +66,21 @@ fn groups<T: Ord + Clone>(arrows: &BTreeSet<(T, T)>) -> BTreeSet<BTreeSet<T>> {
     next.keys().map(|from| round(from)).filter(|group| group.len() > 1).collect()
 }
 
-/// Files in circles that lead through more than two of them.
-fn file_circles(target: &Target) -> Vec<Circle> {
-    let arrows: Arrows =
-        target.arrows.keys().map(|(from, to)| (target.files[from].clone(), target.files[to].clone())).collect();
-    let pairs = |group: &BTreeSet<Vec<String>>| {
+/// Those of the groups in which a circle leads through more than two.
+pub fn long<T: Ord + Clone>(arrows: &BTreeSet<(T, T)>) -> Vec<BTreeSet<T>> {
+    let pairs = |group: &BTreeSet<T>| {
         let inside = arrows.iter().filter(|(from, to)| group.contains(from) && group.contains(to));
         inside.map(|(from, to)| (from.min(to), from.max(to))).collect::<BTreeSet<_>>().len()
     };
     // Where each reaches each other, no circle is longer than two exactly if the pairs that know each other form a tree.
-    let long = groups(&arrows).into_iter().filter(|group| pairs(group) >= group.len());
-    long.map(|group| with_places(target, group, |path| Some(path.to_vec()))).collect()
+    groups(arrows).into_iter().filter(|group| pairs(group) >= group.len()).collect()
+}
+
+/// Files in circles that lead through more than two of them.
+fn file_circles(target: &Target) -> Vec<Circle> {
+    let arrows: Arrows =
+        target.arrows.keys().map(|(from, to)| (target.files[from].clone(), target.files[to].clone())).collect();
+    long(&arrows).into_iter().map(|group| with_places(target, group, |path| Some(path.to_vec()))).collect()
 }
 
 /// Neighbours that import each other in a circle.

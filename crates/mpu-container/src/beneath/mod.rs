@@ -7,14 +7,16 @@
 //!
 //! Outside truth: openat2(2), `RESOLVE_IN_ROOT`.
 
-mod mount;
+mod host;
+pub(crate) mod mount;
 mod read;
 mod sys;
 #[cfg(test)]
 pub(crate) mod tests;
 mod write;
 
-pub use mount::{unshare, Restrictions, Tree};
+pub use host::out_of_sight;
+pub use mount::{Restrictions, Tree};
 pub use read::Entry;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -101,14 +103,20 @@ pub struct Beneath {
 }
 
 impl Root {
-    /// Opens a root. The path is the caller's own: it is resolved on the host.
+    /// Opens a root. The path is the caller's own: it is resolved on the host. Links as `/proc/self/cwd` are refused:
+    /// they name a directory of this process, and no container's.
     pub fn open(path: &Path) -> Result<Root, BeneathError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())
-            .map_err(|error| BeneathError::Root { path: path.to_path_buf(), source: error.into() })?;
-        let root = Root { fd, path: path.to_path_buf() };
-        root.resolve(Path::new("/"))?;
-        Ok(root)
+        let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS);
+        let source = |error: Errno| match error {
+            Errno::LOOP => io::Error::other("it leads through a process's own link in /proc, or in a circle"),
+            other => other.into(),
+        };
+        match fd {
+            Ok(fd) => Ok(Root { fd, path: path.to_path_buf() }),
+            Err(Errno::NOSYS) => Err(BeneathError::Kernel),
+            Err(error) => Err(BeneathError::Root { path: path.to_path_buf(), source: source(error) }),
+        }
     }
 
     /// Where it is on the host: for messages, not for opening what is below it.

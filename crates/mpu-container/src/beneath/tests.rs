@@ -1,5 +1,6 @@
 //! Hostile roots: whatever they contain, nothing outside them changes, is read, or makes us wait.
 
+use super::mount::unshare;
 use super::*;
 use std::collections::BTreeMap;
 use std::fs;

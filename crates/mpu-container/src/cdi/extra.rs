@@ -6,7 +6,7 @@
 
 use super::inject::{self, Options};
 use crate::driver::files::File;
-use crate::driver::{DriverRoot, Node};
+use crate::driver::{imex_channel, DriverRoot, Node};
 use crate::edits::{ContainerEdits, Device};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -141,9 +141,10 @@ pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Resul
     let known: Vec<_> = nodes.into_iter().filter_map(|node| Some((number(&node)?, node))).collect();
     let mut devices = Vec::new();
     for word in words {
-        let asked = match word.strip_prefix("channel").unwrap_or(word) {
-            "all" => None,
-            digits => Some(digits.parse::<u32>().map_err(|_| NoChannel::NoNumber(word.clone()))?),
+        let asked = match (imex_channel(word), word.strip_prefix("channel").unwrap_or(word)) {
+            (None, "all") => None,
+            (None, _) => return Err(NoChannel::NoNumber(word.clone())),
+            (number, _) => number,
         };
         let before = devices.len();
         for (number, node) in known.iter().filter(|(number, _)| asked.is_none_or(|asked| asked == *number)) {

@@ -6,13 +6,14 @@
 //! Outside truth: `nvidia-ctk cdi generate --help` and `pkg/nvcdi` of NVIDIA Container Toolkit 1.20.
 
 use super::extra::{self, Mode, NoChannel};
+use super::hooks::Hooks;
 use super::inject::{self, Options};
 use super::name::{Kind, QualifiedName};
 use super::registry::append;
 use super::validate::{self, Invalid};
 use super::version;
 use crate::capability::{Capabilities, Capability};
-use crate::driver::{Driver, DriverError, DriverRoot, Gpu, Mig, Selection, UnknownDevice};
+use crate::driver::{Driver, DriverError, DriverRoot, Gpu, Mig, Selection, UnknownDevice, LAST_IMEX_CHANNEL};
 use crate::edits::{ContainerEdits, Device, Spec};
 use std::collections::BTreeSet;
 
@@ -72,7 +73,7 @@ pub enum GenerateError {
     #[error("empty device edits: there is no {0} on this host, and a CDI spec must have a device")]
     Nothing(&'static str),
     /// Another word than a channel's number.
-    #[error("'{0}' is no IMEX channel; a number, channelN or all is")]
+    #[error("'{0}' is no IMEX channel; a number from 0 to {LAST_IMEX_CHANNEL}, channelN or all is")]
     Channel(String),
     /// What the host has makes no valid spec.
     #[error("the spec would be invalid: {0}")]
@@ -94,10 +95,9 @@ pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateEr
         Mode::Nvml => of_gpus(&Driver::find(root)?, request)?,
         Mode::Management => {
             let driver = Driver::find(root)?;
-            let common = inject::common(&driver, full(), &request.edits)?;
+            let common = inject::for_managers(&driver, full(), &request.edits)?;
             let nodes = extra::nodes(root, Mode::Management);
-            let edits = inject::nodes(&driver, [], nodes, &request.edits);
-            (one(edits, "NVIDIA device node")?, ContainerEdits { device_nodes: Vec::new(), ..common })
+            (one(inject::plain_nodes(nodes, &request.edits), "NVIDIA device node")?, common)
         }
         Mode::Imex => (extra::channels(root, &request.devices, &request.edits)?, ContainerEdits::default()),
         other => (one(extra::edits(root, other, &request.edits), other.what())?, ContainerEdits::default()),
@@ -128,7 +128,8 @@ fn of_gpus(driver: &Driver, request: &Request) -> Result<(Vec<Device>, Container
     for selection in selections(driver, &request.devices)? {
         let nodes = driver.nodes(&selection, full());
         let own = nodes.into_iter().filter(|node| !shared.contains(&*node.container.to_string_lossy())).collect();
-        let container_edits = inject::nodes(driver, selection.gpus.iter().copied(), own, &request.edits);
+        let mut container_edits = inject::nodes(driver, selection.gpus.iter().copied(), own, &request.edits);
+        container_edits.hooks.extend(inject::memory_limits(driver, &selection, &request.edits));
         for name in names(&selection, &request.names) {
             devices.push(Device { name, annotations: Default::default(), container_edits: container_edits.clone() });
         }
@@ -200,6 +201,7 @@ fn merged(devices: &[Device]) -> Device {
     devices.iter().for_each(|device| append(&mut edits, &device.container_edits));
     let mut seen = BTreeSet::new();
     edits.hooks.retain(|hook| seen.insert(hook.args.clone()));
+    Hooks::merge_memory_limits(&mut edits.hooks);
     inject::sort(&mut edits);
     Device { name: ALL.into(), annotations: Default::default(), container_edits: edits }
 }

@@ -19,20 +19,26 @@ pub enum HookName {
     UpdateLdcache,
     /// Keeps nvidia-smi and NVML from making device nodes.
     DisableDeviceNodeModification,
+    /// Hides from procfs the GPUs that the container does not have. Ours: NVIDIA's program passes over it.
+    HideOtherGpus,
     /// Restricts EGL to the container's GPUs.
     UpdateApplicationProfile,
+    /// Limits the memory that the container may use of GPUs.
+    ApplyCudaMemoryLimits,
     /// Opens folders to everybody: old releases of crun made them closed.
     Chmod,
 }
 
 impl HookName {
     /// Every one.
-    pub const ALL: [HookName; 6] = [
+    pub const ALL: [HookName; 8] = [
         HookName::CreateSymlinks,
         HookName::EnableCudaCompat,
         HookName::UpdateLdcache,
         HookName::DisableDeviceNodeModification,
+        HookName::HideOtherGpus,
         HookName::UpdateApplicationProfile,
+        HookName::ApplyCudaMemoryLimits,
         HookName::Chmod,
     ];
 
@@ -43,8 +49,18 @@ impl HookName {
             HookName::EnableCudaCompat => "enable-cuda-compat",
             HookName::UpdateLdcache => "update-ldcache",
             HookName::DisableDeviceNodeModification => "disable-device-node-modification",
+            HookName::HideOtherGpus => "hide-other-gpus",
             HookName::UpdateApplicationProfile => "update-application-profile",
+            HookName::ApplyCudaMemoryLimits => "apply-cuda-memory-limits",
             HookName::Chmod => "chmod",
+        }
+    }
+
+    /// The point of a container's life: files are changed in its mounts, its cgroup is limited from the host.
+    fn point(self) -> &'static str {
+        match self {
+            HookName::ApplyCudaMemoryLimits => "createRuntime",
+            _ => "createContainer",
         }
     }
 
@@ -53,6 +69,9 @@ impl HookName {
         HookName::ALL.into_iter().find(|hook| hook.word() == word)
     }
 }
+
+/// The flag before each GPU whose memory is limited.
+const GPU_ID: &str = "--gpu-id";
 
 /// Which hooks are named, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +102,7 @@ impl Hooks {
             args.push(name.word().into());
             args.extend(arguments);
             Hook {
-                hook_name: "createContainer".into(),
+                hook_name: name.point().into(),
                 path: self.program.display().to_string(),
                 args,
                 // NVIDIA's program asks its environment whether to be talkative; the engine's must not decide.
@@ -101,8 +120,39 @@ impl Hooks {
 
     /// Folders of libraries. None when there are none.
     pub fn ldcache(&self, folders: impl IntoIterator<Item = String>) -> Option<Hook> {
-        let ldconfig = self.ldconfig.iter().flat_map(|path| ["--ldconfig-path".into(), path.display().to_string()]);
-        self.each(HookName::UpdateLdcache, "--folder", ldconfig.collect(), folders)
+        self.each(HookName::UpdateLdcache, "--folder", self.ldconfig(), folders)
+    }
+
+    /// The loader's cache once more, of the folders that it knows.
+    pub fn ldcache_again(&self) -> Option<Hook> {
+        self.hook(HookName::UpdateLdcache, self.ldconfig())
+    }
+
+    /// The image's CUDA compatibility libraries, if they are newer than this release of the driver.
+    pub fn cuda_compat(&self, version: &str) -> Option<Hook> {
+        self.hook(HookName::EnableCudaCompat, [format!("--host-driver-version={version}")])
+    }
+
+    /// Limits of memory on these GPUs, by UUID. None when there are none.
+    pub fn memory_limits(&self, root: &Path, gpus: impl IntoIterator<Item = String>) -> Option<Hook> {
+        let root = vec!["--driver-root".into(), root.display().to_string()];
+        self.each(HookName::ApplyCudaMemoryLimits, GPU_ID, root, gpus)
+    }
+
+    /// One hook of memory limits for the GPUs of several, which would each be a process.
+    pub fn merge_memory_limits(hooks: &mut Vec<Hook>) {
+        let word = HookName::ApplyCudaMemoryLimits.word();
+        let limits = |hook: &Hook| hook.args.iter().any(|argument| argument == word);
+        let Some(first) = hooks.iter().position(limits) else { return };
+        let others: Vec<Hook> = hooks.extract_if(first + 1.., |hook| limits(hook)).collect();
+        for hook in others {
+            let gpus = hook.args.windows(2).filter(|pair| pair[0] == GPU_ID);
+            hooks[first].args.extend(gpus.flatten().cloned());
+        }
+    }
+
+    fn ldconfig(&self) -> Vec<String> {
+        self.ldconfig.iter().flat_map(|path| ["--ldconfig-path".into(), path.display().to_string()]).collect()
     }
 
     /// Folders to open. None when there are none.

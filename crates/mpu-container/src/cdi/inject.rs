@@ -12,7 +12,7 @@ use super::registry::append;
 use crate::capability::{Capabilities, Capability};
 use crate::driver::files::{File, Files};
 use crate::driver::{Driver, DriverError, Gpu, Node, Selection};
-use crate::edits::{ContainerEdits, DeviceNode, Mount};
+use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -95,6 +95,19 @@ pub fn common(driver: &Driver, capabilities: Capabilities, options: &Options) ->
     Ok(edits)
 }
 
+/// What programs that manage GPUs need besides nodes: the driver without what draws. They may make device nodes.
+pub fn for_managers(
+    driver: &Driver,
+    capabilities: Capabilities,
+    options: &Options,
+) -> Result<ContainerEdits, DriverError> {
+    let mut options = options.clone();
+    options.hooks.without.push(HookName::DisableDeviceNodeModification);
+    let mut edits = mounts_and_hooks(&driver.files(capabilities)?.without_desktop(), &driver.version, &options);
+    sort(&mut edits);
+    Ok(edits)
+}
+
 /// What these nodes add, and the links that name the GPUs' display nodes by address.
 pub fn nodes<'a>(
     driver: &Driver,
@@ -107,6 +120,17 @@ pub fn nodes<'a>(
     edits.hooks.extend(options.hooks.links(links.iter().map(|(path, target)| (path.as_path(), target.as_path()))));
     append(&mut edits, &plain_nodes(nodes, options));
     edits
+}
+
+/// The hook that limits memory on the GPUs of a selection, if the container asks for a limit. A MIG device is named by its
+/// own UUID, so that the hook can refuse a limit which cannot hold.
+pub fn memory_limits(driver: &Driver, selection: &Selection<'_>, options: &Options) -> Option<Hook> {
+    let whole = |gpu: &&&Gpu| !selection.migs.iter().any(|(owner, _)| owner.index == gpu.index);
+    let gpus = selection.gpus.iter().filter(whole).map(|gpu| gpu.uuid.clone());
+    // The driver does not know every device's UUID. The hook refuses what it does not find.
+    let migs =
+        selection.migs.iter().map(|(_, mig)| if mig.uuid.is_empty() { "MIG-?".into() } else { mig.uuid.clone() });
+    options.hooks.memory_limits(&driver.root.files, gpus.chain(migs))
 }
 
 /// What nodes add that have nothing to do with GPUs.
@@ -162,10 +186,11 @@ fn mounts_and_hooks(files: &Files, version: &str, options: &Options) -> Containe
     let mut named = Vec::new();
     named.extend(hooks.links(links.filter(|(path, _)| seen.insert(*path))));
     if !cuda.is_empty() {
-        named.extend(hooks.hook(HookName::EnableCudaCompat, [format!("--host-driver-version={version}")]));
+        named.extend(hooks.cuda_compat(version));
     }
     named.extend(hooks.ldcache(folders));
     named.extend(hooks.hook(HookName::DisableDeviceNodeModification, []));
+    named.extend(hooks.hook(HookName::HideOtherGpus, []));
 
     let mut env = Vec::new();
     if !cuda.is_empty() {
@@ -202,7 +227,7 @@ fn describe(node: Node) -> (DeviceNode, Option<u32>) {
     let on_host = fs::metadata(&node.host).ok().filter(|node| node.file_type().is_char_device());
     // Of a node that nobody has made yet all is said: engines look the rest up on the host, and would not find it.
     let unmade = on_host.is_none();
-    let mode = on_host.as_ref().map_or(0o666, |node| node.mode() & 0o7777);
+    let mode = on_host.as_ref().map_or_else(|| mode_unmade(&node), |node| node.mode() & 0o7777);
     let group = on_host.as_ref().map(|node| node.gid()).filter(|gid| *gid != 0);
     let described = DeviceNode {
         path: node.container.display().to_string(),
@@ -217,6 +242,16 @@ fn describe(node: Node) -> (DeviceNode, Option<u32>) {
         ..DeviceNode::default()
     };
     (described, group.filter(|_| mode & 0o006 != 0o006))
+}
+
+/// The mode of a node that is not on the host. The driver opens its own nodes to everybody; the kernel's display nodes
+/// are for root and, where the host has made them, a group.
+fn mode_unmade(node: &Node) -> u32 {
+    if node.container.starts_with("/dev/dri") {
+        0o660
+    } else {
+        0o666
+    }
 }
 
 /// `/dev/dri/by-path/pci-ADDRESS-card` and `-render`, as they are on the host, if they lead to one of these nodes.

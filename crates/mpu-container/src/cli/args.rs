@@ -6,6 +6,7 @@
 //! Outside truth: libnvidia-container, `src/cli/{main,list,info,configure}.c`: names, letters, and what may repeat.
 
 use crate::capability::{Capabilities, Capability};
+use crate::driver::LAST_IMEX_CHANNEL;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use rustix::process::Pid;
 use std::path::{Path, PathBuf};
@@ -124,7 +125,8 @@ pub struct List {
     #[arg(long, value_name = "ID", value_delimiter = ',', action = ArgAction::Append)]
     pub mig_monitor: Vec<String>,
     /// Device nodes of these IMEX channels
-    #[arg(long, value_name = "CHANNEL", value_delimiter = ',', action = ArgAction::Append)]
+    #[arg(long, value_name = "CHANNEL", value_delimiter = ',', action = ArgAction::Append,
+        value_parser = clap::value_parser!(u32).range(0..=i64::from(LAST_IMEX_CHANNEL)))]
     pub imex_channel: Vec<u32>,
     /// Leave the daemons' sockets out
     #[command(flatten)]
@@ -243,7 +245,8 @@ pub struct Configure {
     #[arg(long)]
     pub no_cntlibs: bool,
     /// IMEX channels
-    #[arg(long, value_name = "CHANNEL", value_delimiter = ',', action = ArgAction::Append)]
+    #[arg(long, value_name = "CHANNEL", value_delimiter = ',', action = ArgAction::Append,
+        value_parser = clap::value_parser!(u32).range(0..=i64::from(LAST_IMEX_CHANNEL)))]
     pub imex_channel: Vec<u32>,
     /// How to use the image's own CUDA compatibility libraries if they are newer than the driver
     #[arg(long, value_name = "MODE", value_enum, default_value = "mount")]

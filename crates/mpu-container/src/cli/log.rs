@@ -1,5 +1,7 @@
-//! `--debug FILE`: a line for each thing done, with the time and this process's number.
+//! `--debug FILE`: a line for each thing done, with the time and this process's number. And notes on standard error, of
+//! what the container goes without.
 
+use super::error::NAME;
 use std::fmt::Arguments;
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,6 +17,13 @@ impl Log {
     pub fn open(path: Option<&Path>) -> io::Result<Log> {
         let open = |path| File::options().append(true).create(true).open(path);
         Ok(Log(path.map(open).transpose()?))
+    }
+
+    /// Tells the caller of something that the container goes without, and says it in the log.
+    pub fn note(&self, what: Arguments<'_>) {
+        self.say(what);
+        // Nobody may be there to read it.
+        let _ = writeln!(io::stderr(), "{NAME}: note: {what}");
     }
 
     /// Writes a line. A full disk does not stop a container.

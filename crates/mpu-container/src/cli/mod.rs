@@ -17,7 +17,7 @@ mod list;
 mod log;
 mod mig;
 
-use crate::chain::chain;
+use crate::chain::{chain, printable};
 use crate::driver::{Driver, DriverRoot, Selection};
 use crate::program::Program;
 use crate::require::check_all;
@@ -69,7 +69,7 @@ fn ended(result: Result<(), CliError>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     let mut text = format!("{NAME}: {}\n", chain(&error));
     if let Some(fix) = error.fix() {
-        text += &format!("{NAME}: fix: {fix}\n");
+        text += &format!("{NAME}: fix: {}\n", printable(&fix));
     }
     // Nobody may be there to read it.
     let _ = std::io::stderr().write_all(text.as_bytes());

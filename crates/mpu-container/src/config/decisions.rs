@@ -31,6 +31,8 @@ pub struct Config {
     pub ctk_path: String,
     /// `[mpu]`: what NVIDIA's toolkit has not, MPU's notify engine.
     pub notify: Notify,
+    /// Whether what an image says of itself is held against it in the CDI modes, too.
+    pub strict_requests: bool,
     /// What is not for everybody.
     pub features: Features,
 }
@@ -155,6 +157,7 @@ impl Default for Config {
             hook: Hook { path: "nvidia-container-runtime-hook".to_string(), skip_mode_detection: false },
             ctk_path: "nvidia-ctk".to_string(),
             notify: Notify::default(),
+            strict_requests: false,
             features: Features::default(),
         }
     }

@@ -1,15 +1,12 @@
 //! Changes to config.toml that leave the rest of the file as it is, comments included.
 //!
-//! Owns the words of `nvidia-ctk config --set KEY[=VALUE]` and the replacing of the file. Guarantees: what is written
-//! can be read again and means what was asked for; a file is replaced as a whole, or not at all.
+//! Owns the words of `nvidia-ctk config --set KEY[=VALUE]`. Guarantees: the text can be read again and means what was
+//! asked for.
 //!
 //! Outside truth: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk/config`.
 
 use super::keys::{self, Key, Place};
 use super::Config;
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
 use toml_edit::{Array, DocumentMut, Item, Table, Value};
 
 /// Why a change is not made.
@@ -41,8 +38,9 @@ pub enum EditError {
     },
 }
 
-/// The text with the changes, each `KEY=VALUE`, `KEY` for `KEY=true`, or `features.KEY=nil` for no such line. Elements of
-/// a list are separated by `separator` or, if there is none, by commas. Of several changes to one key the last counts.
+/// The text with the changes, each `KEY=VALUE`, `KEY` for `KEY=true`, or `features.KEY=nil` for no such line; several in
+/// one word are separated by commas. Elements of a list are separated by `separator` or, if there is none, by commas. Of
+/// several changes to one key the last counts.
 ///
 /// # Errors
 /// If a change cannot be made, or the text is no configuration.
@@ -52,7 +50,7 @@ pub fn set(text: &str, sets: &[String], separator: &str) -> Result<String, EditE
         Err((line, what)) => Err(EditError::Malformed { line, what }),
     };
     let mut text = text.to_string();
-    for set in sets {
+    for set in &sets.iter().flat_map(|set| several(set)).collect::<Vec<String>>() {
         let (name, value) = set.split_once('=').map_or((set.as_str(), None), |(name, value)| (name, Some(value)));
         let key = keys::find(name).ok_or_else(|| EditError::UnknownKey { set: set.clone(), key: name.to_string() })?;
         let value = value_of(key, value, separator).map_err(|what| EditError::Value { set: set.clone(), what })?;
@@ -65,41 +63,23 @@ pub fn set(text: &str, sets: &[String], separator: &str) -> Result<String, EditE
     Ok(text)
 }
 
-/// Puts a text in a file's place: beside it first, then by renaming, with the old file's owner and mode. What a link
-/// points to is replaced, not the link. Folders that are missing are made.
-///
-/// # Errors
-/// If the file could not be written; the old one is then as it was.
-pub fn save(path: &Path, text: &str) -> io::Result<()> {
-    let path = match path.canonicalize() {
-        Ok(real) => real,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_path_buf(),
-        Err(error) => return Err(error),
-    };
-    let folder =
-        path.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or(PathBuf::from("."), PathBuf::from);
-    std::fs::create_dir_all(&folder)?;
-    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no file's name"))?;
-    let beside = folder.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
-    let write = || {
-        let mut file = std::fs::File::options().write(true).create_new(true).open(&beside)?;
-        let (mode, owner) = match std::fs::metadata(&path) {
-            Ok(old) => (old.mode() & 0o7777, Some((old.uid(), old.gid()))),
-            Err(_) => (0o644, None),
+/// The changes in one word: commas stand between changes, and between a list's elements. A part that begins with a key is
+/// a change of its own; so is one with a `=` that is no element of a list, for its key must be told to be unknown.
+fn several(set: &str) -> Vec<String> {
+    let name = |part: &str| part.split('=').next().map(str::to_string).unwrap_or_default();
+    let mut all: Vec<String> = Vec::new();
+    for part in set.split(',') {
+        let in_a_list = |last: &String| {
+            keys::find(&name(last)).is_some_and(|key| matches!(key.place, Place::Texts(_) | Place::Paths(_)))
         };
-        if let Some((uid, gid)) = owner {
-            std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
+        match all.last_mut() {
+            Some(last) if keys::find(&name(part)).is_none() && (!part.contains('=') || in_a_list(last)) => {
+                *last = format!("{last},{part}");
+            }
+            _ => all.push(part.to_string()),
         }
-        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&beside, &path)
-    };
-    let written = write();
-    if written.is_err() {
-        let _ = std::fs::remove_file(&beside);
     }
-    written
+    all
 }
 
 /// The value for a key; none if its line goes.

@@ -165,6 +165,9 @@ pub const KEYS: &[Key] = &[
     shown("mpu.notify-socket", r#""/run/mpu/notify/listener.sock""#, r#""/run/mpu/notify/listener.sock""#, Place::Word(notify_socket),
         "The socket where the notify engine accepts containers."),
 
+    shown("mpu.strict-requests", "false", "true", Place::Switch(|c| &mut c.strict_requests),
+        "In the CDI modes, too, a container gets only the parts of the driver that it names, and its conditions must hold."),
+
     shown("features.allow-cuda-compat-libs-from-container", "false", "false",
         Place::Switch(|c| &mut c.features.allow_cuda_compat_libs_from_container),
         "A container's CUDA compatibility libraries may hide the driver's."),

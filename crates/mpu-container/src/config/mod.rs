@@ -14,16 +14,17 @@ pub mod edit;
 pub mod keys;
 mod words;
 
+use crate::text_file;
 pub use decisions::{Cli, Config, Features, Hook, Runtime};
 use keys::{Place, KEYS};
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use toml_edit::{Item, TableLike};
 pub use words::{CompatMode, LogLevel, Mode};
 
 /// A longer file is refused: every key with a long value is a hundredth of it.
-const LONGEST: u64 = 1 << 20;
+pub const LONGEST: u64 = 1 << 20;
 
 /// Something in the file that has no effect. For the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,7 +142,7 @@ impl Config {
     pub fn parse(text: &str, defaults: Config) -> Result<(Config, Vec<Note>), (usize, String)> {
         let document = toml_edit::Document::parse(text).map_err(|error| {
             let at = error.span().map_or(text.len(), |span| span.start);
-            (line_of(text, at), error.message().to_string())
+            (line_of(text, at), error.message().replace('\n', "; "))
         })?;
         let mut reader = Reader { text, config: defaults, notes: Vec::new() };
         reader.table(document.as_table(), "")?;
@@ -220,14 +221,7 @@ fn list(item: &Item) -> Result<Vec<String>, String> {
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
-    let unreadable = |source| ConfigError::Unreadable { path: path.to_path_buf(), source };
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    let mut text = String::new();
-    file.take(LONGEST + 1).read_to_string(&mut text).map_err(unreadable)?;
-    if text.len() as u64 > LONGEST {
-        return Err(unreadable(io::Error::other(format!("it has more than {LONGEST} bytes"))));
-    }
-    Ok(text)
+    text_file::read(path, LONGEST).map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })
 }
 
 fn line_of(text: &str, at: usize) -> usize {

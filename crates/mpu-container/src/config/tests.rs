@@ -237,19 +237,35 @@ mod edits {
     }
 
     #[test]
+    fn one_word_may_hold_several_changes() {
+        let text =
+            edited("", &["disable-require,nvidia-container-runtime.mode=cdi,nvidia-container-cli.no-cgroups=true"]);
+        let config = read(&text.expect("set"));
+        assert!(config.disable_require && config.cli.no_cgroups && config.runtime.mode == Mode::Cdi);
+        // Commas also stand between the elements of a list, which a key ends.
+        let lists =
+            "nvidia-container-cli.environment=A=1,B=2,nvidia-container-runtime.runtimes=crun,runc,disable-require";
+        let config = read(&edited("", &[lists]).expect("set"));
+        assert_eq!(config.cli.environment, ["A=1", "B=2"]);
+        assert_eq!((config.runtime.runtimes, config.disable_require), (vec!["crun".into(), "runc".into()], true));
+        let typo = edited("", &["disable-require=true,nope=1"]).expect_err("no such key").to_string();
+        assert!(typo.contains("invalid --set option nope=1"), "{typo}");
+    }
+
+    #[test]
     fn a_file_is_replaced_whole_with_its_mode_through_its_link() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().expect("a folder");
         let (file, link) = (folder.path().join("real/config.toml"), folder.path().join("link"));
-        edit::save(&file, "one").expect("made");
+        crate::text_file::save(&file, "one").expect("made");
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).expect("set");
         std::os::unix::fs::symlink(&file, &link).expect("linked");
-        edit::save(&link, "two").expect("replaced");
+        crate::text_file::save(&link, "two").expect("replaced");
         assert!(link.is_symlink() && std::fs::read_to_string(&file).expect("read") == "two");
         assert_eq!(std::fs::metadata(&file).expect("there").permissions().mode() & 0o7777, 0o640);
         assert_eq!(std::fs::read_dir(folder.path().join("real")).expect("read").count(), 1, "nothing left beside it");
         let busy = folder.path().join("real");
-        edit::save(&busy, "x").expect_err("a folder is in the way");
+        crate::text_file::save(&busy, "x").expect_err("a folder is in the way");
         assert_eq!(std::fs::read_dir(folder.path()).expect("read").count(), 2);
     }
 }

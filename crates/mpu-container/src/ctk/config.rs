@@ -2,6 +2,7 @@
 
 use super::context::{Context, Failure};
 use crate::config::{self, edit, keys};
+use crate::text_file;
 use clap::{Args, Subcommand};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
   nvidia-ctk config default                                    print every key with its default
   sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=cdi
   sudo nvidia-ctk config -i --set nvidia-container-runtime.runtimes=crun:runc
+  sudo nvidia-ctk config -i --set disable-require,nvidia-container-runtime.log-level=debug
 
 Comments and the order of lines stay. A change that cannot be made leaves the file as it was."
 )]
@@ -24,7 +26,7 @@ pub(super) struct Config {
     /// The file [default: /etc/nvidia-container-runtime/config.toml]
     #[arg(long, visible_alias = "config", short = 'c', value_name = "FILE")]
     config_file: Option<PathBuf>,
-    /// A change; a switch needs no value, a list's elements are separated by colons
+    /// A change; a switch needs no value, a list's elements are separated by colons, several changes by commas
     #[arg(long, value_name = "KEY[=VALUE]")]
     set: Vec<String>,
     #[arg(long, default_value = ":", hide = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -66,7 +68,7 @@ impl Config {
             Some(path) => path.clone(),
             None => config::path(|name| std::env::var_os(name)).0,
         };
-        let text = match std::fs::read_to_string(&path) {
+        let text = match text_file::read(&path, config::LONGEST) {
             Err(error) if error.kind() == ErrorKind::NotFound => default(),
             read => read.map_err(|source| Inaccessible { path: path.clone(), verb: "read", source })?,
         };
@@ -77,9 +79,11 @@ impl Config {
 
 fn put(text: &str, output: Option<&Path>) -> Result<(), Failure> {
     match output.filter(|path| !path.as_os_str().is_empty()) {
-        Some(path) => {
-            Ok(edit::save(path, text).map_err(|source| Inaccessible { path: path.into(), verb: "write", source })?)
-        }
+        Some(path) => Ok(text_file::save(path, text).map_err(|source| Inaccessible {
+            path: path.into(),
+            verb: "write",
+            source,
+        })?),
         None => Ok(std::io::stdout().write_all(text.as_bytes())?),
     }
 }

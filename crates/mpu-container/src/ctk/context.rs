@@ -9,10 +9,10 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 pub(super) struct Context {
     /// Accepted for scripts; it has no effect
-    #[arg(long, short, env = "NVIDIA_CTK_DEBUG", value_parser = truth(), hide = true)]
+    #[arg(long, short, env = "NVIDIA_CTK_DEBUG", value_parser = truth(), hide = true, global = true)]
     debug: bool,
     /// Print errors only
-    #[arg(long, env = "NVIDIA_CTK_QUIET", value_parser = truth())]
+    #[arg(long, env = "NVIDIA_CTK_QUIET", value_parser = truth(), global = true)]
     quiet: bool,
     /// The runtime's configuration [default: /etc/nvidia-container-runtime/config.toml]
     #[arg(long, env = "NVIDIA_CTK_CONFIG", value_name = "FILE")]

@@ -119,6 +119,7 @@ fn flags_say_what_a_spec_holds() {
         [
             "nvidia-ctk hook create-symlinks",
             "nvidia-ctk hook update-ldcache",
+            "nvidia-ctk hook hide-other-gpus",
             "nvidia-ctk hook update-application-profile"
         ]
     );
@@ -136,6 +137,29 @@ fn config_is_shown_and_changed() {
     assert!(changed.contains("mode = \"cdi\""));
     assert_eq!(ctk(&[&set[..], &["no.such.key=1"]].concat()), 1);
     assert_eq!(fs::read_to_string(&file).expect("a file"), changed);
+}
+
+#[test]
+fn flags_of_the_program_may_stand_behind_a_verb() {
+    let there = tempfile::tempdir().expect("a folder");
+    let file = there.path().join("config.toml");
+    for words in [&["config", "default", "--debug", "--output"][..], &["config", "-d", "--quiet", "-c"]] {
+        assert_eq!(ctk(&[words, &[text(&file)]].concat()), 0, "{words:?}");
+    }
+    assert_eq!(ctk(&["cdi", "list", "--debug", "--spec-dir", text(there.path())]), 0);
+}
+
+#[test]
+fn a_pipe_as_a_configuration_is_refused_and_not_waited_for() {
+    let there = tempfile::tempdir().expect("a folder");
+    let pipe = there.path().join("config");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    assert_eq!(ctk(&["config", "--config-file", text(&pipe)]), 1);
+    for engine in ["docker", "containerd", "crio", "podman"] {
+        let configure = ["runtime", "configure", "--runtime", engine, "--config", text(&pipe)];
+        assert_eq!(ctk(&configure), 1, "{engine}");
+        assert_eq!(ctk(&[&configure[..], &["--remove"]].concat()), 1, "{engine}");
+    }
 }
 
 /// Device nodes, as root.

@@ -6,8 +6,8 @@
 //! nvidia-smi; `ctrl2080mc.h` of the open kernel modules for chips, the CUDA programming guide for their compute
 //! capability; the words for brands as NVIDIA's CUDA images write them.
 
-use super::rm::Client;
 use super::{Driver, Gpu};
+use mpu_rm::Client;
 
 /// One GPU's facts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +92,7 @@ const CUDA: &[(u32, (u32, u32))] = &[
 impl Driver {
     /// A GPU's facts. Opens the GPU's node, which starts a GPU that is not started.
     pub fn facts(&self, gpu: &Gpu) -> Facts {
-        let client = Client::open(&self.root.devices, &self.version, gpu.minor, &gpu.uuid);
+        let client = self.client(gpu);
         Facts {
             brand: brand(&gpu.model),
             architecture: client.as_ref().and_then(Client::chip).and_then(compute_capability),

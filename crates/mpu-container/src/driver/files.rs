@@ -30,6 +30,25 @@ pub struct Files {
     pub links: Vec<Link>,
 }
 
+impl Files {
+    /// The same without what only desktops need: descriptions and data, and the libraries and links that come by them.
+    #[must_use]
+    pub fn without_desktop(mut self) -> Files {
+        let draws = |with: &[Capability]| with.contains(&Capability::Display);
+        self.data.clear();
+        self.libraries.retain(|library| {
+            let name = library.file.container.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let row = tables::LIBRARIES.iter().find(|row| stem(name) == Some(row.stem));
+            !row.is_some_and(|row| row.suffix == Suffix::Own && draws(row.with))
+        });
+        self.links.retain(|link| {
+            let row = tables::LINKS.iter().find(|row| link.path.ends_with(row.link));
+            !row.is_some_and(|row| draws(row.with))
+        });
+        self
+    }
+}
+
 /// A shared library.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Library {

@@ -1,11 +1,11 @@
 //! The NVIDIA driver of this host, as a container needs to know it.
 //!
 //! Owns the facts: release, GPUs, MIG devices, device nodes, the files of each capability. Changes nothing, and loads
-//! no library of the driver: facts come from `/proc/driver/nvidia`, from the files, and from the resource manager's own
-//! ioctls.
+//! no library of the driver: facts come from `/proc/driver/nvidia`, from the files, and from the resource manager (`mpu-rm`).
 //!
 //! Outside truth: NVIDIA's driver README, chapters "The /proc/driver/nvidia file system" and "Installed components".
 
+mod asked;
 mod below;
 mod elf;
 mod error;
@@ -14,18 +14,23 @@ pub mod files;
 pub mod ldcache;
 #[cfg(test)]
 pub(crate) mod made_up;
+#[cfg(test)]
+mod made_up_library;
+mod memory;
 mod nodes;
 mod parts;
 mod proc;
-mod rm;
 mod select;
-mod sys;
 pub mod tables;
+
+use std::os::fd::AsFd;
 
 pub use error::DriverError;
 pub use facts::Facts;
-pub use nodes::Node;
+pub use memory::{LimitError, MemoryLimits};
+pub use nodes::{imex_channel, Node, LAST_IMEX_CHANNEL};
 pub use parts::{DriverRoot, Gpu, Mig};
+pub use proc::field;
 pub use select::{Selection, UnknownDevice};
 
 /// A driver and its GPUs.
@@ -54,14 +59,14 @@ impl Driver {
     fn name_mig_devices(&mut self) {
         let mut gpus = std::mem::take(&mut self.gpus);
         for gpu in gpus.iter_mut().filter(|gpu| gpu.mig_enabled) {
-            let client = rm::Client::open(&self.root.devices, &self.version, gpu.minor, &gpu.uuid);
+            let client = self.client(gpu);
             for at in 0..gpu.mig.len() {
                 let mig = &gpu.mig[at];
                 let open = |file: &str| std::fs::File::open(self.capability_node(file)?.host).ok();
                 let [whole, part] = mig.access_files(gpu);
                 let nodes = open(&whole).zip(open(&part));
                 let uuid = client.as_ref().zip(nodes).and_then(|(client, (whole, part))| {
-                    client.mig_uuid([mig.gpu_instance, mig.compute_instance], [&whole, &part])
+                    client.mig_uuid([mig.gpu_instance, mig.compute_instance], [whole.as_fd(), part.as_fd()])
                 });
                 gpu.mig[at].uuid = uuid.unwrap_or_default();
             }

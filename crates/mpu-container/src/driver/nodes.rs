@@ -26,6 +26,17 @@ pub struct Node {
     pub minor: u32,
 }
 
+/// The largest number of an IMEX channel: the kernel's device numbers have 20 bits for it.
+pub const LAST_IMEX_CHANNEL: u32 = (1 << 20) - 1;
+
+/// The channel that a word names, as `7` or `channel7`; none if no channel can have that number.
+pub fn imex_channel(word: &str) -> Option<u32> {
+    let digits = word.strip_prefix("channel").unwrap_or(word);
+    // A sign is no digit, though numbers are parsed with one.
+    let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
+    number.filter(|number| *number <= LAST_IMEX_CHANNEL)
+}
+
 /// NVIDIA's own major, assigned by the kernel's list of devices.
 const NVIDIA: u32 = 195;
 
@@ -100,9 +111,8 @@ impl Driver {
 
     fn node(&self, majors: &Majors, path: String, major: Major, minor: u32) -> Option<Node> {
         let host = self.root.devices.join(&path);
-        let there = fs::metadata(&host).ok().filter(|node| node.file_type().is_char_device()).map(|node| node.rdev());
-        let (major, minor) = match (there, major) {
-            (Some(number), _) => (rustix::fs::major(number), rustix::fs::minor(number)),
+        let (major, minor) = match (number_of(&host), major) {
+            (Some(number), _) => number,
             (None, Major::Fixed(major)) => (major, minor),
             (None, Major::Listed(name)) => (majors.of(name)?, minor),
         };
@@ -119,17 +129,23 @@ impl Driver {
                 let name = name.to_str().filter(|name| name.starts_with("card") || name.starts_with("renderD"))?;
                 let numbers = fs::read_to_string(folder.join(name).join("dev")).ok()?;
                 let (major, minor) = numbers.trim().split_once(':')?;
-                Some(Node {
-                    host: self.root.devices.join("dev/dri").join(name),
-                    container: Path::new("/dev/dri").join(name),
-                    major: major.parse().ok()?,
-                    minor: minor.parse().ok()?,
-                })
+                let (major, minor) = (major.parse().ok()?, minor.parse().ok()?);
+                // A driver container's `/dev` can lack the node. The host's own then says who may use it.
+                let places = [&self.root.devices, &self.root.facts].map(|root| root.join("dev/dri").join(name));
+                let there = |place: &&PathBuf| number_of(place) == Some((major, minor));
+                let host = places.iter().find(there).unwrap_or(&places[0]).clone();
+                Some(Node { host, container: Path::new("/dev/dri").join(name), major, minor })
             })
             .collect();
         nodes.sort_by(|one, other| one.container.cmp(&other.container));
         nodes
     }
+}
+
+/// The number of the character device at a path.
+fn number_of(path: &Path) -> Option<(u32, u32)> {
+    let node = fs::metadata(path).ok().filter(|node| node.file_type().is_char_device())?;
+    Some((rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev())))
 }
 
 impl Mig {

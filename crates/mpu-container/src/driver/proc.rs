@@ -101,7 +101,7 @@ fn mig(root: &DriverRoot, minor: u32) -> Result<Vec<Mig>, DriverError> {
 }
 
 /// The value of a `Name: value` line.
-pub(super) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':')).map(str::trim)
 }
 

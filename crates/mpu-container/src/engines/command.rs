@@ -1,19 +1,30 @@
 //! The command line of `nvidia-ctk runtime configure`.
 //!
-//! Outside truth for the flags: `nvidia-ctk runtime configure --help` of NVIDIA Container Toolkit 1.18. Those for what we
-//! do not do (a drop-in file for containerd, hooks) are not taken, so that nobody believes them to have worked.
+//! Outside truth for the flags: `nvidia-ctk runtime configure --help` of NVIDIA Container Toolkit 1.20.
 
-use super::{adding, make, removing, Change, Engine, EngineError, Wish};
-use clap::Args;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use super::files::{Files, Pending};
+use super::force::Force;
+use super::plan::{adding, removing, Plan};
+use super::{hook, source, Change, Engine, EngineError, Wish};
+use crate::config::edit::truth;
+use crate::text_file;
+use clap::{ArgAction, Args, ValueEnum};
+use std::path::{Path, PathBuf};
+
+/// What NVIDIA's flag has for its default, and scripts repeat.
+const BY_ENGINE: &str = "RUNTIME_SPECIFIC_DEFAULT";
 
 /// What `runtime configure` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvidia-ctk runtime configure --runtime=docker --dry-run     show what daemon.json would be
   nvidia-ctk runtime configure --runtime=containerd --set-as-default --cdi.enabled
-  nvidia-ctk runtime configure --runtime=docker --remove      take it out again")]
+  nvidia-ctk runtime configure --runtime=containerd --drop-in-config=/etc/containerd/conf.d/99-nvidia.toml
+  nvidia-ctk runtime configure --runtime=crio --set-as-default=false    known, and no longer the default
+  nvidia-ctk runtime configure --runtime=docker --remove      take it out again
+
+A file that has the runtime already is taken over, whoever wrote it. Before a file is written, all files of the
+engine are read in its own order: if another one would overrule the change, it is named and nothing is written.")]
 pub struct Configure {
     /// The engine
     #[arg(long, value_enum, default_value = "docker")]
@@ -21,84 +32,218 @@ pub struct Configure {
     /// Its configuration, when that is not where the engine's packages keep it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Write the runtime into this file of containerd or CRI-O instead [default: crio.conf.d/99-nvidia.toml for CRI-O,
+    /// none for containerd]
+    #[arg(long, value_name = "FILE")]
+    drop_in_config: Option<PathBuf>,
+    /// Where the options of the present default runtime are read from
+    #[arg(long, value_enum, default_value = "file")]
+    config_source: Source,
+    /// The engine's program, which --config-source=command asks [default: from PATH]
+    #[arg(long, value_name = "PROGRAM")]
+    executable_path: Option<PathBuf>,
+    /// config-file, or oci-hook: write a hook file for all containers instead (deprecated)
+    #[arg(long, value_name = "MODE", default_value = "")]
+    config_mode: String,
+    /// With --config-mode=oci-hook: the hook file [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    oci_hook_path: Option<PathBuf>,
+    /// With --config-mode=oci-hook: the hook
+    #[arg(long, value_name = "PROGRAM", default_value = "/usr/bin/nvidia-container-runtime-hook")]
+    nvidia_runtime_hook_path: PathBuf,
     /// What users call the runtime
     #[arg(long, visible_alias = "runtime-name", value_name = "NAME", default_value = "nvidia")]
     nvidia_runtime_name: String,
     /// The runtime wrapper
     #[arg(long, visible_alias = "runtime-path", value_name = "PROGRAM", default_value = "nvidia-container-runtime")]
     nvidia_runtime_path: String,
-    /// Containers that name no runtime get this one
-    #[arg(long, visible_alias = "nvidia-set-as-default")]
-    set_as_default: bool,
+    /// Containers that name no runtime get this one; =false: no longer
+    #[arg(long, visible_alias = "nvidia-set-as-default", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", value_parser = switch)]
+    set_as_default: Option<bool>,
     /// The engine reads CDI files
-    #[arg(long = "cdi.enabled", visible_alias = "enable-cdi", value_name = "BOOL", num_args = 0..=1, require_equals = true,
-        default_missing_value = "true", default_value_t = false, action = clap::ArgAction::Set)]
+    #[arg(long = "cdi.enabled", visible_aliases = ["cdi.enable", "enable-cdi"], value_name = "BOOL", num_args = 0..=1,
+        require_equals = true, default_missing_value = "true", default_value = "false", hide_default_value = true,
+        value_parser = switch, action = ArgAction::Set)]
     cdi: bool,
-    /// Take the runtime out again (CDI stays enabled)
+    /// Take the runtime out again, of every file (CDI stays enabled)
     #[arg(long, conflicts_with_all = ["set_as_default", "cdi"])]
     remove: bool,
-    /// Print what the file would hold, and change nothing
-    #[arg(long)]
+    /// Print what the files would hold, and change nothing
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        default_value = "false", hide_default_value = true, hide_possible_values = true, value_parser = switch, action = ArgAction::Set)]
     dry_run: bool,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Source {
+    /// The engine's files
+    File,
+    /// The engine itself: containerd config dump, crio status config
+    Command,
+}
+
+/// A switch's word, as Go's programs take it.
+fn switch(word: &str) -> Result<bool, String> {
+    truth(word).ok_or_else(|| "true or false".into())
+}
+
 impl Configure {
-    /// Does it. What there is to say goes to standard error; standard output has the file of a dry run alone.
+    /// Does it. What there is to say goes to standard error; standard output has the files of a dry run alone.
     pub fn run(&self) -> Result<(), EngineError> {
-        let path = self.config.clone().unwrap_or_else(|| self.runtime.file().to_path_buf());
-        let change = match self.remove {
-            true => removing(self.runtime, &path, &self.nvidia_runtime_name)?,
-            false => adding(self.runtime, &path, &self.wish())?,
+        match self.config_mode.as_str() {
+            "oci-hook" | "hook" => return self.hook(),
+            "" | "config" | "config-file" => {}
+            other => eprintln!("--config-mode={other} is no mode of {}: passed over", self.runtime.word()),
+        }
+        let files = self.files()?;
+        let name = self.nvidia_runtime_name.as_str();
+        if name.is_empty() {
+            return Err(EngineError::Asked("--nvidia-runtime-name must not be empty".into()));
+        }
+        if self.remove {
+            let plan = removing(&files, &[name])?;
+            return self.carry_out(&files, &plan);
+        }
+        let wish = self.wish()?;
+        let v1 = files.drop_in.is_some() && files.engine == Engine::Containerd && {
+            let layers = files.layers(&Pending::new())?;
+            layers.first().is_some_and(|top| top.version == 1 && !top.text.trim().is_empty())
         };
-        let file = path.display();
-        match (&change, self.dry_run) {
-            (Change::None, _) => eprintln!("{file} is as it should be: nothing was changed"),
-            (Change::Write(text), true) => print!("{text}"),
-            (Change::Delete, true) => eprintln!("{file} would be removed: nothing else is in it"),
-            (Change::Write(_) | Change::Delete, false) => {
-                make(&change, &path)?;
-                eprintln!("{file} was {}", if change == Change::Delete { "removed" } else { "written" });
-                if let Some(restart) = self.runtime.restart() {
-                    eprintln!("it counts from the engine's next start: sudo {restart}");
+        if v1 {
+            eprintln!("{} is of version 1, which has no imports: it gets the runtime itself", files.top.display());
+        }
+        let pattern = self.pattern()?;
+        self.carry_out(&files, &adding(&files, &[wish], pattern.as_ref())?)
+    }
+
+    fn carry_out(&self, files: &Files, plan: &Plan) -> Result<(), EngineError> {
+        let name = self.nvidia_runtime_name.as_str();
+        if plan.changes.is_empty() {
+            eprintln!("{}'s configuration is as it should be: nothing was changed", self.runtime.word());
+            eprintln!("in force: {}", plan.force.tell(name));
+            return Ok(());
+        }
+        for (path, change) in &plan.changes {
+            let file = path.display();
+            match (change, self.dry_run) {
+                (Change::Write(text), true) => {
+                    if plan.changes.len() > 1 {
+                        println!("# {file}");
+                    }
+                    print!("{text}");
                 }
+                (Change::Delete, true) => eprintln!("{file} would be removed: nothing else is in it"),
+                (Change::Delete, false) => eprintln!("{file} is removed: nothing else is in it"),
+                (Change::Write(_), false) => eprintln!("{file} is written"),
+                (Change::None, _) => {}
+            }
+        }
+        if self.dry_run {
+            eprintln!("would be in force: {}", plan.force.tell(name));
+            return Ok(());
+        }
+        let now = plan.carry_out(files, &[name])?;
+        eprintln!("in force: {}", now.tell(name));
+        if let Some(restart) = self.runtime.restart() {
+            eprintln!("it counts from the engine's next start: sudo {restart}");
+        }
+        Ok(())
+    }
+
+    fn files(&self) -> Result<Files, EngineError> {
+        let mut files = Files::of(self.runtime);
+        let drop_in = self.drop_in_config.clone();
+        let drop_in = drop_in.filter(|path| !path.as_os_str().is_empty() && path != Path::new(BY_ENGINE));
+        if let Some(path) = &drop_in {
+            if matches!(self.runtime, Engine::Docker | Engine::Podman) {
+                let engine = self.runtime.word();
+                return Err(EngineError::Asked(format!(
+                    "--drop-in-config: {engine} has no such file; --config names its file"
+                )));
+            }
+            whole("--drop-in-config", path)?;
+        }
+        match (&self.config, self.runtime) {
+            // Podman has directories of such files: the one that is named is ours.
+            (Some(path), Engine::Podman) => {
+                files.top = path.parent().unwrap_or(Path::new("/")).with_file_name("containers.conf");
+                files.drop_in = Some(path.clone());
+            }
+            (Some(path), _) => files.top = path.clone(),
+            (None, _) => {}
+        }
+        if self.runtime != Engine::Podman {
+            // An empty name is NVIDIA's way to say: into the engine's own file.
+            let own = self.drop_in_config.as_ref().is_some_and(|path| path.as_os_str().is_empty());
+            files.drop_in = if own && self.runtime == Engine::Crio { Some(files.top.clone()) } else { drop_in };
+        }
+        files.merges = self.runtime == Engine::Containerd
+            && source::containerd_release(Path::new("/"), self.executable_path.as_deref()) >= Some((2, 1));
+        Ok(files)
+    }
+
+    fn wish(&self) -> Result<Wish, EngineError> {
+        let mut wish = Wish::new(&self.nvidia_runtime_name, &self.program()?);
+        wish.default = self.set_as_default;
+        wish.cdi = self.cdi;
+        if self.cdi && matches!(self.runtime, Engine::Crio | Engine::Podman) {
+            eprintln!("--cdi.enabled is passed over: {} reads CDI files in any case", self.runtime.word());
+        }
+        let release = source::containerd_release(Path::new("/"), self.executable_path.as_deref());
+        if self.runtime == Engine::Containerd && release >= Some((2, 0)) {
+            wish.containerd_version = 3;
+        }
+        Ok(wish)
+    }
+
+    /// What the engine itself says of its runtimes, if it is to be asked.
+    fn pattern(&self) -> Result<Option<Force>, EngineError> {
+        let asks = matches!(self.runtime, Engine::Containerd | Engine::Crio);
+        if !asks && (self.config_source == Source::Command || self.executable_path.is_some()) {
+            let engine = self.runtime.word();
+            eprintln!(
+                "--config-source=command and --executable-path are passed over: {engine} prints no configuration"
+            );
+        }
+        match asks && self.config_source == Source::Command {
+            true => source::ask(self.runtime, Path::new("/"), self.executable_path.as_deref()).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    fn hook(&self) -> Result<(), EngineError> {
+        whole("--nvidia-runtime-hook-path", &self.nvidia_runtime_hook_path)?;
+        eprintln!("--config-mode={} is deprecated: engines of today give GPUs by CDI", self.config_mode);
+        let text = hook(&self.nvidia_runtime_hook_path);
+        match self.oci_hook_path.as_ref().filter(|path| !path.as_os_str().is_empty() && !self.dry_run) {
+            None => print!("{text}"),
+            Some(path) => {
+                text_file::save(path, &text).map_err(|source| EngineError::Write { path: path.clone(), source })?;
+                eprintln!("{} is written", path.display());
             }
         }
         Ok(())
     }
 
-    fn wish(&self) -> Wish {
-        Wish {
-            name: self.nvidia_runtime_name.clone(),
-            path: self.program(),
-            default: self.set_as_default,
-            cdi: self.cdi,
-            containerd_version: containerd_version(self.runtime),
-        }
-    }
-
     /// Podman and CRI-O want a whole path; Docker and containerd look in their own `PATH`, which need not be ours.
-    fn program(&self) -> String {
+    fn program(&self) -> Result<String, EngineError> {
         let named = &self.nvidia_runtime_path;
         if named.contains('/') {
-            return named.clone();
+            whole("--nvidia-runtime-path", Path::new(named))?;
+            return Ok(named.clone());
         }
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found = std::env::split_paths(&path).map(|dir| dir.join(named)).find(|program| program.is_file());
-        found.and_then(|program| program.to_str().map(str::to_string)).unwrap_or_else(|| format!("/usr/bin/{named}"))
+        Ok(found
+            .and_then(|program| program.to_str().map(str::to_string))
+            .unwrap_or_else(|| format!("/usr/bin/{named}")))
     }
 }
 
-/// What a containerd that has no configuration yet wants: version 3 from 2.0 on.
-fn containerd_version(engine: Engine) -> i64 {
-    if engine != Engine::Containerd {
-        return 2;
-    }
-    let told = Command::new("containerd").arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let text = told.map(|told| String::from_utf8_lossy(&told.stdout).into_owned()).unwrap_or_default();
-    // "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3"
-    let version = text.split_whitespace().nth(2).unwrap_or_default().trim_start_matches('v');
-    match version.split('.').next().and_then(|major| major.parse::<u32>().ok()) {
-        Some(major) if major >= 2 => 3,
-        _ => 2,
+fn whole(flag: &str, path: &Path) -> Result<(), EngineError> {
+    match path.is_absolute() {
+        true => Ok(()),
+        false => Err(EngineError::Asked(format!("{flag}={} must begin with a slash", path.display()))),
     }
 }

@@ -3,19 +3,47 @@
 //! Outside truth: Docker's reference of `dockerd`, "Daemon configuration file": `runtimes`, `default-runtime`,
 //! `features.cdi`.
 
-use super::wish::{Malformed, Wish};
+use super::wish::{Malformed, Runtime, Says, Wish};
 use serde_json::{json, Map, Value};
+
+pub(super) fn says(of: &str) -> Result<Says, Malformed> {
+    let root = parse(of)?;
+    let text = |value: &Value| value.as_str().map(str::to_string);
+    let named = root.get("runtimes").and_then(Value::as_object).into_iter().flatten();
+    let runtimes = named
+        .map(|(name, keys)| (name.clone(), Runtime { program: keys.get("path").and_then(text), ..Runtime::default() }));
+    Ok(Says {
+        section: false,
+        default: root.get("default-runtime").and_then(text),
+        runtimes: runtimes.collect(),
+        cdi: root.get("features").and_then(|features| features.get("cdi")?.as_bool()),
+    })
+}
 
 pub(super) fn with(text: &str, wish: &Wish) -> Result<String, Malformed> {
     let mut root = parse(text)?;
     let before = root.clone();
-    table(&mut root, "runtimes")?.insert(wish.name.clone(), json!({"args": [], "path": wish.path}));
-    if wish.default {
-        root.insert("default-runtime".into(), json!(wish.name));
+    let runtime = table(&mut root, "runtimes")?.entry(&wish.name).or_insert_with(|| json!({"args": []}));
+    runtime
+        .as_object_mut()
+        .ok_or_else(|| Malformed::NoTable(wish.name.clone()))?
+        .insert("path".into(), json!(wish.path));
+    match wish.default {
+        Some(true) => drop(root.insert("default-runtime".into(), json!(wish.name))),
+        Some(false) => forget(&mut root, &wish.name),
+        None => {}
     }
     if wish.cdi {
         table(&mut root, "features")?.insert("cdi".into(), json!(true));
     }
+    Ok(if root == before { text.to_string() } else { print(&root, text) })
+}
+
+/// The text without this runtime as the default one.
+pub(super) fn not_default(text: &str, name: &str) -> Result<String, Malformed> {
+    let mut root = parse(text)?;
+    let before = root.clone();
+    forget(&mut root, name);
     Ok(if root == before { text.to_string() } else { print(&root, text) })
 }
 
@@ -29,14 +57,18 @@ pub(super) fn without(text: &str, name: &str) -> Result<Option<String>, Malforme
             root.shift_remove("runtimes");
         }
     }
-    if root.get("default-runtime").and_then(Value::as_str) == Some(name) {
-        root.shift_remove("default-runtime");
-    }
+    forget(&mut root, name);
     Ok(match root == before {
         true => Some(text.to_string()),
         false if root.is_empty() => None,
         false => Some(print(&root, text)),
     })
+}
+
+fn forget(root: &mut Map<String, Value>, name: &str) {
+    if root.get("default-runtime").and_then(Value::as_str) == Some(name) {
+        root.shift_remove("default-runtime");
+    }
 }
 
 fn parse(text: &str) -> Result<Map<String, Value>, Malformed> {

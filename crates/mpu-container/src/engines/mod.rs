@@ -1,26 +1,31 @@
 //! Container engines' configuration: makes our runtime wrapper known to Docker, containerd, CRI-O and Podman, and undoes it.
 //!
-//! Owns which file an engine reads and which keys name a runtime in it. Everything else in such a file is the
-//! administrator's: comments, order and unknown keys stay (JSON may get other line breaks). Starts and stops no engine.
-//!
-//! Files are edited in place. Containerd's imports would spare its own file, but releases before 2.0 replace a plugin's
-//! whole section by that of an imported file.
+//! Owns which keys name a runtime in an engine's files. Everything else in such a file is the administrator's: comments,
+//! order and unknown keys stay (JSON may get other line breaks). What counts is what is in force once the engine has read
+//! all of its files ([`force`]): a change is judged by that before a file is written, and again afterwards ([`plan`]).
+//! Starts and stops no engine.
 
 pub mod command;
 mod containerd;
+mod crio;
 mod docker;
+pub mod files;
+pub mod force;
+mod oci_hook;
+pub mod plan;
+mod podman;
+pub mod source;
 mod tables;
 mod wish;
 
+pub use oci_hook::hook;
 pub use wish::{Malformed, Wish};
 
-use crate::config::edit;
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-
-/// A configuration larger than this is none.
-const LIMIT: u64 = 4 << 20;
+use files::Layer;
+use std::io;
+use std::path::PathBuf;
+use toml_edit::Table;
+use wish::Says;
 
 /// An engine that can be told of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -36,14 +41,24 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// The file that is changed unless another is named.
-    pub fn file(self) -> &'static Path {
-        Path::new(match self {
+    /// The file that it starts with, where its packages have it.
+    pub fn top(self) -> &'static str {
+        match self {
             Engine::Docker => "/etc/docker/daemon.json",
             Engine::Containerd => "/etc/containerd/config.toml",
-            Engine::Crio => "/etc/crio/crio.conf.d/99-nvidia.conf",
-            Engine::Podman => "/etc/containers/containers.conf.d/99-nvidia.conf",
-        })
+            Engine::Crio => "/etc/crio/crio.conf",
+            Engine::Podman => "/etc/containers/containers.conf",
+        }
+    }
+
+    /// Its word on a command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Engine::Docker => "docker",
+            Engine::Containerd => "containerd",
+            Engine::Crio => "crio",
+            Engine::Podman => "podman",
+        }
     }
 
     /// What makes a running engine read its file again; none where each start reads it.
@@ -56,23 +71,46 @@ impl Engine {
         }
     }
 
-    fn with(self, text: &str, wish: &Wish) -> Result<String, Malformed> {
-        match self {
-            Engine::Docker => docker::with(text, wish),
-            Engine::Containerd => containerd::with(text, wish),
-            Engine::Crio => tables::crio(text, wish),
-            Engine::Podman => tables::podman(text, wish),
-        }
+    fn says(self, layer: &Layer) -> Result<Says, EngineError> {
+        let says = match self {
+            Engine::Docker => docker::says(&layer.text),
+            Engine::Containerd => containerd::says(&layer.text, layer.version),
+            Engine::Crio => crio::says(&layer.text),
+            Engine::Podman => podman::says(&layer.text),
+        };
+        says.map_err(malformed(layer))
+    }
+
+    /// The text with the runtime, which gets the pattern's keys where it has none.
+    fn with(self, layer: &Layer, wish: &Wish, pattern: &Table) -> Result<String, EngineError> {
+        let new = match self {
+            Engine::Docker => docker::with(&layer.text, wish),
+            Engine::Containerd => containerd::with(&layer.text, wish, pattern, layer.version),
+            Engine::Crio => crio::with(&layer.text, wish, pattern),
+            Engine::Podman => podman::with(&layer.text, wish),
+        };
+        new.map_err(malformed(layer))
+    }
+
+    fn not_default(self, layer: &Layer, name: &str) -> Result<String, EngineError> {
+        let new = match self {
+            Engine::Docker => docker::not_default(&layer.text, name),
+            Engine::Containerd => containerd::not_default(&layer.text, name, layer.version),
+            Engine::Crio => crio::not_default(&layer.text, name),
+            Engine::Podman => podman::not_default(&layer.text, name),
+        };
+        new.map_err(malformed(layer))
     }
 
     /// The text without the runtime; none when nothing else is in it.
-    fn without(self, text: &str, name: &str) -> Result<Option<String>, Malformed> {
-        match self {
-            Engine::Docker => docker::without(text, name),
-            Engine::Containerd => containerd::without(text, name),
-            Engine::Crio => tables::without_crio(text, name),
-            Engine::Podman => tables::without_podman(text, name),
-        }
+    fn without(self, layer: &Layer, name: &str) -> Result<Option<String>, EngineError> {
+        let left = match self {
+            Engine::Docker => docker::without(&layer.text, name),
+            Engine::Containerd => containerd::without(&layer.text, name, layer.version),
+            Engine::Crio => crio::without(&layer.text, name),
+            Engine::Podman => podman::without(&layer.text, name),
+        };
+        left.map_err(malformed(layer))
     }
 }
 
@@ -87,9 +125,36 @@ pub enum Change {
     Delete,
 }
 
-/// Why a file is not changed.
+/// Why an engine's configuration is not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    /// A file that the engine reads later says something else.
+    #[error("nothing was changed: {} would overrule it, where {what}; change or remove that first", by.display())]
+    Overruled {
+        /// What it says.
+        what: String,
+        /// The file.
+        by: PathBuf,
+    },
+    /// Somebody else has changed the files at the same time.
+    #[error("the files were written, but something else is in force now: {told}")]
+    NotInForce {
+        /// What is in force.
+        told: String,
+    },
+    /// A command that should print the engine's configuration did not.
+    #[error(
+        "{command} does not print the engine's configuration: {reason}; --config-source=file reads the files instead"
+    )]
+    Command {
+        /// The command.
+        command: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// What was asked for has no meaning there.
+    #[error("{0}")]
+    Asked(String),
     /// It cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
@@ -116,49 +181,8 @@ pub enum EngineError {
     },
 }
 
-/// What adding the runtime would do to a file.
-pub fn adding(engine: Engine, path: &Path, wish: &Wish) -> Result<Change, EngineError> {
-    let old = read(path)?;
-    let new = engine.with(old.as_deref().unwrap_or_default(), wish).map_err(malformed(path))?;
-    Ok(if old.as_ref() == Some(&new) { Change::None } else { Change::Write(new) })
-}
-
-/// What removing it would.
-pub fn removing(engine: Engine, path: &Path, name: &str) -> Result<Change, EngineError> {
-    let Some(old) = read(path)? else { return Ok(Change::None) };
-    Ok(match engine.without(&old, name).map_err(malformed(path))? {
-        None => Change::Delete,
-        Some(new) if new == old => Change::None,
-        Some(new) => Change::Write(new),
-    })
-}
-
-/// Makes the change: the file is replaced as a whole, with its owner and mode, or not at all.
-pub fn make(change: &Change, path: &Path) -> Result<(), EngineError> {
-    let done = match change {
-        Change::None => Ok(()),
-        Change::Write(text) => edit::save(path, text),
-        Change::Delete => fs::remove_file(path),
-    };
-    done.map_err(|source| EngineError::Write { path: path.to_path_buf(), source })
-}
-
-fn malformed(path: &Path) -> impl FnOnce(Malformed) -> EngineError + '_ {
-    |reason| EngineError::Malformed { path: path.to_path_buf(), reason }
-}
-
-fn read(path: &Path) -> Result<Option<String>, EngineError> {
-    let at = |source| EngineError::Read { path: path.to_path_buf(), source };
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other.map_err(at)?,
-    };
-    let mut text = String::new();
-    file.take(LIMIT + 1).read_to_string(&mut text).map_err(at)?;
-    if text.len() as u64 > LIMIT {
-        return Err(at(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 4 MiB")));
-    }
-    Ok(Some(text))
+fn malformed(layer: &Layer) -> impl FnOnce(Malformed) -> EngineError + '_ {
+    |reason| EngineError::Malformed { path: layer.path.clone(), reason }
 }
 
 #[cfg(test)]

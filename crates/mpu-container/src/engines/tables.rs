@@ -1,66 +1,18 @@
-//! CRI-O's and Podman's files, and what all TOML has in common.
-//!
-//! Both engines merge the files of a directory key by key, so ours has nothing but the runtime.
-//!
-//! Outside truth: `crio.conf(5)`, `[crio.runtime.runtimes]`; `containers.conf(5)`, `[engine.runtimes]`.
+//! What all TOML has in common: a place in it, made, found, set and taken out again.
 
-use super::wish::{Malformed, Wish};
-use toml_edit::{value, Array, DocumentMut, Item, Table};
-
-pub(super) fn crio(text: &str, wish: &Wish) -> Result<String, Malformed> {
-    edit(text, |root| {
-        let runtime = table(root, &["crio", "runtime", "runtimes", &wish.name])?;
-        set(runtime, "runtime_path", &wish.path);
-        set(runtime, "runtime_type", "oci");
-        if wish.default {
-            set(table(root, &["crio", "runtime"])?, "default_runtime", &wish.name);
-        }
-        Ok(())
-    })
-}
-
-pub(super) fn without_crio(text: &str, name: &str) -> Result<Option<String>, Malformed> {
-    cleared(edit(text, |root| {
-        remove(root, &["crio", "runtime", "runtimes"], name);
-        forget(root, &["crio", "runtime"], "default_runtime", name);
-        prune(root, &["crio", "runtime", "runtimes"]);
-        Ok(())
-    })?)
-}
-
-pub(super) fn podman(text: &str, wish: &Wish) -> Result<String, Malformed> {
-    edit(text, |root| {
-        let runtimes = table(root, &["engine", "runtimes"])?;
-        let paths = Array::from_iter([wish.path.as_str()]);
-        if runtimes.get(&wish.name).and_then(Item::as_array).map(Array::to_string) != Some(paths.to_string()) {
-            runtimes.insert(&wish.name, value(paths));
-        }
-        if wish.default {
-            set(table(root, &["engine"])?, "runtime", &wish.name);
-        }
-        Ok(())
-    })
-}
-
-pub(super) fn without_podman(text: &str, name: &str) -> Result<Option<String>, Malformed> {
-    cleared(edit(text, |root| {
-        remove(root, &["engine", "runtimes"], name);
-        forget(root, &["engine"], "runtime", name);
-        prune(root, &["engine", "runtimes"]);
-        Ok(())
-    })?)
-}
-
-/// A file in which no key is left is none of the administrator's.
-fn cleared(text: String) -> Result<Option<String>, Malformed> {
-    let empty = text.lines().all(|line| line.trim().is_empty());
-    Ok(if empty { None } else { Some(text) })
-}
+use super::wish::Malformed;
+use toml_edit::{value, DocumentMut, Item, Table, TableLike, Value};
 
 pub(super) fn edit(text: &str, change: impl FnOnce(&mut Table) -> Result<(), Malformed>) -> Result<String, Malformed> {
     let mut document: DocumentMut = text.parse()?;
     change(document.as_table_mut())?;
     Ok(document.to_string())
+}
+
+/// A file in which no key is left is none of the administrator's.
+pub(super) fn cleared(text: String) -> Option<String> {
+    let empty = text.lines().all(|line| line.trim().is_empty());
+    (!empty).then_some(text)
 }
 
 /// The table at a path, made where it is missing.
@@ -83,9 +35,89 @@ pub(super) fn table<'a>(root: &'a mut Table, path: &[&str]) -> Result<&'a mut Ta
     Ok(at)
 }
 
-/// The table at a path that is there.
-pub(super) fn find<'a>(root: &'a Table, path: &[&str]) -> Option<&'a Table> {
-    path.iter().try_fold(root, |at, key| at.get(key)?.as_table())
+/// The table at a path that is there, written in whichever way.
+pub(super) fn find<'a>(root: &'a Table, path: &[&str]) -> Option<&'a dyn TableLike> {
+    path.iter().try_fold(root as &dyn TableLike, |at, key| at.get(key)?.as_table_like())
+}
+
+/// The string at a path.
+pub(super) fn text(root: &Table, path: &[&str], key: &str) -> Option<String> {
+    find(root, path)?.get(key)?.as_str().map(str::to_string)
+}
+
+/// The tables within the one at a path, by their names.
+pub(super) fn within<'a>(root: &'a Table, path: &[&str]) -> impl Iterator<Item = (&'a str, &'a dyn TableLike)> {
+    let entries = find(root, path).into_iter().flat_map(|table| table.iter());
+    entries.filter_map(|(name, item)| Some((name, item.as_table_like()?)))
+}
+
+/// The keys and values alone: without comments, and without a place in the file that they are from.
+pub(super) fn bare(table: &dyn TableLike) -> Table {
+    let mut all = Table::new();
+    for (key, item) in table.iter() {
+        let item = match (item.as_table_like(), item.as_value()) {
+            (Some(inner), _) => Item::Table(bare(inner)),
+            (None, Some(plain)) => {
+                let mut plain = plain.clone();
+                plain.decor_mut().clear();
+                Item::Value(plain)
+            }
+            // An array of tables: no engine has one among its runtimes.
+            (None, None) => item.clone(),
+        };
+        all.insert(key, item);
+    }
+    all.set_implicit(!all.is_empty() && all.iter().all(|(_, item)| item.is_table()));
+    all
+}
+
+/// Puts the keys of one table over those of another, tables within likewise.
+pub(super) fn lay(over: &Table, under: &mut Table) {
+    for (key, item) in over {
+        match (item.as_table(), under.get_mut(key).and_then(Item::as_table_mut)) {
+            (Some(inner), Some(there)) => lay(inner, there),
+            _ => drop(under.insert(key, item.clone())),
+        }
+    }
+}
+
+/// Puts keys in where there are none, tables within likewise.
+pub(super) fn complete(table: &mut Table, with: &Table) {
+    for (key, item) in with {
+        match (table.get_mut(key), item.as_table()) {
+            (Some(there), Some(inner)) => {
+                if let Some(there) = there.as_table_mut() {
+                    complete(there, inner);
+                }
+            }
+            (Some(_), None) => {}
+            (None, _) => drop(table.insert(key, item.clone())),
+        }
+    }
+    table.set_implicit(false);
+}
+
+/// Whether every key of one table has the same value in another.
+pub(super) fn covered(by: &dyn TableLike, table: &dyn TableLike) -> bool {
+    table.iter().all(|(key, item)| match (item.as_table_like(), by.get(key)) {
+        (Some(inner), Some(there)) => there.as_table_like().is_some_and(|there| covered(there, inner)),
+        (Some(inner), None) => inner.is_empty(),
+        (None, there) => match (there.and_then(Item::as_value), item.as_value()) {
+            (Some(there), Some(value)) => same(there, value),
+            _ => false,
+        },
+    })
+}
+
+/// Whether two values are one, in whichever quotes and lines.
+fn same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::String(one), Value::String(other)) => one.value() == other.value(),
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other.iter()).all(|(one, other)| same(one, other))
+        }
+        _ => one.to_string().trim() == other.to_string().trim(),
+    }
 }
 
 /// Sets a string, and keeps the line as it stands where it says so already.
@@ -104,9 +136,12 @@ pub(super) fn remove(root: &mut Table, path: &[&str], key: &str) {
 
 /// Takes a key out if it has this value, and the heading above it if that was there for the key's sake.
 pub(super) fn forget(root: &mut Table, path: &[&str], key: &str, text: &str) {
-    let Some(at) = find_mut(root, path) else { return };
-    if at.get(key).and_then(Item::as_str) == Some(text) {
-        at.remove(key);
+    if self::text(root, path, key).as_deref() != Some(text) {
+        return;
+    }
+    remove(root, path, key);
+    let at = path.iter().try_fold(&mut *root, |at, key| at.get_mut(key)?.as_table_mut());
+    if let Some(at) = at {
         let commented = at.decor().prefix().and_then(|prefix| prefix.as_str()).is_some_and(|text| text.contains('#'));
         at.set_implicit(!commented && at.iter().all(|(_, item)| item.is_table()));
     }
@@ -115,12 +150,12 @@ pub(super) fn forget(root: &mut Table, path: &[&str], key: &str, text: &str) {
 /// Takes out the tables of a path that hold nothing, the innermost first.
 pub(super) fn prune(root: &mut Table, path: &[&str]) {
     for depth in (0..path.len()).rev() {
-        if find(root, &path[..=depth]).is_some_and(Table::is_empty) {
+        if find(root, &path[..=depth]).is_some_and(TableLike::is_empty) {
             remove(root, &path[..depth], path[depth]);
         }
     }
 }
 
-fn find_mut<'a>(root: &'a mut Table, path: &[&str]) -> Option<&'a mut Table> {
-    path.iter().try_fold(root, |at, key| at.get_mut(key)?.as_table_mut())
+fn find_mut<'a>(root: &'a mut Table, path: &[&str]) -> Option<&'a mut dyn TableLike> {
+    path.iter().try_fold(root as &mut dyn TableLike, |at, key| at.get_mut(key)?.as_table_like_mut())
 }

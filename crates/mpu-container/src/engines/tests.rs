@@ -1,17 +1,15 @@
-//! Each engine: added, added again, removed; what else is in the file stays.
+//! Each engine's files: what is added, taken over and removed; what is in force; what else is in the files stays.
 
+use super::files::{Files, Paths, Pending};
+use super::force::Force;
+use super::plan::{adding, removing, undefaulting, Plan};
 use super::*;
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use toml_edit::DocumentMut;
 
-fn wish() -> Wish {
-    let path = "/usr/bin/nvidia-container-runtime".to_string();
-    Wish { name: "nvidia".into(), path, default: false, cdi: false, containerd_version: 2 }
-}
-
-fn all() -> Wish {
-    Wish { default: true, cdi: true, ..wish() }
-}
-
+const WRAPPER: &str = "/usr/bin/nvidia-container-runtime";
 const ENGINES: [Engine; 4] = [Engine::Docker, Engine::Containerd, Engine::Crio, Engine::Podman];
 
 /// What an administrator may have in each engine's file.
@@ -25,13 +23,93 @@ const THEIRS: [&str; 4] = [
     "# ours\n[engine]\nnum_locks = 9 # few\n[engine.runtimes]\nkata = [\"/opt/kata\"]\n",
 ];
 
+fn wish() -> Wish {
+    Wish::new("nvidia", WRAPPER)
+}
+
+fn all() -> Wish {
+    Wish { default: Some(true), cdi: true, ..wish() }
+}
+
+/// An engine's files in a folder that is the host's root.
+struct Place {
+    dir: tempfile::TempDir,
+    files: Files,
+}
+
+impl Place {
+    fn new(engine: Engine) -> Place {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut files = Files::of(engine);
+        files.top = dir.path().join(engine.top().trim_start_matches('/'));
+        files.paths = Paths { root: dir.path().into(), folders: Vec::new() };
+        Place { dir, files }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path.trim_start_matches('/'))
+    }
+
+    fn write(&self, path: &str, text: &str) -> PathBuf {
+        let path = self.at(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(&path, text).expect("written");
+        path
+    }
+
+    fn top(self, text: &str) -> Place {
+        self.write(self.files.engine.top(), text);
+        self
+    }
+
+    fn done(&self, plan: Result<Plan, EngineError>) -> Force {
+        let plan = plan.expect("a plan");
+        plan.carry_out(&self.files, &["nvidia"]).expect("carried out")
+    }
+
+    fn add(&self, wish: &Wish) -> Force {
+        self.done(adding(&self.files, std::slice::from_ref(wish), None))
+    }
+
+    fn remove(&self) -> Force {
+        self.done(removing(&self.files, &["nvidia"]))
+    }
+
+    fn force(&self) -> Force {
+        Force::of(&self.files, &self.files.layers(&Pending::new()).expect("read")).expect("understood")
+    }
+
+    /// Every file with its text.
+    fn tree(&self) -> Vec<(PathBuf, String)> {
+        fn walk(folder: &Path, all: &mut Vec<(PathBuf, String)>) {
+            for entry in fs::read_dir(folder).expect("read").flatten() {
+                match entry.path() {
+                    path if path.is_dir() => walk(&path, all),
+                    path => all.push((path.clone(), fs::read_to_string(path).expect("text"))),
+                }
+            }
+        }
+        let mut all = Vec::new();
+        walk(self.dir.path(), &mut all);
+        all.sort();
+        all
+    }
+}
+
+fn toml(path: &Path) -> DocumentMut {
+    fs::read_to_string(path).expect("read").parse().expect("TOML")
+}
+
 #[test]
 fn what_is_added_twice_is_there_once() {
-    for engine in ENGINES {
-        for text in THEIRS.iter().filter(|text| engine.with(text, &all()).is_ok()).chain(&[""]) {
-            let once = engine.with(text, &all()).expect("added");
-            assert!(once.contains("nvidia-container-runtime"), "{engine:?}: {once}");
-            assert_eq!(engine.with(&once, &all()).expect("added again"), once, "{engine:?}");
+    for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
+        for place in [Place::new(engine), Place::new(engine).top(theirs)] {
+            let force = place.add(&all());
+            assert_eq!((force.program("nvidia"), force.is_default("nvidia")), (Some(WRAPPER), true), "{engine:?}");
+            let once = place.tree();
+            assert!(adding(&place.files, &[all()], None).expect("a plan").changes.is_empty(), "{engine:?}");
+            place.add(&all());
+            assert_eq!(place.tree(), once, "{engine:?}");
         }
     }
 }
@@ -39,43 +117,52 @@ fn what_is_added_twice_is_there_once() {
 #[test]
 fn what_is_removed_leaves_what_was_there() {
     for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
-        let with = engine.with(theirs, &Wish { cdi: false, ..all() }).expect("added");
-        assert_ne!(with, theirs);
-        let without = engine.without(&with, "nvidia").expect("removed");
-        assert_eq!(without.as_deref(), Some(theirs), "{engine:?}");
-        assert_eq!(engine.without(theirs, "nvidia").expect("nothing to do").as_deref(), Some(theirs), "{engine:?}");
-    }
-}
-
-#[test]
-fn a_file_of_ours_alone_goes() {
-    for engine in ENGINES {
-        let made = engine.with("", &wish()).expect("made");
-        assert_eq!(engine.without(&made, "nvidia").expect("removed"), None, "{engine:?}: {made}");
+        for place in [Place::new(engine), Place::new(engine).top(theirs)] {
+            let before = place.tree();
+            assert!(removing(&place.files, &["nvidia"]).expect("nothing to do").changes.is_empty(), "{engine:?}");
+            place.add(&Wish { cdi: false, ..all() });
+            assert_ne!(place.tree(), before, "{engine:?}");
+            let force = place.remove();
+            assert_eq!(place.tree(), before, "{engine:?}");
+            assert!(force.program("nvidia").is_none() && force.default.is_none(), "{engine:?}");
+        }
     }
 }
 
 #[test]
 fn another_default_than_ours_stays() {
-    let theirs = "{\"default-runtime\": \"kata\"}";
-    let with = Engine::Docker.with(theirs, &wish()).expect("added");
-    assert!(with.contains("\"default-runtime\": \"kata\""), "{with}");
-    let without = Engine::Docker.without(&with, "nvidia").expect("removed");
-    assert!(without.expect("something is left").contains("kata"));
+    let place = Place::new(Engine::Docker).top("{\"default-runtime\": \"kata\"}");
+    assert!(place.add(&wish()).is_default("kata"));
+    assert!(place.remove().is_default("kata"));
+}
+
+#[test]
+fn the_default_is_taken_back_only_when_that_is_asked_for() {
+    for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
+        let place = Place::new(engine).top(theirs);
+        place.add(&all());
+        assert!(place.add(&wish()).is_default("nvidia"), "{engine:?}: nothing was said of it");
+        let force = place.add(&Wish { default: Some(false), ..wish() });
+        assert!(!force.is_default("nvidia") && force.program("nvidia") == Some(WRAPPER), "{engine:?}");
+        place.add(&all());
+        let force = place.done(undefaulting(&place.files, "nvidia"));
+        assert!(!force.is_default("nvidia") && force.program("nvidia") == Some(WRAPPER), "{engine:?}");
+    }
 }
 
 #[test]
 fn containerds_runtime_has_the_default_ones_options() {
-    let with = Engine::Containerd.with(THEIRS[1], &all()).expect("added");
-    let read: toml_edit::DocumentMut = with.parse().expect("TOML");
-    let cri = &read["plugins"]["io.containerd.grpc.v1.cri"];
+    let place = Place::new(Engine::Containerd).top(THEIRS[1]);
+    place.add(&all());
+    let cri = &toml(&place.files.top)["plugins"]["io.containerd.grpc.v1.cri"];
     let nvidia = &cri["containerd"]["runtimes"]["nvidia"];
     assert_eq!(nvidia["runtime_type"].as_str(), Some("io.containerd.runc.v2"));
     assert_eq!(nvidia["options"]["SystemdCgroup"].as_bool(), Some(true));
-    assert_eq!(nvidia["options"]["BinaryName"].as_str(), Some("/usr/bin/nvidia-container-runtime"));
+    assert_eq!(nvidia["options"]["BinaryName"].as_str(), Some(WRAPPER));
     assert_eq!(cri["containerd"]["default_runtime_name"].as_str(), Some("nvidia"));
     assert_eq!(cri["enable_cdi"].as_bool(), Some(true));
-    assert!(with.starts_with("# ours\n") && with.contains("# pinned"), "comments stay: {with}");
+    let text = fs::read_to_string(&place.files.top).expect("read");
+    assert!(text.starts_with("# ours\n") && text.contains("# pinned"), "comments stay: {text}");
 }
 
 #[test]
@@ -85,12 +172,16 @@ fn each_version_of_containerd_has_its_place() {
         ("version = 2\n", "io.containerd.grpc.v1.cri"),
         ("version = 3\n", "io.containerd.cri.v1.runtime"),
     ] {
-        let with = Engine::Containerd.with(text, &wish()).expect("added");
-        let read: toml_edit::DocumentMut = with.parse().expect("TOML");
+        let place = Place::new(Engine::Containerd).top(text);
+        place.add(&wish());
+        let read = toml(&place.files.top);
         let options = &read["plugins"][plugin]["containerd"]["runtimes"]["nvidia"]["options"];
-        assert_eq!(options["BinaryName"].as_str(), Some("/usr/bin/nvidia-container-runtime"), "{with}");
+        assert_eq!(options["BinaryName"].as_str(), Some(WRAPPER), "{read}");
+        let old = options.get("Runtime").and_then(|item| item.as_str());
+        assert_eq!(old.is_some(), plugin == "cri", "only version 1 has the kind of runtime that reads it: {read}");
     }
-    let error = Engine::Containerd.with("version = 9\n", &wish()).expect_err("unknown");
+    let place = Place::new(Engine::Containerd).top("version = 9\n");
+    let error = adding(&place.files, &[wish()], None).expect_err("unknown");
     assert!(error.to_string().contains("version 9"), "{error}");
 }
 
@@ -102,38 +193,224 @@ fn what_is_not_understood_is_not_touched() {
         (Engine::Docker, "[]"),
         (Engine::Containerd, "version = 2\n[plugins]\n\"io.containerd.grpc.v1.cri\" = 4\n"),
         (Engine::Crio, "[crio.runtime\n"),
-        (Engine::Podman, "engine = \"x\"\n"),
     ] {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("file");
-        fs::write(&path, text).expect("written");
-        let error = adding(engine, &path, &wish()).expect_err(text);
+        let place = Place::new(engine).top(text);
+        let error = adding(&place.files, &[wish()], None).expect_err(text);
         assert!(error.to_string().contains("is left as it is"), "{error}");
-        assert_eq!(fs::read_to_string(&path).expect("read"), text);
+        assert_eq!(fs::read_to_string(&place.files.top).expect("read"), text);
+        assert_eq!(place.tree().len(), 1, "{text}");
     }
 }
 
 #[test]
 fn a_file_is_replaced_with_its_mode_and_behind_its_link() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let (real, link) = (dir.path().join("kept.json"), dir.path().join("daemon.json"));
-    fs::write(&real, "{}").expect("written");
+    let mut place = Place::new(Engine::Docker);
+    let real = place.write("kept.json", "{}");
     fs::set_permissions(&real, fs::Permissions::from_mode(0o600)).expect("mode");
-    std::os::unix::fs::symlink(&real, &link).expect("a link");
-    let change = adding(Engine::Docker, &link, &wish()).expect("understood");
-    make(&change, &link).expect("made");
-    assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+    place.files.top = place.at("daemon.json");
+    std::os::unix::fs::symlink(&real, &place.files.top).expect("a link");
+    place.add(&wish());
+    assert!(fs::symlink_metadata(&place.files.top).expect("there").is_symlink());
     assert_eq!(fs::metadata(&real).expect("there").permissions().mode() & 0o777, 0o600);
-    assert_eq!(adding(Engine::Docker, &link, &wish()).expect("understood"), Change::None);
-    let left: Vec<_> = fs::read_dir(dir.path()).expect("read").flatten().map(|entry| entry.file_name()).collect();
-    assert_eq!(left.len(), 2, "{left:?}");
-    make(&removing(Engine::Docker, &link, "nvidia").expect("understood"), &link).expect("removed");
+    assert_eq!(fs::read_dir(place.dir.path()).expect("read").count(), 2);
+}
+
+/// What `nvidia-ctk runtime configure --runtime=containerd --set-as-default` of NVIDIA leaves, by containerd's release.
+fn after_nvidias(merges: bool) -> Place {
+    let mut place =
+        Place::new(Engine::Containerd).top(&format!("imports = [\"/etc/containerd/conf.d/*.toml\"]\n{}", THEIRS[1]));
+    place.files.merges = merges;
+    place.write(
+        "/etc/containerd/conf.d/99-nvidia.toml",
+        "version = 2\n\n[plugins]\n\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    sandbox_image = \"pause\"\n\n    \
+         [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n      default_runtime_name = \"nvidia\"\n\n      \
+         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes]\n\n        \
+         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]\n          runtime_type = \"io.containerd.runc.v2\"\n\n          \
+         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia.options]\n            \
+         BinaryName = \"/opt/nvidias/nvidia-container-runtime\"\n            SystemdCgroup = true\n\n        \
+         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n          runtime_type = \"io.containerd.runc.v2\"\n\n          \
+         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n            SystemdCgroup = true\n",
+    );
+    place
 }
 
 #[test]
-fn nothing_is_removed_where_nothing_is() {
-    let dir = tempfile::tempdir().expect("a directory");
-    for engine in ENGINES {
-        assert_eq!(removing(engine, &dir.path().join("none"), "nvidia").expect("nothing"), Change::None);
+fn what_nvidias_left_in_containerd_is_taken_over_and_removed() {
+    for merges in [false, true] {
+        let place = after_nvidias(merges);
+        let top = fs::read_to_string(&place.files.top).expect("read");
+        assert_eq!(place.force().program("nvidia"), Some("/opt/nvidias/nvidia-container-runtime"));
+        assert_eq!(place.add(&wish()).program("nvidia"), Some(WRAPPER), "{merges}");
+        assert_eq!(
+            fs::read_to_string(&place.files.top).expect("read"),
+            top,
+            "{merges}: the file that counts was changed"
+        );
+        let force = place.remove();
+        assert!(force.program("nvidia").is_none() && force.default.is_none(), "{merges}: {}", force.tell("nvidia"));
+        assert!(!place.at("/etc/containerd/conf.d/99-nvidia.toml").exists(), "it only repeats config.toml");
+        assert_eq!(fs::read_to_string(&place.files.top).expect("read"), top);
+        // And at once, without having been taken over.
+        let place = after_nvidias(merges);
+        let force = place.remove();
+        assert!(force.program("nvidia").is_none() && force.default.is_none(), "{merges}");
     }
+}
+
+#[test]
+fn what_else_is_in_a_file_of_nvidias_is_not_lost() {
+    let place = after_nvidias(false);
+    let drop_in = place.at("/etc/containerd/conf.d/99-nvidia.toml");
+    let more = fs::read_to_string(&drop_in).expect("read").replace("\"pause\"", "\"registry.local/pause\"");
+    fs::write(&drop_in, more).expect("written");
+    place.remove();
+    let left = fs::read_to_string(&drop_in).expect("still there");
+    assert!(left.contains("registry.local/pause") && !left.contains("nvidia"), "{left}");
+}
+
+#[test]
+fn a_later_file_that_overrules_is_named_and_nothing_is_written() {
+    let place = Place::new(Engine::Crio);
+    place.write("/etc/crio/crio.conf.d/zz-site.conf", "[crio.runtime]\ndefault_runtime = \"crun\"\n");
+    let before = place.tree();
+    let error = adding(&place.files, &[all()], None).expect_err("overruled").to_string();
+    assert!(error.contains("zz-site.conf") && error.contains("the default runtime is crun"), "{error}");
+    assert_eq!(place.tree(), before);
+    assert_eq!(place.add(&wish()).program("nvidia"), Some(WRAPPER), "not as the default it can be had");
+
+    let mut place = Place::new(Engine::Containerd).top("version = 2\nimports = [\"conf.d/*.toml\"]\n");
+    place.files.drop_in = Some(place.at("/etc/containerd/conf.d/50-nvidia.toml"));
+    place.write(
+        "/etc/containerd/conf.d/60.toml",
+        "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = 'x'\n",
+    );
+    let error = adding(&place.files, &[wish()], None).expect_err("its section alone counts").to_string();
+    assert!(error.contains("60.toml") || error.contains("is nothing"), "{error}");
+    place.files.merges = true;
+    assert_eq!(place.add(&wish()).program("nvidia"), Some(WRAPPER), "from 2.1 on sections are merged");
+}
+
+#[test]
+fn what_nvidias_left_in_crio_is_taken_over_and_removed() {
+    let theirs = "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\n\
+                  runtime_path = \"/opt/nvidias\"\nruntime_type = \"oci\"\n";
+    for name in ["99-nvidia.toml", "99-nvidia.conf"] {
+        let place = Place::new(Engine::Crio).top(THEIRS[2]);
+        let before = place.tree();
+        place.write(&format!("/etc/crio/crio.conf.d/{name}"), theirs);
+        let force = place.add(&wish());
+        assert_eq!((force.program("nvidia"), force.is_default("nvidia")), (Some(WRAPPER), true), "{name}");
+        assert_eq!(place.tree().len(), 2, "{name}: no second file");
+        place.remove();
+        assert_eq!(place.tree(), before, "{name}");
+    }
+}
+
+#[test]
+fn crios_runtime_has_the_default_ones_keys_but_not_its_program() {
+    let place = Place::new(Engine::Crio);
+    place.write(
+        "/etc/crio/crio.conf.d/10-crio.conf",
+        "[crio.runtime]\ndefault_runtime = \"crun\"\n[crio.runtime.runtimes.crun]\nruntime_path = \"/usr/libexec/crio/crun\"\n\
+         runtime_root = \"/run/crun\"\nmonitor_path = \"/usr/libexec/crio/conmon\"\nmonitor_cgroup = \"pod\"\n\
+         allowed_annotations = [\n  \"io.containers.trace-syscall\",\n]\nplatform_runtime_paths = { \"linux/arm64\" = \"/a\" }\n\
+         inherit_default_runtime = true\n[crio.runtime.runtimes.runc]\nmonitor_path = \"/other\"\n",
+    );
+    place.add(&all());
+    let read = toml(&place.files.own());
+    let nvidia = &read["crio"]["runtime"]["runtimes"]["nvidia"];
+    assert_eq!(nvidia["runtime_path"].as_str(), Some(WRAPPER));
+    assert_eq!(nvidia["monitor_path"].as_str(), Some("/usr/libexec/crio/conmon"));
+    assert_eq!(nvidia["monitor_cgroup"].as_str(), Some("pod"));
+    assert_eq!(nvidia["runtime_root"].as_str(), Some("/run/crun"));
+    let annotations = nvidia["allowed_annotations"].as_array().expect("a list");
+    assert_eq!(annotations.get(0).and_then(|word| word.as_str()), Some("io.containers.trace-syscall"));
+    for key in ["platform_runtime_paths", "inherit_default_runtime"] {
+        assert!(nvidia.get(key).is_none(), "{key} would have CRI-O call another program: {read}");
+    }
+}
+
+#[test]
+fn a_file_that_is_asked_for_is_imported_and_goes_again() {
+    for merges in [false, true] {
+        for theirs in [None, Some(THEIRS[1])] {
+            let mut place = Place::new(Engine::Containerd);
+            if let Some(text) = theirs {
+                place = place.top(text);
+            }
+            let own = place.at("/etc/containerd/conf.d/99-nvidia.toml");
+            place.files.merges = merges;
+            place.files.drop_in = Some(own.clone());
+            // As in a container that sees the host's directory elsewhere.
+            place.files.paths.folders = vec![("/etc/containerd/conf.d".into(), place.at("/etc/containerd/conf.d"))];
+            let wish = Wish { default: Some(true), ..wish() };
+            place.add(&wish);
+            let top = fs::read_to_string(&place.files.top).expect("read");
+            assert!(top.contains("imports = [\"/etc/containerd/conf.d/*.toml\"]") && !top.contains("nvidia"), "{top}");
+            let copied = fs::read_to_string(&own).expect("read").contains("sandbox_image");
+            assert_eq!(copied, !merges && theirs.is_some(), "{merges} {theirs:?}");
+            let options =
+                &toml(&own)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["nvidia"]["options"];
+            assert_eq!(options.get("SystemdCgroup").is_some(), theirs.is_some());
+            let once = place.tree();
+            place.add(&wish);
+            assert_eq!(place.tree(), once);
+            place.remove();
+            assert!(!own.exists());
+            assert_eq!(place.files.top.exists(), theirs.is_some(), "a file that was made to import it goes with it");
+        }
+    }
+}
+
+#[test]
+fn a_copy_follows_what_it_is_a_copy_of() {
+    let mut place = Place::new(Engine::Containerd).top(THEIRS[1]);
+    let own = place.at("/etc/containerd/conf.d/99-nvidia.toml");
+    place.files.drop_in = Some(own.clone());
+    place.add(&Wish { default: Some(true), ..Wish::new("nvidia-cdi", "/usr/bin/nvidia-container-runtime.cdi") });
+    let changed = fs::read_to_string(&place.files.top).expect("read").replace("'pause'", "'newer'");
+    fs::write(&place.files.top, changed).expect("written");
+    let force = place.add(&wish());
+    assert!(fs::read_to_string(&own).expect("read").contains("'newer'"));
+    assert!(force.program("nvidia-cdi").is_some(), "the runtime from before is still known");
+    assert!(!force.is_default("nvidia"), "nobody asked for it");
+}
+
+#[test]
+fn imports_are_followed_as_containerd_follows_them() {
+    let place = Place::new(Engine::Containerd)
+        .top("version = 2\nimports = [\"a.toml\", \"/etc/containerd/conf.d/*.toml\", \"/nowhere.toml\"]\n");
+    let runtime = |program: &str, more: &str| {
+        format!(
+            "version = 2\n{more}[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.x.options]\nBinaryName = \"{program}\"\n"
+        )
+    };
+    place.write("/etc/containerd/a.toml", &runtime("/a", "imports = [\"deep/last.toml\", \"config.toml\"]\n"));
+    place.write("/etc/containerd/conf.d/2.toml", &runtime("/2", ""));
+    place.write("/etc/containerd/conf.d/10.toml", &runtime("/10", ""));
+    place.write("/etc/containerd/conf.d/9.conf", &runtime("/conf", ""));
+    let layers = place.files.layers(&Pending::new()).expect("read");
+    let names: Vec<_> = layers.iter().filter_map(|layer| layer.path.file_name()?.to_str()).collect();
+    assert_eq!(names, ["config.toml", "a.toml", "10.toml", "2.toml"]);
+    place.write("/etc/containerd/deep/last.toml", &runtime("/last", ""));
+    assert_eq!(place.force().program("x"), Some("/last"), "what an import imports comes after all of the first file's");
+}
+
+#[test]
+fn keys_in_either_notation_are_understood() {
+    let place = Place::new(Engine::Crio)
+        .top("crio.runtime = { default_runtime = \"nvidia\", runtimes = { nvidia = { runtime_path = \"/x\" } } }\n");
+    assert_eq!(place.force().program("nvidia"), Some("/x"));
+    let force = place.remove();
+    assert!(force.program("nvidia").is_none() && force.default.is_none());
+}
+
+#[test]
+fn a_hook_file_names_the_hook() {
+    let text = hook(Path::new("/opt/bin/nvidia-container-runtime-hook"));
+    let read: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(read["hook"]["path"], "/opt/bin/nvidia-container-runtime-hook");
+    assert_eq!(read["hook"]["args"], serde_json::json!(["nvidia-container-runtime-hook", "prestart"]));
+    assert!(read["hook"]["env"][0].as_str().expect("PATH").ends_with(":/opt/bin"));
+    assert_eq!((read["stages"][0].as_str(), read["when"]["always"].as_bool()), (Some("prestart"), Some(true)));
 }

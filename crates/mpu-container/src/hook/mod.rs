@@ -11,10 +11,12 @@ mod arguments;
 mod flags;
 mod state;
 
-use crate::chain::chain;
+use crate::chain::{chain, printable};
 use crate::config::{self, Config, ConfigError, Loaded, Mode};
+use crate::driver::DriverRoot;
+use crate::limits::{self, LimitsError};
 use crate::program::Program;
-use crate::request::{self, Annotations, RequestError};
+use crate::request::{self, Annotations, RequestError, Terms};
 use crate::spec::{Spec, SpecError};
 use flags::Flags;
 use state::State;
@@ -88,6 +90,9 @@ pub enum HookError {
          Please use the NVIDIA Container Runtime (e.g. specify the --runtime=nvidia flag) instead: {0}"
     )]
     Mode(&'static str),
+    /// The container asks for a limit of GPU memory that cannot be had.
+    #[error("the container asks for a limit of GPU memory, which would not hold")]
+    Limits(#[from] LimitsError),
     /// The container CLI does not start.
     #[error("exec failed: {}", program.display())]
     Exec {
@@ -110,6 +115,9 @@ impl HookError {
                 "the state's bundle must be a directory with a config.json that the OCI runtime accepts"
             }
             HookError::Request(error) => error.fix(),
+            HookError::Limits(_) => {
+                "take NVIDIA_GPU_MEMORY_LIMIT and NVIDIA_GPU_MEMORY_REQUEST away, or use a host whose driver can hold them"
+            }
             HookError::Mode(_) => "or set mode = \"legacy\" in config.toml",
             HookError::Exec { .. } => "correct nvidia-container-cli.path in config.toml, or take it out",
         }
@@ -136,7 +144,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
         Some("prestart") => match prestart(&flags) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("{NAME}: {}\n{NAME}: fix: {}", chain(&error).replace('\n', " "), error.fix());
+                eprintln!("{NAME}: {}\n{NAME}: fix: {}", chain(&error), error.fix());
                 ExitCode::from(1)
             }
         },
@@ -173,8 +181,8 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
             return Err(HookError::Lacks(what));
         }
     }
-    let answer = request::of(tree, &config, Annotations::Skip)?;
-    answer.notes.iter().for_each(|note| eprintln!("{NAME}: warning: {note}"));
+    let answer = request::of(tree, &config, Annotations::Skip, Terms::Strict)?;
+    answer.notes.iter().for_each(|note| eprintln!("{NAME}: warning: {}", printable(note)));
     let Some(request) = answer.request else {
         debug(&"the container asks for no GPU: nothing to do");
         return Ok(());
@@ -184,6 +192,10 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
     let pid = state.pid.ok_or(HookError::State(state::StateError::NoProcess))?;
     let root = tree["root"].get("path").and_then(serde_json::Value::as_str).filter(|path| !path.is_empty());
     let root = state.within_bundle(root.ok_or(HookError::Lacks("root.path"))?);
+    if let Some(limits) = request.memory {
+        let root = config.cli.root.as_deref().map_or_else(DriverRoot::host, |root| DriverRoot::at(root, None));
+        limits::apply(limits, pid, &root, &request.devices)?;
+    }
     let ldconfig = config.ldconfig(Path::new("/"));
     let arguments = arguments::of(&config, ldconfig, &request, pid, &root, flags.debug);
     let (program, called) = match &config.cli.path {

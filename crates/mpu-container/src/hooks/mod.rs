@@ -10,6 +10,8 @@
 //! Outside truth: NVIDIA Container Toolkit, `cmd/nvidia-cdi-hook`; OCI runtime specification, "POSIX-platform Hooks".
 
 pub mod compat;
+mod gpus;
+mod memory;
 mod modes;
 mod params;
 mod profile;
@@ -21,7 +23,10 @@ mod tests;
 use crate::beneath::{BeneathError, Root};
 use crate::chain::chain;
 use crate::ldconfig::LdconfigError;
+use crate::limits::LimitsError;
 use crate::program::Program;
+use crate::request::RequestError;
+use crate::spec::SpecError;
 use clap::builder::BoolishValueParser;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
@@ -94,6 +99,8 @@ enum Hook {
     EnableCudaCompat(compat::Wanted),
     /// Keep nvidia-smi and NVML from making device nodes in the container
     DisableDeviceNodeModification,
+    /// Hide from /proc/driver/nvidia/gpus the GPUs whose nodes the container does not have
+    HideOtherGpus,
     /// Set the mode of files and folders; skip those that do not exist
     Chmod {
         /// A path in the container
@@ -105,6 +112,8 @@ enum Hook {
     },
     /// Limit EGL and Vulkan to the container's own GPUs
     UpdateApplicationProfile,
+    /// Limit the GPU memory of the container to what its NVIDIA_GPU_MEMORY_REQUEST and NVIDIA_GPU_MEMORY_LIMIT say, in MiB
+    ApplyCudaMemoryLimits(memory::Wanted),
     /// Nothing
     #[command(hide = true)]
     Noop,
@@ -124,6 +133,15 @@ pub enum HookError {
     /// ldconfig.
     #[error(transparent)]
     Ldconfig(#[from] LdconfigError),
+    /// The container's configuration.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// What the container asks for.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// A limit that does not hold.
+    #[error("the container asks for a limit of GPU memory, which would not hold")]
+    Limits(#[from] LimitsError),
     /// The container's root is the host's.
     #[error("the container's root {} is the host's root directory; a hook changes containers only", path.display())]
     Host {
@@ -186,9 +204,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(error) => {
-            let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ").trim_end_matches(':');
-            eprintln!("{NAME}: {line} (see {NAME} --help)");
+            eprintln!("{NAME}: {} (see {NAME} --help)", mistake(&error.to_string()));
             return ExitCode::from(2);
         }
     };
@@ -203,6 +219,17 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
+/// What clap says, in one line: its first, and what that one announces below it.
+fn mistake(text: &str) -> String {
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default().trim_start_matches("error: ");
+    let announced: Vec<&str> = lines.map_while(|line| line.strip_prefix("  ")).map(str::trim).collect();
+    match announced.is_empty() {
+        true => first.trim_end_matches(':').to_owned(),
+        false => format!("{first} {}", announced.join(", ")),
+    }
+}
+
 impl Hook {
     fn name(&self) -> &'static str {
         match self {
@@ -210,8 +237,10 @@ impl Hook {
             Hook::UpdateLdcache { .. } => "update-ldcache",
             Hook::EnableCudaCompat(_) => "enable-cuda-compat",
             Hook::DisableDeviceNodeModification => "disable-device-node-modification",
+            Hook::HideOtherGpus => "hide-other-gpus",
             Hook::Chmod { .. } => "chmod",
             Hook::UpdateApplicationProfile => "update-application-profile",
+            Hook::ApplyCudaMemoryLimits(_) => "apply-cuda-memory-limits",
             Hook::Noop => "noop",
             Hook::Unknown(_) => "unknown",
         }
@@ -231,11 +260,13 @@ fn run(args: Args, notes: Notes) -> Result<(), HookError> {
         Hook::EnableCudaCompat(wanted) if wanted.is_empty() => Ok(()),
         Hook::EnableCudaCompat(wanted) => compat::enable(&root()?, &wanted, notes),
         Hook::DisableDeviceNodeModification => params::disable(Path::new(params::PARAMS), root, notes),
+        Hook::HideOtherGpus => gpus::hide(&root()?, notes),
         Hook::Chmod { paths, mode } => {
             let mode = modes::parse(&mode)?;
             modes::set(&root()?, &paths, mode, notes)
         }
         Hook::UpdateApplicationProfile => profile::update(&root()?, notes),
+        Hook::ApplyCudaMemoryLimits(wanted) => memory::apply(Path::new(&spec), &wanted, notes),
         Hook::Noop => Ok(()),
         // A file that was written for a newer program must not keep containers from starting, as with NVIDIA's.
         Hook::Unknown(words) => {

@@ -7,12 +7,10 @@
 //! Outside truth: NVIDIA's README, "Notes on device files"; `/proc/driver/nvidia/params`.
 
 use super::{HookError, Notes};
-use crate::beneath::{self, Restrictions, Root, Tree};
+use crate::beneath::{out_of_sight, Restrictions, Root, Tree};
 use rustix::fs::{Mode, OFlags};
-use rustix::thread::LinkNameSpaceType;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
 use std::path::Path;
 
 /// The parameters, on the host as in the container.
@@ -32,7 +30,12 @@ pub fn disable(host: &Path, root: impl FnOnce() -> Result<Root, HookError>, note
         notes.detail(|| format!("{PARAMS} is as it should be"));
         return Ok(());
     }
-    let tree = file(changed.as_bytes()).map_err(|source| HookError::System { act: "make a file to mount", source })?;
+    if target.is_shared_with_the_host() {
+        notes.warn(format!("{PARAMS} is the host's own, mounted shared: it stays as it is"));
+        return Ok(());
+    }
+    let tree = out_of_sight(|memory| in_memory(memory, changed.as_bytes()))
+        .map_err(|source| HookError::System { act: "make a file to mount", source })?;
     let restrictions = Restrictions { read_only: true, no_exec: true, no_devices: true };
     tree.mount_restricted(&target, restrictions)?;
     notes.detail(|| format!("mounted changed parameters on {PARAMS}"));
@@ -49,24 +52,9 @@ fn changed(text: &str) -> Option<String> {
     })
 }
 
-/// A file that can be mounted, and that has no other name.
-///
-/// A mount can only be copied from where it is mounted. So that neither the container nor the host ever sees where that
-/// was, it is in mounts of this thread's own, which are left again.
-fn file(bytes: &[u8]) -> io::Result<Tree> {
-    let mounts = File::open("/proc/thread-self/ns/mnt")?;
-    beneath::unshare()?;
-    let made = file_in_own_mounts(bytes);
-    rustix::thread::move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
-    made
-}
-
-fn file_in_own_mounts(bytes: &[u8]) -> io::Result<Tree> {
-    let memory = Tree::memory(1 << 20)?;
-    let top = rustix::fs::openat(rustix::fs::CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    memory.attach(top.as_fd())?;
+fn in_memory(memory: &Tree, bytes: &[u8]) -> io::Result<Tree> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let mut file = File::from(rustix::fs::openat(&memory, "params", flags, Mode::from_raw_mode(0o444))?);
+    let mut file = File::from(rustix::fs::openat(memory, "params", flags, Mode::from_raw_mode(0o444))?);
     rustix::fs::fchmod(&file, Mode::from_raw_mode(0o444))?;
     file.write_all(bytes)?;
     Tree::of(&file, false)

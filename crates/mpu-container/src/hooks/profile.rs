@@ -5,6 +5,7 @@
 //!
 //! Outside truth: NVIDIA's README, "Application Profiles"; the setting and the file's name as NVIDIA's hook writes them.
 
+use super::gpus::minors;
 use super::{HookError, Notes};
 use crate::beneath::Root;
 use std::path::Path;
@@ -32,27 +33,6 @@ pub fn update(root: &Root, notes: Notes) -> Result<(), HookError> {
     root.create_file(Path::new(FILE), text.as_bytes(), 0o444)?;
     notes.detail(|| format!("wrote {FILE} for the GPUs {mask:#x}"));
     Ok(())
-}
-
-/// The numbers of the container's GPUs, by its device nodes.
-fn minors(root: &Root) -> Result<Vec<u32>, HookError> {
-    let entries = match root.read_dir(Path::new("/dev")) {
-        Err(error) if error.is_missing() => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut minors = Vec::new();
-    for entry in entries {
-        let is_gpu = entry
-            .name
-            .to_str()
-            .and_then(|name| name.strip_prefix("nvidia"))
-            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()));
-        if is_gpu {
-            let node = root.find(&Path::new("/dev").join(&entry.name))?;
-            minors.extend(node.map(|node| node.device()).transpose()?.flatten().map(|(_, minor)| minor));
-        }
-    }
-    Ok(minors)
 }
 
 /// The driver reads hexadecimal numbers here, which JSON does not have.

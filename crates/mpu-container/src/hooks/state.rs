@@ -3,6 +3,7 @@
 //! Outside truth: OCI runtime specification, "State" (`bundle`) and "Root" (`root.path`, relative to the bundle); crun
 //! tells the root in the state, and its bundle can be unreadable for the hook.
 
+use rustix::process::Pid;
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, Read};
@@ -49,6 +50,8 @@ pub struct State {
     bundle: PathBuf,
     #[serde(default)]
     root: PathBuf,
+    #[serde(default)]
+    pid: i32,
 }
 
 #[derive(Debug, Deserialize)]
@@ -69,8 +72,17 @@ impl State {
     }
 }
 
-/// The root of the container whose state is in a file, or on standard input for an empty name and `-`.
-pub fn root(spec: &Path) -> Result<PathBuf, StateError> {
+/// The bundle and the first process of the container whose state is in a file, or on standard input for an empty name and
+/// `-`.
+pub fn process(spec: &Path) -> Result<(PathBuf, Option<Pid>), StateError> {
+    let (state, name) = read(spec)?;
+    match state.bundle.as_os_str().is_empty() {
+        true => Err(StateError::Missing { what: name, field: "bundle" }),
+        false => Ok((state.bundle, (state.pid > 0).then(|| Pid::from_raw(state.pid)).flatten())),
+    }
+}
+
+fn read(spec: &Path) -> Result<(State, String), StateError> {
     let name = match spec.as_os_str().to_str() {
         Some("" | "-") => "standard input".to_string(),
         _ => spec.display().to_string(),
@@ -84,6 +96,12 @@ pub fn root(spec: &Path) -> Result<PathBuf, StateError> {
     } else {
         State::read(open(spec)?).map_err(wrap)?
     };
+    Ok((state, name))
+}
+
+/// The root of such a container.
+pub fn root(spec: &Path) -> Result<PathBuf, StateError> {
+    let (state, name) = read(spec)?;
     if !state.root.as_os_str().is_empty() {
         return Ok(state.bundle.join(state.root));
     }

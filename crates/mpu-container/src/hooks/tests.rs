@@ -180,7 +180,7 @@ fn the_profile_names_the_containers_gpus() {
 
 #[test]
 fn the_parameters_are_hidden_by_a_mount() {
-    if !rustix::process::geteuid().is_root() || crate::beneath::unshare().is_err() {
+    if !rustix::process::geteuid().is_root() || crate::beneath::mount::unshare().is_err() {
         return println!("skipped: mounting needs root");
     }
     let bundle = Bundle::new();
@@ -288,4 +288,53 @@ fn the_page_names_every_hook_and_flag() {
         hooks += 1;
     }
     assert_eq!(page.lines().filter(|line| line.starts_with("| `") && !line.starts_with("| `/")).count(), hooks);
+}
+
+/// The kernel's own folder of all GPUs, as a container without a procfs has it here.
+#[test]
+fn gpus_without_a_node_are_hidden() {
+    // Mounts of this thread's own: nothing of it stays.
+    if !rustix::process::geteuid().is_root() || crate::beneath::mount::unshare().is_err() {
+        return println!("skipped: needs root");
+    }
+    let bundle = Bundle::new();
+    let folder = "proc/driver/nvidia/gpus";
+    bundle.hook(&["hide-other-gpus"]).unwrap();
+    let shown = || {
+        let names = fs::read_dir(bundle.path(folder)).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    for (name, text) in [("a", "Device Minor: \t 0\n"), ("b", "Device Minor: \t 1\n"), ("c", "Model: x\n")] {
+        bundle.write(&format!("{folder}/{name}/information"), text.as_bytes());
+    }
+    // What could make us wait or lead out is no GPU of anybody's.
+    fs::create_dir(bundle.path(folder).join("d")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, bundle.path(folder).join("d/information"), rustix::fs::Mode::RUSR).unwrap();
+    symlink("/etc/passwd", bundle.path(folder).join("e")).unwrap();
+    fs::create_dir(bundle.path("dev")).unwrap();
+    bundle.write("dev/nvidia0", b"no device");
+    let node = |path: &str, minor| {
+        let numbers = rustix::fs::makedev(195, minor);
+        let mode = rustix::fs::Mode::from_raw_mode(0o666);
+        let made = rustix::fs::mknodat(
+            rustix::fs::CWD,
+            bundle.path(path),
+            rustix::fs::FileType::CharacterDevice,
+            mode,
+            numbers,
+        );
+        made.unwrap();
+    };
+    node("dev/nvidia1", 1);
+    node("dev/nvidiactl", 255);
+    bundle.hook(&["hide-other-gpus"]).unwrap();
+    assert_eq!(shown(), ["b"]);
+    assert_eq!(bundle.text(&format!("{folder}/b/information")), "Device Minor: \t 1\n");
+    let written = fs::write(bundle.path(folder).join("b/information"), "");
+    assert_eq!(written.unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+    assert!(fs::create_dir(bundle.path(folder).join("new")).is_err());
+    rustix::mount::unmount(bundle.path(folder), rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert_eq!(shown(), ["a", "b", "c", "d", "e"]);
 }

@@ -65,7 +65,10 @@ pub fn announce<'a>(root: &Root, folders: &[&'a str]) -> Result<Vec<&'a str>, Ld
             ours.push(folder);
         }
     }
-    list(root, OURS, &ours)?;
+    // Who names no folder wants the cache brought up to date, and no earlier folder forgotten.
+    if !folders.is_empty() {
+        list(root, OURS, &ours)?;
+    }
     list(root, SYSTEM, system)?;
     tell_musl(root, &ours)?;
     let known = told(root, &[])?;

@@ -340,7 +340,7 @@ fn on_older_kernels_the_cache_is_written_all_the_same() {
 /// in a container whose root is the host's) that is mounted on a shared mount.
 #[test]
 fn without_pivot_root_the_root_is_changed_by_name() {
-    if !able() || crate::beneath::unshare().is_err() {
+    if !able() || crate::beneath::mount::unshare().is_err() {
         return;
     }
     let place = Place::new();
@@ -414,7 +414,7 @@ fn look_at(word: &str) -> Inmate {
 /// container's root mounted on itself, libraries mounted into it, and its /proc there.
 #[test]
 fn in_a_containers_mounts_the_mounted_libraries_are_found() {
-    if !able() || crate::beneath::unshare().is_err() {
+    if !able() || crate::beneath::mount::unshare().is_err() {
         return;
     }
     let place = Place::new();

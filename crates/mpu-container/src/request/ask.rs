@@ -5,9 +5,10 @@
 //! mounts' directory counts as within it; spaces and empty names in annotations are devices), we do not.
 
 use super::container::Container;
-use super::{Annotations, Source, MOUNTS};
+use super::{Annotations, RequestError, Source, ALL_CHANNELS, MOUNTS};
 use crate::cdi::name::QualifiedName;
 use crate::config::Config;
+use crate::driver::imex_channel;
 use std::path::{Component, Path};
 
 /// The devices that a container asks for and may have, none if it asks for none.
@@ -42,7 +43,17 @@ pub fn devices(
 }
 
 /// The IMEX channels that a container asks for and may have.
-pub fn imex(container: &Container<'_>, config: &Config, notes: &mut Vec<String>) -> Vec<String> {
+pub fn imex(container: &Container<'_>, config: &Config, notes: &mut Vec<String>) -> Result<Vec<String>, RequestError> {
+    let number = |word: String| match imex_channel(&word) {
+        Some(number) => Ok(number.to_string()),
+        None if word == ALL_CHANNELS => Ok(word),
+        None => Err(RequestError::Imex(word)),
+    };
+    let numbers = asked_for_imex(container, config, notes).into_iter().map(number).collect::<Result<_, _>>()?;
+    Ok(once(numbers))
+}
+
+fn asked_for_imex(container: &Container<'_>, config: &Config, notes: &mut Vec<String>) -> Vec<String> {
     if config.features.ignore_imex_channel_requests {
         return Vec::new();
     }
@@ -56,7 +67,7 @@ pub fn imex(container: &Container<'_>, config: &Config, notes: &mut Vec<String>)
     }
     const NAME: &str = "NVIDIA_IMEX_CHANNELS";
     // "all" would be every channel there could be: it asks for none, and so does an image that names none.
-    let channels = named(container, &[NAME]).filter(|channels| !matches!(channels[0].as_str(), "all" | "none"));
+    let channels = named(container, &[NAME]).filter(|channels| !matches!(channels[0].as_str(), ALL_CHANNELS | "none"));
     permitted(container, config, &[NAME], channels, notes).unwrap_or_default()
 }
 

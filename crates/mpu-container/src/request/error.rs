@@ -1,5 +1,7 @@
 //! Why a container that asks for devices is refused, and what to do about it.
 
+use crate::driver::LAST_IMEX_CHANNEL;
+
 /// Why a container that asks is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
@@ -25,6 +27,19 @@ pub enum RequestError {
         /// The variable, without `NVIDIA_`.
         what: &'static str,
     },
+    /// It names what no IMEX channel can be called.
+    #[error("NVIDIA_IMEX_CHANNELS or a mount asks for {0:?}, which is no IMEX channel: their numbers are 0 to {LAST_IMEX_CHANNEL}")]
+    Imex(String),
+    /// A limit of GPU memory is no number, or the two do not go together.
+    #[error("{name}={value:?} is no limit of GPU memory: {why}")]
+    Memory {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// An old image's version, which is its condition, cannot be read.
     #[error(
         "failed to get requirements failed to get version: invalid CUDA version {0}: it does not begin with a number"
@@ -43,6 +58,10 @@ impl RequestError {
                 "correct NVIDIA_DRIVER_CAPABILITIES; `supported-driver-capabilities` in config.toml may leave some out"
             }
             RequestError::Unprivileged { .. } => "give the container CAP_SYS_ADMIN, or take the variable away",
+            RequestError::Imex(_) => {
+                "name channels by number, with commas; features.ignore-imex-channel-requests in config.toml passes them over"
+            }
+            RequestError::Memory { .. } => "write it as a whole number of MiB, as 4096, the request no larger than the limit",
             RequestError::CudaVersion(_) => {
                 "correct CUDA_VERSION, or set NVIDIA_REQUIRE_CUDA or NVIDIA_DISABLE_REQUIRE=1"
             }

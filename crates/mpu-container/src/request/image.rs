@@ -35,6 +35,12 @@ pub fn capabilities(container: &Container<'_>, config: &Config) -> Result<Capabi
     Ok(allowed)
 }
 
+/// All parts of the driver that the administrator supports; those for 32-bit programs only if they are asked for.
+pub fn whole_driver(asked: Capabilities, config: &Config) -> Capabilities {
+    let wanted = |one: &Capability| *one != Capability::Compat32 || asked.has(*one);
+    config.supported_driver_capabilities.iter().filter(wanted).fold(Capabilities::NONE, Capabilities::with)
+}
+
 /// The conditions under which the image works; none if nobody is to look at them.
 pub fn requirements(container: &Container<'_>, config: &Config) -> Result<Vec<String>, RequestError> {
     let off = container.variable("NVIDIA_DISABLE_REQUIRE").and_then(edit::truth).unwrap_or(false);

@@ -14,12 +14,15 @@ mod ask;
 mod container;
 mod error;
 mod image;
+mod memory;
 
 pub use error::RequestError;
+pub use memory::memory_limits;
 
 use crate::capability::Capabilities;
 use crate::cdi::name::QualifiedName;
 use crate::config::{Config, Mode};
+use crate::driver::MemoryLimits;
 use container::Container;
 use serde_json::Value;
 
@@ -37,10 +40,12 @@ pub struct Request {
     pub mig_config: Option<String>,
     /// The devices whose MIG devices it may all watch, as it named them: likewise.
     pub mig_monitor: Option<String>,
-    /// IMEX channels, by number, as it named them.
+    /// IMEX channels, by number; [`ALL_CHANNELS`] only where a mount named it.
     pub imex: Vec<String>,
     /// Other sets of devices, in the order of [`Extra::ALL`].
     pub extras: Vec<Extra>,
+    /// How much memory of its GPUs it may use.
+    pub memory: Option<MemoryLimits>,
     /// How the devices were asked for.
     pub source: Source,
     /// Whether it has `CAP_SYS_ADMIN`.
@@ -94,6 +99,32 @@ impl Extra {
 /// Mounts of `/dev/null` on a name below this directory ask for the device of that name.
 pub const MOUNTS: &str = "/var/run/nvidia-container-devices";
 
+/// The word for every IMEX channel of the host.
+pub const ALL_CHANNELS: &str = "all";
+
+/// Whether what an image says of itself is held against it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Terms {
+    /// It gets the parts of the driver that it names, and an unknown word or a missing right refuses it.
+    Strict,
+    /// It gets the whole driver, and is started whatever it says: so NVIDIA's toolkit has it where it makes edits, and
+    /// images that name too little work there.
+    Loose,
+}
+
+impl Terms {
+    /// A refusal, where terms are strict; where they are loose a note, and the container goes without.
+    fn hold<T>(self, asked: Result<T, RequestError>, notes: &mut Vec<String>) -> Result<Option<T>, RequestError> {
+        match (asked, self) {
+            (Err(error), Terms::Loose) => {
+                notes.push(format!("passed over, for mpu.strict-requests is off: {error}"));
+                Ok(None)
+            }
+            (asked, _) => asked.map(Some),
+        }
+    }
+}
+
 /// Whether annotations are a way of asking: in mode `cdi`, and while `auto` looks whether that is the mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Annotations {
@@ -125,11 +156,14 @@ impl Request {
 /// # Errors
 /// As [`of`].
 pub fn in_mode(spec: &Value, config: &Config, mode: Mode) -> Result<Answer, RequestError> {
+    let terms = if mode == Mode::Legacy || config.strict_requests { Terms::Strict } else { Terms::Loose };
     match mode {
-        Mode::Cdi => of(spec, config, Annotations::Read),
-        Mode::Legacy | Mode::Csv | Mode::JitCdi => of(spec, config, Annotations::Skip),
-        Mode::Auto => match of(spec, config, Annotations::Read)? {
-            Answer { request: Some(request), .. } if !request.only_cdi_names() => of(spec, config, Annotations::Skip),
+        Mode::Cdi => of(spec, config, Annotations::Read, terms),
+        Mode::Legacy | Mode::Csv | Mode::JitCdi => of(spec, config, Annotations::Skip, terms),
+        Mode::Auto => match of(spec, config, Annotations::Read, terms)? {
+            Answer { request: Some(request), .. } if !request.only_cdi_names() => {
+                of(spec, config, Annotations::Skip, terms)
+            }
             answer => Ok(answer),
         },
     }
@@ -140,30 +174,37 @@ pub fn in_mode(spec: &Value, config: &Config, mode: Mode) -> Result<Answer, Requ
 /// # Errors
 /// If it may not have what it asks for, or the specification is broken where the asking is. Containers that ask for no
 /// device are never refused for the rest of what they say.
-pub fn of(spec: &Value, config: &Config, annotations: Annotations) -> Result<Answer, RequestError> {
+pub fn of(spec: &Value, config: &Config, annotations: Annotations, terms: Terms) -> Result<Answer, RequestError> {
     let (container, mut notes) = Container::read(spec)?;
     let asked = ask::devices(&container, config, annotations, &mut notes);
     let Some((devices, source)) = asked else { return Ok(Answer { request: None, notes }) };
-    let privileged_only = |name: &'static str, what: &'static str| {
-        let value = container.variable(name).filter(|value| !value.is_empty());
-        match value {
-            Some(_) if !container.privileged => Err(RequestError::Unprivileged { what }),
+    let mig =
+        [("NVIDIA_MIG_CONFIG_DEVICES", "MIG_CONFIG_DEVICES"), ("NVIDIA_MIG_MONITOR_DEVICES", "MIG_MONITOR_DEVICES")];
+    let [mig_config, mig_monitor] =
+        mig.map(|(name, what)| match container.variable(name).filter(|value| !value.is_empty()) {
+            Some(_) if !container.privileged => terms.hold(Err(RequestError::Unprivileged { what }), &mut notes),
             value => Ok(value.map(str::to_string)),
-        }
+        });
+    let asked = terms.hold(image::capabilities(&container, config), &mut notes)?;
+    let capabilities = match (asked, terms) {
+        (Some(asked), Terms::Strict) => asked,
+        (asked, _) => image::whole_driver(asked.unwrap_or(Capabilities::NONE), config),
     };
+    let requirements = terms.hold(image::requirements(&container, config), &mut notes)?.unwrap_or_default();
     let request = Request {
         devices,
         source,
-        mig_config: privileged_only("NVIDIA_MIG_CONFIG_DEVICES", "MIG_CONFIG_DEVICES")?,
-        mig_monitor: privileged_only("NVIDIA_MIG_MONITOR_DEVICES", "MIG_MONITOR_DEVICES")?,
-        capabilities: image::capabilities(&container, config)?,
-        requirements: image::requirements(&container, config)?,
-        imex: ask::imex(&container, config, &mut notes),
+        mig_config: mig_config?,
+        mig_monitor: mig_monitor?,
+        capabilities,
+        requirements,
+        imex: ask::imex(&container, config, &mut notes)?,
         extras: Extra::ALL
             .into_iter()
             .filter(|(name, _)| container.variable(name) == Some("enabled"))
             .map(|(_, extra)| extra)
             .collect(),
+        memory: memory::of(&container)?,
         privileged: container.privileged,
     };
     Ok(Answer { request: Some(request), notes })

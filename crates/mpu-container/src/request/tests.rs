@@ -49,7 +49,7 @@ fn shown(answer: Result<Answer, RequestError>) -> String {
 
 fn asked(words: &str, config: &str) -> String {
     let config = Config::parse(config, Config::default()).expect("sound").0;
-    shown(of(&spec(words), &config, Annotations::Read))
+    shown(of(&spec(words), &config, Annotations::Read, Terms::Strict))
 }
 
 #[track_caller]
@@ -195,7 +195,7 @@ fn the_old_shape_of_capabilities_is_read_and_other_sets_do_not_count() {
         (json!(null), false),
     ] {
         let spec = json!({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"], "capabilities": capabilities}});
-        let answer = of(&spec, &config, Annotations::Skip).expect("sound");
+        let answer = of(&spec, &config, Annotations::Skip, Terms::Strict).expect("sound");
         assert_eq!(answer.request.is_some_and(|request| request.privileged), may, "{spec}");
     }
 }
@@ -253,12 +253,13 @@ fn annotations_ask_by_cdi_names() {
     let other = "nvidia-container-runtime.modes.cdi.annotation-prefixes = ['mine/', 'x']";
     table(other, &[("@xyz: a.b/c=d", "a.b/c=d by=Annotations"), ("@cdi.k8s.io/a: nvidia.com/gpu=0", "no")]);
     let spec = spec("@cdi.k8s.io/a: nvidia.com/gpu=0; NVIDIA_VISIBLE_DEVICES=1");
-    assert_eq!(shown(of(&spec, &Config::default(), Annotations::Skip)), "1");
+    assert_eq!(shown(of(&spec, &Config::default(), Annotations::Skip, Terms::Strict)), "1");
 }
 
 #[test]
 fn annotations_ask_in_the_modes_that_are_cdis() {
-    let devices = |words: &str, mode| shown(in_mode(&spec(words), &Config::default(), mode));
+    let strict = Config { strict_requests: true, ..Config::default() };
+    let devices = |words: &str, mode| shown(in_mode(&spec(words), &strict, mode));
     let both = "@cdi.k8s.io/a: nvidia.com/gpu=0; NVIDIA_VISIBLE_DEVICES=1";
     for (mode, expected) in [
         (Mode::Cdi, "nvidia.com/gpu=0 by=Annotations"),
@@ -272,6 +273,35 @@ fn annotations_ask_in_the_modes_that_are_cdis() {
     let mixed = "@cdi.k8s.io/a: nvidia.com/gpu=0,1; NVIDIA_VISIBLE_DEVICES=2";
     assert_eq!((devices(mixed, Mode::Auto), devices("@cdi.k8s.io/a: 1", Mode::Auto)), ("2".into(), "no".into()));
     assert_eq!(devices(mixed, Mode::Cdi), "nvidia.com/gpu=0 1 by=Annotations");
+}
+
+#[test]
+fn where_terms_are_loose_nobody_is_refused_for_what_the_image_says() {
+    let asked = |words: &str, mode, config: &str| {
+        let config = Config::parse(config, Config::default()).expect("sound").0;
+        shown(in_mode(&spec(&format!("NVIDIA_VISIBLE_DEVICES=0; {words}")), &config, mode))
+    };
+    let whole = "0 for=compute,display,graphics,ngx,utility,video";
+    for mode in [Mode::Auto, Mode::JitCdi, Mode::Cdi] {
+        for (words, expected) in [
+            ("", whole.to_string()),
+            ("NVIDIA_DRIVER_CAPABILITIES=utility", whole.to_string()),
+            ("NVIDIA_DRIVER_CAPABILITIES=flying", format!("{whole} noted")),
+            ("NVIDIA_DRIVER_CAPABILITIES=all", whole.replace("for=", "for=compat32,")),
+            ("NVIDIA_DRIVER_CAPABILITIES=compat32", whole.replace("for=", "for=compat32,")),
+            ("NVIDIA_MIG_MONITOR_DEVICES=all", format!("{whole} noted")),
+            ("NVIDIA_MIG_MONITOR_DEVICES=all; +CAP_SYS_ADMIN", format!("{whole} monitor=all")),
+            ("NVIDIA_REQUIRE_A=cuda>=99", format!("{whole} if=cuda>=99")),
+        ] {
+            assert_eq!(asked(words, mode, ""), expected, "{words}");
+        }
+        let limited = asked("NVIDIA_DRIVER_CAPABILITIES=all", mode, "supported-driver-capabilities = 'utility'");
+        assert_eq!(limited, "0 for=utility");
+        let strict = asked("NVIDIA_DRIVER_CAPABILITIES=flying", mode, "mpu.strict-requests = true");
+        assert!(strict.starts_with("error: unsupported capabilities"), "{strict}");
+    }
+    assert!(asked("NVIDIA_DRIVER_CAPABILITIES=flying", Mode::Legacy, "").starts_with("error: "));
+    assert_eq!(asked("NVIDIA_DRIVER_CAPABILITIES=utility", Mode::Legacy, ""), "0 for=utility");
 }
 
 #[test]
@@ -341,20 +371,22 @@ fn broken_specifications_name_the_place() {
         (json!({"mounts": [{"source": 1}]}), "mounts[0].source is not a text"),
         (json!({"annotations": {"a.b": 1}}), "annotations[\"a.b\"] is not a text"),
     ] {
-        let shown = shown(of(&spec, &Config::default(), Annotations::Read));
+        let shown = shown(of(&spec, &Config::default(), Annotations::Read, Terms::Strict));
         assert_eq!(shown, format!("error: could not decode OCI spec: {expected}"), "{spec}");
     }
     for spec in
         [json!({}), json!({"process": null, "mounts": null}), json!({"process": {"env": null}, "annotations": null})]
     {
-        assert_eq!(shown(of(&spec, &Config::default(), Annotations::Read)), "no", "{spec}");
+        assert_eq!(shown(of(&spec, &Config::default(), Annotations::Read, Terms::Strict)), "no", "{spec}");
     }
 }
 
 #[test]
 fn cdi_names_are_told_apart() {
-    let only =
-        |words| of(&spec(words), &Config::default(), Annotations::Read).map(|a| a.request.map(|r| r.only_cdi_names()));
+    let only = |words| {
+        of(&spec(words), &Config::default(), Annotations::Read, Terms::Strict)
+            .map(|a| a.request.map(|r| r.only_cdi_names()))
+    };
     assert_eq!(only("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0,x.y/z=1"), Ok(Some(true)));
     assert_eq!(only("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0,1"), Ok(Some(false)));
     assert_eq!(only("NVIDIA_VISIBLE_DEVICES=none"), Ok(Some(false)));
@@ -376,7 +408,7 @@ proptest! {
     fn every_request_keeps_its_promises(words in proptest::collection::vec(any_word(), 0..9), mounts: bool) {
         let spec = spec(&words.join(";"));
         let config = Config { devices_as_volume_mounts: mounts, ..Config::default() };
-        let answer = of(&spec, &config, Annotations::Read);
+        let answer = of(&spec, &config, Annotations::Read, Terms::Strict);
         if let Ok(Answer { request: Some(request), .. }) = answer {
             prop_assert!(!request.devices.is_empty());
             let mut words: Vec<&str> = request.devices.iter().map(String::as_str).collect();

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use mpu_seccomp as seccomp;
 use thiserror::Error;
 
-use crate::chain::chain;
+use crate::chain::{chain, printable};
 use crate::config::{Config, ConfigError, Mode};
 use crate::program::Program;
 use crate::spec::{Spec, SpecError};
@@ -102,11 +102,11 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let command = Command::read(&arguments);
     let mut log = Log::of_engine(&command);
     let Err(error) = start(&arguments, mode_of_name(called), &command, &mut log);
-    let chain = chain(&error);
-    let fix = error.fix().map(|fix| format!("; to fix it: {fix}")).unwrap_or_default();
-    log.error(&format!("{chain}{fix}"));
+    let fix = error.fix().map(|fix| format!("; to fix it: {}", printable(&fix))).unwrap_or_default();
+    let line = chain(&error) + &fix;
+    log.error(&line);
     // The engine may have closed the stream.
-    let _ = writeln!(std::io::stderr(), "nvidia-container-runtime: {chain}{fix}");
+    let _ = writeln!(std::io::stderr(), "nvidia-container-runtime: {line}");
     ExitCode::FAILURE
 }
 

@@ -22,8 +22,8 @@ use super::program;
 use crate::cdi::registry::Unresolvable;
 use crate::cdi::{self, extra, inject, name::BadName, HookName, QualifiedName, Registry};
 use crate::char_links;
-use crate::config::{Config, Mode};
-use crate::driver::{Driver, DriverError, DriverRoot, Gpu, Selection, UnknownDevice};
+use crate::config::{CompatMode, Config, Mode};
+use crate::driver::{self, Driver, DriverError, DriverRoot, Gpu, Node, Selection, UnknownDevice};
 use crate::edits::{ContainerEdits, DeviceNode, Hook};
 use crate::request::{self, Request, RequestError};
 use crate::require::{self, Known, RequireError, Version};
@@ -63,6 +63,9 @@ pub enum ModeError {
     /// Two ways of naming at once.
     #[error("devices of {ON_THE_SPOT} cannot be asked for together with other CDI devices: {0}")]
     Mixed(String),
+    /// A limit of memory cannot hold.
+    #[error("the container asks for a limit of GPU memory, which would not hold: {0}")]
+    Memory(&'static str),
     /// Mode csv.
     #[error("mode csv, for Tegra systems, is not supported")]
     Csv,
@@ -85,6 +88,10 @@ impl ModeError {
             }
             ModeError::Stale(_) => {
                 "describe the driver that is installed now: nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
+            }
+            ModeError::Memory(_) => {
+                "take NVIDIA_GPU_MEMORY_LIMIT and NVIDIA_GPU_MEMORY_REQUEST away, or mend that; \
+                 nvcdi-disable-hooks = [\"apply-cuda-memory-limits\"] in config.toml starts containers without their limits"
             }
             ModeError::Mixed(_) => "use names of one kind",
             ModeError::Csv => {
@@ -118,7 +125,7 @@ pub(super) fn give(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) 
     let edits = match way(mode, &request, config)? {
         Way::Hook(words) => {
             log.info(&format!("mode legacy, devices {}", words.join(",")));
-            by_hook(spec, &words, &request, config)?
+            by_hook(spec, &words, &request, config, log)?
         }
         Way::OnTheSpot(words) => {
             log.info(&format!("mode jit-cdi, devices {}", words.join(",")));
@@ -193,22 +200,44 @@ fn on_the_spot(
 ) -> Result<ContainerEdits, ModeError> {
     let driver = driver(config)?;
     let selection = driver.select(words)?;
-    conditions(request, &driver, &selection)?;
-    let options = options(config);
+    match conditions(request, &driver, &selection) {
+        Err(error) if !config.strict_requests => log.warning(&format!("the container starts all the same: {error}")),
+        other => other?,
+    }
+    let options = options_on_the_spot(config, log);
     let mut edits = inject::edits_for(&driver, &selection, request.capabilities, &options)?;
-    let channels = request.imex.iter().filter_map(|channel| driver.imex_node(channel.parse().ok()?));
+    let channels = channels(&driver, request);
     let mig = [("mig/config", &request.mig_config), ("mig/monitor", &request.mig_monitor)];
     let mig = mig.into_iter().filter(|(_, asked)| asked.is_some()).filter_map(|(file, _)| driver.capability_node(file));
-    cdi::registry::append(&mut edits, &inject::plain_nodes(channels.chain(mig).collect(), &options));
-    for extra in &request.extras {
-        let found = extra::Mode::of_word(extra.word()).map(|mode| extra::edits(&driver.root, mode, &options));
-        match found.filter(|edits| !edits.is_empty()) {
-            Some(found) => cdi::registry::append(&mut edits, &found),
-            None => log.warning(&format!("{} is asked for, and this host has none", extra.word())),
+    cdi::registry::append(&mut edits, &inject::plain_nodes(channels.into_iter().chain(mig).collect(), &options));
+    extras(&driver, request, &options, &mut edits, log);
+    if request.memory.is_some() && options.hooks.has(HookName::ApplyCudaMemoryLimits) {
+        if !selection.migs.is_empty() {
+            return Err(ModeError::Memory("a MIG device's memory is what its profile says"));
         }
+        edits.hooks.extend(inject::memory_limits(&driver, &selection, &options));
     }
     in_full(&mut edits);
     Ok(edits)
+}
+
+/// The nodes of the IMEX channels that are asked for, whether or not the host has made them already.
+fn channels(driver: &Driver, request: &Request) -> Vec<Node> {
+    match request.imex.iter().any(|channel| channel == request::ALL_CHANNELS) {
+        true => extra::nodes(&driver.root, extra::Mode::Imex),
+        false => request.imex.iter().filter_map(|channel| driver.imex_node(driver::imex_channel(channel)?)).collect(),
+    }
+}
+
+/// GPUDirect and the like, in every mode that has the driver at hand.
+fn extras(driver: &Driver, request: &Request, options: &inject::Options, edits: &mut ContainerEdits, log: &mut Log) {
+    for extra in &request.extras {
+        let found = extra::Mode::of_word(extra.word()).map(|mode| extra::edits(&driver.root, mode, options));
+        match found.filter(|edits| !edits.is_empty()) {
+            Some(found) => cdi::registry::append(edits, &found),
+            None => log.warning(&format!("{} is asked for, and this host has none", extra.word())),
+        }
+    }
 }
 
 /// The driver's own numbers are known, whether or not the host has made the node already: nobody needs to look.
@@ -218,14 +247,22 @@ fn in_full(edits: &mut ContainerEdits) {
     }
 }
 
+/// The options of mode `jit-cdi`, which has keys of its own.
+fn options_on_the_spot(config: &Config, log: &mut Log) -> inject::Options {
+    let mut options = options(config);
+    let unknown = options.change(&config.runtime.jit_cdi_disable_hooks, &[], &config.runtime.jit_cdi_feature_flags);
+    if !unknown.is_empty() {
+        log.warning(&format!(
+            "nvidia-container-runtime.modes.jit-cdi in config.toml names what has no effect here: {}",
+            unknown.join(", ")
+        ));
+    }
+    options
+}
+
 fn options(config: &Config) -> inject::Options {
     let mut options = inject::Options::of(program::configured(&config.ctk_path, "nvidia-cdi-hook"));
     options.groups = !config.features.no_additional_gids_for_device_nodes;
-    let left_out = &config.runtime.jit_cdi_disable_hooks;
-    match left_out.iter().any(|word| word == "all") {
-        true => options.hooks.without.extend(HookName::ALL),
-        false => options.hooks.without.extend(left_out.iter().filter_map(|word| HookName::of_word(word))),
-    }
     if config.features.disable_cuda_compat_lib_hook {
         options.hooks.without.push(HookName::EnableCudaCompat);
     }
@@ -251,6 +288,14 @@ fn from_files(
         }
         other => other.map_err(Box::new)?,
     };
+    let limits = HookName::ApplyCudaMemoryLimits.word();
+    let wanted = request.memory.is_some() && names.iter().any(is_nvidias);
+    let left_out = || config.runtime.jit_cdi_disable_hooks.iter().any(|word| word == limits || word == "all");
+    if wanted && !edits.hooks.iter().any(|hook| hook.args.iter().any(|word| word == limits)) && !left_out() {
+        return Err(ModeError::Memory(
+            "the host's CDI file has no hook for it; `nvidia-ctk cdi generate` writes one that has",
+        ));
+    }
     let there = |path: &str| Path::new(path).symlink_metadata().is_ok();
     let nodes = edits.device_nodes.iter().map(host_of);
     let paths = nodes.chain(edits.mounts.iter().map(|mount| mount.host_path.as_str()));
@@ -258,6 +303,12 @@ fn from_files(
         Some(path) => Err(ModeError::Stale(path.into())),
         None => Ok(edits),
     }
+}
+
+/// Whether a device is a GPU of ours, whoever describes it: `nvidia.com`, `k8s.device-plugin.nvidia.com`.
+fn is_nvidias(name: &QualifiedName) -> bool {
+    let vendor = name.kind().vendor();
+    vendor == "nvidia.com" || vendor.ends_with(".nvidia.com")
 }
 
 fn is_gpu(name: &QualifiedName) -> bool {
@@ -268,12 +319,28 @@ fn host_of(node: &DeviceNode) -> &str {
     node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path)
 }
 
-/// The prestart hook, and the nodes that it will want.
-fn by_hook(spec: &Spec, words: &[String], request: &Request, config: &Config) -> Result<ContainerEdits, ModeError> {
+/// The prestart hook, the nodes that it will want, and what it does not see to: links to display nodes, GPUDirect and
+/// the like, and CUDA's compatibility libraries where a hook is to find them.
+fn by_hook(
+    spec: &Spec,
+    words: &[String],
+    request: &Request,
+    config: &Config,
+    log: &mut Log,
+) -> Result<ContainerEdits, ModeError> {
     let driver = driver(config)?;
     let selection = driver.select(words)?;
-    let mut edits = inject::plain_nodes(driver.nodes(&selection, request.capabilities), &options(config));
+    let options = options(config);
+    let nodes = driver.nodes(&selection, request.capabilities);
+    let mut edits = inject::nodes(&driver, selection.gpus.iter().copied(), nodes, &options);
+    extras(&driver, request, &options, &mut edits, log);
     in_full(&mut edits);
+    let hooks = &options.hooks;
+    if config.runtime.cuda_compat_mode == Some(CompatMode::Hook) && hooks.has(HookName::EnableCudaCompat) {
+        edits.hooks.extend(hooks.cuda_compat(&driver.version));
+        // The prestart hook has written the loader's cache already, without what this one finds.
+        edits.hooks.extend(hooks.ldcache_again());
+    }
     if !spec.has_prestart_hook(&HOOK_NAMES) {
         let path = program::configured(&config.hook.path, HOOK_NAMES[0]);
         edits.hooks.push(Hook {

@@ -12,6 +12,7 @@ mod hooks;
 mod node;
 #[cfg(test)]
 mod tests;
+mod tolerant;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -35,6 +36,8 @@ pub struct Spec {
     path: PathBuf,
     kept: Kept,
     tree: Value,
+    /// Why the tree is not what the file holds: it can be asked questions, and never be stored.
+    lossy: Option<serde_json::Error>,
 }
 
 /// What of the file survives that is not its text.
@@ -57,6 +60,9 @@ pub enum SpecError {
     /// It is no JSON.
     #[error("{} is not JSON", .0.display())]
     NotJson(PathBuf, #[source] serde_json::Error),
+    /// It is JSON that we cannot hold as it is.
+    #[error("{} cannot be written again as it was", .0.display())]
+    Lossy(PathBuf, #[source] serde_json::Error),
     /// It is JSON, but no object.
     #[error("{} is not a JSON object", .0.display())]
     NotAnObject(PathBuf),
@@ -71,7 +77,8 @@ pub fn edit(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> {
 }
 
 impl Spec {
-    /// Reads the specification of the bundle in a directory.
+    /// Reads the specification of the bundle in a directory. Of one that we cannot hold as it is (letters that are no
+    /// UTF-8, too deep a nesting) it can only be asked what the container wants: it must reach the runtime untouched.
     pub fn load(bundle: &Path) -> Result<Spec, SpecError> {
         let named = bundle.join("config.json");
         let read = |error| SpecError::Read(named.clone(), error);
@@ -87,15 +94,18 @@ impl Spec {
         if text.len() as u64 > LIMIT {
             return Err(SpecError::TooLarge(path));
         }
-        let tree: Value = match serde_json::from_slice(&text) {
-            Ok(tree) => tree,
-            Err(error) => return Err(SpecError::NotJson(path, error)),
+        let (tree, lossy) = match serde_json::from_slice::<Value>(&text) {
+            Ok(tree) => (tree, None),
+            Err(error) => match tolerant::read(&text) {
+                Some(tree) => (tree, Some(error)),
+                None => return Err(SpecError::NotJson(path, error)),
+            },
         };
         if !tree.is_object() {
             return Err(SpecError::NotAnObject(path));
         }
         let kept = Kept { mode: meta.permissions().mode() & 0o7777, uid: meta.uid(), gid: meta.gid() };
-        Ok(Spec { path, kept, tree })
+        Ok(Spec { path, kept, tree, lossy })
     }
 
     /// The specification.
@@ -126,7 +136,10 @@ impl Spec {
     /// Replaces the file, with the same mode and owner. Whoever opens it sees the old text or the new one.
     ///
     /// Nothing is forced to the disk: a bundle lives no longer than the container does.
-    pub fn store(&self) -> Result<(), SpecError> {
+    pub fn store(self) -> Result<(), SpecError> {
+        if let Some(error) = self.lossy {
+            return Err(SpecError::Lossy(self.path, error));
+        }
         let write = |error| SpecError::Write(self.path.clone(), error);
         let text = serde_json::to_vec(&self.tree).map_err(|error| write(error.into()))?;
         let beside = self.path.with_file_name(format!(".config.json.{}", std::process::id()));

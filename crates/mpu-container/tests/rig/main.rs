@@ -15,6 +15,7 @@ mod native;
 mod notify;
 mod places;
 mod plain;
+mod procfs;
 mod replays;
 mod rootless;
 #[path = "../notify/sys.rs"]

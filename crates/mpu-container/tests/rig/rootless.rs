@@ -1,6 +1,7 @@
 //! podman of somebody who is not root: no configuration of cgroups, no right over the host, the same GPU.
 
 use crate::engines::{image, sees, sees_nothing, LOOK};
+use crate::facts::bus;
 use crate::host::{Driver, Host, R550};
 
 /// What the user has set up: engines by name, our configuration where podman looks for the user's and where it does not.
@@ -36,6 +37,9 @@ fn podman_without_root() {
     let before = host.changes();
     sees_nothing(&podman("rig-crun", ""), "plain");
     sees(&podman("rig-crun", "--device nvidia.com/gpu=all"), &[0, 1], "--device");
+    let one = "--network=none --runtime /usr/bin/rig-crun --device nvidia.com/gpu=1";
+    let told = user(&format!("podman run --rm {one} glibc ls /proc/driver/nvidia/gpus 2> /dev/null"));
+    assert_eq!(told, (true, format!("{}\n", bus(1))));
     for mode in ["jit-cdi", "legacy"] {
         let text = format!("[nvidia-container-runtime]\nmode = \"{mode}\"\nruntimes = [\"/usr/bin/rig-crun\"]\n");
         host.write("/etc/nvidia-container-runtime/config.toml", &text);

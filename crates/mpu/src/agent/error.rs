@@ -1,7 +1,7 @@
 //! What ends an agent.
 
 use super::turns::TurnError;
-use crate::engine::error::EngineError;
+use mpu_engine::error::EngineError;
 use mpu_host::explain::{Explain, Sum};
 
 /// Why an agent does not begin, or cannot go on.

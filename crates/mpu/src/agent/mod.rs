@@ -9,12 +9,12 @@ mod error;
 pub mod note;
 pub mod turns;
 
-use crate::engine::module::checks::Unfit;
-use crate::engine::module::load::Kernel;
-use crate::engine::module::raise;
-use crate::engine::up::{self, How};
-use crate::engine::{apply, down};
 pub use error::AgentError;
+use mpu_engine::module::checks::Unfit;
+use mpu_engine::module::load::Kernel;
+use mpu_engine::module::raise;
+use mpu_engine::up::{self, How};
+use mpu_engine::{apply, down};
 use mpu_host::config::{rules, Asked, Config};
 use mpu_host::driver::Driver;
 use mpu_host::explain::{chain, Explain};

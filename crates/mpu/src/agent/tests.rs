@@ -1,10 +1,10 @@
 //! Agents on made-up hosts, with the real raising and taking down of the engine.
 
 use super::*;
-use crate::engine::module::load::fake::FakeKernel;
-use crate::engine::module::raise::fake::Setup;
-use crate::engine::module::state;
 use crate::probe::ProbeError;
+use mpu_engine::module::load::fake::FakeKernel;
+use mpu_engine::module::raise::fake::Setup;
+use mpu_engine::module::state;
 use mpu_host::host::fake::FakeHost;
 use std::cell::{Cell, RefCell};
 

@@ -5,10 +5,10 @@
 
 use crate::agent::note::{answer, uptime, Note, Question};
 use crate::agent::{Agent, AgentOptions, Parting};
-use crate::engine::module::load::Kernel;
 use crate::error::Error;
 use crate::probe::compare;
 use crate::report::{Report, Style};
+use mpu_engine::module::load::Kernel;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;

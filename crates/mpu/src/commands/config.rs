@@ -2,9 +2,9 @@
 //!
 //! Owns the reports. The file's grammar is `config`'s; where rules go is the engine's.
 
-use crate::engine::apply::{self, How};
 use crate::error::Error;
 use crate::report::{Lines, Report, Style};
+use mpu_engine::apply::{self, How};
 use mpu_host::config::{rules, Config, Drivers, Visibility};
 use mpu_host::exit::Exit;
 use mpu_host::host::Host;
@@ -151,10 +151,10 @@ impl Report for Applied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::module::state::{self, ARMED};
-    use crate::engine::notify::fake::{self, FakeSupervisor};
+    use mpu_engine::module::state::{self, ARMED};
     use mpu_host::explain::Explain;
     use mpu_host::host::fake::FakeHost;
+    use mpu_notify::fake::{self, FakeSupervisor};
 
     const RULE: &str = "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n";
 

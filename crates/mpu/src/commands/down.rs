@@ -1,10 +1,10 @@
 //! `mpu down`: unload, and say what had to be waited for.
 
-use crate::engine;
-use crate::engine::down::{Down, How};
-use crate::engine::module::load::Kernel;
 use crate::error::Error;
 use crate::report::{Report, Style};
+use mpu_engine as engine;
+use mpu_engine::down::{Down, How};
+use mpu_engine::module::load::Kernel;
 use mpu_host::exit::Exit;
 use mpu_host::host::Host;
 use schemars::JsonSchema;
@@ -59,13 +59,13 @@ impl Report for Done {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::module::load::fake::FakeKernel;
-    use crate::engine::module::record::Record;
-    use crate::engine::module::state::{self, ARMED};
-    use crate::engine::notify;
-    use crate::engine::notify::fake::FakeSupervisor;
+    use mpu_engine::module::load::fake::FakeKernel;
+    use mpu_engine::module::record::Record;
+    use mpu_engine::module::state::{self, ARMED};
     use mpu_host::explain::Explain;
     use mpu_host::host::fake::FakeHost;
+    use mpu_notify as notify;
+    use mpu_notify::fake::FakeSupervisor;
 
     fn loaded() -> FakeHost {
         let fake = FakeHost::in_order();

@@ -3,12 +3,12 @@
 //! Owns the words. The measurement, and what it is compared with, are `crate::probe`'s.
 
 use super::DriverView;
-use crate::engine::Engine;
 use crate::error::Error;
 use crate::probe::compare::{self, Comparison, Numbers};
 use crate::probe::verdict::Fault;
 use crate::probe::Evidence;
 use crate::report::{Lines, Report, Style};
+use mpu_engine::Engine;
 use mpu_host::driver::Numbering;
 use mpu_host::exit::Exit;
 use mpu_host::host::Host;

@@ -1,17 +1,17 @@
 //! `mpu status`: what is loaded, since when, and what it did.
 
 use super::{DriverView, NotifyView, ProofView, StateView};
-use crate::engine::module::proof::{self, Ask};
-use crate::engine::module::record::Record;
-use crate::engine::module::state::{self, Phase};
-use crate::engine::notify::{client, hold};
-use crate::engine::Engine;
 use crate::error::Error;
 use crate::report::{Lines, Report, Style};
+use mpu_engine::module::proof::{self, Ask};
+use mpu_engine::module::record::Record;
+use mpu_engine::module::state::{self, Phase};
+use mpu_engine::Engine;
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::host::Host;
 use mpu_host::time;
+use mpu_notify::{client, hold};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -252,186 +252,4 @@ fn since_line(since: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::module::proof::fake::{cannot, misses, translates};
-    use crate::engine::module::state::ARMED;
-    use crate::engine::notify::fake::{self, FakeSupervisor};
-    use mpu_host::host::fake::FakeHost;
-
-    fn armed() -> FakeHost {
-        let fake = FakeHost::in_order();
-        fake.write("/sys/module/mpu/parameters/state", ARMED);
-        let reason = mpu_core::Reason::ALL[0].name();
-        let counters = format!(
-            "translated.GPU_GET_PIDS=12\ntranslated.GPU_GET_PID_INFO=0\npassed.{reason}=3\npassed.no_memory=0\n"
-        );
-        fake.write("/sys/module/mpu/parameters/counters", &counters);
-        fake
-    }
-
-    #[test]
-    fn counters_are_shown_with_their_meaning() {
-        let fake = armed();
-        let status = status(&fake.host(), cannot).expect("a status");
-        let text = status.text(Style::Plain);
-        assert!(text.contains("armed") && text.contains("12  GPU_GET_PIDS") && text.contains("550.163.01"), "{text}");
-        assert!(text.contains(mpu_core::Reason::ALL[0].explanation()), "{text}");
-        assert!(!text.contains("no_memory"), "what never happened is left out: {text}");
-        assert!(text.contains("since        unknown"), "{text}");
-        assert_eq!(status.exit(), Exit::Ok);
-    }
-
-    #[test]
-    fn json_has_every_row_zero_or_not() {
-        let status = status(&armed().host(), cannot).expect("a status");
-        let value: serde_json::Value = serde_json::from_str(&crate::report::json(&status)).expect("JSON");
-        assert_eq!(value["schema"], 1);
-        assert_eq!(
-            (value["ok"].as_bool(), value["exit"].as_u64(), value["up"].as_bool()),
-            (Some(true), Some(0), Some(true))
-        );
-        assert_eq!(value["translated"]["GPU_GET_PID_INFO"], 0);
-        assert_eq!(value["passed"].as_array().map(Vec::len), Some(2));
-        assert_eq!(value["driver"]["era"], 1);
-    }
-
-    #[test]
-    fn of_two_engines_the_one_that_translates_is_told_of() {
-        let fake = armed();
-        let supervisor = FakeSupervisor::on(&fake, fake::state(&["a", "b"]));
-        let both = status(&fake.host(), cannot).expect("a status");
-        assert_eq!((both.engine, both.translated["GPU_GET_PIDS"]), (Some(Engine::Module), 12));
-        assert!(both.text(Style::Plain).contains("notify       up, too: armed"), "{}", both.text(Style::Plain));
-        fake.remove("/sys/module/mpu");
-        let one = status(&fake.host(), cannot).expect("a status");
-        assert_eq!((one.engine, one.exit(), one.translated["GPU_GET_PIDS"]), (Some(Engine::Notify), Exit::Ok, 7));
-        let text = one.text(Style::Plain);
-        let said = [
-            "armed: ",
-            "2 now, by 2 listeners",
-            "1234 calls without PIDs",
-            "7  GPU_GET_PIDS",
-            "2026-11-20",
-            "1.500 s  a",
-        ];
-        for part in said {
-            assert!(text.contains(part), "{part}: {text}");
-        }
-        supervisor.state.lock().expect("ours").state = "retired".to_string();
-        let retired = status(&fake.host(), cannot).expect("a status");
-        assert_eq!((retired.up, retired.exit()), (true, Exit::NotReady));
-    }
-
-    #[test]
-    fn who_costs_most_is_first_and_who_was_held_back_is_named() {
-        let fake = FakeHost::in_order();
-        let names: Vec<String> = (0..20).map(|at| format!("container-{at:02}")).collect();
-        let mut state = fake::state(&names.iter().map(String::as_str).collect::<Vec<_>>());
-        state.costs.iter_mut().zip(1..).for_each(|(of, at)| of.cpu_microseconds = at * 1_000_000);
-        state.costs[19].held_back_microseconds = 2_500_000;
-        let _supervisor = FakeSupervisor::on(&fake, state);
-        let text = status(&fake.host(), cannot).expect("a status").text(Style::Plain);
-        let held = "20.000 s  container-19: held back for 2.500 s, as it may have 100 % of a processor\n";
-        assert!(text.contains(held), "{text}");
-        let (most, next) = (text.find("container-19"), text.find("container-18: "));
-        assert!(most < text.find("container-18") && next.is_none(), "{text}");
-        assert!(text.contains("and 12 containers with less") && !text.contains("container-11"), "{text}");
-    }
-
-    #[test]
-    fn the_json_is_documented() {
-        let fake = armed();
-        let _supervisor = FakeSupervisor::on(&fake, fake::state(&["a"]));
-        // Nothing says all of this at once.
-        let all = state::HELD.replace("state=armed", "state=placed\nrefused=os_is_init_ns:16");
-        fake.write("/sys/module/mpu/parameters/state", &all);
-        let mut status = status(&fake.host(), cannot).expect("a status");
-        let refused = super::super::Refusal { symbol: "os_is_init_ns".to_string(), errno: 16 };
-        status.module_state.as_mut().expect("loaded").refused = Some(refused);
-        crate::report::documented::check("`mpu status --json`", &crate::report::json(&status));
-    }
-
-    /// `armed()` with a module of format 2 that says this.
-    fn says(text: &str) -> FakeHost {
-        let fake = armed();
-        fake.write("/sys/module/mpu/parameters/state", text);
-        fake
-    }
-
-    #[test]
-    fn a_module_that_only_stands_is_asked_to_translate_and_armed_when_it_did() {
-        let proven = status(&says(state::PLACED).host(), translates).expect("a status");
-        assert_eq!((proven.exit(), proven.module_state.as_ref().map(|s| s.state.as_str())), (Exit::Ok, Some("armed")));
-        let unasked = status(&says(state::PLACED).host(), cannot).expect("a status");
-        let text = unasked.text(Style::Plain);
-        assert!(unasked.exit() == Exit::Ok && text.contains("placed: the redirects stand"), "{text}");
-        assert!(text.contains("no translation was seen yet") && text.contains("there is no GPU"), "{text}");
-        let missed = status(&says(state::PLACED).host(), misses).expect("a status");
-        assert_eq!(
-            (missed.exit(), missed.proof.as_ref().map(|proof| proof.result)),
-            (Exit::Failed, Some("not_entered"))
-        );
-        assert!(missed.text(Style::Plain).contains("the driver's entry is another function"));
-    }
-
-    #[test]
-    fn who_is_inside_whom_to_believe_and_who_died_there_is_shown() {
-        let fake = says(state::HELD);
-        fake.write("/proc/4242/comm", "python3\n");
-        let text = status(&fake.host(), cannot).expect("a status").text(Style::Plain);
-        for part in
-            ["claimed: MPU must believe the caller's memory", "process 4242 (python3)", "for 12.3 s", "1 callers died"]
-        {
-            assert!(text.contains(part), "{part}: {text}");
-        }
-        let calm = status(&says(state::PLACED).host(), cannot).expect("a status").text(Style::Plain);
-        assert!(calm.contains("the driver's own copy") && !calm.contains("orphans"), "{calm}");
-    }
-
-    #[test]
-    fn stuck_retired_and_function_tracing_that_is_off_are_not_fine() {
-        let of = |text: &str| status(&says(text).host(), cannot).expect("a status");
-        let stuck = of("version=0.1.0\nabi=2\nstate=stuck\n");
-        assert!(stuck.exit() == Exit::Failed && stuck.text(Style::Plain).contains("only a reboot helps"));
-        assert_eq!(of("version=0.1.0\nabi=2\nstate=retired\n").exit(), Exit::NotReady);
-        let refused = of("version=0.1.0\nabi=2\nstate=refused\nrefused=kernel.ftrace_enabled:16\n").text(Style::Plain);
-        assert!(
-            refused.contains("function tracing is switched off") && !refused.contains("driver's kernel"),
-            "{refused}"
-        );
-        let fake = armed();
-        fake.write("/proc/sys/kernel/ftrace_enabled", "0\n");
-        let off = status(&fake.host(), cannot).expect("a status");
-        assert_eq!((off.exit(), off.function_tracing), (Exit::Failed, false));
-        assert!(off.text(Style::Plain).contains("kernel.ftrace_enabled = 0"));
-    }
-
-    #[test]
-    fn not_up_is_its_own_exit_code() {
-        let fake = FakeHost::in_order();
-        let status = status(&fake.host(), cannot).expect("a status");
-        assert_eq!((status.up, status.exit()), (false, Exit::NotReady));
-        assert!(status.text(Style::Plain).starts_with("MPU is not up"));
-    }
-
-    #[test]
-    fn a_refused_module_is_a_failure() {
-        let fake = armed();
-        fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:16\n");
-        let status = status(&fake.host(), cannot).expect("a status");
-        assert_eq!(status.exit(), Exit::Failed);
-        assert!(status.text(Style::Plain).contains("os_is_init_ns"));
-    }
-
-    #[test]
-    fn waiting_is_fine_without_a_driver_only() {
-        let fake = armed();
-        fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n");
-        let lost = status(&fake.host(), cannot).expect("a status");
-        assert_eq!(lost.exit(), Exit::Failed);
-        assert!(lost.text(Style::Plain).contains("does not find its functions"));
-        fake.remove("/sys/module/nvidia");
-        assert_eq!(status(&fake.host(), cannot).expect("a status").exit(), Exit::Ok);
-    }
-}
+mod tests;

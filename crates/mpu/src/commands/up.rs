@@ -3,11 +3,11 @@
 //! Owns the words. What is done is `engine::up`'s.
 
 use super::{DriverView, NotifyView, ProofView, StateView};
-use crate::engine::module::load::Kernel;
-use crate::engine::up::{How, Note, Up, UpOptions};
-use crate::engine::{self, Engine};
 use crate::error::Error;
 use crate::report::{Lines, Report, Style};
+use mpu_engine::module::load::Kernel;
+use mpu_engine::up::{How, Note, Up, UpOptions};
+use mpu_engine::{self as engine, Engine};
 use mpu_host::exit::Exit;
 use mpu_host::host::Host;
 use schemars::JsonSchema;

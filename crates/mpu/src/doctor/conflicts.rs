@@ -2,7 +2,7 @@
 
 use super::seen::{CheckRow, Group, Seen};
 use super::taken::without_module;
-use crate::engine::module::state;
+use mpu_engine::module::state;
 use mpu_host::host::Host;
 use std::path::Path;
 

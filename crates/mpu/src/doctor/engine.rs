@@ -2,19 +2,19 @@
 
 use super::kernel;
 use super::seen::{CheckRow, Group, Level, Seen};
-use crate::engine::module::load_error;
-use crate::engine::module::proof;
-use crate::engine::module::state::{self, Argument, Instance, Phase};
-use crate::engine::notify::client;
-use crate::engine::{self, module::raise, observe};
 use crate::install::{self, journal, Record};
 use crate::metrics::page::is_missed;
 use crate::probe;
+use mpu_engine::module::load_error;
+use mpu_engine::module::proof;
+use mpu_engine::module::state::{self, Argument, Instance, Phase};
+use mpu_engine::{self as engine, module::raise, observe};
 use mpu_host::config::{rules, Asked, Config};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
+use mpu_notify::client;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 

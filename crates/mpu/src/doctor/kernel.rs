@@ -2,9 +2,9 @@
 
 use super::seen::{CheckRow, Group, Level, Seen};
 use super::taken::without_module;
-use crate::engine::module::build::STORE;
-use crate::engine::module::{checks, installed, state};
-use crate::signing::{self, Enrolled, Key, Signer};
+use mpu_engine::module::build::STORE;
+use mpu_engine::module::{checks, installed, state};
+use mpu_engine::signing::{self, Enrolled, Key, Signer};
 use mpu_host::host::{Host, Lockdown, CAP_SYS_MODULE};
 use mpu_host::kernel_release;
 use std::path::Path;

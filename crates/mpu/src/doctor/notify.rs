@@ -1,17 +1,17 @@
 //! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
 
 use super::seen::{CheckRow, Group, Level, Seen};
-use crate::engine::module::{raise, state};
-use crate::engine::notify::client::{self, State};
-use crate::engine::notify::hold;
-use crate::engine::notify::raise::{is_stale, systemd_has_unit, unfit, LOG, UNIT};
-use crate::engine::notify::MOST_COUNTED;
-use crate::engine::{self, Engine};
+use mpu_engine::module::{raise, state};
+use mpu_engine::{self as engine, Engine};
 use mpu_host::config::{Asked, Config};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
+use mpu_notify::client::{self, State};
+use mpu_notify::hold;
+use mpu_notify::raise::{is_stale, systemd_has_unit, unfit, LOG, UNIT};
+use mpu_notify::MOST_COUNTED;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,12 +1,12 @@
 //! Which engine this host takes: what another one lacks is nobody's trouble.
 
 use super::seen::Seen;
-use crate::engine::module::{raise, state};
-use crate::engine::notify::client;
-use crate::engine::{choose, Engine};
+use mpu_engine::module::{raise, state};
+use mpu_engine::{choose, Engine};
 use mpu_host::config::{Asked, Config};
 use mpu_host::driver::Driver;
 use mpu_host::host::Host;
+use mpu_notify::client;
 
 /// The engine that is up, or that `mpu up` would take. What cannot be known is taken for the module, which needs more.
 fn taken(host: &Host) -> Engine {

@@ -5,13 +5,13 @@
 //! whose filter it is cannot be seen.
 
 use super::seen::Seen;
-use crate::engine::module::state;
-use crate::engine::notify::client;
 use mpu_core::HostPid;
+use mpu_engine::module::state;
 use mpu_host::containers::{self, Container};
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::{Host, INIT_PID_NAMESPACE};
+use mpu_notify::client;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;

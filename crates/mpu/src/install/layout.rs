@@ -3,7 +3,7 @@
 //! Owns the paths and contents. A package's build and `mpu install` both read this table, so they cannot differ; how
 //! files get there, and what runs afterwards, is `plan`'s.
 
-use crate::engine::module::sources::Sources;
+use mpu_engine::module::sources::Sources;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

@@ -8,8 +8,8 @@ pub mod layout;
 pub mod plan;
 pub mod work;
 
-use crate::engine::error::EngineError;
 use layout::Layout;
+use mpu_engine::error::EngineError;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;

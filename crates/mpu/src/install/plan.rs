@@ -4,7 +4,7 @@
 
 use super::layout::{self, Item, Layout};
 use super::{Installed, Record};
-use crate::engine::module::sources::Sources;
+use mpu_engine::module::sources::Sources;
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -5,8 +5,8 @@
 use super::families as f;
 use super::text::{clean, Labels, Text};
 use super::usage::{Label, Sum, Usage};
-use crate::engine::observe::{Cost, Observed, STATES};
 use mpu_core::Reason;
+use mpu_engine::observe::{Cost, Observed, STATES};
 use mpu_host::driver::{self, Driver, Flavour};
 use std::fmt::Display;
 use std::time::Duration;

@@ -5,8 +5,8 @@
 use super::collect::{Sources, Trouble};
 use super::page::HostFacts;
 use super::usage::{Amounts, Container, Gpu, Known, Usage, Use};
-use crate::engine::observe;
 use crate::processes::{self, GpuProcess, Snapshot};
+use mpu_engine::observe;
 use mpu_host::driver::Driver;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;

@@ -4,11 +4,11 @@
 
 use super::verdict::{self, Fault, Verdict};
 use super::{measure, this_program, Evidence, ProbeError, Under};
-use crate::engine::module::state;
-use crate::engine::notify::guest;
-use crate::engine::Engine;
+use mpu_engine::module::state;
+use mpu_engine::Engine;
 use mpu_host::driver::{self, Driver, Numbering};
 use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use mpu_notify::guest;
 use schemars::JsonSchema;
 use serde::Serialize;
 

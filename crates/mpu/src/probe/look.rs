@@ -4,7 +4,8 @@
 //! Owns the questions. Two clients of one thread show whether the driver repeats a process; the client of the other
 //! thread, which alone holds memory, shows whether the driver knows processes or threads. Draws no conclusions.
 
-use crate::rm::{Client, Dialect, Nodes, PidInfo, RmError, Samples};
+use mpu_host::driver::Release;
+use mpu_rm::{Client, Nodes, PidInfo, RmError, Samples};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::thread;
@@ -49,8 +50,8 @@ pub struct Clients {
 }
 
 /// Looks. `outer_pid` is this process's number in the namespace of its starter.
-pub fn look(nodes: &(dyn Nodes + Sync), dialect: Dialect, outer_pid: u32) -> Result<(Sighting, Clients), RmError> {
-    let main = [Client::open(nodes, dialect)?, Client::open(nodes, dialect)?];
+pub fn look(nodes: &(dyn Nodes + Sync), release: Release, outer_pid: u32) -> Result<(Sighting, Clients), RmError> {
+    let main = [Client::of_first_gpu(nodes, release)?, Client::of_first_gpu(nodes, release)?];
     let asker = &main[0];
     thread::scope(|scope| {
         // The other thread has to be alive while questions are asked: a driver that knows threads forgets one that has
@@ -58,7 +59,7 @@ pub fn look(nodes: &(dyn Nodes + Sync), dialect: Dialect, outer_pid: u32) -> Res
         let (made, wait_made) = std::sync::mpsc::channel();
         let (done, wait_done) = std::sync::mpsc::channel::<()>();
         let other = scope.spawn(move || {
-            let opened = Client::open(nodes, dialect);
+            let opened = Client::of_first_gpu(nodes, release);
             let memory = opened.as_ref().map(|client| client.take_memory(TAKEN)).unwrap_or(Ok(()));
             let _ = made.send((rustix::thread::gettid(), memory));
             let _ = wait_done.recv();

@@ -13,16 +13,16 @@ pub mod verdict;
 
 pub use ask::ask;
 
-use crate::engine::module::state::StateError;
-use crate::engine::notify::guest;
-use crate::rm::{Client, Dialect, RmError};
-use crate::sys;
 use look::Sighting;
-use mpu_host::driver::Driver;
+use mpu_engine::module::state::StateError;
+use mpu_host::driver::{Driver, Release, NEWEST_KNOWN};
 use mpu_host::exit::Exit;
 use mpu_host::explain::{chain, Explain};
 use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use mpu_host::own;
 use mpu_host::progress::Progress;
+use mpu_notify::guest;
+use mpu_rm::{Client, RmError};
 use nodes::DeviceNodes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -152,7 +152,7 @@ pub fn measure(
     let _progress = Progress::of("asking the driver (the first client of a GPU waits for it to start)");
     // Becoming a client here first gives every plain cause of failure its own name, and keeps the GPU started.
     let nodes = DeviceNodes::of(host);
-    let ours = Client::open(&nodes, Dialect::of(driver.release)).map_err(|source| ProbeError::Driver { source })?;
+    let ours = Client::of_first_gpu(&nodes, known(driver.release)).map_err(|source| ProbeError::Driver { source })?;
     let supervised = under == Under::Notify && guest::would_be_taken(host);
     let mut child = spawn_in_new_namespace(host, program, arguments, &driver.version, supervised)?;
     let word = converse(&mut child, || ours.pids().ok());
@@ -179,7 +179,7 @@ fn spawn_in_new_namespace(
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let conversation = supervised.then(|| guest::prepare(&mut command)).transpose().map_err(failed)?;
     let spawn = move || {
-        sys::unshare_pid_namespace_of_children().map_err(|source| ProbeError::Namespace { source })?;
+        own::unshare_pid_namespace_of_children().map_err(|source| ProbeError::Namespace { source })?;
         command.spawn().map_err(|source| ProbeError::Spawn { source })
     };
     let died = |_| ProbeError::Spawn { source: io::Error::other("the thread that starts it died") };
@@ -209,6 +209,11 @@ fn converse<T>(child: &mut Child, look_from_here: impl FnOnce() -> T) -> Result<
     Ok((word, seen_from_here))
 }
 
+/// The release whose layouts are spoken; to one that is unknown we speak as to the newest.
+fn known(release: Option<Release>) -> Release {
+    release.unwrap_or(NEWEST_KNOWN)
+}
+
 /// The child's side: learns its number out there, looks, says what it saw, and stays visible until its input ends.
 pub fn run_child(host: &Host, version: &str) -> io::Result<()> {
     let mut outer = String::new();
@@ -216,7 +221,7 @@ pub fn run_child(host: &Host, version: &str) -> io::Result<()> {
     input.read_line(&mut outer)?;
     let outer = outer.trim().parse().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
     let nodes = DeviceNodes::of(host);
-    let looked = look::look(&nodes, Dialect::of(version.parse().ok()), outer);
+    let looked = look::look(&nodes, known(version.parse().ok()), outer);
     let (word, clients) = match looked {
         Ok((sighting, clients)) => (Word::Saw(sighting), Some(clients)),
         Err(error) => (Word::Failed(chain(&error)), None),

@@ -3,8 +3,8 @@
 //! Owns their numbers. Opens what lies in /dev; where nothing does, opens a node of its own that is gone before
 //! anybody can trip over it.
 
-use crate::rm::{Nodes, RmError};
 use mpu_host::host::Host;
+use mpu_rm::{Nodes, RmError};
 use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
 use std::fs::{self, File};
 use std::io;

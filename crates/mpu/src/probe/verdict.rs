@@ -117,7 +117,7 @@ pub(crate) mod fake {
 
     use super::super::look::{Details, Sighting};
     use super::super::Evidence;
-    use crate::rm::Samples;
+    use mpu_rm::Samples;
 
     /// The evidence that an era's faults leave, as the sources and the measurements say.
     pub fn era(era: u8) -> Evidence {

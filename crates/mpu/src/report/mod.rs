@@ -149,7 +149,7 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::module::checks::Unfit;
+    use mpu_engine::module::checks::Unfit;
 
     #[test]
     fn the_json_of_a_failure_is_documented() {

@@ -1,12 +1,11 @@
 //! `mpu agent` as Kubernetes runs it: in a container, with the manifest's privileges, on a real kernel.
 
-use std::time::{Duration, Instant};
-
 use crate::pod::Pod;
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
+use crate::wait::until;
 
 const ARGUMENTS: [&str; 3] = ["--module=/mpu/mpu.ko", "--interval=1", "--measure-every=2"];
 
@@ -48,11 +47,8 @@ pub const NODE: Story = Story {
         seen_right(stage, "handed over")?;
 
         stage.unload_engine()?;
-        let began = Instant::now();
-        while stage.engine_state("state").as_deref() != Some("armed") {
-            right!(began.elapsed() < Duration::from_secs(30), "the engine went down and nobody raised it again");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let raised = until("nobody raised it again", || Ok(stage.engine_state("state").as_deref() == Some("armed")));
+        right!(raised.is_ok(), "the engine went down: {raised:?}");
         new.wait("ready", 0)?;
         new.end("TERM")?;
         right!(stage.engine_state("state").is_none(), "the last agent went, and the engine is still up");

@@ -1,7 +1,6 @@
 //! Processes that end in all the ways processes do, and numbers that come again: rows are right or absent, never wrong.
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
@@ -13,6 +12,7 @@ use crate::scene::{sorted, Scene};
 use crate::stage::Stage;
 use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
+use crate::wait::until;
 
 /// A process that has ended is not listed, though a child keeps its driver client alive.
 pub const DEAD: Story = Story {
@@ -223,12 +223,5 @@ fn gone(scene: &Scene, inside: u32) -> Result<()> {
 }
 
 fn wait_for(holds: impl Fn() -> bool) -> Result<()> {
-    let began = Instant::now();
-    while !holds() {
-        if began.elapsed() > Duration::from_secs(10) {
-            bail!("waited ten seconds");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    until("it does not come to pass", || Ok(holds()))
 }

@@ -10,6 +10,7 @@ use crate::right;
 use crate::stage::Stage;
 use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
+use crate::wait::until;
 
 /// The request of a control on something else, or on nothing: what it gets is what it gets without an engine.
 pub const NOT_THE_DRIVERS: Story = Story {
@@ -57,12 +58,9 @@ pub const KILLED_IN_MID_CALL: Story = Story {
         let each = format!("nvctl spin 60 {own} & p=$!; usleep 60000; kill -9 $p");
         let text = scene.a.script(&format!("for i in $(seq 30); do {each}; done 2>&1; wait"))?;
         right!(!text.contains("wrong"), "before it was killed, a caller was told: {text}");
-        let began = Instant::now();
-        while stage.has_engine() && stage.engine_state("inside").as_deref() != Some("0") {
-            let inside = stage.engine_state("inside").unwrap_or_default();
-            right!(began.elapsed() < Duration::from_secs(5), "the callers are dead, and {inside} count as inside");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let nobody = || Ok(!stage.has_engine() || stage.engine_state("inside").as_deref() == Some("0"));
+        let left = until("the callers are dead, and some count as inside", nobody);
+        right!(left.is_ok(), "{left:?}: {:?}", stage.engine_state("inside"));
         exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
     },
 };
@@ -88,10 +86,10 @@ fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
     // More callers than a container has threads of the supervisor's.
     let script =
         format!("for i in 1 2 3 4; do nvctl stall {what} 60 >/tmp/stall.$i 2>&1 & echo $! >/tmp/stalled.$i; done");
-    scene.a.script(&format!("{script}; usleep 700000"))?;
+    scene.a.script(&script)?;
     // With all of its container's threads stopped, a caller that comes later stalls before it can say so.
-    let said = scene.a.script("cat /tmp/stall.*")?;
-    right!(said.contains("stalls"), "the callers do not stall: {said}");
+    until("the callers do not stall", || Ok(scene.a.script("cat /tmp/stall.*")?.contains("stalls")))?;
+    std::thread::sleep(Duration::from_millis(500));
     let began = Instant::now();
     exactly("beside stalled callers, the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
     let took = began.elapsed();
@@ -222,12 +220,20 @@ pub const WIDE_TABLE: Story = Story {
                 anyhow::Ok((answer.numbers("mem"), began.elapsed()))
             };
             let usual = ask(plain.inside)?.1.min(ask(plain.inside)?.1);
-            let (told, took) = ask(wide.inside)?;
-            right!(
-                told.len() == 200 && told.iter().all(|&mem| mem == 0),
-                "a process without the driver shows {told:?}"
-            );
             let limit = usual * 3 + Duration::from_secs(1);
+            let mut took = Duration::MAX;
+            // A machine with other work is slow now and then; what is slow by itself is so each time.
+            for _ in 0..3 {
+                let (told, time) = ask(wide.inside)?;
+                right!(
+                    told.len() == 200 && told.iter().all(|&mem| mem == 0),
+                    "a process without the driver shows {told:?}"
+                );
+                took = took.min(time);
+                if took < limit {
+                    break;
+                }
+            }
             right!(took < limit, "200 looks at {WIDE} descriptors took {took:?}, at a few {usual:?}");
             Ok(())
         })();

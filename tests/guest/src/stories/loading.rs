@@ -11,6 +11,7 @@ use crate::scene::sorted;
 use crate::stage::{unload_module, Stage};
 use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
+use crate::wait::until;
 
 /// The engine before the driver, and the engine after the driver and its clients: both right.
 pub const EITHER_ORDER: Story = Story {
@@ -168,14 +169,22 @@ pub const SWAP_UNDER_GOING: Story = Story {
     without: |stage| once(stage, Without::Right("there is no engine to hand over")),
     run: |stage| {
         stage.clear_scene();
-        stage.set_driver("exit_ms", "3000")?;
+        // Long enough for a program to start meanwhile, on this machine as it is now.
+        let began = Instant::now();
+        run(&["insmod", "/nothing.ko"])?;
+        let stay = 3000 + 20 * began.elapsed().as_millis();
+        stage.set_driver("exit_ms", &stay.to_string())?;
         let gone = std::thread::scope(|scope| {
-            let going = scope.spawn(|| must(&["rmmod", "nvidia"]));
-            std::thread::sleep(Duration::from_millis(1000));
-            let taken = run(&["insmod", "/mpu/mpu_next.ko"]);
-            going.join().map(|gone| (gone.is_ok(), taken))
+            let unloading = scope.spawn(|| must(&["rmmod", "nvidia"]));
+            let begun = until("the driver does not go", || Ok(is_going()));
+            let taken = begun.and_then(|()| run(&["insmod", "/mpu/mpu_next.ko"]));
+            // If it has gone before, there was nothing to take but what the driver left in order.
+            let in_time = is_going();
+            unloading.join().map(|gone| (gone.is_ok(), taken, in_time))
         });
-        let Ok((true, taken)) = gone else { return Err(Fault::Wrong("the driver cannot be unloaded".to_owned())) };
+        let Ok((true, taken, in_time)) = gone else {
+            return Err(Fault::Wrong("the driver cannot be unloaded".to_owned()));
+        };
         let taken = taken?.status == 0;
         stage.load_driver(&[])?;
         let container = stage.container("going")?;
@@ -191,7 +200,10 @@ pub const SWAP_UNDER_GOING: Story = Story {
         stage.load_engine()?;
         exactly("after a hand-over under a driver that went, the list", &listed?, &[holder.inside])?;
         right!(free, "no engine is loaded, and its redirects are still registered");
-        right!(!taken, "an instance took over redirects of a driver that was on its way out");
+        right!(!(taken && in_time), "an instance took over redirects of a driver that was on its way out");
+        if !in_time {
+            return Err(anyhow::anyhow!("the other instance came too late to find the driver on its way out").into());
+        }
         Ok(())
     },
 };
@@ -210,12 +222,13 @@ pub const GO_TOGETHER: Story = Story {
         for wait_ms in [0, 50, 150, 250, 400] {
             stage.set_driver("exit_ms", "500")?;
             let driver = std::thread::scope(|scope| {
-                let going = scope.spawn(|| must(&["rmmod", "nvidia"]));
+                let unloading = scope.spawn(|| must(&["rmmod", "nvidia"]));
+                // At the same time; or so much later than the driver began to go.
+                let begun = if wait_ms == 0 { Ok(()) } else { until("the driver does not go", || Ok(is_going())) };
                 std::thread::sleep(Duration::from_millis(wait_ms));
-                let state = std::fs::read_to_string("/sys/module/nvidia/initstate").unwrap_or_default();
-                at_once += u32::from(state.trim() == "going");
-                let module = stage.unload_engine();
-                going.join().map(|driver| (driver, module))
+                at_once += u32::from(is_going());
+                let module = begun.and_then(|()| stage.unload_engine());
+                unloading.join().map(|driver| (driver, module))
             });
             let Ok((driver, module)) = driver else { return Err(anyhow::anyhow!("a thread of the rig died").into()) };
             driver?;
@@ -230,6 +243,11 @@ pub const GO_TOGETHER: Story = Story {
         exactly("the list", &container.ask(&["pids"])?.pids(), &[holder.inside])
     },
 };
+
+/// Whether the driver is on its way out.
+fn is_going() -> bool {
+    std::fs::read_to_string("/sys/module/nvidia/initstate").is_ok_and(|state| state.trim() == "going")
+}
 
 /// GPUs are told apart, and so are their MIG instances.
 pub const SEVERAL_GPUS: Story = Story {
@@ -283,11 +301,5 @@ pub fn unload_driver_in_use(stage: &Stage) -> Result<()> {
     if stage.release().is_some() {
         return stage.unload_driver();
     }
-    for _ in 0..400 {
-        if run(&["rmmod", "nvidia"])?.status == 0 {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    stage.unload_driver()
+    until("the driver cannot be unloaded", || Ok(run(&["rmmod", "nvidia"])?.status == 0))
 }

@@ -1,15 +1,16 @@
 //! `mpu metrics` on a real kernel, with real containers, NVIDIA's NVML, and a driver that goes and comes.
 
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 
 use crate::command::{must, run};
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::common::once;
 use crate::story::{Engines, Story, Without};
+use crate::wait::until;
 
 const MIB: u64 = 1 << 20;
 const MEMORY: &str = "mpu_gpu_memory_used_bytes";
@@ -82,11 +83,7 @@ impl Exporter {
             .spawn()
             .context("cannot start mpu")?;
         let exporter = Exporter { child };
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while fetch("healthz").is_err() {
-            ensure!(Instant::now() < deadline, "mpu metrics does not answer");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        until("mpu metrics does not answer", || Ok(fetch("healthz").is_ok()))?;
         Ok(exporter)
     }
 
@@ -120,14 +117,12 @@ impl Exporter {
     /// Ends it by SIGTERM, and returns its exit code.
     fn end(mut self) -> Result<i32> {
         must(&["kill", &self.child.id().to_string()])?;
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status.code().unwrap_or(-1));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        bail!("mpu metrics does not end")
+        let mut ended = None;
+        until("mpu metrics does not end", || {
+            ended = self.child.try_wait()?;
+            Ok(ended.is_some())
+        })?;
+        Ok(ended.and_then(|status| status.code()).unwrap_or(-1))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::{ensure, Context, Result};
 use std::fs;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::engine::Engine;
 use crate::nvctl;
@@ -12,6 +12,7 @@ use crate::scene::Scene;
 use crate::stage::Stage;
 use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
+use crate::wait::until;
 
 /// The numbers outside: 2fee01 to 2feefe. Nothing else has these two bytes side by side.
 const FROM: u32 = 0x2f_ee01;
@@ -147,11 +148,7 @@ fn residual(scene: &Scene, what: &str, how: &str) -> Result<(), Fault> {
 /// What the module says of itself in files that a container may have: while another container's caller is held in the driver.
 fn published(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     scene.b.script("nvctl stall params 60 >/dev/null 2>&1 & echo $! >/tmp/held")?;
-    let began = Instant::now();
-    while stage.engine_state("holder").is_none() {
-        right!(began.elapsed() < Duration::from_secs(20), "nobody is held in the driver");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until("nobody is held in the driver", || Ok(stage.engine_state("holder").is_some()))?;
     scene.a.script("mkdir -p /tmp/sys; mount -t sysfs sysfs /tmp/sys")?;
     let state = scene.a.script("cat /tmp/sys/module/mpu/parameters/state")?;
     let told = Told::by(scene, 1, "--read /tmp/sys/module/mpu/parameters --read /tmp/sys/module/nvidia/parameters");

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::super::judge::{judge, judge_by, List, Verdict};
-use super::super::tests::{alarms, known, scratch, Made, ROWS, TYPES};
+use super::super::judge::{judge, List, Verdict};
+use super::super::tests::{alarms, judged_by, known, scratch, Made, ROWS, TYPES};
 use super::super::tree::{Reach, Tree};
 use super::super::{is_alarm, outcome};
 use super::{functions_of_module, read, read_host, Expected};
@@ -132,14 +132,14 @@ __attribute__((used)) static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_export
     }
 
     fn alarms(&self, name: &str) -> Option<Vec<(Verdict, String, String)>> {
-        Some(alarms(&judge_by(&self.tree(name)?, &known(), &ROWS)))
+        Some(alarms(&judged_by(&self.tree(name)?, &known(), &ROWS)))
     }
 }
 
 #[test]
 fn an_object_that_has_nothing_new_raises_no_alarm() {
     let Some(tree) = Built::new().tree("built-quiet") else { return };
-    let findings = judge_by(&tree, &known(), &ROWS);
+    let findings = judged_by(&tree, &known(), &ROWS);
     assert_eq!(alarms(&findings), []);
     let fits: Vec<_> = findings.iter().filter(|f| f.verdict == Verdict::Fits).map(|f| f.name.as_str()).collect();
     let wanted =
@@ -160,7 +160,7 @@ fn older_and_optimised_debug_information_is_read_and_compressed_is_named() {
     for options in [["-gdwarf-4", "-O2"], ["-gdwarf-5", "-O2"]] {
         built.options = [&options[..], &["-fno-eliminate-unused-debug-types"]].concat();
         let Some(tree) = built.tree("built-dwarf") else { return };
-        let findings = judge_by(&tree, &known(), &ROWS);
+        let findings = judged_by(&tree, &known(), &ROWS);
         assert_eq!(alarms(&findings), [], "{options:?}");
         assert!(tree.has_fields);
     }
@@ -184,7 +184,7 @@ typedef struct NV7E57_CTRL_DEEP_PARAMS { NvU32 n; NV7E57_DEEP entries[3][2]; } N
 ";
     built.methods.push(("DEEP", 0x8, 0x106, true));
     let Some(tree) = built.tree("built-deep") else { return };
-    let findings = judge_by(&tree, &known(), &ROWS);
+    let findings = judged_by(&tree, &known(), &ROWS);
     assert_eq!(alarms(&findings), [(Verdict::New, "0x7e570106".to_owned(), "no row".to_owned())]);
     let deep = findings.iter().find(|finding| finding.verdict == Verdict::New).unwrap();
     assert_eq!((deep.size, deep.fields.as_slice()), (Some(52), &["entries.who.procId@8 ×6".to_owned()][..]));
@@ -242,14 +242,14 @@ __attribute__((used)) static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_export
 };"
     .into();
     let Some(tree) = built.tree("built-spelled") else { return };
-    let found = alarms(&judge_by(&tree, &known(), &ROWS));
+    let found = alarms(&judged_by(&tree, &known(), &ROWS));
     assert_eq!(found, [(Verdict::New, "0x7e570301".to_owned(), "no row".to_owned())]);
     let said = tree.cannot_tell.join("\n");
     assert!(said.contains("of 2 controls only the size of parameters is known: 0x7e570302 0x7e570303"), "{said}");
     // Of such a driver it is not said that nothing is new.
     built.core = built.core.replace("0x7e570301", "0x7e570301 + 2").replace("NvU32 pid;", "NvU32 some;");
     let tree = built.tree("built-spelled").unwrap();
-    let findings = judge_by(&tree, &known(), &ROWS);
+    let findings = judged_by(&tree, &known(), &ROWS);
     assert_eq!(alarms(&findings), []);
     assert!(outcome(&tree, &findings).is_err());
 }
@@ -318,7 +318,7 @@ fn a_moved_bit_of_the_flags_hides_no_new_control() {
         let Some((dir, object)) = built.object("built-moved") else { return };
         let tree = read(&object, &expected).unwrap();
         fs::remove_dir_all(dir).unwrap();
-        let findings = judge_by(&tree, &known(), &ROWS);
+        let findings = judged_by(&tree, &known(), &ROWS);
         let names: Vec<String> = alarms(&findings).into_iter().map(|(_, name, _)| name).collect();
         assert_eq!(names, all, "{from:#x}");
         let is_said = tree.cannot_tell.iter().any(|said| said.contains("agree with no release"));
@@ -337,7 +337,7 @@ fn of_a_piece_of_the_driver_it_is_not_said_that_all_is_well() {
     built.interface = String::new();
     let said = |built: &Built, sentence: &str| {
         let Some(tree) = built.tree("built-piece") else { return };
-        let findings = judge_by(&tree, &known(), &ROWS);
+        let findings = judged_by(&tree, &known(), &ROWS);
         assert_eq!(alarms(&findings), []);
         let error = outcome(&tree, &findings).unwrap_err().to_string();
         assert!(error.contains("whether something is new cannot be told"), "{error}");
@@ -358,7 +358,7 @@ fn without_debug_information_sizes_and_names_are_told_and_nothing_else() {
     let mut built = Built::new();
     built.options.clear();
     let Some(tree) = built.tree("built-bare") else { return };
-    let findings = judge_by(&tree, &known(), &ROWS);
+    let findings = judged_by(&tree, &known(), &ROWS);
     assert_eq!(alarms(&findings), []);
     assert!(
         tree.cannot_tell.iter().any(|said| said.contains("no debug information (DWARF)")),
@@ -371,7 +371,7 @@ fn without_debug_information_sizes_and_names_are_told_and_nothing_else() {
     built.made.ctrl = built.made.ctrl.replace("LIST_MAX 4", "LIST_MAX 5");
     built.interface = built.interface.replace("os_memcpy_to_user", "os_memcpy_out");
     let tree = built.tree("built-bare").unwrap();
-    let findings = judge_by(&tree, &known(), &ROWS);
+    let findings = judged_by(&tree, &known(), &ROWS);
     let names: Vec<String> = alarms(&findings).into_iter().map(|(_, name, _)| name).collect();
     // Without that function it is taken for the core alone.
     assert_eq!(names, ["0x7e570101"]);
@@ -387,7 +387,7 @@ NV_STATUS rm_calls(void *p) { return os_memcpy_to_user(p, p, 1); }"
     built.options.push("-O1");
     let Some(tree) = built.tree("built-part") else { return };
     assert!(!tree.is_whole);
-    let findings = judge_by(&tree, &known(), &ROWS);
+    let findings = judged_by(&tree, &known(), &ROWS);
     assert_eq!(alarms(&findings), []);
     let fits = findings.iter().filter(|f| f.way == "function" && f.verdict == Verdict::Fits);
     assert_eq!(fits.map(|f| f.name.as_str()).collect::<Vec<_>>(), ["rm_ioctl", "os_memcpy_to_user"]);
@@ -420,7 +420,7 @@ fn a_damaged_object_is_an_error_or_a_tree_and_never_a_panic() {
     let mut attempt = |bytes: &[u8]| {
         fs::write(&file, bytes).unwrap();
         match read(&file, &made()) {
-            Ok(tree) => drop(judge_by(&tree, &known(), &ROWS)),
+            Ok(tree) => drop(judged_by(&tree, &known(), &ROWS)),
             Err(_) => errors += 1,
         }
     };
@@ -433,7 +433,7 @@ fn a_damaged_object_is_an_error_or_a_tree_and_never_a_panic() {
     for bytes in damaged(&whole, 400) {
         fs::write(&file, &bytes).unwrap();
         match read(&file, &made()) {
-            Ok(tree) => drop(judge_by(&tree, &known(), &ROWS)),
+            Ok(tree) => drop(judged_by(&tree, &known(), &ROWS)),
             Err(_) => errors += 1,
         }
     }
@@ -479,7 +479,7 @@ fn types_say_that_all_is_well_only_with_most_structures_and_all_of_them_readable
         let (dir, types) = types(built, "built-few")?;
         let tree = read(&types, expected).unwrap();
         fs::remove_dir_all(dir).unwrap();
-        let findings = judge_by(&tree, &known(), &ROWS);
+        let findings = judged_by(&tree, &known(), &ROWS);
         let wrong = findings.iter().filter(|finding| is_alarm(finding) && finding.way != "function").count();
         assert_eq!(wrong, 0);
         Some((outcome(&tree, &[]).is_ok(), tree.cannot_tell.join("\n")))
@@ -523,7 +523,7 @@ fn a_hosts_types_are_judged_by_the_names_of_structures() {
     let symbols: String = symbols.iter().map(|name| format!("0000000000000000 t {name}\t[nvidia]\n")).collect();
     fs::write(dir.join("proc/kallsyms"), &symbols).unwrap();
     let tree = read_host(&dir, &expected).unwrap();
-    let findings = judge_by(&tree, &known(), &ROWS);
+    let findings = judged_by(&tree, &known(), &ROWS);
     assert_eq!(alarms(&findings), []);
     let list = findings.iter().find(|finding| finding.cmd.as_deref() == Some("0x7e570101")).unwrap();
     assert_eq!(
@@ -537,13 +537,13 @@ fn a_hosts_types_are_judged_by_the_names_of_structures() {
     );
     // A PID in a structure whose number nobody told: by its name.
     let tree = read_host(&dir, &made()).unwrap();
-    let found = alarms(&judge_by(&tree, &known(), &[]));
+    let found = alarms(&judged_by(&tree, &known(), &[]));
     assert_eq!(found[0].1, "NV7E57_CTRL_LIST_PARAMS");
     // A function that is gone from the host's own list.
     fs::write(dir.join("proc/kallsyms"), symbols.replace("rm_ioctl", "rm_other")).unwrap();
     let mut tree = read_host(&dir, &expected).unwrap();
     tree.functions.remove("rm_ioctl");
-    assert_eq!(alarms(&judge_by(&tree, &known(), &ROWS))[0].1, "rm_ioctl");
+    assert_eq!(alarms(&judged_by(&tree, &known(), &ROWS))[0].1, "rm_ioctl");
     // Damaged or cut short, it is an error or less, and no panic.
     let whole = fs::read(&types).unwrap();
     for cut in 0..whole.len() {
@@ -552,7 +552,7 @@ fn a_hosts_types_are_judged_by_the_names_of_structures() {
     }
     for bytes in damaged(&whole, 400) {
         fs::write(&types, &bytes).unwrap();
-        let _ = read_host(&dir, &expected).map(|tree| judge_by(&tree, &known(), &ROWS));
+        let _ = read_host(&dir, &expected).map(|tree| judged_by(&tree, &known(), &ROWS));
     }
     fs::remove_file(&types).unwrap();
     let tree = read_host(&dir, &expected).unwrap();

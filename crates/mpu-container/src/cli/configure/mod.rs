@@ -174,7 +174,7 @@ fn fill(
         false => Ok(Vec::new()),
     };
     let compat = compat.map_err(ConfigureError::Image)?;
-    supplies.place(placed, &layout)?;
+    supplies.place(placed, &layout, log)?;
     let mut folders = vec![layout.libraries.clone(), layout.libraries32.clone()];
     match arguments.cuda_compat_mode {
         CompatMode::Mount => supplies::mount_compat(compat, placed, &layout)?,

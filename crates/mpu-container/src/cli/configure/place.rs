@@ -130,6 +130,11 @@ impl<'a> Placed<'a> {
         self.attach(tree, &target, path, None)
     }
 
+    /// Whether what is mounted at a path shows on the host, too.
+    pub fn is_shared_with_the_host(&self, path: &Path) -> Result<bool, PlaceError> {
+        Ok(self.root.find(path)?.is_some_and(|there| there.is_shared_with_the_host()))
+    }
+
     /// Writes a file into a file system in memory that was mounted here: it goes with that file system.
     pub fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), PlaceError> {
         Ok(self.root.create_file(path, bytes, 0o444)?)

@@ -230,8 +230,14 @@ impl Supplies {
     }
 
     /// Puts everything in place.
-    pub fn place(self, placed: &mut Placed<'_>, layout: &Layout) -> Result<(), PlaceError> {
-        placed.memory(Path::new(FACTS))?;
+    pub fn place(mut self, placed: &mut Placed<'_>, layout: &Layout, log: &Log) -> Result<(), PlaceError> {
+        if placed.is_shared_with_the_host(Path::new(FACTS))? {
+            log.note(format_args!("{FACTS} is the host's own, mounted shared: it stays as it is, with every GPU"));
+            self.facts.clear();
+            self.mounts.retain(|(_, goal, _)| !goal.path(layout).starts_with(FACTS));
+        } else {
+            placed.memory(Path::new(FACTS))?;
+        }
         for (name, text) in &self.facts {
             placed.write(&Path::new(FACTS).join(name), text.as_bytes())?;
         }

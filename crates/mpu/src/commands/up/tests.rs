@@ -1,18 +1,18 @@
 //! `mpu up` on made-up hosts, with the real raising of both engines.
 
 use super::*;
-use crate::engine::module::load::fake::FakeKernel;
-use crate::engine::module::proof::fake::{cannot, misses, only_enters, translates};
-use crate::engine::module::proof::Ask;
-use crate::engine::module::raise;
-use crate::engine::module::raise::fake::Setup;
-use crate::engine::module::record::Record;
-use crate::engine::module::sources;
-use crate::engine::module::state;
-use crate::engine::notify::fake::{self, FakeSupervisor};
+use mpu_engine::module::load::fake::FakeKernel;
+use mpu_engine::module::proof::fake::{cannot, misses, only_enters, translates};
+use mpu_engine::module::proof::Ask;
+use mpu_engine::module::raise;
+use mpu_engine::module::raise::fake::Setup;
+use mpu_engine::module::record::Record;
+use mpu_engine::module::sources;
+use mpu_engine::module::state;
 use mpu_host::config::Asked;
 use mpu_host::explain::Explain;
 use mpu_host::host::fake::RELEASE;
+use mpu_notify::fake::{self, FakeSupervisor};
 
 fn up(host: &Host, kernel: &dyn Kernel, module: &raise::ModuleOptions) -> Result<Done, Error> {
     super::up(host, kernel, &UpOptions { module: module.clone(), ..UpOptions::default() })

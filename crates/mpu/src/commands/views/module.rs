@@ -1,10 +1,10 @@
 //! The module, in reports: what it says, who is inside it, and whether it was seen to translate.
 
-use crate::engine::module::holders::{self, Held};
-use crate::engine::module::load_error;
-use crate::engine::module::proof::Proof;
-use crate::engine::module::state::{Argument, Asks, Phase, State};
 use crate::report::Style;
+use mpu_engine::module::holders::{self, Held};
+use mpu_engine::module::load_error;
+use mpu_engine::module::proof::Proof;
+use mpu_engine::module::state::{Argument, Asks, Phase, State};
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;

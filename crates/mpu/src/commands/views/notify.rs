@@ -1,7 +1,7 @@
 //! The notify engine's supervisor, in reports.
 
-use crate::engine::notify::{self, client};
 use crate::report::{Lines, Style};
+use mpu_notify::{self as notify, client};
 use schemars::JsonSchema;
 use serde::Serialize;
 

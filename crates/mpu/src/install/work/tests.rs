@@ -1,11 +1,11 @@
 //! Every way in which an installation can break off, on made-up hosts: each must leave the host as it was.
 
 use super::*;
-use crate::engine::module::load::fake::FakeKernel;
-use crate::engine::module::raise::fake::Setup;
-use crate::engine::module::state::ARMED;
-use crate::engine::notify::fake::{self, FakeSupervisor};
+use mpu_engine::module::load::fake::FakeKernel;
+use mpu_engine::module::raise::fake::Setup;
+use mpu_engine::module::state::ARMED;
 use mpu_host::host::fake::FakeHost;
+use mpu_notify::fake::{self, FakeSupervisor};
 
 /// A dkms that keeps a tree, and a systemctl and udevadm that keep a log; each fails at the call that a file names.
 const DKMS: &str = r#"

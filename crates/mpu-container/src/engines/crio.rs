@@ -1,0 +1,69 @@
+//! CRI-O's files.
+//!
+//! CRI-O reads `crio.conf` and then every file of `crio.conf.d` by name; a later key wins, and a runtime that is named again
+//! is another runtime: nothing is left of what an earlier file said of it. So a runtime brings all of its keys. It gets
+//! those of the default one (`allowed_annotations`, `monitor_path`, `monitor_cgroup`, …), since it stands in for it.
+//!
+//! Outside truth: `crio.conf(5)`, `crio.conf.d(5)`; CRI-O 1.34, `pkg/config`.
+
+use super::tables::{bare, cleared, complete, edit, forget, prune, remove, set, table, text, within};
+use super::wish::{Malformed, Runtime, Says, Wish};
+use toml_edit::{DocumentMut, Table};
+
+const RUNTIME: [&str; 2] = ["crio", "runtime"];
+const RUNTIMES: [&str; 3] = ["crio", "runtime", "runtimes"];
+
+/// What says which program a runtime is: another one's would be called in our place.
+const ITS_OWN: [&str; 5] =
+    ["runtime_path", "runtime_type", "platform_runtime_paths", "inherit_default_runtime", "runtime_config_path"];
+
+pub(super) fn says(of: &str) -> Result<Says, Malformed> {
+    let root: DocumentMut = of.parse()?;
+    let runtimes = within(&root, &RUNTIMES).map(|(name, keys)| {
+        let keys = bare(keys);
+        (name.to_string(), Runtime { program: text(&keys, &[], "runtime_path"), keys })
+    });
+    Ok(Says {
+        section: false,
+        default: text(&root, &RUNTIME, "default_runtime"),
+        runtimes: runtimes.collect(),
+        cdi: None,
+    })
+}
+
+pub(super) fn with(of: &str, wish: &Wish, pattern: &Table) -> Result<String, Malformed> {
+    edit(of, |root| {
+        let runtime = table(root, &[&RUNTIMES[..], &[&wish.name]].concat())?;
+        set(runtime, "runtime_path", &wish.path);
+        set(runtime, "runtime_type", "oci");
+        let mut pattern = pattern.clone();
+        for key in ITS_OWN {
+            pattern.remove(key);
+        }
+        complete(runtime, &pattern);
+        match wish.default {
+            Some(true) => set(table(root, &RUNTIME)?, "default_runtime", &wish.name),
+            Some(false) => forget(root, &RUNTIME, "default_runtime", &wish.name),
+            None => {}
+        }
+        Ok(())
+    })
+}
+
+/// The text without this runtime as the default one.
+pub(super) fn not_default(of: &str, name: &str) -> Result<String, Malformed> {
+    edit(of, |root| {
+        forget(root, &RUNTIME, "default_runtime", name);
+        Ok(())
+    })
+}
+
+pub(super) fn without(of: &str, name: &str) -> Result<Option<String>, Malformed> {
+    let left = edit(of, |root| {
+        remove(root, &RUNTIMES, name);
+        forget(root, &RUNTIME, "default_runtime", name);
+        prune(root, &RUNTIMES);
+        Ok(())
+    })?;
+    Ok(cleared(left))
+}

@@ -1,0 +1,211 @@
+//! The files of an engine's configuration, in the order in which the engine lays one over the other.
+//!
+//! Owns which files those are: containerd's imports, CRI-O's and Podman's directories. What is planned and not written yet
+//! is read as if it were there, so that a change can be judged before it is made. Refuses to know what the files say.
+//!
+//! In a container, paths within files are the host's: [`Paths`] says where such a path is here.
+//!
+//! Outside truth: containerd 1.6 to 2.3, `LoadConfig` and `resolveImports` (imports come after the file that names them,
+//! theirs after all of those); CRI-O 1.34, `UpdateFromPath`; `containers.conf(5)`.
+
+use super::containerd;
+use super::{Engine, EngineError, Malformed};
+use crate::text_file;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Component, Path, PathBuf};
+
+/// A configuration larger than this is none.
+const LIMIT: u64 = 4 << 20;
+
+/// What files will hold; none for one that will not be there.
+pub type Pending = BTreeMap<PathBuf, Option<String>>;
+
+/// Where the host's paths are.
+#[derive(Debug, Clone, Default)]
+pub struct Paths {
+    /// The host's root; `/` if empty.
+    pub root: PathBuf,
+    /// Directories of the host that are elsewhere, and where.
+    pub folders: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Paths {
+    /// Where a path of the host is here.
+    fn here(&self, path: &Path) -> PathBuf {
+        let moved = self.folders.iter().find_map(|(host, here)| Some(here.join(path.strip_prefix(host).ok()?)));
+        let below = || Path::new("/").join(&self.root).join(path.strip_prefix("/").unwrap_or(path));
+        moved.unwrap_or_else(below)
+    }
+
+    /// What the host calls a path that is ours.
+    pub fn host(&self, path: &Path) -> PathBuf {
+        let moved = self.folders.iter().find_map(|(host, here)| Some(host.join(path.strip_prefix(here).ok()?)));
+        let below = || Some(Path::new("/").join(path.strip_prefix(&self.root).ok()?));
+        moved.or_else(below).unwrap_or_else(|| path.to_path_buf())
+    }
+}
+
+/// An engine's configuration.
+#[derive(Debug, Clone)]
+pub struct Files {
+    /// Whose it is.
+    pub engine: Engine,
+    /// The file that the engine starts with.
+    pub top: PathBuf,
+    /// The file that was asked for to hold the runtime.
+    pub drop_in: Option<PathBuf>,
+    /// Whether containerd merges sections key by key, as it does from 2.1 on.
+    pub merges: bool,
+    /// Where the host's paths are.
+    pub paths: Paths,
+}
+
+/// One file.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What is in it.
+    pub text: String,
+    /// containerd's version of it.
+    pub version: i64,
+}
+
+impl Files {
+    /// Those of an engine of this host, where its packages have them.
+    pub fn of(engine: Engine) -> Files {
+        Files { engine, top: engine.top().into(), drop_in: None, merges: false, paths: Paths::default() }
+    }
+
+    /// The file that gets the runtime where none has it yet.
+    pub fn own(&self) -> PathBuf {
+        let beside = |folder: &str, name: &str| self.top.with_file_name(folder).join(name);
+        match (&self.drop_in, self.engine) {
+            (Some(path), _) => path.clone(),
+            (None, Engine::Docker | Engine::Containerd) => self.top.clone(),
+            (None, Engine::Crio) => beside("crio.conf.d", "99-nvidia.toml"),
+            (None, Engine::Podman) => beside("containers.conf.d", "99-nvidia.conf"),
+        }
+    }
+
+    /// Every file that is there, or will be, the one that counts most last.
+    pub fn layers(&self, pending: &Pending) -> Result<Vec<Layer>, EngineError> {
+        let paths = match self.engine {
+            Engine::Docker => vec![self.top.clone()],
+            Engine::Containerd => return self.imported(pending),
+            Engine::Crio | Engine::Podman => {
+                let folder = self.own().parent().map(Path::to_path_buf).unwrap_or_default();
+                let mut all = Vec::new();
+                if self.top == Path::new(Engine::Podman.top()) {
+                    all.push(PathBuf::from("/usr/share/containers/containers.conf"));
+                }
+                all.push(self.top.clone());
+                walk(&folder, pending, &mut all);
+                // Podman takes nothing else; CRI-O takes all, whatever the name.
+                all.retain(|path| self.engine == Engine::Crio || *path == self.own() || ends(path, "conf"));
+                all
+            }
+        };
+        let texts = paths.into_iter().map(|path| Ok((read(&path, pending)?, path)));
+        let there = texts.filter_map(|read: Result<_, EngineError>| match read {
+            Ok((text, path)) => Some(Ok(Layer { path, text: text?, version: 0 })),
+            Err(error) => Some(Err(error)),
+        });
+        there.collect()
+    }
+
+    fn imported(&self, pending: &Pending) -> Result<Vec<Layer>, EngineError> {
+        let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
+        let mut waiting = VecDeque::from([(self.top.clone(), 1)]);
+        while let Some((path, otherwise)) = waiting.pop_front() {
+            if !seen.insert(path.clone()) {
+                continue;
+            }
+            let Some(text) = read(&path, pending)? else { continue };
+            let malformed = |reason: Malformed| EngineError::Malformed { path: path.clone(), reason };
+            let version = containerd::version(&text, otherwise, otherwise).map_err(malformed)?;
+            for import in containerd::imports(&text).map_err(malformed)? {
+                let import = match Path::new(&import) {
+                    whole if whole.is_absolute() => self.paths.here(whole),
+                    part => path.parent().unwrap_or(Path::new("/")).join(part),
+                };
+                waiting.extend(expand(&import, pending).into_iter().map(|path| (path, version)));
+            }
+            all.push(Layer { path, text, version });
+        }
+        Ok(all)
+    }
+}
+
+/// What a file holds or will hold; none if it is not there.
+pub fn read(path: &Path, pending: &Pending) -> Result<Option<String>, EngineError> {
+    if let Some(planned) = pending.get(path) {
+        return Ok(planned.clone());
+    }
+    match text_file::read(path, LIMIT) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(EngineError::Read { path: path.to_path_buf(), source }),
+    }
+}
+
+fn ends(path: &Path, with: &str) -> bool {
+    path.extension().is_some_and(|end| end == with)
+}
+
+/// The names in a directory, those that will be there among them, in their order.
+fn names(folder: &Path, pending: &Pending) -> BTreeSet<std::ffi::OsString> {
+    let there = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let planned = pending.keys().filter(|path| path.parent() == Some(folder)).filter_map(|path| path.file_name());
+    there.chain(planned.map(Into::into)).collect()
+}
+
+/// All files below a directory, in the order of their names.
+fn walk(folder: &Path, pending: &Pending, all: &mut Vec<PathBuf>) {
+    for name in names(folder, pending) {
+        let path = folder.join(name);
+        match path.symlink_metadata().is_ok_and(|there| there.is_dir()) {
+            true => walk(&path, pending, all),
+            false => all.push(path),
+        }
+    }
+}
+
+/// The files that a path with `*` and `?` names, in their order; a path without `*` names itself, be it there or not.
+fn expand(pattern: &Path, pending: &Pending) -> Vec<PathBuf> {
+    if !pattern.to_string_lossy().contains('*') {
+        return vec![pattern.to_path_buf()];
+    }
+    let mut found = vec![PathBuf::from("/")];
+    for part in pattern.components() {
+        let Component::Normal(part) = part else { continue };
+        let part = part.to_string_lossy();
+        found = match part.contains(['*', '?']) {
+            false => found.into_iter().map(|path| path.join(&*part)).collect(),
+            true => {
+                let matching = |path: PathBuf| {
+                    let names = names(&path, pending).into_iter();
+                    names.filter(|name| matches(&part, &name.to_string_lossy())).map(move |name| path.join(name))
+                };
+                found.into_iter().flat_map(matching).collect()
+            }
+        };
+    }
+    found
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut rest = pattern.chars();
+    match rest.next() {
+        None => name.is_empty(),
+        Some('*') => {
+            name.char_indices().map(|(at, _)| at).chain([name.len()]).any(|at| matches(rest.as_str(), &name[at..]))
+        }
+        Some(wanted) => {
+            let mut left = name.chars();
+            left.next().is_some_and(|has| wanted == '?' || wanted == has) && matches(rest.as_str(), left.as_str())
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What is in force: the runtimes that an engine knows once it has read all of its files.
+//!
+//! Owns how what one file says gives way to another's. Outside truth: `mergeConfig` of containerd (before 2.1 a plugin's
+//! whole section counts, and is the last file's that has one), and `files`.
+
+use super::files::{Files, Layer};
+use super::tables::lay;
+use super::wish::Runtime;
+use super::{Engine, EngineError};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use toml_edit::Table;
+
+/// What is in force, and which file says so.
+#[derive(Debug, Default)]
+pub struct Force {
+    /// The runtime of containers that name none.
+    pub default: Option<(String, PathBuf)>,
+    /// Every runtime.
+    pub runtimes: BTreeMap<String, (Runtime, PathBuf)>,
+    /// Whether CDI files are read.
+    pub cdi: Option<bool>,
+}
+
+impl Force {
+    /// Reads it off the files.
+    pub fn of(files: &Files, layers: &[Layer]) -> Result<Force, EngineError> {
+        let mut all = Force::default();
+        for layer in layers {
+            let says = files.engine.says(layer)?;
+            if says.section && !files.merges {
+                all = Force::default();
+            }
+            all.cdi = says.cdi.or(all.cdi);
+            if let Some(name) = says.default.filter(|name| !name.is_empty()) {
+                all.default = Some((name, layer.path.clone()));
+            }
+            for (name, said) in says.runtimes {
+                let entry = all.runtimes.entry(name).or_default();
+                match files.engine {
+                    Engine::Containerd => {
+                        lay(&said.keys, &mut entry.0.keys);
+                        entry.0.program = said.program.or(entry.0.program.take());
+                    }
+                    _ => entry.0 = said,
+                }
+                entry.1 = layer.path.clone();
+            }
+        }
+        Ok(all)
+    }
+
+    /// The program that a runtime is.
+    pub fn program(&self, name: &str) -> Option<&str> {
+        self.runtimes.get(name)?.0.program.as_deref()
+    }
+
+    /// Whether this is the default runtime.
+    pub fn is_default(&self, name: &str) -> bool {
+        self.default.as_ref().is_some_and(|(default, _)| default == name)
+    }
+
+    /// The runtimes that ours could stand in for: the default one, `runc`, `crun`. None of NVIDIA's is one.
+    fn low(&self) -> impl Iterator<Item = &Runtime> {
+        let default = self.default.as_ref().map(|(name, _)| name.as_str()).filter(|name| !name.starts_with("nvidia"));
+        default.into_iter().chain(["runc", "crun"]).filter_map(|name| Some(&self.runtimes.get(name)?.0))
+    }
+
+    /// The keys that ours gets where nothing else is said.
+    pub fn pattern(&self) -> Table {
+        self.low().next().map(|runtime| runtime.keys.clone()).unwrap_or_default()
+    }
+
+    /// The programs that ours can hand on to.
+    pub fn low_programs(&self) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        for program in self.low().filter_map(|runtime| runtime.program.clone()).filter(|program| !program.is_empty()) {
+            if !all.contains(&program) {
+                all.push(program);
+            }
+        }
+        all
+    }
+
+    /// What a person is told of a runtime.
+    pub fn tell<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
+        Told { force: self, name }
+    }
+}
+
+struct Told<'a> {
+    force: &'a Force,
+    name: &'a str,
+}
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.force.runtimes.get(self.name) {
+            Some((runtime, path)) => {
+                let program = runtime.program.as_deref().unwrap_or("without a program");
+                write!(to, "runtime {} is {program} ({}); ", self.name, path.display())?;
+            }
+            None => write!(to, "there is no runtime {}; ", self.name)?,
+        }
+        match &self.force.default {
+            Some((default, path)) => write!(to, "the default runtime is {default} ({})", path.display()),
+            None => write!(to, "the default runtime is the engine's own"),
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Changes to an engine's files: made in memory first, and judged by what will be in force.
+//!
+//! Owns which file gets the runtime. A file that has it already is taken over, whoever wrote it (NVIDIA's `nvidia-ctk`
+//! leaves a file of its own that would win over any other). Guarantees: when a plan is given, carrying it out has the
+//! effect that was asked for; when a file of the administrator's stands against it, that file is named and none is changed.
+
+use super::files::{read, Files, Layer, Pending};
+use super::force::Force;
+use super::tables::covered;
+use super::wish::Wish;
+use super::{containerd, Change, Engine, EngineError, Malformed};
+use crate::text_file;
+use std::fs;
+use std::path::{Path, PathBuf};
+use toml_edit::{DocumentMut, Item, Table};
+
+/// What is to be done.
+#[derive(Debug)]
+pub struct Plan {
+    /// Each file that changes, in the order in which that is best done.
+    pub changes: Vec<(PathBuf, Change)>,
+    /// What is in force once it is done.
+    pub force: Force,
+}
+
+/// The plan that makes runtimes known. `pattern` has the keys that they get, if not those of the engine's own.
+pub fn adding(files: &Files, wishes: &[Wish], pattern: Option<&Force>) -> Result<Plan, EngineError> {
+    let mut pending = Pending::new();
+    let before = Force::of(files, &files.layers(&pending)?)?;
+    let keys = pattern.unwrap_or(&before).pattern();
+    for wish in wishes {
+        if wish.default == Some(false) {
+            not_default(files, &wish.name, &mut pending)?;
+        }
+        // A file that is made anew must say again what nobody asked to change.
+        let default = wish.default.or(before.is_default(&wish.name).then_some(true));
+        let wish = Wish { default, ..wish.clone() };
+        let target = target(files, &wish, &mut pending)?;
+        let text = read(&target.path, &pending)?.unwrap_or_default();
+        let new = files.engine.with(&Layer { text, ..target.clone() }, &wish, &keys)?;
+        pending.insert(target.path, Some(new));
+    }
+    let force = Force::of(files, &files.layers(&pending)?)?;
+    for wish in wishes {
+        judge(&force, wish)?;
+    }
+    Ok(Plan { changes: changes(pending)?, force })
+}
+
+/// The plan that takes runtimes out again, of every file.
+pub fn removing(files: &Files, names: &[&str]) -> Result<Plan, EngineError> {
+    let mut pending = Pending::new();
+    let layers = files.layers(&pending)?;
+    for layer in &layers {
+        let mut text = Some(layer.text.clone());
+        for name in names {
+            let Some(old) = text else { break };
+            text = files.engine.without(&Layer { text: old, ..layer.clone() }, name)?;
+        }
+        if text.as_ref() != Some(&layer.text) {
+            let spare = match &text {
+                Some(left) => layer.path != files.top && only_repeats(files, &layers, layer, left)?,
+                None => true,
+            };
+            pending.insert(layer.path.clone(), text.filter(|_| !spare));
+        }
+    }
+    // The file that we made for the sake of an import goes with what it imports.
+    if let (Engine::Containerd, Some(top)) = (files.engine, layers.first()) {
+        let gone = pending.iter().filter(|(path, text)| text.is_none() && **path != files.top);
+        let imports: Vec<String> = gone.map(|(path, _)| import(files, path)).collect();
+        let left = pending.get(&files.top).cloned().unwrap_or_else(|| Some(top.text.clone()));
+        let ours = |left: &String| imports.iter().any(|import| containerd::only_imports(left, import).unwrap_or(false));
+        if left.as_ref().is_some_and(ours) && files.layers(&pending)?.len() == 1 {
+            pending.insert(files.top.clone(), None);
+        }
+    }
+    let force = Force::of(files, &files.layers(&pending)?)?;
+    Ok(Plan { changes: changes(pending)?, force })
+}
+
+/// The plan after which a runtime is not the default one. It stays known.
+pub fn undefaulting(files: &Files, name: &str) -> Result<Plan, EngineError> {
+    let mut pending = Pending::new();
+    not_default(files, name, &mut pending)?;
+    let force = Force::of(files, &files.layers(&pending)?)?;
+    Ok(Plan { changes: changes(pending)?, force })
+}
+
+impl Plan {
+    /// Carries it out: each file is replaced as a whole, with its owner and mode. Then all are read again.
+    ///
+    /// # Errors
+    /// If a file cannot be written; or if what is in force afterwards is not what was planned, since somebody else has
+    /// changed the files meanwhile.
+    pub fn carry_out(&self, files: &Files, names: &[&str]) -> Result<Force, EngineError> {
+        for (path, change) in &self.changes {
+            let done = match change {
+                Change::None => Ok(()),
+                Change::Write(text) => text_file::save(path, text),
+                Change::Delete => fs::remove_file(path),
+            };
+            done.map_err(|source| EngineError::Write { path: path.clone(), source })?;
+        }
+        let now = Force::of(files, &files.layers(&Pending::new())?)?;
+        for name in names {
+            if now.program(name) != self.force.program(name) || now.is_default(name) != self.force.is_default(name) {
+                return Err(EngineError::NotInForce { told: now.tell(name).to_string() });
+            }
+        }
+        Ok(now)
+    }
+}
+
+/// The file that gets a runtime.
+fn target(files: &Files, wish: &Wish, pending: &mut Pending) -> Result<Layer, EngineError> {
+    let layers = files.layers(pending)?;
+    if files.engine == Engine::Containerd {
+        return containerd_target(files, &layers, wish, pending);
+    }
+    let own = files.own();
+    let has = |layer: &&Layer| {
+        files.engine.says(layer).is_ok_and(|says| says.runtimes.iter().any(|(name, _)| *name == wish.name))
+    };
+    let there = layers.iter().rfind(has).filter(|_| files.drop_in.is_none());
+    Ok(there.cloned().unwrap_or(Layer { path: own, text: String::new(), version: 0 }))
+}
+
+/// Before 2.1, the last file with the section counts, and nothing else. So that is the file; later releases have nothing
+/// against it. A file that was asked for becomes the last one: it is imported, and has all that the section had.
+fn containerd_target(
+    files: &Files,
+    layers: &[Layer],
+    wish: &Wish,
+    pending: &mut Pending,
+) -> Result<Layer, EngineError> {
+    let top = layers.first().map_or(String::new(), |layer| layer.text.clone());
+    let malformed = |reason| EngineError::Malformed { path: files.top.clone(), reason };
+    let version = containerd::version(&top, 1, wish.containerd_version).map_err(malformed)?;
+    let top = Layer { path: files.top.clone(), text: top, version };
+    let Some(own) = files.drop_in.clone().filter(|own| *own != files.top && version > 1) else {
+        let deciding = layers.iter().rfind(|layer| files.engine.says(layer).is_ok_and(|says| says.section));
+        return Ok(deciding.cloned().unwrap_or(top));
+    };
+    if !pending.contains_key(&own) {
+        let old = read(&own, pending)?;
+        let kept = old.as_ref().filter(|_| files.merges).cloned();
+        let new = match kept {
+            Some(kept) => kept,
+            None => containerd::drop_in(version, &copied(files, layers, &own, old.as_deref(), version)?)
+                .map_err(malformed)?,
+        };
+        pending.insert(own.clone(), Some(new));
+        if !files.layers(pending)?.iter().any(|layer| layer.path == own) {
+            let new = containerd::importing(&top.text, &import(files, &own), version).map_err(malformed)?;
+            pending.insert(files.top.clone(), Some(new));
+        }
+    }
+    Ok(Layer { path: own, text: String::new(), version })
+}
+
+/// The section that a file of our own repeats: the other files', and the runtimes that were added to it before.
+fn copied(files: &Files, layers: &[Layer], own: &Path, old: Option<&str>, version: i64) -> Result<Table, EngineError> {
+    if files.merges {
+        return Ok(Table::new());
+    }
+    let mut copy = section(layers.iter().filter(|layer| layer.path != own))?;
+    let malformed = |reason| EngineError::Malformed { path: own.to_path_buf(), reason };
+    let before = containerd::says(old.unwrap_or_default(), version).map_err(malformed)?;
+    let runtimes = super::tables::table(&mut copy, &["containerd", "runtimes"]).map_err(malformed)?;
+    for (name, runtime) in before.runtimes {
+        runtimes.entry(&name).or_insert(Item::Table(runtime.keys));
+    }
+    Ok(copy)
+}
+
+/// The section that counts: the last one.
+fn section<'a>(layers: impl Iterator<Item = &'a Layer>) -> Result<Table, EngineError> {
+    let mut all = Table::new();
+    for layer in layers {
+        let malformed = |reason| EngineError::Malformed { path: layer.path.clone(), reason };
+        all = containerd::section(&layer.text, layer.version).map_err(malformed)?.unwrap_or(all);
+    }
+    Ok(all)
+}
+
+/// How a file of ours is imported: with its neighbours, as NVIDIA's is.
+fn import(files: &Files, path: &Path) -> String {
+    let path = files.paths.host(path);
+    let all = path.with_file_name("*.toml");
+    if path.extension().is_some_and(|end| end == "toml") { all } else { path }.display().to_string()
+}
+
+fn not_default(files: &Files, name: &str, pending: &mut Pending) -> Result<(), EngineError> {
+    for layer in files.layers(pending)? {
+        let new = files.engine.not_default(&layer, name)?;
+        if new != layer.text {
+            pending.insert(layer.path, Some(new));
+        }
+    }
+    Ok(())
+}
+
+/// Whether what was asked for will hold.
+fn judge(force: &Force, wish: &Wish) -> Result<(), EngineError> {
+    let program = force.program(&wish.name);
+    if program != Some(wish.path.as_str()) {
+        let by = force.runtimes.get(&wish.name).map(|(_, path)| path.clone()).unwrap_or_default();
+        let what = format!("runtimes.{} is {}", wish.name, program.unwrap_or("nothing"));
+        return Err(EngineError::Overruled { what, by });
+    }
+    match &force.default {
+        Some((other, by)) if wish.default == Some(true) && *other != wish.name => {
+            Err(EngineError::Overruled { what: format!("the default runtime is {other}"), by: by.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether what is left of a file only says what the files beside it say: so it is with a copy of their section.
+fn only_repeats(files: &Files, layers: &[Layer], layer: &Layer, left: &str) -> Result<bool, EngineError> {
+    if files.engine != Engine::Containerd {
+        return Ok(false);
+    }
+    let malformed = |reason: Malformed| EngineError::Malformed { path: layer.path.clone(), reason };
+    let others = section(layers.iter().filter(|other| other.path != layer.path))?;
+    let root: DocumentMut = left.parse().map_err(|error| malformed(Malformed::Toml(error)))?;
+    let plugin = containerd::plugin(layer.version).map_err(malformed)?;
+    let plugins = root.get("plugins").and_then(Item::as_table_like);
+    let alone = root.iter().all(|(key, _)| matches!(key, "version" | "plugins"))
+        && plugins.is_none_or(|plugins| plugins.iter().all(|(key, _)| key == plugin));
+    let section = containerd::section(left, layer.version).map_err(malformed)?;
+    Ok(alone && section.is_none_or(|section| covered(&others, &section)))
+}
+
+/// What becomes of the files that are there. The file that others are imported by comes last: it may name what is new.
+fn changes(pending: Pending) -> Result<Vec<(PathBuf, Change)>, EngineError> {
+    let now = Pending::new();
+    let mut all = Vec::new();
+    for (path, new) in pending {
+        let change = match (read(&path, &now)?, new) {
+            (None, None) => Change::None,
+            (Some(old), Some(new)) if old == new => Change::None,
+            (_, Some(new)) => Change::Write(new),
+            (Some(_), None) => Change::Delete,
+        };
+        if change != Change::None {
+            all.push((path, change));
+        }
+    }
+    Ok(all)
+}

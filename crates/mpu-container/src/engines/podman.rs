@@ -1,0 +1,54 @@
+//! Podman's files: merged key by key.
+//!
+//! Outside truth: `containers.conf(5)`, `[engine.runtimes]`.
+
+use super::tables::{cleared, edit, find, forget, prune, remove, set, table, text};
+use super::wish::{Malformed, Runtime, Says, Wish};
+use toml_edit::{value, Array, DocumentMut, Item};
+
+const ENGINE: [&str; 1] = ["engine"];
+const RUNTIMES: [&str; 2] = ["engine", "runtimes"];
+
+pub(super) fn says(of: &str) -> Result<Says, Malformed> {
+    let root: DocumentMut = of.parse()?;
+    let named = find(&root, &RUNTIMES).into_iter().flat_map(|runtimes| runtimes.iter());
+    let runtimes = named.map(|(name, paths)| {
+        let first = paths.as_array().and_then(|paths| paths.get(0)?.as_str()).map(str::to_string);
+        (name.to_string(), Runtime { program: first, ..Runtime::default() })
+    });
+    Ok(Says { section: false, default: text(&root, &ENGINE, "runtime"), runtimes: runtimes.collect(), cdi: None })
+}
+
+pub(super) fn with(of: &str, wish: &Wish) -> Result<String, Malformed> {
+    edit(of, |root| {
+        let runtimes = table(root, &RUNTIMES)?;
+        let paths = Array::from_iter([wish.path.as_str()]);
+        if runtimes.get(&wish.name).and_then(Item::as_array).map(Array::to_string) != Some(paths.to_string()) {
+            runtimes.insert(&wish.name, value(paths));
+        }
+        match wish.default {
+            Some(true) => set(table(root, &ENGINE)?, "runtime", &wish.name),
+            Some(false) => forget(root, &ENGINE, "runtime", &wish.name),
+            None => {}
+        }
+        Ok(())
+    })
+}
+
+/// The text without this runtime as the default one.
+pub(super) fn not_default(of: &str, name: &str) -> Result<String, Malformed> {
+    edit(of, |root| {
+        forget(root, &ENGINE, "runtime", name);
+        Ok(())
+    })
+}
+
+pub(super) fn without(of: &str, name: &str) -> Result<Option<String>, Malformed> {
+    let left = edit(of, |root| {
+        remove(root, &RUNTIMES, name);
+        forget(root, &ENGINE, "runtime", name);
+        prune(root, &RUNTIMES);
+        Ok(())
+    })?;
+    Ok(cleared(left))
+}

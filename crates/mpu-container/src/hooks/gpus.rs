@@ -1,0 +1,97 @@
+//! `hide-other-gpus`: of the GPUs that procfs tells of, the container sees its own.
+//!
+//! The kernel shows every GPU of the host in every container's procfs. Who counts GPUs there (Slurm's `AutoDetect=nvidia`
+//! does) counts too many. A GPU is the container's if the container has its node, whoever put that there. What is hidden
+//! is no secret: a container with the right to unmount sees it again.
+//!
+//! Outside truth: NVIDIA's open kernel modules, `nv-procfs.c` (`gpus/ADDRESS/information`); libnvidia-container,
+//! `src/nvc_mount.c`, which shows the chosen GPUs' folders only. NVIDIA's CDI files (Container Toolkit 1.20) hide nothing.
+
+use super::{HookError, Notes};
+use crate::beneath::{out_of_sight, Beneath, Restrictions, Root, Tree};
+use crate::driver::field;
+use rustix::fs::{Mode, OFlags};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+const GPUS: &str = "/proc/driver/nvidia/gpus";
+
+/// Mounts a folder with the container's own GPUs over the one with all. Where there is nothing to hide, nothing is done.
+pub fn hide(root: &Root, notes: Notes) -> Result<(), HookError> {
+    let Some(target) = root.find(Path::new(GPUS))? else { return Ok(()) };
+    let all = root.read_dir(Path::new(GPUS))?;
+    let minors = minors(root)?;
+    let mut own = Vec::new();
+    for entry in &all {
+        let folder = Path::new(GPUS).join(&entry.name);
+        if minor(root, &folder).is_some_and(|minor| minors.contains(&minor)) {
+            own.push((entry.name.clone(), root.resolve(&folder)?));
+        }
+    }
+    if own.len() == all.len() {
+        return Ok(());
+    }
+    if target.is_shared_with_the_host() {
+        notes.warn(format!("{GPUS} is the host's own, mounted shared: it shows all {} GPUs", all.len()));
+        return Ok(());
+    }
+    let (shown, hidden) = (own.len(), all.len() - own.len());
+    match tree(own).and_then(|tree| tree.attach(target.as_fd()).map_err(io::Error::from)) {
+        Ok(()) => notes.detail(|| format!("{GPUS} shows {shown} of {} GPUs", all.len())),
+        // Nobody relies on this; a container that may not mount starts all the same.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            notes.warn(format!("{GPUS} shows {hidden} GPUs that the container does not have: {error}"));
+        }
+        Err(source) => return Err(HookError::System { act: "make a folder of the container's GPUs", source }),
+    }
+    Ok(())
+}
+
+/// The number of the node of the GPU that a folder tells of.
+fn minor(root: &Root, folder: &Path) -> Option<u32> {
+    let text = root.read_file(&folder.join("information"), 1 << 16).ok()?;
+    field(&String::from_utf8_lossy(&text), "Device Minor")?.parse().ok()
+}
+
+/// A folder in memory with these folders in it.
+fn tree(own: Vec<(OsString, Beneath)>) -> io::Result<Tree> {
+    // Copied here: a mount is copied in the namespace that it is in.
+    let own: Vec<_> =
+        own.into_iter().map(|(name, folder)| Ok((name, Tree::of(&folder, true)?))).collect::<io::Result<_>>()?;
+    let tree = out_of_sight(|memory| {
+        for (name, folder) in &own {
+            rustix::fs::mkdirat(memory, name, Mode::from_raw_mode(0o555))?;
+            let place = rustix::fs::openat(memory, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+            folder.attach(place.as_fd())?;
+        }
+        Tree::of(memory, true)
+    })?;
+    match tree.restrict(Restrictions { read_only: true, no_exec: true, no_devices: true }) {
+        // Before Linux 5.12: the folder in memory can be written to, and nobody else has it.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(tree),
+        done => done.map(|()| tree),
+    }
+}
+
+/// The numbers of the container's GPUs, by its device nodes.
+pub fn minors(root: &Root) -> Result<Vec<u32>, HookError> {
+    let entries = match root.read_dir(Path::new("/dev")) {
+        Err(error) if error.is_missing() => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut minors = Vec::new();
+    for entry in entries {
+        let is_gpu = entry
+            .name
+            .to_str()
+            .and_then(|name| name.strip_prefix("nvidia"))
+            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()));
+        if is_gpu {
+            let node = root.find(&Path::new("/dev").join(&entry.name))?;
+            minors.extend(node.map(|node| node.device()).transpose()?.flatten().map(|(_, minor)| minor));
+        }
+    }
+    Ok(minors)
+}

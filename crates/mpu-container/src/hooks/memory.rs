@@ -1,0 +1,53 @@
+//! `apply-cuda-memory-limits`: limits the memory that a container may use of GPUs, if its environment asks for that.
+//!
+//! It starts at `createRuntime`, on the host, when the container's process is in its cgroup and waits there.
+
+use super::{state, HookError, Notes};
+use crate::driver::DriverRoot;
+use crate::limits;
+use crate::request;
+use crate::spec::{Spec, SpecError};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Whose memory is limited.
+#[derive(Debug, clap::Args)]
+pub struct Wanted {
+    /// Where the driver lies, when that is not the host's root
+    #[arg(long, value_name = "FOLDER", default_value = "", hide_default_value = true)]
+    driver_root: OsString,
+    /// A GPU's UUID
+    #[arg(long = "gpu-id", value_name = "UUID", value_delimiter = ',')]
+    gpus: Vec<String>,
+}
+
+/// Applies the limits that the container whose state is in `spec` asks for. A container that asks for none is not
+/// looked at any further: the driver need not be there.
+pub fn apply(spec: &Path, wanted: &Wanted, notes: Notes) -> Result<(), HookError> {
+    let wrong = |value: &str| HookError::Argument { what: "--gpu-id", value: value.into(), wanted: "a GPU's UUID" };
+    if wanted.gpus.is_empty() {
+        return Err(wrong(""));
+    }
+    if let Some(blank) = wanted.gpus.iter().find(|gpu| gpu.trim().is_empty()) {
+        return Err(wrong(blank));
+    }
+    let (bundle, process) = state::process(spec)?;
+    let spec = match Spec::load(&bundle) {
+        Err(SpecError::Read(path, source)) if source.kind() == io::ErrorKind::NotFound => {
+            // Tools that call hooks without being an OCI runtime write no such file, and set no limits in it.
+            notes.warn(format!("no limit of GPU memory is looked for: there is no {}", path.display()));
+            return Ok(());
+        }
+        other => other?,
+    };
+    let Some(limits) = request::memory_limits(spec.tree())? else { return Ok(()) };
+    let root = match wanted.driver_root.is_empty() {
+        true => DriverRoot::host(),
+        false => DriverRoot::at(&PathBuf::from(&wanted.driver_root), None),
+    };
+    let process = process.ok_or(state::StateError::Missing { what: "the container's state".into(), field: "pid" })?;
+    limits::apply(limits, process, &root, &wanted.gpus)?;
+    notes.detail(|| format!("limited the memory of {} to {limits:?}", wanted.gpus.join(", ")));
+    Ok(())
+}

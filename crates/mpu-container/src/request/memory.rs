@@ -1,0 +1,74 @@
+//! How much GPU memory a container may use, as its environment says.
+//!
+//! Owns the two variables: whole numbers of MiB; one stands for the other where only one is set, but a request alone is
+//! no limit. An empty value is refused like any other that is no number: who sets a limit must get it.
+//!
+//! Outside truth: NVIDIA Container Toolkit 1.20.1, `apply-cuda-memory-limits`.
+
+use super::container::Container;
+use super::error::RequestError;
+use crate::driver::MemoryLimits;
+use serde_json::Value;
+
+const REQUEST: &str = "NVIDIA_GPU_MEMORY_REQUEST";
+const LIMIT: &str = "NVIDIA_GPU_MEMORY_LIMIT";
+const MIB: u64 = 1 << 20;
+
+/// The limits that a specification's environment asks for; none if it asks for none.
+///
+/// # Errors
+/// If a value is no number of MiB, or the request is larger than the limit, or the specification is broken there.
+pub fn memory_limits(spec: &Value) -> Result<Option<MemoryLimits>, RequestError> {
+    of(&Container::read(spec)?.0)
+}
+
+pub(super) fn of(container: &Container<'_>) -> Result<Option<MemoryLimits>, RequestError> {
+    let bytes = |name: &'static str| match container.variable(name) {
+        Some(value) => number(value).map(Some).map_err(|why| RequestError::Memory { name, value: value.into(), why }),
+        None => Ok(None),
+    };
+    let (soft, hard) = (bytes(REQUEST)?, bytes(LIMIT)?);
+    if soft.is_none() && hard.is_none() {
+        return Ok(None);
+    }
+    let hard = hard.unwrap_or(MemoryLimits::NONE);
+    let soft = soft.unwrap_or(hard);
+    if soft > hard {
+        let value = container.variable(REQUEST).unwrap_or_default().to_string();
+        return Err(RequestError::Memory { name: REQUEST, value, why: "it is larger than NVIDIA_GPU_MEMORY_LIMIT" });
+    }
+    Ok(Some(MemoryLimits { soft, hard }))
+}
+
+fn number(value: &str) -> Result<u64, &'static str> {
+    let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    let number = digits.then(|| value.parse::<u64>().ok()).flatten();
+    number.and_then(|number| number.checked_mul(MIB)).ok_or("it is no whole number of MiB, or too large a one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn limits_are_whole_numbers_of_mebibytes() {
+        let asked = |env: &[&str]| {
+            memory_limits(&json!({"process": {"env": env}}))
+                .map(|found| found.map(|limits| (limits.soft, limits.hard)))
+                .map_err(|error| error.to_string())
+        };
+        let none = MemoryLimits::NONE;
+        assert_eq!(asked(&["A=1", "NVIDIA_GPU_MEMORY_LIMITS=1"]), Ok(None), "another variable");
+        assert_eq!(asked(&["NVIDIA_GPU_MEMORY_LIMIT=4096"]), Ok(Some((4 << 30, 4 << 30))));
+        assert_eq!(asked(&["NVIDIA_GPU_MEMORY_REQUEST=1"]), Ok(Some((MIB, none))), "a request alone limits nothing");
+        assert_eq!(asked(&["NVIDIA_GPU_MEMORY_REQUEST=1", "NVIDIA_GPU_MEMORY_LIMIT=2"]), Ok(Some((MIB, 2 * MIB))));
+        assert_eq!(asked(&["NVIDIA_GPU_MEMORY_LIMIT=0"]), Ok(Some((0, 0))));
+        for bad in ["", "x", "-1", "+1", " 1", "1.5", "4Gi", "0x10", "17592186044416", "99999999999999999999999"] {
+            let error = asked(&[&format!("NVIDIA_GPU_MEMORY_LIMIT={bad}")]).unwrap_err();
+            assert!(error.contains(&format!("NVIDIA_GPU_MEMORY_LIMIT={bad:?}")), "{error}");
+        }
+        let error = asked(&["NVIDIA_GPU_MEMORY_REQUEST=3", "NVIDIA_GPU_MEMORY_LIMIT=2"]).unwrap_err();
+        assert!(error.contains("larger than NVIDIA_GPU_MEMORY_LIMIT"), "{error}");
+    }
+}

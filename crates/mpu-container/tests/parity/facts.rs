@@ -1,0 +1,126 @@
+//! What a container's specification, or a CDI file, says, as lines: a kind, what it is about, and the rest.
+//!
+//! `node /dev/nvidia0 c 195:0 mode 666`, `rule c 195:0 rwm`, `mount DESTINATION from SOURCE with OPTIONS`, `env NAME=VALUE`,
+//! `hook NAME at STAGE ARGUMENTS`, `link PATH to TARGET`, `folder PATH`, `gid N`; `low ARGUMENTS` for the low-level runtime's call. A CDI
+//! file has `kind`, `version` and `device NAME` besides, and what belongs to a device begins with `NAME:`.
+
+use serde_json::Value;
+
+/// Of an OCI specification.
+pub fn of_spec(spec: &Value) -> Vec<String> {
+    let mut facts = Vec::new();
+    let linux = &spec["linux"];
+    for node in list(&linux["devices"]) {
+        facts.push(format!(
+            "node {} {} {}:{} mode {:o}{}",
+            text(&node["path"]),
+            text(&node["type"]),
+            node["major"],
+            node["minor"],
+            node["fileMode"].as_u64().unwrap_or_default(),
+            owner(node)
+        ));
+    }
+    for rule in list(&linux["resources"]["devices"]).iter().filter(|rule| rule["allow"] == true) {
+        facts.push(format!(
+            "rule {} {}:{} {}",
+            text(&rule["type"]),
+            rule["major"],
+            rule["minor"],
+            text(&rule["access"])
+        ));
+    }
+    for mount in list(&spec["mounts"]) {
+        facts.push(mounted(text(&mount["destination"]), text(&mount["source"]), mount));
+    }
+    facts.extend(list(&spec["process"]["env"]).iter().map(|env| format!("env {}", text(env))));
+    for (stage, hooks) in spec["hooks"].as_object().into_iter().flatten() {
+        list(hooks).iter().for_each(|hook| hooked(stage, hook, &mut facts));
+    }
+    facts.extend(list(&spec["process"]["user"]["additionalGids"]).iter().map(|gid| format!("gid {gid}")));
+    facts
+}
+
+/// Of a CDI file.
+pub fn of_cdi(spec: &Value) -> Vec<String> {
+    let mut facts = vec![format!("kind {}", text(&spec["kind"])), format!("version {}", text(&spec["cdiVersion"]))];
+    edits(&spec["containerEdits"], &mut facts);
+    for device in list(&spec["devices"]) {
+        let name = text(&device["name"]);
+        facts.push(format!("device {name}"));
+        let mut own = Vec::new();
+        edits(&device["containerEdits"], &mut own);
+        facts.extend(own.iter().map(|fact| format!("{name}: {fact}")));
+    }
+    facts
+}
+
+fn edits(edits: &Value, facts: &mut Vec<String>) {
+    for node in list(&edits["deviceNodes"]) {
+        let from = node["hostPath"].as_str().map(|path| format!(" from {path}")).unwrap_or_default();
+        facts.push(format!(
+            "node {} {}:{} mode {:o} {}{from}{}",
+            text(&node["path"]),
+            node["major"],
+            node["minor"],
+            node["fileMode"].as_u64().unwrap_or_default(),
+            text(&node["permissions"]),
+            owner(node)
+        ));
+    }
+    for mount in list(&edits["mounts"]) {
+        facts.push(mounted(text(&mount["containerPath"]), text(&mount["hostPath"]), mount));
+    }
+    facts.extend(list(&edits["env"]).iter().map(|env| format!("env {}", text(env))));
+    list(&edits["hooks"]).iter().for_each(|hook| hooked(text(&hook["hookName"]), hook, facts));
+    facts.extend(list(&edits["additionalGids"]).iter().map(|gid| format!("gid {gid}")));
+}
+
+fn mounted(destination: &str, source: &str, mount: &Value) -> String {
+    let options: Vec<&str> = list(&mount["options"]).iter().map(text).collect();
+    format!("mount {destination} from {source} with {}", options.join(","))
+}
+
+fn owner(node: &Value) -> String {
+    ["uid", "gid"].iter().filter_map(|key| Some(format!(" {key} {}", node[key].as_u64()?))).collect()
+}
+
+fn hooked(stage: &str, hook: &Value, facts: &mut Vec<String>) {
+    let args: Vec<&str> = list(&hook["args"]).iter().map(text).collect();
+    let rest = match args.as_slice() {
+        ["nvidia-cdi-hook", rest @ ..] | ["nvidia-ctk", "hook", rest @ ..] => rest,
+        [_, rest @ ..] => rest,
+        [] => &[],
+    };
+    let ours = matches!(args.first(), Some(&("nvidia-cdi-hook" | "nvidia-ctk")));
+    let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let program = match last(text(&hook["path"])) {
+        // Our executable goes by its first argument.
+        program if program == "mpu-container" => last(args.first().unwrap_or(&"")),
+        program => program,
+    };
+    let (name, rest) = match rest {
+        [name, rest @ ..] if ours => ((*name).to_owned(), rest),
+        rest => (program, rest),
+    };
+    facts.push(format!("hook {name} at {stage} {}", rest.join(" ")));
+    facts.push(format!("program {name} is {}", text(&hook["path"])));
+    for pair in rest.windows(2) {
+        match pair {
+            ["--link", link] => {
+                let (target, path) = link.split_once("::").unwrap_or((link, ""));
+                facts.push(format!("link {path} to {target}"));
+            }
+            ["--folder", folder] => facts.push(format!("folder {folder}")),
+            _ => {}
+        }
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

@@ -1,0 +1,105 @@
+//! The parity suite: what somebody who knows NVIDIA's container toolkit (1.20) relies on, as data, played by the executable.
+//!
+//! A case says what goes in (who is called, with which words, for which container, on which made-up host) and what must hold. The cases
+//! are the TOML files in this folder, one an area; `case` has the keys. Most need no privilege; a case with device nodes needs root and is
+//! skipped without. Every statement of every case is turned round as well, and must then fail.
+//!
+//! Where we differ from NVIDIA's on purpose, the case has `differs`: the difference's name in "Where it differs" of
+//! `docs/container/README.md`, which has the reason. What is not done yet has `pending`, and must fail.
+//!
+//! `MPU_CASE=WORDS cargo test -p mpu-container --test parity` plays the cases alone whose name holds the words, and shows what happened.
+
+mod case;
+mod check;
+mod docs;
+mod facts;
+mod host;
+#[path = "../../src/driver/made_up_library.rs"]
+mod made_up_library;
+mod play;
+
+use case::Case;
+
+/// The suite must not shrink below what was promised.
+const PROMISED: usize = 400;
+
+macro_rules! areas {
+    ($($test:ident: $file:literal,)*) => {
+        /// The files, by name.
+        const AREAS: &[(&str, &str)] = &[$(($file, include_str!(concat!($file, ".toml")))),*];
+        $(#[test] fn $test() { area($file); })*
+    };
+}
+
+areas! {
+    asking: "asking",
+    modes: "modes",
+    edits: "edits",
+    config: "config",
+    generate: "generate",
+    extras: "extras",
+    engines: "engines",
+    setting: "setting",
+    hooks: "hooks",
+    cli: "cli",
+    hostile: "hostile",
+    require: "require",
+}
+
+fn cases_of(area: &str) -> Vec<Case> {
+    let (name, text) = AREAS.iter().find(|(name, _)| *name == area).expect("an area");
+    case::read(name, text)
+}
+
+fn area(area: &str) {
+    let only = std::env::var("MPU_CASE").ok();
+    let mut wrong = Vec::new();
+    let (mut played, mut pending) = (0, 0);
+    for case in cases_of(area) {
+        if only.as_ref().is_some_and(|words| !case.name.contains(words)) {
+            continue;
+        }
+        let outcome = match play::play(&case) {
+            Ok(outcome) => outcome,
+            Err(reason) => {
+                println!("skipped: {area}: {}: {reason}", case.name);
+                continue;
+            }
+        };
+        played += 1;
+        if only.is_some() {
+            println!("{}: {outcome:#?}", case.name);
+        }
+        let found = check::differences(&case, &outcome);
+        match &case.pending {
+            Some(_) if found.is_empty() => wrong.push(format!("{}: holds now: take `pending` away", case.name)),
+            Some(_) => pending += 1,
+            None => {
+                wrong.extend(found.iter().map(|what| format!("{}: {what}", case.name)));
+                let turned = check::turned(&case).into_iter();
+                let deaf =
+                    turned.filter(|(_, turned)| found.is_empty() && check::differences(turned, &outcome).is_empty());
+                wrong.extend(deaf.map(|(what, _)| format!("{}: cannot fail: {what}", case.name)));
+            }
+        }
+    }
+    println!("{area}: {played} cases, {pending} of them pending");
+    assert!(wrong.is_empty(), "{} wrong:\n\n{}\n", wrong.len(), wrong.join("\n\n"));
+}
+
+#[test]
+fn the_suite_is_whole() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity");
+    for entry in std::fs::read_dir(folder).expect("the folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+        let known = AREAS.iter().any(|(area, _)| *area == name);
+        assert!(known || path.extension().is_none_or(|end| end != "toml"), "{} is played by nobody", path.display());
+    }
+    let cases: Vec<Case> = AREAS.iter().flat_map(|(area, _)| cases_of(area)).collect();
+    let mut names: Vec<_> = cases.iter().map(|case| (&case.area, &case.name)).collect();
+    names.sort();
+    let twice: Vec<_> = names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    assert!(twice.is_empty(), "names that two cases have: {twice:?}");
+    assert!(cases.len() >= PROMISED, "{} cases, and {PROMISED} were promised", cases.len());
+}

@@ -1,0 +1,86 @@
+//! What a container's procfs tells of GPUs: its own and no others, however it got them.
+
+use crate::container::Container;
+use crate::engines::{docker_down, docker_up};
+use crate::facts::bus;
+use crate::host::{Driver, Host, R550};
+use crate::wrapper::{configure, MODES, WRAPPER};
+
+/// Prints the folders that tell of GPUs, and each GPU's number as its file has it.
+const LOOK: &str = "cd /proc/driver/nvidia/gpus && for gpu in *; do \
+    echo $gpu $(busybox sed -n 's/^Device Minor:[[:space:]]*//p' $gpu/information); done";
+
+/// What [`LOOK`] says of these GPUs.
+fn told(gpus: &[u32]) -> String {
+    gpus.iter().map(|gpu| format!("{} {gpu}\n", bus(*gpu))).collect()
+}
+
+#[test]
+fn a_container_is_told_of_its_own_gpus() {
+    let Some(host) = Host::start(Driver::Release(R550, 3)) else { return };
+    for (mode, low) in MODES.iter().flat_map(|mode| ["runc", "crun"].map(|low| (*mode, low))) {
+        configure(&host, mode, low);
+        for (word, expected) in [("1", &[1][..]), ("0,2", &[0, 2]), ("all", &[0, 1, 2])] {
+            let container = Container::new(&host, "glibc", &["/bin/sh", "-c", LOOK]);
+            let ran = container.env(&[&format!("NVIDIA_VISIBLE_DEVICES={word}")]).run(WRAPPER);
+            assert!(ran.ok && ran.out == told(expected), "{mode} {low} {word}: {}{}", ran.out, ran.err);
+        }
+        // Who asks for none sees what the kernel shows.
+        let ran = Container::new(&host, "glibc", &["/bin/sh", "-c", LOOK]).run(WRAPPER);
+        assert!(ran.ok && ran.out == told(&[0, 1, 2]), "{mode} {low}: {}{}", ran.out, ran.err);
+    }
+}
+
+#[test]
+fn an_engine_s_own_cdi_tells_of_the_same() {
+    let Some(host) = Host::start(Driver::Release(R550, 3)) else { return };
+    host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
+    docker_up(&host);
+    host.ok("podman import --quiet /tmp/image.tar glibc");
+    host.write("/tmp/look", LOOK);
+    let own = "--network=none --volume /tmp/look:/tmp/look";
+    let podman = format!("podman run --rm {own} --cgroup-parent=/rig-{}-podman --runtime /usr/bin", host.init());
+    for run in
+        [format!("docker run --rm {own} --runtime rig"), format!("{podman}/rig-runc"), format!("{podman}/rig-crun")]
+    {
+        for (devices, expected) in [(&["1"][..], &[1][..]), (&["0", "2"], &[0, 2]), (&["all"], &[0, 1, 2])] {
+            let devices: String = devices.iter().map(|device| format!(" --device nvidia.com/gpu={device}")).collect();
+            assert_eq!(
+                host.ok(&format!("{run} {devices} glibc sh -c '. /tmp/look; sleep 0.3'")),
+                told(expected),
+                "{run}{devices}"
+            );
+        }
+        // Who has the nodes has the facts, whoever gave them.
+        let more = "--device nvidia.com/gpu=1 --device /dev/nvidia2";
+        assert_eq!(host.ok(&format!("{run} {more} glibc sh -c '. /tmp/look; sleep 0.3'")), told(&[1, 2]), "{run}");
+    }
+    docker_down(&host);
+}
+
+/// A container that is given the host's own procfs, in a way that changes in it are the host's.
+#[test]
+fn the_host_s_own_procfs_is_left_alone() {
+    let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
+    host.ok("mount --make-rshared /");
+    for (mode, low) in MODES.iter().flat_map(|mode| ["runc", "crun"].map(|low| (*mode, low))) {
+        configure(&host, mode, low);
+        let mut container = Container::new(&host, "glibc", &["/bin/sh", "-c", LOOK]).env(&["NVIDIA_VISIBLE_DEVICES=1"]);
+        container.config["mounts"][0] = serde_json::json!({
+            "destination": "/proc", "type": "bind", "source": "/proc", "options": ["rbind", "rshared"]
+        });
+        container.config["linux"]["rootfsPropagation"] = "rshared".into();
+        container.config["hooks"] = serde_json::json!({});
+        container.config["linux"]["maskedPaths"] = serde_json::json!([]);
+        container.config["linux"]["readonlyPaths"] = serde_json::json!([]);
+        let before = host.ok("cat /proc/self/mountinfo | wc -l");
+        let ran = container.run(WRAPPER);
+        println!("{mode} {low}: {} {}{}", ran.ok, ran.out, ran.err);
+        assert_eq!(
+            host.ok("ls /proc/driver/nvidia/gpus; grep Modify /proc/driver/nvidia/params"),
+            format!("{}\n{}\nModifyDeviceFiles: 1\n", bus(0), bus(1)),
+            "{mode} {low}"
+        );
+        assert_eq!(host.ok("cat /proc/self/mountinfo | wc -l"), before, "{mode} {low}");
+    }
+}

@@ -1,0 +1,55 @@
+//! Gives the configuration's rules and budget to the engines that are up.
+//!
+//! Owns who gets what, and whether they have it. The next `mpu up` does so by itself.
+
+use super::error::EngineError;
+use super::module::{checks, state};
+use mpu_host::config::{rules, Config};
+use mpu_host::host::Host;
+use mpu_notify::client;
+use serde::Serialize;
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// An engine has them.
+    Applied,
+    /// There was none to give them to.
+    NotUp,
+}
+
+impl How {
+    /// Every way.
+    pub const ALL: [How; 2] = [How::Applied, How::NotUp];
+}
+
+/// What was applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Applied {
+    /// What became of it.
+    pub how: How,
+    /// How many compiled rules.
+    pub rules: usize,
+}
+
+/// Gives them.
+pub fn apply(host: &Host) -> Result<Applied, EngineError> {
+    checks::root(host)?;
+    let config = Config::of(host)?;
+    let text = rules::compile(&config);
+    let given = [state::write_policy(host, &text)?, client::set_policy(host, &text)?].contains(&true);
+    client::set_cpu_percent(host, config.notify_cpu_percent)?;
+    Ok(Applied { how: if given { How::Applied } else { How::NotUp }, rules: text.lines().count() })
+}
+
+/// Whether every engine that is up has these compiled rules, and the notify engine this budget; none if none is up, or this user may
+/// not know.
+pub fn holds(host: &Host, config: &Config, compiled: &[String]) -> Option<bool> {
+    let of_module = state::read_policy(host).ok().flatten();
+    let supervisor = client::state(host).ok().flatten();
+    let has_budget = |state: &client::State| state.cpu_percent.is_none_or(|has| has == config.notify_cpu_percent);
+    let by_module = of_module.map(|running| running == compiled);
+    let by_supervisor = supervisor.map(|state| state.policy == compiled && has_budget(&state));
+    [by_module, by_supervisor].into_iter().flatten().reduce(|a, b| a && b)
+}

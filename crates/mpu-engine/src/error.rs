@@ -1,0 +1,39 @@
+//! What can go wrong with an engine, whichever it is.
+
+use super::module::error::ModuleError;
+use mpu_host::config::ConfigError;
+use mpu_host::explain::{Explain, Sum};
+use mpu_notify::error::NotifyError;
+
+/// Why an engine is not up, not down, or not told what it was to be told.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The module engine's.
+    #[error(transparent)]
+    Module(ModuleError),
+    /// The notify engine's.
+    #[error(transparent)]
+    Notify(#[from] NotifyError),
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+impl<E> From<E> for EngineError
+where
+    ModuleError: From<E>,
+{
+    fn from(error: E) -> EngineError {
+        EngineError::Module(error.into())
+    }
+}
+
+impl Sum for EngineError {
+    fn inner(&self) -> &dyn Explain {
+        match self {
+            EngineError::Module(e) => e,
+            EngineError::Notify(e) => e,
+            EngineError::Config(e) => e,
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Builds the module for one kernel, once, and keeps it below `/var/lib/mpu/<release>`.
+//!
+//! Owns that directory: `mpu.ko`, `mpu_next.ko` (the same under its other name), the key of what they were built from,
+//! and the log of the last build. A build happens in
+//! a directory of its own and its result is renamed into place, so that nobody ever sees half a module; a lock keeps
+//! two builders apart. Decides nothing about the host: `checks` found the tools.
+
+use super::checks::Toolchain;
+use super::sources::Sources;
+use crate::signing::{SignError, Signer};
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
+use mpu_host::progress::Progress;
+use rustix::fs::{flock, FlockOperation};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where built modules are kept.
+pub const STORE: &str = "/var/lib/mpu";
+
+/// The file that lies beside `mpu.ko`: the same module under the other name.
+pub const NEXT: &str = "mpu_next.ko";
+
+const MODULE: &str = "mpu.ko";
+const KEY: &str = "mpu.key";
+
+/// Why there is no module.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it, and the fields are what they name
+pub enum BuildError {
+    #[error("cannot write to {}", path.display())]
+    Store { path: PathBuf, source: io::Error },
+    #[error("cannot run {}", make.display())]
+    Make { make: PathBuf, source: io::Error },
+    #[error("the module cannot be built for kernel {release}: {line}")]
+    Failed { release: String, line: String, log: PathBuf },
+    #[error(transparent)]
+    Sign(#[from] SignError),
+}
+
+impl Explain for BuildError {
+    fn code(&self) -> &'static str {
+        match self {
+            BuildError::Store { .. } => "store_unwritable",
+            BuildError::Make { .. } => "make_unusable",
+            BuildError::Failed { .. } => "build_failed",
+            BuildError::Sign(error) => error.code(),
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            BuildError::Store { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Exit::Refused,
+            BuildError::Sign(error) => error.exit(),
+            _ => Exit::Failed,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            BuildError::Store { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                "run it as root".to_string()
+            }
+            BuildError::Store { .. } => format!("free disk space in {STORE}, or make it writable"),
+            BuildError::Make { .. } => "reinstall make".to_string(),
+            BuildError::Failed { log, .. } => {
+                format!("read {}; if the kernel is newer than this mpu, update mpu", log.display())
+            }
+            BuildError::Sign(error) => error.fix(),
+        }
+    }
+}
+
+/// A module that is ready to be loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ready {
+    /// Where it is.
+    pub path: PathBuf,
+    /// How long it took to build; none when it was there already.
+    pub took: Option<Duration>,
+}
+
+/// The kept modules of one kernel, held by this process alone while this value lives.
+pub struct Store {
+    dir: PathBuf,
+    signer: Option<Signer>,
+    _lock: File,
+}
+
+impl Store {
+    /// Opens the place of one kernel's module, and waits for whoever is at work in it.
+    pub fn open(host: &Host, release: &str) -> Result<Store, BuildError> {
+        let dir = host.at(STORE).join(release);
+        let at = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| BuildError::Store { path, source }
+        };
+        fs::create_dir_all(&dir).map_err(at(&dir))?;
+        let lock_path = dir.join("lock");
+        let lock = File::options().create(true).append(true).open(&lock_path).map_err(at(&lock_path))?;
+        let waiting = Progress::of("waiting for another mpu to finish");
+        flock(&lock, FlockOperation::LockExclusive).map_err(|e| at(&lock_path)(e.into()))?;
+        drop(waiting);
+        Ok(Store { dir, signer: Signer::find(host, release), _lock: lock })
+    }
+
+    /// The module kept for a kernel, if it was made from these sources: for a host whose headers or compiler have gone
+    /// since.
+    pub fn kept(host: &Host, release: &str, sources: &Sources) -> Option<Ready> {
+        let dir = host.at(STORE).join(release);
+        let key = fs::read_to_string(dir.join(KEY)).ok()?;
+        let path = dir.join(MODULE);
+        (key.starts_with(&sources_line(sources)) && path.is_file()).then_some(Ready { path, took: None })
+    }
+
+    /// The module, built now unless it was built before from the same things.
+    pub fn module(&self, sources: &Sources, tools: &Toolchain) -> Result<Ready, BuildError> {
+        let key = sources_line(sources) + &kernel_line(tools) + &signer_line(self.signer.as_ref());
+        let (module, key_file) = (self.dir.join(MODULE), self.dir.join(KEY));
+        if module.is_file() && fs::read_to_string(&key_file).is_ok_and(|kept| kept == key) {
+            return Ok(Ready { path: module, took: None });
+        }
+        let began = Instant::now();
+        self.build(sources, tools, &module, &key_file)?;
+        fs::write(&key_file, key).map_err(|source| BuildError::Store { path: key_file, source })?;
+        Ok(Ready { path: module, took: Some(began.elapsed()) })
+    }
+
+    /// Forgets the kept module, so that the next one is built afresh.
+    pub fn forget(&self) {
+        let _ = fs::remove_file(self.dir.join(KEY));
+    }
+
+    fn build(&self, sources: &Sources, tools: &Toolchain, module: &Path, key_file: &Path) -> Result<(), BuildError> {
+        let store = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| BuildError::Store { path, source }
+        };
+        // The lock makes this name ours; what lies there is left from a builder that was killed.
+        let work = self.dir.join("build");
+        let _ = fs::remove_dir_all(&work);
+        fs::create_dir(&work).map_err(store(&work))?;
+        let _cleanup = Cleanup(&work);
+        for (name, bytes) in &sources.files {
+            fs::write(work.join(name), bytes).map_err(store(&work.join(name)))?;
+        }
+        let log = self.dir.join("build.log");
+        let output = File::create(&log).map_err(store(&log))?;
+        let errors = output.try_clone().map_err(store(&log))?;
+        let progress = Progress::of(format!("building the module for kernel {}", tools.release));
+        let ended = Command::new(&tools.make)
+            .arg("-C")
+            .arg(&tools.headers)
+            .arg(format!("M={}", work.display()))
+            .arg(&tools.compiler)
+            .arg(format!("-j{}", std::thread::available_parallelism().map_or(1, usize::from)))
+            .arg("modules")
+            // Variables of kbuild's (ARCH, CROSS_COMPILE, KCFLAGS …) may stand in the caller's environment for other
+            // reasons.
+            .env_clear()
+            .env("PATH", tool_path())
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            .status()
+            .map_err(|source| BuildError::Make { make: tools.make.clone(), source })?;
+        drop(progress);
+        let built = work.join("mpu.ko");
+        if !ended.success() || !built.is_file() {
+            let line = telling_line(&fs::read_to_string(&log).unwrap_or_default());
+            return Err(BuildError::Failed { release: tools.release.clone(), line, log });
+        }
+        let built_next = work.join(NEXT);
+        if let Some(signer) = &self.signer {
+            for module in [&built, &built_next].into_iter().filter(|module| module.is_file()) {
+                signer.sign(module)?;
+            }
+        }
+        File::open(&built).and_then(|file| file.sync_all()).map_err(store(&built))?;
+        // The key goes before its module and comes after it: a module without its key is never taken for one that is
+        // right.
+        let _ = fs::remove_file(key_file);
+        // The same module under its other name, which older sources do not build.
+        let next = self.dir.join(NEXT);
+        match fs::rename(&built_next, &next) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_file(&next)),
+            moved => moved.map_err(store(&next))?,
+        }
+        fs::rename(&built, module).map_err(store(module))
+    }
+}
+
+/// The tools that the kernel's makefiles call beside the compiler (ld, objcopy, awk …) are looked for where ours are.
+fn tool_path() -> std::ffi::OsString {
+    Host::this().search_path()
+}
+
+/// The part of the key that names what was built.
+fn sources_line(sources: &Sources) -> String {
+    format!("sources {}\n", sources.key(&[]))
+}
+
+/// The part of the key that names what it was built for and with. A distribution can replace headers and keep the
+/// release; their symbol versions and configuration tell.
+fn kernel_line(tools: &Toolchain) -> String {
+    let of_headers = |name: &str| fs::read(tools.headers.join(name)).unwrap_or_default();
+    let (symvers, config) = (of_headers("Module.symvers"), of_headers(".config"));
+    let parts = [tools.release.as_bytes(), tools.compiler.as_bytes(), &symvers, &config];
+    format!("kernel {}\n", Sources { files: Vec::new() }.key(&parts))
+}
+
+/// The part of the key that names whose signature it carries: a key that came or went since asks for another module.
+fn signer_line(signer: Option<&Signer>) -> String {
+    signer.map_or_else(String::new, |s| format!("signer {}\n", Sources { files: Vec::new() }.key(&[s.identity()])))
+}
+
+/// Removes the working directory, whatever became of the build.
+struct Cleanup<'a>(&'a Path);
+
+impl Drop for Cleanup<'_> {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(self.0);
+    }
+}
+
+/// The line of a build's log that tells most: the first error that is not make's own summary, or the last line.
+fn telling_line(log: &str) -> String {
+    let lines = || log.lines().map(str::trim).filter(|line| !line.is_empty());
+    let error = lines().find(|line| {
+        let word = line.to_ascii_lowercase();
+        !line.starts_with("make") && (word.contains("error:") || word.contains("error ") || word.contains("not found"))
+    });
+    error.or_else(|| lines().next_back()).unwrap_or("make said nothing").to_string()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! Whether this host can run the module engine, found out before anything is changed.
+//!
+//! Owns the list of conditions and their order: what a person cannot change comes before what an installed package
+//! cures. Reads facts from [`Host`] only.
+
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
+use std::path::PathBuf;
+
+/// Why the module engine cannot run here.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it, and the fields are what they name
+pub enum Unfit {
+    #[error("this needs root: changing an engine takes the capability CAP_SYS_MODULE, which this process lacks")]
+    NotRoot,
+    #[error("the kernel's release cannot be read")]
+    NoRelease { source: std::io::Error },
+    #[error("kernel {release} is too old: the module needs {MIN_MAJOR}.{MIN_MINOR} or newer")]
+    OldKernel { release: String },
+    #[error("the kernel is locked down ({mode}), as under Secure Boot, and accepts signed modules only")]
+    LockedDown { mode: &'static str, advice: String },
+    #[error("the kernel accepts signed modules only (sig_enforce)")]
+    SignaturesEnforced { advice: String },
+    #[error("module loading is disabled until the next boot (kernel.modules_disabled = 1)")]
+    ModulesDisabled,
+    #[error("function tracing is switched off (kernel.ftrace_enabled = 0), and the module's redirects need it")]
+    FtraceDisabled,
+    #[error("kernel {release} was built without {option}, which the module needs (says {})", config.display())]
+    MissingOption { release: String, option: &'static str, config: PathBuf },
+    #[error("the headers of kernel {release} are not installed (no {})", build.display())]
+    NoHeaders { release: String, build: PathBuf, hint: String },
+    #[error("the headers in {} are those of kernel {found}, but {running} is running", build.display())]
+    OtherHeaders { build: PathBuf, found: String, running: String, hint: String },
+    #[error("there is no make on this host")]
+    NoMake { hint: String },
+    #[error("there is no {compiler} on this host, and the kernel was compiled with {text}")]
+    NoCompiler { compiler: String, text: String, hint: String },
+    #[error("there is no pahole on this host, and with the headers of kernel {release} each module build needs it for type information")]
+    NoPahole { release: String, hint: String },
+}
+
+/// The oldest kernel with direct calls from traced functions, by which the module redirects.
+const MIN_MAJOR: u32 = 5;
+/// Its second number.
+const MIN_MINOR: u32 = 5;
+
+/// Options without which the module cannot be loaded or cannot place its redirects.
+const OPTIONS: [&str; 3] = ["CONFIG_MODULES", "CONFIG_KPROBES", "CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS"];
+
+impl Explain for Unfit {
+    fn code(&self) -> &'static str {
+        match self {
+            Unfit::NotRoot => "not_root",
+            Unfit::NoRelease { .. } => "no_release",
+            Unfit::OldKernel { .. } => "old_kernel",
+            Unfit::LockedDown { .. } => "locked_down",
+            Unfit::SignaturesEnforced { .. } => "signatures_enforced",
+            Unfit::ModulesDisabled => "modules_disabled",
+            Unfit::FtraceDisabled => "ftrace_disabled",
+            Unfit::MissingOption { .. } => "missing_kernel_option",
+            Unfit::NoHeaders { .. } => "no_headers",
+            Unfit::OtherHeaders { .. } => "other_headers",
+            Unfit::NoMake { .. } => "no_make",
+            Unfit::NoCompiler { .. } => "no_compiler",
+            Unfit::NoPahole { .. } => "no_pahole",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            Unfit::NotRoot
+            | Unfit::LockedDown { .. }
+            | Unfit::SignaturesEnforced { .. }
+            | Unfit::ModulesDisabled
+            | Unfit::FtraceDisabled => Exit::Refused,
+            _ => Exit::NotReady,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            Unfit::NotRoot => "run it as root: sudo mpu …".to_string(),
+            Unfit::NoRelease { .. } => "mount /proc".to_string(),
+            Unfit::OldKernel { .. } => "boot a newer kernel".to_string(),
+            Unfit::LockedDown { advice, .. } | Unfit::SignaturesEnforced { advice } => advice.clone(),
+            Unfit::ModulesDisabled => "reboot, and run `mpu up` before the setting applies".to_string(),
+            Unfit::FtraceDisabled => "sysctl kernel.ftrace_enabled=1".to_string(),
+            Unfit::MissingOption { option, .. } => {
+                format!("boot a kernel with {option}=y; every distribution's standard kernel has it")
+            }
+            Unfit::NoHeaders { hint, .. } | Unfit::OtherHeaders { hint, .. } => hint.clone(),
+            Unfit::NoMake { hint } | Unfit::NoCompiler { hint, .. } | Unfit::NoPahole { hint, .. } => hint.clone(),
+        }
+    }
+}
+
+/// What building needs, found on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Toolchain {
+    /// The kernel's release.
+    pub release: String,
+    /// The kernel's build directory.
+    pub headers: PathBuf,
+    /// `make`.
+    pub make: PathBuf,
+    /// What to tell the kernel's makefiles about the compiler: `CC=…` or `LLVM=1`.
+    pub compiler: String,
+}
+
+/// The running kernel's release, if the module can work there at all.
+pub fn kernel(host: &Host) -> Result<String, Unfit> {
+    let release = host.release().map_err(|source| Unfit::NoRelease { source })?;
+    if version_of(&release) < (MIN_MAJOR, MIN_MINOR) {
+        return Err(Unfit::OldKernel { release });
+    }
+    if let Some((config, text)) = host.kernel_config(&release) {
+        let has = |option: &&str| text.lines().any(|line| line.strip_prefix(*option) == Some("=y"));
+        if let Some(option) = OPTIONS.iter().find(|option| !has(option)) {
+            return Err(Unfit::MissingOption { release, option, config });
+        }
+    }
+    Ok(release)
+}
+
+/// Whether this process may change anything at all: it has the capability for the module or the one for the notify engine. What a
+/// command needs beyond that is looked at where it is needed.
+pub fn root(host: &Host) -> Result<(), Unfit> {
+    match [CAP_SYS_MODULE, CAP_SYS_ADMIN].iter().any(|capability| host.has_capability(*capability)) {
+        true => Ok(()),
+        false => Err(Unfit::NotRoot),
+    }
+}
+
+/// Whether this process may load a module into this kernel. `signed` says that the module carries a signature, or will,
+/// which only the kernel can judge; `advice` says how it could.
+pub fn permission(host: &Host, signed: bool, advice: impl FnOnce() -> String) -> Result<(), Unfit> {
+    if !host.has_capability(CAP_SYS_MODULE) {
+        return Err(Unfit::NotRoot);
+    }
+    if host.modules_disabled() {
+        return Err(Unfit::ModulesDisabled);
+    }
+    if !signed {
+        match host.lockdown() {
+            Lockdown::Integrity => return Err(Unfit::LockedDown { mode: "integrity", advice: advice() }),
+            Lockdown::Confidentiality => return Err(Unfit::LockedDown { mode: "confidentiality", advice: advice() }),
+            Lockdown::None => {}
+        }
+        if host.enforces_signatures() {
+            return Err(Unfit::SignaturesEnforced { advice: advice() });
+        }
+    }
+    if host.ftrace_disabled() {
+        return Err(Unfit::FtraceDisabled);
+    }
+    Ok(())
+}
+
+/// The headers, `make` and the compiler for a kernel.
+pub fn toolchain(host: &Host, release: &str) -> Result<Toolchain, Unfit> {
+    let build = PathBuf::from(format!("/lib/modules/{release}/build"));
+    let hint = host.headers_hint(release);
+    if !host.at(&build).join("Makefile").is_file() {
+        return Err(Unfit::NoHeaders { release: release.to_string(), build, hint });
+    }
+    // Of the two files that name a release, this is the one that ends up in modules; Debian's headers differ in the
+    // other.
+    let header = host.text(build.join("include/generated/utsrelease.h")).unwrap_or_default();
+    let found = header.split('"').nth(1).map(str::to_string);
+    if let Some(found) = found.filter(|found| found != release) {
+        return Err(Unfit::OtherHeaders { build, found, running: release.to_string(), hint });
+    }
+    let config = host
+        .text(build.join(".config"))
+        .or_else(|| host.text(build.join("include/config/auto.conf")))
+        .unwrap_or_default();
+    let (compiler, named, text) = compiler(host, &config);
+    let Some(compiler) = compiler else {
+        return Err(Unfit::NoCompiler { hint: host.compiler_hint(&named), compiler: named, text });
+    };
+    let Some(make) = host.tool("make") else {
+        return Err(Unfit::NoMake { hint: host.compiler_hint(&named) });
+    };
+    // The kernel's scripts/Makefile.modfinal runs pahole where both are there, and deletes the module if that fails; without vmlinux it
+    // says that it skips the step. Debian's headers bring a vmlinux from 6.12 on.
+    let wants_pahole = config.lines().any(|line| line == "CONFIG_DEBUG_INFO_BTF_MODULES=y");
+    if wants_pahole && host.at(&build).join("vmlinux").is_file() && host.tool("pahole").is_none() {
+        return Err(Unfit::NoPahole { release: release.to_string(), hint: host.pahole_hint().to_string() });
+    }
+    Ok(Toolchain { release: release.to_string(), headers: host.at(&build), make, compiler })
+}
+
+/// The compiler as an argument of make, the name to install it by, and how the kernel's configuration describes it. The
+/// configuration's own compiler is best; any gcc is good enough for a module, but a kernel made by clang wants clang.
+fn compiler(host: &Host, config: &str) -> (Option<String>, String, String) {
+    let value = |key: &str| config.lines().find_map(|l| l.strip_prefix(key)).map(|v| v.trim_matches('"').to_string());
+    let text = value("CONFIG_CC_VERSION_TEXT=").unwrap_or_else(|| "gcc".to_string());
+    if value("CONFIG_CC_IS_CLANG=").is_some() {
+        let found = host.tool("clang").is_some() && host.tool("ld.lld").is_some();
+        return (found.then(|| "LLVM=1".to_string()), "clang lld".to_string(), text);
+    }
+    let own = text.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or("gcc").to_string();
+    // `x86_64-linux-gnu-gcc-13` is the same compiler as `gcc-13`, and its package has the short name.
+    let short = own.find("gcc").map_or("gcc", |at| &own[at..]).to_string();
+    let found = [own.as_str(), short.as_str(), "gcc", "cc"].into_iter().find(|name| host.tool(name).is_some());
+    (found.map(|name| format!("CC={name}")), short.clone(), text)
+}
+
+/// The first two numbers of a release such as `6.1.0-28-amd64`.
+fn version_of(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! A kernel for tests: what it does to a fake host is what the module would show.
+
+use super::*;
+use mpu_host::host::fake::FakeHost;
+use std::cell::{Cell, RefCell};
+
+/// Answers in order; an empty list means that all goes well.
+pub struct FakeKernel<'a> {
+    /// The host whose sysfs it fills.
+    pub host: &'a FakeHost,
+    /// What a loaded module says in its state file.
+    pub state: &'a str,
+    /// Errnos of the next insertions, 0 for success.
+    pub inserts: RefCell<Vec<i32>>,
+    /// Errnos of the next removals.
+    pub removes: RefCell<Vec<i32>>,
+    /// Errnos of the next retirements; of none is left, a module with the file retires.
+    pub retires: RefCell<Vec<i32>>,
+    /// The milliseconds that it was told for each.
+    pub told: RefCell<Vec<u128>>,
+    /// How many times each was called.
+    pub calls: Cell<(usize, usize)>,
+}
+
+impl<'a> FakeKernel<'a> {
+    /// A kernel that takes everything and whose module says `state`.
+    pub fn taking(host: &'a FakeHost, state: &'a str) -> FakeKernel<'a> {
+        FakeKernel {
+            host,
+            state,
+            inserts: RefCell::default(),
+            removes: RefCell::default(),
+            retires: RefCell::default(),
+            told: RefCell::default(),
+            calls: Cell::default(),
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path of ours")
+}
+
+fn next(list: &RefCell<Vec<i32>>) -> io::Result<()> {
+    let mut list = list.borrow_mut();
+    let errno = if list.is_empty() { 0 } else { list.remove(0) };
+    if errno == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(errno))
+    }
+}
+
+impl Kernel for FakeKernel<'_> {
+    fn insert(&self, instance: Instance, _: &File, parameters: &CStr) -> io::Result<()> {
+        let (inserted, removed) = self.calls.get();
+        self.calls.set((inserted + 1, removed));
+        next(&self.inserts)?;
+        if instance.is_loaded(&self.host.host()) {
+            return Err(io::Error::from_raw_os_error(libc::EEXIST));
+        }
+        let other = instance.other();
+        if other.is_loaded(&self.host.host()) {
+            self.host.write(text(&other.parameter("state")), "version=0\nstate=retired\n");
+        }
+        self.host.write(text(&instance.parameter("state")), self.state);
+        let counters = "translated.GPU_GET_PIDS=0\npassed.no_memory=0\n";
+        self.host.write(text(&instance.parameter("counters")), counters);
+        let policy = parameters.to_string_lossy();
+        let policy = policy.strip_prefix("policy=\"").and_then(|rest| rest.strip_suffix('"')).unwrap_or("");
+        self.host.write(text(&instance.parameter("policy")), policy);
+        Ok(())
+    }
+
+    fn remove(&self, instance: Instance) -> io::Result<()> {
+        let (inserted, removed) = self.calls.get();
+        self.calls.set((inserted, removed + 1));
+        next(&self.removes)?;
+        self.host.remove(&format!("/sys/module/{}", instance.name()));
+        Ok(())
+    }
+
+    fn retire(&self, host: &Host, instance: Instance, patience: Duration) -> io::Result<()> {
+        let path = instance.parameter("state");
+        let state = host.text(&path).unwrap_or_default();
+        if !state.contains("abi=2") {
+            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+        }
+        self.told.borrow_mut().push(patience.as_millis());
+        let done = next(&self.retires);
+        if done.is_ok() {
+            self.host.write(text(&path), "version=0.1.0\nabi=2\nstate=retired\ninside=0\n");
+        }
+        done
+    }
+
+    fn mark_log(&self) -> Option<File> {
+        None
+    }
+
+    fn is_for(&self, _: &Host) -> bool {
+        true
+    }
+}

@@ -1,0 +1,192 @@
+//! Whether the module that is up does translate: it is asked, not believed.
+//!
+//! Owns what the module's own counts say after a question to the driver, whose caller the module must translate. A module that says
+//! `armed` has seen a translation; only one that says `placed` is asked. Who puts the question is the caller's ([`Ask`]).
+
+use super::error::ModuleError;
+use super::state::{self, Phase, State};
+use mpu_host::host::Host;
+use std::time::Duration;
+
+/// What the question brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Proof {
+    /// The module has translated since its redirects were placed.
+    Seen,
+    /// Nobody could ask the driver, so nothing is known.
+    NotAsked {
+        /// Why.
+        why: String,
+    },
+    /// A rule of the policy shows the child what the host sees, so there was nothing to translate.
+    Exempt,
+    /// Calls come to the module, and it translates none of them.
+    NotTranslated,
+    /// Calls do not come to the module.
+    NotEntered,
+}
+
+impl Proof {
+    /// Its name, as JSON writes it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Proof::Seen => "seen",
+            Proof::NotAsked { .. } => "not_asked",
+            Proof::Exempt => "exempt",
+            Proof::NotTranslated => "not_translated",
+            Proof::NotEntered => "not_entered",
+        }
+    }
+
+    /// Whether containers are seen wrong.
+    pub fn is_fault(&self) -> bool {
+        matches!(self, Proof::NotTranslated | Proof::NotEntered)
+    }
+
+    /// One sentence.
+    pub fn in_words(&self) -> String {
+        match self {
+            Proof::Seen => "a translation was seen to happen".to_string(),
+            Proof::NotAsked { why } => {
+                format!(
+                    "no translation was seen yet, and none could be asked for: {why}; the first container that \
+                    asks will show it"
+                )
+            }
+            Proof::Exempt => {
+                "a rule of the policy is for the process that asked, so there was nothing to translate (`mpu config \
+                    show`)"
+                    .to_string()
+            }
+            Proof::NotTranslated => {
+                "a process in a fresh PID namespace asked the driver, and nothing was translated: `mpu status` has \
+                    the reason by name"
+                    .to_string()
+            }
+            Proof::NotEntered => {
+                "a process in a fresh PID namespace asked the driver, and its calls did not come to the module: the \
+                    driver's entry is another \
+                 function than the redirected one. Update MPU, and report the driver's version"
+                    .to_string()
+            }
+        }
+    }
+}
+
+/// Has a process in a fresh PID namespace ask the driver, within a time; else why not.
+pub type Ask = fn(&Host, Duration) -> Result<(), String>;
+
+/// Looks whether the module that is up translates, and asks if that is not known. None if there is nothing to prove: no
+/// redirect stands, or the module is one of format 1, which does not tell.
+///
+/// # Errors
+/// When the module's state cannot be read.
+pub fn prove(host: &Host, state: State, ask: Ask, patience: Duration) -> Result<(State, Option<Proof>), ModuleError> {
+    let is_old = state.entered.is_none() && state.translated.is_none();
+    match state.phase {
+        Phase::Armed if !is_old => return Ok((state, Some(Proof::Seen))),
+        Phase::Placed => {}
+        _ => return Ok((state, None)),
+    }
+    let exempt = || -> Result<u64, ModuleError> {
+        let passed = state::read_counters(host)?.unwrap_or_default().passed;
+        Ok(passed
+            .into_iter()
+            .find(|(reason, _)| reason == mpu_core::Reason::Exempt.name())
+            .map_or(0, |(_, count)| count))
+    };
+    let before = exempt()?;
+    let asked = ask(host, patience);
+    // Between the two it may have gone, or lost its driver.
+    let now = state::read_of(host, state.instance)?.unwrap_or(state);
+    let proof = match (&now.phase, asked) {
+        (Phase::Armed, _) => Proof::Seen,
+        (Phase::Placed, Ok(())) if exempt()? > before => Proof::Exempt,
+        (Phase::Placed, Ok(())) if now.entered == Some(0) => Proof::NotEntered,
+        (Phase::Placed, Ok(())) => Proof::NotTranslated,
+        (Phase::Placed, Err(why)) => Proof::NotAsked { why },
+        _ => return Ok((now, None)),
+    };
+    Ok((now, Some(proof)))
+}
+
+#[cfg(any(test, feature = "fake"))]
+pub mod fake {
+    //! Askers for tests: what they do to a fake host is what the module would show.
+
+    use super::super::state::PLACED;
+    use super::*;
+
+    /// The module's state as a file would hold it.
+    pub fn says(host: &Host, text: &str) {
+        std::fs::write(host.at("/sys/module/mpu/parameters/state"), text).expect("a file");
+    }
+
+    /// The child's control is translated.
+    pub fn translates(host: &Host, _: Duration) -> Result<(), String> {
+        says(host, &PLACED.replace("state=placed", "state=armed").replace("=0\ntranslated=0", "=4\ntranslated=1"));
+        Ok(())
+    }
+
+    /// The child asks, and its calls go elsewhere.
+    pub fn misses(_: &Host, _: Duration) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The child's calls come, and none is translated.
+    pub fn only_enters(host: &Host, _: Duration) -> Result<(), String> {
+        says(host, &PLACED.replace("entered=0", "entered=4"));
+        Ok(())
+    }
+
+    /// The same, as a rule is for the child.
+    pub fn is_exempt(host: &Host, patience: Duration) -> Result<(), String> {
+        std::fs::write(host.at("/sys/module/mpu/parameters/counters"), "passed.exempt=1\n").expect("a file");
+        only_enters(host, patience)
+    }
+
+    /// There is no GPU.
+    pub fn cannot(_: &Host, _: Duration) -> Result<(), String> {
+        Err("there is no GPU".to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fake::{cannot, is_exempt, misses, only_enters, translates};
+    use super::*;
+    use crate::module::state::{ARMED, PLACED};
+    use mpu_host::host::fake::FakeHost;
+
+    fn proven(text: &str, ask: Ask) -> (Phase, Option<Proof>) {
+        let fake = FakeHost::in_order();
+        fake.write("/sys/module/mpu/parameters/state", text);
+        fake.write("/sys/module/mpu/parameters/counters", "passed.exempt=0\n");
+        let state = state::read(&fake.host()).expect("readable").expect("up");
+        let (state, proof) = prove(&fake.host(), state, ask, Duration::ZERO).expect("readable");
+        (state.phase, proof)
+    }
+
+    #[test]
+    fn a_placed_module_is_armed_only_when_it_was_seen_to_translate() {
+        assert_eq!(proven(PLACED, translates), (Phase::Armed, Some(Proof::Seen)));
+        assert_eq!(proven(PLACED, misses), (Phase::Placed, Some(Proof::NotEntered)));
+        assert_eq!(proven(PLACED, only_enters), (Phase::Placed, Some(Proof::NotTranslated)));
+        assert_eq!(proven(PLACED, is_exempt), (Phase::Placed, Some(Proof::Exempt)));
+        let (phase, proof) = proven(PLACED, cannot);
+        let proof = proof.expect("it was to be proven");
+        assert_eq!((phase, proof.name(), proof.is_fault()), (Phase::Placed, "not_asked", false));
+        assert!(
+            proof.in_words().contains("no translation was seen yet") && proof.in_words().contains("there is no GPU")
+        );
+    }
+
+    #[test]
+    fn what_needs_no_proof_is_not_asked() {
+        let never: Ask = |_, _| panic!("asked");
+        assert_eq!(proven(&PLACED.replace("placed", "armed"), never), (Phase::Armed, Some(Proof::Seen)));
+        assert_eq!(proven(ARMED, never), (Phase::Armed, None), "format 1 does not tell");
+        assert_eq!(proven("version=1\nabi=2\nstate=waiting\n", never), (Phase::Waiting, None));
+        assert_eq!(proven("version=1\nabi=2\nstate=stuck\n", never), (Phase::Stuck, None));
+    }
+}

@@ -1,0 +1,242 @@
+//! Raises the module engine: checks, builds if needed, loads, and sees that it is at work.
+//!
+//! Owns the order of things: everything that can fail without a trace comes before the first change. Each step is its
+//! own module's.
+
+use super::build::Store;
+use super::checks;
+use super::error::ModuleError;
+use super::installed;
+use super::load::{self, Kernel};
+use super::load_error::LoadError;
+use super::sources::{self, Sources};
+use super::state::{self, Instance, Phase, State};
+use super::swap::{swap, Replaced};
+use crate::signing::{self, Signer};
+use clap::ValueHint;
+use mpu_host::config::Drivers;
+use mpu_host::driver::Driver;
+use mpu_host::host::{Host, CAP_SYS_MODULE};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What the caller wants of it: options of `mpu up`, and what the configuration says.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[group(skip)]
+pub struct ModuleOptions {
+    /// Load this module, which was built and perhaps signed before, instead of building one
+    #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath, conflicts_with_all = ["source", "build_only"])]
+    pub module: Option<PathBuf>,
+
+    /// Build from the sources in this directory instead of those that mpu carries
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub source: Option<PathBuf>,
+
+    /// Build the module and print its path, without loading it
+    #[arg(long)]
+    pub build_only: bool,
+
+    /// Let this version take over from another one that is up, without a gap
+    #[arg(long)]
+    pub replace: bool,
+
+    /// With which releases of the driver.
+    #[arg(skip)]
+    pub drivers: Drivers,
+
+    /// Rules for the module, as `config::rules::compile` makes them.
+    #[arg(skip)]
+    pub policy: String,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub enum Raised {
+    /// The module was loaded.
+    Loaded {
+        /// What it says.
+        state: State,
+        /// Its file.
+        module: PathBuf,
+        /// How long building it took, if it was built now.
+        built_in: Option<Duration>,
+        /// Whom it took over from.
+        replaced: Option<Replaced>,
+    },
+    /// It was up before.
+    Already {
+        /// What it says.
+        state: State,
+    },
+    /// It was built and nothing more.
+    Built {
+        /// Its file.
+        module: PathBuf,
+        /// How long that took, if it was built now.
+        built_in: Option<Duration>,
+    },
+}
+
+/// A module that redirects nothing has nobody inside.
+const LEFTOVER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Raises it.
+pub fn raise(
+    host: &Host,
+    kernel: &dyn Kernel,
+    options: &ModuleOptions,
+    driver: Option<&Driver>,
+) -> Result<Raised, ModuleError> {
+    if options.build_only {
+        let release = checks::kernel(host)?;
+        let sources = sources_of(options)?;
+        let tools = checks::toolchain(host, &release)?;
+        let ready = Store::open(host, &tools.release)?.module(&sources, &tools)?;
+        return Ok(Raised::Built { module: ready.path, built_in: ready.took });
+    }
+    let found = state::read(host)?;
+    if found.as_ref().is_some_and(|state| state.phase == Phase::Stuck) {
+        return Err(LoadError::Stuck.into());
+    }
+    let leftover = found.as_ref().is_some_and(|state| is_of_no_use(state, driver));
+    let mut replaces = None;
+    if let Some(state) = found.filter(|_| !leftover) {
+        if !options.replace || is_in_place(&state) {
+            return already(state);
+        }
+        replaces = Some(state);
+    }
+    if !host.has_capability(CAP_SYS_MODULE) {
+        return Err(checks::Unfit::NotRoot.into());
+    }
+    let release = checks::kernel(host)?;
+    let given = match (&options.module, &options.source) {
+        (Some(path), _) => Some(sources::inspect(path, &release)?),
+        (None, Some(_)) => None,
+        (None, None) => installed::find(host, &release),
+    };
+    let given_path = given.as_ref().map(|built| built.path.as_path());
+    let signed = match &given {
+        Some(built) => built.signed,
+        None => will_be_signed(host, &release, options),
+    };
+    checks::permission(host, signed, || signing::advice(host, &release, given_path))?;
+    options.drivers.take(driver)?;
+    let site = Site { host, kernel, leftover, replaces, policy: &options.policy };
+    let raised = match given {
+        Some(built) => site.insert(&built.path, None),
+        None => site.build_and_insert(&release, &sources_of(options)?),
+    };
+    match raised {
+        Ok((state, module, built_in, replaced)) => {
+            let state = load::attached(host, kernel, state, driver)?;
+            Ok(Raised::Loaded { state, module, built_in, replaced })
+        }
+        // Another `mpu up` was quicker.
+        Err(error) if errno_of_insert(&error) == Some(libc::EEXIST) => match state::read(host)? {
+            Some(state) => already(state),
+            None => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+/// A module that is up is fine, unless it is another version's.
+fn already(state: State) -> Result<Raised, ModuleError> {
+    let this = env!("CARGO_PKG_VERSION");
+    if state.version == this {
+        Ok(Raised::Already { state })
+    } else {
+        Err(LoadError::OtherVersion { loaded: state.version, this }.into())
+    }
+}
+
+/// Whether what is up is this version, and under its own name.
+fn is_in_place(state: &State) -> bool {
+    state.version == env!("CARGO_PKG_VERSION") && state.instance == Instance::Mpu
+}
+
+/// Whether a loaded module does nothing, and will not until it is loaded anew.
+pub(super) fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
+    matches!(state.phase, Phase::Refused { .. } | Phase::Retired) || state.phase == Phase::Waiting && driver.is_some()
+}
+
+/// Whether what is built here will carry a signature, or does so already.
+pub(super) fn will_be_signed(host: &Host, release: &str, options: &ModuleOptions) -> bool {
+    let kept = || Store::kept(host, release, &sources_of(options).ok()?);
+    Signer::find(host, release).is_some() || kept().is_some_and(|kept| signing::is_signed(&kept.path))
+}
+
+pub(super) fn sources_of(options: &ModuleOptions) -> Result<Sources, ModuleError> {
+    Ok(match &options.source {
+        Some(dir) => Sources::in_directory(dir)?,
+        None => Sources::carried()?,
+    })
+}
+
+/// The kernel's word about an insertion, if that is what failed.
+fn errno_of_insert(error: &ModuleError) -> Option<i32> {
+    match error {
+        ModuleError::Load(LoadError::Insert { source, .. }) => source.raw_os_error(),
+        _ => None,
+    }
+}
+
+/// Where a module goes in.
+struct Site<'a> {
+    host: &'a Host,
+    kernel: &'a dyn Kernel,
+    /// A module of no use is in its place.
+    leftover: bool,
+    /// The module that this one takes over from.
+    replaces: Option<State>,
+    policy: &'a str,
+}
+
+type Inserted = (State, PathBuf, Option<Duration>, Option<Replaced>);
+
+impl Site<'_> {
+    fn build_and_insert(&self, release: &str, sources: &Sources) -> Result<Inserted, ModuleError> {
+        let tools = match (checks::toolchain(self.host, release), Store::kept(self.host, release, sources)) {
+            (Ok(tools), _) => tools,
+            // It cannot be built here any more, but it was.
+            (Err(_), Some(kept)) => return self.insert(&kept.path, None),
+            (Err(unfit), None) => return Err(unfit.into()),
+        };
+        load::same_host(self.host, self.kernel)?;
+        let store = Store::open(self.host, release)?;
+        let ready = store.module(sources, &tools)?;
+        match self.insert(&ready.path, ready.took) {
+            // A kept module can fall behind its kernel in ways that no key foresees. Once, the answer is a new one.
+            Err(error) if ready.took.is_none() && does_not_fit(errno_of_insert(&error)) => {
+                store.forget();
+                let ready = store.module(sources, &tools)?;
+                self.insert(&ready.path, ready.took)
+            }
+            inserted => inserted,
+        }
+    }
+
+    fn insert(&self, path: &Path, built_in: Option<Duration>) -> Result<Inserted, ModuleError> {
+        load::same_host(self.host, self.kernel)?;
+        if let Some(old) = &self.replaces {
+            let (state, replaced) = swap(self.host, self.kernel, old, path, self.policy)?;
+            return Ok((state, path.to_path_buf(), built_in, Some(replaced)));
+        }
+        for instance in Instance::ALL.into_iter().filter(|i| self.leftover && i.is_loaded(self.host)) {
+            load::remove(self.host, self.kernel, instance, LEFTOVER_PATIENCE, "mpu up")?;
+        }
+        let state = load::insert(self.host, self.kernel, Instance::Mpu, path, self.policy)?;
+        Ok((state, path.to_path_buf(), built_in, None))
+    }
+}
+
+fn does_not_fit(errno: Option<i32>) -> bool {
+    matches!(errno, Some(libc::ENOEXEC | libc::EINVAL | libc::ENOENT))
+}
+
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! The whole way to a loaded module on made-up hosts, and each place at which it ends early.
+
+use super::fake::Setup;
+use super::*;
+use crate::module::load::fake::FakeKernel;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+
+/// What became of it, in a word, and whether it was built.
+fn up(host: &Host, kernel: &dyn Kernel, options: &ModuleOptions) -> Result<(&'static str, bool), ModuleError> {
+    Ok(match raise(host, kernel, options, Driver::loaded(host).as_ref())? {
+        Raised::Loaded { built_in, .. } => ("loaded", built_in.is_some()),
+        Raised::Already { .. } => ("already", false),
+        Raised::Built { built_in, .. } => ("built", built_in.is_some()),
+    })
+}
+
+#[test]
+fn another_version_that_is_up_is_left_alone() {
+    let s = Setup::new();
+    s.fake.write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
+    let error = up(&s.fake.host(), &s.kernel(), &s.options()).expect_err("another version");
+    assert_eq!((error.code(), error.exit()), ("other_version_up", Exit::Failed));
+    assert!(error.fix().contains("mpu up --replace"));
+}
+
+#[test]
+fn a_stuck_module_is_neither_up_nor_replaced() {
+    let s = Setup::new();
+    s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nabi=2\nstate=stuck\n");
+    let kernel = s.kernel();
+    for replace in [false, true] {
+        let options = ModuleOptions { replace, ..s.options() };
+        let error = up(&s.fake.host(), &kernel, &options).expect_err("stuck");
+        assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("stuck", Exit::Failed, (0, 0)));
+    }
+}
+
+#[test]
+fn a_module_that_was_refused_is_loaded_anew() {
+    let s = Setup::new();
+    s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_find_ns_pid:16\n");
+    let kernel = s.kernel();
+    let done = up(&s.fake.host(), &kernel, &s.options()).expect("up");
+    assert_eq!((done, kernel.calls.get()), (("loaded", true), (1, 1)));
+
+    s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=waiting\n");
+    let done = up(&s.fake.host(), &kernel, &s.options()).expect("up");
+    assert_eq!((done, kernel.calls.get()), (("loaded", false), (2, 2)), "it waited beside a driver");
+}
+
+#[test]
+fn a_driver_that_the_module_does_not_find_is_no_reason_to_wait() {
+    let s = Setup::new();
+    let kernel = FakeKernel::taking(&s.fake, "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n");
+    let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("unattached");
+    assert_eq!((error.code(), kernel.calls.get()), ("driver_not_found", (1, 1)));
+    assert!(error.to_string().contains("550.163.01"), "{error}");
+}
+
+#[test]
+fn a_kept_module_that_does_not_fit_is_built_anew_once() {
+    let s = Setup::new();
+    up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+    s.fake.remove("/sys/module/mpu");
+    let kernel = s.kernel();
+    kernel.inserts.borrow_mut().push(libc::ENOEXEC);
+    let done = up(&s.fake.host(), &kernel, &s.options()).expect("up at the second try");
+    assert_eq!((done, kernel.calls.get()), (("loaded", true), (2, 0)));
+
+    s.fake.remove("/sys/module/mpu");
+    let kernel = s.kernel();
+    kernel.inserts.borrow_mut().extend([libc::ENOEXEC, libc::ENOEXEC]);
+    let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("no third try");
+    assert_eq!((error.code(), kernel.calls.get()), ("load_failed", (2, 0)));
+}
+
+#[test]
+fn what_dkms_built_is_taken_without_tools() {
+    let s = Setup::new();
+    s.fake.remove("/usr/bin/make");
+    let path = format!("/lib/modules/{}/updates/dkms/mpu.ko", mpu_host::host::fake::RELEASE);
+    s.fake.write(&path, "");
+    let mut bytes = sources::fake::module(mpu_host::host::fake::RELEASE);
+    bytes.extend_from_slice(format!("version={}\0", env!("CARGO_PKG_VERSION")).as_bytes());
+    std::fs::write(s.fake.host().at(&path), bytes).expect("a module");
+    let done = up(&s.fake.host(), &s.kernel(), &ModuleOptions::default()).expect("up");
+    assert_eq!(done, ("loaded", false));
+}
+
+#[test]
+fn what_a_locked_kernel_gets_is_signed_with_the_owners_key() {
+    const BUILDS_BOTH: &str =
+        r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo $m >"${a#M=}/$m.ko"; done;; esac; done"#;
+    let s = Setup::new();
+    let host = s.fake.host();
+    s.fake.tool("make", BUILDS_BOTH);
+    let code = || up(&host, &s.kernel(), &s.options()).map_err(|error| error.code());
+    s.fake.write("/sys/module/module/parameters/sig_enforce", "Y\n");
+    assert_eq!(code(), Err("signatures_enforced"));
+    s.fake.write("/var/lib/dkms/mok.key", "private");
+    s.fake.write("/var/lib/dkms/mok.pub", "certificate");
+    assert_eq!(code(), Err("signatures_enforced"), "nothing to sign with");
+    s.fake.tool("kmodsign", "echo 'bad key' >&2; exit 1");
+    assert_eq!(code(), Err("sign_failed"));
+    assert_eq!(code(), Err("sign_failed"), "what is not signed is not kept");
+    s.fake.tool("kmodsign", "printf '~Module signature appended~\\n' >>\"$4\"");
+    assert_eq!(code(), Ok(("loaded", true)));
+    let store = host.at("/var/lib/mpu").join(mpu_host::host::fake::RELEASE);
+    assert!(["mpu.ko", "mpu_next.ko"].iter().all(|name| signing::is_signed(&store.join(name))));
+
+    s.fake.remove("/sys/module/mpu");
+    assert_eq!(code(), Ok(("loaded", false)));
+    s.fake.remove("/sys/module/mpu");
+    s.fake.write("/var/lib/dkms/mok.pub", "another");
+    assert_eq!(code(), Ok(("loaded", true)), "another key asks for another module");
+    s.fake.remove("/sys/module/mpu");
+    s.fake.remove("/usr/bin/kmodsign");
+    s.fake.remove("/usr/bin/make");
+    assert_eq!(code(), Ok(("loaded", false)), "a signed one is kept");
+}
+
+#[test]
+fn a_signature_that_the_kernel_does_not_know_is_told_with_its_cure() {
+    let s = Setup::new();
+    s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
+    s.fake.write("/var/lib/dkms/mok.key", "private");
+    s.fake.write("/var/lib/dkms/mok.pub", "certificate");
+    s.fake.tool("kmodsign", "printf '~Module signature appended~\\n' >>\"$4\"");
+    let kernel = s.kernel();
+    kernel.inserts.borrow_mut().push(libc::ENOKEY);
+    let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("no key");
+    assert_eq!((error.code(), error.exit()), ("load_failed", Exit::Refused));
+    assert!(error.fix().starts_with("mokutil --import /var/lib/dkms/mok.pub"), "{}", error.fix());
+}
+
+#[test]
+fn a_kept_module_needs_no_tools() {
+    let s = Setup::new();
+    up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+    s.fake.remove("/sys/module/mpu");
+    s.fake.remove("/usr/bin/gcc-12");
+    s.fake.remove("/usr/bin/make");
+    let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up without a compiler");
+    assert_eq!(done, ("loaded", false));
+    s.fake.remove("/sys/module/mpu");
+    let error =
+        up(&s.fake.host(), &s.kernel(), &ModuleOptions { build_only: true, ..s.options() }).expect_err("cannot build");
+    assert_eq!(error.code(), "no_compiler");
+}
+
+#[test]
+fn the_slower_of_two_finds_it_up() {
+    struct Raced<'a>(FakeKernel<'a>);
+    impl Kernel for Raced<'_> {
+        fn insert(&self, instance: Instance, module: &std::fs::File, with: &std::ffi::CStr) -> std::io::Result<()> {
+            self.0.insert(instance, module, with)?;
+            Err(std::io::Error::from_raw_os_error(libc::EEXIST))
+        }
+        fn remove(&self, instance: Instance) -> std::io::Result<()> {
+            self.0.remove(instance)
+        }
+        fn mark_log(&self) -> Option<std::fs::File> {
+            None
+        }
+        fn is_for(&self, _: &Host) -> bool {
+            true
+        }
+    }
+    let s = Setup::new();
+    let done = up(&s.fake.host(), &Raced(s.kernel()), &s.options()).expect("up");
+    assert_eq!(done, ("already", false));
+    assert!(s.fake.host().at("/sys/module/mpu").exists(), "the other's module stays");
+}

@@ -1,0 +1,394 @@
+//! What the loaded module says about itself: the two files below `/sys/module/mpu/parameters`.
+//!
+//! Owns their format. Both are lines of `key=value`; keys that this version does not know are kept or ignored, never an
+//! error, so that an older `mpu` can read a newer module. A module of format 1, which this version may have to replace,
+//! has neither `placed` nor any line below `inside`: its `armed` says that the redirects stand, and no more.
+
+use mpu_core::HostPid;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
+use std::io;
+use std::path::PathBuf;
+
+/// One of the two names under which the module can be loaded: kmod/mpu_peer.h.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Instance {
+    /// `mpu`: where it stays.
+    Mpu,
+    /// `mpu_next`: for a moment, while one version takes over from another.
+    MpuNext,
+}
+
+impl Instance {
+    /// Both.
+    pub const ALL: [Instance; 2] = [Instance::Mpu, Instance::MpuNext];
+
+    /// The module's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Instance::Mpu => "mpu",
+            Instance::MpuNext => "mpu_next",
+        }
+    }
+
+    /// The other name.
+    pub fn other(self) -> Instance {
+        match self {
+            Instance::Mpu => Instance::MpuNext,
+            Instance::MpuNext => Instance::Mpu,
+        }
+    }
+
+    /// One of its files below `/sys/module`.
+    pub fn parameter(self, name: &str) -> PathBuf {
+        PathBuf::from("/sys/module").join(self.name()).join("parameters").join(name)
+    }
+
+    /// Whether it is loaded.
+    pub fn is_loaded(self, host: &Host) -> bool {
+        host.at("/sys/module").join(self.name()).is_dir()
+    }
+}
+
+/// What the module is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// Redirects are in place, and a translation has been seen since they were placed.
+    Armed,
+    /// Redirects are in place, and no translation has been seen yet.
+    Placed,
+    /// No driver is loaded; the redirects will be placed when one comes.
+    Waiting,
+    /// The redirects are taken out, as another instance has taken over or `mpu down` said so; this one waits to be unloaded.
+    Retired,
+    /// The kernel did not take a redirect out, and never will: the module stays until the next boot.
+    Stuck,
+    /// A redirect could not be placed, so none is: the symbol and why, as an errno.
+    Refused {
+        /// The driver's function.
+        symbol: String,
+        /// The kernel's answer, positive.
+        errno: i32,
+    },
+    /// A word that this version of `mpu` does not know.
+    Other(String),
+}
+
+impl Phase {
+    /// The module's word for it.
+    pub fn word(&self) -> &str {
+        match self {
+            Phase::Armed => "armed",
+            Phase::Placed => "placed",
+            Phase::Waiting => "waiting",
+            Phase::Retired => "retired",
+            Phase::Stuck => "stuck",
+            Phase::Refused { .. } => "refused",
+            Phase::Other(word) => word,
+        }
+    }
+
+    /// Whether the redirects stand, so that callers in containers pass them.
+    pub fn is_placed(&self) -> bool {
+        matches!(self, Phase::Armed | Phase::Placed)
+    }
+}
+
+/// Which copy of a control's argument the module goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Argument {
+    /// The driver's own: a probe in the driver reads it.
+    Driver,
+    /// The caller's, as the probe could not be placed: the kernel's answer, positive.
+    Claimed {
+        /// Why.
+        errno: i32,
+    },
+}
+
+/// A caller that is inside the driver for more than a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// Its process.
+    pub pid: HostPid,
+    /// Its thread.
+    pub thread: HostPid,
+    /// What it asks the driver for.
+    pub control: Asks,
+    /// Milliseconds since it entered.
+    pub millis: u64,
+}
+
+/// What a caller asks the driver for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// A control of the resource manager.
+    Control(mpu_abi::ControlCmd),
+    /// Not known yet: the driver still copies its argument.
+    NotKnown,
+    /// Another ioctl.
+    Other,
+}
+
+/// The contents of `state`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// Whose they are.
+    pub instance: Instance,
+    /// The module's version.
+    pub version: String,
+    /// Version of these files' format.
+    pub abi: String,
+    /// What it is doing.
+    pub phase: Phase,
+    /// The driver that it is attached to.
+    pub driver: Option<String>,
+    /// Functions of the driver that are redirected now.
+    pub hooks: Vec<String>,
+    /// Callers inside a redirected function now.
+    pub inside: u64,
+    /// Which copy of an argument decides; none while nothing is placed, and of a module of format 1.
+    pub argument: Option<Argument>,
+    /// Calls of containers that came to the redirect since it was placed; none of a module of format 1.
+    pub entered: Option<u64>,
+    /// Translations since the redirects were placed; likewise.
+    pub translated: Option<u64>,
+    /// Callers, ever, whose task died inside the driver.
+    pub orphans: u64,
+    /// Callers that stay inside, sixteen at most.
+    pub holders: Vec<Holder>,
+}
+
+/// The contents of `counters`, in the module's order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Answers translated, by control.
+    pub translated: Vec<(String, u64)>,
+    /// Calls not translated in the usual way, by reason.
+    pub passed: Vec<(String, u64)>,
+}
+
+/// Why the module's state is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The policy cannot be written.
+    #[error("cannot write {}", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file has not what it must have.
+    #[error("{} lacks the line {line}=", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The missing key.
+        line: &'static str,
+    },
+}
+
+impl Explain for StateError {
+    fn code(&self) -> &'static str {
+        match self {
+            StateError::Unreadable { .. } => "state_unreadable",
+            StateError::Unwritable { .. } => "policy_unwritable",
+            StateError::Malformed { .. } => "state_malformed",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            StateError::Unreadable { source, .. } | StateError::Unwritable { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                Exit::Refused
+            }
+            _ => Exit::Failed,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            StateError::Unreadable { source, .. } | StateError::Unwritable { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                "run it as root: only root can read the state".to_string()
+            }
+            StateError::Unwritable { .. } => {
+                "the loaded module is older than this mpu, or refused the rules: `dmesg | tail` says; `mpu up --replace`"
+                    .to_string()
+            }
+            _ => "another module named mpu may be loaded: look at `modinfo mpu` and /sys/module/mpu".to_string(),
+        }
+    }
+}
+
+/// Whether the module is loaded, under either name.
+pub fn is_loaded(host: &Host) -> bool {
+    Instance::ALL.iter().any(|instance| instance.is_loaded(host))
+}
+
+/// Reads `state` of the instance that is at work; none when no module is loaded.
+pub fn read(host: &Host) -> Result<Option<State>, StateError> {
+    let mut retired = None;
+    for instance in Instance::ALL {
+        match read_of(host, instance)? {
+            Some(state) if state.phase == Phase::Retired => retired = Some(state),
+            Some(state) => return Ok(Some(state)),
+            None => {}
+        }
+    }
+    Ok(retired)
+}
+
+/// Reads `state` of one instance; none when it is not loaded.
+pub fn read_of(host: &Host, instance: Instance) -> Result<Option<State>, StateError> {
+    if !instance.is_loaded(host) {
+        return Ok(None);
+    }
+    let path = instance.parameter("state");
+    let text = read_text(host, &path)?;
+    parse(instance, &text).map(Some).map_err(|line| StateError::Malformed { path, line })
+}
+
+/// Reads `counters` of the instance that is at work; none when no module is loaded.
+pub fn read_counters(host: &Host) -> Result<Option<Counters>, StateError> {
+    let Some(state) = read(host)? else { return Ok(None) };
+    read_text(host, &state.instance.parameter("counters")).map(|text| Some(parse_counters(&text)))
+}
+
+/// Reads the policy of the instance that is at work, a rule a line; none when no module is loaded.
+pub fn read_policy(host: &Host) -> Result<Option<Vec<String>>, StateError> {
+    let Some(state) = read(host)? else { return Ok(None) };
+    let text = read_text(host, &state.instance.parameter("policy"))?;
+    Ok(Some(text.lines().filter(|line| !line.is_empty()).map(str::to_string).collect()))
+}
+
+/// Gives the instance that is at work another policy; whether there was one to give it to.
+pub fn write_policy(host: &Host, rules: &str) -> Result<bool, StateError> {
+    let Some(state) = read(host)? else { return Ok(false) };
+    let path = state.instance.parameter("policy");
+    std::fs::write(host.at(&path), format!("{rules}\n")).map_err(|source| StateError::Unwritable { path, source })?;
+    Ok(true)
+}
+
+fn read_text(host: &Host, path: &PathBuf) -> Result<String, StateError> {
+    std::fs::read_to_string(host.at(path)).map_err(|source| StateError::Unreadable { path: path.clone(), source })
+}
+
+/// Reads the text of `state`, or names the line that it lacks.
+fn parse(instance: Instance, text: &str) -> Result<State, &'static str> {
+    let get = |key: &str| {
+        text.lines().find_map(|line| line.split_once('=').filter(|(k, _)| *k == key).map(|(_, v)| v.trim()))
+    };
+    let number = |key: &str| get(key).and_then(|value| value.parse().ok());
+    let phase = match get("state").ok_or("state")? {
+        "armed" => Phase::Armed,
+        "placed" => Phase::Placed,
+        "stuck" => Phase::Stuck,
+        "waiting" => Phase::Waiting,
+        "retired" => Phase::Retired,
+        "refused" => refusal(get("refused").ok_or("refused")?),
+        other => Phase::Other(other.to_string()),
+    };
+    Ok(State {
+        instance,
+        version: get("version").ok_or("version")?.to_string(),
+        abi: get("abi").unwrap_or("1").to_string(),
+        phase,
+        driver: get("driver").filter(|v| !v.is_empty() && *v != "-").map(str::to_string),
+        hooks: get("hooks")
+            .unwrap_or("")
+            .split(',')
+            .filter(|h| !h.is_empty() && *h != "-")
+            .map(str::to_string)
+            .collect(),
+        inside: number("inside").unwrap_or(0),
+        argument: get("argument").and_then(argument),
+        entered: number("entered"),
+        translated: number("translated"),
+        orphans: number("orphans").unwrap_or(0),
+        holders: text.lines().filter_map(|line| holder(line.strip_prefix("holder=")?)).collect(),
+    })
+}
+
+/// `driver`, or `claimed:errno`.
+fn argument(text: &str) -> Option<Argument> {
+    match text.split_once(':') {
+        None if text == "driver" => Some(Argument::Driver),
+        Some(("claimed", errno)) => Some(Argument::Claimed { errno: errno.trim().parse::<i32>().unwrap_or(0).abs() }),
+        _ => None,
+    }
+}
+
+/// `process thread control milliseconds`. A line that is not so belongs to a newer module.
+fn holder(text: &str) -> Option<Holder> {
+    let mut words = text.split_whitespace();
+    let mut pid = || words.next()?.parse().ok().and_then(HostPid::new);
+    let (pid, thread) = (pid()?, pid()?);
+    let control = match words.next()? {
+        "-" => Asks::Other,
+        number => match u32::from_str_radix(number.strip_prefix("0x")?, 16).ok()? {
+            0 => Asks::NotKnown,
+            number => Asks::Control(mpu_abi::ControlCmd(number)),
+        },
+    };
+    Some(Holder { pid, thread, control, millis: words.next()?.parse().ok()? })
+}
+
+/// `symbol:errno`, the errno with either sign.
+fn refusal(text: &str) -> Phase {
+    let (symbol, errno) = text.rsplit_once(':').unwrap_or((text, "0"));
+    Phase::Refused { symbol: symbol.to_string(), errno: errno.trim().parse::<i32>().unwrap_or(0).abs() }
+}
+
+/// Reads the text of `counters`. A line that is neither kind belongs to a newer module.
+fn parse_counters(text: &str) -> Counters {
+    let mut counters = Counters::default();
+    for line in text.lines() {
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let Ok(value) = value.trim().parse() else { continue };
+        if let Some(control) = key.strip_prefix("translated.") {
+            counters.translated.push((control.to_string(), value));
+        } else if let Some(reason) = key.strip_prefix("passed.") {
+            counters.passed.push((reason.to_string(), value));
+        }
+    }
+    counters
+}
+
+/// What a counted reason means, in one sentence.
+pub fn explain_reason(name: &str) -> Option<&'static str> {
+    mpu_core::Reason::ALL.iter().find(|reason| reason.name() == name).map(|reason| reason.explanation())
+}
+
+/// What a module of format 1 says.
+#[cfg(any(test, feature = "fake"))]
+pub const ARMED: &str = "version=0.1.0\nabi=1\nstate=armed\ndriver=550.163.01\n\
+    hooks=nvidia_unlocked_ioctl,os_memcpy_from_user,os_memcpy_to_user,os_find_ns_pid\ninside=0\n";
+
+/// What one of format 2 says before anybody has called.
+#[cfg(any(test, feature = "fake"))]
+pub const PLACED: &str = "version=0.1.0\nabi=2\nstate=placed\ndriver=550.163.01\n\
+    hooks=nvidia_unlocked_ioctl,os_memcpy_from_user,os_memcpy_to_user,os_find_ns_pid\nargument=driver\nentered=0\ntranslated=0\n\
+    inside=0\norphans=0\n";
+
+/// The same with two callers inside, one of them still copying its argument.
+#[cfg(any(test, feature = "fake"))]
+pub const HELD: &str =
+    "version=0.1.0\nabi=2\nstate=armed\nhooks=nvidia_unlocked_ioctl,rm_ioctl\nargument=claimed:-2\nentered=9\n\
+    translated=3\ninside=2\norphans=1\nholder=4242 4243 0x00000283 12345\nholder=70 70 0x00000000 160\n";
+
+#[cfg(test)]
+mod tests;

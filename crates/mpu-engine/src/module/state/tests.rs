@@ -1,0 +1,98 @@
+//! What modules of every format say, and what cannot be understood.
+
+use super::*;
+use mpu_host::host::fake::FakeHost;
+
+#[test]
+fn an_armed_module_is_read() {
+    let state = parse(Instance::Mpu, ARMED).expect("a state");
+    assert_eq!(state.phase, Phase::Armed);
+    assert_eq!(
+        (state.version.as_str(), state.abi.as_str(), state.driver.as_deref()),
+        ("0.1.0", "1", Some("550.163.01"))
+    );
+    assert_eq!((state.hooks.len(), state.inside), (4, 0));
+}
+
+#[test]
+fn a_module_of_format_2_says_what_it_goes_by_and_who_is_inside() {
+    let state = parse(Instance::Mpu, HELD).expect("a state");
+    assert_eq!((&state.phase, state.argument), (&Phase::Armed, Some(Argument::Claimed { errno: 2 })));
+    assert_eq!((state.entered, state.translated, state.inside, state.orphans), (Some(9), Some(3), 2, 1));
+    let pid = |number| HostPid::new(number).expect("a number");
+    let control = Asks::Control(mpu_abi::ControlCmd(0x283));
+    let first = Holder { pid: pid(4242), thread: pid(4243), control, millis: 12345 };
+    let second = Holder { pid: pid(70), thread: pid(70), control: Asks::NotKnown, millis: 160 };
+    assert_eq!(state.holders, [first, second]);
+    let other =
+        parse(Instance::Mpu, "version=1\nstate=armed\nholder=1 1 - 5\nholder=odd\nholder=0 0 - 5\n").expect("a state");
+    assert_eq!(other.holders.iter().map(|holder| holder.control).collect::<Vec<_>>(), [Asks::Other]);
+
+    let placed = parse(Instance::Mpu, PLACED).expect("a state");
+    assert_eq!((placed.phase, placed.argument, placed.entered), (Phase::Placed, Some(Argument::Driver), Some(0)));
+    let stuck = parse(Instance::Mpu, "version=1\nabi=2\nstate=stuck\n").expect("a state");
+    assert_eq!((stuck.phase.word(), stuck.phase.is_placed()), ("stuck", false));
+    let old = parse(Instance::Mpu, ARMED).expect("a state");
+    assert_eq!((old.argument, old.entered, old.translated), (None, None, None), "format 1 does not say");
+}
+
+#[test]
+fn a_waiting_module_has_no_driver_and_no_hooks() {
+    let state =
+        parse(Instance::Mpu, "version=0.1.0\nabi=1\nstate=waiting\ndriver=-\nhooks=\ninside=0\n").expect("a state");
+    assert_eq!((state.phase, state.driver, state.hooks.len()), (Phase::Waiting, None, 0));
+}
+
+#[test]
+fn a_refusal_names_symbol_and_errno() {
+    let refused = |text: &str| match parse(Instance::Mpu, &format!("version=0.1.0\nstate=refused\nrefused={text}\n"))
+        .expect("a state")
+        .phase
+    {
+        Phase::Refused { symbol, errno } => (symbol, errno),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused("os_find_ns_pid:-16"), ("os_find_ns_pid".to_string(), 16));
+    assert_eq!(refused("os_is_init_ns:2"), ("os_is_init_ns".to_string(), 2));
+}
+
+#[test]
+fn missing_lines_are_named() {
+    assert_eq!(parse(Instance::Mpu, ""), Err("state"));
+    assert_eq!(parse(Instance::Mpu, "state=armed\n"), Err("version"));
+    assert_eq!(parse(Instance::Mpu, "version=1\nstate=refused\n"), Err("refused"));
+}
+
+#[test]
+fn a_newer_modules_words_are_kept() {
+    let state = parse(Instance::Mpu, "version=9\nstate=resting\nmood=good\n").expect("a state");
+    assert_eq!(state.phase, Phase::Other("resting".to_string()));
+}
+
+#[test]
+fn counters_keep_the_modules_order() {
+    let text = "translated.GPU_GET_PIDS=7\ntranslated.GPU_GET_PID_INFO=0\npassed.unknown_size=2\nnew.kind=1\nbroken\n";
+    let expect = Counters {
+        translated: vec![("GPU_GET_PIDS".to_string(), 7), ("GPU_GET_PID_INFO".to_string(), 0)],
+        passed: vec![("unknown_size".to_string(), 2)],
+    };
+    assert_eq!(parse_counters(text), expect);
+}
+
+#[test]
+fn every_reason_has_a_sentence() {
+    for reason in mpu_core::Reason::ALL {
+        assert!(explain_reason(reason.name()).is_some_and(|s| s.len() > 20), "{}", reason.name());
+    }
+    assert_eq!(explain_reason("made_up"), None);
+}
+
+#[test]
+fn a_module_that_is_not_there_is_no_error() {
+    let fake = FakeHost::in_order();
+    assert_eq!(read(&fake.host()).expect("no error"), None);
+    fake.write("/sys/module/mpu/parameters/state", ARMED);
+    assert!(read(&fake.host()).expect("no error").is_some());
+    fake.write("/sys/module/mpu/parameters/state", "nonsense");
+    assert_eq!(read(&fake.host()).expect_err("malformed").code(), "state_malformed");
+}

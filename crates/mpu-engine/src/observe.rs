@@ -1,0 +1,172 @@
+//! What an engine says about itself, in one shape for all engines.
+//!
+//! Owns the shape and which engine fills it how. Judges nothing: what a state or a count means is the reader's.
+
+use super::error::EngineError;
+use super::{module::state, Engine};
+use crate::module::record::Record;
+use mpu_host::host::Host;
+use mpu_notify::client;
+pub use mpu_notify::client::Cost;
+
+/// The states that an engine can be in, as words. A newer engine may say another one.
+pub const STATES: [&str; 6] = ["armed", "placed", "waiting", "refused", "retired", "stuck"];
+
+/// One engine that is up, or was loaded and refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// Which.
+    pub engine: Engine,
+    /// Its version.
+    pub version: String,
+    /// One of [`STATES`], or a word that this version of `mpu` does not know.
+    pub state: String,
+    /// The driver's function that could not be redirected and the kernel's answer, if that is why it refused.
+    pub refused: Option<(String, i32)>,
+    /// Callers inside it now.
+    pub inside: u64,
+    /// Callers, ever, whose task died inside the driver, if the engine counts them.
+    pub orphans: Option<u64>,
+    /// Whether it must believe a caller's copy of an argument, if there are two copies to choose from now.
+    pub claimed: Option<bool>,
+    /// Whether function tracing is on, by which its redirects are made, if it has any.
+    pub tracing: Option<bool>,
+    /// Seconds since 1970 at which `mpu up` raised it, if it did.
+    pub since: Option<u64>,
+    /// Containers that it answers for, if it knows them one by one.
+    pub containers: Option<u64>,
+    /// Calls without PIDs that came to it and went on to the driver, if such calls come to it.
+    pub forwarded: Option<u64>,
+    /// How often a process of it took the place of one that had died, if it has one.
+    pub restarts: Option<u64>,
+    /// What it spent on each container, if it knows them one by one.
+    pub costs: Vec<Cost>,
+    /// Answers translated, by control.
+    pub translated: Vec<(String, u64)>,
+    /// Calls not translated in the usual way, by reason.
+    pub passed: Vec<(String, u64)>,
+}
+
+/// Every engine of this build that is up on the host.
+pub fn all(host: &Host) -> Result<Vec<Observed>, EngineError> {
+    let looks = Engine::ALL.iter().map(|engine| observe(*engine, host));
+    looks.filter_map(Result::transpose).collect()
+}
+
+/// Looks at one engine; none when it is not up.
+pub fn observe(engine: Engine, host: &Host) -> Result<Option<Observed>, EngineError> {
+    match engine {
+        Engine::Module => module(host),
+        Engine::Notify => notify(host),
+    }
+}
+
+fn notify(host: &Host) -> Result<Option<Observed>, EngineError> {
+    let Some(state) = client::state(host)? else { return Ok(None) };
+    Ok(Some(Observed {
+        engine: Engine::Notify,
+        version: state.version,
+        state: state.state,
+        refused: None,
+        inside: state.inside,
+        orphans: None,
+        claimed: None,
+        tracing: None,
+        since: Some(state.since),
+        containers: Some(state.containers.len() as u64),
+        forwarded: Some(state.passed_on),
+        restarts: Some(state.restarts),
+        costs: state.costs,
+        translated: state.translated.into_iter().collect(),
+        passed: state.passed.into_iter().collect(),
+    }))
+}
+
+fn module(host: &Host) -> Result<Option<Observed>, EngineError> {
+    let Some(state) = state::read(host)? else { return Ok(None) };
+    // It may have gone between the two files.
+    let Some(counters) = state::read_counters(host)? else { return Ok(None) };
+    let word = state.phase.word().to_string();
+    let is_old = state.abi == "1";
+    let refused = match state.phase {
+        state::Phase::Refused { symbol, errno } => Some((symbol, errno)),
+        _ => None,
+    };
+    Ok(Some(Observed {
+        engine: Engine::Module,
+        version: state.version,
+        state: word,
+        refused,
+        inside: state.inside,
+        orphans: (!is_old).then_some(state.orphans),
+        claimed: state.argument.map(|argument| matches!(argument, state::Argument::Claimed { .. })),
+        tracing: Some(!host.ftrace_disabled()),
+        since: Record::read(host).map(|record| record.since),
+        containers: None,
+        forwarded: None,
+        restarts: None,
+        costs: Vec::new(),
+        translated: counters.translated,
+        passed: counters.passed,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mpu_host::host::fake::FakeHost;
+    use mpu_notify::fake::{self, FakeSupervisor};
+
+    #[test]
+    fn what_a_supervisor_says_becomes_one_row() {
+        let fake = FakeHost::in_order();
+        let said = fake::state(&["a", "b"]);
+        let supervisor = FakeSupervisor::on(&fake, said.clone());
+        let rows = all(&fake.host()).expect("no error");
+        let [row] = rows.as_slice() else { panic!("{rows:?}") };
+        assert_eq!((row.engine, row.state.as_str(), &row.version), (Engine::Notify, "armed", &said.version));
+        assert_eq!((row.inside, row.since, row.containers, row.forwarded), (1, Some(said.since), Some(2), Some(1234)));
+        assert_eq!(row.costs, said.costs);
+        assert_eq!(row.translated, [("GPU_GET_PIDS".to_string(), 7)]);
+        assert_eq!(row.passed, [("exempt".to_string(), 2), ("no_memory".to_string(), 0)]);
+        fake.write("/sys/module/mpu/parameters/state", state::ARMED);
+        fake.write("/sys/module/mpu/parameters/counters", "translated.GPU_GET_PIDS=7\n");
+        let engines: Vec<Engine> = all(&fake.host()).expect("no error").iter().map(|row| row.engine).collect();
+        assert_eq!(engines, Engine::ALL, "each that is up has its row");
+        drop(supervisor);
+        assert_eq!(all(&fake.host()).expect("no error").len(), 1);
+    }
+
+    #[test]
+    fn an_engine_that_is_not_up_is_no_row_and_no_error() {
+        assert_eq!(all(&FakeHost::in_order().host()).expect("no error"), []);
+    }
+
+    #[test]
+    fn the_modules_files_become_one_row() {
+        let fake = FakeHost::in_order();
+        fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:-16\n");
+        fake.write("/sys/module/mpu/parameters/counters", "translated.GPU_GET_PIDS=7\npassed.no_memory=2\n");
+        let rows = all(&fake.host()).expect("no error");
+        let [row] = rows.as_slice() else { panic!("{rows:?}") };
+        assert_eq!((row.engine, row.state.as_str(), row.version.as_str()), (Engine::Module, "refused", "0.1.0"));
+        assert_eq!(row.refused, Some(("os_is_init_ns".to_string(), 16)));
+        assert_eq!(row.translated, [("GPU_GET_PIDS".to_string(), 7)]);
+        assert_eq!(row.passed, [("no_memory".to_string(), 2)]);
+        assert_eq!((row.orphans, row.claimed, row.tracing), (None, None, Some(true)), "format 1 does not say");
+        fake.write("/sys/module/mpu/parameters/state", state::HELD);
+        fake.write("/proc/sys/kernel/ftrace_enabled", "0\n");
+        let rows = all(&fake.host()).expect("no error");
+        assert_eq!((rows[0].orphans, rows[0].claimed, rows[0].tracing), (Some(1), Some(true), Some(false)));
+        fake.write("/sys/module/mpu/parameters/state", state::PLACED);
+        let rows = all(&fake.host()).expect("no error");
+        assert_eq!((rows[0].state.as_str(), rows[0].orphans, rows[0].claimed), ("placed", Some(0), Some(false)));
+    }
+
+    #[test]
+    fn files_that_cannot_be_understood_are_an_error() {
+        let fake = FakeHost::in_order();
+        fake.write("/sys/module/mpu/parameters/state", "nonsense");
+        assert!(all(&fake.host()).is_err());
+    }
+}

@@ -1,0 +1,270 @@
+//! Brings MPU up: picks an engine, has it raised, and sees that the other one goes.
+//!
+//! Owns the order, and what became of it as a value. Says nothing: the words are the command's. How an engine is raised is that
+//! engine's business.
+
+use super::down::lower_module;
+use super::error::EngineError;
+use super::module::checks;
+use super::module::error::ModuleError;
+use super::module::load::{self, Kernel};
+use super::module::load_error::LoadError;
+use super::module::proof::{self, Ask, Proof};
+use super::module::raise::{self as module, Raised};
+use super::module::record::Record;
+use super::module::state::{self, State};
+use super::module::swap::Replaced;
+use super::{after_refusal, choose, Choice, Engine};
+use mpu_host::config::{rules, Asked, Config, Drivers};
+use mpu_host::driver::Driver;
+use mpu_host::host::Host;
+use mpu_notify::client;
+use mpu_notify::error::NotifyError;
+use mpu_notify::raise::{self as notify, Lowered};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Options of `mpu up`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct UpOptions {
+    /// The engine to use; by default the one that /etc/mpu/config.toml names
+    #[arg(long, value_enum)]
+    pub engine: Option<Asked>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub module: module::ModuleOptions,
+
+    /// Accept a driver release that this mpu does not know, even where drivers = "known" is configured
+    #[arg(long, hide = true)]
+    pub any_driver: bool,
+
+    /// The executable that keeps the notify engine's supervisor, if not this one.
+    #[arg(skip)]
+    pub keeper: Option<PathBuf>,
+
+    /// How the module that is up is asked whether it translates; none if somebody else asks.
+    #[arg(skip)]
+    pub ask: Option<Ask>,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// The module was loaded.
+    Loaded,
+    /// The notify engine's supervisor was started.
+    Started,
+    /// It was retired, and takes containers again.
+    Resumed,
+    /// This version took over from another.
+    Replaced,
+    /// It was up before.
+    AlreadyUp,
+    /// The module was built and nothing more.
+    Built,
+}
+
+impl How {
+    /// Every way.
+    pub const ALL: [How; 6] = [How::Loaded, How::Started, How::Resumed, How::Replaced, How::AlreadyUp, How::Built];
+}
+
+/// What became of the engine that was not chosen, if it was up.
+#[derive(Debug)]
+pub enum Note {
+    /// The notify engine was told to go.
+    SupervisorLowered(Lowered),
+    /// It could not be told, and stays.
+    SupervisorStays(NotifyError),
+    /// The module was unloaded.
+    ModuleUnloaded,
+    /// It could not be unloaded.
+    ModuleStays(ModuleError),
+}
+
+/// What was done.
+#[derive(Debug)]
+pub struct Up {
+    /// What became of it.
+    pub how: How,
+    /// The engine, and why this one.
+    pub choice: Choice,
+    /// What became of the other one.
+    pub notes: Vec<Note>,
+    /// The module's file.
+    pub module: Option<PathBuf>,
+    /// How long building it took, if it was built now.
+    pub built_in: Option<Duration>,
+    /// Whom it took over from.
+    pub replaced: Option<Replaced>,
+    /// What the module says.
+    pub module_state: Option<State>,
+    /// Whether it was seen to translate, where somebody asked.
+    pub proof: Option<Proof>,
+    /// What the notify engine's supervisor says.
+    pub notify_state: Option<client::State>,
+    /// The driver.
+    pub driver: Option<Driver>,
+    /// How long all of it took.
+    pub took: Duration,
+}
+
+/// How long the driver may take for the question whether the module translates: the first client of a GPU waits for it
+/// to start.
+const ASK_PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long callers inside a module that is not needed any more are waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Brings MPU up.
+pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, EngineError> {
+    let began = Instant::now();
+    if !options.module.build_only {
+        checks::root(host)?;
+    }
+    let config = Config::of(host)?;
+    let driver = Driver::loaded(host);
+    let asked = options.engine.unwrap_or(config.engine);
+    let choice = choose(host, asked, &options.module, driver.as_ref())?;
+    let drivers = if options.any_driver { Drivers::Any } else { config.drivers };
+    let module = module::ModuleOptions { policy: rules::compile(&config), drivers, ..options.module.clone() };
+    let notify = notify::SupervisorOptions {
+        replace: module.replace,
+        drivers,
+        policy: module.policy.clone(),
+        cpu_percent: config.notify_cpu_percent,
+        program: options.keeper.clone(),
+    };
+    let mut up = match choice.engine {
+        Engine::Notify => by_notify(host, kernel, &notify, choice, driver)?,
+        Engine::Module => match module::raise(host, kernel, &module, driver.as_ref()) {
+            Ok(raised) => by_module(host, kernel, raised, options.ask, choice, driver)?,
+            Err(error) => {
+                let choice = after_refusal(host, asked, &module, &error).ok_or(error)?;
+                by_notify(host, kernel, &notify, choice, driver)?
+            }
+        },
+    };
+    up.took = began.elapsed();
+    Ok(up)
+}
+
+impl Up {
+    fn new(how: How, choice: Choice, driver: Option<Driver>) -> Up {
+        Up {
+            how,
+            choice,
+            notes: Vec::new(),
+            module: None,
+            built_in: None,
+            replaced: None,
+            module_state: None,
+            proof: None,
+            notify_state: None,
+            driver,
+            took: Duration::ZERO,
+        }
+    }
+}
+
+/// Sees that the module which was raised translates, and that the supervisor goes.
+fn by_module(
+    host: &Host,
+    kernel: &dyn Kernel,
+    raised: Raised,
+    ask: Option<Ask>,
+    choice: Choice,
+    driver: Option<Driver>,
+) -> Result<Up, EngineError> {
+    let (raised, proof) = proven(host, kernel, raised, ask)?;
+    let up = Up { proof, ..Up::new(How::Loaded, choice, driver) };
+    let mut up = match raised {
+        Raised::Built { module, built_in } => {
+            return Ok(Up { how: How::Built, module: Some(module), built_in, ..up });
+        }
+        Raised::Already { state } => {
+            let module = Record::read(host).map(|record| record.module);
+            Up { how: How::AlreadyUp, module, module_state: Some(state), ..up }
+        }
+        Raised::Loaded { state, module, built_in, replaced } => {
+            Record::now(&module).write(host);
+            let how = if replaced.is_some() { How::Replaced } else { How::Loaded };
+            Up { how, module: Some(module), built_in, replaced, module_state: Some(state), ..up }
+        }
+    };
+    up.notes.extend(without_notify(host));
+    Ok(up)
+}
+
+/// Has the module asked whether it translates. One that was loaded now and gets no calls does not stay.
+fn proven(
+    host: &Host,
+    kernel: &dyn Kernel,
+    raised: Raised,
+    ask: Option<Ask>,
+) -> Result<(Raised, Option<Proof>), ModuleError> {
+    let Some(ask) = ask else { return Ok((raised, None)) };
+    let prove = |state: State| proof::prove(host, state, ask, ASK_PATIENCE);
+    let not_entered = |state: &State| LoadError::NotEntered { hooks: state.hooks.join(", ") };
+    Ok(match raised {
+        Raised::Built { .. } => (raised, None),
+        Raised::Already { state } => match prove(state)? {
+            (state, Some(Proof::NotEntered)) => return Err(not_entered(&state).into()),
+            (state, proof) => (Raised::Already { state }, proof),
+        },
+        Raised::Loaded { state, module, built_in, replaced } => match prove(state)? {
+            (state, Some(Proof::NotEntered)) => {
+                let error = not_entered(&state);
+                // The reason is what the caller must hear, whatever becomes of this.
+                let _ = load::remove(host, kernel, state.instance, PATIENCE, "mpu up");
+                return Err(error.into());
+            }
+            (state, proof) => (Raised::Loaded { state, module, built_in, replaced }, proof),
+        },
+    })
+}
+
+/// Raises the notify engine, and sees that the module goes.
+fn by_notify(
+    host: &Host,
+    kernel: &dyn Kernel,
+    options: &notify::SupervisorOptions,
+    choice: Choice,
+    driver: Option<Driver>,
+) -> Result<Up, EngineError> {
+    use notify::Raised::{Already, Replaced, Resumed, Started};
+    load::same_host(host, kernel)?;
+    let (how, state, replaced) = match notify::raise(host, options, driver.as_ref())? {
+        Started(state) => (How::Started, state, None),
+        Resumed(state) => (How::Resumed, state, None),
+        // Calls waited for the new one.
+        Replaced(state, version) => (How::Replaced, state, Some(self::Replaced { version, gapless: true })),
+        Already(state) => (How::AlreadyUp, state, None),
+    };
+    let mut up = Up { replaced, notify_state: Some(state), ..Up::new(how, choice, driver) };
+    up.notes.extend(without_module(host, kernel));
+    Ok(up)
+}
+
+/// The module is up: a supervisor is not needed any more. Both at once do no harm, so its failure is none of ours.
+fn without_notify(host: &Host) -> Option<Note> {
+    let Ok(Some(state)) = client::state(host) else { return None };
+    if state.state != "armed" {
+        return None;
+    }
+    match notify::lower(host) {
+        Ok(lowered) => lowered.map(Note::SupervisorLowered),
+        Err(error) => Some(Note::SupervisorStays(error)),
+    }
+}
+
+/// The notify engine was chosen: the module goes.
+fn without_module(host: &Host, kernel: &dyn Kernel) -> Option<Note> {
+    state::is_loaded(host).then(|| match lower_module(host, kernel, PATIENCE) {
+        Ok(_) => Note::ModuleUnloaded,
+        Err(error) => Note::ModuleStays(error),
+    })
+}

@@ -1,0 +1,105 @@
+//! A supervisor without listeners or callers, for tests of those who ask one: it answers on the control socket of a made-up host.
+//!
+//! Owns what a real one says to whom; the real one is tried in `tests/operator.rs`.
+
+use super::client::{Cost, State};
+use super::CONTROL_SOCKET;
+use mpu_host::host::fake::FakeHost;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// It, until this is dropped.
+pub struct FakeSupervisor {
+    path: PathBuf,
+    /// What it says of itself.
+    pub state: Arc<Mutex<State>>,
+    /// What it was told, in order, but for questions.
+    pub told: Arc<Mutex<Vec<String>>>,
+    answers: Option<JoinHandle<()>>,
+}
+
+/// This version's, with these containers.
+pub fn state(containers: &[&str]) -> State {
+    State {
+        version: env!("CARGO_PKG_VERSION").to_string(),
+        state: "armed".to_string(),
+        pid: mpu_core::HostPid::new(4711).expect("not 0"),
+        since: 1_795_205_700,
+        restarts: 0,
+        restarts_last_hour: 0,
+        listeners: containers.len(),
+        containers: containers.iter().map(|id| id.to_string()).collect(),
+        costs: containers
+            .iter()
+            .map(|id| Cost { container: id.to_string(), cpu_microseconds: 1_500_000, held_back_microseconds: 0 })
+            .collect(),
+        cpu_percent: Some(100),
+        inside: 1,
+        lookup: "kernel".to_string(),
+        passed_on: 1234,
+        translated: [("GPU_GET_PIDS".to_string(), 7)].into(),
+        passed: [("exempt".to_string(), 2), ("no_memory".to_string(), 0)].into(),
+        policy: Vec::new(),
+    }
+}
+
+impl FakeSupervisor {
+    /// Comes up on a host.
+    pub fn on(fake: &FakeHost, state: State) -> FakeSupervisor {
+        FakeSupervisor::at(fake.host().at(CONTROL_SOCKET), state)
+    }
+
+    /// Comes up at a path.
+    pub fn at(path: PathBuf, state: State) -> FakeSupervisor {
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let (state, told) = (Arc::new(Mutex::new(state)), Arc::default());
+        let answers = std::thread::spawn({
+            let (path, state, told) = (path.clone(), Arc::clone(&state), Arc::clone(&told));
+            move || {
+                while answer(&listener, &state, &told) {}
+                let _ = std::fs::remove_file(path);
+            }
+        });
+        FakeSupervisor { path, state, told, answers: Some(answers) }
+    }
+}
+
+/// One conversation; false if it ends with it.
+fn answer(listener: &UnixListener, state: &Mutex<State>, told: &Mutex<Vec<String>>) -> bool {
+    let (mut stream, _) = listener.accept().expect("somebody");
+    let mut request = String::new();
+    stream.read_to_string(&mut request).expect("a request");
+    let mut state = state.lock().expect("ours");
+    let (word, rest) = request.split_once('\n').unwrap_or((&request, ""));
+    if word == "state" {
+        let _ = stream.write_all(serde_json::to_string(&*state).expect("JSON").as_bytes());
+        return true;
+    }
+    told.lock().expect("ours").push(request.clone());
+    match word {
+        "retire" => state.state = "retired".to_string(),
+        "resume" => state.state = "armed".to_string(),
+        "policy" => state.policy = rest.lines().map(str::to_string).collect(),
+        "budget" => state.cpu_percent = rest.trim().parse().ok(),
+        "again" => {
+            state.pid = mpu_core::HostPid::new(state.pid.get() + 1).expect("not 0");
+            state.version = env!("CARGO_PKG_VERSION").to_string();
+        }
+        _ => return false,
+    }
+    let _ = stream.write_all(b"{\"ok\":true}");
+    state.state != "retired" || state.listeners > 0
+}
+
+impl Drop for FakeSupervisor {
+    fn drop(&mut self) {
+        if let Ok(mut stream) = std::os::unix::net::UnixStream::connect(&self.path) {
+            let _ = stream.write_all(b"end");
+        }
+        let _ = self.answers.take().map(JoinHandle::join);
+    }
+}

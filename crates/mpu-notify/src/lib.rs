@@ -1,0 +1,60 @@
+//! The notify engine: MPU in user space, for hosts whose kernel takes no module.
+//!
+//! Owns a supervisor in the host's PID namespace. The first process of a container carries a filter that hands the driver's
+//! controls to it; it asks the driver itself and gives the caller a translated answer (docs/notify.md). Knows nothing of how
+//! the filter gets into a container: that is `mpu-container`'s, or `mpu run`'s.
+
+mod accounts;
+mod ask;
+mod asked;
+mod attend;
+mod budget;
+mod by_threads;
+mod caller;
+pub mod client;
+mod counters;
+pub mod daemon;
+mod driver;
+pub mod error;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+mod filter;
+mod folder;
+pub mod guest;
+mod held;
+pub mod hold;
+mod id;
+mod keeper;
+mod log;
+mod maker;
+mod mapping;
+mod memory;
+mod message;
+mod namespace;
+mod numbers;
+mod process;
+mod question;
+pub mod raise;
+mod registry;
+mod rights;
+pub mod run;
+mod setting;
+mod status;
+mod sys;
+mod table;
+mod theirs;
+mod threads;
+mod tid;
+mod turn;
+mod view;
+mod words;
+
+/// Where an OCI runtime hands over the listener of a new container. That it takes a connection means: an engine is up.
+pub const LISTENER_SOCKET: &str = "/run/mpu/notify/listener.sock";
+/// There while the supervisor takes no new container. Its socket still takes connections: an `exec` into an old one needs it.
+pub const RETIRED: &str = "/run/mpu/notify/retired";
+/// Where the supervisor is asked and told things.
+pub const CONTROL_SOCKET: &str = "/run/mpu/notify/control.sock";
+
+/// Deaths of supervisors of the last hour that are told apart.
+pub const MOST_COUNTED: u64 = 8;

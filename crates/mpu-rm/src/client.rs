@@ -1,0 +1,165 @@
+//! A client of the resource manager with one GPU's objects: how it comes to be, and how it asks.
+
+use crate::error::RmError;
+use crate::object::{Object, DEVICE};
+use crate::sys;
+use crate::words::set;
+use mpu_abi::ioctl::alloc_status;
+use mpu_abi::Release;
+use std::fs::File;
+use std::os::fd::AsFd;
+
+/// Where the device nodes are.
+pub trait Nodes {
+    /// Opens the control node.
+    ///
+    /// # Errors
+    /// [`RmError::Open`] when it is missing or shut.
+    fn open_control(&self) -> Result<File, RmError>;
+    /// Opens the node of a GPU.
+    ///
+    /// # Errors
+    /// [`RmError::Open`] when it is missing or shut.
+    fn open_gpu(&self) -> Result<File, RmError>;
+}
+
+/// `NV0000_CTRL_CMD_GPU_ATTACH_IDS`: 32 ids and the one that failed.
+const ATTACH_GPUS: (u32, usize) = (0x215, 132);
+const ALL_GPUS: u32 = 0xffff;
+/// As many GPUs as one driver has.
+const MOST_GPUS: u32 = 32;
+
+/// One client of the resource manager, with one GPU's device and subdevice.
+pub struct Client {
+    control: File,
+    // Held open: the first opener of a GPU's node starts the GPU, and a driver without persistence stops it with the
+    // last.
+    _gpu: Option<File>,
+    /// Which of the known layouts the driver has.
+    pub(super) release: Release,
+    pub(super) client: u32,
+}
+
+impl Client {
+    /// Opens the driver and becomes one of its clients on the first GPU that answers. RM records the thread that calls this.
+    ///
+    /// # Errors
+    /// When the control node cannot be opened, or the driver makes no client, or none for any GPU.
+    pub fn of_first_gpu(nodes: &dyn Nodes, release: Release) -> Result<Client, RmError> {
+        let gpu = nodes.open_gpu().ok();
+        let client = Client::new(nodes.open_control()?, gpu, release)?;
+        client.make_first_device()?;
+        client.make(Object::Subdevice)?;
+        Ok(client)
+    }
+
+    /// Opens the driver and becomes one of its clients on the GPU with this UUID. `nodes` opens that GPU's node.
+    pub fn of_gpu(nodes: &dyn Nodes, release: Release, uuid: &str) -> Option<Client> {
+        let gpu = nodes.open_gpu().ok()?;
+        let client = Client::new(nodes.open_control().ok()?, Some(gpu), release).ok()?;
+        (0..MOST_GPUS).any(|instance| client.make_device_if(instance, uuid)).then_some(client)
+    }
+
+    fn new(control: File, gpu: Option<File>, release: Release) -> Result<Client, RmError> {
+        let mut client = Client { control, _gpu: gpu, release, client: 0 };
+        client.client = client.make(Object::Client)?;
+        // A driver that cannot attach the GPUs says so again, and more to the point, when a device is made.
+        let mut all = vec![0u8; ATTACH_GPUS.1];
+        set(&mut all, 0, ALL_GPUS);
+        set(&mut all, 4, u32::MAX);
+        let _ = client.ask("GPU_ATTACH_IDS", ATTACH_GPUS.0, client.client, &mut all);
+        Ok(client)
+    }
+
+    /// Makes the device object of the first GPU that answers: instances have gaps where a GPU fell off or belongs to
+    /// somebody else.
+    fn make_first_device(&self) -> Result<(), RmError> {
+        let make = |instance| self.make(Object::Device { instance });
+        let first = make(0);
+        if matches!(first, Err(RmError::Status { .. })) && (1..MOST_GPUS).any(|instance| make(instance).is_ok()) {
+            return Ok(());
+        }
+        first.map(|_| ())
+    }
+
+    /// Makes an instance's objects, and keeps them if it is the GPU with the UUID.
+    fn make_device_if(&self, instance: u32, uuid: &str) -> bool {
+        if self.make(Object::Device { instance }).is_err() {
+            return false;
+        }
+        let found = self.make(Object::Subdevice).ok().and_then(|_| self.uuid());
+        if found.is_some_and(|found| found.eq_ignore_ascii_case(uuid)) {
+            return true;
+        }
+        self.free(self.client, DEVICE);
+        false
+    }
+
+    pub(super) fn ask(&self, what: &'static str, cmd: u32, object: u32, params: &mut [u8]) -> Result<(), RmError> {
+        let status = sys::control(self.control.as_fd(), [self.client, object, cmd], params);
+        match status.map_err(|source| RmError::Ioctl { what, source })? {
+            0 => Ok(()),
+            status => Err(RmError::Status { what, status }),
+        }
+    }
+
+    /// Makes an object, and gives its handle.
+    pub(super) fn make(&self, object: Object<'_>) -> Result<u32, RmError> {
+        let (class, handle, what) = object.is();
+        let words = [self.client, object.parent(self.client), handle, class];
+        let answer = sys::alloc(self.control.as_fd(), words, &mut object.params(), alloc_status(self.release));
+        match answer.map_err(|source| RmError::Ioctl { what, source })? {
+            (0, handle) => Ok(handle),
+            (status, _) => Err(RmError::Status { what, status }),
+        }
+    }
+
+    /// Frees an object. What cannot be freed now goes with the client.
+    pub(super) fn free(&self, parent: u32, handle: u32) {
+        let _ = sys::free(self.control.as_fd(), [self.client, parent, handle]);
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Closing the node frees the client, too; asking first means that a later look-up cannot still find it.
+        self.free(0, self.client);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Folder(tempfile::TempDir);
+
+    impl Folder {
+        fn open(&self, name: &str) -> Result<File, RmError> {
+            let path = self.0.path().join(name);
+            File::options().read(true).write(true).open(&path).map_err(|source| RmError::Open { path, source })
+        }
+    }
+
+    impl Nodes for Folder {
+        fn open_control(&self) -> Result<File, RmError> {
+            self.open("nvidiactl")
+        }
+        fn open_gpu(&self) -> Result<File, RmError> {
+            self.open("nvidia0")
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_not_the_drivers_has_no_answers() {
+        let release = Release::new(580, 159, 4);
+        let nodes = Folder(tempfile::tempdir().expect("a folder"));
+        assert!(matches!(Client::of_first_gpu(&nodes, release), Err(RmError::Open { .. })));
+        assert!(Client::of_gpu(&nodes, release, "GPU-").is_none());
+        for name in ["nvidia0", "nvidiactl"] {
+            std::fs::write(nodes.0.path().join(name), "").expect("a file");
+        }
+        let error = Client::of_first_gpu(&nodes, release).err().expect("no driver");
+        assert!(matches!(error, RmError::Ioctl { what: "a new client", .. }), "{error:?}");
+        assert!(Client::of_gpu(&nodes, release, "GPU-").is_none());
+    }
+}

@@ -1,0 +1,95 @@
+# What tests on a real GPU share: words, checks, and containers of this host's own programs. Sourced, with PATH-TO-MPU,
+# PATH-TO-MPU-CONTAINER and, at will, WORK-FOLDER as arguments; leaves the shell in the work folder.
+set -u
+export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin PYTHONDONTWRITEBYTECODE=1
+mpu=$(readlink -f "$1")
+container=$(readlink -f "$2")
+work=${3:-/run/mpu-gpu}
+python=${PYTHON:-python3}
+failed=0
+
+say() { printf '\n### %s\n' "$*"; }
+show() {
+	printf '$ %s\n' "$*"
+	"$@" 2>&1
+}
+check() {
+	if eval "$2"; then echo "ok: $1"; else
+		echo "WRONG: $1"
+		failed=1
+	fi
+}
+mkdir -p "$work/bin" && cd "$work" || exit 3
+for name in nvidia-container-runtime nvidia-container-runtime-hook nvidia-container-cli nvidia-ctk nvidia-cdi-hook; do
+	ln -sf "$container" "bin/$name"
+done
+ln -sf "$mpu" bin/mpu
+cp "$here"/*.py .
+export PATH=$work/bin:$PATH
+# configuration MODE: how the stack of this work folder puts GPUs into containers.
+configuration() {
+	cat >config.toml <<-TOML
+		[nvidia-container-runtime]
+		mode = "$1"
+		runtimes = ["runc"]
+		debug = "$work/runtime.log"
+		log-level = "debug"
+		[nvidia-container-runtime-hook]
+		path = "$work/bin/nvidia-container-runtime-hook"
+		[nvidia-ctk]
+		path = "$work/bin/nvidia-ctk"
+	TOML
+}
+configuration jit-cdi
+export NVIDIA_CTK_CONFIG_FILE_PATH=$work/config.toml
+
+# bundle NAME ENV...: this host's programs and Python, read-only; of the driver nothing but the asking.
+bundle() {
+	local name=$1
+	shift
+	mkdir -p "$name"/rootfs/{etc,proc,dev,tmp,usr/bin,usr/lib,usr/local,opt,gpu,py}
+	ln -sfn usr/bin "$name/rootfs/bin"
+	ln -sfn usr/lib "$name/rootfs/lib"
+	ln -sfn usr/lib64 "$name/rootfs/lib64"
+	mkdir -p "$name/rootfs/usr/lib64" "$name/rootfs$(dirname "$(dirname "$(dirname "$python")")")"
+	env=$(printf ',"%s"' "$@")
+	mounts=
+	for folder in /usr/bin /usr/lib /usr/lib64 "$(dirname "$(dirname "$(dirname "$python")")")"; do
+		mounts="$mounts,{\"destination\": \"$folder\", \"type\": \"bind\", \"source\": \"$folder\", \"options\": [\"rbind\", \"ro\"]}"
+	done
+	mounts="$mounts,{\"destination\": \"/gpu\", \"type\": \"bind\", \"source\": \"$work\", \"options\": [\"bind\", \"ro\"]}"
+	[ -n "${PYTHONPATH-}" ] &&
+		mounts="$mounts,{\"destination\": \"/py\", \"type\": \"bind\", \"source\": \"$PYTHONPATH\", \"options\": [\"bind\", \"ro\"]}"
+	cat >"$name/config.json" <<JSON
+{"ociVersion": "1.0.2", "hostname": "$name", "root": {"path": "rootfs"},
+ "process": {"cwd": "/", "user": {"uid": 0, "gid": 0}, "args": ["/usr/bin/sleep", "1000000"],
+  "env": ["PATH=/usr/bin:/usr/local/nvidia/bin", "HOME=/tmp", "TERM=xterm", "PYTHONPATH=/py", "PYTHONDONTWRITEBYTECODE=1"$env],
+  "capabilities": {"bounding": ["CAP_KILL"], "effective": ["CAP_KILL"], "permitted": ["CAP_KILL"]}},
+ "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"},
+  {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+  {"destination": "/dev/shm", "type": "tmpfs", "source": "tmpfs"},
+  {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"}$mounts],
+ "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "network"}],
+  "resources": {"devices": [{"allow": false, "access": "rwm"}]}}}
+JSON
+}
+# start NAME: by our wrapper, which puts the GPU in and, if the engine is up, the listener.
+start() {
+	show nvidia-container-runtime create --bundle "$1" "$1" </dev/null >"$1.out"
+	cat "$1.out"
+	show runc start "$1"
+}
+
+# train FILE COMMAND...: a GPU process whose own number for itself is $trained.
+train() {
+	local file=$1
+	shift
+	"$@" >"$file" 2>&1 &
+	for _ in $(seq 150); do
+		grep -q ^process "$file" 2>/dev/null && break
+		sleep 0.2
+	done
+	echo "\$ $* &"
+	cat "$file"
+	trained=$(sed -n 's/^process //p' "$file")
+}

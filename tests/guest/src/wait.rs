@@ -1,0 +1,24 @@
+//! Waiting for something that has to come to pass, however slow an emulated machine on a busy host is: patience decides nothing, it only ends
+//! a guest in which it never does.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Result};
+
+/// No machine that plays stories at all is slower.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Waits until it holds; else an error with these words.
+pub fn until(otherwise: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let began = Instant::now();
+    while !holds()? {
+        if began.elapsed() > PATIENCE {
+            bail!("{otherwise} after {} s", PATIENCE.as_secs());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}

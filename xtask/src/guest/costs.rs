@@ -1,0 +1,76 @@
+//! What each story, and each stage, cost of this machine's processors: read off a guest's console, and added up over guests.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mpu_plan::{Ending, Verdict, STAGE_STANDS};
+
+use super::qemu::Line;
+
+/// By what was done: what it cost altogether, and how often it was done.
+#[derive(Default)]
+pub struct Costs(BTreeMap<String, (Duration, usize)>);
+
+impl Costs {
+    /// Each verdict ends a story. What comes before a stage stands is the boot, or the stage before.
+    pub fn of(lines: &[Line]) -> Self {
+        let mut costs = Self::default();
+        let mut before = Duration::ZERO;
+        for line in lines {
+            let (what, times) = match Verdict::read(&line.text) {
+                Some(verdict) => (verdict.story, usize::from(verdict.result != Ending::Skip)),
+                None if line.text == STAGE_STANDS => ("a guest's boot, or a stage's change".to_owned(), 1),
+                None => continue,
+            };
+            costs.count(what, line.used.saturating_sub(before), times);
+            before = line.used;
+        }
+        costs
+    }
+
+    /// Another guest's.
+    pub fn add(&mut self, other: &Self) {
+        for (what, (used, times)) in &other.0 {
+            self.count(what.clone(), *used, *times);
+        }
+    }
+
+    /// The dearest few, a line each.
+    pub fn dearest(&self, few: usize) -> String {
+        let mut all: Vec<_> = self.0.iter().collect();
+        all.sort_by_key(|(_, (used, _))| std::cmp::Reverse(*used));
+        let line = |(what, (used, times)): &(&String, &(Duration, usize))| {
+            format!("{:7.1} {what}, {times} times", used.as_secs_f64())
+        };
+        all.iter().take(few).map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    fn count(&mut self, what: String, used: Duration, times: usize) {
+        let (sum, count) = self.0.entry(what).or_default();
+        *sum += used;
+        *count += times;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_used_between_two_verdicts_is_the_second_ones() {
+        let line = |used: u64, text: &str| Line { used: Duration::from_secs(used), ..Line::at_once(text) };
+        let lines = [
+            line(5, "booted"),
+            line(7, STAGE_STANDS),
+            line(8, "STORY cheap engine=none era=1 client=5 verdict=pass"),
+            line(20, "something said in between"),
+            line(30, "STORY dear engine=none era=1 client=5 verdict=fail"),
+            line(39, "STORY cheap engine=module era=1 client=5 verdict=pass"),
+        ];
+        let mut costs = Costs::of(&lines);
+        costs.add(&Costs::of(&lines));
+        let told = "   44.0 dear, 2 times\n   20.0 cheap, 4 times";
+        assert_eq!(costs.dearest(2), told);
+        assert!(costs.dearest(3).contains("14.0 a guest's boot"), "{}", costs.dearest(3));
+    }
+}

@@ -1,0 +1,244 @@
+//! What guests play: xtask/matrix.toml, made into guests. `full` crosses what the quick matrix covers once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use crate::guest::verdict::{Ending, Tally};
+use crate::guest::{Job, Row};
+use crate::{kernels, real_driver};
+
+#[derive(Deserialize)]
+pub struct Matrix {
+    engines: Vec<String>,
+    /// The story that leaves a guest unfit for others.
+    pub last: String,
+    /// Stories that neither the driver's era nor the client changes.
+    of_the_kernel: Vec<String>,
+    minutes: u64,
+    reloads: u32,
+    /// What a row with every story takes, where nobody has looked.
+    pub row_seconds: u32,
+    /// What a play takes.
+    pub plays: BTreeMap<String, u32>,
+    pair: Vec<Pair>,
+    quick: Vec<Cell>,
+    /// On kernels that watch themselves.
+    watched: Vec<Cell>,
+    real: Vec<Real>,
+}
+
+/// NVIDIA's own driver, on a GPU that is made up.
+#[derive(Deserialize)]
+struct Real {
+    /// Of several, each is exchanged for the next.
+    releases: Vec<String>,
+    #[serde(default)]
+    closed: bool,
+    kernel: String,
+    /// Which stories the quick run plays.
+    quick: Vec<String>,
+    /// What it takes then.
+    #[serde(default)]
+    seconds: u32,
+}
+
+impl Real {
+    fn name(&self, release: &str) -> String {
+        format!("NVIDIA's {} driver {release}", if self.closed { "closed" } else { "open" })
+    }
+}
+
+/// Which clients a driver of an era meets in the field.
+#[derive(Deserialize)]
+struct Pair {
+    era: String,
+    clients: Vec<String>,
+    /// Whether the guest ends with the story that leaves it unfit for others.
+    #[serde(default)]
+    last: bool,
+}
+
+#[derive(Deserialize)]
+struct Cell {
+    kernel: String,
+    rows: Vec<[String; 2]>,
+    /// Eras whose rows are played with the engine in user space, too.
+    #[serde(default)]
+    notify: Vec<String>,
+    /// As a pair's.
+    #[serde(default)]
+    last: bool,
+    /// The era whose row plays every story; others leave out those of the kernel.
+    whole: Option<String>,
+    /// What it takes.
+    #[serde(default)]
+    seconds: u32,
+}
+
+/// One guest, and what it takes of a processor, in seconds: the longest are booted first.
+pub struct Guest {
+    pub job: Job,
+    pub seconds: u32,
+}
+
+impl Cell {
+    fn is_whole(&self, era: &str) -> bool {
+        self.whole.as_ref().is_none_or(|whole| whole == era)
+    }
+}
+
+/// The engine in user space.
+const NOTIFY: &str = "notify";
+/// The engine in the kernel.
+const MODULE: &str = "module";
+/// Reloads of the module under load, where they are not counted in hundreds.
+const FEW_RELOADS: u32 = 4;
+/// No engine.
+const BARE: &str = "none";
+
+impl Matrix {
+    /// As it stands in the file.
+    pub fn read() -> Result<Self> {
+        toml::from_str(include_str!("../../matrix.toml")).context("matrix.toml")
+    }
+}
+
+/// The guests with simulated drivers. `every` names all stories, for a row that leaves some out.
+pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Guest>> {
+    let row = |era: &str, client: &str| Row {
+        era: era.to_owned(),
+        client: client.to_owned(),
+        engines: matrix.engines.clone(),
+        stories: vec![],
+        reloads: if full { matrix.reloads } else { FEW_RELOADS },
+    };
+    let job = |kernel: &str, rows: Vec<Row>| Job {
+        kernel: kernel.to_owned(),
+        cpus: 2,
+        // Under eight callers a reload of the module takes about four seconds in a guest, a supervisor's end about one, twice each. Ten thousand
+        // calls that are looked through take about eight seconds.
+        limit: Duration::from_secs(matrix.minutes * 60 + if full { u64::from(matrix.reloads) * 30 } else { 0 }),
+        rows,
+    };
+    let with_notify = |mut row: Row| {
+        row.engines.push(NOTIFY.to_owned());
+        row
+    };
+    let rows_and_last = |mut rows: Vec<Row>, last: bool| {
+        let again = rows.last().filter(|_| last).map(|row| Row {
+            engines: vec![BARE.to_owned(), NOTIFY.to_owned()],
+            stories: vec![matrix.last.clone()],
+            ..row.clone()
+        });
+        rows.extend(again);
+        rows
+    };
+    let of_the_driver = || {
+        let stays = |story: &&&str| **story != matrix.last && !matrix.of_the_kernel.iter().any(|left| left == **story);
+        every.iter().filter(stays).map(|story| (*story).to_owned()).collect()
+    };
+    let once = |cell: &Cell| {
+        let rows = cell.rows.iter().map(|[era, client]| {
+            let stories = if cell.is_whole(era) { vec![] } else { of_the_driver() };
+            let row = Row { reloads: FEW_RELOADS, stories, ..row(era, client) };
+            if cell.notify.contains(era) {
+                with_notify(row)
+            } else {
+                row
+            }
+        });
+        Guest { job: job(&cell.kernel, rows_and_last(rows.collect(), cell.last)), seconds: cell.seconds }
+    };
+    if !full {
+        return Ok(matrix.quick.iter().map(once).collect());
+    }
+    let mut guests: Vec<Guest> = matrix.watched.iter().map(once).collect();
+    for kernel in kernels::debian()? {
+        for pair in &matrix.pair {
+            let rows: Vec<Row> = pair.clients.iter().map(|client| with_notify(row(&pair.era, client))).collect();
+            let seconds = matrix.row_seconds * rows.len() as u32;
+            guests.push(Guest { job: job(&kernel, rows_and_last(rows, pair.last)), seconds });
+        }
+    }
+    Ok(guests)
+}
+
+/// NVIDIA's own drivers, built now unless the cache has them; a release whose sources cannot be had here is a counted skip.
+pub fn real(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Guest>> {
+    let mut guests = Vec::new();
+    let engines = [BARE, MODULE, NOTIFY].map(str::to_owned);
+    for real in matrix.real.iter().filter(|real| full || !real.quick.is_empty()) {
+        let mut rows = Vec::new();
+        for release in &real.releases {
+            let tried = real_driver::fetch(release, real.closed).map_err(|error| (Ending::Skip, error));
+            let made = || real_driver::ready(&real.kernel, release, real.closed).map_err(|error| (Ending::Fail, error));
+            match tried.and_then(|()| made()) {
+                Ok(name) => rows.push(real_driver::row(&name, &engines, None)?),
+                Err((ending, error)) => tally.check(&real.name(release), ending, &format!("{error:#}")),
+            }
+        }
+        if !full {
+            rows.iter_mut().for_each(|row| row.stories.clone_from(&real.quick));
+        }
+        if rows.is_empty() {
+            continue;
+        }
+        let limit = Duration::from_secs(matrix.minutes * 60);
+        let seconds = if full { matrix.row_seconds * rows.len() as u32 } else { real.seconds };
+        guests.push(Guest { job: Job { kernel: real.kernel.clone(), rows, cpus: 2, limit }, seconds });
+    }
+    Ok(guests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{simulated, Cell, Matrix};
+
+    const PAGE: &str = include_str!("../../../docs/stories.md");
+
+    /// A name that is misspelled would be played, or left out, nowhere.
+    #[test]
+    fn every_name_of_the_matrix_is_known() {
+        let matrix = Matrix::read().unwrap();
+        let named = matrix.real.iter().flat_map(|real| &real.quick).chain(&matrix.of_the_kernel).chain([&matrix.last]);
+        for story in named {
+            assert!(PAGE.contains(&format!("\n| `{story}` |")), "no story is called {story}");
+        }
+        let drivers = include_str!("../../drivers.toml");
+        assert!(matrix.real.iter().any(|real| !real.quick.is_empty()), "the quick run plays none");
+        for real in &matrix.real {
+            let table = if real.closed { "closed" } else { "driver" };
+            for release in &real.releases {
+                assert!(drivers.contains(&format!("[[{table}]]\nrelease = \"{release}\"")), "{table} {release}");
+            }
+        }
+    }
+
+    /// What a row leaves out, another row of the same guest plays, with every engine that the guest has.
+    #[test]
+    fn each_guest_has_a_row_with_every_story_and_every_engine() {
+        let matrix = Matrix::read().unwrap();
+        let every = ["of_any_driver", matrix.of_the_kernel[0].as_str(), matrix.last.as_str()];
+        for (guest, cell) in simulated(&matrix, false, &every).unwrap().iter().zip(&matrix.quick) {
+            let whole: Vec<_> = guest.job.rows.iter().filter(|row| row.stories.is_empty()).collect();
+            let name = guest.job.name();
+            assert!(!whole.is_empty(), "{name} plays no row whole");
+            assert!(guest.seconds > 0, "how long {name} takes is not known");
+            for engine in guest.job.rows.iter().flat_map(|row| &row.engines) {
+                assert!(
+                    whole.iter().any(|row| row.engines.contains(engine)),
+                    "{name}: {engine} is played in part only"
+                );
+            }
+            let in_part = guest.job.rows.iter().filter(|row| !whole.contains(row) && row.stories != [&*matrix.last]);
+            assert!(in_part.clone().all(|row| row.stories == ["of_any_driver"]), "{name}");
+            let eras = in_part.map(|row| row.era.as_str());
+            assert!(eras.clone().all(|era| !cell.is_whole(era)), "{name}");
+        }
+        let watched: &[Cell] = &matrix.watched;
+        assert!(watched.iter().all(|cell| cell.whole.is_none()), "`--full` leaves nothing out");
+    }
+}
