@@ -163,3 +163,46 @@ fn of_oci(oci: &Value) -> Option<Seccomp> {
         syscalls: oci.get("syscalls")?.as_array()?.iter().map(rule).collect::<Option<_>>()?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::CreateContainer;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn seccomp() -> impl Strategy<Value = Seccomp> {
+        let text = || prop::sample::select(vec!["", "SCMP_ACT_ALLOW", "ioctl", "\u{e9}\n"]).prop_map(str::to_owned);
+        let texts = move || prop::collection::vec(text(), 0..3);
+        let errno = || prop::option::of(any::<u32>().prop_map(|value| Errno { value }));
+        let argument = (any::<u32>(), any::<u64>(), any::<u64>(), text())
+            .prop_map(|(index, value, value_two, op)| Argument { index, value, value_two, op });
+        let rule = (texts(), text(), errno(), prop::collection::vec(argument, 0..3))
+            .prop_map(|(names, action, errno, arguments)| Syscall { names, action, errno, arguments });
+        (text(), errno(), texts(), texts(), prop::collection::vec(rule, 0..4)).prop_map(
+            |(default_action, default_errno, architectures, flags, syscalls)| Seccomp {
+                default_action,
+                default_errno,
+                architectures,
+                flags,
+                syscalls,
+                ..Seccomp::default()
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_profile_is_the_same_after_the_way_there_and_back(profile in seccomp()) {
+            prop_assert_eq!(of_oci(&to_oci(&profile)), Some(profile));
+        }
+
+        /// And a container whose description is nonsense is left alone without a word of ours but a reason.
+        #[test]
+        fn no_description_of_a_container_is_too_odd(bytes in prop::collection::vec(any::<u8>(), 0..64), tells: bool) {
+            let engine = Engine { called: "an engine".into(), sets: true, tells };
+            let container = CreateContainer::decode(&*bytes).ok().and_then(|request| request.container);
+            let notify = Notify { socket: "/nowhere".into(), ..Notify::default() };
+            prop_assert!(container.is_none_or(|container| armed(&container, &engine, &notify).is_err()));
+        }
+    }
+}

@@ -8,7 +8,7 @@
 //!
 //! Outside truth: `pkg/net/multiplex/mux.go` of containerd/nri 0.12; `PROTOCOL.md` and `channel.go` of containerd/ttrpc 1.2.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -81,15 +81,20 @@ pub enum Came {
 pub struct Trunk<'a> {
     socket: UnixStream,
     stop: BorrowedFd<'a>,
-    /// What came of each stream and is no whole message yet, and when that began.
-    held: HashMap<u32, (Vec<u8>, Instant)>,
+    /// What came of each stream and is no whole message yet, and when that began. A queue: many short messages in one long frame cost no
+    /// more than others.
+    held: HashMap<u32, (VecDeque<u8>, Instant)>,
 }
 
 impl<'a> Trunk<'a> {
     /// Over a socket. That `stop` can be read is a wish to end.
     pub fn new(socket: UnixStream, stop: BorrowedFd<'a>) -> Result<Trunk<'a>, TrunkError> {
         socket.set_write_timeout(Some(UNDER_WAY))?;
-        Ok(Trunk { socket, stop, held: [PLUGIN, RUNTIME].map(|stream| (stream, (Vec::new(), Instant::now()))).into() })
+        Ok(Trunk {
+            socket,
+            stop,
+            held: [PLUGIN, RUNTIME].map(|stream| (stream, (VecDeque::new(), Instant::now()))).into(),
+        })
     }
 
     /// The next message, for which one waits as long as this, or for ever.
@@ -136,8 +141,12 @@ impl<'a> Trunk<'a> {
     /// A whole message of what is held.
     fn whole(&mut self) -> Result<Option<Message>, TrunkError> {
         for (stream, (held, since)) in &mut self.held {
-            let Some((header, _)) = held.split_first_chunk::<HEADER>() else { continue };
-            let [a, b, c, d, e, f, g, h, kind, _flags] = *header;
+            let mut header = [0; HEADER];
+            if held.len() < HEADER {
+                continue;
+            }
+            header.iter_mut().zip(held.iter()).for_each(|(into, byte)| *into = *byte);
+            let [a, b, c, d, e, f, g, h, kind, _flags] = header;
             let length = u32::from_be_bytes([a, b, c, d]) as usize;
             if length > LONGEST {
                 return Err(TrunkError::TooLong(length as u64));
@@ -220,5 +229,67 @@ fn ended(error: io::Error) -> TrunkError {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => TrunkError::Closed,
         io::ErrorKind::WouldBlock => TrunkError::Stuck,
         _ => TrunkError::Io(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::Shutdown;
+    use std::os::fd::AsFd;
+
+    /// What comes of bytes, until the connection is of no more use.
+    fn read(bytes: &[u8]) -> (Vec<Message>, TrunkError) {
+        let (mut engine, plugin) = UnixStream::pair().unwrap();
+        let (_told, stop) = UnixStream::pair().unwrap();
+        let bytes = bytes.to_vec();
+        let writer = std::thread::spawn(move || {
+            let _ = engine.write_all(&bytes);
+            let _ = engine.shutdown(Shutdown::Write);
+            engine
+        });
+        let mut trunk = Trunk::new(plugin, stop.as_fd()).unwrap();
+        let mut messages = Vec::new();
+        let ended = loop {
+            match trunk.next(None) {
+                Ok(Came::Message(message)) => messages.push(message),
+                Ok(Came::Stop) => panic!("nobody wants an end"),
+                Err(why) => break why,
+            }
+        };
+        drop(trunk);
+        writer.join().unwrap();
+        (messages, ended)
+    }
+
+    fn frame(stream: u32, part: &[u8]) -> Vec<u8> {
+        [&stream.to_be_bytes()[..], &(part.len() as u32).to_be_bytes(), part].concat()
+    }
+
+    #[test]
+    fn a_frame_full_of_messages_takes_no_longer_than_its_length() {
+        let began = Instant::now();
+        let (messages, ended) = read(&frame(PLUGIN, &vec![0; LONGEST]));
+        assert_eq!(messages.len(), LONGEST / HEADER);
+        assert!(matches!(ended, TrunkError::Closed), "{ended}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn whatever_comes_ends_with_a_reason(bytes in prop::collection::vec(prop_oneof![Just(0), Just(1), any::<u8>()], 0..200)) {
+            let (_, ended) = read(&bytes);
+            prop_assert!(matches!(ended, TrunkError::Closed | TrunkError::TooLong(_)), "{}", ended);
+        }
+
+        #[test]
+        fn messages_come_whole_however_they_are_cut(payload in prop::collection::vec(any::<u8>(), 0..300), cut in 1..40usize) {
+            let packed: Vec<u8> = [&(payload.len() as u32).to_be_bytes()[..], &[0, 0, 0, 7, REQUEST, 0], &payload].concat();
+            let bytes: Vec<u8> = packed.chunks(cut).flat_map(|part| [frame(PLUGIN, part), frame(5, part)].concat()).collect();
+            let (messages, _) = read(&bytes);
+            prop_assert_eq!(messages, [Message { stream: PLUGIN, call: 7, kind: REQUEST, payload }]);
+        }
     }
 }
