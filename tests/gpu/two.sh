@@ -15,12 +15,12 @@ mapfile -t uuids < <(nvidia-smi --query-gpu=uuid --format=csv,noheader)
 	exit 3
 }
 
+listed() { runc exec "$1" nvidia-smi --query-gpu=uuid --format=csv,noheader | sort | xargs; }
 # given WHO WANTED...: the container has these GPUs, by every client's word, and no other.
 given() {
 	local who=$1 nodes
 	shift
-	check "$who: nvidia-smi lists $*" \
-		"[ \"\$(runc exec $who nvidia-smi --query-gpu=uuid --format=csv,noheader | sort | xargs)\" = \"\$(printf '%s\n' $* | sort | xargs)\" ]"
+	check "$who: nvidia-smi lists $*" "[ \"\$(listed $who)\" = \"\$(printf '%s\n' $* | sort | xargs)\" ]"
 	nodes=$(runc exec "$who" sh -c 'ls /dev | grep -c "^nvidia[0-9]"')
 	check "$who: as many device nodes" "[ '$nodes' = $# ]"
 	check "$who: as many folders in /proc/driver/nvidia/gpus" \

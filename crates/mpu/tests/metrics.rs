@@ -3,6 +3,8 @@
 //! Facts are made up where a test needs many processes or a driver that hangs; `exporter` below is the real server with
 //! them, in a process of its own so that its memory can be measured. With a driver it is tried in guests.
 
+mod promtool;
+
 use mpu::metrics::collect::{Exporter, Patience, Sources, Trouble};
 use mpu::metrics::page::{is_missed, HostFacts};
 use mpu::metrics::usage::{Amounts, Container, Gpu, Known, Label, Usage, Use};
@@ -11,6 +13,7 @@ use mpu_core::{HostPid, Reason, ViewPid};
 use mpu_engine::observe::{Cost, Observed};
 use mpu_engine::Engine;
 use mpu_host::driver::{Driver, Flavour};
+use promtool::promtool;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -115,23 +118,6 @@ fn page(sources: Sources, labels: Vec<Label>) -> String {
     String::from_utf8(now(exporter.page()).to_vec()).unwrap()
 }
 
-/// `promtool`, where MPU_PROMTOOL says (`./x test` fetches it and says so), or else in `PATH`.
-fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
-    let named = std::env::var_os("MPU_PROMTOOL");
-    let program = named.clone().unwrap_or_else(|| "promtool".into());
-    let piped = || Stdio::piped();
-    let spawned = Command::new(program).args(arguments).stdin(piped()).stdout(piped()).stderr(piped()).spawn();
-    let Ok(mut child) = spawned else {
-        assert!(named.is_none(), "MPU_PROMTOOL names no program");
-        eprintln!("SKIP: no promtool here; `./x test` fetches it");
-        return None;
-    };
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let done = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
-    Some((done.status.success() && !said.contains("error"), said))
-}
-
 #[test]
 fn a_full_page_has_every_metric_and_promtool_likes_it() {
     let page = page(sources(100), vec![]);
@@ -171,21 +157,6 @@ fn each_engine_has_its_rows_and_its_own_counts() {
         !page.contains("mpu_engine_containers{engine=\"module\"") && page.contains("\nmpu_engine_up 0\n"),
         "{page}"
     );
-}
-
-#[test]
-fn promtool_likes_the_alerts_and_they_name_metrics_that_are_there() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus/alerts.yml");
-    let text = std::fs::read_to_string(path).unwrap();
-    let exprs: Vec<&str> = text.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
-    assert!(exprs.len() >= 5);
-    for expr in exprs {
-        let mut words = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|w| w.starts_with("mpu_"));
-        assert!(words.all(|word| families::ALL.iter().any(|family| family.name == word)), "{expr}");
-    }
-    if let Some((good, said)) = promtool(&["check", "rules", path], "") {
-        assert!(good && said.contains("SUCCESS"), "{said}");
-    }
 }
 
 #[test]

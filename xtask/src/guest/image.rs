@@ -95,7 +95,10 @@ fn real_modules(archive: &mut Archive, kernel: &kernels::Kernel, release: &str) 
     if overrides.is_none() {
         return Ok(());
     }
-    archive.text(&format!("lib/firmware/nvidia/{release}/gsp_tu10x.bin"), 0o644, b"none\n");
+    // Its name in 515, and in 535 and later.
+    for name in ["gsp.bin", "gsp_tu10x.bin"] {
+        archive.text(&format!("lib/firmware/nvidia/{release}/{name}"), 0o644, b"none\n");
+    }
     Ok(())
 }
 

@@ -1,0 +1,129 @@
+//! What is given to people who monitor a cluster: alerts with a page that says what to do, and a dashboard. Both name metrics and labels,
+//! which must be there.
+
+mod promtool;
+
+use mpu::metrics::families;
+use promtool::promtool;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+const ALERTS: &str = include_str!("../../../packaging/prometheus/alerts.yml");
+const RUNBOOK: &str = include_str!("../../../docs/alerts.md");
+const BOARD: &str = include_str!("../../../packaging/grafana/mpu.json");
+
+/// Names of metrics in a query.
+fn metrics(query: &str) -> BTreeSet<&str> {
+    let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("mpu_")).collect()
+}
+
+/// The queries of a dashboard, wherever they stand.
+fn queries<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match (key.as_str(), value.as_str()) {
+                    ("expr" | "query", Some(query)) => found.push(query),
+                    _ => queries(value, found),
+                }
+            }
+        }
+        Value::Array(all) => all.iter().for_each(|value| queries(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn each_alert_links_its_section_and_each_section_is_an_alert() {
+    let named = |prefix: &'static str, text: &'static str| -> Vec<&str> {
+        text.lines().filter_map(|line| line.trim().strip_prefix(prefix)).collect()
+    };
+    let alerts = named("- alert: ", ALERTS);
+    assert!(alerts.len() >= 9, "{alerts:?}");
+    assert_eq!(alerts, named("## ", RUNBOOK));
+    let links = named("runbook_url: ", ALERTS);
+    let wanted = alerts.iter().map(|alert| format!("docs/alerts.md#{}\"", alert.to_lowercase()));
+    assert_eq!(links.len(), alerts.len());
+    for (link, wanted) in links.iter().zip(wanted) {
+        assert!(link.ends_with(&wanted), "{link} is not {wanted}");
+    }
+}
+
+#[test]
+fn promtool_likes_the_alerts_and_they_name_metrics_that_are_there() {
+    let exprs: Vec<&str> = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
+    assert!(exprs.len() >= 9);
+    for expr in exprs {
+        let there = |word: &&str| families::ALL.iter().any(|family| family.name == *word);
+        assert!(metrics(expr).iter().all(there), "{expr}");
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus/alerts.yml");
+    if let Some((good, said)) = promtool(&["check", "rules", path], "") {
+        assert!(good && said.contains("SUCCESS"), "{said}");
+    }
+}
+
+#[test]
+fn the_runbook_names_checks_that_doctor_has() {
+    let checks = include_str!("../../../docs/doctor.md");
+    let mut seen = 0;
+    for (_, rest) in RUNBOOK.match_indices("check").map(|(at, _)| RUNBOOK.split_at(at)) {
+        let sentence = rest.split(['.', ':', ',']).next().unwrap_or_default();
+        for check in sentence.split('`').skip(1).step_by(2) {
+            seen += 1;
+            assert!(checks.contains(&format!("| `{check}` |")), "doctor has no check {check}");
+        }
+    }
+    assert!(seen >= 4, "{seen} checks found");
+}
+
+#[test]
+fn the_dashboard_asks_for_metrics_and_labels_that_are_there() {
+    let board: Value = serde_json::from_str(BOARD).expect("JSON");
+    let mut asked = Vec::new();
+    queries(&board, &mut asked);
+    let mut named = BTreeSet::new();
+    for query in &asked {
+        for name in metrics(query) {
+            let family = families::ALL.iter().find(|family| family.name == name);
+            assert!(family.is_some(), "no metric {name}: {query}");
+            named.insert(name);
+        }
+    }
+    assert!(named.len() >= 14, "{named:?}");
+    // Each query as a rule: the tool that checks rules knows the language.
+    let rules: Vec<Value> = asked
+        .iter()
+        .filter(|query| query.contains('{') || query.contains('('))
+        .filter(|query| !query.starts_with("label_values"))
+        .map(|query| serde_json::json!({"record": "a:b", "expr": query.replace("$instance", ".*"), "labels": {"q": query}}))
+        .collect();
+    assert!(rules.len() >= 14);
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let groups = serde_json::json!({"groups": [{"name": "board", "rules": rules}]});
+    std::fs::write(file.path(), groups.to_string()).expect("a file");
+    if let Some((good, said)) = promtool(&["check", "rules", file.path().to_str().expect("a name")], "") {
+        assert!(good && said.contains("SUCCESS"), "{said}");
+    }
+    let panels = board["panels"].as_array().expect("panels");
+    let mut ids = BTreeSet::new();
+    for panel in panels {
+        assert!(ids.insert(panel["id"].as_u64().expect("an id")), "two panels share an id");
+        let is_row = panel["type"] == "row";
+        assert!(is_row || !panel["description"].as_str().unwrap_or_default().is_empty(), "{}", panel["title"]);
+        let asks = panel["targets"].as_array().is_some_and(|targets| !targets.is_empty());
+        assert_eq!(asks, !is_row, "{}", panel["title"]);
+        let at = |side: &str| panel["gridPos"][side].as_u64().expect("a place");
+        assert!(at("x") + at("w") <= 24, "{} does not fit", panel["title"]);
+    }
+}
+
+#[test]
+fn a_metric_that_is_not_there_would_be_found() {
+    assert_eq!(metrics("sum(rate(mpu_x_total{a=\"b\"}[5m])) or vector(0)"), BTreeSet::from(["mpu_x_total"]));
+    let mut found = Vec::new();
+    let board = serde_json::json!({"panels": [{"targets": [{"expr": "mpu_x"}]}], "templating": {"query": "mpu_y"}});
+    queries(&board, &mut found);
+    assert_eq!(found, ["mpu_x", "mpu_y"]);
+}

@@ -1,0 +1,21 @@
+//! Prometheus' own tool, asked for its judgement.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// `promtool`, where MPU_PROMTOOL says (`./x test` fetches it and says so), or else in `PATH`.
+pub fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
+    let named = std::env::var_os("MPU_PROMTOOL");
+    let program = named.clone().unwrap_or_else(|| "promtool".into());
+    let piped = || Stdio::piped();
+    let spawned = Command::new(program).args(arguments).stdin(piped()).stdout(piped()).stderr(piped()).spawn();
+    let Ok(mut child) = spawned else {
+        assert!(named.is_none(), "MPU_PROMTOOL names no program");
+        eprintln!("SKIP: no promtool here; `./x test` fetches it");
+        return None;
+    };
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let done = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    Some((done.status.success() && !said.contains("error"), said))
+}
