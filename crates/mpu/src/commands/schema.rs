@@ -20,7 +20,7 @@ struct Answers {
     reports: fn(&mut SchemaGenerator) -> Vec<Schema>,
 }
 
-const ROWS: [Answers; 13] = [
+const ROWS: [Answers; 14] = [
     Answers { name: "up", reports: |g| vec![one::<up::Done>(g)] },
     Answers { name: "down", reports: |g| vec![one::<down::Done>(g)] },
     Answers { name: "status", reports: |g| vec![one::<status::Status>(g)] },
@@ -35,6 +35,7 @@ const ROWS: [Answers; 13] = [
     },
     Answers { name: "metrics", reports: |_| Vec::new() },
     Answers { name: "agent", reports: |g| vec![one::<agent::Left>(g), one::<agent::Answered>(g)] },
+    Answers { name: "nri", reports: |_| Vec::new() },
     Answers { name: "ps", reports: |g| vec![one::<Listed>(g)] },
     Answers { name: "top", reports: |g| vec![one::<Listed>(g)] },
 ];

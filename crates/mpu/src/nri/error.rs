@@ -14,6 +14,9 @@ pub enum NriError {
     /// The socket is not for this user.
     #[error("cannot connect to {}", .0.display())]
     Forbidden(PathBuf, #[source] io::Error),
+    /// No socket can be there: a socket's path has 107 bytes at most.
+    #[error("{} can be no socket's path", .0.display())]
+    NoPath(PathBuf, #[source] io::Error),
     /// The signals that end it.
     #[error("cannot listen for signals")]
     Signals(#[source] io::Error),
@@ -23,6 +26,7 @@ impl Explain for NriError {
     fn code(&self) -> &'static str {
         match self {
             NriError::Forbidden(..) => "nri_forbidden",
+            NriError::NoPath(..) => "nri_no_path",
             NriError::Signals(_) => "no_signals",
         }
     }
@@ -30,6 +34,7 @@ impl Explain for NriError {
     fn exit(&self) -> Exit {
         match self {
             NriError::Forbidden(..) => Exit::Refused,
+            NriError::NoPath(..) => Exit::Usage,
             NriError::Signals(_) => Exit::Failed,
         }
     }
@@ -39,6 +44,7 @@ impl Explain for NriError {
             NriError::Forbidden(..) => {
                 "run it as root; if it is root, a security module forbids it: ausearch -m avc -ts recent".into()
             }
+            NriError::NoPath(..) => "name the engine's socket, as in --socket /var/run/nri/nri.sock".into(),
             NriError::Signals(_) => "raise the limit of open files: ulimit -n".into(),
         }
     }

@@ -79,6 +79,9 @@ pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Re
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(NriError::Forbidden(options.socket.clone(), error));
             }
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                return Err(NriError::NoPath(options.socket.clone(), error));
+            }
             Err(error) => {
                 // Once, as long as it is for the same reason.
                 let line = format!("waiting for a container engine at {}: {error}", options.socket.display());
