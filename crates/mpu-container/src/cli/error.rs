@@ -1,13 +1,11 @@
 //! Why a command of `nvidia-container-cli` failed, in the words that NVIDIA's says, and what to do about it.
 
 use super::configure::ConfigureError;
+use super::log::NAME;
 use super::mig::NotAll;
 use crate::driver::{DriverError, UnknownDevice};
 use crate::require::RequireError;
 use thiserror::Error;
-
-/// What the program calls itself.
-pub const NAME: &str = "nvidia-container-cli";
 
 /// Why a command failed. The message is the part between the program's name and the cause.
 #[derive(Debug, Error)]

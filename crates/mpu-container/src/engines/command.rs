@@ -9,6 +9,7 @@ use super::{hook, source, Change, Engine, EngineError, Wish};
 use crate::config::edit::truth;
 use crate::text_file;
 use clap::{ArgAction, Args, ValueEnum};
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 /// What NVIDIA's flag has for its default, and scripts repeat.
@@ -34,7 +35,7 @@ pub struct Configure {
     config: Option<PathBuf>,
     /// Write the runtime into this file of containerd or CRI-O instead [default: crio.conf.d/99-nvidia.toml for CRI-O,
     /// none for containerd]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = path_or_none)]
     drop_in_config: Option<PathBuf>,
     /// Where the options of the present default runtime are read from
     #[arg(long, value_enum, default_value = "file")]
@@ -86,6 +87,11 @@ enum Source {
 /// A switch's word, as Go's programs take it.
 fn switch(word: &str) -> Result<bool, String> {
     truth(word).ok_or_else(|| "true or false".into())
+}
+
+/// A path, or nothing at all, which clap's own parser takes for a slip.
+fn path_or_none(word: &str) -> Result<PathBuf, Infallible> {
+    Ok(word.into())
 }
 
 impl Configure {

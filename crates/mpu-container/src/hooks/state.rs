@@ -7,6 +7,7 @@ use rustix::process::Pid;
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The largest state or configuration that is read. Engines' configurations have some hundred kilobytes.
@@ -110,7 +111,7 @@ pub fn root(spec: &Path) -> Result<PathBuf, StateError> {
     }
     let config = state.bundle.join("config.json");
     let what = config.display().to_string();
-    let read: Config = first(open(&config)?).map_err(|source| StateError::Parse {
+    let read: Config = first(open_regular(&config)?).map_err(|source| StateError::Parse {
         what: what.clone(),
         wanted: "configuration",
         source,
@@ -124,6 +125,16 @@ pub fn root(spec: &Path) -> Result<PathBuf, StateError> {
 fn open(path: &Path) -> Result<impl Read, StateError> {
     let file = File::open(path).map_err(|source| StateError::Read { what: path.display().to_string(), source })?;
     Ok(io::BufReader::new(file).take(LARGEST))
+}
+
+/// The bundle's file: unlike a state, which a caller may hand over by a pipe, it is a file, and nobody waits for another thing.
+fn open_regular(path: &Path) -> Result<impl Read, StateError> {
+    let failed = |source| StateError::Read { what: path.display().to_string(), source };
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+    match file.metadata().map_err(failed)?.is_file() {
+        true => Ok(io::BufReader::new(file).take(LARGEST)),
+        false => Err(failed(io::Error::other("it is not a regular file"))),
+    }
 }
 
 fn first<T: for<'a> Deserialize<'a>>(stream: impl Read) -> Result<T, serde_json::Error> {

@@ -139,8 +139,12 @@ fn start(
             Err(why) if why.is_ordinary() => log.debug(&without(why)),
             Err(why) => log.info(&without(why)),
         }
-        if given || listens.is_ok() {
-            spec.store()?;
+        let stored = if given || listens.is_ok() { spec.store() } else { Ok(()) };
+        match stored {
+            Err(error) if given => return Err(error.into()),
+            // A container that asks for nothing never fails for us; the file is what it was.
+            Err(error) => log.info(&format!("the container starts without the notify engine: {}", chain(&error))),
+            Ok(()) => {}
         }
     }
     log.info(&format!("handing on to {}", runtime.display()));
