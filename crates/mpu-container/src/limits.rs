@@ -7,6 +7,7 @@
 //! Outside truth: NVIDIA Container Toolkit 1.20.1, `apply-cuda-memory-limits`; Linux, cgroups(7), `/proc/PID/cgroup`.
 
 use crate::driver::{Driver, DriverError, DriverRoot, LimitError, MemoryLimits, UnknownDevice};
+use rustix::fs::FsWord;
 use rustix::process::Pid;
 use std::fs;
 use std::io;
@@ -15,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 /// Where every host has its cgroups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// How statfs(2) names the second version of their file system.
-const CGROUP2: i64 = 0x6367_7270;
+const CGROUP2: FsWord = 0x6367_7270;
 
 /// Why a limit does not hold.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +57,7 @@ pub fn apply(limits: MemoryLimits, process: Pid, root: &DriverRoot, gpus: &[Stri
     if selection.gpus.is_empty() {
         return Ok(());
     }
-    if rustix::fs::statfs(CGROUPS).map_or(true, |found| found.f_type as i64 != CGROUP2) {
+    if rustix::fs::statfs(CGROUPS).map_or(true, |found| found.f_type != CGROUP2) {
         return Err(LimitsError::Old);
     }
     let of = |process: &str| fs::read_to_string(format!("/proc/{process}/cgroup")).map_err(LimitsError::Process);

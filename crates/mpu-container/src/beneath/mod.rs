@@ -7,7 +7,7 @@
 //!
 //! Outside truth: openat2(2), `RESOLVE_IN_ROOT`.
 
-mod host;
+pub(crate) mod host;
 pub(crate) mod mount;
 mod read;
 mod sys;
@@ -15,7 +15,7 @@ mod sys;
 pub(crate) mod tests;
 mod write;
 
-pub use mount::{out_of_sight, Restrictions, Tree};
+pub use mount::{Restrictions, Tree};
 pub use read::Entry;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,6 +37,12 @@ pub enum BeneathError {
         path: PathBuf,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// The root by a name that means another directory to each process.
+    #[error("cannot open the container's root {}: it leads through a process's own link in /proc, or in a circle", path.display())]
+    Magic {
+        /// The path on the host.
+        path: PathBuf,
     },
     /// A path below it.
     #[error("cannot {act} {} in the container", path.display())]
@@ -107,14 +113,12 @@ impl Root {
     pub fn open(path: &Path) -> Result<Root, BeneathError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS);
-        let source = |error: Errno| match error {
-            Errno::LOOP => io::Error::other("it leads through a process's own link in /proc, or in a circle"),
-            other => other.into(),
-        };
+        let path = path.to_path_buf();
         match fd {
-            Ok(fd) => Ok(Root { fd, path: path.to_path_buf() }),
+            Ok(fd) => Ok(Root { fd, path }),
             Err(Errno::NOSYS) => Err(BeneathError::Kernel),
-            Err(error) => Err(BeneathError::Root { path: path.to_path_buf(), source: source(error) }),
+            Err(Errno::LOOP) => Err(BeneathError::Magic { path }),
+            Err(error) => Err(BeneathError::Root { path, source: error.into() }),
         }
     }
 

@@ -95,14 +95,15 @@ pub fn common(driver: &Driver, capabilities: Capabilities, options: &Options) ->
     Ok(edits)
 }
 
-/// What programs that manage GPUs need besides nodes: the driver without what draws. They may make device nodes.
+/// What programs that manage GPUs need besides nodes: the driver without what draws. They may make device nodes, and see
+/// every GPU.
 pub fn for_managers(
     driver: &Driver,
     capabilities: Capabilities,
     options: &Options,
 ) -> Result<ContainerEdits, DriverError> {
     let mut options = options.clone();
-    options.hooks.without.push(HookName::DisableDeviceNodeModification);
+    options.hooks.without.extend([HookName::DisableDeviceNodeModification, HookName::HideOtherGpus]);
     let mut edits = mounts_and_hooks(&driver.files(capabilities)?.without_desktop(), &driver.version, &options);
     sort(&mut edits);
     Ok(edits)

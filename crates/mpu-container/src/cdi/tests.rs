@@ -5,8 +5,9 @@ use super::generate::{generate_for, Naming};
 use super::*;
 use crate::capability::Capabilities;
 use crate::driver::made_up::{self, Host};
-use crate::driver::{Driver, Mig};
+use crate::driver::{Driver, DriverRoot, Mig};
 use crate::edits::{ContainerEdits, Device, Spec};
+use rustix::fs::{FileType, CWD};
 use std::os::unix::fs::symlink;
 
 const VERSION: &str = "580.159.04";
@@ -108,6 +109,8 @@ fn a_node_is_described_in_full() {
     assert_eq!((node.major, node.minor, node.permissions.as_deref()), (Some(195), Some(0), Some("rwm")));
     assert_eq!(node.host_path.as_deref(), host.path().join("dev/nvidia0").to_str());
     assert_eq!((node.kind.as_deref(), node.file_mode), (Some("c"), Some(0o666)), "nobody has made it yet");
+    let card = device(&spec, "0").container_edits.device_nodes.iter().find(|node| node.path == "/dev/dri/card0");
+    assert_eq!(card.and_then(|card| card.file_mode), Some(0o660), "no driver opens it to everybody");
 }
 
 /// Device nodes, as root.
@@ -155,7 +158,56 @@ fn a_node_that_is_there_speaks_for_itself() {
     };
     assert_eq!(names(&imex("all").expect("a spec")), ["7"]);
     assert_eq!(names(&imex("channel7").expect("a spec")), ["7"]);
-    assert!(imex("8").is_err() && imex("x").is_err());
+    for bad in ["8", "x", "+7", "-1", "1048576", "4294967295"] {
+        assert!(imex(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_display_node_that_a_driver_container_lacks_is_as_the_host_has_it() {
+    let (host, driver) = (host(), tempfile::tempdir().expect("a folder"));
+    let card = host.path().join("dev/dri/card0");
+    let number = rustix::fs::makedev(226, 0);
+    if rustix::fs::mknodat(CWD, &card, FileType::CharacterDevice, rustix::fs::Mode::from(0o600), number).is_err() {
+        return eprintln!("skipped: not root, who alone can make device nodes");
+    }
+    std::fs::set_permissions(&card, std::os::unix::fs::PermissionsExt::from_mode(0o640)).expect("a mode");
+    std::os::unix::fs::chown(&card, None, Some(44)).expect("a group");
+    let root = DriverRoot { devices: driver.path().into(), ..host.root() };
+    let spec = generate(&root, &request()).expect("a spec");
+    let edits = &self::device(&spec, "0").container_edits;
+    let node = edits.device_nodes.iter().find(|node| node.path == "/dev/dri/card0").expect("the node");
+    assert_eq!((node.file_mode, node.gid, node.host_path.as_deref()), (Some(0o640), Some(44), card.to_str()));
+    assert_eq!(edits.additional_gids, [44]);
+}
+
+#[test]
+fn managers_get_the_driver_without_what_draws() {
+    let host = host();
+    let files = ["libnvidia-egl-gbm.so.1.1.2", &format!("libnvidia-allocator.so.{VERSION}")];
+    for file in files {
+        let library = made_up::library(&format!("{}.so.1", file.split(".so").next().unwrap_or_default()), true);
+        std::fs::write(host.path().join(LIBRARIES).join(file), library).expect("a library");
+    }
+    host.write("etc/vulkan/icd.d/nvidia_icd.json", "");
+    let driver = Driver::find(&host.root()).expect("a driver");
+    let edits = inject::for_managers(&driver, Capabilities::ALL, &request().edits).expect("edits");
+    let mounts: Vec<_> = edits.mounts.iter().map(|mount| mount.container_path.as_str()).collect();
+    for (part, there) in [
+        ("libcuda.so", true),
+        ("nvidia-smi", true),
+        ("persistenced", true),
+        ("allocator", true),
+        ("egl-gbm", false),
+        ("vulkan", false),
+    ] {
+        assert_eq!(mounts.iter().any(|path| path.contains(part)), there, "{part}: {mounts:?}");
+    }
+    let hooks: Vec<_> = edits.hooks.iter().map(|hook| hook.args[1].as_str()).collect();
+    assert_eq!(hooks, ["create-symlinks", "enable-cuda-compat", "update-ldcache"], "they may make device nodes");
+    let links = hook(&edits, "create-symlinks").expect("links").join(" ");
+    assert!(links.contains("libcuda.so.1::") && !links.contains("nvidia-drm_gbm.so"), "{links}");
+    assert!(edits.device_nodes.is_empty() && edits.env.contains(&"NVIDIA_VISIBLE_DEVICES=void".into()));
 }
 
 #[test]

@@ -354,8 +354,15 @@ mod tests {
     fn wrong_lines_are_refused() {
         let wrong =
             ["configure", "configure /", "configure ct", "configure //", "configure /. -u", "configure -p 0 /ct"];
-        let more =
-            ["configure -p -3 /ct", "configure /a /b", "nope", "list --nope", "configure --imex-channel=x /ct", ""];
+        let more = [
+            "configure -p -3 /ct",
+            "configure /a /b",
+            "nope",
+            "list --nope",
+            "configure --imex-channel=x /ct",
+            "configure --imex-channel=1048576 /ct",
+            "",
+        ];
         for line in wrong.into_iter().chain(more) {
             assert!(parse(line).is_err(), "{line:?} was taken");
         }

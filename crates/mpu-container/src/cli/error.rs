@@ -1,13 +1,12 @@
 //! Why a command of `nvidia-container-cli` failed, in the words that NVIDIA's says, and what to do about it.
 
 use super::configure::ConfigureError;
+use super::log::NAME;
 use super::mig::NotAll;
 use super::user::UserError;
 use crate::driver::{DriverError, UnknownDevice};
 use crate::require::RequireError;
 use thiserror::Error;
-
-pub use super::log::NAME;
 
 /// Why a command failed. The message is the part between the program's name and the cause.
 #[derive(Debug, Error)]

@@ -99,9 +99,10 @@ impl Driver {
             firmware: self.firmware(&search),
             sockets: search.sockets(),
             links: search.links(&libraries, &xorg),
-            data: search.rows(tables::DATA, tables::DATA_FOLDERS, ""),
+            data: search.rows(tables::DATA, tables::DATA_FOLDERS, "usr/share"),
             libraries,
         };
+        files.data.extend(search.rows(tables::OPENCL, tables::DATA_FOLDERS, "etc"));
         files.data.extend(search.rows(tables::VULKAN, &[tables::DATA_FOLDERS, &["."]].concat(), "etc"));
         files.data.extend(xorg);
         Ok(files)

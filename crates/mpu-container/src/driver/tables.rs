@@ -78,6 +78,7 @@ pub const LIBRARIES: &[LibraryRow] = &[
     row("libnvidia-vulkan-producer", &[Display, Graphics], "Vulkan on Wayland"),
     own("libnvidia-egl-gbm", &[Display, Graphics], "EGL on GBM"),
     own("libnvidia-egl-wayland", &[Display, Graphics], "EGL on Wayland"),
+    own("libnvidia-egl-wayland2", &[Display, Graphics], "the same, of newer drivers"),
     own("libnvidia-egl-xcb", &[Display, Graphics], "EGL on XCB"),
     own("libnvidia-egl-xlib", &[Display, Graphics], "EGL on Xlib"),
     row("libnvidia-ngx", &[Ngx], "NGX (DLSS)"),
@@ -108,6 +109,7 @@ pub const PROGRAMS: &[FileRow] = &[
     file("nvidia-imex-ctl", &[Utility], "asks the same"),
     file("nvidia-cuda-mps-control", &[Compute], "multi-process service, its console"),
     file("nvidia-cuda-mps-server", &[Compute], "multi-process service"),
+    file("nvidia-xconfig", &[Display, Graphics], "writes X's configuration"),
 ];
 
 /// Sockets and pipes of the driver's daemons.
@@ -117,15 +119,21 @@ pub const SOCKETS: &[FileRow] = &[
     file("tmp/nvidia-mps", &[Compute], "the multi-process service's pipes"),
 ];
 
-/// Descriptions and data, below one of [`DATA_FOLDERS`].
+/// Descriptions and data, below one of [`DATA_FOLDERS`]; in a container, below `/usr/share`, where its programs look.
 pub const DATA: &[FileRow] = &[
     file("glvnd/egl_vendor.d/10_nvidia.json", &[Display, Graphics], "where EGL finds the driver"),
     file("egl/egl_external_platform.d/15_nvidia_gbm.json", &[Display, Graphics], "where EGL finds GBM"),
     file("egl/egl_external_platform.d/10_nvidia_wayland.json", &[Display, Graphics], "where EGL finds Wayland"),
+    file("egl/egl_external_platform.d/09_nvidia_wayland2.json", &[Display, Graphics], "the same, of newer drivers"),
+    file("egl/egl_external_platform.d/20_nvidia_xcb.json", &[Display, Graphics], "where EGL finds XCB"),
+    file("egl/egl_external_platform.d/20_nvidia_xlib.json", &[Display, Graphics], "where EGL finds Xlib"),
     file("nvidia/nvoptix.bin", &[Display, Graphics], "OptiX's data"),
     file("X11/xorg.conf.d/10-nvidia.conf", &[Display, Graphics], "X's configuration"),
     file("X11/xorg.conf.d/nvidia-drm-outputclass.conf", &[Display, Graphics], "X's configuration"),
 ];
+
+/// OpenCL's description, below one of [`DATA_FOLDERS`]; in a container, below `/etc`.
+pub const OPENCL: &[FileRow] = &[file("OpenCL/vendors/nvidia.icd", &[Compute], "where OpenCL finds the driver")];
 
 /// Vulkan's descriptions, below one of [`DATA_FOLDERS`] or the driver's root itself; in a container, below `/etc`.
 pub const VULKAN: &[FileRow] = &[
@@ -250,7 +258,13 @@ mod tests {
             page += &format!("| `{}.so.{end}` | {} | {} |\n", row.stem, words(row.with), row.about);
         }
         page += "\n| file | with | what it is | looked for below |\n|---|---|---|---|\n";
-        let files = [(PROGRAMS, PROGRAM_FOLDERS), (SOCKETS, &[]), (DATA, DATA_FOLDERS), (VULKAN, DATA_FOLDERS)];
+        let files = [
+            (PROGRAMS, PROGRAM_FOLDERS),
+            (SOCKETS, &[]),
+            (DATA, DATA_FOLDERS),
+            (OPENCL, DATA_FOLDERS),
+            (VULKAN, DATA_FOLDERS),
+        ];
         for (rows, folders) in files.into_iter().chain([(XORG, XORG_FOLDERS)]) {
             let folders: Vec<String> = folders.iter().map(|folder| format!("`{folder}`")).collect();
             for row in rows {

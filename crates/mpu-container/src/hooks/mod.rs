@@ -13,6 +13,7 @@ pub mod compat;
 mod gpus;
 mod memory;
 mod modes;
+mod nodes;
 mod params;
 mod profile;
 pub mod state;
@@ -28,6 +29,7 @@ use crate::program::Program;
 use crate::request::RequestError;
 use crate::spec::SpecError;
 use clap::builder::BoolishValueParser;
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io;
@@ -130,9 +132,6 @@ pub enum HookError {
     /// A file of the container.
     #[error(transparent)]
     Beneath(#[from] BeneathError),
-    /// The list of GPUs.
-    #[error(transparent)]
-    Gpus(#[from] gpus::GpusError),
     /// ldconfig.
     #[error(transparent)]
     Ldconfig(#[from] LdconfigError),
@@ -194,13 +193,19 @@ impl Notes {
 
 /// Runs the program. For a process that has just begun: it throws the environment away.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
-    // NVIDIA's files ask for notes this way.
-    let debug = std::env::var("NVIDIA_CTK_DEBUG").is_ok_and(|word| matches!(word.as_str(), "1" | "t" | "true"));
+    // NVIDIA's files ask for notes this way, those of old by the second name.
+    let is_on = |name| std::env::var(name).is_ok_and(|word| matches!(word.as_str(), "1" | "t" | "true"));
+    let debug = ["NVIDIA_CTK_DEBUG", "NVIDIA_CDI_DEBUG"].into_iter().any(is_on);
+    let quiet = ["NVIDIA_CTK_QUIET", "NVIDIA_CDI_QUIET"].into_iter().any(is_on);
     for (name, _) in std::env::vars_os() {
         std::env::remove_var(name);
     }
-    let args = match Args::try_parse_from(arguments) {
+    let args = match Args::try_parse_from(&arguments) {
         Ok(args) => args,
+        Err(error) if error.kind() == ErrorKind::UnknownArgument && unknown_hook(&arguments).is_some() => {
+            let words = unknown_hook(&arguments).into_iter().collect();
+            Args { debug, quiet, container_spec: OsString::new(), hook: Hook::Unknown(words) }
+        }
         Err(error) if !error.use_stderr() => {
             // Nobody may be reading.
             let _ = error.print();
@@ -211,7 +216,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let notes = Notes { debug: debug || args.debug, quiet: args.quiet };
+    let notes = Notes { debug: debug || args.debug, quiet: quiet || args.quiet };
     let name = args.hook.name();
     match run(args, notes) {
         Ok(()) => ExitCode::SUCCESS,
@@ -220,6 +225,15 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The hook that is named behind options that are not known, if it is not known either: all of it was written for a newer
+/// program.
+fn unknown_hook(arguments: &[OsString]) -> Option<OsString> {
+    let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
+    let word = arguments.iter().skip(1).find(|word| !is_option(word))?;
+    let known = Args::command().get_subcommands().any(|hook| word == hook.get_name());
+    (!known).then(|| word.clone())
 }
 
 /// What clap says, in one line: its first, and what that one announces below it.
@@ -263,10 +277,7 @@ fn run(args: Args, notes: Notes) -> Result<(), HookError> {
         Hook::EnableCudaCompat(wanted) if wanted.is_empty() => Ok(()),
         Hook::EnableCudaCompat(wanted) => compat::enable(&root()?, &wanted, notes),
         Hook::DisableDeviceNodeModification => params::disable(Path::new(params::PARAMS), root, notes),
-        Hook::HideOtherGpus => {
-            tell(gpus::hide(&root()?)?, notes);
-            Ok(())
-        }
+        Hook::HideOtherGpus => gpus::hide(&root()?, notes),
         Hook::Chmod { paths, mode } => {
             let mode = modes::parse(&mode)?;
             modes::set(&root()?, &paths, mode, notes)
@@ -279,18 +290,6 @@ fn run(args: Args, notes: Notes) -> Result<(), HookError> {
             let name = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
             notes.warn(format!("there is no hook {name:?}; it is passed over (see {NAME} --help)"));
             Ok(())
-        }
-    }
-}
-
-fn tell(told: gpus::Told, notes: Notes) {
-    let folder = gpus::GPUS;
-    match told {
-        gpus::Told::All => {}
-        gpus::Told::Own(own, all) => notes.detail(|| format!("{folder} shows {own} of {all} GPUs")),
-        gpus::Told::Hosts => notes.warn(format!("{folder} is the host's own, mounted shared: it shows all GPUs")),
-        gpus::Told::Others(others, error) => {
-            notes.warn(format!("{folder} shows {others} GPUs that the container does not have: {error}"));
         }
     }
 }

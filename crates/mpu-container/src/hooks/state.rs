@@ -8,6 +8,7 @@ use rustix::process::Pid;
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The largest state or configuration that is read. Engines' configurations have some hundred kilobytes.
@@ -111,7 +112,7 @@ pub fn root(spec: &Path) -> Result<PathBuf, StateError> {
     }
     let config = state.bundle.join("config.json");
     let what = config.display().to_string();
-    let opened = match open(&config) {
+    let opened = match open_regular(&config) {
         Err(StateError::Read { source, .. })
             if source.kind() == io::ErrorKind::PermissionDenied && is_root_of_mounts() =>
         {
@@ -137,6 +138,16 @@ fn is_root_of_mounts() -> bool {
 fn open(path: &Path) -> Result<impl Read, StateError> {
     let file = File::open(path).map_err(|source| StateError::Read { what: path.display().to_string(), source })?;
     Ok(io::BufReader::new(file).take(LARGEST))
+}
+
+/// The bundle's file: unlike a state, which a caller may hand over by a pipe, it is a file, and nobody waits for another thing.
+fn open_regular(path: &Path) -> Result<impl Read, StateError> {
+    let failed = |source| StateError::Read { what: path.display().to_string(), source };
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+    match file.metadata().map_err(failed)?.is_file() {
+        true => Ok(io::BufReader::new(file).take(LARGEST)),
+        false => Err(failed(io::Error::other("it is not a regular file"))),
+    }
 }
 
 fn first<T: for<'a> Deserialize<'a>>(stream: impl Read) -> Result<T, serde_json::Error> {

@@ -40,9 +40,12 @@ use machine::{DEBIAN, MUSL_LOADER, MUSL_PATHS, OTHERS};
 const MUSL_DEFAULT: &str = "/lib:/usr/local/lib:/usr/lib";
 
 /// Writes the container's configuration. Returns those of the folders that it does not reach all the same, because the
-/// image's `ld.so.conf`, which is left as it is, does not include the drop-in files.
-pub fn announce<'a>(root: &Root, folders: &[&'a str]) -> Result<Vec<&'a str>, LdconfigError> {
-    for folder in folders {
+/// image's `ld.so.conf`, which is left as it is, does not include the drop-in files. Who names no folder means those of
+/// an earlier run.
+pub fn announce(root: &Root, folders: &[&str]) -> Result<Vec<String>, LdconfigError> {
+    let earlier = if folders.is_empty() { listed(root, OURS)? } else { Vec::new() };
+    let folders: Vec<&str> = folders.iter().copied().chain(earlier.iter().map(String::as_str)).collect();
+    for folder in &folders {
         let fits =
             folder.starts_with('/') && !folder.contains(['\n', '\r', '\0', '#', '=']) && folder.trim() == *folder;
         if !fits {
@@ -61,18 +64,15 @@ pub fn announce<'a>(root: &Root, folders: &[&'a str]) -> Result<Vec<&'a str>, Ld
     known.extend(system.iter().map(|folder| folder.to_string()));
     let mut ours: Vec<&str> = Vec::new();
     for folder in folders {
-        if !known.contains(*folder) && !ours.contains(folder) {
+        if !known.contains(folder) && !ours.contains(&folder) {
             ours.push(folder);
         }
     }
-    // Who names no folder wants the cache brought up to date, and no earlier folder forgotten.
-    if !folders.is_empty() {
-        list(root, OURS, &ours)?;
-    }
+    list(root, OURS, &ours)?;
     list(root, SYSTEM, system)?;
     tell_musl(root, &ours)?;
     let known = told(root, &[])?;
-    Ok(ours.into_iter().filter(|folder| !known.contains(*folder)).collect())
+    Ok(ours.into_iter().filter(|folder| !known.contains(*folder)).map(str::to_string).collect())
 }
 
 /// Writes folders into a file, or removes it where there are none. A file that says so already is left alone.
@@ -86,6 +86,19 @@ fn list(root: &Root, path: &str, folders: &[&str]) -> Result<(), BeneathError> {
         Ok(found) if found == text.as_bytes() => Ok(()),
         _ => root.create_file(path, text.as_bytes(), 0o644),
     }
+}
+
+/// The folders that a file names; none if it is not there.
+fn listed(root: &Root, path: &str) -> Result<Vec<String>, BeneathError> {
+    let bytes = match root.read_file(Path::new(path), LARGEST) {
+        Err(error) if error.is_missing() => return Ok(Vec::new()),
+        bytes => bytes?,
+    };
+    let folder = |line| match line {
+        Line::Folder(folder) => Some(folder.to_string()),
+        Line::Include(_) => None,
+    };
+    Ok(conf::lines(&bytes).into_iter().filter_map(folder).collect())
 }
 
 /// musl's loader knows no cache: it reads a list of folders.

@@ -71,7 +71,7 @@ impl Sealed {
         let folders: Vec<&str> = folders.iter().map(AsRef::as_ref).collect();
         let unreachable = folders::announce(root, &folders)?;
         let mut arguments = vec!["ldconfig", "-i", "-f", folders::CONF, "-C", CACHE];
-        arguments.extend(unreachable);
+        arguments.extend(unreachable.iter().map(String::as_str));
         jail::run(root, &self.program, &arguments, PATIENCE, self.pivot)
     }
 }

@@ -146,6 +146,25 @@ fn the_distributions_own_folders_and_files_stay_as_they_are() {
 }
 
 #[test]
+fn who_names_no_folder_means_those_of_before() {
+    if !able() {
+        return;
+    }
+    for conf in [None, Some("# no include\n/usr/local/lib\n")] {
+        let place = Place::new();
+        if let Some(text) = conf {
+            fs::write(place.path("etc/ld.so.conf"), text).unwrap();
+        }
+        place.update().unwrap();
+        fs::remove_file(place.path("etc/ld.so.cache")).unwrap();
+        let before = fs::read(place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf")).unwrap();
+        run(&place.root(), Path::new(LDCONFIG), &[] as &[&str]).unwrap();
+        assert!(place.cache().contains("=> /opt/driver/libm.so.6"), "{conf:?}: {}", place.cache());
+        assert_eq!(fs::read(place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf")).unwrap(), before);
+    }
+}
+
+#[test]
 fn musl_is_told_by_its_own_file() {
     if !able() {
         return;
@@ -237,7 +256,7 @@ fn a_hostile_root_is_harmless() {
         let begin = Instant::now();
         let result = place.update();
         assert_eq!(result.is_ok(), works, "{what}: {result:?}");
-        assert!(begin.elapsed() < Duration::from_secs(5), "{what}");
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
         assert_eq!(snapshot(&place.top.path().join("outside")), outside, "{what}");
         assert!(!place.path("started").exists(), "{what}");
     }
@@ -291,12 +310,12 @@ fn the_program_has_nothing_but_the_root_and_is_stopped_when_it_waits() {
     let begin = Instant::now();
     let inmate = std::thread::scope(|scope| {
         let looked = scope.spawn(|| look_at(&name));
-        let patience = Duration::from_secs(2);
+        let patience = Duration::from_secs(5);
         let result = jail::run(&place.root(), &program, &["ldconfig", "-f", &name], patience, true);
         assert!(matches!(result, Err(LdconfigError::Slow { .. })), "{result:?}");
         looked.join().unwrap()
     });
-    assert!(begin.elapsed() < Duration::from_secs(10));
+    assert!(begin.elapsed() < Duration::from_secs(60));
     let status = |name: &str| {
         let line = inmate.status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_else(|| panic!("{name} in {}", inmate.status)).trim().to_string()
@@ -376,7 +395,7 @@ struct Inmate {
 fn look_at(word: &str) -> Inmate {
     let begin = Instant::now();
     loop {
-        assert!(begin.elapsed() < Duration::from_secs(2), "no process has {word}");
+        assert!(begin.elapsed() < Duration::from_secs(60), "no process has {word}");
         for entry in fs::read_dir("/proc").unwrap().flatten() {
             let at = entry.path();
             let line = fs::read(at.join("cmdline")).unwrap_or_default();

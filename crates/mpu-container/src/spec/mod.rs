@@ -14,7 +14,7 @@ mod node;
 mod tests;
 mod tolerant;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -78,13 +78,14 @@ pub fn edit(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> {
 
 impl Spec {
     /// Reads the specification of the bundle in a directory. Of one that we cannot hold as it is (letters that are no
-    /// UTF-8, too deep a nesting) it can only be asked what the container wants: it must reach the runtime untouched.
+    /// UTF-8, too deep a nesting, more behind its end) it can only be asked what the container wants: it must reach the runtime untouched.
     pub fn load(bundle: &Path) -> Result<Spec, SpecError> {
         let named = bundle.join("config.json");
         let read = |error| SpecError::Read(named.clone(), error);
         // A link is followed here and once, so that the rename replaces the file and not the link.
         let path = fs::canonicalize(&named).map_err(read)?;
-        let file = File::open(&path).map_err(read)?;
+        // Opening a FIFO waits for somebody who writes.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).map_err(read)?;
         let meta = file.metadata().map_err(read)?;
         if !meta.is_file() {
             return Err(read(io::Error::other("it is not a regular file")));

@@ -167,13 +167,9 @@ fn a_refused_edit_says_what_is_wrong_and_where() {
 #[test]
 fn a_file_that_is_no_specification_is_named_and_left_alone() {
     let deep = "[".repeat(1000);
-    for (text, says) in [
-        ("", "is not JSON"),
-        ("{\"a\":1", "is not JSON"),
-        ("[1]", "is not a JSON object"),
-        (&deep, "is not JSON"),
-        ("{}x", "is not JSON"),
-    ] {
+    for (text, says) in
+        [("", "is not JSON"), ("{\"a\":1", "is not JSON"), ("[1]", "is not a JSON object"), (&deep, "is not JSON")]
+    {
         let dir = bundle(text);
         let error = Spec::load(dir.path()).unwrap_err().to_string();
         assert!(error.ends_with(says), "{error}");
@@ -187,6 +183,21 @@ fn a_file_that_is_no_specification_is_named_and_left_alone() {
     fs::remove_file(dir.path().join("config.json")).unwrap();
     fs::create_dir(dir.path().join("config.json")).unwrap();
     assert!(Spec::load(dir.path()).unwrap_err().to_string().starts_with("cannot read"));
+}
+
+#[test]
+fn a_file_that_cannot_be_held_is_asked_and_never_written() {
+    let deep = format!("{{\"a\": 1, \"b\": {}{}}}", "[".repeat(1000), "]".repeat(1000));
+    for text in ["{\"a\": 1}x", "{\"a\": 1, \"b\": \"\\ud800\"}", &deep] {
+        let dir = bundle(text);
+        let mut spec = Spec::load(dir.path()).unwrap();
+        assert_eq!(spec.tree()["a"], json!(1), "{text}");
+        spec.apply(&ContainerEdits { env: vec!["A=1".into()], ..ContainerEdits::default() }).unwrap();
+        let error = spec.store().unwrap_err().to_string();
+        assert!(error.ends_with("config.json cannot be written again as it was"), "{error}");
+        assert_eq!(fs::read_to_string(dir.path().join("config.json")).unwrap(), text);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "and nothing is left beside it");
+    }
 }
 
 #[test]

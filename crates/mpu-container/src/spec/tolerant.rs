@@ -1,7 +1,7 @@
 //! A specification that we cannot keep, read as far as is needed to see whether it concerns us.
 //!
 //! Runtimes take text that our tree cannot hold: bytes that are no UTF-8, halves of surrogate pairs, values nested
-//! deeper than a program's stack should be. Owns how such a text is made readable: what cannot be held is replaced, so
+//! deeper than a program's stack should be, more text behind the value. Owns how such a text is made readable: what cannot be held is replaced, so
 //! that what is left can be asked questions but never be written again.
 //!
 //! Outside truth: Go's `encoding/json`, by which runc reads: it replaces both kinds of letters by U+FFFD.
@@ -11,9 +11,11 @@ use serde_json::Value;
 /// What lies deeper is replaced by `null`. Nothing that we ask for lies below the fifth level.
 const DEEPEST: usize = 64;
 
-/// The tree of a text in which some letters and values are replaced; none if it is no JSON all the same.
+/// The tree of a text's first value, in which some letters and values are replaced; none if it is no JSON all the same.
 pub(super) fn read(text: &[u8]) -> Option<Value> {
-    serde_json::from_str(&flatten(&whole_letters(&String::from_utf8_lossy(text)))).ok()
+    let text = flatten(&whole_letters(&String::from_utf8_lossy(text)));
+    // Only the first value is read, by Go's `Decoder` and so by runc.
+    serde_json::Deserializer::from_str(&text).into_iter().next()?.ok()
 }
 
 /// The text without halves of surrogate pairs.
@@ -106,7 +108,8 @@ mod tests {
             Some(strings),
             "brackets in a string are letters"
         );
-        for text in ["", "{", "{\"a\": \\ud800}", "[\"\\u\"]", "\"\\", "[1]]", "[]["] {
+        assert_eq!(read(b"[1]] x"), Some(json!([1])), "what stands behind the first value is nobody's");
+        for text in ["", "{", "{\"a\": \\ud800}", "[\"\\u\"]", "\"\\", "]["] {
             assert_eq!(read(text.as_bytes()), None, "{text}");
         }
     }

@@ -56,11 +56,18 @@ fn links_at_every_mount_point_stay_inside() {
 #[test]
 fn the_hosts_root_is_no_container() {
     let Some(stage) = Stage::new() else { return };
-    for root in ["/usr/..", "/proc/self/root"] {
-        let done = stage.script(&format!("cli {CONFIGURE} {root}"));
+    let magic = "it leads through a process's own link in /proc";
+    for (root, why) in [
+        ("/usr/..", "container error: invalid rootfs directory"),
+        ("/proc/self/root", magic),
+        ("/proc/self/cwd", magic),
+        ("/proc/self/cwd/ct", magic),
+        ("$PWD/link", magic),
+    ] {
+        let done = stage.script(&format!("ln -sf /proc/self/cwd link; cli {CONFIGURE} {root}"));
         assert!(!done.status.success());
         let error = String::from_utf8_lossy(&done.stderr);
-        assert!(error.contains("container error: invalid rootfs directory"), "{root}: {error}");
+        assert!(error.contains(why), "{root}: {error}");
     }
     let done = stage.script(&format!("cli {CONFIGURE} /"));
     assert_eq!(done.status.code(), Some(2));

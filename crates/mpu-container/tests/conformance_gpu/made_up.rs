@@ -56,7 +56,7 @@ impl Host {
     pub fn configure(&self, runtime: &str, mode: &str, more: &str) {
         let (driver, cdi, log) = (self.at("driver"), self.at("cdi"), self.at("debug.log"));
         let text = format!(
-            "{more}\n[nvidia-container-cli]\nroot = {driver:?}\n[nvidia-container-runtime]\nruntimes = [{runtime:?}]\n\
+            "{more}\n[nvidia-container-cli]\nroot = {driver:?}\nload-kmods = false\n[nvidia-container-runtime]\nruntimes = [{runtime:?}]\n\
              mode = {mode:?}\ndebug = {log:?}\nmodes.cdi.spec-dirs = [{cdi:?}]\n"
         );
         self.write("config.toml", &text);

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{json, Value};
 
@@ -17,16 +17,44 @@ fn hooks(spec: &Value) -> Vec<Value> {
     spec["hooks"]["createRuntime"].as_array().cloned().unwrap_or_default()
 }
 
-/// Calls a program of the executable's with the state of a container whose process this one is.
+/// A process that could be a container's: with mounts of its own, so that nothing mounted for it reaches the host.
+struct Process(Child);
+
+impl Process {
+    fn new() -> Process {
+        let mut command = Command::new("unshare");
+        if rustix::process::geteuid().is_root() {
+            command.args(["--mount", "--propagation", "private"]);
+        }
+        let child = command.args(["sleep", "60"]).stdin(Stdio::null()).spawn().unwrap();
+        // It has its mounts when it is the other program.
+        let name = format!("/proc/{}/comm", child.id());
+        while fs::read_to_string(&name).is_ok_and(|comm| comm.trim() != "sleep") {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        Process(child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Calls a program of the executable's with the state of a container.
 fn call(host: &Host, name: &str, arguments: &[&str]) -> Output {
+    let process = Process::new();
     if !host.at(name).exists() {
         symlink(env!("CARGO_BIN_EXE_mpu-container"), host.at(name)).unwrap();
     }
     let mut command = Command::new(host.at(name));
     command.args(arguments).env("NVIDIA_CTK_CONFIG_FILE_PATH", host.at("config.toml"));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let state = json!({"ociVersion": "1.2.0", "id": "a", "pid": std::process::id(), "bundle": host.at("bundle")});
-    child.stdin.take().unwrap().write_all(state.to_string().as_bytes()).unwrap();
+    let state = json!({"ociVersion": "1.2.0", "id": "a", "pid": process.0.id(), "bundle": host.at("bundle")});
+    // A program that refuses its arguments does not read it.
+    let _ = child.stdin.take().unwrap().write_all(state.to_string().as_bytes());
     child.wait_with_output().unwrap()
 }
 

@@ -52,8 +52,11 @@ const FILES: &[&str] = &[
 /// Where the GPUs are.
 const BUSES: [&str; 4] = ["0000:1b:00.0", "0000:43:00.0", "0000:9b:00.0", "0001:c3:00.0"];
 
-/// Device nodes of a word: name, major, minor.
-const NODES: &[(&str, &[(&str, u32, u32)])] = &[
+/// A device node below `/dev`: name, major, minor.
+type Node = (&'static str, u32, u32);
+
+/// The nodes that a word brings.
+const NODES: &[(&str, &[Node])] = &[
     ("gds", &[("nvidia-fs0", 500, 0), ("nvidia-fs1", 500, 1)]),
     ("gdrcopy", &[("gdrdrv", 501, 0)]),
     ("mofed", &[("infiniband/uverbs0", 231, 192), ("infiniband/uverbs1", 231, 193), ("infiniband/rdma_cm", 10, 58)]),
@@ -90,6 +93,8 @@ pub fn make(root: &Path, words: &[String]) -> Result<(), String> {
         "Character devices:\n  1 mem\n195 nvidia\n195 nvidia-modeset\n195 nvidiactl\n234 nvidia-caps\n\
         236 nvidia-caps-imex-channels\n510 nvidia-uvm\n\nBlock devices:\n  8 sd\n",
     );
+    // So that nodes are looked for here as well, whatever this machine has in its own /dev.
+    write(root, "dev/nvidiactl", "");
     if has("no-driver") {
         return Ok(());
     }
@@ -130,11 +135,7 @@ pub fn make(root: &Path, words: &[String]) -> Result<(), String> {
         }
     }
     files(root, release, &has);
-    // Whose root has other nodes has the driver's as well: else nodes are looked for in the real /dev.
-    let rows: Vec<_> = NODES.iter().filter(|(word, _)| has(word)).map(|(_, nodes)| nodes).collect();
-    let drivers =
-        NODES.iter().filter(|(word, _)| *word == "nodes" && (!rows.is_empty() || has("drm")) && !has("nodes"));
-    for (name, major, minor) in rows.iter().copied().chain(drivers.map(|(_, nodes)| nodes)).flat_map(|nodes| *nodes) {
+    for (name, major, minor) in NODES.iter().filter(|(word, _)| has(word)).flat_map(|(_, nodes)| *nodes) {
         node(&root.join("dev").join(name), *major, *minor)
             .map_err(|error| format!("cannot make a device node: {error}"))?;
     }
@@ -170,6 +171,7 @@ fn write(root: &Path, path: &str, text: &str) {
 
 fn node(path: &Path, major: u32, minor: u32) -> rustix::io::Result<()> {
     fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+    let _ = fs::remove_file(path);
     mknodat(CWD, path, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(major, minor))?;
     // Whatever the umask.
     rustix::fs::chmod(path, Mode::from_raw_mode(0o666))

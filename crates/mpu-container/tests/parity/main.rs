@@ -41,9 +41,11 @@ areas! {
     engines: "engines",
     setting: "setting",
     hooks: "hooks",
+    system: "system",
     cli: "cli",
     hostile: "hostile",
     require: "require",
+    differences: "differences",
 }
 
 fn cases_of(area: &str) -> Vec<Case> {

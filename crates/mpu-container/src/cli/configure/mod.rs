@@ -98,6 +98,10 @@ pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
         true => None,
         false => Some(DeviceCgroup::of(&process).map_err(ConfigureError::Cgroup)?),
     };
+    // The path is the container's, and need not be one of ours; a name that means nothing in particular is refused first.
+    if let Err(error @ BeneathError::Magic { .. }) = Root::open(&arguments.rootfs) {
+        return Err(ConfigureError::Root(error));
+    }
     let mut supplies = Supplies::open(order, log)?;
     // Never the image's, whether the path says so by an @ or not.
     let path = arguments.ldconfig.as_deref().unwrap_or("@/sbin/ldconfig");
