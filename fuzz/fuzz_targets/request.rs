@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use mpu_container::config::Config;
-use mpu_container::request::{self, Annotations, Source};
+use mpu_container::request::{self, Annotations, Source, Terms};
 use mpu_container::require::{check, Known, RequireError, Version};
 use serde_json::{json, Map, Value};
 
@@ -31,7 +31,8 @@ fuzz_target!(|data: &[u8]| {
     config.envvar_when_unprivileged = how & 4 == 0;
     config.swarm_resource = if how & 8 != 0 { "A,B".into() } else { String::new() };
     let annotations = if how & 16 != 0 { Annotations::Read } else { Annotations::Skip };
-    let Ok(answer) = request::of(&spec, &config, annotations) else { return };
+    let terms = if how & 32 != 0 { Terms::Strict } else { Terms::Loose };
+    let Ok(answer) = request::of(&spec, &config, annotations, terms) else { return };
     let Some(request) = answer.request else { return };
     assert!(!request.devices.is_empty() && request.devices.iter().all(|word| !word.trim().is_empty()));
     let environment = request.source == Source::Environment;

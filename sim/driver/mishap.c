@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * What no release does on purpose: the next control of a chosen number dies or hangs, and unloading takes its time.
+ * What no release does on purpose: the next control of a chosen number dies or hangs, and unloading takes its time. 0x52 is the next event.
  * All with no lock held, so that the rest of the driver goes on. What is for a control serves one and falls to 0.
  */
 #include <linux/delay.h>

@@ -10,7 +10,6 @@
 #define NV_ESC_RM_FREE 0x29
 #define NV_ESC_RM_CONTROL 0x2a
 #define NV_ESC_RM_ALLOC 0x2b
-#define NV_ESC_RM_GET_EVENT_DATA 0x52
 
 static NV_STATUS rm_sim(struct nv_file_private *nvfp, struct sim_args *args)
 {

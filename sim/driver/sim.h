@@ -21,6 +21,8 @@ typedef u64 NvU64;
 typedef u8 NvBool;
 typedef u32 NV_STATUS;
 
+#define NV_ESC_RM_GET_EVENT_DATA 0x52
+
 enum {
 	NV_OK = 0x00,
 	NV_ERR_INSUFFICIENT_RESOURCES = 0x1a,
@@ -266,7 +268,7 @@ void event_happened(NvU32 gpu, NvU32 index, NvU32 info32);
 NV_STATUS event_data(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size);
 
 /* mishap.c */
-void mishap_before(NvU32 cmd);
+void mishap_before(NvU32 cmd); /* a control's number, or that of a request which is none */
 void mishap_at_exit(void);
 
 #endif

@@ -73,9 +73,9 @@ by_service() {
 	case $label in system_u:system_r:initrc_t:s0*) ;; *) return 1 ;; esac
 }
 
-# no_stranger CONTAINER: of all GPU processes of the host it is told of its own alone, by whatever number it asks.
-no_stranger() {
-	own=$(runtime exec "$1" cat /tmp/own)
+# asks CONTAINER: has it list processes, and ask about its own and about every other of the host. Fails unless it was answered.
+asks() {
+	own=$(runtime exec "$1" cat /tmp/own) && [ -n "$own" ] || return 1
 	for number in $(nvctl pids | sed -n 's/^pid //p'); do
 		[ "$number" = "$own" ] || echo "$number"
 	done >/tmp/strangers
@@ -83,7 +83,29 @@ no_stranger() {
 	runtime exec "$1" nvctl pids | grep '^pid' | sort -u >/tmp/told
 	runtime exec "$1" nvctl pidinfo "$own" $(cat /tmp/strangers) | grep '^pid' >/tmp/infos
 	echo "own $own, listed:" $(cat /tmp/told) "asked:" $(cat /tmp/infos)
+	[ -s /tmp/told ] && [ "$(grep -c . /tmp/infos)" -gt "$(grep -c . /tmp/strangers)" ]
+}
+
+# no_stranger CONTAINER: of all GPU processes of the host it is told of its own alone, by whatever number it asks.
+no_stranger() {
+	asks "$1" || return 1
 	[ "$(cat /tmp/told)" = "pid $own" ] && [ "$(grep -c 'mem [1-9]' /tmp/infos)" = 1 ] && grep -q "^pid $own .*mem [1-9]" /tmp/infos
+}
+
+# told_of_strangers CONTAINER: it is told what a process that is not its own holds, by the number on the host.
+told_of_strangers() {
+	asks "$1" || return 1
+	for number in $(cat /tmp/strangers); do
+		grep -q "^pid $number .*mem [1-9]" /tmp/infos && return
+	done
+	return 1
+}
+
+# kept_from_the_socket CONTAINER: the wrapper that started it was denied the way to the supervisor, by the kernel's own word, and so it is wrong.
+kept_from_the_socket() {
+	is_wrong runtime "$1" || return 1
+	way='tcontext=[^ ]*:initrc(_runtime)?_t:[^ ]* tclass=(dir|sock_file|unix_stream_socket) permissive=0'
+	denied | grep -E "comm=\"nvidia-contain[^\"]*\".* scontext=[^ ]*:container_engine_t:[^ ]* $way"
 }
 
 # unhindered: nothing of ours was denied anything, nor anybody our sockets.
@@ -112,13 +134,14 @@ check selinux_container_starts start one c1,c2
 check selinux_container_has_its_label labelled one c1,c2
 check selinux_means_it means_it
 check selinux_container_is_wrong_before is_wrong runtime one
-check selinux_container_is_told_of_strangers_before not no_stranger one
+check selinux_container_is_told_of_strangers_before told_of_strangers one
 stop one
 check selinux_install_takes_the_notify_engine $here/mpu install
 hash -r
 check selinux_supervisor_is_a_service by_service
+dmesg --clear
 start one c1,c2
-check selinux_confined_engine_is_kept_from_the_socket is_wrong runtime one
+check selinux_confined_engine_is_kept_from_the_socket kept_from_the_socket one
 stop one
 check selinux_policy_module_is_taken semodule -i $here/mpu.cil
 dmesg --clear

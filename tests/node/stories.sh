@@ -153,7 +153,8 @@ supervised_start() {
 	mpu run -- sh -c "gpu-hold --mem 40 <>/tmp/never >/tmp/held & echo \$! >/tmp/own
 		while [ -e /tmp/go-on ]; do
 			if mv /tmp/ask /tmp/asked 2>/dev/null; then
-				LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader >/tmp/said.inside 2>&1
+				LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid \
+					--format=csv,noheader >/tmp/said.inside 2>&1
 				mv /tmp/said.inside /tmp/answer
 			fi
 			sleep 0.2
@@ -161,7 +162,8 @@ supervised_start() {
 	supervised=$!
 	in_time grep -qs ready /tmp/held
 }
-# nvidia-smi must show that process and no other, by its number there. Each question is taken before it is answered, and an answer comes whole.
+# nvidia-smi must show that process and no other, by its number there. Each question is taken before it is answered, and an answer comes
+# whole.
 supervised_is_right() {
 	rm -f /tmp/answer
 	touch /tmp/ask

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{anyhow, bail, Context, Result};
 use serde::Deserialize;
 
 use crate::paths;
@@ -35,6 +35,49 @@ pub struct Suite {
 const BINARIES: &str = "deb";
 const SOURCES: &str = "deb-src";
 
+/// That nobody could be reached who has it: nothing is wrong with what was asked for, nor with what came. A cause of an error, found by
+/// [`is_unreachable`].
+#[derive(Debug)]
+struct Unreachable;
+
+impl std::fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "no archive can be reached from here")
+    }
+}
+
+/// Whether an error is that no archive could be reached.
+pub fn is_unreachable(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Unreachable>().is_some()
+}
+
+/// What apt says when it does not reach a host (apt-pkg's `connect.cc`), in English.
+const OUT_OF_REACH: [&str; 8] = [
+    "Could not resolve",
+    "Temporary failure resolving",
+    "Something wicked happened resolving",
+    "Could not connect",
+    "Unable to connect",
+    "Cannot initiate the connection",
+    "Connection timed out",
+    "Connection failed",
+];
+
+/// Whether all that apt failed to fetch was out of reach. A wrong checksum, a signature or a file that is not there is nothing of the kind.
+fn says_unreachable(said: &str) -> bool {
+    let mut failed = said.lines().filter(|line| line.contains("Failed to fetch ")).peekable();
+    failed.peek().is_some() && failed.all(|line| OUT_OF_REACH.iter().any(|words| line.contains(words)))
+}
+
+/// The same error, marked if it tells of hosts that are out of reach.
+fn marked(error: anyhow::Error) -> anyhow::Error {
+    if says_unreachable(&format!("{error:#}")) {
+        error.context(Unreachable)
+    } else {
+        error
+    }
+}
+
 /// How long an index is trusted to be the newest before it is fetched again.
 const INDEX_LIFE: Duration = Duration::from_secs(12 * 3600);
 
@@ -57,7 +100,7 @@ impl Suite {
             return Ok(suite);
         }
         say(format!("reading the package index of {name}"));
-        let mut tried = Vec::new();
+        let (mut tried, mut nobody) = (Vec::new(), true);
         for base in bases(archive) {
             suite.configure(archive, &base)?;
             match output(suite.apt("apt-get").args([
@@ -72,10 +115,14 @@ impl Suite {
                     std::fs::write(suite.dir.join("fresh"), "").context("cannot mark the index")?;
                     return Ok(suite);
                 }
-                Err(error) => tried.push(format!("{base}: {error:#}")),
+                Err(error) => {
+                    nobody &= says_unreachable(&format!("{error:#}"));
+                    tried.push(format!("{base}: {error:#}"));
+                }
             }
         }
-        bail!("no archive offers {name}:\n{}", tried.join("\n"))
+        let error = anyhow!("no archive offers {name}:\n{}", tried.join("\n"));
+        Err(if nobody { error.context(Unreachable) } else { error })
     }
 
     /// The newest package whose name begins with `prefix` and ends with `suffix`, and its version.
@@ -120,6 +167,7 @@ impl Suite {
         output(
             self.apt("apt-get").args(["-q", "-o", "Acquire::Retries=3", "download"]).args(packages).current_dir(&held),
         )
+        .map_err(marked)
         .with_context(|| format!("cannot download from {}", self.name))?;
         let mut found: Vec<PathBuf> =
             std::fs::read_dir(&held)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
@@ -154,6 +202,7 @@ impl Suite {
         let mut download = self.apt("apt-get");
         download.args(["-q", "-o", "Acquire::Retries=3", "source", "--download-only", "--tar-only", "--only-source"]);
         output(download.arg(format!("{package}={version}")).current_dir(&held))
+            .map_err(marked)
             .with_context(|| format!("cannot download from {}", self.name))?;
         let archive = format!("{package}_{upstream}.orig.tar");
         let files = std::fs::read_dir(&held)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
@@ -210,7 +259,32 @@ impl Suite {
     }
 }
 
-/// The line that adds a suite of `archives.toml` to a machine's own sources.
+/// Options by which the machine's apt has one source more for as long as they are given: its sources below `parts` beside `line`, in
+/// a folder of ours, with lists of their own. Nothing of the machine's is written to.
+pub fn besides(parts: &Path, dir: &Path, line: &str) -> Result<Vec<String>> {
+    let (ours, lists) = (dir.join("parts"), dir.join("lists"));
+    let _ = std::fs::remove_dir_all(&ours);
+    for folder in [&ours, &lists] {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    for part in std::fs::read_dir(parts).into_iter().flatten().flatten() {
+        // Also what is a link there. apt reads only names that it knows.
+        std::fs::copy(part.path(), ours.join(part.file_name()))
+            .with_context(|| format!("cannot copy {}", part.path().display()))?;
+    }
+    let own = ours.join("mpu-besides.list");
+    std::fs::write(&own, format!("{line}\n")).with_context(|| format!("cannot write {}", own.display()))?;
+    let set = |key: &str, value: &str| ["-o".to_owned(), format!("{key}={value}")];
+    let settings = [
+        set("Dir::Etc::SourceParts", &ours.display().to_string()),
+        set("Dir::State::Lists", &lists.display().to_string()),
+        // The folder is in a home, where apt's own user may not look.
+        set("APT::Sandbox::User", "root"),
+    ];
+    Ok(settings.into_iter().flatten().collect())
+}
+
+/// The line of sources.list for a suite of `archives.toml`.
 pub fn source_line(name: &str) -> Result<String> {
     let table = table()?;
     let archive = table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?;
@@ -268,4 +342,55 @@ fn own_mirror(path: &str) -> Option<String> {
 
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_besides_leaves_the_machines_own_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (machine, ours) = (folder.path().join("machine"), folder.path().join("ours"));
+        std::fs::create_dir(&machine).unwrap();
+        std::fs::write(machine.join("own.list"), "deb http://own x main\n").unwrap();
+        for _ in 0..2 {
+            let options = besides(&machine, &ours, "deb http://more y main").unwrap().join(" ");
+            assert!(options.starts_with(&format!("-o Dir::Etc::SourceParts={}/parts", ours.display())), "{options}");
+            assert!(options.contains(&format!("-o Dir::State::Lists={}/lists", ours.display())), "{options}");
+        }
+        let names = |dir: &Path| {
+            let mut names: Vec<_> =
+                std::fs::read_dir(dir).unwrap().map(|entry| file_name(&entry.unwrap().path())).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&machine), ["own.list"]);
+        assert_eq!(names(&ours.join("parts")), ["mpu-besides.list", "own.list"]);
+        assert_eq!(std::fs::read_to_string(ours.join("parts/mpu-besides.list")).unwrap(), "deb http://more y main\n");
+    }
+
+    /// As apt 2.6 says it.
+    const NOBODY: &str =
+        "E: Failed to fetch http://deb.debian.org/debian/dists/bookworm/InRelease  Could not resolve 'deb.debian.org'
+E: Some index files failed to download. They have been ignored, or old ones used instead.";
+    const WRONG: &str = "E: Failed to fetch http://deb.debian.org/x.tar.xz  Hash Sum mismatch
+E: Failed to fetch some archives.";
+
+    #[test]
+    fn only_what_nobody_could_be_reached_for_is_unreachable() {
+        assert!(says_unreachable(NOBODY));
+        for said in [
+            WRONG,
+            &format!("{NOBODY}\n{WRONG}"),
+            "E: Unable to locate package nvidia",
+            "",
+            "NO_PUBKEY 0E98404D386FA1D9",
+        ] {
+            assert!(!says_unreachable(said), "{said}");
+        }
+        let error = marked(anyhow!("failed: apt-get\n{NOBODY}")).context("cannot download from bookworm");
+        assert!(is_unreachable(&error));
+        assert!(!is_unreachable(&marked(anyhow!("failed: apt-get\n{WRONG}")).context("cannot download from bookworm")));
+    }
 }

@@ -158,11 +158,12 @@ def check_versions():
             fault("Chart.yaml", f"{key} is {chart[key]}, but MPU is {VERSION}")
 
 
-def check_dockerfile():
-    command = [str(TOOLS / "bin/hadolint"), "--no-color", str(KUBERNETES / "Dockerfile")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        fault("Dockerfile", f"hadolint: {done.stdout.strip()}{done.stderr.strip()}")
+def check_dockerfiles():
+    for file in sorted(KUBERNETES.glob("Dockerfile*")):
+        command = [str(TOOLS / "bin/hadolint"), "--no-color", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            fault(file.name, f"hadolint: {done.stdout.strip()}{done.stderr.strip()}")
 
 
 check_versions()
@@ -172,7 +173,7 @@ for case in cases:
     check_case(case)
 check_refused()
 check_manifest()
-check_dockerfile()
+check_dockerfiles()
 for line in found:
     print(line)
 print(f"{len(cases)} values files, Kubernetes {', '.join(RELEASES)}: {len(found)} findings", file=sys.stderr)

@@ -15,6 +15,9 @@ use crate::{container, lint, rig};
 pub struct Args {
     /// Only the tests whose names have this in them
     filter: Option<String>,
+    /// Also what takes long
+    #[arg(long)]
+    full: bool,
     /// Make the trees, print where they are, and run nothing
     #[arg(long)]
     trees: bool,
@@ -27,7 +30,7 @@ pub fn containers(args: &Args) -> Result<Outcome> {
         return Ok(Outcome::Passed);
     }
     let mut tally = Tally::default();
-    check(args.filter.as_deref(), &mut tally)?;
+    check(args.filter.as_deref(), args.full, &mut tally)?;
     tally.print();
     Ok(tally.outcome())
 }
@@ -47,7 +50,7 @@ pub fn bench() -> Result<()> {
 }
 
 /// Runs the tests, and counts what was skipped and why.
-pub fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
+pub fn check(filter: Option<&str>, full: bool, tally: &mut Tally) -> Result<()> {
     let trees = match rig::ready() {
         Ok(trees) => trees,
         Err(error) => {
@@ -61,6 +64,10 @@ pub fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     cargo.args(["--test", "rig", "--test", "cdi_hooks", "--test", "parity", "--"]);
     // What an image's environment does to a hook, only the static executable of a release can show.
     cargo.args(filter).env("MPU_CONTAINER", container::quick()?);
+    if full {
+        // Ignored are, besides what takes long, two tools.
+        cargo.args(["--include-ignored", "--skip", "plain::script", "--skip", "bench::starts"]);
+    }
     // Skips are lines of the tests' own output.
     cargo.args(["--nocapture", "--test-threads=2"]).env(rig::VARIABLE, trees).stdout(Stdio::piped());
     let done = cargo.spawn().and_then(|child| child.wait_with_output()).context("cannot run cargo")?;

@@ -25,7 +25,7 @@ pub struct Args {
 pub fn demo(args: &Args) -> Result<Outcome> {
     guest::prepare()?;
     let began = Instant::now();
-    say("building the module and a guest");
+    say("building mpu, the module, the simulated driver and a guest; the first time takes minutes");
     let row = Row {
         era: args.era.clone(),
         client: args.client.clone(),
@@ -34,11 +34,12 @@ pub fn demo(args: &Args) -> Result<Outcome> {
         reloads: 0,
     };
     let job = Job { kernel: args.kernel.clone(), rows: vec![row], cpus: 2, limit: Duration::from_secs(300) };
+    let image = guest::build_image(&job)?;
     say(format!(
         "booting Linux {} in QEMU, with a simulated driver and the real nvidia-smi {}",
         args.kernel, args.client
     ));
-    let report = guest::boot(&job, false)?;
+    let report = guest::boot_image(&job, &image, false)?;
     let text = std::fs::read_to_string(&report.log)?;
     for line in text.lines().filter_map(|line| line.get(8..)?.strip_prefix("demo: ")) {
         println!("{line}");

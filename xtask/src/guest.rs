@@ -10,7 +10,7 @@ pub mod qemu;
 pub mod real;
 pub mod verdict;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -88,8 +88,12 @@ pub fn prepare() -> Result<()> {
 
 /// Boots one guest and returns what it reported; `loud` passes its console on.
 pub fn boot(job: &Job, loud: bool) -> Result<Report> {
-    let image = image::build(job).with_context(|| format!("cannot make the image of the {} guest", job.kernel))?;
-    boot_image(job, &image, loud)
+    boot_image(job, &build_image(job)?, loud)
+}
+
+/// Builds what a guest needs, and its image.
+pub fn build_image(job: &Job) -> Result<PathBuf> {
+    image::build(job).with_context(|| format!("cannot make the image of the {} guest", job.kernel))
 }
 
 /// Boots one guest from an image that is made already.

@@ -19,7 +19,7 @@ use anyhow::{ensure, Context, Result};
 
 use crate::cpio::Archive;
 use crate::dist::{Profile, Release};
-use crate::guest::qemu::{self, ONE_CLOCK};
+use crate::guest::qemu::{self, CLOCK};
 use crate::guest::verdict::{Report, Tally};
 use crate::guest::{image, Job};
 use crate::outcome::Outcome;
@@ -339,8 +339,7 @@ fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
         Play::Selinux => "rdinit=/node/label.sh security=selinux selinux=1",
         _ => "rdinit=/sbin/init",
     };
-    let words =
-        format!("console=ttyS0 panic=-1 oops=panic {first} quiet loglevel=4 systemd.show_status=no {ONE_CLOCK}");
+    let words = format!("console=ttyS0 panic=-1 oops=panic {first} quiet loglevel=4 systemd.show_status=no {CLOCK}");
     // A login's prompt would stand before a verdict on the same line.
     let quiet = if shell { "" } else { " systemd.mask=serial-getty@ttyS0.service" };
     command.args(["-append", &format!("{words}{quiet}")]);
@@ -482,6 +481,15 @@ mod tests {
 
     use super::Play;
     use crate::paths;
+
+    #[test]
+    fn the_page_says_which_debians_can_build_a_module() {
+        let page = std::fs::read_to_string(paths::repo().join("docs/node-stories.md")).unwrap();
+        let cannot = |play: &&Play| !play.debian().packages.contains("dkms") || !play.debian().headers;
+        let named: Vec<String> = Play::ALL.iter().filter(cannot).map(|play| format!("`{}`", play.name())).collect();
+        let said = format!("All but {} have DKMS, compiler and headers.", named.join(" and "));
+        assert!(page.split_whitespace().collect::<Vec<_>>().join(" ").contains(&said), "{said}");
+    }
 
     /// The shell has its own hand; what it writes is read as a guest's own.
     #[test]

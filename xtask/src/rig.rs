@@ -30,6 +30,7 @@ const MOVED: [(&str, &str); 2] =
 struct Table {
     host: Root,
     driver: Vec<Driver>,
+    tools: Vec<Root>,
     root: Vec<Root>,
 }
 
@@ -64,6 +65,12 @@ pub fn ready() -> Result<PathBuf> {
     for driver in &table.driver {
         let row = (&table.host, driver);
         made(&rig.join(format!("host-{}", driver.version)), &row, |tree| make_driver(tree, &host, driver))?;
+    }
+    // Other programs, and the first of the drivers.
+    let driver = table.driver.first().context("rig.toml has no driver")?;
+    for tools in &table.tools {
+        let base = made(&rig.join(format!("tools-{}", tools.name)), tools, |tree| make_root(tree, tools))?;
+        made(&rig.join(format!("host-{}", tools.name)), &(tools, driver), |tree| make_driver(tree, &base, driver))?;
     }
     for root in &table.root {
         made(&rig.join(format!("root-{}", root.name)), root, |tree| make_root(tree, root))?;

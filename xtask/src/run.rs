@@ -49,6 +49,16 @@ pub fn logged(command: &mut Command, log: &Path) -> Result<bool> {
     passes(command.stdin(Stdio::null()).stdout(file).stderr(copy))
 }
 
+/// Runs with both outputs in a file. What there is to tell of a failure; of a success nothing is, whatever was printed on the way.
+pub fn quietly(command: &mut Command, log: &Path) -> Result<Option<String>> {
+    if logged(command, log)? {
+        return Ok(None);
+    }
+    let text = std::fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Ok(Some(format!("{}\nall of it: {}", tail(&text, 60), log.display())))
+}
+
 /// The last lines of a text.
 pub fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
@@ -71,4 +81,20 @@ pub fn find(program: &str) -> Option<std::path::PathBuf> {
 fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_is_not_heard_and_what_fails_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let told = |script: &str| quietly(&mut command("sh", ["-c", script]), &log).unwrap();
+        assert_eq!(told("echo a panic that a test wants >&2"), None);
+        let failed = told("seq 100; echo why >&2; exit 1").unwrap();
+        assert!(failed.contains("\nwhy\n") && failed.contains("\n99\n") && !failed.contains("\n7\n"), "{failed}");
+        assert!(failed.ends_with(&format!("{}", log.display())), "{failed}");
+    }
 }

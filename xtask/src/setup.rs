@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use anyhow::{bail, Context, Result};
 
 use crate::apt;
-use crate::run::{find, have, output, run, say};
+use crate::paths;
+use crate::run::{find, have, output, say};
 
 /// What a package is here for, and how to see that it is there without asking dpkg.
 pub struct Need {
@@ -137,20 +138,20 @@ pub fn install(packages: &[&str]) -> Result<()> {
     }
     refresh();
     let (newer, others): (Vec<&str>, Vec<&str>) = packages.iter().partition(|name| BACKPORTED.contains(name));
-    apt_install(&others, None)?;
+    apt_install(&others, &[])?;
     // Alone: a target release would apply to everything installed beside it.
-    apt_install(&newer, if newer.is_empty() { None } else { backports()? })
+    apt_install(&newer, &if newer.is_empty() { Vec::new() } else { backports()? })
 }
 
-fn apt_install(packages: &[&str], release: Option<&str>) -> Result<()> {
+fn apt_install(packages: &[&str], options: &[String]) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
     let mut command = apt_get();
-    command.args(["-qq", "-y", "--no-install-recommends"]);
-    command.args(["-o", "DPkg::Lock::Timeout=600", "-o", "Dpkg::Use-Pty=0", "install"]);
-    command.args(release.iter().flat_map(|suite| ["-t", *suite]));
-    run(command.args(packages).stdout(Stdio::null())).with_context(|| format!("cannot install {}", packages.join(" ")))
+    command.args(["-qq", "-y", "--no-install-recommends"]).args(options);
+    command.args(["-o", "DPkg::Lock::Timeout=600", "-o", "Dpkg::Use-Pty=0", "install"]).args(packages);
+    // What debconf and dpkg print is of interest only if the packages do not come.
+    output(&mut command).with_context(|| format!("cannot install {}", packages.join(" "))).map(drop)
 }
 
 /// Container images come without lists, and stale lists name files that are gone. A foreign source that is down is no reason to stop:
@@ -164,23 +165,27 @@ fn update() {
     let _ = apt_get().args(["-qq", "-o", "DPkg::Lock::Timeout=600", "update"]).stderr(Stdio::null()).status();
 }
 
-/// Debian 12's own QEMU is too old to start every kernel of the table as a plain ELF file, and conflicts with newer qemu-utils; its
-/// backports have a good one.
-fn backports() -> Result<Option<&'static str>> {
+/// The suite of [`BACKPORTED`] on Debian 12. Its own QEMU is too old to start every kernel of the table as a plain ELF file, and
+/// conflicts with newer qemu-utils.
+const BACKPORTS: &str = "bookworm-backports";
+
+/// Options by which apt installs from Debian 12's backports; none on other systems. A machine whose sources lack them gets them for
+/// this one installation: its sources stay as they are.
+fn backports() -> Result<Vec<String>> {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     if !release.lines().any(|line| line == "VERSION_CODENAME=bookworm") {
-        return Ok(None);
+        return Ok(Vec::new());
     }
+    let target = ["-t", BACKPORTS].map(str::to_owned);
     let known = output(Command::new("apt-cache").arg("policy")).unwrap_or_default();
-    if !known.contains("bookworm-backports/main") {
-        say("adding Debian's bookworm-backports to the apt sources, for QEMU 10 and the tool for firmware variables");
-        let line = apt::source_line("bookworm-backports")?;
-        let file = "/etc/apt/sources.list.d/mpu-backports.list";
-        run(as_root("sh").args(["-c", "printf '%s\\n' \"$1\" > \"$2\"", "sh", &line, file]))
-            .context("cannot add bookworm-backports")?;
-        update();
+    if known.contains(&format!("{BACKPORTS}/main")) {
+        return Ok(target.to_vec());
     }
-    Ok(Some("bookworm-backports"))
+    say("reading the index of Debian's bookworm-backports, for QEMU 10 and the tool for firmware variables");
+    let line = apt::source_line(BACKPORTS)?;
+    let options = apt::besides(Path::new("/etc/apt/sources.list.d"), &paths::cache("apt/besides")?, &line)?;
+    output(apt_get().args(&options).args(["-qq", "update"])).context("cannot read the index of bookworm-backports")?;
+    Ok(options.into_iter().chain(target).collect())
 }
 
 /// Ubuntu 24.04 and Debian 13 call a few libraries by the names of the 64-bit time_t transition.
@@ -200,7 +205,7 @@ fn is_met(need: &Need) -> bool {
 
 fn apt_get() -> Command {
     let mut command = as_root("env");
-    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+    command.args(["DEBIAN_FRONTEND=noninteractive", "DEBCONF_NOWARNINGS=yes", "apt-get"]);
     command
 }
 

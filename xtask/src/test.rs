@@ -7,19 +7,20 @@ mod matrix;
 mod wanted;
 
 use std::cmp::Reverse;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{anyhow, Result};
 
 use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, image, Job};
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
-use crate::run::{passes, say};
-use crate::{chart, containers, kernels, kmod, lint, promtool, setup};
+use crate::run::{quietly, say};
+use crate::{chart, containers, kernels, kmod, lint, paths, promtool, setup};
 use matrix::{Guest, Matrix};
 use wanted::{Stage, Wanted};
 
@@ -71,7 +72,7 @@ pub fn test(args: &Args) -> Result<Outcome> {
 fn everything(args: &Args, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
     setup::require(setup::HOST)?;
     guest::prepare()?;
-    host_checks(wanted, tally, stage)?;
+    host_checks(args.full, wanted, tally, stage)?;
     if wanted.has(Stage::Modules) {
         stage("the module for every kernel");
         // Without a module there is nothing to boot a guest for.
@@ -98,7 +99,7 @@ fn everything(args: &Args, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&s
     work.sort_by_key(|(seconds, _)| Reverse(*seconds));
     let work: Vec<Work> = work.into_iter().map(|(_, work)| work).collect();
     stage("guests");
-    for report in boot_all(&work, args.guests.max(1))? {
+    for report in boot_all(&work, args.guests.max(1)) {
         tally.add(&report);
     }
     Ok(())
@@ -160,7 +161,7 @@ fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
     Ok(plays)
 }
 
-fn host_checks(wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
+fn host_checks(full: bool, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
     if wanted.has(Stage::Lint) {
         stage("formatting and lints");
         for (name, result) in [("formatting", lint::formatting()?), ("clippy", lint::lints()?)] {
@@ -192,7 +193,7 @@ fn host_checks(wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Resu
     }
     if wanted.has(Stage::Containers) {
         stage("container engines");
-        containers::check(None, tally)?;
+        containers::check(None, full, tally)?;
     }
     Ok(())
 }
@@ -203,11 +204,15 @@ fn host_tests(tally: &mut Tally) -> Result<()> {
         Ok(program) => drop(cargo.env(promtool::VARIABLE, program)),
         Err(error) => tally.check("promtool", Ending::Skip, &format!("not to be had here: {error:#}")),
     }
-    let passed = passes(cargo.args(["test", "--quiet", "--locked"]))?;
-    tally.check("cargo test", ending(passed), "see above");
+    // Tests that want a failure print it.
+    let log = |name: &str| Ok::<_, anyhow::Error>(paths::target("log")?.join(name));
+    let failed = quietly(cargo.args(["test", "--quiet", "--locked"]), &log("cargo-test.log")?)?;
+    tally.check("cargo test", ending(failed.is_none()), &failed.unwrap_or_default());
     // No default member: what it builds is for the kernel. Its test holds kmod/mpu_core.h to it.
-    let passed = passes(lint::cargo().args(["test", "--quiet", "--locked", "--package", "mpu-kmod"]))?;
-    tally.check("the boundary of C and Rust", ending(passed), "see above");
+    let mut boundary = lint::cargo();
+    boundary.args(["test", "--quiet", "--locked", "--package", "mpu-kmod"]);
+    let failed = quietly(&mut boundary, &log("boundary-test.log")?)?;
+    tally.check("the boundary of C and Rust", ending(failed.is_none()), &failed.unwrap_or_default());
     Ok(())
 }
 
@@ -232,31 +237,38 @@ fn module_builds(tally: &mut Tally) -> Result<bool> {
     Ok(all_built)
 }
 
-/// Boots the jobs, a few at a time, in this order.
-fn boot_all(jobs: &[Work], at_a_time: usize) -> Result<Vec<Report>> {
-    let next = AtomicUsize::new(0);
-    let reports = Mutex::new(Vec::new());
+/// Boots the jobs, a few at a time, in this order. One whose image cannot be made, or that breaks, is reported as such beside the others.
+fn boot_all(jobs: &[Work], at_a_time: usize) -> Vec<Report> {
     // Images share one build folder: they are made one at a time, while other guests run.
     let building = Mutex::new(());
-    let work = || -> Result<()> {
-        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let made = building.lock().map(|_guard| job.build());
-            let image = made.map_err(|_| anyhow::anyhow!("another guest's image failed"))??;
-            let report = job.boot(&image)?;
-            say(format!("guest {}: {}", job.name(), report.summary()));
-            reports.lock().map_err(|_| anyhow::anyhow!("a guest's thread panicked"))?.push(report);
-        }
-        Ok(())
+    let play = |job: &Work| {
+        let image = {
+            let _guard = building.lock().unwrap_or_else(PoisonError::into_inner);
+            job.build()?
+        };
+        job.boot(&image)
     };
-    let results: Vec<Result<()>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..at_a_time).map(|_| scope.spawn(work)).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a guest's thread panicked"))))
-            .collect()
-    });
-    results.into_iter().collect::<Result<()>>()?;
-    reports.into_inner().map_err(|_| anyhow::anyhow!("a guest's thread panicked"))
+    play_all(jobs, at_a_time, Work::name, play)
+}
+
+fn play_all<T: Sync>(
+    jobs: &[T],
+    at_a_time: usize,
+    name: impl Fn(&T) -> String + Sync,
+    play: impl Fn(&T) -> Result<Report> + Sync,
+) -> Vec<Report> {
+    let next = AtomicUsize::new(0);
+    let reports = Mutex::new(Vec::new());
+    let work = || {
+        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let played = catch_unwind(AssertUnwindSafe(|| play(job))).unwrap_or_else(|_| Err(anyhow!("it panicked")));
+            let report = played.unwrap_or_else(|error| Report::broken(name(job), &error));
+            say(format!("guest {}: {}", name(job), report.summary()));
+            reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
+        }
+    };
+    std::thread::scope(|scope| (0..at_a_time).for_each(|_| drop(scope.spawn(work))));
+    reports.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn ending(passed: bool) -> Ending {
@@ -264,5 +276,26 @@ fn ending(passed: bool) -> Ending {
         Ending::Pass
     } else {
         Ending::Fail
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ran_is_reported_beside_what_could_not_be_made() {
+        let play = |job: &u32| match job {
+            2 => Err(anyhow!("no room left").context("cannot make its image")),
+            3 => panic!("as a bug would"),
+            _ => Ok(Report { verdicts: Vec::new(), ..Report::broken(job.to_string(), &anyhow!("of the guest")) }),
+        };
+        for at_a_time in [1, 3] {
+            let mut reports = play_all(&[1, 2, 3, 4], at_a_time, u32::to_string, play);
+            reports.sort_by(|one, other| one.kernel.cmp(&other.kernel));
+            let told: Vec<String> = reports.iter().map(|report| report.troubles.join("; ")).collect();
+            let wanted = ["of the guest", "cannot make its image: no room left", "it panicked", "of the guest"];
+            assert_eq!(told, wanted.map(|why| format!("the rig broke: {why}")));
+        }
     }
 }

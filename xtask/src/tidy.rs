@@ -11,8 +11,10 @@ use crate::paths::repo;
 
 mod arrows;
 mod c_files;
+mod chores;
 mod circles;
 mod imports;
+mod promises;
 mod walls;
 
 /// Files that git knows, relative to the repository.

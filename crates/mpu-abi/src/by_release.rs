@@ -1,8 +1,7 @@
 //! Which row a release has. Knows no layout.
 
-use crate::control::Control;
 use crate::release::Release;
-use crate::rows::{history, RowId, ROWS};
+use crate::rows::{history, Control, RowId, ROWS};
 
 /// The row of a control that a release has.
 pub fn row_of(control: Control, release: Release) -> Option<RowId> {

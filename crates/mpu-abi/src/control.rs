@@ -1,6 +1,4 @@
-//! The types a row is made of.
-//!
-//! A row says where PIDs stand in one control's parameters, and nothing about what to do with them.
+//! Where PIDs stand in a control's parameters: the types that a row is made of. Says nothing about what to do with them.
 
 use core::fmt;
 
@@ -11,80 +9,6 @@ pub struct ControlCmd(pub u32);
 impl fmt::Debug for ControlCmd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#010x}", self.0)
-    }
-}
-
-/// The PID-bearing controls, by what they answer. One control can have several numbers and layouts, hence several rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Control {
-    /// Processes that use the GPU.
-    GpuGetPids,
-    /// Memory of the processes asked for.
-    GpuGetPidInfo,
-    /// Utilisation samples, in the parameters.
-    PerfGpumonUtilV2,
-    /// Utilisation samples, behind a pointer.
-    PerfGpumonUtil,
-    /// Processes that accounting has a record of.
-    AccountingPids,
-    /// One process's accounting record.
-    AccountingInfo,
-    /// NVENC sessions, behind a pointer.
-    NvencSessions,
-    /// NVENC sessions, in the parameters.
-    NvencSessionsV2,
-    /// NvFBC sessions.
-    NvfbcSessions,
-    /// Who reserved the hardware performance monitor.
-    HwpmReservation,
-    /// Error report that names the caller.
-    RcErrorReport,
-    /// Frame buffer allocations by client, behind a pointer.
-    FbClientAllocations,
-    /// One process's accounting record, with more in it.
-    AccountingInfoV2,
-    /// An event of the memory soft limit: no control, and so in no row. See [`crate::event`].
-    MemoryLimitEvent,
-}
-
-impl Control {
-    /// Every control, in the order of the discriminants.
-    pub const ALL: [Control; 14] = [
-        Control::GpuGetPids,
-        Control::GpuGetPidInfo,
-        Control::PerfGpumonUtilV2,
-        Control::PerfGpumonUtil,
-        Control::AccountingPids,
-        Control::AccountingInfo,
-        Control::NvencSessions,
-        Control::NvencSessionsV2,
-        Control::NvfbcSessions,
-        Control::HwpmReservation,
-        Control::RcErrorReport,
-        Control::FbClientAllocations,
-        Control::AccountingInfoV2,
-        Control::MemoryLimitEvent,
-    ];
-
-    /// The control's name in NVIDIA's headers, without `NVxxxx_CTRL_CMD_`; used for counters and metric labels. An event has its request's.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Control::GpuGetPids => "GPU_GET_PIDS",
-            Control::GpuGetPidInfo => "GPU_GET_PID_INFO",
-            Control::PerfGpumonUtilV2 => "PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2",
-            Control::PerfGpumonUtil => "PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES",
-            Control::AccountingPids => "GPUACCT_GET_ACCOUNTING_PIDS",
-            Control::AccountingInfo => "GPUACCT_GET_PROC_ACCOUNTING_INFO",
-            Control::NvencSessions => "GPU_GET_NVENC_SW_SESSION_INFO",
-            Control::NvencSessionsV2 => "GPU_GET_NVENC_SW_SESSION_INFO_V2",
-            Control::NvfbcSessions => "GPU_GET_NVFBC_SW_SESSION_INFO",
-            Control::HwpmReservation => "HWPM_GET_RESERVATION_INFO",
-            Control::RcErrorReport => "NVD_GET_RCERR_RPT",
-            Control::FbClientAllocations => "FB_GET_CLIENT_ALLOCATION_INFO",
-            Control::AccountingInfoV2 => "GPUACCT_GET_PROC_ACCOUNTING_INFO_V2",
-            Control::MemoryLimitEvent => "RM_GET_EVENT_DATA",
-        }
     }
 }
 
@@ -185,31 +109,4 @@ pub enum Layout {
         /// What the buffer holds.
         inner: Inner,
     },
-}
-
-/// Most bytes of parameters of a control whose size is not known: the public structures of its kind have 8 to 16,012.
-const MOST_UNKNOWN: u32 = 0x1_0000;
-
-/// One fact: under this number and with exactly this many bytes of parameters, this control has this layout. RM refuses any
-/// other size, so number and size tell the layout without knowing the driver's release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// Which control.
-    pub control: Control,
-    /// Its number.
-    pub cmd: ControlCmd,
-    /// Bytes of parameters (`paramsSize`).
-    pub params_size: u32,
-    /// Where the PIDs are.
-    pub layout: Layout,
-}
-
-impl Row {
-    /// Whether so many bytes of parameters have this layout.
-    pub const fn takes(&self, size: u32) -> bool {
-        match self.layout {
-            Layout::AskNobody { pid } => pid as u32 + 4 <= size && size <= MOST_UNKNOWN,
-            _ => size == self.params_size,
-        }
-    }
 }

@@ -10,13 +10,15 @@ use crate::release::Release;
 pub const NV_ESC_RM_CONTROL: u8 = 0x2a;
 /// Number of `NV_ESC_RM_ALLOC`.
 pub const NV_ESC_RM_ALLOC: u8 = 0x2b;
-/// Number of `NV_ESC_RM_GET_EVENT_DATA`, which copies what [`crate::event`] describes; its argument (NVOS41_PARAMETERS) is 16 bytes.
+/// Number of `NV_ESC_RM_GET_EVENT_DATA`, which copies what [`crate::event`] describes; its argument is [`RM_EVENT_SIZE`] bytes.
 pub const NV_ESC_RM_GET_EVENT_DATA: u8 = 0x52;
 /// Number of `NV_ESC_IOCTL_XFER_CMD`, which wraps another request; its argument is [`XFER_SIZE`] bytes.
 pub const NV_ESC_IOCTL_XFER_CMD: u8 = 211;
 
 /// Bytes of `NVOS54_PARAMETERS`, the argument of `NV_ESC_RM_CONTROL`; the same for 32-bit callers.
 pub const RM_CONTROL_SIZE: usize = 32;
+/// Bytes of `NVOS41_PARAMETERS`, the argument of `NV_ESC_RM_GET_EVENT_DATA`; the same for 32-bit callers.
+pub const RM_EVENT_SIZE: usize = 16;
 /// Bytes of `nv_ioctl_xfer_t`, the argument of `NV_ESC_IOCTL_XFER_CMD`.
 pub const XFER_SIZE: usize = 16;
 
@@ -36,6 +38,14 @@ pub mod nvos54 {
     pub const PARAMS_SIZE: usize = 24;
     /// `status`, u32, written by the driver; 0 is `NV_OK`.
     pub const STATUS: usize = 28;
+}
+
+/// Byte offsets in `NVOS41_PARAMETERS`.
+pub mod nvos41 {
+    /// `pEvent`, u64: where the caller wants the event.
+    pub const EVENT: usize = 0;
+    /// `status`, u32, written by the driver; 0 is `NV_OK`.
+    pub const STATUS: usize = 12;
 }
 
 /// Where RM's status stands in the argument of [`NV_ESC_RM_ALLOC`]: the 32-byte block ended in a status and padding, and 535 put the
@@ -68,10 +78,3 @@ pub mod xfer {
     /// `ptr`, u64: address of the wrapped argument.
     pub const PTR: usize = 8;
 }
-
-/// A process id that no process has: pids end at 2^22 (`PID_MAX_LIMIT`, include/linux/threads.h). Stands in for a PID that
-/// the caller may not ask about. 0 would not do: GET_PID_INFO answers it with an error and an assertion in the kernel log.
-pub const PID_OF_NOBODY: u32 = 0x7fff_ffff;
-
-/// What the driver writes for "no process" into a utilisation sample (`NV2080_GPUMON_PID_INVALID`, ctrl2080perf.h).
-pub const GPUMON_PID_INVALID: u32 = 0xffff_ffff;

@@ -14,11 +14,12 @@ mod control;
 pub mod event;
 mod history;
 pub mod ioctl;
+pub mod pid;
 mod release;
 mod rows;
 
 pub use by_release::row_of;
-pub use control::{Control, ControlCmd, Inner, Layout, Row, Rows, Samples};
+pub use control::{ControlCmd, Inner, Layout, Rows, Samples};
 pub use history::{Entry, History, Pointer, Releases};
 pub use release::{ParseReleaseError, Release};
-pub use rows::{carries_pids, find, history, may_carry_pids, row, RowId, ROWS};
+pub use rows::{carries_pids, find, history, may_carry_pids, row, Control, Row, RowId, ROWS};

@@ -4,9 +4,92 @@
 //! SET_SUB_PROCESS_ID (0x901) carry vGPU selectors; NVD_GET_DUMP (0x602) is a protobuf stream for root; a081/a084 and 0xc01
 //! belong to the vGPU manager. See docs/limits.md for what no ioctl carries.
 
-use crate::control::{Control, ControlCmd, Inner, Layout, Row, Rows, Samples};
+use crate::control::{ControlCmd, Inner, Layout, Rows, Samples};
 use crate::history::{Entry, History, Pointer, Releases};
 use crate::release::Release;
+
+/// Makes the controls of their names: one line for each is all that there is.
+macro_rules! controls {
+    ($($(#[$doc:meta])* $control:ident = $name:literal,)*) => {
+        /// The PID-bearing controls, by what they answer. One control can have several numbers and layouts, hence several rows.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Control {
+            $($(#[$doc])* $control,)*
+        }
+
+        impl Control {
+            /// Every control, in the order of the discriminants.
+            pub const ALL: [Control; [$($name),*].len()] = [$(Control::$control),*];
+
+            /// The control's name in NVIDIA's headers, without `NVxxxx_CTRL_CMD_`; used for counters and metric labels. An event has
+            /// its request's.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Control::$control => $name,)*
+                }
+            }
+        }
+    };
+}
+
+controls! {
+    /// Processes that use the GPU.
+    GpuGetPids = "GPU_GET_PIDS",
+    /// Memory of the processes asked for.
+    GpuGetPidInfo = "GPU_GET_PID_INFO",
+    /// Utilisation samples, in the parameters.
+    PerfGpumonUtilV2 = "PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2",
+    /// Utilisation samples, behind a pointer.
+    PerfGpumonUtil = "PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES",
+    /// Processes that accounting has a record of.
+    AccountingPids = "GPUACCT_GET_ACCOUNTING_PIDS",
+    /// One process's accounting record.
+    AccountingInfo = "GPUACCT_GET_PROC_ACCOUNTING_INFO",
+    /// NVENC sessions, behind a pointer.
+    NvencSessions = "GPU_GET_NVENC_SW_SESSION_INFO",
+    /// NVENC sessions, in the parameters.
+    NvencSessionsV2 = "GPU_GET_NVENC_SW_SESSION_INFO_V2",
+    /// NvFBC sessions.
+    NvfbcSessions = "GPU_GET_NVFBC_SW_SESSION_INFO",
+    /// Who reserved the hardware performance monitor.
+    HwpmReservation = "HWPM_GET_RESERVATION_INFO",
+    /// Error report that names the caller.
+    RcErrorReport = "NVD_GET_RCERR_RPT",
+    /// Frame buffer allocations by client, behind a pointer.
+    FbClientAllocations = "FB_GET_CLIENT_ALLOCATION_INFO",
+    /// One process's accounting record, with more in it.
+    AccountingInfoV2 = "GPUACCT_GET_PROC_ACCOUNTING_INFO_V2",
+    /// An event of the memory soft limit: no control, and so in no row. See [`crate::event`].
+    MemoryLimitEvent = "RM_GET_EVENT_DATA",
+}
+
+/// Most bytes of parameters of a control whose size is not known: the public structures of its kind have 8 to 16,012.
+const MOST_UNKNOWN: u32 = 0x1_0000;
+
+/// One fact: under this number and with exactly this many bytes of parameters, this control has this layout. RM refuses any
+/// other size, so number and size tell the layout without knowing the driver's release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Which control.
+    pub control: Control,
+    /// Its number.
+    pub cmd: ControlCmd,
+    /// Bytes of parameters (`paramsSize`).
+    pub params_size: u32,
+    /// Where the PIDs are.
+    pub layout: Layout,
+}
+
+impl Row {
+    /// Whether so many bytes of parameters have this layout.
+    pub const fn takes(&self, size: u32) -> bool {
+        match self.layout {
+            Layout::AskNobody { pid } => pid as u32 + 4 <= size && size <= MOST_UNKNOWN,
+            _ => size == self.params_size,
+        }
+    }
+}
 
 /// Names a row of [`ROWS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,7 @@ pub mod edits;
 pub mod engines;
 pub mod hook;
 pub mod hooks;
+pub mod installer;
 pub mod ldconfig;
 pub mod limits;
 pub mod links;

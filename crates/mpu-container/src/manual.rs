@@ -128,11 +128,15 @@ fn unknown(name: &str, programs: &[Program]) -> ExitCode {
 /// Every page: of the executable, of each program that NVIDIA has a name for, and of ours that administrators call.
 fn write_all(folder: &Path, programs: &[Program]) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
-    let names = programs.iter().flat_map(|program| program.nvidia).copied();
-    for name in [OWN].into_iter().chain(names) {
-        let lead = || format!(".so man1/{OWN}.1\n");
-        let text = page(name, programs).unwrap_or_else(lead);
-        std::fs::write(folder.join(format!("{name}.1")), text)?;
+    let lead = |to: &str| format!(".so man1/{to}.1\n");
+    let write = |name: &str, text: String| std::fs::write(folder.join(format!("{name}.1")), text);
+    write(OWN, page(OWN, programs).unwrap_or_default())?;
+    for program in programs {
+        let Some((first, others)) = program.nvidia.split_first() else { continue };
+        let text = page(first, programs);
+        let to = if text.is_some() { first } else { OWN };
+        write(first, text.unwrap_or_else(|| lead(OWN)))?;
+        others.iter().try_for_each(|other| write(other, lead(to)))?;
     }
     Ok(())
 }
@@ -255,8 +259,10 @@ mod tests {
             let own = program.own.replace('-', "\\-");
             assert!(text(OWN).contains(&format!("\n\\fB{own}")), "{own}");
             for name in program.nvidia {
-                let Some(command) = command(name, PROGRAMS) else {
-                    assert_eq!(text(name), format!(".so man1/{OWN}.1\n"));
+                let command = command(name, PROGRAMS);
+                let Some(command) = command.filter(|_| *name == program.nvidia[0]) else {
+                    let to = if program.command.is_some() { program.nvidia[0] } else { OWN };
+                    assert_eq!(text(name), format!(".so man1/{to}.1\n"));
                     continue;
                 };
                 let text = text(name);

@@ -50,6 +50,7 @@ pub const PROGRAMS: &[Program] = &[
     crate::ctk::PROGRAM,
     crate::ctk::CDI,
     crate::hook::PROGRAM,
+    crate::installer::PROGRAM,
     LINKS,
     crate::refresh::PROGRAM,
     crate::hooks::PROGRAM,

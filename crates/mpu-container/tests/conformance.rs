@@ -22,9 +22,9 @@ const PRELUDE: &str = r#"
 umount -l /sys/fs/cgroup/unified 2>/dev/null
 r() { "$RUNTIME" --root "$STATE" "$@"; }
 status() { r state $C | grep -o '"status": *"[a-z]*"' | grep -o '[a-z]*"$' | tr -d '"'; }
-sees() { for i in $(seq 300); do test "$(status)" = "$1" && return; sleep 0.02; done; echo "never $1"; return 1; }
-waits() { for i in $(seq 300); do test -e "$1" && return; sleep 0.02; done; echo "never $1"; return 1; }
-del() { for i in $(seq 50); do r delete $C 2>/dev/null && return; sleep 0.02; done; echo "never deleted"; return 1; }
+sees() { for i in $(seq 3000); do test "$(status)" = "$1" && return; sleep 0.02; done; echo "never $1"; return 1; }
+waits() { for i in $(seq 3000); do test -e "$1" && return; sleep 0.02; done; echo "never $1"; return 1; }
+del() { for i in $(seq 3000); do r delete $C 2>/dev/null && return; sleep 0.02; done; echo "never deleted"; return 1; }
 go() { r create -b . $C && r start $C && sees stopped; del; }
 trap 'r delete --force $C 2>/dev/null' EXIT
 "#;

@@ -3,7 +3,7 @@
 use crate::bytes::{get_u32, put_u32, zero};
 use crate::pid::{HostPid, PidMap, ViewPid};
 use crate::reason::{Outcome, Reason};
-use mpu_abi::ioctl::PID_OF_NOBODY;
+use mpu_abi::pid::PID_OF_NOBODY;
 use mpu_abi::Rows;
 
 /// Entries in use, never more than the table holds.

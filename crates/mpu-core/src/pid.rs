@@ -1,6 +1,6 @@
 //! A process's number, with whose number it is in the type.
 
-use mpu_abi::ioctl::PID_OF_NOBODY;
+use mpu_abi::pid::PID_OF_NOBODY;
 
 /// A process (thread group) as the init PID namespace numbers it: what the driver works with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -10,7 +10,7 @@
 use crate::bytes::{get_u32, get_u64, put_u32, zero};
 use crate::pid::{HostPid, PidMap};
 use crate::reason::Outcome;
-use mpu_abi::ioctl::{GPUMON_PID_INVALID, PID_OF_NOBODY};
+use mpu_abi::pid::{GPUMON_PID_INVALID, PID_OF_NOBODY};
 use mpu_abi::Samples;
 
 const TIMESTAMP_BYTES: usize = 8;

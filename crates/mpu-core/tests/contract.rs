@@ -412,6 +412,22 @@ fn sessions_behind_a_pointer_are_counted_like_those_in_place() {
     assert!(!inner.chunks(4).any(|word| get(word, 0) == 415));
 }
 
+/// `NV2080_CTRL_CMD_FB_CLIENT_ALLOCATION_INFO` of ctrl2080fb.h: entries of 112 bytes, whose second word is the PID.
+#[test]
+fn allocations_of_others_are_left_out() {
+    let mut params = vec![0; 32];
+    put(&mut params, 16, 3);
+    let mut inner = vec![0; 112 * 3];
+    for (i, pid) in [415, 1033, 415].into_iter().enumerate() {
+        inner[112 * i..112 * (i + 1)].fill(0xa0 + i as u8);
+        put(&mut inner, 112 * i + 4, pid);
+    }
+    embedded(0x2080_1349, &mut params, 24, &mut inner, 16, 3);
+    assert_eq!((get(&params, 16), get(&inner, 4)), (1, 33));
+    assert!(inner[8..112].iter().all(|byte| *byte == 0xa1), "the entry's other fields came along");
+    assert!(!inner.chunks_exact(4).any(|word| get(word, 0) == 415));
+}
+
 #[test]
 fn own_sessions_come_first_where_there_is_room_for_few() {
     let mut params = vec![0; 16];
@@ -537,6 +553,23 @@ fn other_copies_of_a_rows_size_stay_as_they_are() {
             assert_eq!(bytes, before, "{cmd:#x} at {address:#x}");
             assert!(!call.answered());
         }
+    }
+}
+
+/// Laid out here by hand, in numbers: a row alone would be its own witness.
+#[test]
+fn every_control_has_a_contract() {
+    let text = include_str!("contract.rs").replace('_', "");
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+    let numbers: Vec<u32> = words
+        .filter_map(|word| word.strip_prefix("0x"))
+        .filter_map(|digits| u32::from_str_radix(digits, 16).ok())
+        .collect();
+    for control in Control::ALL {
+        let mut rows = mpu_abi::ROWS.iter().filter(|row| row.control == control).peekable();
+        // An event is in no row.
+        let has_one = rows.peek().is_none() || rows.any(|row| numbers.contains(&row.cmd.0));
+        assert!(has_one, "{control:?} has a row, and no bytes of it are laid out here");
     }
 }
 

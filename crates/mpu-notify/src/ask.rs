@@ -3,9 +3,10 @@
 //! Owns the order of things: who asks, the driver's answer, what the caller gets. Translates nothing itself: mpu-core does, in copies
 //! that no caller can change. What came this far never goes on to the driver: the caller could make another call of it.
 
-use super::asked::{Asked, Pass};
+use super::asked::{on_another, Asked, Pass, Request};
 use super::caller::{character_device, Caller};
 use super::driver::Driver;
+use super::event::Event;
 use super::folder::is_drivers;
 use super::held::Held;
 use super::namespace::Namespace;
@@ -17,6 +18,7 @@ use super::sys::{self, seccomp_notif, Answer, FENCED};
 use super::theirs::Theirs;
 use super::tid::Tid;
 use super::view::View;
+use mpu_abi::ioctl::RM_CONTROL_SIZE;
 use mpu_core::Reason;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -78,8 +80,9 @@ impl Asker {
         let memory = Theirs { memory: caller.memory()?, still_waits: &still_waits };
         let number = taken.data.args[0] as i32;
         // Before it is ours: the mere closing of somebody else's kind of file can take for ever.
-        if !is_drivers(caller.device(number).map_err(no_such_descriptor)?) {
-            return Err(Pass::Refused(caller.refusal(number)));
+        let device = caller.device(number).map_err(no_such_descriptor)?;
+        if !is_drivers(device) {
+            return Err(on_another(&caller, taken, device));
         }
         let file = caller.file(process, number, still_waits)?;
         // The caller waited when all that was opened and looked up by its number was: it is the caller's.
@@ -104,13 +107,17 @@ impl Asker {
             return Err(Pass::Refused(libc::ENOTTY));
         }
         let driver = Driver { own: &setting.own, file, caller, rights };
-        match mpu_abi::find(asked.cmd(), asked.size()) {
-            Some(row) => {
-                let held = self.held.clone();
-                let numbers = Numbers::new(&caller.namespace, setting.lookup(), &held);
-                let view = View::of(&caller.folder, &setting.rules(), numbers);
-                Question::new(setting, driver, memory, (row, asked), &held).answer(&mut self.space, view)
+        let held = self.held.clone();
+        let view =
+            || View::of(&caller.folder, &setting.rules(), Numbers::new(&caller.namespace, setting.lookup(), &held));
+        let asked = match asked {
+            Asked::Control(asked) => asked,
+            Asked::Event(asked) => {
+                return Event { setting, driver, memory, held: &held, asked }.fetch(&mut self.space.params, view)
             }
+        };
+        match mpu_abi::find(asked.cmd(), asked.size()) {
+            Some(row) => Question::new(setting, driver, memory, (row, asked), &held).answer(&mut self.space, view()),
             None => self.ask_unknown(setting, &driver, &memory, asked),
         }
     }
@@ -122,7 +129,7 @@ impl Asker {
         setting: &Setting,
         driver: &Driver<'_>,
         memory: &Theirs<'_>,
-        mut asked: Asked,
+        mut asked: Request<RM_CONTROL_SIZE>,
     ) -> Result<Answer, Pass> {
         let (params, size) = (asked.params(), asked.size());
         let len = (size as usize).min(FENCED);

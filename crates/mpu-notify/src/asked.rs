@@ -5,12 +5,12 @@
 
 use super::caller::Caller;
 use super::counters::Counters;
-use super::filter::{CONTROL, LOOKED_AT, WRAPPED};
-use super::folder::is_drivers;
+use super::filter::{CONTROL, EVENT, LOOKED_AT, WRAPPED};
+use super::folder::{is_drivers, is_tuners};
 use super::sys::{self, seccomp_notif, Answer};
 use super::tid::Tid;
-use super::words::{put, wide, word};
-use mpu_abi::ioctl::{nvos54, xfer, NV_ESC_RM_CONTROL, RM_CONTROL_SIZE, XFER_SIZE};
+use super::words::{put, put_wide, wide, word};
+use mpu_abi::ioctl::{nvos41, nvos54, xfer, RM_CONTROL_SIZE, RM_EVENT_SIZE, XFER_SIZE};
 use mpu_abi::{Control, ControlCmd};
 use mpu_core::Reason;
 use std::io;
@@ -55,47 +55,96 @@ impl From<io::Error> for Pass {
     }
 }
 
-/// What a caller asks that may carry PIDs, as its memory said when we looked.
-pub(super) struct Asked {
-    /// Where the argument of the control stands in the caller.
+/// What a caller asks that may carry PIDs.
+pub(super) enum Asked {
+    Control(Request<RM_CONTROL_SIZE>),
+    /// The next event that was kept for an open file.
+    Event(Request<RM_EVENT_SIZE>),
+}
+
+/// A request by its argument, as the caller's memory said when we looked.
+pub(super) struct Request<const N: usize> {
+    /// Where it stands in the caller.
     address: u64,
-    pub(super) block: [u8; RM_CONTROL_SIZE],
+    pub(super) block: [u8; N],
 }
 
 impl Asked {
-    /// What the argument in the caller's memory says, if it is a control that is to be translated.
+    /// What the argument in the caller's memory says, if it is to be translated.
     pub(super) fn by(taken: &seccomp_notif) -> Result<Asked, Pass> {
         Asked::read(taken).map_err(|pass| match pass {
             // Most files do not look at what they do not know. It is not given back: it could become the driver's.
-            Pass::RefusedBecause(..) => refusal_of_another(taken).unwrap_or(pass),
+            Pass::RefusedBecause(..) => of_another(taken).unwrap_or(pass),
             pass => pass,
         })
     }
 
     fn read(taken: &seccomp_notif) -> Result<Asked, Pass> {
         let [_, request, mut address, ..] = taken.data.args;
-        let tid = Tid::of(taken);
-        match request as u32 & LOOKED_AT {
-            CONTROL => {}
-            WRAPPED => {
-                let wrapper: [u8; XFER_SIZE] = peek(tid, address)?;
-                if word(&wrapper, xfer::CMD) != u32::from(NV_ESC_RM_CONTROL)
-                    || word(&wrapper, xfer::SIZE) != RM_CONTROL_SIZE as u32
-                {
-                    return Err(Pass::On);
-                }
-                address = wide(&wrapper, xfer::PTR);
-            }
-            _ => return Err(Pass::On),
+        let (tid, mut request) = (Tid::of(taken), request as u32 & LOOKED_AT);
+        if request == WRAPPED {
+            let wrapper: [u8; XFER_SIZE] = peek(tid, address)?;
+            address = wide(&wrapper, xfer::PTR);
+            request = wrapped(&wrapper).ok_or(Pass::On)?;
         }
-        let asked = Asked { address, block: peek(tid, address)? };
-        if mpu_abi::may_carry_pids(asked.cmd()) && !asked.is_about_the_asker() {
-            Ok(asked)
-        } else {
-            Err(Pass::On)
+        match request {
+            EVENT => Ok(Asked::Event(Request::at(tid, address)?)),
+            CONTROL => {
+                let control = Request::at(tid, address)?;
+                let is_ours = mpu_abi::may_carry_pids(control.cmd()) && !control.is_about_the_asker();
+                is_ours.then_some(Asked::Control(control)).ok_or(Pass::On)
+            }
+            _ => Err(Pass::On),
         }
     }
+}
 
+/// The request in a wrapper, if it is one that [`LOOKED_AT`] can hold.
+fn wrapped(wrapper: &[u8; XFER_SIZE]) -> Option<u32> {
+    let (number, size) = (word(wrapper, xfer::CMD), word(wrapper, xfer::SIZE));
+    [CONTROL, EVENT].into_iter().find(|one| one & 0xff == number && one >> 16 == size)
+}
+
+impl<const N: usize> Request<N> {
+    fn at(tid: Tid, address: u64) -> Result<Request<N>, Pass> {
+        Ok(Request { address, block: peek(tid, address)? })
+    }
+
+    /// Gives the argument back, as the driver does on every way out but one.
+    pub(super) fn hand_back(
+        &self,
+        write: impl Fn(u64, &[u8]) -> io::Result<()>,
+        returned: Result<i32, i32>,
+    ) -> Result<i32, i32> {
+        if returned == Err(libc::EFAULT) {
+            return returned;
+        }
+        write(self.address, &self.block).map_err(|_| libc::EFAULT).and(returned)
+    }
+}
+
+impl Request<RM_EVENT_SIZE> {
+    /// Where the caller wants the event.
+    pub(super) fn event(&self) -> u64 {
+        wide(&self.block, nvos41::EVENT)
+    }
+
+    pub(super) fn status(&self) -> u32 {
+        word(&self.block, nvos41::STATUS)
+    }
+
+    /// Has the driver say something else.
+    pub(super) fn set_status(&mut self, status: u32) {
+        put(&mut self.block, nvos41::STATUS, status);
+    }
+
+    /// The caller's own address again, in the place of ours.
+    pub(super) fn put_back(&mut self, event: u64) {
+        put_wide(&mut self.block, nvos41::EVENT, event);
+    }
+}
+
+impl Request<RM_CONTROL_SIZE> {
     /// The driver looks for the records of whoever asks, so nobody can ask in another's place (cliresCtrlCmdNvdGetRcerrRpt_IMPL in
     /// client_resource.c of 580.95.05). The one PID in the answer is the caller's own.
     fn is_about_the_asker(&self) -> bool {
@@ -127,28 +176,26 @@ impl Asked {
 
     /// The caller's own address again, in the place of ours.
     pub(super) fn put_back(&mut self, params: u64, size: u32) {
-        self.block[nvos54::PARAMS..nvos54::PARAMS + 8].copy_from_slice(&params.to_ne_bytes());
+        put_wide(&mut self.block, nvos54::PARAMS, params);
         put(&mut self.block, nvos54::PARAMS_SIZE, size);
-    }
-
-    /// Gives the argument back, as the driver does on every way out but one.
-    pub(super) fn hand_back(
-        &self,
-        write: impl Fn(u64, &[u8]) -> io::Result<()>,
-        returned: Result<i32, i32>,
-    ) -> Result<i32, i32> {
-        if returned == Err(libc::EFAULT) {
-            return returned;
-        }
-        write(self.address, &self.block).map_err(|_| libc::EFAULT).and(returned)
     }
 }
 
-/// How the call is refused if it is made on something that is not the driver's.
-fn refusal_of_another(taken: &seccomp_notif) -> Option<Pass> {
-    let (caller, number) = (Caller::of(Tid::of(taken), None).ok()?, taken.data.args[0] as i32);
-    let device = caller.device(number).ok().flatten();
-    (!is_drivers(device)).then(|| Pass::Refused(caller.refusal(number)))
+/// How the call ends if it is made on something that is not the driver's.
+fn of_another(taken: &seccomp_notif) -> Option<Pass> {
+    let caller = Caller::of(Tid::of(taken), None).ok()?;
+    let device = caller.device(taken.data.args[0] as i32).ok().flatten();
+    (!is_drivers(device)).then(|| on_another(&caller, taken, device))
+}
+
+/// How a call ends on this device, which is not the driver's. A tuner knows the request by another name, so it goes on: whoever puts a descriptor
+/// of the driver in its place gets what docs/notify.md says.
+pub(super) fn on_another(caller: &Caller, taken: &seccomp_notif, device: Option<(u32, u32)>) -> Pass {
+    let [number, request, ..] = taken.data.args;
+    if is_tuners(device) && request as u32 & LOOKED_AT == EVENT {
+        return Pass::On;
+    }
+    Pass::Refused(caller.refusal(number as i32))
 }
 
 fn peek<const N: usize>(tid: Tid, address: u64) -> Result<[u8; N], Pass> {

@@ -231,6 +231,6 @@ mod tests {
             });
             worker.keep_within(&percent, || true);
         });
-        assert!(began.elapsed() < Duration::from_secs(5), "the limit was taken away: {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(15), "the limit was taken away: {:?}", began.elapsed());
     }
 }

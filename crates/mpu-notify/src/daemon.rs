@@ -11,7 +11,6 @@ use super::numbers::Lookup;
 use super::registry::{Registry, JOURNAL};
 use super::setting::Setting;
 use super::{keeper, message, CONTROL_SOCKET, LISTENER_SOCKET, RETIRED};
-use mpu_core::policy::Rules;
 use mpu_host::config::{rules, Config};
 use mpu_host::host::{Host, CAP_SYS_ADMIN};
 use mpu_host::time::now;
@@ -296,7 +295,7 @@ impl Daemon {
             passed_on: setting.counters.passed_on(),
             translated: setting.counters.translated(),
             passed: setting.counters.passed(),
-            policy: setting.rules().lines().map(str::to_string).collect(),
+            policy: setting.rules().text().lines().map(str::to_string).collect(),
         }
     }
 
@@ -310,8 +309,7 @@ impl Daemon {
     }
 
     fn policy(&self, text: &str) -> Result<(), String> {
-        Rules::parse(text.as_bytes()).map_err(|bad| format!("line {} is no rule", bad.line))?;
-        self.registry.setting.set_rules(text);
+        self.registry.setting.set_rules(text).map_err(|bad| format!("line {} is no rule", bad.line))?;
         Ok(())
     }
 

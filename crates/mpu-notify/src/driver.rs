@@ -9,7 +9,7 @@ use super::caller::Caller;
 use super::rights::{Own, Rights};
 use super::sys::{self, Fenced};
 use super::words::word;
-use mpu_abi::ioctl::{nvos54, RM_CONTROL_SIZE};
+use mpu_abi::ioctl::{nvos54, RM_CONTROL_SIZE, RM_EVENT_SIZE};
 use mpu_core::Reason;
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;
@@ -46,6 +46,17 @@ impl Driver<'_> {
         self.by_users(block, |block| sys::rm_control_unreadable(self.file.as_fd(), block, params))
     }
 
+    /// Fetches an event that was kept for the open file. The driver looks at no client there, so one user is as good as another.
+    pub(super) fn fetch(&self, block: &mut [u8; RM_EVENT_SIZE], event: &mut Fenced) -> Result<Result<i32, i32>, Pass> {
+        self.by(&self.rights, || sys::rm_event(self.file.as_fd(), block, event))
+    }
+
+    fn by(&self, rights: &Rights, call: impl FnOnce() -> io::Result<i32>) -> Result<Result<i32, i32>, Pass> {
+        let returned = self.own.act_as(rights, call);
+        let returned = returned.map_err(|_| Pass::RefusedBecause(libc::EIO, Reason::Unreadable))?;
+        Ok(returned.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)))
+    }
+
     fn by_users(
         &self,
         block: &mut [u8; RM_CONTROL_SIZE],
@@ -54,10 +65,9 @@ impl Driver<'_> {
         let question = *block;
         let mut by = |rights: &Rights| {
             *block = question;
-            let returned = self.own.act_as(rights, || control(block));
-            let returned = returned.map_err(|_| Pass::RefusedBecause(libc::EIO, Reason::Unreadable))?;
+            let returned = self.by(rights, || control(block))?;
             let is_strange = returned.is_ok() && word(block, nvos54::STATUS) == NV_ERR_INVALID_CLIENT;
-            Ok::<_, Pass>((returned.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)), is_strange))
+            Ok::<_, Pass>((returned, is_strange))
         };
         let (returned, is_strange) = by(&self.rights)?;
         if !is_strange {

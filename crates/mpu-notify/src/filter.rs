@@ -1,18 +1,21 @@
-//! The filter that hands the driver's controls to a listener.
+//! The filter that hands the driver's controls and events to a listener.
 //!
 //! Owns which system calls those are, as a program for the kernel. The OCI rules that `mpu-container` writes say the same.
 //! Looks at no device: a filter sees a descriptor's number only. The supervisor looks.
 
 use super::sys::{self, sock_filter};
-use mpu_abi::ioctl::{NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_CONTROL, RM_CONTROL_SIZE, XFER_SIZE};
+use mpu_abi::ioctl::{
+    NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_CONTROL, NV_ESC_RM_GET_EVENT_DATA, RM_CONTROL_SIZE, RM_EVENT_SIZE, XFER_SIZE,
+};
 use std::io;
 use std::os::fd::OwnedFd;
 
 /// The bits of a request that the driver looks at: number and size, under any type and direction.
 pub(super) const LOOKED_AT: u32 = 0x3fff_00ff;
 
-/// The requests that are handed over, as far as [`LOOKED_AT`] goes: an RM control, and the wrapper that may hold one.
+/// The requests that are handed over, as far as [`LOOKED_AT`] goes: an RM control, what fetches an event, and the wrapper that may hold either.
 pub(super) const CONTROL: u32 = (RM_CONTROL_SIZE as u32) << 16 | NV_ESC_RM_CONTROL as u32;
+pub(super) const EVENT: u32 = (RM_EVENT_SIZE as u32) << 16 | NV_ESC_RM_GET_EVENT_DATA as u32;
 pub(super) const WRAPPED: u32 = (XFER_SIZE as u32) << 16 | NV_ESC_IOCTL_XFER_CMD as u32;
 
 /// `ioctl` by architecture (`AUDIT_ARCH_*` of include/uapi/linux/audit.h), the native one first.
@@ -50,12 +53,13 @@ pub(super) fn program() -> Vec<sock_filter> {
         for number in *numbers {
             let block = [
                 op(LOAD, ARCH),
-                only(*arch, 8),
+                only(*arch, 9),
                 op(LOAD, NUMBER),
-                only(*number, 6),
+                only(*number, 7),
                 op(LOAD, REQUEST),
                 op(AND, LOOKED_AT),
-                sock_filter { code: EQUAL, jt: 1, jf: 0, k: CONTROL },
+                sock_filter { code: EQUAL, jt: 2, jf: 0, k: CONTROL },
+                sock_filter { code: EQUAL, jt: 1, jf: 0, k: EVENT },
                 only(WRAPPED, 1),
                 op(RETURN, libc::SECCOMP_RET_USER_NOTIF),
                 op(RETURN, libc::SECCOMP_RET_ALLOW),
@@ -104,13 +108,16 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_controls_are_handed_over_under_any_type_and_direction() {
+    fn the_drivers_controls_and_events_are_handed_over_under_any_type_and_direction() {
         for (arch, numbers) in IOCTLS {
             for number in *numbers {
-                for request in [0xc020_462a, 0x0020_002a, 0x8020_ff2a, 0xc010_46d3, 0x0010_00d3] {
+                for request in
+                    [0xc020_462a, 0x0020_002a, 0x8020_ff2a, 0xc010_4652, 0x4010_6f52, 0xc010_46d3, 0x0010_00d3]
+                {
                     assert_eq!(fate(*arch, *number, request), libc::SECCOMP_RET_USER_NOTIF, "{request:#x}");
                 }
-                for request in [0xc020_462b, 0xc010_462a, 0xc021_462a, 0xc020_46d3, 0x5413, 0] {
+                for request in [0xc020_462b, 0xc010_462a, 0xc021_462a, 0xc020_4652, 0xc010_4653, 0xc020_46d3, 0x5413, 0]
+                {
                     assert_eq!(fate(*arch, *number, request), libc::SECCOMP_RET_ALLOW, "{request:#x}");
                 }
                 assert_eq!(fate(*arch, number + 1, 0xc020_462a), libc::SECCOMP_RET_ALLOW);

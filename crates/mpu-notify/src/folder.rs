@@ -107,6 +107,15 @@ pub(super) fn is_drivers(device: Option<(u32, u32)>) -> bool {
     device.is_some_and(|(major, _)| major == NVIDIA_MAJOR)
 }
 
+/// `DVB_MAJOR` (linux/dvb/frontend.h's devices; Documentation/admin-guide/devices.txt).
+const TUNER_MAJOR: u32 = 212;
+
+/// Whether a character device is a TV tuner's. Of all that Linux has (include/uapi of 6.1), its `FE_SET_PROPERTY` alone has number and size of
+/// `NV_ESC_RM_GET_EVENT_DATA`.
+pub(super) fn is_tuners(device: Option<(u32, u32)>) -> bool {
+    device.is_some_and(|(major, _)| major == TUNER_MAJOR)
+}
+
 /// Device number of a character device. Goes by what the kernel knows by itself (`AT_STATX_DONT_SYNC`): asking the file system, which
 /// may be a program of a caller's, can take for ever.
 pub(super) fn device(at: BorrowedFd<'_>, name: &str, flags: AtFlags) -> io::Result<Option<(u32, u32)>> {

@@ -1,7 +1,7 @@
 //! The notify engine: MPU in user space, for hosts whose kernel takes no module.
 //!
 //! Owns a supervisor in the host's PID namespace. The first process of a container carries a filter that hands the driver's
-//! controls to it; it asks the driver itself and gives the caller a translated answer (docs/notify.md). Knows nothing of how
+//! controls and events to it; it asks the driver itself and gives the caller a translated answer (docs/notify.md). Knows nothing of how
 //! the filter gets into a container: that is `mpu-container`'s, or `mpu run`'s.
 
 mod accounts;
@@ -16,6 +16,7 @@ mod counters;
 pub mod daemon;
 mod driver;
 pub mod error;
+mod event;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 mod filter;

@@ -4,7 +4,7 @@
 //! mpu-core does, in copies that no caller can change.
 
 use super::accounts;
-use super::asked::{Asked, Pass};
+use super::asked::{Pass, Request};
 use super::by_threads::{add_up, Entries};
 use super::driver::Driver;
 use super::held::Held;
@@ -15,13 +15,13 @@ use super::table::Table;
 use super::theirs::Theirs;
 use super::view::{AsMeant, View};
 use super::words::{put, put_wide, wide, word};
-use mpu_abi::ioctl::nvos54;
+use mpu_abi::ioctl::{nvos54, RM_CONTROL_SIZE};
 use mpu_abi::{history, Control, History, Layout, Row, RowId, ROWS};
 use mpu_core::{Argument, Call, Copied, Native, Outcome, PidMap, Reason};
 use std::io;
 
 /// Statuses of the driver (nvstatuscodes.h).
-const NV_ERR_INVALID_ADDRESS: u32 = 0x1e;
+pub(super) const NV_ERR_INVALID_ADDRESS: u32 = 0x1e;
 const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
 const NV_ERR_OBJECT_NOT_FOUND: u32 = 0x57;
 
@@ -45,8 +45,8 @@ pub(super) struct Question<'a> {
     row: &'static Row,
     history: &'static History,
     held: &'a Held,
-    asked: Asked,
-    /// Where its parameters stand in the caller, and how many bytes they are. The driver may write to what says so in [`Asked`].
+    asked: Request<RM_CONTROL_SIZE>,
+    /// Where its parameters stand in the caller, and how many bytes they are. The driver may write to what says so in `asked`.
     theirs: u64,
     size: u32,
 }
@@ -79,7 +79,7 @@ impl<'a> Question<'a> {
         setting: &'a Setting,
         driver: Driver<'a>,
         memory: Theirs<'a>,
-        (id, asked): (RowId, Asked),
+        (id, asked): (RowId, Request<RM_CONTROL_SIZE>),
         held: &'a Held,
     ) -> Question<'a> {
         let (theirs, size) = (asked.params(), asked.size());

@@ -6,12 +6,14 @@ use super::caller::own_user_namespace;
 use super::counters::Counters;
 use super::filter::NATIVE;
 use super::folder::field;
+use super::log::say;
 use super::namespace::Namespace;
 use super::numbers::Lookup;
 use super::process::Everybody;
 use super::rights::Own;
 use super::sys::{self, seccomp_data};
 use super::threads::Threads;
+use mpu_core::policy::{BadRule, Sees, Table};
 use mpu_core::HostPid;
 use rustix::fd::OwnedFd;
 use std::io;
@@ -30,7 +32,7 @@ pub struct Setting {
     pub(super) host_users: ((u64, u64), OwnedFd),
     pub(super) own: Own,
     takes_x32: bool,
-    rules: RwLock<Arc<str>>,
+    rules: RwLock<Arc<Rules>>,
     /// Processor time that one container may have of us, in percent of one processor; 0 is no limit.
     pub(super) budget: AtomicU32,
     /// Nothing is translated any more.
@@ -38,9 +40,37 @@ pub struct Setting {
     pub(super) counters: Counters,
 }
 
+/// Rules of the policy: their text, looked at once for all calls.
+pub(super) struct Rules {
+    text: Box<str>,
+    table: Table,
+}
+
+impl Rules {
+    fn read(text: &str) -> Result<Rules, BadRule> {
+        let mut table = Table::EMPTY;
+        table.read(text.as_bytes())?;
+        Ok(Rules { text: text.into(), table })
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// What a caller with this cgroup sees. Most hosts have no rule, and it is then nobody's business.
+    pub(super) fn of(&self, cgroup: impl FnOnce() -> Option<Vec<u8>>) -> Option<(Sees, Vec<u8>)> {
+        let cgroup = if self.text.is_empty() { None } else { cgroup() }?;
+        Some((self.table.of(self.text.as_bytes(), &cgroup), cgroup))
+    }
+}
+
 impl Setting {
     /// That of this host and of this process, which must be root in the host's PID namespace.
     pub fn new(lookup: Lookup, rules: &str, budget: u32) -> io::Result<Setting> {
+        let rules = Rules::read(rules).unwrap_or_else(|bad| {
+            say!("line {} of the policy is no rule: everybody sees its own processes only", bad.line);
+            Rules { text: "".into(), table: Table::EMPTY }
+        });
         Ok(Setting {
             lookup,
             host: Namespace::own()?,
@@ -50,7 +80,7 @@ impl Setting {
             host_users: own_user_namespace()?,
             own: Own::of_now()?,
             takes_x32: takes_x32(),
-            rules: RwLock::new(rules.into()),
+            rules: RwLock::new(Arc::new(rules)),
             budget: AtomicU32::new(budget),
             retired: AtomicBool::new(false),
             counters: Counters::default(),
@@ -71,12 +101,15 @@ impl Setting {
         self.lookup
     }
 
-    pub(super) fn rules(&self) -> Arc<str> {
+    pub(super) fn rules(&self) -> Arc<Rules> {
         self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn set_rules(&self, rules: &str) {
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules.into();
+    /// Those of now stay if one of these is none.
+    pub(super) fn set_rules(&self, rules: &str) -> Result<(), BadRule> {
+        let rules = Arc::new(Rules::read(rules)?);
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+        Ok(())
     }
 }
 
@@ -88,5 +121,33 @@ fn takes_x32() -> bool {
         Ok(status) if !is_filtered(&status) => sys::takes_x32(),
         // Debian's kernels tell (`syscall.x32`).
         _ => std::fs::read_to_string("/sys/module/syscall/parameters/x32").map_or(true, |told| told.trim() != "N"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_with_a_bad_one_leave_those_that_were() {
+        let Ok(setting) = Setting::new(Lookup::of_this_kernel(), "host /a", 0) else {
+            println!("skipped: only root can answer for others");
+            return;
+        };
+        let sees = |path: &str| setting.rules().of(|| Some(path.into())).map(|(sees, _)| sees);
+        assert_eq!(sees("/a/b"), Some(Sees::Host));
+        assert_eq!(setting.set_rules("group /b\nhots /a"), Err(BadRule { line: 2 }));
+        assert_eq!((sees("/a/b"), setting.rules().text()), (Some(Sees::Host), "host /a"));
+        setting.set_rules("group /b").expect("a rule");
+        assert_eq!((sees("/a/b"), sees("/b")), (Some(Sees::Own), Some(Sees::Group { depth: 1 })));
+        setting.set_rules("").expect("no rule");
+        assert!(setting.rules().of(|| unreachable!("nobody needs its cgroup")).is_none());
+    }
+
+    #[test]
+    fn a_text_that_is_no_policy_lets_nobody_see_more() {
+        if let Ok(setting) = Setting::new(Lookup::of_this_kernel(), "everybody", 0) {
+            assert_eq!(setting.rules().text(), "");
+        }
     }
 }

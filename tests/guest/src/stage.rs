@@ -7,7 +7,7 @@ use std::rc::Rc;
 use anyhow::{ensure, Context, Result};
 
 use crate::client::Client;
-use crate::command::must;
+use crate::command::{must, run};
 use crate::container::Container;
 use crate::engine::Engine;
 use crate::holder::Holder;
@@ -16,6 +16,7 @@ use crate::plan::Row;
 use crate::real::{self, Loaded};
 use crate::scene::Scene;
 use crate::supervisor::{self, Supervisor};
+use crate::wait::until;
 
 /// Where the module's policy is written and read.
 const POLICY: &str = "/sys/module/mpu/parameters/policy";
@@ -30,6 +31,8 @@ pub struct Stage {
     /// The driver's era as the plan has it; `1f` is era 1 behind the older entry symbol, `4n` era 4 from 610 on, `1@550.163.01` a real driver of
     /// that release.
     pub era_name: String,
+    /// The driver that was loaded last, by what it was loaded with; empty while there was none.
+    driver: RefCell<String>,
     /// The real driver, while it is loaded.
     real: Cell<Option<Loaded>>,
     /// The release of nvidia-smi and NVML, such as `550.163.01`.
@@ -57,6 +60,7 @@ impl Stage {
         Ok(Stage {
             era: number.trim_end_matches(['f', NEWEST]).parse().context("an era is a number")?,
             era_name: row.era.clone(),
+            driver: RefCell::default(),
             real: Cell::new(None),
             client: row.client.clone(),
             engine,
@@ -152,6 +156,15 @@ impl Stage {
         self.era_name.ends_with(NEWEST)
     }
 
+    /// How long a race goes on here, of the seconds that it gets where every story is played: threads that race have every processor to
+    /// themselves, and without an engine nearly each of them is lost at once.
+    pub fn race_seconds(&self, at_most: f64) -> f64 {
+        match self.engine {
+            Engine::None => at_most / 4.0,
+            _ => at_most * (f64::from(self.reloads) / 4.0).clamp(0.5, 1.0),
+        }
+    }
+
     /// Whether the driver has a GPU that works. A closed driver's cannot be started in a guest.
     pub fn has_gpu(&self) -> bool {
         !self.release().is_some_and(real::is_closed)
@@ -174,23 +187,24 @@ impl Stage {
 
     /// Loads the driver of this stage, a simulated one with module parameters.
     pub fn load_driver(&self, parameters: &[&str]) -> Result<()> {
-        if let Some(release) = self.release() {
-            ensure!(parameters.is_empty(), "a real driver has no {parameters:?}");
-            self.real.set(Some(real::load(release)?));
-            return Ok(());
-        }
-        let file = format!("/sim/era{}/nvidia.ko", self.era_name);
-        must(&[&["insmod", file.as_str()], parameters].concat()).map(drop).context("cannot load the simulated driver")
+        self.load_driver_with(self.release().unwrap_or(&self.era_name), parameters)
     }
 
     /// Loads another driver of the same kind: a build of the simulated one by its era, a real one by its release.
     pub fn load_driver_of(&self, era: &str) -> Result<()> {
+        self.load_driver_with(era, &[])
+    }
+
+    fn load_driver_with(&self, name: &str, parameters: &[&str]) -> Result<()> {
         if self.release().is_some() {
-            self.real.set(Some(real::load(era)?));
-            return Ok(());
+            ensure!(parameters.is_empty(), "a real driver has no {parameters:?}");
+            self.real.set(Some(real::load(name)?));
+        } else {
+            let file = format!("/sim/era{name}/nvidia.ko");
+            must(&[&["insmod", file.as_str()], parameters].concat()).context("cannot load the simulated driver")?;
         }
-        let file = format!("/sim/era{era}/nvidia.ko");
-        must(&["insmod", &file]).map(drop).context("cannot load the simulated driver")
+        *self.driver.borrow_mut() = loaded_with(name, parameters);
+        Ok(())
     }
 
     /// Sets a parameter of the simulated driver.
@@ -210,6 +224,14 @@ impl Stage {
             return unloaded;
         }
         must(&["rmmod", "nvidia"]).map(drop).context("cannot unload the simulated driver")
+    }
+
+    /// Unloads the driver. A file that callers hold open keeps it loaded; between two of their calls it can go.
+    pub fn unload_driver_in_use(&self) -> Result<()> {
+        if self.release().is_some() {
+            return self.unload_driver();
+        }
+        until("the driver cannot be unloaded", || Ok(run(&["rmmod", "nvidia"])?.status == 0))
     }
 
     /// Raises the engine.
@@ -282,6 +304,12 @@ impl Stage {
 
     /// Puts engine and driver back as stories find them, after one that failed half-way.
     pub fn restore(&self) -> Result<()> {
+        // Another driver than the stage's would have the stories that follow tell of that one.
+        let own = loaded_with(self.release().unwrap_or(&self.era_name), &[]);
+        if loaded("nvidia")? && *self.driver.borrow() != own {
+            self.clear_scene();
+            self.unload_driver_in_use()?;
+        }
         if !loaded("nvidia")? {
             self.load_driver(&[])?;
         }
@@ -352,6 +380,11 @@ impl Stage {
         self.clear_scene();
         self.unload_all()
     }
+}
+
+/// What a stage knows a loaded driver by.
+fn loaded_with(name: &str, parameters: &[&str]) -> String {
+    [&[name], parameters].concat().join(" ")
 }
 
 fn loaded(module: &str) -> Result<bool> {

@@ -69,7 +69,9 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
         archive.file(&format!("sim/era{era}/nvidia.ko"), 0o644, &sim_module(&kernel, era)?)?;
     }
     let programs = sim_programs()?;
-    for program in ["gpu-hold", "nvctl", "nvattack", "nvtaint", "nvroot", "gpu-hold32", "nvctl32", "nvroot32"] {
+    for program in
+        ["gpu-hold", "nvctl", "nvattack", "nvevents", "nvtaint", "nvroot", "gpu-hold32", "nvctl32", "nvroot32"]
+    {
         archive.file(&format!("bin/{program}"), 0o755, &programs.join(program))?;
     }
     // Not static: it loads a client's NVML.

@@ -54,6 +54,13 @@ impl Report {
 }
 
 impl Report {
+    /// Of a guest that nobody heard of, by what it is called.
+    pub fn broken(name: String, error: &anyhow::Error) -> Self {
+        let troubles = vec![format!("the rig broke: {error:#}")];
+        let (took, used, costs) = (Duration::ZERO, Duration::ZERO, Costs::default());
+        Self { kernel: name, verdicts: Vec::new(), troubles, took, used, costs, log: PathBuf::new() }
+    }
+
     /// Whether nothing is wrong with it.
     pub fn is_good(&self) -> bool {
         self.troubles.is_empty() && self.verdicts.iter().all(|verdict| verdict.result != Ending::Fail)

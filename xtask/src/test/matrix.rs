@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::guest::verdict::{Ending, Tally};
 use crate::guest::{Job, Row};
-use crate::{kernels, real_driver};
+use crate::{apt, kernels, real_driver};
 
 #[derive(Deserialize)]
 pub struct Matrix {
@@ -96,6 +96,8 @@ const NOTIFY: &str = "notify";
 const MODULE: &str = "module";
 /// Reloads of the module under load, where they are not counted in hundreds.
 const FEW_RELOADS: u32 = 4;
+/// The same in a row that leaves stories to another one of its guest: half of what is done over and over.
+const FEWER_RELOADS: u32 = 2;
 /// No engine.
 const BARE: &str = "none";
 
@@ -142,8 +144,9 @@ pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Gues
     };
     let once = |cell: &Cell| {
         let rows = cell.rows.iter().map(|[era, client]| {
-            let stories = if cell.is_whole(era) { vec![] } else { of_the_driver() };
-            let row = Row { reloads: FEW_RELOADS, stories, ..row(era, client) };
+            let (stories, reloads) =
+                if cell.is_whole(era) { (vec![], FEW_RELOADS) } else { (of_the_driver(), FEWER_RELOADS) };
+            let row = Row { reloads, stories, ..row(era, client) };
             if cell.notify.contains(era) {
                 with_notify(row)
             } else {
@@ -166,14 +169,14 @@ pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Gues
     Ok(guests)
 }
 
-/// NVIDIA's own drivers, built now unless the cache has them; a release whose sources cannot be had here is a counted skip.
+/// NVIDIA's own drivers, built now unless the cache has them; a release whose archive cannot be reached from here is a counted skip.
 pub fn real(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Guest>> {
     let mut guests = Vec::new();
     let engines = [BARE, MODULE, NOTIFY].map(str::to_owned);
     for real in matrix.real.iter().filter(|real| full || !real.quick.is_empty()) {
         let mut rows = Vec::new();
         for release in &real.releases {
-            let tried = real_driver::fetch(release, real.closed).map_err(|error| (Ending::Skip, error));
+            let tried = real_driver::fetch(release, real.closed).map_err(|error| (unfetched(&error), error));
             let made = || real_driver::ready(&real.kernel, release, real.closed).map_err(|error| (Ending::Fail, error));
             match tried.and_then(|()| made()) {
                 Ok(name) => rows.push(real_driver::row(&name, &engines, None)?),
@@ -193,9 +196,24 @@ pub fn real(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Guest>
     Ok(guests)
 }
 
+/// What it is that something cannot be fetched: with a wrong checksum or a package that is not there, something is wrong.
+fn unfetched(error: &anyhow::Error) -> Ending {
+    if apt::is_unreachable(error) {
+        Ending::Skip
+    } else {
+        Ending::Fail
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{simulated, Cell, Matrix};
+    use super::{simulated, unfetched, Cell, Ending, Matrix};
+
+    #[test]
+    fn a_driver_whose_checksum_is_wrong_fails() {
+        let error = anyhow::anyhow!("E: Failed to fetch http://x  Hash Sum mismatch");
+        assert!(matches!(unfetched(&error), Ending::Fail));
+    }
 
     const PAGE: &str = include_str!("../../../docs/stories.md");
 

@@ -61,16 +61,20 @@ fn chains(sentence: &str) -> Vec<&str> {
     sentence.split(at_end).collect()
 }
 
-/// A package's name and the packages that it names, of whatever kind of dependency.
-fn package(manifest: &str) -> Option<(String, BTreeSet<String>)> {
-    let manifest: toml::Table = manifest.parse().unwrap_or_else(|error| panic!("{error}: {manifest}"));
+/// A package's name and the packages that it names, of whatever kind of dependency. `workspace` is the manifest at the top.
+fn package(manifest: &str, workspace: &str) -> Option<(String, BTreeSet<String>)> {
+    let parse = |text: &str| -> toml::Table { text.parse().unwrap_or_else(|error| panic!("{error}: {text}")) };
+    let (manifest, workspace) = (parse(manifest), parse(workspace));
+    let shared = workspace.get("workspace").and_then(|all| all.get("dependencies")?.as_table());
     let name = manifest.get("package")?.get("name")?.as_str()?.to_owned();
     let of_systems = manifest.get("target").and_then(toml::Value::as_table).into_iter().flatten();
     let tables: Vec<&toml::Table> = of_systems.filter_map(|(_, table)| table.as_table()).chain([&manifest]).collect();
     let kinds = ["dependencies", "dev-dependencies", "build-dependencies"];
     let listed = tables.iter().flat_map(|table| kinds.iter().filter_map(|kind| table.get(*kind)?.as_table()));
     let called = |(key, said): (&String, &toml::Value)| {
-        said.get("package").and_then(toml::Value::as_str).unwrap_or(key).to_owned()
+        let is_shared = said.get("workspace").and_then(toml::Value::as_bool) == Some(true);
+        let said = if is_shared { shared.and_then(|shared| shared.get(key)) } else { Some(said) };
+        said.and_then(|said| said.get("package")?.as_str()).unwrap_or(key).to_owned()
     };
     Some((name, listed.flatten().map(called).collect()))
 }
@@ -100,7 +104,8 @@ fn crates_use_each_other_as_the_map_says() {
     let round: Vec<_> = order.iter().filter(|(name, uses)| uses.contains(*name)).collect();
     assert!(round.is_empty(), "ARCHITECTURE.md draws a circle: {round:?}");
     let manifests = tracked().into_iter().filter(|file| file.ends_with("Cargo.toml"));
-    let packages: Order = manifests.filter_map(|manifest| package(&read(&manifest))).collect();
+    let workspace = read(Path::new("Cargo.toml"));
+    let packages: Order = manifests.filter_map(|manifest| package(&read(&manifest), &workspace)).collect();
     let told = back_arrows(&packages, &order);
     assert!(told.is_empty(), "{}", told.join("\n"));
 }
@@ -111,6 +116,8 @@ mod tests {
 
     const MAP: &str =
         "Arrows go one way: `low` ← `middle` ← {`one`, `two`}, `one` ← `top`, and `low` ← `aside`. `cargo test` refuses others.";
+
+    const WORKSPACE: &str = "[workspace.dependencies]\nother = { package = \"middle\", path = \"../middle\" }\n";
 
     #[test]
     fn the_sentence_is_read() {
@@ -125,7 +132,8 @@ mod tests {
 
     #[test]
     fn a_back_arrow_is_refused_however_the_manifest_writes_it() {
-        let named = |name: &str, rest: &str| package(&format!("[package]\nname = \"{name}\"\n{rest}")).unwrap();
+        let named =
+            |name: &str, rest: &str| package(&format!("[package]\nname = \"{name}\"\n{rest}"), WORKSPACE).unwrap();
         let told = |low: &str| {
             let packages: Order = ["middle", "one", "two", "top", "aside"]
                 .map(|name| named(name, ""))
@@ -138,6 +146,8 @@ mod tests {
         for back in [
             "[dependencies]\nmiddle.workspace = true\n",
             "[dev-dependencies]\nmiddle = { path = \"../middle\" }\n",
+            "[dependencies]\nother.workspace = true\n",
+            "[dev-dependencies]\nother = { workspace = true, features = [] }\n",
             "[build-dependencies.middle]\npath = \"../middle\"\n",
             "[target.'cfg(unix)'.dependencies]\nother = { package = \"middle\", path = \"../middle\" }\n",
         ] {
@@ -147,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_crate_that_the_sentence_lacks_and_one_that_is_gone_are_told() {
-        let packages: Order = [package("[package]\nname = \"new\"\n").unwrap()].into();
+        let packages: Order = [package("[package]\nname = \"new\"\n", "").unwrap()].into();
         let told = back_arrows(&packages, &order("Arrows go one way: `old`. More."));
         assert_eq!(
             told,

@@ -1,14 +1,14 @@
 //! Which file of a crate names which other: `use`, inline paths, and paths in the arguments of macros and attributes.
 //!
-//! Reads sources as the compiler's grammar has them, not line by line. Knows nothing of what is allowed. A path is followed as far
-//! as it names modules; what it names in the last of them (a function, a type, something re-exported) is not looked at. What stands
-//! below `#[cfg(test)]` draws no arrow: no product is built of it.
+//! Reads sources as the compiler's grammar has them, not line by line. Knows nothing of what is allowed. A path is followed to the
+//! file that has what it names, through what other files bring in by `use`. What stands below `#[cfg(test)]` draws no arrow: no
+//! product is built of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use proc_macro2::{TokenStream, TokenTree};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
@@ -44,6 +44,8 @@ struct Found {
     /// What is brought in with all its names.
     globs: Vec<Vec<String>>,
     modules: Vec<syn::ItemMod>,
+    /// What is defined here.
+    items: BTreeSet<String>,
     /// Macros that the crate's root exports, wherever they stand.
     macros: Vec<String>,
 }
@@ -123,9 +125,12 @@ impl Target {
             "crate" => 0,
             "self" => from,
             "super" => self.modules[from].parent?,
-            name => self.named(from, name, depth)?,
+            name => match self.named(from, name, depth) {
+                Some(at) => at,
+                None => return self.definer(from, name, depth).map(|at| (at, false)),
+            },
         };
-        for (index, segment) in rest.iter().enumerate() {
+        for segment in rest {
             let next = match segment.as_str() {
                 "super" => self.modules[at].parent,
                 "self" => Some(at),
@@ -133,10 +138,27 @@ impl Target {
             };
             match next {
                 Some(next) => at = next,
-                None => return Some((at, index == rest.len())),
+                None => return Some((self.definer(at, segment, depth).unwrap_or(at), false)),
             }
         }
         Some((at, true))
+    }
+
+    /// The module that has what a name means in a module, where that is no module itself and the crate's own.
+    fn definer(&self, at: usize, name: &str, depth: usize) -> Option<usize> {
+        let found = &self.modules[at].found;
+        if found.items.contains(name) {
+            return Some(at);
+        }
+        if depth == DEEPEST {
+            return None;
+        }
+        if let Some(path) = found.names.get(name) {
+            return self.follow(at, path, depth + 1).map(|(at, _)| at);
+        }
+        let globs = found.globs.iter().filter_map(|path| self.follow(at, path, depth + 1));
+        let others = globs.filter(|(other, whole)| *whole && *other != at);
+        others.into_iter().find_map(|(other, _)| self.definer(other, name, depth + 1))
     }
 
     /// The module that a name means in a module, if it means one.
@@ -155,6 +177,21 @@ impl Target {
         let globs = module.found.globs.iter().filter_map(|path| whole(self.follow(at, path, depth + 1)));
         globs.filter(|other| *other != at).find_map(|other| self.named(other, name, depth + 1))
     }
+}
+
+/// Every path of more than one segment in a file's product code, and what `use` brings in.
+pub fn paths(text: &str) -> Vec<String> {
+    fn of(items: &[syn::Item], out: &mut Vec<String>) {
+        let mut found = Found::default();
+        items.iter().for_each(|item| found.visit_item(item));
+        out.extend(found.paths.iter().map(|(path, _)| path.join("::")));
+        for module in found.modules.iter().filter(|module| !is_for_tests(&module.attrs)) {
+            of(module.content.as_ref().map_or(&[], |(_, items)| items), out);
+        }
+    }
+    let mut out = Vec::new();
+    of(&syn::parse_file(text).expect("a source").items, &mut out);
+    out
 }
 
 /// A module's file, and the folder in which its own children lie.
@@ -195,22 +232,39 @@ fn plain(ident: &impl ToString) -> String {
 }
 
 /// Whether an item is built for tests only.
-fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
-    let is = |attribute: &syn::Attribute| match &attribute.meta {
-        syn::Meta::List(list) if list.path.is_ident("cfg") => {
-            let said = list.tokens.to_string();
-            said == "test" || (said.starts_with("all") && said.contains("test") && !said.contains("not"))
-        }
-        _ => false,
-    };
-    attributes.iter().any(is)
+pub fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    let cfgs = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
+    cfgs.filter_map(|attribute| attribute.parse_args::<syn::Meta>().ok()).any(|said| is_never_but_for_tests(&said))
 }
 
-fn attributes(item: &syn::Item) -> &[syn::Attribute] {
-    use syn::Item::{Const, Enum, Fn, Impl, Macro, Mod, Static, Struct, Trait, Type, Use};
+/// Whether a condition holds in tests alone.
+fn is_never_but_for_tests(said: &syn::Meta) -> bool {
+    let parts = |list: &syn::MetaList| {
+        let parse = syn::punctuated::Punctuated::<syn::Meta, syn::Token![,]>::parse_terminated;
+        list.parse_args_with(parse).map(|parts| parts.into_iter().collect::<Vec<_>>()).unwrap_or_default()
+    };
+    match said {
+        syn::Meta::Path(path) => path.is_ident("test"),
+        syn::Meta::List(list) if list.path.is_ident("all") => parts(list).iter().any(is_never_but_for_tests),
+        syn::Meta::List(list) if list.path.is_ident("any") => {
+            let parts = parts(list);
+            !parts.is_empty() && parts.iter().all(is_never_but_for_tests)
+        }
+        _ => false,
+    }
+}
+
+pub fn attributes(item: &syn::Item) -> &[syn::Attribute] {
+    use syn::Item::{
+        Const, Enum, ExternCrate, Fn, ForeignMod, Impl, Macro, Mod, Static, Struct, Trait, TraitAlias, Type, Union, Use,
+    };
     match item {
         Const(item) => &item.attrs,
         Enum(item) => &item.attrs,
+        ExternCrate(item) => &item.attrs,
+        ForeignMod(item) => &item.attrs,
+        TraitAlias(item) => &item.attrs,
+        Union(item) => &item.attrs,
         Fn(item) => &item.attrs,
         Impl(item) => &item.attrs,
         Macro(item) => &item.attrs,
@@ -222,6 +276,25 @@ fn attributes(item: &syn::Item) -> &[syn::Attribute] {
         Use(item) => &item.attrs,
         _ => &[],
     }
+}
+
+/// The name that an item gives.
+fn defined(item: &syn::Item) -> Option<String> {
+    use syn::Item::{Const, Enum, Fn, Macro, Static, Struct, Trait, TraitAlias, Type, Union};
+    let name = match item {
+        Const(item) => &item.ident,
+        Enum(item) => &item.ident,
+        Fn(item) => &item.sig.ident,
+        Macro(item) => item.ident.as_ref()?,
+        Static(item) => &item.ident,
+        Struct(item) => &item.ident,
+        Trait(item) => &item.ident,
+        TraitAlias(item) => &item.ident,
+        Type(item) => &item.ident,
+        Union(item) => &item.ident,
+        _ => return None,
+    };
+    Some(plain(name))
 }
 
 impl Found {
@@ -246,16 +319,17 @@ impl Found {
 
     fn brings(&mut self, name: String, path: Vec<String>, line: usize) {
         // `use name;` would stand for itself.
-        if path.len() > 1 {
+        if path != [name.clone()] {
             self.names.insert(name, path.clone());
         }
         self.paths.push((path, line));
     }
 
-    /// Paths in what only a macro understands.
-    fn tokens(&mut self, tokens: TokenStream) {
-        let mut path: Vec<String> = Vec::new();
-        let (mut colons, mut line) = (0, 0);
+    /// Paths in what only a macro understands. `before` is what stands before a group such as the one of `crate::{a, b}`.
+    fn tokens(&mut self, tokens: TokenStream, before: &[String]) {
+        let begun = if before.is_empty() { 0 } else { 2 };
+        let mut path: Vec<String> = before.to_owned();
+        let (mut colons, mut line) = (begun, 0);
         for token in tokens {
             match token {
                 TokenTree::Ident(ident) => {
@@ -267,11 +341,21 @@ impl Found {
                     colons = 0;
                 }
                 TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
+                TokenTree::Group(group) if colons == 2 && group.delimiter() == Delimiter::Brace => {
+                    let before = std::mem::take(&mut path);
+                    self.tokens(group.stream(), &before);
+                    colons = 0;
+                }
                 other => {
                     self.ended(&mut path, line);
                     colons = 0;
                     match other {
-                        TokenTree::Group(group) => self.tokens(group.stream()),
+                        // The next of the same group.
+                        TokenTree::Punct(punct) if punct.as_char() == ',' => {
+                            path = before.to_owned();
+                            colons = begun;
+                        }
+                        TokenTree::Group(group) => self.tokens(group.stream(), &[]),
                         // serde takes paths as text.
                         TokenTree::Literal(literal) => {
                             let line = literal.span().start().line;
@@ -304,6 +388,7 @@ impl<'ast> Visit<'ast> for Found {
         if let syn::Item::Mod(module) = item {
             self.modules.push(module.clone());
         } else if !is_for_tests(attributes(item)) {
+            self.items.extend(defined(item));
             visit::visit_item(self, item);
         }
     }
@@ -338,12 +423,12 @@ impl<'ast> Visit<'ast> for Found {
 
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
         self.visit_path(&call.path);
-        self.tokens(call.tokens.clone());
+        self.tokens(call.tokens.clone(), &[]);
     }
 
     fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
         if let syn::Meta::List(list) = &attribute.meta {
-            self.tokens(list.tokens.clone());
+            self.tokens(list.tokens.clone(), &[]);
         }
     }
 

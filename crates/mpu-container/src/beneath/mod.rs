@@ -7,7 +7,7 @@
 //!
 //! Outside truth: openat2(2), `RESOLVE_IN_ROOT`.
 
-mod host;
+pub(crate) mod host;
 pub(crate) mod mount;
 mod read;
 mod sys;
@@ -15,8 +15,7 @@ mod sys;
 pub(crate) mod tests;
 mod write;
 
-pub use host::out_of_sight;
-pub use mount::{Restrictions, Tree};
+pub use mount::{out_of_sight, Restrictions, Tree};
 pub use read::Entry;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -49,11 +49,11 @@ pub struct Global {
     #[arg(short = 'k', long)]
     pub load_kmods: bool,
 
-    /// Do not use pivot_root (for hosts whose root is an initial RAM file system)
+    /// Do not use pivot_root for ldconfig (on hosts whose root is an initial RAM file system, it is not used anyway)
     #[arg(short, long)]
     pub no_pivot: bool,
 
-    /// Accepted for NVIDIA's callers; there is no driver code here that would have to run as another user
+    /// Ask the driver of GPUs as this user: a number or a name each. Without a value: as the user that this process is
     #[arg(short, long, value_name = "UID[:GID]", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub user: Option<String>,
 

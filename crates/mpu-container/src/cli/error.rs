@@ -1,13 +1,12 @@
 //! Why a command of `nvidia-container-cli` failed, in the words that NVIDIA's says, and what to do about it.
 
 use super::configure::ConfigureError;
+use super::log::NAME;
 use super::mig::NotAll;
+use super::user::UserError;
 use crate::driver::{DriverError, UnknownDevice};
 use crate::require::RequireError;
 use thiserror::Error;
-
-/// What the program calls itself.
-pub const NAME: &str = "nvidia-container-cli";
 
 /// Why a command failed. The message is the part between the program's name and the cause.
 #[derive(Debug, Error)]
@@ -18,6 +17,9 @@ pub enum CliError {
     /// Its files cannot be found.
     #[error("detection error")]
     Files(#[source] DriverError),
+    /// Another user than this process can be was named.
+    #[error("initialization error")]
+    User(#[source] UserError),
     /// A device was asked for that is not there.
     #[error("device error")]
     Device(#[source] UnknownDevice),

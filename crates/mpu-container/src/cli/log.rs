@@ -1,12 +1,14 @@
 //! `--debug FILE`: a line for each thing done, with the time and this process's number. And notes on standard error, of
 //! what the container goes without.
 
-use super::error::NAME;
 use std::fmt::Arguments;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::SystemTime;
+
+/// What the program calls itself.
+pub const NAME: &str = "nvidia-container-cli";
 
 /// Where is written what is done; nowhere unless asked for.
 #[derive(Debug)]

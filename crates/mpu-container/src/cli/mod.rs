@@ -16,6 +16,7 @@ mod kmods;
 mod list;
 mod log;
 mod mig;
+mod user;
 
 use crate::chain::{chain, printable};
 use crate::driver::{Driver, DriverRoot, Selection};
@@ -24,12 +25,13 @@ use crate::require::check_all;
 use args::{Cli, Command, Configure, Global};
 use clap::{error::ErrorKind, CommandFactory, Parser};
 use configure::Order;
-use error::{CliError, NAME};
-use log::Log;
+use error::CliError;
+use log::{Log, NAME};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use user::User;
 
 /// Its row in the table of programs.
 pub const PROGRAM: Program = Program {
@@ -78,22 +80,26 @@ fn ended(result: Result<(), CliError>) -> ExitCode {
 
 fn command(cli: &Cli, log: &Log) -> Result<(), CliError> {
     let global = &cli.global;
+    let user = global.user.as_deref().map(user::named).transpose().map_err(CliError::User)?.flatten();
     match &cli.command {
-        Command::Info(info) => print(&info::page(&find(global, log)?, info.csv)),
+        Command::Info(info) => {
+            let driver = find(global, log)?;
+            print(&user::as_if(user, || info::page(&driver, info.csv)).map_err(CliError::User)?)
+        }
         Command::List(list) => print(&list::page(&find(global, log)?, &list.clone().or_everything(), global)?),
-        Command::Configure(arguments) => configure(global, arguments, log),
+        Command::Configure(arguments) => configure(global, arguments, user, log),
     }
 }
 
 /// `configure`: all that is to be found out on the host first, and then the container.
-fn configure(global: &Global, arguments: &Configure, log: &Log) -> Result<(), CliError> {
+fn configure(global: &Global, arguments: &Configure, user: Option<User>, log: &Log) -> Result<(), CliError> {
     let driver = find(global, log)?;
     let selection = driver.select(&arguments.device).map_err(CliError::Device)?;
     let mig = |option, words: &[String]| {
         mig::gpus(option, words, &driver, &selection, &arguments.device)
             .map_err(|source| CliError::Mig { option, source })
     };
-    require(&driver, &selection, &arguments.require)?;
+    require(&driver, &selection, &arguments.require, user)?;
     let config = mig("mig-config", &arguments.mig_config)?;
     let monitor = mig("mig-monitor", &arguments.mig_monitor)?;
     if global.load_kmods && !global.no_create_imex_channels {
@@ -101,18 +107,31 @@ fn configure(global: &Global, arguments: &Configure, log: &Log) -> Result<(), Cl
     }
     let files = configure::files(&driver, arguments.capabilities(), global.ldcache.as_deref());
     let files = files.map_err(CliError::Files)?;
-    let order =
-        Order { driver: &driver, files: &files, selection: &selection, config: &config, monitor: &monitor, arguments };
+    let order = Order {
+        driver: &driver,
+        files: &files,
+        selection: &selection,
+        config: &config,
+        monitor: &monitor,
+        arguments,
+        no_pivot: global.no_pivot,
+    };
     configure::configure(&order, log).map_err(CliError::Configure)
 }
 
 /// Checks what the image asks for: of every GPU that the container gets.
-fn require(driver: &Driver, selection: &Selection<'_>, requirements: &[String]) -> Result<(), CliError> {
+fn require(
+    driver: &Driver,
+    selection: &Selection<'_>,
+    requirements: &[String],
+    user: Option<User>,
+) -> Result<(), CliError> {
     // To ask a GPU can mean to start it, which takes long.
     if requirements.is_empty() {
         return Ok(());
     }
-    let gpus: Vec<_> = selection.gpus.iter().map(|gpu| facts::of_gpu(driver, gpu)).collect();
+    let ask = || selection.gpus.iter().map(|gpu| facts::of_gpu(driver, gpu)).collect::<Vec<_>>();
+    let gpus = user::as_if(user, ask).map_err(CliError::User)?;
     check_all(requirements, &facts::of_driver(driver), &gpus).map_err(CliError::Require)
 }
 

@@ -45,12 +45,20 @@ pub enum EditError {
 /// # Errors
 /// If a change cannot be made, or the text is no configuration.
 pub fn set(text: &str, sets: &[String], separator: &str) -> Result<String, EditError> {
+    set_each(text, &sets.iter().flat_map(|set| several(set)).collect::<Vec<_>>(), separator)
+}
+
+/// The same of changes that are one each: commas have no meaning but between a list's elements.
+///
+/// # Errors
+/// If a change cannot be made, or the text is no configuration.
+pub fn set_each(text: &str, sets: &[String], separator: &str) -> Result<String, EditError> {
     let check = |text: &str| match Config::parse(text, Config::default()) {
         Ok(_) => Ok(()),
         Err((line, what)) => Err(EditError::Malformed { line, what }),
     };
     let mut text = text.to_string();
-    for set in &sets.iter().flat_map(|set| several(set)).collect::<Vec<String>>() {
+    for set in sets {
         let (name, value) = set.split_once('=').map_or((set.as_str(), None), |(name, value)| (name, Some(value)));
         let key = keys::find(name).ok_or_else(|| EditError::UnknownKey { set: set.clone(), key: name.to_string() })?;
         let value = value_of(key, value, separator).map_err(|what| EditError::Value { set: set.clone(), what })?;

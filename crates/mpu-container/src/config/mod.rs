@@ -79,11 +79,17 @@ impl ConfigError {
     }
 }
 
+/// Where the file is that an installer has put beside this executable, from there.
+pub const BESIDE: &str = ".config/nvidia-container-runtime/config.toml";
+
 /// The file to read, and whether it must be there, by the variables of our own environment (never the container's).
+/// A file beside the executable counts before the host's.
 pub fn path(variable: impl Fn(&str) -> Option<OsString>) -> (PathBuf, bool) {
     let set = |name| variable(name).filter(|value| !value.is_empty());
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.join(BESIDE)).filter(|path| path.exists());
     match set("NVIDIA_CTK_CONFIG_FILE_PATH") {
         Some(path) => (path.into(), true),
+        None if beside().is_some() => (beside().unwrap_or_default(), false),
         None => {
             let folder = set("XDG_CONFIG_HOME").map_or("/etc".into(), PathBuf::from);
             (folder.join("nvidia-container-runtime/config.toml"), false)

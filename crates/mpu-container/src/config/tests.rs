@@ -280,6 +280,6 @@ fn the_page_has_every_key_and_no_other() {
     let examples = page.lines().filter_map(|line| line.split_once("--set ")).filter(|(_, set)| !set.starts_with("KEY"));
     let sets: Vec<String> =
         examples.map(|(_, set)| set.split_whitespace().next().unwrap_or_default().to_string()).collect();
-    assert_eq!(sets.len(), 4, "{sets:?}");
+    assert_eq!(sets.len(), 5, "{sets:?}");
     edit::set(&keys::default_text(&Config::default()), &sets, ":").expect("the page's examples can be set");
 }

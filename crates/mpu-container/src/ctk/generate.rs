@@ -32,6 +32,9 @@ pub(super) struct Generate {
     #[arg(long, visible_alias = "discovery-mode", env = "NVIDIA_CTK_CDI_GENERATE_MODE", default_value = "auto",
         ignore_case = true, value_parser = PossibleValuesParser::new(Mode::words()))]
     mode: String,
+    /// The runtime's configuration, as before the verb
+    #[arg(long = "config", id = "generate-config", value_name = "FILE", hide = true)]
+    config: Option<PathBuf>,
     /// Where the driver's files are [default: nvidia-container-cli.root of the configuration, else /]
     #[arg(long, env = "NVIDIA_CTK_DRIVER_ROOT", value_name = "DIR")]
     driver_root: Option<PathBuf>,
@@ -146,7 +149,7 @@ impl Generate {
 
     fn root(&self, context: &Context) -> Result<DriverRoot, Failure> {
         let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
-        let files = match (given(&self.driver_root), &context.config) {
+        let files = match (given(&self.driver_root), self.config.as_ref().or(context.config.as_ref())) {
             (Some(path), _) => Some(path),
             (None, Some(config)) => Config::at(config)?.config.cli.root,
             (None, None) => Config::load()?.config.cli.root,

@@ -18,11 +18,13 @@ mod system;
 mod write;
 
 use crate::chain::chain_without_repeats;
+use crate::driver::DriverRoot;
 use crate::engines::command::Configure;
 use crate::hooks;
 use crate::program::Program;
 use clap::{CommandFactory, Parser, Subcommand};
 use context::Context;
+pub use nodes::NodeError;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -123,6 +125,11 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Makes the driver's control nodes where they are missing.
+pub fn make_control_nodes(root: &DriverRoot, told: &mut dyn FnMut(String)) -> Result<(), NodeError> {
+    nodes::make_control(root, false, told)
 }
 
 fn cdi_main(arguments: Vec<OsString>) -> ExitCode {

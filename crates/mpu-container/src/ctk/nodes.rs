@@ -24,7 +24,7 @@ const MODESET: u32 = 254;
 
 /// Why nodes could not be made.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NodeError {
+pub enum NodeError {
     /// The kernel has no number for it.
     #[error("there is no number for {0}: its kernel module is not loaded; --load-kernel-modules loads it")]
     NoNumber(&'static str),

@@ -147,6 +147,13 @@ fn flags_of_the_program_may_stand_behind_a_verb() {
         assert_eq!(ctk(&[words, &[text(&file)]].concat()), 0, "{words:?}");
     }
     assert_eq!(ctk(&["cdi", "list", "--debug", "--spec-dir", text(there.path())]), 0);
+    let host = host();
+    let broken = there.path().join("broken.toml");
+    fs::write(&broken, "x = [").expect("written");
+    let output = host.path().join("x.yaml");
+    assert_eq!(ctk(&["cdi", "generate", "--output", text(&output), "--config", text(&broken)]), 1);
+    let root = ["cdi", "generate", "--driver-root", text(host.path()), "--output", text(&output)];
+    assert_eq!(ctk(&[&root[..], &["--debug", "--config", text(&file)]].concat()), 0);
 }
 
 #[test]

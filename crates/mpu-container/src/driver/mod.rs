@@ -29,9 +29,9 @@ pub use error::DriverError;
 pub use facts::Facts;
 pub use memory::{LimitError, MemoryLimits};
 pub use nodes::{imex_channel, Node, LAST_IMEX_CHANNEL};
-pub use parts::{DriverRoot, Gpu, Mig};
+pub use parts::{DriverRoot, Gpu, Mig, Selection};
 pub use proc::field;
-pub use select::{Selection, UnknownDevice};
+pub use select::UnknownDevice;
 
 /// A driver and its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]

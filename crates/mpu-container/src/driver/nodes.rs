@@ -6,8 +6,9 @@
 //! Outside truth: NVIDIA's driver README ("/dev/nvidia*"); `nv-caps.c` for the capability files; Linux,
 //! `Documentation/admin-guide/devices.txt`.
 
+use super::parts::{Gpu, Mig, Selection};
 use super::proc::{self, Place};
-use super::{Driver, Gpu, Mig, Selection};
+use super::Driver;
 use crate::capability::{Capabilities, Capability};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

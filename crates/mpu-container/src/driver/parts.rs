@@ -64,3 +64,29 @@ pub struct Mig {
     /// The compute instance's number.
     pub compute_instance: u32,
 }
+
+/// What was asked for. Nothing is in it twice.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection<'a> {
+    /// The GPUs that the container needs a node of, in the order of the words: those asked for, and those that a MIG
+    /// device asked for is a part of.
+    pub gpus: Vec<&'a Gpu>,
+    /// The MIG devices asked for, each with its GPU.
+    pub migs: Vec<(&'a Gpu, &'a Mig)>,
+}
+
+impl<'a> Selection<'a> {
+    pub(super) fn add_gpu(&mut self, gpu: &'a Gpu) {
+        if !self.gpus.iter().any(|known| known.index == gpu.index) {
+            self.gpus.push(gpu);
+        }
+    }
+
+    pub(super) fn add_mig(&mut self, gpu: &'a Gpu, mig: &'a Mig) {
+        let same = |known: &(&Gpu, &Mig)| known.0.index == gpu.index && known.1.index == mig.index;
+        if !self.migs.iter().any(same) {
+            self.migs.push((gpu, mig));
+        }
+        self.add_gpu(gpu);
+    }
+}

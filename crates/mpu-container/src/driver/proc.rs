@@ -8,6 +8,8 @@
 
 use super::error::DriverError;
 use super::parts::{DriverRoot, Gpu, Mig};
+use rustix::fs::Access;
+use rustix::io::Errno;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -65,10 +67,11 @@ pub(super) fn gpus(root: &DriverRoot) -> Result<Vec<Gpu>, DriverError> {
             mig_enabled: false,
             mig: Vec::new(),
         };
-        found.push((place, node.exists(), gpu));
+        found.push((place, use_of(&node), gpu));
     }
-    let any_node = found.iter().any(|(_, node, _)| *node);
-    found.retain(|(_, node, _)| *node || !any_node);
+    // As NVML counts: a GPU that others may be used instead of is not there.
+    let best = found.iter().map(|(_, node, _)| *node).max();
+    found.retain(|(_, node, _)| Some(*node) == best);
     found.sort_by_key(|(place, ..)| *place);
     let mut gpus: Vec<Gpu> = found.into_iter().map(|(.., gpu)| gpu).collect();
     for (index, gpu) in gpus.iter_mut().enumerate() {
@@ -77,6 +80,27 @@ pub(super) fn gpus(root: &DriverRoot) -> Result<Vec<Gpu>, DriverError> {
         gpu.mig_enabled = !gpu.mig.is_empty();
     }
     Ok(gpus)
+}
+
+/// How far a GPU can be used from here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    /// It has no node.
+    NoNode,
+    /// The device cgroup of this process forbids its node: Slurm gave the GPU to another job.
+    Forbidden,
+    /// Nothing is in the way.
+    Free,
+}
+
+/// Asks without opening the node, which would start the GPU.
+fn use_of(node: &Path) -> Use {
+    match rustix::fs::access(node, Access::READ_OK | Access::WRITE_OK) {
+        // A mode or an owner that is in the way is EACCES, and not for good: groups are joined later.
+        Err(Errno::PERM) => Use::Forbidden,
+        _ if node.exists() => Use::Free,
+        _ => Use::NoNode,
+    }
 }
 
 /// The compute instances that the driver has capabilities for, in the order of their numbers.

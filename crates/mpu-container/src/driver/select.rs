@@ -5,18 +5,9 @@
 //! Outside truth: NVIDIA Container Toolkit, "Specialized Configurations", GPU enumeration; the words, and that case does
 //! not matter in them, as libnvidia-container takes them.
 
+use super::parts::{Gpu, Mig, Selection};
 use super::proc::Place;
-use super::{Driver, Gpu, Mig};
-
-/// What was asked for. Nothing is in it twice.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Selection<'a> {
-    /// The GPUs that the container needs a node of, in the order of the words: those asked for, and those that a MIG
-    /// device asked for is a part of.
-    pub gpus: Vec<&'a Gpu>,
-    /// The MIG devices asked for, each with its GPU.
-    pub migs: Vec<(&'a Gpu, &'a Mig)>,
-}
+use super::Driver;
 
 /// A word that names no device of this host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,22 +15,6 @@ pub struct Selection<'a> {
 pub struct UnknownDevice {
     /// The word.
     pub word: String,
-}
-
-impl<'a> Selection<'a> {
-    fn add_gpu(&mut self, gpu: &'a Gpu) {
-        if !self.gpus.iter().any(|known| known.index == gpu.index) {
-            self.gpus.push(gpu);
-        }
-    }
-
-    fn add_mig(&mut self, gpu: &'a Gpu, mig: &'a Mig) {
-        let same = |known: &(&Gpu, &Mig)| known.0.index == gpu.index && known.1.index == mig.index;
-        if !self.migs.iter().any(same) {
-            self.migs.push((gpu, mig));
-        }
-        self.add_gpu(gpu);
-    }
 }
 
 impl Driver {

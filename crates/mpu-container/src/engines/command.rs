@@ -8,8 +8,8 @@ use super::plan::{adding, removing, Plan};
 use super::{hook, source, Change, Engine, EngineError, Wish};
 use crate::config::edit::truth;
 use crate::text_file;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 /// What NVIDIA's flag has for its default, and scripts repeat.
@@ -31,23 +31,23 @@ pub struct Configure {
     #[arg(long, value_enum, default_value = "docker")]
     runtime: Engine,
     /// Its configuration, when that is not where the engine's packages keep it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_parser = path(), value_name = "FILE")]
     config: Option<PathBuf>,
     /// Write the runtime into this file of containerd or CRI-O instead [default: crio.conf.d/99-nvidia.toml for CRI-O,
     /// none for containerd]
-    #[arg(long, value_name = "FILE", value_parser = path_or_none)]
+    #[arg(long, value_parser = path(), value_name = "FILE")]
     drop_in_config: Option<PathBuf>,
     /// Where the options of the present default runtime are read from
     #[arg(long, value_enum, default_value = "file")]
     config_source: Source,
     /// The engine's program, which --config-source=command asks [default: from PATH]
-    #[arg(long, value_name = "PROGRAM")]
+    #[arg(long, value_parser = path(), value_name = "PROGRAM")]
     executable_path: Option<PathBuf>,
     /// config-file, or oci-hook: write a hook file for all containers instead (deprecated)
     #[arg(long, value_name = "MODE", default_value = "")]
     config_mode: String,
     /// With --config-mode=oci-hook: the hook file [default: standard output]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_parser = path(), value_name = "FILE")]
     oci_hook_path: Option<PathBuf>,
     /// With --config-mode=oci-hook: the hook
     #[arg(long, value_name = "PROGRAM", default_value = "/usr/bin/nvidia-container-runtime-hook")]
@@ -84,16 +84,20 @@ enum Source {
     Command,
 }
 
+/// A path that may be empty: scripts say nothing so.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+/// What was said, if it was something.
+fn said(path: &Option<PathBuf>) -> Option<&Path> {
+    path.as_deref().filter(|path| !path.as_os_str().is_empty())
+}
+
 /// A switch's word, as Go's programs take it.
 fn switch(word: &str) -> Result<bool, String> {
     truth(word).ok_or_else(|| "true or false".into())
 }
-
-/// A path, or nothing at all, which clap's own parser takes for a slip.
-fn path_or_none(word: &str) -> Result<PathBuf, Infallible> {
-    Ok(word.into())
-}
-
 impl Configure {
     /// Does it. What there is to say goes to standard error; standard output has the files of a dry run alone.
     pub fn run(&self) -> Result<(), EngineError> {
@@ -118,6 +122,10 @@ impl Configure {
         };
         if v1 {
             eprintln!("{} is of version 1, which has no imports: it gets the runtime itself", files.top.display());
+        }
+        if !files.reads_own() {
+            let own = files.own();
+            eprintln!("CRI-O reads {} only if its --config-dir is that directory", own.display());
         }
         let pattern = self.pattern()?;
         self.carry_out(&files, &adding(&files, &[wish], pattern.as_ref())?)
@@ -159,8 +167,7 @@ impl Configure {
 
     fn files(&self) -> Result<Files, EngineError> {
         let mut files = Files::of(self.runtime);
-        let drop_in = self.drop_in_config.clone();
-        let drop_in = drop_in.filter(|path| !path.as_os_str().is_empty() && path != Path::new(BY_ENGINE));
+        let drop_in = said(&self.drop_in_config).filter(|path| *path != Path::new(BY_ENGINE)).map(Path::to_path_buf);
         if let Some(path) = &drop_in {
             if matches!(self.runtime, Engine::Docker | Engine::Podman) {
                 let engine = self.runtime.word();
@@ -170,13 +177,13 @@ impl Configure {
             }
             whole("--drop-in-config", path)?;
         }
-        match (&self.config, self.runtime) {
+        match (said(&self.config), self.runtime) {
             // Podman has directories of such files: the one that is named is ours.
             (Some(path), Engine::Podman) => {
                 files.top = path.parent().unwrap_or(Path::new("/")).with_file_name("containers.conf");
-                files.drop_in = Some(path.clone());
+                files.drop_in = Some(path.to_path_buf());
             }
-            (Some(path), _) => files.top = path.clone(),
+            (Some(path), _) => files.top = path.to_path_buf(),
             (None, _) => {}
         }
         if self.runtime != Engine::Podman {
@@ -185,7 +192,7 @@ impl Configure {
             files.drop_in = if own && self.runtime == Engine::Crio { Some(files.top.clone()) } else { drop_in };
         }
         files.merges = self.runtime == Engine::Containerd
-            && source::containerd_release(Path::new("/"), self.executable_path.as_deref()) >= Some((2, 1));
+            && source::containerd_release(Path::new("/"), said(&self.executable_path)) >= Some((2, 1));
         Ok(files)
     }
 
@@ -196,7 +203,7 @@ impl Configure {
         if self.cdi && matches!(self.runtime, Engine::Crio | Engine::Podman) {
             eprintln!("--cdi.enabled is passed over: {} reads CDI files in any case", self.runtime.word());
         }
-        let release = source::containerd_release(Path::new("/"), self.executable_path.as_deref());
+        let release = source::containerd_release(Path::new("/"), said(&self.executable_path));
         if self.runtime == Engine::Containerd && release >= Some((2, 0)) {
             wish.containerd_version = 3;
         }
@@ -206,14 +213,14 @@ impl Configure {
     /// What the engine itself says of its runtimes, if it is to be asked.
     fn pattern(&self) -> Result<Option<Force>, EngineError> {
         let asks = matches!(self.runtime, Engine::Containerd | Engine::Crio);
-        if !asks && (self.config_source == Source::Command || self.executable_path.is_some()) {
+        if !asks && (self.config_source == Source::Command || said(&self.executable_path).is_some()) {
             let engine = self.runtime.word();
             eprintln!(
                 "--config-source=command and --executable-path are passed over: {engine} prints no configuration"
             );
         }
         match asks && self.config_source == Source::Command {
-            true => source::ask(self.runtime, Path::new("/"), self.executable_path.as_deref()).map(Some),
+            true => source::ask(self.runtime, Path::new("/"), said(&self.executable_path)).map(Some),
             false => Ok(None),
         }
     }
@@ -222,10 +229,11 @@ impl Configure {
         whole("--nvidia-runtime-hook-path", &self.nvidia_runtime_hook_path)?;
         eprintln!("--config-mode={} is deprecated: engines of today give GPUs by CDI", self.config_mode);
         let text = hook(&self.nvidia_runtime_hook_path);
-        match self.oci_hook_path.as_ref().filter(|path| !path.as_os_str().is_empty() && !self.dry_run) {
+        match said(&self.oci_hook_path).filter(|_| !self.dry_run) {
             None => print!("{text}"),
             Some(path) => {
-                text_file::save(path, &text).map_err(|source| EngineError::Write { path: path.clone(), source })?;
+                text_file::save(path, &text)
+                    .map_err(|source| EngineError::Write { path: path.to_path_buf(), source })?;
                 eprintln!("{} is written", path.display());
             }
         }

@@ -89,6 +89,28 @@ pub(super) fn with(of: &str, wish: &Wish, pattern: &Table, version: i64) -> Resu
     })
 }
 
+/// What stands above the entry for runc that is there for ours' sake.
+const NAMED: &str = "# containerd's own, which a release before 2.1 forgets as soon as a runtime is named.\n";
+
+/// The text with runc, where no runtime but ours is named: containerd 1.7 starts no pod then, for lack of its own default.
+pub(super) fn with_runc(of: &str, ours: &[String], version: i64) -> Result<String, Malformed> {
+    let at = ["plugins", plugin(version)?, "containerd", "runtimes"];
+    edit(of, |root| {
+        if within(root, &at).any(|(name, _)| !ours.iter().any(|our| our == name)) {
+            return Ok(());
+        }
+        let runc = table(root, &[&at[..], &["runc"]].concat())?;
+        runc.insert("runtime_type", value("io.containerd.runc.v2"));
+        runc.decor_mut().set_prefix(format!("\n{NAMED}"));
+        Ok(())
+    })
+}
+
+/// Whether this is what containerd has anyway.
+pub(super) fn plain_runc(name: &str, keys: &Table) -> bool {
+    name == "runc" && keys.len() == 1 && text(keys, &[], "runtime_type").as_deref() == Some("io.containerd.runc.v2")
+}
+
 /// The text without this runtime as the default one.
 pub(super) fn not_default(of: &str, name: &str, version: i64) -> Result<String, Malformed> {
     edit(of, |root| {
@@ -102,6 +124,10 @@ pub(super) fn without(of: &str, name: &str, version: i64) -> Result<Option<Strin
         let containerd = ["plugins", plugin(version)?, "containerd"];
         let runtimes = [&containerd[..], &["runtimes"]].concat();
         remove(root, &runtimes, name);
+        let left: Vec<_> = within(root, &runtimes).map(|(name, _)| name.to_string()).collect();
+        if left == ["runc"] && of.contains(NAMED) {
+            remove(root, &runtimes, "runc");
+        }
         forget(root, &containerd, "default_runtime_name", name);
         prune(root, &runtimes);
         Ok(())

@@ -81,13 +81,26 @@ impl Files {
 
     /// The file that gets the runtime where none has it yet.
     pub fn own(&self) -> PathBuf {
-        let beside = |folder: &str, name: &str| self.top.with_file_name(folder).join(name);
+        let beside = |name: &str| self.folder().join(name);
         match (&self.drop_in, self.engine) {
             (Some(path), _) => path.clone(),
             (None, Engine::Docker | Engine::Containerd) => self.top.clone(),
-            (None, Engine::Crio) => beside("crio.conf.d", "99-nvidia.toml"),
-            (None, Engine::Podman) => beside("containers.conf.d", "99-nvidia.conf"),
+            (None, Engine::Crio) => beside("99-nvidia.toml"),
+            (None, Engine::Podman) => beside("99-nvidia.conf"),
         }
+    }
+
+    /// The directory that CRI-O or Podman reads: the one of the file that was asked for, if that looks like one.
+    fn folder(&self) -> PathBuf {
+        let named = self.drop_in.as_deref().and_then(Path::parent).filter(|folder| ends(folder, "d"));
+        let usual = Path::new(self.engine.top()).with_extension("conf.d");
+        let beside = || self.top.with_file_name(usual.file_name().unwrap_or_default());
+        named.map_or_else(beside, Path::to_path_buf)
+    }
+
+    /// Whether the engine reads the file that gets the runtime without being told of it.
+    pub fn reads_own(&self) -> bool {
+        self.engine != Engine::Crio || self.own() == self.top || self.own().parent() == Some(&self.folder())
     }
 
     /// Every file that is there, or will be, the one that counts most last.
@@ -96,13 +109,16 @@ impl Files {
             Engine::Docker => vec![self.top.clone()],
             Engine::Containerd => return self.imported(pending),
             Engine::Crio | Engine::Podman => {
-                let folder = self.own().parent().map(Path::to_path_buf).unwrap_or_default();
                 let mut all = Vec::new();
                 if self.top == Path::new(Engine::Podman.top()) {
                     all.push(PathBuf::from("/usr/share/containers/containers.conf"));
                 }
                 all.push(self.top.clone());
-                walk(&folder, pending, &mut all);
+                walk(&self.folder(), pending, &mut all);
+                let own = self.own();
+                if !all.contains(&own) {
+                    all.push(own);
+                }
                 // Podman takes nothing else; CRI-O takes all, whatever the name.
                 all.retain(|path| self.engine == Engine::Crio || *path == self.own() || ends(path, "conf"));
                 all

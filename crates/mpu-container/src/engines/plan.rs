@@ -38,6 +38,14 @@ pub fn adding(files: &Files, wishes: &[Wish], pattern: Option<&Force>) -> Result
         let target = target(files, &wish, &mut pending)?;
         let text = read(&target.path, &pending)?.unwrap_or_default();
         let new = files.engine.with(&Layer { text, ..target.clone() }, &wish, &keys)?;
+        let new = match files.engine == Engine::Containerd && !files.merges {
+            true => {
+                let ours: Vec<String> = wishes.iter().map(|wish| wish.name.clone()).collect();
+                let malformed = |reason| EngineError::Malformed { path: target.path.clone(), reason };
+                containerd::with_runc(&new, &ours, target.version).map_err(malformed)?
+            }
+            false => new,
+        };
         pending.insert(target.path, Some(new));
     }
     let force = Force::of(files, &files.layers(&pending)?)?;
@@ -88,19 +96,30 @@ pub fn undefaulting(files: &Files, name: &str) -> Result<Plan, EngineError> {
 }
 
 impl Plan {
-    /// Carries it out: each file is replaced as a whole, with its owner and mode. Then all are read again.
+    /// Carries it out: each file is replaced as a whole, with its owner and mode, and all of them or none. Then they are
+    /// read again.
     ///
     /// # Errors
     /// If a file cannot be written; or if what is in force afterwards is not what was planned, since somebody else has
     /// changed the files meanwhile.
     pub fn carry_out(&self, files: &Files, names: &[&str]) -> Result<Force, EngineError> {
-        for (path, change) in &self.changes {
+        let old = self.changes.iter().map(|(path, _)| read(path, &Pending::new()));
+        let old = old.collect::<Result<Vec<_>, _>>()?;
+        let mut undo: Vec<(&PathBuf, Option<String>)> = Vec::new();
+        for ((path, change), old) in self.changes.iter().zip(old) {
             let done = match change {
                 Change::None => Ok(()),
                 Change::Write(text) => text_file::save(path, text),
                 Change::Delete => fs::remove_file(path),
             };
-            done.map_err(|source| EngineError::Write { path: path.clone(), source })?;
+            if let Err(source) = done {
+                // Half of a change may be worse than none: an import of a file that is not there stops containerd.
+                for (path, old) in undo.into_iter().rev() {
+                    let _ = old.map_or_else(|| fs::remove_file(path), |text| text_file::save(path, &text));
+                }
+                return Err(EngineError::Write { path: path.clone(), source });
+            }
+            undo.push((path, old));
         }
         let now = Force::of(files, &files.layers(&Pending::new())?)?;
         for name in names {
@@ -168,7 +187,8 @@ fn copied(files: &Files, layers: &[Layer], own: &Path, old: Option<&str>, versio
     let malformed = |reason| EngineError::Malformed { path: own.to_path_buf(), reason };
     let before = containerd::says(old.unwrap_or_default(), version).map_err(malformed)?;
     let runtimes = super::tables::table(&mut copy, &["containerd", "runtimes"]).map_err(malformed)?;
-    for (name, runtime) in before.runtimes {
+    for (name, runtime) in before.runtimes.into_iter().filter(|(name, said)| !containerd::plain_runc(name, &said.keys))
+    {
         runtimes.entry(&name).or_insert(Item::Table(runtime.keys));
     }
     Ok(copy)

@@ -307,6 +307,21 @@ fn what_nvidias_left_in_crio_is_taken_over_and_removed() {
 }
 
 #[test]
+fn a_file_elsewhere_is_seen_with_the_directory_that_crio_reads() {
+    let mut place = Place::new(Engine::Crio).top(THEIRS[2]);
+    place.write("/etc/crio/crio.conf.d/zz.conf", "[crio.runtime]\ndefault_runtime = \"crun\"\n");
+    place.write("/etc/crio/other", "no TOML, and none of CRI-O's files");
+    // As `--drop-in-config=` has it: the first file itself, over which the directory still has its say.
+    place.files.drop_in = Some(place.files.top.clone());
+    adding(&place.files, &[all()], None).expect_err("zz.conf overrules it");
+    assert_eq!(place.add(&wish()).program("nvidia"), Some(WRAPPER));
+    assert!(fs::read_to_string(&place.files.top).expect("read").contains(WRAPPER) && place.files.reads_own());
+    place.files.drop_in = Some(place.at("/etc/crio/50-ours.toml"));
+    assert!(!place.files.reads_own(), "nobody has told CRI-O of it");
+    assert!(place.add(&all()).is_default("nvidia"), "were it read, it would be the last one");
+}
+
+#[test]
 fn crios_runtime_has_the_default_ones_keys_but_not_its_program() {
     let place = Place::new(Engine::Crio);
     place.write(
@@ -377,6 +392,26 @@ fn a_copy_follows_what_it_is_a_copy_of() {
 }
 
 #[test]
+fn containerds_own_runc_is_named_where_it_would_be_forgotten() {
+    let place = Place::new(Engine::Containerd).top("version = 2\n");
+    let force = place.add(&wish());
+    assert!(force.runtimes.contains_key("runc"), "containerd 1.7 refuses to load its CRI plug-in without");
+    place.add(&Wish { default: Some(true), ..Wish::new("nvidia-cdi", "/x") });
+    place.remove();
+    assert!(place.force().runtimes.contains_key("runc"), "as long as one of ours is there");
+    place.done(removing(&place.files, &["nvidia-cdi"]));
+    assert!(place.tree().is_empty(), "{:?}", place.tree());
+
+    let theirs =
+        "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.crun]\nruntime_type = \"io.containerd.runc.v2\"\n";
+    let place = Place::new(Engine::Containerd).top(&format!("version = 2\n{theirs}"));
+    assert!(!place.add(&wish()).runtimes.contains_key("runc"), "who names runtimes has named all that are wanted");
+    let mut place = Place::new(Engine::Containerd).top("version = 3\n");
+    place.files.merges = true;
+    assert!(!place.add(&wish()).runtimes.contains_key("runc"), "releases from 2.1 on keep their own");
+}
+
+#[test]
 fn imports_are_followed_as_containerd_follows_them() {
     let place = Place::new(Engine::Containerd)
         .top("version = 2\nimports = [\"a.toml\", \"/etc/containerd/conf.d/*.toml\", \"/nowhere.toml\"]\n");
@@ -394,6 +429,22 @@ fn imports_are_followed_as_containerd_follows_them() {
     assert_eq!(names, ["config.toml", "a.toml", "10.toml", "2.toml"]);
     place.write("/etc/containerd/deep/last.toml", &runtime("/last", ""));
     assert_eq!(place.force().program("x"), Some("/last"), "what an import imports comes after all of the first file's");
+}
+
+#[test]
+fn either_all_files_are_written_or_none() {
+    let mut place = Place::new(Engine::Containerd).top(THEIRS[1]);
+    place.files.drop_in = Some(place.at("/a/99-nvidia.toml"));
+    let before = place.tree();
+    let plan = adding(&place.files, &[wish()], None).expect("a plan");
+    assert_eq!(plan.changes.len(), 2, "the file and its import");
+    // A directory in the place of the second one.
+    fs::remove_file(&place.files.top).expect("removed");
+    fs::create_dir(&place.files.top).expect("in the way");
+    plan.carry_out(&place.files, &["nvidia"]).expect_err("cannot be written");
+    fs::remove_dir(&place.files.top).expect("out of the way");
+    place.write(Engine::Containerd.top(), THEIRS[1]);
+    assert_eq!(place.tree(), before);
 }
 
 #[test]

@@ -7,8 +7,8 @@
 //! Outside truth: NVIDIA's open kernel modules, `nv-procfs.c` (`gpus/ADDRESS/information`); libnvidia-container,
 //! `src/nvc_mount.c`, which shows the chosen GPUs' folders only. NVIDIA's CDI files (Container Toolkit 1.20) hide nothing.
 
-use super::{HookError, Notes};
-use crate::beneath::{out_of_sight, Beneath, Restrictions, Root, Tree};
+use super::nodes::minors;
+use crate::beneath::{out_of_sight, Beneath, BeneathError, Restrictions, Root, Tree};
 use crate::driver::field;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
@@ -16,11 +16,36 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-const GPUS: &str = "/proc/driver/nvidia/gpus";
+/// What tells of GPUs, on the host as in the container.
+pub const GPUS: &str = "/proc/driver/nvidia/gpus";
+
+/// Why the GPUs cannot be hidden.
+#[derive(Debug, thiserror::Error)]
+pub enum GpusError {
+    /// A file of the container.
+    #[error(transparent)]
+    Beneath(#[from] BeneathError),
+    /// The folder that is mounted.
+    #[error("cannot make a folder of the container's GPUs")]
+    Mount(#[source] io::Error),
+}
+
+/// What the container is told of.
+#[derive(Debug)]
+pub enum Told {
+    /// Of all GPUs, as they are all its own, or there is nothing that tells of them.
+    All,
+    /// Of so many of so many.
+    Own(usize, usize),
+    /// Of all, as the folder is the host's own, mounted shared.
+    Hosts,
+    /// Of so many that it does not have, as nothing may be mounted.
+    Others(usize, io::Error),
+}
 
 /// Mounts a folder with the container's own GPUs over the one with all. Where there is nothing to hide, nothing is done.
-pub fn hide(root: &Root, notes: Notes) -> Result<(), HookError> {
-    let Some(target) = root.find(Path::new(GPUS))? else { return Ok(()) };
+pub fn hide(root: &Root) -> Result<Told, GpusError> {
+    let Some(target) = root.find(Path::new(GPUS))? else { return Ok(Told::All) };
     let all = root.read_dir(Path::new(GPUS))?;
     let minors = minors(root)?;
     let mut own = Vec::new();
@@ -30,23 +55,19 @@ pub fn hide(root: &Root, notes: Notes) -> Result<(), HookError> {
             own.push((entry.name.clone(), root.resolve(&folder)?));
         }
     }
-    if own.len() == all.len() {
-        return Ok(());
+    let shown = own.len();
+    if shown == all.len() {
+        return Ok(Told::All);
     }
     if target.is_shared_with_the_host() {
-        notes.warn(format!("{GPUS} is the host's own, mounted shared: it shows all {} GPUs", all.len()));
-        return Ok(());
+        return Ok(Told::Hosts);
     }
-    let (shown, hidden) = (own.len(), all.len() - own.len());
     match tree(own).and_then(|tree| tree.attach(target.as_fd()).map_err(io::Error::from)) {
-        Ok(()) => notes.detail(|| format!("{GPUS} shows {shown} of {} GPUs", all.len())),
+        Ok(()) => Ok(Told::Own(shown, all.len())),
         // Nobody relies on this; a container that may not mount starts all the same.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            notes.warn(format!("{GPUS} shows {hidden} GPUs that the container does not have: {error}"));
-        }
-        Err(source) => return Err(HookError::System { act: "make a folder of the container's GPUs", source }),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Told::Others(all.len() - shown, error)),
+        Err(error) => Err(GpusError::Mount(error)),
     }
-    Ok(())
 }
 
 /// The number of the node of the GPU that a folder tells of.
@@ -73,25 +94,4 @@ fn tree(own: Vec<(OsString, Beneath)>) -> io::Result<Tree> {
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(tree),
         done => done.map(|()| tree),
     }
-}
-
-/// The numbers of the container's GPUs, by its device nodes.
-pub fn minors(root: &Root) -> Result<Vec<u32>, HookError> {
-    let entries = match root.read_dir(Path::new("/dev")) {
-        Err(error) if error.is_missing() => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut minors = Vec::new();
-    for entry in entries {
-        let is_gpu = entry
-            .name
-            .to_str()
-            .and_then(|name| name.strip_prefix("nvidia"))
-            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()));
-        if is_gpu {
-            let node = root.find(&Path::new("/dev").join(&entry.name))?;
-            minors.extend(node.map(|node| node.device()).transpose()?.flatten().map(|(_, minor)| minor));
-        }
-    }
-    Ok(minors)
 }

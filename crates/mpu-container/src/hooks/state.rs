@@ -3,6 +3,7 @@
 //! Outside truth: OCI runtime specification, "State" (`bundle`) and "Root" (`root.path`, relative to the bundle); crun
 //! tells the root in the state, and its bundle can be unreadable for the hook.
 
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, CWD};
 use rustix::process::Pid;
 use serde::Deserialize;
 use std::fs::File;
@@ -111,15 +112,27 @@ pub fn root(spec: &Path) -> Result<PathBuf, StateError> {
     }
     let config = state.bundle.join("config.json");
     let what = config.display().to_string();
-    let read: Config = first(open_regular(&config)?).map_err(|source| StateError::Parse {
-        what: what.clone(),
-        wanted: "configuration",
-        source,
-    })?;
+    let opened = match open_regular(&config) {
+        Err(StateError::Read { source, .. })
+            if source.kind() == io::ErrorKind::PermissionDenied && is_root_of_mounts() =>
+        {
+            return Ok(PathBuf::from("."));
+        }
+        opened => opened?,
+    };
+    let read: Config =
+        first(opened).map_err(|source| StateError::Parse { what: what.clone(), wanted: "configuration", source })?;
     match read.root {
         Some(root) if !root.path.as_os_str().is_empty() => Ok(state.bundle.join(root.path)),
         _ => Err(StateError::Missing { what, field: "root.path" }),
     }
+}
+
+/// Whether the working directory is what a container's root is: the root of a mount. runc starts hooks in the container's
+/// root. In a user namespace, whose root may not search the bundle's folders (`podman --uidmap`), that is all there is.
+fn is_root_of_mounts() -> bool {
+    let about = rustix::fs::statx(CWD, ".", AtFlags::empty(), StatxFlags::TYPE);
+    about.is_ok_and(|about| about.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 fn open(path: &Path) -> Result<impl Read, StateError> {

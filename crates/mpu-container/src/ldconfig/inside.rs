@@ -35,6 +35,8 @@ pub(super) struct Jail<'a> {
     filter: seccompiler::BpfProgram,
     program: BorrowedFd<'a>,
     arguments: Vec<CString>,
+    /// Whether the host's root is let go of by `pivot_root`.
+    pivot: bool,
     /// What the program prints.
     pub(super) said: OwnedFd,
     /// The step that failed, and its error.
@@ -59,6 +61,7 @@ impl Jail<'_> {
         root: &Root,
         program: &'a OwnedFd,
         arguments: &[&str],
+        pivot: bool,
     ) -> Result<Jail<'a>, LdconfigError> {
         let wrap = |step| move |source| LdconfigError::Jail { step, source };
         let memory = || rustix::fs::memfd_create("mpu", MemfdFlags::CLOEXEC).map_err(io::Error::from);
@@ -76,6 +79,7 @@ impl Jail<'_> {
             filter,
             program: program.as_fd(),
             arguments: arguments.collect::<Result<_, _>>().map_err(wrap("write its arguments"))?,
+            pivot,
             said: memory().map_err(wrap("make a place for its output"))?,
             report: memory().map_err(wrap("make a place for its output"))?,
         })
@@ -134,15 +138,16 @@ impl Jail<'_> {
         rustix::process::fchdir(&self.tree)?;
         // The copies may still be tied to where they were copied from.
         rustix::mount::mount_change(c".", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-        match rustix::process::pivot_root(c".", c".") {
-            Ok(()) => {
+        let pivot = || rustix::process::pivot_root(c".", c".");
+        match self.pivot.then(pivot) {
+            Some(Ok(())) => {
                 rustix::process::fchdir(&host)?;
                 rustix::mount::unmount(c".", UnmountFlags::DETACH)
             }
             // An initial RAM file system cannot be exchanged. The root is changed by name only; without capabilities,
             // new processes or descriptors from outside there is no way back.
-            Err(Errno::INVAL) => rustix::process::chroot(c"."),
-            Err(error) => Err(error),
+            None | Some(Err(Errno::INVAL)) => rustix::process::chroot(c"."),
+            Some(Err(error)) => Err(error),
         }
     }
 

@@ -46,14 +46,23 @@ pub fn run(root: &Root, host_ldconfig: &Path, folders: &[impl AsRef<str>]) -> Re
 
 /// The host's ldconfig, as it was when it was opened: for those who enter another mount namespace before they run it.
 #[derive(Debug)]
-pub struct Sealed(OwnedFd);
+pub struct Sealed {
+    program: OwnedFd,
+    pivot: bool,
+}
 
 /// Opens the host's ldconfig, in the mount namespace that this process is in.
 pub fn seal(host_ldconfig: &Path) -> Result<Sealed, LdconfigError> {
-    program::seal(&host_path(host_ldconfig)).map(Sealed)
+    Ok(Sealed { program: program::seal(&host_path(host_ldconfig))?, pivot: true })
 }
 
 impl Sealed {
+    /// Has it change its root by name only, as on hosts whose root is an initial RAM file system.
+    #[must_use]
+    pub fn without_pivot(self) -> Sealed {
+        Sealed { pivot: false, ..self }
+    }
+
     /// As [`run`].
     pub fn run(&self, root: &Root, folders: &[impl AsRef<str>]) -> Result<(), LdconfigError> {
         if root.is_ours()? {
@@ -63,6 +72,6 @@ impl Sealed {
         let unreachable = folders::announce(root, &folders)?;
         let mut arguments = vec!["ldconfig", "-i", "-f", folders::CONF, "-C", CACHE];
         arguments.extend(unreachable.iter().map(String::as_str));
-        jail::run(root, &self.0, &arguments, PATIENCE)
+        jail::run(root, &self.program, &arguments, PATIENCE, self.pivot)
     }
 }

@@ -256,7 +256,7 @@ fn a_hostile_root_is_harmless() {
         let begin = Instant::now();
         let result = place.update();
         assert_eq!(result.is_ok(), works, "{what}: {result:?}");
-        assert!(begin.elapsed() < Duration::from_secs(5), "{what}");
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
         assert_eq!(snapshot(&place.top.path().join("outside")), outside, "{what}");
         assert!(!place.path("started").exists(), "{what}");
     }
@@ -310,12 +310,12 @@ fn the_program_has_nothing_but_the_root_and_is_stopped_when_it_waits() {
     let begin = Instant::now();
     let inmate = std::thread::scope(|scope| {
         let looked = scope.spawn(|| look_at(&name));
-        let patience = Duration::from_secs(2);
-        let result = jail::run(&place.root(), &program, &["ldconfig", "-f", &name], patience);
+        let patience = Duration::from_secs(5);
+        let result = jail::run(&place.root(), &program, &["ldconfig", "-f", &name], patience, true);
         assert!(matches!(result, Err(LdconfigError::Slow { .. })), "{result:?}");
         looked.join().unwrap()
     });
-    assert!(begin.elapsed() < Duration::from_secs(10));
+    assert!(begin.elapsed() < Duration::from_secs(60));
     let status = |name: &str| {
         let line = inmate.status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_else(|| panic!("{name} in {}", inmate.status)).trim().to_string()
@@ -395,7 +395,7 @@ struct Inmate {
 fn look_at(word: &str) -> Inmate {
     let begin = Instant::now();
     loop {
-        assert!(begin.elapsed() < Duration::from_secs(2), "no process has {word}");
+        assert!(begin.elapsed() < Duration::from_secs(60), "no process has {word}");
         for entry in fs::read_dir("/proc").unwrap().flatten() {
             let at = entry.path();
             let line = fs::read(at.join("cmdline")).unwrap_or_default();

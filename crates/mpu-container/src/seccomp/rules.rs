@@ -11,16 +11,23 @@
 //! seccomp_rule_add(3): `SCMP_CMP_MASKED_EQ` compares after a mask, and its first datum is the mask. OCI's `value` is
 //! that first datum and `valueTwo` the second, in runc (`getCondition`) and crun (`libcrun_generate_seccomp`).
 
-use mpu_abi::ioctl::{NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_CONTROL, RM_CONTROL_SIZE, XFER_SIZE};
+use mpu_abi::ioctl::{
+    NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_CONTROL, NV_ESC_RM_GET_EVENT_DATA, RM_CONTROL_SIZE, RM_EVENT_SIZE, XFER_SIZE,
+};
 use serde_json::{json, Value};
+use std::collections::BTreeMap;
 
 /// Number and size of a request.
 const MASK: u32 = 0x3fff_00ff;
 /// RM control, 32 bytes.
 const CONTROL: u32 = (RM_CONTROL_SIZE as u32) << 16 | NV_ESC_RM_CONTROL as u32;
+/// What fetches an event, 16 bytes.
+const EVENT: u32 = (RM_EVENT_SIZE as u32) << 16 | NV_ESC_RM_GET_EVENT_DATA as u32;
 /// A wrapped request, 16 bytes.
 const XFER: u32 = (XFER_SIZE as u32) << 16 | NV_ESC_IOCTL_XFER_CMD as u32;
-const _: () = assert!(CONTROL == 0x0020_002a && XFER == 0x0010_00d3 && CONTROL & !MASK == 0 && XFER & !MASK == 0);
+/// All that the engine is told of.
+const TOLD: [u32; 3] = [CONTROL, EVENT, XFER];
+const _: () = assert!(CONTROL == 0x0020_002a && EVENT == 0x0010_0052 && XFER == 0x0010_00d3);
 
 /// Requests that are the same as `value` where `mask` has bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,23 +50,41 @@ impl Requests {
 
 /// What the engine is told of.
 pub(super) fn told() -> Vec<Requests> {
-    [CONTROL, XFER].map(|value| Requests { mask: MASK, value }).into()
+    TOLD.map(|value| Requests { mask: MASK, value }).into()
 }
 
-/// All the rest.
+/// All the rest: what has one bit, or two bits side by side, as none of [`TOLD`] has them.
 ///
-/// A request that is neither of the two differs from both where they agree, or takes some bits from the one and some
-/// from the other. Then, going round the bits in which they differ, one from the first is followed by one from the second
-/// somewhere.
+/// Bits that tell the same of them (each of [`TOLD`] has both as they are in the first of them, or both otherwise) are taken together:
+/// of those, going round, one as in the first is followed by one otherwise somewhere, unless they agree. Then one bit of each such group stands
+/// for it, and two groups are not as none of [`TOLD`] has them. Two are enough for these three requests; a test goes through all there are.
 pub(super) fn rest() -> Vec<Requests> {
-    let bits = |of: u32| (0..u32::BITS).map(|at| 1 << at).filter(move |bit| of & bit != 0);
-    let differ = CONTROL ^ XFER;
-    let common = bits(MASK & !differ).map(|bit| Requests { mask: bit, value: !CONTROL & bit });
-    let following = bits(differ).cycle().skip(1);
-    let mixed = bits(differ)
-        .zip(following)
-        .map(|(bit, next)| Requests { mask: bit | next, value: CONTROL & bit | XFER & next });
-    common.chain(mixed).collect()
+    let first = TOLD[0];
+    let mut groups: BTreeMap<[bool; TOLD.len()], Vec<u32>> = BTreeMap::new();
+    for bit in (0..u32::BITS).map(|at| 1 << at).filter(|bit| MASK & bit != 0) {
+        groups.entry(TOLD.map(|one| (one ^ first) & bit != 0)).or_default().push(bit);
+    }
+    // As in the first of them, or otherwise.
+    let has = |bit: u32, otherwise: bool| if otherwise { !first & bit } else { first & bit };
+    let pair = |(a, x), (b, y)| Requests { mask: a | b, value: has(a, x) | has(b, y) };
+    let common = groups.remove(&[false; TOLD.len()]).unwrap_or_default();
+    let common = common.into_iter().map(|bit| Requests { mask: bit, value: has(bit, true) });
+    let going_round = |bits: &Vec<u32>| {
+        let following = bits.iter().cycle().skip(1);
+        let round = bits.iter().zip(following).filter(|(bit, next)| bit != next);
+        round.map(|(bit, next)| pair((*bit, false), (*next, true))).collect::<Vec<_>>()
+    };
+    let mixed: Vec<_> = groups.values().flat_map(going_round).collect();
+    let groups: Vec<_> = groups.iter().collect();
+    let mut between = Vec::new();
+    for (at, (in_one, one)) in groups.iter().enumerate() {
+        for (in_other, other) in &groups[at + 1..] {
+            let is_had = |x, y| in_one.iter().zip(in_other.iter()).any(|had| had == (&x, &y));
+            let never = [(false, true), (true, false), (true, true)].into_iter().filter(|(x, y)| !is_had(*x, *y));
+            between.extend(never.map(|(x, y)| pair((one[0], x), (other[0], y))));
+        }
+    }
+    common.chain(mixed).chain(between).collect()
 }
 
 #[cfg(test)]
@@ -87,8 +112,8 @@ mod tests {
                 }
             }
         }
-        assert_eq!(of_engine, [CONTROL, XFER]);
-        assert_eq!(rest.len(), 22, "fewer rules than bits would be a mistake, more a waste");
+        assert_eq!(of_engine, [CONTROL, EVENT, XFER]);
+        assert_eq!(rest.len(), 23, "fewer rules than bits would be a mistake, more a waste");
     }
 
     proptest! {
@@ -98,8 +123,10 @@ mod tests {
             let bare = request & u64::from(MASK);
             prop_assert_eq!(matches(&told, request), matches(&told, bare));
             prop_assert_eq!(matches(&rest, request), matches(&rest, bare));
-            let control = request & !u64::from(MASK) | u64::from(CONTROL);
-            prop_assert!(matches(&told, control) == 1 && matches(&rest, control) == 0);
+            for one in TOLD {
+                let ours = request & !u64::from(MASK) | u64::from(one);
+                prop_assert!(matches(&told, ours) == 1 && matches(&rest, ours) == 0);
+            }
         }
     }
 

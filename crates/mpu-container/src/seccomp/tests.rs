@@ -259,7 +259,7 @@ fn without_an_engine_the_container_is_what_it_was() {
     rustix::net::listen(case.listener.as_ref().unwrap(), 0).unwrap();
     let began = std::time::Instant::now();
     assert!(case.says().starts_with("no engine listens at /"), "{}", case.says());
-    assert!(began.elapsed() < Duration::from_secs(2));
+    assert!(began.elapsed() < Duration::from_secs(10));
     case.listener = None;
     assert!(case.says().starts_with("no engine listens at /"), "the socket's file is there, nobody behind it");
     std::fs::remove_file(&case.config.socket).unwrap();

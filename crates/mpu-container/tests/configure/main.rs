@@ -4,6 +4,7 @@
 mod cgroups;
 mod escapes;
 mod lxc;
+mod options;
 mod parts;
 mod stage;
 

@@ -265,8 +265,8 @@ fn live(host: &Host, id: &str) -> String {
     let script = r#"umount -l /sys/fs/cgroup/unified 2>/dev/null
         r() { "$RUNTIME" --root "$STATE" "$@"; }
         r create -b . $C && r start $C
-        for i in $(seq 100); do r state $C | grep -q '"stopped"' && break; sleep 0.05; done
-        for i in $(seq 50); do r delete $C 2>/dev/null && break; sleep 0.05; done"#;
+        for i in $(seq 3000); do r state $C | grep -q '"stopped"' && break; sleep 0.05; done
+        for i in $(seq 3000); do r delete $C 2>/dev/null && break; sleep 0.05; done"#;
     let output = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c", script])
         .current_dir(host.at("bundle"))

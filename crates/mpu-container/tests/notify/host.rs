@@ -113,8 +113,8 @@ impl Host {
             trap 'r delete --force $C 2>/dev/null' EXIT
             r create -b . $C && r start $C || exit 1
             {script}
-            for i in $(seq 500); do r state $C | grep -q '"stopped"' && break; sleep 0.02; done
-            for i in $(seq 50); do r delete $C 2>/dev/null && break; sleep 0.02; done"#
+            for i in $(seq 3000); do r state $C | grep -q '"stopped"' && break; sleep 0.02; done
+            for i in $(seq 3000); do r delete $C 2>/dev/null && break; sleep 0.02; done"#
         );
         let output = Command::new("unshare")
             .args(["--mount", "--propagation", "private", "sh", "-c", &script])

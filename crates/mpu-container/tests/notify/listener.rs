@@ -77,7 +77,7 @@ impl Engine {
         let began = Instant::now();
         loop {
             let probes = self.seen.lock().expect("no panic").probes;
-            if probes > 0 || began.elapsed() > Duration::from_secs(5) {
+            if probes > 0 || began.elapsed() > Duration::from_secs(60) {
                 return probes;
             }
             std::thread::sleep(Duration::from_millis(5));

@@ -21,8 +21,8 @@ use listener::{Engine, ANSWER};
 use profiles::{profiles, usual_profile};
 use serde_json::{json, Value};
 
-/// RM control in its usual form, as another type and direction, and the wrapped form.
-const TOLD: [u64; 3] = [0xc020_462a, 0x0020_ff2a, 0xc010_46d3];
+/// RM control in its usual form, as another type and direction, what fetches an event, and the wrapped form.
+const TOLD: [u64; 4] = [0xc020_462a, 0x0020_ff2a, 0xc010_4652, 0xc010_46d3];
 
 /// What `caller call` says of these requests: who is told answers, all else ends at the file.
 fn told() -> Vec<String> {
@@ -83,13 +83,13 @@ fn every_other_request_is_what_it_was() {
             spec["process"]["env"].as_array_mut().unwrap().push(json!("MPU_NOTIFY=off"));
             assert_eq!(host.live(&spec, "").said, with.said, "{} {name}", host.runtime);
             assert_eq!(engine.calls(), []);
-            // All 2²² numbers and sizes, as libseccomp has put them into a program: one of them is answered, one passed on.
+            // All 2²² numbers and sizes, as libseccomp has put them into a program: one of them is answered, two passed on.
             spec = host.spec(&["sweep"]);
             spec["linux"]["seccomp"] = profile;
             let swept = host.live(&spec, "");
             swept.said(&[format!("{}: {}", libc::EBADF, (1 << 22) - 1), format!("{ANSWER}: 1")], "is told");
             let calls: Vec<u64> = engine.calls().iter().map(|(_, request)| request & 0x3fff_00ff).collect();
-            assert_eq!(calls, [0x0010_00d3, 0x0020_002a], "{} {name}", host.runtime);
+            assert_eq!(calls, [0x0010_0052, 0x0010_00d3, 0x0020_002a], "{} {name}", host.runtime);
         }
     });
 }

@@ -61,7 +61,7 @@ impl<'a> Container<'a> {
         let done = self.host.sh(&format!(
             "cd /rig/c/{name}; {runtime} create --bundle /rig/c/{name} {name} > out 2> err < /dev/null || exit 1
              {runtime} start {name} 2>> err || {{ {runtime} delete --force {name}; exit 1; }}
-             for i in $(seq 500); do [ $({runtime} state {name} | jq -r .status) = stopped ] && break; sleep 0.02; done
+             for i in $(seq 3000); do [ $({runtime} state {name} | jq -r .status) = stopped ] && break; sleep 0.02; done
              {runtime} delete {name} 2>> err"
         ));
         let read = |file: &str| std::fs::read(self.host.path(&format!("{folder}/{file}"))).unwrap_or_default();

@@ -48,7 +48,7 @@ pub fn docker_up(host: &Host) {
          /etc/docker/daemon.json > /tmp/daemon.json && cp /tmp/daemon.json /etc/docker/daemon.json",
         host.init()
     ));
-    host.ok("dockerd > /tmp/dockerd.log 2>&1 & for i in $(seq 200); do docker version > /dev/null 2>&1 && break; sleep 0.1; done");
+    host.ok("dockerd > /tmp/dockerd.log 2>&1 & for i in $(seq 1200); do docker version > /dev/null 2>&1 && break; sleep 0.1; done");
     host.ok("docker import /tmp/image.tar glibc || { cat /tmp/dockerd.log >&2; exit 1; }");
 }
 
@@ -143,5 +143,104 @@ fn containerd_knows_the_runtime_until_it_is_removed() {
         host.ok("nvidia-ctk runtime configure --runtime=containerd --remove");
         assert!(!effective().contains("nvidia-container-runtime"));
     }
+    assert!(host.ok("cat /etc/containerd/config.toml").contains("# theirs"));
+}
+
+/// After another `nvidia-ctk` has been there, containerd reads the section of its file alone; ours takes that over.
+#[test]
+fn containerd_forgets_what_another_toolkit_left() {
+    let Some(host) = Host::start(Driver::None) else { return };
+    // Of a file that is not there, it makes an error.
+    let effective = || host.ok("[ ! -e /etc/containerd/config.toml ] || containerd config dump");
+    let runtimes = "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes";
+    host.write("/etc/containerd/config.toml", "version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n");
+    host.write(
+        "/etc/containerd/conf.d/99-nvidia.toml",
+        &format!(
+            "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"nvidia\"\n\
+             {runtimes}.nvidia]\nruntime_type = \"io.containerd.runc.v2\"\n{runtimes}.nvidia.options]\nBinaryName = \"/opt/theirs\"\n"
+        ),
+    );
+    assert!(effective().contains("default_runtime_name = \"nvidia\"") && effective().contains("/opt/theirs"));
+    host.ok("nvidia-ctk runtime configure --runtime=containerd");
+    let told = effective();
+    assert!(told.contains("/usr/bin/nvidia-container-runtime") && !told.contains("/opt/theirs"), "{told}");
+    host.ok("nvidia-ctk runtime configure --runtime=containerd --remove");
+    assert!(!effective().contains("nvidia"), "{}", effective());
+
+    // And a file of our own, which containerd takes for all that it knew before.
+    let theirs = format!(
+        "version = 2\n# theirs\n{runtimes}.runc]\nruntime_type = \"io.containerd.runc.v2\"\n{runtimes}.runc.options]\n\
+         SystemdCgroup = true\n"
+    );
+    host.write("/etc/containerd/config.toml", &theirs);
+    let own = "--drop-in-config=/etc/containerd/conf.d/99-nvidia.toml";
+    host.ok(&format!(
+        "nvidia-ctk runtime configure --runtime=containerd --config-source=command --set-as-default {own}"
+    ));
+    let told = effective();
+    assert!(told.contains("default_runtime_name = \"nvidia\""), "{told}");
+    assert_eq!(told.matches("SystemdCgroup = true").count(), 2, "runc's and ours: {told}");
+    host.ok("nvidia-ctk runtime configure --runtime=containerd --remove");
+    assert!(!effective().contains("nvidia-container-runtime") && effective().contains("SystemdCgroup = true"));
+    assert!(host.ok("cat /etc/containerd/config.toml").contains("# theirs"));
+}
+
+/// What the GPU Operator says to its toolkit container for a driver on the host and CDI, its default.
+const OPERATORS: &str = "RUNTIME=containerd ROOT=/usr/local/nvidia TOOLKIT_PID_FILE=/run/nvidia/toolkit/toolkit.pid \
+    NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND=management.nvidia.com/gpu NVIDIA_VISIBLE_DEVICES=void NRI_NAMESPACE=gpu-operator \
+    CDI_ENABLED=true NVIDIA_RUNTIME_SET_AS_DEFAULT=false NVIDIA_CONTAINER_RUNTIME_MODE=cdi CRIO_CONFIG_MODE=config \
+    CONTAINERD_RUNTIME_CLASS=nvidia RUNTIME_CONFIG=/runtime/config-dir/config.toml CONTAINERD_CONFIG=/runtime/config-dir/config.toml \
+    RUNTIME_DROP_IN_CONFIG=/runtime/config-dir.d/99-nvidia.toml RUNTIME_DROP_IN_CONFIG_HOST_PATH=/etc/containerd/conf.d/99-nvidia.toml \
+    RUNTIME_SOCKET=/runtime/sock-dir/containerd.sock CONTAINERD_SOCKET=/runtime/sock-dir/containerd.sock \
+    NVIDIA_DRIVER_ROOT=/ DRIVER_ROOT_CTR_PATH=/host NVIDIA_DEV_ROOT=/ DEV_ROOT_CTR_PATH=/host";
+
+/// The folders that its pod has from the host, in their places.
+const POD: &str = "mkdir -p /host /etc/containerd/conf.d /runtime/config-dir /runtime/config-dir.d /runtime/sock-dir; mount --rbind / /host; \
+    mount -o remount,bind,ro /host; mount --bind /etc/containerd /runtime/config-dir; \
+    mount --bind /etc/containerd/conf.d /runtime/config-dir.d; mount --bind /run/containerd /runtime/sock-dir";
+
+/// With a containerd that runs, ends at SIGHUP, and is started again as systemd would.
+#[test]
+fn the_installer_does_a_toolkit_containers_work() {
+    let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
+    let wait = |what: &str| format!("for i in $(seq 500); do {what} && exit 0; sleep 0.1; done; exit 1");
+    host.write("/etc/containerd/config.toml", "version = 2\n# theirs\ndisabled_plugins = []\n");
+    host.ok("(while :; do containerd >> /tmp/containerd.log 2>&1; sleep 0.1; done) > /dev/null 2>&1 &");
+    host.ok(&wait("ctr version > /dev/null 2>&1"));
+    host.ok(POD);
+    host.ok(&format!("env {OPERATORS} mpu-container nvidia-toolkit > /tmp/installer.log 2>&1 &"));
+    let up = host.sh(&wait("grep -q 'waiting for a signal' /tmp/installer.log"));
+    let log = host.ok("cat /tmp/installer.log");
+    assert!(up.status.success() && log.contains("containerd is back"), "{log}");
+    let told = host.ok("containerd config dump");
+    let legacy = "BinaryName = \"/usr/local/nvidia/toolkit/nvidia-container-runtime.legacy\"";
+    assert!(told.contains("enable_cdi = true") && told.contains(legacy), "{told}");
+    assert!(!told.contains("default_runtime_name = \"nvidia\""), "{told}");
+    // The daemon that runs has read it: its CRI plug-in tells its runtimes when it starts.
+    let starts = || host.ok("grep -i 'start cri plugin with config' /tmp/containerd.log");
+    assert!(
+        starts().lines().last().is_some_and(|line| line.contains("nvidia-legacy")),
+        "{} {}",
+        starts().matches('\n').count(),
+        host.ok("tail -30 /tmp/containerd.log | cut -c1-200")
+    );
+    let config = host.ok("/usr/local/nvidia/toolkit/nvidia-ctk config");
+    for line in ["default-kind = \"management.nvidia.com/gpu\"", "mode = \"cdi\"", "runtimes = [\"runc\", \"crun\"]"] {
+        assert!(config.contains(line), "{line}: {config}");
+    }
+    // What management containers get, by paths of the host.
+    let spec = host.ok("cat /var/run/cdi/management.nvidia.com-gpu.yaml");
+    assert!(spec.contains("/dev/nvidia0") && spec.contains("libcuda.so.550") && !spec.contains("/host"), "{spec}");
+    host.ok("kill $(cat /run/nvidia/toolkit/toolkit.pid)");
+    let down = host.sh(&wait("[ ! -e /run/nvidia/toolkit/toolkit.pid ]"));
+    assert!(down.status.success(), "{}", host.ok("cat /tmp/installer.log"));
+    assert!(!host.ok("containerd config dump").contains("nvidia-container-runtime"));
+    host.ok(&wait("ctr version > /dev/null 2>&1"));
+    let starts = starts();
+    assert!(
+        starts.lines().count() == 3 && !starts.lines().last().is_some_and(|line| line.contains("nvidia-legacy")),
+        "{starts}"
+    );
     assert!(host.ok("cat /etc/containerd/config.toml").contains("# theirs"));
 }

@@ -19,6 +19,8 @@ pub enum Driver {
     Release(&'static str, u32),
     /// The same, but the files are those of a driver container: in [`ELSEWHERE`], and nowhere else.
     Contained(&'static str, u32),
+    /// [`R550`] and so many GPUs, on another host than the engines': one of `[[tools]]` in `xtask/rig.toml`.
+    Tools(&'static str, u32),
 }
 
 /// The newer of the releases in `xtask/rig.toml`.
@@ -54,6 +56,10 @@ impl Host {
             Driver::Contained(release, gpus) => {
                 facts::write(work.path(), release, gpus).expect("facts");
                 ("host".to_owned(), facts::nodes(gpus))
+            }
+            Driver::Tools(name, gpus) => {
+                facts::write(work.path(), R550, gpus).expect("facts");
+                (format!("host-{name}"), facts::nodes(gpus))
             }
         };
         let mut keeper = Command::new("unshare")
@@ -162,7 +168,7 @@ impl Drop for Host {
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
         // What engines leave of their cgroups, and runtimes that were killed.
-        let named = format!("*/rig-{}-*", self.init);
+        let named = format!("*rig-{}-*", self.init);
         let _ = Command::new("find")
             .args(["/sys/fs/cgroup", "-depth", "-type", "d", "-path", &named, "-exec", "rmdir", "{}", ";"])
             .stderr(Stdio::null())

@@ -42,6 +42,9 @@ $NODES
 NODES
 ln -s pts/ptmx "$new/dev/ptmx"
 ln -s /proc/self/fd "$new/dev/fd"
+ln -s fd/0 "$new/dev/stdin"
+ln -s fd/1 "$new/dev/stdout"
+ln -s fd/2 "$new/dev/stderr"
 for folder in run var/lib; do mount -t tmpfs -o mode=755 "$folder" "$new/$folder"; done
 for folder in tmp var/tmp; do mount -t tmpfs -o mode=1777 "$folder" "$new/$folder"; done
 mount -t tmpfs -o mode=755,uid=1000,gid=1000 user "$new/home/user"

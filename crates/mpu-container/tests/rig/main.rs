@@ -9,6 +9,7 @@ mod container;
 mod engines;
 mod facts;
 mod host;
+mod hpc;
 #[path = "../notify/listener.rs"]
 mod listener;
 mod notify;

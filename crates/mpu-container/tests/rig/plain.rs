@@ -49,11 +49,12 @@ fn container_has_no_gpu_by_itself() {
     }
 }
 
-/// For a person at work: runs the shell script `$RIG_SCRIPT` in a host with two GPUs.
+/// For a person at work: runs the shell script `$RIG_SCRIPT` in a host with two GPUs, and the tools `$RIG_TOOLS` if that is set.
 #[test]
 #[ignore = "no claim, a tool"]
 fn script() {
-    let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
+    let tools = std::env::var("RIG_TOOLS").ok().map(|tools| Driver::Tools(tools.leak(), 2));
+    let Some(host) = Host::start(tools.unwrap_or(Driver::Release(R550, 2))) else { return };
     let done = host.sh(&std::env::var("RIG_SCRIPT").expect("RIG_SCRIPT"));
     println!("{}{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr), done.status);
     println!("{:#?}", host.changes());

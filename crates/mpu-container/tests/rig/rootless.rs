@@ -3,6 +3,7 @@
 use crate::engines::{image, sees, sees_nothing, LOOK};
 use crate::facts::bus;
 use crate::host::{Driver, Host, R550};
+use crate::wrapper::configure;
 
 /// What the user has set up: engines by name, our configuration where podman looks for the user's and where it does not.
 const SET_UP: &str = "mkdir -p /etc/containers /etc/nvidia-container-runtime /home/user/.config
@@ -48,4 +49,30 @@ fn podman_without_root() {
     }
     host.ok("rm /etc/nvidia-container-runtime/config.toml");
     assert_eq!(host.changes(), before);
+}
+
+/// podman of root, with users of the container's own: runc starts the hooks as their root, who may not read the bundle.
+#[test]
+fn podman_with_users_of_the_container_s_own() {
+    let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
+    image(&host);
+    host.ok("podman import --quiet /tmp/image.tar glibc");
+    host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
+    let podman = |low: &str, more: &str| {
+        let own = format!("--network=none --cgroup-parent=/rig-{}-podman", host.init());
+        let users = "--uidmap 0:100000:65536 --gidmap 0:100000:65536";
+        let done =
+            host.sh(&format!("podman run --rm {own} {users} --runtime /usr/bin/{low} {more} glibc sh -c \"{LOOK}\""));
+        String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
+    };
+    if podman("rig-runc", "").contains("operation not permitted") {
+        return println!("skipped: no user namespaces here");
+    }
+    sees_nothing(&podman("rig-runc", ""), "plain");
+    sees(&podman("rig-runc", "--device nvidia.com/gpu=1"), &[1], "--device");
+    // Not crun: it changes to the bundle before it starts any hook, and there it may not.
+    for mode in ["jit-cdi", "legacy"] {
+        configure(&host, mode, "/usr/bin/rig-runc");
+        sees(&podman("nvidia-container-runtime", "--env NVIDIA_VISIBLE_DEVICES=1"), &[1], mode);
+    }
 }

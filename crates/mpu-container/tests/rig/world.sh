@@ -5,7 +5,9 @@ set -eu
 state=$(cat)
 pid=$(printf '%s' "$state" | jq -r .pid)
 bundle=$(printf '%s' "$state" | jq -r .bundle)
-root=$(jq -r .root.path "$bundle/config.json")
+# crun starts a prestart hook in the container's user namespace, where the bundle may be out of reach, and names the root.
+root=$(printf '%s' "$state" | jq -r '.root // empty')
+[ -n "$root" ] || root=$(jq -r .root.path "$bundle/config.json")
 case $root in /*) ;; *) root=$bundle/$root ;; esac
 [ -d /proc/driver/nvidia ] || exit 0
 exec nsenter --target "$pid" --mount -- sh -eu -c '

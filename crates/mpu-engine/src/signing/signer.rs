@@ -192,6 +192,19 @@ mod tests {
         assert_eq!(digest(&fake.host(), RELEASE), "sha256");
     }
 
+    /// Whether the kernel believes it is the kernel's to say: neither keys nor tools are asked.
+    #[test]
+    fn what_ends_in_the_mark_is_signed_whoever_signed_it() {
+        let fake = FakeHost::in_order();
+        let with = |end: &[u8]| {
+            let path = module(&fake);
+            std::fs::write(&path, [b"module", b"\0no signature\xff".as_slice(), end].concat()).expect("a file");
+            is_signed(&path)
+        };
+        assert!(with(MARK), "bytes that no kernel would take for a signature");
+        assert!(!with(b"") && !with(&MARK[1..]) && !with(&[MARK, b"\n"].concat()));
+    }
+
     #[test]
     fn a_tool_that_signs_nothing_has_failed() {
         let fake = locked();

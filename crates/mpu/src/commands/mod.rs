@@ -1,7 +1,7 @@
 //! The commands: each takes a host and options, has its work done, and gives a report.
 //!
-//! Owns the reports and their words. Parsing arguments is `cli`'s, doing things is the engines' and the other rooms'; what reports
-//! have in common is `report`'s.
+//! Owns the reports and their words, and which command gives which. Parsing arguments is `cli`'s, doing things is the engines' and
+//! the other rooms'; what reports have in common is `report`'s.
 
 pub mod agent;
 pub mod config;
@@ -16,4 +16,35 @@ pub mod status;
 pub mod up;
 mod views;
 
+use crate::listing::Listed;
+use schema::one;
+use schemars::{Schema, SchemaGenerator};
+
 pub use views::{ArgumentView, DriverView, HolderView, NotifyView, ProofView, Refusal, StateView};
+
+/// A command that can answer in JSON.
+struct Answers {
+    name: &'static str,
+    /// Its reports; of a command without any, only failures are JSON.
+    reports: fn(&mut SchemaGenerator) -> Vec<Schema>,
+}
+
+/// In the order of `mpu --help`.
+const ANSWERS: &[Answers] = &[
+    Answers { name: "up", reports: |g| vec![one::<up::Done>(g)] },
+    Answers { name: "down", reports: |g| vec![one::<down::Done>(g)] },
+    Answers { name: "status", reports: |g| vec![one::<status::Status>(g)] },
+    Answers { name: "probe", reports: |g| vec![one::<probe::Probed>(g)] },
+    Answers { name: "doctor", reports: |g| vec![one::<doctor::Examined>(g)] },
+    Answers { name: "install", reports: |g| vec![one::<install::Done>(g)] },
+    Answers { name: "upgrade", reports: |g| vec![one::<install::Done>(g)] },
+    Answers { name: "uninstall", reports: |g| vec![one::<install::Done>(g)] },
+    Answers {
+        name: "config",
+        reports: |g| vec![one::<config::Sound>(g), one::<config::Shown>(g), one::<config::Applied>(g)],
+    },
+    Answers { name: "metrics", reports: |_| Vec::new() },
+    Answers { name: "agent", reports: |g| vec![one::<agent::Left>(g), one::<agent::Answered>(g)] },
+    Answers { name: "ps", reports: |g| vec![one::<Listed>(g)] },
+    Answers { name: "top", reports: |g| vec![one::<Listed>(g)] },
+];

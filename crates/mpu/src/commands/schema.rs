@@ -1,11 +1,10 @@
 //! `mpu schema`: what the JSON of each command is, as JSON Schema (draft 2020-12).
 //!
-//! Owns which command gives which reports, and what ties them to their envelope. What is in a report is told by the report's own
-//! type, from which its part of the schema is derived, so that the two cannot differ. A schema holds an answer to all fields of its
-//! version and lets further ones pass, since a version may gain fields. `docs/schema` has all of them as files.
+//! Owns what ties reports to their envelope; which command gives which is the folder's table. What is in a report is told by the
+//! report's own type, from which its part of the schema is derived, so that the two cannot differ. A schema holds an answer to all
+//! fields of its version and lets further ones pass, since a version may gain fields. `docs/schema` has all of them as files.
 
-use super::{agent, config, doctor, down, install, probe, status, up};
-use crate::listing::Listed;
+use super::{Answers, ANSWERS};
 use crate::report::{Envelope, Failure, Report, SCHEMA};
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -13,33 +12,7 @@ use schemars::{json_schema, JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
-/// A command that can answer in JSON.
-struct Answers {
-    name: &'static str,
-    /// Its reports; of a command without any, only failures are JSON.
-    reports: fn(&mut SchemaGenerator) -> Vec<Schema>,
-}
-
-const ROWS: [Answers; 13] = [
-    Answers { name: "up", reports: |g| vec![one::<up::Done>(g)] },
-    Answers { name: "down", reports: |g| vec![one::<down::Done>(g)] },
-    Answers { name: "status", reports: |g| vec![one::<status::Status>(g)] },
-    Answers { name: "probe", reports: |g| vec![one::<probe::Probed>(g)] },
-    Answers { name: "doctor", reports: |g| vec![one::<doctor::Examined>(g)] },
-    Answers { name: "install", reports: |g| vec![one::<install::Done>(g)] },
-    Answers { name: "upgrade", reports: |g| vec![one::<install::Done>(g)] },
-    Answers { name: "uninstall", reports: |g| vec![one::<install::Done>(g)] },
-    Answers {
-        name: "config",
-        reports: |g| vec![one::<config::Sound>(g), one::<config::Shown>(g), one::<config::Applied>(g)],
-    },
-    Answers { name: "metrics", reports: |_| Vec::new() },
-    Answers { name: "agent", reports: |g| vec![one::<agent::Left>(g), one::<agent::Answered>(g)] },
-    Answers { name: "ps", reports: |g| vec![one::<Listed>(g)] },
-    Answers { name: "top", reports: |g| vec![one::<Listed>(g)] },
-];
-
-fn one<R: Report>(generator: &mut SchemaGenerator) -> Schema {
+pub(super) fn one<R: Report>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<R>()
 }
 
@@ -49,7 +22,7 @@ struct Nothing {}
 
 /// The commands that answer in JSON, in the order of `mpu --help`.
 pub fn commands() -> impl Iterator<Item = &'static str> {
-    ROWS.iter().map(|row| row.name)
+    ANSWERS.iter().map(|row| row.name)
 }
 
 /// Their names, one a line.
@@ -59,7 +32,7 @@ pub fn list() -> String {
 
 /// The schema of all that a command answers with `--json`, as text; none if there is no such command or it answers in text only.
 pub fn of(command: &str) -> Option<String> {
-    let row = ROWS.iter().find(|row| row.name == command)?;
+    let row = ANSWERS.iter().find(|row| row.name == command)?;
     // Alternate formatting is indented.
     Some(format!("{:#}\n", Value::from(schema(row))))
 }

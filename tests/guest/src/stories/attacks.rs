@@ -46,7 +46,10 @@ pub const RACE_EVERY_ROW: Story = Story {
     name: "races_on_every_control_show_nobody",
     engines: Engines::Module("a call that the supervisor passes on is read again by the kernel, as it always was"),
     without: |stage| once(stage, Without::Wrong("came back")),
-    run: |stage| attacked(stage, &["--seconds 0.3 race", "--seconds 0.2 --xfer race"], 2 * ROWS),
+    run: |stage| {
+        let [plain, wrapped] = [0.3, 0.2].map(|most| stage.race_seconds(most));
+        attacked(stage, &[&format!("--seconds {plain} race"), &format!("--seconds {wrapped} --xfer race")], 2 * ROWS)
+    },
 };
 
 /// Controls, layouts and ways to point that nvattack tries.

@@ -98,7 +98,7 @@ fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
     exactly("after the stalled callers' end, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
 }
 
-const ASKED_FOR_THE_CALLER: Engines =
+pub(super) const ASKED_FOR_THE_CALLER: Engines =
     Engines::Notify("it takes a call out of the caller's hands, and may give it back");
 
 /// Racing calls by each of four means, for each reload that a row has: a million in all with the 250 of the eight rows of a full run.

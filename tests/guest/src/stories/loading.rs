@@ -58,7 +58,7 @@ pub const DRIVER_RELOAD: Story = Story {
         let load = if stage.release().is_some() { 0 } else { 2 };
         let callers = Callers::start(&container, load, "nvctl pids")?;
         for _ in 0..2 {
-            unload_driver_in_use(stage)?;
+            stage.unload_driver_in_use()?;
             if stage.has_module() {
                 state_is(stage, "waiting")?;
             }
@@ -294,12 +294,4 @@ fn state_is(stage: &Stage, wanted: &str) -> Result<(), Fault> {
     let state = stage.engine_state("state").unwrap_or_default();
     right!(state == wanted, "the engine is {state}, not {wanted}");
     Ok(())
-}
-
-/// A file that callers hold open cannot be unloaded under them; between two of their calls it can.
-pub fn unload_driver_in_use(stage: &Stage) -> Result<()> {
-    if stage.release().is_some() {
-        return stage.unload_driver();
-    }
-    until("the driver cannot be unloaded", || Ok(run(&["rmmod", "nvidia"])?.status == 0))
 }

@@ -69,7 +69,8 @@ fn each_rule(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
 }
 
 /// nvctl in container `a`'s namespaces, and in the cgroup /pod/x.
-fn in_pod(scene: &Scene, arguments: &[&str]) -> Result<Answer, Fault> {
+pub fn in_pod(scene: &Scene, arguments: &[&str]) -> Result<Answer, Fault> {
+    std::fs::create_dir_all(format!("{POD}/x"))?;
     let entered = scene.a.entered().join(" ");
     let enter = format!("echo $$ > {POD}/x/cgroup.procs && exec {entered} \"$@\"");
     let through = ["sh", "-c", &enter, "sh"].map(str::to_owned);

@@ -79,7 +79,7 @@ pub const UPGRADE: Story = Story {
             // A caller that came between an open driver and its overrides would have it start a GPU that is none.
             let load = if stage.has_gpu() && stage.release().is_some() { 0 } else { 2 };
             let callers = Callers::start(&container, load, "nvroot 5 100 | tail -n 1; sleep 0.1")?;
-            super::loading::unload_driver_in_use(stage)?;
+            stage.unload_driver_in_use()?;
             state(stage, &["waiting"])?;
             stage.load_driver_of(driver)?;
             state(stage, &["placed", "armed"])?;

@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::nvctl::{self, Answer};
 use crate::right;
 use crate::scene::{sorted, Scene};
+use crate::stage::Stage;
 use crate::stories::common::{exactly, once};
 use crate::story::{Engines, Fault, Story, Without};
 
@@ -186,7 +187,7 @@ pub const RACE: Story = Story {
         let own = scene.own();
         let modes = if stage.engine == Engine::Notify { &READERS[..] } else { &RACES[..] };
         for (raced, mode) in races(modes) {
-            let saw = race(&scene, raced, mode)?;
+            let saw = race(stage, &scene, raced, mode)?;
             let foreign: Vec<u32> = saw.into_iter().filter(|pid| !own.contains(pid)).collect();
             right!(
                 foreign.is_empty(),
@@ -208,7 +209,7 @@ pub const RACE_PASSED_ON: Story = Story {
         for (raced, mode) in races(&RACES) {
             let bare = stage.aside(|| scene.a.ask(&[raced]))??.pids();
             let own = scene.own();
-            let saw = race(&scene, raced, mode)?;
+            let saw = race(stage, &scene, raced, mode)?;
             let gained: Vec<&u32> = saw.iter().filter(|pid| !own.contains(pid) && !bare.contains(pid)).collect();
             right!(
                 gained.is_empty(),
@@ -225,8 +226,9 @@ fn races<'a>(modes: &'a [&'a str]) -> impl Iterator<Item = (&'static str, &'a st
 }
 
 /// The numbers that ever stood in a result while threads raced.
-fn race(scene: &Scene, raced: &str, mode: &str) -> Result<Vec<u32>, Fault> {
-    let text = scene.a.script(&format!("nvctl --threads 3 --raced {raced} race {mode} 0.5"))?;
+fn race(stage: &Stage, scene: &Scene, raced: &str, mode: &str) -> Result<Vec<u32>, Fault> {
+    let seconds = stage.race_seconds(0.5);
+    let text = scene.a.script(&format!("nvctl --threads 3 --raced {raced} race {mode} {seconds}"))?;
     let accepted = text.lines().next().and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0);
     right!(accepted > 0u64, "racing {raced} by {mode}, no call was accepted: {text}");
     Ok(text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse().ok()).collect())

@@ -35,8 +35,6 @@ const RACED_CALLS: u32 = 200;
 
 /// docs/notify.md: its caller asks the driver itself, and is named by the host's number.
 const REPORT: &str = " control 0x607 ";
-/// docs/limits.md: no control, and does not come to the supervisor. The simulated driver has such events in era 4.
-const EVENT: &str = " control 0x52 ";
 
 /// Rows that need not be answered: that of 610 tells a container of nobody.
 const MAY_REFUSE: [&str; 1] = ["record-610"];
@@ -90,11 +88,7 @@ fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
         return told.nothing_but(|_| false);
     }
     let notify = stage.engine == Engine::Notify;
-    let left: &[&str] = match (notify, stage.is_newest()) {
-        (false, _) => &[],
-        (true, true) => &[REPORT, EVENT],
-        (true, _) => &[REPORT],
-    };
+    let left: &[&str] = if notify { &[REPORT] } else { &[] };
     let known = |hit: &str| left.iter().any(|one| hit.contains(one));
     // Racing threads cannot tell which call they saw an answer of.
     let raced = if notify { "--raced buffers --leave-out report" } else { "--raced buffers" };

@@ -350,7 +350,7 @@ fn of_a_piece_of_the_driver_it_is_not_said_that_all_is_well() {
     said(&built, "rm_ioctl is not in it");
     built.entry = "rm_ioctl";
     built.methods.retain(|(name, ..)| *name != "SESSIONS");
-    said(&built, "of 2 controls that have a row 1 are in it, too few for a whole driver");
+    said(&built, "of 2 controls that every driver has 1 are in it, too few for a whole driver");
 }
 
 #[test]
@@ -489,12 +489,12 @@ fn types_say_that_all_is_well_only_with_most_structures_and_all_of_them_readable
     // One structure of two.
     built.methods.retain(|(name, ..)| *name != "SESSIONS");
     let (is_well, said) = judged(&built, &whole).unwrap();
-    assert!(!is_well && said.contains("of 2 controls that have a row 1 are in it"), "{said}");
+    assert!(!is_well && said.contains("of 2 controls that every driver has 1 are in it"), "{said}");
     // A structure that no row has, and that is known without one, is not one of them.
     built.methods.retain(|(name, ..)| *name == "CLOCK");
     let known = Expected { numbers: BTreeMap::from([("NV7E57_CTRL_CLOCK_PARAMS".to_owned(), 0x7e57_0103)]), ..made() };
     let (is_well, said) = judged(&built, &known).unwrap();
-    assert!(!is_well && said.contains("of 2 controls that have a row 0 are in it"), "{said}");
+    assert!(!is_well && said.contains("of 2 controls that every driver has 0 are in it"), "{said}");
     // A structure that cannot be read: of types in types more than the reader follows.
     let mut built = Built { options: vec!["-gbtf"], ..Built::new() };
     built.made.ctrl += "typedef struct { NvU32 procId; } NV7E57_DEEP0;\n";

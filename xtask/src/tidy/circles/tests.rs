@@ -114,6 +114,67 @@ fn a_macro_is_imported_from_where_it_stands_and_not_from_the_root_that_exports_i
 }
 
 #[test]
+fn what_a_file_hands_on_is_imported_from_where_it_is_defined() {
+    let (_folder, target) = made_up(&[
+        ("lib.rs", "mod room; mod a; mod b;"),
+        ("room/mod.rs", "mod deep; mod wide; pub use deep::{Thing, Other as Named}; pub use wide::*; pub struct Own;"),
+        ("room/deep.rs", "pub struct Thing; pub struct Other; pub use std::fmt::Debug;"),
+        ("room/wide.rs", "pub fn spread() {} use super::Thing;"),
+        ("a.rs", "use crate::room::Thing; fn f() { crate::room::spread() }"),
+        ("b.rs", "use crate::room; fn f(x: room::Named, y: &dyn room::Debug, z: room::Own) {}"),
+    ]);
+    let read = arrows(&target);
+    for wanted in ["a -> room::deep", "a -> room::wide", "b -> room::deep", "b -> room", "room::wide -> room::deep"] {
+        assert!(read.contains(&wanted.to_owned()), "{wanted}: {read:?}");
+    }
+    assert!(!read.contains(&"room::wide -> room".to_owned()), "what it has of its folder is its neighbour's: {read:?}");
+}
+
+#[test]
+fn the_crate_by_another_name_is_the_crate() {
+    let (_folder, target) = made_up(&[
+        ("lib.rs", "mod a; mod b; mod c;"),
+        ("a.rs", "use crate as me; fn f() { me::b::f() }"),
+        ("b.rs", "use super as above; use above::c;"),
+        ("c.rs", "use crate::{self as whole}; fn f() { whole::a::f() }"),
+    ]);
+    let read = arrows(&target);
+    for wanted in ["a -> b", "b -> c", "c -> a"] {
+        assert!(read.contains(&wanted.to_owned()), "{wanted}: {read:?}");
+    }
+}
+
+#[test]
+fn groups_in_macros_are_read() {
+    let (_folder, target) = made_up(&[
+        ("lib.rs", "mod a; mod b; mod c; mod d;"),
+        ("a.rs", "told! { use crate::{b, c::{self, x}, d::y}; let z = crate::b { d: 1 }; }"),
+        ("b.rs", ""),
+        ("c.rs", ""),
+        ("d.rs", "told! { match x { 1 => { b::f() } } [self, super::c] }"),
+    ]);
+    assert_eq!(arrows(&target), ["a -> b", "a -> c", "a -> d", "d -> c"]);
+}
+
+#[test]
+fn a_condition_that_only_sounds_like_tests_is_none() {
+    for (condition, arrow) in [
+        ("test", false),
+        ("all(test, unix)", false),
+        ("all(unix, any(test))", false),
+        ("any(test, unix)", true),
+        ("all(feature = \"latest\")", true),
+        ("all(unix, feature = \"test\")", true),
+        ("not(test)", true),
+        ("all(not(test), unix)", true),
+    ] {
+        let text = format!("#[cfg({condition})] use crate::b::B;");
+        let (_folder, target) = made_up(&[("lib.rs", "mod a; mod b;"), ("a.rs", &text), ("b.rs", "pub struct B;")]);
+        assert_eq!(!arrows(&target).is_empty(), arrow, "{condition}");
+    }
+}
+
+#[test]
 fn what_is_built_for_tests_only_draws_no_arrow() {
     let (_folder, target) = made_up(&[
         ("lib.rs", "mod a; mod b; #[cfg(test)] mod tests;"),

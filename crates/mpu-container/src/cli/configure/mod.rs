@@ -76,6 +76,9 @@ impl ConfigureError {
             ConfigureError::Place(PlaceError::Beneath(error)) if error.is_missing() => {
                 "mount a proc file system at proc in the container's root first"
             }
+            ConfigureError::Place(PlaceError::Beneath(error)) if error.is_denied() => {
+                "give the container a root that can be written while it is set up: an overlay or a tmpfs over the image"
+            }
             ConfigureError::Cgroup(_) => {
                 "--no-cgroups leaves the device cgroup alone; then the runtime has to allow the devices"
             }
@@ -102,7 +105,8 @@ pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
     let mut supplies = Supplies::open(order, log)?;
     // Never the image's, whether the path says so by an @ or not.
     let path = arguments.ldconfig.as_deref().unwrap_or("@/sbin/ldconfig");
-    let ldconfig = ldconfig::seal(path.as_ref()).map_err(ConfigureError::Cache)?;
+    let sealed = ldconfig::seal(path.as_ref()).map_err(ConfigureError::Cache)?;
+    let ldconfig = if order.no_pivot { sealed.without_pivot() } else { sealed };
     let devices = std::mem::take(&mut supplies.devices);
 
     let ways = Ways { home, inside, apart: arguments.pid.is_some() };

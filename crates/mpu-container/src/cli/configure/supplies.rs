@@ -10,6 +10,7 @@ use super::layout::Layout;
 use super::place::{Held, PlaceError, Placed};
 use crate::beneath::Restrictions;
 use crate::capability::{Capabilities, Capability};
+use crate::chain::chain;
 use crate::cli::args::Configure;
 use crate::cli::cgroup::program::Numbers;
 use crate::cli::log::Log;
@@ -69,6 +70,8 @@ pub struct Order<'a> {
     pub monitor: &'a [&'a Gpu],
     /// The command line.
     pub arguments: &'a Configure,
+    /// Whether ldconfig's root is changed by name only.
+    pub no_pivot: bool,
 }
 
 /// Everything that goes in.
@@ -97,7 +100,7 @@ impl Supplies {
         if capabilities.has(Capability::Graphics) {
             supplies.profile = Some(profile(&order.selection.gpus));
         }
-        supplies.files(order)?;
+        supplies.files(order, log)?;
         supplies.gpus(order)?;
         for node in order.driver.nodes(order.selection, capabilities) {
             supplies.node(order, &node, log)?;
@@ -123,7 +126,7 @@ impl Supplies {
         }
     }
 
-    fn files(&mut self, order: &Order<'_>) -> Result<(), SupplyError> {
+    fn files(&mut self, order: &Order<'_>, log: &Log) -> Result<(), SupplyError> {
         let files = order.files;
         let without = order.arguments.without;
         let mut folders = Vec::new();
@@ -146,7 +149,10 @@ impl Supplies {
             self.mount(&file.host, Goal::At(file.container.clone()), FILE)?;
         }
         for socket in files.sockets.iter().filter(|socket| without.keeps(&socket.container)) {
-            self.mount(&socket.host, Goal::At(socket.container.clone()), SOCKET)?;
+            // A pod may show a socket that cannot be mounted a second time. Programs do without these daemons.
+            if let Err(error) = self.mount(&socket.host, Goal::At(socket.container.clone()), SOCKET) {
+                log.note(format_args!("the container goes without {}: {}", socket.container.display(), chain(&error)));
+            }
         }
         for link in &files.links {
             // A link beside libraries goes where they go.
@@ -246,7 +252,13 @@ impl Supplies {
             placed.write(&Path::new(PROFILES).join("10-container.conf"), profile.as_bytes())?;
         }
         for (held, goal, restrictions) in self.mounts {
-            placed.mount(held, &goal.path(layout), restrictions)?;
+            let path = goal.path(layout);
+            match placed.mount(held, &path, restrictions) {
+                Err(error) if restrictions == SOCKET => {
+                    log.note(format_args!("the container goes without {}: {}", path.display(), chain(&error)));
+                }
+                done => done?,
+            }
         }
         self.links.iter().try_for_each(|(goal, target)| placed.link(&goal.path(layout), target))
     }

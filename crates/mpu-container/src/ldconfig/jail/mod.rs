@@ -19,8 +19,14 @@ use std::io::{self, Read, Seek};
 use std::time::Duration;
 
 /// Runs the program to its end.
-pub fn run(root: &Root, program: &OwnedFd, arguments: &[&str], patience: Duration) -> Result<(), LdconfigError> {
-    let jail = Jail::prepare(root, program, arguments)?;
+pub fn run(
+    root: &Root,
+    program: &OwnedFd,
+    arguments: &[&str],
+    patience: Duration,
+    pivot: bool,
+) -> Result<(), LdconfigError> {
+    let jail = Jail::prepare(root, program, arguments, pivot)?;
     let process =
         sys::spawn(&jail).map_err(|source| LdconfigError::Jail { step: "start a process of its own", source })?;
     let status = wait(&process, patience)?;

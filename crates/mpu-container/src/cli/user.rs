@@ -1,0 +1,112 @@
+//! `--user`: who asks the driver of its GPUs.
+//!
+//! Owns the way from a word to a user, and the change to that user and back. NVIDIA's program runs the driver's libraries
+//! as that user. Here only the GPUs' nodes are opened so: the user's rights to the nodes then count, and not root's.
+//!
+//! Outside truth: libnvidia-container, `nvidia-container-cli --help`; passwd(5), group(5).
+
+use rustix::process::{Gid, Uid};
+use std::fs;
+use thiserror::Error;
+
+/// A user and a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User {
+    uid: Uid,
+    gid: Gid,
+}
+
+/// Why nobody can be that user.
+#[derive(Debug, Error)]
+pub enum UserError {
+    /// The word.
+    #[error("--user={word}: there is no {what} '{}' on this host", name.escape_debug())]
+    Unknown {
+        /// What was typed.
+        word: String,
+        /// `user` or `group`.
+        what: &'static str,
+        /// The part that names nobody.
+        name: String,
+    },
+    /// The change.
+    #[error("--user: cannot become user {} and group {}", .0.uid.as_raw(), .0.gid.as_raw())]
+    Become(User, #[source] std::io::Error),
+}
+
+/// The user that a word names: `UID`, `UID:GID`, or names for either. No word is whoever this process is.
+pub fn named(word: &str) -> Result<Option<User>, UserError> {
+    match word {
+        "" => Ok(None),
+        _ => of(word, &text("/etc/passwd"), &text("/etc/group")).map(Some),
+    }
+}
+
+fn text(path: &str) -> String {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+fn of(word: &str, passwd: &str, group: &str) -> Result<User, UserError> {
+    let unknown =
+        |what, name: &str| UserError::Unknown { word: word.escape_debug().to_string(), what, name: name.into() };
+    let (user, wanted) = word.split_once(':').map_or((word, None), |(user, group)| (user, Some(group)));
+    // The kernel's word for nobody is no user.
+    let number = |text: &str| text.parse().ok().filter(|number| *number != u32::MAX);
+    let line = |table: &str, name: &str| -> Option<Vec<String>> {
+        let mut lines = table.lines().map(|line| line.split(':').map(String::from).collect::<Vec<_>>());
+        lines.find(|fields| fields.len() > 2 && (fields[0] == name || number(name).is_some() && fields[2] == name))
+    };
+    let entry = line(passwd, user);
+    let field = |at: usize| entry.as_ref().and_then(|fields| number(fields.get(at)?));
+    let uid = field(2).or_else(|| number(user)).ok_or_else(|| unknown("user", user))?;
+    let gid = match wanted {
+        Some(name) => line(group, name).and_then(|fields| number(&fields[2])).or_else(|| number(name)),
+        // A number without an entry is its own group, as with NVIDIA's.
+        None => field(3).or(Some(uid)),
+    };
+    let gid = gid.ok_or_else(|| unknown("group", wanted.unwrap_or_default()))?;
+    Ok(User { uid: Uid::from_raw(uid), gid: Gid::from_raw(gid) })
+}
+
+/// Does something as that user, and is itself again. For a process of one thread.
+pub fn as_if<T>(user: Option<User>, act: impl FnOnce() -> T) -> Result<T, UserError> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let Some(wanted) = user.filter(|user| *user != User { uid, gid }) else { return Ok(act()) };
+    let failed = |error: rustix::io::Errno| UserError::Become(wanted, error.into());
+    // The saved user stays who we are: the way back.
+    rustix::thread::set_thread_res_gid(gid, wanted.gid, gid).map_err(failed)?;
+    let changed = rustix::thread::set_thread_res_uid(uid, wanted.uid, uid).map_err(failed);
+    let done = changed.as_ref().ok().map(|()| act());
+    let back = rustix::thread::set_thread_res_uid(uid, uid, uid)
+        .and_then(|()| rustix::thread::set_thread_res_gid(gid, gid, gid))
+        .map_err(failed);
+    changed.and(back).map(|()| done.expect("it was done"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_name_users() {
+        let passwd = "root:x:0:0:root:/:/bin/sh\nuser:x:1000:100::/:/bin/sh\nbad\n7:x:70:71::/:\n";
+        let group = "root:x:0:\nvideo:x:44:\n";
+        let check = |word: &str, uid, gid| {
+            let user = User { uid: Uid::from_raw(uid), gid: Gid::from_raw(gid) };
+            assert_eq!(of(word, passwd, group).unwrap(), user, "{word}");
+        };
+        check("root:video", 0, 44);
+        check("user", 1000, 100);
+        check("1000", 1000, 100);
+        check("0:44", 0, 44);
+        check("65534", 65534, 65534);
+        check("7", 70, 71);
+        for wrong in
+            ["nobody-here", "root:nobody", "root:", ":44", "-1", "4294967295", "1000:4294967295", "bad", "a\u{1b}[0m"]
+        {
+            let told = of(wrong, passwd, group).unwrap_err().to_string();
+            assert!(told.starts_with("--user=") && !told.contains('\u{1b}'), "{told}");
+        }
+        assert_eq!(named("").unwrap(), None);
+    }
+}

@@ -1,0 +1,61 @@
+//! The CDI file for management containers: every node of the driver as one device.
+//!
+//! Owns where it goes. What is in it is `crate::cdi`'s; paths are moved from where the driver is here to where the host has it.
+
+use super::error::InstallError;
+use super::flags::Options;
+use crate::cdi::extra::Mode;
+use crate::cdi::file::{self, Format};
+use crate::cdi::transform::{self, Relative};
+use crate::cdi::{generate, Kind, Options as Edits, Request};
+use crate::ctk::make_control_nodes;
+use crate::driver::DriverRoot;
+use std::path::{Path, PathBuf};
+
+/// What the file's device is, if it is a name.
+pub fn kind(options: &Options) -> Result<Kind, InstallError> {
+    let (vendor, class) = options.text("cdi-kind").split_once('/').unwrap_or((options.text("cdi-kind"), ""));
+    Kind::new(vendor, class).map_err(|error| InstallError::Asked(format!("--cdi-kind: {error}")))
+}
+
+/// Makes the control nodes and the file.
+pub fn write(folder: &Path, options: &Options, told: &dyn Fn(String)) -> Result<(), InstallError> {
+    let or = |flag: &str, other: &str| match options.text(flag) {
+        "" => PathBuf::from(options.text(other)),
+        path => PathBuf::from(path),
+    };
+    let files = PathBuf::from(options.text("driver-root-ctr-path"));
+    let devices = or("dev-root-ctr-path", "driver-root-ctr-path");
+    let root = DriverRoot::at(&files, Some(&devices));
+    if nodes(options)? {
+        make_control_nodes(&root, &mut |line| told(line))?;
+    }
+    let kind = kind(options)?;
+    let path = Path::new(options.text("cdi-output-dir")).join(format!("{}-{}.yaml", kind.vendor(), kind.class()));
+    let request = Request {
+        kind,
+        mode: Mode::Management,
+        names: Vec::new(),
+        devices: vec!["all".into()],
+        all: false,
+        edits: Edits::of(folder.join("nvidia-cdi-hook")),
+    };
+    let mut spec = generate::generate(&root, &request).map_err(|source| InstallError::Cdi(source.into()))?;
+    transform::root(&mut spec, &files, Path::new(options.text("driver-root")), Relative::Host);
+    if devices != files {
+        transform::root(&mut spec, &devices, &or("dev-root", "driver-root"), Relative::Host);
+    }
+    file::write(&path, file::text(&spec, Format::Yaml).as_bytes())
+        .map_err(|source| InstallError::Cdi(source.into()))?;
+    told(format!("wrote {}", path.display()));
+    Ok(())
+}
+
+/// Whether control nodes are to be made.
+pub fn nodes(options: &Options) -> Result<bool, InstallError> {
+    let words = options.list("create-device-nodes");
+    if let Some(other) = words.iter().find(|word| !matches!(word.as_str(), "control" | "none")) {
+        return Err(InstallError::Asked(format!("--create-device-nodes={other} is neither control nor none")));
+    }
+    Ok(words.iter().any(|word| word == "control") && !words.iter().any(|word| word == "none"))
+}

@@ -1,0 +1,187 @@
+//! The engine's files: the runtimes put in, and taken out again.
+//!
+//! Owns what a flag means for them. The changes are `crate::engines`'.
+
+use super::error::InstallError;
+use super::flags::Options;
+use super::place::RUNTIMES;
+use super::restart::{self, Mode};
+use crate::engines::files::{Files, Paths};
+use crate::engines::force::Force;
+use crate::engines::plan::{adding, removing, undefaulting, Plan};
+use crate::engines::{hook, source, Engine, EngineError, Wish};
+use crate::text_file;
+use clap::ValueEnum;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// An engine of a host.
+pub struct Host {
+    files: Files,
+    root: PathBuf,
+    program: Option<PathBuf>,
+    mode: Mode,
+    socket: PathBuf,
+    /// The hook file, where CRI-O is told by that.
+    hook: Option<PathBuf>,
+}
+
+impl Host {
+    /// The one that is asked for.
+    pub fn of(options: &Options) -> Result<Host, InstallError> {
+        let word = options.text("runtime");
+        let engine = Engine::from_str(word, false).ok().filter(|engine| *engine != Engine::Podman);
+        let engine = engine
+            .ok_or_else(|| InstallError::Asked(format!("--runtime={word} is none of docker, containerd and crio")))?;
+        let given = |flag: &str| Some(options.text(flag)).filter(|text| !text.is_empty()).map(PathBuf::from);
+        // On the host itself there is no such folder.
+        let root = given("host-root").filter(|root| root.is_dir()).unwrap_or_else(|| "/".into());
+        let program = given("executable-path").filter(|_| engine != Engine::Docker);
+        let mut files = Files::of(engine);
+        if let Some(top) = given("config") {
+            files.top = top;
+        }
+        files.drop_in = match engine {
+            Engine::Containerd => {
+                Some(given("drop-in-config").unwrap_or("/etc/containerd/conf.d/99-nvidia.toml".into()))
+            }
+            Engine::Crio => Some(given("drop-in-config").unwrap_or("/etc/crio/crio.conf.d/99-nvidia.toml".into())),
+            Engine::Docker | Engine::Podman => None,
+        };
+        let folder = |path: &Path| path.parent().map(Path::to_path_buf);
+        let here = files.drop_in.as_deref().and_then(folder);
+        let there = given("drop-in-config-host-path").as_deref().and_then(folder);
+        files.paths =
+            Paths { root: root.clone(), folders: there.or_else(|| here.clone()).zip(here).into_iter().collect() };
+        files.merges =
+            engine == Engine::Containerd && source::containerd_release(&root, program.as_deref()) >= Some((2, 1));
+        let hook = match (options.text("config-mode"), engine) {
+            ("hook", Engine::Crio) => Some(Path::new(options.text("hooks-dir")).join(options.text("hook-filename"))),
+            ("config", _) | ("hook", _) => None,
+            (other, _) => return Err(InstallError::Asked(format!("--config-mode={other} is neither config nor hook"))),
+        };
+        let socket = given("socket").unwrap_or_else(|| {
+            PathBuf::from(match engine {
+                Engine::Docker => "/var/run/docker.sock",
+                _ => "/run/containerd/containerd.sock",
+            })
+        });
+        let mode = Mode::of(options.text("restart-mode"), engine)?;
+        Ok(Host { files, root, program, mode, socket, hook })
+    }
+
+    /// What the engine says of its runtimes, by the first source that can be read.
+    pub fn said(&self, options: &Options, told: &dyn Fn(String)) -> Result<Force, InstallError> {
+        for from in options.list("config-source") {
+            let (kind, path) = from.split_once('=').map_or((from.as_str(), None), |(kind, path)| (kind, Some(path)));
+            let read = match (kind, path) {
+                ("command", _) if self.files.engine == Engine::Docker => continue,
+                ("command", _) => source::ask(self.files.engine, &self.root, self.program.as_deref()),
+                ("file", None) => self.in_files(&self.files),
+                ("file", Some(path)) => self.in_files(&Files { top: path.into(), ..self.files.clone() }),
+                (other, _) => {
+                    return Err(InstallError::Asked(format!("--config-source={other} is neither command nor file")))
+                }
+            };
+            match read {
+                Ok(force) => return Ok(force),
+                Err(error) => told(format!("passed over: {error}")),
+            }
+        }
+        Ok(Force::default())
+    }
+
+    fn in_files(&self, files: &Files) -> Result<Force, EngineError> {
+        Force::of(files, &files.layers(&Default::default())?)
+    }
+
+    /// Makes the runtimes known. `folder` is where their programs are.
+    pub fn set_up(
+        &self,
+        folder: &Path,
+        options: &Options,
+        said: &Force,
+        ended: &dyn Fn() -> bool,
+        told: &dyn Fn(String),
+    ) -> Result<(), InstallError> {
+        if let Some(path) = &self.hook {
+            let text = hook(&folder.join("nvidia-container-runtime-hook"));
+            text_file::save(path, &text).map_err(|source| InstallError::Place { path: path.clone(), source })?;
+            told(format!("wrote {}; hook files are deprecated", path.display()));
+            return Ok(());
+        }
+        let default = options.on("set-as-default");
+        let cdi =
+            options.on(if options.given("enable-cdi-in-runtime") { "enable-cdi-in-runtime" } else { "cdi-enabled" });
+        let release = source::containerd_release(&self.root, self.program.as_deref());
+        let prefixes = options.list("nvidia-container-runtime.modes.cdi.annotation-prefixes");
+        let wishes = names(options).into_iter().zip(RUNTIMES).map(|(name, program)| {
+            let mut wish = Wish::new(&name, &folder.join(program).display().to_string());
+            wish.default = match name == options.text("runtime-name") {
+                true => Some(default),
+                false => Some(false),
+            };
+            wish.cdi = cdi;
+            wish.runtime_type = options.text("runtime-type").into();
+            if self.files.engine == Engine::Containerd && release >= Some((2, 0)) {
+                wish.containerd_version = 3;
+            }
+            if !prefixes.is_empty() {
+                wish.annotations = prefixes.iter().map(|prefix| format!("{prefix}*")).collect();
+            }
+            wish
+        });
+        let plan =
+            adding(&self.files, &wishes.collect::<Vec<_>>(), Some(said).filter(|said| !said.runtimes.is_empty()))?;
+        self.carry_out(&plan, options, told)?;
+        // Also where no file had to change: who was stopped before this may have written them.
+        Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, ended, told)?)
+    }
+
+    /// Takes them out again. CRI-O's runtimes stay known, and only the default one is its own again: pods that name a
+    /// runtime could not be started again without.
+    pub fn clean_up(&self, options: &Options, told: &dyn Fn(String)) -> Result<(), InstallError> {
+        if let Some(path) = &self.hook {
+            return match fs::remove_file(path) {
+                Err(source) if source.kind() != ErrorKind::NotFound => {
+                    Err(InstallError::Place { path: path.clone(), source })
+                }
+                _ => {
+                    told(format!("removed {}", path.display()));
+                    Ok(())
+                }
+            };
+        }
+        let names = names(options);
+        let plan = match self.files.engine {
+            Engine::Crio => undefaulting(&self.files, options.text("runtime-name"))?,
+            _ => removing(&self.files, &names.iter().map(String::as_str).collect::<Vec<_>>())?,
+        };
+        self.carry_out(&plan, options, told)?;
+        match plan.changes.is_empty() {
+            true => Ok(()),
+            false => Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, &|| false, told)?),
+        }
+    }
+
+    fn carry_out(&self, plan: &Plan, options: &Options, told: &dyn Fn(String)) -> Result<(), InstallError> {
+        let names = names(options);
+        let now = plan.carry_out(&self.files, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
+        for (path, change) in &plan.changes {
+            let done = if *change == crate::engines::Change::Delete { "removed" } else { "wrote" };
+            told(format!("{done} {}", path.display()));
+        }
+        told(format!("in force: {}", now.tell(&names[0])));
+        Ok(())
+    }
+}
+
+/// What the runtimes are called, in the order of their programs. The names of the other two are theirs.
+fn names(options: &Options) -> [String; 3] {
+    let name = match options.text("runtime-name") {
+        "" | "nvidia-cdi" | "nvidia-legacy" => "nvidia",
+        name => name,
+    };
+    [name, "nvidia-cdi", "nvidia-legacy"].map(String::from)
+}

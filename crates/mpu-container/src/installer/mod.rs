@@ -1,0 +1,143 @@
+//! The program `nvidia-ctk-installer`: what the GPU Operator's toolkit container runs.
+//!
+//! Owns the order: one instance at a time, the programs on the host, the engine told of them, and all undone for the engine
+//! when it is told to end. Each step is a module. Refuses to know what is in an engine's files (`crate::engines`).
+//!
+//! Outside truth: `cmd/nvidia-ctk-installer` of NVIDIA Container Toolkit 1.20; `assets/state-container-toolkit` of the GPU
+//! Operator.
+
+mod cdi;
+mod engine;
+mod error;
+mod flags;
+mod lock;
+mod place;
+mod restart;
+mod sys;
+
+use crate::chain::chain_without_repeats;
+use crate::program::Program;
+use engine::Host;
+use error::InstallError;
+use flags::Options;
+use lock::Lock;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+/// The program's row. `nvidia-toolkit` is what the GPU Operator calls.
+pub const PROGRAM: Program = Program {
+    own: "installer",
+    nvidia: &["nvidia-ctk-installer", "nvidia-toolkit"],
+    about: "installs the programs on a host and tells its engine: for the GPU Operator's toolkit container",
+    run: main,
+    command: Some(flags::command),
+};
+
+fn main(arguments: Vec<OsString>) -> ExitCode {
+    let words = [OsString::from("nvidia-ctk-installer")].into_iter().chain(arguments.into_iter().skip(1)).collect();
+    let options = match Options::read(words, |name| std::env::var_os(name)) {
+        Ok(options) => options,
+        Err(told) => {
+            // Nobody may be reading.
+            let _ = told.print();
+            return ExitCode::from(u8::try_from(told.exit_code()).unwrap_or(2));
+        }
+    };
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nvidia-ctk-installer: {}", chain_without_repeats(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn told(line: String) {
+    eprintln!("nvidia-ctk-installer: {line}");
+}
+
+fn run(options: &Options) -> Result<(), InstallError> {
+    check(options)?;
+    let host = Host::of(options)?;
+    let _lock = Lock::take(Path::new(options.text("pid-file")))?;
+    // From here on a signal waits for the end of a step.
+    let ends = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+    let mut signals = Signals::new(ends).map_err(InstallError::Signals)?;
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in ends {
+        signal_hook::flag::register(signal, ended.clone()).map_err(InstallError::Signals)?;
+    }
+    let ended = || ended.load(Ordering::SeqCst);
+
+    let folder = Path::new(options.text("toolkit-install-dir")).join("toolkit");
+    let configures = !options.on("no-runtime-config");
+    let said = if configures { host.said(options, &told)? } else { Default::default() };
+    let mut low = options.list("nvidia-container-runtime.runtimes");
+    if low.is_empty() {
+        low = said.low_programs();
+        low.extend(["runc", "crun"].map(String::from));
+    }
+    let bears = |done: Result<(), InstallError>| match done {
+        Err(error) if options.on("ignore-errors") => {
+            told(format!("passed over: {}", chain_without_repeats(&error)));
+            Ok(())
+        }
+        other => other,
+    };
+    bears(place::install(&folder, options, &low, &told))?;
+    if options.on("cdi-enabled") && !options.text("cdi-output-dir").is_empty() {
+        bears(cdi::write(&folder, options, &told))?;
+    }
+    if ended() {
+        told("told to end before the engine's files were changed".into());
+        return Ok(());
+    }
+    if configures {
+        host.set_up(&folder, options, &said, &ended, &told)?;
+    }
+    if options.on("no-daemon") {
+        return Ok(());
+    }
+    told("done; waiting for a signal".into());
+    signals.forever().next();
+    match configures {
+        true => host.clean_up(options, &told),
+        false => Ok(()),
+    }
+}
+
+/// What can be told to be wrong before anything is done.
+fn check(options: &Options) -> Result<(), InstallError> {
+    let asked = |text: &str| Err(InstallError::Asked(text.into()));
+    if !Path::new(options.text("toolkit-install-dir")).is_absolute() {
+        return asked("--toolkit-install-dir must begin with a slash");
+    }
+    if Path::new(options.text("pid-file")).file_name().is_none_or(|name| name != "toolkit.pid") {
+        return asked("--pid-file must name a file toolkit.pid");
+    }
+    if options.on("enable-nri-plugin") {
+        return asked(
+            "--enable-nri-plugin (ENABLE_NRI_PLUGIN): there is no NRI plug-in in this program. Set cdi.nriPluginEnabled=false \
+             in the GPU Operator's values, and the engine is configured instead",
+        );
+    }
+    if options.on("use-legacy-config") {
+        return asked(
+            "--use-legacy-config (CONTAINERD_USE_LEGACY_CONFIG) is for containerd before 1.3, which is not supported",
+        );
+    }
+    cdi::kind(options)?;
+    cdi::nodes(options)?;
+    for flag in options.passed_over() {
+        told(format!("--{flag} is passed over: it has no meaning here"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

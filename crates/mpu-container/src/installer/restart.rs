@@ -1,0 +1,185 @@
+//! Has an engine read its files again.
+//!
+//! Owns how: by systemd, or by a signal to whoever answers at the engine's socket. Docker reads `daemon.json` again at
+//! SIGHUP. containerd ends at it, and whoever keeps it up (systemd, k3s) starts it again, which is waited for.
+//!
+//! Outside truth: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk-installer/container`; `unix(7)`, `SCM_CREDENTIALS`.
+
+use super::sys;
+use crate::engines::Engine;
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::process::{getpid, kill_process, Pid, Signal};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How often an engine is asked who it is, as it may be about to start.
+const ATTEMPTS: u32 = 6;
+/// And how long between.
+const PAUSE: Duration = Duration::from_secs(5);
+/// How long an engine may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long one may take to come back.
+const BACK: Duration = Duration::from_secs(60);
+/// How soon is seen that waiting has no sense any more.
+const STEP: Duration = Duration::from_millis(200);
+
+/// How an engine is had to read its files again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// It is not.
+    None,
+    /// SIGHUP.
+    Signal,
+    /// `systemctl restart`.
+    Systemd,
+}
+
+impl Mode {
+    /// The mode that a word names; for none, what suits the engine.
+    pub fn of(word: &str, engine: Engine) -> Result<Mode, RestartError> {
+        match (word, engine) {
+            ("none", _) => Ok(Mode::None),
+            ("systemd", _) | ("", Engine::Crio) => Ok(Mode::Systemd),
+            ("signal", Engine::Crio) => {
+                Err(RestartError::Unknown("signal (CRI-O reads runtimes at its start only)".into()))
+            }
+            ("signal" | "", _) => Ok(Mode::Signal),
+            (other, _) => Err(RestartError::Unknown(other.into())),
+        }
+    }
+}
+
+/// Why an engine does not read its files again.
+#[derive(Debug, thiserror::Error)]
+pub enum RestartError {
+    /// There is no such way.
+    #[error("--restart-mode={0} is not possible; signal, systemd and none are")]
+    Unknown(String),
+    /// Nobody to be signalled.
+    #[error("nobody can be signalled at {}: {source}; --socket names another, --restart-mode=systemd another way", socket.display())]
+    Silent {
+        /// The socket.
+        socket: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The signal cannot be sent.
+    #[error("process {} cannot be signalled", pid.as_raw_nonzero())]
+    Signal {
+        /// Whose.
+        pid: Pid,
+        /// Why.
+        source: io::Error,
+    },
+    /// It ended and did not come back.
+    #[error("the engine ended as it was told to, and nobody has started it again: {} is silent", .0.display())]
+    Gone(PathBuf),
+    /// systemctl could not be started.
+    #[error("cannot run {command}")]
+    Start {
+        /// The command.
+        command: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// systemctl failed; it has said why itself.
+    #[error("{command} failed ({status})")]
+    Systemctl {
+        /// The command.
+        command: String,
+        /// How it ended.
+        status: ExitStatus,
+    },
+}
+
+/// Does it. `root` is where the host's root is; once `ended` says so, nothing is waited for.
+pub fn restart(
+    engine: Engine,
+    mode: Mode,
+    socket: &Path,
+    root: &Path,
+    ended: &dyn Fn() -> bool,
+    told: &dyn Fn(String),
+) -> Result<(), RestartError> {
+    match mode {
+        Mode::None => {
+            told(format!("{} is not restarted: it reads its files at its next start", engine.word()));
+            Ok(())
+        }
+        Mode::Signal => signal(engine, socket, ended, told),
+        Mode::Systemd => systemctl(engine, root, told),
+    }
+}
+
+fn systemctl(engine: Engine, root: &Path, told: &dyn Fn(String)) -> Result<(), RestartError> {
+    let mut words = vec!["systemctl".to_string(), "restart".into(), engine.word().into()];
+    if root != Path::new("/") {
+        words.splice(0..0, ["chroot".to_string(), root.display().to_string()]);
+    }
+    let command = words.join(" ");
+    told(command.clone());
+    match Command::new(&words[0]).args(&words[1..]).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(RestartError::Systemctl { command, status }),
+        Err(source) => Err(RestartError::Start { command, source }),
+    }
+}
+
+fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, told: &dyn Fn(String)) -> Result<(), RestartError> {
+    let mut attempt = 1;
+    let pid = loop {
+        match answering(engine, socket) {
+            Ok(pid) => break pid,
+            Err(source) if attempt == ATTEMPTS => return Err(RestartError::Silent { socket: socket.into(), source }),
+            Err(error) => told(format!("{} does not answer yet ({attempt} of {ATTEMPTS}): {error}", engine.word())),
+        }
+        attempt += 1;
+        let until = Instant::now() + PAUSE;
+        while Instant::now() < until {
+            if ended() {
+                return Ok(());
+            }
+            sleep(STEP);
+        }
+    };
+    kill_process(pid, Signal::HUP).map_err(|error| RestartError::Signal { pid, source: error.into() })?;
+    told(format!("SIGHUP to {}, process {}", engine.word(), pid.as_raw_nonzero()));
+    if engine == Engine::Docker {
+        return Ok(());
+    }
+    let until = Instant::now() + BACK;
+    while Instant::now() < until && !ended() {
+        match answering(engine, socket) {
+            Ok(now) if now != pid => {
+                told(format!("{} is back, process {}", engine.word(), now.as_raw_nonzero()));
+                return Ok(());
+            }
+            _ => sleep(STEP),
+        }
+    }
+    if ended() {
+        return Ok(());
+    }
+    Err(RestartError::Gone(socket.into()))
+}
+
+/// The process that answers at a socket. Who has made the socket would be another, where systemd has.
+fn answering(engine: Engine, socket: &Path) -> io::Result<Pid> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    set_socket_passcred(&stream, true)?;
+    if engine == Engine::Docker {
+        stream.write_all(b"GET /_ping HTTP/1.0\r\n\r\n")?;
+    }
+    // containerd's gRPC speaks first.
+    match sys::sender(stream.as_fd())? {
+        Some(pid) if pid == Pid::INIT || pid == getpid() => Err(io::Error::other("process 1 or we ourselves answer")),
+        Some(pid) => Ok(pid),
+        None => Err(io::Error::other("who answers is not in our PID namespace: this needs hostPID")),
+    }
+}

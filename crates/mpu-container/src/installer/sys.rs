@@ -1,0 +1,40 @@
+//! Who answers at a socket: the one call that no safe wrapper covers without believing the kernel's 0 to be a process.
+#![allow(unsafe_code)]
+
+use rustix::process::Pid;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Receives from a stream whose `SO_PASSCRED` is on, and says which process has sent that; none if that process has no
+/// number in our PID namespace.
+pub fn sender(stream: BorrowedFd<'_>) -> io::Result<Option<Pid>> {
+    // Aligned as the kernel wants its headers.
+    let mut control = [0_u64; 16];
+    let mut bytes = [0_u8; 256];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all fields are integers and pointers, for which nothing but zeros is a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: the message names two buffers of ours with their sizes; both outlive the call.
+    let got = unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    match got {
+        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+        got if got < 0 => return Err(io::Error::last_os_error()),
+        _ => {}
+    }
+    // SAFETY: the kernel has filled the message in, and its control buffer is still ours.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    // SAFETY: null, or a whole header within the control buffer.
+    let Some(first) = (unsafe { header.as_ref() }) else { return Err(io::ErrorKind::InvalidData.into()) };
+    if (first.cmsg_level, first.cmsg_type) != (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    // SAFETY: the header is that of a message of this kind.
+    let data = unsafe { libc::CMSG_DATA(header) };
+    // SAFETY: a message of this kind holds one such structure, whose fields may have any value.
+    let credentials = unsafe { data.cast::<libc::ucred>().read_unaligned() };
+    Ok(Pid::from_raw(credentials.pid))
+}

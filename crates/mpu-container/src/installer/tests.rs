@@ -1,0 +1,54 @@
+//! The CDI file for management containers, on a made-up host.
+
+use super::*;
+use crate::cdi::file;
+use crate::driver::made_up;
+
+fn options(words: &[&str]) -> Options {
+    let words = ["nvidia-ctk-installer"].iter().chain(words).map(OsString::from).collect();
+    Options::read(words, |_| None).expect("understood")
+}
+
+#[test]
+fn the_cdi_file_names_things_as_the_host_does() {
+    let host = made_up::Host::with_driver("580.159.04");
+    host.gpu("0000:1b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
+    let library = "usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04";
+    host.write(library, "");
+    std::fs::write(host.path().join(library), made_up::library("libcuda.so.1", true)).expect("a library");
+    let devices = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(devices.path().join("dev")).expect("made");
+    for (name, minor) in [("nvidia0", 0), ("nvidiactl", 255)] {
+        let (kind, number) = (rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(195, minor));
+        let node = devices.path().join("dev").join(name);
+        if let Err(error) = rustix::fs::mknodat(rustix::fs::CWD, &node, kind, 0o600.into(), number) {
+            eprintln!("skipped: device nodes cannot be made here: {error}");
+            return;
+        }
+    }
+    let here = host.path().display().to_string();
+    let output = host.path().join("cdi");
+    let flags = [
+        format!("--driver-root-ctr-path={here}"),
+        "--driver-root=/run/nvidia/driver".into(),
+        "--dev-root=/".into(),
+        format!("--dev-root-ctr-path={}", devices.path().display()),
+        format!("--cdi-output-dir={}", output.display()),
+        "--create-device-nodes=none".into(),
+    ];
+    let options = options(&flags.iter().map(String::as_str).collect::<Vec<_>>());
+    cdi::write(Path::new("/usr/local/nvidia/toolkit"), &options, &|_| {}).expect("written");
+    let spec = file::read(&output.join("management.nvidia.com-gpu.yaml")).expect("a spec");
+    assert_eq!(spec.kind, "management.nvidia.com/gpu");
+    let names: Vec<_> = spec.devices.iter().map(|device| device.name.as_str()).collect();
+    assert_eq!(names, ["all"]);
+    let nodes: Vec<_> = spec.devices[0].container_edits.device_nodes.iter().map(|node| node.path.as_str()).collect();
+    assert!(nodes.contains(&"/dev/nvidia0") && nodes.contains(&"/dev/nvidiactl"), "{nodes:?}");
+    for node in &spec.devices[0].container_edits.device_nodes {
+        assert!(node.host_path.as_ref().is_none_or(|path| *path == node.path), "{node:?}");
+    }
+    let edits = &spec.container_edits;
+    assert!(edits.mounts.iter().any(|mount| mount.host_path == format!("/run/nvidia/driver/{library}")), "{edits:?}");
+    assert!(edits.mounts.iter().all(|mount| mount.host_path.starts_with("/run/nvidia/driver/")), "{edits:?}");
+    assert!(edits.hooks.iter().all(|hook| hook.path == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"), "{edits:?}");
+}

@@ -1,0 +1,357 @@
+//! `nvidia-ctk-installer` as the GPU Operator runs it: by variables, until it is told to end, beside an engine that is a process.
+//!
+//! The engine is this test's own executable (`engine`): it answers at a socket as containerd does, and ends at SIGHUP, or
+//! as Docker does, and lives on. The rig has a real containerd.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{mpsc, Arc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::process::{kill_process, Pid, Signal};
+
+/// A folder that stands for a host, and what is asked of the installer there.
+struct Host {
+    dir: tempfile::TempDir,
+    variables: Vec<(String, String)>,
+}
+
+impl Host {
+    fn new(runtime: &str) -> Host {
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = |path: &str| dir.path().join(path).display().to_string();
+        let variables = [
+            ("RUNTIME", runtime.to_string()),
+            ("ROOT", at("opt")),
+            ("TOOLKIT_PID_FILE", at("run/toolkit.pid")),
+            ("HOST_ROOT_MOUNT", at("none")),
+            ("RUNTIME_CONFIG", at("etc/config")),
+            ("RUNTIME_SOCKET", at("engine.sock")),
+            ("RUNTIME_CONFIG_SOURCE", "file".into()),
+            ("NVIDIA_CONTAINER_RUNTIME_MODE", "cdi".into()),
+        ];
+        let variables = variables.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
+        Host { dir, variables }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    fn set(mut self, name: &str, value: &str) -> Host {
+        self.variables.push((name.into(), value.into()));
+        self
+    }
+
+    /// The file of our own, in a directory that the host calls otherwise.
+    fn drop_in(self, name: &str) -> Host {
+        let own = self.at(&format!("dropped.d/{name}")).display().to_string();
+        self.set("RUNTIME_DROP_IN_CONFIG", &own).set("RUNTIME_DROP_IN_CONFIG_HOST_PATH", &format!("/etc/conf.d/{name}"))
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        fs::create_dir_all(self.at(path).parent().expect("a folder")).expect("made");
+        fs::write(self.at(path), text).expect("written");
+    }
+
+    fn text(&self, path: &str) -> String {
+        fs::read_to_string(self.at(path)).unwrap_or_default()
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
+        command
+            .arg0("nvidia-toolkit")
+            .args(words)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn once(&self, words: &[&str]) -> Output {
+        self.command(words).output().expect("ended")
+    }
+
+    /// Starts it and waits until it waits.
+    fn start(&self) -> Running {
+        let mut child = self.command(&[]).spawn().expect("started");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let mut said = String::new();
+        for line in lines.by_ref() {
+            said += &(line.expect("text") + "\n");
+            if said.contains("waiting for a signal") {
+                let rest = thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>().join("\n"));
+                return Running { child, said, rest };
+            }
+        }
+        panic!("it ended, {:?}: {said}", child.wait());
+    }
+}
+
+struct Running {
+    child: Child,
+    said: String,
+    rest: JoinHandle<String>,
+}
+
+impl Running {
+    fn end(mut self, signal: Signal) -> (ExitStatus, String) {
+        kill_process(Pid::from_child(&self.child), signal).expect("told to end");
+        let status = self.child.wait().expect("ended");
+        (status, self.said + &self.rest.join().expect("its last words"))
+    }
+}
+
+/// An engine, and whoever starts it again.
+struct Engine {
+    stop: Arc<AtomicBool>,
+    keeper: JoinHandle<()>,
+    pid: mpsc::Receiver<Pid>,
+}
+
+impl Engine {
+    fn start(host: &Host, kind: &'static str) -> Engine {
+        let (socket, log) = (host.at("engine.sock"), host.at("engine.log"));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (tell, pid) = mpsc::channel();
+        let stopped = stop.clone();
+        let keeper = thread::spawn(move || {
+            while !stopped.load(Ordering::SeqCst) {
+                let mut engine = Command::new(std::env::current_exe().expect("this test"))
+                    .args(["--exact", "engine", "--nocapture"])
+                    .env("ENGINE", kind)
+                    .env("ENGINE_SOCKET", &socket)
+                    .env("ENGINE_LOG", &log)
+                    .stdout(Stdio::null())
+                    .spawn()
+                    .expect("an engine");
+                let _ = tell.send(Pid::from_child(&engine));
+                engine.wait().expect("ended");
+            }
+        });
+        Engine { stop, keeper, pid }
+    }
+
+    /// How often it was started, once it is stopped.
+    fn stop(self) -> usize {
+        self.stop.store(true, Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(200));
+        let started: Vec<Pid> = self.pid.try_iter().collect();
+        kill_process(*started.last().expect("it ran"), Signal::KILL).expect("stopped");
+        self.keeper.join().expect("its keeper ends");
+        started.len()
+    }
+}
+
+/// The engine itself: see above.
+#[test]
+fn engine() {
+    let Some(kind) = std::env::var_os("ENGINE") else { return };
+    let path = |name: &str| PathBuf::from(std::env::var_os(name).expect("set"));
+    let (socket, log) = (path("ENGINE_SOCKET"), path("ENGINE_LOG"));
+    let _ = fs::remove_file(&socket);
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    if kind == "docker" {
+        let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGHUP]).expect("signals");
+        thread::spawn(move || {
+            for _ in signals.forever() {
+                let mut log = fs::File::options().create(true).append(true).open(&log).expect("a log");
+                log.write_all(b"read again\n").expect("written");
+            }
+        });
+    }
+    for stream in listener.incoming() {
+        let mut stream = stream.expect("somebody");
+        if kind == "docker" {
+            let mut asked = [0; 16];
+            let _ = stream.read(&mut asked);
+        }
+        let _ = stream.write_all(b"I am here");
+    }
+}
+
+#[test]
+fn containerd_is_configured_until_it_is_told_to_end() {
+    let theirs = "# theirs\nversion = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n\
+                  BinaryName = \"/opt/their/runc\"\nSystemdCgroup = true\n";
+    let host = Host::new("containerd").drop_in("99-nvidia.toml");
+    host.write("etc/config", theirs);
+    // What an earlier installer of NVIDIA's left.
+    host.write("opt/toolkit/libnvidia-container.so.1", "");
+    host.write("opt/toolkit/nvidia-container-runtime.real", "");
+    let engine = Engine::start(&host, "containerd");
+    let running = host.start();
+
+    assert_eq!(host.text("run/toolkit.pid").trim(), running.child.id().to_string());
+    let second = host.once(&[]);
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(second.status.code() == Some(1) && said.contains("another installer holds"), "{said}");
+    assert_eq!(host.text("run/toolkit.pid").trim(), running.child.id().to_string(), "whose file it is stays");
+
+    assert_eq!(
+        host.text("etc/config"),
+        theirs.replace("version = 2\n", "version = 2\nimports = [\"/etc/conf.d/*.toml\"]\n")
+    );
+    let own: toml_edit::DocumentMut = host.text("dropped.d/99-nvidia.toml").parse().expect("TOML");
+    let containerd = &own["plugins"]["io.containerd.grpc.v1.cri"]["containerd"];
+    assert_eq!(containerd["default_runtime_name"].as_str(), Some("nvidia"));
+    let toolkit = host.at("opt/toolkit");
+    for (name, program) in [
+        ("nvidia", "nvidia-container-runtime"),
+        ("nvidia-cdi", "nvidia-container-runtime.cdi"),
+        ("nvidia-legacy", "nvidia-container-runtime.legacy"),
+    ] {
+        let options = &containerd["runtimes"][name]["options"];
+        assert_eq!(options["BinaryName"].as_str().map(Path::new), Some(&*toolkit.join(program)), "{name}");
+        assert_eq!(options["SystemdCgroup"].as_bool(), Some(true), "{name}");
+    }
+    let mut there: Vec<_> = fs::read_dir(&toolkit).expect("read").flatten().map(|entry| entry.file_name()).collect();
+    there.sort();
+    assert_eq!(
+        there,
+        [
+            ".config",
+            "mpu-container",
+            "nvidia-cdi-hook",
+            "nvidia-container-cli",
+            "nvidia-container-runtime",
+            "nvidia-container-runtime-hook",
+            "nvidia-container-runtime.cdi",
+            "nvidia-container-runtime.legacy",
+            "nvidia-container-toolkit",
+            "nvidia-ctk"
+        ]
+    );
+
+    let (status, said) = running.end(Signal::TERM);
+    assert!(status.success(), "{said}");
+    assert_eq!(
+        host.text("etc/config"),
+        theirs.replace("version = 2\n", "version = 2\nimports = [\"/etc/conf.d/*.toml\"]\n")
+    );
+    assert!(!host.at("dropped.d/99-nvidia.toml").exists() && !host.at("run/toolkit.pid").exists(), "{said}");
+    assert!(toolkit.join("nvidia-container-runtime").exists(), "containers that run need it still");
+    assert_eq!(engine.stop(), 3, "it was started, and had to begin anew twice: {said}");
+}
+
+#[test]
+fn docker_reads_its_file_again() {
+    let host = Host::new("docker").set("DOCKER_SET_AS_DEFAULT", "false").set("CDI_ENABLED", "false");
+    host.write("etc/config", "{\"log-driver\": \"local\"}\n");
+    let engine = Engine::start(&host, "docker");
+    let running = host.start();
+    let configured: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
+    assert_eq!(configured["runtimes"].as_object().map(|runtimes| runtimes.len()), Some(3), "{configured}");
+    assert!(configured.get("default-runtime").is_none() && configured["log-driver"] == "local", "{configured}");
+    let (status, said) = running.end(Signal::INT);
+    assert!(status.success(), "{said}");
+    let left: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
+    assert_eq!(left, serde_json::json!({"log-driver": "local"}));
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(host.text("engine.log"), "read again\nread again\n", "{said}");
+    assert_eq!(engine.stop(), 1, "it never ended");
+}
+
+#[test]
+fn crio_keeps_the_runtimes_and_gets_its_own_default_back() {
+    let host = Host::new("crio").drop_in("99-nvidia.conf").set("RUNTIME_RESTART_MODE", "none");
+    host.write(
+        "dropped.d/10-crio.conf",
+        "[crio.runtime]\ndefault_runtime = \"crun\"\n[crio.runtime.runtimes.crun]\nruntime_path = \"/opt/crun\"\n\
+         monitor_path = \"/opt/conmon\"\n",
+    );
+    let running = host.start();
+    let own: toml_edit::DocumentMut = host.text("dropped.d/99-nvidia.conf").parse().expect("TOML");
+    assert_eq!(own["crio"]["runtime"]["default_runtime"].as_str(), Some("nvidia"));
+    let nvidia = &own["crio"]["runtime"]["runtimes"]["nvidia"];
+    assert_eq!(nvidia["monitor_path"].as_str(), Some("/opt/conmon"));
+    assert!(host
+        .text("opt/toolkit/.config/nvidia-container-runtime/config.toml")
+        .contains("runtimes = [\"/opt/crun\", \"runc\", \"crun\"]"));
+    let (status, said) = running.end(Signal::TERM);
+    assert!(status.success() && said.contains("not restarted"), "{said}");
+    let left: toml_edit::DocumentMut = host.text("dropped.d/99-nvidia.conf").parse().expect("TOML");
+    assert!(left["crio"]["runtime"].get("default_runtime").is_none());
+    assert!(left["crio"]["runtime"]["runtimes"]["nvidia"].get("runtime_path").is_some());
+}
+
+#[test]
+fn the_programs_alone_find_their_configuration_beside_themselves() {
+    let host = Host::new("containerd")
+        .set("NVIDIA_CONTAINER_RUNTIME_RUNTIMES", "/bin/echo")
+        .set("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver")
+        .set("MPU_CONFIG_SET", "mpu.notify=opt-in,disable-require");
+    let done = host.once(&["--no-runtime-config", "--no-daemon"]);
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success() && !host.at("etc").exists() && !host.at("run/toolkit.pid").exists(), "{said}");
+    let run = |name: &str, words: &[&str]| {
+        let done = Command::new(host.at("opt/toolkit").join(name))
+            .args(words)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .output();
+        String::from_utf8_lossy(&done.expect("ran").stdout).into_owned()
+    };
+    let config = run("nvidia-ctk", &["config"]);
+    for line in [
+        "mode = \"cdi\"",
+        "root = \"/run/nvidia/driver\"",
+        "ldconfig = \"@/run/nvidia/driver/sbin/ldconfig\"",
+        "skip-mode-detection = true",
+        "notify = \"opt-in\"",
+        "disable-require = true",
+        &format!("path = \"{}\"", host.at("opt/toolkit/nvidia-ctk").display()),
+    ] {
+        assert!(config.contains(line), "{line} is missing: {config}");
+    }
+    // No driver is loaded where these tests run, so the container starts as it is; with one, by us.
+    let loaded =
+        fs::read_to_string("/proc/modules").unwrap_or_default().lines().any(|line| line.starts_with("nvidia "));
+    for name in ["nvidia-container-runtime", "nvidia-container-runtime.cdi"] {
+        let said = run(name, &["state", "it's one"]);
+        assert!(loaded || said == "state it's one\n", "{name}: {said}");
+    }
+    // Once more over what is there: programs that run are not in the way.
+    assert!(host.once(&["--no-runtime-config", "--no-daemon"]).status.success());
+}
+
+#[test]
+fn what_makes_no_sense_is_told_before_anything_is_done() {
+    for (words, part) in [
+        (&["--enable-nri-plugin"][..], "nriPluginEnabled=false"),
+        (&["--runtime=podman"], "none of docker, containerd and crio"),
+        (&["--pid-file=/tmp/x.pid"], "toolkit.pid"),
+        (&["--toolkit-install-dir=x"], "must begin with a slash"),
+        (&["--cdi-kind=nvidia.com"], "--cdi-kind"),
+        (&["--create-device-nodes=all"], "neither control nor none"),
+        (&["--runtime=crio", "--restart-mode=signal"], "at its start only"),
+        (&["--config-mode=magic"], "neither config nor hook"),
+        (&["--use-legacy-config"], "containerd before 1.3"),
+        (&["--nvidia-container-runtime.mode=fast", "--no-runtime-config"], "\"fast\" is none of"),
+    ] {
+        let host = Host::new("containerd");
+        let done = host.once(words);
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.code() == Some(1) && said.contains(part), "{words:?}: {said}");
+        assert!(!host.at("etc").exists() && !host.at("run/toolkit.pid").exists(), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn an_engines_file_that_is_not_understood_stays_and_says_why() {
+    let host = Host::new("containerd").drop_in("99-nvidia.toml");
+    host.write("etc/config", "version = 2\n[plugins\n");
+    let done = host.once(&[]);
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.code() == Some(1) && said.contains("is left as it is"), "{said}");
+    assert_eq!(host.text("etc/config"), "version = 2\n[plugins\n");
+    assert!(!host.at("run/toolkit.pid").exists(), "the next one can start");
+}

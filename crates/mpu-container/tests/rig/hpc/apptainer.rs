@@ -1,0 +1,105 @@
+//! Apptainer 1.4 (Debian sid): `--nv --nvccli` calls `nvidia-container-cli configure --no-cgroups`, as root or in a user namespace.
+//!
+//! Outside truth: apptainer(1); the program itself.
+
+use super::{has_nothing, has_the_second, set_up};
+use crate::host::{Driver, Host};
+
+/// What a small host lacks of what Apptainer looks for. This machine may give root less than all capabilities.
+const SET_UP: &str = "mkdir -p /var/lib/apptainer/mnt/session; : > /etc/localtime; : > /etc/resolv.conf; : > /etc/hosts
+    echo tty:x:5: >> /etc/group; sed -i 's/^root default capabilities.*/root default capabilities = file/' /etc/apptainer/apptainer.conf
+    cp -a /tmp/img /home/user/img; chown -R 1000:1000 /home/user";
+
+const AS_USER: &str = "cd /home/user; setpriv --reuid 1000 --regid 1000 --clear-groups env HOME=/home/user PATH=$PATH";
+
+fn start() -> Option<Host> {
+    let host = Host::start(Driver::Tools("hpc-sid", 2))?;
+    set_up(&host, 0);
+    host.ok(SET_UP);
+    Some(host)
+}
+
+/// What a container says that is asked to look, or Apptainer's error.
+fn exec(host: &Host, who: &str, options: &str) -> (bool, String) {
+    let own = "--contain --bind /tmp/look:/look";
+    let done =
+        host.sh(&format!("export NVIDIA_VISIBLE_DEVICES=1; {who} apptainer exec {own} {options} /bin/sh /look 2>&1"));
+    (done.status.success(), String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// Whether somebody who is not root makes user namespaces here.
+fn rootless(host: &Host) -> bool {
+    let able = host.sh(&format!("{AS_USER} unshare --user --map-root-user --mount true")).status.success();
+    if !able {
+        println!("skipped: nobody but root makes user namespaces here");
+    }
+    able
+}
+
+#[test]
+fn apptainer_gives_the_gpu_asked_for() {
+    let Some(host) = start() else { return };
+    let before = host.changes();
+    has_nothing(&exec(&host, "", "/tmp/img").1, "plain");
+    let (ok, said) = exec(&host, "", "--nv --nvccli /tmp/img");
+    assert!(ok, "{said}");
+    has_the_second(&said, "root");
+    assert!(!said.contains("nvidia0\n"), "{said}");
+    if rootless(&host) {
+        has_nothing(&exec(&host, AS_USER, "/home/user/img").1, "a user's, plain");
+        for options in ["", "--fakeroot"] {
+            let (ok, said) = exec(&host, AS_USER, &format!("{options} --nv --nvccli /home/user/img"));
+            assert!(ok, "{said}");
+            has_the_second(&said, "a user's");
+        }
+        // A folder of somebody else's cannot be written to: Apptainer says so, and starts nothing.
+        let (ok, said) = exec(&host, AS_USER, "--nv --nvccli /tmp/img");
+        assert!(!ok && said.contains("not writable in the container"), "{said}");
+    }
+    let (ok, said) = exec(&host, "NVIDIA_VISIBLE_DEVICES=7", "--nv --nvccli /tmp/img");
+    assert!(!ok && said.contains("7: unknown device"), "{said}");
+    let changed: Vec<_> = host
+        .changes()
+        .into_iter()
+        .filter(|change| !before.contains(change) && !change.contains(".apptainer"))
+        .collect();
+    assert_eq!(changed, [""; 0]);
+}
+
+#[test]
+fn apptainer_and_the_ldconfigs_of_hosts() {
+    let Some(host) = start() else { return };
+    // Ubuntu's: a script, and the program beside it.
+    let script = |program: &str| {
+        host.write("/usr/sbin/ldconfig", &format!("#!/bin/sh\nexec {program} \"$@\"\n"));
+        host.ok("chmod 755 /usr/sbin/ldconfig");
+    };
+    host.ok("mv /usr/sbin/ldconfig /usr/sbin/ldconfig.real");
+    script("/usr/sbin/ldconfig.real");
+    has_the_second(&exec(&host, "", "--nv --nvccli /tmp/img").1, "wrapped");
+    // A script and nothing that we could run: its interpreter would be the image's.
+    host.ok("mv /usr/sbin/ldconfig.real /usr/sbin/elsewhere");
+    script("/usr/sbin/elsewhere");
+    let (ok, said) = exec(&host, "", "--nv --nvccli /tmp/img");
+    assert!(!ok && said.contains("/usr/sbin/ldconfig is not a statically linked program"), "{said}");
+    host.ok("rm /usr/sbin/ldconfig");
+    let (ok, said) = exec(&host, "", "--nv --nvccli /tmp/img");
+    assert!(!ok && said.contains("ldconfig"), "{said}");
+}
+
+/// An image in one file, which nobody can write to.
+#[test]
+#[ignore = "makes an image, which takes long: ./x containers --full"]
+fn apptainer_and_an_image_that_is_read_only() {
+    let Some(host) = start() else { return };
+    host.ok("apptainer build /tmp/img.sif /tmp/img 2>&1; chmod 644 /tmp/img.sif");
+    has_the_second(&exec(&host, "", "--nv --nvccli /tmp/img.sif").1, "root");
+    if rootless(&host) {
+        let (ok, said) = exec(&host, AS_USER, "--nv --nvccli /tmp/img.sif");
+        match ok {
+            true => has_the_second(&said, "a user's"),
+            // Without FUSE a user mounts no image.
+            false => println!("skipped: a user's image file: {}", said.lines().last().unwrap_or_default()),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! LXC (Debian's) and its hook for NVIDIA GPUs, which calls nvidia-container-cli from an unprivileged container's mount hook.
+//!
+//! Outside truth: lxc.container.conf(5); `/usr/share/lxc/hooks/nvidia`, which comes with LXC.
+
+use super::{has_nothing, has_the_second, set_up};
+use crate::host::{Driver, Host};
+
+/// A mount hook, as `world.sh` is for OCI runtimes: the container's procfs shows the made-up GPUs.
+const WORLD: &str = "#!/bin/sh\nmount -t tmpfs driver $LXC_ROOTFS_MOUNT/proc/driver && cp -a /proc/driver/. $LXC_ROOTFS_MOUNT/proc/driver/\n";
+
+fn start() -> Option<Host> {
+    let host = Host::start(Driver::Tools("hpc", 2))?;
+    set_up(&host, 100_000);
+    host.write("/usr/bin/rig-lxc-world", WORLD);
+    host.ok("mkdir -m 777 /tmp/c; mv /tmp/img /tmp/c/rootfs; chmod 755 /usr/bin/rig-lxc-world
+         mkdir -p /var/lib/lxc/c; echo root:100000:65536 | tee -a /etc/subuid >> /etc/subgid");
+    Some(host)
+}
+
+/// What a container says that is asked to look, with more lines of configuration than a container needs.
+fn execute(host: &Host, more: &str) -> (bool, String) {
+    let own = format!("rig-{}-lxc", host.init());
+    host.write(
+        "/var/lib/lxc/c/config",
+        &format!(
+            "lxc.rootfs.path = dir:/tmp/c/rootfs\nlxc.uts.name = c\nlxc.net.0.type = empty\nlxc.autodev = 1\n\
+             lxc.idmap = u 0 100000 65536\nlxc.idmap = g 0 100000 65536\nlxc.mount.auto = proc:mixed sys:mixed\n\
+             lxc.cgroup.dir.container = {own}\nlxc.cgroup.dir.monitor = {own}-monitor\nlxc.cgroup.dir.monitor.pivot = {own}-pivot\n\
+             lxc.hook.mount = /usr/bin/rig-lxc-world\n{more}"
+        ),
+    );
+    let done = host
+        .sh("lxc-execute -n c -l DEBUG -o /tmp/lxc.log -- /bin/sh /look 2>&1 || { grep nvidia /tmp/lxc.log; exit 1; }");
+    (done.status.success(), String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+const HOOK: &str = "lxc.hook.mount = /usr/share/lxc/hooks/nvidia\nlxc.environment = NVIDIA_VISIBLE_DEVICES=1\n\
+                    lxc.environment = NVIDIA_DRIVER_CAPABILITIES=compute,utility\n";
+
+#[test]
+fn lxc_s_hook_gives_a_container_its_gpu() {
+    let Some(host) = start() else { return };
+    let (ok, said) = execute(&host, "");
+    if !ok && said.contains("cgroup") && said.contains("Failed to create") {
+        return println!("skipped: LXC finds no cgroups that it knows here");
+    }
+    has_nothing(&said, "plain");
+    let before = host.changes();
+    let (ok, said) = execute(&host, HOOK);
+    assert!(ok, "{said}");
+    has_the_second(&said, "lxc");
+    assert!(!said.contains("nvidia0\n"), "{said}");
+    // What was put in the image's root stays; a second start finds it there.
+    let (ok, said) = execute(&host, HOOK);
+    assert!(ok, "{said}");
+    has_the_second(&said, "lxc, again");
+    // What an image asks for and no host has.
+    let (ok, said) = execute(&host, &format!("{HOOK}lxc.environment = NVIDIA_REQUIRE_CUDA=cuda>=99.0\n"));
+    assert!(!ok && said.contains("unsatisfied condition: cuda>=99.0"), "{said}");
+    assert_eq!(host.changes(), before);
+}
+
+/// A root that is mounted read-only: mount points cannot be made, and the error says what cannot be done.
+#[test]
+fn lxc_s_hook_and_a_read_only_image() {
+    let Some(host) = start() else { return };
+    host.ok("mount --bind /tmp/c/rootfs /tmp/c/rootfs; mount -o remount,bind,ro /tmp/c/rootfs");
+    let (ok, said) = execute(&host, &format!("lxc.rootfs.options = ro\n{HOOK}"));
+    assert!(!ok && said.contains("Read-only file system"), "{said}");
+    assert!(said.contains("nvidia-container-cli: fix: "), "{said}");
+}

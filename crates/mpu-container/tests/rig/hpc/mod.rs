@@ -1,0 +1,55 @@
+//! What still calls nvidia-container-cli: Apptainer, LXC, Incus, enroot's hook, jobs of Slurm. The tools are Debian's, the GPUs made up.
+//!
+//! Each starts a container of its own first without a GPU and then with one; then comes what goes wrong on real clusters.
+
+mod apptainer;
+mod enroot;
+mod incus;
+mod lxc;
+mod slurm;
+
+use crate::facts::bus;
+use crate::host::Host;
+
+/// Tells of a container's GPU: nodes, nvidia-smi, procfs, libraries by ld.so.cache, what the cgroup says.
+const LOOK: &str = "cd /; busybox ls /dev | busybox grep nvidia; nvidia-smi 2>&1
+for gpu in $(busybox ls /proc/driver/nvidia/gpus); do echo told of $gpu; done; busybox grep Modify /proc/driver/nvidia/params
+LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh 2>&1 | busybox grep -E 'cuda|nvidia-ml'
+for gpu in 0 1; do busybox cat /dev/nvidia$gpu 2>&1; done; true
+";
+
+/// Puts [`LOOK`] and an image's root where the tools find them: `/tmp/look`, and `/tmp/img`, which belongs to `owner`.
+fn set_up(host: &Host, owner: u32) {
+    host.write("/tmp/look", LOOK);
+    host.ok(&format!(
+        "cp -a /rig/trees/root-glibc /tmp/img; cp /tmp/look /tmp/img/look; chown -R {owner}:{owner} /tmp/img"
+    ));
+}
+
+/// Asserts that a container has the second of two GPUs, and all of a driver that works as far as one can without hardware.
+fn has_the_second(said: &str, what: &str) {
+    let wanted = [
+        "nvidia-uvm\n",
+        "nvidia1\n",
+        "nvidiactl\n",
+        "communicate with the NVIDIA driver",
+        &format!("told of {}\n", bus(1)),
+        "ModifyDeviceFiles: 0\n",
+        "libcuda.so.1 => /",
+        "libnvidia-ml.so.1 => /",
+        "'/dev/nvidia1': No such device or address",
+    ];
+    for proof in wanted {
+        assert!(said.contains(proof), "{what}: no {proof} in {said}");
+    }
+    assert!(!said.contains(&bus(0)), "{what}: {said}");
+}
+
+/// Asserts that a container has nothing of a driver, and is told of all GPUs by the kernel.
+fn has_nothing(said: &str, what: &str) {
+    assert!(
+        said.contains("nvidia-smi: not found") && said.contains(&bus(0)) && said.contains(&bus(1)),
+        "{what}: {said}"
+    );
+    assert!(!said.contains("=> /"), "{what}: {said}");
+}

@@ -1,0 +1,61 @@
+//! One event of the driver's, fetched in a caller's place.
+//!
+//! Owns the order of copies, as [`super::question`] does for a control. The open file keeps the events, and who fetches one takes it
+//! away: so the driver is asked once, and not for a caller who waits no more. Translates nothing itself: mpu-core does.
+//!
+//! Outside truth: `get_os_event_data` (osapi.c) and `nv_get_event` (nv.c) of 595.45.04.
+
+use super::asked::{Pass, Request};
+use super::driver::Driver;
+use super::held::Held;
+use super::maker::Look;
+use super::question::NV_ERR_INVALID_ADDRESS;
+use super::setting::Setting;
+use super::sys::{Answer, Fenced};
+use super::theirs::Theirs;
+use super::view::{AsMeant, View};
+use mpu_abi::ioctl::RM_EVENT_SIZE;
+use mpu_abi::{event, Control};
+use mpu_core::{event_going_out, Reason};
+
+/// An event that somebody wants, and what it takes to fetch it.
+pub(super) struct Event<'a> {
+    pub(super) setting: &'a Setting,
+    pub(super) driver: Driver<'a>,
+    pub(super) memory: Theirs<'a>,
+    pub(super) held: &'a Held,
+    pub(super) asked: Request<RM_EVENT_SIZE>,
+}
+
+impl Event<'_> {
+    /// Asks the driver and hands the event to the caller, who has this view: nobody needs one where no event has come.
+    pub(super) fn fetch<'v>(mut self, space: &mut Fenced, view: impl FnOnce() -> View<'v>) -> Result<Answer, Pass> {
+        if !(self.memory.still_waits)() {
+            return Err(Pass::Refused(libc::EINTR));
+        }
+        let theirs = self.asked.event();
+        let returned = self.driver.fetch(&mut self.asked.block, space)?;
+        self.asked.put_back(theirs);
+        if returned.is_ok() && self.asked.status() == 0 {
+            let bytes = space.last(event::SIZE);
+            self.translate(bytes, view());
+            // As the driver does: the event is lost, and the caller is told that its address is wrong.
+            if self.memory.write(theirs, bytes).is_err() {
+                self.setting.counters.pass(Reason::Unreadable);
+                self.asked.set_status(NV_ERR_INVALID_ADDRESS);
+            }
+        }
+        Ok(Answer::Returned(self.asked.hand_back(|at, bytes| self.memory.write(at, bytes), returned)))
+    }
+
+    fn translate(&self, bytes: &mut [u8], view: View<'_>) {
+        if matches!(view, View::Host) {
+            return self.setting.counters.pass(Reason::Exempt);
+        }
+        let threads = self.setting.threads.in_call(Control::MemoryLimitEvent);
+        let map = AsMeant { threads, makers: Some(self.held), look: Look::of_a_call(), view };
+        if let Some((control, outcome)) = event_going_out(bytes, &map) {
+            self.setting.counters.count(control, outcome);
+        }
+    }
+}

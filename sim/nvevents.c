@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Fetches events as a hostile or an unlucky caller does: into memory that refuses, with an argument that nobody else can read, or while a thread
+ * exchanges descriptor or address. Events are those of the memory limit, which every client goes over when this says so.
+ * Exit 0; 2: usage or no device, or it cannot be tried here.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "nvrm.h"
+
+#define PAGE 4096
+#define INDEX 200
+#ifndef SYS_memfd_secret
+#define SYS_memfd_secret 447
+#endif
+
+struct event {
+	uint32_t object, index, info32, info16;
+};
+
+static struct nv_way way;
+static struct nv_session session;
+static int ctl;
+
+static void usage(FILE *to)
+{
+	fputs("usage: nvevents [--xfer] COMMAND\n"
+	      "  memory                  fetches with event or argument in memory of each kind: `event|argument KIND ret=R status=S got=G left=N`\n"
+	      "  swap MODE CALLS         a thread exchanges, MODE: dup2 (another file in the descriptor's place), close (none), where (the event's\n"
+	      "                          address); `calls N accepted M`, then `saw N` for each process that was named\n"
+	      "  secret                  the argument in memory that nobody else can read (memfd_secret): `ret=R status=S`\n"
+	      "  poll CALLS              fetches where no event is: `ns N` for each\n",
+	      to);
+}
+
+static void limits_reached(void)
+{
+	struct sim_args raise = { .op = SIM_OP_LIMIT, .ring_rotation = 5 };
+	int rc = nv_sim(ctl, &raise);
+
+	if (rc)
+		nv_die("nvevents: limits", rc);
+}
+
+static unsigned drained(void)
+{
+	struct event event;
+	unsigned count = 0;
+
+	while (!nv_event_data(ctl, &event, NULL))
+		count++;
+	return count;
+}
+
+static int fetch(int fd, struct nv_event_arg *arg)
+{
+	struct nv_xfer_arg xfer = { 0x52, sizeof(*arg), (uintptr_t)arg };
+	int rc = way.xfer ? ioctl(fd, nv_ioc(211, sizeof(xfer), NULL), &xfer) : ioctl(fd, nv_ioc(0x52, sizeof(*arg), NULL), arg);
+
+	return rc < 0 ? -errno : rc;
+}
+
+/* Two pages, and what may be done with either once `bytes` lie there: eight of them before the edge, if at the edge. */
+static const struct kind {
+	const char *name;
+	int first, second;
+	bool at_edge;
+} kinds[] = {
+	{ "private", PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, false },
+	{ "over-an-edge", PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, true },
+	{ "readonly", PROT_READ, PROT_READ, false },
+	{ "none", PROT_NONE, PROT_NONE, false },
+	{ "into-readonly", PROT_READ | PROT_WRITE, PROT_READ, true },
+	{ "into-none", PROT_READ | PROT_WRITE, PROT_NONE, true },
+};
+
+static void *placed(const struct kind *kind, const void *bytes, size_t size)
+{
+	uint8_t *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *at = pages + (kind->at_edge ? PAGE - 8 : 0);
+
+	if (pages == MAP_FAILED)
+		nv_die("nvevents: mmap", -errno);
+	memcpy(at, bytes, size);
+	if (mprotect(pages, PAGE, kind->first) || mprotect(pages + PAGE, PAGE, kind->second))
+		nv_die("nvevents: mprotect", -errno);
+	return at;
+}
+
+/* Over an edge nobody promises whether the part before it is written: that is not looked at. */
+static int cmd_memory(void)
+{
+	unsigned i;
+
+	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		bool is_whole = kinds[i].second & PROT_WRITE, is_seen = kinds[i].second != PROT_NONE;
+		struct event none = { 0 }, event = { 0 }, *at = placed(&kinds[i], &none, sizeof(none));
+		struct nv_event_arg arg = { (uintptr_t)at, 0, 0xdead }, *placed_arg;
+		int rc;
+
+		limits_reached();
+		rc = fetch(ctl, &arg);
+		printf("event %s ret=%d status=0x%x more=%u got=%d", kinds[i].name, rc, arg.status, arg.more, is_whole && at->index == INDEX);
+		printf(" left=%u\n", drained());
+
+		limits_reached();
+		arg = (struct nv_event_arg){ (uintptr_t)&event, 0, 0xdead };
+		placed_arg = placed(&kinds[i], &arg, sizeof(arg));
+		rc = fetch(ctl, placed_arg);
+		printf("argument %s ret=%d status=0x%x got=%d", kinds[i].name, rc, is_seen ? placed_arg->status : 0, event.index == INDEX);
+		printf(" left=%u\n", drained());
+	}
+	return 0;
+}
+
+static struct {
+	volatile struct nv_event_arg arg;
+	struct event events[2];
+	int fd, other;
+	char mode;
+	volatile int stop;
+} race;
+
+static void *swapper(void *unused)
+{
+	unsigned turn = 0;
+
+	while (!race.stop) {
+		bool ours = turn++ & 1;
+
+		if (race.mode == 'd' || (race.mode == 'c' && ours))
+			dup2(ours ? ctl : race.other, race.fd);
+		else if (race.mode == 'c')
+			close(race.fd);
+		else
+			race.arg.data = (uintptr_t)&race.events[ours];
+	}
+	return unused;
+}
+
+static int cmd_swap(const char *mode, unsigned long least)
+{
+	static uint8_t seen[1 << 19]; /* one bit for each number that a process can have */
+	unsigned long calls = 0, accepted = 0;
+	pthread_t thread;
+	unsigned i;
+
+	race.mode = mode[0];
+	race.other = open("/dev/null", O_RDWR);
+	race.fd = dup(ctl);
+	race.arg.data = (uintptr_t)race.events;
+	if (!strchr("dcw", race.mode) || race.other < 0 || race.fd < 0 || pthread_create(&thread, NULL, swapper, NULL))
+		nv_die("nvevents: swap", -EINVAL);
+	while (calls < least) {
+		if (calls++ % 16 == 0)
+			limits_reached();
+		memset(race.events, 0, sizeof(race.events));
+		race.arg.status = 0xdead;
+		if (fetch(race.fd, (struct nv_event_arg *)&race.arg) || race.arg.status)
+			continue;
+		accepted++;
+		for (i = 0; i < 2; i++)
+			if (race.events[i].index == INDEX && race.events[i].info32 < 1u << 22)
+				seen[race.events[i].info32 >> 3] |= 1 << (race.events[i].info32 & 7);
+	}
+	race.stop = 1;
+	pthread_join(thread, NULL);
+	printf("calls %lu accepted %lu\n", calls, accepted);
+	for (i = 0; i < 1u << 22; i++)
+		if (seen[i >> 3] & 1 << (i & 7))
+			printf("saw %u\n", i);
+	return 0;
+}
+
+static int cmd_secret(void)
+{
+	int fd = syscall(SYS_memfd_secret, 0), rc;
+	struct nv_event_arg *arg;
+	struct event event = { 0 };
+
+	if (fd < 0 || ftruncate(fd, PAGE))
+		nv_die("nvevents: memfd_secret", -errno);
+	arg = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (arg == MAP_FAILED)
+		nv_die("nvevents: mmap", -errno);
+	limits_reached();
+	*arg = (struct nv_event_arg){ (uintptr_t)&event, 0, 0xdead };
+	rc = fetch(ctl, arg);
+	printf("ret=%d status=0x%x\n", rc, arg->status);
+	return 0;
+}
+
+static int cmd_poll(unsigned long calls)
+{
+	struct timespec from, to;
+	struct event event;
+	unsigned long i;
+
+	drained();
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	for (i = 0; i < calls; i++)
+		nv_event_data(ctl, &event, &way);
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	printf("ns %lu\n", (unsigned long)(((to.tv_sec - from.tv_sec) * 1000000000l + to.tv_nsec - from.tv_nsec) / (long)(calls ? calls : 1)));
+	return 0;
+}
+
+int main(int n, char **args)
+{
+	int rc;
+
+	if (n > 1 && !strcmp(args[1], "--xfer")) {
+		way.xfer = 1;
+		args++;
+		n--;
+	}
+	ctl = n > 1 ? nv_open_minor(255) : -1;
+	if (ctl < 0) {
+		usage(stderr);
+		return 2;
+	}
+	nv_open_minor(0);
+	rc = nv_session_open(ctl, 0, &session);
+	if (!rc)
+		rc = nv_subscribe(ctl, session.client, session.subdevice, INDEX);
+	if (rc)
+		nv_die("nvevents: a subscription", rc);
+	if (!strcmp(args[1], "memory"))
+		return cmd_memory();
+	if (!strcmp(args[1], "swap") && n == 4)
+		return cmd_swap(args[2], strtoul(args[3], NULL, 10));
+	if (!strcmp(args[1], "secret"))
+		return cmd_secret();
+	if (!strcmp(args[1], "poll") && n == 3)
+		return cmd_poll(strtoul(args[2], NULL, 10));
+	usage(stderr);
+	return 2;
+}
