@@ -15,7 +15,7 @@ mod sys;
 pub(crate) mod tests;
 mod write;
 
-pub use mount::{out_of_sight, Restrictions, Tree};
+pub use mount::{Restrictions, Tree};
 pub use read::Entry;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

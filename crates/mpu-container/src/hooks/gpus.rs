@@ -8,7 +8,9 @@
 //! `src/nvc_mount.c`, which shows the chosen GPUs' folders only. NVIDIA's CDI files (Container Toolkit 1.20) hide nothing.
 
 use super::nodes::minors;
-use crate::beneath::{out_of_sight, Beneath, BeneathError, Restrictions, Root, Tree};
+use super::{HookError, Notes};
+use crate::beneath::host::out_of_sight;
+use crate::beneath::{Beneath, Restrictions, Root, Tree};
 use crate::driver::field;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
@@ -16,36 +18,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// What tells of GPUs, on the host as in the container.
-pub const GPUS: &str = "/proc/driver/nvidia/gpus";
-
-/// Why the GPUs cannot be hidden.
-#[derive(Debug, thiserror::Error)]
-pub enum GpusError {
-    /// A file of the container.
-    #[error(transparent)]
-    Beneath(#[from] BeneathError),
-    /// The folder that is mounted.
-    #[error("cannot make a folder of the container's GPUs")]
-    Mount(#[source] io::Error),
-}
-
-/// What the container is told of.
-#[derive(Debug)]
-pub enum Told {
-    /// Of all GPUs, as they are all its own, or there is nothing that tells of them.
-    All,
-    /// Of so many of so many.
-    Own(usize, usize),
-    /// Of all, as the folder is the host's own, mounted shared.
-    Hosts,
-    /// Of so many that it does not have, as nothing may be mounted.
-    Others(usize, io::Error),
-}
+const GPUS: &str = "/proc/driver/nvidia/gpus";
 
 /// Mounts a folder with the container's own GPUs over the one with all. Where there is nothing to hide, nothing is done.
-pub fn hide(root: &Root) -> Result<Told, GpusError> {
-    let Some(target) = root.find(Path::new(GPUS))? else { return Ok(Told::All) };
+pub fn hide(root: &Root, notes: Notes) -> Result<(), HookError> {
+    let Some(target) = root.find(Path::new(GPUS))? else { return Ok(()) };
     let all = root.read_dir(Path::new(GPUS))?;
     let minors = minors(root)?;
     let mut own = Vec::new();
@@ -55,19 +32,23 @@ pub fn hide(root: &Root) -> Result<Told, GpusError> {
             own.push((entry.name.clone(), root.resolve(&folder)?));
         }
     }
-    let shown = own.len();
-    if shown == all.len() {
-        return Ok(Told::All);
+    if own.len() == all.len() {
+        return Ok(());
     }
     if target.is_shared_with_the_host() {
-        return Ok(Told::Hosts);
+        notes.warn(format!("{GPUS} is the host's own, mounted shared: it shows all {} GPUs", all.len()));
+        return Ok(());
     }
+    let (shown, hidden) = (own.len(), all.len() - own.len());
     match tree(own).and_then(|tree| tree.attach(target.as_fd()).map_err(io::Error::from)) {
-        Ok(()) => Ok(Told::Own(shown, all.len())),
+        Ok(()) => notes.detail(|| format!("{GPUS} shows {shown} of {} GPUs", all.len())),
         // Nobody relies on this; a container that may not mount starts all the same.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Told::Others(all.len() - shown, error)),
-        Err(error) => Err(GpusError::Mount(error)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            notes.warn(format!("{GPUS} shows {hidden} GPUs that the container does not have: {error}"));
+        }
+        Err(source) => return Err(HookError::System { act: "make a folder of the container's GPUs", source }),
     }
+    Ok(())
 }
 
 /// The number of the node of the GPU that a folder tells of.

@@ -7,7 +7,8 @@
 //! Outside truth: NVIDIA's README, "Notes on device files"; `/proc/driver/nvidia/params`.
 
 use super::{HookError, Notes};
-use crate::beneath::{out_of_sight, Restrictions, Root, Tree};
+use crate::beneath::host::out_of_sight;
+use crate::beneath::{Restrictions, Root, Tree};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{self, Write};
