@@ -1,16 +1,48 @@
-//! Whether what is mounted shows on the host, too.
+//! Mounts that the host must not see: made where nobody sees them, and not put where they would show on the host.
 //!
 //! Outside truth: mount_namespaces(7), "Shared subtrees"; proc(5), `mountinfo`; statx(2), `STATX_MNT_ID` (Linux 5.8).
 
-use rustix::fd::AsFd;
-use rustix::fs::{AtFlags, StatxFlags};
-use std::fs;
+use super::mount::unshare;
+use super::{Beneath, Tree};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, CWD};
+use rustix::thread::LinkNameSpaceType;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 
-/// Whether the mount that a descriptor lies on passes on what happens to it.
-pub fn is_shared(fd: impl AsFd) -> io::Result<bool> {
-    let about = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
-    Ok(passes_on(&fs::read_to_string("/proc/thread-self/mountinfo")?, about.stx_mnt_id))
+/// What a function makes in an empty file system in memory, as a tree to be mounted.
+///
+/// A mount can only be copied from where it is mounted. So that neither the container nor the host ever sees where that
+/// was, it is in mounts of this thread's own, which are left again.
+pub fn out_of_sight(make: impl FnOnce(&Tree) -> io::Result<Tree>) -> io::Result<Tree> {
+    let mounts = File::open("/proc/thread-self/ns/mnt")?;
+    unshare()?;
+    let made = in_own_mounts(make);
+    rustix::thread::move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
+    made
+}
+
+fn in_own_mounts(make: impl FnOnce(&Tree) -> io::Result<Tree>) -> io::Result<Tree> {
+    let memory = Tree::memory(1 << 20)?;
+    let top = rustix::fs::openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    memory.attach(top.as_fd())?;
+    make(&memory)
+}
+
+impl Beneath {
+    /// Whether what is mounted onto this shows on the host, too: it is the same file as this process's own at that path,
+    /// and lies on a mount that passes on what happens to it (`--volume /proc:/proc:rshared`).
+    pub fn is_shared_with_the_host(&self) -> bool {
+        let Ok(there) = self.stat() else { return true };
+        let same = fs::metadata(&self.path).is_ok_and(|host| (host.dev(), host.ino()) == (there.st_dev, there.st_ino));
+        same && self.passes_on().unwrap_or(true)
+    }
+
+    fn passes_on(&self) -> io::Result<bool> {
+        let about = rustix::fs::statx(self, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+        Ok(passes_on(&fs::read_to_string("/proc/thread-self/mountinfo")?, about.stx_mnt_id))
+    }
 }
 
 /// Whether a mount passes on what happens to it; a mount that is not on the list is taken for one that does.

@@ -5,19 +5,15 @@
 //!
 //! Outside truth: open_tree(2), move_mount(2), mount_setattr(2), fsmount(2).
 
-use super::{host, sys, Beneath, BeneathError};
+use super::{sys, Beneath, BeneathError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, CWD};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
     UnmountFlags,
 };
-use rustix::thread::LinkNameSpaceType;
-use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 
 /// What a mount may not be used for. Set-user-id programs never work on a mount of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -124,35 +120,6 @@ pub fn unshare() -> io::Result<()> {
     sys::unshare_mounts()?;
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     Ok(())
-}
-
-/// What a function makes in an empty file system in memory, as a tree to be mounted.
-///
-/// A mount can only be copied from where it is mounted. So that neither the container nor the host ever sees where that
-/// was, it is in mounts of this thread's own, which are left again.
-pub fn out_of_sight(make: impl FnOnce(&Tree) -> io::Result<Tree>) -> io::Result<Tree> {
-    let mounts = File::open("/proc/thread-self/ns/mnt")?;
-    unshare()?;
-    let made = in_own_mounts(make);
-    rustix::thread::move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
-    made
-}
-
-fn in_own_mounts(make: impl FnOnce(&Tree) -> io::Result<Tree>) -> io::Result<Tree> {
-    let memory = Tree::memory(1 << 20)?;
-    let top = rustix::fs::openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    memory.attach(top.as_fd())?;
-    make(&memory)
-}
-
-impl Beneath {
-    /// Whether what is mounted onto this shows on the host, too: it is the same file as this process's own at that path,
-    /// and lies on a mount that passes on what happens to it (`--volume /proc:/proc:rshared`).
-    pub fn is_shared_with_the_host(&self) -> bool {
-        let Ok(there) = self.stat() else { return true };
-        let same = fs::metadata(&self.path).is_ok_and(|host| (host.dev(), host.ino()) == (there.st_dev, there.st_ino));
-        same && host::is_shared(self).unwrap_or(true)
-    }
 }
 
 impl AsFd for Tree {

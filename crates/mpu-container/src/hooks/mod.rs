@@ -132,9 +132,6 @@ pub enum HookError {
     /// A file of the container.
     #[error(transparent)]
     Beneath(#[from] BeneathError),
-    /// The list of GPUs.
-    #[error(transparent)]
-    Gpus(#[from] gpus::GpusError),
     /// ldconfig.
     #[error(transparent)]
     Ldconfig(#[from] LdconfigError),
@@ -280,10 +277,7 @@ fn run(args: Args, notes: Notes) -> Result<(), HookError> {
         Hook::EnableCudaCompat(wanted) if wanted.is_empty() => Ok(()),
         Hook::EnableCudaCompat(wanted) => compat::enable(&root()?, &wanted, notes),
         Hook::DisableDeviceNodeModification => params::disable(Path::new(params::PARAMS), root, notes),
-        Hook::HideOtherGpus => {
-            tell(gpus::hide(&root()?)?, notes);
-            Ok(())
-        }
+        Hook::HideOtherGpus => gpus::hide(&root()?, notes),
         Hook::Chmod { paths, mode } => {
             let mode = modes::parse(&mode)?;
             modes::set(&root()?, &paths, mode, notes)
@@ -296,18 +290,6 @@ fn run(args: Args, notes: Notes) -> Result<(), HookError> {
             let name = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
             notes.warn(format!("there is no hook {name:?}; it is passed over (see {NAME} --help)"));
             Ok(())
-        }
-    }
-}
-
-fn tell(told: gpus::Told, notes: Notes) {
-    let folder = gpus::GPUS;
-    match told {
-        gpus::Told::All => {}
-        gpus::Told::Own(own, all) => notes.detail(|| format!("{folder} shows {own} of {all} GPUs")),
-        gpus::Told::Hosts => notes.warn(format!("{folder} is the host's own, mounted shared: it shows all GPUs")),
-        gpus::Told::Others(others, error) => {
-            notes.warn(format!("{folder} shows {others} GPUs that the container does not have: {error}"));
         }
     }
 }
