@@ -99,15 +99,15 @@ fn a_containers_own_profile_is_kept_and_the_listener_added() {
     assert_eq!((after.text(5), after.text(6)), (place.listener().display().to_string(), "mpu".into()));
     let rules: Vec<Fields> = after.all(7).iter().map(|rule| Fields::of(rule)).collect();
     let of = |name: &str| rules.iter().filter(|rule| rule.texts(1).contains(&name.to_owned())).collect::<Vec<_>>();
-    // `ioctl` is allowed by its argument now, but for the two that the engine is told of.
+    // `ioctl` is allowed by its argument now, but for the three that the engine is told of.
     let ioctl = of("ioctl");
     assert!(ioctl.iter().all(|rule| rule.all(4).len() == 1), "one condition for each rule");
     let told: Vec<_> =
         ioctl.iter().filter(|rule| rule.text(2) == "SCMP_ACT_NOTIFY").map(|rule| rule.inner(4)).collect();
     let told: Vec<_> = told.iter().map(|it| (it.number(1), it.number(2), it.number(3), it.text(4))).collect();
     let masked = |request| (1, 0x3fff_00ff, request, "SCMP_CMP_MASKED_EQ".to_owned());
-    assert_eq!(told, [masked(0x0020_002a), masked(0x0010_00d3)]);
-    assert_eq!(ioctl.iter().filter(|rule| rule.text(2) == "SCMP_ACT_ALLOW").count(), 22);
+    assert_eq!(told, [masked(0x0020_002a), masked(0x0010_0052), masked(0x0010_00d3)]);
+    assert_eq!(ioctl.iter().filter(|rule| rule.text(2) == "SCMP_ACT_ALLOW").count(), 23);
     // Everything else as it was.
     let [read] = of("read")[..] else { panic!("one rule for read") };
     assert_eq!((read.text(2), read.all(4).len(), read.texts(1)), ("SCMP_ACT_ALLOW".into(), 0, vec!["read".to_owned()]));
@@ -404,7 +404,7 @@ fn a_long_profile_goes_there_and_back() {
             &Made { policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), rules])), ..Made::with_gpu() }.message(),
         );
         let after = profile(&answer).expect("a profile");
-        assert_eq!(after.all(7).len(), count + 2);
+        assert_eq!(after.all(7).len(), count + 3);
     }
 }
 
