@@ -44,9 +44,9 @@ def check_case(path):
     for message in both[0]["messages"] + both[1]["messages"]:
         if message["severity"] > 1:
             fault(where, f"helm lint: {message['path']}: {message['error']}")
-    kinds = {}
+    objects = []
     for file, _, document in rendered(values):
-        kinds[document["kind"]] = document
+        objects.append(document)
         if document["apiVersion"].startswith("monitoring.coreos.com"):
             check_monitor(where, document)
             continue
@@ -57,7 +57,7 @@ def check_case(path):
                 kubernetes_validate.validate(document, release, strict=strict)
             except kubernetes_validate.ValidationError as error:
                 fault(where, f"{file}, Kubernetes {release}: {error.message} at {list(error.path)}")
-    check_promises(where, values, kinds)
+    check_promises(where, values, objects)
 
 
 def check_monitor(where, monitor):
@@ -67,15 +67,39 @@ def check_monitor(where, monitor):
         fault(where, f"the ServiceMonitor's endpoint is not what was looked at: {port}")
 
 
-def check_promises(where, values, kinds):
+# What each container adds, unless it is privileged.
+ADDED = {"agent": ["SYS_MODULE", "SYS_ADMIN"], "metrics": [], "nri": ["SYS_PTRACE"]}
+
+
+def check_promises(where, values, objects):
     """What docs/kubernetes.md says of privileges, and what the schemas cannot see."""
-    pod = kinds["DaemonSet"]["spec"]["template"]["spec"]
-    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    of = lambda kind: [document for document in objects if document["kind"] == kind]
     promise = lambda so, what: so or fault(where, what)
+    selectors = [daemons["spec"]["selector"]["matchLabels"] for daemons in of("DaemonSet")]
+    on = lambda part, default: values.get(part, {}).get("enabled", default)
+    promise(len(selectors) == on("agent", True) + on("nri", False), "a DaemonSet too many, or one too few")
+    promise(all(selectors.count(one) == 1 for one in selectors), "two DaemonSets have the same pods")
+    for daemons in of("DaemonSet"):
+        check_pod(promise, values, daemons)
+    for kind in ("NetworkPolicy", "Service", "ServiceMonitor"):
+        for document in of(kind):
+            has = document["spec"].get("podSelector", document["spec"].get("selector", {}))
+            promise(has.get("matchLabels", has) in selectors, f"the {kind} selects other pods")
+
+
+def check_pod(promise, values, daemons):
+    """A DaemonSet's pod, and that it holds what its DaemonSet looks for."""
+    template = daemons["spec"]["template"]
+    pod = template["spec"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    has = template["metadata"]["labels"]
+    promise(all(has[key] == value for key, value in daemons["spec"]["selector"]["matchLabels"].items()), "other pods")
     promise(pod["automountServiceAccountToken"] is False, "a pod has a token")
     promise("hostNetwork" not in pod and "hostIPC" not in pod, "a pod is in the host's network or IPC namespace")
-    promise(pod.get("hostPID", False) == values.get("metrics", {}).get("enabled", False), "hostPID is the exporter's")
-    privileged = values.get("gpu", {}).get("privileged", False)
+    plugin = pod["containers"][0]["name"] == "nri"
+    exporter = values.get("metrics", {}).get("enabled", False)
+    promise(pod.get("hostPID", False) == (plugin or exporter), "hostPID is the exporter's and the plugin's")
+    privileged = values.get("gpu", {}).get("privileged", False) and not plugin
     for container in pod["containers"]:
         security, name = container["securityContext"], container["name"]
         promise(security["readOnlyRootFilesystem"] is True, f"{name}: its root file system is writable")
@@ -83,7 +107,7 @@ def check_promises(where, values, kinds):
         added = security.get("capabilities", {}).get("add", [])
         if not privileged:
             promise(security["capabilities"]["drop"] == ["ALL"], f"{name}: keeps capabilities")
-            promise(added == (["SYS_MODULE", "SYS_ADMIN"] if name == "agent" else []), f"{name}: adds {added}")
+            promise(added == ADDED[name], f"{name}: adds {added}")
         # The API server refuses these, beyond its schema.
         unescalated = security.get("allowPrivilegeEscalation") is False
         promise(not (unescalated and (privileged or "SYS_ADMIN" in added)), f"{name}: cannot both escalate and not")
@@ -96,11 +120,6 @@ def check_promises(where, values, kinds):
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             # The kubelet expands no field references in the commands of probes.
             promise("$(" not in json.dumps(container.get(probe, {})), f"{name}: {probe} wants a variable")
-    selector = kinds["DaemonSet"]["spec"]["selector"]["matchLabels"]
-    for kind in ("NetworkPolicy", "Service", "ServiceMonitor"):
-        spec = kinds.get(kind, {}).get("spec", {})
-        has = spec.get("podSelector", spec.get("selector", selector))
-        promise(has.get("matchLabels", has) == selector, f"the {kind} selects other pods")
 
 
 def check_refused():

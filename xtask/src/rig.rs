@@ -29,6 +29,7 @@ const MOVED: [(&str, &str); 2] =
 #[derive(Deserialize)]
 struct Table {
     host: Root,
+    newest: Root,
     driver: Vec<Driver>,
     tools: Vec<Root>,
     root: Vec<Root>,
@@ -61,10 +62,13 @@ pub fn ready() -> Result<PathBuf> {
     setup::require(setup::KERNELS)?;
     let table: Table = toml::from_str(include_str!("../rig.toml")).context("rig.toml")?;
     let rig = paths::cache("rig")?;
-    let host = made(&rig.join("host"), &table.host, |tree| make_root(tree, &table.host))?;
-    for driver in &table.driver {
-        let row = (&table.host, driver);
-        made(&rig.join(format!("host-{}", driver.version)), &row, |tree| make_driver(tree, &host, driver))?;
+    let first = &table.driver[..table.driver.len().min(1)];
+    for (row, drivers) in [(&table.host, &table.driver[..]), (&table.newest, first)] {
+        let host = made(&rig.join(&row.name), row, |tree| make_root(tree, row))?;
+        for driver in drivers {
+            let place = rig.join(format!("{}-{}", row.name, driver.version));
+            made(&place, &(row, driver), |tree| make_driver(tree, &host, driver))?;
+        }
     }
     // Other programs, and the first of the drivers.
     let driver = table.driver.first().context("rig.toml has no driver")?;

@@ -32,6 +32,5 @@ pub mod refresh;
 pub mod request;
 pub mod require;
 pub mod runtime;
-mod seccomp;
 pub mod spec;
 mod text_file;

@@ -14,6 +14,15 @@ pub fn stamp(seconds: u64) -> String {
     format!("{}T{}Z", date(seconds), of_day(seconds))
 }
 
+/// The time of now and a space, for the beginning of a log's line; nothing where whoever keeps the lines adds it (systemd's journal:
+/// `JOURNAL_STREAM` of systemd.exec(5)).
+pub fn of_line() -> String {
+    if std::env::var_os("JOURNAL_STREAM").is_some() {
+        return String::new();
+    }
+    format!("{} ", stamp(now()))
+}
+
 /// A time for a person: `2026-11-20 20:15:00 UTC`.
 pub fn in_words(seconds: u64) -> String {
     format!("{} {} UTC", date(seconds), of_day(seconds))

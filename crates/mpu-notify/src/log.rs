@@ -1,21 +1,11 @@
 //! What the engine says where nobody asked.
 //!
-//! Owns that each line has its time, where whoever keeps the lines does not add it (systemd's journal does). Decides nothing.
-
-use mpu_host::time;
+//! Owns that each line has its time. Decides nothing.
 
 /// Writes a line to standard error.
 macro_rules! say {
     ($($words:tt)+) => {
-        eprintln!("{}mpu: {}", $crate::log::when(), format_args!($($words)+))
+        eprintln!("{}mpu: {}", mpu_host::time::of_line(), format_args!($($words)+))
     };
 }
 pub(super) use say;
-
-/// The time of now, and a space; nothing where it is added anyway (`JOURNAL_STREAM` of systemd.exec(5)).
-pub(super) fn when() -> String {
-    if std::env::var_os("JOURNAL_STREAM").is_some() {
-        return String::new();
-    }
-    format!("{} ", time::stamp(time::now()))
-}

@@ -8,6 +8,7 @@ use crate::commands;
 use crate::install::work;
 use crate::listing;
 use crate::metrics;
+use crate::nri;
 use crate::top;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
@@ -109,6 +110,10 @@ pub enum Command {
         #[command(subcommand)]
         what: AgentVerb,
     },
+
+    /// Have a container engine give GPU containers the notify engine's listener, by the Node Resource Interface (NRI)
+    #[command(long_about = NRI_LONG, after_long_help = NRI_EXAMPLES)]
+    Nri(nri::NriOptions),
 
     /// List the processes on all GPUs: host and container PID, container, pod, user, memory
     #[command(long_about = PS_LONG, after_long_help = PS_EXAMPLES)]
@@ -337,6 +342,21 @@ const METRICS_EXAMPLES: &str = "Examples:
   sudo mpu metrics --textfile /var/lib/prometheus/node-exporter/mpu.prom
   sudo mpu metrics --once | promtool check metrics          # one page, to look at";
 
+const NRI_LONG: &str = "Have a container engine give GPU containers the notify engine's listener, by the Node Resource Interface (NRI).
+
+Needs no runtime wrapper and no RuntimeClass. Registers with the container engine as the plugin 90-mpu and serves until SIGTERM. The engine \
+    asks it about each container that is made. Containers with NVIDIA's device nodes or CDI names get their own seccomp profile with the \
+    listener added, as nvidia-container-runtime would add it. All others, and those whose profile cannot be kept, stay as they are. \
+    When the engine restarts, the command connects again; what is made in between starts without MPU.
+
+Needs containerd 2.3 or later. containerd 2.2 and CRI-O do not tell a plugin the rules that a container has: of their containers only those \
+    that are said to have no profile get the listener. docs/container/notify.md has the details. Lines for the log go to standard error.";
+
+const NRI_EXAMPLES: &str = "Examples:
+  sudo mpu up --engine notify && sudo mpu nri
+  sudo mpu nri --policy opt-in                # containers with MPU_NOTIFY=on in their environment
+  sudo mpu status                             # the containers that the notify engine answers for";
+
 const PS_LONG: &str = "List the processes on all GPUs: host and container PID, container, pod, user, memory.
 
 Shows the host's view, whatever engine is up. Run it on the host, or in a container with the host's PID namespace. \
@@ -448,6 +468,7 @@ impl Command {
             Command::Uninstall(_) => "uninstall",
             Command::Stage { .. } => "stage",
             Command::Metrics(_) => "metrics",
+            Command::Nri(_) => "nri",
             Command::MetricsChild => metrics::source::CHILD,
             Command::Agent { .. } => "agent",
             Command::Ps(_) => "ps",

@@ -4,6 +4,7 @@ use crate::agent::turns::TurnError;
 use crate::agent::AgentError;
 use crate::install::InstallError;
 use crate::metrics::MetricsError;
+use crate::nri::NriError;
 use crate::probe::ProbeError;
 use crate::processes::ProcessError;
 use crate::top::TopError;
@@ -37,6 +38,9 @@ pub enum Error {
     /// Metrics cannot be given.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
+    /// The plugin of a container engine does not serve.
+    #[error(transparent)]
+    Nri(#[from] NriError),
 }
 
 impl<E> From<E> for Error
@@ -59,6 +63,7 @@ impl Sum for Error {
             Error::Top(e) => e,
             Error::Install(e) => e,
             Error::Metrics(e) => e,
+            Error::Nri(e) => e,
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod install;
 pub mod listing;
 pub mod manual;
 pub mod metrics;
+pub mod nri;
 pub mod probe;
 pub mod processes;
 pub mod report;

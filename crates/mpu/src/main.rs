@@ -11,6 +11,7 @@ use mpu::install::work;
 use mpu::listing;
 use mpu::manual;
 use mpu::metrics::Done;
+use mpu::nri;
 use mpu_engine as engine;
 use mpu_engine::module::load::Running;
 use mpu_host::progress::say;
@@ -104,6 +105,11 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             Done::Page(page) => print(&page),
             Done::Stopped | Done::Written(_) => Ok(Exit::Ok),
         },
+        Command::Nri(options) => {
+            let log = |line: &str| say(format_args!("{}mpu: {line}", mpu_host::time::of_line()));
+            nri::until_told(options, &log).map_err(Error::from).context("the plugin does not serve")?;
+            Ok(Exit::Ok)
+        }
         Command::Ps(options) => list(cli, &host, options),
         Command::Top(options) => {
             mpu::top::top(&host, options, cli.json).map_err(Error::from).context("there is nothing to watch")?;

@@ -528,6 +528,7 @@ fn every_command_answers_as_its_schema_says() {
     let host = Host::in_order();
     let bad = host.path("bad.toml");
     fs::write(&bad, "[[rule]]\nsees = \"everything\"\n").unwrap();
+    let no_path = format!("/{}", "x".repeat(200));
     let lines = [
         &["up"][..],
         &["down"],
@@ -544,6 +545,7 @@ fn every_command_answers_as_its_schema_says() {
         &["metrics", "--once", "--textfile", "/nonexistent/mpu.prom"],
         &["agent", "ready", "--id", "nobody"],
         &["agent", "alive", "--id", "../x"],
+        &["nri", "--socket", &no_path],
         &["ps"],
         &["top", "--once"],
     ];

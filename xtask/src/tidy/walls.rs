@@ -15,7 +15,7 @@ struct Wall {
     why: &'static str,
 }
 
-const WALLS: [Wall; 9] = [
+const WALLS: [Wall; 10] = [
     Wall { room: "mpu-engine/module", never: &["mpu-notify"], why: "engines do not know each other" },
     Wall {
         room: "mpu-engine/signing",
@@ -47,6 +47,11 @@ const WALLS: [Wall; 9] = [
         room: "mpu/agent",
         never: &["mpu-notify", "mpu/commands", "mpu/report", "mpu/cli"],
         why: "it keeps the module up: a supervisor in a pod would take the containers' calls with it",
+    },
+    Wall {
+        room: "mpu/nri",
+        never: &["mpu-engine", "mpu-notify", "mpu/commands", "mpu/report", "mpu/cli"],
+        why: "it knows the notify engine by its socket, and container engines by theirs",
     },
     Wall {
         room: "mpu/install",

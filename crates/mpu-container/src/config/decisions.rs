@@ -2,7 +2,9 @@
 //!
 //! Owns the types and the defaults. Which key of the file is which field is `keys`'s.
 
-use super::words::{CompatMode, LogLevel, Mode, NotifyPolicy};
+use mpu_seccomp::Notify;
+
+use super::words::{CompatMode, LogLevel, Mode};
 use crate::capability::Capabilities;
 use std::path::PathBuf;
 
@@ -27,7 +29,7 @@ pub struct Config {
     pub hook: Hook,
     /// Where `nvidia-ctk` is, for hooks that are written into specs: a path, or a name to look for.
     pub ctk_path: String,
-    /// For MPU's notify engine.
+    /// `[mpu]`: what NVIDIA's toolkit has not, MPU's notify engine.
     pub notify: Notify,
     /// Whether what an image says of itself is held against it in the CDI modes, too.
     pub strict_requests: bool,
@@ -98,15 +100,6 @@ pub struct Hook {
     pub skip_mode_detection: bool,
 }
 
-/// `[mpu]`: what NVIDIA's toolkit has not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notify {
-    /// Which containers.
-    pub policy: NotifyPolicy,
-    /// The engine's socket: an absolute path.
-    pub socket: PathBuf,
-}
-
 /// `[features]`: all are off unless switched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
@@ -163,7 +156,7 @@ impl Default for Config {
             },
             hook: Hook { path: "nvidia-container-runtime-hook".to_string(), skip_mode_detection: false },
             ctk_path: "nvidia-ctk".to_string(),
-            notify: Notify { policy: NotifyPolicy::On, socket: "/run/mpu/notify/listener.sock".into() },
+            notify: Notify::default(),
             strict_requests: false,
             features: Features::default(),
         }

@@ -6,7 +6,9 @@
 //!
 //! Outside truth: NVIDIA Container Toolkit 1.20, `api/config/v1`: the keys, and which are written as comments.
 
-use super::words::{CompatMode, LogLevel, Mode, NotifyPolicy};
+use mpu_seccomp::NotifyPolicy;
+
+use super::words::{CompatMode, LogLevel, Mode};
 use super::Config;
 use crate::capability::Capabilities;
 use std::path::PathBuf;

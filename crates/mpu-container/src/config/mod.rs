@@ -15,13 +15,13 @@ pub mod keys;
 mod words;
 
 use crate::text_file;
-pub use decisions::{Cli, Config, Features, Hook, Notify, Runtime};
+pub use decisions::{Cli, Config, Features, Hook, Runtime};
 use keys::{Place, KEYS};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use toml_edit::{Item, TableLike};
-pub use words::{CompatMode, LogLevel, Mode, NotifyPolicy};
+pub use words::{CompatMode, LogLevel, Mode};
 
 /// A longer file is refused: every key with a long value is a hundredth of it.
 pub const LONGEST: u64 = 1 << 20;

@@ -61,34 +61,6 @@ impl CompatMode {
     }
 }
 
-/// Which containers with a GPU have the notify engine told of their calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotifyPolicy {
-    /// All but those whose environment says `MPU_NOTIFY=off`.
-    On,
-    /// Those whose environment says `MPU_NOTIFY=on`.
-    OptIn,
-    /// None.
-    Off,
-    /// All.
-    Always,
-}
-
-impl NotifyPolicy {
-    /// Every one, and its word.
-    pub const ALL: [(&'static str, NotifyPolicy); 4] = [
-        ("on", NotifyPolicy::On),
-        ("opt-in", NotifyPolicy::OptIn),
-        ("off", NotifyPolicy::Off),
-        ("always", NotifyPolicy::Always),
-    ];
-
-    /// The word for it.
-    pub fn word(self) -> &'static str {
-        word(&NotifyPolicy::ALL, self)
-    }
-}
-
 /// What goes into a log: this and what is worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {

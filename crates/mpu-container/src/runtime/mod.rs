@@ -1,10 +1,10 @@
 //! The program `nvidia-container-runtime`: what an engine calls where it would call runc.
 //!
 //! Owns the decision what is done to a container's specification before the real runtime sees it. Only `create` is looked
-//! at; everything else, and every container that asks for no GPU, goes to the real runtime as it came: same arguments,
-//! same process, same streams, nothing written to standard output. When something is wrong, nothing has been changed.
-//! Refuses to know who may ask for what (`request`), what a GPU needs (`cdi`, `driver`), how a specification is edited
-//! (`spec`) and whether an engine of MPU's is told of the container's calls (`seccomp`).
+//! at; everything else, and every container that neither asks for a GPU nor holds one, goes to the real runtime as it came:
+//! same arguments, same process, same streams, nothing written to standard output. When something is wrong, nothing has
+//! been changed. Refuses to know who may ask for what (`request`), what a GPU needs (`cdi`, `driver`), how a specification
+//! is edited (`spec`) and whether an engine of MPU's is told of the container's calls (`mpu_seccomp`).
 //!
 //! Outside truth: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime"; its modes are in [`mode`].
 
@@ -20,12 +20,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use mpu_seccomp as seccomp;
 use thiserror::Error;
 
 use crate::chain::{chain, printable};
 use crate::config::{Config, ConfigError, Mode};
 use crate::program::Program;
-use crate::seccomp;
 use crate::spec::{Spec, SpecError};
 use command::Command;
 use log::Log;
@@ -131,13 +131,20 @@ fn start(
         let bundle = command.bundle.clone().unwrap_or_else(|| PathBuf::from("."));
         let mut spec = Spec::load(&bundle)?;
         let mode = by_name.unwrap_or(config.runtime.mode);
-        if let Some(edits) = mode::give(&mut spec, mode, config, log)? {
-            match seccomp::listen(spec.tree_mut(), &edits, &config.notify) {
-                Ok(()) => log.info("the notify engine is told of the container's calls"),
-                Err(why) if why.is_ordinary() => log.debug(&without(&why)),
-                Err(why) => log.info(&without(&why)),
-            }
-            spec.store()?;
+        let given = mode::give(&mut spec, mode, config, log)?;
+        // Whoever gave it the nodes: an engine that reads CDI files itself asks for nothing here.
+        let listens = seccomp::listen(spec.tree_mut(), &config.notify);
+        match &listens {
+            Ok(()) => log.info("the notify engine is told of the container's calls"),
+            Err(why) if why.is_ordinary() => log.debug(&without(why)),
+            Err(why) => log.info(&without(why)),
+        }
+        let stored = if given || listens.is_ok() { spec.store() } else { Ok(()) };
+        match stored {
+            Err(error) if given => return Err(error.into()),
+            // A container that asks for nothing never fails for us; the file is what it was.
+            Err(error) => log.info(&format!("the container starts without the notify engine: {}", chain(&error))),
+            Ok(()) => {}
         }
     }
     log.info(&format!("handing on to {}", runtime.display()));

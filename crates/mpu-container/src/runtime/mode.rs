@@ -112,20 +112,15 @@ enum Way {
     Hook(Vec<String>),
 }
 
-/// Edits a specification, if it asks for a GPU; returns the edits.
-pub(super) fn give(
-    spec: &mut Spec,
-    mode: Mode,
-    config: &Config,
-    log: &mut Log,
-) -> Result<Option<ContainerEdits>, ModeError> {
+/// Edits a specification, if it asks for a GPU; says whether it did.
+pub(super) fn give(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) -> Result<bool, ModeError> {
     let answer = request::in_mode(spec.tree(), config, mode)?;
     for note in &answer.notes {
         log.warning(note);
     }
     let Some(request) = answer.request else {
         log.info("the container asks for no GPU");
-        return Ok(None);
+        return Ok(false);
     };
     let edits = match way(mode, &request, config)? {
         Way::Hook(words) => {
@@ -147,7 +142,7 @@ pub(super) fn give(
     if let Err(error) = char_links::ensure() {
         log.warning(&format!("cannot make links below /dev/char, by which systemd knows devices: {error}"));
     }
-    Ok(Some(edits))
+    Ok(true)
 }
 
 fn way(mode: Mode, request: &Request, config: &Config) -> Result<Way, ModeError> {

@@ -21,7 +21,7 @@ mod play;
 use case::Case;
 
 /// The suite must not shrink below what was promised.
-const PROMISED: usize = 400;
+const PROMISED: usize = 600;
 
 macro_rules! areas {
     ($($test:ident: $file:literal,)*) => {

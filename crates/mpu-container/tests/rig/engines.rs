@@ -37,11 +37,11 @@ pub fn image(host: &Host) {
     host.ok("tar -C /rig/trees/root-glibc -cf /tmp/image.tar .");
 }
 
-/// Docker with our runtime, which goes by `nvidia`, and the image `glibc`.
-pub fn docker_up(host: &Host) {
+/// Docker with our runtime, which goes by `nvidia`, configured with these options, and the image `glibc`.
+pub fn docker_up(host: &Host, options: &str) {
     image(host);
     // What an administrator types, and then what keeps this engine to itself.
-    host.ok("nvidia-ctk runtime configure --runtime=docker --cdi.enabled");
+    host.ok(&format!("nvidia-ctk runtime configure --runtime=docker --cdi.enabled {options}"));
     host.ok(&format!(
         "jq '. + {{iptables: false, ip6tables: false, bridge: \"none\", \"cgroup-parent\": \"/rig-{}-docker\"}} \
          | .runtimes.rig = {{path: \"/usr/bin/rig-runc\"}}' \
@@ -91,7 +91,7 @@ fn podman_by_device_and_by_runtime() {
 fn docker_by_runtime_by_gpus_and_by_device() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
     host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
-    docker_up(&host);
+    docker_up(&host, "");
     let docker = |more: &str| {
         // A container that ends at once can end before its output is copied ("reading from a closed fifo" in the engine's log).
         let done = host.sh(&format!("docker run --rm --network none {more} glibc sh -c \"{LOOK}; sleep 0.3\""));

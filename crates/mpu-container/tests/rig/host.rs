@@ -17,6 +17,8 @@ pub enum Driver {
     None,
     /// This release's files, facts and nodes of so many GPUs.
     Release(&'static str, u32),
+    /// The same on a host with the newest containerd.
+    Newest(&'static str, u32),
     /// The same, but the files are those of a driver container: in [`ELSEWHERE`], and nowhere else.
     Contained(&'static str, u32),
     /// [`R550`] and so many GPUs, on another host than the engines': one of `[[tools]]` in `xtask/rig.toml`.
@@ -49,9 +51,10 @@ impl Host {
         fs::create_dir(work.path().join("rig")).expect("a folder in it");
         let (tree, nodes) = match driver {
             Driver::None => ("host".to_owned(), String::new()),
-            Driver::Release(release, gpus) => {
+            Driver::Release(release, gpus) | Driver::Newest(release, gpus) => {
                 facts::write(work.path(), release, gpus).expect("facts");
-                (format!("host-{release}"), facts::nodes(gpus))
+                let tree = if matches!(driver, Driver::Newest(..)) { "newest" } else { "host" };
+                (format!("{tree}-{release}"), facts::nodes(gpus))
             }
             Driver::Contained(release, gpus) => {
                 facts::write(work.path(), release, gpus).expect("facts");

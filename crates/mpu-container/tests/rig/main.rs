@@ -12,6 +12,7 @@ mod host;
 mod hpc;
 #[path = "../notify/listener.rs"]
 mod listener;
+mod native;
 mod notify;
 mod places;
 mod plain;

@@ -11,15 +11,17 @@ use crate::wrapper::{configure, MODES, WRAPPER};
 /// Where the engine listens unless config.toml says otherwise.
 pub const SOCKET: &str = "/run/mpu/notify/listener.sock";
 /// Where the program that calls lies in the host, and in containers.
-const CALLER: &str = "/tmp/caller";
+pub const CALLER: &str = "/tmp/caller";
 /// An RM control, and the size of a terminal.
-const CALLS: &str = "call c020462a 5413";
+pub const CALLS: &str = "call c020462a 5413";
 
-fn answered() -> String {
+/// What the program says where an engine answers.
+pub fn answered() -> String {
     format!("c020462a {ANSWER}\n5413 {}\n", libc::EBADF)
 }
 
-fn unanswered() -> String {
+/// The same without an engine.
+pub fn unanswered() -> String {
     format!("c020462a {0}\n5413 {0}\n", libc::EBADF)
 }
 
@@ -43,7 +45,7 @@ fn an_engine_hears_of_containers_in_every_mode() {
 #[test]
 fn docker_with_its_own_profile_is_heard() {
     let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
-    docker_up(&host);
+    docker_up(&host, "");
     build_caller(&host.path(CALLER));
     let engine = Engine::at(&host.path(SOCKET));
     let run = |more: &str| {

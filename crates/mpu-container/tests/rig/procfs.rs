@@ -35,7 +35,7 @@ fn a_container_is_told_of_its_own_gpus() {
 fn an_engine_s_own_cdi_tells_of_the_same() {
     let Some(host) = Host::start(Driver::Release(R550, 3)) else { return };
     host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
-    docker_up(&host);
+    docker_up(&host, "");
     host.ok("podman import --quiet /tmp/image.tar glibc");
     host.write("/tmp/look", LOOK);
     let own = "--network=none --volume /tmp/look:/tmp/look";

@@ -45,6 +45,7 @@ const ANSWERS: &[Answers] = &[
     },
     Answers { name: "metrics", reports: |_| Vec::new() },
     Answers { name: "agent", reports: |g| vec![one::<agent::Left>(g), one::<agent::Answered>(g)] },
+    Answers { name: "nri", reports: |_| Vec::new() },
     Answers { name: "ps", reports: |g| vec![one::<Listed>(g)] },
     Answers { name: "top", reports: |g| vec![one::<Listed>(g)] },
 ];

@@ -47,8 +47,8 @@ pub(super) fn unserved(host: &Host) -> Seen {
     let names: Vec<String> = left_out.into_iter().collect();
     Seen::attention(
         format!("these use a GPU, and the notify engine does not answer for them: {}", names.join(", ")),
-        "# restart them through the wrapper: `docker run --runtime=nvidia …`; a filter cannot be added to what \
-            runs already",
+        "# restart them through the wrapper (`docker run --runtime=nvidia …`, or as the default runtime) or under `mpu nri`; \
+            a filter cannot be added to what runs already",
     )
 }
 

@@ -17,8 +17,22 @@ app.kubernetes.io/name: {{ include "mpu.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "mpu.nri.selector" -}}
+app.kubernetes.io/name: {{ include "mpu.name" . }}-nri
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "mpu.nri.labels" -}}
+{{ include "mpu.nri.selector" . }}
+{{ include "mpu.common" . }}
+{{- end -}}
+
 {{- define "mpu.labels" -}}
 {{ include "mpu.selector" . }}
+{{ include "mpu.common" . }}
+{{- end -}}
+
+{{- define "mpu.common" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}

@@ -7,8 +7,6 @@ use proptest::prelude::*;
 use serde_json::{json, Value};
 
 use super::*;
-use crate::config::Config;
-use crate::edits::DeviceNode;
 
 const SOCKET: &str = "/run/x.sock";
 
@@ -76,8 +74,9 @@ fn every_call_has_the_answer_that_it_had() {
             assert_eq!(after[kept], before[kept]);
         }
         assert_eq!((&after["listenerPath"], &after["listenerMetadata"]), (&json!(SOCKET), &json!("mpu")));
-        // Once is enough: our own listener is one like others.
-        assert!(matches!(profile::edited(&after, SOCKET), Err(Without::Listener)));
+        // Once is enough; and the same words with another engine's socket are somebody else's.
+        assert!(matches!(profile::edited(&after, SOCKET), Err(Without::Already)));
+        assert!(matches!(profile::edited(&after, "/run/y.sock"), Err(Without::Listener)));
     }
 }
 
@@ -137,7 +136,6 @@ struct Case {
     dir: tempfile::TempDir,
     listener: Option<UnixListener>,
     spec: Value,
-    edits: ContainerEdits,
     config: Notify,
 }
 
@@ -145,12 +143,11 @@ impl Case {
     fn new() -> Case {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("listener.sock");
-        let node = DeviceNode { path: "/dev/nvidiactl".into(), ..DeviceNode::default() };
         Case {
             listener: Some(UnixListener::bind(&socket).unwrap()),
-            spec: json!({"process": {"env": ["PATH=/bin"]}, "x": 1.50, "linux": {"namespaces": [{"type": "mount"}, {"type": "pid"}]}}),
-            edits: ContainerEdits { device_nodes: vec![node], ..ContainerEdits::default() },
-            config: Notify { socket, ..Config::default().notify },
+            spec: json!({"process": {"env": ["PATH=/bin"]}, "x": 1.50, "linux": {
+                "namespaces": [{"type": "mount"}, {"type": "pid"}], "devices": [{"path": "/dev/nvidiactl", "type": "c"}]}}),
+            config: Notify { socket, ..Notify::default() },
             dir,
         }
     }
@@ -158,7 +155,7 @@ impl Case {
     /// What is said; a container that gets no listener is not changed.
     fn says(&self) -> String {
         let mut tree = self.spec.clone();
-        match listen(&mut tree, &self.edits, &self.config) {
+        match listen(&mut tree, &self.config) {
             Ok(()) => {
                 assert_eq!(tree["linux"]["seccomp"]["listenerPath"], json!(self.config.socket));
                 tree["linux"].as_object_mut().unwrap().remove("seccomp");
@@ -216,11 +213,35 @@ fn only_containers_with_a_device_and_pids_of_their_own_listen() {
     let own = std::fs::metadata("/proc/self/ns/pid").unwrap().ino() == INIT_PID_NAMESPACE;
     case.spec["linux"]["namespaces"] = json!([{"type": "pid", "path": "/proc/self/ns/pid"}]);
     assert_eq!(case.says(), if own { "it has no PID namespace of its own" } else { "listens" });
-    let mut case = Case::new();
-    case.edits.device_nodes[0].path = "/dev/fuse".into();
-    assert_eq!(case.says(), "it gets no device of the driver");
-    case.edits.device_nodes[0].path = "/run/driver/dev/nvidia0".into();
-    assert_eq!(case.says(), "listens");
+}
+
+/// Whoever put them there, and whatever else is called nvidia.
+#[test]
+fn the_drivers_nodes_are_known_in_a_specification() {
+    let node = |path: &str, major: i64| json!({"devices": [{"path": path, "type": "c", "major": major, "minor": 1}]});
+    let mount = |source: &str| json!({"mounts": [{"destination": "/x", "type": "bind", "source": source}]});
+    for (holds, gets) in [
+        (node("/dev/nvidia0", 195), true),
+        (node("/dev/nvidia-uvm", 511), true),
+        (node("/run/driver/dev/nvidia0", 195), true),
+        (node("/dev/gpu", 195), true),
+        (json!({"devices": [{"path": "/dev/disk", "type": "b", "major": 195, "minor": 1}]}), false),
+        (node("/dev/fuse", 10), false),
+        (node("/dev/null", -1), false),
+        (mount("/dev/nvidiactl"), true),
+        (mount("/run/nvidia/driver/dev/nvidia0"), true),
+        (mount("/usr/bin/nvidia-smi"), false),
+        (mount("/usr/lib/nvidia"), false),
+        (mount("/dev"), false),
+        (json!({"devices": "/dev/nvidia0", "mounts": [7, {"source": 1}, "/dev/nvidia0"]}), false),
+        (json!({"devices": [{"path": ["/dev/nvidia0"]}, null, 195]}), false),
+        (json!({}), false),
+    ] {
+        let mut case = Case::new();
+        case.spec["linux"]["devices"] = holds["devices"].clone();
+        case.spec["mounts"] = holds["mounts"].clone();
+        assert_eq!(case.says(), if gets { "listens" } else { "it gets no device of the driver" }, "{holds}");
+    }
 }
 
 #[test]
@@ -241,7 +262,8 @@ fn a_container_with_fuse_could_hold_up_the_engine() {
         (json!([node, {"path": "/dev/pipe", "type": "p"}]), json!(null), "it is given /dev/fuse"),
     ] {
         let mut case = Case::new();
-        case.spec["linux"]["devices"] = devices;
+        let gpu = json!({"path": "/dev/nvidiactl", "type": "c", "major": 195, "minor": 255});
+        case.spec["linux"]["devices"] = devices.as_array().unwrap().iter().chain([&gpu]).cloned().collect();
         case.spec["linux"]["resources"] = json!({"devices": rules});
         let shown = case.spec.to_string();
         assert!(case.says().contains(says), "{says}: {shown}");
@@ -278,7 +300,11 @@ fn specifications_that_are_none_are_left_alone() {
     case.spec["linux"]["seccomp"] = Value::Null;
     assert_eq!(case.says(), "listens");
     case.config.policy = NotifyPolicy::Always;
-    for spec in [json!({}), json!({"linux": [], "process": 1}), json!({"linux": {"namespaces": {"type": "pid"}}})] {
+    let mount = json!([{"source": "/dev/nvidia0"}]);
+    for mut spec in [json!({}), json!({"linux": [], "process": 1}), json!({"linux": {"namespaces": {"type": "pid"}}})] {
+        case.spec = spec.clone();
+        assert_eq!(case.says(), "it gets no device of the driver");
+        spec["mounts"] = mount.clone();
         case.spec = spec;
         assert_eq!(case.says(), "it has no PID namespace of its own");
     }

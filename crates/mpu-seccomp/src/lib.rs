@@ -1,13 +1,15 @@
 //! Whether a container's calls of the driver go to MPU's notify engine, and the edit of its specification that sends them
 //! there.
 //!
-//! Owns who gets a listener, and the reasons ([`Without`]) why one does not. Knows the engine by its socket alone: that it
-//! takes a connection, with no file `retired` beside it, means that an engine is there and takes containers. A container
-//! never fails for the engine's sake: in doubt its specification stays as it is.
+//! Owns who gets a listener, and the reasons ([`Without`]) why one does not; the runtime wrapper and the NRI plugin both
+//! ask here. Knows the engine by its socket alone: that it takes a connection, with no file `retired` beside it, means that
+//! an engine is there and takes containers. A container never fails for the engine's sake: in doubt its specification stays
+//! as it is. Refuses to know who put the driver's nodes into a specification, and how one is read and stored.
 //!
 //! Outside truth: OCI runtime specification 1.2, `linux.seccomp.listenerPath`; what runtimes make of it is in
 //! docs/container/notify.md.
 
+mod policy;
 mod profile;
 mod rules;
 #[cfg(test)]
@@ -24,11 +26,12 @@ use rustix::net::{connect, socket_with, AddressFamily, SocketAddrUnix, SocketFla
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::config::{Notify, NotifyPolicy};
-use crate::edits::ContainerEdits;
+pub use policy::{Notify, NotifyPolicy, SOCKET};
 
 /// The variable with which a container decides, where the policy lets it.
 const VARIABLE: &str = "MPU_NOTIFY";
+/// The driver's own major number (`NV_MAJOR_DEVICE_NUMBER` of its `nv.h`): an alias of a node is known by it.
+const DRIVER_MAJOR: u64 = 195;
 /// The number of the init PID namespace, the same on every kernel: `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`.
 const INIT_PID_NAMESPACE: u64 = 0xefff_fffc;
 /// `FUSE_MINOR` of the misc devices (`include/linux/miscdevice.h`).
@@ -67,6 +70,9 @@ pub enum Without {
     /// An engine that takes nobody new, but still those who come into containers that it has.
     #[error("the engine at {} takes no new container", .0.display())]
     Retired(PathBuf),
+    /// Somebody armed it before us: the NRI plugin, where the wrapper follows.
+    #[error("it has the engine's listener already")]
+    Already,
     /// One filter has one listener.
     #[error("its seccomp profile has a listener of its own")]
     Listener,
@@ -97,20 +103,25 @@ pub enum Without {
 
 impl Without {
     /// Whether that is how a host without an engine, or an administrator, wants it: nobody needs to hear of it.
-    pub(crate) fn is_ordinary(&self) -> bool {
+    pub fn is_ordinary(&self) -> bool {
         matches!(
             self,
-            Without::Policy(_) | Without::NoDevice | Without::HostPids | Without::NoEngine(..) | Without::Retired(_)
+            Without::Policy(_)
+                | Without::NoDevice
+                | Without::HostPids
+                | Without::NoEngine(..)
+                | Without::Retired(_)
+                | Without::Already
         )
     }
 }
 
-/// Edits the specification of a container that gets devices by these edits, so that the engine is told of its calls.
-pub(crate) fn listen(tree: &mut Value, edits: &ContainerEdits, config: &Notify) -> Result<(), Without> {
-    wanted(tree, config.policy)?;
-    if !edits.device_nodes.iter().any(|node| is_the_drivers(&node.path)) {
+/// Edits the specification of a container that holds the driver's nodes, so that the engine is told of its calls.
+pub fn listen(tree: &mut Value, config: &Notify) -> Result<(), Without> {
+    if !holds_the_drivers_nodes(tree) {
         return Err(Without::NoDevice);
     }
+    wanted(tree, config.policy)?;
     own_pids(tree)?;
     if has_fuse(tree) && !may_write(tree, ANY) {
         return Err(Without::Fuse);
@@ -152,9 +163,25 @@ fn wanted(tree: &Value, policy: NotifyPolicy) -> Result<(), Without> {
     }
 }
 
+/// Whether anybody gave the container a node of the driver's: an engine by CDI or by name, or we.
+fn holds_the_drivers_nodes(tree: &Value) -> bool {
+    let path = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).map(PathBuf::from);
+    let is_node = |node: &Value| {
+        numbers(node).0 == Some(DRIVER_MAJOR) && node.get("type").is_some_and(|kind| kind == "c")
+            || path(node, "path").is_some_and(|path| is_the_drivers(&path))
+    };
+    // Libraries and programs are called nvidia…, too; nodes lie in a folder `dev`, the host's or that of a driver's root.
+    let is_mounted = |mount: &Value| {
+        path(mount, "source").is_some_and(|source| {
+            is_the_drivers(&source) && source.parent().and_then(Path::file_name).is_some_and(|folder| folder == "dev")
+        })
+    };
+    list(tree, "/linux/devices").iter().any(is_node) || list(tree, "/mounts").iter().any(is_mounted)
+}
+
 /// The driver's nodes are called nvidia…, wherever a container has them.
-fn is_the_drivers(node: &str) -> bool {
-    Path::new(node).file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"nvidia"))
+fn is_the_drivers(node: &Path) -> bool {
+    node.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"nvidia"))
 }
 
 /// Device number in a list of a specification. -1 stands for any, as its absence does.

@@ -35,6 +35,10 @@ pub(super) fn minimal(architecture: &str, socket: &str) -> Result<Value, Without
 /// The profile with the listener.
 pub(super) fn edited(profile: &Value, socket: &str) -> Result<Value, Without> {
     let mut profile = profile.as_object().cloned().ok_or_else(|| malformed("", "an object"))?;
+    let has = |field: &str, value: &str| profile.get(field).is_some_and(|held| held == value);
+    if has("listenerPath", socket) && has("listenerMetadata", METADATA) {
+        return Err(Without::Already);
+    }
     for field in ["listenerPath", "listenerMetadata"] {
         match profile.get(field) {
             None | Some(Value::Null) => {}

@@ -1,0 +1,65 @@
+//! What ends the plugin, or a connection of it.
+
+use std::io;
+use std::path::PathBuf;
+
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+
+use super::trunk::TrunkError;
+
+/// Why the plugin does not begin, or cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum NriError {
+    /// The socket is not for this user.
+    #[error("cannot connect to {}", .0.display())]
+    Forbidden(PathBuf, #[source] io::Error),
+    /// No socket can be there: a socket's path has 107 bytes at most.
+    #[error("{} can be no socket's path", .0.display())]
+    NoPath(PathBuf, #[source] io::Error),
+    /// The signals that end it.
+    #[error("cannot listen for signals")]
+    Signals(#[source] io::Error),
+}
+
+impl Explain for NriError {
+    fn code(&self) -> &'static str {
+        match self {
+            NriError::Forbidden(..) => "nri_forbidden",
+            NriError::NoPath(..) => "nri_no_path",
+            NriError::Signals(_) => "no_signals",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            NriError::Forbidden(..) => Exit::Refused,
+            NriError::NoPath(..) => Exit::Usage,
+            NriError::Signals(_) => Exit::Failed,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            NriError::Forbidden(..) => {
+                "run it as root; if it is root, a security module forbids it: ausearch -m avc -ts recent".into()
+            }
+            NriError::NoPath(..) => "name the engine's socket, as in --socket /var/run/nri/nri.sock".into(),
+            NriError::Signals(_) => "raise the limit of open files: ulimit -n".into(),
+        }
+    }
+}
+
+/// Why a connection is given up; another is tried.
+#[derive(Debug, thiserror::Error)]
+pub enum Lost {
+    /// It is of no more use.
+    #[error(transparent)]
+    Trunk(#[from] TrunkError),
+    /// The engine does not want the plugin.
+    #[error("the container engine refused the plugin: {0}")]
+    Refused(String),
+    /// No message of this protocol.
+    #[error("the container engine sent what is no message of NRI")]
+    Malformed(#[from] prost::DecodeError),
+}

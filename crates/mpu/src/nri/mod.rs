@@ -1,0 +1,133 @@
+//! `mpu nri`: a plugin of a container engine, by the Node Resource Interface. The notify engine's listener reaches containers without a
+//! runtime wrapper and without a RuntimeClass.
+//!
+//! Owns the connection's life: found, lost, found again. Who gets a listener is `mpu_seccomp`'s to decide, as it is for the wrapper. **Knows
+//! no engine of MPU's** but the socket where one listens, and never changes or fails a container in doubt.
+//!
+//! No crate speaks NRI; `ttrpc` serves listening sockets, and NRI has one connection with two streams in it. So the framing is here
+//! (`trunk`), and `prost` reads the messages.
+
+mod container;
+mod engines;
+mod error;
+mod proto;
+mod session;
+mod trunk;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use clap::ValueHint;
+use mpu_host::explain::chain;
+use mpu_seccomp::{Notify, NotifyPolicy, SOCKET};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+
+pub use error::NriError;
+use session::Session;
+use trunk::Trunk;
+
+/// What the plugin is called among those of an engine.
+pub const NAME: &str = "mpu";
+
+/// Options of `mpu nri`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct NriOptions {
+    /// The container engine's socket for plugins
+    #[arg(long, value_name = "PATH", default_value = "/var/run/nri/nri.sock", value_hint = ValueHint::FilePath)]
+    pub socket: PathBuf,
+
+    /// The plugin's place among others: engines ask plugins in ascending order
+    #[arg(long, value_name = "NN", default_value = "90", value_parser = index)]
+    pub index: String,
+
+    /// Which containers with a GPU get the listener: all but those with MPU_NOTIFY=off in their environment (on), those with
+    /// MPU_NOTIFY=on (opt-in), or all (always)
+    #[arg(long, default_value = "on", value_parser = PossibleValuesParser::new(["on", "opt-in", "always"]))]
+    pub policy: String,
+
+    /// The socket where the notify engine accepts containers
+    #[arg(long, value_name = "PATH", default_value = SOCKET, value_hint = ValueHint::FilePath)]
+    pub listener: PathBuf,
+}
+
+/// Two digits, as engines want them.
+fn index(text: &str) -> Result<String, String> {
+    match text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => Ok(text.into()),
+        false => Err("two digits are wanted, from 00 to 99".into()),
+    }
+}
+
+/// How long is waited for an engine that is not there, or ended: it may start again at once, and what it starts before we are back starts
+/// without MPU.
+const SOON: Duration = Duration::from_millis(500);
+/// How long at most, after connections that came to nothing.
+const LATER: Duration = Duration::from_secs(30);
+
+/// Serves the container engine, whenever there is one, until `stop` can be read.
+pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Result<(), NriError> {
+    let policy = NotifyPolicy::ALL.into_iter().find(|(word, _)| *word == options.policy);
+    let notify =
+        Notify { policy: policy.map_or(NotifyPolicy::On, |(_, policy)| policy), socket: options.listener.clone() };
+    let (mut pause, mut said) = (SOON, String::new());
+    loop {
+        match UnixStream::connect(&options.socket) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(NriError::Forbidden(options.socket.clone(), error));
+            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                return Err(NriError::NoPath(options.socket.clone(), error));
+            }
+            Err(error) => {
+                // Once, as long as it is for the same reason.
+                let line = format!("waiting for a container engine at {}: {error}", options.socket.display());
+                if line != said {
+                    log(&line);
+                    said = line;
+                }
+                pause = SOON;
+            }
+            Ok(socket) => {
+                let begun = Trunk::new(socket, stop).map_err(error::Lost::from);
+                let ended = begun.and_then(|trunk| {
+                    let mut session = Session { trunk, index: &options.index, notify: &notify, log, engine: None };
+                    let ended = session.serve();
+                    pause = if session.engine.is_some() { SOON } else { (pause * 2).min(LATER) };
+                    ended
+                });
+                match ended {
+                    Ok(()) => return Ok(()),
+                    Err(why) => {
+                        log(&format!("{}; trying again: containers made meanwhile start without MPU", chain(&why)))
+                    }
+                }
+                said.clear();
+            }
+        }
+        if wanted_within(stop, pause) {
+            return Ok(());
+        }
+    }
+}
+
+/// Whether there was a wish to end in this time.
+fn wanted_within(stop: BorrowedFd<'_>, time: Duration) -> bool {
+    let time = Timespec { tv_sec: time.as_secs().try_into().unwrap_or(1), tv_nsec: time.subsec_nanos().into() };
+    let mut on = [PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+    // A signal is no wish, and makes the pause shorter.
+    poll(&mut on, Some(&time)).is_ok_and(|ready| ready > 0)
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub fn until_told(options: &NriOptions, log: &dyn Fn(&str)) -> Result<(), NriError> {
+    let (told, stop) = UnixStream::pair().map_err(NriError::Signals)?;
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        let told = told.try_clone().map_err(NriError::Signals)?;
+        signal_hook::low_level::pipe::register(signal, told).map_err(NriError::Signals)?;
+    }
+    run(options, stop.as_fd(), log)
+}

@@ -1,0 +1,160 @@
+//! One connection to a container engine: registered, configured, and then asked about each container that is made.
+//!
+//! Owns the order of the protocol. Decides nothing about a container (`container`). **Never fails a container**: what cannot be read, or is
+//! not ours to change, is answered with no change.
+//!
+//! Outside truth: `pkg/stub/stub.go` and `pkg/adaptation/plugin.go` of containerd/nri 0.12.
+
+use std::time::Duration;
+
+use mpu_host::explain::chain;
+use mpu_seccomp::Notify;
+use prost::Message as _;
+
+use super::container::armed;
+use super::engines::Engine;
+use super::error::Lost;
+use super::proto::{
+    Configure, Configured, CreateContainer, Created, RegisterPlugin, Request, Response, Status, Synchronize,
+    Synchronized,
+};
+use super::trunk::{Came, Message, Trunk, PLUGIN, REQUEST, RESPONSE, RUNTIME};
+use super::NAME;
+
+const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
+const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
+/// `CREATE_CONTAINER` is event 4.
+const EVENTS: i32 = 1 << (4 - 1);
+/// The first call of a client, and our only one.
+const REGISTRATION: u32 = 1;
+/// Codes of gRPC.
+const INVALID_ARGUMENT: i32 = 3;
+const UNIMPLEMENTED: i32 = 12;
+/// How long an engine may take until the plugin is registered and configured. Engines themselves give up after 5 seconds, and after 2.
+const BEGINNING: Duration = Duration::from_secs(10);
+
+/// One connection.
+pub struct Session<'a> {
+    /// The connection.
+    pub trunk: Trunk<'a>,
+    /// The plugin's place among others.
+    pub index: &'a str,
+    /// Who is told, and where.
+    pub notify: &'a Notify,
+    /// Where a line for the log goes.
+    pub log: &'a dyn Fn(&str),
+    /// The engine, as soon as it has said who it is.
+    pub engine: Option<Engine>,
+}
+
+impl Session<'_> {
+    /// Serves until there is a wish to end.
+    pub fn serve(&mut self) -> Result<(), Lost> {
+        let register = RegisterPlugin { name: NAME.into(), index: self.index.into() };
+        let request = Request {
+            service: RUNTIME_SERVICE.into(),
+            method: "RegisterPlugin".into(),
+            payload: register.encode_to_vec(),
+        };
+        self.send(RUNTIME, REGISTRATION, REQUEST, request.encode_to_vec())?;
+        let mut registered = false;
+        loop {
+            let begun = registered && self.engine.is_some();
+            let message = match self.trunk.next((!begun).then_some(BEGINNING))? {
+                Came::Stop => return Ok(()),
+                Came::Message(message) => message,
+            };
+            match (message.stream, message.kind) {
+                (RUNTIME, RESPONSE) if message.call == REGISTRATION => {
+                    let response = Response::decode(&*message.payload)?;
+                    if let Some(status) = response.status.filter(|status| status.code != 0) {
+                        return Err(Lost::Refused(status.message.escape_debug().to_string()));
+                    }
+                    registered = true;
+                }
+                (PLUGIN, REQUEST) => {
+                    let answer = self.answer(&Request::decode(&*message.payload)?);
+                    self.send(PLUGIN, message.call, RESPONSE, answer.encode_to_vec())?;
+                }
+                // Answers that nobody waits for, and kinds that a later protocol may have.
+                _ => {}
+            }
+        }
+    }
+
+    fn send(&mut self, stream: u32, call: u32, kind: u8, payload: Vec<u8>) -> Result<(), Lost> {
+        Ok(self.trunk.send(&Message { stream, call, kind, payload })?)
+    }
+
+    fn answer(&mut self, request: &Request) -> Response {
+        let failed = |code, message: String| Response { status: Some(Status { code, message }), payload: Vec::new() };
+        let done = |payload| Response { status: None, payload };
+        if request.service != PLUGIN_SERVICE {
+            return failed(UNIMPLEMENTED, "there is no such service".into());
+        }
+        let payload = &*request.payload;
+        match request.method.as_str() {
+            "Configure" => match Configure::decode(payload) {
+                Ok(configure) => done(self.configure(&configure).encode_to_vec()),
+                Err(error) => failed(INVALID_ARGUMENT, error.to_string()),
+            },
+            // Containers that run are as they are: a filter cannot be added.
+            "Synchronize" => match Synchronize::decode(payload) {
+                Ok(Synchronize { more }) => done(Synchronized { more }.encode_to_vec()),
+                Err(error) => failed(INVALID_ARGUMENT, error.to_string()),
+            },
+            "CreateContainer" => done(self.create(payload).encode_to_vec()),
+            "Shutdown" | "StateChange" => done(Vec::new()),
+            _ => failed(UNIMPLEMENTED, "the plugin has not subscribed to it".into()),
+        }
+    }
+
+    fn configure(&mut self, configure: &Configure) -> Configured {
+        let engine = Engine::of(&configure.runtime_name, &configure.runtime_version);
+        (self.log)(&format!("registered with {} as {}-{NAME}", engine.called, self.index));
+        if !engine.sets {
+            (self.log)(&format!(
+                "{} lets no plugin set a seccomp profile, so no container gets the listener here; fix: containerd 2.3 or \
+                 later, or nvidia-container-runtime as the engine's default runtime",
+                engine.called
+            ));
+        } else if !engine.tells {
+            (self.log)(&format!(
+                "{} does not say which rules a container's seccomp profile has, so only containers that are said to have no \
+                 profile get the listener here; fix: containerd 2.3 or later, or nvidia-container-runtime as the engine's \
+                 default runtime",
+                engine.called
+            ));
+        }
+        self.engine = Some(engine);
+        Configured { events: EVENTS }
+    }
+
+    fn create(&mut self, payload: &[u8]) -> Created {
+        let request = match CreateContainer::decode(payload) {
+            Ok(request) => request,
+            Err(error) => {
+                (self.log)(&format!(
+                    "a container starts without the notify engine: its description cannot be read: {error}"
+                ));
+                return Created::default();
+            }
+        };
+        let (Some(container), Some(engine)) = (&request.container, &self.engine) else { return Created::default() };
+        let pod = request.pod.unwrap_or_default();
+        let name = format!("container {} of pod {}/{} ({:.12})", container.name, pod.namespace, pod.name, container.id);
+        let name = name.escape_debug();
+        match armed(container, engine, self.notify) {
+            Ok(created) => {
+                (self.log)(&format!("{name}: the notify engine is told of its calls"));
+                created
+            }
+            // A host without an engine is worth a line for each container that would have had it; others never are.
+            Err(why) if why.is_ordinary() && !why.is_for_want_of_an_engine() => Created::default(),
+            Err(why) => {
+                (self.log)(&format!("{name} starts without the notify engine: {}", chain(&why)));
+                Created::default()
+            }
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! `mpu nri`, the real executable, with an engine that speaks NRI (`engine`): which containers get the listener and what becomes of their
+//! profiles; engines that restart, hang, refuse, lie and send what is no message.
+
+mod engine;
+mod plugin;
+mod wire;
+
+use std::time::{Duration, Instant};
+
+use engine::{Connection, Engine};
+use plugin::{Place, Plugin};
+use wire::{bytes, message, number, Fields};
+
+/// An engine that can do all that is needed.
+const NEW: (&str, &str) = ("containerd", "v2.3.1");
+
+/// A container of an engine: the parts in which they differ.
+#[derive(Clone, Default)]
+struct Made {
+    env: Vec<&'static str>,
+    mounts: Vec<&'static str>,
+    nodes: Vec<(&'static str, u64)>,
+    cdi: Vec<&'static str>,
+    host_pids: bool,
+    rules: Vec<Vec<u8>>,
+    kind: Option<u64>,
+    policy: Option<Vec<u8>>,
+}
+
+impl Made {
+    fn with_gpu() -> Made {
+        Made { nodes: vec![("/dev/nvidiactl", 195)], ..Made::default() }
+    }
+
+    fn message(&self) -> Vec<u8> {
+        let node = |(path, major): &(&str, u64)| {
+            bytes(2, message(&[bytes(1, path), bytes(2, "c"), number(3, *major), number(4, 255)]))
+        };
+        let mut linux = vec![bytes(1, bytes(1, "mount"))];
+        if !self.host_pids {
+            linux.push(bytes(1, bytes(1, "pid")));
+        }
+        linux.extend(self.nodes.iter().map(node));
+        linux.push(bytes(3, self.rules.iter().map(|rule| bytes(7, rule)).collect::<Vec<_>>().concat()));
+        linux.extend(self.kind.map(|kind| bytes(7, number(1, kind))));
+        linux.extend(self.policy.as_ref().map(|policy| bytes(8, policy)));
+        let mut all = vec![bytes(1, "0123456789abcdef"), bytes(2, "sandbox"), bytes(3, "worker")];
+        all.extend(self.env.iter().map(|entry| bytes(8, entry)));
+        all.extend(
+            self.mounts.iter().map(|source| bytes(9, message(&[bytes(1, "/in"), bytes(2, "bind"), bytes(3, source)]))),
+        );
+        all.push(bytes(11, linux.concat()));
+        all.extend(self.cdi.iter().map(|name| bytes(20, bytes(1, name))));
+        message(&all)
+    }
+}
+
+fn rule(names: &[&str], action: &str, more: &[Vec<u8>]) -> Vec<u8> {
+    let names: Vec<u8> = names.iter().flat_map(|name| bytes(1, name)).collect();
+    bytes(7, message(&[names, bytes(2, action), more.concat()]))
+}
+
+/// As engines have it by default: what is allowed is listed.
+fn usual() -> Vec<u8> {
+    message(&[
+        bytes(1, "SCMP_ACT_ERRNO"),
+        bytes(2, number(1, 38)),
+        bytes(3, "SCMP_ARCH_X86_64"),
+        bytes(4, "SECCOMP_FILTER_FLAG_LOG"),
+        rule(&["ioctl", "read"], "SCMP_ACT_ALLOW", &[]),
+        rule(
+            &["clone"],
+            "SCMP_ACT_ALLOW",
+            &[bytes(4, message(&[number(2, 0x7e02_0000), bytes(4, "SCMP_CMP_MASKED_EQ")]))],
+        ),
+        rule(&["clone3"], "SCMP_ACT_ERRNO", &[bytes(3, number(1, 38))]),
+    ])
+}
+
+/// The profile that an answer brings.
+fn profile(answer: &Fields) -> Option<Fields> {
+    let linux = answer.inner(1).inner(6);
+    (!linux.is_empty()).then(|| linux.inner(6))
+}
+
+#[test]
+fn a_containers_own_profile_is_kept_and_the_listener_added() {
+    let place = Place::new();
+    let engine = Engine::at(&place.socket());
+    let plugin = Plugin::start(&place, &[]);
+    let mut connection = engine.serve(NEW.0, NEW.1);
+    let answer = connection.create(&Made { policy: Some(usual()), ..Made::with_gpu() }.message());
+    assert!(answer.all(2).is_empty() && answer.all(3).is_empty(), "no other container is touched");
+    let after = profile(&answer).expect("a profile");
+    assert_eq!(after.text(1), "SCMP_ACT_ERRNO");
+    assert_eq!(after.inner(2).number(1), 38);
+    assert_eq!(after.texts(3), ["SCMP_ARCH_X86_64"]);
+    assert_eq!(after.texts(4), ["SECCOMP_FILTER_FLAG_LOG"]);
+    assert_eq!((after.text(5), after.text(6)), (place.listener().display().to_string(), "mpu".into()));
+    let rules: Vec<Fields> = after.all(7).iter().map(|rule| Fields::of(rule)).collect();
+    let of = |name: &str| rules.iter().filter(|rule| rule.texts(1).contains(&name.to_owned())).collect::<Vec<_>>();
+    // `ioctl` is allowed by its argument now, but for the two that the engine is told of.
+    let ioctl = of("ioctl");
+    assert!(ioctl.iter().all(|rule| rule.all(4).len() == 1), "one condition for each rule");
+    let told: Vec<_> =
+        ioctl.iter().filter(|rule| rule.text(2) == "SCMP_ACT_NOTIFY").map(|rule| rule.inner(4)).collect();
+    let told: Vec<_> = told.iter().map(|it| (it.number(1), it.number(2), it.number(3), it.text(4))).collect();
+    let masked = |request| (1, 0x3fff_00ff, request, "SCMP_CMP_MASKED_EQ".to_owned());
+    assert_eq!(told, [masked(0x0020_002a), masked(0x0010_00d3)]);
+    assert_eq!(ioctl.iter().filter(|rule| rule.text(2) == "SCMP_ACT_ALLOW").count(), 22);
+    // Everything else as it was.
+    let [read] = of("read")[..] else { panic!("one rule for read") };
+    assert_eq!((read.text(2), read.all(4).len(), read.texts(1)), ("SCMP_ACT_ALLOW".into(), 0, vec!["read".to_owned()]));
+    let [clone] = of("clone")[..] else { panic!("one rule for clone") };
+    assert_eq!((clone.inner(4).number(2), clone.inner(4).text(4)), (0x7e02_0000, "SCMP_CMP_MASKED_EQ".into()));
+    let [clone3] = of("clone3")[..] else { panic!("one rule for clone3") };
+    assert_eq!((clone3.text(2), clone3.inner(3).number(1)), ("SCMP_ACT_ERRNO".into(), 38));
+    plugin.says("container worker of pod default/train (0123456789ab): the notify engine is told of its calls", 1);
+    assert!(plugin.log().lines().all(|line| line.contains("Z mpu: ")), "each line has its time: {}", plugin.log());
+}
+
+#[test]
+fn who_gets_the_listener_and_why_others_do_not() {
+    let gpu = Made::with_gpu;
+    let any = |access: &str| message(&[number(1, 1), bytes(5, access)]);
+    let fuse =
+        message(&[number(1, 1), bytes(2, "c"), bytes(3, number(1, 10)), bytes(4, number(1, 229)), bytes(5, "rw")]);
+    let by_argument = |name: &str| {
+        let argument = message(&[number(1, 1), number(2, 0x5412), bytes(4, "SCMP_CMP_NE")]);
+        message(&[bytes(1, "SCMP_ACT_ERRNO"), rule(&[name], "SCMP_ACT_ALLOW", &[bytes(4, argument)])])
+    };
+    let place = Place::new();
+    let listener = place.listener().display().to_string();
+    let armed = message(&[
+        bytes(1, "SCMP_ACT_ALLOW"),
+        bytes(5, &listener),
+        bytes(6, "mpu"),
+        rule(&["ioctl"], "SCMP_ACT_NOTIFY", &[]),
+    ]);
+    let cases: Vec<(&str, &str, Made, &str)> = vec![
+        // Nodes and names, whoever put them there.
+        (NEW.0, NEW.1, gpu(), "listens"),
+        (NEW.0, NEW.1, Made { nodes: vec![("/dev/gpu", 195)], ..Made::default() }, "listens"),
+        (NEW.0, NEW.1, Made { mounts: vec!["/dev/nvidia0"], ..Made::default() }, "listens"),
+        (NEW.0, NEW.1, Made { cdi: vec!["nvidia.com/gpu=0"], ..Made::default() }, "listens"),
+        (NEW.0, NEW.1, Made { cdi: vec!["management.nvidia.com/gpu=all"], ..Made::default() }, "listens"),
+        (NEW.0, NEW.1, Made { cdi: vec!["notnvidia.com/gpu=0", "vendor.com/nvidia.com=0", ""], ..Made::default() }, ""),
+        (
+            NEW.0,
+            NEW.1,
+            Made { nodes: vec![("/dev/null", 1)], mounts: vec!["/usr/bin/nvidia-smi"], ..Made::default() },
+            "",
+        ),
+        (NEW.0, NEW.1, Made::default(), ""),
+        // What the container says, and what it is.
+        (NEW.0, NEW.1, Made { env: vec!["MPU_NOTIFY=off"], ..gpu() }, ""),
+        (NEW.0, NEW.1, Made { host_pids: true, ..gpu() }, ""),
+        (NEW.0, NEW.1, Made { rules: vec![fuse.clone()], ..gpu() }, "it is given /dev/fuse"),
+        (NEW.0, NEW.1, Made { rules: vec![fuse, any("rwm")], ..gpu() }, "listens"),
+        // Its profile.
+        (NEW.0, NEW.1, Made { policy: Some(bytes(1, "SCMP_ACT_ALLOW")), ..gpu() }, "listens"),
+        (
+            NEW.0,
+            NEW.1,
+            Made { policy: Some(by_argument("ioctl")), ..gpu() },
+            "its seccomp profile decides about ioctl by argument",
+        ),
+        (
+            NEW.0,
+            NEW.1,
+            Made { policy: Some(by_argument("read")), ..gpu() },
+            "its seccomp profile answers ioctl with SCMP_ACT_ERRNO",
+        ),
+        (
+            NEW.0,
+            NEW.1,
+            Made { policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), bytes(5, "/run/theirs.sock")])), ..gpu() },
+            "its seccomp profile has a listener of its own",
+        ),
+        // Another plugin of ours was asked before: one is replaced by the next.
+        (NEW.0, NEW.1, Made { policy: Some(armed.clone()), ..gpu() }, ""),
+        (
+            NEW.0,
+            NEW.1,
+            Made { policy: Some(Vec::new()), ..gpu() },
+            "linux.seccomp.defaultAction of its config.json is not a text",
+        ),
+        (
+            NEW.0,
+            NEW.1,
+            Made { policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), bytes(99, "later")])), ..gpu() },
+            "its seccomp profile has fields that this mpu does not know",
+        ),
+        (
+            NEW.0,
+            NEW.1,
+            Made {
+                policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), rule(&["read"], "SCMP_ACT_LOG", &[number(9, 1)])])),
+                ..gpu()
+            },
+            "its seccomp profile has fields that this mpu does not know",
+        ),
+        (
+            NEW.0,
+            NEW.1,
+            Made { policy: Some(vec![0xff; 9]), ..gpu() },
+            "its seccomp profile has fields that this mpu does not know",
+        ),
+        // Engines that do not say what a container's profile is: it must not be loosened.
+        (
+            "containerd",
+            "v2.2.7",
+            Made { kind: Some(0), ..gpu() },
+            "containerd v2.2.7 does not say which rules its seccomp profile has",
+        ),
+        ("containerd", "v2.2.7", Made { kind: Some(2), ..gpu() }, "does not say which rules"),
+        ("containerd", "v2.2.7", gpu(), "does not say which rules"),
+        ("containerd", "v2.2.7", Made { kind: Some(1), ..gpu() }, "listens"),
+        ("containerd", "v2.2.7", Made::default(), ""),
+        ("cri-o", "1.34.4", gpu(), "cri-o 1.34.4 does not say which rules"),
+        ("cri-o", "1.34.4", Made { policy: Some(usual()), ..gpu() }, "listens"),
+        ("another", "7", gpu(), "does not say which rules"),
+        // And one that would not do it.
+        (
+            "containerd",
+            "2.1.9+ds1",
+            Made { kind: Some(1), ..gpu() },
+            "containerd 2.1.9+ds1 does not let a plugin set a seccomp profile",
+        ),
+    ];
+    let engine = Engine::at(&place.socket());
+    let plugin = Plugin::start(&place, &[]);
+    let mut connected: Option<((&str, &str), Connection)> = None;
+    for (name, version, made, expected) in cases {
+        let connection = match &mut connected {
+            Some((to, connection)) if *to == (name, version) => connection,
+            other => {
+                *other = None;
+                &mut other.insert(((name, version), engine.serve(name, version))).1
+            }
+        };
+        let before = plugin.log().len();
+        let answer = connection.create(&made.message());
+        let what = format!("{name} {version} {expected:?}");
+        assert_eq!(profile(&answer).is_some(), expected == "listens", "{what}: {}", plugin.log());
+        assert!(expected == "listens" || answer.is_empty(), "{what}");
+        let said = plugin.log().split_off(before);
+        match expected {
+            "" => assert_eq!(said, "", "{what}"),
+            "listens" => assert!(said.contains("is told of its calls"), "{what}: {said}"),
+            reason => {
+                assert!(said.contains("starts without the notify engine: ") && said.contains(reason), "{what}: {said}")
+            }
+        }
+    }
+    let log = plugin.log();
+    assert!(
+        log.contains("containerd 2.1.9+ds1 lets no plugin set a seccomp profile")
+            && log.contains("fix: containerd 2.3")
+    );
+    assert!(log.contains("cri-o 1.34.4 does not say which rules a container's seccomp profile has, so only containers"));
+}
+
+#[test]
+fn the_policy_is_the_administrators() {
+    for (policy, unasked, on, off) in
+        [("on", true, true, false), ("opt-in", false, true, false), ("always", true, true, true)]
+    {
+        let place = Place::new();
+        let engine = Engine::at(&place.socket());
+        let _plugin = Plugin::start(&place, &["--policy", policy]);
+        let mut connection = engine.serve(NEW.0, NEW.1);
+        for (env, listens) in [(vec![], unasked), (vec!["MPU_NOTIFY=on"], on), (vec!["MPU_NOTIFY=off"], off)] {
+            let answer = connection.create(&Made { env: env.clone(), ..Made::with_gpu() }.message());
+            assert_eq!(profile(&answer).is_some(), listens, "{policy} {env:?}");
+        }
+    }
+}
+
+#[test]
+fn without_a_notify_engine_containers_start_as_without_mpu() {
+    let mut place = Place::new();
+    let engine = Engine::at(&place.socket());
+    let plugin = Plugin::start(&place, &[]);
+    let mut connection = engine.serve(NEW.0, NEW.1);
+    place.end_notify();
+    assert!(connection.create(&Made::with_gpu().message()).is_empty());
+    plugin.says("starts without the notify engine: no engine listens at ", 1);
+    std::fs::write(place.path().join("retired"), "").expect("written");
+    assert!(connection.create(&Made::with_gpu().message()).is_empty());
+    plugin.says("takes no new container", 1);
+}
+
+#[test]
+fn an_engine_that_comes_late_or_restarts_is_found_again() {
+    let place = Place::new();
+    let mut plugin = Plugin::start(&place, &[]);
+    plugin.says("waiting for a container engine at ", 1);
+    // Whoever waits says so once.
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(plugin.log().lines().count(), 1, "{}", plugin.log());
+    for _ in 0..3 {
+        let engine = Engine::at(&place.socket());
+        let began = Instant::now();
+        let mut connection = engine.serve(NEW.0, NEW.1);
+        assert!(began.elapsed() < Duration::from_secs(3), "soon: what is made meanwhile starts without MPU");
+        assert!(profile(&connection.create(&Made::with_gpu().message())).is_some());
+        drop((connection, engine));
+        std::fs::remove_file(place.socket()).expect("removed");
+    }
+    plugin.says("registered with containerd v2.3.1 as 90-mpu", 3);
+    plugin.says("the container engine closed the connection; trying again", 3);
+    // Told to end while it waits, and, above all, while it is idle in a connection.
+    assert_eq!(plugin.end(), Some(0));
+    let engine = Engine::at(&place.socket());
+    let mut plugin = Plugin::start(&place, &[]);
+    let _connection = engine.serve(NEW.0, NEW.1);
+    assert_eq!(plugin.end(), Some(0));
+}
+
+/// Each of these ends the connection with a reason, and the next one is as good as any.
+#[test]
+fn an_engine_that_sends_no_messages_is_left_and_tried_again() {
+    type Bad = (&'static str, fn(&mut Connection), &'static str);
+    let bad: [Bad; 8] = [
+        ("a frame of 4 GiB", |it| it.raw(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]), "announced 4294967295 bytes"),
+        ("a frame for nobody, too long", |it| it.raw(&[0, 0, 0, 9, 0, 0x40, 0, 0x0b]), "announced 4194315 bytes"),
+        (
+            "a message of 4 GiB",
+            |it| it.frame(1, &[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, 1, 0]),
+            "announced 4294967295 bytes",
+        ),
+        ("half a frame", |it| it.raw(&[0, 0, 0, 1, 0, 0, 1, 0, 7]), "a part of a message and then nothing"),
+        (
+            "half a message",
+            |it| it.frame(1, &Connection::packed(3, 1, &[0; 64])[..30]),
+            "a part of a message and then nothing",
+        ),
+        ("a request that is none", |it| it.send(1, 3, 1, &[0xff; 40]), "no message of NRI"),
+        ("another's answer to the registration", |it| it.send(2, 1, 2, &[0x0a, 0x7f]), "no message of NRI"),
+        ("text", |it| it.raw(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), "announced 791752241 bytes"),
+    ];
+    let place = Place::new();
+    let engine = Engine::at(&place.socket());
+    let plugin = Plugin::start(&place, &[]);
+    for (what, send, says) in bad {
+        let mut connection = engine.serve(NEW.0, NEW.1);
+        send(&mut connection);
+        assert!(connection.is_given_up(), "{what}: {}", plugin.log());
+        plugin.says(says, 1);
+    }
+    // What is only odd does no harm: unknown streams and kinds, frames of nothing, of one byte, calls that nobody knows.
+    let mut connection = engine.serve(NEW.0, NEW.1);
+    connection.frame(0, b"reserved");
+    connection.frame(77, &[0; 4096]);
+    connection.frame(1, &[]);
+    connection.send(1, 3, 3, b"data");
+    connection.send(2, 9, 2, b"an answer to nothing");
+    for byte in Connection::packed(5, 3, b"slowly") {
+        connection.frame(1, &[byte]);
+    }
+    assert_eq!(connection.call("Nothing", &[]).err(), Some(12));
+    assert_eq!(connection.call("Configure", &[0xff]).err(), Some(3));
+    assert!(connection.call("StateChange", &[0xff]).is_ok_and(|answer| answer.is_empty()));
+    // A container never fails for us, whatever its description is.
+    for payload in [&[0xff; 20][..], &[], &bytes(2, bytes(3, [0xff, 0xfe])), &bytes(2, bytes(11, [0x07]))] {
+        assert!(connection.call("CreateContainer", payload).is_ok_and(|answer| answer.is_empty()), "{payload:?}");
+    }
+    assert!(profile(&connection.create(&Made::with_gpu().message())).is_some());
+    assert!(connection.call("Shutdown", &[]).is_ok());
+    assert!(plugin.peak() < 64 << 10, "{} KiB", plugin.peak());
+}
+
+#[test]
+fn an_engine_that_refuses_or_hangs_is_asked_again_later() {
+    let place = Place::new();
+    let engine = Engine::at(&place.socket());
+    let mut plugin = Plugin::start(&place, &[]);
+    engine.accept().refuse("no plugin\n\u{1b}[2J today");
+    plugin.says(r"refused the plugin: no plugin\n\u{1b}[2J today", 1);
+    // It registers, and nobody configures it; another does not even take the registration.
+    let began = Instant::now();
+    let mut silent = engine.accept();
+    assert!(began.elapsed() >= Duration::from_millis(900), "not at once");
+    silent.registration();
+    plugin.says("the container engine did not answer in 10 seconds", 1);
+    let _mute = engine.accept();
+    plugin.says("the container engine did not answer in 10 seconds", 2);
+    let mut connection = engine.serve(NEW.0, NEW.1);
+    assert!(profile(&connection.create(&Made::with_gpu().message())).is_some());
+    assert_eq!(plugin.end(), Some(0));
+}
+
+/// The answer is longer than containerd's reader takes in one piece.
+#[test]
+fn a_long_profile_goes_there_and_back() {
+    let place = Place::new();
+    let engine = Engine::at(&place.socket());
+    let _plugin = Plugin::start(&place, &[]);
+    let mut connection = engine.serve(NEW.0, NEW.1);
+    for count in [100, 170, 180, 2000, 40_000] {
+        let rules: Vec<u8> = (0..count).flat_map(|at| rule(&[&format!("call_{at}")], "SCMP_ACT_ERRNO", &[])).collect();
+        let answer = connection.create(
+            &Made { policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), rules])), ..Made::with_gpu() }.message(),
+        );
+        let after = profile(&answer).expect("a profile");
+        assert_eq!(after.all(7).len(), count + 2);
+    }
+}
+
+#[test]
+fn a_wrong_line_and_a_forbidden_socket_have_their_codes() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let mpu = || std::process::Command::new(env!("CARGO_BIN_EXE_mpu"));
+    for line in [&["--index", "9"][..], &["--index", "x1"], &["--policy", "off"], &["--policy", "maybe"], &["more"]] {
+        let done = mpu().arg("nri").args(line).output().expect("it runs");
+        assert_eq!(done.status.code(), Some(2), "{line:?}");
+    }
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can be somebody else");
+        return;
+    }
+    let place = Place::new();
+    let _engine = Engine::at(&place.socket());
+    // The executable lies where only root may look.
+    std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).expect("set");
+    std::fs::copy(env!("CARGO_BIN_EXE_mpu"), place.path().join("mpu")).expect("copied");
+    std::fs::set_permissions(place.socket(), PermissionsExt::from_mode(0o600)).expect("set");
+    let mut command = std::process::Command::new(place.path().join("mpu"));
+    let done =
+        command.arg("nri").arg("--socket").arg(place.socket()).uid(65_534).gid(65_534).output().expect("it runs");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(4), "{said}");
+    assert!(said.contains("cannot connect to") && said.contains("fix: run it as root"), "{said}");
+}

@@ -1,0 +1,101 @@
+//! `mpu nri` at work, and what it says.
+
+use std::fs::File;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// A folder with the sockets of a container engine and of the notify engine.
+pub struct Place {
+    folder: tempfile::TempDir,
+    notify: Option<UnixListener>,
+}
+
+impl Place {
+    /// One in which the notify engine listens.
+    pub fn new() -> Place {
+        let folder = tempfile::tempdir().expect("a folder");
+        let notify = UnixListener::bind(folder.path().join("listener.sock")).expect("a socket");
+        Place { folder, notify: Some(notify) }
+    }
+
+    /// The notify engine ends.
+    pub fn end_notify(&mut self) {
+        self.notify = None;
+    }
+
+    /// Where the container engine listens.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("nri.sock")
+    }
+
+    /// Where the notify engine listens.
+    pub fn listener(&self) -> PathBuf {
+        self.folder.path().join("listener.sock")
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// A plugin, for as long as the value lives.
+pub struct Plugin {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Plugin {
+    /// Starts one.
+    pub fn start(place: &Place, options: &[&str]) -> Plugin {
+        let log = place.path().join("log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mpu"));
+        command.arg("nri").arg("--socket").arg(place.socket()).arg("--listener").arg(place.listener()).args(options);
+        command.env_remove("JOURNAL_STREAM").stderr(File::create(&log).expect("a log"));
+        Plugin { child: command.spawn().expect("it starts"), log }
+    }
+
+    /// What it has said.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("a log")
+    }
+
+    /// Waits until it says this so many times.
+    pub fn says(&self, words: &str, times: usize) {
+        let began = Instant::now();
+        while self.log().matches(words).count() < times {
+            assert!(began.elapsed() < Duration::from_secs(20), "{words:?} is not said {times} times: {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Tells it to end; its exit code.
+    pub fn end(&mut self) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").arg(pid).status().expect("kill runs").success());
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status.code();
+            }
+            assert!(began.elapsed() < Duration::from_secs(3), "it does not end: {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The most memory that it has had, in KiB.
+    pub fn peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it lives");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
