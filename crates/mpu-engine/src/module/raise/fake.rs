@@ -18,6 +18,8 @@ pub struct Setup {
 
 impl Setup {
     /// With a make that builds.
+    // A host is made here, not a value that a type could do without.
+    #[allow(clippy::new_without_default)]
     pub fn new() -> Setup {
         let fake = FakeHost::in_order();
         fake.tool("make", BUILDS);
