@@ -8,7 +8,6 @@ use crate::cdi::transform::{self, Relative};
 use crate::cdi::{registry, validate, Registry};
 use crate::chain::chain_without_repeats;
 use clap::{Args, Subcommand, ValueEnum};
-use std::io::Write;
 use std::path::PathBuf;
 
 /// What `nvidia-ctk cdi` does.
@@ -50,13 +49,13 @@ impl List {
     fn run(&self, context: &Context) -> Result<(), Failure> {
         let registry = Registry::read(&self.spec_dir);
         for failure in registry.failures() {
-            eprintln!("nvidia-ctk: warning: {}", chain_without_repeats(failure));
+            crate::output::say(format!("nvidia-ctk: warning: {}", chain_without_repeats(failure)));
         }
         for conflict in registry.conflicts() {
-            eprintln!("nvidia-ctk: warning: {conflict}");
+            crate::output::say(format!("nvidia-ctk: warning: {conflict}"));
         }
         let names: String = registry.devices().map(|name| format!("{name}\n")).collect();
-        std::io::stdout().write_all(names.as_bytes())?;
+        crate::output::print(&names)?;
         context.note(format_args!("found {} CDI devices", registry.devices().count()));
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::context::{Context, Failure};
 use crate::config::{self, edit, keys};
 use crate::text_file;
 use clap::{Args, Subcommand};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// What `nvidia-ctk config` takes.
@@ -84,6 +84,6 @@ fn put(text: &str, output: Option<&Path>) -> Result<(), Failure> {
             verb: "write",
             source,
         })?),
-        None => Ok(std::io::stdout().write_all(text.as_bytes())?),
+        None => Ok(crate::output::print(text)?),
     }
 }

@@ -23,7 +23,7 @@ impl Context {
     /// Tells people what has been done or passed over.
     pub(super) fn note(&self, text: impl std::fmt::Display) {
         if !self.quiet {
-            eprintln!("nvidia-ctk: {text}");
+            crate::output::say(format!("nvidia-ctk: {text}"));
         }
     }
 }

@@ -4,7 +4,6 @@ use super::context::Failure;
 use crate::cdi::{registry, Registry};
 use crate::driver::{Driver, DriverRoot};
 use clap::Args;
-use std::io::Write;
 use std::path::PathBuf;
 
 /// What `nvidia-ctk info` takes.
@@ -28,6 +27,6 @@ impl Info {
             }
         }
         text.push_str(&format!("CDI devices: {}\n", registry.devices().count()));
-        Ok(std::io::stdout().write_all(text.as_bytes())?)
+        Ok(crate::output::print(&text)?)
     }
 }

@@ -121,7 +121,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nvidia-ctk: {}", chain_without_repeats(error.as_ref()));
+            crate::output::say(format!("nvidia-ctk: {}", chain_without_repeats(error.as_ref())));
             ExitCode::FAILURE
         }
     }

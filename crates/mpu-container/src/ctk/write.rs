@@ -3,7 +3,6 @@
 use super::context::Failure;
 use crate::cdi::file::{self, Format};
 use crate::edits::Spec;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Writes a spec to a file, or to standard output. A file's name gets the format's ending if it has none of a CDI file,
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub(super) fn put(spec: &Spec, output: Option<&Path>, format: Format) -> Result<Option<PathBuf>, Failure> {
     let text = file::text(spec, format);
     let Some(path) = output else {
-        std::io::stdout().write_all(text.as_bytes())?;
+        crate::output::print(&text)?;
         return Ok(None);
     };
     let mut path = path.as_os_str().to_owned();

@@ -1,0 +1,23 @@
+//! What a program says and prints, where nobody may be reading any more.
+//!
+//! The usual macros panic then: half of what was begun would be left.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+/// Says a line on standard error. Whether somebody reads it changes nothing.
+pub fn say(line: impl Display) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// Prints a text on standard output.
+///
+/// # Errors
+/// If it is lost. A reader that has gone away has read enough.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
