@@ -7,6 +7,7 @@ use std::fs::{self, File, FileType, Metadata};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use tempfile::{NamedTempFile, TempPath};
 
 /// Reads a file of at most so many bytes.
 ///
@@ -26,18 +27,14 @@ pub fn read(path: &Path, longest: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// Puts a text in a file's place: beside it first, then by renaming, with the old file's owner and mode. What a link
-/// points to is replaced, not the link. Folders that are missing are made. A device or pipe (`/dev/stdout`) is written
-/// to: it must keep its place.
+/// Puts a text in a file's place: aside first, then by renaming, with the old file's owner and mode. What a link points to
+/// is replaced, or made, not the link. Folders that are missing are made. A device or pipe (`/dev/stdout`) is written to:
+/// it must keep its place.
 ///
 /// # Errors
 /// If the file could not be written; the old one is then as it was.
 pub fn save(path: &Path, text: &str) -> io::Result<()> {
-    let path = match path.canonicalize() {
-        Ok(real) => real,
-        Err(error) if error.kind() == ErrorKind::NotFound => path.to_path_buf(),
-        Err(error) => return Err(error),
-    };
+    let path = real(path)?;
     let old = fs::metadata(&path).ok();
     if let Some(old) = old.as_ref().filter(|old| !old.is_file()) {
         return match old.is_dir() {
@@ -48,30 +45,96 @@ pub fn save(path: &Path, text: &str) -> io::Result<()> {
             }
         };
     }
-    let folder =
-        path.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or(PathBuf::from("."), PathBuf::from);
-    fs::create_dir_all(&folder)?;
-    let name = path.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "no file's name"))?;
-    let beside = folder.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
-    let write = || {
-        let mut file = File::options().write(true).create_new(true).open(&beside)?;
+    fs::create_dir_all(folder(&path))?;
+    aside(&path, |mut beside| {
         let (mode, owner) = match &old {
             Some(old) => (old.mode() & 0o7777, Some((old.uid(), old.gid()))),
             None => (0o644, None),
         };
+        let file = beside.as_file_mut();
         if let Some((uid, gid)) = owner {
-            std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
+            std::os::unix::fs::fchown(&*file, Some(uid), Some(gid))?;
         }
         file.set_permissions(fs::Permissions::from_mode(mode))?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&beside, &path)
-    };
-    let written = write();
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
+        beside.persist(&path).map(drop).map_err(|error| error.error)
+    })
+}
+
+/// A file that is out of its place, and gone once this is dropped.
+#[derive(Debug)]
+pub struct Removed {
+    place: PathBuf,
+    aside: TempPath,
+}
+
+/// Takes a file, or a link, out of its place.
+///
+/// # Errors
+/// If it is not there, or cannot be moved.
+pub fn take_out(path: &Path) -> io::Result<Removed> {
+    if path.symlink_metadata()?.is_dir() {
+        return Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory, not a file"));
     }
-    written
+    aside(path, |beside| {
+        let aside = beside.into_temp_path();
+        fs::rename(path, &aside)?;
+        Ok(Removed { place: path.to_path_buf(), aside })
+    })
+}
+
+impl Removed {
+    /// Puts it back as it was.
+    ///
+    /// # Errors
+    /// If that cannot be done: then where it is now.
+    pub fn put_back(self) -> Result<(), String> {
+        let (aside, place) = (self.aside.to_path_buf(), &self.place);
+        match fs::rename(&aside, place) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let kept = self.aside.keep().map_or(aside, |kept| kept);
+                Err(format!("{} is now {} ({error})", place.display(), kept.display()))
+            }
+        }
+    }
+}
+
+/// The file that a path stands for, at the end of its links, be it there or not.
+///
+/// # Errors
+/// If the links lead nowhere.
+pub fn real(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        other => return other,
+    }
+    let mut at = path.to_path_buf();
+    // The kernel gives up after as many.
+    for _ in 0..40 {
+        match fs::read_link(&at) {
+            Ok(to) => at = folder(&at).join(to),
+            Err(_) => return Ok(at),
+        }
+    }
+    Err(io::Error::new(ErrorKind::InvalidInput, "its links lead nowhere"))
+}
+
+fn folder(path: &Path) -> PathBuf {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or(PathBuf::from("."), PathBuf::from)
+}
+
+/// Does something with a file that nobody else has, on the same file system as another one. CRI-O reads all that is in
+/// `crio.conf.d`, hidden files too: nothing of ours may lie in such a folder, if the one above will do.
+fn aside<T>(of: &Path, mut what: impl FnMut(NamedTempFile) -> io::Result<T>) -> io::Result<T> {
+    let name = of.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "no file's name"))?;
+    let prefix = format!(".{}.", name.to_string_lossy());
+    let mut attempt = |folder: &Path| what(tempfile::Builder::new().prefix(&prefix).tempfile_in(folder)?);
+    let folder = folder(of);
+    let above = folder.parent().filter(|_| folder.extension().is_some_and(|end| end == "d"));
+    // The one above may be another mount, or read-only.
+    above.map(&mut attempt).and_then(Result::ok).map_or_else(|| attempt(&folder), Ok)
 }
 
 fn regular(of: &Metadata) -> io::Result<()> {
@@ -128,5 +191,39 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
         save(&pipe, "x").expect_err("nobody reads it");
         assert!(fs::metadata(&pipe).expect("there").file_type().is_fifo());
+    }
+
+    #[test]
+    fn where_a_link_points_is_written_though_nothing_is_there() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (link, second) = (dir.path().join("link"), dir.path().join("second"));
+        std::os::unix::fs::symlink("second", &link).expect("a link");
+        std::os::unix::fs::symlink("real", &second).expect("a link");
+        save(&link, "x").expect("written");
+        assert!(link.is_symlink() && second.is_symlink());
+        assert_eq!(fs::read_to_string(dir.path().join("real")).expect("there"), "x");
+    }
+
+    #[test]
+    fn a_folder_that_is_read_whole_never_has_half_a_file() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = dir.path().join("crio.conf.d");
+        fs::create_dir(&folder).expect("made");
+        // Another program's name of that kind is in nobody's way.
+        let left = dir.path().join(format!(".a.conf.{}", std::process::id()));
+        fs::write(&left, "left").expect("written");
+        fs::write(folder.join(left.file_name().expect("a name")), "left").expect("written");
+        let watched = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::NONBLOCK).expect("a watch");
+        let kinds = rustix::fs::inotify::WatchFlags::CREATE | rustix::fs::inotify::WatchFlags::MOVED_TO;
+        rustix::fs::inotify::add_watch(&watched, &folder, kinds).expect("watched");
+        save(&folder.join("a.conf"), "x").expect("written");
+        let mut bytes = [std::mem::MaybeUninit::uninit(); 1024];
+        let mut events = rustix::fs::inotify::Reader::new(&watched, &mut bytes);
+        let mut names = Vec::new();
+        while let Ok(event) = events.next() {
+            names.extend(event.file_name().map(|name| name.to_string_lossy().into_owned()));
+        }
+        assert_eq!(names, ["a.conf"]);
+        assert_eq!(fs::read_to_string(left).expect("there"), "left");
     }
 }
