@@ -7,6 +7,7 @@ use super::force::Force;
 use super::plan::{adding, removing, Plan};
 use super::{hook, source, Change, Engine, EngineError, Wish};
 use crate::config::edit::truth;
+use crate::output::say;
 use crate::text_file;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
@@ -104,7 +105,7 @@ impl Configure {
         match self.config_mode.as_str() {
             "oci-hook" | "hook" => return self.hook(),
             "" | "config" | "config-file" => {}
-            other => eprintln!("--config-mode={other} is no mode of {}: passed over", self.runtime.word()),
+            other => say(format!("--config-mode={other} is no mode of {}: passed over", self.runtime.word())),
         }
         let files = self.files()?;
         let name = self.nvidia_runtime_name.as_str();
@@ -121,11 +122,11 @@ impl Configure {
             layers.first().is_some_and(|top| top.version == 1 && !top.text.trim().is_empty())
         };
         if v1 {
-            eprintln!("{} is of version 1, which has no imports: it gets the runtime itself", files.top.display());
+            say(format!("{} is of version 1, which has no imports: it gets the runtime itself", files.top.display()));
         }
         if !files.reads_own() {
             let own = files.own();
-            eprintln!("CRI-O reads {} only if its --config-dir is that directory", own.display());
+            say(format!("CRI-O reads {} only if its --config-dir is that directory", own.display()));
         }
         let pattern = self.pattern()?;
         self.carry_out(&files, &adding(&files, &[wish], pattern.as_ref())?)
@@ -134,33 +135,31 @@ impl Configure {
     fn carry_out(&self, files: &Files, plan: &Plan) -> Result<(), EngineError> {
         let name = self.nvidia_runtime_name.as_str();
         if plan.changes.is_empty() {
-            eprintln!("{}'s configuration is as it should be: nothing was changed", self.runtime.word());
-            eprintln!("in force: {}", plan.force.tell(name));
+            say(format!("{}'s configuration is as it should be: nothing was changed", self.runtime.word()));
+            say(format!("in force: {}", plan.force.tell(name)));
             return Ok(());
         }
+        let now = if self.dry_run { None } else { Some(plan.carry_out(files, &[name])?) };
         for (path, change) in &plan.changes {
             let file = path.display();
             match (change, self.dry_run) {
                 (Change::Write(text), true) => {
-                    if plan.changes.len() > 1 {
-                        println!("# {file}");
-                    }
-                    print!("{text}");
+                    let title = if plan.changes.len() > 1 { format!("# {file}\n") } else { String::new() };
+                    print(&(title + text))?;
                 }
-                (Change::Delete, true) => eprintln!("{file} would be removed: nothing else is in it"),
-                (Change::Delete, false) => eprintln!("{file} is removed: nothing else is in it"),
-                (Change::Write(_), false) => eprintln!("{file} is written"),
+                (Change::Delete, true) => say(format!("{file} would be removed: nothing else is in it")),
+                (Change::Delete, false) => say(format!("{file} is removed: nothing else is in it")),
+                (Change::Write(_), false) => say(format!("{file} is written")),
                 (Change::None, _) => {}
             }
         }
-        if self.dry_run {
-            eprintln!("would be in force: {}", plan.force.tell(name));
+        let Some(now) = now else {
+            say(format!("would be in force: {}", plan.force.tell(name)));
             return Ok(());
-        }
-        let now = plan.carry_out(files, &[name])?;
-        eprintln!("in force: {}", now.tell(name));
+        };
+        say(format!("in force: {}", now.tell(name)));
         if let Some(restart) = self.runtime.restart() {
-            eprintln!("it counts from the engine's next start: sudo {restart}");
+            say(format!("it counts from the engine's next start: sudo {restart}"));
         }
         Ok(())
     }
@@ -201,7 +200,7 @@ impl Configure {
         wish.default = self.set_as_default;
         wish.cdi = self.cdi;
         if self.cdi && matches!(self.runtime, Engine::Crio | Engine::Podman) {
-            eprintln!("--cdi.enabled is passed over: {} reads CDI files in any case", self.runtime.word());
+            say(format!("--cdi.enabled is passed over: {} reads CDI files in any case", self.runtime.word()));
         }
         let release = source::containerd_release(Path::new("/"), said(&self.executable_path));
         if self.runtime == Engine::Containerd && release >= Some((2, 0)) {
@@ -215,9 +214,9 @@ impl Configure {
         let asks = matches!(self.runtime, Engine::Containerd | Engine::Crio);
         if !asks && (self.config_source == Source::Command || said(&self.executable_path).is_some()) {
             let engine = self.runtime.word();
-            eprintln!(
+            say(format!(
                 "--config-source=command and --executable-path are passed over: {engine} prints no configuration"
-            );
+            ));
         }
         match asks && self.config_source == Source::Command {
             true => source::ask(self.runtime, Path::new("/"), said(&self.executable_path)).map(Some),
@@ -227,14 +226,14 @@ impl Configure {
 
     fn hook(&self) -> Result<(), EngineError> {
         whole("--nvidia-runtime-hook-path", &self.nvidia_runtime_hook_path)?;
-        eprintln!("--config-mode={} is deprecated: engines of today give GPUs by CDI", self.config_mode);
+        say(format!("--config-mode={} is deprecated: engines of today give GPUs by CDI", self.config_mode));
         let text = hook(&self.nvidia_runtime_hook_path);
         match said(&self.oci_hook_path).filter(|_| !self.dry_run) {
-            None => print!("{text}"),
+            None => print(&text)?,
             Some(path) => {
                 text_file::save(path, &text)
                     .map_err(|source| EngineError::Write { path: path.to_path_buf(), source })?;
-                eprintln!("{} is written", path.display());
+                say(format!("{} is written", path.display()));
             }
         }
         Ok(())
@@ -253,6 +252,10 @@ impl Configure {
             .and_then(|program| program.to_str().map(str::to_string))
             .unwrap_or_else(|| format!("/usr/bin/{named}")))
     }
+}
+
+fn print(text: &str) -> Result<(), EngineError> {
+    crate::output::print(text).map_err(|source| EngineError::Write { path: "standard output".into(), source })
 }
 
 fn whole(flag: &str, path: &Path) -> Result<(), EngineError> {

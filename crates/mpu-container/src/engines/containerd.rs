@@ -4,9 +4,9 @@
 //!
 //! Outside truth: containerd's `docs/cri/config.md` (1.7 and 2.0) for the plugin's names and keys.
 
-use super::tables::{bare, complete, edit, find, forget, lay, prune, remove, set, table, text, within};
+use super::tables::{self, complete, edit, find, forget, lay, prune, remove, set, table, text, within};
 use super::wish::{Malformed, Runtime, Says, Wish};
-use toml_edit::{value, Array, DocumentMut, Item, Table, Value};
+use toml_edit::{value, Array, DocumentMut, Item, RawString, Table, Value};
 
 /// Where a version keeps the plugin that runs containers.
 pub(super) fn plugin(version: i64) -> Result<&'static str, Malformed> {
@@ -36,13 +36,13 @@ pub(super) fn imports(of: &str) -> Result<Vec<String>, Malformed> {
 /// The plugin's section of a file, if it has one.
 pub(super) fn section(of: &str, version: i64) -> Result<Option<Table>, Malformed> {
     let root: DocumentMut = of.parse()?;
-    Ok(find(&root, &["plugins", plugin(version)?]).map(bare))
+    Ok(find(&root, &["plugins", plugin(version)?]).map(tables::bare))
 }
 
 pub(super) fn says(of: &str, version: i64) -> Result<Says, Malformed> {
     let Some(section) = section(of, version)? else { return Ok(Says::default()) };
     let runtimes = within(&section, &["containerd", "runtimes"]).map(|(name, keys)| {
-        let keys = bare(keys);
+        let keys = tables::bare(keys);
         let program = ["BinaryName", "Runtime"].iter().find_map(|key| text(&keys, &["options"], key));
         (name.to_string(), Runtime { program, keys })
     });
@@ -57,7 +57,7 @@ pub(super) fn says(of: &str, version: i64) -> Result<Says, Malformed> {
 pub(super) fn with(of: &str, wish: &Wish, pattern: &Table, version: i64) -> Result<String, Malformed> {
     edit(of, |root| {
         if root.is_empty() && version > 1 {
-            root.insert("version", value(version));
+            begin(root, of, version);
         }
         let plugin = plugin(version)?;
         let containerd = ["plugins", plugin, "containerd"];
@@ -65,25 +65,23 @@ pub(super) fn with(of: &str, wish: &Wish, pattern: &Table, version: i64) -> Resu
         let runtime = table(root, &at)?;
         complete(runtime, pattern);
         if runtime.get("runtime_type").and_then(Item::as_str).is_none_or(str::is_empty) {
-            set(runtime, "runtime_type", &wish.runtime_type);
+            set(runtime, "runtime_type", wish.runtime_type.as_str());
         }
         annotations(runtime, &wish.annotations);
         let options = table(root, &[&at[..], &["options"]].concat())?;
-        set(options, "BinaryName", &wish.path);
+        set(options, "BinaryName", wish.path.as_str());
         if version == 1 {
             // What runtimes of the kind before runc.v2 read, which only such a file can have.
-            set(options, "Runtime", &wish.path);
+            set(options, "Runtime", wish.path.as_str());
         }
         match wish.default {
-            Some(true) => set(table(root, &containerd)?, "default_runtime_name", &wish.name),
+            Some(true) => set(table(root, &containerd)?, "default_runtime_name", wish.name.as_str()),
             Some(false) => forget(root, &containerd, "default_runtime_name", &wish.name),
             None => {}
         }
         if wish.cdi {
             let cri = table(root, &["plugins", plugin])?;
-            if cri.get("enable_cdi").and_then(Item::as_bool) != Some(true) {
-                cri.insert("enable_cdi", value(true));
-            }
+            set(cri, "enable_cdi", true);
         }
         Ok(())
     })
@@ -125,15 +123,60 @@ pub(super) fn without(of: &str, name: &str, version: i64) -> Result<Option<Strin
         let runtimes = [&containerd[..], &["runtimes"]].concat();
         remove(root, &runtimes, name);
         let left: Vec<_> = within(root, &runtimes).map(|(name, _)| name.to_string()).collect();
-        if left == ["runc"] && of.contains(NAMED) {
+        if left == ["runc"] && of.replace("\r\n", "\n").contains(NAMED) {
+            let above = table(root, &[&runtimes[..], &["runc"]].concat())?.decor_mut();
+            let others = above.prefix().and_then(RawString::as_str).unwrap_or_default().replace(NAMED, "");
+            above.set_prefix(others);
             remove(root, &runtimes, "runc");
         }
         forget(root, &containerd, "default_runtime_name", name);
         prune(root, &runtimes);
         Ok(())
     })?;
-    let only_the_version = left.lines().all(|line| line.trim().is_empty() || line.starts_with("version"));
-    Ok((!only_the_version).then_some(left))
+    Ok((!bare(&left)).then_some(left))
+}
+
+/// What stands at the beginning of a first file that was not there before.
+const MADE: &str = "# Made by nvidia-ctk, which removes this file once nothing else is in it.\n";
+/// What stands at the beginning of a copy.
+const COPY: &str =
+    "# Written by nvidia-ctk. containerd before 2.1 takes the whole section from the last file that has it:\n\
+                    # this is a copy of config.toml's, with the runtime. Run nvidia-ctk again after changes there.\n";
+/// What stands above imports, before the pattern that is there for our file's sake.
+const IMPORTS: &str = "# For nvidia-ctk's file: ";
+
+/// Whether a file has but a version, and no comment of the administrator's.
+pub(super) fn bare(text: &str) -> bool {
+    let root = text.parse::<DocumentMut>();
+    root.is_ok_and(|root| root.iter().all(|(key, _)| key == "version")) && !has_comments(text)
+}
+
+/// The text of which but the version is left.
+pub(super) fn emptied(of: &str) -> Result<String, Malformed> {
+    edit(of, |root| {
+        root.retain(|key, _| key == "version");
+        Ok(())
+    })
+}
+
+/// Whether a file is one that we made.
+pub(super) fn made(text: &str) -> bool {
+    text.starts_with(MADE.trim_end())
+}
+
+/// Whether a file may have comments of the administrator's.
+pub(super) fn has_comments(text: &str) -> bool {
+    let text = text.replace("\r\n", "\n");
+    [MADE, COPY].iter().fold(text, |text, ours| text.replace(ours, "")).contains('#')
+}
+
+fn begin(root: &mut DocumentMut, of: &str, version: i64) {
+    root.insert("version", value(version));
+    if of.trim().is_empty() {
+        if let Some(mut key) = root.key_mut("version") {
+            key.leaf_decor_mut().set_prefix(MADE);
+        }
+    }
 }
 
 /// A file of our own for others to import, with the plugin's section of those others.
@@ -145,35 +188,50 @@ pub(super) fn drop_in(version: i64, section: &Table) -> Result<String, Malformed
         }
         Ok(())
     })
-    .map(|text| {
-        let why =
-            "# Written by nvidia-ctk. containerd before 2.1 takes the whole section from the last file that has it:\n\
-                   # this is a copy of config.toml's, with the runtime. Run nvidia-ctk again after changes there.\n";
-        if section.is_empty() {
-            text
-        } else {
-            format!("{why}{text}")
-        }
-    })
+    .map(|text| if section.is_empty() { text } else { format!("{COPY}{text}") })
 }
 
-/// The text with one import more.
+/// The text with one import more, and a line above that says whose it is.
 pub(super) fn importing(of: &str, pattern: &str, version: i64) -> Result<String, Malformed> {
     edit(of, |root| {
         if root.is_empty() {
-            root.insert("version", value(version));
+            begin(root, of, version);
         }
         let all = root.entry("imports").or_insert_with(|| value(Array::new()));
         all.as_array_mut().ok_or_else(|| Malformed::NoTable("imports (a list)".into()))?.push(pattern);
+        if let Some(mut key) = root.key_mut("imports") {
+            let above = key.leaf_decor_mut();
+            let old = above.prefix().and_then(RawString::as_str).unwrap_or_default();
+            let new = format!("{IMPORTS}{pattern}\n{old}");
+            above.set_prefix(new);
+        }
         Ok(())
     })
 }
 
-/// The text without an import, if nothing but that and a version is in it: such a file is none of the administrator's.
-pub(super) fn only_imports(of: &str, pattern: &str) -> Result<bool, Malformed> {
-    let root: DocumentMut = of.parse()?;
-    let plain = root.iter().all(|(key, _)| matches!(key, "version" | "imports"));
-    Ok(plain && imports(of)? == [pattern] && !of.contains('#'))
+/// The text without some imports. One that is a pattern goes only if we made it: it may be for more than our file.
+pub(super) fn not_importing(of: &str, gone: impl Fn(&str, bool) -> bool) -> Result<String, Malformed> {
+    edit(of, |root| {
+        let above = root.key("imports").and_then(|key| key.leaf_decor().prefix()?.as_str());
+        let mut above = above.unwrap_or_default().to_string();
+        let Some(all) = root.get_mut("imports").and_then(Item::as_array_mut) else { return Ok(()) };
+        for at in (0..all.len()).rev() {
+            let Some(import) = all.get(at).and_then(Value::as_str).map(str::to_string) else { continue };
+            let ours = format!("{IMPORTS}{import}\n");
+            if gone(&import, above.contains(&ours)) {
+                all.remove(at);
+                above = above.replacen(&ours, "", 1);
+            }
+        }
+        let none = all.is_empty();
+        if let Some(mut key) = root.key_mut("imports") {
+            key.leaf_decor_mut().set_prefix(above);
+        }
+        if none {
+            remove(root, &[], "imports");
+        }
+        Ok(())
+    })
 }
 
 /// Lets a pod's annotations reach the wrapper.
@@ -186,6 +244,6 @@ fn annotations(runtime: &mut Table, wanted: &[String]) {
         }
     }
     if all.len() > there {
-        runtime.insert("container_annotations", value(all));
+        set(runtime, "container_annotations", all);
     }
 }

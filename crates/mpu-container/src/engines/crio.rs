@@ -34,7 +34,7 @@ pub(super) fn says(of: &str) -> Result<Says, Malformed> {
 pub(super) fn with(of: &str, wish: &Wish, pattern: &Table) -> Result<String, Malformed> {
     edit(of, |root| {
         let runtime = table(root, &[&RUNTIMES[..], &[&wish.name]].concat())?;
-        set(runtime, "runtime_path", &wish.path);
+        set(runtime, "runtime_path", wish.path.as_str());
         set(runtime, "runtime_type", "oci");
         let mut pattern = pattern.clone();
         for key in ITS_OWN {
@@ -42,7 +42,7 @@ pub(super) fn with(of: &str, wish: &Wish, pattern: &Table) -> Result<String, Mal
         }
         complete(runtime, &pattern);
         match wish.default {
-            Some(true) => set(table(root, &RUNTIME)?, "default_runtime", &wish.name),
+            Some(true) => set(table(root, &RUNTIME)?, "default_runtime", wish.name.as_str()),
             Some(false) => forget(root, &RUNTIME, "default_runtime", &wish.name),
             None => {}
         }

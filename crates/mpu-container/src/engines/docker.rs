@@ -3,8 +3,12 @@
 //! Outside truth: Docker's reference of `dockerd`, "Daemon configuration file": `runtimes`, `default-runtime`,
 //! `features.cdi`.
 
+use super::tables::lines_as;
 use super::wish::{Malformed, Runtime, Says, Wish};
+use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{json, Map, Value};
+use std::collections::BTreeSet;
+use std::fmt;
 
 pub(super) fn says(of: &str) -> Result<Says, Malformed> {
     let root = parse(of)?;
@@ -65,6 +69,51 @@ pub(super) fn without(text: &str, name: &str) -> Result<Option<String>, Malforme
     })
 }
 
+/// Whether there was such a file at all.
+const THERE: &str = "there";
+
+/// What the file says of runtimes, and of the default one.
+pub(super) fn before(text: &str, names: &[&str]) -> Result<String, Malformed> {
+    let root = parse(text)?;
+    let known = root.get("runtimes").and_then(Value::as_object);
+    let runtimes = names.iter().filter_map(|name| Some((name.to_string(), known?.get(*name)?.clone())));
+    let mut all = Map::from_iter([("runtimes".to_string(), Value::Object(runtimes.collect()))]);
+    all.insert(THERE.into(), json!(!text.trim().is_empty()));
+    all.extend(root.get("default-runtime").map(|default| ("default-runtime".to_string(), default.clone())));
+    Ok(print(&all, ""))
+}
+
+/// The text with what it said before; none when nothing is left in it.
+pub(super) fn restored(text: &str, names: &[&str], before: &str) -> Result<Option<String>, Malformed> {
+    let (mut root, old) = (parse(text)?, parse(before)?);
+    let was = root.clone();
+    for name in names {
+        match old.get("runtimes").and_then(|known| known.get(name)) {
+            Some(keys) => drop(table(&mut root, "runtimes")?.insert(name.to_string(), keys.clone())),
+            None => {
+                if let Some(known) = root.get_mut("runtimes").and_then(Value::as_object_mut) {
+                    known.shift_remove(*name);
+                }
+            }
+        }
+    }
+    if root.get("runtimes").and_then(Value::as_object).is_some_and(Map::is_empty) {
+        root.shift_remove("runtimes");
+    }
+    // Another one is somebody else's choice since.
+    if root.get("default-runtime").and_then(Value::as_str).is_some_and(|default| names.contains(&default)) {
+        match old.get("default-runtime") {
+            Some(default) => drop(root.insert("default-runtime".into(), default.clone())),
+            None => drop(root.shift_remove("default-runtime")),
+        }
+    }
+    Ok(match root == was {
+        true => Some(text.to_string()),
+        false if root.is_empty() && old.get(THERE) != Some(&json!(true)) => None,
+        false => Some(print(&root, text)),
+    })
+}
+
 fn forget(root: &mut Map<String, Value>, name: &str) {
     if root.get("default-runtime").and_then(Value::as_str) == Some(name) {
         root.shift_remove("default-runtime");
@@ -75,9 +124,69 @@ fn parse(text: &str) -> Result<Map<String, Value>, Malformed> {
     if text.trim().is_empty() {
         return Ok(Map::new());
     }
+    once(text)?;
     match serde_json::from_str(text)? {
         Value::Object(root) => Ok(root),
         _ => Err(Malformed::NoTable("the whole file".into())),
+    }
+}
+
+/// Refuses a key that is there twice: of the two the tree would have the last one alone.
+fn once(text: &str) -> Result<(), Malformed> {
+    let mut twice = None;
+    let read = Keys(&mut twice).deserialize(&mut serde_json::Deserializer::from_str(text));
+    match (twice, read) {
+        (Some(key), _) => Err(Malformed::Twice(key)),
+        (None, read) => Ok(read?),
+    }
+}
+
+/// Looks through a value, and remembers the first key that its table has already.
+struct Keys<'a>(&'a mut Option<String>);
+
+impl<'de> DeserializeSeed<'de> for Keys<'_> {
+    type Value = ();
+    fn deserialize<D: serde::Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Keys<'_> {
+    type Value = ();
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("JSON")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = BTreeSet::new();
+        while let Some(key) = map.next_key::<String>()? {
+            map.next_value_seed(Keys(self.0))?;
+            if !seen.insert(key.clone()) {
+                self.0.get_or_insert(key);
+            }
+        }
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while list.next_element_seed(Keys(self.0))?.is_some() {}
+        Ok(())
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
     }
 }
 
@@ -98,5 +207,5 @@ fn print(root: &Map<String, Value>, like: &str) -> String {
     // A tree that was read, or made of strings: there is nothing in it that JSON cannot hold.
     let _ = serde::Serialize::serialize(root, &mut serializer);
     bytes.push(b'\n');
-    String::from_utf8_lossy(&bytes).into_owned()
+    lines_as(like, String::from_utf8_lossy(&bytes).into_owned())
 }

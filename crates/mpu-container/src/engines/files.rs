@@ -9,15 +9,16 @@
 //! theirs after all of those); CRI-O 1.34, `UpdateFromPath`; `containers.conf(5)`.
 
 use super::containerd;
-use super::{Engine, EngineError, Malformed};
+use super::{pattern, Engine, EngineError, Malformed};
 use crate::text_file;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 /// A configuration larger than this is none.
-const LIMIT: u64 = 4 << 20;
+pub(super) const LIMIT: u64 = 4 << 20;
 
 /// What files will hold; none for one that will not be there.
 pub type Pending = BTreeMap<PathBuf, Option<String>>;
@@ -114,7 +115,7 @@ impl Files {
                     all.push(PathBuf::from("/usr/share/containers/containers.conf"));
                 }
                 all.push(self.top.clone());
-                walk(&self.folder(), pending, &mut all);
+                walk(&self.folder(), pending, &mut all)?;
                 let own = self.own();
                 if !all.contains(&own) {
                     all.push(own);
@@ -132,6 +133,14 @@ impl Files {
         there.collect()
     }
 
+    /// Where the file is that another one imports, or the pattern of some.
+    pub(super) fn imported_from(&self, path: &Path, import: &str) -> PathBuf {
+        match Path::new(import) {
+            whole if whole.is_absolute() => self.paths.here(whole),
+            part => path.parent().unwrap_or(Path::new("/")).join(part),
+        }
+    }
+
     fn imported(&self, pending: &Pending) -> Result<Vec<Layer>, EngineError> {
         let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
         let mut waiting = VecDeque::from([(self.top.clone(), 1)]);
@@ -143,11 +152,9 @@ impl Files {
             let malformed = |reason: Malformed| EngineError::Malformed { path: path.clone(), reason };
             let version = containerd::version(&text, otherwise, otherwise).map_err(malformed)?;
             for import in containerd::imports(&text).map_err(malformed)? {
-                let import = match Path::new(&import) {
-                    whole if whole.is_absolute() => self.paths.here(whole),
-                    part => path.parent().unwrap_or(Path::new("/")).join(part),
-                };
-                waiting.extend(expand(&import, pending).into_iter().map(|path| (path, version)));
+                let files = expand(&self.imported_from(&path, &import), pending)?;
+                let files = files.ok_or(Malformed::Pattern(import)).map_err(malformed)?;
+                waiting.extend(files.into_iter().map(|path| (path, version)));
             }
             all.push(Layer { path, text, version });
         }
@@ -172,56 +179,63 @@ fn ends(path: &Path, with: &str) -> bool {
 }
 
 /// The names in a directory, those that will be there among them, in their order.
-fn names(folder: &Path, pending: &Pending) -> BTreeSet<std::ffi::OsString> {
-    let there = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+fn names(folder: &Path, pending: &Pending) -> Result<BTreeSet<OsString>, EngineError> {
+    let at = |source| EngineError::Read { path: folder.to_path_buf(), source };
+    let mut all = BTreeSet::new();
+    match fs::read_dir(folder) {
+        Ok(entries) => {
+            for entry in entries {
+                all.insert(entry.map_err(at)?.file_name());
+            }
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+        Err(error) => return Err(at(error)),
+    }
     let planned = pending.keys().filter(|path| path.parent() == Some(folder)).filter_map(|path| path.file_name());
-    there.chain(planned.map(Into::into)).collect()
+    all.extend(planned.map(Into::into));
+    Ok(all)
 }
 
 /// All files below a directory, in the order of their names.
-fn walk(folder: &Path, pending: &Pending, all: &mut Vec<PathBuf>) {
-    for name in names(folder, pending) {
+fn walk(folder: &Path, pending: &Pending, all: &mut Vec<PathBuf>) -> Result<(), EngineError> {
+    for name in names(folder, pending)? {
         let path = folder.join(name);
         match path.symlink_metadata().is_ok_and(|there| there.is_dir()) {
-            true => walk(&path, pending, all),
+            true => walk(&path, pending, all)?,
             false => all.push(path),
         }
     }
+    Ok(())
 }
 
-/// The files that a path with `*` and `?` names, in their order; a path without `*` names itself, be it there or not.
-fn expand(pattern: &Path, pending: &Pending) -> Vec<PathBuf> {
-    if !pattern.to_string_lossy().contains('*') {
-        return vec![pattern.to_path_buf()];
+/// Whether containerd takes an import for a pattern. One without `*` names itself, be it there or not.
+pub(super) fn is_pattern(import: &Path) -> bool {
+    import.to_string_lossy().contains('*')
+}
+
+/// The files that an import names, in their order; none if it is a pattern that containerd refuses.
+fn expand(import: &Path, pending: &Pending) -> Result<Option<Vec<PathBuf>>, EngineError> {
+    if !is_pattern(import) {
+        return Ok(Some(vec![import.to_path_buf()]));
     }
     let mut found = vec![PathBuf::from("/")];
-    for part in pattern.components() {
+    for part in import.components() {
         let Component::Normal(part) = part else { continue };
         let part = part.to_string_lossy();
-        found = match part.contains(['*', '?']) {
-            false => found.into_iter().map(|path| path.join(&*part)).collect(),
-            true => {
-                let matching = |path: PathBuf| {
-                    let names = names(&path, pending).into_iter();
-                    names.filter(|name| matches(&part, &name.to_string_lossy())).map(move |name| path.join(name))
-                };
-                found.into_iter().flat_map(matching).collect()
-            }
-        };
-    }
-    found
-}
-
-fn matches(pattern: &str, name: &str) -> bool {
-    let mut rest = pattern.chars();
-    match rest.next() {
-        None => name.is_empty(),
-        Some('*') => {
-            name.char_indices().map(|(at, _)| at).chain([name.len()]).any(|at| matches(rest.as_str(), &name[at..]))
+        if !part.contains(['*', '?', '[', '\\']) {
+            found.iter_mut().for_each(|path| path.push(&*part));
+            continue;
         }
-        Some(wanted) => {
-            let mut left = name.chars();
-            left.next().is_some_and(|has| wanted == '?' || wanted == has) && matches(rest.as_str(), left.as_str())
+        if pattern::matches(&part, "").is_none() {
+            return Ok(None);
         }
+        let mut matching = Vec::new();
+        for path in found {
+            let names = names(&path, pending)?.into_iter();
+            let fits = |name: &OsString| pattern::matches(&part, &name.to_string_lossy()) == Some(true);
+            matching.extend(names.filter(fits).map(|name| path.join(name)));
+        }
+        found = matching;
     }
+    Ok(Some(found))
 }

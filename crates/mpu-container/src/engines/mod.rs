@@ -6,12 +6,14 @@
 //! Starts and stops no engine.
 
 pub mod command;
+mod comments;
 mod containerd;
 mod crio;
 mod docker;
 pub mod files;
 pub mod force;
 mod oci_hook;
+mod pattern;
 pub mod plan;
 mod podman;
 pub mod source;
@@ -170,6 +172,16 @@ pub enum EngineError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// It cannot be written, and what was changed before it cannot be taken back.
+    #[error("cannot write {}, and not all that was done before could be taken back: {kept}", path.display())]
+    Half {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+        /// What was not.
+        kept: String,
     },
     /// What is in it cannot be understood, so that changing it could lose something.
     #[error("{} is left as it is: {reason}", path.display())]

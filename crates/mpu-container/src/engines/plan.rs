@@ -4,13 +4,15 @@
 //! leaves a file of its own that would win over any other). Guarantees: when a plan is given, carrying it out has the
 //! effect that was asked for; when a file of the administrator's stands against it, that file is named and none is changed.
 
-use super::files::{read, Files, Layer, Pending};
+use super::files::{self, is_pattern, read, Files, Layer, Pending};
 use super::force::Force;
 use super::tables::covered;
 use super::wish::Wish;
-use super::{containerd, Change, Engine, EngineError, Malformed};
+use super::{containerd, docker, malformed, Change, Engine, EngineError, Malformed};
 use crate::text_file;
+use std::collections::BTreeSet;
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item, Table};
 
@@ -52,39 +54,95 @@ pub fn adding(files: &Files, wishes: &[Wish], pattern: Option<&Force>) -> Result
     for wish in wishes {
         judge(&force, wish)?;
     }
-    Ok(Plan { changes: changes(pending)?, force })
+    Ok(Plan { changes: changes(files, pending)?, force })
 }
 
 /// The plan that takes runtimes out again, of every file.
 pub fn removing(files: &Files, names: &[&str]) -> Result<Plan, EngineError> {
+    removing_from(files, names, true, |_| true)
+}
+
+/// The plan that takes runtimes out of containerd's file that was asked for, and of no other, unless it has a version
+/// that has no such files. That CDI files are read keeps no copy of a section there, which would go stale.
+pub fn dropping(files: &Files, names: &[&str]) -> Result<Plan, EngineError> {
+    removing_from(files, names, false, |layer| {
+        files.drop_in.as_ref() == Some(&layer.path) || (layer.path == files.top && layer.version == 1)
+    })
+}
+
+/// What Docker's file says of runtimes, and of the default one, for [`restoring`].
+pub fn before(files: &Files, names: &[&str]) -> Result<String, EngineError> {
+    let text = read(&files.top, &Pending::new())?.unwrap_or_default();
+    docker::before(&text, names).map_err(|reason| EngineError::Malformed { path: files.top.clone(), reason })
+}
+
+/// The plan after which Docker's file says of runtimes what it said before.
+pub fn restoring(files: &Files, names: &[&str], before: &str) -> Result<Plan, EngineError> {
+    let mut pending = Pending::new();
+    if let Some(text) = read(&files.top, &pending)? {
+        let new = docker::restored(&text, names, before);
+        let new = new.map_err(|reason| EngineError::Malformed { path: files.top.clone(), reason })?;
+        pending.insert(files.top.clone(), new);
+    }
+    let force = Force::of(files, &files.layers(&pending)?)?;
+    Ok(Plan { changes: changes(files, pending)?, force })
+}
+
+fn removing_from(files: &Files, names: &[&str], cdi: bool, from: impl Fn(&Layer) -> bool) -> Result<Plan, EngineError> {
     let mut pending = Pending::new();
     let layers = files.layers(&pending)?;
-    for layer in &layers {
+    for layer in layers.iter().filter(|layer| from(layer)) {
+        let says = files.engine.says(layer)?;
+        let named = |name: &&&str| {
+            says.default.as_deref() == Some(**name) || says.runtimes.iter().any(|(known, _)| known == **name)
+        };
         let mut text = Some(layer.text.clone());
-        for name in names {
+        // A file that never had the runtime stays, whatever is in it.
+        for name in names.iter().filter(named) {
             let Some(old) = text else { break };
             text = files.engine.without(&Layer { text: old, ..layer.clone() }, name)?;
         }
-        if text.as_ref() != Some(&layer.text) {
-            let spare = match &text {
-                Some(left) => layer.path != files.top && only_repeats(files, &layers, layer, left)?,
-                None => true,
-            };
-            pending.insert(layer.path.clone(), text.filter(|_| !spare));
+        if text.as_ref() == Some(&layer.text) {
+            continue;
         }
+        let text = match text {
+            Some(left) if layer.path != files.top && only_repeats(files, &layers, layer, &left, cdi)? => None,
+            // The administrator's first file stays, if it has but its version left.
+            None if files.engine == Engine::Containerd && layer.path == files.top && !containerd::made(&layer.text) => {
+                Some(containerd::emptied(&layer.text).map_err(malformed(layer))?)
+            }
+            other => other,
+        };
+        pending.insert(layer.path.clone(), text);
     }
-    // The file that we made for the sake of an import goes with what it imports.
-    if let (Engine::Containerd, Some(top)) = (files.engine, layers.first()) {
-        let gone = pending.iter().filter(|(path, text)| text.is_none() && **path != files.top);
-        let imports: Vec<String> = gone.map(|(path, _)| import(files, path)).collect();
-        let left = pending.get(&files.top).cloned().unwrap_or_else(|| Some(top.text.clone()));
-        let ours = |left: &String| imports.iter().any(|import| containerd::only_imports(left, import).unwrap_or(false));
-        if left.as_ref().is_some_and(ours) && files.layers(&pending)?.len() == 1 {
-            pending.insert(files.top.clone(), None);
-        }
+    if files.engine == Engine::Containerd {
+        unimport(files, &layers, &mut pending)?;
     }
     let force = Force::of(files, &files.layers(&pending)?)?;
-    Ok(Plan { changes: changes(pending)?, force })
+    Ok(Plan { changes: changes(files, pending)?, force })
+}
+
+/// Takes out the imports of files that will be gone: containerd does not start if one names a file that is not there. A
+/// first file that we made for an import's sake goes with it.
+fn unimport(files: &Files, layers: &[Layer], pending: &mut Pending) -> Result<(), EngineError> {
+    let gone: Vec<PathBuf> = pending.iter().filter(|(_, text)| text.is_none()).map(|(path, _)| path.clone()).collect();
+    let left: BTreeSet<PathBuf> = files.layers(pending)?.into_iter().map(|layer| layer.path).collect();
+    for layer in layers.iter().filter(|layer| left.contains(&layer.path)) {
+        let text = read(&layer.path, pending)?.unwrap_or_default();
+        let is_gone = |name: &str, ours: bool| {
+            let of = |path: &PathBuf| import(files, path) == name;
+            match is_pattern(Path::new(name)) {
+                true => ours && gone.iter().any(of) && !left.iter().any(of),
+                false => gone.contains(&files.imported_from(&layer.path, name)),
+            }
+        };
+        let new = containerd::not_importing(&text, is_gone).map_err(malformed(layer))?;
+        if new != text {
+            let spare = layer.path == files.top && containerd::made(&new) && containerd::bare(&new);
+            pending.insert(layer.path.clone(), (!spare).then_some(new));
+        }
+    }
+    Ok(())
 }
 
 /// The plan after which a runtime is not the default one. It stays known.
@@ -92,7 +150,7 @@ pub fn undefaulting(files: &Files, name: &str) -> Result<Plan, EngineError> {
     let mut pending = Pending::new();
     not_default(files, name, &mut pending)?;
     let force = Force::of(files, &files.layers(&pending)?)?;
-    Ok(Plan { changes: changes(pending)?, force })
+    Ok(Plan { changes: changes(files, pending)?, force })
 }
 
 impl Plan {
@@ -103,24 +161,24 @@ impl Plan {
     /// If a file cannot be written; or if what is in force afterwards is not what was planned, since somebody else has
     /// changed the files meanwhile.
     pub fn carry_out(&self, files: &Files, names: &[&str]) -> Result<Force, EngineError> {
-        let old = self.changes.iter().map(|(path, _)| read(path, &Pending::new()));
-        let old = old.collect::<Result<Vec<_>, _>>()?;
-        let mut undo: Vec<(&PathBuf, Option<String>)> = Vec::new();
-        for ((path, change), old) in self.changes.iter().zip(old) {
-            let done = match change {
-                Change::None => Ok(()),
-                Change::Write(text) => text_file::save(path, text),
-                Change::Delete => fs::remove_file(path),
-            };
-            if let Err(source) = done {
-                // Half of a change may be worse than none: an import of a file that is not there stops containerd.
-                for (path, old) in undo.into_iter().rev() {
-                    let _ = old.map_or_else(|| fs::remove_file(path), |text| text_file::save(path, &text));
+        let mut done = Vec::new();
+        for (path, change) in &self.changes {
+            match carry(path, change) {
+                Ok(undo) => done.push((path, undo)),
+                Err(source) => {
+                    // Half of a change may be worse than none: an import of a file that is not there stops containerd.
+                    let undone = done.into_iter().rev().filter_map(|(path, undo)| take_back(path, undo).err());
+                    let kept: Vec<String> = undone.collect();
+                    let path = path.clone();
+                    return Err(match kept.is_empty() {
+                        true => EngineError::Write { path, source },
+                        false => EngineError::Half { path, source, kept: kept.join("; ") },
+                    });
                 }
-                return Err(EngineError::Write { path: path.clone(), source });
             }
-            undo.push((path, old));
         }
+        // What was taken out of its place goes now.
+        drop(done);
         let now = Force::of(files, &files.layers(&Pending::new())?)?;
         for name in names {
             if now.program(name) != self.force.program(name) || now.is_default(name) != self.force.is_default(name) {
@@ -128,6 +186,42 @@ impl Plan {
             }
         }
         Ok(now)
+    }
+}
+
+/// How a change is taken back.
+enum Undo {
+    Nothing,
+    /// There was no file.
+    Unmake,
+    Rewrite(String),
+    PutBack(text_file::Removed),
+}
+
+fn carry(path: &Path, change: &Change) -> io::Result<Undo> {
+    match change {
+        Change::None => Ok(Undo::Nothing),
+        Change::Write(text) => {
+            let old = match text_file::read(path, files::LIMIT) {
+                Ok(old) => Undo::Rewrite(old),
+                Err(error) if error.kind() == ErrorKind::NotFound => Undo::Unmake,
+                Err(error) => return Err(error),
+            };
+            text_file::save(path, text).map(|()| old)
+        }
+        Change::Delete => text_file::take_out(path).map(Undo::PutBack),
+    }
+}
+
+/// Takes a change back, or says what is left of it.
+fn take_back(path: &Path, undo: Undo) -> Result<(), String> {
+    let told = |error: io::Error| format!("{} is changed ({error})", path.display());
+    match undo {
+        Undo::Nothing => Ok(()),
+        // The file behind a link, not the link.
+        Undo::Unmake => text_file::real(path).and_then(fs::remove_file).map_err(told),
+        Undo::Rewrite(text) => text_file::save(path, &text).map_err(told),
+        Undo::PutBack(removed) => removed.put_back(),
     }
 }
 
@@ -237,8 +331,9 @@ fn judge(force: &Force, wish: &Wish) -> Result<(), EngineError> {
     }
 }
 
-/// Whether what is left of a file only says what the files beside it say: so it is with a copy of their section.
-fn only_repeats(files: &Files, layers: &[Layer], layer: &Layer, left: &str) -> Result<bool, EngineError> {
+/// Whether what is left of a file only says what the files beside it say: so it is with a copy of their section. `cdi` is
+/// whether it counts that CDI files are read.
+fn only_repeats(files: &Files, layers: &[Layer], layer: &Layer, left: &str, cdi: bool) -> Result<bool, EngineError> {
     if files.engine != Engine::Containerd {
         return Ok(false);
     }
@@ -249,24 +344,28 @@ fn only_repeats(files: &Files, layers: &[Layer], layer: &Layer, left: &str) -> R
     let plugins = root.get("plugins").and_then(Item::as_table_like);
     let alone = root.iter().all(|(key, _)| matches!(key, "version" | "plugins"))
         && plugins.is_none_or(|plugins| plugins.iter().all(|(key, _)| key == plugin));
-    let section = containerd::section(left, layer.version).map_err(malformed)?;
-    Ok(alone && section.is_none_or(|section| covered(&others, &section)))
+    let mut section = containerd::section(left, layer.version).map_err(malformed)?;
+    if let Some(section) = section.as_mut().filter(|_| !cdi) {
+        section.remove("enable_cdi");
+    }
+    Ok(alone && !containerd::has_comments(left) && section.is_none_or(|section| covered(&others, &section)))
 }
 
-/// What becomes of the files that are there. The file that others are imported by comes last: it may name what is new.
-fn changes(pending: Pending) -> Result<Vec<(PathBuf, Change)>, EngineError> {
+/// What becomes of the files that are there, in an order in which no import names a file that is not there: what is
+/// imported is written before the first file, and removed after it.
+fn changes(files: &Files, pending: Pending) -> Result<Vec<(PathBuf, Change)>, EngineError> {
     let now = Pending::new();
-    let mut all = Vec::new();
+    let (mut writes, mut deletes) = (Vec::new(), Vec::new());
     for (path, new) in pending {
-        let change = match (read(&path, &now)?, new) {
-            (None, None) => Change::None,
-            (Some(old), Some(new)) if old == new => Change::None,
-            (_, Some(new)) => Change::Write(new),
-            (Some(_), None) => Change::Delete,
-        };
-        if change != Change::None {
-            all.push((path, change));
+        match (read(&path, &now)?, new) {
+            (None, None) => {}
+            (Some(old), Some(new)) if old == new => {}
+            (_, Some(new)) => writes.push((path, Change::Write(new))),
+            (Some(_), None) => deletes.push((path, Change::Delete)),
         }
     }
-    Ok(all)
+    writes.sort_by_key(|(path, _)| *path == files.top);
+    deletes.sort_by_key(|(path, _)| *path != files.top);
+    writes.append(&mut deletes);
+    Ok(writes)
 }

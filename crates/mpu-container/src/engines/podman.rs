@@ -4,7 +4,7 @@
 
 use super::tables::{cleared, edit, find, forget, prune, remove, set, table, text};
 use super::wish::{Malformed, Runtime, Says, Wish};
-use toml_edit::{value, Array, DocumentMut, Item};
+use toml_edit::{Array, DocumentMut};
 
 const ENGINE: [&str; 1] = ["engine"];
 const RUNTIMES: [&str; 2] = ["engine", "runtimes"];
@@ -22,12 +22,9 @@ pub(super) fn says(of: &str) -> Result<Says, Malformed> {
 pub(super) fn with(of: &str, wish: &Wish) -> Result<String, Malformed> {
     edit(of, |root| {
         let runtimes = table(root, &RUNTIMES)?;
-        let paths = Array::from_iter([wish.path.as_str()]);
-        if runtimes.get(&wish.name).and_then(Item::as_array).map(Array::to_string) != Some(paths.to_string()) {
-            runtimes.insert(&wish.name, value(paths));
-        }
+        set(runtimes, &wish.name, Array::from_iter([wish.path.as_str()]));
         match wish.default {
-            Some(true) => set(table(root, &ENGINE)?, "runtime", &wish.name),
+            Some(true) => set(table(root, &ENGINE)?, "runtime", wish.name.as_str()),
             Some(false) => forget(root, &ENGINE, "runtime", &wish.name),
             None => {}
         }

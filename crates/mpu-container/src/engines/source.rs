@@ -6,8 +6,18 @@
 use super::files::{Files, Layer};
 use super::force::Force;
 use super::{Engine, EngineError};
+use rustix::fs::{memfd_create, MemfdFlags};
+use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long an engine may take to print its configuration.
+const LONGEST: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 20 });
+/// How soon is seen that it has.
+const STEP: Duration = Duration::from_millis(5);
 
 /// Asks the engine. `program` is another than the one on `PATH`; both are looked for below `root`.
 pub fn ask(engine: Engine, root: &Path, program: Option<&Path>) -> Result<Force, EngineError> {
@@ -61,10 +71,32 @@ fn printed(root: &Path, program: &str, words: &[&str]) -> Result<String, String>
             command
         }
     };
-    let done = command.args(words).stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
-    if !done.status.success() {
-        let told = String::from_utf8_lossy(&done.stderr);
-        return Err(format!("{} {}", done.status, told.lines().next().unwrap_or_default()));
+    let told = |error: io::Error| error.to_string();
+    // Into memory, which holds all that it says while it is waited for; the toolkit's container may have no /tmp.
+    let file = || memfd_create("said", MemfdFlags::CLOEXEC).map(File::from).map_err(|error| error.to_string());
+    let (mut out, mut err) = (file()?, file()?);
+    command.args(words).stdin(Stdio::null());
+    command.stdout(out.try_clone().map_err(told)?).stderr(err.try_clone().map_err(told)?);
+    let mut child = command.spawn().map_err(told)?;
+    let until = Instant::now() + LONGEST;
+    let status = loop {
+        match child.try_wait().map_err(told)? {
+            Some(status) => break status,
+            None if Instant::now() < until => sleep(STEP),
+            None => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("it has not ended in {} seconds", LONGEST.as_secs()));
+            }
+        }
+    };
+    let text = |file: &mut File| {
+        let mut text = String::new();
+        file.rewind()?;
+        file.read_to_string(&mut text).map(|_| text)
+    };
+    match status.success() {
+        true => text(&mut out).map_err(told),
+        false => Err(format!("{status} {}", text(&mut err).unwrap_or_default().lines().next().unwrap_or_default())),
     }
-    String::from_utf8(done.stdout).map_err(|error| error.to_string())
 }

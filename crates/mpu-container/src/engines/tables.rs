@@ -1,12 +1,27 @@
 //! What all TOML has in common: a place in it, made, found, set and taken out again.
 
+use super::comments;
 use super::wish::Malformed;
 use toml_edit::{value, DocumentMut, Item, Table, TableLike, Value};
 
-pub(super) fn edit(text: &str, change: impl FnOnce(&mut Table) -> Result<(), Malformed>) -> Result<String, Malformed> {
-    let mut document: DocumentMut = text.parse()?;
-    change(document.as_table_mut())?;
-    Ok(document.to_string())
+/// The text after a change of what it says. What does not change stays to the byte, and lines end as they did.
+pub(super) fn edit(
+    text: &str,
+    change: impl FnOnce(&mut DocumentMut) -> Result<(), Malformed>,
+) -> Result<String, Malformed> {
+    let mut document: DocumentMut = text.replace("\r\n", "\n").parse()?;
+    let before = document.to_string();
+    change(&mut document)?;
+    let after = document.to_string();
+    Ok(if after == before { text.to_string() } else { lines_as(text, after) })
+}
+
+/// The text with lines that end as another one's do.
+pub(super) fn lines_as(like: &str, text: String) -> String {
+    match like.contains("\r\n") {
+        true => text.replace("\r\n", "\n").replace('\n', "\r\n"),
+        false => text,
+    }
 }
 
 /// A file in which no key is left is none of the administrator's.
@@ -120,27 +135,34 @@ fn same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Sets a string, and keeps the line as it stands where it says so already.
-pub(super) fn set(table: &mut Table, key: &str, text: &str) {
-    if table.get(key).and_then(Item::as_str) != Some(text) {
-        table.insert(key, value(text));
+/// Sets a key, and keeps the line as it stands where it says so already, and its comments where not.
+pub(super) fn set(table: &mut Table, key: &str, wanted: impl Into<Value>) {
+    let mut wanted = wanted.into();
+    match table.get_mut(key).and_then(Item::as_value_mut) {
+        Some(there) if same(there, &wanted) => {}
+        Some(there) => {
+            *wanted.decor_mut() = there.decor().clone();
+            *there = wanted;
+        }
+        None => drop(table.insert(key, value(wanted))),
     }
 }
 
-/// Takes a key out of the table at a path.
-pub(super) fn remove(root: &mut Table, path: &[&str], key: &str) {
+/// Takes a key out of the table at a path. The comments above it stay.
+pub(super) fn remove(root: &mut DocumentMut, path: &[&str], key: &str) {
+    comments::hand_on(root, path, key);
     if let Some(at) = find_mut(root, path) {
         at.remove(key);
     }
 }
 
 /// Takes a key out if it has this value, and the heading above it if that was there for the key's sake.
-pub(super) fn forget(root: &mut Table, path: &[&str], key: &str, text: &str) {
+pub(super) fn forget(root: &mut DocumentMut, path: &[&str], key: &str, text: &str) {
     if self::text(root, path, key).as_deref() != Some(text) {
         return;
     }
     remove(root, path, key);
-    let at = path.iter().try_fold(&mut *root, |at, key| at.get_mut(key)?.as_table_mut());
+    let at = path.iter().try_fold(root.as_table_mut(), |at, key| at.get_mut(key)?.as_table_mut());
     if let Some(at) = at {
         let commented = at.decor().prefix().and_then(|prefix| prefix.as_str()).is_some_and(|text| text.contains('#'));
         at.set_implicit(!commented && at.iter().all(|(_, item)| item.is_table()));
@@ -148,7 +170,7 @@ pub(super) fn forget(root: &mut Table, path: &[&str], key: &str, text: &str) {
 }
 
 /// Takes out the tables of a path that hold nothing, the innermost first.
-pub(super) fn prune(root: &mut Table, path: &[&str]) {
+pub(super) fn prune(root: &mut DocumentMut, path: &[&str]) {
     for depth in (0..path.len()).rev() {
         if find(root, &path[..=depth]).is_some_and(TableLike::is_empty) {
             remove(root, &path[..depth], path[depth]);

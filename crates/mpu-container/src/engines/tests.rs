@@ -361,7 +361,10 @@ fn a_file_that_is_asked_for_is_imported_and_goes_again() {
             let wish = Wish { default: Some(true), ..wish() };
             place.add(&wish);
             let top = fs::read_to_string(&place.files.top).expect("read");
-            assert!(top.contains("imports = [\"/etc/containerd/conf.d/*.toml\"]") && !top.contains("nvidia"), "{top}");
+            assert!(
+                top.contains("imports = [\"/etc/containerd/conf.d/*.toml\"]") && !top.contains("runtimes.nvidia"),
+                "{top}"
+            );
             let copied = fs::read_to_string(&own).expect("read").contains("sandbox_image");
             assert_eq!(copied, !merges && theirs.is_some(), "{merges} {theirs:?}");
             let options =
@@ -400,7 +403,7 @@ fn containerds_own_runc_is_named_where_it_would_be_forgotten() {
     place.remove();
     assert!(place.force().runtimes.contains_key("runc"), "as long as one of ours is there");
     place.done(removing(&place.files, &["nvidia-cdi"]));
-    assert!(place.tree().is_empty(), "{:?}", place.tree());
+    assert_eq!(fs::read_to_string(&place.files.top).expect("the administrator's"), "version = 2\n");
 
     let theirs =
         "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.crun]\nruntime_type = \"io.containerd.runc.v2\"\n";
@@ -464,4 +467,214 @@ fn a_hook_file_names_the_hook() {
     assert_eq!(read["hook"]["args"], serde_json::json!(["nvidia-container-runtime-hook", "prestart"]));
     assert!(read["hook"]["env"][0].as_str().expect("PATH").ends_with(":/opt/bin"));
     assert_eq!((read["stages"][0].as_str(), read["when"]["always"].as_bool()), (Some("prestart"), Some(true)));
+}
+
+#[test]
+fn files_that_never_had_the_runtime_stay() {
+    for (engine, folder) in
+        [(Engine::Crio, "/etc/crio/crio.conf.d"), (Engine::Podman, "/etc/containers/containers.conf.d")]
+    {
+        let place = Place::new(engine).top(THEIRS[if engine == Engine::Crio { 2 } else { 3 }]);
+        place.write(&format!("{folder}/10-empty.conf"), "");
+        place.write(&format!("{folder}/30-blank.conf"), "\n\n");
+        std::os::unix::fs::symlink("/dev/null", place.at(&format!("{folder}/20-mask.conf"))).expect("a link");
+        let before = place.tree();
+        assert!(removing(&place.files, &["nvidia"]).expect("nothing to do").changes.is_empty(), "{engine:?}");
+        place.add(&wish());
+        place.remove();
+        assert_eq!(place.tree(), before, "{engine:?}");
+        assert!(place.at(&format!("{folder}/20-mask.conf")).is_symlink(), "{engine:?}");
+    }
+    let place = Place::new(Engine::Containerd).top("version = 2\n");
+    let before = place.tree();
+    assert!(removing(&place.files, &["nvidia"]).expect("nothing to do").changes.is_empty());
+    place.add(&wish());
+    place.remove();
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn an_import_goes_with_the_file_that_it_was_made_for() {
+    for name in ["99-nvidia.toml", "99-nvidia.conf"] {
+        for theirs in ["version = 2\n", THEIRS[1], "version = 2\n# more\nimports = [\"/etc/containerd/more/*.toml\"]\n"]
+        {
+            let mut place = Place::new(Engine::Containerd).top(theirs);
+            place.files.drop_in = Some(place.at(&format!("/etc/containerd/conf.d/{name}")));
+            let before = place.tree();
+            let plan = adding(&place.files, &[wish()], None).expect("a plan");
+            assert_eq!(plan.changes.last().expect("two").0, place.files.top, "what is imported is there first");
+            place.done(Ok(plan));
+            let plan = removing(&place.files, &["nvidia"]).expect("a plan");
+            assert_eq!(plan.changes[0].0, place.files.top, "nobody imports what is not there");
+            place.done(Ok(plan));
+            assert_eq!(place.tree(), before, "{name}");
+        }
+    }
+    // An import of the administrator's own that names the file itself stops containerd without it.
+    let top = "version = 2\nimports = [\"conf.d/nvidia.toml\", \"/etc/containerd/conf.d/*.toml\"]\n";
+    let place = Place::new(Engine::Containerd).top(top);
+    let only = "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]\nruntime_type = \"x\"\n";
+    place.write("/etc/containerd/conf.d/nvidia.toml", &format!("version = 2\n{only}"));
+    place.remove();
+    let left = fs::read_to_string(&place.files.top).expect("there");
+    assert_eq!(left, "version = 2\nimports = [ \"/etc/containerd/conf.d/*.toml\"]\n");
+}
+
+#[test]
+fn an_import_stays_as_long_as_it_has_another_file() {
+    let mut place = Place::new(Engine::Containerd).top("version = 2\n");
+    place.files.drop_in = Some(place.at("/etc/containerd/conf.d/99-nvidia.toml"));
+    place.add(&wish());
+    place.write("/etc/containerd/conf.d/10-site.toml", "version = 2\noom_score = 1\n");
+    place.remove();
+    assert!(fs::read_to_string(&place.files.top).expect("there").contains("conf.d/*.toml"));
+    assert!(!place.at("/etc/containerd/conf.d/99-nvidia.toml").exists());
+}
+
+#[test]
+fn comments_stay_where_a_value_changes() {
+    let place = Place::new(Engine::Crio).top(
+        "[crio.runtime]\n# the site's\ndefault_runtime = \"crun\" # ticket 11\n[crio.runtime.runtimes.nvidia]\n\
+         # from the old place\nruntime_path = \"/old\" # ticket 12\n",
+    );
+    place.add(&all());
+    let own = fs::read_to_string(&place.files.top).expect("read");
+    for part in ["# from the old place\n", "# ticket 12\n"] {
+        assert!(own.contains(part) && own.contains(WRAPPER), "{part}: {own}");
+    }
+    let place = Place::new(Engine::Podman).top("[engine.runtimes]\n# why\nnvidia = [\"/old\"] # ticket 12\n");
+    place.add(&wish());
+    let text = fs::read_to_string(&place.files.top).expect("read");
+    assert!(text.contains("# why\n") && text.contains("# ticket 12\n") && text.contains(WRAPPER), "{text}");
+}
+
+#[test]
+fn comments_above_what_is_removed_stay() {
+    let at = "plugins.\"io.containerd.grpc.v1.cri\".containerd";
+    let text = format!(
+        "# the site's file\nversion = 2\n# of the default\n[{at}]\n# ticket 1\ndefault_runtime_name = \"nvidia\"\n\
+         # of the GPUs\n[{at}.runtimes.nvidia]\nruntime_type = \"x\"\n# of runc\n[{at}.runtimes.runc]\n\
+         runtime_type = \"io.containerd.runc.v2\"\n# the end\n"
+    );
+    let place = Place::new(Engine::Containerd).top(&text);
+    place.remove();
+    let left = fs::read_to_string(&place.files.top).expect("read");
+    let mut from = 0;
+    for part in ["the site's file", "of the default", "ticket 1", "of the GPUs", "of runc", "the end"] {
+        let found = left[from..].find(&format!("# {part}\n"));
+        from += found.unwrap_or_else(|| panic!("{part} is lost, or in another place: {left}"));
+    }
+    assert!(!left.contains("nvidia"), "{left}");
+    // A file stays for its comments' sake alone.
+    let place = Place::new(Engine::Podman);
+    let own = place.write(
+        "/etc/containers/containers.conf.d/50.conf",
+        "# ask Ann before you change this\n[engine.runtimes]\nnvidia = [\"/x\"]\n",
+    );
+    place.remove();
+    assert_eq!(fs::read_to_string(own).expect("there"), "# ask Ann before you change this\n");
+    let place = after_nvidias(false);
+    let own = place.at("/etc/containerd/conf.d/99-nvidia.toml");
+    let text = fs::read_to_string(&own).expect("read").replace("version = 2\n", "# Ann's\nversion = 2\n");
+    fs::write(&own, text).expect("written");
+    place.remove();
+    assert!(fs::read_to_string(own).expect("there").contains("# Ann's\n"));
+}
+
+#[test]
+fn lines_end_as_they_did() {
+    for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
+        let place = Place::new(engine).top(&theirs.replace('\n', "\r\n"));
+        let before = place.tree();
+        let mut files = place.files.clone();
+        files.drop_in = (engine != Engine::Docker).then(|| files.top.clone());
+        place.done(adding(&files, &[wish()], None));
+        let text = fs::read_to_string(&files.top).expect("read");
+        assert_eq!(text.matches('\n').count(), text.matches("\r\n").count(), "{engine:?}: {text:?}");
+        place.done(removing(&files, &["nvidia"]));
+        assert_eq!(place.tree(), before, "{engine:?}");
+    }
+}
+
+#[test]
+fn what_is_undone_has_its_mode_and_its_link() {
+    let mut place = Place::new(Engine::Containerd).top("version = 2\n");
+    let own = place.at("/etc/containerd/conf.d/99-nvidia.toml");
+    place.files.drop_in = Some(own.clone());
+    place.add(&wish());
+    let real = place.at("/srv/nvidia.toml");
+    fs::create_dir_all(real.parent().expect("a folder")).expect("made");
+    fs::rename(&own, &real).expect("moved");
+    fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).expect("mode");
+    std::os::unix::fs::symlink(&real, &own).expect("a link");
+    let before = place.tree();
+    let mut plan = removing(&place.files, &["nvidia"]).expect("a plan");
+    // The last one cannot be done.
+    plan.changes.push((place.at("/nowhere/at/all"), Change::Delete));
+    plan.carry_out(&place.files, &["nvidia"]).expect_err("cannot be removed");
+    assert_eq!(place.tree(), before);
+    assert_eq!(fs::read_link(&own).expect("still a link"), real);
+    assert_eq!(fs::metadata(&own).expect("there").permissions().mode() & 0o777, 0o640);
+    plan.changes.pop();
+    place.done(Ok(plan));
+    assert!(!own.is_symlink() && real.exists(), "the name goes");
+    assert!(fs::read_dir(own.parent().expect("a folder")).expect("read").next().is_none(), "and nothing is left there");
+}
+
+#[test]
+fn patterns_are_gos() {
+    let place =
+        Place::new(Engine::Containerd).top("version = 2\nimports = [\"conf.d/[6-8^]?-*[^x].toml\", \"a\\\\*\"]\n");
+    for name in ["60-a.toml", "7a-b.toml", "90-a.toml", "60-x.toml", "^0-b.toml"] {
+        place.write(&format!("/etc/containerd/conf.d/{name}"), "version = 2\n");
+    }
+    place.write("/etc/containerd/a*", "version = 2\n");
+    place.write("/etc/containerd/ab", "version = 2\n");
+    let layers = place.files.layers(&Pending::new()).expect("read");
+    let names: Vec<_> = layers.iter().filter_map(|layer| layer.path.file_name()?.to_str()).collect();
+    assert_eq!(names, ["config.toml", "60-a.toml", "7a-b.toml", "^0-b.toml", "a*"]);
+    for bad in ["conf.d/[*.toml", "conf.d/*[a-]", "conf.d/*[]", "*\\\\"] {
+        let place = Place::new(Engine::Containerd).top(&format!("version = 2\nimports = [\"{bad}\"]\n"));
+        let error = adding(&place.files, &[wish()], None).expect_err(bad).to_string();
+        assert!(error.contains("config.toml") && error.contains("import"), "{error}");
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_read_is_not_an_empty_one() {
+    for engine in [Engine::Crio, Engine::Podman] {
+        let place = Place::new(engine);
+        let folder = place.files.own().parent().expect("a folder").to_path_buf();
+        fs::create_dir_all(folder.parent().expect("its own")).expect("made");
+        std::os::unix::fs::symlink(&folder, &folder).expect("a link to itself");
+        adding(&place.files, &[wish()], None).expect_err("cannot be read");
+    }
+}
+
+#[test]
+fn a_key_that_is_there_twice_is_refused() {
+    let place =
+        Place::new(Engine::Docker).top("{\"runtimes\": {\"a\": {\"path\": \"/a\"}}, \"x\": 1, \"x\": {\"y\": 2}}");
+    let error = adding(&place.files, &[wish()], None).expect_err("one of them would be lost").to_string();
+    assert!(error.contains("'x'") && error.contains("twice"), "{error}");
+    let place = Place::new(Engine::Docker).top("{\"x\": [{\"y\": 1, \"y\": 1}]}");
+    adding(&place.files, &[wish()], None).expect_err("one of them would be lost");
+}
+
+#[test]
+fn a_program_that_hangs_is_not_waited_for() {
+    let place = Place::new(Engine::Containerd);
+    let program = place.write("containerd", "#!/bin/sh\necho said\nexec sleep 600\n");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("mode");
+    let error = source::ask(Engine::Containerd, Path::new("/"), Some(&program)).expect_err("it hangs").to_string();
+    assert!(error.contains("has not ended") && error.contains("--config-source=file"), "{error}");
+}
+
+#[test]
+fn comments_that_are_handed_on_keep_their_column() {
+    let text = "[crio.runtime]\n  # ticket 1\n  default_runtime = \"nvidia\"\n  log_level = \"info\"\n";
+    let place = Place::new(Engine::Crio).top(text);
+    place.remove();
+    let left = fs::read_to_string(&place.files.top).expect("read");
+    assert_eq!(left, "[crio.runtime]\n  # ticket 1\n  log_level = \"info\"\n");
 }

@@ -70,6 +70,12 @@ pub enum Malformed {
     /// A key has another kind of value than the engine's documentation says.
     #[error("{0} is no table")]
     NoTable(String),
+    /// An import that is no pattern of Go's.
+    #[error("the import {0:?} has a bracket or a backslash too few or too many")]
+    Pattern(String),
+    /// A key that a file has more than once, of which only the last one would be kept.
+    #[error("the key '{0}' is there twice; an engine takes the last one, so remove the other one")]
+    Twice(String),
     /// A version of containerd's configuration that we do not know.
     #[error("containerd's configuration version {0} is not known (1, 2 and 3 are)")]
     Version(i64),
