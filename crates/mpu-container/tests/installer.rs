@@ -30,7 +30,7 @@ impl Host {
             ("RUNTIME", runtime.to_string()),
             ("ROOT", at("opt")),
             ("TOOLKIT_PID_FILE", at("run/toolkit.pid")),
-            ("HOST_ROOT_MOUNT", at("none")),
+            ("HOST_ROOT_MOUNT", "/".into()),
             ("RUNTIME_CONFIG", at("etc/config")),
             ("RUNTIME_SOCKET", at("engine.sock")),
             ("RUNTIME_CONFIG_SOURCE", "file".into()),
@@ -196,10 +196,8 @@ fn containerd_is_configured_until_it_is_told_to_end() {
     assert!(second.status.code() == Some(1) && said.contains("another installer holds"), "{said}");
     assert_eq!(host.text("run/toolkit.pid").trim(), running.child.id().to_string(), "whose file it is stays");
 
-    assert_eq!(
-        host.text("etc/config"),
-        theirs.replace("version = 2\n", "version = 2\nimports = [\"/etc/conf.d/*.toml\"]\n")
-    );
+    let imports = "# For nvidia-ctk's file: /etc/conf.d/*.toml\nimports = [\"/etc/conf.d/*.toml\"]\n";
+    assert_eq!(host.text("etc/config"), theirs.replace("version = 2\n", &format!("version = 2\n{imports}")));
     let own: toml_edit::DocumentMut = host.text("dropped.d/99-nvidia.toml").parse().expect("TOML");
     let containerd = &own["plugins"]["io.containerd.grpc.v1.cri"]["containerd"];
     assert_eq!(containerd["default_runtime_name"].as_str(), Some("nvidia"));
@@ -233,10 +231,7 @@ fn containerd_is_configured_until_it_is_told_to_end() {
 
     let (status, said) = running.end(Signal::TERM);
     assert!(status.success(), "{said}");
-    assert_eq!(
-        host.text("etc/config"),
-        theirs.replace("version = 2\n", "version = 2\nimports = [\"/etc/conf.d/*.toml\"]\n")
-    );
+    assert_eq!(host.text("etc/config"), theirs, "to the byte");
     assert!(!host.at("dropped.d/99-nvidia.toml").exists() && !host.at("run/toolkit.pid").exists(), "{said}");
     assert!(toolkit.join("nvidia-container-runtime").exists(), "containers that run need it still");
     assert_eq!(engine.stop(), 3, "it was started, and had to begin anew twice: {said}");
@@ -334,6 +329,7 @@ fn what_makes_no_sense_is_told_before_anything_is_done() {
         (&["--create-device-nodes=all"], "neither control nor none"),
         (&["--runtime=crio", "--restart-mode=signal"], "at its start only"),
         (&["--config-mode=magic"], "neither config nor hook"),
+        (&["--host-root=/nowhere"], "--host-root=/nowhere"),
         (&["--use-legacy-config"], "containerd before 1.3"),
         (&["--nvidia-container-runtime.mode=fast", "--no-runtime-config"], "\"fast\" is none of"),
     ] {
@@ -354,4 +350,132 @@ fn an_engines_file_that_is_not_understood_stays_and_says_why() {
     assert!(done.status.code() == Some(1) && said.contains("is left as it is"), "{said}");
     assert_eq!(host.text("etc/config"), "version = 2\n[plugins\n");
     assert!(!host.at("run/toolkit.pid").exists(), "the next one can start");
+}
+
+#[test]
+fn docker_gets_back_what_it_had() {
+    let theirs = "{\n    \"default-runtime\": \"kata\",\n    \"runtimes\": {\n        \
+                  \"nvidia\": {\n            \"path\": \"/their/nvidia\"\n        \
+                  },\n        \"kata\": {\n            \"path\": \"/their/kata\"\n        }\n    }\n}\n";
+    let host = Host::new("docker").set("RUNTIME_RESTART_MODE", "none").set("NVIDIA_RUNTIME_SET_AS_DEFAULT", "true");
+    host.write("etc/config", theirs);
+    let running = host.start();
+    let now: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
+    assert_eq!(now["default-runtime"], "nvidia");
+    // One that was killed has put nothing back: what was there before it still is what is put back.
+    let (status, _) = running.end(Signal::KILL);
+    assert!(!status.success());
+    let (status, said) = host.start().end(Signal::TERM);
+    assert!(status.success(), "{said}");
+    let left: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
+    let mut before: serde_json::Value = serde_json::from_str(theirs).expect("JSON");
+    // Whether CDI files are read stays.
+    if let Some(features) = left.get("features") {
+        before["features"] = features.clone();
+    }
+    assert_eq!(left, before, "{said}");
+    let kept = host.at("opt/toolkit/.config/nvidia-container-runtime/before.json");
+    assert!(!kept.exists(), "and is forgotten");
+}
+
+#[test]
+fn an_administrators_own_runtime_in_containerds_first_file_stays() {
+    let theirs = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"nvidia\"\n\
+                  [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia.options]\nBinaryName = \"/their/nvidia\"\n";
+    let host = Host::new("containerd").drop_in("99-nvidia.toml").set("RUNTIME_RESTART_MODE", "none");
+    let host = host.set("RUNTIME_ENABLE_CDI", "true");
+    host.write("etc/config", theirs);
+    let running = host.start();
+    assert!(host.text("dropped.d/99-nvidia.toml").contains("enable_cdi = true"), "{}", running.said);
+    let (status, said) = running.end(Signal::TERM);
+    assert!(status.success(), "{said}");
+    assert_eq!(host.text("etc/config"), theirs);
+    assert!(!host.at("dropped.d/99-nvidia.toml").exists(), "{said}");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_nothing() {
+    let host = Host::new("docker").set("RUNTIME_RESTART_MODE", "none");
+    host.write("etc/config", "{\"log-driver\": \"local\"}\n");
+    let mut command = host.command(&[]);
+    let mut child = command.spawn().expect("started");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    lines.next().expect("a line").expect("text");
+    drop(lines);
+    let configured = || host.text("etc/config").contains("nvidia-legacy");
+    for _ in 0..500 {
+        if configured() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(configured());
+    thread::sleep(Duration::from_millis(300));
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("told to end");
+    assert!(child.wait().expect("ended").success());
+    let left: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
+    assert_eq!(left.get("runtimes"), None);
+}
+
+#[test]
+fn a_dry_run_that_nobody_reads_ends_well_and_one_that_is_lost_does_not() {
+    let host = Host::new("docker");
+    let run = |out: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
+        let config = format!("--config={}", host.at("daemon.json").display());
+        command.arg0("nvidia-ctk").args(["runtime", "configure", "--dry-run", &config]).stdout(out);
+        let done = command.stderr(Stdio::piped()).output().expect("ran");
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let (code, said) = run(writer.into());
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = run(fs::File::options().write(true).open("/dev/full").expect("a device").into());
+    assert!(code == Some(1) && said.contains("standard output"), "{code:?} {said}");
+}
+
+#[test]
+fn an_engine_whose_queue_is_full_keeps_nobody_from_ending() {
+    use rustix::net::{bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let host = Host::new("docker");
+    host.write("etc/config", "{}");
+    let socket = |flags| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a socket");
+    let address = SocketAddrUnix::new(host.at("engine.sock")).expect("a name");
+    let hung = socket(SocketFlags::CLOEXEC);
+    bind(&hung, &address).expect("bound");
+    listen(&hung, 0).expect("heard by nobody");
+    let waiting: Vec<_> = (0..4).map(|_| socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)).collect();
+    assert!(waiting.iter().any(|one| rustix::net::connect(one, &address).is_err()), "the queue is full");
+    let mut child = host.command(&[]).spawn().expect("started");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let ended = thread::spawn(move || {
+        let told = lines.by_ref().map_while(Result::ok).find(|line| line.contains("does not answer yet"));
+        (told, lines)
+    });
+    thread::sleep(Duration::from_secs(2));
+    for _ in 0..10 {
+        if let Some(status) = child.try_wait().expect("asked") {
+            assert!(status.success(), "{status}");
+            assert!(ended.join().expect("its words").0.is_some());
+            assert_eq!(host.text("etc/config"), "{}\n");
+            return;
+        }
+        // The first one ends the wait for the engine, the second the one after the file is put back.
+        kill_process(Pid::from_child(&child), Signal::TERM).expect("told to end");
+        thread::sleep(Duration::from_secs(1));
+    }
+    child.kill().expect("killed");
+    panic!("it waits for an engine that answers nobody");
+}
+
+#[test]
+fn what_could_not_be_written_is_not_called_written() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
+    // Where no file can be made, whoever asks.
+    command.arg0("nvidia-ctk").args(["runtime", "configure", "--config=/proc/mpu-has-no-such-file.json"]);
+    let done = command.output().expect("ran");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.code() == Some(1) && said.contains("cannot write"), "{said}");
+    assert!(!said.contains("is written"), "{said}");
 }

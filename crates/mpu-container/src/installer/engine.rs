@@ -6,15 +6,18 @@ use super::error::InstallError;
 use super::flags::Options;
 use super::place::RUNTIMES;
 use super::restart::{self, Mode};
-use crate::engines::files::{Files, Paths};
+use crate::engines::files::{read, Files, Paths};
 use crate::engines::force::Force;
-use crate::engines::plan::{adding, removing, undefaulting, Plan};
+use crate::engines::plan::{adding, before, dropping, restoring, undefaulting, Plan};
 use crate::engines::{hook, source, Engine, EngineError, Wish};
 use crate::text_file;
 use clap::ValueEnum;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+
+/// What Docker's file said before, beside the programs' configuration.
+const BEFORE: &str = ".config/nvidia-container-runtime/before.json";
 
 /// An engine of a host.
 pub struct Host {
@@ -35,8 +38,17 @@ impl Host {
         let engine = engine
             .ok_or_else(|| InstallError::Asked(format!("--runtime={word} is none of docker, containerd and crio")))?;
         let given = |flag: &str| Some(options.text(flag)).filter(|text| !text.is_empty()).map(PathBuf::from);
-        // On the host itself there is no such folder.
-        let root = given("host-root").filter(|root| root.is_dir()).unwrap_or_else(|| "/".into());
+        let root = match given("host-root").filter(|root| root.is_dir()) {
+            Some(root) => root,
+            // On the host itself there is no such folder as the usual one.
+            None if !options.given("host-root") => "/".into(),
+            None => {
+                let root = options.text("host-root");
+                return Err(InstallError::Asked(format!(
+                    "--host-root={root} is no directory; on the host itself it is /"
+                )));
+            }
+        };
         let program = given("executable-path").filter(|_| engine != Engine::Docker);
         let mut files = Files::of(engine);
         if let Some(top) = given("config") {
@@ -134,14 +146,38 @@ impl Host {
         });
         let plan =
             adding(&self.files, &wishes.collect::<Vec<_>>(), Some(said).filter(|said| !said.runtimes.is_empty()))?;
+        if self.files.engine == Engine::Docker {
+            self.keep(folder, options)?;
+        }
         self.carry_out(&plan, options, told)?;
         // Also where no file had to change: who was stopped before this may have written them.
         Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, ended, told)?)
     }
 
-    /// Takes them out again. CRI-O's runtimes stay known, and only the default one is its own again: pods that name a
-    /// runtime could not be started again without.
-    pub fn clean_up(&self, options: &Options, told: &dyn Fn(String)) -> Result<(), InstallError> {
+    /// Remembers what Docker's file said before. What one that was killed has remembered stays, as long as the file is
+    /// as that one left it.
+    fn keep(&self, folder: &Path, options: &Options) -> Result<(), InstallError> {
+        let path = folder.join(BEFORE);
+        let now = self.in_files(&self.files)?;
+        let ours = |name: &String| now.program(name).is_some_and(|program| Path::new(program).starts_with(folder));
+        let names = names(options);
+        if path.exists() && names.iter().any(ours) {
+            return Ok(());
+        }
+        let text = before(&self.files, &names.each_ref().map(String::as_str))?;
+        text_file::save(&path, &text).map_err(|source| InstallError::Place { path, source })
+    }
+
+    /// Takes them out again, and puts back what was there before. Only what we have written changes: a runtime of the
+    /// same name in containerd's first file is the administrator's. CRI-O's runtimes stay known, and only the default one
+    /// is its own again: pods that name a runtime could not be started again without.
+    pub fn clean_up(
+        &self,
+        folder: &Path,
+        options: &Options,
+        ended: &dyn Fn() -> bool,
+        told: &dyn Fn(String),
+    ) -> Result<(), InstallError> {
         if let Some(path) = &self.hook {
             return match fs::remove_file(path) {
                 Err(source) if source.kind() != ErrorKind::NotFound => {
@@ -154,14 +190,23 @@ impl Host {
             };
         }
         let names = names(options);
+        let names = names.each_ref().map(String::as_str);
+        let kept = folder.join(BEFORE);
         let plan = match self.files.engine {
             Engine::Crio => undefaulting(&self.files, options.text("runtime-name"))?,
-            _ => removing(&self.files, &names.iter().map(String::as_str).collect::<Vec<_>>())?,
+            Engine::Docker => restoring(&self.files, &names, &read(&kept, &Default::default())?.unwrap_or_default())?,
+            _ => dropping(&self.files, &names)?,
         };
         self.carry_out(&plan, options, told)?;
+        match fs::remove_file(&kept) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                return Err(InstallError::Place { path: kept, source })
+            }
+            _ => {}
+        }
         match plan.changes.is_empty() {
             true => Ok(()),
-            false => Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, &|| false, told)?),
+            false => Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, ended, told)?),
         }
     }
 

@@ -1,11 +1,13 @@
 //! The file that one instance holds while it runs, with its process's number in it.
 
 use super::error::InstallError;
+use crate::output;
 use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
 use rustix::process::getpid;
-use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File, Metadata};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Held until it is dropped; then the file goes.
@@ -22,11 +24,24 @@ impl Lock {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(at)?;
         }
-        // What is in it may be another's: it is emptied by who has the lock.
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let mut file =
-            File::options().write(true).create(true).truncate(false).custom_flags(flags).open(path).map_err(at)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| InstallError::Busy(path.to_path_buf()))?;
+        let mut file = loop {
+            // What is in it may be another's: it is emptied by who has the lock.
+            let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+            let file =
+                File::options().write(true).create(true).truncate(false).custom_flags(flags).open(path).map_err(at)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Err(InstallError::Busy(path.to_path_buf())),
+                Err(error) => return Err(at(error.into())),
+            }
+            // Who had it before may have removed it since it was opened: this would be a lock that nobody sees.
+            let id = |of: &Metadata| (of.dev(), of.ino());
+            match fs::symlink_metadata(path) {
+                Ok(there) if id(&there) == id(&file.metadata().map_err(at)?) => break file,
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(at(error)),
+                _ => {}
+            }
+        };
         file.set_len(0).map_err(at)?;
         writeln!(file, "{}", getpid().as_raw_nonzero()).map_err(at)?;
         Ok(Lock { path: path.to_path_buf(), _file: file })
@@ -36,7 +51,36 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
-            eprintln!("nvidia-ctk-installer: cannot remove {}: {error}", self.path.display());
+            output::say(format!("nvidia-ctk-installer: cannot remove {}: {error}", self.path.display()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn two_never_have_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("toolkit.pid");
+        let (holders, taken) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..3_000 {
+                        if let Ok(lock) = Lock::take(&path) {
+                            assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "another one has it, too");
+                            taken.fetch_add(1, Ordering::SeqCst);
+                            std::thread::sleep(std::time::Duration::from_micros(20));
+                            holders.fetch_sub(1, Ordering::SeqCst);
+                            drop(lock);
+                        }
+                    }
+                });
+            }
+        });
+        assert!(taken.into_inner() > 1);
     }
 }

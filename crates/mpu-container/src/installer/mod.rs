@@ -16,6 +16,7 @@ mod restart;
 mod sys;
 
 use crate::chain::chain_without_repeats;
+use crate::output;
 use crate::program::Program;
 use engine::Host;
 use error::InstallError;
@@ -51,14 +52,14 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nvidia-ctk-installer: {}", chain_without_repeats(&error));
+            told(chain_without_repeats(&error).to_string());
             ExitCode::FAILURE
         }
     }
 }
 
 fn told(line: String) {
-    eprintln!("nvidia-ctk-installer: {line}");
+    output::say(format!("nvidia-ctk-installer: {line}"));
 }
 
 fn run(options: &Options) -> Result<(), InstallError> {
@@ -72,7 +73,8 @@ fn run(options: &Options) -> Result<(), InstallError> {
     for signal in ends {
         signal_hook::flag::register(signal, ended.clone()).map_err(InstallError::Signals)?;
     }
-    let ended = || ended.load(Ordering::SeqCst);
+    let told_to_end = ended.clone();
+    let ended = || told_to_end.load(Ordering::SeqCst);
 
     let folder = Path::new(options.text("toolkit-install-dir")).join("toolkit");
     let configures = !options.on("no-runtime-config");
@@ -105,8 +107,10 @@ fn run(options: &Options) -> Result<(), InstallError> {
     }
     told("done; waiting for a signal".into());
     signals.forever().next();
+    // Another one ends the wait for an engine that answers nobody.
+    told_to_end.store(false, Ordering::SeqCst);
     match configures {
-        true => host.clean_up(options, &told),
+        true => host.clean_up(&folder, options, &ended, &told),
         false => Ok(()),
     }
 }

@@ -8,9 +8,10 @@
 use super::sys;
 use crate::engines::Engine;
 use rustix::net::sockopt::set_socket_passcred;
-use rustix::process::{getpid, kill_process, Pid, Signal};
+use rustix::net::{connect, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{getpid, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -112,29 +113,37 @@ pub fn restart(
             Ok(())
         }
         Mode::Signal => signal(engine, socket, ended, told),
-        Mode::Systemd => systemctl(engine, root, told),
+        Mode::Systemd => systemctl(engine, root, ended, told),
     }
 }
 
-fn systemctl(engine: Engine, root: &Path, told: &dyn Fn(String)) -> Result<(), RestartError> {
+fn systemctl(engine: Engine, root: &Path, ended: &dyn Fn() -> bool, told: &dyn Fn(String)) -> Result<(), RestartError> {
     let mut words = vec!["systemctl".to_string(), "restart".into(), engine.word().into()];
     if root != Path::new("/") {
         words.splice(0..0, ["chroot".to_string(), root.display().to_string()]);
     }
     let command = words.join(" ");
     told(command.clone());
-    match Command::new(&words[0]).args(&words[1..]).status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(RestartError::Systemctl { command, status }),
-        Err(source) => Err(RestartError::Start { command, source }),
+    let start = |source| RestartError::Start { command: command.clone(), source };
+    let mut child = Command::new(&words[0]).args(&words[1..]).spawn().map_err(start)?;
+    // systemd does its work, or gives up by its own limits, whether or not somebody waits.
+    while !ended() {
+        match child.try_wait().map_err(start)? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(RestartError::Systemctl { command, status }),
+            None => sleep(STEP),
+        }
     }
+    let _ = child.kill();
+    let _ = child.wait();
+    Ok(())
 }
 
 fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, told: &dyn Fn(String)) -> Result<(), RestartError> {
     let mut attempt = 1;
-    let pid = loop {
-        match answering(engine, socket) {
-            Ok(pid) => break pid,
+    let (pid, process) = loop {
+        match held(engine, socket) {
+            Ok(held) => break held,
             Err(source) if attempt == ATTEMPTS => return Err(RestartError::Silent { socket: socket.into(), source }),
             Err(error) => told(format!("{} does not answer yet ({attempt} of {ATTEMPTS}): {error}", engine.word())),
         }
@@ -147,7 +156,7 @@ fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, told: &dyn Fn
             sleep(STEP);
         }
     };
-    kill_process(pid, Signal::HUP).map_err(|error| RestartError::Signal { pid, source: error.into() })?;
+    pidfd_send_signal(&process, Signal::HUP).map_err(|error| RestartError::Signal { pid, source: error.into() })?;
     told(format!("SIGHUP to {}, process {}", engine.word(), pid.as_raw_nonzero()));
     if engine == Engine::Docker {
         return Ok(());
@@ -168,11 +177,28 @@ fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, told: &dyn Fn
     Err(RestartError::Gone(socket.into()))
 }
 
+/// The process that answers at a socket, held so that its number cannot become another's before it gets a signal.
+fn held(engine: Engine, socket: &Path) -> io::Result<(Pid, OwnedFd)> {
+    let pid = answering(engine, socket)?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    match answering(engine, socket)? == pid {
+        true => Ok((pid, process)),
+        false => Err(io::Error::other("it is just being started again")),
+    }
+}
+
 /// The process that answers at a socket. Who has made the socket would be another, where systemd has.
 fn answering(engine: Engine, socket: &Path) -> io::Result<Pid> {
-    let mut stream = UnixStream::connect(socket)?;
+    // Not as the standard library does, which waits for as long as the engine's queue is full.
+    let ours =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    // Before it is connected: what the engine says at once would come without a sender else.
+    set_socket_passcred(&ours, true)?;
+    connect(&ours, &SocketAddrUnix::new(socket)?)?;
+    let mut stream = UnixStream::from(ours);
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(ANSWER))?;
     stream.set_read_timeout(Some(ANSWER))?;
-    set_socket_passcred(&stream, true)?;
     if engine == Engine::Docker {
         stream.write_all(b"GET /_ping HTTP/1.0\r\n\r\n")?;
     }
