@@ -7,6 +7,7 @@
 
 mod asked;
 mod below;
+mod dmem;
 mod elf;
 mod error;
 mod facts;
@@ -27,7 +28,7 @@ use std::os::fd::AsFd;
 
 pub use error::DriverError;
 pub use facts::Facts;
-pub use memory::{LimitError, MemoryLimits};
+pub use memory::{Above, LimitError, MemoryLimits};
 pub use nodes::{imex_channel, Node, LAST_IMEX_CHANNEL};
 pub use parts::{DriverRoot, Gpu, Mig, Selection};
 pub use proc::field;

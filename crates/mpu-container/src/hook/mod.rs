@@ -194,7 +194,7 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
     let root = state.within_bundle(root.ok_or(HookError::Lacks("root.path"))?);
     if let Some(limits) = request.memory {
         let root = config.cli.root.as_deref().map_or_else(DriverRoot::host, |root| DriverRoot::at(root, None));
-        limits::apply(limits, pid, &root, &request.devices)?;
+        limits::apply(limits, pid, &root, &request.devices, &config)?;
     }
     let ldconfig = config.ldconfig(Path::new("/"));
     let arguments = arguments::of(&config, ldconfig, &request, pid, &root, flags.debug);
