@@ -161,7 +161,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
 fn prestart(flags: &Flags) -> Result<(), HookError> {
     let debug = |text: &dyn std::fmt::Display| {
         if flags.debug {
-            eprintln!("{NAME}: {text}");
+            eprintln!("{NAME}: {}", printable(&text.to_string()));
         }
     };
     let Loaded { config, path, notes } = load(flags.config.as_deref()).map_err(HookError::Config)?;
