@@ -145,8 +145,10 @@ static void *swapper(void *unused)
 	return unused;
 }
 
+/* So many calls at least, and until one was accepted: on a busy machine the other thread can be kept waiting with the wrong file in place. */
 static int cmd_swap(const char *mode, unsigned long least)
 {
+	time_t patience = time(NULL) + 60;
 	static uint8_t seen[1 << 19]; /* one bit for each number that a process can have */
 	unsigned long calls = 0, accepted = 0;
 	pthread_t thread;
@@ -158,7 +160,7 @@ static int cmd_swap(const char *mode, unsigned long least)
 	race.arg.data = (uintptr_t)race.events;
 	if (!strchr("dcw", race.mode) || race.other < 0 || race.fd < 0 || pthread_create(&thread, NULL, swapper, NULL))
 		nv_die("nvevents: swap", -EINVAL);
-	while (calls < least) {
+	while (calls < least || (!accepted && time(NULL) < patience)) {
 		if (calls++ % 16 == 0)
 			limits_reached();
 		memset(race.events, 0, sizeof(race.events));

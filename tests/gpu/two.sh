@@ -44,6 +44,10 @@ show cat /proc/driver/nvidia/version
 show nvidia-smi -L
 show nvidia-smi topo -m
 
+# The host's own CDI file comes back, however this ends.
+[ -e /etc/cdi/nvidia.yaml ] && cp -a /etc/cdi/nvidia.yaml cdi.before
+trap 'if [ -e "$work/cdi.before" ]; then cp -a "$work/cdi.before" /etc/cdi/nvidia.yaml; else rm -f /etc/cdi/nvidia.yaml; fi' EXIT
+
 say "1. one word for each way to ask"
 show nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml
 show nvidia-ctk cdi list
@@ -70,7 +74,6 @@ for mode in jit-cdi legacy cdi; do
 		gone "$mode-no"
 	done
 done
-rm -f /etc/cdi/nvidia.yaml
 
 say "2. NCCL over both in one container"
 cat >both.py <<'PY'
@@ -97,7 +100,7 @@ if __name__ == "__main__":
     mp.spawn(run, args=(2,), nprocs=2)
 PY
 for engine in none notify; do
-	[ $engine = notify ] && show mpu up --engine notify
+	[ $engine = notify ] && check "mpu up" "mpu up --engine notify"
 	rm -rf nccl
 	configuration jit-cdi
 	bundle nccl NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility NCCL_NVLS_ENABLE=0 \
@@ -144,7 +147,7 @@ for who in one two both; do
 	gone $who
 done
 show mpu status
-show mpu down
+check "mpu down" "mpu down"
 
 say "4. 100 containers created and deleted, time for one, three times each, taken by turns"
 # Half of them take less: the middle of 100.
@@ -153,7 +156,7 @@ middle() {
 	for i in $(seq 100); do
 		cp asks.json asks/config.json
 		began=$(date +%s%N)
-		$1 create --bundle asks "t$i" </dev/null >/dev/null 2>&1 || echo "create failed" >&2
+		$1 create --bundle asks "t$i" </dev/null >/dev/null 2>&1 || touch create-failed
 		echo $((($(date +%s%N) - began) / 1000))
 		$1 delete --force "t$i" >/dev/null 2>&1
 	done | sort -n | sed -n 50p
@@ -175,5 +178,6 @@ for turn in 1 2 3; do
 	done
 done
 rm -f /etc/cdi/nvidia.yaml
+check "each container was created" "[ ! -e create-failed ]"
 [ $failed = 0 ] && echo "all right"
 exit $failed

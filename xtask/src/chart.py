@@ -68,6 +68,7 @@ def check_monitor(where, monitor):
 
 
 # What each container adds, unless it is privileged.
+APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 ADDED = {"agent": ["SYS_MODULE", "SYS_ADMIN"], "metrics": [], "nri": ["SYS_PTRACE"]}
 
 
@@ -100,6 +101,8 @@ def check_pod(promise, values, daemons):
     exporter = values.get("metrics", {}).get("enabled", False)
     promise(pod.get("hostPID", False) == (plugin or exporter), "hostPID is the exporter's and the plugin's")
     privileged = values.get("gpu", {}).get("privileged", False) and not plugin
+    if "affinity" in values:
+        promise(bool(pod.get("affinity")) == bool(values["affinity"]), "a pod has an affinity that nobody asked for")
     for container in pod["containers"]:
         security, name = container["securityContext"], container["name"]
         promise(security["readOnlyRootFilesystem"] is True, f"{name}: its root file system is writable")
@@ -108,6 +111,9 @@ def check_pod(promise, values, daemons):
         if not privileged:
             promise(security["capabilities"]["drop"] == ["ALL"], f"{name}: keeps capabilities")
             promise(added == ADDED[name], f"{name}: adds {added}")
+            noted = template["metadata"].get("annotations", {})
+            confined = security.get("appArmorProfile") or noted.get(APPARMOR + name)
+            promise(confined or name not in ("agent", "nri") or "securityContext" in values, f"{name}: no AppArmor profile is named")
         # The API server refuses these, beyond its schema.
         unescalated = security.get("allowPrivilegeEscalation") is False
         promise(not (unescalated and (privileged or "SYS_ADMIN" in added)), f"{name}: cannot both escalate and not")

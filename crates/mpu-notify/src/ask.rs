@@ -3,11 +3,11 @@
 //! Owns the order of things: who asks, the driver's answer, what the caller gets. Translates nothing itself: mpu-core does, in copies
 //! that no caller can change. What came this far never goes on to the driver: the caller could make another call of it.
 
-use super::asked::{on_another, Asked, Pass, Request};
-use super::caller::{character_device, Caller};
+use super::asked::{may_be_tuners, Asked, Pass, Request};
+use super::caller::{character_device, is_open, Caller};
 use super::driver::Driver;
 use super::event::Event;
-use super::folder::is_drivers;
+use super::folder::{is_drivers, is_tuners};
 use super::held::Held;
 use super::namespace::Namespace;
 use super::numbers::Numbers;
@@ -81,10 +81,15 @@ impl Asker {
         let number = taken.data.args[0] as i32;
         // Before it is ours: the mere closing of somebody else's kind of file can take for ever.
         let device = caller.device(number).map_err(no_such_descriptor)?;
-        if !is_drivers(device) {
-            return Err(on_another(&caller, taken, device));
+        if !is_drivers(device) && !may_be_tuners(taken, device) {
+            return Err(Pass::Refused(caller.refusal(number)));
         }
         let file = caller.file(process, number, still_waits)?;
+        if is_tuners(character_device(file.as_fd())) {
+            // It goes on, as a tuner knows the request by another name: whoever puts a descriptor of the driver in its place gets what
+            // docs/notify.md says. A node that is not open (`O_PATH`) shows no right to a tuner: anybody may make and name one.
+            return Err(if is_open(file.as_fd()) { Pass::On } else { Pass::Refused(libc::EBADF) });
+        }
         // The caller waited when all that was opened and looked up by its number was: it is the caller's.
         self.namespace = Some(caller.namespace.clone());
         let answer = self.ask_as(setting, &caller, file, rights, memory, asked);

@@ -185,17 +185,14 @@ impl Request<RM_CONTROL_SIZE> {
 fn of_another(taken: &seccomp_notif) -> Option<Pass> {
     let caller = Caller::of(Tid::of(taken), None).ok()?;
     let device = caller.device(taken.data.args[0] as i32).ok().flatten();
-    (!is_drivers(device)).then(|| on_another(&caller, taken, device))
+    // A tuner looks at it, and cannot read it either.
+    let ends = !is_drivers(device) && !may_be_tuners(taken, device);
+    ends.then(|| Pass::Refused(caller.refusal(taken.data.args[0] as i32)))
 }
 
-/// How a call ends on this device, which is not the driver's. A tuner knows the request by another name, so it goes on: whoever puts a descriptor
-/// of the driver in its place gets what docs/notify.md says.
-pub(super) fn on_another(caller: &Caller, taken: &seccomp_notif, device: Option<(u32, u32)>) -> Pass {
-    let [number, request, ..] = taken.data.args;
-    if is_tuners(device) && request as u32 & LOOKED_AT == EVENT {
-        return Pass::On;
-    }
-    Pass::Refused(caller.refusal(number as i32))
+/// Whether a call is one that a tuner knows by another name, on what looks like a tuner.
+pub(super) fn may_be_tuners(taken: &seccomp_notif, device: Option<(u32, u32)>) -> bool {
+    is_tuners(device) && taken.data.args[1] as u32 & LOOKED_AT == EVENT
 }
 
 fn peek<const N: usize>(tid: Tid, address: u64) -> Result<[u8; N], Pass> {

@@ -205,6 +205,11 @@ pub(super) fn character_device(file: BorrowedFd<'_>) -> Option<(u32, u32)> {
     device(file, "", AtFlags::EMPTY_PATH).ok().flatten()
 }
 
+/// Whether a descriptor is of an open file, for which the device cgroup and the mount were asked: `O_PATH` asks neither.
+pub(super) fn is_open(file: BorrowedFd<'_>) -> bool {
+    rustix::fs::fcntl_getfl(file).is_ok_and(|flags| !flags.contains(OFlags::PATH))
+}
+
 /// Whether a kernel of this release keeps every task that `PIDFD_GET_INFO` was asked about for ever: from 6.15 on, until "pidfs: Fix memory leak in
 /// pidfd_info()" came with 6.17 and 6.16.4. A vendor's kernel may have it mended earlier: then `/proc` is read for nothing.
 fn leaks_tasks(release: &str) -> bool {

@@ -40,7 +40,11 @@ impl Event<'_> {
             let bytes = space.last(event::SIZE);
             self.translate(bytes, view());
             // As the driver does: the event is lost, and the caller is told that its address is wrong.
-            if self.memory.write(theirs, bytes).is_err() {
+            if let Err(error) = self.memory.write(theirs, bytes) {
+                if error.raw_os_error() == Some(libc::ESTALE) {
+                    // The caller has left.
+                    return Err(Pass::Refused(libc::EINTR));
+                }
                 self.setting.counters.pass(Reason::Unreadable);
                 self.asked.set_status(NV_ERR_INVALID_ADDRESS);
             }

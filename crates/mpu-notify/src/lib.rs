@@ -2,7 +2,7 @@
 //!
 //! Owns a supervisor in the host's PID namespace. The first process of a container carries a filter that hands the driver's
 //! controls and events to it; it asks the driver itself and gives the caller a translated answer (docs/notify.md). Knows nothing of how
-//! the filter gets into a container: that is `mpu-container`'s, or `mpu run`'s.
+//! the filter gets into a container: that is `mpu-container`'s, `mpu nri`'s or `mpu run`'s.
 
 mod accounts;
 mod ask;

@@ -36,8 +36,6 @@ const DRIVER_MAJOR: u64 = 195;
 const INIT_PID_NAMESPACE: u64 = 0xefff_fffc;
 /// `FUSE_MINOR` of the misc devices (`include/linux/miscdevice.h`).
 const FUSE: (Option<u64>, Option<u64>) = (Some(10), Some(229));
-/// Every device, as privileged containers have it.
-const ANY: (Option<u64>, Option<u64>) = (None, None);
 /// A file beside the socket of an engine that takes nobody new.
 const RETIRED: &str = "retired";
 /// How often an engine is asked whose queue is full, and how long is waited in between: a tenth of a second would be
@@ -123,7 +121,7 @@ pub fn listen(tree: &mut Value, config: &Notify) -> Result<(), Without> {
     }
     wanted(tree, config.policy)?;
     own_pids(tree)?;
-    if has_fuse(tree) && !may_write(tree, ANY) {
+    if has_fuse(tree) && !is_privileged(tree) {
         return Err(Without::Fuse);
     }
     // A program that is executed in a container needs the socket for as long as the container lives; so it can be open when
@@ -196,13 +194,32 @@ fn list<'a>(tree: &'a Value, at: &str) -> &'a [Value] {
 
 /// Whether it gets the node, or may make it. Rules by which anybody may make nodes that nobody can open stand in every container.
 fn has_fuse(tree: &Value) -> bool {
-    list(tree, "/linux/devices").iter().any(|node| numbers(node) == FUSE) || may_write(tree, FUSE)
+    list(tree, "/linux/devices").iter().any(|node| numbers(node) == FUSE) || writes(tree).any(|rule| covers(rule, FUSE))
 }
 
-fn may_write(tree: &Value, device: (Option<u64>, Option<u64>)) -> bool {
-    let writes = |rule: &Value| rule.get("access").and_then(Value::as_str).is_none_or(|access| access.contains('w'));
-    let allows = |rule: &&Value| rule.get("allow") == Some(&Value::Bool(true)) && writes(rule);
-    list(tree, "/linux/resources/devices").iter().filter(allows).any(|rule| numbers(rule) == device)
+/// Whether it may use every device of either type, as privileged containers may.
+fn is_privileged(tree: &Value) -> bool {
+    let of_all = |rule: &Value| rule.get("type").and_then(Value::as_str).is_none_or(|kind| matches!(kind, "" | "a"));
+    writes(tree).any(|rule| of_all(rule) && numbers(rule) == (None, None))
+}
+
+/// Whether a rule is about a device, by its number or by any.
+fn covers(rule: &Value, device: (Option<u64>, Option<u64>)) -> bool {
+    let (major, minor) = numbers(rule);
+    major.is_none_or(|major| Some(major) == device.0) && minor.is_none_or(|minor| Some(minor) == device.1)
+}
+
+/// Rules that let a container write to character devices.
+fn writes(tree: &Value) -> impl Iterator<Item = &Value> {
+    let has = |rule: &Value, key: &str, letters: [char; 2]| {
+        rule.get(key).and_then(Value::as_str).is_none_or(|word| word.is_empty() || word.contains(letters))
+    };
+    let allows = move |rule: &&Value| {
+        rule.get("allow") == Some(&Value::Bool(true))
+            && has(rule, "access", ['w', 'w'])
+            && has(rule, "type", ['a', 'c'])
+    };
+    list(tree, "/linux/resources/devices").iter().filter(allows)
 }
 
 /// A new PID namespace is its own, and so is one that it shares with others, unless that is the host's.

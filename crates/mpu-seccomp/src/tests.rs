@@ -257,8 +257,19 @@ fn a_container_with_fuse_could_hold_up_the_engine() {
         (json!([]), json!([make_any, rule("rw")]), "it is given /dev/fuse"),
         (json!([]), json!([rule("m")]), "listens"),
         (json!([]), json!([{"allow": false, "access": "rwm"}]), "listens"),
+        // By numbers that stand for more than this one.
+        (json!([]), json!([{"allow": true, "type": "c", "major": 10, "access": "rwm"}]), "it is given /dev/fuse"),
+        (
+            json!([]),
+            json!([{"allow": true, "type": "c", "major": -1, "minor": 229, "access": "rw"}]),
+            "it is given /dev/fuse",
+        ),
+        (json!([]), json!([{"allow": true, "type": "c", "access": "rwm"}]), "it is given /dev/fuse"),
+        (json!([]), json!([{"allow": true, "type": "b", "access": "rwm"}]), "listens"),
+        (json!([node]), json!([{"allow": true, "type": "b", "access": "rwm"}]), "it is given /dev/fuse"),
         // Privileged.
         (json!([node]), json!([all]), "listens"),
+        (json!([node]), json!([{"allow": true, "type": "a", "major": -1, "minor": -1, "access": "rwm"}]), "listens"),
         (json!([node, {"path": "/dev/pipe", "type": "p"}]), json!(null), "it is given /dev/fuse"),
     ] {
         let mut case = Case::new();

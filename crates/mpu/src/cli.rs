@@ -349,8 +349,9 @@ Needs no runtime wrapper and no RuntimeClass. Registers with the container engin
     listener added, as nvidia-container-runtime would add it. All others, and those whose profile cannot be kept, stay as they are. \
     When the engine restarts, the command connects again; what is made in between starts without MPU.
 
-Needs containerd 2.3 or later. containerd 2.2 and CRI-O do not tell a plugin the rules that a container has: of their containers only those \
-    that are said to have no profile get the listener. docs/container/notify.md has the details. Lines for the log go to standard error.";
+Needs containerd 2.3 or later. containerd 2.2 tells a plugin only whether a container has a seccomp profile: those \
+    without one get the listener. CRI-O does not tell that either: none of its containers gets it. docs/container/notify.md has the \
+    details. The log goes to standard error.";
 
 const NRI_EXAMPLES: &str = "Examples:
   sudo mpu up --engine notify && sudo mpu nri

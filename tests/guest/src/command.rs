@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 use anyhow::{bail, Context, Result};
@@ -34,7 +35,8 @@ pub fn run_with(words: &[&str], environment: &[(&str, &str)]) -> Result<Output> 
     let mut command = Command::new("/bin/busybox");
     command.args(["timeout", LIMIT]).args(words).envs(environment.iter().copied()).stdin(Stdio::null());
     let status = command.stdout(out.try_clone()?).stderr(err.try_clone()?).status().context("cannot start busybox")?;
-    Ok(Output { status: status.code().unwrap_or(128), out: text(&mut out)?, err: text(&mut err)? })
+    let status = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    Ok(Output { status, out: text(&mut out)?, err: text(&mut err)? })
 }
 
 /// A file without a name.

@@ -107,8 +107,8 @@ pub fn words() -> &'static [&'static str] {
 
 /// What a runtime is told in a container's configuration, so that it hands over the container's listener; none when nobody takes it.
 pub fn seccomp() -> Option<Value> {
-    // A control of 32 bytes, and the wrapper of 16, under any type and direction.
-    let rules: Vec<Value> = [0x0020_002a_u32, 0x0010_00d3]
+    // A control of 32 bytes, an event and the wrapper of 16, under any type and direction.
+    let rules: Vec<Value> = [0x0020_002a_u32, 0x0010_0052, 0x0010_00d3]
         .into_iter()
         .map(|request| {
             let argument =

@@ -85,6 +85,8 @@ pub struct Tally {
     cells: BTreeMap<(String, String, String, String), [usize; 3]>,
     problems: Vec<String>,
     skips: BTreeMap<String, usize>,
+    /// By story: why the first row skipped it; none if a row played it.
+    unplayed: BTreeMap<String, Option<String>>,
     counts: [usize; 3],
     /// How long the guests of a kernel ran, and what they used.
     took: BTreeMap<String, [Duration; 2]>,
@@ -102,6 +104,10 @@ impl Tally {
                 "{} on {}, era {}, client {}, engine {}",
                 verdict.story, report.kernel, verdict.era, verdict.client, verdict.engine
             );
+            let why_not = self.unplayed.entry(verdict.story.clone()).or_insert_with(|| Some(verdict.reason.clone()));
+            if verdict.result != Ending::Skip {
+                *why_not = None;
+            }
             match verdict.result {
                 Ending::Pass => {}
                 Ending::Fail => self.problems.push(format!("{place}: {}", verdict.reason)),
@@ -147,11 +153,19 @@ impl Tally {
         for (reason, count) in &self.skips {
             println!("skipped {count}: {reason}");
         }
+        for (story, reason) in self.unplayed() {
+            println!("played by no row: {story}: {reason}");
+        }
         for problem in &self.problems {
             println!("FAILED {problem}");
         }
         let [pass, fail, skip] = self.counts;
         println!("{pass} passed, {fail} failed, {skip} skipped");
+    }
+
+    /// Stories that every row skipped, and why the first one did.
+    fn unplayed(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.unplayed.iter().filter_map(|(story, why_not)| Some((story.as_str(), why_not.as_deref()?)))
     }
 
     /// Whether all that was counted was skipped, or nothing was.
@@ -191,5 +205,20 @@ mod tests {
         let mut tally = Tally::default();
         tally.add(&report(&["STORY a engine=none era=1 client=5 verdict=pass"], Some(0)));
         assert_eq!(tally.outcome(), Outcome::Passed);
+    }
+
+    #[test]
+    fn a_story_that_every_row_skips_is_named() {
+        let mut tally = Tally::default();
+        tally.add(&report(
+            &[
+                "STORY a engine=none era=1 client=5 verdict=skip not here",
+                "STORY a engine=module era=1 client=5 verdict=skip nor here",
+                "STORY b engine=none era=1 client=5 verdict=skip not here",
+                "STORY b engine=module era=1 client=5 verdict=pass",
+            ],
+            Some(0),
+        ));
+        assert_eq!(tally.unplayed().collect::<Vec<_>>(), [("a", "not here")]);
     }
 }

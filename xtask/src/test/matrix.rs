@@ -71,8 +71,9 @@ struct Cell {
     /// As a pair's.
     #[serde(default)]
     last: bool,
-    /// The era whose row plays every story; others leave out those of the kernel.
-    whole: Option<String>,
+    /// Eras whose rows play every story; others leave out those of the kernel. Without any, no row leaves something out.
+    #[serde(default)]
+    whole: Vec<String>,
     /// What it takes.
     #[serde(default)]
     seconds: u32,
@@ -86,7 +87,7 @@ pub struct Guest {
 
 impl Cell {
     fn is_whole(&self, era: &str) -> bool {
-        self.whole.as_ref().is_none_or(|whole| whole == era)
+        self.whole.is_empty() || self.whole.iter().any(|whole| whole == era)
     }
 }
 
@@ -257,6 +258,6 @@ mod tests {
             assert!(eras.clone().all(|era| !cell.is_whole(era)), "{name}");
         }
         let watched: &[Cell] = &matrix.watched;
-        assert!(watched.iter().all(|cell| cell.whole.is_none()), "`--full` leaves nothing out");
+        assert!(watched.iter().all(|cell| cell.whole.is_empty()), "`--full` leaves nothing out");
     }
 }

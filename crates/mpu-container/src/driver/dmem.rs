@@ -282,8 +282,9 @@ mod tests {
         let mut all: Vec<&str> = names.iter().map(String::as_str).collect();
         all.push("pods");
         let host = Host::with(&all);
+        let often = |name: &String| (0..50).try_for_each(|_| host.limit(name, 1, 1));
         std::thread::scope(|scope| {
-            let started: Vec<_> = names.iter().map(|name| scope.spawn(|| host.limit(name, 1, 1))).collect();
+            let started: Vec<_> = names.iter().map(|name| scope.spawn(|| often(name))).collect();
             for one in started {
                 assert_eq!(one.join().unwrap(), Ok(()));
             }

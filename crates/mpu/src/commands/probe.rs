@@ -96,7 +96,7 @@ impl Report for Probed {
         let who = if self.evidence.in_init_namespace { "on the host" } else { "out here (which is a container, too)" };
         lines.put("driver", self.driver.line());
         let engine = match self.engine {
-            Some(Engine::Notify) => "armed, by the notify engine: for containers that are started through the wrapper",
+            Some(Engine::Notify) => "armed, by the notify engine: for containers that start with its listener",
             Some(Engine::Module) => "armed",
             None => "not translating",
         };

@@ -164,10 +164,9 @@ fn orphans(host: &Host) -> Seen {
 /// Of the two engines, this is the one that may be up.
 fn supervisor(host: &Host) -> Seen {
     match client::state(host) {
-        Ok(Some(state)) if state.state == "armed" => Seen::fine(format!(
-            "notify, armed: {} containers that were started through the wrapper",
-            state.containers.len()
-        )),
+        Ok(Some(state)) if state.state == "armed" => {
+            Seen::fine(format!("notify, armed: {} containers have its listener", state.containers.len()))
+        }
         Ok(Some(state)) => Seen::broken(
             format!("the notify engine is {}: it accepts no new container", state.state),
             "sudo mpu up   # it then accepts containers again",

@@ -122,7 +122,7 @@ fn wrapper(host: &Host) -> Seen {
         engine, when its containers may be stopped";
     match host.tool(WRAPPER) {
         None => Seen::attention(
-            format!("there is no {WRAPPER}: no container gets the notify engine's listener"),
+            format!("there is no {WRAPPER}: without `mpu nri`, no container gets the notify engine's listener"),
             "sudo apt-get install ./mpu-container_*.deb   # then docs/container/README.md; `mpu run -- COMMAND` does not need it",
         ),
         Some(path) if !is_ours(&path) => Seen::attention(
@@ -131,7 +131,7 @@ fn wrapper(host: &Host) -> Seen {
         ),
         Some(_) => match names_of_wrapper(host) {
             Some(file) => Seen::fine(format!("{} names it", file.display())),
-            None => Seen::attention("no container engine is configured with the wrapper: no container gets the listener", configure),
+            None => Seen::attention("no engine names the wrapper: without `mpu nri`, no container gets the listener", configure),
         },
     }
 }

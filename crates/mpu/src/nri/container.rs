@@ -47,11 +47,13 @@ pub fn armed(container: &Container, engine: &Engine, notify: &Notify) -> Result<
     let mut tree = tree(container, known.as_ref().and_then(Option::as_ref));
     // What the container itself lacks comes first: nobody is told of an engine's shortcomings for a container without a GPU.
     listen(&mut tree, notify)?;
-    let unconfined = linux.and_then(|linux| linux.seccomp_profile.as_ref()).is_some_and(|kind| kind.kind == UNCONFINED);
+    let kind = linux.and_then(|linux| linux.seccomp_profile.as_ref()).map(|kind| kind.kind);
+    // A profile that is named without its rules is not known, whatever else the engine can tell.
+    let is_told = kind == Some(UNCONFINED) || kind.is_none() && engine.tells;
     match known {
         _ if !engine.sets => return Err(Left::Unable(engine.called.clone())),
         Some(None) => return Err(Left::Newer),
-        None if !unconfined && !engine.tells => return Err(Left::Untold(engine.called.clone())),
+        None if !is_told => return Err(Left::Untold(engine.called.clone())),
         Some(Some(_)) | None => {}
     }
     let policy = of_oci(&tree["linux"]["seccomp"]).ok_or(Left::Newer)?;

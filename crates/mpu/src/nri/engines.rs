@@ -39,7 +39,8 @@ impl Engine {
         Engine {
             called: format!("{} {}", name.escape_debug(), version.escape_debug()),
             sets: row.is_none_or(|row| release(version).is_none() || since(row.sets)),
-            tells: row.and_then(|row| row.tells).is_some_and(since),
+            // What is before a release, or of somebody's own, may lack what the release has.
+            tells: row.and_then(|row| row.tells).is_some_and(since) && !version.contains(['-', '~']),
         }
     }
 }
@@ -58,7 +59,9 @@ mod tests {
     fn an_engine_is_believed_from_the_release_that_can() {
         for (name, version, sets, tells) in [
             ("containerd", "v2.3.1", true, true),
-            ("containerd", "2.10.0~rc.1", true, true),
+            ("containerd", "2.10.0~rc.1", true, false),
+            ("containerd", "v2.3.0-beta.0", true, false),
+            ("containerd", "2.10.0+ds1", true, true),
             ("containerd", "v3.0.0", true, true),
             ("containerd", "v2.2.7", true, false),
             ("containerd", "2.1.9+ds1", false, false),

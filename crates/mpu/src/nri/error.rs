@@ -15,7 +15,7 @@ pub enum NriError {
     #[error("cannot connect to {}", .0.display())]
     Forbidden(PathBuf, #[source] io::Error),
     /// No socket can be there: a socket's path has 107 bytes at most.
-    #[error("{} can be no socket's path", .0.display())]
+    #[error("{} cannot be the path of a socket", .0.display())]
     NoPath(PathBuf, #[source] io::Error),
     /// The signals that end it.
     #[error("cannot listen for signals")]
@@ -60,6 +60,6 @@ pub enum Lost {
     #[error("the container engine refused the plugin: {0}")]
     Refused(String),
     /// No message of this protocol.
-    #[error("the container engine sent what is no message of NRI")]
+    #[error("the container engine sent something that is not an NRI message")]
     Malformed(#[from] prost::DecodeError),
 }

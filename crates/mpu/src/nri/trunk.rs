@@ -189,7 +189,12 @@ impl<'a> Trunk<'a> {
                 Waited::Ready | Waited::Stop => {}
                 Waited::Late => return Err(TrunkError::Stuck),
             }
-            self.socket.set_read_timeout(Some(UNDER_WAY))?;
+            // Once there is a wish to end, nothing else is waited for above.
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(TrunkError::Stuck);
+            }
+            self.socket.set_read_timeout(Some(left))?;
             let got = self.socket.read(into).map_err(ended)?;
             if got == 0 {
                 return Err(TrunkError::Closed);

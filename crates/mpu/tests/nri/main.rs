@@ -214,6 +214,9 @@ fn who_gets_the_listener_and_why_others_do_not() {
             "containerd v2.2.7 does not say which rules its seccomp profile has",
         ),
         ("containerd", "v2.2.7", Made { kind: Some(2), ..gpu() }, "does not say which rules"),
+        (NEW.0, NEW.1, Made { kind: Some(0), ..gpu() }, "does not say which rules"),
+        (NEW.0, NEW.1, Made { kind: Some(2), ..gpu() }, "does not say which rules"),
+        (NEW.0, NEW.1, Made { kind: Some(1), ..gpu() }, "listens"),
         ("containerd", "v2.2.7", gpu(), "does not say which rules"),
         ("containerd", "v2.2.7", Made { kind: Some(1), ..gpu() }, "listens"),
         ("containerd", "v2.2.7", Made::default(), ""),
@@ -336,8 +339,8 @@ fn an_engine_that_sends_no_messages_is_left_and_tried_again() {
             |it| it.frame(1, &Connection::packed(3, 1, &[0; 64])[..30]),
             "a part of a message and then nothing",
         ),
-        ("a request that is none", |it| it.send(1, 3, 1, &[0xff; 40]), "no message of NRI"),
-        ("another's answer to the registration", |it| it.send(2, 1, 2, &[0x0a, 0x7f]), "no message of NRI"),
+        ("a request that is none", |it| it.send(1, 3, 1, &[0xff; 40]), "not an NRI message"),
+        ("another's answer to the registration", |it| it.send(2, 1, 2, &[0x0a, 0x7f]), "not an NRI message"),
         ("text", |it| it.raw(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), "announced 791752241 bytes"),
     ];
     let place = Place::new();

@@ -113,7 +113,7 @@ pub const SWAPPED: Story = Story {
             let first = text.lines().next().unwrap_or_default();
             let told: Vec<u32> = first.split(' ').filter_map(|word| word.parse().ok()).collect();
             let &[made, accepted] = told.as_slice() else { return Err(anyhow!("nvevents says {text}").into()) };
-            right!(made == calls && accepted > 0, "swapping by {mode}, {accepted} of {made} calls were accepted");
+            right!(made >= calls && accepted > 0, "swapping by {mode}, {accepted} of {made} calls were accepted");
             let saw = text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse::<u32>().ok());
             let foreign: Vec<u32> = saw.filter(|pid| *pid != 0 && !own.contains(pid)).collect();
             right!(foreign.is_empty(), "swapping by {mode}, events name {foreign:?}: {text}");

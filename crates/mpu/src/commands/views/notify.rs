@@ -67,7 +67,7 @@ impl NotifyView {
     pub(crate) fn line(&self, style: Style) -> String {
         match self.state.as_str() {
             "armed" => format!(
-                "{}: containers that are started through the wrapper from now on are translated; {}",
+                "{}: containers that start with its listener (nvidia-container-runtime, mpu nri) from now on are translated; {}",
                 style.good("armed"),
                 self.supervised()
             ),
