@@ -6,7 +6,7 @@
 //! Outside truth: Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM"; `kernel/cgroup/dmem.c` and
 //! `include/linux/page_counter.h` (the largest value, and that it shows as `max`).
 
-use super::memory::{LimitError, MemoryLimits};
+use super::limit::{LimitError, MemoryLimits};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File};
 use std::io;

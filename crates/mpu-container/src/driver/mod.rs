@@ -13,6 +13,7 @@ mod error;
 mod facts;
 pub mod files;
 pub mod ldcache;
+mod limit;
 #[cfg(test)]
 pub(crate) mod made_up;
 #[cfg(test)]
@@ -28,7 +29,7 @@ use std::os::fd::AsFd;
 
 pub use error::DriverError;
 pub use facts::Facts;
-pub use memory::{Above, LimitError, MemoryLimits};
+pub use limit::{Above, LimitError, MemoryLimits};
 pub use nodes::{imex_channel, Node, LAST_IMEX_CHANNEL};
 pub use parts::{DriverRoot, Gpu, Mig, Selection};
 pub use proc::field;
