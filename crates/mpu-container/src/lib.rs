@@ -11,6 +11,7 @@
 pub mod beneath;
 pub mod capability;
 pub mod cdi;
+mod cgroups;
 mod chain;
 mod char_links;
 pub mod cli;

@@ -6,17 +6,13 @@
 //!
 //! Outside truth: NVIDIA Container Toolkit 1.20.1, `apply-cuda-memory-limits`; Linux, cgroups(7), `/proc/PID/cgroup`.
 
-use crate::driver::{Driver, DriverError, DriverRoot, LimitError, MemoryLimits, UnknownDevice};
-use rustix::fs::FsWord;
+use crate::cgroups;
+use crate::config::Config;
+use crate::driver::{Above, Driver, DriverError, DriverRoot, Gpu, LimitError, MemoryLimits, UnknownDevice};
 use rustix::process::Pid;
 use std::fs;
 use std::io;
-use std::path::{Component, Path, PathBuf};
-
-/// Where every host has its cgroups.
-const CGROUPS: &str = "/sys/fs/cgroup";
-/// How statfs(2) names the second version of their file system.
-const CGROUP2: FsWord = 0x6367_7270;
+use std::path::PathBuf;
 
 /// Why a limit does not hold.
 #[derive(Debug, thiserror::Error)]
@@ -37,10 +33,10 @@ pub enum LimitsError {
     #[error("this host has cgroups of version 1, and only those of version 2 can limit GPU memory")]
     Old,
     /// The process's cgroup is not known.
-    #[error("cannot read the cgroup of the container's process")]
+    #[error("cannot read where the cgroup of the container's process is")]
     Process(#[source] io::Error),
     /// It is in no cgroup that we see.
-    #[error("the container's process is in no cgroup below {CGROUPS}")]
+    #[error("the container's process is in no cgroup that is mounted here")]
     Nowhere,
     /// It shares its cgroup with whoever started it.
     #[error("the container has no cgroup of its own: a limit would hold for {} and all else in it", .0.display())]
@@ -48,7 +44,13 @@ pub enum LimitsError {
 }
 
 /// Limits the memory that a container's process, and all that it will start, may use of these GPUs.
-pub fn apply(limits: MemoryLimits, process: Pid, root: &DriverRoot, gpus: &[String]) -> Result<(), LimitsError> {
+pub fn apply(
+    limits: MemoryLimits,
+    process: Pid,
+    root: &DriverRoot,
+    gpus: &[String],
+    config: &Config,
+) -> Result<(), LimitsError> {
     let driver = Driver::find(root)?;
     let selection = driver.select(gpus)?;
     if !selection.migs.is_empty() {
@@ -57,24 +59,22 @@ pub fn apply(limits: MemoryLimits, process: Pid, root: &DriverRoot, gpus: &[Stri
     if selection.gpus.is_empty() {
         return Ok(());
     }
-    if rustix::fs::statfs(CGROUPS).map_or(true, |found| found.f_type != CGROUP2) {
-        return Err(LimitsError::Old);
-    }
-    let of = |process: &str| fs::read_to_string(format!("/proc/{process}/cgroup")).map_err(LimitsError::Process);
-    let own = of("self")?;
-    let cgroup = place(&of(&process.as_raw_nonzero().to_string())?, &own)?;
-    selection.gpus.iter().try_for_each(|gpu| driver.limit_memory(gpu, &cgroup, limits)).map_err(LimitsError::from)
+    let read = |file: String| fs::read_to_string(file).map_err(LimitsError::Process);
+    let of = |process: &str| read(format!("/proc/{process}/cgroup"));
+    let cgroup =
+        place(&of(&process.as_raw_nonzero().to_string())?, &of("self")?, &read("/proc/self/mountinfo".into())?)?;
+    let above = if config.raise_memory_requests { Above::Raise } else { Above::Stay };
+    let limit = |gpu: &&Gpu| driver.limit_memory(gpu, &cgroup, limits, above);
+    selection.gpus.iter().try_for_each(limit).map_err(LimitsError::from)
 }
 
 /// The directory of a process's cgroup, by what `/proc` says of it and of us.
-fn place(process: &str, own: &str) -> Result<PathBuf, LimitsError> {
-    let unified = |text: &str| text.lines().find_map(|line| line.strip_prefix("0::/").map(PathBuf::from));
-    let below = unified(process).ok_or(LimitsError::Nowhere)?;
-    if !below.components().all(|part| matches!(part, Component::Normal(_))) {
-        return Err(LimitsError::Nowhere);
+fn place(process: &str, own: &str, mounts: &str) -> Result<PathBuf, LimitsError> {
+    if !cgroups::has_unified(mounts) {
+        return Err(LimitsError::Old);
     }
-    let folder = Path::new(CGROUPS).join(&below);
-    match unified(own) == Some(below) {
+    let folder = cgroups::unified(process, mounts).ok_or(LimitsError::Nowhere)?;
+    match cgroups::unified(own, mounts).as_ref() == Some(&folder) {
         true => Err(LimitsError::Shared(folder)),
         false => Ok(folder),
     }
@@ -86,13 +86,23 @@ mod tests {
 
     #[test]
     fn a_limit_is_for_a_cgroup_of_the_containers_own() {
-        let place = |process: &str| place(process, "1:net:/x\n0::/user.slice/a\n").map_err(|error| error.to_string());
+        const MOUNTS: &str = "30 1 0:20 / /proc rw - proc proc rw\n26 24 0:23 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw";
+        let own = "1:net:/x\n0::/user.slice/a\n";
+        let at = |process: &str, mounts: &str| place(process, own, mounts).map_err(|error| error.to_string());
+        let place = |process: &str| at(process, MOUNTS);
         assert_eq!(place("0::/docker/ab:c\n"), Ok("/sys/fs/cgroup/docker/ab:c".into()));
         assert_eq!(place("7:misc:/z\n0::/user.slice/a/b\n"), Ok("/sys/fs/cgroup/user.slice/a/b".into()));
         for nowhere in ["", "7:misc:/z\n", "0::/../up\n", "0::relative\n"] {
-            assert!(place(nowhere).unwrap_err().contains("in no cgroup below"), "{nowhere}");
+            assert!(place(nowhere).unwrap_err().contains("in no cgroup that is mounted"), "{nowhere}");
         }
         let shared = place("0::/user.slice/a\n").unwrap_err();
         assert!(shared.contains("no cgroup of its own") && shared.contains("/sys/fs/cgroup/user.slice/a"), "{shared}");
+        // Hosts have it elsewhere, or show a part of it only.
+        assert_eq!(
+            at("0::/a\n", &MOUNTS.replace("/cgroup rw", "/cgroup/unified rw")),
+            Ok("/sys/fs/cgroup/unified/a".into())
+        );
+        assert_eq!(at("0::/docker/a\n", &MOUNTS.replace("0:23 / ", "0:23 /docker ")), Ok("/sys/fs/cgroup/a".into()));
+        assert!(at("0::/a\n", "30 1 0:20 / /proc rw - proc proc rw").unwrap_err().contains("version 1"));
     }
 }

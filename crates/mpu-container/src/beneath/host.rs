@@ -6,6 +6,7 @@ use super::mount::unshare;
 use super::{Beneath, Tree};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, CWD};
 use rustix::thread::LinkNameSpaceType;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
@@ -40,9 +41,39 @@ impl Beneath {
     }
 
     fn passes_on(&self) -> io::Result<bool> {
-        let about = rustix::fs::statx(self, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
-        Ok(passes_on(&fs::read_to_string("/proc/thread-self/mountinfo")?, about.stx_mnt_id))
+        Ok(passes_on(&fs::read_to_string("/proc/thread-self/mountinfo")?, self.mount()?))
     }
+
+    fn mount(&self) -> io::Result<u64> {
+        Ok(rustix::fs::statx(self, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id)
+    }
+
+    /// Whether it lies on a mount that passes on what happens to it to one of these, by the list of mounts of the namespace
+    /// that it is in. Other paths may lead there (`--volume /a:/b:rshared`).
+    pub fn is_shared_with(&self, peers: &Peers, mountinfo: &str) -> io::Result<bool> {
+        let id = self.mount()?;
+        Ok(groups(mountinfo).any(|(mount, group)| mount == id && peers.0.contains(&group)))
+    }
+}
+
+/// The groups in which mounts of a namespace pass on what happens to them. The kernel numbers them for all namespaces.
+#[derive(Debug, Default)]
+pub struct Peers(BTreeSet<u64>);
+
+impl Peers {
+    /// Those of a list of mounts.
+    pub fn of(mountinfo: &str) -> Peers {
+        Peers(groups(mountinfo).map(|(_, group)| group).collect())
+    }
+}
+
+/// The mounts that pass on what happens to them, each with its group.
+fn groups(mountinfo: &str) -> impl Iterator<Item = (u64, u64)> + '_ {
+    mountinfo.lines().filter_map(|line| {
+        let id = line.split(' ').next()?.parse().ok()?;
+        let mut options = line.split(' ').skip(6).take_while(|word| *word != "-");
+        Some((id, options.find_map(|word| word.strip_prefix("shared:")?.parse().ok())?))
+    })
 }
 
 /// Whether a mount passes on what happens to it; a mount that is not on the list is taken for one that does.
@@ -63,5 +94,6 @@ mod tests {
         let list = "30 1 0:20 / /proc rw shared:5 - proc proc rw\n31 1 0:20 / /a rw master:5 - proc shared:1 rw\n\
                     32 1 0:20 / /shared:9 rw - proc proc rw\n33 1 0:2 / /b rw master:1 shared:7 - proc proc rw\n";
         assert_eq!([30, 31, 32, 33, 34].map(|id| passes_on(list, id)), [true, false, false, true, true]);
+        assert_eq!(groups(list).collect::<Vec<_>>(), [(30, 5), (33, 7)]);
     }
 }

@@ -127,10 +127,10 @@ pub fn nodes<'a>(
 /// own UUID, so that the hook can refuse a limit which cannot hold.
 pub fn memory_limits(driver: &Driver, selection: &Selection<'_>, options: &Options) -> Option<Hook> {
     let whole = |gpu: &&&Gpu| !selection.migs.iter().any(|(owner, _)| owner.index == gpu.index);
-    let gpus = selection.gpus.iter().filter(whole).map(|gpu| gpu.uuid.clone());
     // The driver does not know every device's UUID. The hook refuses what it does not find.
-    let migs =
-        selection.migs.iter().map(|(_, mig)| if mig.uuid.is_empty() { "MIG-?".into() } else { mig.uuid.clone() });
+    let known = |uuid: &str, unknown: &str| if uuid.is_empty() { unknown.into() } else { uuid.to_owned() };
+    let gpus = selection.gpus.iter().filter(whole).map(|gpu| known(&gpu.uuid, "GPU-?"));
+    let migs = selection.migs.iter().map(|(_, mig)| known(&mig.uuid, "MIG-?"));
     options.hooks.memory_limits(&driver.root.files, gpus.chain(migs))
 }
 

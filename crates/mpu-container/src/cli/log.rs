@@ -1,6 +1,7 @@
 //! `--debug FILE`: a line for each thing done, with the time and this process's number. And notes on standard error, of
 //! what the container goes without.
 
+use crate::chain::printable;
 use std::fmt::Arguments;
 use std::fs::File;
 use std::io::{self, Write};
@@ -25,7 +26,7 @@ impl Log {
     pub fn note(&self, what: Arguments<'_>) {
         self.say(what);
         // Nobody may be there to read it.
-        let _ = writeln!(io::stderr(), "{NAME}: note: {what}");
+        let _ = writeln!(io::stderr(), "{NAME}: note: {}", printable(&what.to_string()));
     }
 
     /// Writes a line. A full disk does not stop a container.
@@ -34,7 +35,22 @@ impl Log {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let number = std::process::id();
         // One write a line, so that lines of several processes do not mix.
+        let what = printable(&what.to_string());
         let line = format!("{}.{:06} {number} {what}\n", now.as_secs(), now.subsec_micros());
         let _ = file.write_all(line.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strangers_name_is_part_of_one_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        Log::open(Some(&path)).unwrap().say(format_args!("mount /a\n1.0 7 undone: /b\u{1b}[0m"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.lines().count() == 1 && text.ends_with("/a\\n1.0 7 undone: /b\\u{1b}[0m\n"), "{text}");
     }
 }

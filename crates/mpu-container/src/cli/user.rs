@@ -73,19 +73,47 @@ pub fn as_if<T>(user: Option<User>, act: impl FnOnce() -> T) -> Result<T, UserEr
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let Some(wanted) = user.filter(|user| *user != User { uid, gid }) else { return Ok(act()) };
     let failed = |error: rustix::io::Errno| UserError::Become(wanted, error.into());
+    let groups = rustix::process::getgroups().map_err(failed)?;
+    // Whose rights count is that user's: root's other groups have some of their own.
+    set_groups(&[]).map_err(failed)?;
     // The saved user stays who we are: the way back.
     rustix::thread::set_thread_res_gid(gid, wanted.gid, gid).map_err(failed)?;
     let changed = rustix::thread::set_thread_res_uid(uid, wanted.uid, uid).map_err(failed);
     let done = changed.as_ref().ok().map(|()| act());
     let back = rustix::thread::set_thread_res_uid(uid, uid, uid)
         .and_then(|()| rustix::thread::set_thread_res_gid(gid, gid, gid))
+        .and_then(|()| set_groups(&groups))
         .map_err(failed);
     changed.and(back).map(|()| done.expect("it was done"))
+}
+
+/// In a user namespace of an ordinary user groups cannot be changed, and are harmless.
+fn set_groups(groups: &[Gid]) -> rustix::io::Result<()> {
+    match rustix::thread::set_thread_groups(groups) {
+        Err(rustix::io::Errno::PERM) => Ok(()),
+        done => done,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_user_has_none_of_our_groups() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can become another user");
+            return;
+        }
+        let groups = [Gid::from_raw(7), Gid::from_raw(44)];
+        // This thread's alone.
+        rustix::thread::set_thread_groups(&groups).unwrap();
+        let user = User { uid: Uid::from_raw(65534), gid: Gid::from_raw(65534) };
+        let theirs = as_if(Some(user), || (rustix::process::getgroups().unwrap(), rustix::process::getegid())).unwrap();
+        assert_eq!(theirs, (Vec::new(), user.gid));
+        assert_eq!(rustix::process::getgroups().unwrap(), groups);
+        assert!(rustix::process::geteuid().is_root());
+    }
 
     #[test]
     fn words_name_users() {

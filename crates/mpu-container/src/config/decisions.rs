@@ -33,6 +33,8 @@ pub struct Config {
     pub notify: Notify,
     /// Whether what an image says of itself is held against it in the CDI modes, too.
     pub strict_requests: bool,
+    /// Whether cgroups above a container's may be told to keep GPU memory.
+    pub raise_memory_requests: bool,
     /// What is not for everybody.
     pub features: Features,
 }
@@ -158,6 +160,7 @@ impl Default for Config {
             ctk_path: "nvidia-ctk".to_string(),
             notify: Notify::default(),
             strict_requests: false,
+            raise_memory_requests: false,
             features: Features::default(),
         }
     }

@@ -167,6 +167,8 @@ pub const KEYS: &[Key] = &[
 
     shown("mpu.strict-requests", "false", "true", Place::Switch(|c| &mut c.strict_requests),
         "In the CDI modes, too, a container gets only the parts of the driver that it names, and its conditions must hold."),
+    shown("mpu.raise-memory-requests", "false", "true", Place::Switch(|c| &mut c.raise_memory_requests),
+        "Requests of GPU memory are added up in the cgroups above a container's, where the administrator has set nothing."),
 
     shown("features.allow-cuda-compat-libs-from-container", "false", "false",
         Place::Switch(|c| &mut c.features.allow_cuda_compat_libs_from_container),

@@ -7,11 +7,13 @@
 
 mod asked;
 mod below;
+mod dmem;
 mod elf;
 mod error;
 mod facts;
 pub mod files;
 pub mod ldcache;
+mod limit;
 #[cfg(test)]
 pub(crate) mod made_up;
 #[cfg(test)]
@@ -27,7 +29,7 @@ use std::os::fd::AsFd;
 
 pub use error::DriverError;
 pub use facts::Facts;
-pub use memory::{LimitError, MemoryLimits};
+pub use limit::{Above, LimitError, MemoryLimits};
 pub use nodes::{imex_channel, Node, LAST_IMEX_CHANNEL};
 pub use parts::{DriverRoot, Gpu, Mig, Selection};
 pub use proc::field;

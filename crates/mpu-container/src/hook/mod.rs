@@ -161,7 +161,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
 fn prestart(flags: &Flags) -> Result<(), HookError> {
     let debug = |text: &dyn std::fmt::Display| {
         if flags.debug {
-            eprintln!("{NAME}: {text}");
+            eprintln!("{NAME}: {}", printable(&text.to_string()));
         }
     };
     let Loaded { config, path, notes } = load(flags.config.as_deref()).map_err(HookError::Config)?;
@@ -194,7 +194,7 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
     let root = state.within_bundle(root.ok_or(HookError::Lacks("root.path"))?);
     if let Some(limits) = request.memory {
         let root = config.cli.root.as_deref().map_or_else(DriverRoot::host, |root| DriverRoot::at(root, None));
-        limits::apply(limits, pid, &root, &request.devices)?;
+        limits::apply(limits, pid, &root, &request.devices, &config)?;
     }
     let ldconfig = config.ldconfig(Path::new("/"));
     let arguments = arguments::of(&config, ldconfig, &request, pid, &root, flags.debug);

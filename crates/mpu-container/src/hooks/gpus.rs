@@ -11,6 +11,7 @@ use super::nodes::minors;
 use super::{HookError, Notes};
 use crate::beneath::host::out_of_sight;
 use crate::beneath::{Beneath, Restrictions, Root, Tree};
+use crate::chain::chain;
 use crate::driver::field;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
@@ -20,8 +21,16 @@ use std::path::Path;
 
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 
-/// Mounts a folder with the container's own GPUs over the one with all. Where there is nothing to hide, nothing is done.
-pub fn hide(root: &Root, notes: Notes) -> Result<(), HookError> {
+/// Mounts a folder with the container's own GPUs over the one with all. Nobody relies on this: a container where it fails
+/// starts all the same.
+pub fn hide(root: &Root, notes: Notes) {
+    if let Err(error) = cover(root, notes) {
+        notes.warn(format!("{GPUS} may show GPUs that the container does not have: {}", chain(&error)));
+    }
+}
+
+/// Where there is nothing to hide, nothing is done.
+fn cover(root: &Root, notes: Notes) -> Result<(), HookError> {
     let Some(target) = root.find(Path::new(GPUS))? else { return Ok(()) };
     let all = root.read_dir(Path::new(GPUS))?;
     let minors = minors(root)?;
@@ -39,15 +48,10 @@ pub fn hide(root: &Root, notes: Notes) -> Result<(), HookError> {
         notes.warn(format!("{GPUS} is the host's own, mounted shared: it shows all {} GPUs", all.len()));
         return Ok(());
     }
-    let (shown, hidden) = (own.len(), all.len() - own.len());
-    match tree(own).and_then(|tree| tree.attach(target.as_fd()).map_err(io::Error::from)) {
-        Ok(()) => notes.detail(|| format!("{GPUS} shows {shown} of {} GPUs", all.len())),
-        // Nobody relies on this; a container that may not mount starts all the same.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            notes.warn(format!("{GPUS} shows {hidden} GPUs that the container does not have: {error}"));
-        }
-        Err(source) => return Err(HookError::System { act: "make a folder of the container's GPUs", source }),
-    }
+    let shown = own.len();
+    let mounted = tree(own).and_then(|tree| tree.attach(target.as_fd()).map_err(io::Error::from));
+    mounted.map_err(|source| HookError::System { act: "make a folder of the container's GPUs", source })?;
+    notes.detail(|| format!("{GPUS} shows {shown} of {} GPUs", all.len()));
     Ok(())
 }
 

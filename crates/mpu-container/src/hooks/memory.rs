@@ -3,6 +3,8 @@
 //! It starts at `createRuntime`, on the host, when the container's process is in its cgroup and waits there.
 
 use super::{state, HookError, Notes};
+use crate::chain::chain;
+use crate::config::Config;
 use crate::driver::DriverRoot;
 use crate::limits;
 use crate::request;
@@ -25,13 +27,6 @@ pub struct Wanted {
 /// Applies the limits that the container whose state is in `spec` asks for. A container that asks for none is not
 /// looked at any further: the driver need not be there.
 pub fn apply(spec: &Path, wanted: &Wanted, notes: Notes) -> Result<(), HookError> {
-    let wrong = |value: &str| HookError::Argument { what: "--gpu-id", value: value.into(), wanted: "a GPU's UUID" };
-    if wanted.gpus.is_empty() {
-        return Err(wrong(""));
-    }
-    if let Some(blank) = wanted.gpus.iter().find(|gpu| gpu.trim().is_empty()) {
-        return Err(wrong(blank));
-    }
     let (bundle, process) = state::process(spec)?;
     let spec = match Spec::load(&bundle) {
         Err(SpecError::Read(path, source)) if source.kind() == io::ErrorKind::NotFound => {
@@ -42,12 +37,24 @@ pub fn apply(spec: &Path, wanted: &Wanted, notes: Notes) -> Result<(), HookError
         other => other?,
     };
     let Some(limits) = request::memory_limits(spec.tree())? else { return Ok(()) };
+    let wrong = |value: &str| HookError::Argument { what: "--gpu-id", value: value.into(), wanted: "a GPU's UUID" };
+    if wanted.gpus.is_empty() {
+        return Err(wrong(""));
+    }
+    if let Some(blank) = wanted.gpus.iter().find(|gpu| gpu.trim().is_empty()) {
+        return Err(wrong(blank));
+    }
     let root = match wanted.driver_root.is_empty() {
         true => DriverRoot::host(),
         false => DriverRoot::at(&PathBuf::from(&wanted.driver_root), None),
     };
     let process = process.ok_or(state::StateError::Missing { what: "the container's state".into(), field: "pid" })?;
-    limits::apply(limits, process, &root, &wanted.gpus)?;
+    // A container that asks for nothing does not depend on this file.
+    let config = Config::load().map(|loaded| loaded.config).unwrap_or_else(|error| {
+        notes.warn(format!("config.toml is passed over: {}", chain(&error)));
+        Config::default()
+    });
+    limits::apply(limits, process, &root, &wanted.gpus, &config)?;
     notes.detail(|| format!("limited the memory of {} to {limits:?}", wanted.gpus.join(", ")));
     Ok(())
 }

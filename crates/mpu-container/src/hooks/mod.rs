@@ -277,7 +277,10 @@ fn run(args: Args, notes: Notes) -> Result<(), HookError> {
         Hook::EnableCudaCompat(wanted) if wanted.is_empty() => Ok(()),
         Hook::EnableCudaCompat(wanted) => compat::enable(&root()?, &wanted, notes),
         Hook::DisableDeviceNodeModification => params::disable(Path::new(params::PARAMS), root, notes),
-        Hook::HideOtherGpus => gpus::hide(&root()?, notes),
+        Hook::HideOtherGpus => {
+            gpus::hide(&root()?, notes);
+            Ok(())
+        }
         Hook::Chmod { paths, mode } => {
             let mode = modes::parse(&mode)?;
             modes::set(&root()?, &paths, mode, notes)

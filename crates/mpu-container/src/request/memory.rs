@@ -19,6 +19,12 @@ const MIB: u64 = 1 << 20;
 /// # Errors
 /// If a value is no number of MiB, or the request is larger than the limit, or the specification is broken there.
 pub fn memory_limits(spec: &Value) -> Result<Option<MemoryLimits>, RequestError> {
+    // A container that asks for none is not refused for the rest of what it says.
+    let env = spec.pointer("/process/env").and_then(Value::as_array).into_iter().flatten();
+    let name = |entry: &Value| entry.as_str().and_then(|entry| Some(entry.split_once('=')?.0.to_owned()));
+    if !env.filter_map(name).any(|name| name == REQUEST || name == LIMIT) {
+        return Ok(None);
+    }
     of(&Container::read(spec)?.0)
 }
 
@@ -64,6 +70,9 @@ mod tests {
         assert_eq!(asked(&["NVIDIA_GPU_MEMORY_REQUEST=1"]), Ok(Some((MIB, none))), "a request alone limits nothing");
         assert_eq!(asked(&["NVIDIA_GPU_MEMORY_REQUEST=1", "NVIDIA_GPU_MEMORY_LIMIT=2"]), Ok(Some((MIB, 2 * MIB))));
         assert_eq!(asked(&["NVIDIA_GPU_MEMORY_LIMIT=0"]), Ok(Some((0, 0))));
+        let odd = |env: Value| memory_limits(&json!({"process": {"env": env}, "mounts": [null]}));
+        assert_eq!(odd(json!([null, "A=1"])), Ok(None), "nothing is asked for");
+        assert!(odd(json!([null, "NVIDIA_GPU_MEMORY_LIMIT=1"])).is_err());
         for bad in ["", "x", "-1", "+1", " 1", "1.5", "4Gi", "0x10", "17592186044416", "99999999999999999999999"] {
             let error = asked(&[&format!("NVIDIA_GPU_MEMORY_LIMIT={bad}")]).unwrap_err();
             assert!(error.contains(&format!("NVIDIA_GPU_MEMORY_LIMIT={bad:?}")), "{error}");

@@ -14,6 +14,7 @@ use std::time::SystemTime;
 use serde_json::json;
 
 use super::command::Command;
+use crate::chain::printable;
 use crate::config::{LogLevel, Runtime};
 
 /// Where records go.
@@ -63,6 +64,7 @@ impl Log {
         if to_own.is_none() && to_engine.is_none() {
             return;
         }
+        let message = printable(message);
         let time = humantime::format_rfc3339_seconds(SystemTime::now());
         let text = || format!("time=\"{time}\" level={word} msg={}\n", json!(message));
         let as_json = || format!("{}\n", json!({"level": word, "msg": message, "time": time.to_string()}));

@@ -13,6 +13,7 @@ mod log;
 mod low;
 mod mode;
 mod program;
+mod stale;
 
 use std::convert::Infallible;
 use std::ffi::OsString;

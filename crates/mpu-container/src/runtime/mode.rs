@@ -19,12 +19,14 @@ use thiserror::Error;
 
 use super::log::Log;
 use super::program;
+use super::stale;
+use crate::capability::{Capabilities, Capability};
 use crate::cdi::registry::Unresolvable;
 use crate::cdi::{self, extra, inject, name::BadName, HookName, QualifiedName, Registry};
 use crate::char_links;
 use crate::config::{CompatMode, Config, Mode};
 use crate::driver::{self, Driver, DriverError, DriverRoot, Gpu, Node, Selection, UnknownDevice};
-use crate::edits::{ContainerEdits, DeviceNode, Hook};
+use crate::edits::{ContainerEdits, Hook};
 use crate::request::{self, Request, RequestError};
 use crate::require::{self, Known, RequireError, Version};
 use crate::spec::{EditError, Spec};
@@ -35,6 +37,8 @@ const ON_THE_SPOT: &str = "runtime.nvidia.com/gpu";
 const HOOK_NAMES: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 /// A file that Tegra systems have, and no others.
 const TEGRA: &str = "/etc/nv_tegra_release";
+/// NVIDIA's classes of CDI devices that bring nothing of the driver but nodes.
+const WITHOUT_DRIVER: [&str; 5] = ["gds", "gdrcopy", "imex-channel", "mofed", "nvswitch"];
 
 /// Why a container cannot have the GPU that it asks for. Nothing has been changed.
 #[derive(Debug, Error)]
@@ -63,6 +67,14 @@ pub enum ModeError {
     /// Two ways of naming at once.
     #[error("devices of {ON_THE_SPOT} cannot be asked for together with other CDI devices: {0}")]
     Mixed(String),
+    /// A CDI file gives more than the container may have.
+    #[error("{names}: the host's CDI files give the whole driver, and the container may have {allowed} alone")]
+    Whole {
+        /// What is asked for.
+        names: String,
+        /// What it may have.
+        allowed: Capabilities,
+    },
     /// A limit of memory cannot hold.
     #[error("the container asks for a limit of GPU memory, which would not hold: {0}")]
     Memory(&'static str),
@@ -94,6 +106,10 @@ impl ModeError {
                  nvcdi-disable-hooks = [\"apply-cuda-memory-limits\"] in config.toml starts containers without their limits"
             }
             ModeError::Mixed(_) => "use names of one kind",
+            ModeError::Whole { .. } => {
+                "name GPUs by number or UUID, in mode auto; or set NVIDIA_DRIVER_CAPABILITIES=all, \
+                 if supported-driver-capabilities in config.toml has all of them"
+            }
             ModeError::Csv => {
                 "set nvidia-container-runtime.mode to auto in config.toml; on Tegra, use NVIDIA's own toolkit"
             }
@@ -191,6 +207,17 @@ fn conditions(request: &Request, driver: &Driver, selection: &Selection<'_>) -> 
     Ok(())
 }
 
+/// A condition that does not hold refuses the container where requests are strict, and is in the log elsewhere.
+fn hold(held: Result<(), ModeError>, config: &Config, log: &mut Log) -> Result<(), ModeError> {
+    match held {
+        Err(error) if !config.strict_requests => {
+            log.warning(&format!("the container starts all the same: {error}"));
+            Ok(())
+        }
+        held => held,
+    }
+}
+
 /// Edits from the driver as it is now.
 fn on_the_spot(
     words: &[String],
@@ -200,16 +227,10 @@ fn on_the_spot(
 ) -> Result<ContainerEdits, ModeError> {
     let driver = driver(config)?;
     let selection = driver.select(words)?;
-    match conditions(request, &driver, &selection) {
-        Err(error) if !config.strict_requests => log.warning(&format!("the container starts all the same: {error}")),
-        other => other?,
-    }
+    hold(conditions(request, &driver, &selection), config, log)?;
     let options = options_on_the_spot(config, log);
     let mut edits = inject::edits_for(&driver, &selection, request.capabilities, &options)?;
-    let channels = channels(&driver, request);
-    let mig = [("mig/config", &request.mig_config), ("mig/monitor", &request.mig_monitor)];
-    let mig = mig.into_iter().filter(|(_, asked)| asked.is_some()).filter_map(|(file, _)| driver.capability_node(file));
-    cdi::registry::append(&mut edits, &inject::plain_nodes(channels.into_iter().chain(mig).collect(), &options));
+    cdi::registry::append(&mut edits, &inject::plain_nodes(nodes_by_word(&driver, request), &options));
     extras(&driver, request, &options, &mut edits, log);
     if request.memory.is_some() && options.hooks.has(HookName::ApplyCudaMemoryLimits) {
         if !selection.migs.is_empty() {
@@ -219,6 +240,13 @@ fn on_the_spot(
     }
     in_full(&mut edits);
     Ok(edits)
+}
+
+/// The nodes that a container gets besides its GPUs': for IMEX, and for MIG's division.
+fn nodes_by_word(driver: &Driver, request: &Request) -> Vec<Node> {
+    let mig = [("mig/config", &request.mig_config), ("mig/monitor", &request.mig_monitor)];
+    let mig = mig.into_iter().filter(|(_, asked)| asked.is_some()).filter_map(|(file, _)| driver.capability_node(file));
+    channels(driver, request).into_iter().chain(mig).collect()
 }
 
 /// The nodes of the IMEX channels that are asked for, whether or not the host has made them already.
@@ -279,44 +307,71 @@ fn from_files(
     config: &Config,
     log: &mut Log,
 ) -> Result<ContainerEdits, ModeError> {
+    let whole_drivers: Vec<&QualifiedName> = names.iter().filter(|name| brings_the_driver(name)).collect();
+    let narrowed = !whole_drivers.is_empty() && !is_whole(request.capabilities);
+    let could_be_described = mode != Mode::Cdi && names.iter().all(is_gpu);
+    let on_the_spot = |why: String, log: &mut Log| {
+        log.warning(&format!("{why}: describing it on the spot"));
+        let words: Vec<String> = names.iter().map(|name| name.device().to_owned()).collect();
+        on_the_spot(&words, request, config, log)
+    };
+    if narrowed && could_be_described {
+        return on_the_spot(format!("the container may have {} alone", request.capabilities), log);
+    }
     let registry = Registry::read(&config.runtime.cdi_spec_dirs);
     let edits = match registry.edits(names) {
-        Err(error @ Unresolvable::Unknown { .. }) if mode != Mode::Cdi && names.iter().all(is_gpu) => {
-            log.warning(&format!("{error}: describing it on the spot"));
-            let words: Vec<String> = names.iter().map(|name| name.device().to_owned()).collect();
-            return on_the_spot(&words, request, config, log);
-        }
+        Err(error @ Unresolvable::Unknown { .. }) if could_be_described => return on_the_spot(error.to_string(), log),
         other => other.map_err(Box::new)?,
     };
-    let limits = HookName::ApplyCudaMemoryLimits.word();
-    let wanted = request.memory.is_some() && names.iter().any(is_nvidias);
-    let left_out = || config.runtime.jit_cdi_disable_hooks.iter().any(|word| word == limits || word == "all");
-    if wanted && !edits.hooks.iter().any(|hook| hook.args.iter().any(|word| word == limits)) && !left_out() {
-        return Err(ModeError::Memory(
-            "the host's CDI file has no hook for it; `nvidia-ctk cdi generate` writes one that has",
-        ));
+    if narrowed {
+        return Err(ModeError::Whole { names: request.devices.join(", "), allowed: request.capabilities });
     }
-    let there = |path: &str| Path::new(path).symlink_metadata().is_ok();
-    let nodes = edits.device_nodes.iter().map(host_of);
-    let paths = nodes.chain(edits.mounts.iter().map(|mount| mount.host_path.as_str()));
-    match paths.chain(edits.hooks.iter().map(|hook| hook.path.as_str())).find(|path| !there(path)) {
-        Some(path) => Err(ModeError::Stale(path.into())),
+    hold(conditions_by_name(&whole_drivers, request, config), config, log)?;
+    let limits = HookName::ApplyCudaMemoryLimits.word();
+    let left_out = || config.runtime.jit_cdi_disable_hooks.iter().any(|word| word == limits || word == "all");
+    if request.memory.is_some() && !left_out() {
+        // Each, for itself: files of several makings can be in use together.
+        for name in whole_drivers {
+            let own = registry.edits(std::slice::from_ref(name)).map_err(Box::new)?;
+            if !own.hooks.iter().any(|hook| hook.args.iter().any(|word| word == limits)) {
+                return Err(ModeError::Memory(
+                    "the host's CDI file has no hook for it; `nvidia-ctk cdi generate` writes one that has",
+                ));
+            }
+        }
+    }
+    match stale::missing(&edits) {
+        Some(path) => Err(ModeError::Stale(path)),
         None => Ok(edits),
     }
 }
 
-/// Whether a device is a GPU of ours, whoever describes it: `nvidia.com`, `k8s.device-plugin.nvidia.com`.
-fn is_nvidias(name: &QualifiedName) -> bool {
+/// The image's conditions, for GPUs that a file describes. A device of which the driver knows nothing by that name, and
+/// `all`, are held to every GPU's.
+fn conditions_by_name(names: &[&QualifiedName], request: &Request, config: &Config) -> Result<(), ModeError> {
+    if names.is_empty() || request.requirements.is_empty() {
+        return Ok(());
+    }
+    let driver = driver(config)?;
+    let words: Vec<String> = names.iter().map(|name| name.device().to_owned()).collect();
+    let selection = driver.select(&words).or_else(|_| driver.select(&["all".to_owned()]))?;
+    conditions(request, &driver, &selection)
+}
+
+/// Whether nothing is kept back. Libraries for 32-bit programs are for those who ask.
+fn is_whole(capabilities: Capabilities) -> bool {
+    Capability::ALL.into_iter().all(|one| one == Capability::Compat32 || capabilities.has(one))
+}
+
+/// Whether a file that describes a device has the driver in it, whoever describes it: `nvidia.com`,
+/// `k8s.device-plugin.nvidia.com`.
+fn brings_the_driver(name: &QualifiedName) -> bool {
     let vendor = name.kind().vendor();
-    vendor == "nvidia.com" || vendor.ends_with(".nvidia.com")
+    (vendor == "nvidia.com" || vendor.ends_with(".nvidia.com")) && !WITHOUT_DRIVER.contains(&name.kind().class())
 }
 
 fn is_gpu(name: &QualifiedName) -> bool {
     (name.kind().vendor(), name.kind().class()) == ("nvidia.com", "gpu")
-}
-
-fn host_of(node: &DeviceNode) -> &str {
-    node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path)
 }
 
 /// The prestart hook, the nodes that it will want, and what it does not see to: links to display nodes, GPUDirect and
@@ -333,6 +388,7 @@ fn by_hook(
     let options = options(config);
     let nodes = driver.nodes(&selection, request.capabilities);
     let mut edits = inject::nodes(&driver, selection.gpus.iter().copied(), nodes, &options);
+    cdi::registry::append(&mut edits, &inject::plain_nodes(nodes_by_word(&driver, request), &options));
     extras(&driver, request, &options, &mut edits, log);
     in_full(&mut edits);
     let hooks = &options.hooks;

@@ -1,7 +1,7 @@
 //! Roots that try to lead out: whatever they hold, the host's tree stays as it was, and nothing is mounted outside.
 
 use crate::stage::{libraries, tree, Stage};
-use crate::CONFIGURE;
+use crate::{CONFIGURE, MOUNTS};
 
 /// Runs `configure` on a root after this change to it, in a chroot-like place beside a folder that must not change.
 fn check(stage: &Stage, name: &str, hostile: &str) {
@@ -71,4 +71,53 @@ fn the_hosts_root_is_no_container() {
     }
     let done = stage.script(&format!("cli {CONFIGURE} /"));
     assert_eq!(done.status.code(), Some(2));
+}
+
+/// Configures a process that has a volume of the host's on a folder, mounted shared.
+fn with_shared_volume(stage: &Stage, folder: &str, options: &str) -> std::process::Output {
+    stage.script(&format!(
+        r#"
+        mkdir vol
+        mount --bind vol vol
+        mount --make-shared vol
+        mkfifo ready
+        (
+            unshare --mount --propagation=unchanged sh -c '
+                set -eu
+                {MOUNTS}
+                mounts
+                mkdir -p ct/{folder}
+                mount --bind vol ct/{folder}
+                echo $$ > ready
+                exec sleep 100
+            ' > /dev/null &
+        )
+        read pid < ready
+        trap "kill -9 $pid" EXIT
+        findmnt -rn > before
+        code=0
+        cli {CONFIGURE} {options} --pid=$pid $PWD/ct || code=$?
+        findmnt -rn > after
+        cmp before after
+        ls -A vol
+        exit $code
+        "#
+    ))
+}
+
+#[test]
+fn a_shared_volume_takes_no_mount_to_the_host() {
+    let Some(stage) = Stage::new() else { return };
+    let done = with_shared_volume(&stage, "etc/nvidia", "--graphics");
+    let error = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{error}");
+    assert!(error.contains("note: /etc/nvidia/nvidia-application-profiles-rc.d is the host's own"), "{error}");
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "", "a mount, or something in the volume");
+
+    let Some(stage) = Stage::new() else { return };
+    let done = with_shared_volume(&stage, &libraries(), "");
+    let error = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{error}");
+    assert!(error.contains("lies on a volume that is mounted shared") && error.contains("fix: "), "{error}");
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "", "a mount, or something in the volume");
 }

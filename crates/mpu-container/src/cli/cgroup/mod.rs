@@ -6,14 +6,13 @@
 //! Outside truth: Linux, `Documentation/admin-guide/cgroup-v1/devices.rst` and `cgroup-v2.rst`, cgroups(7) for
 //! `/proc/PID/cgroup`, proc(5) for `mountinfo`.
 
-mod place;
 pub mod program;
 mod sys;
 mod v1;
 mod v2;
 
+use crate::cgroups::{self, Nowhere, Place};
 use crate::cli::enter::Process;
-use place::Place;
 use program::Numbers;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -30,8 +29,8 @@ pub enum CgroupError {
         source: std::io::Error,
     },
     /// It is in no device cgroup that we can see.
-    #[error("{0}")]
-    Nowhere(&'static str),
+    #[error(transparent)]
+    Nowhere(#[from] Nowhere),
     /// A file of the cgroup.
     #[error("{}", path.display())]
     File {
@@ -71,7 +70,7 @@ impl DeviceCgroup {
         let cgroups = process.read("cgroup").map_err(|source| CgroupError::Process { file: "cgroup", source })?;
         let path = Path::new("/proc/self/mountinfo");
         let mounts = std::fs::read_to_string(path).map_err(|source| CgroupError::File { path: path.into(), source })?;
-        Ok(DeviceCgroup { place: place::of(&cgroups, &mounts)? })
+        Ok(DeviceCgroup { place: cgroups::of(&cgroups, &mounts)? })
     }
 
     /// Where it is.

@@ -76,7 +76,8 @@ pub fn compat(root: &Root, mode: CompatMode, driver: &str) -> Result<Vec<(OsStri
 /// The major release in a library's name: 550 of `libcuda.so.550.54.15`.
 fn release(name: &OsStr) -> Option<u32> {
     let (stem, version) = name.to_str()?.split_once(".so.")?;
-    stem.starts_with("lib").then(|| major(version))?
+    let is_version = version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    (stem.starts_with("lib") && is_version).then(|| major(version))?
 }
 
 fn major(version: &str) -> Option<u32> {
@@ -122,7 +123,8 @@ mod tests {
         let old = "usr/local/cuda-12/compat/libcuda.so.470.1";
         let same = "usr/local/cuda-12/compat/libcuda.so.550.54.15";
         let new = "usr/local/cuda-12/compat/libnvidia-ptxjitcompiler.so.580.1.2";
-        let (folder, root) = root(&[old, same, new, "usr/local/cuda-12/compat/README"]);
+        let odd = "usr/local/cuda-12/compat/libcuda.so.590.1\n2026 all is well";
+        let (folder, root) = root(&[old, same, new, odd, "usr/local/cuda-12/compat/README"]);
         symlink("cuda-12", folder.path().join("usr/local/cuda")).unwrap();
         symlink("libcuda.so.470.1", folder.path().join("usr/local/cuda-12/compat/libcuda.so.1")).unwrap();
         let names = |mode| {

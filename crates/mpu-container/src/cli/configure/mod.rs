@@ -14,6 +14,7 @@ use super::args::CompatMode;
 use super::cgroup::{CgroupError, DeviceCgroup};
 use super::enter::{in_user_namespace, Namespace, Process};
 use super::log::Log;
+use crate::beneath::host::Peers;
 use crate::beneath::{BeneathError, Root};
 use crate::capability::Capability;
 use crate::ldconfig::{self, LdconfigError, Sealed};
@@ -73,6 +74,7 @@ impl ConfigureError {
             ConfigureError::Supply(SupplyError::Channel(_)) => {
                 "load the driver on a machine with IMEX, or ask for none"
             }
+            ConfigureError::Place(PlaceError::Shared(_)) => "give the container that volume without shared or rshared",
             ConfigureError::Place(PlaceError::Beneath(error)) if error.is_missing() => {
                 "mount a proc file system at proc in the container's root first"
             }
@@ -109,13 +111,19 @@ pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
     let ldconfig = if order.no_pivot { sealed.without_pivot() } else { sealed };
     let devices = std::mem::take(&mut supplies.devices);
 
+    // Where this process is in the container's mounts already, the host's are not known.
+    let peers = match arguments.pid {
+        Some(_) => Process::of(None).and_then(|own| own.read("mountinfo")).map(|mounts| Peers::of(&mounts)),
+        None => Ok(Peers::default()),
+    };
+    let peers = peers.map_err(failed("list the mounts beside"))?;
     let ways = Ways { home, inside, apart: arguments.pid.is_some() };
     ways.enter().map_err(failed("enter the mount namespace of"))?;
     let root = Root::open(&arguments.rootfs).map_err(ConfigureError::Root)?;
     if root.is_ours().map_err(ConfigureError::Root)? {
         return Err(ConfigureError::OwnRoot(arguments.rootfs.clone()));
     }
-    let mut placed = Placed::nothing(&root, log);
+    let mut placed = Placed::nothing(&root, &process, peers, log);
     let done = fill(supplies, order, &ldconfig, &mut placed, log)
         .and_then(|()| ways.leave().map_err(failed("come back from")))
         .and_then(|()| match &cgroup {

@@ -6,7 +6,9 @@
 //!
 //! Outside truth: mount(2), umount2(2).
 
+use crate::beneath::host::Peers;
 use crate::beneath::{Beneath, BeneathError, Restrictions, Root, Tree};
+use crate::cli::enter::Process;
 use crate::cli::log::Log;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatVfsMountFlags, CWD};
@@ -40,6 +42,9 @@ pub enum PlaceError {
         /// Why.
         source: io::Error,
     },
+    /// A mount there would show on the host.
+    #[error("{} in the container lies on a volume that is mounted shared: what is mounted there is mounted on the host, too", .0.display())]
+    Shared(PathBuf),
     /// Memory for a small file system.
     #[error("cannot make a file system in memory for {} in the container", path.display())]
     Memory {
@@ -82,6 +87,8 @@ impl Held {
 #[derive(Debug)]
 pub struct Placed<'a> {
     root: &'a Root,
+    process: &'a Process,
+    peers: Peers,
     log: &'a Log,
     steps: Vec<Step>,
 }
@@ -96,9 +103,9 @@ enum Step {
 }
 
 impl<'a> Placed<'a> {
-    /// Nothing, below this root.
-    pub fn nothing(root: &'a Root, log: &'a Log) -> Placed<'a> {
-        Placed { root, log, steps: Vec::new() }
+    /// Nothing, below the root of this process, whose mounts may pass on to those of the host what happens to them.
+    pub fn nothing(root: &'a Root, process: &'a Process, peers: Peers, log: &'a Log) -> Placed<'a> {
+        Placed { root, process, peers, log, steps: Vec::new() }
     }
 
     /// The container's root.
@@ -114,6 +121,7 @@ impl<'a> Placed<'a> {
                 return Ok(());
             }
         }
+        self.not_shared(path)?;
         let target = if held.directory { self.directory(path)? } else { self.file(path)? };
         self.attach(held.tree, &target, path, Some(restrictions))
     }
@@ -122,6 +130,7 @@ impl<'a> Placed<'a> {
     /// mounted there is used again.
     pub fn memory(&mut self, path: &Path) -> Result<(), PlaceError> {
         const SIZE: u64 = 1 << 20;
+        self.not_shared(path)?;
         let target = self.directory(path)?;
         if self.is_memory(&target, path)? {
             return Ok(());
@@ -130,9 +139,26 @@ impl<'a> Placed<'a> {
         self.attach(tree, &target, path, None)
     }
 
-    /// Whether what is mounted at a path shows on the host, too.
+    /// Whether what is mounted at a path shows on the host, too. Where nothing is yet, the folder that it would be made in
+    /// says so.
     pub fn is_shared_with_the_host(&self, path: &Path) -> Result<bool, PlaceError> {
-        Ok(self.root.find(path)?.is_some_and(|there| there.is_shared_with_the_host()))
+        if self.root.find(path)?.is_some_and(|there| there.is_shared_with_the_host()) {
+            return Ok(true);
+        }
+        match self.not_shared(path) {
+            Err(PlaceError::Shared(_)) => Ok(true),
+            other => other.map(|()| false),
+        }
+    }
+
+    fn not_shared(&self, path: &Path) -> Result<(), PlaceError> {
+        for folder in path.ancestors() {
+            let Some(there) = self.root.find(folder)? else { continue };
+            // Before Linux 5.8 nobody says which mount it is.
+            let shared = self.process.read("mountinfo").and_then(|mounts| there.is_shared_with(&self.peers, &mounts));
+            return if shared.unwrap_or(false) { Err(PlaceError::Shared(path.into())) } else { Ok(()) };
+        }
+        Ok(())
     }
 
     /// Writes a file into a file system in memory that was mounted here: it goes with that file system.

@@ -247,9 +247,12 @@ impl Supplies {
         for (name, text) in &self.facts {
             placed.write(&Path::new(FACTS).join(name), text.as_bytes())?;
         }
-        if let Some(profile) = &self.profile {
-            placed.memory(Path::new(PROFILES))?;
-            placed.write(&Path::new(PROFILES).join("10-container.conf"), profile.as_bytes())?;
+        let profiles = Path::new(PROFILES);
+        if self.profile.is_some() && placed.is_shared_with_the_host(profiles)? {
+            log.note(format_args!("{PROFILES} is the host's own, mounted shared: EGL is shown every GPU"));
+        } else if let Some(profile) = &self.profile {
+            placed.memory(profiles)?;
+            placed.write(&profiles.join("10-container.conf"), profile.as_bytes())?;
         }
         for (held, goal, restrictions) in self.mounts {
             let path = goal.path(layout);

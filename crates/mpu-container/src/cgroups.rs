@@ -1,11 +1,15 @@
-//! Where a process's device cgroup is.
+//! Where a process's cgroup is.
 //!
 //! Owns the reading of `/proc/PID/cgroup` and `mountinfo`; touches nothing.
 
-use super::CgroupError;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+
+/// A process is in no cgroup that can be used here.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Nowhere(&'static str);
 
 /// A directory of the cgroup file system.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,7 +22,7 @@ pub enum Place {
 
 /// Reads a process's `cgroup` and our own `mountinfo`. Version 1's controller, where it is in use, is the one that
 /// counts.
-pub fn of(cgroups: &str, mounts: &str) -> Result<Place, CgroupError> {
+pub fn of(cgroups: &str, mounts: &str) -> Result<Place, Nowhere> {
     let lines = || cgroups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let v1 = lines().find(|(controllers, _)| controllers.split(',').any(|name| name == "devices"));
     let v2 = lines().find(|(controllers, _)| controllers.is_empty());
@@ -29,9 +33,21 @@ pub fn of(cgroups: &str, mounts: &str) -> Result<Place, CgroupError> {
     match (v1, v2) {
         (Some((_, path)), _) => at(|mount| mount.kind == "cgroup" && mount.devices, path).map(Place::V1),
         (None, Some((_, path))) => at(|mount| mount.kind == "cgroup2", path).map(Place::V2),
-        (None, None) => return Err(CgroupError::Nowhere("the container's process is in no cgroup of devices")),
+        (None, None) => return Err(Nowhere("the container's process is in no cgroup of devices")),
     }
-    .ok_or(CgroupError::Nowhere("the cgroup file system that holds the container's process is not mounted here"))
+    .ok_or(Nowhere("the cgroup file system that holds the container's process is not mounted here"))
+}
+
+/// A process's directory in version 2, whatever else is in use.
+pub fn unified(cgroups: &str, mounts: &str) -> Option<PathBuf> {
+    let path = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let of_version_2 = mounts.lines().filter_map(mount).filter(|mount| mount.kind == "cgroup2");
+    of_version_2.into_iter().find_map(|mount| mount.place_of(Path::new(path)))
+}
+
+/// Whether version 2 is mounted.
+pub fn has_unified(mounts: &str) -> bool {
+    mounts.lines().filter_map(mount).any(|mount| mount.kind == "cgroup2")
 }
 
 struct Mount<'a> {

@@ -1,0 +1,314 @@
+//! Limits of GPU memory in the files of a cgroup: the kernel's controller `dmem`.
+//!
+//! Owns `dmem.max` and `dmem.min` of a container's cgroup, and the sums in `dmem.min` of those above it, where they may be
+//! raised. A value there that is not the one we wrote last is the administrator's: it is neither raised nor lowered.
+//!
+//! Outside truth: Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM"; `kernel/cgroup/dmem.c` and
+//! `include/linux/page_counter.h` (the largest value, and that it shows as `max`).
+
+use super::limit::{LimitError, MemoryLimits};
+use rustix::fs::FlockOperation;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Where is kept what we wrote last above containers' cgroups.
+pub(super) const RECORDS: &str = "/run/mpu-container/dmem";
+/// From here on the kernel may show a value as `max`: the limit of its counters, with the largest pages that there are.
+const ENDLESS: u64 = i64::MAX as u64 / (64 << 10);
+
+/// Writes the limits of a cgroup. With a folder for records, those above keep what those in them keep.
+pub(super) fn limit(
+    region: &str,
+    cgroup: &Path,
+    limits: MemoryLimits,
+    records: Option<&Path>,
+) -> Result<(), LimitError> {
+    // The file is in the topmost cgroup alone.
+    let capacity = cgroup.ancestors().find_map(|folder| read(&folder.join("dmem.capacity"), region).ok().flatten());
+    let asked = [limits.soft, limits.hard].into_iter().filter(|value| *value != MemoryLimits::NONE).max();
+    if let (Some(asked), Some(capacity)) = (asked, capacity) {
+        if asked > capacity {
+            return Err(LimitError::TooMuch { asked, capacity });
+        }
+    }
+    for (file, value) in [("dmem.max", limits.hard), ("dmem.min", limits.soft)] {
+        set(&cgroup.join(file), region, value)?;
+    }
+    let Some(records) = records.filter(|_| limits.soft > 0) else { return Ok(()) };
+    let above = || cgroup.ancestors().skip(1).take_while(|folder| folder.join("dmem.min").exists());
+    // Not ours to write: a user's own engine, or a cgroup that was delegated to it, ends here.
+    let barred = |error: &LimitError| match error {
+        LimitError::File { source, .. } => {
+            matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+        }
+        _ => false,
+    };
+    let raised = || {
+        let _lock = lock(records)?;
+        for folder in above() {
+            if !keep_sum(region, folder, records)? {
+                break;
+            }
+        }
+        Ok(())
+    };
+    match raised() {
+        Err(error) if barred(&error) => Ok(()),
+        done => done,
+    }
+}
+
+/// Containers that start at once come one after the other.
+fn lock(records: &Path) -> Result<File, LimitError> {
+    let unusable = |source| LimitError::File { path: records.to_path_buf(), source };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(records).map_err(unusable)?;
+    let folder = File::open(records).map_err(unusable)?;
+    rustix::fs::flock(&folder, FlockOperation::LockExclusive).map_err(|error| unusable(error.into()))?;
+    Ok(folder)
+}
+
+/// Lets a cgroup keep what its children keep; says whether it is ours to do so. Others may write at the same time: whoever
+/// writes looks once more, so that the last one has seen every child.
+fn keep_sum(region: &str, folder: &Path, records: &Path) -> Result<bool, LimitError> {
+    const TRIES: usize = 100;
+    let file = folder.join("dmem.min");
+    let unusable = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| LimitError::File { path, source }
+    };
+    let record = record(region, folder, records);
+    for _ in 0..TRIES {
+        let sum = kept_by_children(region, folder)?;
+        let there = read(&file, region).map_err(unusable(&file))?.unwrap_or(0);
+        if there != 0 && !wrote(&record, there) {
+            return Ok(false);
+        }
+        if let Some(above) = record.parent() {
+            fs::create_dir_all(above).map_err(unusable(above))?;
+        }
+        // Both, so that the value is known for ours whenever this ends.
+        fs::write(&record, format!("{there} {sum}\n")).map_err(unusable(&record))?;
+        write(&file, region, sum)?;
+        let held = read(&file, region).map_err(unusable(&file))?;
+        if holds(held, sum) && kept_by_children(region, folder)? == sum {
+            return Ok(true);
+        }
+    }
+    Err(LimitError::NotHeld)
+}
+
+/// The file with what we wrote last for a region of a cgroup. No cgroup has the name of one of its files.
+fn record(region: &str, folder: &Path, records: &Path) -> PathBuf {
+    let below = folder.strip_prefix("/").unwrap_or(folder);
+    records.join(region.replace('/', "%")).join(below).join("dmem.min")
+}
+
+fn wrote(record: &Path, value: u64) -> bool {
+    let text = fs::read_to_string(record).unwrap_or_default();
+    text.split_whitespace().any(|word| word.parse() == Ok(value))
+}
+
+fn kept_by_children(region: &str, folder: &Path) -> Result<u64, LimitError> {
+    let unreadable = |source| LimitError::File { path: folder.to_path_buf(), source };
+    let mut sum = 0u64;
+    for child in fs::read_dir(folder).map_err(unreadable)? {
+        let file = child.map_err(unreadable)?.path().join("dmem.min");
+        // A cgroup can be gone by now, or not take part.
+        sum = sum.saturating_add(read(&file, region).ok().flatten().unwrap_or(0));
+    }
+    Ok(sum)
+}
+
+/// Writes a value of a region, and proves that it holds.
+fn set(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {
+    write(path, region, value)?;
+    let held = read(path, region).map_err(|source| LimitError::File { path: path.to_path_buf(), source })?;
+    if holds(held, value) {
+        Ok(())
+    } else {
+        Err(LimitError::NotHeld)
+    }
+}
+
+fn write(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {
+    let word = if value == MemoryLimits::NONE { "max".to_string() } else { value.to_string() };
+    // Never made: where there is none, the kernel has none.
+    let file = File::options().write(true).truncate(true).open(path);
+    let written = file.and_then(|mut file| io::Write::write_all(&mut file, format!("{region} {word}\n").as_bytes()));
+    written.map_err(|source| LimitError::File { path: path.to_path_buf(), source })
+}
+
+/// Whether what the kernel shows is what was written.
+fn holds(shown: Option<u64>, written: u64) -> bool {
+    shown == Some(written) || shown == Some(MemoryLimits::NONE) && written >= ENDLESS
+}
+
+/// The value of a region in a file of lines of a name and a number or `max`.
+fn read(path: &Path, region: &str) -> io::Result<Option<u64>> {
+    let text = fs::read_to_string(path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(region)?.strip_prefix(' '));
+    Ok(line.and_then(|value| match value.trim() {
+        "max" => Some(MemoryLimits::NONE),
+        number => number.parse().ok(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REGION: &str = "nvidia/00000000:1B:00.0/vidmem";
+
+    /// cgroups as folders, with files of the controller in them. The kernel keeps a value for each region; a plain file
+    /// keeps what was written last.
+    struct Host(tempfile::TempDir);
+
+    impl Host {
+        fn with(cgroups: &[&str]) -> Host {
+            let host = Host(tempfile::tempdir().unwrap());
+            for cgroup in cgroups {
+                fs::create_dir_all(host.path(cgroup)).unwrap();
+                for file in ["dmem.max", "dmem.min"] {
+                    fs::write(host.path(cgroup).join(file), "").unwrap();
+                }
+            }
+            host
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.0.path().join(path)
+        }
+
+        fn keep(&self, cgroup: &str, value: &str) {
+            fs::write(self.path(cgroup).join("dmem.min"), format!("{REGION} {value}\n")).unwrap();
+        }
+
+        fn kept(&self, cgroup: &str) -> Option<u64> {
+            read(&self.path(cgroup).join("dmem.min"), REGION).unwrap()
+        }
+
+        fn limit(&self, cgroup: &str, soft: u64, hard: u64) -> Result<(), String> {
+            self.limit_as(cgroup, soft, hard, Some(&self.path("records")))
+        }
+
+        fn limit_as(&self, cgroup: &str, soft: u64, hard: u64, records: Option<&Path>) -> Result<(), String> {
+            let limits = MemoryLimits { soft, hard };
+            limit(REGION, &self.path(cgroup), limits, records).map_err(|error| error.to_string())
+        }
+    }
+
+    #[test]
+    fn limits_are_written_and_summed_up_above() {
+        let host = Host::with(&["pods", "pods/a", "pods/b"]);
+        let at = |path: &str| fs::read_to_string(host.path(path)).unwrap();
+        assert_eq!(host.limit("pods/a", 5, 7), Ok(()));
+        assert_eq!((at("pods/a/dmem.max"), at("pods/a/dmem.min")), (format!("{REGION} 7\n"), format!("{REGION} 5\n")));
+        assert_eq!(host.limit("pods/b", 3, MemoryLimits::NONE), Ok(()));
+        assert_eq!(at("pods/b/dmem.max"), format!("{REGION} max\n"));
+        assert_eq!(host.kept("pods"), Some(8), "and nothing above, where the controller is not");
+        // What a container kept that is gone is nobody's.
+        fs::remove_dir_all(host.path("pods/a")).unwrap();
+        assert_eq!(host.limit("pods/b", 1, 2), Ok(()));
+        assert_eq!(host.kept("pods"), Some(1));
+    }
+
+    #[test]
+    fn cgroups_above_stay_unless_they_may_be_raised() {
+        let host = Host::with(&["pods", "pods/a"]);
+        assert_eq!(host.limit_as("pods/a", 5, 7, None), Ok(()));
+        assert_eq!((host.kept("pods/a"), host.kept("pods")), (Some(5), None));
+    }
+
+    #[test]
+    fn what_the_administrator_keeps_stays() {
+        let host = Host::with(&["top", "top/pods", "top/pods/a"]);
+        for keeps in ["3", "100", "max"] {
+            host.keep("top/pods", keeps);
+            assert_eq!(host.limit("top/pods/a", 5, 7), Ok(()));
+            assert_eq!(fs::read_to_string(host.path("top/pods/dmem.min")).unwrap(), format!("{REGION} {keeps}\n"));
+            assert_eq!(host.kept("top"), None, "nor is anything above it ours");
+        }
+        // What we wrote is ours until somebody else writes.
+        host.keep("top/pods", "0");
+        assert_eq!(host.limit("top/pods/a", 5, 7), Ok(()));
+        assert_eq!(host.limit("top/pods/a", 6, 7), Ok(()));
+        assert_eq!((host.kept("top/pods"), host.kept("top")), (Some(6), Some(6)));
+        host.keep("top", "9");
+        assert_eq!(host.limit("top/pods/a", 4, 7), Ok(()));
+        assert_eq!((host.kept("top/pods"), host.kept("top")), (Some(4), Some(9)));
+    }
+
+    #[test]
+    fn a_limit_above_the_gpus_memory_is_refused() {
+        let host = Host::with(&["pods", "pods/a"]);
+        fs::write(host.path("dmem.capacity"), format!("{REGION} 100\n")).unwrap();
+        assert_eq!(host.limit("pods/a", 100, MemoryLimits::NONE), Ok(()));
+        for (soft, hard) in [(1, 101), (101, MemoryLimits::NONE)] {
+            let refused = host.limit("pods/a", soft, hard).unwrap_err();
+            assert_eq!(refused, "101 bytes are asked for, and the GPU has 100");
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_shows_as_max_is_held() {
+        // `NVIDIA_GPU_MEMORY_LIMIT=2147483647`, and the sum of two such.
+        for written in [((1u64 << 31) - 1) << 20, 1 << 52] {
+            assert!(holds(Some(MemoryLimits::NONE), written));
+        }
+        assert!(!holds(Some(MemoryLimits::NONE), 1 << 40) && !holds(None, 1) && !holds(Some(2), 1));
+        // One that keeps more than can be counted does not refuse the others.
+        let host = Host::with(&["pods", "pods/a", "pods/b"]);
+        host.keep("pods/b", "max");
+        assert_eq!(host.limit("pods/a", 5, 7), Ok(()));
+        assert_eq!(host.kept("pods"), Some(MemoryLimits::NONE));
+    }
+
+    #[test]
+    fn above_what_may_not_be_written_is_the_end() {
+        // The kernel lets nobody write here, not even root.
+        let host = Host::with(&["pods", "pods/a"]);
+        let file = host.path("pods/dmem.min");
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("/proc/sys/kernel/cap_last_cap", &file).unwrap();
+        assert_eq!(host.limit("pods/a", 5, 7), Ok(()));
+        assert_eq!(host.kept("pods/a"), Some(5));
+    }
+
+    #[test]
+    fn containers_that_start_at_once_do_not_refuse_each_other() {
+        let names: Vec<String> = (0..8).map(|number| format!("pods/{number}")).collect();
+        let mut all: Vec<&str> = names.iter().map(String::as_str).collect();
+        all.push("pods");
+        let host = Host::with(&all);
+        let often = |name: &String| (0..50).try_for_each(|_| host.limit(name, 1, 1));
+        std::thread::scope(|scope| {
+            let started: Vec<_> = names.iter().map(|name| scope.spawn(|| often(name))).collect();
+            for one in started {
+                assert_eq!(one.join().unwrap(), Ok(()));
+            }
+        });
+        assert_eq!(host.kept("pods"), Some(8));
+    }
+
+    #[test]
+    fn what_does_not_hold_is_an_error() {
+        let host = Host::with(&["a"]);
+        let file = host.path("a/dmem.max");
+        // A file that keeps nothing, as one of a kernel that does not know the region.
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &file).unwrap();
+        let error = limit(REGION, &host.path("a"), MemoryLimits { soft: 1, hard: 2 }, None).unwrap_err();
+        assert!(matches!(error, LimitError::NotHeld), "{error}");
+    }
+
+    #[test]
+    fn a_region_is_not_another_whose_name_begins_alike() {
+        let host = Host::with(&["a"]);
+        let file = host.path("a/dmem.min");
+        fs::write(&file, format!("{REGION}2 5\ndrm/x 3\n{REGION} max\n")).unwrap();
+        assert_eq!(read(&file, REGION).unwrap(), Some(MemoryLimits::NONE));
+        assert_eq!(read(&file, "drm").unwrap(), None);
+    }
+}

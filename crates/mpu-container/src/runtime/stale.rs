@@ -1,0 +1,33 @@
+//! Whether a CDI file names what is not on the host any more.
+//!
+//! Owns which of its words are files of the host: a node that is described in full needs none, and what is mounted need
+//! not be a file.
+//!
+//! Outside truth: CDI specification 1.0.0, `containerEdits`; OCI runtime specification, `config.md`, "Mounts".
+
+use std::path::{Path, PathBuf};
+
+use crate::edits::{ContainerEdits, DeviceNode, Mount};
+
+/// The first file that edits need and the host does not have.
+pub(super) fn missing(edits: &ContainerEdits) -> Option<PathBuf> {
+    let nodes = edits.device_nodes.iter().filter(|node| !is_complete(node)).map(host_of);
+    let mounts = edits.mounts.iter().filter(|mount| is_bind(mount)).map(|mount| mount.host_path.as_str());
+    let hooks = edits.hooks.iter().map(|hook| hook.path.as_str());
+    let there = |path: &str| Path::new(path).symlink_metadata().is_ok();
+    nodes.chain(mounts).chain(hooks).find(|path| !there(path)).map(PathBuf::from)
+}
+
+/// Whether the runtime makes the node from the file's words alone.
+fn is_complete(node: &DeviceNode) -> bool {
+    node.kind.as_ref().is_some_and(|kind| !kind.is_empty()) && node.major.is_some_and(|major| major != 0)
+}
+
+/// Whether a file or directory of the host is mounted, and no file system in memory.
+fn is_bind(mount: &Mount) -> bool {
+    matches!(mount.kind.as_deref(), None | Some("" | "bind" | "none"))
+}
+
+fn host_of(node: &DeviceNode) -> &str {
+    node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path)
+}
