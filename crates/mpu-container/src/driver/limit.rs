@@ -72,6 +72,6 @@ pub enum LimitError {
     #[error("the driver refuses the limit")]
     Refused(#[source] RmError),
     /// What was set is not what holds.
-    #[error("the limit was set, and another one holds")]
+    #[error("the driver accepted the limit and enforces another one")]
     NotHeld,
 }

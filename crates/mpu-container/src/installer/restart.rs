@@ -59,10 +59,10 @@ impl Mode {
 #[derive(Debug, thiserror::Error)]
 pub enum RestartError {
     /// There is no such way.
-    #[error("--restart-mode={0} is not possible; signal, systemd and none are")]
+    #[error("--restart-mode={0} is not supported; use signal, systemd or none")]
     Unknown(String),
     /// Nobody to be signalled.
-    #[error("nobody can be signalled at {}: {source}; --socket names another, --restart-mode=systemd another way", socket.display())]
+    #[error("cannot find the engine's process at {}: {source}; name its socket with --socket, or use --restart-mode=systemd", socket.display())]
     Silent {
         /// The socket.
         socket: PathBuf,
