@@ -29,7 +29,7 @@ pub fn update(root: &Root, notes: Notes) -> Result<(), HookError> {
     if root.read_file(Path::new(FILE), 1 << 16).is_ok_and(|found| found == text.as_bytes()) {
         return Ok(());
     }
-    root.create_dir_all(Path::new(FOLDER), 0o555)?;
+    root.create_dir_all(Path::new(FOLDER), 0o755)?;
     root.create_file(Path::new(FILE), text.as_bytes(), 0o444)?;
     notes.detail(|| format!("wrote {FILE} for the GPUs {mask:#x}"));
     Ok(())
