@@ -6,19 +6,8 @@ mpu=$(readlink -f "$1")
 container=$(readlink -f "$2")
 work=${3:-/run/mpu-gpu}
 python=${PYTHON:-python3}
-failed=0
+. "$here/words.sh"
 
-say() { printf '\n### %s\n' "$*"; }
-show() {
-	printf '$ %s\n' "$*"
-	"$@" 2>&1
-}
-check() {
-	if eval "$2"; then echo "ok: $1"; else
-		echo "WRONG: $1"
-		failed=1
-	fi
-}
 mkdir -p "$work/bin" && cd "$work" || exit 3
 for name in nvidia-container-runtime nvidia-container-runtime-hook nvidia-container-cli nvidia-ctk nvidia-cdi-hook; do
 	ln -sf "$container" "bin/$name"

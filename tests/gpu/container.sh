@@ -10,19 +10,8 @@ export LC_ALL=C PATH=$PATH:/usr/local/cuda/bin:/usr/sbin:/sbin
 here=$(dirname "$(readlink -f "$0")")
 program=$(readlink -f "$1")
 work=${2:-/run/mpu-gpu}
-failed=0
+. "$here/words.sh"
 
-say() { printf '\n### %s\n' "$*"; }
-show() {
-	printf '$ %s\n' "$*"
-	"$@" 2>&1
-}
-check() {
-	if eval "$2"; then echo "ok: $1"; else
-		echo "WRONG: $1"
-		failed=1
-	fi
-}
 # Everything below a folder: kind, mode, owner, size, path, target. Mount points of a container that is gone are what to look for.
 tree() { (cd "$1" && find . -xdev -printf '%y %m %u:%g %s %p %l\n' | sort -k5); }
 

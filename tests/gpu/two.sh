@@ -105,8 +105,9 @@ for engine in none notify; do
 	configuration jit-cdi
 	bundle nccl NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility NCCL_NVLS_ENABLE=0 \
 		TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
+	# NCCL and torch meet over the loopback, which is down in a network of the container's own.
+	sed -i 's/, {"type": "network"}//' nccl/config.json
 	start nccl
-	runc exec nccl sh -c 'command -v ip >/dev/null && ip link set lo up' 2>/dev/null
 	echo "\$ runc exec nccl python both.py ($engine)"
 	began=$(date +%s%N)
 	runc exec nccl "$python" /gpu/both.py >"nccl.$engine" 2>&1

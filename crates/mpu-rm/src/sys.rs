@@ -6,6 +6,7 @@
 //! Outside truth: NVIDIA's open kernel modules, `nvos.h` (`NVOS54`, `NVOS21`, `NVOS00`) and `nv_escape.h`.
 #![allow(unsafe_code)]
 
+use crate::words::get;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -37,7 +38,7 @@ pub(super) fn control(fd: BorrowedFd<'_>, words: [u32; 3], params: &mut [u8]) ->
     put(&mut block, 16, &(params.as_mut_ptr() as u64).to_ne_bytes());
     put(&mut block, 24, &(params.len() as u32).to_ne_bytes());
     send(fd, RM_CONTROL, &mut block)?;
-    Ok(word(&block, 28))
+    Ok(get(&block, 28))
 }
 
 /// Makes an object. `words` are client, parent, new handle and class; the answer is RM's status, read at `status_at`,
@@ -53,7 +54,7 @@ pub(super) fn alloc(
     put(&mut block, 0, &words.map(u32::to_ne_bytes).concat());
     put(&mut block, 16, &(params.as_mut_ptr() as u64).to_ne_bytes());
     send(fd, RM_ALLOC, &mut block)?;
-    Ok((word(&block, status_at), word(&block, 8)))
+    Ok((get(&block, status_at), get(&block, 8)))
 }
 
 /// Frees an object and all below it. `words` are client, parent and the object itself.
@@ -61,17 +62,11 @@ pub(super) fn free(fd: BorrowedFd<'_>, words: [u32; 3]) -> io::Result<u32> {
     let mut block = [0u8; 16];
     put(&mut block, 0, &words.map(u32::to_ne_bytes).concat());
     send(fd, RM_FREE, &mut block)?;
-    Ok(word(&block, 12))
+    Ok(get(&block, 12))
 }
 
 fn put(block: &mut [u8], at: usize, bytes: &[u8]) {
     block[at..at + bytes.len()].copy_from_slice(bytes);
-}
-
-fn word(block: &[u8], at: usize) -> u32 {
-    let mut bytes = [0u8; 4];
-    bytes.copy_from_slice(&block[at..at + 4]);
-    u32::from_ne_bytes(bytes)
 }
 
 #[cfg(test)]

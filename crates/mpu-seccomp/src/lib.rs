@@ -37,7 +37,7 @@ const INIT_PID_NAMESPACE: u64 = 0xefff_fffc;
 /// `FUSE_MINOR` of the misc devices (`include/linux/miscdevice.h`).
 const FUSE: (Option<u64>, Option<u64>) = (Some(10), Some(229));
 /// A file beside the socket of an engine that takes nobody new.
-const RETIRED: &str = "retired";
+pub const RETIRED: &str = "retired";
 /// How often an engine is asked whose queue is full, and how long is waited in between: a tenth of a second would be
 /// seen in a container's start.
 const TRIES: u32 = 10;

@@ -172,6 +172,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// The rules' crate and the engine's know each other by these paths alone.
+    #[test]
+    fn the_engine_listens_where_the_rules_say() {
+        assert_eq!(mpu_seccomp::SOCKET, mpu_notify::LISTENER_SOCKET);
+        let beside = std::path::Path::new(mpu_seccomp::SOCKET).with_file_name(mpu_seccomp::RETIRED);
+        assert_eq!(beside.to_str(), Some(mpu_notify::RETIRED));
+    }
+
     fn seccomp() -> impl Strategy<Value = Seccomp> {
         let text = || prop::sample::select(vec!["", "SCMP_ACT_ALLOW", "ioctl", "\u{e9}\n"]).prop_map(str::to_owned);
         let texts = move || prop::collection::vec(text(), 0..3);
