@@ -8,13 +8,19 @@
 
 use super::limit::{LimitError, MemoryLimits};
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Where is kept what we wrote last above containers' cgroups.
 pub(super) const RECORDS: &str = "/run/mpu-container/dmem";
+/// How long other starts are waited for: each takes a few writes.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(5);
 /// From here on the kernel may show a value as `max`: the limit of its counters, with the largest pages that there are.
 const ENDLESS: u64 = i64::MAX as u64 / (64 << 10);
 
@@ -46,7 +52,7 @@ pub(super) fn limit(
         _ => false,
     };
     let raised = || {
-        let _lock = lock(records)?;
+        let _lock = lock(records, PATIENCE)?;
         for folder in above() {
             if !keep_sum(region, folder, records)? {
                 break;
@@ -60,13 +66,21 @@ pub(super) fn limit(
     }
 }
 
-/// Containers that start at once come one after the other.
-fn lock(records: &Path) -> Result<File, LimitError> {
+/// Containers that start at once come one after the other; one that hangs is not waited for without end.
+fn lock(records: &Path, patience: Duration) -> Result<File, LimitError> {
     let unusable = |source| LimitError::File { path: records.to_path_buf(), source };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(records).map_err(unusable)?;
     let folder = File::open(records).map_err(unusable)?;
-    rustix::fs::flock(&folder, FlockOperation::LockExclusive).map_err(|error| unusable(error.into()))?;
-    Ok(folder)
+    let late = Instant::now() + patience;
+    loop {
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(folder),
+            Err(Errno::WOULDBLOCK) if Instant::now() < late => thread::sleep(PAUSE),
+            Err(Errno::WOULDBLOCK) => return Err(LimitError::Busy(records.to_path_buf())),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(unusable(error.into())),
+        }
+    }
 }
 
 /// Lets a cgroup keep what its children keep; says whether it is ours to do so. Others may write at the same time: whoever
@@ -164,6 +178,16 @@ mod tests {
     /// cgroups as folders, with files of the controller in them. The kernel keeps a value for each region; a plain file
     /// keeps what was written last.
     struct Host(tempfile::TempDir);
+
+    #[test]
+    fn a_start_that_hangs_holds_up_nobody_for_ever() {
+        let records = tempfile::tempdir().unwrap();
+        let held = lock(records.path(), Duration::ZERO).unwrap();
+        let said = lock(records.path(), Duration::from_millis(20)).unwrap_err().to_string();
+        assert!(said.contains("another container's start") && said.contains("fuser -v /"), "{said}");
+        drop(held);
+        lock(records.path(), Duration::ZERO).unwrap();
+    }
 
     impl Host {
         fn with(cgroups: &[&str]) -> Host {

@@ -60,6 +60,9 @@ pub enum LimitError {
         /// Why.
         source: io::Error,
     },
+    /// Another container's start does not come to its end.
+    #[error("another container's start has held {} for too long: find it with `fuser -v {}`", .0.display(), .0.display())]
+    Busy(PathBuf),
     /// More than there is.
     #[error("{asked} bytes are asked for, and the GPU has {capacity}")]
     TooMuch {
