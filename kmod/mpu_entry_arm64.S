@@ -21,13 +21,13 @@
 #define MPU_GET_PID_INFO 5
 #define MPU_COMPAT 6
 
-.macro MPU_LOAD register page symbol
+.macro MPU_LOAD register, page, symbol
 	adrp	\page, \symbol
 	ldr	\register, [\page, :lo12:\symbol]
 .endm
 
 .macro MPU_IS name index
-	MPU_LOAD x10 x10 (mpu_original + 8 * \index)
+	MPU_LOAD x10, x10, (mpu_original + 8 * \index)
 	cmp	x30, x10
 	b.eq	mpu_enter_\name
 .endm
@@ -43,7 +43,7 @@
 .macro MPU_ENTER name last count
 SYM_FUNC_START_LOCAL(mpu_enter_\name)
 .ifnb \count
-	MPU_LOAD w10 x10 \count
+	MPU_LOAD w10, x10, \count
 	cbnz	w10, 2f
 	MPU_BACK
 2:
@@ -71,7 +71,7 @@ SYM_FUNC_END(mpu_enter_\name)
 
 .macro MPU_ORIGINAL name index
 SYM_FUNC_START(mpu_original_\name)
-	MPU_LOAD x10 x10 (mpu_original + 8 * \index)
+	MPU_LOAD x10, x10, (mpu_original + 8 * \index)
 	ret	x10
 SYM_FUNC_END(mpu_original_\name)
 .endm

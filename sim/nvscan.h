@@ -29,6 +29,9 @@ static inline bool is_tainted(uint32_t number)
 /* Not the last page below 2^64, where errors and -1 are, nor a -1 above another field. */
 static inline bool is_kernel_address(uint64_t v)
 {
+#ifdef __aarch64__
+	return v >= 0xfff0000000000000 && v < 0xffffffff00000000;
+#endif
 	return v >= 0xffff800000000000 && v < 0xffffffffff000000 && (v < 0xffffffff00000000 || v >= 0xffffffff80000000);
 }
 

@@ -449,7 +449,7 @@ static void *changer(void *unused)
 		if (turn & 256)
 			word[turn >> 16 & 7] = turn >> 32 & 0x3fc;
 		for (i = 0; i < (turn >> 10) % 61; i++)
-			__asm__ volatile("pause");
+			breathe();
 	}
 	return unused;
 }

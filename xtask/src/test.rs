@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use anyhow::{anyhow, Result};
 
+use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, image, Job};
 use crate::node::{self, Play};
@@ -218,10 +219,10 @@ fn host_tests(tally: &mut Tally) -> Result<()> {
 
 /// The module for every kernel: no complaint of compiler, modpost or objtool is let pass. True if all came out.
 fn module_builds(tally: &mut Tally) -> Result<bool> {
-    let faults = kmod::faults(&kmod::build()?)?;
+    let faults = kmod::faults(Arch::Amd64, &kmod::build(Arch::Amd64)?)?;
     tally.check("kernel object", ending(faults.is_empty()), &faults.join("; "));
     let mut all_built = faults.is_empty();
-    for name in kernels::debian()?.iter().filter(|_| faults.is_empty()) {
+    for name in kernels::debian(Arch::Amd64)?.iter().filter(|_| faults.is_empty()) {
         let kernel = kernels::ready(name)?;
         let built = image::mpu_module(&kernel).err().map(|error| format!("{error:#}"));
         all_built &= built.is_none();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
+use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Tally};
 use crate::guest::{Job, Row};
 use crate::{apt, kernels, real_driver};
@@ -160,7 +161,7 @@ pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Gues
         return Ok(matrix.quick.iter().map(once).collect());
     }
     let mut guests: Vec<Guest> = matrix.watched.iter().map(once).collect();
-    for kernel in kernels::debian()? {
+    for kernel in kernels::debian(Arch::Amd64)? {
         for pair in &matrix.pair {
             let rows: Vec<Row> = pair.clients.iter().map(|client| with_notify(row(&pair.era, client))).collect();
             let seconds = matrix.row_seconds * rows.len() as u32;
