@@ -19,10 +19,9 @@ use crate::{container, kernels, kmod, lint, modules, nvidia, paths, python};
 /// Programs of this machine that guests use: containers are the real ones.
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
 
-/// Programs that use the simulated driver.
-const SIM_PROGRAMS: [&str; 6] = ["gpu-hold", "nvctl", "nvattack", "nvevents", "nvtaint", "nvroot"];
-/// Some of them as a 32-bit process. NVIDIA's driver takes such calls on x86-64 alone.
-const SIM_PROGRAMS_32: [&str; 3] = ["gpu-hold32", "nvctl32", "nvroot32"];
+/// Programs that use the simulated driver; some also as a 32-bit process.
+const SIM_PROGRAMS: [&str; 9] =
+    ["gpu-hold", "nvctl", "nvattack", "nvevents", "nvtaint", "nvroot", "gpu-hold32", "nvctl32", "nvroot32"];
 
 /// Writes the archive for a job and returns its path.
 pub fn build(job: &Job) -> Result<PathBuf> {
@@ -81,8 +80,7 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
         archive.file(&format!("sim/era{era}/nvidia.ko"), 0o644, &sim_module(&kernel, era)?)?;
     }
     let programs = sim_programs(kernel.arch)?;
-    let narrow: &[&str] = if kernel.arch == Arch::Amd64 { &SIM_PROGRAMS_32 } else { &[] };
-    for program in SIM_PROGRAMS.iter().chain(narrow) {
+    for program in SIM_PROGRAMS {
         archive.file(&format!("bin/{program}"), 0o755, &programs.join(program))?;
     }
     // Not static: it loads a client's NVML.
@@ -193,10 +191,7 @@ pub fn sim_programs(arch: Arch) -> Result<PathBuf> {
     let out = paths::target(&format!("guest/{}", arch.named("sim")))?;
     let mut make = Command::new("make");
     make.args(["--silent", "-C"]).arg(paths::repo().join("sim")).arg(format!("OUT={}", out.display()));
-    make.arg(format!("CC={}", arch.facts().cc));
-    if arch != Arch::Amd64 {
-        make.arg("NARROW=");
-    }
+    make.arg(format!("CC={}", arch.facts().cc)).arg(format!("CC32={}", arch.facts().cc32));
     run(&mut make).context("cannot build the simulated driver's programs")?;
     Ok(out)
 }
