@@ -85,6 +85,9 @@ const ARM64: Facts = Facts {
 };
 
 impl Arch {
+    /// Every one.
+    pub const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
+
     /// What differs.
     pub fn facts(self) -> &'static Facts {
         match self {

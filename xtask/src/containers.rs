@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::guest::verdict::{Ending, Tally};
 use crate::arch::Arch;
+use crate::guest::verdict::{Ending, Tally};
 use crate::outcome::Outcome;
 use crate::run::{output, say};
 use crate::{container, lint, rig};

@@ -27,7 +27,7 @@ pub struct Args {
 
 /// The verb.
 pub fn demo(args: &Args) -> Result<Outcome> {
-    guest::prepare()?;
+    guest::prepare(args.arch)?;
     let kernel = args.arch.named(args.kernel.as_deref().unwrap_or(args.arch.facts().kernel));
     let began = Instant::now();
     say("building mpu, the module, the simulated driver and a guest; the first time takes minutes");
@@ -39,7 +39,6 @@ pub fn demo(args: &Args) -> Result<Outcome> {
         reloads: 0,
     };
     let job = Job { kernel, rows: vec![row], cpus: 2, limit: Duration::from_secs(300) };
-    guest::prepare_for(&job)?;
     let image = guest::build_image(&job)?;
     say(format!(
         "booting Linux {} in QEMU, with a simulated driver and the real nvidia-smi {}",

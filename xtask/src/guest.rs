@@ -72,8 +72,7 @@ pub fn guest(args: &Args) -> Result<Outcome> {
         cpus: args.cpus,
         limit: Duration::from_secs(args.limit),
     };
-    prepare()?;
-    prepare_for(&job)?;
+    prepare(kernels::arch_of(&job.kernel)?)?;
     if args.shell {
         return qemu::shell(&job, &image::build(&job)?).map(|()| Outcome::Passed);
     }
@@ -84,18 +83,18 @@ pub fn guest(args: &Args) -> Result<Outcome> {
     Ok(tally.outcome())
 }
 
-/// Installs what guests need on this machine.
-pub fn prepare() -> Result<()> {
+/// Installs what guests of an architecture need on this machine.
+pub fn prepare(arch: Arch) -> Result<()> {
     setup::require(setup::KERNELS)?;
     setup::require(setup::OBJECTS)?;
-    setup::require(setup::GUESTS)
-}
-
-/// Installs what a job's guest needs beside, as one of another architecture does.
-pub fn prepare_for(job: &Job) -> Result<()> {
-    match kernels::arch_of(&job.kernel)? {
+    setup::require(setup::GUESTS)?;
+    match arch {
         Arch::Amd64 => Ok(()),
-        Arch::Arm64 => setup::require(setup::ARM64).and_then(|()| setup::rust_target(Arch::Arm64)),
+        Arch::Arm64 => {
+            setup::require(setup::ARM64)?;
+            setup::require(setup::ARM64_OBJECTS)?;
+            setup::rust_target(arch)
+        }
     }
 }
 

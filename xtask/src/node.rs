@@ -163,7 +163,7 @@ fn stories(order: &str) -> BTreeSet<String> {
 
 /// The verb.
 pub fn node(args: &Args) -> Result<Outcome> {
-    guest::prepare()?;
+    guest::prepare(Arch::Amd64)?;
     let plays = if args.play.is_empty() { Play::ALL.to_vec() } else { args.play.clone() };
     let mut tally = Tally::default();
     for play in plays {

@@ -101,7 +101,11 @@ pub const ARM64: &[Need] = &[
     need("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu", "to link what runs in arm64 guests"),
     need("arm-linux-gnueabihf-gcc", "gcc-arm-linux-gnueabihf", "32-bit callers in arm64 guests"),
     need("/usr/arm-linux-gnueabihf/lib/libc.a", "libc6-dev-armhf-cross", "32-bit callers in arm64 guests"),
-    need("/usr/aarch64-linux-gnu/lib/libc.a", "libc6-dev-arm64-cross", "programs in arm64 guests are linked statically"),
+    need(
+        "/usr/aarch64-linux-gnu/lib/libc.a",
+        "libc6-dev-arm64-cross",
+        "programs in arm64 guests are linked statically",
+    ),
 ];
 
 /// For checking the arm64 kernel object.

@@ -49,7 +49,8 @@ fn of_root(archive: &mut Archive, arch: Arch, program: &Path) -> Result<()> {
     let mut seen = BTreeSet::new();
     let mut left = vec![program.to_owned()];
     while let Some(file) = left.pop() {
-        let told = output(Command::new(arch.tool("readelf")).args(["--dynamic", "--program-headers", "--wide"]).arg(&file))?;
+        let told =
+            output(Command::new(arch.tool("readelf")).args(["--dynamic", "--program-headers", "--wide"]).arg(&file))?;
         for name in told.lines().filter_map(needed).filter(|name| seen.insert((*name).to_owned())) {
             let library = root.join("usr").join(&folder).join(name);
             ensure!(library.is_file(), "{} wants {name}, which {} has not", file.display(), root.display());

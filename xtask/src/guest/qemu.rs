@@ -57,16 +57,17 @@ impl fmt::Display for Line {
 }
 
 /// What an oops says, and nothing else does: of these the guest's own reading of its log decides whose oops it was.
-const OOPS: [&str; 5] = [
+const OOPS: [&str; 6] = [
     "BUG: unable to handle",
     "BUG: kernel NULL pointer dereference",
+    "Unable to handle kernel",
     "Oops: ",
     "kernel BUG at",
     "general protection fault",
 ];
 
 /// What a kernel says when something is wrong with it. Anchored by words that no story prints.
-const CRIES: [&str; 14] = [
+const CRIES: [&str; 15] = [
     "Kernel panic",
     "BUG: ",
     "kernel BUG at",
@@ -81,6 +82,7 @@ const CRIES: [&str; 14] = [
     "detected stalls on CPUs",
     "blocked for more than",
     "unable to handle",
+    "Unable to handle kernel",
 ];
 
 /// All processors at once, by this machine's clock: for races and for people.
