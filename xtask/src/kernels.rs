@@ -180,7 +180,7 @@ fn fetch(row: &Row, dir: &Path) -> Result<()> {
 fn debians(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>)> {
     let suite = Suite::open_for(&row.suite, row.arch)?;
     let release = choose(row, &suite)?;
-    let abi = release.trim_end_matches(&format!("-{}", row.arch));
+    let (abi, _) = flavoured(row, &release)?;
     let packages: Vec<String> =
         row.packages.iter().map(|name| name.replace("{release}", &release).replace("{abi}", abi)).collect();
     say(format!("kernel {}: fetching {release} from {}", row.name, row.suite));
@@ -222,14 +222,21 @@ fn choose(row: &Row, suite: &Suite) -> Result<String> {
         return Ok(row.release.clone());
     }
     let (before, after) = row.packages[0].split_once("{release}").context("the first package carries no {release}")?;
+    let (_, flavour) = flavoured(row, &row.release)?;
     for prefix in &row.follow {
-        if let Some((name, _)) = suite.newest(prefix, &format!("-{}{after}", row.arch))? {
+        if let Some((name, _)) = suite.newest(prefix, &format!("{flavour}{after}"))? {
             let release = name.trim_start_matches(before).trim_end_matches(after).to_owned();
             say(format!("kernel {}: {} has left {}; taking {release}", row.name, row.release, row.suite));
             return Ok(release);
         }
     }
     bail!("{} offers neither {} nor anything that follows it", row.suite, row.release)
+}
+
+/// A release in two: what all flavours of a version share, and `-amd64`, `-arm64` or `-arm64-16k`.
+fn flavoured<'a>(row: &Row, release: &'a str) -> Result<(&'a str, &'a str)> {
+    let at = release.find(&format!("-{}", row.arch)).with_context(|| format!("{release} is not of {}", row.arch))?;
+    Ok(release.split_at(at))
 }
 
 fn image(root: &Path, release: &str) -> Result<PathBuf> {

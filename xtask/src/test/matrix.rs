@@ -26,7 +26,7 @@ pub struct Matrix {
     pub plays: BTreeMap<String, u32>,
     pair: Vec<Pair>,
     quick: Vec<Cell>,
-    /// On kernels that watch themselves.
+    /// On kernels that watch themselves, or that only the full run plays.
     watched: Vec<Cell>,
     real: Vec<Real>,
 }
