@@ -46,7 +46,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
     ));
     let report = guest::boot_image(&job, &image, false)?;
     let text = std::fs::read_to_string(&report.log)?;
-    for line in text.lines().filter_map(|line| line.get(8..)?.strip_prefix("demo: ")) {
+    for line in text.lines().filter_map(told) {
         println!("{line}");
     }
     for trouble in &report.troubles {
@@ -54,4 +54,28 @@ pub fn demo(args: &Args) -> Result<Outcome> {
     }
     say(format!("done in {} s", began.elapsed().as_secs()));
     Ok(if report.is_good() { Outcome::Passed } else { Outcome::Failed })
+}
+
+/// What a line of the console's log shows a person, behind its two times.
+fn told(line: &str) -> Option<&str> {
+    line.split_once(" demo: ").map(|(_, shown)| shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::told;
+    use crate::guest::qemu::Line;
+
+    #[test]
+    fn what_the_guest_shows_is_found_in_the_log() {
+        let line = |text: &str| {
+            let (at, used) = (Duration::from_secs(1234), Duration::from_secs(99));
+            Line { at, used, text: text.to_owned() }.to_string()
+        };
+        assert_eq!(told(&line("demo: | GPU |")), Some("| GPU |"));
+        assert_eq!(told(&line("demo: ")), Some(""));
+        assert_eq!(told(&line("booted")), None);
+    }
 }
