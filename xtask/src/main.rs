@@ -32,6 +32,7 @@ mod real_driver;
 mod rig;
 mod run;
 mod setup;
+mod skips;
 mod test;
 #[cfg(test)]
 mod tidy;

@@ -1,7 +1,8 @@
 //! What a container's specification, or a CDI file, says, as lines: a kind, what it is about, and the rest.
 //!
 //! `node /dev/nvidia0 c 195:0 mode 666`, `rule c 195:0 rwm`, `mount DESTINATION from SOURCE with OPTIONS`, `env NAME=VALUE`,
-//! `hook NAME at STAGE ARGUMENTS`, `process PROGRAM at STAGE` for several hooks in one, `link PATH to TARGET`, `folder PATH`, `gid N`; `low ARGUMENTS` for the low-level runtime's call. A CDI
+//! `hook NAME at STAGE ARGUMENTS`, `process PROGRAM at STAGE` for several hooks in one, `link PATH to TARGET`,
+//! `folder PATH`, `gid N`; `low ARGUMENTS` for the low-level runtime's call. A CDI
 //! file has `kind`, `version` and `device NAME` besides, and what belongs to a device begins with `NAME:`.
 
 use serde_json::Value;
