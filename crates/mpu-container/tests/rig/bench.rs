@@ -22,7 +22,9 @@ enum Base {
 
 /// A kind of start: its name, the mode, whether it asks for a GPU, and by what it is created; what it may add, in
 /// milliseconds, and to what.
-const KINDS: [(&str, &str, bool, &str, Option<(u32, Base)>); 7] = [
+type Kind = (&'static str, &'static str, bool, &'static str, Option<(u32, Base)>);
+
+const KINDS: [Kind; 7] = [
     ("runc alone", "auto", false, "rig-runc", None),
     ("wrapper, no GPU asked for", "auto", false, WRAPPER, Some((1, Base::Plain))),
     (MOUNTS, "jit-cdi", true, "rig-runc", None),
