@@ -11,6 +11,7 @@ pub mod commands;
 pub mod doctor;
 pub mod error;
 pub mod install;
+pub mod issue;
 pub mod listing;
 pub mod manual;
 pub mod metrics;

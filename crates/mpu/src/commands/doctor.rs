@@ -1,12 +1,15 @@
 //! `mpu doctor`: the report of what was found, the worst first.
 
 use crate::doctor::{self, Finding, Group, Level};
+use crate::error::Error;
+use crate::issue;
 use crate::report::{Report, Style};
 use mpu_host::exit::Exit;
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 /// What was found.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -22,6 +25,40 @@ pub fn examine(host: &Host) -> Examined {
     let findings = doctor::examine(host);
     let worst = findings.iter().map(|finding| finding.level).filter(|level| *level != Level::Skipped).max();
     Examined { level: worst.unwrap_or(Level::Ok), findings }
+}
+
+/// A report that was written for an issue.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Reported {
+    /// The file.
+    pub report: PathBuf,
+    /// Its length.
+    pub bytes: usize,
+    /// Whether it has names of the host, its containers and users.
+    pub has_names: bool,
+}
+
+/// Writes one.
+pub fn report(host: &Host, file: &Path, with_names: bool, force: bool) -> Result<Reported, Error> {
+    let text = issue::report(host, with_names);
+    issue::write(file, &text, force)?;
+    Ok(Reported { report: file.to_path_buf(), bytes: text.len(), has_names: with_names })
+}
+
+impl Report for Reported {
+    const COMMAND: &'static str = "doctor";
+
+    fn exit(&self) -> Exit {
+        Exit::Ok
+    }
+
+    fn text(&self, style: Style) -> String {
+        let file = self.report.display();
+        match self.has_names {
+            false => format!("wrote {file}: no PIDs and no names; read it, then attach it to the issue\n"),
+            true => style.warn(&format!("wrote {file}: it HAS names; read it before you give it to anybody")) + "\n",
+        }
+    }
 }
 
 /// What is looked at.
