@@ -20,5 +20,6 @@ pub mod probe;
 pub mod processes;
 pub mod report;
 pub mod top;
+pub mod wiring;
 
 pub use error::Error;

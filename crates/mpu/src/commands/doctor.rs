@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 pub struct Examined {
     /// The worst level.
     pub level: Level,
+    /// What to type next, on the way from a bare node to a container that sees its GPU right; null if all is right.
+    pub next: Option<String>,
     /// One for each check, in the order of the checks.
     pub findings: Vec<Finding>,
 }
@@ -24,7 +26,8 @@ pub struct Examined {
 pub fn examine(host: &Host) -> Examined {
     let findings = doctor::examine(host);
     let worst = findings.iter().map(|finding| finding.level).filter(|level| *level != Level::Skipped).max();
-    Examined { level: worst.unwrap_or(Level::Ok), findings }
+    let next = doctor::next(&findings).map(str::to_string);
+    Examined { level: worst.unwrap_or(Level::Ok), next, findings }
 }
 
 /// A report that was written for an issue.
@@ -87,6 +90,9 @@ impl Report for Examined {
             (0, _) => writeln!(text, "{}", style.warn(&format!("{attention} things need attention"))),
             _ => writeln!(text, "{}", style.bad(&format!("{broken} things are broken, {attention} need attention"))),
         };
+        if let Some(next) = &self.next {
+            let _ = writeln!(text, "next: {}", style.name(next));
+        }
         for level in [Level::Broken, Level::Attention] {
             for finding in self.findings.iter().filter(|finding| finding.level == level) {
                 let word = if level == Level::Broken { style.bad("broken") } else { style.warn("attention") };

@@ -25,7 +25,7 @@ use std::process::{Command, Stdio};
 
 /// The longest section in bytes: of a log its end, of anything else its beginning.
 const LONGEST: usize = 48 << 10;
-/// Checks whose words name containers, users or files of theirs.
+/// Checks whose words name containers, users or files of theirs where they find something.
 const NAMING: [&str; 4] = ["notify_unserved", "notify_rootless", "configuration", "preload"];
 /// Our units.
 const UNITS: [&str; 3] = ["mpu.service", "mpu-notify.service", "mpu-metrics.service"];
@@ -179,7 +179,8 @@ fn plain(text: &str) -> &str {
 fn findings(findings: &[Finding], names: &Names, with_names: bool) -> String {
     let mut text = String::new();
     for finding in findings {
-        let may_tell = with_names || !NAMING.contains(&finding.check) || finding.level == Level::Skipped;
+        let is_quiet = matches!(finding.level, Level::Ok | Level::Skipped);
+        let may_tell = with_names || is_quiet || !NAMING.contains(&finding.check);
         let seen = if may_tell { names.hide(&finding.seen) } else { "<it names some>".to_string() };
         let _ = writeln!(text, "{:<9} {:<16} {seen}", word(&finding.level), finding.check);
         if let Some(fix) = finding.fix.as_ref().filter(|_| may_tell) {

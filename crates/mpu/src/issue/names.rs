@@ -39,14 +39,18 @@ const OWN_WORDS: [&str; 20] = [
     "none",
 ];
 /// Folders whose files belong to the system or to us.
-const FOLDERS: [&str; 21] = [
+const FOLDERS: [&str; 25] = [
     "/lib/modules/",
-    "/usr/",
+    "/usr/bin/",
+    "/usr/sbin/",
+    "/usr/src/",
+    "/usr/lib",
     "/boot/",
     "/sys/",
     "/proc/sys/",
     "/proc/driver/",
     "/proc/version",
+    "/proc/config.gz",
     "/etc/mpu",
     "/etc/dkms",
     "/etc/docker/daemon.json",
