@@ -1,7 +1,7 @@
 //! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
 
 use super::seen::{CheckRow, Group, Level, Seen};
-use crate::wiring;
+use crate::wiring::{self, Wiring};
 use mpu_engine::module::{raise, state};
 use mpu_engine::{self as engine, Engine};
 use mpu_host::config::{Asked, Config};
@@ -104,8 +104,10 @@ fn wrapper(host: &Host) -> Seen {
         let target = fs::canonicalize(path).unwrap_or(path.to_path_buf());
         target.file_name().is_some_and(|name| name == OURS)
     };
-    let configure = "sudo nvidia-ctk runtime configure --runtime=docker   # or containerd, crio; then restart that \
-        engine, when its containers may be stopped";
+    let configure = match wiring::look(host, Engine::Notify) {
+        Wiring::Missing { fix, .. } => fix,
+        _ => "sudo nvidia-ctk runtime configure --runtime=docker   # or containerd, crio, podman",
+    };
     match host.tool(WRAPPER) {
         None => Seen::attention(
             format!("there is no {WRAPPER}: without `mpu nri`, no container gets the notify engine's listener"),
