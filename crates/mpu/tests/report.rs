@@ -54,7 +54,10 @@ fn hostile() -> FakeHost {
     );
     fake.write(
         &format!("/var/lib/mpu/{RELEASE}/build.log"),
-        &format!("make: Entering directory '/usr/src/linux'\n  CC [M] /home/ada/secret/mpu_main.o\nada@gpu-node-7: error: stop, process 4242 (secret)\nin {LONG}\n"),
+        &format!(
+            "make: Entering directory '/usr/src/linux'\n  CC [M] /home/ada/secret/mpu_main.o\n\
+             ada@gpu-node-7: error: stop, process 4242 (secret)\nin {LONG}\n"
+        ),
     );
     let dmesg = "[    1.000000] mpu: placed\n\
         [    2.000000] mpu: secret[4242]: segfault at 0 ip 0 sp 0 error 4 in secret[5]\n\

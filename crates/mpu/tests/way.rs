@@ -1,5 +1,5 @@
-//! The way of a person from a bare node to a container that sees its GPU right: in each state `mpu doctor` names the next command, and it is
-//! one that can be typed.
+//! The way of a person from a bare node to a container that sees its GPU right: in each state `mpu doctor` names the next
+//! command.
 
 use assert_cmd::Command;
 use mpu_host::host::fake::{FakeHost, RELEASE};
