@@ -4,6 +4,7 @@
 //!
 //! Knows nothing of guests or of what is built for them.
 
+pub mod kept;
 mod source;
 
 use std::path::{Path, PathBuf};
