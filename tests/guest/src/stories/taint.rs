@@ -127,7 +127,6 @@ fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     right!(free_after + MAY_LACK_KIB > free_before, "{free_before} KiB were free before, and {free_after} after that");
     if notify {
         // docs/notify.md: what is passed on is read again by the kernel.
-        residual(scene, "an exchanged argument of the list", &format!("{ALLOWED} --raced argument"))?;
         return residual(
             scene,
             "an argument that is exchanged once it was passed on",
