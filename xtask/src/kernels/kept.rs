@@ -44,7 +44,8 @@ fn fetch(kernel: &Kernel, name: &str, kept: &Path) -> Result<()> {
     let versions = Suite::open(&row.suite)?.unpack(&[bare_name], &unpacked)?;
     ensure!(versions == [package], "{} has {versions:?} now, and the kernel is {package}", row.suite);
     // Files are called with either of two signs, modules with one.
-    let listed = output(Command::new("find").arg(&unpacked).args(["-name", &format!("{}.ko", name.replace('_', "?"))]))?;
+    let listed =
+        output(Command::new("find").arg(&unpacked).args(["-name", &format!("{}.ko", name.replace('_', "?"))]))?;
     let file = listed.lines().next().with_context(|| format!("{package} has no module {name}"))?;
     std::fs::create_dir_all(kept.parent().context("no folder")?)?;
     std::fs::copy(file, kept)?;

@@ -123,7 +123,10 @@ fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     right!(unseen.is_empty(), "{unseen:?} was not seen, which the pages say is not translated");
     Told::by(scene, ALLOWED_CALLS, ALLOWED)?.nothing_but(known)?;
     let free_after = free_kib()?;
-    println!("guest: {} calls, none told of anybody else; free memory {free_before} to {free_after} KiB", at_once * rounds);
+    println!(
+        "guest: {} calls, none told of anybody else; free memory {free_before} to {free_after} KiB",
+        at_once * rounds
+    );
     right!(free_after + MAY_LACK_KIB > free_before, "{free_before} KiB were free before, and {free_after} after that");
     if notify {
         // docs/notify.md: what is passed on is read again by the kernel.
