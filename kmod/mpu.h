@@ -145,28 +145,9 @@ struct mpu_inside {
 /* Calls in the whole system that MPU translates just now. */
 extern atomic_t mpu_translating_count;
 
-/*
- * Callers from containers that are inside: each holds a reference to the module, which mpu_goes_out() gives back. On x86 it is counted
- * beside the place where find_ns_pid goes on, above all bits in which two places of code differ: while nobody is inside, the sum is that
- * place, and no function goes on at any other sum.
- */
-#ifdef CONFIG_X86_64
-#define MPU_ONE_INSIDE (1ll << 31)
-extern atomic64_t mpu_asks_for_nobody;
-static __always_inline void mpu_goes_in(void)
-{
-	atomic64_add(MPU_ONE_INSIDE, &mpu_asks_for_nobody);
-}
-#else
+/* Callers from containers that are inside: each holds a reference to the module, which mpu_goes_out() gives back. */
 extern atomic_t mpu_inside_count;
-static __always_inline void mpu_goes_in(void)
-{
-	atomic_inc(&mpu_inside_count);
-}
-#endif
 void mpu_goes_out(void);
-/* Where find_ns_pid goes on from now on. */
-void mpu_find_goes_on(unsigned long place);
 
 void mpu_contexts_init(void);
 /* A context for the running task; NULL for want of memory. May sleep. */

@@ -29,31 +29,12 @@ static struct mpu_bucket mpu_buckets[1 << MPU_BUCKET_BITS];
 
 /* mpu_entry.S reads it. */
 atomic_t mpu_translating_count = ATOMIC_INIT(0);
-#ifdef CONFIG_X86_64
-atomic64_t mpu_asks_for_nobody = ATOMIC64_INIT(0);
-#else
 atomic_t mpu_inside_count = ATOMIC_INIT(0);
-#endif
 
 void mpu_goes_out(void)
 {
-#ifdef CONFIG_X86_64
-	atomic64_sub(MPU_ONE_INSIDE, &mpu_asks_for_nobody);
-#else
 	atomic_dec(&mpu_inside_count);
-#endif
 	module_put(THIS_MODULE);
-}
-
-void mpu_find_goes_on(unsigned long place)
-{
-#ifdef CONFIG_X86_64
-	static unsigned long before;
-
-	/* Added, and not set: a task that an oops of the driver killed inside is counted for ever. */
-	atomic64_add(place - before, &mpu_asks_for_nobody);
-	before = place;
-#endif
 }
 
 /* Callers that wait for memory, and are in no bucket yet. */

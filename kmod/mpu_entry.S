@@ -7,7 +7,7 @@
  * been; anything else is the replacement's last argument, and the replacement's address takes the place of the way back, so
  * that the return enters mpu_NAME, whose own return goes to the function's caller.
  * Most calls are not MPU's, and the driver asks find_ns_pid once for each pair of a process and a client: nothing is asked in C
- * while a count says that nobody in the whole system is in a call that it could be for. That one costs four instructions then.
+ * while a count says that nobody in the whole system is in a call that it could be for.
  * A replacement runs the function it replaces through mpu_original_NAME, which goes on behind that first instruction: it
  * does not pass here again, whoever else traces the function. It goes there by a return, because nothing in a function's
  * middle is a target for an indirect branch on kernels with IBT.
@@ -81,9 +81,6 @@ SYM_FUNC_END(mpu_original_\name)
 SYM_FUNC_START(mpu_enter)
 	MPU_NO_TARGET
 	movq	(%rsp), %rax
-	/* One comparison says both that it is find_ns_pid and that nobody is inside: see mpu_goes_in(). */
-	cmpq	mpu_asks_for_nobody(%rip), %rax
-	je	1f
 	MPU_IS	find_ns_pid MPU_FIND_NS_PID
 	MPU_IS	from_user MPU_FROM_USER
 	MPU_IS	to_user MPU_TO_USER
@@ -91,7 +88,7 @@ SYM_FUNC_START(mpu_enter)
 	MPU_IS	is_init_ns MPU_IS_INIT_NS
 	MPU_IS	get_pid_info MPU_GET_PID_INFO
 	MPU_IS	compat MPU_COMPAT
-1:	RET
+	RET
 SYM_FUNC_END(mpu_enter)
 
 /* New clients are recorded by us whoever makes them. */
@@ -102,7 +99,7 @@ SYM_FUNC_START_LOCAL(mpu_enter_get_pid_info)
 	RET
 SYM_FUNC_END(mpu_enter_get_pid_info)
 
-	MPU_ENTER find_ns_pid %rdx
+	MPU_ENTER find_ns_pid %rdx mpu_inside_count
 	MPU_ENTER is_init_ns %rdi mpu_translating_count
 	MPU_ENTER from_user %rcx mpu_translating_count
 	MPU_ENTER to_user %rcx mpu_translating_count

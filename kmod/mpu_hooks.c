@@ -400,7 +400,6 @@ static int mpu_find_all(struct mpu_refusal *refusal)
 		}
 		redirect->found = refusal->symbol;
 	}
-	mpu_find_goes_on(mpu_original[MPU_FIND_NS_PID]);
 	return 0;
 }
 

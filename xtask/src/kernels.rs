@@ -4,7 +4,6 @@
 //!
 //! Knows nothing of guests or of what is built for them.
 
-pub mod kept;
 mod source;
 
 use std::path::{Path, PathBuf};

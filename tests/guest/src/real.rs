@@ -51,15 +51,6 @@ pub fn is_closed(release: &str) -> bool {
     !Path::new(&overrides(release)).exists()
 }
 
-/// Modules of the kernel that the driver of a release wants, in the order in which they are loaded.
-fn wanted(release: &str) -> Result<Vec<String>> {
-    let Ok(entries) = std::fs::read_dir(format!("/real/{release}/wanted")) else { return Ok(Vec::new()) };
-    let mut paths: Vec<String> =
-        entries.map(|entry| Ok(entry?.path().to_string_lossy().into_owned())).collect::<Result<_>>()?;
-    paths.sort();
-    Ok(paths)
-}
-
 /// Loads the driver of a release, and has it start the GPU if it is open.
 pub fn load(release: &str) -> Result<Loaded> {
     let module = |name: &str| format!("/real/{release}/{name}.ko");
@@ -67,11 +58,6 @@ pub fn load(release: &str) -> Result<Loaded> {
         if !Path::new(&format!("/sys/module/{part}")).exists() {
             must(&["insmod", &module(part)]).with_context(|| format!("no {part}"))?;
         }
-    }
-    for path in wanted(release)? {
-        // What another release wanted, too, stays loaded.
-        let done = run(&["insmod", &path])?;
-        ensure!(done.status == 0 || done.err.contains("File exists"), "cannot load {path}: {}", done.err);
     }
     let is_closed = is_closed(release);
     let more: &[&str] = if is_closed { &[] } else { &[OPEN_PARAMETER] };

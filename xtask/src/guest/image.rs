@@ -94,11 +94,6 @@ fn real_modules(archive: &mut Archive, kernel: &kernels::Kernel, release: &str) 
     for module in ["nvidia.ko", "made_up_gpu.ko", "made_up_drm.ko"].into_iter().chain(overrides) {
         archive.file(&format!("real/{release}/{module}"), 0o644, &folder.join(module))?;
     }
-    for entry in std::fs::read_dir(folder.join(real::WANTED))? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        archive.file(&format!("real/{release}/{}/{name}", real::WANTED), 0o644, &path)?;
-    }
     // An open driver wants to have read its firmware before it finds out that nobody asks what is in it.
     if overrides.is_none() {
         return Ok(());

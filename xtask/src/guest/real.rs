@@ -20,9 +20,6 @@ pub fn modules(kernel: &str, release: &str) -> PathBuf {
     paths::target_dir().join(format!("guest/modules/{kernel}/real/{release}"))
 }
 
-/// Beside a driver's module: those of the kernel that it wants, numbered in the order in which they are loaded.
-pub const WANTED: &str = "wanted";
-
 #[cfg(test)]
 mod tests {
     use super::release;

@@ -10,13 +10,9 @@ use serde::Deserialize;
 
 use super::parts::{parts, read};
 use super::source::{Driver, Inside};
-use crate::guest::real;
-use crate::kernels::{kept, Kernel};
+use crate::kernels::Kernel;
 use crate::modules;
 use crate::run::output;
-
-/// What the driver wants of the kernel and gets from us: see tests/real-driver/gpu.
-const MADE_UP: &str = "drm";
 
 #[derive(Deserialize)]
 struct Table {
@@ -72,13 +68,6 @@ struct Used {
 pub fn make(kernel: &Kernel, driver: &Driver, folder: &Path) -> Result<()> {
     std::fs::copy(&driver.module, folder.join("nvidia.ko")).context("cannot copy the driver")?;
     clean(modules::build(kernel, &parts().join("gpu"), folder, &[])?, "the made-up GPU")?;
-    let wanted = folder.join(real::WANTED);
-    let _ = std::fs::remove_dir_all(&wanted);
-    std::fs::create_dir_all(&wanted)?;
-    for (place, module) in kept::wanted_by(kernel, &driver.module, &[MADE_UP])?.iter().enumerate() {
-        let name = module.file_name().context("a module without a name")?.to_string_lossy().into_owned();
-        std::fs::copy(module, wanted.join(format!("{place}-{name}")))?;
-    }
     let Some(inside) = &driver.inside else { return Ok(()) };
 
     let listed = output(Command::new("nm").arg("--defined-only").arg(&driver.module))?;
