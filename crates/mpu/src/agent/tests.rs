@@ -38,7 +38,18 @@ impl Stage {
     fn options(&self, id: &str) -> AgentOptions {
         let source = Some(self.setup.sources.path().to_path_buf());
         let id = id.to_string();
-        AgentOptions { id, interval: 5, measure_every: 60, keep: false, module: None, source, any_driver: false }
+        AgentOptions {
+            id,
+            engine: Asked::Auto,
+            cluster: None,
+            node: None,
+            interval: 5,
+            measure_every: 60,
+            keep: false,
+            module: None,
+            source,
+            any_driver: false,
+        }
     }
 
     fn note(&self, id: &str) -> Note {
@@ -60,7 +71,7 @@ impl Stage {
             }
         };
         let log = |line: &str| self.log.borrow_mut().push(line.to_string());
-        let agent = |id: &&str| Agent::new(&host, &kernel, &measure, &log, self.options(id)).expect("an agent");
+        let agent = |id: &&str| Agent::new(&host, &kernel, &measure, &log, None, self.options(id)).expect("an agent");
         play(&kernel, ids.iter().map(agent).collect());
     }
 
@@ -216,7 +227,7 @@ fn a_killed_agent_leaves_the_engine_to_the_next() {
         drop(agents); // no leave: its lock goes as the kernel lets it go
         let again = || {
             let host = kernel.host.host();
-            let agent = Agent::new(&host, kernel, &|_| Ok((true, String::new())), &|_| (), stage.options("a"));
+            let agent = Agent::new(&host, kernel, &|_| Ok((true, String::new())), &|_| (), None, stage.options("a"));
             agent.map(|mut agent| agent.round().expect("a round")).map_err(|error| error.to_string())
         };
         // A program that another test starts at this moment has the lock, too, until it is executed.
