@@ -206,7 +206,7 @@ def check_pod(promise, values, daemons, speaks):
             promise(mount["name"] in volumes, f"{name}: mounts {mount['name']}, which is no volume")
             path = volumes[mount["name"]].get("hostPath", {}).get("path")
             promise(path in (None, mount["mountPath"]), f"{name}: {path} is not at its own path")
-            written = {"/sys/module", "/var/lib/mpu", "/run/mpu", "/tmp"}
+            written = {"/run/mpu/nri"} if plugin else {"/sys/module", "/var/lib/mpu", "/run/mpu", "/tmp"}
             promise(mount.get("readOnly") or mount["mountPath"] in written, f"{name}: may write {mount['mountPath']}")
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             # The kubelet expands no field references in the commands of probes.

@@ -12,6 +12,9 @@ use serde_json::{json, Value};
 /// The longest message that the API server takes.
 const LONGEST: usize = 1024;
 
+/// The longest name of an object.
+const LONGEST_NAME: usize = 253;
+
 /// What is said of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
@@ -30,9 +33,11 @@ pub struct Event {
 }
 
 impl Event {
-    /// Its object's name.
+    /// Its object's name: with that of a node, which may be as long as a name may be, it must not be longer.
     pub fn name(&self, node: &str) -> String {
-        format!("{node}.{}", self.reason.to_ascii_lowercase())
+        let reason = self.reason.to_ascii_lowercase();
+        let room = LONGEST_NAME - reason.len() - 1;
+        format!("{}.{reason}", node.get(..room).unwrap_or(node).trim_end_matches(['.', '-']))
     }
 
     /// The object, for an apply.
@@ -85,6 +90,10 @@ mod tests {
         assert_eq!(object["firstTimestamp"], "1970-01-01T00:00:00Z");
         assert_eq!(object["lastTimestamp"], "1970-01-02T00:00:00Z");
         assert_eq!(event("another why").name("a"), event("why").name("a"));
+        for node in [format!("{}a", "a.".repeat(126)), format!("a{}", ".a".repeat(126)), "a".repeat(253)] {
+            let name = event("why").name(&node);
+            assert!(name.len() <= LONGEST_NAME && !name.contains("..") && name.ends_with(".mpunotright"), "{name}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod driver;
 mod engine;
 mod kernel;
 mod notify;
+mod nri;
 mod seen;
 mod taken;
 mod unserved;

@@ -1,6 +1,7 @@
 //! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
 
 use super::seen::{CheckRow, Group, Level, Seen};
+use crate::nri::presence::{self, Standing};
 use mpu_engine::module::{raise, state};
 use mpu_engine::{self as engine, Engine};
 use mpu_host::config::{Asked, Config};
@@ -23,6 +24,12 @@ pub const CHECKS: &[CheckRow] = &[
         Group::Engine,
         "whether container engines start containers so that they get the notify engine's listener",
         wrapper,
+    ),
+    (
+        "notify_nri",
+        Group::Engine,
+        "whether the container engine's plugin, `mpu nri`, is registered and can serve, where it runs or is asked for",
+        super::nri::nri,
     ),
     ("notify_keeper", Group::Engine, "whether systemd manages the notify engine, where systemd runs", keeper),
     (
@@ -64,7 +71,7 @@ const CONFIGURATIONS: [&str; 9] = [
 const LONGEST: usize = 1 << 20;
 
 /// Whether anything here matters on this host: the engine is up, or would be taken.
-fn is_used(host: &Host) -> bool {
+pub(super) fn is_used(host: &Host) -> bool {
     let chosen = || {
         let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
         let driver = Driver::loaded(host);
@@ -78,7 +85,7 @@ fn state(host: &Host) -> Option<State> {
     client::state(host).ok().flatten()
 }
 
-fn not_used() -> Seen {
+pub(super) fn not_used() -> Seen {
     Seen::skipped("this host does not use the notify engine")
 }
 
@@ -113,6 +120,9 @@ fn socket(host: &Host) -> Seen {
 fn wrapper(host: &Host) -> Seen {
     if !is_used(host) {
         return not_used();
+    }
+    if let Some(plugin) = presence::plugins(host).iter().find(|plugin| plugin.standing == Standing::Serves) {
+        return Seen::fine(format!("`mpu nri` does it: {}", plugin.words));
     }
     let is_ours = |path: &Path| {
         let target = fs::canonicalize(path).unwrap_or(path.to_path_buf());
