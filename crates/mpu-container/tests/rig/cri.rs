@@ -17,7 +17,9 @@ use prost::Message;
 /// How long an engine may take for a call, and a container for its end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The namespaces of the host, for `NamespaceOption`.
+/// Whose namespace a container has, as `NamespaceMode` counts.
+const OF_POD: i32 = 0;
+const OF_CONTAINER: i32 = 1;
 const OF_NODE: i32 = 2;
 /// `CONTAINER_EXITED`.
 const EXITED: i32 = 2;
@@ -188,8 +190,8 @@ pub struct Pod<'a> {
     pub cdi: &'a [&'a str],
     /// Its environment.
     pub env: &'a [(&'a str, &'a str)],
-    /// `hostPID: true`.
-    pub host_pid: bool,
+    /// `shareProcessNamespace: true`.
+    pub shares_pids: bool,
     /// `seccompProfile: {type: RuntimeDefault}`.
     pub confined: bool,
     /// What it runs.
@@ -213,7 +215,7 @@ impl Engine {
     /// Runs a pod to its end, as a kubelet would: its exit code, and where on the node its log is.
     pub fn run(&self, image: &str, pod: &Pod<'_>) -> Result<(i32, String), String> {
         let logs = format!("/tmp/logs/{}", pod.name);
-        let pid = if pod.host_pid { OF_NODE } else { 1 };
+        let pid = if pod.shares_pids { OF_POD } else { OF_CONTAINER };
         let namespaces = Some(Namespaces { network: OF_NODE, pid });
         let config = SandboxConfig {
             metadata: Some(Metadata { name: pod.name.into(), uid: format!("uid-{}", pod.name), namespace: "rig".into() }),
