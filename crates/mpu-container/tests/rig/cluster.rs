@@ -12,6 +12,10 @@ use crate::wrapper::configure;
 
 const IMAGE: &str = "localhost/rig:1";
 
+/// Starts the node's engine, and waits until it answers.
+const CONTAINERD: &str = "containerd > /tmp/containerd.log 2>&1 & echo $! > /tmp/containerd.pid; \
+    for i in $(seq 300); do ctr version > /dev/null 2>&1 && exit; sleep 0.1; done; cat /tmp/containerd.log >&2; exit 1";
+
 /// A node whose containerd is configured as an administrator of a GPU node does it.
 fn node() -> Option<(Host, Cri)> {
     let host = Host::start(Driver::Newest(R550, 1))?;
@@ -31,8 +35,7 @@ fn node() -> Option<(Host, Cri)> {
         ),
     );
     host.ok("nvidia-ctk runtime configure --runtime=containerd --set-as-default");
-    host.ok("containerd > /tmp/containerd.log 2>&1 & for i in $(seq 300); do ctr version > /dev/null 2>&1 && exit; sleep 0.1; done; \
-             cat /tmp/containerd.log >&2; exit 1");
+    host.ok(CONTAINERD);
     host.ok(include_str!("oci-image.sh"));
     let cri = Cri::at(host.path("/run/containerd/containerd.sock"), format!("/rig-{}-cri", host.init()));
     Some((host, cri))
@@ -85,4 +88,45 @@ fn pods_of_a_node_are_heard_by_that_nodes_engine_alone() {
     let pod = Pod { name: "again", cdi: &["nvidia.com/gpu=all"], confined: true, ..Pod::default() };
     assert_eq!(said(&second, &pod), answered());
     assert_eq!((engine.0.calls().len(), engine.1.calls().len()), (heard, 1));
+}
+
+/// How the plugin stands with the node's engine, by what it leaves for `mpu status`.
+fn standing(host: &Host) -> String {
+    host.ok("jq --raw-output .standing /run/mpu/nri/*.json 2> /dev/null || echo none").trim().to_owned()
+}
+
+/// Waits until it stands so.
+fn stands(host: &Host, wanted: &str) {
+    let began = std::time::Instant::now();
+    while standing(host) != wanted {
+        let log = host.ok("cat /tmp/nri.log");
+        assert!(began.elapsed() < std::time::Duration::from_secs(30), "it is {} and not {wanted}: {log}", standing(host));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_real_engine_registers_the_plugin_and_the_plugin_comes_back_to_it() {
+    let Some(program) = std::env::var_os("MPU_PROGRAM") else {
+        println!("skipped: no MPU_PROGRAM; `./x containers` makes it");
+        return;
+    };
+    let Some(node) = node() else { return };
+    let host = &node.0;
+    std::fs::copy(program, host.path("/usr/bin/mpu")).expect("a copy");
+    host.ok("mpu nri > /tmp/nri.log 2>&1 &");
+    // Too old to let a plugin set a profile: it says so, and pods start as they would without it.
+    stands(host, "useless");
+    let log = host.ok("cat /tmp/nri.log");
+    assert!(log.contains("registered with containerd 2.") && log.contains("lets no plugin set a seccomp profile"), "{log}");
+    let pod = |name| Pod { name, cdi: &["nvidia.com/gpu=all"], confined: true, ..Pod::default() };
+    assert_eq!(said(&node, &pod("with-plugin")), unanswered());
+    host.ok("kill $(cat /tmp/containerd.pid)");
+    stands(host, "waits");
+    host.ok(CONTAINERD);
+    stands(host, "useless");
+    assert_eq!(said(&node, &pod("after-restart")), unanswered());
+    // A plugin that was killed is not taken for one that lives, and the next one takes its file away.
+    host.ok("kill -9 $(basename /run/mpu/nri/*.json .json); sleep 0.2; mpu nri > /tmp/nri.log 2>&1 &");
+    stands(host, "useless");
 }
