@@ -100,7 +100,11 @@ fn stands(host: &Host, wanted: &str) {
     let began = std::time::Instant::now();
     while standing(host) != wanted {
         let log = host.ok("cat /tmp/nri.log");
-        assert!(began.elapsed() < std::time::Duration::from_secs(30), "it is {} and not {wanted}: {log}", standing(host));
+        assert!(
+            began.elapsed() < std::time::Duration::from_secs(30),
+            "it is {} and not {wanted}: {log}",
+            standing(host)
+        );
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
 }
@@ -118,7 +122,10 @@ fn a_real_engine_registers_the_plugin_and_the_plugin_comes_back_to_it() {
     // Too old to let a plugin set a profile: it says so, and pods start as they would without it.
     stands(host, "useless");
     let log = host.ok("cat /tmp/nri.log");
-    assert!(log.contains("registered with containerd 2.") && log.contains("lets no plugin set a seccomp profile"), "{log}");
+    assert!(
+        log.contains("registered with containerd 2.") && log.contains("lets no plugin set a seccomp profile"),
+        "{log}"
+    );
     let pod = |name| Pod { name, cdi: &["nvidia.com/gpu=all"], confined: true, ..Pod::default() };
     assert_eq!(said(&node, &pod("with-plugin")), unanswered());
     host.ok("kill $(cat /tmp/containerd.pid)");

@@ -218,7 +218,11 @@ impl Engine {
         let pid = if pod.shares_pids { OF_POD } else { OF_CONTAINER };
         let namespaces = Some(Namespaces { network: OF_NODE, pid });
         let config = SandboxConfig {
-            metadata: Some(Metadata { name: pod.name.into(), uid: format!("uid-{}", pod.name), namespace: "rig".into() }),
+            metadata: Some(Metadata {
+                name: pod.name.into(),
+                uid: format!("uid-{}", pod.name),
+                namespace: "rig".into(),
+            }),
             log_directory: logs.clone(),
             linux: Some(LinuxSandbox {
                 cgroup_parent: self.cgroup.clone(),
@@ -241,12 +245,17 @@ impl Engine {
         pod: &Pod<'_>,
         namespaces: Option<Namespaces>,
     ) -> Result<i32, String> {
-        let mount = |path: &&str| Mount { container_path: path.to_string(), host_path: path.to_string(), readonly: true };
+        let mount =
+            |path: &&str| Mount { container_path: path.to_string(), host_path: path.to_string(), readonly: true };
         let config = ContainerConfig {
             metadata: Some(ContainerMetadata { name: "worker".into() }),
             image: Some(Image { image: image.into() }),
             command: pod.command.iter().map(ToString::to_string).collect(),
-            env: pod.env.iter().map(|(key, value)| Variable { key: key.to_string(), value: value.to_string() }).collect(),
+            env: pod
+                .env
+                .iter()
+                .map(|(key, value)| Variable { key: key.to_string(), value: value.to_string() })
+                .collect(),
             mounts: pod.mounts.iter().map(mount).collect(),
             log_path: "worker.log".into(),
             linux: Some(LinuxContainer {
@@ -254,11 +263,8 @@ impl Engine {
             }),
             cdi: pod.cdi.iter().map(|name| Id { id: name.to_string() }).collect(),
         };
-        let create = CreateContainer {
-            sandbox: sandbox.id.clone(),
-            config: Some(config),
-            sandbox_config: Some(sandbox_config),
-        };
+        let create =
+            CreateContainer { sandbox: sandbox.id.clone(), config: Some(config), sandbox_config: Some(sandbox_config) };
         let container: Id = self.call("CreateContainer", &create)?;
         let _: Nothing = self.call("StartContainer", &container)?;
         let began = Instant::now();

@@ -9,15 +9,15 @@ keep() {
 tar -C /rig/trees/root-glibc -cf layer .
 keep layer
 layer=$sum
-size=$(stat -c %s "blobs/sha256/$layer")
-printf '{"architecture":"amd64","os":"linux","config":{"Env":["PATH=/usr/sbin:/usr/bin"],"Cmd":["sleep","infinity"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' "$layer" > config
+blob() { printf '{"mediaType":"application/vnd.oci.image.%s","digest":"sha256:%s","size":%s}' "$1" "$2" "$(stat -c %s "blobs/sha256/$2")"; }
+jq -n --arg layer "sha256:$layer" '{architecture: "amd64", os: "linux", rootfs: {type: "layers", diff_ids: [$layer]},
+	config: {Env: ["PATH=/usr/sbin:/usr/bin"], Cmd: ["sleep", "infinity"]}}' > config
 keep config
-config=$sum
-printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:%s","size":%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:%s","size":%s}]}' \
-	"$config" "$(stat -c %s "blobs/sha256/$config")" "$layer" "$size" > manifest
+jq -n --argjson config "$(blob config.v1+json "$sum")" --argjson layer "$(blob layer.v1.tar "$layer")" \
+	'{schemaVersion: 2, mediaType: "application/vnd.oci.image.manifest.v1+json", config: $config, layers: [$layer]}' > manifest
 keep manifest
-printf '{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"annotations":{"io.containerd.image.name":"localhost/rig:1"}}]}' \
-	"$sum" "$(stat -c %s "blobs/sha256/$sum")" > index.json
+jq -n --argjson manifest "$(blob manifest.v1+json "$sum")" \
+	'{schemaVersion: 2, manifests: [$manifest + {annotations: {"io.containerd.image.name": "localhost/rig:1"}}]}' > index.json
 printf '{"imageLayoutVersion":"1.0.0"}' > oci-layout
 tar -cf /tmp/oci.tar .
 ctr --namespace k8s.io images import /tmp/oci.tar > /dev/null

@@ -270,9 +270,18 @@ mod tests {
 
     #[test]
     fn the_shipped_file_shows_every_key_and_its_examples_are_sound() {
-        for key in
-            ["engine", "drivers", "visibility", "notify_cpu_percent", "nri", "[[rule]]", "sees", "container", "pod", "cgroup"]
-        {
+        for key in [
+            "engine",
+            "drivers",
+            "visibility",
+            "notify_cpu_percent",
+            "nri",
+            "[[rule]]",
+            "sees",
+            "container",
+            "pod",
+            "cgroup",
+        ] {
             assert!(DEFAULT.contains(&format!("#{key}")), "{key}");
         }
         let uncommented: String = DEFAULT
@@ -299,7 +308,10 @@ mod tests {
         assert_eq!(Config::parse("notify_cpu_percent = 0\n").expect("sound").notify_cpu_percent, 0);
         assert_eq!(Config::parse("").expect("sound").notify_cpu_percent, 100);
         assert_eq!(wrong("\nnotify_cpu_percent = -1\n").0, 2);
-        assert_eq!((Config::parse("nri = true\n").expect("sound").nri, Config::parse("").expect("sound").nri), (true, false));
+        assert_eq!(
+            (Config::parse("nri = true\n").expect("sound").nri, Config::parse("").expect("sound").nri),
+            (true, false)
+        );
         assert_eq!(wrong("nri = \"on\"\n").0, 1);
         assert_eq!(config.rules[0].whom, Selector::Cgroup("/system.slice/dcgm.service".to_string()));
     }

@@ -27,7 +27,13 @@ impl Stage {
     fn new() -> Stage {
         let setup = Setup::new();
         setup.fake.write("/proc/uptime", "1000.0 1.0\n");
-        Stage { setup, right: Cell::new(Some(true)), measured: Cell::new(0), log: RefCell::default(), cluster: FakeCluster::default() }
+        Stage {
+            setup,
+            right: Cell::new(Some(true)),
+            measured: Cell::new(0),
+            log: RefCell::default(),
+            cluster: FakeCluster::default(),
+        }
     }
 
     fn fake(&self) -> &FakeHost {
@@ -76,7 +82,8 @@ impl Stage {
         };
         let log = |line: &str| self.log.borrow_mut().push(line.to_string());
         let cluster = Some(&self.cluster as &dyn Cluster);
-        let agent = |id: &&str| Agent::new(&host, &kernel, &measure, &log, cluster, self.options(id)).expect("an agent");
+        let agent =
+            |id: &&str| Agent::new(&host, &kernel, &measure, &log, cluster, self.options(id)).expect("an agent");
         play(&kernel, ids.iter().map(agent).collect());
     }
 
@@ -334,7 +341,11 @@ fn a_nodes_label_wins_over_the_charts_engine() {
         let (mut agent, cluster) = (agents.remove(0), &stage.cluster);
         *cluster.label.borrow_mut() = Some("notify");
         agent.round().expect("a round");
-        assert_eq!((stage.note("a").doing, kernel.calls.get()), (Doing::Failed, (0, 0)), "no module, and no engine here");
+        assert_eq!(
+            (stage.note("a").doing, kernel.calls.get()),
+            (Doing::Failed, (0, 0)),
+            "no module, and no engine here"
+        );
         assert!(stage.note("a").words.contains("and none is up here"), "{}", stage.note("a").words);
         *cluster.label.borrow_mut() = Some("mdule");
         stage.later(61);

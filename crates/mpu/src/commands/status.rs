@@ -231,10 +231,18 @@ impl Status {
                 Standing::Serves => plugin.words.clone(),
                 Standing::Waits => style.warn(&plugin.words),
                 Standing::Useless => {
-                    format!("{}, {}", plugin.words, style.warn("which lets no plugin set a seccomp profile: it serves no container"))
+                    format!(
+                        "{}, {}",
+                        plugin.words,
+                        style.warn("which lets no plugin set a seccomp profile: it serves no container")
+                    )
                 }
                 Standing::Partly => {
-                    format!("{}, {}", plugin.words, style.warn("which tells no profiles: it serves containers without one"))
+                    format!(
+                        "{}, {}",
+                        plugin.words,
+                        style.warn("which tells no profiles: it serves containers without one")
+                    )
                 }
             };
             lines.put(if i == 0 { "nri" } else { "" }, words);

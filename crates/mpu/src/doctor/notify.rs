@@ -25,12 +25,6 @@ pub const CHECKS: &[CheckRow] = &[
         "whether container engines start containers so that they get the notify engine's listener",
         wrapper,
     ),
-    (
-        "notify_nri",
-        Group::Engine,
-        "whether the container engine's plugin, `mpu nri`, is registered and can serve, where it runs or is asked for",
-        super::nri::nri,
-    ),
     ("notify_keeper", Group::Engine, "whether systemd manages the notify engine, where systemd runs", keeper),
     (
         "notify_restarts",

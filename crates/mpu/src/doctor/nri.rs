@@ -1,17 +1,25 @@
 //! The container engine's plugin: whether it runs where it is wanted, and whether the engine lets it serve.
 
-use super::seen::Seen;
+use super::seen::{CheckRow, Group, Seen};
 use crate::nri::presence::{self, Plugin, Standing};
 use mpu_engine::module::state;
 use mpu_engine::up::PLUGIN;
 use mpu_host::config::Config;
 use mpu_host::host::Host;
 
+pub const CHECKS: &[CheckRow] = &[(
+    "notify_nri",
+    Group::Engine,
+    "whether the container engine's plugin, `mpu nri`, is registered and can serve, where it runs or is asked for",
+    nri,
+)];
+
 /// What becomes of containers where the plugin can do nothing for them.
-const WRAPPER: &str = "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default   # or containerd 2.3 or later";
+const WRAPPER: &str =
+    "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default   # or containerd 2.3 or later";
 
 /// Whether all plugins stand well; without one, whether one is wanted.
-pub(super) fn nri(host: &Host) -> Seen {
+fn nri(host: &Host) -> Seen {
     if matches!(state::read(host), Ok(Some(state)) if state.phase.is_placed()) {
         return Seen::skipped("the module serves every container");
     }
@@ -21,7 +29,8 @@ pub(super) fn nri(host: &Host) -> Seen {
         return Seen::fine(&plugin.words);
     }
     if let Some(plugin) = of(Standing::Partly) {
-        let what = format!("{}, which tells no profiles: only containers without a seccomp profile are served", plugin.words);
+        let what =
+            format!("{}, which tells no profiles: only containers without a seccomp profile are served", plugin.words);
         return Seen::attention(what, WRAPPER);
     }
     if let Some(plugin) = of(Standing::Useless) {
@@ -35,7 +44,9 @@ pub(super) fn nri(host: &Host) -> Seen {
     }
     match Config::of(host) {
         Ok(config) if config.nri && super::notify::is_used(host) => Seen::attention(
-            format!("the configuration says nri = true, and no `mpu nri` runs: new containers start without MPU ({PLUGIN})"),
+            format!(
+                "the configuration says nri = true, and no `mpu nri` runs: new containers start without MPU ({PLUGIN})"
+            ),
             format!("sudo systemctl enable --now {PLUGIN}"),
         ),
         _ => Seen::skipped("no plugin runs here, and none is asked for"),
@@ -70,7 +81,10 @@ mod tests {
         drop(presence);
         fake.write(mpu_host::config::FILE, "engine = \"notify\"\nnri = true\n");
         let seen = nri(&host);
-        assert_eq!((seen.level, seen.fix.as_deref()), (Level::Attention, Some("sudo systemctl enable --now mpu-nri.service")));
+        assert_eq!(
+            (seen.level, seen.fix.as_deref()),
+            (Level::Attention, Some("sudo systemctl enable --now mpu-nri.service"))
+        );
         fake.write(mpu_host::config::FILE, "engine = \"notify\"\n");
         assert_eq!(nri(&host).level, Level::Skipped);
     }

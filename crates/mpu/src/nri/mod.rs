@@ -111,7 +111,8 @@ pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Re
                 match ended {
                     Ok(()) => return Ok(()),
                     Err(why) => {
-                        let line = format!("{}; trying again: containers made meanwhile start without MPU", chain(&why));
+                        let line =
+                            format!("{}; trying again: containers made meanwhile start without MPU", chain(&why));
                         log(&line);
                         presence.say(Standing::Waits, &line);
                     }

@@ -141,7 +141,10 @@ mod tests {
     fn who_lives_is_seen_and_who_died_is_not() {
         let fake = FakeHost::in_order();
         let folder = fake.host().at(FOLDER);
-        fake.write("/run/mpu/nri/7.json", "{\"version\":\"0\",\"pid\":7,\"socket\":\"/s\",\"standing\":\"serves\",\"words\":\"\"}");
+        fake.write(
+            "/run/mpu/nri/7.json",
+            "{\"version\":\"0\",\"pid\":7,\"socket\":\"/s\",\"standing\":\"serves\",\"words\":\"\"}",
+        );
         fake.write("/run/mpu/nri/folder.json/x", "");
         assert_eq!(plugins(&fake.host()), [], "its file is not locked");
         let mut presence = Presence::new(&folder, Path::new("/run/nri.sock"), &|line| panic!("{line}"));
@@ -150,7 +153,10 @@ mod tests {
         presence.say(Standing::Waits, "a long story of what it waits for");
         presence.say(Standing::Serves, "registered");
         let found = plugins(&fake.host());
-        assert_eq!((found[0].standing, found[0].words.as_str(), found[0].pid), (Standing::Serves, "registered", std::process::id()));
+        assert_eq!(
+            (found[0].standing, found[0].words.as_str(), found[0].pid),
+            (Standing::Serves, "registered", std::process::id())
+        );
         drop(presence);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "the folder that is not ours");
     }
@@ -170,7 +176,9 @@ mod tests {
     #[test]
     fn what_a_hostile_file_says_is_nothing() {
         let fake = FakeHost::in_order();
-        for (name, text) in [("1.json", "[]".to_string()), ("2.json", "{\"pid\":0}".into()), ("3.json", "x".repeat(1 << 20))] {
+        for (name, text) in
+            [("1.json", "[]".to_string()), ("2.json", "{\"pid\":0}".into()), ("3.json", "x".repeat(1 << 20))]
+        {
             fake.write(&format!("{FOLDER}/{name}"), &text);
         }
         let held: Vec<File> = ["1", "2", "3"]

@@ -124,7 +124,11 @@ fn a_server_of_another_authority_or_name_never_sees_the_token() {
     let (ours, other) = (server("127.0.0.1", 200, "{}"), server("127.0.0.1", 200, "{}"));
     let impostor = Server { port: other.port, came: other.came.clone(), credentials: ours.credentials };
     let error = impostor.pod("127.0.0.1").labels().unwrap_err();
-    assert!(matches!(error, ClusterError::Connection(..)) && chain(&error).contains("certificate"), "{}", chain(&error));
+    assert!(
+        matches!(error, ClusterError::Connection(..)) && chain(&error).contains("certificate"),
+        "{}",
+        chain(&error)
+    );
     let named = server("kubernetes.default.svc", 200, "{}");
     let error = named.pod("127.0.0.1").labels().unwrap_err();
     assert!(matches!(error, ClusterError::Connection(..)), "{error}");
