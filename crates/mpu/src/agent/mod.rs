@@ -209,7 +209,8 @@ impl<'a> Agent<'a> {
         if engine == Asked::Module {
             return Ok(false);
         }
-        let is_up = observe::observe(Engine::Notify, self.host)?.is_some();
+        // One that is retired goes on for containers of before, and takes no new ones.
+        let is_up = observe::observe(Engine::Notify, self.host)?.is_some_and(|engine| engine.state == "armed");
         match engine {
             // A module that is up, and an agent that raised it, come before an engine that is being tried beside it.
             Asked::Auto => Ok(is_up && state::read(self.host)?.is_none()),

@@ -335,6 +335,19 @@ fn the_nodes_own_notify_engine_is_left_at_its_work() {
 }
 
 #[test]
+fn a_notify_engine_that_takes_no_containers_does_not_keep_the_module_away() {
+    let stage = Stage::new();
+    let _retired = FakeSupervisor::on(
+        stage.fake(),
+        mpu_notify::client::State { state: "retired".to_string(), ..mpu_notify::fake::state(&["old"]) },
+    );
+    stage.play(&["a"], |_, mut agents| {
+        agents[0].round().expect("a round");
+        assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true));
+    });
+}
+
+#[test]
 fn a_nodes_label_wins_over_the_charts_engine() {
     let stage = Stage::new();
     stage.play(&["a"], |kernel, mut agents| {
