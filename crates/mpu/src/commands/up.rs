@@ -91,6 +91,16 @@ fn in_words(note: &Note) -> String {
             wrapper, see what the driver shows them by itself"
                 .to_string()
         }
+        Note::PluginStarted => {
+            "mpu-nri.service is started: it connects new containers to the engine, by NRI".to_string()
+        }
+        Note::NoPlugin => {
+            "the configuration says nri = true, and there is no mpu-nri.service here: run `mpu nri` by other means"
+                .to_string()
+        }
+        Note::PluginStays(error) => {
+            format!("mpu-nri.service does not start, so no container gets the engine's listener by NRI: {error}")
+        }
         Note::ModuleStays(error) => {
             format!("the module is up, too, which does no harm, and could not be unloaded: {error}")
         }

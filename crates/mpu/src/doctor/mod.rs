@@ -9,6 +9,7 @@ mod driver;
 mod engine;
 mod kernel;
 mod notify;
+mod nri;
 mod seen;
 mod taken;
 mod unserved;
@@ -54,7 +55,7 @@ pub struct Finding {
 
 /// Every check, in the order of a report.
 pub fn checks() -> Vec<Check> {
-    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, notify::CHECKS, conflicts::CHECKS]
+    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, notify::CHECKS, nri::CHECKS, conflicts::CHECKS]
         .into_iter()
         .flatten()
         .map(|&(id, group, about, look)| Check { id, group, about, look })

@@ -1,6 +1,7 @@
 //! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
 
 use super::seen::{CheckRow, Group, Level, Seen};
+use crate::nri::presence::{self, Standing};
 use crate::wiring::{self, Wiring};
 use mpu_engine::module::{raise, state};
 use mpu_engine::{self as engine, Engine};
@@ -64,7 +65,7 @@ fn state(host: &Host) -> Option<State> {
     client::state(host).ok().flatten()
 }
 
-fn not_used() -> Seen {
+pub(super) fn not_used() -> Seen {
     Seen::skipped("this host does not use the notify engine")
 }
 
@@ -99,6 +100,9 @@ fn socket(host: &Host) -> Seen {
 fn wrapper(host: &Host) -> Seen {
     if !is_used(host) {
         return not_used();
+    }
+    if let Some(plugin) = presence::plugins(host).iter().find(|plugin| plugin.standing == Standing::Serves) {
+        return Seen::fine(format!("`mpu nri` does it: {}", plugin.words));
     }
     let is_ours = |path: &Path| {
         let target = fs::canonicalize(path).unwrap_or(path.to_path_buf());
