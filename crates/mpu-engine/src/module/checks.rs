@@ -3,6 +3,7 @@
 //! Owns the list of conditions and their order: what a person cannot change comes before what an installed package
 //! cures. Reads facts from [`Host`] only.
 
+use super::prebuilt;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
@@ -32,6 +33,10 @@ pub enum Unfit {
     NoHeaders { release: String, build: PathBuf, hint: String },
     #[error("the headers in {} are those of kernel {found}, but {running} is running", build.display())]
     OtherHeaders { build: PathBuf, found: String, running: String, hint: String },
+    #[error(
+        "there is no module for kernel {release} that was built elsewhere, and the configuration accepts no other"
+    )]
+    NoPrebuilt { release: String },
     #[error("there is no make on this host")]
     NoMake { hint: String },
     #[error("there is no {compiler} on this host, and the kernel was compiled with {text}")]
@@ -61,6 +66,7 @@ impl Explain for Unfit {
             Unfit::MissingOption { .. } => "missing_kernel_option",
             Unfit::NoHeaders { .. } => "no_headers",
             Unfit::OtherHeaders { .. } => "other_headers",
+            Unfit::NoPrebuilt { .. } => "no_prebuilt",
             Unfit::NoMake { .. } => "no_make",
             Unfit::NoCompiler { .. } => "no_compiler",
             Unfit::NoPahole { .. } => "no_pahole",
@@ -89,6 +95,10 @@ impl Explain for Unfit {
             Unfit::MissingOption { option, .. } => {
                 format!("boot a kernel with {option}=y; every distribution's standard kernel has it")
             }
+            Unfit::NoPrebuilt { release } => format!(
+                "{}; or remove `modules = \"prebuilt\"` from /etc/mpu/config.toml",
+                prebuilt::advice(release, false)
+            ),
             Unfit::NoHeaders { hint, .. } | Unfit::OtherHeaders { hint, .. } => hint.clone(),
             Unfit::NoMake { hint } | Unfit::NoCompiler { hint, .. } | Unfit::NoPahole { hint, .. } => hint.clone(),
         }

@@ -1,8 +1,10 @@
 //! What can go wrong with the module engine: the sum of its parts' errors, and nothing about any of them.
 
+use super::prebuilt::PassedOver;
+use super::which::ReadyMade;
 use super::{build::BuildError, checks::Unfit, load_error::LoadError, sources::SourceError, state::StateError};
 use mpu_host::config::UnknownDriver;
-use mpu_host::explain::{Explain, Sum};
+use mpu_host::explain::{chain, Explain, Sum};
 
 /// Why the module is not up, not down, or not told what it was to be told.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +27,32 @@ pub enum ModuleError {
     /// The module's state could not be read.
     #[error(transparent)]
     State(#[from] StateError),
+    /// Any of these, after modules that were built elsewhere could not be used.
+    #[error("{}; passed over: {}", chain(error), ReadyMade::in_words(passed_over))]
+    After {
+        /// What could not be done without them.
+        error: Box<ModuleError>,
+        /// Those modules.
+        passed_over: Vec<PassedOver>,
+    },
+}
+
+impl ModuleError {
+    /// The same, with what was passed over before.
+    pub fn after(self, passed_over: Vec<PassedOver>) -> ModuleError {
+        match passed_over.is_empty() {
+            true => self,
+            false => ModuleError::After { error: Box::new(self), passed_over },
+        }
+    }
+
+    /// What went wrong, whatever was passed over before.
+    pub fn plain(&self) -> &ModuleError {
+        match self {
+            ModuleError::After { error, .. } => error.plain(),
+            error => error,
+        }
+    }
 }
 
 impl Sum for ModuleError {
@@ -36,6 +64,7 @@ impl Sum for ModuleError {
             ModuleError::Build(e) => e,
             ModuleError::Load(e) => e,
             ModuleError::State(e) => e,
+            ModuleError::After { error, .. } => error.inner(),
         }
     }
 }

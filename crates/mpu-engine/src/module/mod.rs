@@ -7,15 +7,19 @@
 
 pub mod build;
 pub mod checks;
+pub mod elf;
 pub mod error;
 pub mod fits;
 pub mod holders;
 pub mod installed;
 pub mod load;
 pub mod load_error;
+pub mod packed;
+pub mod prebuilt;
 pub mod proof;
 pub mod raise;
 pub mod record;
 pub mod sources;
 pub mod state;
 pub mod swap;
+pub mod which;
