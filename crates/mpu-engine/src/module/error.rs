@@ -1,5 +1,8 @@
 //! What can go wrong with the module engine: the sum of its parts' errors, and nothing about any of them.
 
+use super::elsewhere::ElsewhereError;
+use super::headers::HeadersError;
+use super::image::ImageError;
 use super::prebuilt::PassedOver;
 use super::which::ReadyMade;
 use super::{build::BuildError, checks::Unfit, load_error::LoadError, sources::SourceError, state::StateError};
@@ -24,6 +27,15 @@ pub enum ModuleError {
     /// The module could not be loaded or unloaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A module for another kernel could not be built.
+    #[error(transparent)]
+    Elsewhere(#[from] ElsewhereError),
+    /// An image of modules could not be made.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// The headers of another kernel cannot be used.
+    #[error(transparent)]
+    Headers(#[from] HeadersError),
     /// The module's state could not be read.
     #[error(transparent)]
     State(#[from] StateError),
@@ -63,6 +75,9 @@ impl Sum for ModuleError {
             ModuleError::Source(e) => e,
             ModuleError::Build(e) => e,
             ModuleError::Load(e) => e,
+            ModuleError::Elsewhere(e) => e,
+            ModuleError::Image(e) => e,
+            ModuleError::Headers(e) => e,
             ModuleError::State(e) => e,
             ModuleError::After { error, .. } => error.inner(),
         }

@@ -8,9 +8,12 @@
 pub mod build;
 pub mod checks;
 pub mod elf;
+pub mod elsewhere;
 pub mod error;
 pub mod fits;
+pub mod headers;
 pub mod holders;
+pub mod image;
 pub mod installed;
 pub mod load;
 pub mod load_error;

@@ -179,6 +179,11 @@ pub fn version(path: &Path) -> Option<String> {
     modinfo(&fs::read(path).ok()?, "version")
 }
 
+/// What a module says of the kernel that it was built for.
+pub fn vermagic(path: &Path) -> Option<String> {
+    modinfo(&fs::read(path).ok()?, "vermagic").map(|text| text.trim().to_string())
+}
+
 /// A value of the module's information section: `key=value`, with a zero byte on either side.
 fn modinfo(bytes: &[u8], key: &str) -> Option<String> {
     let wanted = format!("{key}=");

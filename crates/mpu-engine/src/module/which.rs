@@ -34,8 +34,8 @@ impl Origin {
             Origin::Given => "named on the command line",
             Origin::Prebuilt => "built elsewhere",
             Origin::Installed => "installed among the kernel's modules",
-            Origin::Kept => "built here before",
-            Origin::Built => "built here now",
+            Origin::Kept => "built before",
+            Origin::Built => "built now",
         }
     }
 }
