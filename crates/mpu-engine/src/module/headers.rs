@@ -127,8 +127,10 @@ pub fn find(host: &Host, folder: &Path, release: &str, asked: Option<&str>) -> R
     let folder = fs::canonicalize(folder).map_err(unreadable)?;
     fs::read_dir(&folder).map_err(unreadable)?;
     speakable(&folder)?;
-    let place =
-        places(release).into_iter().map(|place| folder.join(place)).find(|path| path.join("Makefile").is_file());
+    let place = places(release)
+        .into_iter()
+        .map(|place| if place.is_empty() { folder.clone() } else { folder.join(place) })
+        .find(|path| path.join("Makefile").is_file());
     let Some(path) = place else { return Err(nothing_there(folder, release)) };
     let text = |name: &str| fs::read_to_string(path.join(name)).ok();
     let unprepared = |missing| HeadersError::Unprepared { path: path.clone(), missing };
@@ -203,10 +205,10 @@ fn arch_of(path: &Path, config: &str, asked: Option<&str>) -> Result<&'static st
         (_, true) => Some("aarch64"),
         _ => None,
     };
-    let asked = asked.map(|name| if name == "arm64" { "aarch64" } else { name });
+    let by_rusts_name = |name: &str| if name == "arm64" { "aarch64" } else { name }.to_string();
     match (found, asked) {
         (Some(found), None) => Ok(found),
-        (Some(found), Some(asked)) if found == asked => Ok(found),
+        (Some(found), Some(asked)) if found == by_rusts_name(asked) => Ok(found),
         _ => Err(HeadersError::OtherArch {
             path: path.to_path_buf(),
             found: found.unwrap_or("another processor").to_string(),
