@@ -8,6 +8,7 @@ use super::keys::Key;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -83,6 +84,12 @@ pub struct Signer {
     certificate: PathBuf,
     identity: Vec<u8>,
     search_path: std::ffi::OsString,
+    told: Vec<(&'static str, OsString)>,
+}
+
+/// What this process was told of tokens and passwords.
+fn told() -> Vec<(&'static str, OsString)> {
+    TOLD.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))).collect()
 }
 
 impl Signer {
@@ -98,7 +105,16 @@ impl Signer {
         };
         let certificate = host.at(&key.certificate);
         let identity = [digest.as_bytes(), &key.certificate_bytes(host)].concat();
-        Some(Signer { tool, digest, key, private, certificate, identity, search_path: host.search_path() })
+        Some(Signer {
+            tool,
+            digest,
+            key,
+            private,
+            certificate,
+            identity,
+            search_path: host.search_path(),
+            told: told(),
+        })
     }
 
     /// Who signs with this key what was built with these headers, whatever the running kernel demands.
@@ -118,7 +134,7 @@ impl Signer {
         let config = fs::read_to_string(headers.join(".config")).unwrap_or_default();
         let (private, certificate) = (PathBuf::from(&key.private), PathBuf::from(&key.certificate));
         let (digest, search_path) = (digest_in(&config), host.search_path());
-        Ok(Signer { tool, digest, key, private, certificate, identity: Vec::new(), search_path })
+        Ok(Signer { tool, digest, key, private, certificate, identity: Vec::new(), search_path, told: told() })
     }
 
     /// Bytes that differ when the signature would.
@@ -131,7 +147,7 @@ impl Signer {
         let mut command = Command::new(&self.tool);
         command.arg(&self.digest).arg(&self.private).arg(&self.certificate).arg(module);
         command.env_clear().env("PATH", &self.search_path).env("LC_ALL", "C").stdin(Stdio::null());
-        command.envs(TOLD.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        command.envs(self.told.iter().map(|(name, value)| (name, value)));
         let (succeeded, said) =
             run_in_time(command).map_err(|source| SignError::Tool { tool: self.tool.clone(), source })?;
         if succeeded && is_signed(module) {
@@ -351,6 +367,65 @@ mod tests {
         let path = module(&fake);
         let error = Signer::find(&fake.host(), RELEASE).expect("a signer").sign(&path).expect_err("no password");
         assert_eq!((error.code(), is_signed(&path)), ("sign_failed", false), "{error}");
+    }
+
+    /// A key that never leaves its token: SoftHSM's, through OpenSSL's provider for PKCS#11.
+    #[test]
+    fn a_key_in_a_token_signs() {
+        const LIBRARY: &str = "/usr/lib/softhsm/libsofthsm2.so";
+        const PROVIDER: &str = "/usr/lib/x86_64-linux-gnu/ossl-modules/pkcs11.so";
+        let Some(tool) = real_tool().filter(|tool| fs::read(tool).is_ok_and(|bytes| holds(&bytes, b"OSSL_PROVIDER")))
+        else {
+            return eprintln!(
+                "skipped: no kernel headers with a sign-file that knows OpenSSL's providers, no MPU_SIGN_FILE"
+            );
+        };
+        if let Some(missing) = [LIBRARY, PROVIDER].into_iter().find(|path| !Path::new(path).is_file()) {
+            return eprintln!("skipped: no {missing}");
+        }
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        fs::create_dir(at("tokens")).expect("a folder");
+        fs::write(at("pin"), "1234").expect("written");
+        fs::write(at("softhsm.conf"), format!("directories.tokendir = {}\n", at("tokens"))).expect("written");
+        let settings = format!(
+            "openssl_conf = i\n[i]\nproviders = p\n[p]\ndefault = d\npkcs11 = k\n[d]\nactivate = 1\n[k]\nactivate = 1\n\
+             pkcs11-module-path = {LIBRARY}\npkcs11-module-token-pin = file:{}\npkcs11-module-quirks = no-deinit\n",
+            at("pin")
+        );
+        fs::write(at("openssl.cnf"), settings).expect("written");
+        let softhsm = |arguments: &str| {
+            let mut command = Command::new("softhsm2-util");
+            command.args(arguments.split(' ')).env("SOFTHSM2_CONF", at("softhsm.conf")).current_dir(dir.path());
+            assert!(command.output().expect("softhsm2-util").status.success(), "{arguments}");
+        };
+        assert!(openssl(
+            dir.path(),
+            "req -new -x509 -newkey rsa:2048 -nodes -subj /CN=token -keyout key -out certificate"
+        ));
+        softhsm("--init-token --free --label mpu --pin 1234 --so-pin 5678");
+        softhsm("--import key --token mpu --label mok --id 01 --pin 1234");
+        fs::remove_file(at("key")).expect("removed: the token alone has it now");
+
+        let fake = FakeHost::in_order();
+        fs::create_dir_all(fake.host().at("/usr/bin")).expect("a folder");
+        std::os::unix::fs::symlink(tool, fake.host().at("/usr/bin/kmodsign")).expect("the tool");
+        let sign = |object: &str| {
+            let private = format!("pkcs11:token=mpu;object={object};type=private");
+            let key = Key { private, certificate: at("certificate") };
+            let mut signer = Signer::given(&fake.host(), dir.path(), RELEASE, key).expect("a signer");
+            signer.told =
+                vec![("OPENSSL_CONF", at("openssl.cnf").into()), ("SOFTHSM2_CONF", at("softhsm.conf").into())];
+            let path = module(&fake);
+            signer.sign(&path).map(|()| is_signed(&path)).map_err(|error| (error.code(), error.fix()))
+        };
+        assert_eq!(sign("mok"), Ok(true));
+        let (code, fix) = sign("another").expect_err("no such key");
+        assert!(code == "sign_failed" && fix.contains("OPENSSL_CONF"), "{fix}");
+    }
+
+    fn holds(bytes: &[u8], word: &[u8]) -> bool {
+        bytes.windows(word.len()).any(|part| part == word)
     }
 
     #[test]

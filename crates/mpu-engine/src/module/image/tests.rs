@@ -171,3 +171,83 @@ fn what_is_wrong_with_the_modules_is_said_and_no_image_is_left() {
     assert_eq!(rig.make(&rig.options("image.tar")).expect_err("there").code(), "output_exists");
     assert_eq!(rig.make(&rig.options("nowhere/image.tar")).expect_err("no folder").code(), "output_unwritable");
 }
+
+/// The values of a plain YAML file by their path; items of a list count from 0.
+fn values(text: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut place: Vec<(usize, String)> = Vec::new();
+    let mut items = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#')) {
+        let mut indent = line.len() - line.trim_start().len();
+        let mut rest = line.trim_start();
+        while let Some(item) = rest.strip_prefix("- ") {
+            place.retain(|(depth, _)| *depth < indent);
+            let above = place.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(".");
+            let number = items.entry(above).and_modify(|number| *number += 1).or_insert(0);
+            place.push((indent, number.to_string()));
+            (indent, rest) = (indent + 2, item);
+        }
+        place.retain(|(depth, _)| *depth < indent);
+        let (name, value) = rest.split_once(':').expect("a key");
+        place.push((indent, name.to_string()));
+        let path = place.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(".");
+        if !value.trim().is_empty() {
+            found.insert(path, value.trim().trim_matches(['\'', '"']).to_string());
+        }
+    }
+    found
+}
+
+/// What KMM's resource definition (api/v1beta1/module_types.go) has where the manifest says something.
+const KMM: [(&str, &[&str]); 6] = [
+    ("", &["apiVersion", "kind", "metadata", "spec"]),
+    ("spec", &["moduleLoader", "devicePlugin", "dra", "selector", "imageRepoSecret", "tolerations"]),
+    ("spec.moduleLoader", &["container", "serviceAccountName"]),
+    (
+        "spec.moduleLoader.container",
+        &[
+            "build",
+            "sign",
+            "version",
+            "containerImage",
+            "imagePullPolicy",
+            "kernelMappings",
+            "modprobe",
+            "registryTLS",
+            "inTreeModulesToRemove",
+        ],
+    ),
+    (
+        "spec.moduleLoader.container.modprobe",
+        &["moduleName", "parameters", "dirName", "args", "rawArgs", "firmwarePath", "modulesLoadingOrder"],
+    ),
+    (
+        "spec.moduleLoader.container.kernelMappings.0",
+        &["build", "sign", "containerImage", "literal", "registryTLS", "regexp", "inTreeModulesToRemove"],
+    ),
+];
+
+#[test]
+fn the_sample_for_kmm_fits_its_definition_and_the_image() {
+    let found = values(include_str!("../../../../../packaging/kubernetes/kmm/module.yaml"));
+    for path in found.keys() {
+        let parts: Vec<&str> = path.split('.').collect();
+        for (above, names) in KMM {
+            let depth = above.split('.').filter(|part| !part.is_empty()).count();
+            if parts[..depth.min(parts.len())].join(".") == above && parts.len() > depth {
+                assert!(names.contains(&parts[depth]), "{path}: KMM has no such field");
+            }
+        }
+    }
+    let at = |path: &str| found.get(path).unwrap_or_else(|| panic!("{path} is missing: {found:?}")).as_str();
+    assert_eq!((at("apiVersion"), at("kind")), ("kmm.sigs.x-k8s.io/v1beta1", "Module"));
+    let container = "spec.moduleLoader.container";
+    // The worker calls `modprobe -d <dirName> <moduleName>`, which looks for <dirName>/lib/modules/<running release>.
+    assert_eq!(at(&format!("{container}.modprobe.dirName")), format!("/{PREFIX}"));
+    assert_eq!(at(&format!("{container}.modprobe.moduleName")), "mpu");
+    assert_eq!(at(&format!("{container}.kernelMappings.0.regexp")), "^.+$", "one image has all kernels");
+    assert!(
+        at(&format!("{container}.kernelMappings.0.containerImage")).ends_with(concat!(":", env!("CARGO_PKG_VERSION")))
+    );
+    assert!(found.keys().any(|path| path.starts_with("spec.selector.")), "required");
+}
