@@ -542,6 +542,8 @@ fn every_command_answers_as_its_schema_says() {
         &["config", "show"],
         &["config", "apply"],
         &["config", "check", bad.to_str().unwrap()],
+        &["build", "--for", "6.1.0", "--headers", "/nonexistent"],
+        &["module-image", "--modules", "/nonexistent", "--out", "/nonexistent/image.tar"],
         &["metrics", "--once", "--textfile", "/nonexistent/mpu.prom"],
         &["agent", "ready", "--id", "nobody"],
         &["agent", "alive", "--id", "../x"],

@@ -62,3 +62,27 @@ impl Report for Done {
         lines.text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_is_documented_and_the_text_says_what_to_do_next() {
+        let mut done = Done {
+            kernel: "6.1.0".to_string(),
+            arch: "x86_64",
+            vermagic: "6.1.0 SMP preempt mod_unload modversions".to_string(),
+            module: "modules/6.1.0/mpu.ko".into(),
+            next_module: "modules/6.1.0/mpu_next.ko".into(),
+            log: "modules/6.1.0/build.log".into(),
+            signed: false,
+            seconds: 31.5,
+        };
+        crate::report::documented::check("`mpu build --json`", &crate::report::json(&done));
+        let text = done.text(Style::Plain);
+        assert!(text.contains("(--sign-key)") && text.contains("scp -r modules/6.1.0 root@NODE:/usr/lib/mpu/modules/"));
+        done.signed = true;
+        assert!(!done.text(Style::Plain).contains("--sign-key"));
+    }
+}

@@ -67,3 +67,23 @@ impl Report for Done {
         lines.text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_is_documented_and_the_text_says_what_the_image_is_good_for() {
+        let mut done = Done {
+            image: "mpu-modules.tar".into(),
+            digest: "sha256:0".to_string(),
+            arch: "amd64",
+            modules: vec![InImage { kernel: "6.1.0".to_string(), signed: true }],
+            for_kmm: false,
+        };
+        crate::report::documented::check("`mpu module-image --json`", &crate::report::json(&done));
+        assert!(done.text(Style::Plain).contains("6.1.0, signed") && done.text(Style::Plain).contains("--busybox"));
+        done.for_kmm = true;
+        assert!(!done.text(Style::Plain).contains("--busybox"));
+    }
+}
