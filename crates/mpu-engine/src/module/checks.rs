@@ -3,7 +3,6 @@
 //! Owns the list of conditions and their order: what a person cannot change comes before what an installed package
 //! cures. Reads facts from [`Host`] only.
 
-use super::prebuilt;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
@@ -36,7 +35,7 @@ pub enum Unfit {
     #[error(
         "there is no module for kernel {release} that was built elsewhere, and the configuration accepts no other"
     )]
-    NoPrebuilt { release: String },
+    NoPrebuilt { release: String, hint: String },
     #[error("there is no make on this host")]
     NoMake { hint: String },
     #[error("there is no {compiler} on this host, and the kernel was compiled with {text}")]
@@ -95,10 +94,9 @@ impl Explain for Unfit {
             Unfit::MissingOption { option, .. } => {
                 format!("boot a kernel with {option}=y; every distribution's standard kernel has it")
             }
-            Unfit::NoPrebuilt { release } => format!(
-                "{}; or remove `modules = \"prebuilt\"` from /etc/mpu/config.toml",
-                prebuilt::advice(release, false)
-            ),
+            Unfit::NoPrebuilt { hint, .. } => {
+                format!("{hint}; or remove `modules = \"prebuilt\"` from /etc/mpu/config.toml")
+            }
             Unfit::NoHeaders { hint, .. } | Unfit::OtherHeaders { hint, .. } => hint.clone(),
             Unfit::NoMake { hint } | Unfit::NoCompiler { hint, .. } | Unfit::NoPahole { hint, .. } => hint.clone(),
         }

@@ -3,12 +3,11 @@
 //! Owns the folder's layout, `<out>/<release>/mpu.ko`, which is the one that `prebuilt` reads, and the check of what came out. Needs no
 //! root, and nothing of this machine's own kernel.
 
-use super::build::{compile, NEXT};
+use super::build::{compile, BuildError, NEXT};
 use super::elf;
-use super::error::ModuleError;
-use super::headers::{self, Headers};
+use super::headers::{self, Headers, HeadersError};
 use super::sources::{self, SourceError, Sources};
-use crate::signing::{is_signed, Key, Signer};
+use crate::signing::{is_signed, Key, SignError, Signer};
 use clap::ValueHint;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
@@ -54,6 +53,14 @@ pub struct BuildOptions {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum ElsewhereError {
+    #[error(transparent)]
+    Headers(#[from] HeadersError),
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error(transparent)]
+    Sign(#[from] SignError),
     #[error("{} is there already", path.display())]
     Exists { path: PathBuf },
     #[error("cannot write to {}", path.display())]
@@ -67,6 +74,10 @@ pub enum ElsewhereError {
 impl Explain for ElsewhereError {
     fn code(&self) -> &'static str {
         match self {
+            ElsewhereError::Headers(e) => e.code(),
+            ElsewhereError::Source(e) => e.code(),
+            ElsewhereError::Build(e) => e.code(),
+            ElsewhereError::Sign(e) => e.code(),
             ElsewhereError::Exists { .. } => "output_exists",
             ElsewhereError::Out { .. } => "output_unwritable",
             ElsewhereError::Core { .. } => "core_for_another_processor",
@@ -76,6 +87,10 @@ impl Explain for ElsewhereError {
 
     fn exit(&self) -> Exit {
         match self {
+            ElsewhereError::Headers(e) => e.exit(),
+            ElsewhereError::Source(e) => e.exit(),
+            ElsewhereError::Build(e) => e.exit(),
+            ElsewhereError::Sign(e) => e.exit(),
             ElsewhereError::Core { .. } => Exit::NotReady,
             _ => Exit::Failed,
         }
@@ -83,6 +98,10 @@ impl Explain for ElsewhereError {
 
     fn fix(&self) -> String {
         match self {
+            ElsewhereError::Headers(e) => e.fix(),
+            ElsewhereError::Source(e) => e.fix(),
+            ElsewhereError::Build(e) => e.fix(),
+            ElsewhereError::Sign(e) => e.fix(),
             ElsewhereError::Exists { path } => {
                 format!("name another folder with --out, or remove {}", path.parent().unwrap_or(path).display())
             }
@@ -123,7 +142,7 @@ pub struct Elsewhere {
 ///
 /// # Errors
 /// Names what is missing, or what came out wrong.
-pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleError> {
+pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ElsewhereError> {
     let began = Instant::now();
     let release = &options.release;
     let Headers { arch, tools } = headers::find(host, &options.headers, release, options.arch.as_deref())?;
@@ -138,10 +157,7 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleErr
     }
     let key = options.sign_key.clone().zip(options.sign_cert.clone());
     let key = key.map(|(private, certificate)| Key { private, certificate });
-    let signer = key
-        .map(|key| Signer::given(host, &tools.headers, release, key))
-        .transpose()
-        .map_err(super::build::BuildError::from)?;
+    let signer = key.map(|key| Signer::given(host, &tools.headers, release, key)).transpose()?;
     let dir = options.out.join(release);
     let (module, next, log) = (dir.join("mpu.ko"), dir.join(NEXT), dir.join("build.log"));
     if let Some(path) = [&module, &next].into_iter().find(|path| fs::symlink_metadata(path).is_ok()) {
@@ -165,7 +181,7 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleErr
         let wrong = |error| ElsewhereError::Wrong { error, log: log.clone() };
         sources::inspect_for(path, name, release, arch).map_err(wrong)?;
         if let Some(signer) = &signer {
-            signer.sign(path).map_err(super::build::BuildError::from)?;
+            signer.sign(path)?;
         }
         File::open(path).and_then(|file| file.sync_all()).map_err(at(path))?;
     }

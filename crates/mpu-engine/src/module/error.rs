@@ -1,7 +1,6 @@
 //! What can go wrong with the module engine: the sum of its parts' errors, and nothing about any of them.
 
 use super::elsewhere::ElsewhereError;
-use super::headers::HeadersError;
 use super::image::ImageError;
 use super::prebuilt::PassedOver;
 use super::which::ReadyMade;
@@ -33,9 +32,6 @@ pub enum ModuleError {
     /// An image of modules could not be made.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// The headers of another kernel cannot be used.
-    #[error(transparent)]
-    Headers(#[from] HeadersError),
     /// The module's state could not be read.
     #[error(transparent)]
     State(#[from] StateError),
@@ -77,7 +73,6 @@ impl Sum for ModuleError {
             ModuleError::Load(e) => e,
             ModuleError::Elsewhere(e) => e,
             ModuleError::Image(e) => e,
-            ModuleError::Headers(e) => e,
             ModuleError::State(e) => e,
             ModuleError::After { error, .. } => error.inner(),
         }

@@ -155,6 +155,10 @@ pub fn raise(
     }
 }
 
+fn no_prebuilt(release: &str) -> ModuleError {
+    checks::Unfit::NoPrebuilt { release: release.to_string(), hint: prebuilt::advice(release, false) }.into()
+}
+
 /// Whether this kernel lets us load what is at hand, or what will be built.
 pub(super) fn may_load(
     host: &Host,
@@ -165,7 +169,7 @@ pub(super) fn may_load(
 ) -> Result<(), ModuleError> {
     let only_prebuilt = options.modules == Modules::Prebuilt && options.source.is_none();
     if file.is_none() && only_prebuilt && !wants_signature {
-        return Err(checks::Unfit::NoPrebuilt { release: release.to_string() }.into());
+        return Err(no_prebuilt(release));
     }
     let signed = match file {
         Some(built) => built.signed,
@@ -270,7 +274,7 @@ impl Site<'_> {
             other => return other,
         };
         let instead = match options.modules {
-            Modules::Prebuilt => Err(checks::Unfit::NoPrebuilt { release: release.to_string() }.into()),
+            Modules::Prebuilt => Err(no_prebuilt(release)),
             Modules::Any => match installed::find(self.host, release) {
                 Some(installed) => may_load(self.host, release, options, Some(&installed), false)
                     .and_then(|()| self.insert(&installed.path, None, Origin::Installed)),

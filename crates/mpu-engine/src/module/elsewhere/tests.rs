@@ -75,7 +75,7 @@ impl Rig {
         }
     }
 
-    fn build(&self, options: &BuildOptions) -> Result<Elsewhere, ModuleError> {
+    fn build(&self, options: &BuildOptions) -> Result<Elsewhere, ElsewhereError> {
         build(&self.fake.host(), options)
     }
 
