@@ -56,7 +56,11 @@ pub const HOST: &[Need] = &[
     need("mandoc", "mandoc", "to check the manual pages"),
     need("groff", "groff-base", "to check the manual pages, too: the formatter of Debian's man"),
     need("softhsm2-util", "softhsm2", "a token with a signing key"),
-    need("/usr/lib/x86_64-linux-gnu/ossl-modules/pkcs11.so", "pkcs11-provider", "how the kernel's sign-file reaches a token"),
+    need(
+        "/usr/lib/x86_64-linux-gnu/ossl-modules/pkcs11.so",
+        "pkcs11-provider",
+        "how the kernel's sign-file reaches a token",
+    ),
 ];
 
 /// For checking the kernel object.

@@ -163,7 +163,12 @@ pub fn find(host: &Host, folder: &Path, release: &str, asked: Option<&str>) -> R
             checks::compiler(host, &config, &prefix)
         }
     };
-    let hint = host.compiler_hint(&named);
+    let package = match arch == std::env::consts::ARCH {
+        true => named.clone(),
+        // As Debian and Fedora name it.
+        false => format!("gcc-{}-linux-gnu", arch.replace('_', "-")),
+    };
+    let hint = host.compiler_hint(&package);
     let compiler = compiler.ok_or_else(|| Unfit::NoCompiler { compiler: named, text: by, hint: hint.clone() })?;
     let make = host.tool("make").ok_or(Unfit::NoMake { hint })?;
     checks::pahole(host, release, &config, &path)?;

@@ -260,6 +260,11 @@ impl Site<'_> {
         }
     }
 
+    /// Whether the module that is to be replaced, if there is one, is still there.
+    fn is_untouched(&self) -> bool {
+        self.replaces.as_ref().is_none_or(|old| old.instance.is_loaded(self.host))
+    }
+
     /// Loads what was built elsewhere. If the kernel refuses that file, the host's own module is next; where there can be none, and the
     /// kernel does not believe the signature, that is what a person must hear.
     fn insert_prebuilt(
@@ -270,7 +275,8 @@ impl Site<'_> {
         passed_over: &mut Vec<PassedOver>,
     ) -> Result<Inserted, ModuleError> {
         let refused = match self.insert(&built.path, None, Origin::Prebuilt) {
-            Err(error) if is_refused_file(&error) => error,
+            // Half-way through a change of versions there is no way back to begin another.
+            Err(error) if is_refused_file(&error) && self.is_untouched() => error,
             other => return other,
         };
         let instead = match options.modules {

@@ -208,6 +208,8 @@ fn headers_of_another_processor_want_its_compiler_and_its_core() {
     let rig = Rig::new();
     rig.write("headers/.config", &CONFIG.replace("CONFIG_X86_64", "CONFIG_ARM64"));
     assert_eq!(rig.fails(&rig.options(), "there is no aarch64-linux-gnu-gcc on this host"), "no_compiler");
+    let fix = rig.build(&rig.options()).expect_err("no compiler").fix();
+    assert_eq!(fix, "apt-get install make gcc-aarch64-linux-gnu");
     rig.fake.tool("aarch64-linux-gnu-gcc", "exit 0");
     fs::write(rig.sources.path().join("mpu_core.o_shipped"), elf::fake::header("x86_64")).expect("a core");
     assert_eq!(rig.fails(&rig.options(), "core that is at hand is for x86_64"), "core_for_another_processor");
