@@ -152,7 +152,7 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, Elsewhere
     };
     let core = sources.files.iter().find(|(name, _)| name == "mpu_core.o_shipped");
     match core.and_then(|(_, bytes)| elf::header(bytes)?.arch()) {
-        Some(found) if found != arch => return Err(ElsewhereError::Core { found, wanted: arch }.into()),
+        Some(found) if found != arch => return Err(ElsewhereError::Core { found, wanted: arch }),
         _ => {}
     }
     let key = options.sign_key.clone().zip(options.sign_cert.clone());
@@ -161,7 +161,7 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, Elsewhere
     let dir = options.out.join(release);
     let (module, next, log) = (dir.join("mpu.ko"), dir.join(NEXT), dir.join("build.log"));
     if let Some(path) = [&module, &next].into_iter().find(|path| fs::symlink_metadata(path).is_ok()) {
-        return Err(ElsewhereError::Exists { path: path.clone() }.into());
+        return Err(ElsewhereError::Exists { path: path.clone() });
     }
     let at = |path: &Path| {
         let path = path.to_path_buf();
