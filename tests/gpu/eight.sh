@@ -94,7 +94,8 @@ for file in $(seq -f 'scrape.%g' "$scrapes"); do
 	[ $((theirs + nobodys)) = "$(sum mpu_gpu_device_memory_used_bytes "$file")" ] && exact=$((exact + 1))
 	[ "${nobodys#-}" -gt "${largest#-}" ] && largest=$nobodys
 done
-check "containers and residue are the GPU's memory, to the byte, in $exact of $scrapes scrapes" "[ $exact = $scrapes ] && [ $scrapes -ge 10 ]"
+check "containers and residue are the GPU's memory, to the byte, in $exact of $scrapes scrapes" \
+	"[ $exact = $scrapes ] && [ $scrapes -ge 10 ]"
 check "the residue was $before bytes before, and at most $largest: within 1 % of $size" "true_that '(${largest#-}) <= $size / 100'"
 check "no PID is a label" "! grep -q 'pid=\"' $last"
 
@@ -111,15 +112,18 @@ for i in 1 2 3 4 5 6 7 8; do
 	check "t$i: $(awk "BEGIN { printf \"%.0f\", ${told:-0} / ${has:-1} }") s of its memory, of about $lived" \
 		"true_that '${told:-0} >= ${has:-1} * ($lived - 5) && ${told:-0} <= ${has:-1} * ($lived + $every + 5)'"
 done
-check "half of the way two had ended, and their rows of memory with them" "[ -z \"\$(tenant mpu_gpu_memory_used_bytes t1 $half)\" ] && [ -n \"\$(tenant mpu_gpu_memory_used_bytes t3 $half)\" ]"
+check "half of the way two had ended, and their rows of memory with them" \
+	"[ -z \"\$(tenant mpu_gpu_memory_used_bytes t1 $half)\" ] && [ -n \"\$(tenant mpu_gpu_memory_used_bytes t3 $half)\" ]"
 
 say "5. over the whole time, beside nvidia-smi once a second"
 # Between the first scrape and the last: nvidia-smi's figures by their own seconds, in MiB.
 smi=$(awk -F', ' -v from="$(date -d "@$first_at" '+%Y/%m/%d %H:%M:%S')" -v to="$(date -d "@$ended_at" '+%Y/%m/%d %H:%M:%S')" \
 	'$1 >= from && $1 < to { s += $2; n++ } END { if (n) printf "%.0f\n", s / n * 2^20 }' smi.csv)
 seconds=$(($(sum mpu_gpu_observed_seconds_total "$last") - $(sum mpu_gpu_observed_seconds_total "$first")))
-whole=$(awk "BEGIN { printf \"%.0f\", ($(sum mpu_gpu_device_memory_used_byte_seconds_total "$last") - $(sum mpu_gpu_device_memory_used_byte_seconds_total "$first")) / ${seconds:-1} }")
-theirs=$(awk "BEGIN { printf \"%.0f\", ($(sum mpu_gpu_memory_used_byte_seconds_total "$last") - $(sum mpu_gpu_memory_used_byte_seconds_total "$first")) / ${seconds:-1} }")
+# mean METRIC: how much it grew a second.
+mean() { awk "BEGIN { printf \"%.0f\", ($(sum "$1" "$last") - $(sum "$1" "$first")) / ${seconds:-1} }"; }
+whole=$(mean mpu_gpu_device_memory_used_byte_seconds_total)
+theirs=$(mean mpu_gpu_memory_used_byte_seconds_total)
 echo "mean bytes over $seconds s: nvidia-smi $smi, the GPU's row $whole, the processes' rows $theirs"
 awk "BEGIN { printf \"off by %.3f %% of the GPU's memory (%.2f %% of what was used); the processes alone by %.3f %%\n\",
 	($whole - ${smi:-0}) * 100 / $size, ($whole - ${smi:-0}) * 100 / ${smi:-1}, ($theirs - ${smi:-0}) * 100 / $size }"
