@@ -12,11 +12,11 @@
 #include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/uaccess.h>
-#include <linux/version.h>
 #include "mpu.h"
 #include "mpu_peer.h"
+#include "mpu_probes.h"
 
-#ifndef CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS
+#ifdef MPU_DIRECT_NONE
 #error "MPU needs a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS (Linux 5.8 or later, x86-64)"
 #endif
 #ifndef CONFIG_KPROBES
@@ -140,15 +140,26 @@ static bool mpu_is_patched(enum mpu_hook hook)
 	       (code == 0xe8 || code == 0xcc);
 }
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)
-#define mpu_register(ops, to) register_ftrace_direct_multi(ops, to)
-#define mpu_unregister(ops, to) unregister_ftrace_direct_multi(ops, to)
-#define mpu_modify(ops, to) modify_ftrace_direct_multi(ops, to)
-#else
+#ifndef MPU_DIRECT_ONE
+#ifdef MPU_DIRECT_LIST
 #define mpu_register(ops, to) register_ftrace_direct(ops, to)
 #define mpu_unregister(ops, to) unregister_ftrace_direct(ops, to, true)
 #define mpu_modify(ops, to) modify_ftrace_direct(ops, to)
+#else
+#define mpu_register(ops, to) register_ftrace_direct_multi(ops, to)
+#define mpu_modify(ops, to) modify_ftrace_direct_multi(ops, to)
+#ifdef MPU_DIRECT_MULTI_FORGET
+#define mpu_unregister(ops, to) unregister_ftrace_direct_multi(ops, to, true)
+#else
+static int mpu_unregister(struct ftrace_ops *ops, unsigned long to)
+{
+	int error = unregister_ftrace_direct_multi(ops, to);
+
+	if (!error)
+		ftrace_free_filter(ops);
+	return error;
+}
+#endif
 #endif
 
 /* Allocated, because a registration outlives the module that made it when it is handed on. */
@@ -188,9 +199,6 @@ static int mpu_undo(struct ftrace_ops *ops)
 	if (error)
 		return error;
 	/* No call looks at it any more: unregistering has waited for those that did. */
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)
-	ftrace_free_filter(ops);
-#endif
 	kfree(ops);
 	return 0;
 }
@@ -256,10 +264,10 @@ static noinline void mpu_anchor(void)
 }
 
 static void mpu_never_called(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 11, 0)
-			     struct ftrace_regs *regs)
-#else
+#ifdef MPU_HANDLER_REGS
 			     struct pt_regs *regs)
+#else
+			     struct ftrace_regs *regs)
 #endif
 {
 }
@@ -465,7 +473,7 @@ void mpu_hooks_hand(struct mpu_peer *peer)
 			peer->ip[peer->count++] = mpu_redirects[hook].ip;
 	}
 	peer->enter = (unsigned long)mpu_enter;
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
+#ifndef MPU_DIRECT_ONE
 	peer->ops = mpu_ops;
 #endif
 }
@@ -477,7 +485,7 @@ void mpu_hooks_handed(void)
 	if (!mpu_placed)
 		return;
 	mpu_placed = false;
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
+#ifndef MPU_DIRECT_ONE
 	mpu_ops = NULL;
 #else
 	unregister_ftrace_function(&mpu_guard);

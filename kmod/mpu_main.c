@@ -12,6 +12,7 @@
 #include <linux/rcupdate.h>
 #include "mpu.h"
 #include "mpu_peer.h"
+#include "mpu_probes.h"
 
 #ifndef MPU_VERSION
 #error "MPU_VERSION comes from Kbuild"
@@ -229,7 +230,8 @@ static int mpu_state_text(char *buffer, const struct kernel_param *param)
 	int at, error;
 
 	mutex_lock(&mpu_lock);
-	at = scnprintf(buffer, PAGE_SIZE, "version=%s\nabi=%d\nstate=%s\n", MPU_VERSION, MPU_STATE_ABI, mpu_state_word());
+	at = scnprintf(buffer, PAGE_SIZE, "version=%s\nabi=%d\nprobes=%s\nstate=%s\n", MPU_VERSION, MPU_STATE_ABI,
+		       MPU_PROBES, mpu_state_word());
 	if (mpu_refusal.symbol && !mpu_armed)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "refused=%s:%d\n", mpu_refusal.symbol, -mpu_refusal.error);
 	at += scnprintf(buffer + at, PAGE_SIZE - at, "hooks=");
@@ -344,3 +346,5 @@ MODULE_DESCRIPTION("Puts the PIDs in the NVIDIA driver's answers into the caller
 MODULE_AUTHOR("The MPU authors");
 MODULE_LICENSE("Dual MIT/GPL");
 MODULE_VERSION(MPU_VERSION);
+/* What the headers held that it was built with: mpu_probes.sh. */
+MODULE_INFO(probes, MPU_PROBES);
