@@ -244,6 +244,8 @@ static int mpu_state_text(char *buffer, const struct kernel_param *param)
 	}
 	error = mpu_argument_error(&probed);
 	at += scnprintf(buffer + at, PAGE_SIZE - at, mpu_armed && probed ? ",rm_ioctl\n" : "\n");
+	if (mpu_armed)
+		at += scnprintf(buffer + at, PAGE_SIZE - at, "redirect=%s\n", mpu_hooks_way());
 	if (mpu_armed && error)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "argument=claimed:%d\n", -error);
 	else if (mpu_armed)
@@ -300,8 +302,10 @@ MODULE_PARM_DESC(retire, "Stop translating once nobody is inside, waiting so man
 
 static int __init mpu_init(void)
 {
-	int error;
+	int error = mpu_hooks_init();
 
+	if (error)
+		return error;
 	mpu_contexts_init();
 	error = register_module_notifier(&mpu_notifier);
 	if (error)

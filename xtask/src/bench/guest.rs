@@ -88,7 +88,7 @@ pub fn measure(kernel: &str, era: &str, client: &str, peers: &[PathBuf], loud: b
         ensure!(!modules.contains(&name), "there is a module {name} already: a peer has another name");
         modules.push(name);
     }
-    let job = Job { kernel: kernel.to_owned(), rows: vec![], cpus: 1, limit: Duration::from_secs(1800) };
+    let job = Job { kernel: kernel.to_owned(), rows: vec![], cpus: 1, limit: Duration::from_secs(1800), redirect: None };
     let release = kernels::ready(kernel)?.release;
     let image = build(kernel, era, client, &modules, peers)?;
     let console = qemu::boot_counting(&job, &image, loud)?;

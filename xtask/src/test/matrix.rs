@@ -25,6 +25,9 @@ pub struct Matrix {
     pub plays: BTreeMap<String, u32>,
     pair: Vec<Pair>,
     quick: Vec<Cell>,
+    /// More, for ways to redirect that are not the module's first choice.
+    #[serde(default)]
+    redirected: Vec<Cell>,
     /// On kernels that watch themselves.
     watched: Vec<Cell>,
     real: Vec<Real>,
@@ -71,6 +74,11 @@ struct Cell {
     /// As a pair's.
     #[serde(default)]
     last: bool,
+    /// How the module redirects, where it is not left to it.
+    redirect: Option<String>,
+    /// The only stories, of those that rows without this play.
+    #[serde(default)]
+    stories: Vec<String>,
     /// Eras whose rows play every story; others leave out those of the kernel. Without any, no row leaves something out.
     #[serde(default)]
     whole: Vec<String>,
@@ -124,6 +132,7 @@ pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Gues
         // Under eight callers a reload of the module takes about four seconds in a guest, a supervisor's end about one, twice each. Ten thousand
         // calls that are looked through take about eight seconds.
         limit: Duration::from_secs(matrix.minutes * 60 + if full { u64::from(matrix.reloads) * 30 } else { 0 }),
+        redirect: None,
         rows,
     };
     let with_notify = |mut row: Row| {
@@ -156,10 +165,17 @@ pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Gues
         });
         Guest { job: job(&cell.kernel, rows_and_last(rows.collect(), cell.last)), seconds: cell.seconds }
     };
+    let redirected = |cell: &Cell| {
+        let rows = cell.rows.iter().map(|[era, client]| Row { stories: cell.stories.clone(), ..row(era, client) });
+        let job = Job { redirect: cell.redirect.clone(), ..job(&cell.kernel, rows.collect()) };
+        Guest { job, seconds: cell.seconds }
+    };
     if !full {
-        return Ok(matrix.quick.iter().map(once).collect());
+        let redirects = matrix.redirected.iter().filter(|cell| !cell.stories.is_empty()).map(redirected);
+        return Ok(matrix.quick.iter().map(once).chain(redirects).collect());
     }
-    let mut guests: Vec<Guest> = matrix.watched.iter().map(once).collect();
+    let mut guests: Vec<Guest> =
+        matrix.watched.iter().map(once).chain(matrix.redirected.iter().map(redirected)).collect();
     for kernel in kernels::debian()? {
         for pair in &matrix.pair {
             let rows: Vec<Row> = pair.clients.iter().map(|client| with_notify(row(&pair.era, client))).collect();
@@ -192,7 +208,7 @@ pub fn real(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Guest>
         }
         let limit = Duration::from_secs(matrix.minutes * 60);
         let seconds = if full { matrix.row_seconds * rows.len() as u32 } else { real.seconds };
-        guests.push(Guest { job: Job { kernel: real.kernel.clone(), rows, cpus: 2, limit }, seconds });
+        guests.push(Guest { job: Job { kernel: real.kernel.clone(), rows, cpus: 2, limit, redirect: None }, seconds });
     }
     Ok(guests)
 }
@@ -223,6 +239,7 @@ mod tests {
     fn every_name_of_the_matrix_is_known() {
         let matrix = Matrix::read().unwrap();
         let named = matrix.real.iter().flat_map(|real| &real.quick).chain(&matrix.of_the_kernel).chain([&matrix.last]);
+        let named = named.chain(matrix.redirected.iter().flat_map(|cell| &cell.stories));
         for story in named {
             assert!(PAGE.contains(&format!("\n| `{story}` |")), "no story is called {story}");
         }
@@ -256,6 +273,12 @@ mod tests {
             assert!(in_part.clone().all(|row| row.stories == ["of_any_driver"]), "{name}");
             let eras = in_part.map(|row| row.era.as_str());
             assert!(eras.clone().all(|era| !cell.is_whole(era)), "{name}");
+        }
+        let redirects: Vec<Guest> =
+            simulated(&matrix, false, &every).unwrap().into_iter().skip(matrix.quick.len()).collect();
+        assert!(!redirects.is_empty(), "no way to redirect is played but the module's first choice");
+        for guest in &redirects {
+            assert!(guest.job.redirect.is_some() && guest.seconds > 0, "{}", guest.job.name());
         }
         let watched: &[Cell] = &matrix.watched;
         assert!(watched.iter().all(|cell| cell.whole.is_empty()), "`--full` leaves nothing out");
