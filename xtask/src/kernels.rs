@@ -38,12 +38,29 @@ struct Row {
     chroot: Vec<String>,
     /// Built here from the source package, by this fragment.
     config: Option<String>,
+    /// Headers alone, of Debian's kernel for another use: the module is built for it and never booted.
+    flavour: Option<Flavour>,
     #[serde(default = "usual_pace")]
     slower: u32,
     #[serde(default = "usual_memory")]
     memory: u32,
     #[serde(default)]
     arguments: String,
+}
+
+/// What stands before `-amd64` in the releases of another flavour, and whether the quick run builds for it.
+#[derive(Deserialize)]
+struct Flavour {
+    name: String,
+    #[serde(default)]
+    quick: bool,
+}
+
+impl Row {
+    /// How its releases end.
+    fn ending(&self) -> String {
+        self.flavour.as_ref().map_or_else(|| "-amd64".to_owned(), |flavour| format!("-{}-amd64", flavour.name))
+    }
 }
 
 fn usual_pace() -> u32 {
@@ -103,7 +120,14 @@ impl Kernel {
 
 /// The short names of Debian's own kernels, oldest first. One that is built here is made when it is asked for by name.
 pub fn debian() -> Result<Vec<String>> {
-    Ok(table()?.into_iter().filter(|row| row.config.is_none()).map(|row| row.name).collect())
+    let boots = |row: &Row| row.config.is_none() && row.flavour.is_none();
+    Ok(table()?.into_iter().filter(boots).map(|row| row.name).collect())
+}
+
+/// The short names of headers that the module is built with and no guest boots.
+pub fn flavours(full: bool) -> Result<Vec<String>> {
+    let is_built = |row: &Row| row.flavour.as_ref().is_some_and(|flavour| full || flavour.quick);
+    Ok(table()?.into_iter().filter(is_built).map(|row| row.name).collect())
 }
 
 /// The kernel by that name, fetched now unless the cache has it.
@@ -131,7 +155,8 @@ fn cached(row: &Row, dir: &Path) -> Result<Option<Kernel>> {
     let (Some(stamp), Some(release)) = (read("stamp"), read("release")) else { return Ok(None) };
     let marks = [Some(RECIPE.to_owned()), mark(row)?];
     let is_this = marks.iter().flatten().all(|mark| stamp.lines().any(|line| line == mark));
-    let complete = dir.join("vmlinux").is_file() && dir.join("build/Makefile").is_file();
+    let boots = row.flavour.is_some() || dir.join("vmlinux").is_file();
+    let complete = boots && dir.join("build/Makefile").is_file();
     Ok((is_this && complete).then(|| Kernel {
         name: row.name.clone(),
         release: release.trim().to_owned(),
@@ -166,13 +191,15 @@ fn fetch(row: &Row, dir: &Path) -> Result<()> {
 fn debians(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>)> {
     let suite = Suite::open(&row.suite)?;
     let release = choose(row, &suite)?;
-    let abi = release.trim_end_matches("-amd64");
+    let abi = release.trim_end_matches(&row.ending());
     let packages: Vec<String> =
         row.packages.iter().map(|name| name.replace("{release}", &release).replace("{abi}", abi)).collect();
     say(format!("kernel {}: fetching {release} from {}", row.name, row.suite));
     let root = partial.join("root");
     let mut made_of = suite.unpack(&packages, &root)?;
-    extract(&image(&root, &release)?, &partial.join("vmlinux"))?;
+    if row.flavour.is_none() {
+        extract(&image(&root, &release)?, &partial.join("vmlinux"))?;
+    }
     for modules in ["lib/modules", "usr/lib/modules"] {
         // 300 MB of drivers that no guest has a device for.
         let _ = std::fs::remove_dir_all(root.join(modules).join(&release).join("kernel"));
@@ -206,7 +233,7 @@ fn choose(row: &Row, suite: &Suite) -> Result<String> {
     }
     let (before, after) = row.packages[0].split_once("{release}").context("the first package carries no {release}")?;
     for prefix in &row.follow {
-        if let Some((name, _)) = suite.newest(prefix, &format!("-amd64{after}"))? {
+        if let Some((name, _)) = suite.newest(prefix, &format!("{}{after}", row.ending()))? {
             let release = name.trim_start_matches(before).trim_end_matches(after).to_owned();
             say(format!("kernel {}: {} has left {}; taking {release}", row.name, row.release, row.suite));
             return Ok(release);

@@ -316,7 +316,7 @@ fn the_engine() {
         host.write(STATE, &format!("version={VERSION}\nabi=2\nprobes=direct=one handler=regs\n{state}\n"));
         let (_, json) = host.examine();
         let findings = json["findings"].as_array().unwrap();
-        findings.iter().find(|f| f["check"] == "redirect").unwrap()["found"].as_str().unwrap().to_owned()
+        findings.iter().find(|f| f["check"] == "redirect").unwrap()["seen"].as_str().unwrap().to_owned()
     };
     let armed = "state=armed\nhooks=os_memcpy_to_user\nargument=driver\nentered=1\ntranslated=1";
     assert_eq!(redirect(&format!("{armed}\nredirect=direct")), "direct calls; built with direct=one handler=regs");

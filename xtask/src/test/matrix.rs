@@ -274,7 +274,7 @@ mod tests {
             let eras = in_part.map(|row| row.era.as_str());
             assert!(eras.clone().all(|era| !cell.is_whole(era)), "{name}");
         }
-        let redirects: Vec<Guest> =
+        let redirects: Vec<_> =
             simulated(&matrix, false, &every).unwrap().into_iter().skip(matrix.quick.len()).collect();
         assert!(!redirects.is_empty(), "no way to redirect is played but the module's first choice");
         for guest in &redirects {
