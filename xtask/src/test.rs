@@ -223,7 +223,7 @@ fn module_builds(full: bool, tally: &mut Tally) -> Result<bool> {
     let mut all_built = faults.is_empty();
     for name in kernels::debian()?.iter().filter(|_| faults.is_empty()) {
         let kernel = kernels::ready(name)?;
-        let built = image::mpu_module(&kernel).err().map(|error| format!("{error:#}"));
+        let built = image::mpu_module(&kernel, None).err().map(|error| format!("{error:#}"));
         all_built &= built.is_none();
         tally.check(&format!("mpu.ko for {}", kernel.release), ending(built.is_none()), &built.unwrap_or_default());
     }
@@ -252,7 +252,7 @@ fn flavours_build(full: bool, tally: &mut Tally) -> Result<bool> {
                 continue;
             }
         };
-        let built = image::mpu_module(&kernel).err().map(|error| format!("{error:#}"));
+        let built = image::mpu_module(&kernel, None).err().map(|error| format!("{error:#}"));
         all_built &= built.is_none();
         tally.check(&format!("mpu.ko for {}", kernel.release), ending(built.is_none()), &built.unwrap_or_default());
     }

@@ -124,8 +124,8 @@ pub fn sim_module(kernel: &kernels::Kernel, era: &str) -> Result<PathBuf> {
 }
 
 /// The engine's module for a kernel, around the Rust object as it is built now.
-pub fn mpu_module(kernel: &kernels::Kernel) -> Result<PathBuf> {
-    let modules = mpu_modules(kernel, None)?;
+pub fn mpu_module(kernel: &kernels::Kernel, redirect: Option<&str>) -> Result<PathBuf> {
+    let modules = mpu_modules(kernel, redirect)?;
     modules.into_iter().find(|module| module.ends_with("mpu.ko")).context("kmod/ builds no mpu.ko")
 }
 
@@ -143,7 +143,7 @@ pub fn left_without_return_thunks(kernel: &kernels::Kernel) -> Result<Vec<String
 
 /// The module under both its names: see kmod/mpu_peer.h. One that is to redirect in a certain way is told so when it is built: not every
 /// command that loads it takes parameters.
-pub fn mpu_modules(kernel: &kernels::Kernel, redirect: Option<&str>) -> Result<Vec<PathBuf>> {
+fn mpu_modules(kernel: &kernels::Kernel, redirect: Option<&str>) -> Result<Vec<PathBuf>> {
     let name = redirect.map_or_else(|| "mpu".to_owned(), |way| format!("mpu-{way}"));
     let out = paths::target(&format!("guest/modules/{}/{name}", kernel.name))?;
     let make_args: Vec<String> = redirect.iter().map(|way| format!("MPU_REDIRECT={way}")).collect();

@@ -37,7 +37,8 @@ pub const CHOSEN: Story = Story {
 
 fn by(stage: &Stage, scene: &Scene, way: &str, other: &str) -> Result<(), Fault> {
     let told = |module: &str, way: &str| run(&["insmod", &format!("/mpu/{module}.ko"), &format!("redirect={way}")]);
-    let right_list = |when: &str| exactly(&format!("{way}, {when}: the list"), &scene.a.ask(&["pids"])?.pids(), &scene.own());
+    let right_list =
+        |when: &str| exactly(&format!("{way}, {when}: the list"), &scene.a.ask(&["pids"])?.pids(), &scene.own());
     right!(told("mpu", way)?.status == 0, "the module does not load with redirect={way}");
     let verdict = (|| {
         said_by("mpu", way)?;
@@ -46,7 +47,10 @@ fn by(stage: &Stage, scene: &Scene, way: &str, other: &str) -> Result<(), Fault>
         right!(refused.status != 0, "an instance that was told {other} took over from one by {way}");
         said_by("mpu", way)?;
         right_list("after a refused hand-over")?;
-        right!(told("mpu_next", "auto")?.status == 0, "an instance that was told nothing does not take over from {way}");
+        right!(
+            told("mpu_next", "auto")?.status == 0,
+            "an instance that was told nothing does not take over from {way}"
+        );
         let taken = said_by("mpu_next", way).and_then(|()| right_list("taken over"));
         unload_module("mpu")?;
         let back = told("mpu", way)?.status == 0;
