@@ -76,7 +76,7 @@ struct Cell {
     last: bool,
     /// How the module redirects, where it is not left to it.
     redirect: Option<String>,
-    /// The only stories, of those that rows without this play.
+    /// Of a cell with `redirect`: the only stories of the quick run, which leaves cells without them out.
     #[serde(default)]
     stories: Vec<String>,
     /// Eras whose rows play every story; others leave out those of the kernel. Without any, no row leaves something out.
@@ -107,6 +107,8 @@ const MODULE: &str = "module";
 const FEW_RELOADS: u32 = 4;
 /// The same in a row that leaves stories to another one of its guest: half of what is done over and over.
 const FEWER_RELOADS: u32 = 2;
+/// The same with --full where the module redirects in a way that is not its first choice.
+const SOME_RELOADS: u32 = 50;
 /// No engine.
 const BARE: &str = "none";
 
@@ -166,7 +168,8 @@ pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Gues
         Guest { job: job(&cell.kernel, rows_and_last(rows.collect(), cell.last)), seconds: cell.seconds }
     };
     let redirected = |cell: &Cell| {
-        let rows = cell.rows.iter().map(|[era, client]| Row { stories: cell.stories.clone(), ..row(era, client) });
+        let (stories, reloads) = if full { (vec![], SOME_RELOADS) } else { (cell.stories.clone(), FEWER_RELOADS) };
+        let rows = cell.rows.iter().map(|[era, client]| Row { stories: stories.clone(), reloads, ..row(era, client) });
         let job = Job { redirect: cell.redirect.clone(), ..job(&cell.kernel, rows.collect()) };
         Guest { job, seconds: cell.seconds }
     };
