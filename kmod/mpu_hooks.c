@@ -3,7 +3,7 @@
  * Places and removes the redirects of the driver's functions, by ftrace: no other function in the system executes one instruction more.
  *
  * Knows which functions a release has and which of them must be there, and which way to redirect is taken (mpu_ways.h); nothing of
- * what happens inside them.
+ * what happens inside them. What the kernel patches at a function's entry is the processor's: mpu_site_x86.h, mpu_site_arm64.h.
  */
 #include <linux/kprobes.h>
 #include <linux/module.h>
@@ -15,6 +15,11 @@
 #include "mpu_peer.h"
 #include "mpu_probes.h"
 #include "mpu_ways.h"
+#ifdef CONFIG_ARM64
+#include "mpu_site_arm64.h"
+#else
+#include "mpu_site_x86.h"
+#endif
 
 #if defined(MPU_DIRECT_NONE) && defined(MPU_HANDLER_NONE)
 #error "MPU needs a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, or one whose ftrace handlers can change where a function goes on"
@@ -42,9 +47,6 @@ static bool mpu_placed;
 
 /* The kernel's switch for all of ftrace, as a refusal names it. */
 static const char mpu_ftrace_switch[] = "kernel.ftrace_enabled";
-
-/* Bytes of the instruction that ftrace patches: a call, or the nop in its place. */
-#define MPU_PATCHED_BYTES 5
 
 /*
  * The probes by which functions are found, never armed: the kernel exports no other way to ask. They go together, because each
@@ -82,52 +84,10 @@ static void mpu_search_ends(void)
 	mpu_search.count = 0;
 }
 
-/* Where a function's first instruction is behind the ENDBR64 that it may begin with; 0 if it cannot be read. */
-static unsigned long mpu_behind_endbr(unsigned long begins)
-{
-	static const u8 endbr64[] = { 0xf3, 0x0f, 0x1e, 0xfa };
-	u8 code[sizeof(endbr64)];
-
-	if (copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
-		return 0;
-	return memcmp(code, endbr64, sizeof(endbr64)) ? begins : begins + sizeof(endbr64);
-}
-
-/*
- * Where a function goes on behind the instruction that ftrace patches: 5 bytes, a call or the nop in its place, after an
- * ENDBR if the driver was built with IBT. 0 if there is no such instruction.
- */
-static unsigned long mpu_goes_on(unsigned long begins)
-{
-	/* Up to 5.12 the kernel chooses its nop by the processor (arch/x86/kernel/alternative.c, ideal_nops). */
-	static const u8 nops[][MPU_PATCHED_BYTES] = {
-		{ 0x0f, 0x1f, 0x44, 0x00, 0x00 },
-		{ 0x66, 0x66, 0x66, 0x66, 0x90 },
-		{ 0x3e, 0x8d, 0x74, 0x26, 0x00 },
-	};
-	u8 code[sizeof(nops[0])];
-	unsigned int i;
-	bool patched;
-
-	begins = mpu_behind_endbr(begins);
-	if (!begins || copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
-		return 0;
-	patched = code[0] == 0xe8;
-	for (i = 0; i < ARRAY_SIZE(nops); i++)
-		patched |= !memcmp(code, nops[i], sizeof(nops[i]));
-	return patched ? begins + sizeof(nops[0]) : 0;
-}
-
-/*
- * Whether the kernel did put its call there: with ftrace switched off it says yes and does nothing. A breakpoint stands there while
- * the kernel changes the call for somebody else who traces the function.
- */
+/* Whether the kernel did put its call there: with ftrace switched off it says yes and does nothing. */
 static bool mpu_is_patched(enum mpu_hook hook)
 {
-	u8 code;
-
-	return !copy_from_kernel_nofault(&code, (void *)(mpu_original[hook] - MPU_PATCHED_BYTES), 1) &&
-	       (code == 0xe8 || code == 0xcc);
+	return mpu_calls_before(mpu_original[hook]);
 }
 
 /* The ways that this kernel has, best first; and by which of them the functions are redirected, or were last. */
@@ -219,7 +179,7 @@ static void mpu_find_rm_ioctl(void)
 	mpu_rm_ioctl_error = mpu_find("rm_ioctl", &mpu_rm_ioctl);
 	if (mpu_rm_ioctl_error)
 		return;
-	mpu_rm_ioctl = mpu_behind_endbr(mpu_rm_ioctl);
+	mpu_rm_ioctl = mpu_behind_landing_pad(mpu_rm_ioctl);
 	if (!mpu_rm_ioctl)
 		mpu_rm_ioctl_error = -EFAULT;
 }

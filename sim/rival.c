@@ -14,7 +14,7 @@ static void rival_handler(unsigned long ip, unsigned long parent_ip, struct ftra
 {
 }
 
-static struct ftrace_ops rival = { .flags = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_SAVE_REGS };
+static struct ftrace_ops rival = { .flags = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_SAVE_REGS_IF_SUPPORTED };
 
 static int __init rival_init(void)
 {

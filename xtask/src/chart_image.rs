@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::arch::Arch;
 use crate::guest::image;
 use crate::outcome::Outcome;
 use crate::run::{logged, output, passes, say, tail};
@@ -46,9 +47,9 @@ exec env -i PATH=/usr/sbin:/usr/bin chroot "$r" /usr/bin/mpu up --build-only --s
 /// Makes the root, and builds in it.
 pub fn check() -> Result<Outcome> {
     setup::require(setup::NODE)?;
-    let (root, programs, sources) = (root()?, image::programs()?, image::mpu_sources()?);
+    let (root, programs, sources) = (root()?, image::programs(Arch::Amd64)?, image::mpu_sources(Arch::Amd64)?);
     let mut result = Outcome::Passed;
-    for name in kernels::debian()? {
+    for name in kernels::debian(Arch::Amd64)? {
         let kernel = kernels::ready(&name)?;
         let store = paths::target(&format!("image/{name}"))?;
         let release = store.join("osrelease");

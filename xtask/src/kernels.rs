@@ -13,6 +13,7 @@ use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 
 use crate::apt::Suite;
+use crate::arch::Arch;
 use crate::paths;
 use crate::run::say;
 
@@ -27,6 +28,8 @@ struct Table {
 #[derive(Deserialize)]
 struct Row {
     name: String,
+    #[serde(default)]
+    arch: Arch,
     suite: String,
     #[serde(default)]
     release: String,
@@ -56,13 +59,6 @@ struct Flavour {
     quick: bool,
 }
 
-impl Row {
-    /// How its releases end.
-    fn ending(&self) -> String {
-        self.flavour.as_ref().map_or_else(|| "-amd64".to_owned(), |flavour| format!("-{}-amd64", flavour.name))
-    }
-}
-
 fn usual_pace() -> u32 {
     1
 }
@@ -85,6 +81,8 @@ pub enum Build {
 pub struct Kernel {
     /// Its short name, such as `6.1`.
     pub name: String,
+    /// What it runs on.
+    pub arch: Arch,
     /// What `uname -r` says in a guest.
     pub release: String,
     /// Its folder in the cache.
@@ -118,9 +116,9 @@ impl Kernel {
     }
 }
 
-/// The short names of Debian's own kernels, oldest first. One that is built here is made when it is asked for by name.
-pub fn debian() -> Result<Vec<String>> {
-    let boots = |row: &Row| row.config.is_none() && row.flavour.is_none();
+/// The short names of Debian's own kernels for an architecture, oldest first. One that is built here is made when it is asked for by name.
+pub fn debian(arch: Arch) -> Result<Vec<String>> {
+    let boots = |row: &Row| row.config.is_none() && row.flavour.is_none() && row.arch == arch;
     Ok(table()?.into_iter().filter(boots).map(|row| row.name).collect())
 }
 
@@ -130,20 +128,27 @@ pub fn flavours(full: bool) -> Result<Vec<String>> {
     Ok(table()?.into_iter().filter(is_built).map(|row| row.name).collect())
 }
 
+/// What a kernel runs on, by its name, without fetching it.
+pub fn arch_of(name: &str) -> Result<Arch> {
+    Ok(row_of(&table()?, name)?.arch)
+}
+
 /// The kernel by that name, fetched now unless the cache has it.
 pub fn ready(name: &str) -> Result<Kernel> {
     let rows = table()?;
-    let known = || rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>().join(", ");
-    let row = rows
-        .iter()
-        .find(|row| row.name == name)
-        .with_context(|| format!("no kernel {name} in kernels.toml; it has {}", known()))?;
+    let row = row_of(&rows, name)?;
     let dir = paths::cache("kernels")?.join(name);
     if let Some(kernel) = cached(row, &dir)? {
         return Ok(kernel);
     }
     fetch(row, &dir).with_context(|| format!("cannot make kernel {name} ready"))?;
     cached(row, &dir)?.with_context(|| format!("kernel {name} was made but is not complete in {}", dir.display()))
+}
+
+fn row_of<'a>(rows: &'a [Row], name: &str) -> Result<&'a Row> {
+    let known = || rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>().join(", ");
+    let row = rows.iter().find(|row| row.name == name);
+    row.with_context(|| format!("no kernel {name} in kernels.toml; it has {}", known()))
 }
 
 fn table() -> Result<Vec<Row>> {
@@ -159,6 +164,7 @@ fn cached(row: &Row, dir: &Path) -> Result<Option<Kernel>> {
     let complete = boots && dir.join("build/Makefile").is_file();
     Ok((is_this && complete).then(|| Kernel {
         name: row.name.clone(),
+        arch: row.arch,
         release: release.trim().to_owned(),
         dir: dir.to_owned(),
         build: row.build,
@@ -189,16 +195,18 @@ fn fetch(row: &Row, dir: &Path) -> Result<()> {
 
 /// Debian's image and headers, unpacked. Returns the release and what it was made of.
 fn debians(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>)> {
-    let suite = Suite::open(&row.suite)?;
+    let suite = Suite::open_for(&row.suite, row.arch)?;
     let release = choose(row, &suite)?;
-    let abi = release.trim_end_matches(&row.ending());
+    let (abi, _) = flavoured(row, &release)?;
     let packages: Vec<String> =
         row.packages.iter().map(|name| name.replace("{release}", &release).replace("{abi}", abi)).collect();
     say(format!("kernel {}: fetching {release} from {}", row.name, row.suite));
     let root = partial.join("root");
     let mut made_of = suite.unpack(&packages, &root)?;
-    if row.flavour.is_none() {
-        extract(&image(&root, &release)?, &partial.join("vmlinux"))?;
+    match row.arch {
+        _ if row.flavour.is_some() => {}
+        Arch::Amd64 => extract(&image(&root, &release)?, &partial.join("vmlinux"))?,
+        Arch::Arm64 => uncompressed(&image(&root, &release)?, &partial.join("vmlinux"))?,
     }
     for modules in ["lib/modules", "usr/lib/modules"] {
         // 300 MB of drivers that no guest has a device for.
@@ -232,14 +240,22 @@ fn choose(row: &Row, suite: &Suite) -> Result<String> {
         return Ok(row.release.clone());
     }
     let (before, after) = row.packages[0].split_once("{release}").context("the first package carries no {release}")?;
+    let (_, flavour) = flavoured(row, &row.release)?;
     for prefix in &row.follow {
-        if let Some((name, _)) = suite.newest(prefix, &format!("{}{after}", row.ending()))? {
+        if let Some((name, _)) = suite.newest(prefix, &format!("{flavour}{after}"))? {
             let release = name.trim_start_matches(before).trim_end_matches(after).to_owned();
             say(format!("kernel {}: {} has left {}; taking {release}", row.name, row.release, row.suite));
             return Ok(release);
         }
     }
     bail!("{} offers neither {} nor anything that follows it", row.suite, row.release)
+}
+
+/// A release in two: what all flavours of a version share, and `-amd64`, `-cloud-amd64` or `-arm64-16k`.
+fn flavoured<'a>(row: &Row, release: &'a str) -> Result<(&'a str, &'a str)> {
+    let name = row.flavour.as_ref().map_or_else(String::new, |flavour| format!("-{}", flavour.name));
+    let at = release.find(&format!("{name}-{}", row.arch)).with_context(|| format!("{release} is not of {}", row.arch))?;
+    Ok(release.split_at(at))
 }
 
 fn image(root: &Path, release: &str) -> Result<PathBuf> {
@@ -289,6 +305,13 @@ fn extract(bzimage: &Path, vmlinux: &Path) -> Result<()> {
         bzimage.display()
     );
     Ok(())
+}
+
+/// Debian's arm64 kernels come uncompressed (Documentation/arch/arm64/booting.rst, the header's magic).
+fn uncompressed(from: &Path, vmlinux: &Path) -> Result<()> {
+    let image = std::fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+    ensure!(image.get(0x38..0x3c) == Some(b"ARM\x64"), "{} is no uncompressed arm64 kernel", from.display());
+    Ok(std::fs::write(vmlinux, image)?)
 }
 
 /// Headers name their common part by an absolute path: make that the place in the cache.

@@ -5,6 +5,7 @@
 
 mod abi;
 mod apt;
+mod arch;
 mod bench;
 mod chart;
 mod chart_image;
@@ -32,6 +33,7 @@ mod real_driver;
 mod rig;
 mod run;
 mod setup;
+mod sysroot;
 mod test;
 #[cfg(test)]
 mod tidy;

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{bail, Context, Result};
 
 use crate::apt;
+use crate::arch::Arch;
 use crate::paths;
 use crate::run::{find, have, output, say};
 
@@ -77,7 +78,7 @@ pub const NODE: &[Need] = &[
 ];
 
 /// What Debian 12 has in its backports only, or in them new enough.
-const BACKPORTED: [&str; 2] = ["qemu-system-x86", "python3-virt-firmware"];
+const BACKPORTED: [&str; 3] = ["qemu-system-x86", "qemu-system-arm", "python3-virt-firmware"];
 
 /// For booting guests.
 pub const GUESTS: &[Need] = &[
@@ -93,14 +94,32 @@ pub const GUESTS: &[Need] = &[
     need("/usr/lib/gcc/x86_64-linux-gnu/12/32/libgcc.a", "gcc-12-multilib", "32-bit callers in guests"),
 ];
 
+/// For guests of another architecture, beside what guests need anyway.
+pub const ARM64: &[Need] = &[
+    need("qemu-system-aarch64", "qemu-system-arm", "arm64 guests"),
+    need("aarch64-linux-gnu-gcc-12", "gcc-12-aarch64-linux-gnu", "the compiler of the arm64 kernel"),
+    need("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu", "to link what runs in arm64 guests"),
+    need("arm-linux-gnueabihf-gcc", "gcc-arm-linux-gnueabihf", "32-bit callers in arm64 guests"),
+    need("/usr/arm-linux-gnueabihf/lib/libc.a", "libc6-dev-armhf-cross", "32-bit callers in arm64 guests"),
+    need(
+        "/usr/aarch64-linux-gnu/lib/libc.a",
+        "libc6-dev-arm64-cross",
+        "programs in arm64 guests are linked statically",
+    ),
+];
+
+/// For checking the arm64 kernel object.
+pub const ARM64_OBJECTS: &[Need] =
+    &[need("aarch64-linux-gnu-objdump", "binutils-aarch64-linux-gnu", "to look into the arm64 kernel object")];
+
 /// Everything, for `x setup` and `x doctor`.
 pub fn all() -> impl Iterator<Item = &'static Need> {
-    HOST.iter().chain(KERNELS).chain(OBJECTS).chain(GUESTS).chain(PACKAGES).chain(NODE)
+    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, PACKAGES, NODE].into_iter().flatten()
 }
 
 /// Installs what any verb needs.
 pub fn everything() -> Result<()> {
-    [HOST, KERNELS, OBJECTS, GUESTS, PACKAGES, NODE].into_iter().try_for_each(require)?;
+    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, PACKAGES, NODE].into_iter().try_for_each(require)?;
     say("all packages are here");
     Ok(())
 }
@@ -141,6 +160,21 @@ pub fn install(packages: &[&str]) -> Result<()> {
     apt_install(&others, &[])?;
     // Alone: a target release would apply to everything installed beside it.
     apt_install(&newer, &if newer.is_empty() { Vec::new() } else { backports()? })
+}
+
+/// Rust's standard library for programs of another architecture. rustup fetches it; Debian's compilers come without.
+pub fn rust_target(arch: Arch) -> Result<()> {
+    let target = arch.facts().target;
+    let has = || {
+        let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]))?;
+        Ok::<_, anyhow::Error>(Path::new(sysroot.trim()).join("lib/rustlib").join(target).join("lib").is_dir())
+    };
+    if has()? {
+        return Ok(());
+    }
+    say(format!("adding Rust's {target}: what runs in {arch} guests is built for it"));
+    let added = output(Command::new("rustup").args(["target", "add", target]));
+    added.with_context(|| format!("no Rust for {target} here: `rustup target add {target}` adds it")).map(drop)
 }
 
 fn apt_install(packages: &[&str], options: &[String]) -> Result<()> {

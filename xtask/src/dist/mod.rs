@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{ensure, Context, Result};
 use sha2::{Digest, Sha256};
 
+use crate::arch::Arch;
 use crate::guest::image;
 use crate::outcome::Outcome;
 use crate::run::{output, run, say};
@@ -80,7 +81,7 @@ impl Release {
         std::fs::create_dir_all(out.join("kmod"))?;
         say("building the module's object, checked");
         let (tree, sources) = match self.version {
-            None => (paths::repo().to_owned(), image::mpu_sources()?),
+            None => (paths::repo().to_owned(), image::mpu_sources(Arch::Amd64)?),
             Some(version) => copy_of_the_tree(version)?,
         };
         let version = self.version.unwrap_or(env!("CARGO_PKG_VERSION"));
@@ -183,7 +184,7 @@ fn copy_of_the_tree(version: &str) -> Result<(PathBuf, PathBuf)> {
     std::fs::write(manifest, changed)?;
     let sources = tree.join("kmod");
     std::fs::write(sources.join("VERSION"), version)?;
-    std::fs::copy(image::mpu_sources()?.join("mpu_core.o_shipped"), sources.join("mpu_core.o_shipped"))?;
+    std::fs::copy(image::mpu_sources(Arch::Amd64)?.join("mpu_core.o_shipped"), sources.join("mpu_core.o_shipped"))?;
     Ok((tree, sources))
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
+use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Tally};
 use crate::guest::{Job, Row};
 use crate::{apt, kernels, real_driver};
@@ -25,10 +26,7 @@ pub struct Matrix {
     pub plays: BTreeMap<String, u32>,
     pair: Vec<Pair>,
     quick: Vec<Cell>,
-    /// More, for ways to redirect that are not the module's first choice.
-    #[serde(default)]
-    redirected: Vec<Cell>,
-    /// On kernels that watch themselves.
+    /// On kernels that watch themselves, or that only the full run plays.
     watched: Vec<Cell>,
     real: Vec<Real>,
 }
@@ -76,12 +74,12 @@ struct Cell {
     last: bool,
     /// How the module redirects, where it is not left to it.
     redirect: Option<String>,
-    /// Of a cell with `redirect`: the only stories of the quick run, which leaves cells without them out.
-    #[serde(default)]
-    stories: Vec<String>,
     /// Eras whose rows play every story; others leave out those of the kernel. Without any, no row leaves something out.
     #[serde(default)]
     whole: Vec<String>,
+    /// Stories that the quick run is content with; all unless named.
+    #[serde(default)]
+    stories: Vec<String>,
     /// What it takes.
     #[serde(default)]
     seconds: u32,
@@ -107,8 +105,6 @@ const MODULE: &str = "module";
 const FEW_RELOADS: u32 = 4;
 /// The same in a row that leaves stories to another one of its guest: half of what is done over and over.
 const FEWER_RELOADS: u32 = 2;
-/// The same with --full where the module redirects in a way that is not its first choice.
-const SOME_RELOADS: u32 = 50;
 /// No engine.
 const BARE: &str = "none";
 
@@ -156,8 +152,11 @@ pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Gues
     };
     let once = |cell: &Cell| {
         let rows = cell.rows.iter().map(|[era, client]| {
-            let (stories, reloads) =
-                if cell.is_whole(era) { (vec![], FEW_RELOADS) } else { (of_the_driver(), FEWER_RELOADS) };
+            let (stories, reloads) = match (full, cell.is_whole(era)) {
+                (false, _) if !cell.stories.is_empty() => (cell.stories.clone(), FEWER_RELOADS),
+                (_, true) => (vec![], FEW_RELOADS),
+                (_, false) => (of_the_driver(), FEWER_RELOADS),
+            };
             let row = Row { reloads, stories, ..row(era, client) };
             if cell.notify.contains(era) {
                 with_notify(row)
@@ -165,21 +164,15 @@ pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Gues
                 row
             }
         });
-        Guest { job: job(&cell.kernel, rows_and_last(rows.collect(), cell.last)), seconds: cell.seconds }
-    };
-    let redirected = |cell: &Cell| {
-        let (stories, reloads) = if full { (vec![], SOME_RELOADS) } else { (cell.stories.clone(), FEWER_RELOADS) };
-        let rows = cell.rows.iter().map(|[era, client]| Row { stories: stories.clone(), reloads, ..row(era, client) });
-        let job = Job { redirect: cell.redirect.clone(), ..job(&cell.kernel, rows.collect()) };
-        Guest { job, seconds: cell.seconds }
+        let rows = rows_and_last(rows.collect(), cell.last);
+        Guest { job: Job { redirect: cell.redirect.clone(), ..job(&cell.kernel, rows) }, seconds: cell.seconds }
     };
     if !full {
-        let redirects = matrix.redirected.iter().filter(|cell| !cell.stories.is_empty()).map(redirected);
-        return Ok(matrix.quick.iter().map(once).chain(redirects).collect());
+        return Ok(matrix.quick.iter().map(once).collect());
     }
-    let mut guests: Vec<Guest> =
-        matrix.watched.iter().map(once).chain(matrix.redirected.iter().map(redirected)).collect();
-    for kernel in kernels::debian()? {
+    let short = matrix.quick.iter().filter(|cell| !cell.stories.is_empty());
+    let mut guests: Vec<Guest> = matrix.watched.iter().chain(short).map(once).collect();
+    for kernel in kernels::debian(Arch::Amd64)? {
         for pair in &matrix.pair {
             let rows: Vec<Row> = pair.clients.iter().map(|client| with_notify(row(&pair.era, client))).collect();
             let seconds = matrix.row_seconds * rows.len() as u32;
@@ -227,7 +220,7 @@ fn unfetched(error: &anyhow::Error) -> Ending {
 
 #[cfg(test)]
 mod tests {
-    use super::{simulated, unfetched, Cell, Ending, Matrix};
+    use super::{simulated, unfetched, Cell, Ending, Job, Matrix};
 
     #[test]
     fn a_driver_whose_checksum_is_wrong_fails() {
@@ -241,8 +234,9 @@ mod tests {
     #[test]
     fn every_name_of_the_matrix_is_known() {
         let matrix = Matrix::read().unwrap();
+        let short = matrix.quick.iter().flat_map(|cell| &cell.stories);
         let named = matrix.real.iter().flat_map(|real| &real.quick).chain(&matrix.of_the_kernel).chain([&matrix.last]);
-        let named = named.chain(matrix.redirected.iter().flat_map(|cell| &cell.stories));
+        let named = named.chain(short);
         for story in named {
             assert!(PAGE.contains(&format!("\n| `{story}` |")), "no story is called {story}");
         }
@@ -256,12 +250,32 @@ mod tests {
         }
     }
 
+    /// A cell that is content with a few stories is played whole with `--full`, and by the engines of every other.
+    #[test]
+    fn what_the_quick_run_leaves_out_of_a_kernel_the_full_one_plays() {
+        let matrix = Matrix::read().unwrap();
+        for cell in matrix.quick.iter().filter(|cell| !cell.stories.is_empty()) {
+            let played = |full| {
+                let guests = simulated(&matrix, full, &["any"]).unwrap();
+                let is_it = |job: &Job| job.kernel == cell.kernel && job.redirect == cell.redirect;
+                let rows = guests.into_iter().filter(|guest| is_it(&guest.job)).flat_map(|guest| guest.job.rows);
+                rows.map(|row| (row.era, row.stories)).collect::<Vec<_>>()
+            };
+            let (quick, full) = (played(false), played(true));
+            assert!(quick.iter().all(|(_, stories)| *stories == cell.stories), "{quick:?}");
+            for (era, _) in quick {
+                assert!(full.contains(&(era.clone(), Vec::new())), "{} era {era}: {full:?}", cell.kernel);
+            }
+        }
+    }
+
     /// What a row leaves out, another row of the same guest plays, with every engine that the guest has.
     #[test]
     fn each_guest_has_a_row_with_every_story_and_every_engine() {
         let matrix = Matrix::read().unwrap();
         let every = ["of_any_driver", matrix.of_the_kernel[0].as_str(), matrix.last.as_str()];
-        for (guest, cell) in simulated(&matrix, false, &every).unwrap().iter().zip(&matrix.quick) {
+        let guests = simulated(&matrix, false, &every).unwrap();
+        for (guest, cell) in guests.iter().zip(&matrix.quick).filter(|(_, cell)| cell.stories.is_empty()) {
             let whole: Vec<_> = guest.job.rows.iter().filter(|row| row.stories.is_empty()).collect();
             let name = guest.job.name();
             assert!(!whole.is_empty(), "{name} plays no row whole");
@@ -277,12 +291,8 @@ mod tests {
             let eras = in_part.map(|row| row.era.as_str());
             assert!(eras.clone().all(|era| !cell.is_whole(era)), "{name}");
         }
-        let redirects: Vec<_> =
-            simulated(&matrix, false, &every).unwrap().into_iter().skip(matrix.quick.len()).collect();
-        assert!(!redirects.is_empty(), "no way to redirect is played but the module's first choice");
-        for guest in &redirects {
-            assert!(guest.job.redirect.is_some() && guest.seconds > 0, "{}", guest.job.name());
-        }
+        let redirected = |cell: &&Cell| cell.redirect.is_some();
+        assert!(matrix.quick.iter().any(|cell| redirected(&cell)), "no way to redirect but the module's first is played");
         let watched: &[Cell] = &matrix.watched;
         assert!(watched.iter().all(|cell| cell.whole.is_empty()), "`--full` leaves nothing out");
     }
