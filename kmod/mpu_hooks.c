@@ -17,8 +17,10 @@
 #include "mpu_ways.h"
 #ifdef CONFIG_ARM64
 #include "mpu_site_arm64.h"
-#else
+#elif defined(CONFIG_X86_64)
 #include "mpu_site_x86.h"
+#else
+#error "MPU has a way in for x86-64 and for arm64 alone"
 #endif
 
 #if defined(MPU_DIRECT_NONE) && defined(MPU_HANDLER_NONE)
