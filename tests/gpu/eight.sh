@@ -111,7 +111,8 @@ for i in 1 2 3 4 5 6 7 8; do
 	check "t$i: $(awk "BEGIN { printf \"%.0f\", ${told:-0} / ${has:-1} }") s of its memory, of about $lived" \
 		"true_that '${told:-0} >= ${has:-1} * ($lived - 5) && ${told:-0} <= ${has:-1} * ($lived + $every + 5)'"
 done
-check "half of the way two had ended, and their rows of memory with them" "[ -z \"\$(tenant mpu_gpu_memory_used_bytes t1 $half)\" ] && [ -n \"\$(tenant mpu_gpu_memory_used_bytes t3 $half)\" ]"
+check "half of the way two had ended, and their rows of memory with them" \
+	"[ -z \"\$(tenant mpu_gpu_memory_used_bytes t1 $half)\" ] && [ -n \"\$(tenant mpu_gpu_memory_used_bytes t3 $half)\" ]"
 
 say "5. over the whole time, beside nvidia-smi once a second"
 # Between the first scrape and the last: nvidia-smi's figures by their own seconds, in MiB.
