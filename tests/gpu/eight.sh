@@ -119,8 +119,9 @@ say "5. over the whole time, beside nvidia-smi once a second"
 smi=$(awk -F', ' -v from="$(date -d "@$first_at" '+%Y/%m/%d %H:%M:%S')" -v to="$(date -d "@$ended_at" '+%Y/%m/%d %H:%M:%S')" \
 	'$1 >= from && $1 < to { s += $2; n++ } END { if (n) printf "%.0f\n", s / n * 2^20 }' smi.csv)
 seconds=$(($(sum mpu_gpu_observed_seconds_total "$last") - $(sum mpu_gpu_observed_seconds_total "$first")))
-whole=$(awk "BEGIN { printf \"%.0f\", ($(sum mpu_gpu_device_memory_used_byte_seconds_total "$last") - $(sum mpu_gpu_device_memory_used_byte_seconds_total "$first")) / ${seconds:-1} }")
-theirs=$(awk "BEGIN { printf \"%.0f\", ($(sum mpu_gpu_memory_used_byte_seconds_total "$last") - $(sum mpu_gpu_memory_used_byte_seconds_total "$first")) / ${seconds:-1} }")
+mean() { awk "BEGIN { printf \"%.0f\", ($(sum "$1" "$last") - $(sum "$1" "$first")) / ${seconds:-1} }"; }
+whole=$(mean mpu_gpu_device_memory_used_byte_seconds_total)
+theirs=$(mean mpu_gpu_memory_used_byte_seconds_total)
 echo "mean bytes over $seconds s: nvidia-smi $smi, the GPU's row $whole, the processes' rows $theirs"
 awk "BEGIN { printf \"off by %.3f %% of the GPU's memory (%.2f %% of what was used); the processes alone by %.3f %%\n\",
 	($whole - ${smi:-0}) * 100 / $size, ($whole - ${smi:-0}) * 100 / ${smi:-1}, ($theirs - ${smi:-0}) * 100 / $size }"
