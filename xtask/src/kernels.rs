@@ -254,7 +254,8 @@ fn choose(row: &Row, suite: &Suite) -> Result<String> {
 /// A release in two: what all flavours of a version share, and `-amd64`, `-cloud-amd64` or `-arm64-16k`.
 fn flavoured<'a>(row: &Row, release: &'a str) -> Result<(&'a str, &'a str)> {
     let name = row.flavour.as_ref().map_or_else(String::new, |flavour| format!("-{}", flavour.name));
-    let at = release.find(&format!("{name}-{}", row.arch)).with_context(|| format!("{release} is not of {}", row.arch))?;
+    let at =
+        release.find(&format!("{name}-{}", row.arch)).with_context(|| format!("{release} is not of {}", row.arch))?;
     Ok(release.split_at(at))
 }
 

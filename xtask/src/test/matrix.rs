@@ -292,7 +292,10 @@ mod tests {
             assert!(eras.clone().all(|era| !cell.is_whole(era)), "{name}");
         }
         let redirected = |cell: &&Cell| cell.redirect.is_some();
-        assert!(matrix.quick.iter().any(|cell| redirected(&cell)), "no way to redirect but the module's first is played");
+        assert!(
+            matrix.quick.iter().any(|cell| redirected(&cell)),
+            "no way to redirect but the module's first is played"
+        );
         let watched: &[Cell] = &matrix.watched;
         assert!(watched.iter().all(|cell| cell.whole.is_empty()), "`--full` leaves nothing out");
     }
