@@ -94,7 +94,8 @@ for file in $(seq -f 'scrape.%g' "$scrapes"); do
 	[ $((theirs + nobodys)) = "$(sum mpu_gpu_device_memory_used_bytes "$file")" ] && exact=$((exact + 1))
 	[ "${nobodys#-}" -gt "${largest#-}" ] && largest=$nobodys
 done
-check "containers and residue are the GPU's memory, to the byte, in $exact of $scrapes scrapes" "[ $exact = $scrapes ] && [ $scrapes -ge 10 ]"
+check "containers and residue are the GPU's memory, to the byte, in $exact of $scrapes scrapes" \
+	"[ $exact = $scrapes ] && [ $scrapes -ge 10 ]"
 check "the residue was $before bytes before, and at most $largest: within 1 % of $size" "true_that '(${largest#-}) <= $size / 100'"
 check "no PID is a label" "! grep -q 'pid=\"' $last"
 
@@ -119,6 +120,7 @@ say "5. over the whole time, beside nvidia-smi once a second"
 smi=$(awk -F', ' -v from="$(date -d "@$first_at" '+%Y/%m/%d %H:%M:%S')" -v to="$(date -d "@$ended_at" '+%Y/%m/%d %H:%M:%S')" \
 	'$1 >= from && $1 < to { s += $2; n++ } END { if (n) printf "%.0f\n", s / n * 2^20 }' smi.csv)
 seconds=$(($(sum mpu_gpu_observed_seconds_total "$last") - $(sum mpu_gpu_observed_seconds_total "$first")))
+# mean METRIC: how much it grew a second.
 mean() { awk "BEGIN { printf \"%.0f\", ($(sum "$1" "$last") - $(sum "$1" "$first")) / ${seconds:-1} }"; }
 whole=$(mean mpu_gpu_device_memory_used_byte_seconds_total)
 theirs=$(mean mpu_gpu_memory_used_byte_seconds_total)

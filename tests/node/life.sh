@@ -32,6 +32,16 @@ metrics_unit_answers() {
 	grep -q '^mpu_engine_up 1' /tmp/page
 }
 
+# The hardened unit, ready without an engine to register with, with words for systemctl and for status.
+nri_unit_waits() {
+	systemctl start mpu-nri
+	systemctl show --property=StatusText,ActiveState,NRestarts mpu-nri | tee /tmp/nri
+	mpu status | tee -a /tmp/nri
+	systemctl stop mpu-nri
+	grep -q '^ActiveState=active' /tmp/nri && grep -q '^NRestarts=0' /tmp/nri &&
+		[ "$(grep -c 'waiting for a container engine at /var/run/nri/nri.sock' /tmp/nri)" -eq 2 ] && ! ls /run/mpu/nri/*.json
+}
+
 # Names the step and the way out, and leaves no engine up.
 install_fails_for_make() {
 	$here/mpu install >/tmp/failed 2>&1
@@ -61,11 +71,12 @@ snapshot >/tmp/before
 check package_installs dpkg -i $here/mpu.deb
 check package_builds_by_dkms built_for $release
 check package_starts_its_unit unit_is_up
-check unit_files_are_sound systemd-analyze --man=no verify mpu.service mpu-notify.service mpu-metrics.service
+check unit_files_are_sound systemd-analyze --man=no verify mpu.service mpu-notify.service mpu-metrics.service mpu-nri.service
 right package_makes_the_container_right
 check package_is_up_by_status dkms_module_is_up
 check doctor_finds_it_mended doctor_finds_nothing_broken
 check metrics_unit_serves metrics_unit_answers
+check nri_unit_is_ready_without_an_engine nri_unit_waits
 systemctl stop mpu
 wrong unit_stopped_is_wrong_again
 systemctl start mpu

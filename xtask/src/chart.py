@@ -78,17 +78,96 @@ def check_promises(where, values, objects):
     promise = lambda so, what: so or fault(where, what)
     selectors = [daemons["spec"]["selector"]["matchLabels"] for daemons in of("DaemonSet")]
     on = lambda part, default: values.get(part, {}).get("enabled", default)
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    speaks = on("agent", True) and on("events", True)
+    check_rbac(promise, objects if speaks else [], [document for document in objects if document["kind"] in RBAC])
+    for policy in of("NetworkPolicy"):
+        is_agents = policy["metadata"]["name"] == "mpu"
+        ports = [rule["port"] for out in policy["spec"]["egress"] for rule in out["ports"]]
+        promise(ports == ([443, 6443] if is_agents and speaks else []), f"{policy['metadata']['name']}: lets out to {ports}")
     promise(len(selectors) == on("agent", True) + on("nri", False), "a DaemonSet too many, or one too few")
     promise(all(selectors.count(one) == 1 for one in selectors), "two DaemonSets have the same pods")
     for daemons in of("DaemonSet"):
-        check_pod(promise, values, daemons)
+        check_pod(promise, values, daemons, speaks)
+        check_nodes(promise, values, defaults, daemons)
     for kind in ("NetworkPolicy", "Service", "ServiceMonitor"):
         for document in of(kind):
             has = document["spec"].get("podSelector", document["spec"].get("selector", {}))
             promise(has.get("matchLabels", has) in selectors, f"the {kind} selects other pods")
 
 
-def check_pod(promise, values, daemons):
+RBAC = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
+
+
+def check_rbac(promise, objects, rbac):
+    """The agent may read nodes and write Events in default, and no more; without Events, nothing."""
+    rules = {document["kind"]: document["rules"] for document in rbac if "rules" in document}
+    wanted = {"ClusterRole": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}],
+              "Role": [{"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}]}
+    promise(rules == (wanted if objects else {}), f"RBAC allows {rules}")
+    promise(all(document["metadata"].get("namespace") == "default" for document in rbac if "Cluster" not in document["kind"]),
+            "a Role is not where a node's Events are")
+    accounts = [document["metadata"]["name"] for document in objects if document["kind"] == "ServiceAccount"]
+    for binding in rbac:
+        if "roleRef" in binding:
+            named = [(subject["name"], subject["namespace"]) for subject in binding["subjects"]]
+            promise(named == [(accounts[0], NAMESPACE)] if accounts else named, f"{binding['kind']} is for {named}")
+            role = (binding["roleRef"]["kind"], binding["roleRef"]["name"])
+            promise(role in [(document["kind"], document["metadata"]["name"]) for document in rbac], f"there is no {role}")
+
+
+ENGINE, UPGRADE, CLIENT = "mpu-project.github.io/engine", "nvidia.com/gpu-driver-upgrade-state", "nvidia.com/gpu.deploy.client"
+GPU = {"nvidia.com/gpu.present": "true"}
+# Labels of a node, and whether the agent and the plugin are there, by the chart's engine: auto, module, notify.
+NODES = [
+    ({}, "yes yes no", "yes no yes"),
+    ({ENGINE: "auto"}, "yes yes yes", "yes yes yes"),
+    ({ENGINE: "module"}, "yes yes yes", "no no no"),
+    ({ENGINE: "notify"}, "no no no", "yes yes yes"),
+    # No engine's name: the agent says so, and the chart's engine holds.
+    ({ENGINE: "modul"}, "yes yes no", "yes no yes"),
+    ({CLIENT: "true", UPGRADE: "upgrade-done"}, "yes yes no", "yes no yes"),
+    # The GPU Operator wants the driver's clients away. The plugin is none.
+    ({CLIENT: "paused-for-driver-upgrade"}, "no no no", "yes no yes"),
+    ({CLIENT: "paused-for-mig-change", ENGINE: "module"}, "no no no", "no no no"),
+    ({UPGRADE: "pod-restart-required"}, "no no no", "yes no yes"),
+    # Jobs may still run, or run again.
+    ({UPGRADE: "wait-for-jobs-required"}, "yes yes no", "yes no yes"),
+    ({UPGRADE: "validation-required"}, "yes yes no", "yes no yes"),
+]
+
+
+def matches(expression, labels):
+    """As Kubernetes' selectors: NotIn is true of a label that is not there, too."""
+    key, operator, values = expression["key"], expression["operator"], expression.get("values", [])
+    return {"In": key in labels and labels[key] in values, "NotIn": key not in labels or labels[key] not in values,
+            "Exists": key in labels, "DoesNotExist": key not in labels}[operator]
+
+
+def check_nodes(promise, values, defaults, daemons):
+    """On which nodes a DaemonSet's pods are: a controller deletes the pods of a node whose labels match no longer."""
+    pod = daemons["spec"]["template"]["spec"]
+    column = 2 if pod["containers"][0]["name"] == "nri" else 1
+    engine = ["auto", "module", "notify"].index(values.get("engine", defaults["engine"]))
+    affinity = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    wanted = values.get("affinity", defaults["affinity"])
+    base = {**GPU, "example.com/gpu": ""}
+    for row in NODES:
+        labels = {**base, **row[0]}
+        there = any(all(matches(expression, labels) for expression in term["matchExpressions"]) for term in affinity)
+        promise(there == (row[column].split()[engine] == "yes"), f"{daemons['metadata']['name']}: is {there} on a node with {row[0]}")
+    alone = [term for term in affinity if all(matches(expression, {}) for expression in term["matchExpressions"])]
+    asked = [term for term in (wanted or {}).get("nodeAffinity", {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])]
+    fields = [term["matchFields"] for term in affinity if "matchFields" in term]
+    promise(all("matchFields" in term for term in alone) or not asked or engine == 2, "it is on nodes that nobody asked for")
+    promise({json.dumps(field) for field in fields} == {json.dumps(term["matchFields"]) for term in asked if "matchFields" in term},
+            f"matchFields are lost: {fields}")
+    kept = {key for key in pod["affinity"] if key != "nodeAffinity"}
+    promise(kept == {key for key in (wanted or {}) if key != "nodeAffinity"}, f"of the affinity is left {kept}")
+
+
+def check_pod(promise, values, daemons, speaks):
     """A DaemonSet's pod, and that it holds what its DaemonSet looks for."""
     template = daemons["spec"]["template"]
     pod = template["spec"]
@@ -100,9 +179,15 @@ def check_pod(promise, values, daemons):
     plugin = pod["containers"][0]["name"] == "nri"
     exporter = values.get("metrics", {}).get("enabled", False)
     promise(pod.get("hostPID", False) == (plugin or exporter), "hostPID is the exporter's and the plugin's")
-    privileged = values.get("gpu", {}).get("privileged", False) and not plugin
-    if "affinity" in values:
-        promise(bool(pod.get("affinity")) == bool(values["affinity"]), "a pod has an affinity that nobody asked for")
+    privileged = values.get("gpu", {}).get("privileged", True) and not plugin
+    promise("runtimeClassName" not in pod or values.get("gpu", {}).get("runtimeClassName"), "a pod needs a RuntimeClass")
+    tokens = [volume["name"] for volume in pod["volumes"] if "projected" in volume]
+    holders = [container["name"] for container in pod["containers"]
+               if any(mount["name"] in tokens for mount in container["volumeMounts"])]
+    promise(holders == (["agent"] if speaks and not plugin else []), f"a token is with {holders}")
+    rollout = daemons["spec"]["updateStrategy"]
+    if "updateStrategy" not in values:
+        promise(rollout["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}, f"an upgrade takes engines down: {rollout}")
     for container in pod["containers"]:
         security, name = container["securityContext"], container["name"]
         promise(security["readOnlyRootFilesystem"] is True, f"{name}: its root file system is writable")
@@ -121,7 +206,7 @@ def check_pod(promise, values, daemons):
             promise(mount["name"] in volumes, f"{name}: mounts {mount['name']}, which is no volume")
             path = volumes[mount["name"]].get("hostPath", {}).get("path")
             promise(path in (None, mount["mountPath"]), f"{name}: {path} is not at its own path")
-            written = {"/sys/module", "/var/lib/mpu", "/run/mpu", "/tmp"}
+            written = {"/run/mpu/nri"} if plugin else {"/sys/module", "/var/lib/mpu", "/run/mpu", "/tmp"}
             promise(mount.get("readOnly") or mount["mountPath"] in written, f"{name}: may write {mount['mountPath']}")
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             # The kubelet expands no field references in the commands of probes.
@@ -155,25 +240,27 @@ def check_schema_covers_values():
          json.loads((CHART / "values.schema.json").read_text()), "")
 
 
-def check_manifest():
-    """What those without Helm apply: the chart with its defaults, and the namespace."""
+def check_manifest(name, values, what):
+    """What those without Helm apply: the chart with these values, and the namespace."""
     head = (
-        "# MPU on every GPU node, for those without Helm: docs/kubernetes.md. Generated from the chart's defaults:\n"
-        "# `./x chart --bless`. Replace the image, `mpu:VERSION`, by yours; then kubectl apply -f manifest.yaml\n"
+        f"# MPU on every GPU node, for those without Helm: docs/kubernetes.md. Generated from {what}:\n"
+        f"# `./x chart --bless`. Replace the image, `mpu:VERSION`, by yours; then kubectl apply -f {name}\n"
     )
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {
         "name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}}}
     texts = [yaml.safe_dump(namespace, sort_keys=False)]
-    order = {"ServiceAccount": 0, "NetworkPolicy": 1, "DaemonSet": 2}
-    for _, text, document in sorted(rendered({}), key=lambda item: order[item[2]["kind"]]):
+    order = ["ServiceAccount", *RBAC, "NetworkPolicy", "DaemonSet"]
+    files = {text: min(order.index(other["kind"]) for _, same, other in rendered(values) if same == text)
+             for _, text, _ in rendered(values)}
+    for text in sorted(files, key=files.get):
         lines = [line for line in text.splitlines() if not re.search(r"managed-by: Helm|helm\.sh/chart:", line)]
         texts.append("\n".join(lines).strip() + "\n")
     wanted = head + "---\n".join(texts)
-    path = KUBERNETES / "manifest.yaml"
+    path = KUBERNETES / name
     if BLESS:
         path.write_text(wanted)
     elif not path.is_file() or path.read_text() != wanted:
-        fault("manifest.yaml", "is behind the chart: ./x chart --bless")
+        fault(name, "is behind the chart: ./x chart --bless")
 
 
 def check_versions():
@@ -197,7 +284,9 @@ cases = [path for path in sorted((KUBERNETES / "cases").glob("*.yaml")) if path.
 for case in cases:
     check_case(case)
 check_refused()
-check_manifest()
+check_manifest("manifest.yaml", {}, "the chart's defaults")
+restricted = yaml.safe_load((KUBERNETES / "cases/runtime-class.yaml").read_text())
+check_manifest("manifest-runtime-class.yaml", restricted, "cases/runtime-class.yaml")
 check_dockerfiles()
 for line in found:
     print(line)

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Tally};
 use crate::outcome::Outcome;
-use crate::run::{output, say};
-use crate::{container, lint, rig};
+use crate::run::{output, run, say};
+use crate::{container, lint, paths, rig};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -65,6 +65,9 @@ pub fn check(filter: Option<&str>, full: bool, tally: &mut Tally) -> Result<()> 
     cargo.args(["--test", "rig", "--test", "cdi_hooks", "--test", "parity", "--"]);
     // What an image's environment does to a hook, only the static executable of a release can show.
     cargo.args(filter).env("MPU_CONTAINER", container::quick(Arch::Amd64)?);
+    // The plugin, for an engine that is real.
+    run(lint::cargo().args(["build", "--quiet", "--locked", "--package", "mpu", "--bin", "mpu"]))?;
+    cargo.env("MPU_PROGRAM", paths::target("debug")?.join("mpu"));
     if full {
         // Ignored are, besides what takes long, two tools.
         cargo.args(["--include-ignored", "--skip", "plain::script", "--skip", "bench::starts"]);

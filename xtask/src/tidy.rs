@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::paths::repo;
 
 mod arrows;
+mod asked;
 mod c_files;
 mod chores;
 mod circles;

@@ -21,6 +21,7 @@ use mpu_host::host::Host;
 use mpu_notify::client;
 use mpu_notify::error::NotifyError;
 use mpu_notify::raise::{self as notify, Lowered};
+use mpu_notify::systemd;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -72,7 +73,7 @@ impl How {
     pub const ALL: [How; 6] = [How::Loaded, How::Started, How::Resumed, How::Replaced, How::AlreadyUp, How::Built];
 }
 
-/// What became of the engine that was not chosen, if it was up.
+/// What else became of something: of the engine that was not chosen, if it was up, and of the plugin that brings the notify engine containers.
 #[derive(Debug)]
 pub enum Note {
     /// The notify engine was told to go.
@@ -83,6 +84,12 @@ pub enum Note {
     ModuleUnloaded,
     /// It could not be unloaded.
     ModuleStays(ModuleError),
+    /// The container engine's plugin was asked of systemd, as the configuration wants it.
+    PluginStarted,
+    /// The configuration wants it, and systemd is not there, or has no such unit.
+    NoPlugin,
+    /// systemd does not start it.
+    PluginStays(NotifyError),
 }
 
 /// What was done.
@@ -148,8 +155,22 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, E
             }
         },
     };
+    if up.choice.engine == Engine::Notify && config.nri {
+        up.notes.push(plugin(host));
+    }
     up.took = began.elapsed();
     Ok(up)
+}
+
+/// The unit of the container engine's plugin.
+pub const PLUGIN: &str = "mpu-nri.service";
+
+/// Has it started, or finds that it is up.
+fn plugin(host: &Host) -> Note {
+    match systemd::has(host, PLUGIN) {
+        false => Note::NoPlugin,
+        true => systemd::start(host, PLUGIN).map_or_else(Note::PluginStays, |()| Note::PluginStarted),
+    }
 }
 
 impl Up {

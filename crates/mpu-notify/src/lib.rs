@@ -42,6 +42,7 @@ pub mod run;
 mod setting;
 mod status;
 mod sys;
+pub mod systemd;
 mod table;
 mod theirs;
 mod threads;

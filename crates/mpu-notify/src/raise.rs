@@ -5,7 +5,7 @@
 //! whether it lives on while containers still need it, is its own business.
 
 use super::error::NotifyError;
-use super::{client, hold, CONTROL_SOCKET};
+use super::{client, hold, systemd, CONTROL_SOCKET};
 use client::State;
 use mpu_host::config::Drivers;
 use mpu_host::driver::Driver;
@@ -22,9 +22,6 @@ use std::time::{Duration, Instant};
 
 /// The unit that keeps a supervisor where systemd runs.
 pub const UNIT: &str = "mpu-notify.service";
-/// Where units are (systemd.unit(5)), as far as anybody installs this one.
-const UNIT_FOLDERS: [&str; 4] =
-    ["/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"];
 /// What a supervisor that systemd does not keep has to say.
 pub const LOG: &str = "/run/mpu/notify/log";
 /// How long a supervisor may take to come up: it starts in milliseconds, but on a host that boots, everything else does, too.
@@ -194,8 +191,7 @@ fn start(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError>
     }
     let _progress = Progress::of("waiting for the supervisor");
     if by_systemd {
-        // Not waited for: this may itself be part of a start that systemd is in the middle of.
-        systemctl(host, &["start", "--no-block", "--no-ask-password", UNIT])?;
+        systemd::start(host, UNIT)?;
         return up(host, &mut || Ok(()), |state| !is_retired(state));
     }
     // One that lives starts a supervisor again that has died: two would serve some containers each.
@@ -232,23 +228,7 @@ fn start(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError>
 
 /// Whether systemd runs and has the unit.
 pub fn systemd_has_unit(host: &Host) -> bool {
-    let has = |folder: &&str| host.at(folder).join(UNIT).is_file();
-    host.at("/run/systemd/system").is_dir() && host.tool("systemctl").is_some() && UNIT_FOLDERS.iter().any(has)
-}
-
-fn systemctl(host: &Host, arguments: &[&str]) -> Result<(), NotifyError> {
-    let what = format!("systemctl {}", arguments.join(" "));
-    let missing = || NotifyError::Start { what: what.clone(), source: io::ErrorKind::NotFound.into() };
-    let program = host.tool("systemctl").ok_or_else(missing)?;
-    let said = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-    let said = said.map_err(|source| NotifyError::Start { what: what.clone(), source })?;
-    match said.status.success() {
-        true => Ok(()),
-        false => {
-            let message = String::from_utf8_lossy(&said.stderr).trim().to_string();
-            Err(NotifyError::Systemd { what, message })
-        }
-    }
+    systemd::has(host, UNIT)
 }
 
 /// Starts a keeper that outlives us.

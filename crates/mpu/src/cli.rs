@@ -66,11 +66,7 @@ pub enum Command {
 
     /// Find out what is wrong with MPU on this host, and how to fix it
     #[command(long_about = DOCTOR_LONG, after_help = DOCTOR_EXAMPLES)]
-    Doctor {
-        /// List the checks and run none
-        #[arg(long)]
-        list: bool,
-    },
+    Doctor(DoctorOptions),
 
     /// Install this mpu on this host: files, module, service; and start it
     #[command(long_about = INSTALL_LONG, after_help = INSTALL_EXAMPLES)]
@@ -227,15 +223,42 @@ const CONFIG_EXAMPLES: &str = "Examples:
   mpu config check ./config.toml
   sudo mpu config apply";
 
+/// Options of `mpu doctor`.
+#[derive(Debug, clap::Args)]
+pub struct DoctorOptions {
+    /// List the checks and run none
+    #[arg(long)]
+    pub list: bool,
+
+    /// Write a report for an issue into this file, or to standard output if it is -
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "mpu-report.txt", conflicts_with = "list")]
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub report: Option<PathBuf>,
+
+    /// Replace the file if it exists
+    #[arg(long, requires = "report")]
+    pub force: bool,
+
+    /// Also report names of this host, its containers and users
+    #[arg(long, requires = "report")]
+    pub with_names: bool,
+}
+
 const DOCTOR_EXAMPLES: &str = "Examples:
   sudo mpu doctor
+  sudo mpu doctor --report        # mpu-report.txt, to read and attach to an issue
   sudo mpu doctor --json | jq '.findings[] | select(.level == \"broken\")'";
 
 const DOCTOR_LONG: &str = "Find out what is wrong with MPU on this host, and how to fix it.
 
 Checks the kernel and its restrictions, the driver, the engine, what a container sees right now, and other software \
     that redirects the same functions. Changes nothing. Each problem comes with a command that fixes it. Exit code 0 if all is \
-    right, 1 if something needs attention, 2 if something is broken.";
+    right, 1 if something needs attention, 2 if something is broken.
+
+With --report it writes what an issue about MPU needs to say of this host into one file: versions, findings, settings, \
+    counters, the kernel's messages about MPU, the last build. The file has no PIDs and no names of the host, its users, \
+    containers or pods, unless --with-names is given. Only its owner can read it. The exit code is then 0 if it was \
+    written.";
 
 const INSTALL_LONG: &str = "Install this mpu on this host: files, module, service; and start it.
 
@@ -463,7 +486,7 @@ impl Command {
             Command::Status => "status",
             Command::Probe => "probe",
             Command::Config { .. } => "config",
-            Command::Doctor { .. } => "doctor",
+            Command::Doctor(_) => "doctor",
             Command::Install(_) => "install",
             Command::Upgrade(_) => "upgrade",
             Command::Uninstall(_) => "uninstall",

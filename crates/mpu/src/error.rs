@@ -3,6 +3,7 @@
 use crate::agent::turns::TurnError;
 use crate::agent::AgentError;
 use crate::install::InstallError;
+use crate::issue::ReportError;
 use crate::metrics::MetricsError;
 use crate::nri::NriError;
 use crate::probe::ProbeError;
@@ -35,6 +36,9 @@ pub enum Error {
     /// The installation was not changed.
     #[error(transparent)]
     Install(#[from] InstallError),
+    /// The report for an issue is not written.
+    #[error(transparent)]
+    Report(#[from] ReportError),
     /// Metrics cannot be given.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
@@ -62,6 +66,7 @@ impl Sum for Error {
             Error::Process(e) => e,
             Error::Top(e) => e,
             Error::Install(e) => e,
+            Error::Report(e) => e,
             Error::Metrics(e) => e,
             Error::Nri(e) => e,
         }

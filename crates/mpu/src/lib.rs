@@ -7,10 +7,12 @@
 
 pub mod agent;
 pub mod cli;
+pub mod cluster;
 pub mod commands;
 pub mod doctor;
 pub mod error;
 pub mod install;
+pub mod issue;
 pub mod listing;
 pub mod manual;
 pub mod metrics;
@@ -19,5 +21,6 @@ pub mod probe;
 pub mod processes;
 pub mod report;
 pub mod top;
+pub mod wiring;
 
 pub use error::Error;

@@ -8,6 +8,7 @@ use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
 use mpu::commands::{agent, config, doctor, down, install, metrics, probe, ps, schema, status, up};
 use mpu::install::work;
+use mpu::issue;
 use mpu::listing;
 use mpu::manual;
 use mpu::metrics::Done;
@@ -116,8 +117,15 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             Ok(Exit::Ok)
         }
         Command::Agent { what } => look_after(cli, &host, what),
-        Command::Doctor { list: true } => print(doctor::list().as_bytes()),
-        Command::Doctor { list: false } => tell(cli, &doctor::examine(&host)),
+        Command::Doctor(options) => match &options.report {
+            _ if options.list => print(doctor::list().as_bytes()),
+            None => tell(cli, &doctor::examine(&host)),
+            Some(file) if file.as_os_str() == "-" => print(issue::report(&host, options.with_names).as_bytes()),
+            Some(file) => {
+                let reported = doctor::report(&host, file, options.with_names, options.force);
+                tell(cli, &reported.context("there is no report")?)
+            }
+        },
         Command::Run { .. } | Command::Notify { .. } => unreachable!("they end with codes of their own"),
         Command::Schema { command: None } => print(schema::list().as_bytes()),
         Command::Schema { command: Some(name) } => print(schema::of(name).unwrap_or_default().as_bytes()),

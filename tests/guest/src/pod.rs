@@ -1,5 +1,6 @@
-//! A pod of packaging/kubernetes in the guest: `mpu agent` as process 1 of a container that has what the manifest gives it and nothing
-//! more: two capabilities, a read-only root, the GPU's devices alone, and the node's directories at their own paths.
+//! A pod of packaging/kubernetes in the guest: `mpu agent` as process 1 of a container that has what a manifest gives it and nothing
+//! more: a read-only root, the node's directories at their own paths, and either two capabilities and the GPU's devices alone, as a
+//! RuntimeClass gives them, or all privileges and no device at all, as where no RuntimeClass is.
 //!
 //! Owns reading the manifest, so that what is played cannot drift from what is deployed.
 
@@ -11,7 +12,13 @@ use serde_json::{json, Value};
 use crate::command::{must, run, Output};
 use crate::wait::until;
 
-const MANIFEST: &str = include_str!("../../../packaging/kubernetes/manifest.yaml");
+/// All privileges.
+pub const PRIVILEGED: &str = include_str!("../../../packaging/kubernetes/manifest.yaml");
+/// Two capabilities.
+pub const RUNTIME_CLASS: &str = include_str!("../../../packaging/kubernetes/manifest-runtime-class.yaml");
+
+/// Of what a privileged container has, what an agent could use.
+const OF_ALL: [&str; 6] = ["SYS_MODULE", "SYS_ADMIN", "MKNOD", "DAC_OVERRIDE", "SYS_PTRACE", "SYS_RAWIO"];
 
 /// A running agent. Deleted when dropped.
 pub struct Pod {
@@ -22,10 +29,10 @@ pub struct Pod {
 
 impl Pod {
     /// Starts it as the kubelet and a runtime with GPUs would.
-    pub fn start(runtime: &'static str, name: &str, arguments: &[&str]) -> Result<Self> {
+    pub fn start(runtime: &'static str, manifest: &'static str, name: &str, arguments: &[&str]) -> Result<Self> {
         let bundle = PathBuf::from(format!("/run/bundle/{name}"));
         std::fs::create_dir_all(bundle.join("rootfs"))?;
-        std::fs::write(bundle.join("config.json"), serde_json::to_vec_pretty(&spec(name, arguments)?)?)?;
+        std::fs::write(bundle.join("config.json"), serde_json::to_vec_pretty(&spec(manifest, name, arguments)?)?)?;
         let pod = Self { runtime, name: name.to_owned(), bundle };
         let bundle = pod.bundle.display().to_string();
         must(&[runtime, "run", "--detach", "--bundle", &bundle, name])
@@ -68,7 +75,7 @@ impl Drop for Pod {
     }
 }
 
-fn spec(name: &str, arguments: &[&str]) -> Result<Value> {
+fn spec(manifest: &'static str, name: &str, arguments: &[&str]) -> Result<Value> {
     let bind =
         |path: &str, how: &str| json!({"destination": path, "type": "bind", "source": path, "options": ["rbind", how]});
     let mut mounts = vec![
@@ -80,7 +87,7 @@ fn spec(name: &str, arguments: &[&str]) -> Result<Value> {
     for path in ["/bin", "/usr", "/lib", "/lib64", "/mpu"] {
         mounts.push(bind(path, "ro"));
     }
-    for (path, writable) in node_mounts() {
+    for (path, writable) in node_mounts(manifest) {
         // The kubelet makes those that are missing.
         std::fs::create_dir_all(path).with_context(|| format!("cannot make {path}"))?;
         mounts.push(match path {
@@ -88,11 +95,13 @@ fn spec(name: &str, arguments: &[&str]) -> Result<Value> {
             _ => bind(path, if writable { "rw" } else { "ro" }),
         });
     }
-    let capabilities = capabilities()?;
+    let capabilities = capabilities(manifest)?;
     let words = [&["/bin/mpu", "agent", "run"], arguments].concat();
     let mut devices = Vec::new();
-    let mut allowed = vec![json!({"allow": false, "access": "rwm"})];
-    for (node, minor) in [("nvidiactl", 255), ("nvidia0", 0)] {
+    let mut allowed = vec![json!({"allow": is_privileged(manifest), "access": "rwm"})];
+    // A privileged container's /dev has what the host's had when it began, and an agent begins before the driver.
+    let by_runtime = [("nvidiactl", 255), ("nvidia0", 0)].into_iter().filter(|_| !is_privileged(manifest));
+    for (node, minor) in by_runtime {
         devices.push(
             json!({"path": format!("/dev/{node}"), "type": "c", "major": 195, "minor": minor, "fileMode": 0o666}),
         );
@@ -115,9 +124,13 @@ fn spec(name: &str, arguments: &[&str]) -> Result<Value> {
     }))
 }
 
+fn is_privileged(manifest: &str) -> bool {
+    manifest.lines().any(|line| line.trim() == "privileged: true")
+}
+
 /// The agent's mounts in the manifest, and whether it may write there.
-fn node_mounts() -> impl Iterator<Item = (&'static str, bool)> {
-    MANIFEST.lines().filter_map(|line| {
+fn node_mounts(manifest: &'static str) -> impl Iterator<Item = (&'static str, bool)> {
+    manifest.lines().filter_map(|line| {
         let line = line.trim().strip_prefix("- {name: ")?.strip_suffix('}')?;
         let path = line.split(", ").find_map(|part| part.strip_prefix("mountPath: "))?.trim_matches('"');
         Path::new(path).is_absolute().then_some((path, !line.contains("readOnly: true")))
@@ -125,10 +138,14 @@ fn node_mounts() -> impl Iterator<Item = (&'static str, bool)> {
 }
 
 /// The capabilities in the manifest.
-fn capabilities() -> Result<Vec<String>> {
-    let list = MANIFEST.lines().find_map(|line| line.trim().strip_prefix("add: [")?.strip_suffix(']'));
+fn capabilities(manifest: &str) -> Result<Vec<String>> {
+    let named = |names: &mut dyn Iterator<Item = &str>| names.map(|name| format!("CAP_{name}")).collect();
+    if is_privileged(manifest) {
+        return Ok(named(&mut OF_ALL.into_iter()));
+    }
+    let list = manifest.lines().find_map(|line| line.trim().strip_prefix("add: [")?.strip_suffix(']'));
     let list = list.context("the manifest adds no capabilities")?;
-    Ok(list.split(", ").map(|name| format!("CAP_{name}")).collect())
+    Ok(named(&mut list.split(", ")))
 }
 
 #[cfg(test)]
@@ -136,9 +153,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manifest_is_read() {
-        let mounts: Vec<_> = node_mounts().collect();
-        assert!(mounts.contains(&("/lib/modules", false)) && mounts.contains(&("/run/mpu", true)), "{mounts:?}");
-        assert_eq!(capabilities().unwrap(), ["CAP_SYS_MODULE", "CAP_SYS_ADMIN"]);
+    fn the_manifests_are_read() {
+        for manifest in [PRIVILEGED, RUNTIME_CLASS] {
+            let mounts: Vec<_> = node_mounts(manifest).collect();
+            assert!(mounts.contains(&("/lib/modules", false)) && mounts.contains(&("/run/mpu", true)), "{mounts:?}");
+        }
+        assert_eq!(capabilities(RUNTIME_CLASS).unwrap(), ["CAP_SYS_MODULE", "CAP_SYS_ADMIN"]);
+        assert_eq!(capabilities(PRIVILEGED).unwrap().len(), OF_ALL.len());
     }
 }

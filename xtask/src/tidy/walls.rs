@@ -15,7 +15,7 @@ struct Wall {
     why: &'static str,
 }
 
-const WALLS: [Wall; 10] = [
+const WALLS: [Wall; 11] = [
     Wall { room: "mpu-engine/module", never: &["mpu-notify"], why: "engines do not know each other" },
     Wall {
         room: "mpu-engine/signing",
@@ -47,6 +47,11 @@ const WALLS: [Wall; 10] = [
         room: "mpu/agent",
         never: &["mpu-notify", "mpu/commands", "mpu/report", "mpu/cli"],
         why: "it keeps the module up: a supervisor in a pod would take the containers' calls with it",
+    },
+    Wall {
+        room: "mpu/cluster",
+        never: &["mpu-engine", "mpu-notify", "mpu/agent", "mpu/commands", "mpu/report", "mpu/cli"],
+        why: "it carries what is said, and knows nothing of what it says",
     },
     Wall {
         room: "mpu/nri",

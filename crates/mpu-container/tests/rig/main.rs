@@ -5,7 +5,9 @@
 //! that it was skipped, and why.
 
 mod bench;
+mod cluster;
 mod container;
+mod cri;
 mod engines;
 mod facts;
 mod host;

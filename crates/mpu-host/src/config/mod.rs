@@ -73,6 +73,8 @@ pub struct Config {
     pub visibility: Visibility,
     /// Processor time that the notify engine spends on one container, in percent of one processor; 0 is no limit.
     pub notify_cpu_percent: u32,
+    /// Whether `mpu up` starts the container engine's plugin with the notify engine.
+    pub nri: bool,
     /// The rules, in order.
     pub rules: Vec<Rule>,
 }
@@ -87,6 +89,7 @@ impl Default for Config {
             drivers: Drivers::default(),
             visibility: Visibility::default(),
             notify_cpu_percent: NOTIFY_CPU_PERCENT,
+            nri: false,
             rules: Vec::new(),
         }
     }
@@ -102,6 +105,8 @@ struct Raw {
     #[serde(default)]
     visibility: Visibility,
     notify_cpu_percent: Option<u32>,
+    #[serde(default)]
+    nri: bool,
     #[serde(default, rename = "rule")]
     rules: Vec<Spanned<RawRule>>,
 }
@@ -205,7 +210,8 @@ impl Config {
         }
         let engine = raw.engine.unwrap_or(Asked::Auto);
         let notify_cpu_percent = raw.notify_cpu_percent.unwrap_or(NOTIFY_CPU_PERCENT);
-        let config = Config { engine, drivers: raw.drivers, visibility: raw.visibility, notify_cpu_percent, rules };
+        let (drivers, visibility, nri) = (raw.drivers, raw.visibility, raw.nri);
+        let config = Config { engine, drivers, visibility, notify_cpu_percent, nri, rules };
         let compiled = rules::compile(&config);
         policy::Rules::parse(compiled.as_bytes()).map_err(|_| {
             let most = format!("{} lines, {} bytes", policy::MOST_RULES, policy::LONGEST_RULES);
@@ -264,9 +270,18 @@ mod tests {
 
     #[test]
     fn the_shipped_file_shows_every_key_and_its_examples_are_sound() {
-        for key in
-            ["engine", "drivers", "visibility", "notify_cpu_percent", "[[rule]]", "sees", "container", "pod", "cgroup"]
-        {
+        for key in [
+            "engine",
+            "drivers",
+            "visibility",
+            "notify_cpu_percent",
+            "nri",
+            "[[rule]]",
+            "sees",
+            "container",
+            "pod",
+            "cgroup",
+        ] {
             assert!(DEFAULT.contains(&format!("#{key}")), "{key}");
         }
         let uncommented: String = DEFAULT
@@ -293,6 +308,11 @@ mod tests {
         assert_eq!(Config::parse("notify_cpu_percent = 0\n").expect("sound").notify_cpu_percent, 0);
         assert_eq!(Config::parse("").expect("sound").notify_cpu_percent, 100);
         assert_eq!(wrong("\nnotify_cpu_percent = -1\n").0, 2);
+        assert_eq!(
+            (Config::parse("nri = true\n").expect("sound").nri, Config::parse("").expect("sound").nri),
+            (true, false)
+        );
+        assert_eq!(wrong("nri = \"on\"\n").0, 1);
         assert_eq!(config.rules[0].whom, Selector::Cgroup("/system.slice/dcgm.service".to_string()));
     }
 

@@ -2,19 +2,24 @@
 //!
 //! Owns the round: wait for the driver, raise the engine, measure, and again. It is made for a container that has the
 //! node's directories at their own paths, so that everything else of this crate works there unchanged. Who of several
-//! agents may touch the engine is [`turns`]'s, what a kubelet hears is [`note`]'s. Raises the module and no other engine: a
-//! supervisor in a pod would take the containers' calls with it when the pod ends.
+//! agents may touch the engine is [`turns`]'s, what a kubelet hears is [`note`]'s, what a cluster hears [`telling`]'s. Raises the
+//! module and no other engine: a supervisor in a pod would take the containers' calls with it when the pod ends. One that the node
+//! itself has is left at its work.
 
 mod error;
+pub mod label;
 pub mod note;
+pub mod telling;
 pub mod turns;
 
+use crate::cluster::Cluster;
 pub use error::AgentError;
 use mpu_engine::module::checks::Unfit;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::raise;
+use mpu_engine::module::state;
 use mpu_engine::up::{self, How};
-use mpu_engine::{apply, down};
+use mpu_engine::{apply, down, observe, Engine};
 use mpu_host::config::{rules, Asked, Config};
 use mpu_host::driver::Driver;
 use mpu_host::explain::{chain, Explain};
@@ -22,6 +27,7 @@ use mpu_host::host::{Host, CAP_SYS_MODULE};
 use note::{uptime, Doing, Note, Seen};
 use std::path::PathBuf;
 use std::time::Duration;
+use telling::{Reason, Telling};
 use turns::{Left, Turn, TurnError};
 
 /// Where a pod's specification puts the agent's name: the commands of probes know no other variables.
@@ -33,6 +39,19 @@ pub struct AgentOptions {
     /// The agent's name among those of the node: the pod's uid
     #[arg(long, env = ID)]
     pub id: String,
+
+    /// The engine of this node, unless its label mpu-project.github.io/engine names another: auto leaves a notify engine that
+    /// the node has at its work, and loads the module where there is none
+    #[arg(long, value_enum, default_value_t = Asked::Auto)]
+    pub engine: Asked,
+
+    /// Read the node's label, and make Events on the node: the folder with the pod's token and ca.crt
+    #[arg(long, value_name = "DIR", requires = "node", value_hint = clap::ValueHint::DirPath)]
+    pub cluster: Option<PathBuf>,
+
+    /// The node's name in the cluster
+    #[arg(long, env = "MPU_NODE_NAME", value_name = "NAME")]
+    pub node: Option<String>,
 
     /// Time between two rounds of the loop
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=300))]
@@ -87,6 +106,7 @@ pub struct Agent<'a> {
     failures: u32,
     next_try: u64,
     said: (String, u64),
+    telling: Option<Telling<'a>>,
 }
 
 /// What became of the engine when an agent left.
@@ -107,6 +127,7 @@ impl<'a> Agent<'a> {
         kernel: &'a dyn Kernel,
         measure: Measure<'a>,
         log: Log<'a>,
+        cluster: Option<&'a dyn Cluster>,
         options: AgentOptions,
     ) -> Result<Agent<'a>, AgentError> {
         if !host.has_capability(CAP_SYS_MODULE) {
@@ -126,6 +147,7 @@ impl<'a> Agent<'a> {
             failures: 0,
             next_try: 0,
             said,
+            telling: cluster.map(|cluster| Telling::new(cluster, log)),
         })
     }
 
@@ -153,10 +175,48 @@ impl<'a> Agent<'a> {
             (None, Some(version)) => self.look_after(&version)?,
         };
         self.say(&words);
-        if doing == Doing::Watches || doing == Doing::StandsBy {
+        if matches!(doing, Doing::Watches | Doing::StandsBy | Doing::LeavesToNode) {
             self.measure_if_due();
         }
-        self.note(doing, &words)
+        self.note(doing, &words)?;
+        self.tell(doing, &words);
+        Ok(())
+    }
+
+    /// Tells the cluster why this node is not served, or that it is. Of two agents the one that stands by is silent.
+    fn tell(&mut self, doing: Doing, words: &str) {
+        let Some(telling) = &mut self.telling else { return };
+        let so = match (doing, &self.seen) {
+            (Doing::StandsBy, _) => return,
+            (Doing::WaitsForDriver, _) => Some((Reason::WaitsForDriver, words)),
+            (Doing::Failed, _) => Some((Reason::EngineFailed, words)),
+            (_, Some(seen)) if seen.right => Some((Reason::Served, seen.because.as_str())),
+            (_, Some(seen)) => Some((Reason::NotRight, seen.because.as_str())),
+            (_, None) => None,
+        };
+        telling.tell(uptime(self.host), so);
+    }
+
+    /// The engine that this node is to have.
+    fn engine(&mut self) -> Asked {
+        let label = self.telling.as_mut().and_then(|telling| telling.engine(uptime(self.host)));
+        label.unwrap_or(self.options.engine)
+    }
+
+    /// Whether the engine is the node's own, which a pod leaves at its work; an error if it is to be and is not there.
+    fn is_the_nodes(&mut self) -> Result<bool, AgentError> {
+        let engine = self.engine();
+        if engine == Asked::Module {
+            return Ok(false);
+        }
+        // One that is retired goes on for containers of before, and takes no new ones.
+        let is_up = observe::observe(Engine::Notify, self.host)?.is_some_and(|engine| engine.state == "armed");
+        match engine {
+            // A module that is up, and an agent that raised it, come before an engine that is being tried beside it.
+            Asked::Auto => Ok(is_up && state::read(self.host)?.is_none()),
+            _ if is_up => Ok(true),
+            _ => Err(TurnError::NoNotifyEngine.into()),
+        }
     }
 
     /// Sees that the engine is up, with the node's rules.
@@ -165,14 +225,21 @@ impl<'a> Agent<'a> {
         if now < self.next_try {
             return Ok((Doing::Failed, self.said.0.clone()));
         }
-        self.note(Doing::Raises, "raising the engine")?;
-        match self.raise() {
-            Ok((changed, words)) => {
+        let raised = match self.is_the_nodes() {
+            Ok(true) => Ok((false, Doing::LeavesToNode, "the node's own notify engine is up".to_string())),
+            Ok(false) => {
+                self.note(Doing::Raises, "raising the engine")?;
+                self.raise().map(|(changed, words)| (changed, Doing::Watches, words))
+            }
+            Err(error) => Err(error),
+        };
+        match raised {
+            Ok((changed, doing, words)) => {
                 if changed {
                     self.seen = None;
                 }
                 (self.failures, self.next_try) = (0, 0);
-                Ok((Doing::Watches, format!("{words}; driver {driver}")))
+                Ok((doing, format!("{words}; driver {driver}")))
             }
             Err(error) => {
                 let pause = (self.options.interval << self.failures.min(10)).min(LONGEST_PAUSE);

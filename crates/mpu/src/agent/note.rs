@@ -23,6 +23,8 @@ pub enum Doing {
     Watches,
     /// Leaves the engine to a younger agent.
     StandsBy,
+    /// Leaves the node to the notify engine that its package keeps up.
+    LeavesToNode,
     /// Could not raise the engine, and will try again.
     Failed,
 }

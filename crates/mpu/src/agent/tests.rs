@@ -1,12 +1,15 @@
 //! Agents on made-up hosts, with the real raising and taking down of the engine.
 
 use super::*;
+use crate::cluster::{ClusterError, Event};
 use crate::probe::ProbeError;
 use mpu_engine::module::load::fake::FakeKernel;
 use mpu_engine::module::raise::fake::Setup;
 use mpu_engine::module::state;
 use mpu_host::host::fake::FakeHost;
+use mpu_notify::fake::FakeSupervisor;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 
 const BUILDS_BOTH: &str =
     r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo m >"${a#M=}/$m.ko"; done;; esac; done"#;
@@ -17,13 +20,20 @@ struct Stage {
     right: Cell<Option<bool>>,
     measured: Cell<usize>,
     log: RefCell<Vec<String>>,
+    cluster: FakeCluster,
 }
 
 impl Stage {
     fn new() -> Stage {
         let setup = Setup::new();
         setup.fake.write("/proc/uptime", "1000.0 1.0\n");
-        Stage { setup, right: Cell::new(Some(true)), measured: Cell::new(0), log: RefCell::default() }
+        Stage {
+            setup,
+            right: Cell::new(Some(true)),
+            measured: Cell::new(0),
+            log: RefCell::default(),
+            cluster: FakeCluster::default(),
+        }
     }
 
     fn fake(&self) -> &FakeHost {
@@ -38,7 +48,18 @@ impl Stage {
     fn options(&self, id: &str) -> AgentOptions {
         let source = Some(self.setup.sources.path().to_path_buf());
         let id = id.to_string();
-        AgentOptions { id, interval: 5, measure_every: 60, keep: false, module: None, source, any_driver: false }
+        AgentOptions {
+            id,
+            engine: Asked::Auto,
+            cluster: None,
+            node: None,
+            interval: 5,
+            measure_every: 60,
+            keep: false,
+            module: None,
+            source,
+            any_driver: false,
+        }
     }
 
     fn note(&self, id: &str) -> Note {
@@ -60,7 +81,9 @@ impl Stage {
             }
         };
         let log = |line: &str| self.log.borrow_mut().push(line.to_string());
-        let agent = |id: &&str| Agent::new(&host, &kernel, &measure, &log, self.options(id)).expect("an agent");
+        let cluster = Some(&self.cluster as &dyn Cluster);
+        let agent =
+            |id: &&str| Agent::new(&host, &kernel, &measure, &log, cluster, self.options(id)).expect("an agent");
         play(&kernel, ids.iter().map(agent).collect());
     }
 
@@ -216,7 +239,7 @@ fn a_killed_agent_leaves_the_engine_to_the_next() {
         drop(agents); // no leave: its lock goes as the kernel lets it go
         let again = || {
             let host = kernel.host.host();
-            let agent = Agent::new(&host, kernel, &|_| Ok((true, String::new())), &|_| (), stage.options("a"));
+            let agent = Agent::new(&host, kernel, &|_| Ok((true, String::new())), &|_| (), None, stage.options("a"));
             agent.map(|mut agent| agent.round().expect("a round")).map_err(|error| error.to_string())
         };
         // A program that another test starts at this moment has the lock, too, until it is executed.
@@ -270,5 +293,102 @@ fn an_engine_that_no_pod_can_be_is_refused_by_name() {
         assert_eq!((stage.note("a").doing, kernel.calls.get()), (Doing::Failed, (0, 0)));
         assert_eq!(stage.said("a supervisor in a pod would end with the pod"), 1);
         assert_eq!(stage.said("fix: install MPU's package on the node"), 1);
+    });
+}
+
+/// A cluster that has a label for the node and hears Events.
+#[derive(Default)]
+struct FakeCluster {
+    label: RefCell<Option<&'static str>>,
+    heard: RefCell<Vec<(&'static str, String)>>,
+}
+
+impl Cluster for FakeCluster {
+    fn labels(&self) -> Result<BTreeMap<String, String>, ClusterError> {
+        Ok(self.label.borrow().iter().map(|word| (label::ENGINE.to_string(), word.to_string())).collect())
+    }
+
+    fn event(&self, event: &Event) -> Result<(), ClusterError> {
+        self.heard.borrow_mut().push((event.reason, event.message.clone()));
+        Ok(())
+    }
+}
+
+#[test]
+fn the_nodes_own_notify_engine_is_left_at_its_work() {
+    let stage = Stage::new();
+    let supervisor = FakeSupervisor::on(stage.fake(), mpu_notify::fake::state(&[]));
+    stage.play(&["a"], |kernel, mut agents| {
+        agents[0].round().expect("a round");
+        assert_eq!((stage.note("a").doing, kernel.calls.get(), stage.up()), (Doing::LeavesToNode, (0, 0), false));
+        assert!(stage.note("a").seen.is_some(), "it is measured all the same");
+        // Its node's operator wants the module.
+        agents[0].options.engine = Asked::Module;
+        agents[0].round().expect("a round");
+        assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true));
+        // And a module that is up is not left for an engine beside it.
+        agents[0].options.engine = Asked::Auto;
+        agents[0].round().expect("a round");
+        assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true));
+    });
+    drop(supervisor);
+}
+
+#[test]
+fn a_notify_engine_that_takes_no_containers_does_not_keep_the_module_away() {
+    let stage = Stage::new();
+    let _retired = FakeSupervisor::on(
+        stage.fake(),
+        mpu_notify::client::State { state: "retired".to_string(), ..mpu_notify::fake::state(&["old"]) },
+    );
+    stage.play(&["a"], |_, mut agents| {
+        agents[0].round().expect("a round");
+        assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true));
+    });
+}
+
+#[test]
+fn a_nodes_label_wins_over_the_charts_engine() {
+    let stage = Stage::new();
+    stage.play(&["a"], |kernel, mut agents| {
+        let (mut agent, cluster) = (agents.remove(0), &stage.cluster);
+        *cluster.label.borrow_mut() = Some("notify");
+        agent.round().expect("a round");
+        assert_eq!(
+            (stage.note("a").doing, kernel.calls.get()),
+            (Doing::Failed, (0, 0)),
+            "no module, and no engine here"
+        );
+        assert!(stage.note("a").words.contains("and none is up here"), "{}", stage.note("a").words);
+        *cluster.label.borrow_mut() = Some("mdule");
+        stage.later(61);
+        agent.round().expect("a round");
+        assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true), "the chart's engine, auto, holds");
+        let reasons: Vec<&str> = cluster.heard.borrow().iter().map(|(reason, _)| *reason).collect();
+        assert_eq!(reasons, ["MpuEngineFailed", "MpuServed", "MpuEngineLabelInvalid"]);
+    });
+}
+
+#[test]
+fn a_cluster_hears_why_a_node_is_not_served_and_only_of_the_agent_that_manages_it() {
+    let stage = Stage::new();
+    stage.fake().remove("/usr/bin/make");
+    stage.play(&["old", "new"], |_, mut agents| {
+        let cluster = &stage.cluster;
+        for number in [1, 0] {
+            agents[number].round().expect("a round");
+        }
+        let heard = cluster.heard.borrow_mut().split_off(0);
+        assert_eq!(heard.len(), 1, "{heard:?}");
+        assert!(heard[0].0 == "MpuEngineFailed" && heard[0].1.contains("no make on this host"), "{heard:?}");
+        stage.fake().tool("make", BUILDS_BOTH);
+        stage.right.set(Some(false));
+        stage.later(300);
+        agents[1].round().expect("a round");
+        assert_eq!(cluster.heard.borrow_mut().split_off(0), [("MpuNotRight", "right: false".to_string())]);
+        stage.right.set(Some(true));
+        stage.later(300);
+        agents[1].round().expect("a round");
+        assert_eq!(cluster.heard.borrow_mut().split_off(0), [("MpuServed", "right: true".to_string())]);
     });
 }

@@ -38,6 +38,9 @@ pub enum TurnError {
         "the configuration says engine = \"notify\", and a supervisor in a pod would end with the pod, and the containers' calls with it"
     )]
     NotifyInPod,
+    /// The node is to have an engine of its own, and has none.
+    #[error("this node is to have the notify engine of MPU's package, and none is up here")]
+    NoNotifyEngine,
     /// The meeting place cannot be used.
     #[error("cannot use {}", path.display())]
     Io {
@@ -54,6 +57,7 @@ impl Explain for TurnError {
             TurnError::BadId { .. } => "agent_id",
             TurnError::Taken { .. } => "agent_runs",
             TurnError::NotifyInPod => "notify_in_pod",
+            TurnError::NoNotifyEngine => "no_notify_engine",
             TurnError::Io { .. } => "agent_directory",
         }
     }
@@ -72,6 +76,11 @@ impl Explain for TurnError {
             TurnError::Taken { .. } => "give each agent an --id of its own, such as its pod's uid".to_string(),
             TurnError::NotifyInPod => {
                 "install MPU's package on the node, with this configuration there, and take the node out of the DaemonSet".to_string()
+            }
+            TurnError::NoNotifyEngine => {
+                "on the node: install MPU's package, set engine = \"notify\" in /etc/mpu/config.toml, and run mpu up; or change \
+                 the node's label mpu-project.github.io/engine"
+                    .to_string()
             }
             TurnError::Io { .. } => format!("mount the node's /run/mpu, writable: agents meet in {MEETING}"),
         }

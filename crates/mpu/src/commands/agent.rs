@@ -5,6 +5,7 @@
 
 use crate::agent::note::{answer, uptime, Note, Question};
 use crate::agent::{Agent, AgentOptions, Parting};
+use crate::cluster::{ApiServer, Cluster};
 use crate::error::Error;
 use crate::probe::compare;
 use crate::report::{Report, Style};
@@ -47,7 +48,14 @@ pub fn run(
     wait: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<Left, Error> {
     let log = |line: &str| mpu_host::progress::say(format_args!("mpu: {line}"));
-    let parting = Agent::new(host, kernel, &measure, &log, options)?.run(wait)?;
+    let server = options.cluster.as_deref().map(|credentials| {
+        let node = options.node.as_deref().unwrap_or_default();
+        ApiServer::of_pod(credentials, node, |name| std::env::var(name).ok())
+    });
+    // Without it the engine works as well: only the node's label and its Events are missing.
+    let server = server.and_then(|server| server.map_err(|error| log(&format!("no Events: {error}"))).ok());
+    let cluster = server.as_ref().map(|server| server as &dyn Cluster);
+    let parting = Agent::new(host, kernel, &measure, &log, cluster, options)?.run(wait)?;
     Ok(match parting {
         Parting::Down => Left { result: "down", left_to: None },
         Parting::Kept => Left { result: "kept", left_to: None },

@@ -35,7 +35,7 @@ const ANSWERS: &[Answers] = &[
     Answers { name: "down", reports: |g| vec![one::<down::Done>(g)] },
     Answers { name: "status", reports: |g| vec![one::<status::Status>(g)] },
     Answers { name: "probe", reports: |g| vec![one::<probe::Probed>(g)] },
-    Answers { name: "doctor", reports: |g| vec![one::<doctor::Examined>(g)] },
+    Answers { name: "doctor", reports: |g| vec![one::<doctor::Examined>(g), one::<doctor::Reported>(g)] },
     Answers { name: "install", reports: |g| vec![one::<install::Done>(g)] },
     Answers { name: "upgrade", reports: |g| vec![one::<install::Done>(g)] },
     Answers { name: "uninstall", reports: |g| vec![one::<install::Done>(g)] },

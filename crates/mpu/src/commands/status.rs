@@ -2,6 +2,7 @@
 
 use super::{DriverView, NotifyView, ProofView, StateView};
 use crate::error::Error;
+use crate::nri::presence::{self, Plugin, Standing};
 use crate::report::{Lines, Report, Style};
 use mpu_engine::module::proof::{self, Ask};
 use mpu_engine::module::record::Record;
@@ -34,6 +35,8 @@ pub struct Status {
     pub notify_state: Option<NotifyView>,
     /// Seconds since 1970 at which `mpu up` loaded it, or the supervisor began.
     pub since: Option<u64>,
+    /// Plugins of container engines (`mpu nri`) that run on this host, in a pod or not.
+    pub nri: Vec<Plugin>,
     /// The driver.
     pub driver: Option<DriverView>,
     /// Rules of the policy that the engine has.
@@ -87,6 +90,7 @@ pub fn status(host: &Host, ask: Ask) -> Result<Status, Error> {
             .as_ref()
             .map(NotifyView::from)
             .or_else(|| hold::lives(host).then(NotifyView::restarting)),
+        nri: presence::plugins(host),
         driver: Driver::loaded(host).as_ref().map(DriverView::from),
         policy: Vec::new(),
         translated: BTreeMap::new(),
@@ -194,6 +198,7 @@ impl Report for Status {
             }
             _ => {}
         }
+        self.plugins(&mut lines, style);
         if !self.policy.is_empty() {
             lines.put("policy", format!("{} rules; `mpu config show` has them", self.policy.len()));
         }
@@ -220,6 +225,30 @@ impl Report for Status {
 }
 
 impl Status {
+    fn plugins(&self, lines: &mut Lines, style: Style) {
+        for (i, plugin) in self.nri.iter().enumerate() {
+            let words = match plugin.standing {
+                Standing::Serves => plugin.words.clone(),
+                Standing::Waits => style.warn(&plugin.words),
+                Standing::Useless => {
+                    format!(
+                        "{}, {}",
+                        plugin.words,
+                        style.warn("which lets no plugin set a seccomp profile: it serves no container")
+                    )
+                }
+                Standing::Partly => {
+                    format!(
+                        "{}, {}",
+                        plugin.words,
+                        style.warn("which tells no profiles: it serves containers without one")
+                    )
+                }
+            };
+            lines.put(if i == 0 { "nri" } else { "" }, words);
+        }
+    }
+
     fn counters(&self, lines: &mut Lines, style: Style) {
         let used: Vec<_> = self.translated.iter().filter(|(_, count)| **count > 0).collect();
         if used.is_empty() {

@@ -5,6 +5,7 @@
 use super::{DriverView, NotifyView, ProofView, StateView};
 use crate::error::Error;
 use crate::report::{Lines, Report, Style};
+use crate::wiring;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::up::{How, Note, Up, UpOptions};
 use mpu_engine::{self as engine, Engine};
@@ -43,6 +44,9 @@ pub struct Done {
     pub notify_state: Option<NotifyView>,
     /// The driver.
     pub driver: Option<DriverView>,
+    /// What to type now to see that it works, as this host's container engines have it; null while there is no driver.
+    #[serde(rename = "try")]
+    pub to_try: Option<&'static str>,
     /// Seconds that all of it took.
     pub seconds: f64,
 }
@@ -68,6 +72,7 @@ impl Done {
             proof: up.proof.as_ref().map(ProofView::from),
             notify_state: up.notify_state.as_ref().map(NotifyView::from),
             driver: up.driver.as_ref().map(DriverView::from),
+            to_try: up.driver.as_ref().map(|_| wiring::to_try(host, up.choice.engine)),
             seconds: up.took.as_secs_f64(),
         }
     }
@@ -85,6 +90,16 @@ fn in_words(note: &Note) -> String {
             "the module was unloaded: containers that run already, and were not started through the \
             wrapper, see what the driver shows them by itself"
                 .to_string()
+        }
+        Note::PluginStarted => {
+            "mpu-nri.service is started: it connects new containers to the engine, by NRI".to_string()
+        }
+        Note::NoPlugin => {
+            "the configuration says nri = true, and there is no mpu-nri.service here: run `mpu nri` by other means"
+                .to_string()
+        }
+        Note::PluginStays(error) => {
+            format!("mpu-nri.service does not start, so no container gets the engine's listener by NRI: {error}")
         }
         Note::ModuleStays(error) => {
             format!("the module is up, too, which does no harm, and could not be unloaded: {error}")
@@ -146,6 +161,9 @@ impl Report for Done {
                 (_, None) => " (built before)".to_string(),
             };
             lines.put("module", format!("{path}{how}"));
+        }
+        if let Some(to_try) = self.to_try {
+            lines.put("try", to_try);
         }
         lines.text
     }

@@ -1,7 +1,10 @@
 //! The NVIDIA driver: there, known, whole, and what it shows containers.
 
+use super::notify;
 use super::seen::{CheckRow, Group, Level, Seen};
 use crate::probe::compare;
+use crate::wiring::{self, Wiring};
+use mpu_engine::Engine;
 use mpu_host::config::{Config, Drivers};
 use mpu_host::driver::Driver;
 use mpu_host::host::{Host, CAP_SYS_ADMIN};
@@ -31,11 +34,23 @@ pub const CHECKS: &[CheckRow] = &[
         "what a process in a fresh PID namespace sees on this host right now",
         containers,
     ),
+    (
+        "container_gpus",
+        Group::Containers,
+        "whether the container engines of this host can put GPUs into containers",
+        container_gpus,
+    ),
 ];
 
 fn driver(host: &Host) -> Seen {
     let Some(driver) = Driver::loaded(host) else {
-        return Seen::attention("no NVIDIA driver is loaded; MPU waits for one", "sudo modprobe nvidia");
+        return match has_module(host) {
+            false => Seen::attention(
+                "no NVIDIA driver is installed for the running kernel; MPU waits for one",
+                "# install NVIDIA's driver; MPU takes no part in that",
+            ),
+            true => Seen::attention("no NVIDIA driver is loaded; MPU waits for one", "sudo modprobe nvidia"),
+        };
     };
     let Some(why) = driver.unknown_because() else { return Seen::fine(driver.version) };
     let what = format!("{}: {why}; MPU translates what it finds there", driver.version);
@@ -49,6 +64,14 @@ fn driver(host: &Host) -> Seen {
             "# update MPU, or remove `drivers` from /etc/mpu/config.toml",
         ),
     }
+}
+
+/// Whether `modprobe nvidia` would find anything; where depmod's list cannot be read, perhaps.
+fn has_module(host: &Host) -> bool {
+    let release = host.release().unwrap_or_default();
+    let list = host.beginning(Path::new("/lib/modules").join(release).join("modules.dep"), 16 << 20);
+    let names = [b"/nvidia.ko".as_slice(), b"/nvidia-current.ko"];
+    list.is_none_or(|list| names.iter().any(|name| list.windows(name.len()).any(|window| window == *name)))
 }
 
 fn library(host: &Host) -> Seen {
@@ -107,6 +130,19 @@ fn nodes(host: &Host) -> Seen {
     match numbered.count() {
         0 => Seen::attention("/dev/nvidiactl exists, but there is no /dev/nvidia0", "sudo nvidia-modprobe -c 0"),
         count => Seen::fine(format!("/dev/nvidiactl and {count} GPUs")),
+    }
+}
+
+fn container_gpus(host: &Host) -> Seen {
+    if notify::is_used(host) {
+        return Seen::skipped("`notify_wrapper` looks at this where the notify engine is used");
+    }
+    match wiring::look(host, Engine::Module) {
+        Wiring::NoEngine => Seen::skipped("there is no container engine that this mpu knows"),
+        Wiring::Wired { engine, .. } => Seen::fine(format!("{engine} does")),
+        Wiring::Missing { engine, fix } => {
+            Seen::attention(format!("{engine} is here, and nothing tells it how to put a GPU into a container"), fix)
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod driver;
 mod engine;
 mod kernel;
 mod notify;
+mod nri;
 mod seen;
 mod taken;
 mod unserved;
@@ -54,7 +55,7 @@ pub struct Finding {
 
 /// Every check, in the order of a report.
 pub fn checks() -> Vec<Check> {
-    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, notify::CHECKS, conflicts::CHECKS]
+    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, notify::CHECKS, nri::CHECKS, conflicts::CHECKS]
         .into_iter()
         .flatten()
         .map(|&(id, group, about, look)| Check { id, group, about, look })
@@ -64,6 +65,41 @@ pub fn checks() -> Vec<Check> {
 /// Looks at everything.
 pub fn examine(host: &Host) -> Vec<Finding> {
     checks().into_iter().map(|check| finding(host, &check, PATIENCE)).collect()
+}
+
+/// The way from a bare node to a container that sees its GPU, step by step. A finding early on it is to be mended first.
+const WAY: [&str; 16] = [
+    "root",
+    "configuration",
+    "driver",
+    "driver_library",
+    "device_nodes",
+    "kernel",
+    "modules_allowed",
+    "function_tracing",
+    "signatures",
+    "notify_kernel",
+    "engine",
+    "containers",
+    "container_gpus",
+    "notify_wrapper",
+    "notify_unserved",
+    "service",
+];
+
+/// The command to type next; none if all is right. On the way, whatever is broken or needs attention comes in the way's
+/// order; `headers` and the like stand before `engine` only where they keep it from coming up.
+pub fn next(findings: &[Finding]) -> Option<&str> {
+    let is_wrong = |finding: &&Finding| finding.level > Level::Skipped && finding.fix.is_some();
+    let broken = |id: &str| findings.iter().find(|f| f.check == id && is_wrong(f));
+    let is_up = findings.iter().any(|f| f.check == "engine" && f.level == Level::Ok);
+    let headers = broken("headers").filter(|finding| !is_up && finding.level == Level::Broken);
+    let on_the_way = WAY.iter().find_map(|id| match *id {
+        "engine" => headers.or_else(|| broken(id)),
+        _ => broken(id),
+    });
+    let worst = || findings.iter().filter(is_wrong).max_by_key(|finding| finding.level == Level::Broken);
+    on_the_way.or_else(worst).and_then(|finding| finding.fix.as_deref())
 }
 
 fn finding(host: &Host, check: &Check, patience: Duration) -> Finding {

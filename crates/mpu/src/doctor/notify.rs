@@ -1,6 +1,8 @@
 //! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
 
 use super::seen::{CheckRow, Group, Level, Seen};
+use crate::nri::presence::{self, Standing};
+use crate::wiring::{self, Wiring};
 use mpu_engine::module::{raise, state};
 use mpu_engine::{self as engine, Engine};
 use mpu_host::config::{Asked, Config};
@@ -13,7 +15,7 @@ use mpu_notify::hold;
 use mpu_notify::raise::{is_stale, systemd_has_unit, unfit, LOG, UNIT};
 use mpu_notify::MOST_COUNTED;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub const CHECKS: &[CheckRow] = &[
     ("notify_kernel", Group::Engine, "whether the kernel has what the notify engine needs, where that is used", kernel),
@@ -48,23 +50,8 @@ pub const CHECKS: &[CheckRow] = &[
 /// NVIDIA's name of the wrapper, and ours.
 const WRAPPER: &str = "nvidia-container-runtime";
 const OURS: &str = "mpu-container";
-/// Where container engines are told of runtimes: files, and folders of files.
-const CONFIGURATIONS: [&str; 9] = [
-    "/etc/docker/daemon.json",
-    "/etc/containerd/config.toml",
-    "/etc/containerd/conf.d",
-    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
-    "/etc/crio/crio.conf",
-    "/etc/crio/crio.conf.d",
-    "/etc/containers/containers.conf",
-    "/etc/containers/containers.conf.d",
-];
-/// More of a configuration is not read.
-const LONGEST: usize = 1 << 20;
-
 /// Whether anything here matters on this host: the engine is up, or would be taken.
-fn is_used(host: &Host) -> bool {
+pub(super) fn is_used(host: &Host) -> bool {
     let chosen = || {
         let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
         let driver = Driver::loaded(host);
@@ -78,7 +65,7 @@ fn state(host: &Host) -> Option<State> {
     client::state(host).ok().flatten()
 }
 
-fn not_used() -> Seen {
+pub(super) fn not_used() -> Seen {
     Seen::skipped("this host does not use the notify engine")
 }
 
@@ -114,12 +101,17 @@ fn wrapper(host: &Host) -> Seen {
     if !is_used(host) {
         return not_used();
     }
+    if let Some(plugin) = presence::plugins(host).iter().find(|plugin| plugin.standing == Standing::Serves) {
+        return Seen::fine(format!("`mpu nri` does it: {}", plugin.words));
+    }
     let is_ours = |path: &Path| {
         let target = fs::canonicalize(path).unwrap_or(path.to_path_buf());
         target.file_name().is_some_and(|name| name == OURS)
     };
-    let configure = "sudo nvidia-ctk runtime configure --runtime=docker   # or containerd, crio; then restart that \
-        engine, when its containers may be stopped";
+    let configure = match wiring::look(host, Engine::Notify) {
+        Wiring::Missing { fix, .. } => fix,
+        _ => "sudo nvidia-ctk runtime configure --runtime=docker   # or containerd, crio, podman",
+    };
     match host.tool(WRAPPER) {
         None => Seen::attention(
             format!("there is no {WRAPPER}: without `mpu nri`, no container gets the notify engine's listener"),
@@ -129,28 +121,11 @@ fn wrapper(host: &Host) -> Seen {
             format!("{WRAPPER} is another project's and does not know the notify engine: no container gets its listener"),
             "sudo apt-get install ./mpu-container_*.deb   # replaces it",
         ),
-        Some(_) => match names_of_wrapper(host) {
+        Some(_) => match wiring::names_wrapper(host) {
             Some(file) => Seen::fine(format!("{} names it", file.display())),
             None => Seen::attention("no engine names the wrapper: without `mpu nri`, no container gets the listener", configure),
         },
     }
-}
-
-/// The first configuration that names the wrapper.
-fn names_of_wrapper(host: &Host) -> Option<PathBuf> {
-    let below = |place: &str| -> Vec<PathBuf> {
-        let entries = fs::read_dir(host.at(place)).into_iter().flatten().flatten();
-        let mut files: Vec<PathBuf> = entries.map(|entry| Path::new(place).join(entry.file_name())).collect();
-        files.sort();
-        files.insert(0, place.into());
-        files
-    };
-    let names = |file: &PathBuf| {
-        let text = host.bounded(file, LONGEST).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        [WRAPPER, OURS].iter().any(|name| text.contains(name))
-    };
-    CONFIGURATIONS.iter().flat_map(|place| below(place)).find(names)
 }
 
 fn keeper(host: &Host) -> Seen {

@@ -120,6 +120,11 @@ pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources, documents: 
         "the notify engine, for `mpu up` to start",
     ));
     items.push(text(
+        unit("mpu-nri.service"),
+        include_str!("../../../../packaging/systemd/mpu-nri.service"),
+        "the container engine's plugin, if you enable it",
+    ));
+    items.push(text(
         unit("mpu-metrics.service"),
         include_str!("../../../../packaging/systemd/mpu-metrics.service"),
         "metrics, if you enable it",

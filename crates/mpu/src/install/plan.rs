@@ -230,7 +230,7 @@ fn dkms_remove(version: &str) -> (Vec<String>, Vec<String>) {
 pub fn uninstall(host: &Host, record: &Record, means: Means, purge: bool) -> Vec<Step> {
     let mut steps = Vec::new();
     if record.service && means.systemd {
-        let line = "systemctl disable --now mpu.service mpu-metrics.service";
+        let line = "systemctl disable --now mpu.service mpu-metrics.service mpu-nri.service";
         steps.push(run(line, Some("systemctl enable --now mpu.service")));
     }
     steps.push(Step::Lower);

@@ -68,6 +68,7 @@ impl Ledger {
     /// Books what was found at the reading before up to `now`, and remembers this one. A GPU whose processes could not be
     /// read is left as it was.
     pub fn book(&mut self, now: Instant, usage: &Usage) {
+        let sums = usage.sums(&[]);
         for gpu in usage.gpus.iter().filter(|gpu| gpu.readable) {
             let mine = |row: &&Use| row.gpu == gpu.index && row.uuid == gpu.uuid;
             let there: BTreeMap<Process, Tenant> =
@@ -82,18 +83,11 @@ impl Ledger {
             for (_, tenant) in device.there.iter().filter(|(process, _)| !there.contains_key(process)) {
                 account(&mut self.accounts, tenant, now).ended += 1;
             }
+            let held = sums.iter().map(|(whose, sum)| (Tenant::from(whose), sum.amounts.memory));
+            device.held = held.filter(|(tenant, _)| tenant.gpu == gpu.index && tenant.uuid == gpu.uuid).collect();
             (device.at, device.used, device.there) = (now, gpu.used, there);
+            // Every row begins at 0, with the reading that finds it.
             add(&mut device.byte_seconds, device.used, Duration::ZERO);
-        }
-        // Every row begins at 0, and with the reading that finds it.
-        let mut held: BTreeMap<(u32, &str), Vec<(Tenant, Option<u64>)>> = BTreeMap::new();
-        for (whose, sum) in &usage.sums(&[]) {
-            let tenant = Tenant::from(whose);
-            held.entry((tenant.gpu, whose.parts().1)).or_default().push((tenant, sum.amounts.memory));
-        }
-        for gpu in usage.gpus.iter().filter(|gpu| gpu.readable) {
-            let Some(device) = self.devices.get_mut(&(gpu.index, gpu.uuid.clone())) else { continue };
-            device.held = held.remove(&(gpu.index, gpu.uuid.as_str())).unwrap_or_default();
             for (tenant, memory) in &device.held {
                 add(&mut account(&mut self.accounts, tenant, now).byte_seconds, *memory, Duration::ZERO);
             }

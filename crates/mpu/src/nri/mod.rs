@@ -10,6 +10,7 @@
 mod container;
 mod engines;
 mod error;
+pub mod presence;
 mod proto;
 mod session;
 mod trunk;
@@ -27,6 +28,7 @@ use mpu_seccomp::{Notify, NotifyPolicy, SOCKET};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 pub use error::NriError;
+use presence::{Presence, Standing};
 use session::Session;
 use trunk::Trunk;
 
@@ -52,6 +54,10 @@ pub struct NriOptions {
     /// The socket where the notify engine accepts containers
     #[arg(long, value_name = "PATH", default_value = SOCKET, value_hint = ValueHint::FilePath)]
     pub listener: PathBuf,
+
+    /// Where it leaves word for `mpu status`
+    #[arg(long, value_name = "DIR", default_value = presence::FOLDER, hide = true)]
+    pub presence: PathBuf,
 }
 
 /// Two digits, as engines want them.
@@ -74,6 +80,7 @@ pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Re
     let notify =
         Notify { policy: policy.map_or(NotifyPolicy::On, |(_, policy)| policy), socket: options.listener.clone() };
     let (mut pause, mut said) = (SOON, String::new());
+    let mut presence = Presence::new(&options.presence, &options.socket, log);
     loop {
         match UnixStream::connect(&options.socket) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -87,6 +94,7 @@ pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Re
                 let line = format!("waiting for a container engine at {}: {error}", options.socket.display());
                 if line != said {
                     log(&line);
+                    presence.say(Standing::Waits, &line);
                     said = line;
                 }
                 pause = SOON;
@@ -94,7 +102,8 @@ pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Re
             Ok(socket) => {
                 let begun = Trunk::new(socket, stop).map_err(error::Lost::from);
                 let ended = begun.and_then(|trunk| {
-                    let mut session = Session { trunk, index: &options.index, notify: &notify, log, engine: None };
+                    let (index, presence) = (options.index.as_str(), &mut presence);
+                    let mut session = Session { trunk, index, notify: &notify, log, presence, engine: None };
                     let ended = session.serve();
                     pause = if session.engine.is_some() { SOON } else { (pause * 2).min(LATER) };
                     ended
@@ -102,7 +111,10 @@ pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Re
                 match ended {
                     Ok(()) => return Ok(()),
                     Err(why) => {
-                        log(&format!("{}; trying again: containers made meanwhile start without MPU", chain(&why)))
+                        let line =
+                            format!("{}; trying again: containers made meanwhile start without MPU", chain(&why));
+                        log(&line);
+                        presence.say(Standing::Waits, &line);
                     }
                 }
                 said.clear();

@@ -14,6 +14,7 @@ use prost::Message as _;
 use super::container::armed;
 use super::engines::Engine;
 use super::error::Lost;
+use super::presence::{Presence, Standing};
 use super::proto::{
     Configure, Configured, CreateContainer, Created, RegisterPlugin, Request, Response, Status, Synchronize,
     Synchronized,
@@ -43,6 +44,8 @@ pub struct Session<'a> {
     pub notify: &'a Notify,
     /// Where a line for the log goes.
     pub log: &'a dyn Fn(&str),
+    /// Where it is left how the plugin stands with the engine.
+    pub presence: &'a mut Presence,
     /// The engine, as soon as it has said who it is.
     pub engine: Option<Engine>,
 }
@@ -111,7 +114,14 @@ impl Session<'_> {
 
     fn configure(&mut self, configure: &Configure) -> Configured {
         let engine = Engine::of(&configure.runtime_name, &configure.runtime_version);
-        (self.log)(&format!("registered with {} as {}-{NAME}", engine.called, self.index));
+        let registered = format!("registered with {} as {}-{NAME}", engine.called, self.index);
+        (self.log)(&registered);
+        let standing = match (engine.sets, engine.tells) {
+            (false, _) => Standing::Useless,
+            (true, false) => Standing::Partly,
+            (true, true) => Standing::Serves,
+        };
+        self.presence.say(standing, &registered);
         if !engine.sets {
             (self.log)(&format!(
                 "{} lets no plugin set a seccomp profile, so no container gets the listener here; fix: containerd 2.3 or \

@@ -5,6 +5,7 @@ mod engine;
 mod plugin;
 mod wire;
 
+use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
 use engine::{Connection, Engine};
@@ -436,4 +437,51 @@ fn a_wrong_line_and_a_forbidden_socket_have_their_codes() {
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(4), "{said}");
     assert!(said.contains("cannot connect to") && said.contains("fix: run it as root"), "{said}");
+}
+
+/// What a plugin told systemd since it was asked last, when so many words are there.
+fn told(systemd: &UnixDatagram, number: usize) -> Vec<String> {
+    let message = || {
+        let mut buffer = [0; 4096];
+        let length = systemd.recv(&mut buffer).expect("a message");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    (0..number).map(|_| message()).collect()
+}
+
+/// What `mpu status` says of plugins, on a host below this place.
+fn status(place: &Place) -> Vec<serde_json::Value> {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_mpu"));
+    let said = command.arg("--json").arg("--host-root").arg(place.path()).arg("status").output().expect("it runs");
+    let status: serde_json::Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    status["nri"].as_array().expect("a list").clone()
+}
+
+#[test]
+fn systemd_and_status_hear_how_the_plugin_stands() {
+    let place = Place::new();
+    let systemd = UnixDatagram::bind(place.systemd()).expect("a socket");
+    systemd.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    assert_eq!(status(&place), [] as [serde_json::Value; 0]);
+    let mut plugin = Plugin::start(&place, &[]);
+    // Ready without an engine: one that is started after the plugin must not wait for it.
+    let words = told(&systemd, 1);
+    assert!(words[0].starts_with("READY=1") && words[0].contains("STATUS=waiting for a container engine"), "{words:?}");
+    let found = status(&place);
+    assert_eq!((found.len(), &found[0]["standing"]), (1, &"waits".into()), "{found:?}");
+    for (version, standing) in [("v2.3.1", "serves"), ("v2.2.0", "partly"), ("2.1.9+ds1", "useless")] {
+        let engine = Engine::at(&place.socket());
+        let connection = engine.serve("containerd", version);
+        let words = told(&systemd, 1);
+        assert!(words[0].contains(&format!("STATUS=registered with containerd {version} as 90-mpu")), "{words:?}");
+        assert_eq!(status(&place)[0]["standing"], standing);
+        drop((connection, engine));
+        let _ = std::fs::remove_file(place.socket());
+        let words = told(&systemd, 2);
+        assert!(words[0].contains("closed the connection") && words[1].contains("waiting"), "{words:?}");
+        assert_eq!(status(&place)[0]["standing"], "waits");
+    }
+    // That a killed one is not taken for alive is `presence`'s test.
+    assert_eq!(plugin.end(), Some(0));
+    assert_eq!(status(&place), [] as [serde_json::Value; 0]);
 }

@@ -35,6 +35,16 @@ impl Place {
         self.folder.path().join("listener.sock")
     }
 
+    /// Where a plugin leaves word: as on a host below this place.
+    pub fn presence(&self) -> PathBuf {
+        self.folder.path().join("run/mpu/nri")
+    }
+
+    /// Where systemd listens, if it does.
+    pub fn systemd(&self) -> PathBuf {
+        self.folder.path().join("systemd.sock")
+    }
+
     /// The folder.
     pub fn path(&self) -> &Path {
         self.folder.path()
@@ -53,6 +63,7 @@ impl Plugin {
         let log = place.path().join("log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_mpu"));
         command.arg("nri").arg("--socket").arg(place.socket()).arg("--listener").arg(place.listener()).args(options);
+        command.arg("--presence").arg(place.presence()).env("NOTIFY_SOCKET", place.systemd());
         command.env_remove("JOURNAL_STREAM").stderr(File::create(&log).expect("a log"));
         Plugin { child: command.spawn().expect("it starts"), log }
     }

@@ -1,6 +1,6 @@
-//! `mpu agent` as Kubernetes runs it: in a container, with the manifest's privileges, on a real kernel.
+//! `mpu agent` as Kubernetes runs it: in a container, with the privileges of either manifest, on a real kernel.
 
-use crate::pod::Pod;
+use crate::pod::{Pod, PRIVILEGED, RUNTIME_CLASS};
 use crate::right;
 use crate::stage::Stage;
 use crate::stories::common::{exactly, once};
@@ -20,7 +20,7 @@ pub const NODE: Story = Story {
     run: |stage| {
         stage.clear_scene();
         stage.unload_all()?;
-        let old = Pod::start("runc", "old", &ARGUMENTS)?;
+        let old = Pod::start("runc", RUNTIME_CLASS, "old", &ARGUMENTS)?;
         right!(old.wait("alive", 0)?.contains("waiting for the NVIDIA driver"), "alive, it does not say what for");
         right!(old.probe("ready")?.status == 3, "without a driver it is ready");
         right!(stage.engine_state("state").is_none(), "without a driver an engine is up");
@@ -36,11 +36,11 @@ pub const NODE: Story = Story {
             stage.engine_state("state").as_deref() == Some("armed"),
             "the agent was killed, and the engine went, too"
         );
-        let old = Pod::start("crun", "old", &ARGUMENTS)?;
+        let old = Pod::start("crun", PRIVILEGED, "old", &ARGUMENTS)?;
         old.wait("ready", 0)?;
 
         // A rolling upgrade: the new one comes first.
-        let new = Pod::start("runc", "new", &ARGUMENTS)?;
+        let new = Pod::start("runc", PRIVILEGED, "new", &ARGUMENTS)?;
         new.wait("ready", 0)?;
         old.end("TERM")?;
         right!(stage.engine_state("state").as_deref() == Some("armed"), "the old agent took the engine with it");

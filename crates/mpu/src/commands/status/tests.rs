@@ -89,7 +89,32 @@ fn the_json_is_documented() {
     let mut status = status(&fake.host(), cannot).expect("a status");
     let refused = super::super::Refusal { symbol: "os_is_init_ns".to_string(), errno: 16 };
     status.module_state.as_mut().expect("loaded").refused = Some(refused);
+    status.nri.push(plugin(Standing::Serves));
     crate::report::documented::check("`mpu status --json`", &crate::report::json(&status));
+}
+
+fn plugin(standing: Standing) -> Plugin {
+    let (version, words) = ("0.1.0".to_string(), "registered with containerd v2.3.1 as 90-mpu".to_string());
+    Plugin { version, pid: 4712, socket: "/var/run/nri/nri.sock".into(), standing, words }
+}
+
+#[test]
+fn how_plugins_stand_is_a_line_for_each() {
+    let fake = FakeHost::in_order();
+    let _supervisor = FakeSupervisor::on(&fake, fake::state(&["a"]));
+    let mut status = status(&fake.host(), cannot).expect("a status");
+    assert!(!status.text(Style::Plain).contains("90-mpu"), "none runs");
+    for (standing, words) in [
+        (Standing::Serves, "90-mpu\n"),
+        (Standing::Partly, "serves containers without one"),
+        (Standing::Useless, "serves no container"),
+    ] {
+        status.nri = vec![plugin(standing)];
+        let text = status.text(Style::Plain);
+        let line = text.lines().find(|line| line.starts_with("nri")).expect("a line");
+        assert!(format!("{line}\n").contains(words), "{line}");
+        assert_eq!(status.exit(), Exit::Ok, "the engine is up, whoever brings it containers");
+    }
 }
 
 /// `armed()` with a module of format 2 that says this.

@@ -279,3 +279,28 @@ fn an_unknown_driver_is_no_reason_to_refuse_unless_the_configuration_says_so() {
     let done = super::up(&s.fake.host(), &s.kernel(), &options).expect("up");
     assert!(done.driver.is_some_and(|driver| !driver.known));
 }
+
+#[test]
+fn the_plugin_is_started_with_the_notify_engine_where_the_configuration_wants_it() {
+    let s = Setup::new();
+    let _supervisor = FakeSupervisor::on(&s.fake, fake::state(&[]));
+    let note = |config: &str| {
+        s.fake.write(mpu_host::config::FILE, config);
+        let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+        assert_eq!(done.engine, Engine::Notify);
+        done.notes.iter().find(|note| note.contains("nri")).cloned().unwrap_or_default()
+    };
+    let wanted = "engine = \"notify\"\nnri = true\n";
+    assert!(note(wanted).contains("there is no mpu-nri.service here"));
+    std::fs::create_dir_all(s.fake.host().at("/run/systemd/system")).expect("made");
+    s.fake.write("/usr/lib/systemd/system/mpu-nri.service", "");
+    let asked = s.fake.host().at("/asked");
+    s.fake.tool("systemctl", &format!("echo \"$@\" >{}", asked.display()));
+    assert_eq!(note("engine = \"notify\"\n"), "", "nobody wants it");
+    assert!(!asked.exists());
+    assert!(note(wanted).starts_with("mpu-nri.service is started"));
+    let said = std::fs::read_to_string(asked).expect("asked");
+    assert_eq!(said, "start --no-block --no-ask-password mpu-nri.service\n");
+    s.fake.tool("systemctl", "echo 'Unit mpu-nri.service is masked.' >&2; exit 1");
+    assert!(note(wanted).contains("is masked"));
+}

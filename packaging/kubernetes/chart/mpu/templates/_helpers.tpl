@@ -53,3 +53,66 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
 {{- end -}}
 {{- end -}}
+
+{{- /* The label by which a node's operator chooses the engine there. The agent reads the same: crates/mpu/src/agent/label.rs. */ -}}
+{{- define "mpu.engineLabel" -}}
+mpu-project.github.io/engine
+{{- end -}}
+
+{{- /* The affinity of .values, and every one of .rules with each of its terms. Terms are alternatives: each of .alternatives makes its own. */ -}}
+{{- define "mpu.affinity" -}}
+{{- $affinity := deepCopy (default dict .values.affinity) -}}
+{{- $node := default dict $affinity.nodeAffinity -}}
+{{- $required := default dict $node.requiredDuringSchedulingIgnoredDuringExecution -}}
+{{- $rules := .rules -}}
+{{- $alternatives := .alternatives -}}
+{{- $terms := list -}}
+{{- range $term := default (list dict) $required.nodeSelectorTerms -}}
+{{- range $alternative := $alternatives -}}
+{{- $all := concat (default list $term.matchExpressions) $rules (compact (list $alternative)) -}}
+{{- $terms = append $terms (merge (dict "matchExpressions" $all) (deepCopy $term)) -}}
+{{- end -}}
+{{- end -}}
+{{- $required = merge (dict "nodeSelectorTerms" $terms) $required -}}
+{{- $node = merge (dict "requiredDuringSchedulingIgnoredDuringExecution" $required) $node -}}
+{{- toYaml (merge (dict "nodeAffinity" $node) $affinity) -}}
+{{- end -}}
+
+{{- /* The agent is on nodes whose engine may be a module, and goes before NVIDIA's GPU Operator unloads the driver. */ -}}
+{{- define "mpu.agent.affinity" -}}
+{{- $label := include "mpu.engineLabel" . -}}
+{{- $engine := dict "key" $label "operator" "NotIn" "values" (list "notify") -}}
+{{- if eq .Values.engine "notify" -}}
+{{- $engine = dict "key" $label "operator" "In" "values" (list "auto" "module") -}}
+{{- end -}}
+{{- /* Operators before 26.7 have no label for others' clients. In the states before this one, jobs may still run there. */ -}}
+{{- $upgrade := dict "key" "nvidia.com/gpu-driver-upgrade-state" "operator" "NotIn" "values" (list "pod-restart-required") -}}
+{{- $client := "nvidia.com/gpu.deploy.client" -}}
+{{- $clients := list (dict "key" $client "operator" "In" "values" (list "true")) (dict "key" $client "operator" "DoesNotExist") -}}
+{{- include "mpu.affinity" (dict "values" .Values "rules" (list $engine $upgrade) "alternatives" $clients) -}}
+{{- end -}}
+
+{{- /* The plugin is on nodes whose engine may be the supervisor. It is no client of the driver. */ -}}
+{{- define "mpu.nri.affinity" -}}
+{{- $label := include "mpu.engineLabel" . -}}
+{{- $engine := dict "key" $label "operator" "NotIn" "values" (list "module") -}}
+{{- if eq .Values.engine "module" -}}
+{{- $engine = dict "key" $label "operator" "In" "values" (list "auto" "notify") -}}
+{{- end -}}
+{{- include "mpu.affinity" (dict "values" .Values "rules" (list $engine) "alternatives" (list dict)) -}}
+{{- end -}}
+
+{{- /* What the API server would refuse with words that name no value of ours. */ -}}
+{{- define "mpu.rollout" -}}
+{{- with .Values.updateStrategy.rollingUpdate -}}
+{{- $surge := toString (default 0 .maxSurge) -}}
+{{- $down := toString (default 0 .maxUnavailable) -}}
+{{- $none := list "0" "0%" -}}
+{{- if and (has $surge $none) (has $down $none) -}}
+{{- fail "updateStrategy.rollingUpdate: one of maxSurge and maxUnavailable must be more than 0" -}}
+{{- end -}}
+{{- if not (or (has $surge $none) (has $down $none)) -}}
+{{- fail "updateStrategy.rollingUpdate: only one of maxSurge and maxUnavailable may be more than 0" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

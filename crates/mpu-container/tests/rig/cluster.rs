@@ -1,0 +1,139 @@
+//! Two nodes with containerd each, whose pods come as a kubelet brings them: by CRI (`cri.rs`), with the devices that a device plugin hands
+//! out, or by a RuntimeClass. On one node an engine of MPU's listens.
+//!
+//! What a kubelet, a scheduler and an API server do is not here: pods are put on nodes by hand, and share the node's network. Debian's
+//! containerd (2.1 in sid) lets no NRI plugin set a seccomp profile, so the wrapper is its default runtime; `crates/mpu/tests/nri` has NRI.
+
+use crate::cri::{Engine as Cri, Pod};
+use crate::host::{Driver, Host, R550};
+use crate::listener::{build_caller, Engine};
+use crate::notify::{answered, unanswered, CALLER, CALLS, SOCKET};
+use crate::wrapper::configure;
+
+const IMAGE: &str = "localhost/rig:1";
+
+/// Starts the node's engine, and waits until it answers.
+const CONTAINERD: &str = "containerd > /tmp/containerd.log 2>&1 & echo $! > /tmp/containerd.pid; \
+    for i in $(seq 300); do ctr version > /dev/null 2>&1 && exit; sleep 0.1; done; cat /tmp/containerd.log >&2; exit 1";
+
+/// A node whose containerd is configured as an administrator of a GPU node does it.
+fn node() -> Option<(Host, Cri)> {
+    let host = Host::start(Driver::Newest(R550, 1))?;
+    host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
+    configure(&host, "auto", "/usr/bin/rig-runc");
+    build_caller(&host.path(CALLER));
+    // A machine that tests in a container may not make processes dearer than itself. No network can be made: pods share the node's, and its names.
+    for name in ["hosts", "resolv.conf", "hostname"] {
+        host.write(&format!("/etc/{name}"), "");
+    }
+    host.write(
+        "/etc/containerd/config.toml",
+        &format!(
+            "version = 3\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n\
+             [plugins.'io.containerd.cri.v1.runtime']\nrestrict_oom_score_adj = true\n\
+             [plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = '{IMAGE}'\n"
+        ),
+    );
+    host.ok("nvidia-ctk runtime configure --runtime=containerd --set-as-default");
+    host.ok(CONTAINERD);
+    host.ok(include_str!("oci-image.sh"));
+    let cri = Cri::at(host.path("/run/containerd/containerd.sock"), format!("/rig-{}-cri", host.init()));
+    Some((host, cri))
+}
+
+/// What a pod's program said: lines of a log in CRI's form, which begins with a time, a stream and a tag.
+fn said((host, cri): &(Host, Cri), pod: &Pod<'_>) -> String {
+    let command: Vec<&str> = std::iter::once(CALLER).chain(CALLS.split(' ')).collect();
+    let pod = Pod { command: &command, mounts: &[CALLER], ..pod.clone() };
+    match cri.run(IMAGE, &pod) {
+        Ok((_, log)) => {
+            let log = std::fs::read_to_string(host.path(&log)).unwrap_or_default();
+            log.lines().map(|line| line.splitn(4, ' ').nth(3).unwrap_or_default().to_owned() + "\n").collect()
+        }
+        Err(error) => {
+            let log = host.sh("tail -n 30 /tmp/containerd.log").stdout;
+            panic!("{}: {error}\n{}", pod.name, String::from_utf8_lossy(&log))
+        }
+    }
+}
+
+#[test]
+fn pods_of_a_node_are_heard_by_that_nodes_engine_alone() {
+    let (Some(first), Some(second)) = (node(), node()) else { return };
+    let engine = Engine::at(&first.0.path(SOCKET));
+    let by_device = Pod { cdi: &["nvidia.com/gpu=all"], ..Pod::default() };
+    let by_class = Pod { runtime_class: "nvidia", env: &[("NVIDIA_VISIBLE_DEVICES", "all")], ..Pod::default() };
+    let mut heard = 0;
+    for (pod, is_heard) in [
+        (Pod { name: "device", ..by_device.clone() }, true),
+        (Pod { name: "device-confined", confined: true, ..by_device.clone() }, true),
+        (Pod { name: "class", ..by_class.clone() }, true),
+        (Pod { name: "class-confined", confined: true, ..by_class.clone() }, true),
+        // Its PID namespace is its sandbox's, and named by a process there. (A pod with hostPID names the machine's own, which a node of this
+        // rig is not in: it cannot be told here.)
+        (Pod { name: "shared", shares_pids: true, ..by_device.clone() }, true),
+        (Pod { name: "off", env: &[("MPU_NOTIFY", "off")], ..by_device.clone() }, false),
+        (Pod { name: "no-gpu", confined: true, ..Pod::default() }, false),
+    ] {
+        assert_eq!(said(&first, &pod), if is_heard { answered() } else { unanswered() }, "{}", pod.name);
+        heard += usize::from(is_heard);
+        assert_eq!(engine.calls().len(), heard, "{}", pod.name);
+    }
+    // The other node's pods are not this engine's, and start as without MPU.
+    for pod in [Pod { name: "device", ..by_device }, Pod { name: "class", confined: true, ..by_class }] {
+        assert_eq!(said(&second, &pod), unanswered(), "{} on the second node", pod.name);
+    }
+    assert_eq!(engine.calls().len(), heard);
+    let engine = (engine, Engine::at(&second.0.path(SOCKET)));
+    let pod = Pod { name: "again", cdi: &["nvidia.com/gpu=all"], confined: true, ..Pod::default() };
+    assert_eq!(said(&second, &pod), answered());
+    assert_eq!((engine.0.calls().len(), engine.1.calls().len()), (heard, 1));
+}
+
+/// How the plugin stands with the node's engine, by what it leaves for `mpu status`.
+fn standing(host: &Host) -> String {
+    host.ok("jq --raw-output .standing /run/mpu/nri/*.json 2> /dev/null || echo none").trim().to_owned()
+}
+
+/// Waits until it stands so.
+fn stands(host: &Host, wanted: &str) {
+    let began = std::time::Instant::now();
+    while standing(host) != wanted {
+        let log = host.ok("cat /tmp/nri.log");
+        assert!(
+            began.elapsed() < std::time::Duration::from_secs(30),
+            "it is {} and not {wanted}: {log}",
+            standing(host)
+        );
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_real_engine_registers_the_plugin_and_the_plugin_comes_back_to_it() {
+    let Some(program) = std::env::var_os("MPU_PROGRAM") else {
+        println!("skipped: no MPU_PROGRAM; `./x containers` makes it");
+        return;
+    };
+    let Some(node) = node() else { return };
+    let host = &node.0;
+    std::fs::copy(program, host.path("/usr/bin/mpu")).expect("a copy");
+    host.ok("mpu nri > /tmp/nri.log 2>&1 &");
+    // Too old to let a plugin set a profile: it says so, and pods start as they would without it.
+    stands(host, "useless");
+    let log = host.ok("cat /tmp/nri.log");
+    assert!(
+        log.contains("registered with containerd 2.") && log.contains("lets no plugin set a seccomp profile"),
+        "{log}"
+    );
+    let pod = |name| Pod { name, cdi: &["nvidia.com/gpu=all"], confined: true, ..Pod::default() };
+    assert_eq!(said(&node, &pod("with-plugin")), unanswered());
+    host.ok("kill $(cat /tmp/containerd.pid)");
+    stands(host, "waits");
+    host.ok(CONTAINERD);
+    stands(host, "useless");
+    assert_eq!(said(&node, &pod("after-restart")), unanswered());
+    // A plugin that was killed is not taken for one that lives, and the next one takes its file away.
+    host.ok("kill -9 $(basename /run/mpu/nri/*.json .json); sleep 0.2; mpu nri > /tmp/nri.log 2>&1 &");
+    stands(host, "useless");
+}

@@ -1,0 +1,314 @@
+//! A container engine as a kubelet drives it: by CRI, which is gRPC over the engine's socket.
+//!
+//! Debian has no crictl in any of its archives, so the calls are made here: HTTP/2 by hyper, messages by their fields. Only what a kubelet
+//! does for one pod: sandbox, container, start, state, log, end.
+//!
+//! Outside truth: `staging/src/k8s.io/cri-api/pkg/apis/runtime/v1/api.proto` of Kubernetes.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::Request;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+
+/// How long an engine may take for a call, and a container for its end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whose namespace a container has, as `NamespaceMode` counts.
+const OF_POD: i32 = 0;
+const OF_CONTAINER: i32 = 1;
+const OF_NODE: i32 = 2;
+/// `CONTAINER_EXITED`.
+const EXITED: i32 = 2;
+
+#[derive(Clone, PartialEq, Message)]
+struct Metadata {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    uid: String,
+    #[prost(string, tag = "3")]
+    namespace: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerMetadata {
+    #[prost(string, tag = "1")]
+    name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Namespaces {
+    #[prost(int32, tag = "1")]
+    network: i32,
+    #[prost(int32, tag = "2")]
+    pid: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SandboxSecurity {
+    #[prost(message, optional, tag = "1")]
+    namespaces: Option<Namespaces>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LinuxSandbox {
+    #[prost(string, tag = "1")]
+    cgroup_parent: String,
+    #[prost(message, optional, tag = "2")]
+    security: Option<SandboxSecurity>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SandboxConfig {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<Metadata>,
+    #[prost(string, tag = "3")]
+    log_directory: String,
+    #[prost(message, optional, tag = "8")]
+    linux: Option<LinuxSandbox>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RunSandbox {
+    #[prost(message, optional, tag = "1")]
+    config: Option<SandboxConfig>,
+    #[prost(string, tag = "2")]
+    runtime_handler: String,
+}
+
+/// A request that names one object, or an answer that does.
+#[derive(Clone, PartialEq, Message)]
+struct Id {
+    #[prost(string, tag = "1")]
+    id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Image {
+    #[prost(string, tag = "1")]
+    image: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Variable {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Mount {
+    #[prost(string, tag = "1")]
+    container_path: String,
+    #[prost(string, tag = "2")]
+    host_path: String,
+    #[prost(bool, tag = "3")]
+    readonly: bool,
+}
+
+/// `SecurityProfile`: 0 is the engine's default.
+#[derive(Clone, PartialEq, Message)]
+struct Profile {
+    #[prost(int32, tag = "1")]
+    kind: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerSecurity {
+    #[prost(message, optional, tag = "3")]
+    namespaces: Option<Namespaces>,
+    #[prost(message, optional, tag = "15")]
+    seccomp: Option<Profile>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LinuxContainer {
+    #[prost(message, optional, tag = "2")]
+    security: Option<ContainerSecurity>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerConfig {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<ContainerMetadata>,
+    #[prost(message, optional, tag = "2")]
+    image: Option<Image>,
+    #[prost(string, repeated, tag = "3")]
+    command: Vec<String>,
+    #[prost(message, repeated, tag = "6")]
+    env: Vec<Variable>,
+    #[prost(message, repeated, tag = "7")]
+    mounts: Vec<Mount>,
+    #[prost(string, tag = "11")]
+    log_path: String,
+    #[prost(message, optional, tag = "15")]
+    linux: Option<LinuxContainer>,
+    #[prost(message, repeated, tag = "17")]
+    cdi: Vec<Id>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CreateContainer {
+    #[prost(string, tag = "1")]
+    sandbox: String,
+    #[prost(message, optional, tag = "2")]
+    config: Option<ContainerConfig>,
+    #[prost(message, optional, tag = "3")]
+    sandbox_config: Option<SandboxConfig>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    #[prost(int32, tag = "3")]
+    state: i32,
+    #[prost(int32, tag = "7")]
+    exit_code: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerStatus {
+    #[prost(message, optional, tag = "1")]
+    status: Option<Status>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Nothing {}
+
+/// What a pod's only container is to be.
+#[derive(Clone, Default)]
+pub struct Pod<'a> {
+    /// Its name, which no other pod of the node has.
+    pub name: &'a str,
+    /// The pod's RuntimeClass; "" is none.
+    pub runtime_class: &'a str,
+    /// The devices that a device plugin hands out.
+    pub cdi: &'a [&'a str],
+    /// Its environment.
+    pub env: &'a [(&'a str, &'a str)],
+    /// `shareProcessNamespace: true`.
+    pub shares_pids: bool,
+    /// `seccompProfile: {type: RuntimeDefault}`.
+    pub confined: bool,
+    /// What it runs.
+    pub command: &'a [&'a str],
+    /// Files of the node, at their own places.
+    pub mounts: &'a [&'a str],
+}
+
+/// An engine's socket, and where its pods' cgroups and logs go.
+pub struct Engine {
+    socket: PathBuf,
+    cgroup: String,
+}
+
+impl Engine {
+    /// At this socket.
+    pub fn at(socket: PathBuf, cgroup: String) -> Engine {
+        Engine { socket, cgroup }
+    }
+
+    /// Runs a pod to its end, as a kubelet would: its exit code, and where on the node its log is.
+    pub fn run(&self, image: &str, pod: &Pod<'_>) -> Result<(i32, String), String> {
+        let logs = format!("/tmp/logs/{}", pod.name);
+        let pid = if pod.shares_pids { OF_POD } else { OF_CONTAINER };
+        let namespaces = Some(Namespaces { network: OF_NODE, pid });
+        let config = SandboxConfig {
+            metadata: Some(Metadata {
+                name: pod.name.into(),
+                uid: format!("uid-{}", pod.name),
+                namespace: "rig".into(),
+            }),
+            log_directory: logs.clone(),
+            linux: Some(LinuxSandbox {
+                cgroup_parent: self.cgroup.clone(),
+                security: Some(SandboxSecurity { namespaces: namespaces.clone() }),
+            }),
+        };
+        let begin = RunSandbox { config: Some(config.clone()), runtime_handler: pod.runtime_class.into() };
+        let sandbox: Id = self.call("RunPodSandbox", &begin)?;
+        let ended = self.container(&sandbox, config, image, pod, namespaces);
+        let _: Nothing = self.call("StopPodSandbox", &sandbox)?;
+        let _: Nothing = self.call("RemovePodSandbox", &sandbox)?;
+        ended.map(|code| (code, format!("{logs}/worker.log")))
+    }
+
+    fn container(
+        &self,
+        sandbox: &Id,
+        sandbox_config: SandboxConfig,
+        image: &str,
+        pod: &Pod<'_>,
+        namespaces: Option<Namespaces>,
+    ) -> Result<i32, String> {
+        let mount =
+            |path: &&str| Mount { container_path: path.to_string(), host_path: path.to_string(), readonly: true };
+        let config = ContainerConfig {
+            metadata: Some(ContainerMetadata { name: "worker".into() }),
+            image: Some(Image { image: image.into() }),
+            command: pod.command.iter().map(ToString::to_string).collect(),
+            env: pod
+                .env
+                .iter()
+                .map(|(key, value)| Variable { key: key.to_string(), value: value.to_string() })
+                .collect(),
+            mounts: pod.mounts.iter().map(mount).collect(),
+            log_path: "worker.log".into(),
+            linux: Some(LinuxContainer {
+                security: Some(ContainerSecurity { namespaces, seccomp: pod.confined.then_some(Profile { kind: 0 }) }),
+            }),
+            cdi: pod.cdi.iter().map(|name| Id { id: name.to_string() }).collect(),
+        };
+        let create =
+            CreateContainer { sandbox: sandbox.id.clone(), config: Some(config), sandbox_config: Some(sandbox_config) };
+        let container: Id = self.call("CreateContainer", &create)?;
+        let _: Nothing = self.call("StartContainer", &container)?;
+        let began = Instant::now();
+        loop {
+            let now: ContainerStatus = self.call("ContainerStatus", &container)?;
+            match now.status {
+                Some(status) if status.state == EXITED => return Ok(status.exit_code),
+                _ if began.elapsed() > PATIENCE => return Err("the container does not end".into()),
+                _ => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    /// One call of the runtime service.
+    fn call<A: Message + Default>(&self, method: &str, request: &impl Message) -> Result<A, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let asked = async { tokio::time::timeout(PATIENCE, exchange(&self.socket, method, request)).await };
+        let bytes = runtime.block_on(asked).map_err(|_| format!("{method}: no answer"))?;
+        A::decode(&*bytes.map_err(|error| format!("{method}: {error}"))?).map_err(|error| format!("{method}: {error}"))
+    }
+}
+
+async fn exchange(socket: &Path, method: &str, request: &impl Message) -> Result<Bytes, String> {
+    let words = |error: &dyn std::error::Error| format!("{error} {:?}", error.source());
+    let stream = tokio::net::UnixStream::connect(socket).await.map_err(|error| words(&error))?;
+    let begun = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (mut sender, connection) = begun.map_err(|error| words(&error))?;
+    tokio::spawn(connection);
+    // A message is prefixed by whether it is compressed, and by its length.
+    let message = request.encode_to_vec();
+    let body = [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat();
+    let request = Request::post(format!("http://localhost/runtime.v1.RuntimeService/{method}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Full::new(Bytes::from(body)))
+        .map_err(|error| words(&error))?;
+    let answer = sender.send_request(request).await.map_err(|error| words(&error))?;
+    let head = answer.headers().clone();
+    let body = answer.into_body().collect().await.map_err(|error| words(&error))?;
+    // An error that comes without a message has its status in the head.
+    let trailers = body.trailers().cloned().unwrap_or(head);
+    let of = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+    match of("grpc-status").as_str() {
+        "0" => Ok(body.to_bytes().slice(5..)),
+        status => Err(format!("gRPC status {status}: {}", of("grpc-message"))),
+    }
+}

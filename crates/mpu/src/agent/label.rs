@@ -1,0 +1,48 @@
+//! The engine of this node: its label's if it has one, else the one that the chart has for all.
+//!
+//! Owns the label's name and its words.
+
+use clap::ValueEnum;
+use mpu_host::config::Asked;
+use std::collections::BTreeMap;
+
+/// The label of a node by which its operator chooses the engine. The chart's templates have the same name, for the pods' affinity.
+pub const ENGINE: &str = "mpu-project.github.io/engine";
+
+/// What the labels ask for; else what is wrong with them. None where they do not say.
+pub fn engine(labels: &BTreeMap<String, String>) -> Result<Option<Asked>, String> {
+    let Some(word) = labels.get(ENGINE) else { return Ok(None) };
+    let words = Asked::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    let words: Vec<String> = words.map(|value| value.get_name().to_string()).collect();
+    Asked::from_str(word, false).map(Some).map_err(|_| {
+        let words = words.join(", ");
+        format!("the node's label {ENGINE}={word} is none of {words} (fix: kubectl label node NODE {ENGINE}=auto --overwrite)")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labelled(word: &str) -> Result<Option<Asked>, String> {
+        engine(&BTreeMap::from([(ENGINE.to_string(), word.to_string())]))
+    }
+
+    #[test]
+    fn a_label_is_one_of_the_engines_words_or_named_as_wrong() {
+        assert_eq!(engine(&BTreeMap::new()), Ok(None));
+        assert_eq!(labelled("auto"), Ok(Some(Asked::Auto)));
+        assert_eq!(labelled("module"), Ok(Some(Asked::Module)));
+        assert_eq!(labelled("notify"), Ok(Some(Asked::Notify)));
+        for word in ["", "Module", "modul", "true"] {
+            let wrong = labelled(word).expect_err("refused");
+            assert!(wrong.contains(&format!("{ENGINE}={word} ")) && wrong.contains("auto, module, notify"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_chart_has_the_same_label() {
+        let helpers = include_str!("../../../../packaging/kubernetes/chart/mpu/templates/_helpers.tpl");
+        assert!(helpers.lines().any(|line| line == ENGINE), "_helpers.tpl has another name");
+    }
+}

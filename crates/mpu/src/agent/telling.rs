@@ -1,0 +1,359 @@
+//! What is said of a node to its cluster, and how often.
+//!
+//! Owns the reasons, and the time between two Events. One reason has one Event on a node, and what is said again is counted there: at
+//! once, then rarely, as long as the trouble lasts. Never more than one a minute for each reason, whatever flaps. An API server that
+//! cannot be reached is left alone for longer and longer: no engine waits for it.
+
+use super::Log;
+use crate::cluster::{Cluster, Event};
+use mpu_host::config::Asked;
+use mpu_host::explain::chain;
+use mpu_host::time;
+use std::collections::BTreeMap;
+
+/// Why something is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// There has been no driver for some time.
+    WaitsForDriver,
+    /// The engine cannot be brought up.
+    EngineFailed,
+    /// An engine is up, and a container was seen wrong.
+    NotRight,
+    /// The node's label names no engine.
+    EngineLabel,
+    /// After one of these: a container was seen right.
+    Served,
+}
+
+impl Reason {
+    /// Every one.
+    #[cfg(test)]
+    pub const ALL: [Reason; 5] =
+        [Reason::WaitsForDriver, Reason::EngineFailed, Reason::NotRight, Reason::EngineLabel, Reason::Served];
+
+    /// As `kubectl get events` shows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::WaitsForDriver => "MpuWaitsForDriver",
+            Reason::EngineFailed => "MpuEngineFailed",
+            Reason::NotRight => "MpuNotRight",
+            Reason::EngineLabel => "MpuEngineLabelInvalid",
+            Reason::Served => "MpuServed",
+        }
+    }
+
+    /// Whether somebody has to do something.
+    pub fn is_warning(self) -> bool {
+        !matches!(self, Reason::WaitsForDriver | Reason::Served)
+    }
+
+    /// How long it must be so before it is said: a driver comes late at every boot.
+    fn after(self) -> u64 {
+        match self {
+            Reason::WaitsForDriver => 60,
+            _ => 0,
+        }
+    }
+}
+
+/// Between two of one reason at least, whatever is in them.
+const LEAST: u64 = 60;
+/// Until the same is said again; twice as long each time, up to [`LONGEST`]. An API server forgets an Event after an hour.
+const AGAIN: u64 = 600;
+const LONGEST: u64 = 2400;
+/// How often the node's labels are read.
+const LABELS: u64 = 60;
+/// After a failure the API server is left alone for this long, and then twice as long.
+const HOLD_OFF: u64 = 30;
+const LONGEST_HOLD_OFF: u64 = 900;
+
+/// What was said for a reason.
+struct Said {
+    event: Event,
+    at: u64,
+    pause: u64,
+    spell: u64,
+}
+
+/// Speaks for one agent. Times are the kernel's uptime.
+pub struct Telling<'a> {
+    cluster: &'a dyn Cluster,
+    log: Log<'a>,
+    said: BTreeMap<Reason, Said>,
+    /// What is so now, since when.
+    now: Option<(Reason, u64)>,
+    /// Counts the times that something came to be so.
+    spell: u64,
+    /// Something was said that is not so any more, and nobody said so.
+    owes: bool,
+    engine: Result<Option<Asked>, String>,
+    labels_at: Option<u64>,
+    failures: u32,
+    quiet_until: u64,
+    complaint: String,
+}
+
+impl<'a> Telling<'a> {
+    /// To this cluster.
+    pub fn new(cluster: &'a dyn Cluster, log: Log<'a>) -> Telling<'a> {
+        Telling {
+            cluster,
+            log,
+            said: BTreeMap::new(),
+            now: None,
+            spell: 0,
+            owes: false,
+            engine: Ok(None),
+            labels_at: None,
+            failures: 0,
+            quiet_until: 0,
+            complaint: String::new(),
+        }
+    }
+
+    /// What the node's label asks for, as far as it is known: the last one that could be read.
+    pub fn engine(&mut self, now: u64) -> Option<Asked> {
+        let is_due = self.labels_at.is_none_or(|at| now >= at + LABELS) && now >= self.quiet_until;
+        if is_due {
+            match self.cluster.labels() {
+                Ok(labels) => {
+                    self.heard();
+                    self.labels_at = Some(now);
+                    let read = super::label::engine(&labels);
+                    if let (Err(wrong), true) = (&read, read != self.engine) {
+                        (self.log)(wrong);
+                    }
+                    self.engine = read;
+                }
+                Err(error) => self.unheard(now, &chain(&error)),
+            }
+        }
+        self.engine.clone().ok().flatten()
+    }
+
+    /// Says what is so now, if it is time to: why the node is not served, or that it is.
+    pub fn tell(&mut self, now: u64, so: Option<(Reason, &str)>) {
+        if self.now.map(|(reason, _)| reason) != so.map(|(reason, _)| reason) {
+            self.now = so.map(|(reason, _)| (reason, now));
+            self.spell += 1;
+        }
+        if let (Some((reason, words)), Some((_, since))) = (so, self.now) {
+            let is_trouble = reason != Reason::Served;
+            if now >= since + reason.after() && (is_trouble || self.owes) && self.say(now, reason, words) {
+                self.owes = is_trouble;
+            }
+        }
+        if let Err(wrong) = self.engine.clone() {
+            self.say(now, Reason::EngineLabel, &format!("{wrong}; until then the chart's engine is used"));
+        }
+    }
+
+    /// Whether it was said now.
+    fn say(&mut self, now: u64, reason: Reason, words: &str) -> bool {
+        let before = self.said.get(&reason);
+        let is_due = before.is_none_or(|said| {
+            let is_same = said.event.message == words && (said.spell == self.spell || reason == Reason::EngineLabel);
+            now >= said.at + if is_same { said.pause } else { LEAST }
+        });
+        if !is_due || now < self.quiet_until {
+            return false;
+        }
+        let time = time::now();
+        let event = Event {
+            reason: reason.name(),
+            is_warning: reason.is_warning(),
+            message: words.to_string(),
+            count: before.map_or(0, |said| said.event.count) + 1,
+            first: before.map_or(time, |said| said.event.first),
+            last: time,
+        };
+        let is_again = before.is_some_and(|said| said.event.message == words);
+        let pause = before.filter(|_| is_again).map_or(AGAIN, |said| (said.pause * 2).min(LONGEST));
+        match self.cluster.event(&event) {
+            Ok(()) => {
+                self.heard();
+                self.said.insert(reason, Said { event, at: now, pause, spell: self.spell });
+                true
+            }
+            Err(error) => {
+                self.unheard(now, &chain(&error));
+                false
+            }
+        }
+    }
+
+    fn heard(&mut self) {
+        if self.failures > 0 {
+            (self.log)("the API server answers again");
+        }
+        (self.failures, self.quiet_until) = (0, 0);
+        self.complaint.clear();
+    }
+
+    fn unheard(&mut self, now: u64, why: &str) {
+        self.quiet_until = now + (HOLD_OFF << self.failures.min(8)).min(LONGEST_HOLD_OFF);
+        self.failures += 1;
+        if self.complaint != why {
+            (self.log)(&format!("no Events, and no label of the node is read: {why}"));
+            self.complaint = why.to_string();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::ClusterError;
+    use std::cell::{Cell, RefCell};
+
+    /// An API server that remembers what it was told.
+    #[derive(Default)]
+    struct Heard {
+        labels: RefCell<BTreeMap<String, String>>,
+        events: RefCell<Vec<Event>>,
+        asked: Cell<usize>,
+        is_down: Cell<bool>,
+    }
+
+    impl Heard {
+        fn answer(&self) -> Result<(), ClusterError> {
+            self.asked.set(self.asked.get() + 1);
+            if self.is_down.get() {
+                Err(ClusterError::Late)
+            } else {
+                Ok(())
+            }
+        }
+
+        fn reasons(&self) -> Vec<&'static str> {
+            self.events.borrow().iter().map(|event| event.reason).collect()
+        }
+    }
+
+    impl Cluster for Heard {
+        fn labels(&self) -> Result<BTreeMap<String, String>, ClusterError> {
+            self.answer().map(|()| self.labels.borrow().clone())
+        }
+
+        fn event(&self, event: &Event) -> Result<(), ClusterError> {
+            self.answer().map(|()| self.events.borrow_mut().push(event.clone()))
+        }
+    }
+
+    #[test]
+    fn the_same_trouble_is_said_at_once_then_rarely_and_counted() {
+        let heard = Heard::default();
+        let mut telling = Telling::new(&heard, &|_| ());
+        for now in 0..7200 {
+            telling.tell(now, Some((Reason::EngineFailed, "no headers")));
+        }
+        // At 0, 600, 1800 and 4200.
+        let counts: Vec<u64> = heard.events.borrow().iter().map(|event| event.count).collect();
+        assert_eq!(counts, [1, 2, 3, 4, 5][..counts.len()]);
+        assert_eq!(counts.len(), 5, "at 0, 600, 1800, 4200 and 6600 s");
+        assert!(heard.events.borrow().iter().all(|event| event.is_warning && event.message == "no headers"));
+    }
+
+    #[test]
+    fn what_flaps_or_changes_its_words_is_said_once_a_minute_at_most() {
+        let heard = Heard::default();
+        let mut telling = Telling::new(&heard, &|_| ());
+        for now in 0..600 {
+            let words = format!("attempt {now}");
+            telling.tell(now, Some((Reason::NotRight, &words)));
+        }
+        assert_eq!(heard.events.borrow().len(), 10);
+        heard.events.borrow_mut().clear();
+        for now in (600..1200).step_by(10) {
+            telling.tell(now, Some((Reason::NotRight, "wrong")));
+            telling.tell(now + 5, Some((Reason::Served, "right")));
+        }
+        let of = |name| heard.reasons().iter().filter(|reason| **reason == name).count();
+        assert!(of("MpuNotRight") <= 10 && of("MpuServed") <= 10, "{:?}", heard.reasons());
+    }
+
+    #[test]
+    fn that_a_node_is_served_is_said_only_after_trouble() {
+        let heard = Heard::default();
+        let mut telling = Telling::new(&heard, &|_| ());
+        for now in 0..1000 {
+            telling.tell(now, Some((Reason::Served, "right")));
+        }
+        assert_eq!(heard.reasons(), [""; 0], "nothing was wrong");
+        telling.tell(1000, Some((Reason::EngineFailed, "why")));
+        for now in 1001..2000 {
+            telling.tell(now, Some((Reason::Served, "right")));
+        }
+        assert_eq!(heard.reasons(), ["MpuEngineFailed", "MpuServed"]);
+    }
+
+    #[test]
+    fn a_driver_that_comes_late_is_no_event() {
+        let heard = Heard::default();
+        let mut telling = Telling::new(&heard, &|_| ());
+        for now in 0..60 {
+            telling.tell(now, Some((Reason::WaitsForDriver, "waiting")));
+        }
+        assert!(heard.events.borrow().is_empty());
+        telling.tell(60, Some((Reason::WaitsForDriver, "waiting")));
+        assert_eq!(heard.reasons(), ["MpuWaitsForDriver"]);
+        assert!(!heard.events.borrow()[0].is_warning);
+    }
+
+    #[test]
+    fn a_wrong_label_is_said_and_the_last_right_one_is_not_kept() {
+        let heard = Heard::default();
+        let log = RefCell::new(Vec::new());
+        let say = |line: &str| log.borrow_mut().push(line.to_string());
+        let mut telling = Telling::new(&heard, &say);
+        let label = |word: &str| heard.labels.borrow_mut().insert(super::super::label::ENGINE.into(), word.into());
+        label("notify");
+        assert_eq!(telling.engine(0), Some(Asked::Notify));
+        label("notfy");
+        assert_eq!(telling.engine(59), Some(Asked::Notify), "it is not read every second");
+        assert_eq!(telling.engine(60), None);
+        for now in 60..120 {
+            telling.engine(now);
+            telling.tell(now, None);
+        }
+        assert_eq!((heard.reasons(), log.borrow().len()), (vec!["MpuEngineLabelInvalid"], 1));
+        assert!(heard.events.borrow()[0].message.contains("notfy"), "{:?}", heard.events);
+        label("module");
+        assert_eq!(telling.engine(121), Some(Asked::Module));
+        telling.tell(121, None);
+        assert_eq!(heard.events.borrow().len(), 1);
+    }
+
+    #[test]
+    fn an_api_server_that_is_away_is_left_alone_and_told_afterwards() {
+        let heard = Heard::default();
+        heard.is_down.set(true);
+        let log = RefCell::new(Vec::new());
+        let say = |line: &str| log.borrow_mut().push(line.to_string());
+        let mut telling = Telling::new(&heard, &say);
+        for now in 0..3600 {
+            telling.engine(now);
+            telling.tell(now, Some((Reason::EngineFailed, "why")));
+        }
+        assert!(heard.asked.get() < 12, "{} requests in an hour", heard.asked.get());
+        assert_eq!(log.borrow().len(), 1, "{:?}", log.borrow());
+        heard.is_down.set(false);
+        for now in 3600..4600 {
+            telling.engine(now);
+            telling.tell(now, Some((Reason::EngineFailed, "why")));
+        }
+        assert_eq!(heard.reasons()[..1], ["MpuEngineFailed"]);
+        assert_eq!(log.borrow().len(), 2, "{:?}", log.borrow());
+    }
+
+    #[test]
+    fn the_page_has_every_reason() {
+        let page = include_str!("../../../../docs/kubernetes.md");
+        for reason in Reason::ALL {
+            let kind = if reason.is_warning() { "Warning" } else { "Normal" };
+            let row = format!("| `{}` | {kind} |", reason.name());
+            assert!(page.contains(&row), "docs/kubernetes.md has no row {row}");
+        }
+    }
+}

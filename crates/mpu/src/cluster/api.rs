@@ -1,0 +1,217 @@
+//! The connection to the API server: TLS by the cluster's own authority, the pod's token, one request a connection.
+//!
+//! Owns addresses, credentials and bounds: how long an answer may take, and how large it may be. The token is read for each request: the
+//! kubelet writes a new one long before the old one ends.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use mpu_host::explain::chain;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde::Deserialize;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::{Cluster, Event};
+
+/// How long one request may take, with everything that belongs to it. The agent's round waits for it.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The largest answer that is read. A node's labels are a few kilobytes; the images of a whole Node are not asked for.
+const LARGEST: usize = 1 << 20;
+/// Of a node only what every object has.
+const LABELS_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+/// Creates what is not there, and changes what is.
+const APPLY: &str = "application/apply-patch+yaml";
+
+/// Why the API server did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The pod has no address of an API server.
+    #[error("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT name no API server")]
+    NoAddress,
+    /// This cannot be a node's name.
+    #[error("{0:?} is not a node's name")]
+    BadNode(String),
+    /// A credential is not there, or is none.
+    #[error("cannot use {}", .0.display())]
+    Credential(PathBuf, #[source] io::Error),
+    /// No connection, or none that can be trusted.
+    #[error("cannot reach the API server at {0}")]
+    Connection(String, #[source] io::Error),
+    /// The answer is not HTTP, or is too large.
+    #[error("the API server's answer cannot be read: {0}")]
+    Answer(String),
+    /// It took too long.
+    #[error("the API server did not answer in {} seconds", PATIENCE.as_secs())]
+    Late,
+    /// It does not want to.
+    #[error("the API server refused {what}: {status}{}", if .message.is_empty() { String::new() } else { format!(": {message}") })]
+    Refused {
+        /// What was asked.
+        what: &'static str,
+        /// Its status.
+        status: u16,
+        /// Its words.
+        message: String,
+    },
+}
+
+/// The API server of the cluster that this pod is in.
+#[derive(Debug, Clone)]
+pub struct ApiServer {
+    host: String,
+    port: u16,
+    credentials: PathBuf,
+    node: String,
+}
+
+impl ApiServer {
+    /// As the kubelet tells a pod of it. The folder has `token` and `ca.crt`.
+    ///
+    /// # Errors
+    /// When the kubelet did not, or the name cannot be a node's.
+    pub fn of_pod(
+        credentials: &Path,
+        node: &str,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<ApiServer, ClusterError> {
+        let host = variable("KUBERNETES_SERVICE_HOST").filter(|host| !host.is_empty());
+        let port = variable("KUBERNETES_SERVICE_PORT").and_then(|port| port.parse().ok());
+        let (Some(host), Some(port)) = (host, port) else { return Err(ClusterError::NoAddress) };
+        // It becomes a part of paths and of names.
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        if node.is_empty() || node.len() > 253 || !node.chars().all(fits) || node.starts_with('.') {
+            return Err(ClusterError::BadNode(node.to_string()));
+        }
+        Ok(ApiServer { host, port, credentials: credentials.to_path_buf(), node: node.to_string() })
+    }
+
+    fn address(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+
+    fn trust(&self) -> Result<ClientConfig, ClusterError> {
+        let path = self.credentials.join("ca.crt");
+        let no = |error: &dyn ToString| {
+            ClusterError::Credential(path.clone(), io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+        };
+        let bytes = fs::read(&path).map_err(|error| ClusterError::Credential(path.clone(), error))?;
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&bytes) {
+            roots.add(certificate.map_err(|error| no(&error))?).map_err(|error| no(&error))?;
+        }
+        if roots.is_empty() {
+            return Err(no(&"there is no certificate in it"));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        Ok(versions.map_err(|error| no(&error))?.with_root_certificates(roots).with_no_client_auth())
+    }
+
+    fn token(&self) -> Result<String, ClusterError> {
+        let path = self.credentials.join("token");
+        let token = fs::read_to_string(&path).map_err(|error| ClusterError::Credential(path, error))?;
+        Ok(token.trim().to_string())
+    }
+
+    /// One request, and the answer's body if it was done.
+    fn ask(&self, what: &'static str, request: Wanted<'_>) -> Result<Bytes, ClusterError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| ClusterError::Connection(self.address(), error))?;
+        let answered = runtime.block_on(async { tokio::time::timeout(PATIENCE, self.exchange(request)).await });
+        let (status, body) = answered.map_err(|_| ClusterError::Late)??;
+        match status {
+            200..=299 => Ok(body),
+            _ => Err(ClusterError::Refused { what, status, message: words_of(&body) }),
+        }
+    }
+
+    async fn exchange(&self, wanted: Wanted<'_>) -> Result<(u16, Bytes), ClusterError> {
+        let lost = |error: io::Error| ClusterError::Connection(self.address(), error);
+        let unreadable = |error: &(dyn std::error::Error + 'static)| ClusterError::Answer(chain(error));
+        let (trust, token) = (self.trust()?, self.token()?);
+        let name = ServerName::try_from(self.host.clone()).map_err(|error| lost(io::Error::other(error)))?;
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(lost)?;
+        let stream = TlsConnector::from(Arc::new(trust)).connect(name, stream).await.map_err(lost)?;
+        let begun = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = begun.map_err(|error| unreadable(&error))?;
+        // Ends with the runtime.
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(wanted.method)
+            .uri(wanted.path)
+            .header(HOST, self.address())
+            .header(AUTHORIZATION, format!("Bearer {token}"))
+            .header(ACCEPT, wanted.accept)
+            .header(CONTENT_TYPE, APPLY)
+            .body(Full::new(wanted.body))
+            // A token with a line break in it, at worst.
+            .map_err(|error| ClusterError::Credential(self.credentials.join("token"), io::Error::other(error)))?;
+        let answer = sender.send_request(request).await.map_err(|error| unreadable(&error))?;
+        let status = answer.status().as_u16();
+        let body = Limited::new(answer.into_body(), LARGEST).collect().await;
+        Ok((status, body.map_err(|error| unreadable(error.as_ref()))?.to_bytes()))
+    }
+}
+
+struct Wanted<'a> {
+    method: Method,
+    path: String,
+    accept: &'a str,
+    body: Bytes,
+}
+
+impl Cluster for ApiServer {
+    fn labels(&self) -> Result<BTreeMap<String, String>, ClusterError> {
+        #[derive(Deserialize)]
+        struct Metadata {
+            #[serde(default)]
+            labels: BTreeMap<String, String>,
+        }
+        #[derive(Deserialize)]
+        struct Object {
+            metadata: Metadata,
+        }
+        let path = format!("/api/v1/nodes/{}", self.node);
+        let wanted = Wanted { method: Method::GET, path, accept: LABELS_ONLY, body: Bytes::new() };
+        let body = self.ask("to show this node", wanted)?;
+        let object: Object =
+            serde_json::from_slice(&body).map_err(|error| ClusterError::Answer(format!("no Node: {error}")))?;
+        Ok(object.metadata.labels)
+    }
+
+    fn event(&self, event: &Event) -> Result<(), ClusterError> {
+        let name = event.name(&self.node);
+        let path = format!("/api/v1/namespaces/default/events/{name}?fieldManager=mpu&force=true");
+        let body = event.object(&self.node).to_string().into();
+        let wanted = Wanted { method: Method::PATCH, path, accept: "application/json", body };
+        self.ask("an Event on this node", wanted).map(drop)
+    }
+}
+
+/// What a `Status` says, on one line.
+fn words_of(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Status {
+        message: String,
+    }
+    let message = serde_json::from_slice(body).map(|status: Status| status.message).unwrap_or_default();
+    message.chars().filter(|c| !c.is_control()).take(300).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! Against a server that speaks TLS and HTTP, with a certificate of an authority of its own.
+
+use super::*;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Response, StatusCode};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::ServerConfig;
+use std::convert::Infallible;
+use std::sync::Mutex;
+use tokio_rustls::TlsAcceptor;
+
+/// What came: method, path, token, what is accepted, body.
+type Came = (String, String, String, String, String);
+
+struct Server {
+    port: u16,
+    came: Arc<Mutex<Vec<Came>>>,
+    credentials: tempfile::TempDir,
+}
+
+/// Answers everything with this, over TLS for this name.
+fn server(name: &str, status: u16, answer: &'static str) -> Server {
+    let own = rcgen::generate_simple_self_signed([name.to_string()]).unwrap();
+    let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_no_client_auth().with_single_cert(vec![own.cert.der().clone()], key).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let came = Arc::new(Mutex::new(Vec::new()));
+    let heard = came.clone();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(serve(listener, TlsAcceptor::from(Arc::new(config)), heard, status, answer));
+    });
+    let credentials = tempfile::tempdir().unwrap();
+    fs::write(credentials.path().join("ca.crt"), own.cert.pem()).unwrap();
+    fs::write(credentials.path().join("token"), "first\n").unwrap();
+    Server { port, came, credentials }
+}
+
+async fn serve(
+    listener: std::net::TcpListener,
+    tls: TlsAcceptor,
+    heard: Arc<Mutex<Vec<Came>>>,
+    status: u16,
+    answer: &'static str,
+) {
+    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+    while let Ok((stream, _)) = listener.accept().await {
+        let Ok(stream) = tls.accept(stream).await else { continue };
+        let heard = heard.clone();
+        let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+            let heard = heard.clone();
+            async move {
+                let header = |name| request.headers()[name].to_str().unwrap().to_string();
+                let (method, path) = (request.method().to_string(), request.uri().to_string());
+                let (token, accept) = (header("authorization"), header("accept"));
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let body = String::from_utf8(body.to_vec()).unwrap();
+                heard.lock().unwrap().push((method, path, token, accept, body));
+                let status = StatusCode::from_u16(status).unwrap();
+                Ok::<_, Infallible>(Response::builder().status(status).body(Full::new(Bytes::from(answer))).unwrap())
+            }
+        });
+        let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    }
+}
+
+impl Server {
+    fn pod(&self, host: &str) -> ApiServer {
+        let port = self.port.to_string();
+        let variable = |name: &str| match name {
+            "KUBERNETES_SERVICE_HOST" => Some(host.to_string()),
+            _ => Some(port.clone()),
+        };
+        ApiServer::of_pod(self.credentials.path(), "gpu-1", variable).unwrap()
+    }
+}
+
+fn event() -> Event {
+    Event { reason: "MpuNotRight", is_warning: true, message: "why".into(), count: 2, first: 1, last: 2 }
+}
+
+#[test]
+fn labels_are_read_with_the_token_of_now() {
+    let server = server("127.0.0.1", 200, r#"{"kind":"PartialObjectMetadata","metadata":{"labels":{"a/b":"c"}}}"#);
+    let pod = server.pod("127.0.0.1");
+    assert_eq!(pod.labels().unwrap(), BTreeMap::from([("a/b".to_string(), "c".to_string())]));
+    fs::write(server.credentials.path().join("token"), "second").unwrap();
+    pod.labels().unwrap();
+    let came = server.came.lock().unwrap();
+    assert_eq!((came[0].0.as_str(), came[0].1.as_str()), ("GET", "/api/v1/nodes/gpu-1"));
+    assert!(came[0].3.contains("PartialObjectMetadata"), "a whole Node lists its images: {}", came[0].3);
+    assert_eq!([&came[0].2, &came[1].2], ["Bearer first", "Bearer second"]);
+}
+
+#[test]
+fn an_event_is_applied_to_one_object() {
+    let server = server("localhost", 201, "{}");
+    server.pod("localhost").event(&event()).unwrap();
+    let came = server.came.lock().unwrap();
+    let (method, path, _, _, body) = &came[0];
+    assert_eq!(method, "PATCH");
+    assert_eq!(path, "/api/v1/namespaces/default/events/gpu-1.mpunotright?fieldManager=mpu&force=true");
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(body, event().object("gpu-1"));
+}
+
+#[test]
+fn a_refusal_has_the_servers_words_and_no_escapes_of_them() {
+    let answer = "{\"kind\":\"Status\",\"message\":\"nodes is \\u001b[2Jforbidden\"}";
+    let server = server("127.0.0.1", 403, answer);
+    let error = server.pod("127.0.0.1").labels().unwrap_err().to_string();
+    assert_eq!(error, "the API server refused to show this node: 403: nodes is [2Jforbidden");
+    let error = server.pod("127.0.0.1").event(&event()).unwrap_err().to_string();
+    assert!(error.contains("an Event on this node: 403"), "{error}");
+}
+
+#[test]
+fn a_server_of_another_authority_or_name_never_sees_the_token() {
+    let (ours, other) = (server("127.0.0.1", 200, "{}"), server("127.0.0.1", 200, "{}"));
+    let impostor = Server { port: other.port, came: other.came.clone(), credentials: ours.credentials };
+    let error = impostor.pod("127.0.0.1").labels().unwrap_err();
+    assert!(
+        matches!(error, ClusterError::Connection(..)) && chain(&error).contains("certificate"),
+        "{}",
+        chain(&error)
+    );
+    let named = server("kubernetes.default.svc", 200, "{}");
+    let error = named.pod("127.0.0.1").labels().unwrap_err();
+    assert!(matches!(error, ClusterError::Connection(..)), "{error}");
+    assert!(impostor.came.lock().unwrap().is_empty() && named.came.lock().unwrap().is_empty());
+}
+
+#[test]
+fn an_answer_that_is_none_is_an_error_with_a_cause() {
+    for answer in ["", "{", "[]", "{\"metadata\":{\"labels\":{\"a\":1}}}", "<html>"] {
+        let error = server("127.0.0.1", 200, answer).pod("127.0.0.1").labels().unwrap_err();
+        assert!(matches!(error, ClusterError::Answer(_)), "{answer:?}: {error}");
+    }
+    let server = server("127.0.0.1", 200, r#"{"metadata":{}}"#);
+    assert_eq!(server.pod("127.0.0.1").labels().unwrap(), BTreeMap::new(), "a node without labels");
+    let long: &'static str = Box::leak(format!("\"{}\"", "x".repeat(LARGEST)).into_boxed_str());
+    let error = super::tests::server("127.0.0.1", 200, long).pod("127.0.0.1").labels().unwrap_err();
+    assert!(matches!(error, ClusterError::Answer(_)), "{error}");
+}
+
+#[test]
+fn what_does_not_answer_is_left_after_its_time() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = Server { port: listener.local_addr().unwrap().port(), ..server("127.0.0.1", 200, "{}") };
+    let began = std::time::Instant::now();
+    let error = server.pod("127.0.0.1").labels().unwrap_err();
+    assert!(matches!(error, ClusterError::Late), "{error}");
+    assert!(began.elapsed() < 2 * PATIENCE, "{:?}", began.elapsed());
+}
+
+#[test]
+fn credentials_that_are_missing_or_no_credentials_are_named() {
+    let server = server("127.0.0.1", 200, "{}");
+    let pod = server.pod("127.0.0.1");
+    let error_with = |name: &str, text: &str| {
+        fs::write(server.credentials.path().join(name), text).unwrap();
+        chain(&pod.labels().unwrap_err())
+    };
+    assert!(error_with("token", "two\nlines").contains("token"));
+    let error = error_with("ca.crt", "no certificate");
+    assert!(error.contains("ca.crt") && error.contains("no certificate in it"), "{error}");
+    assert!(error_with("ca.crt", "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n").contains("ca.crt"));
+    fs::remove_file(server.credentials.path().join("ca.crt")).unwrap();
+    assert!(chain(&pod.labels().unwrap_err()).contains("ca.crt"));
+}
+
+#[test]
+fn a_pod_without_an_api_server_or_with_a_hostile_node_name_has_none() {
+    let in_cluster = |_: &str| Some("443".to_string());
+    let of = |node: &str| ApiServer::of_pod(Path::new("/x"), node, in_cluster);
+    assert!(matches!(ApiServer::of_pod(Path::new("/x"), "a", |_| None), Err(ClusterError::NoAddress)));
+    for node in ["", "../pods", "a/b", "a?b", "A", ".", "a b", &"x".repeat(254)] {
+        assert!(matches!(of(node), Err(ClusterError::BadNode(_))), "{node:?}");
+    }
+    assert!(of("gpu-1.example.com").is_ok());
+    let six = ApiServer::of_pod(Path::new("/x"), "a", |name| {
+        Some(if name.ends_with("HOST") { "fd00::1" } else { "6443" }.to_string())
+    });
+    assert_eq!(six.unwrap().address(), "[fd00::1]:6443");
+}

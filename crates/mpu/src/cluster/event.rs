@@ -1,0 +1,108 @@
+//! An Event on a Node, as the API server takes it.
+//!
+//! Owns its shape: one object for each node and reason, which later ones of that reason bring up to date. So a node has a handful of them
+//! at most, however long its trouble lasts and however often its agent starts anew.
+//!
+//! Outside truth: `EventSeries` and `ValidateEvent` of Kubernetes: an Event of a Node lives in the namespace `default`, a message has
+//! 1,024 bytes at most, and an object's name is one of DNS.
+
+use mpu_host::time;
+use serde_json::{json, Value};
+
+/// The longest message that the API server takes.
+const LONGEST: usize = 1024;
+
+/// The longest name of an object.
+const LONGEST_NAME: usize = 253;
+
+/// What is said of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Why, in one word.
+    pub reason: &'static str,
+    /// Whether somebody has to do something.
+    pub is_warning: bool,
+    /// What is so, and how it is cured.
+    pub message: String,
+    /// How often it was said.
+    pub count: u64,
+    /// When it was said first, in seconds since 1970.
+    pub first: u64,
+    /// When it was said last.
+    pub last: u64,
+}
+
+impl Event {
+    /// Its object's name: with that of a node, which may be as long as a name may be, it must not be longer.
+    pub fn name(&self, node: &str) -> String {
+        let reason = self.reason.to_ascii_lowercase();
+        let room = LONGEST_NAME - reason.len() - 1;
+        format!("{}.{reason}", node.get(..room).unwrap_or(node).trim_end_matches(['.', '-']))
+    }
+
+    /// The object, for an apply.
+    pub fn object(&self, node: &str) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": self.name(node), "namespace": "default"},
+            // `kubectl describe node` looks for a node's Events by this uid: the kubelet's have it, too.
+            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
+            "reason": self.reason,
+            "message": fitted(&self.message),
+            "type": if self.is_warning { "Warning" } else { "Normal" },
+            "source": {"component": "mpu", "host": node},
+            "reportingComponent": "mpu",
+            "reportingInstance": node,
+            "count": self.count,
+            "firstTimestamp": time::stamp(self.first),
+            "lastTimestamp": time::stamp(self.last),
+        })
+    }
+}
+
+/// One line that the API server takes and a terminal can show.
+fn fitted(message: &str) -> String {
+    let line: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if line.len() <= LONGEST {
+        return line;
+    }
+    let mut end = LONGEST - "…".len();
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}…", &line[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(message: &str) -> Event {
+        Event { reason: "MpuNotRight", is_warning: true, message: message.into(), count: 3, first: 0, last: 86_400 }
+    }
+
+    #[test]
+    fn one_object_for_each_node_and_reason() {
+        let object = event("why").object("gpu-1.example");
+        assert_eq!(object["metadata"], json!({"name": "gpu-1.example.mpunotright", "namespace": "default"}));
+        assert_eq!((&object["type"], &object["count"]), (&json!("Warning"), &json!(3)));
+        assert_eq!(object["firstTimestamp"], "1970-01-01T00:00:00Z");
+        assert_eq!(object["lastTimestamp"], "1970-01-02T00:00:00Z");
+        assert_eq!(event("another why").name("a"), event("why").name("a"));
+        for node in [format!("{}a", "a.".repeat(126)), format!("a{}", ".a".repeat(126)), "a".repeat(253)] {
+            let name = event("why").name(&node);
+            assert!(name.len() <= LONGEST_NAME && !name.contains("..") && name.ends_with(".mpunotright"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_message_fits_whatever_is_in_it() {
+        for text in ["ö".repeat(2000), "x".repeat(1025), "a\n\u{1b}[2Jb".to_string(), "short".to_string()] {
+            let fitted = fitted(&text);
+            assert!(fitted.len() <= LONGEST && !fitted.contains(|c: char| c.is_control()), "{fitted}");
+        }
+        assert_eq!(fitted(&"x".repeat(1024)).len(), 1024);
+        assert!(fitted(&"ö".repeat(2000)).ends_with('…'));
+    }
+}

@@ -1,0 +1,191 @@
+//! What the plugin leaves for those who ask about it: systemd, and `/run/mpu/nri/<pid>.json` for `mpu status` and `mpu doctor`.
+//!
+//! Owns that file and its life: it is locked for as long as the plugin lives, so that the kernel itself says whether it does. A plugin
+//! that cannot write it serves as well.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use mpu_core::HostPid;
+use mpu_host::host::Host;
+use rustix::fs::{flock, FlockOperation};
+use schemars::JsonSchema;
+use sd_notify::NotifyState;
+use serde::{Deserialize, Serialize};
+
+/// Where the files are. It goes with the next boot.
+pub const FOLDER: &str = "/run/mpu/nri";
+
+/// More of a file is not read.
+const LONGEST: u64 = 1 << 16;
+
+/// How the plugin and the container engine stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// There is no connection to an engine.
+    Waits,
+    /// Registered with an engine that lets no plugin set a seccomp profile.
+    Useless,
+    /// Registered with an engine that does not tell which profile a container has: those without one are served.
+    Partly,
+    /// Registered; every container with a GPU is served.
+    Serves,
+}
+
+/// A plugin that lives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Plugin {
+    /// Its version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// The container engine's socket.
+    pub socket: PathBuf,
+    /// How it stands with that engine.
+    pub standing: Standing,
+    /// The same in words.
+    pub words: String,
+}
+
+/// A plugin's own file.
+pub struct Presence {
+    plugin: Plugin,
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Presence {
+    /// Begins one. Why there is no file goes to the log: nothing else hangs on it.
+    pub fn new(folder: &Path, socket: &Path, log: &dyn Fn(&str)) -> Presence {
+        let pid = std::process::id();
+        let path = folder.join(format!("{pid}.json"));
+        let file = begin(folder, &path);
+        if let Err(error) = &file {
+            log(&format!("`mpu status` cannot see this plugin: {}: {error}", path.display()));
+        }
+        let version = env!("CARGO_PKG_VERSION").to_string();
+        let (standing, words) = (Standing::Waits, String::new());
+        Presence { plugin: Plugin { version, pid, socket: socket.into(), standing, words }, path, file: file.ok() }
+    }
+
+    /// Says how it stands, to systemd too: the plugin is ready when that is known for the first time, be it that there is no engine yet.
+    /// An engine that is started after the plugin must not be waited for by those that are started after both.
+    pub fn say(&mut self, standing: Standing, words: &str) {
+        (self.plugin.standing, self.plugin.words) = (standing, words.to_string());
+        let _ = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(words)]);
+        let Some(file) = &mut self.file else { return };
+        let text = serde_json::to_string(&self.plugin).unwrap_or_default();
+        // Who reads in between finds no object, and looks again.
+        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes()));
+        if written.is_err() {
+            self.file = None;
+        }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes and locks the file, and takes away what plugins that died left.
+fn begin(folder: &Path, path: &Path) -> io::Result<File> {
+    fs::create_dir_all(folder)?;
+    for (other, lives) in files(folder) {
+        if !lives {
+            let _ = fs::remove_file(other);
+        }
+    }
+    let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+/// The files of a folder, and whether their plugins live.
+fn files(folder: &Path) -> Vec<(PathBuf, bool)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let ours = ours.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "json"));
+    let lives = |path: &Path| {
+        let file = File::open(path).ok()?;
+        Some(flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+    };
+    ours.filter_map(|path| lives(&path).map(|lives| (path, lives))).collect()
+}
+
+/// The plugins that live on a host, in a pod or not.
+pub fn plugins(host: &Host) -> Vec<Plugin> {
+    let read = |path: PathBuf| {
+        let mut text = String::new();
+        File::open(path).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
+        let plugin: Plugin = serde_json::from_str(&text).ok()?;
+        HostPid::new(plugin.pid).map(|_| plugin)
+    };
+    let living = files(&host.at(FOLDER)).into_iter().filter(|(_, lives)| *lives);
+    let mut plugins: Vec<Plugin> = living.filter_map(|(path, _)| read(path)).collect();
+    plugins.sort_by_key(|plugin| plugin.pid);
+    plugins
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mpu_host::host::fake::FakeHost;
+
+    #[test]
+    fn who_lives_is_seen_and_who_died_is_not() {
+        let fake = FakeHost::in_order();
+        let folder = fake.host().at(FOLDER);
+        fake.write(
+            "/run/mpu/nri/7.json",
+            "{\"version\":\"0\",\"pid\":7,\"socket\":\"/s\",\"standing\":\"serves\",\"words\":\"\"}",
+        );
+        fake.write("/run/mpu/nri/folder.json/x", "");
+        assert_eq!(plugins(&fake.host()), [], "its file is not locked");
+        let mut presence = Presence::new(&folder, Path::new("/run/nri.sock"), &|line| panic!("{line}"));
+        assert!(!folder.join("7.json").exists(), "what the dead left is gone");
+        assert_eq!(plugins(&fake.host()), [], "it has said nothing yet");
+        presence.say(Standing::Waits, "a long story of what it waits for");
+        presence.say(Standing::Serves, "registered");
+        let found = plugins(&fake.host());
+        assert_eq!(
+            (found[0].standing, found[0].words.as_str(), found[0].pid),
+            (Standing::Serves, "registered", std::process::id())
+        );
+        drop(presence);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "the folder that is not ours");
+    }
+
+    #[test]
+    fn a_plugin_that_cannot_leave_a_file_serves_as_well() {
+        let fake = FakeHost::in_order();
+        fake.write("/run/mpu/nri", "a file where a folder should be");
+        let said = std::cell::RefCell::new(Vec::new());
+        let log = |line: &str| said.borrow_mut().push(line.to_string());
+        let mut presence = Presence::new(&fake.host().at(FOLDER), Path::new("/run/nri.sock"), &log);
+        presence.say(Standing::Serves, "registered");
+        assert!(said.borrow()[0].contains("mpu status") && said.borrow().len() == 1, "{said:?}");
+        assert_eq!(plugins(&fake.host()), []);
+    }
+
+    #[test]
+    fn what_a_hostile_file_says_is_nothing() {
+        let fake = FakeHost::in_order();
+        for (name, text) in
+            [("1.json", "[]".to_string()), ("2.json", "{\"pid\":0}".into()), ("3.json", "x".repeat(1 << 20))]
+        {
+            fake.write(&format!("{FOLDER}/{name}"), &text);
+        }
+        let held: Vec<File> = ["1", "2", "3"]
+            .iter()
+            .map(|name| File::open(fake.host().at(format!("{FOLDER}/{name}.json"))).unwrap())
+            .inspect(|file| flock(file, FlockOperation::LockExclusive).unwrap())
+            .collect();
+        assert_eq!((plugins(&fake.host()), held.len()), (Vec::new(), 3));
+    }
+}

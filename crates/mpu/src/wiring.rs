@@ -1,0 +1,216 @@
+//! Whether the container engines of a host put GPUs into containers, and what a person types to see it.
+//!
+//! Owns the table of engines: how each is known to be here, where it is told of the wrapper, the command that tells it,
+//! and the command that shows a container's GPU. Reads files only; asks no engine.
+
+use mpu_engine::Engine;
+use mpu_host::host::Host;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// NVIDIA's name of the wrapper, and our program that stands behind it.
+const WRAPPER: [&str; 2] = ["nvidia-container-runtime", "mpu-container"];
+/// What Docker's own `--gpus` looks for.
+const HOOK: &str = "nvidia-container-runtime-hook";
+/// The program that tells engines of the wrapper.
+const CTK: &str = "nvidia-ctk";
+/// Where files of CDI lie.
+const CDI: [&str; 2] = ["/etc/cdi", "/run/cdi"];
+/// More of a configuration is not read.
+const LONGEST: usize = 1 << 20;
+/// What to install where nothing puts GPUs into containers.
+const INSTALL: &str =
+    "sudo apt-get install ./mpu-container_*.deb   # or NVIDIA's toolkit; it puts GPUs into containers";
+/// How a container's GPU is shown in a cluster.
+const IN_A_POD: &str = "kubectl exec POD -- nvidia-smi   # a pod with a GPU";
+
+/// A container engine.
+struct Row {
+    name: &'static str,
+    /// Any of these is there: a socket, or a program by its bare name.
+    here: &'static [&'static str],
+    /// Files, and folders of files, in which it is told of the wrapper.
+    told: &'static [&'static str],
+    /// Its command for a container with a GPU, through the wrapper.
+    run: &'static str,
+    /// The command that tells it.
+    tell: &'static str,
+}
+
+/// In the order in which they are shown to a person.
+const ENGINES: [Row; 4] = [
+    Row {
+        name: "Docker",
+        here: &["/run/docker.sock", "dockerd"],
+        told: &["/etc/docker/daemon.json"],
+        run: "docker run --rm --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=all debian nvidia-smi",
+        tell: "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl reload docker",
+    },
+    Row {
+        name: "Podman",
+        here: &["podman"],
+        told: &["/etc/containers/containers.conf", "/etc/containers/containers.conf.d"],
+        run: "sudo podman run --rm --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=all debian nvidia-smi",
+        tell: "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    },
+    Row {
+        name: "CRI-O",
+        here: &["/run/crio/crio.sock"],
+        told: &["/etc/crio/crio.conf", "/etc/crio/crio.conf.d"],
+        run: IN_A_POD,
+        tell: "sudo nvidia-ctk runtime configure --runtime=crio   # then restart crio; its containers go on",
+    },
+    Row {
+        name: "containerd",
+        here: &["/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock"],
+        told: &[
+            "/etc/containerd/config.toml",
+            "/etc/containerd/conf.d",
+            "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+            "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+        ],
+        run: IN_A_POD,
+        tell:
+            "sudo nvidia-ctk runtime configure --runtime=containerd   # then restart containerd; its containers go on",
+    },
+];
+
+/// What there is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wiring {
+    /// No container engine.
+    NoEngine,
+    /// This engine gives its containers GPUs, as this command shows.
+    Wired {
+        /// Its name.
+        engine: &'static str,
+        /// The command.
+        run: &'static str,
+    },
+    /// None does. The first one, and the command that tells it.
+    Missing {
+        /// Its name.
+        engine: &'static str,
+        /// The command.
+        fix: &'static str,
+    },
+}
+
+/// How containers of this host get a GPU; with the notify engine, only by the wrapper.
+pub fn look(host: &Host, engine: Engine) -> Wiring {
+    let here: Vec<&Row> = ENGINES.iter().filter(|row| row.here.iter().any(|at| is_here(host, at))).collect();
+    if let Some(row) = here.iter().find(|row| file_that_names(host, row.told).is_some()) {
+        return Wiring::Wired { engine: row.name, run: row.run };
+    }
+    let by_itself = |row: &&&Row| match row.name {
+        _ if engine == Engine::Notify => None,
+        "Docker" if host.tool(HOOK).is_some() => Some("docker run --rm --gpus all debian nvidia-smi"),
+        "Podman" if has_cdi(host) => Some("sudo podman run --rm --device nvidia.com/gpu=all debian nvidia-smi"),
+        _ => None,
+    };
+    if let Some((row, run)) = here.iter().find_map(|row| Some((row, by_itself(&row)?))) {
+        return Wiring::Wired { engine: row.name, run };
+    }
+    match here.first() {
+        None => Wiring::NoEngine,
+        Some(row) if host.tool(CTK).is_none() => Wiring::Missing { engine: row.name, fix: INSTALL },
+        Some(row) => Wiring::Missing { engine: row.name, fix: row.tell },
+    }
+}
+
+/// What a person types to see that an engine of ours works.
+pub fn to_try(host: &Host, engine: Engine) -> &'static str {
+    match look(host, engine) {
+        Wiring::Wired { run, .. } => run,
+        Wiring::Missing { fix, .. } => fix,
+        Wiring::NoEngine if engine == Engine::Notify => "sudo mpu run -- nvidia-smi",
+        Wiring::NoEngine => "sudo mpu probe   # a container of its own, beside a process of another",
+    }
+}
+
+/// The first configuration of any engine that names the wrapper.
+pub fn names_wrapper(host: &Host) -> Option<PathBuf> {
+    ENGINES.iter().find_map(|row| file_that_names(host, row.told))
+}
+
+fn is_here(host: &Host, at: &str) -> bool {
+    match at.starts_with('/') {
+        true => host.at(at).exists(),
+        false => host.tool(at).is_some(),
+    }
+}
+
+fn file_that_names(host: &Host, places: &[&str]) -> Option<PathBuf> {
+    places.iter().flat_map(|place| below(host, place)).find(|file| contains(host, file, &WRAPPER))
+}
+
+fn has_cdi(host: &Host) -> bool {
+    CDI.iter().flat_map(|place| below(host, place)).any(|file| contains(host, &file, &["nvidia.com/gpu"]))
+}
+
+/// A file, or the files of a folder in order.
+fn below(host: &Host, place: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(host.at(place)).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| Path::new(place).join(entry.file_name())).collect();
+    files.sort();
+    files.insert(0, place.into());
+    files
+}
+
+fn contains(host: &Host, file: &Path, words: &[&str]) -> bool {
+    let text = host.bounded(file, LONGEST).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    words.iter().any(|word| text.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mpu_host::host::fake::FakeHost;
+
+    const DOCKER: &str = r#"{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}"#;
+
+    #[test]
+    fn each_state_on_the_way_has_its_next_command() {
+        let fake = FakeHost::in_order();
+        let tries = |engine| to_try(&fake.host(), engine);
+        assert_eq!(look(&fake.host(), Engine::Module), Wiring::NoEngine);
+        assert!(tries(Engine::Module).starts_with("sudo mpu probe"));
+        assert_eq!(tries(Engine::Notify), "sudo mpu run -- nvidia-smi");
+        fake.write("/run/docker.sock", "");
+        assert!(tries(Engine::Module).contains("apt-get install ./mpu-container_"));
+        fake.tool(CTK, "");
+        assert_eq!(
+            tries(Engine::Module),
+            "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl reload docker"
+        );
+        fake.tool(HOOK, "");
+        assert_eq!(tries(Engine::Module), "docker run --rm --gpus all debian nvidia-smi");
+        assert!(tries(Engine::Notify).contains("runtime configure"), "the hook brings no listener");
+        fake.write("/etc/docker/daemon.json", DOCKER);
+        for engine in [Engine::Module, Engine::Notify] {
+            assert!(tries(engine).starts_with("docker run --rm --runtime=nvidia"));
+        }
+    }
+
+    #[test]
+    fn each_engine_is_known_by_its_own_files() {
+        for (here, told, run) in [
+            ("/run/crio/crio.sock", "/etc/crio/crio.conf.d/99-nvidia.conf", IN_A_POD),
+            ("/run/k3s/containerd/containerd.sock", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", IN_A_POD),
+            ("/usr/bin/podman", "/etc/containers/containers.conf", ENGINES[1].run),
+        ] {
+            let fake = FakeHost::in_order();
+            fake.program(here, "");
+            fake.tool(CTK, "");
+            let Wiring::Missing { engine, fix } = look(&fake.host(), Engine::Module) else { panic!("{here}") };
+            assert!(fix.starts_with("sudo nvidia-ctk "), "{engine}: {fix}");
+            fake.write(told, "BinaryName = \"/usr/bin/nvidia-container-runtime\"");
+            assert_eq!(look(&fake.host(), Engine::Module), Wiring::Wired { engine, run });
+        }
+        let fake = FakeHost::in_order();
+        fake.tool("podman", "");
+        fake.write("/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu");
+        assert!(to_try(&fake.host(), Engine::Module).contains("--device nvidia.com/gpu=all"));
+    }
+}

@@ -1,0 +1,42 @@
+//! What `tests/gpu/taint.sh` asks of a GPU that others need, too: rows, and a few questions around them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::read;
+
+/// Controls that are no rows: around a client's objects, counts beside rows, and what another control is exchanged for.
+const BESIDE_ROWS: [u32; 5] = [0x201, 0x215, 0x2080_016d, 0x2080_017b, 0x2080_1303];
+
+/// Rows that a real GPU is not asked, and why.
+const NOT_ASKED: [(u32, &str); 5] = [
+    (0xb06, "of 610: the driver at hand does not have it, and what it does with an unknown number was not seen"),
+    (0x2080_01a9, "of 525 alone, for the same reason"),
+    (0x2080_a083, "a number of the vGPU manager's, for the same reason"),
+    (0x2080_1349, "of 550 alone, for the same reason"),
+    (0x90cc_0103, "its object is the hardware performance monitor's"),
+];
+
+#[test]
+fn what_a_real_gpu_is_asked_is_rows_and_each_has_a_reason() {
+    let text = read(Path::new("tests/gpu/taint.allowed"));
+    let mut controls = BTreeSet::new();
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let mut words = line.split_whitespace();
+        let (kind, number, how) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+        let number = u32::from_str_radix(number.trim_start_matches("0x"), 16).unwrap();
+        assert!(["whole", "torn"].contains(&how), "{line}");
+        assert!(words.count() > 2, "{line}: no reason");
+        match kind {
+            "control" => assert!(controls.insert(number), "{line}: named twice"),
+            "class" => assert!([0x41, 0x80, 0x2080].contains(&number), "{line}: another object than a client's"),
+            "escape" => assert_eq!(number, 0x52, "{line}"),
+            _ => panic!("{line}: neither control nor class nor escape"),
+        }
+    }
+    let rows: BTreeSet<u32> = mpu_abi::ROWS.iter().map(|row| row.cmd.0).collect();
+    let left_out: BTreeSet<u32> = NOT_ASKED.iter().map(|(number, _)| *number).collect();
+    let wanted: BTreeSet<u32> = rows.difference(&left_out).copied().chain(BESIDE_ROWS).collect();
+    assert_eq!(controls, wanted, "each row is asked, or is left out with a reason, and nothing else is asked");
+    assert!(NOT_ASKED.iter().all(|(number, why)| rows.contains(number) && !why.is_empty()));
+}
