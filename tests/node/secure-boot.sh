@@ -61,3 +61,47 @@ systemctl stop mpu
 resign owner
 check signed_anew_starts systemctl start mpu
 right signed_anew_is_right
+
+say "a node without headers and compiler"
+mpu=$here/mpu
+place() {
+	rm -rf /usr/lib/mpu/modules
+	mkdir -p /usr/lib/mpu/modules/$release
+	cp $here/$1/*.ko /usr/lib/mpu/modules/$release/
+}
+is_by_the_prebuilt_module() {
+	$mpu status >/tmp/status
+	cat /tmp/status
+	grep -q "^file .*/usr/lib/mpu/modules/$release/mpu.ko (built elsewhere)" /tmp/status
+}
+doctor_names_the_prebuilt_module() {
+	$mpu doctor >/tmp/doctor
+	cat /tmp/doctor
+	grep -q 'ok  *module_file  */usr/lib/mpu/modules/.*built elsewhere' /tmp/doctor && grep -q 'ok  *headers  *not needed' /tmp/doctor
+}
+says_what_was_passed_over() { grep 'passed over: /usr/lib/mpu/modules/.*carries no signature' /tmp/unsigned; }
+is_notify_by_hand() {
+	$mpu up >/tmp/status
+	cat /tmp/status
+	grep -q '^engine  *notify' /tmp/status && ! [ -d /sys/module/mpu ] && $mpu down
+}
+systemctl stop mpu
+dpkg --purge mpu >/dev/null 2>&1
+rm -rf /var/lib/mpu /var/lib/dkms/mok.* /usr/bin/make /usr/bin/gcc* /lib/modules/$release/build /lib/modules/$release/updates
+refused nothing_to_load_is_refused
+place prebuilt-unsigned
+refused an_unsigned_prebuilt_module_is_refused
+cp /tmp/said /tmp/unsigned
+check the_unsigned_prebuilt_module_is_named says_what_was_passed_over
+check an_unsigned_prebuilt_module_leaves_the_notify_engine is_notify_by_hand
+wrong without_the_prebuilt_module_is_wrong
+place prebuilt
+chmod o+w /usr/lib/mpu/modules/$release/mpu.ko
+refused a_prebuilt_module_that_others_can_write_is_refused
+chmod o-w /usr/lib/mpu/modules/$release/mpu.ko
+check a_signed_prebuilt_module_is_loaded $mpu up --engine module
+check status_names_the_prebuilt_module is_by_the_prebuilt_module
+right signed_prebuilt_is_right
+check doctor_is_content_with_the_prebuilt_module doctor_names_the_prebuilt_module
+check the_prebuilt_module_goes $mpu down
+wrong without_the_prebuilt_module_is_wrong_again

@@ -73,6 +73,11 @@ fn says_unreachable(said: &str) -> bool {
 
 /// The same error, marked if it tells of hosts that are out of reach.
 fn marked(error: anyhow::Error) -> anyhow::Error {
+    mark_if(error, says_unreachable)
+}
+
+/// The same error, marked if its text says that hosts are out of reach.
+pub fn mark_if(error: anyhow::Error, says_unreachable: impl Fn(&str) -> bool) -> anyhow::Error {
     if says_unreachable(&format!("{error:#}")) {
         error.context(Unreachable)
     } else {

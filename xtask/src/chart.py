@@ -39,8 +39,12 @@ def rendered(values):
 def check_case(path):
     values = yaml.safe_load(path.read_text())
     where = path.name
+    # A file may say since which release its values are for.
+    since = re.match(r"# since 1\.(\d+)", path.read_text())
+    oldest = int(since[1]) if since else 25
+    releases = [release for release in RELEASES if int(release.split(".")[1]) >= oldest]
     # By the oldest release, too: before 1.30 AppArmor was an annotation.
-    both = [lint(str(CHART), values, strict=True, kube_version=version) for version in ("v1.25.0", "v1.37.0")]
+    both = [lint(str(CHART), values, strict=True, kube_version=version) for version in (f"v1.{oldest}.0", "v1.37.0")]
     for message in both[0]["messages"] + both[1]["messages"]:
         if message["severity"] > 1:
             fault(where, f"helm lint: {message['path']}: {message['error']}")
@@ -50,7 +54,7 @@ def check_case(path):
         if document["apiVersion"].startswith("monitoring.coreos.com"):
             check_monitor(where, document)
             continue
-        for release in RELEASES:
+        for release in releases:
             # Fields of later releases are what older API servers drop with a warning: strict only where they are known.
             strict = release != "1.25" and release != "1.28"
             try:

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::outcome::Outcome;
 use crate::run::{output, passes, say};
-use crate::{chart_image, paths};
+use crate::{apt, chart_image, paths};
 
 /// The distribution's, whatever else is in PATH.
 const PYTHON: &str = "/usr/bin/python3";
@@ -45,6 +45,15 @@ pub fn check(tools: &std::path::Path, bless: bool) -> Result<Outcome> {
     Ok(if passes(&mut command)? { Outcome::Passed } else { Outcome::Failed })
 }
 
+/// What pip says when it does not reach its index (urllib3's errors).
+const OUT_OF_REACH: [&str; 4] =
+    ["NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "Failed to establish a new connection"];
+
+/// Whether pip did not reach its index. A wrong hash, or a version that is not there, is nothing of the kind.
+fn says_unreachable(said: &str) -> bool {
+    OUT_OF_REACH.iter().any(|words| said.contains(words)) && !said.contains("THESE PACKAGES DO NOT MATCH THE HASHES")
+}
+
 /// The packages, fetched now unless the cache has them.
 pub fn tools() -> Result<PathBuf> {
     let version = output(Command::new(PYTHON).args(["-c", "import sys; print(*sys.version_info[:2], sep='.')"]))?;
@@ -63,7 +72,25 @@ pub fn tools() -> Result<PathBuf> {
     let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"];
     let mut install = Command::new(PYTHON);
     install.args(pip).args(["--root-user-action", "ignore", "-r"]).arg(&pins).arg("--target").arg(&partial);
-    output(&mut install).context("pip cannot install what xtask/chart.txt pins")?;
+    let installed = output(&mut install).map_err(|error| apt::mark_if(error, says_unreachable));
+    installed.context("pip cannot install what xtask/chart.txt pins")?;
     std::fs::rename(&partial, &dir)?;
     Ok(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_index_out_of_reach_is_out_of_reach() {
+        let offline = "WARNING: Retrying (Retry(total=0)) after connection broken by \
+            'NewConnectionError('<pip._vendor...>: Failed to establish a new connection: [Errno -3] Temporary failure')'\n\
+            ERROR: Could not find a version that satisfies the requirement helmpy==1";
+        let gone = "ERROR: Could not find a version that satisfies the requirement helmpy==1 (from versions: 2)";
+        let forged = "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.";
+        assert_eq!([offline, gone, forged, ""].map(says_unreachable), [true, false, false, false]);
+        let error = |said: &str| apt::mark_if(anyhow::anyhow!("{said}"), says_unreachable).context("pip");
+        assert!(apt::is_unreachable(&error(offline)) && !apt::is_unreachable(&error(gone)));
+    }
 }

@@ -33,6 +33,7 @@ mod real_driver;
 mod rig;
 mod run;
 mod setup;
+mod skips;
 mod sysroot;
 mod test;
 #[cfg(test)]

@@ -237,7 +237,10 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
             archive.text("node/next-kernel", 0o644, kernels::ready(NEXT_KERNEL)?.release.as_bytes());
             parts.push(headers()?);
         }
-        Play::SecureBoot => keys(&mut archive, &kernel, &driver, &out)?,
+        Play::SecureBoot => {
+            keys(&mut archive, &kernel, &driver, &out)?;
+            prebuilt(&mut archive, &kernel, &now, &out)?;
+        }
         Play::Engines => {
             archive.file("node/nvidia.ko", 0o644, &driver)?;
             archive.file("node/mpu-container.deb", 0o644, &container_package(&now))?;
@@ -302,6 +305,25 @@ fn keys(archive: &mut Archive, kernel: &kernels::Kernel, driver: &Path, out: &Pa
     owner.sign(kernel, driver, &signed)?;
     archive.file("node/nvidia.ko", 0o644, &signed)?;
     archive.file("node/nvidia-unsigned.ko", 0o644, driver)
+}
+
+/// The module as `mpu build` makes it on this machine, for a node that can build none: signed by the owner, and not signed.
+fn prebuilt(archive: &mut Archive, kernel: &kernels::Kernel, packages: &Path, out: &Path) -> Result<()> {
+    for (name, signed) in [("prebuilt", true), ("prebuilt-unsigned", false)] {
+        let folder = out.join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        let mut build = Command::new(packages.join("mpu"));
+        build.args(["build", "--for", &kernel.release, "--headers"]).arg(kernel.root()).arg("--out").arg(&folder);
+        if signed {
+            let owner = secure_boot::Key::of(&out.join("keys"), "owner");
+            build.arg("--sign-key").arg(owner.private()).arg("--sign-cert").arg(owner.pem());
+        }
+        output(&mut build).context("mpu builds no module for the node's kernel")?;
+        for file in ["mpu.ko", "mpu_next.ko"] {
+            archive.file(&format!("node/{name}/{file}"), 0o644, &folder.join(&kernel.release).join(file))?;
+        }
+    }
+    Ok(())
 }
 
 fn variables(out: &Path) -> PathBuf {

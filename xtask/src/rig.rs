@@ -54,10 +54,18 @@ struct Root {
     only: Option<String>,
 }
 
+/// Why there are no trees.
+pub const ROOT_ONLY: &str = "trees of files that belong to root are made as root only";
+
+/// Whether this user can make the trees.
+pub fn possible() -> Result<bool> {
+    Ok(output(Command::new("id").arg("-u"))?.trim() == "0")
+}
+
 /// The folder of the trees, all of them there: made now unless the cache has them.
 pub fn ready() -> Result<PathBuf> {
-    if output(Command::new("id").arg("-u"))?.trim() != "0" {
-        bail!("trees of files that belong to root are made as root only");
+    if !possible()? {
+        bail!(ROOT_ONLY);
     }
     setup::require(setup::KERNELS)?;
     let table: Table = toml::from_str(include_str!("../rig.toml")).context("rig.toml")?;

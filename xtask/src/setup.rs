@@ -56,6 +56,12 @@ pub const HOST: &[Need] = &[
     need("fish", "fish", "to check its completions"),
     need("mandoc", "mandoc", "to check the manual pages"),
     need("groff", "groff-base", "to check the manual pages, too: the formatter of Debian's man"),
+    need("softhsm2-util", "softhsm2", "a token with a signing key"),
+    need(
+        "/usr/lib/x86_64-linux-gnu/ossl-modules/pkcs11.so",
+        "pkcs11-provider",
+        "how the kernel's sign-file reaches a token",
+    ),
 ];
 
 /// For checking the kernel object.
@@ -78,7 +84,7 @@ pub const NODE: &[Need] = &[
 ];
 
 /// What Debian 12 has in its backports only, or in them new enough.
-const BACKPORTED: [&str; 3] = ["qemu-system-x86", "qemu-system-arm", "python3-virt-firmware"];
+const BACKPORTED: [&str; 4] = ["qemu-system-x86", "qemu-system-arm", "python3-virt-firmware", "pkcs11-provider"];
 
 /// For booting guests.
 pub const GUESTS: &[Need] = &[

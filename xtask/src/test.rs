@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use anyhow::{anyhow, Result};
+use anyhow::{anyhow, Context, Result};
 
 use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Report, Tally};
@@ -21,7 +21,8 @@ use crate::guest::{self, image, Job};
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
 use crate::run::{quietly, say};
-use crate::{apt, chart, containers, kernels, kmod, lint, paths, promtool, setup};
+use crate::skips::{skipped, without};
+use crate::{apt, chart, containers, kernels, kmod, lint, paths, promtool, rig, setup};
 use matrix::{Guest, Matrix};
 use wanted::{Stage, Wanted};
 
@@ -185,9 +186,7 @@ fn host_checks(full: bool, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&s
                 let outcome = chart::check(&tools, false)?;
                 tally.check("Helm chart", ending(outcome == Outcome::Passed), "see above");
             }
-            Err(error) => {
-                tally.check("Helm chart", Ending::Skip, &format!("its tools are not to be had here: {error:#}"))
-            }
+            Err(error) => without(tally, "Helm chart", &error),
         }
     }
     if wanted.has(Stage::Host) {
@@ -205,12 +204,19 @@ fn host_tests(tally: &mut Tally) -> Result<()> {
     let mut cargo = lint::cargo();
     match promtool::ready() {
         Ok(program) => drop(cargo.env(promtool::VARIABLE, program)),
-        Err(error) => tally.check("promtool", Ending::Skip, &format!("not to be had here: {error:#}")),
+        Err(error) => without(tally, "promtool", &error),
     }
     // Tests that want a failure print it.
     let log = |name: &str| Ok::<_, anyhow::Error>(paths::target("log")?.join(name));
-    let failed = quietly(cargo.args(["test", "--quiet", "--locked"]), &log("cargo-test.log")?)?;
+    let text = log("cargo-test.log")?;
+    // What a test prints is shown of those that pass, too: one that was skipped says so there.
+    let failed = quietly(cargo.args(["test", "--quiet", "--locked", "--", "--show-output"]), &text)?;
     tally.check("cargo test", ending(failed.is_none()), &failed.unwrap_or_default());
+    let text = std::fs::read(&text).with_context(|| format!("cannot read {}", text.display()))?;
+    // Those that need the rig are the stage `containers`.
+    for reason in skipped(&String::from_utf8_lossy(&text)).filter(|reason| !reason.contains(rig::VARIABLE)) {
+        tally.check("cargo test", Ending::Skip, reason);
+    }
     // No default member: what it builds is for the kernel. Its test holds kmod/mpu_core.h to it.
     let mut boundary = lint::cargo();
     boundary.args(["test", "--quiet", "--locked", "--package", "mpu-kmod"]);

@@ -358,21 +358,18 @@ fn docker_gets_back_what_it_had() {
                   \"nvidia\": {\n            \"path\": \"/their/nvidia\"\n        \
                   },\n        \"kata\": {\n            \"path\": \"/their/kata\"\n        }\n    }\n}\n";
     let host = Host::new("docker").set("RUNTIME_RESTART_MODE", "none").set("NVIDIA_RUNTIME_SET_AS_DEFAULT", "true");
+    let host = host.set("RUNTIME_ENABLE_CDI", "true");
     host.write("etc/config", theirs);
     let running = host.start();
     let now: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
-    assert_eq!(now["default-runtime"], "nvidia");
+    assert_eq!((&now["default-runtime"], &now["features"]["cdi"]), (&"nvidia".into(), &true.into()));
     // One that was killed has put nothing back: what was there before it still is what is put back.
     let (status, _) = running.end(Signal::KILL);
     assert!(!status.success());
     let (status, said) = host.start().end(Signal::TERM);
     assert!(status.success(), "{said}");
     let left: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
-    let mut before: serde_json::Value = serde_json::from_str(theirs).expect("JSON");
-    // Whether CDI files are read stays.
-    if let Some(features) = left.get("features") {
-        before["features"] = features.clone();
-    }
+    let before: serde_json::Value = serde_json::from_str(theirs).expect("JSON");
     assert_eq!(left, before, "{said}");
     let kept = host.at("opt/toolkit/.config/nvidia-container-runtime/before.json");
     assert!(!kept.exists(), "and is forgotten");

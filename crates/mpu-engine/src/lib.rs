@@ -94,7 +94,12 @@ pub fn choose(
 /// What is taken when the kernel itself refused a module that this host seemed to be fit for: a signature that it does not trust, which
 /// only it can judge. None if that is not why, the module was asked for, or the other cannot be had either.
 pub fn after_refusal(host: &Host, asked: Asked, module: &raise::ModuleOptions, error: &ModuleError) -> Option<Choice> {
-    let is_refused = matches!(error, ModuleError::Load(LoadError::Insert { .. })) && error.exit() == Exit::Refused;
+    let is_refused = match error.plain() {
+        ModuleError::Load(LoadError::Insert { .. }) => error.exit() == Exit::Refused,
+        // The host seemed fit for one that was built elsewhere, and the kernel refused that file.
+        ModuleError::Unfit(_) => matches!(error, ModuleError::After { .. }),
+        _ => false,
+    };
     let may = asked == Asked::Auto && module.module.is_none() && notify::raise::unfit(host).is_none();
     (is_refused && may).then(|| instead_of_module(error))
 }

@@ -9,11 +9,13 @@ use super::module::checks;
 use super::module::error::ModuleError;
 use super::module::load::{self, Kernel};
 use super::module::load_error::LoadError;
+use super::module::prebuilt::PassedOver;
 use super::module::proof::{self, Ask, Proof};
 use super::module::raise::{self as module, Raised};
 use super::module::record::Record;
 use super::module::state::{self, State};
 use super::module::swap::Replaced;
+use super::module::which::Origin;
 use super::{after_refusal, choose, Choice, Engine};
 use mpu_host::config::{rules, Asked, Config, Drivers};
 use mpu_host::driver::Driver;
@@ -103,6 +105,10 @@ pub struct Up {
     pub notes: Vec<Note>,
     /// The module's file.
     pub module: Option<PathBuf>,
+    /// Where that comes from; none if it is not known.
+    pub origin: Option<Origin>,
+    /// Modules that were built elsewhere, and could not be used.
+    pub passed_over: Vec<PassedOver>,
     /// How long building it took, if it was built now.
     pub built_in: Option<Duration>,
     /// Whom it took over from.
@@ -135,9 +141,10 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, E
     let config = Config::of(host)?;
     let driver = Driver::loaded(host);
     let asked = options.engine.unwrap_or(config.engine);
-    let choice = choose(host, asked, &options.module, driver.as_ref())?;
     let drivers = if options.any_driver { Drivers::Any } else { config.drivers };
-    let module = module::ModuleOptions { policy: rules::compile(&config), drivers, ..options.module.clone() };
+    let policy = rules::compile(&config);
+    let module = module::ModuleOptions { policy, drivers, modules: config.modules, ..options.module.clone() };
+    let choice = choose(host, asked, &module, driver.as_ref())?;
     let notify = notify::SupervisorOptions {
         replace: module.replace,
         drivers,
@@ -180,6 +187,8 @@ impl Up {
             choice,
             notes: Vec::new(),
             module: None,
+            origin: None,
+            passed_over: Vec::new(),
             built_in: None,
             replaced: None,
             module_state: None,
@@ -207,13 +216,16 @@ fn by_module(
             return Ok(Up { how: How::Built, module: Some(module), built_in, ..up });
         }
         Raised::Already { state } => {
-            let module = Record::read(host).map(|record| record.module);
-            Up { how: How::AlreadyUp, module, module_state: Some(state), ..up }
+            let record = Record::read(host);
+            let origin = record.as_ref().and_then(|record| record.origin);
+            let module = record.map(|record| record.module);
+            Up { how: How::AlreadyUp, module, origin, module_state: Some(state), ..up }
         }
-        Raised::Loaded { state, module, built_in, replaced } => {
-            Record::now(&module).write(host);
+        Raised::Loaded { state, module, origin, passed_over, built_in, replaced } => {
+            Record::now(&module, origin, passed_over.clone()).write(host);
             let how = if replaced.is_some() { How::Replaced } else { How::Loaded };
-            Up { how, module: Some(module), built_in, replaced, module_state: Some(state), ..up }
+            let (module, origin, module_state) = (Some(module), Some(origin), Some(state));
+            Up { how, module, origin, passed_over, built_in, replaced, module_state, ..up }
         }
     };
     up.notes.extend(without_notify(host));
@@ -236,14 +248,14 @@ fn proven(
             (state, Some(Proof::NotEntered)) => return Err(not_entered(&state).into()),
             (state, proof) => (Raised::Already { state }, proof),
         },
-        Raised::Loaded { state, module, built_in, replaced } => match prove(state)? {
+        Raised::Loaded { state, module, origin, passed_over, built_in, replaced } => match prove(state)? {
             (state, Some(Proof::NotEntered)) => {
                 let error = not_entered(&state);
                 // The reason is what the caller must hear, whatever becomes of this.
                 let _ = load::remove(host, kernel, state.instance, PATIENCE, "mpu up");
                 return Err(error.into());
             }
-            (state, proof) => (Raised::Loaded { state, module, built_in, replaced }, proof),
+            (state, proof) => (Raised::Loaded { state, module, origin, passed_over, built_in, replaced }, proof),
         },
     })
 }

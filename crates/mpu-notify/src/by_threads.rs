@@ -20,7 +20,8 @@ impl Entries {
     }
 }
 
-/// Threads that are asked about for one call: what they do for one container is bounded, however many it has.
+/// Threads that are asked about for one call: what they do for one container is bounded, however many it has. What further
+/// threads have is missing in the sums (docs/notify.md).
 const MOST_THREADS: usize = 4096;
 
 /// Adds what the other threads of each process have to the driver's answer about the processes. `ask` puts a question of the same
@@ -38,7 +39,8 @@ pub(super) fn add_up(params: &mut [u8], entries: &Entries, mut ask: impl FnMut(&
         (word(params, at + usize::from(entry.index)), word(params, at + result)) == (0, 0)
     });
     let processes = of_memory.filter_map(|at| Some((at, HostPid::new(word(params, at + pid))?)));
-    let threads = processes.flat_map(|(at, process)| others(process).into_iter().map(move |thread| (at, thread)));
+    let threads =
+        processes.flat_map(|(at, process)| others(process, MOST_THREADS).into_iter().map(move |thread| (at, thread)));
     let threads: Vec<(usize, HostPid)> = threads.take(MOST_THREADS).collect();
     let mut question = vec![0; params.len()];
     for some in threads.chunks(capacity) {

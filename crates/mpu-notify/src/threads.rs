@@ -55,13 +55,20 @@ impl Threads {
     }
 
     fn habits(&self) -> Habits {
-        let is_of_now = |known: &Option<(Instant, Habits)>| known.filter(|(since, _)| since.elapsed() < DRIVER_STAYS);
-        if let Some((_, habits)) = is_of_now(&self.habits.read().unwrap_or_else(PoisonError::into_inner)) {
-            return habits;
+        self.habits_by(Habits::of_loaded)
+    }
+
+    fn habits_by(&self, look: impl FnOnce() -> Habits) -> Habits {
+        if let Some((since, habits)) = *self.habits.read().unwrap_or_else(PoisonError::into_inner) {
+            if since.elapsed() < DRIVER_STAYS {
+                return habits;
+            }
         }
-        let mut known = self.habits.write().unwrap_or_else(PoisonError::into_inner);
-        // Another one may have looked meanwhile.
-        is_of_now(&known).unwrap_or_else(|| *known.insert((Instant::now(), Habits::of_loaded()))).1
+        // Without the lock: files are read, and no other container's call waits for that. Who looks at the same time finds
+        // the same.
+        let found = (Instant::now(), look());
+        *self.habits.write().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        found.1
     }
 }
 
@@ -89,11 +96,11 @@ fn process_of(thread: HostPid) -> Option<HostPid> {
     HostPid::new(field(&status, "Tgid")?.parse().ok()?)
 }
 
-/// The threads of a process but its first, which has the process's own number.
-pub(super) fn others(process: HostPid) -> Vec<HostPid> {
+/// The threads of a process but its first, which has the process's own number; of more than so many, these.
+pub(super) fn others(process: HostPid, most: usize) -> Vec<HostPid> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", process.get())) else { return Vec::new() };
     let numbers = tasks.flatten().filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?));
-    numbers.filter(|thread| *thread != process).collect()
+    numbers.filter(|thread| *thread != process).take(most).collect()
 }
 
 #[cfg(test)]
@@ -115,8 +122,34 @@ mod tests {
         let list = call(true, true);
         assert_eq!(list.process_of(thread_id), Some(own));
         assert_eq!(list.process_of(own), None, "one row for one process");
-        assert!(others(own).contains(&thread_id) && !others(own).contains(&own));
+        assert!(others(own, 4096).contains(&thread_id) && !others(own, 4096).contains(&own));
+        assert_eq!(others(own, 1).len(), 1);
         drop(done);
         let _ = thread.join();
+    }
+
+    #[test]
+    fn nobody_waits_for_one_who_looks_what_the_driver_is() {
+        let threads = Threads::default();
+        let (look_on, slow) = std::sync::mpsc::channel::<()>();
+        let (told, is_looking) = std::sync::mpsc::channel();
+        let (answered, answer) = std::sync::mpsc::channel();
+        let habits = |names| Habits { names, wants: false };
+        let all = &threads;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                all.habits_by(|| {
+                    let _ = told.send(());
+                    let _ = slow.recv();
+                    habits(false)
+                })
+            });
+            is_looking.recv().expect("the first looks");
+            scope.spawn(move || answered.send(all.habits_by(|| habits(true))));
+            let found = answer.recv_timeout(Duration::from_secs(10));
+            drop(look_on);
+            assert_eq!(found, Ok(habits(true)));
+        });
+        assert_eq!(threads.habits_by(|| unreachable!("it was looked just now")), habits(false));
     }
 }

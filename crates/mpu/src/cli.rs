@@ -12,6 +12,7 @@ use crate::nri;
 use crate::top;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
+use mpu_engine::module::{elsewhere, image};
 use mpu_engine::up;
 use mpu_host::exit::Exit;
 use std::ffi::OsString;
@@ -94,6 +95,14 @@ pub enum Command {
         #[command(subcommand)]
         what: ConfigVerb,
     },
+
+    /// Build the module for another kernel, for nodes without headers and compiler
+    #[command(long_about = BUILD_LONG, after_long_help = BUILD_EXAMPLES)]
+    Build(elsewhere::BuildOptions),
+
+    /// Make an image of modules that were built for other kernels, for Kubernetes
+    #[command(long_about = IMAGE_LONG, after_long_help = IMAGE_EXAMPLES)]
+    ModuleImage(image::ImageOptions),
 
     /// Export to Prometheus what MPU does and which container uses which GPU
     #[command(long_about = METRICS_LONG, after_long_help = METRICS_EXAMPLES)]
@@ -351,6 +360,28 @@ pub enum ConfigVerb {
     Default,
 }
 
+const BUILD_LONG: &str = "Build the module for another kernel, for nodes without headers and compiler.
+
+Takes the headers from a folder, needs no root, and changes nothing on this machine but the folder of --out, which gets \
+    <RELEASE>/mpu.ko, mpu_next.ko and the log of the build. Checks that what came out is for the kernel that was asked for. \
+    Copy the folder <RELEASE> to /usr/lib/mpu/modules on a node, as root's: mpu up takes it first. docs/prebuilt.md tells the rest.";
+
+const BUILD_EXAMPLES: &str = "Examples:
+  dpkg -x linux-headers-6.1.0-50-amd64_*.deb headers    # also its -common and linux-kbuild packages
+  mpu build --for 6.1.0-50-amd64 --headers headers
+  mpu build --for 6.1.0-50-amd64 --headers headers --sign-key mok.key --sign-cert mok.pub
+  scp -r modules/6.1.0-50-amd64 root@node:/usr/lib/mpu/modules/";
+
+const IMAGE_LONG: &str = "Make an image of modules that were built for other kernels, for Kubernetes.
+
+The image has /opt/lib/modules/<RELEASE>/mpu.ko for each kernel, and depmod's files: as kernel-module-management (KMM) expects, and \
+    as MPU's chart mounts it. It is a tar file of an OCI image layout. The same modules give the same image.";
+
+const IMAGE_EXAMPLES: &str = "Examples:
+  mpu module-image --modules modules --out mpu-modules.tar
+  mpu module-image --out mpu-modules.tar --busybox /bin/busybox      # for KMM
+  skopeo copy oci-archive:mpu-modules.tar docker://REGISTRY/mpu-modules:VERSION";
+
 const METRICS_LONG: &str = "Export to Prometheus what MPU does and which container uses which GPU.
 
 Serves http://127.0.0.1:19567/metrics until SIGTERM, or writes the same page into a file for \
@@ -491,6 +522,8 @@ impl Command {
             Command::Upgrade(_) => "upgrade",
             Command::Uninstall(_) => "uninstall",
             Command::Stage { .. } => "stage",
+            Command::Build(_) => "build",
+            Command::ModuleImage(_) => "module-image",
             Command::Metrics(_) => "metrics",
             Command::Nri(_) => "nri",
             Command::MetricsChild => metrics::source::CHILD,

@@ -259,7 +259,7 @@ fn up_without_proc() {
 fn up_with_a_module_for_another_kernel() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mpu.ko");
-    fs::write(&path, b"\x7fELF\0name=mpu\0vermagic=5.10.0-30-amd64 SMP mod_unload\0").unwrap();
+    fs::write(&path, mpu_engine::module::sources::fake::module("5.10.0-30-amd64")).unwrap();
     refuses(3, "built for kernel 5.10.0-30-amd64", "without --module", &["--module", path.to_str().unwrap()], |_| {});
 }
 
@@ -542,6 +542,8 @@ fn every_command_answers_as_its_schema_says() {
         &["config", "show"],
         &["config", "apply"],
         &["config", "check", bad.to_str().unwrap()],
+        &["build", "--for", "6.1.0", "--headers", "/nonexistent"],
+        &["module-image", "--modules", "/nonexistent", "--out", "/nonexistent/image.tar"],
         &["metrics", "--once", "--textfile", "/nonexistent/mpu.prom"],
         &["agent", "ready", "--id", "nobody"],
         &["agent", "alive", "--id", "../x"],

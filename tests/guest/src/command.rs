@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io::{Read, Seek};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
 use anyhow::{bail, Context, Result};
+use rustix::process::{Pid, Signal};
 
 /// What a program left.
 #[derive(Debug, Clone)]
@@ -21,6 +22,8 @@ pub struct Output {
 /// Seconds that any one program may take: far more than one takes on a busy machine, where emulation is slower still. A hang must not eat the
 /// whole guest.
 const LIMIT: &str = "480";
+/// The status of a program that was ended by SIGTERM.
+const LATE: i32 = 128 + 15;
 
 /// Runs a program to its end.
 pub fn run(words: &[&str]) -> Result<Output> {
@@ -34,9 +37,21 @@ pub fn run_with(words: &[&str], environment: &[(&str, &str)]) -> Result<Output> 
     let (mut out, mut err) = (scratch()?, scratch()?);
     let mut command = Command::new("/bin/busybox");
     command.args(["timeout", LIMIT]).args(words).envs(environment.iter().copied()).stdin(Stdio::null());
-    let status = command.stdout(out.try_clone()?).stderr(err.try_clone()?).status().context("cannot start busybox")?;
-    let status = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    let status = in_a_group(command.stdout(out.try_clone()?).stderr(err.try_clone()?))?;
     Ok(Output { status, out: text(&mut out)?, err: text(&mut err)? })
+}
+
+/// Runs to the end in a process group. busybox ends the program alone when it is late: what that has started goes, too.
+fn in_a_group(command: &mut Command) -> Result<i32> {
+    let mut child = command.process_group(0).spawn().context("cannot start busybox")?;
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process without a number")?;
+    let status = child.wait().context("cannot wait for busybox")?;
+    let status = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    if status == LATE {
+        // There may be nobody left in it.
+        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    }
+    Ok(status)
 }
 
 /// A file without a name.
@@ -60,4 +75,24 @@ pub fn must(words: &[&str]) -> Result<String> {
         bail!("{} ended with {}: {} {}", words.join(" "), done.status, done.out.trim(), done.err.trim());
     }
     Ok(done.out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_program_ends_with_all_that_it_has_started() {
+        let file = std::env::temp_dir().join(format!("mpu-late-{}", std::process::id()));
+        // As busybox does it: a signal to the program alone.
+        let script = format!("sleep 300 & echo $! > {}; kill -TERM $$", file.display());
+        let mut command = Command::new("sh");
+        let status = in_a_group(command.args(["-c", &script])).unwrap();
+        let started = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(status, LATE);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", started.trim())).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+    }
 }

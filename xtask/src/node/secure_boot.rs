@@ -26,9 +26,14 @@ pub struct Key {
 }
 
 impl Key {
+    /// The one of that name, made before.
+    pub fn of(dir: &Path, name: &str) -> Self {
+        Self { stem: dir.join(name) }
+    }
+
     /// A new one.
     pub fn make(dir: &Path, name: &str) -> Result<Self> {
-        let key = Self { stem: dir.join(name) };
+        let key = Self::of(dir, name);
         let mut openssl = Command::new("openssl");
         openssl.args(["req", "-new", "-x509", "-nodes", "-days", "36500", "-newkey", "rsa:2048", "-subj"]);
         openssl.arg(format!("/CN={name}")).arg("-keyout").arg(key.private()).arg("-out").arg(key.pem());

@@ -5,9 +5,8 @@
 use super::mount::unshare;
 use super::{Beneath, Tree};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, CWD};
-use rustix::thread::LinkNameSpaceType;
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -15,13 +14,14 @@ use std::os::unix::fs::MetadataExt;
 /// What a function makes in an empty file system in memory, as a tree to be mounted.
 ///
 /// A mount can only be copied from where it is mounted. So that neither the container nor the host ever sees where that
-/// was, it is in mounts of this thread's own, which are left again.
-pub fn out_of_sight(make: impl FnOnce(&Tree) -> io::Result<Tree>) -> io::Result<Tree> {
-    let mounts = File::open("/proc/thread-self/ns/mnt")?;
-    unshare()?;
-    let made = in_own_mounts(make);
-    rustix::thread::move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
-    made
+/// was, it is in mounts of a thread's own, which end with it. The calling thread stays where it is: to enter mounts, also
+/// those that a thread came from, changes its root and its working directory.
+pub fn out_of_sight(make: impl FnOnce(&Tree) -> io::Result<Tree> + Send) -> io::Result<Tree> {
+    std::thread::scope(|scope| {
+        let work = || unshare().and_then(|()| in_own_mounts(make));
+        let thread = std::thread::Builder::new().spawn_scoped(scope, work)?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread with mounts of its own has failed")))
+    })
 }
 
 fn in_own_mounts(make: impl FnOnce(&Tree) -> io::Result<Tree>) -> io::Result<Tree> {

@@ -57,7 +57,7 @@ impl HookName {
     }
 
     /// The point of a container's life: files are changed in its mounts, its cgroup is limited from the host.
-    fn point(self) -> &'static str {
+    pub fn point(self) -> &'static str {
         match self {
             HookName::ApplyCudaMemoryLimits => "createRuntime",
             _ => "createContainer",

@@ -51,7 +51,7 @@ pub(super) fn not_default(text: &str, name: &str) -> Result<String, Malformed> {
     Ok(if root == before { text.to_string() } else { print(&root, text) })
 }
 
-pub(super) fn without(text: &str, name: &str) -> Result<Option<String>, Malformed> {
+pub(super) fn without(text: &str, name: &str) -> Result<String, Malformed> {
     let mut root = parse(text)?;
     let before = root.clone();
     if root.contains_key("runtimes") {
@@ -62,24 +62,28 @@ pub(super) fn without(text: &str, name: &str) -> Result<Option<String>, Malforme
         }
     }
     forget(&mut root, name);
-    Ok(match root == before {
-        true => Some(text.to_string()),
-        false if root.is_empty() => None,
-        false => Some(print(&root, text)),
-    })
+    // Whether the file was there before us nobody knows: one that says nothing stays, which Docker reads as none.
+    Ok(if root == before { text.to_string() } else { print(&root, text) })
 }
 
 /// Whether there was such a file at all.
 const THERE: &str = "there";
 
-/// What the file says of runtimes, and of the default one.
-pub(super) fn before(text: &str, names: &[&str]) -> Result<String, Malformed> {
+/// What the file says of features, if that is about to change.
+const FEATURES: &str = "features";
+const CDI: &str = "cdi";
+
+/// What the file says of runtimes, and of the default one; of `features.cdi`, too, if that is to be set.
+pub(super) fn before(text: &str, names: &[&str], cdi: bool) -> Result<String, Malformed> {
     let root = parse(text)?;
     let known = root.get("runtimes").and_then(Value::as_object);
     let runtimes = names.iter().filter_map(|name| Some((name.to_string(), known?.get(*name)?.clone())));
     let mut all = Map::from_iter([("runtimes".to_string(), Value::Object(runtimes.collect()))]);
     all.insert(THERE.into(), json!(!text.trim().is_empty()));
     all.extend(root.get("default-runtime").map(|default| ("default-runtime".to_string(), default.clone())));
+    if cdi {
+        all.insert(FEATURES.into(), root.get(FEATURES).cloned().unwrap_or(Value::Null));
+    }
     Ok(print(&all, ""))
 }
 
@@ -107,11 +111,29 @@ pub(super) fn restored(text: &str, names: &[&str], before: &str) -> Result<Optio
             None => drop(root.shift_remove("default-runtime")),
         }
     }
+    if let Some(features) = old.get(FEATURES) {
+        restore_cdi(&mut root, features);
+    }
     Ok(match root == was {
         true => Some(text.to_string()),
         false if root.is_empty() && old.get(THERE) != Some(&json!(true)) => None,
         false => Some(print(&root, text)),
     })
+}
+
+/// Puts `features.cdi` back, unless somebody has turned it off since.
+fn restore_cdi(root: &mut Map<String, Value>, before: &Value) {
+    let Some(features) = root.get_mut(FEATURES).and_then(Value::as_object_mut) else { return };
+    if features.get(CDI) != Some(&json!(true)) {
+        return;
+    }
+    match before.get(CDI) {
+        Some(cdi) => drop(features.insert(CDI.into(), cdi.clone())),
+        None => drop(features.shift_remove(CDI)),
+    }
+    if features.is_empty() && before.is_null() {
+        root.shift_remove(FEATURES);
+    }
 }
 
 fn forget(root: &mut Map<String, Value>, name: &str) {

@@ -107,7 +107,7 @@ impl Engine {
     /// The text without the runtime; none when nothing else is in it.
     fn without(self, layer: &Layer, name: &str) -> Result<Option<String>, EngineError> {
         let left = match self {
-            Engine::Docker => docker::without(&layer.text, name),
+            Engine::Docker => docker::without(&layer.text, name).map(Some),
             Engine::Containerd => containerd::without(&layer.text, name, layer.version),
             Engine::Crio => crio::without(&layer.text, name),
             Engine::Podman => podman::without(&layer.text, name),

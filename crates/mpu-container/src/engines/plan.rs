@@ -70,13 +70,14 @@ pub fn dropping(files: &Files, names: &[&str]) -> Result<Plan, EngineError> {
     })
 }
 
-/// What Docker's file says of runtimes, and of the default one, for [`restoring`].
-pub fn before(files: &Files, names: &[&str]) -> Result<String, EngineError> {
+/// What Docker's file says of runtimes and of the default one, and of `features.cdi` if that is to be set: for
+/// [`restoring`].
+pub fn before(files: &Files, names: &[&str], cdi: bool) -> Result<String, EngineError> {
     let text = read(&files.top, &Pending::new())?.unwrap_or_default();
-    docker::before(&text, names).map_err(|reason| EngineError::Malformed { path: files.top.clone(), reason })
+    docker::before(&text, names, cdi).map_err(|reason| EngineError::Malformed { path: files.top.clone(), reason })
 }
 
-/// The plan after which Docker's file says of runtimes what it said before.
+/// The plan after which Docker's file says what it said before.
 pub fn restoring(files: &Files, names: &[&str], before: &str) -> Result<Plan, EngineError> {
     let mut pending = Pending::new();
     if let Some(text) = read(&files.top, &pending)? {

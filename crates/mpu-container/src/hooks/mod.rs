@@ -20,8 +20,9 @@ pub mod state;
 mod symlinks;
 #[cfg(test)]
 mod tests;
+mod turns;
 
-use crate::beneath::{BeneathError, Root};
+use crate::beneath::BeneathError;
 use crate::chain::chain;
 use crate::ldconfig::LdconfigError;
 use crate::limits::LimitsError;
@@ -35,6 +36,9 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use turns::Roots;
+
+pub use turns::{BETWEEN, IN_TURN};
 
 /// The program's row.
 pub const PROGRAM: Program = Program {
@@ -200,29 +204,39 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     for (name, _) in std::env::vars_os() {
         std::env::remove_var(name);
     }
-    let args = match Args::try_parse_from(&arguments) {
-        Ok(args) => args,
+    let parsed = turns::split(arguments).into_iter().map(parse).collect::<Result<Vec<Args>, ExitCode>>();
+    let turns = match parsed {
+        Ok(turns) => turns,
+        Err(code) => return code,
+    };
+    let roots = Roots::default();
+    for args in turns {
+        let notes = Notes { debug: debug || args.debug, quiet: quiet || args.quiet };
+        let name = args.hook.name();
+        if let Err(error) = run(args, &roots, notes) {
+            eprintln!("{NAME}: {name}: {}", chain(&error));
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// One hook's arguments; or what this program ends with.
+fn parse(arguments: Vec<OsString>) -> Result<Args, ExitCode> {
+    match Args::try_parse_from(&arguments) {
+        Ok(args) => Ok(args),
         Err(error) if error.kind() == ErrorKind::UnknownArgument && unknown_hook(&arguments).is_some() => {
             let words = unknown_hook(&arguments).into_iter().collect();
-            Args { debug, quiet, container_spec: OsString::new(), hook: Hook::Unknown(words) }
+            Ok(Args { debug: false, quiet: false, container_spec: OsString::new(), hook: Hook::Unknown(words) })
         }
         Err(error) if !error.use_stderr() => {
             // Nobody may be reading.
             let _ = error.print();
-            return ExitCode::SUCCESS;
+            Err(ExitCode::SUCCESS)
         }
         Err(error) => {
             eprintln!("{NAME}: {} (see {NAME} --help)", mistake(&error.to_string()));
-            return ExitCode::from(2);
-        }
-    };
-    let notes = Notes { debug: debug || args.debug, quiet: quiet || args.quiet };
-    let name = args.hook.name();
-    match run(args, notes) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{NAME}: {name}: {}", chain(&error));
-            ExitCode::FAILURE
+            Err(ExitCode::from(2))
         }
     }
 }
@@ -264,28 +278,30 @@ impl Hook {
     }
 }
 
-fn run(args: Args, notes: Notes) -> Result<(), HookError> {
+fn run(args: Args, roots: &Roots, notes: Notes) -> Result<(), HookError> {
     let spec = args.container_spec;
-    let root = || container(Path::new(&spec));
+    let root = || roots.of(&spec);
     match args.hook {
         Hook::CreateSymlinks { links } => {
             let links = symlinks::Links::parse(&links)?;
-            symlinks::create(&root()?, &links, notes)
+            symlinks::create(&*root()?, &links, notes)
         }
-        Hook::UpdateLdcache { folders, ldconfig_path } => Ok(crate::ldconfig::run(&root()?, &ldconfig_path, &folders)?),
+        Hook::UpdateLdcache { folders, ldconfig_path } => {
+            Ok(crate::ldconfig::run(&*root()?, &ldconfig_path, &folders)?)
+        }
         // Without a version of the host's there is nothing to compare with.
         Hook::EnableCudaCompat(wanted) if wanted.is_empty() => Ok(()),
-        Hook::EnableCudaCompat(wanted) => compat::enable(&root()?, &wanted, notes),
+        Hook::EnableCudaCompat(wanted) => compat::enable(&*root()?, &wanted, notes),
         Hook::DisableDeviceNodeModification => params::disable(Path::new(params::PARAMS), root, notes),
         Hook::HideOtherGpus => {
-            gpus::hide(&root()?, notes);
+            gpus::hide(&*root()?, notes);
             Ok(())
         }
         Hook::Chmod { paths, mode } => {
             let mode = modes::parse(&mode)?;
-            modes::set(&root()?, &paths, mode, notes)
+            modes::set(&*root()?, &paths, mode, notes)
         }
-        Hook::UpdateApplicationProfile => profile::update(&root()?, notes),
+        Hook::UpdateApplicationProfile => profile::update(&*root()?, notes),
         Hook::ApplyCudaMemoryLimits(wanted) => memory::apply(Path::new(&spec), &wanted, notes),
         Hook::Noop => Ok(()),
         // A file that was written for a newer program must not keep containers from starting, as with NVIDIA's.
@@ -294,15 +310,5 @@ fn run(args: Args, notes: Notes) -> Result<(), HookError> {
             notes.warn(format!("there is no hook {name:?}; it is passed over (see {NAME} --help)"));
             Ok(())
         }
-    }
-}
-
-/// The root of the container that a state is of.
-fn container(spec: &Path) -> Result<Root, HookError> {
-    let path = state::root(spec)?;
-    let root = Root::open(&path)?;
-    match root.is_ours()? {
-        true => Err(HookError::Host { path }),
-        false => Ok(root),
     }
 }

@@ -13,13 +13,14 @@ use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+use std::rc::Rc;
 
 /// The parameters, on the host as in the container.
 pub const PARAMS: &str = "/proc/driver/nvidia/params";
 
 /// Mounts a changed copy of the host's parameters over the container's. A host without them, or one where they say 0
 /// already, needs nothing, and then the container is not even looked for; neither does a container that has none.
-pub fn disable(host: &Path, root: impl FnOnce() -> Result<Root, HookError>, notes: Notes) -> Result<(), HookError> {
+pub fn disable(host: &Path, root: impl FnOnce() -> Result<Rc<Root>, HookError>, notes: Notes) -> Result<(), HookError> {
     let text = match std::fs::read_to_string(host) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         text => text.map_err(|source| HookError::System { act: "read the driver's parameters", source })?,

@@ -147,7 +147,7 @@ impl Host {
         let plan =
             adding(&self.files, &wishes.collect::<Vec<_>>(), Some(said).filter(|said| !said.runtimes.is_empty()))?;
         if self.files.engine == Engine::Docker {
-            self.keep(folder, options)?;
+            self.keep(folder, options, cdi)?;
         }
         self.carry_out(&plan, options, told)?;
         // Also where no file had to change: who was stopped before this may have written them.
@@ -156,7 +156,7 @@ impl Host {
 
     /// Remembers what Docker's file said before. What one that was killed has remembered stays, as long as the file is
     /// as that one left it.
-    fn keep(&self, folder: &Path, options: &Options) -> Result<(), InstallError> {
+    fn keep(&self, folder: &Path, options: &Options, cdi: bool) -> Result<(), InstallError> {
         let path = folder.join(BEFORE);
         let now = self.in_files(&self.files)?;
         let ours = |name: &String| now.program(name).is_some_and(|program| Path::new(program).starts_with(folder));
@@ -164,7 +164,7 @@ impl Host {
         if path.exists() && names.iter().any(ours) {
             return Ok(());
         }
-        let text = before(&self.files, &names.each_ref().map(String::as_str))?;
+        let text = before(&self.files, &names.each_ref().map(String::as_str), cdi)?;
         text_file::save(&path, &text).map_err(|source| InstallError::Place { path, source })
     }
 

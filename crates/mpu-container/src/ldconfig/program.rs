@@ -33,8 +33,14 @@ pub fn host_path(setting: &Path) -> PathBuf {
 /// A copy of the program that nobody can change any more, ready to be executed by its descriptor.
 pub fn seal(path: &Path) -> Result<OwnedFd, LdconfigError> {
     let wrap = |source| LdconfigError::Program { path: path.to_path_buf(), source };
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(LARGEST).read_to_end(&mut bytes)).map_err(wrap)?;
+    let read = || -> io::Result<Vec<u8>> {
+        let file = File::open(path)?;
+        // Whole at once, not in parts that are moved as they grow.
+        let mut bytes = Vec::with_capacity(file.metadata()?.len().min(LARGEST) as usize + 1);
+        file.take(LARGEST).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(wrap)?;
     if !is_static(&bytes) {
         return Err(LdconfigError::Dynamic { path: path.to_path_buf() });
     }

@@ -14,6 +14,7 @@ mod low;
 mod mode;
 mod program;
 mod stale;
+mod together;
 
 use std::convert::Infallible;
 use std::ffi::OsString;

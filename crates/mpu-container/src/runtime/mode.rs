@@ -20,6 +20,7 @@ use thiserror::Error;
 use super::log::Log;
 use super::program;
 use super::stale;
+use super::together::put_together;
 use crate::capability::{Capabilities, Capability};
 use crate::cdi::registry::Unresolvable;
 use crate::cdi::{self, extra, inject, name::BadName, HookName, QualifiedName, Registry};
@@ -138,7 +139,7 @@ pub(super) fn give(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) 
         log.info("the container asks for no GPU");
         return Ok(false);
     };
-    let edits = match way(mode, &request, config)? {
+    let mut edits = match way(mode, &request, config)? {
         Way::Hook(words) => {
             log.info(&format!("mode legacy, devices {}", words.join(",")));
             by_hook(spec, &words, &request, config, log)?
@@ -154,6 +155,7 @@ pub(super) fn give(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) 
             from_files(&names, mode, &request, config, log)?
         }
     };
+    put_together(&mut edits.hooks);
     spec.apply(&edits)?;
     if let Err(error) = char_links::ensure() {
         log.warning(&format!("cannot make links below /dev/char, by which systemd knows devices: {error}"));

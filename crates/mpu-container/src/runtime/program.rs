@@ -7,16 +7,23 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// This executable.
+const OWN: &str = "/proc/self/exe";
 /// Directories in which the package puts its links, when the executable lies elsewhere.
 const LINKS: &[&str] = &["/usr/bin", "/usr/local/bin"];
 
 /// A program of ours by NVIDIA's name.
 pub(super) fn ours(name: &str) -> PathBuf {
-    let own = fs::read_link("/proc/self/exe").unwrap_or_else(|_| "/proc/self/exe".into());
-    let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let own = fs::read_link(OWN).unwrap_or_else(|_| OWN.into());
     let beside = own.parent().into_iter().chain(LINKS.iter().map(Path::new)).map(|dir| dir.join(name));
-    let link = beside.into_iter().find(|link| identity(link).is_some_and(|found| Some(found) == identity(&own)));
+    let link = beside.into_iter().find(|link| is_ours(link));
     link.unwrap_or(own)
+}
+
+/// Whether a path is this executable, by whatever name.
+pub(super) fn is_ours(path: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    identity(path).is_some_and(|found| Some(found) == identity(Path::new(OWN)))
 }
 
 /// A program that the configuration names by an absolute path; ours if it names none.

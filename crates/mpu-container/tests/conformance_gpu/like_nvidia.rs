@@ -15,13 +15,16 @@ fn mounted(spec: &Value, name: &str) -> bool {
     mounts.iter().any(|mount| mount["destination"].as_str().unwrap().contains(name))
 }
 
-/// The words of the hooks at a point of the container's life, each in a line.
+/// The words of the hooks at a point of the container's life, each in a line, whether or not several are one process.
 fn hooks(spec: &Value, point: &str) -> Vec<String> {
-    let words = |hook: &Value| {
-        let words = hook["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
-        words.skip(1).collect::<Vec<_>>().join(" ")
-    };
-    spec["hooks"][point].as_array().map(|hooks| hooks.iter().map(words).collect()).unwrap_or_default()
+    let mut all = Vec::new();
+    for hook in spec["hooks"][point].as_array().into_iter().flatten() {
+        let words: Vec<&str> = hook["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+        let several = words[1] == "in-turn";
+        let each = words[1 + usize::from(several)..].split(|word| several && *word == "--");
+        all.extend(each.map(|words| words.join(" ")));
+    }
+    all
 }
 
 /// Makes a node in the driver's root: a link to one that every host has.

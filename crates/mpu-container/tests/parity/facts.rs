@@ -1,7 +1,8 @@
 //! What a container's specification, or a CDI file, says, as lines: a kind, what it is about, and the rest.
 //!
 //! `node /dev/nvidia0 c 195:0 mode 666`, `rule c 195:0 rwm`, `mount DESTINATION from SOURCE with OPTIONS`, `env NAME=VALUE`,
-//! `hook NAME at STAGE ARGUMENTS`, `link PATH to TARGET`, `folder PATH`, `gid N`; `low ARGUMENTS` for the low-level runtime's call. A CDI
+//! `hook NAME at STAGE ARGUMENTS`, `process PROGRAM at STAGE` for several hooks in one, `link PATH to TARGET`,
+//! `folder PATH`, `gid N`; `low ARGUMENTS` for the low-level runtime's call. A CDI
 //! file has `kind`, `version` and `device NAME` besides, and what belongs to a device begins with `NAME:`.
 
 use serde_json::Value;
@@ -99,6 +100,14 @@ fn hooked(stage: &str, hook: &Value, facts: &mut Vec<String>) {
         program if program == "mpu-container" => last(args.first().unwrap_or(&"")),
         program => program,
     };
+    if let ["in-turn", hooks @ ..] = rest {
+        facts.push(format!("process {program} at {stage}"));
+        for words in hooks.split(|word| *word == "--") {
+            let args: Vec<&str> = args[..args.len() - rest.len()].iter().chain(words).copied().collect();
+            hooked(stage, &serde_json::json!({ "path": hook["path"], "args": args }), facts);
+        }
+        return;
+    }
     let (name, rest) = match rest {
         [name, rest @ ..] if ours => ((*name).to_owned(), rest),
         rest => (program, rest),

@@ -148,33 +148,7 @@ impl Store {
         for (name, bytes) in &sources.files {
             fs::write(work.join(name), bytes).map_err(store(&work.join(name)))?;
         }
-        let log = self.dir.join("build.log");
-        let output = File::create(&log).map_err(store(&log))?;
-        let errors = output.try_clone().map_err(store(&log))?;
-        let progress = Progress::of(format!("building the module for kernel {}", tools.release));
-        let ended = Command::new(&tools.make)
-            .arg("-C")
-            .arg(&tools.headers)
-            .arg(format!("M={}", work.display()))
-            .arg(&tools.compiler)
-            .arg(format!("-j{}", std::thread::available_parallelism().map_or(1, usize::from)))
-            .arg("modules")
-            // Variables of kbuild's (ARCH, CROSS_COMPILE, KCFLAGS …) may stand in the caller's environment for other
-            // reasons.
-            .env_clear()
-            .env("PATH", tool_path())
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(errors)
-            .status()
-            .map_err(|source| BuildError::Make { make: tools.make.clone(), source })?;
-        drop(progress);
-        let built = work.join("mpu.ko");
-        if !ended.success() || !built.is_file() {
-            let line = telling_line(&fs::read_to_string(&log).unwrap_or_default());
-            return Err(BuildError::Failed { release: tools.release.clone(), line, log });
-        }
+        let built = compile(tools, &work, &self.dir.join("build.log"))?;
         let built_next = work.join(NEXT);
         if let Some(signer) = &self.signer {
             for module in [&built, &built_next].into_iter().filter(|module| module.is_file()) {
@@ -192,6 +166,41 @@ impl Store {
             moved => moved.map_err(store(&next))?,
         }
         fs::rename(&built, module).map_err(store(module))
+    }
+}
+
+/// Has the kernel's makefiles build the sources in a folder; what they say goes into the log.
+pub(super) fn compile(tools: &Toolchain, work: &Path, log: &Path) -> Result<PathBuf, BuildError> {
+    let at_log = |source| BuildError::Store { path: log.to_path_buf(), source };
+    let output = File::create(log).map_err(at_log)?;
+    let errors = output.try_clone().map_err(at_log)?;
+    let progress = Progress::of(format!("building the module for kernel {}", tools.release));
+    let ended = Command::new(&tools.make)
+        .arg("-C")
+        .arg(&tools.headers)
+        .arg(format!("M={}", work.display()))
+        .arg(&tools.compiler)
+        .args(&tools.more)
+        .arg(format!("-j{}", std::thread::available_parallelism().map_or(1, usize::from)))
+        .arg("modules")
+        // Variables of kbuild's (ARCH, CROSS_COMPILE, KCFLAGS …) may stand in the caller's environment for other
+        // reasons.
+        .env_clear()
+        .env("PATH", tool_path())
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(errors)
+        .status()
+        .map_err(|source| BuildError::Make { make: tools.make.clone(), source })?;
+    drop(progress);
+    let built = work.join("mpu.ko");
+    match ended.success() && built.is_file() {
+        true => Ok(built),
+        false => {
+            let line = telling_line(&fs::read_to_string(log).unwrap_or_default());
+            Err(BuildError::Failed { release: tools.release.clone(), line, log: log.to_path_buf() })
+        }
     }
 }
 

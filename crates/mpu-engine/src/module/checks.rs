@@ -6,7 +6,7 @@
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why the module engine cannot run here.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,10 @@ pub enum Unfit {
     NoHeaders { release: String, build: PathBuf, hint: String },
     #[error("the headers in {} are those of kernel {found}, but {running} is running", build.display())]
     OtherHeaders { build: PathBuf, found: String, running: String, hint: String },
+    #[error(
+        "there is no module for kernel {release} that was built elsewhere, and the configuration accepts no other"
+    )]
+    NoPrebuilt { release: String, hint: String },
     #[error("there is no make on this host")]
     NoMake { hint: String },
     #[error("there is no {compiler} on this host, and the kernel was compiled with {text}")]
@@ -66,6 +70,7 @@ impl Explain for Unfit {
             Unfit::MissingOption { .. } => "missing_kernel_option",
             Unfit::NoHeaders { .. } => "no_headers",
             Unfit::OtherHeaders { .. } => "other_headers",
+            Unfit::NoPrebuilt { .. } => "no_prebuilt",
             Unfit::NoMake { .. } => "no_make",
             Unfit::NoCompiler { .. } => "no_compiler",
             Unfit::NoPahole { .. } => "no_pahole",
@@ -94,6 +99,9 @@ impl Explain for Unfit {
             Unfit::MissingOption { option, .. } => {
                 format!("boot a kernel with {option}=y; every distribution's standard kernel has it")
             }
+            Unfit::NoPrebuilt { hint, .. } => {
+                format!("{hint}; or remove `modules = \"prebuilt\"` from /etc/mpu/config.toml")
+            }
             Unfit::NoHeaders { hint, .. } | Unfit::OtherHeaders { hint, .. } => hint.clone(),
             Unfit::NoMake { hint } | Unfit::NoCompiler { hint, .. } | Unfit::NoPahole { hint, .. } => hint.clone(),
         }
@@ -111,6 +119,8 @@ pub struct Toolchain {
     pub make: PathBuf,
     /// What to tell the kernel's makefiles about the compiler: `CC=…` or `LLVM=1`.
     pub compiler: String,
+    /// What else to tell make: another makefile, another processor.
+    pub more: Vec<String>,
 }
 
 /// The running kernel's release, if the module can work there at all.
@@ -180,25 +190,31 @@ pub fn toolchain(host: &Host, release: &str) -> Result<Toolchain, Unfit> {
         .text(build.join(".config"))
         .or_else(|| host.text(build.join("include/config/auto.conf")))
         .unwrap_or_default();
-    let (compiler, named, text) = compiler(host, &config);
+    let (compiler, named, text) = compiler(host, &config, "");
     let Some(compiler) = compiler else {
         return Err(Unfit::NoCompiler { hint: host.compiler_hint(&named), compiler: named, text });
     };
     let Some(make) = host.tool("make") else {
         return Err(Unfit::NoMake { hint: host.compiler_hint(&named) });
     };
-    // The kernel's scripts/Makefile.modfinal runs pahole where both are there, and deletes the module if that fails; without vmlinux it
-    // says that it skips the step. Debian's headers bring a vmlinux from 6.12 on.
-    let wants_pahole = config.lines().any(|line| line == "CONFIG_DEBUG_INFO_BTF_MODULES=y");
-    if wants_pahole && host.at(&build).join("vmlinux").is_file() && host.tool("pahole").is_none() {
-        return Err(Unfit::NoPahole { release: release.to_string(), hint: host.pahole_hint().to_string() });
+    pahole(host, release, &config, &host.at(&build))?;
+    Ok(Toolchain { release: release.to_string(), headers: host.at(&build), make, compiler, more: Vec::new() })
+}
+
+/// pahole, where these headers make the build run it: the kernel's scripts/Makefile.modfinal does so where both it and vmlinux are
+/// there, and deletes the module if that fails; without vmlinux it says that it skips the step. Debian's headers bring a vmlinux from
+/// 6.12 on.
+pub(super) fn pahole(host: &Host, release: &str, config: &str, headers: &Path) -> Result<(), Unfit> {
+    let wanted = config.lines().any(|line| line == "CONFIG_DEBUG_INFO_BTF_MODULES=y");
+    match wanted && headers.join("vmlinux").is_file() && host.tool("pahole").is_none() {
+        true => Err(Unfit::NoPahole { release: release.to_string(), hint: host.pahole_hint().to_string() }),
+        false => Ok(()),
     }
-    Ok(Toolchain { release: release.to_string(), headers: host.at(&build), make, compiler })
 }
 
 /// The compiler as an argument of make, the name to install it by, and how the kernel's configuration describes it. The
 /// configuration's own compiler is best; any gcc is good enough for a module, but a kernel made by clang wants clang.
-fn compiler(host: &Host, config: &str) -> (Option<String>, String, String) {
+pub(super) fn compiler(host: &Host, config: &str, prefix: &str) -> (Option<String>, String, String) {
     let value = |key: &str| config.lines().find_map(|l| l.strip_prefix(key)).map(|v| v.trim_matches('"').to_string());
     let text = value("CONFIG_CC_VERSION_TEXT=").unwrap_or_else(|| "gcc".to_string());
     if value("CONFIG_CC_IS_CLANG=").is_some() {
@@ -208,8 +224,14 @@ fn compiler(host: &Host, config: &str) -> (Option<String>, String, String) {
     let own = text.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or("gcc").to_string();
     // `x86_64-linux-gnu-gcc-13` is the same compiler as `gcc-13`, and its package has the short name.
     let short = own.find("gcc").map_or("gcc", |at| &own[at..]).to_string();
-    let found = [own.as_str(), short.as_str(), "gcc", "cc"].into_iter().find(|name| host.tool(name).is_some());
-    (found.map(|name| format!("CC={name}")), short.clone(), text)
+    let names = match prefix {
+        "" => vec![own, short.clone(), "gcc".to_string(), "cc".to_string()],
+        // One that builds for another processor has that in its name.
+        _ => [short.as_str(), "gcc"].map(|name| format!("{prefix}{name}")).to_vec(),
+    };
+    let found = names.into_iter().find(|name| host.tool(name).is_some());
+    let named = if prefix.is_empty() { short } else { format!("{prefix}gcc") };
+    (found.map(|name| format!("CC={name}")), named, text)
 }
 
 /// The first two numbers of a release such as `6.1.0-28-amd64`.

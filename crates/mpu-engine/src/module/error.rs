@@ -1,8 +1,12 @@
 //! What can go wrong with the module engine: the sum of its parts' errors, and nothing about any of them.
 
+use super::elsewhere::ElsewhereError;
+use super::image::ImageError;
+use super::prebuilt::PassedOver;
+use super::which::ReadyMade;
 use super::{build::BuildError, checks::Unfit, load_error::LoadError, sources::SourceError, state::StateError};
 use mpu_host::config::UnknownDriver;
-use mpu_host::explain::{Explain, Sum};
+use mpu_host::explain::{chain, Explain, Sum};
 
 /// Why the module is not up, not down, or not told what it was to be told.
 #[derive(Debug, thiserror::Error)]
@@ -22,9 +26,41 @@ pub enum ModuleError {
     /// The module could not be loaded or unloaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A module for another kernel could not be built.
+    #[error(transparent)]
+    Elsewhere(#[from] ElsewhereError),
+    /// An image of modules could not be made.
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// The module's state could not be read.
     #[error(transparent)]
     State(#[from] StateError),
+    /// Any of these, after modules that were built elsewhere could not be used.
+    #[error("{}; passed over: {}", chain(error), ReadyMade::in_words(passed_over))]
+    After {
+        /// What could not be done without them.
+        error: Box<ModuleError>,
+        /// Those modules.
+        passed_over: Vec<PassedOver>,
+    },
+}
+
+impl ModuleError {
+    /// The same, with what was passed over before.
+    pub fn after(self, passed_over: Vec<PassedOver>) -> ModuleError {
+        match passed_over.is_empty() {
+            true => self,
+            false => ModuleError::After { error: Box::new(self), passed_over },
+        }
+    }
+
+    /// What went wrong, whatever was passed over before.
+    pub fn plain(&self) -> &ModuleError {
+        match self {
+            ModuleError::After { error, .. } => error.plain(),
+            error => error,
+        }
+    }
 }
 
 impl Sum for ModuleError {
@@ -35,7 +71,10 @@ impl Sum for ModuleError {
             ModuleError::Source(e) => e,
             ModuleError::Build(e) => e,
             ModuleError::Load(e) => e,
+            ModuleError::Elsewhere(e) => e,
+            ModuleError::Image(e) => e,
             ModuleError::State(e) => e,
+            ModuleError::After { error, .. } => error.inner(),
         }
     }
 }

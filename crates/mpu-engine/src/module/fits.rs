@@ -4,11 +4,10 @@
 //! raised is `raise`'s. What can only be known by loading (a redirect that another module holds) is not looked at here.
 
 use super::build::Store;
-use super::checks::{self, Unfit};
+use super::checks;
 use super::error::ModuleError;
-use super::raise::{is_of_no_use, sources_of, will_be_signed, ModuleOptions};
-use super::{installed, state};
-use crate::signing;
+use super::raise::{is_of_no_use, may_load, sources_of, ModuleOptions};
+use super::{state, which};
 use mpu_host::driver::Driver;
 use mpu_host::host::{Host, CAP_SYS_MODULE};
 
@@ -17,7 +16,11 @@ use mpu_host::host::{Host, CAP_SYS_MODULE};
 ///
 /// # Errors
 /// When it cannot be known: the state of a module that is up cannot be read.
-pub fn unfit(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> Result<Option<Unfit>, ModuleError> {
+pub fn unfit(
+    host: &Host,
+    options: &ModuleOptions,
+    driver: Option<&Driver>,
+) -> Result<Option<ModuleError>, ModuleError> {
     if !host.has_capability(CAP_SYS_MODULE) {
         return Ok(None);
     }
@@ -26,23 +29,21 @@ pub fn unfit(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> R
     }
     let release = match checks::kernel(host) {
         Ok(release) => release,
-        Err(unfit) => return Ok(Some(unfit)),
+        Err(unfit) => return Ok(Some(unfit.into())),
     };
-    let installed = installed::find(host, &release);
-    let signed = match &installed {
-        Some(built) => built.signed,
-        None => will_be_signed(host, &release, options),
-    };
-    let path = installed.as_ref().map(|built| built.path.as_path());
-    if let Err(unfit) = checks::permission(host, signed, || signing::advice(host, &release, path)) {
-        return Ok(Some(unfit));
+    let ready = which::ready_made(host, &release, options.modules);
+    let after = |error: ModuleError| Ok(Some(error.after(ready.passed_over.clone())));
+    let file = ready.file.as_ref().map(|(_, built)| built);
+    match may_load(host, &release, options, file, ready.wants_signature) {
+        Err(error @ ModuleError::Unfit(_)) => return after(error),
+        other => other?,
     }
-    if installed.is_some() {
+    if file.is_some() {
         return Ok(None);
     }
     let kept = || Store::kept(host, &release, &sources_of(options).ok()?);
     match checks::toolchain(host, &release) {
-        Err(unfit) if kept().is_none() => Ok(Some(unfit)),
+        Err(unfit) if kept().is_none() => after(unfit.into()),
         _ => Ok(None),
     }
 }

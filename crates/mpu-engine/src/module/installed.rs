@@ -1,22 +1,15 @@
 //! The module that is built and installed already: by DKMS, together with the kernel, signed with the machine owner's key
 //! where that is needed.
 //!
-//! Owns where such modules lie and how they are packed. One of another version than this executable's is not for us.
+//! Owns where such modules lie. One of another version than this executable's is not for us.
 
-use super::build::{NEXT, STORE};
+use super::packed::{self, PACKINGS};
 use super::sources::{self, Built};
 use mpu_host::host::Host;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 /// Folders below `/lib/modules/<release>` where DKMS puts modules: Debian's and Ubuntu's, the rest of the world's, SUSE's
 /// and Fedora's, and where a person does.
 const FOLDERS: [&str; 4] = ["updates/dkms", "updates", "extra", "extra/dkms"];
-
-/// How a module's file ends, and what unpacks it.
-const PACKINGS: [(&str, Option<&str>); 4] =
-    [("", None), (".xz", Some("xz")), (".zst", Some("zstd")), (".gz", Some("gzip"))];
 
 /// The installed `mpu.ko` of this version for a kernel, with `mpu_next.ko` beside it if that is installed, too. A packed one
 /// is unpacked below `/var/lib/mpu/<release>`.
@@ -25,48 +18,18 @@ pub fn find(host: &Host, release: &str) -> Option<Built> {
     let places =
         folders.flat_map(|folder| PACKINGS.map(|(ending, tool)| (folder.join(format!("mpu.ko{ending}")), tool)));
     places.filter(|(path, _)| path.is_file()).find_map(|(path, tool)| {
-        let plain = match tool {
-            None => path,
-            Some(tool) => unpack(host, release, &path, tool)?,
-        };
+        let plain = packed::plain(host, release, path, tool, "installed").ok()?;
         let built = sources::inspect(&plain, release).ok()?;
         sources::is_this_version(&plain).then_some(built)
     })
 }
 
-/// Unpacks a module and its twin.
-fn unpack(host: &Host, release: &str, packed: &Path, tool: &str) -> Option<PathBuf> {
-    let to = host.at(STORE).join(release).join("installed");
-    fs::create_dir_all(&to).ok()?;
-    let ending = packed.extension()?.to_str()?;
-    let twin = packed.with_file_name(format!("{NEXT}.{ending}"));
-    let _ = fs::remove_file(to.join(NEXT));
-    if twin.is_file() {
-        unpack_one(host, &twin, tool, &to.join(NEXT))?;
-    }
-    let plain = to.join("mpu.ko");
-    unpack_one(host, packed, tool, &plain)?;
-    Some(plain)
-}
-
-fn unpack_one(host: &Host, packed: &Path, tool: &str, to: &Path) -> Option<()> {
-    let partial = to.with_extension("partial");
-    let ended = Command::new(host.tool(tool)?)
-        .args(["-d", "-c"])
-        .stdin(fs::File::open(packed).ok()?)
-        .stdout(fs::File::create(&partial).ok()?)
-        .stderr(Stdio::null())
-        .status();
-    match ended {
-        Ok(status) if status.success() => fs::rename(&partial, to).ok(),
-        _ => fs::remove_file(&partial).ok().and(None),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::module::build::NEXT;
     use mpu_host::host::fake::{FakeHost, RELEASE};
+    use std::fs;
 
     fn put(fake: &FakeHost, path: &str, version: &str) {
         let mut bytes = sources::fake::module(RELEASE);

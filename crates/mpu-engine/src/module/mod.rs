@@ -7,15 +7,22 @@
 
 pub mod build;
 pub mod checks;
+pub mod elf;
+pub mod elsewhere;
 pub mod error;
 pub mod fits;
+pub mod headers;
 pub mod holders;
+pub mod image;
 pub mod installed;
 pub mod load;
 pub mod load_error;
+pub mod packed;
+pub mod prebuilt;
 pub mod proof;
 pub mod raise;
 pub mod record;
 pub mod sources;
 pub mod state;
 pub mod swap;
+pub mod which;

@@ -9,13 +9,17 @@ use super::error::ModuleError;
 use super::installed;
 use super::load::{self, Kernel};
 use super::load_error::LoadError;
-use super::sources::{self, Sources};
+use super::prebuilt::{self, PassedOver};
+use super::sources::{self, Built, Sources};
 use super::state::{self, Instance, Phase, State};
 use super::swap::{swap, Replaced};
+use super::which::{self, Origin, ReadyMade};
 use crate::signing::{self, Signer};
 use clap::ValueHint;
-use mpu_host::config::Drivers;
+use mpu_host::config::{Drivers, Modules};
 use mpu_host::driver::Driver;
+use mpu_host::exit::Exit;
+use mpu_host::explain::{causes, Explain};
 use mpu_host::host::{Host, CAP_SYS_MODULE};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -44,6 +48,10 @@ pub struct ModuleOptions {
     #[arg(skip)]
     pub drivers: Drivers,
 
+    /// Which module files are taken.
+    #[arg(skip)]
+    pub modules: Modules,
+
     /// Rules for the module, as `config::rules::compile` makes them.
     #[arg(skip)]
     pub policy: String,
@@ -58,6 +66,10 @@ pub enum Raised {
         state: State,
         /// Its file.
         module: PathBuf,
+        /// Where that comes from.
+        origin: Origin,
+        /// Modules that were built elsewhere, and could not be used.
+        passed_over: Vec<PassedOver>,
         /// How long building it took, if it was built now.
         built_in: Option<Duration>,
         /// Whom it took over from.
@@ -110,27 +122,29 @@ pub fn raise(
         return Err(checks::Unfit::NotRoot.into());
     }
     let release = checks::kernel(host)?;
-    let given = match (&options.module, &options.source) {
-        (Some(path), _) => Some(sources::inspect(path, &release)?),
-        (None, Some(_)) => None,
-        (None, None) => installed::find(host, &release),
+    let ready = match (&options.module, &options.source) {
+        (Some(path), _) => {
+            let file = Some((Origin::Given, sources::inspect(path, &release)?));
+            ReadyMade { file, passed_over: Vec::new(), wants_signature: false }
+        }
+        (None, Some(_)) => ReadyMade { file: None, passed_over: Vec::new(), wants_signature: false },
+        (None, None) => which::ready_made(host, &release, options.modules),
     };
-    let given_path = given.as_ref().map(|built| built.path.as_path());
-    let signed = match &given {
-        Some(built) => built.signed,
-        None => will_be_signed(host, &release, options),
-    };
-    checks::permission(host, signed, || signing::advice(host, &release, given_path))?;
+    let ReadyMade { file, mut passed_over, wants_signature } = ready;
+    let after = |error: ModuleError, passed_over: &[PassedOver]| error.after(passed_over.to_vec());
+    may_load(host, &release, options, file.as_ref().map(|(_, built)| built), wants_signature)
+        .map_err(|error| after(error, &passed_over))?;
     options.drivers.take(driver)?;
     let site = Site { host, kernel, leftover, replaces, policy: &options.policy };
-    let raised = match given {
-        Some(built) => site.insert(&built.path, None),
+    let raised = match file {
+        Some((Origin::Prebuilt, built)) => site.insert_prebuilt(&release, options, &built, &mut passed_over),
+        Some((origin, built)) => site.insert(&built.path, None, origin),
         None => site.build_and_insert(&release, &sources_of(options)?),
     };
-    match raised {
-        Ok((state, module, built_in, replaced)) => {
+    match raised.map_err(|error| after(error, &passed_over)) {
+        Ok((state, module, built_in, replaced, origin)) => {
             let state = load::attached(host, kernel, state, driver)?;
-            Ok(Raised::Loaded { state, module, built_in, replaced })
+            Ok(Raised::Loaded { state, module, origin, passed_over, built_in, replaced })
         }
         // Another `mpu up` was quicker.
         Err(error) if errno_of_insert(&error) == Some(libc::EEXIST) => match state::read(host)? {
@@ -139,6 +153,34 @@ pub fn raise(
         },
         Err(error) => Err(error),
     }
+}
+
+fn no_prebuilt(release: &str) -> ModuleError {
+    checks::Unfit::NoPrebuilt { release: release.to_string(), hint: prebuilt::advice(release, false) }.into()
+}
+
+/// Whether this kernel lets us load what is at hand, or what will be built.
+pub(super) fn may_load(
+    host: &Host,
+    release: &str,
+    options: &ModuleOptions,
+    file: Option<&Built>,
+    wants_signature: bool,
+) -> Result<(), ModuleError> {
+    let only_prebuilt = options.modules == Modules::Prebuilt && options.source.is_none();
+    if file.is_none() && only_prebuilt && !wants_signature {
+        return Err(no_prebuilt(release));
+    }
+    let signed = match file {
+        Some(built) => built.signed,
+        None => !only_prebuilt && will_be_signed(host, release, options),
+    };
+    let path = file.map(|built| built.path.as_path());
+    checks::permission(host, signed, || match wants_signature {
+        true => prebuilt::advice(release, true),
+        false => signing::advice(host, release, path),
+    })?;
+    Ok(())
 }
 
 /// A module that is up is fine, unless it is another version's.
@@ -162,7 +204,7 @@ pub(super) fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
 }
 
 /// Whether what is built here will carry a signature, or does so already.
-pub(super) fn will_be_signed(host: &Host, release: &str, options: &ModuleOptions) -> bool {
+fn will_be_signed(host: &Host, release: &str, options: &ModuleOptions) -> bool {
     let kept = || Store::kept(host, release, &sources_of(options).ok()?);
     Signer::find(host, release).is_some() || kept().is_some_and(|kept| signing::is_signed(&kept.path))
 }
@@ -176,7 +218,7 @@ pub(super) fn sources_of(options: &ModuleOptions) -> Result<Sources, ModuleError
 
 /// The kernel's word about an insertion, if that is what failed.
 fn errno_of_insert(error: &ModuleError) -> Option<i32> {
-    match error {
+    match error.plain() {
         ModuleError::Load(LoadError::Insert { source, .. }) => source.raw_os_error(),
         _ => None,
     }
@@ -193,42 +235,89 @@ struct Site<'a> {
     policy: &'a str,
 }
 
-type Inserted = (State, PathBuf, Option<Duration>, Option<Replaced>);
+type Inserted = (State, PathBuf, Option<Duration>, Option<Replaced>, Origin);
 
 impl Site<'_> {
     fn build_and_insert(&self, release: &str, sources: &Sources) -> Result<Inserted, ModuleError> {
         let tools = match (checks::toolchain(self.host, release), Store::kept(self.host, release, sources)) {
             (Ok(tools), _) => tools,
             // It cannot be built here any more, but it was.
-            (Err(_), Some(kept)) => return self.insert(&kept.path, None),
+            (Err(_), Some(kept)) => return self.insert(&kept.path, None, Origin::Kept),
             (Err(unfit), None) => return Err(unfit.into()),
         };
         load::same_host(self.host, self.kernel)?;
         let store = Store::open(self.host, release)?;
         let ready = store.module(sources, &tools)?;
-        match self.insert(&ready.path, ready.took) {
+        let origin = if ready.took.is_some() { Origin::Built } else { Origin::Kept };
+        match self.insert(&ready.path, ready.took, origin) {
             // A kept module can fall behind its kernel in ways that no key foresees. Once, the answer is a new one.
             Err(error) if ready.took.is_none() && does_not_fit(errno_of_insert(&error)) => {
                 store.forget();
                 let ready = store.module(sources, &tools)?;
-                self.insert(&ready.path, ready.took)
+                self.insert(&ready.path, ready.took, Origin::Built)
             }
             inserted => inserted,
         }
     }
 
-    fn insert(&self, path: &Path, built_in: Option<Duration>) -> Result<Inserted, ModuleError> {
+    /// Whether the module that is to be replaced, if there is one, is still there.
+    fn is_untouched(&self) -> bool {
+        self.replaces.as_ref().is_none_or(|old| old.instance.is_loaded(self.host))
+    }
+
+    /// Loads what was built elsewhere. If the kernel refuses that file, the host's own module is next; where there can be none, and the
+    /// kernel does not believe the signature, that is what a person must hear.
+    fn insert_prebuilt(
+        &self,
+        release: &str,
+        options: &ModuleOptions,
+        built: &Built,
+        passed_over: &mut Vec<PassedOver>,
+    ) -> Result<Inserted, ModuleError> {
+        let refused = match self.insert(&built.path, None, Origin::Prebuilt) {
+            // Half-way through a change of versions there is no way back to begin another.
+            Err(error) if is_refused_file(&error) && self.is_untouched() => error,
+            other => return other,
+        };
+        let instead = match options.modules {
+            Modules::Prebuilt => Err(no_prebuilt(release)),
+            Modules::Any => match installed::find(self.host, release) {
+                Some(installed) => may_load(self.host, release, options, Some(&installed), false)
+                    .and_then(|()| self.insert(&installed.path, None, Origin::Installed)),
+                None => may_load(self.host, release, options, None, false)
+                    .and_then(|()| self.build_and_insert(release, &sources_of(options)?)),
+            },
+        };
+        match instead {
+            Err(ModuleError::Unfit(_) | ModuleError::Source(_)) if refused.exit() == Exit::Refused => Err(refused),
+            other => {
+                let why = format!(
+                    "is refused by the kernel: {}",
+                    causes(&refused).last().map_or(String::new(), ToString::to_string)
+                );
+                passed_over.push(PassedOver { path: built.path.clone(), why });
+                other
+            }
+        }
+    }
+
+    fn insert(&self, path: &Path, built_in: Option<Duration>, origin: Origin) -> Result<Inserted, ModuleError> {
         load::same_host(self.host, self.kernel)?;
         if let Some(old) = &self.replaces {
             let (state, replaced) = swap(self.host, self.kernel, old, path, self.policy)?;
-            return Ok((state, path.to_path_buf(), built_in, Some(replaced)));
+            return Ok((state, path.to_path_buf(), built_in, Some(replaced), origin));
         }
         for instance in Instance::ALL.into_iter().filter(|i| self.leftover && i.is_loaded(self.host)) {
             load::remove(self.host, self.kernel, instance, LEFTOVER_PATIENCE, "mpu up")?;
         }
         let state = load::insert(self.host, self.kernel, Instance::Mpu, path, self.policy)?;
-        Ok((state, path.to_path_buf(), built_in, None))
+        Ok((state, path.to_path_buf(), built_in, None, origin))
     }
+}
+
+/// Whether the kernel had something against the file itself: its format, or its signature.
+fn is_refused_file(error: &ModuleError) -> bool {
+    does_not_fit(errno_of_insert(error)) || errno_of_insert(error).is_some() && error.exit() == Exit::Refused
 }
 
 fn does_not_fit(errno: Option<i32>) -> bool {

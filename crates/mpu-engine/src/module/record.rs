@@ -2,6 +2,8 @@
 //!
 //! Owns the file. What the module says of itself is `state`'s.
 
+use super::prebuilt::PassedOver;
+use super::which::Origin;
 use mpu_host::host::Host;
 use mpu_host::time;
 use serde::{Deserialize, Serialize};
@@ -17,12 +19,18 @@ pub struct Record {
     pub since: u64,
     /// The file that was loaded.
     pub module: PathBuf,
+    /// Where it came from; none if an earlier mpu loaded it.
+    #[serde(default)]
+    pub origin: Option<Origin>,
+    /// Modules that were passed over before.
+    #[serde(default)]
+    pub passed_over: Vec<PassedOver>,
 }
 
 impl Record {
     /// Of a module that was loaded now.
-    pub fn now(module: &Path) -> Record {
-        Record { since: time::now(), module: module.to_path_buf() }
+    pub fn now(module: &Path, origin: Origin, passed_over: Vec<PassedOver>) -> Record {
+        Record { since: time::now(), module: module.to_path_buf(), origin: Some(origin), passed_over }
     }
 
     /// Best effort: without it `mpu status` does not know since when, and says so.

@@ -3,6 +3,7 @@
 //!
 //! Owns the list of files and its fingerprint. Compiles nothing and loads nothing.
 
+use super::elf;
 use crate::signing;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
@@ -30,6 +31,10 @@ pub enum SourceError {
     NotOurModule { path: PathBuf },
     #[error("{} was built for kernel {found}, but {running} is running", path.display())]
     OtherKernel { path: PathBuf, found: String, running: String },
+    #[error("{} was built for another processor than {arch}", path.display())]
+    OtherProcessor { path: PathBuf, arch: &'static str },
+    #[error("{} is cut short", path.display())]
+    CutShort { path: PathBuf },
 }
 
 impl Explain for SourceError {
@@ -41,6 +46,8 @@ impl Explain for SourceError {
             SourceError::Module { .. } => "module_unreadable",
             SourceError::NotOurModule { .. } => "not_our_module",
             SourceError::OtherKernel { .. } => "other_kernel",
+            SourceError::OtherProcessor { .. } => "other_processor",
+            SourceError::CutShort { .. } => "module_cut_short",
         }
     }
 
@@ -60,7 +67,10 @@ impl Explain for SourceError {
             SourceError::NotOurModule { .. } => {
                 "name the mpu.ko that `mpu up --build-only` builds (unpack it if it is compressed)"
             }
-            SourceError::OtherKernel { .. } => "run it without --module, so that a module is built for this kernel",
+            SourceError::OtherKernel { .. } | SourceError::OtherProcessor { .. } => {
+                "run it without --module, so that a module is built for this kernel"
+            }
+            SourceError::CutShort { .. } => "copy the file again",
         }
         .to_string()
     }
@@ -134,17 +144,28 @@ pub struct Built {
 
 /// Looks into a module before the kernel does, whose only word for most mistakes is EINVAL.
 pub fn inspect(path: &Path, running: &str) -> Result<Built, SourceError> {
+    inspect_for(path, "mpu", running, std::env::consts::ARCH)
+}
+
+/// The same for a module of that name and a kernel of another processor, by Rust's name.
+pub fn inspect_for(path: &Path, name: &str, release: &str, arch: &'static str) -> Result<Built, SourceError> {
     let bytes = fs::read(path).map_err(|source| SourceError::Module { path: path.to_path_buf(), source })?;
-    let is_ours = bytes.starts_with(b"\x7fELF") && modinfo(&bytes, "name").as_deref() == Some("mpu");
-    let vermagic = modinfo(&bytes, "vermagic").filter(|_| is_ours);
-    let Some(vermagic) = vermagic else {
-        return Err(SourceError::NotOurModule { path: path.to_path_buf() });
-    };
-    let found = vermagic.split_whitespace().next().unwrap_or("").to_string();
-    if found != running {
-        return Err(SourceError::OtherKernel { path: path.to_path_buf(), found, running: running.to_string() });
+    let path = || path.to_path_buf();
+    let Some(header) = elf::header(&bytes) else { return Err(SourceError::NotOurModule { path: path() }) };
+    let is_named = modinfo(&bytes, "name").as_deref() == Some(name);
+    let vermagic = modinfo(&bytes, "vermagic").filter(|_| is_named);
+    match vermagic {
+        _ if !header.whole => Err(SourceError::CutShort { path: path() }),
+        None => Err(SourceError::NotOurModule { path: path() }),
+        _ if header.arch() != Some(arch) => Err(SourceError::OtherProcessor { path: path(), arch }),
+        Some(vermagic) => {
+            let found = vermagic.split_whitespace().next().unwrap_or("").to_string();
+            if found != release {
+                return Err(SourceError::OtherKernel { path: path(), found, running: release.to_string() });
+            }
+            Ok(Built { path: path(), signed: signing::is_signed(&path()) })
+        }
     }
-    Ok(Built { path: path.to_path_buf(), signed: signing::is_signed(path) })
 }
 
 /// Whether a module is of this executable's version.
@@ -152,6 +173,16 @@ pub fn is_this_version(path: &Path) -> bool {
     // Other strings of the module begin so, too; only its own information is followed by nothing else.
     let wanted = concat!("version=", env!("CARGO_PKG_VERSION")).as_bytes();
     fs::read(path).is_ok_and(|bytes| bytes.split(|byte| *byte == 0).any(|text| text == wanted))
+}
+
+/// A module's version, as it says itself.
+pub fn version(path: &Path) -> Option<String> {
+    modinfo(&fs::read(path).ok()?, "version")
+}
+
+/// What a module says of the kernel that it was built for.
+pub fn vermagic(path: &Path) -> Option<String> {
+    modinfo(&fs::read(path).ok()?, "vermagic").map(|text| text.trim().to_string())
 }
 
 /// A value of the module's information section: `key=value`, with a zero byte on either side.
@@ -169,7 +200,13 @@ pub mod fake {
 
     /// The bytes of a module that looks like ours for a kernel.
     pub fn module(release: &str) -> Vec<u8> {
-        let mut bytes = b"\x7fELF\0license=GPL\0name=mpu\0vermagic=".to_vec();
+        module_named("mpu", release)
+    }
+
+    /// The same under a name.
+    pub fn module_named(name: &str, release: &str) -> Vec<u8> {
+        let mut bytes = super::elf::fake::header(std::env::consts::ARCH);
+        bytes.extend_from_slice(format!("\0license=GPL\0name={name}\0vermagic=").as_bytes());
         bytes.extend_from_slice(release.as_bytes());
         bytes.extend_from_slice(b" SMP preempt mod_unload modversions \0");
         bytes
@@ -240,7 +277,13 @@ mod tests {
         let signed = [fake::module("6.1.0").as_slice(), b"sig~Module signature appended~\n"].concat();
         assert_eq!(check(&signed), Ok(true));
         assert_eq!(check(&fake::module("6.1.1")), Err("other_kernel"));
-        assert_eq!(check(b"\x7fELF\0name=other\0vermagic=6.1.0 SMP\0"), Err("not_our_module"));
+        let other = super::elf::fake::header("riscv64");
+        let named = |header: Vec<u8>, rest: &[u8]| [header.as_slice(), rest].concat();
+        assert_eq!(check(&named(other.clone(), b"\0name=other\0vermagic=6.1.0 SMP\0")), Err("not_our_module"));
+        assert_eq!(check(&named(other, b"\0name=mpu\0vermagic=6.1.0 SMP\0")), Err("other_processor"));
+        let mut cut = fake::module("6.1.0");
+        cut[41] = 255;
+        assert_eq!(check(&cut), Err("module_cut_short"));
         assert_eq!(check(b"\xfd7zXZ"), Err("not_our_module"));
         fs::remove_file(&path).expect("removed");
         assert_eq!(inspect(&path, "6.1.0").map_err(|e| e.code()), Err("module_unreadable"));

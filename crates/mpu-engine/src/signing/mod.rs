@@ -11,4 +11,5 @@ mod signer;
 pub use advice::advice;
 pub use demand::{demanded, secure_boot};
 pub use keys::{Enrolled, Key};
+pub(crate) use signer::runs;
 pub use signer::{is_signed, SignError, Signer};

@@ -8,10 +8,13 @@ use super::keys::Key;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What the kernel looks for at the end of a module.
 const MARK: &[u8] = b"~Module signature appended~\n";
@@ -24,6 +27,10 @@ pub enum SignError {
     Tool { tool: PathBuf, source: io::Error },
     #[error("the module cannot be signed with {private}: {line}")]
     Failed { private: String, certificate: String, line: String },
+    #[error("cannot read {}", path.display())]
+    Key { path: PathBuf, source: io::Error },
+    #[error("there is no program here that signs modules (sign-file, kmodsign)")]
+    NoTool { hint: String },
 }
 
 impl Explain for SignError {
@@ -31,6 +38,8 @@ impl Explain for SignError {
         match self {
             SignError::Tool { .. } => "sign_tool_unusable",
             SignError::Failed { .. } => "sign_failed",
+            SignError::Key { .. } => "sign_key_unreadable",
+            SignError::NoTool { .. } => "no_sign_tool",
         }
     }
 
@@ -41,6 +50,12 @@ impl Explain for SignError {
     fn fix(&self) -> String {
         match self {
             SignError::Tool { .. } => "reinstall the headers of this kernel".to_string(),
+            SignError::Key { .. } => "name a private key (or a pkcs11: address) and its certificate".to_string(),
+            SignError::NoTool { hint } => hint.clone(),
+            SignError::Failed { private, certificate, .. } if private.starts_with(PKCS11) => format!(
+                "check that {private} is the key of {certificate}; name the token's library and PIN in the file of the environment \
+                 variable OPENSSL_CONF (docs/prebuilt.md has one)"
+            ),
             SignError::Failed { private, certificate, .. } => format!(
                 "check that {private} is the key of {certificate}; \
                  give the password of an encrypted key in the environment variable KBUILD_SIGN_PIN"
@@ -48,6 +63,16 @@ impl Explain for SignError {
         }
     }
 }
+
+/// How the address of a key in a token begins.
+const PKCS11: &str = "pkcs11:";
+
+/// What the tool, and the token's library, may be told by the environment: which token, and its password.
+const TOLD: [&str; 5] =
+    ["KBUILD_SIGN_PIN", "OPENSSL_CONF", "PKCS11_MODULE_PATH", "PKCS11_PROVIDER_MODULE", "SOFTHSM2_CONF"];
+
+/// How long the tool may take: a token in a network has a while, and one that waits for a person is given up.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A tool and a key, for a kernel that demands signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +84,12 @@ pub struct Signer {
     certificate: PathBuf,
     identity: Vec<u8>,
     search_path: std::ffi::OsString,
+    told: Vec<(&'static str, OsString)>,
+}
+
+/// What this process was told of tokens and passwords.
+fn told() -> Vec<(&'static str, OsString)> {
+    TOLD.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))).collect()
 }
 
 impl Signer {
@@ -68,13 +99,42 @@ impl Signer {
             return None;
         }
         let (key, tool, digest) = (Key::find(host)?, tool(host, release)?, digest(host, release));
-        let private = match key.private.starts_with("pkcs11:") {
+        let private = match key.private.starts_with(PKCS11) {
             true => PathBuf::from(&key.private),
             false => host.at(&key.private),
         };
         let certificate = host.at(&key.certificate);
         let identity = [digest.as_bytes(), &key.certificate_bytes(host)].concat();
-        Some(Signer { tool, digest, key, private, certificate, identity, search_path: host.search_path() })
+        Some(Signer {
+            tool,
+            digest,
+            key,
+            private,
+            certificate,
+            identity,
+            search_path: host.search_path(),
+            told: told(),
+        })
+    }
+
+    /// Who signs with this key what was built with these headers, whatever the running kernel demands.
+    ///
+    /// # Errors
+    /// If the key or its certificate cannot be read, or nothing here signs.
+    pub fn given(host: &Host, headers: &Path, release: &str, key: Key) -> Result<Signer, SignError> {
+        let files = [&key.private, &key.certificate].into_iter().filter(|name| !name.starts_with(PKCS11));
+        for path in files.map(PathBuf::from) {
+            File::open(&path).map_err(|source| SignError::Key { path, source })?;
+        }
+        let of_headers = Some(headers.join("scripts/sign-file")).filter(|tool| tool.is_file() && runs(tool));
+        let of_host = || host.release().ok().and_then(|running| tool(host, &running));
+        let Some(tool) = of_headers.or_else(|| tool(host, release)).or_else(of_host) else {
+            return Err(SignError::NoTool { hint: host.headers_hint(release) });
+        };
+        let config = fs::read_to_string(headers.join(".config")).unwrap_or_default();
+        let (private, certificate) = (PathBuf::from(&key.private), PathBuf::from(&key.certificate));
+        let (digest, search_path) = (digest_in(&config), host.search_path());
+        Ok(Signer { tool, digest, key, private, certificate, identity: Vec::new(), search_path, told: told() })
     }
 
     /// Bytes that differ when the signature would.
@@ -87,17 +147,42 @@ impl Signer {
         let mut command = Command::new(&self.tool);
         command.arg(&self.digest).arg(&self.private).arg(&self.certificate).arg(module);
         command.env_clear().env("PATH", &self.search_path).env("LC_ALL", "C").stdin(Stdio::null());
-        if let Some(password) = std::env::var_os("KBUILD_SIGN_PIN") {
-            command.env("KBUILD_SIGN_PIN", password);
-        }
-        let done = command.output().map_err(|source| SignError::Tool { tool: self.tool.clone(), source })?;
-        if done.status.success() && is_signed(module) {
+        command.envs(self.told.iter().map(|(name, value)| (name, value)));
+        let (succeeded, said) =
+            run_in_time(command).map_err(|source| SignError::Tool { tool: self.tool.clone(), source })?;
+        if succeeded && is_signed(module) {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
         let line = said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("the tool said nothing");
         let Key { private, certificate } = self.key.clone();
         Err(SignError::Failed { private, certificate, line: line.to_string() })
+    }
+}
+
+/// Runs a tool, and gives whether it succeeded and what it complained of; one that takes too long is killed.
+fn run_in_time(mut command: Command) -> io::Result<(bool, String)> {
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut errors = child.stderr.take();
+    let reader = thread::spawn(move || {
+        let mut said = Vec::new();
+        let _ = errors.as_mut().map(|errors| errors.read_to_end(&mut said));
+        String::from_utf8_lossy(&said).into_owned()
+    });
+    let began = Instant::now();
+    let ended = loop {
+        match child.try_wait()? {
+            Some(status) => break Some(status),
+            None if began.elapsed() > PATIENCE => break None,
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    match ended {
+        Some(status) => Ok((status.success(), reader.join().unwrap_or_default())),
+        None => {
+            child.kill()?;
+            child.wait()?;
+            Ok((false, format!("the tool did not end within {} s", PATIENCE.as_secs())))
+        }
     }
 }
 
@@ -125,7 +210,7 @@ pub(super) fn tool(host: &Host, release: &str) -> Option<PathBuf> {
 }
 
 /// Whether a program can be started at all: without arguments, it only says how it is called.
-fn runs(tool: &Path) -> bool {
+pub(crate) fn runs(tool: &Path) -> bool {
     /// What the dynamic loader, like the shell, ends with when something is missing.
     const NOT_TO_BE_RUN: i32 = 127;
     let done = Command::new(tool).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -136,6 +221,10 @@ fn runs(tool: &Path) -> bool {
 pub(super) fn digest(host: &Host, release: &str) -> String {
     let in_headers = fs::read_to_string(host.at(format!("/lib/modules/{release}/build/.config"))).ok();
     let config = in_headers.or_else(|| host.kernel_config(release).map(|(_, text)| text)).unwrap_or_default();
+    digest_in(&config)
+}
+
+fn digest_in(config: &str) -> String {
     let value = config.lines().find_map(|line| line.strip_prefix("CONFIG_MODULE_SIG_HASH="));
     value.map(|value| value.trim_matches('"')).filter(|value| !value.is_empty()).unwrap_or("sha512").to_string()
 }
@@ -278,6 +367,65 @@ mod tests {
         let path = module(&fake);
         let error = Signer::find(&fake.host(), RELEASE).expect("a signer").sign(&path).expect_err("no password");
         assert_eq!((error.code(), is_signed(&path)), ("sign_failed", false), "{error}");
+    }
+
+    /// A key that never leaves its token: SoftHSM's, through OpenSSL's provider for PKCS#11.
+    #[test]
+    fn a_key_in_a_token_signs() {
+        const LIBRARY: &str = "/usr/lib/softhsm/libsofthsm2.so";
+        const PROVIDER: &str = "/usr/lib/x86_64-linux-gnu/ossl-modules/pkcs11.so";
+        let Some(tool) = real_tool().filter(|tool| fs::read(tool).is_ok_and(|bytes| holds(&bytes, b"OSSL_PROVIDER")))
+        else {
+            return eprintln!(
+                "skipped: no kernel headers with a sign-file that knows OpenSSL's providers, no MPU_SIGN_FILE"
+            );
+        };
+        if let Some(missing) = [LIBRARY, PROVIDER].into_iter().find(|path| !Path::new(path).is_file()) {
+            return eprintln!("skipped: no {missing}");
+        }
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        fs::create_dir(at("tokens")).expect("a folder");
+        fs::write(at("pin"), "1234").expect("written");
+        fs::write(at("softhsm.conf"), format!("directories.tokendir = {}\n", at("tokens"))).expect("written");
+        let settings = format!(
+            "openssl_conf = i\n[i]\nproviders = p\n[p]\ndefault = d\npkcs11 = k\n[d]\nactivate = 1\n[k]\nactivate = 1\n\
+             pkcs11-module-path = {LIBRARY}\npkcs11-module-token-pin = file:{}\npkcs11-module-quirks = no-deinit\n",
+            at("pin")
+        );
+        fs::write(at("openssl.cnf"), settings).expect("written");
+        let softhsm = |arguments: &str| {
+            let mut command = Command::new("softhsm2-util");
+            command.args(arguments.split(' ')).env("SOFTHSM2_CONF", at("softhsm.conf")).current_dir(dir.path());
+            assert!(command.output().expect("softhsm2-util").status.success(), "{arguments}");
+        };
+        assert!(openssl(
+            dir.path(),
+            "req -new -x509 -newkey rsa:2048 -nodes -subj /CN=token -keyout key -out certificate"
+        ));
+        softhsm("--init-token --free --label mpu --pin 1234 --so-pin 5678");
+        softhsm("--import key --token mpu --label mok --id 01 --pin 1234");
+        fs::remove_file(at("key")).expect("removed: the token alone has it now");
+
+        let fake = FakeHost::in_order();
+        fs::create_dir_all(fake.host().at("/usr/bin")).expect("a folder");
+        std::os::unix::fs::symlink(tool, fake.host().at("/usr/bin/kmodsign")).expect("the tool");
+        let sign = |object: &str| {
+            let private = format!("pkcs11:token=mpu;object={object};type=private");
+            let key = Key { private, certificate: at("certificate") };
+            let mut signer = Signer::given(&fake.host(), dir.path(), RELEASE, key).expect("a signer");
+            signer.told =
+                vec![("OPENSSL_CONF", at("openssl.cnf").into()), ("SOFTHSM2_CONF", at("softhsm.conf").into())];
+            let path = module(&fake);
+            signer.sign(&path).map(|()| is_signed(&path)).map_err(|error| (error.code(), error.fix()))
+        };
+        assert_eq!(sign("mok"), Ok(true));
+        let (code, fix) = sign("another").expect_err("no such key");
+        assert!(code == "sign_failed" && fix.contains("OPENSSL_CONF"), "{fix}");
+    }
+
+    fn holds(bytes: &[u8], word: &[u8]) -> bool {
+        bytes.windows(word.len()).any(|part| part == word)
     }
 
     #[test]

@@ -6,7 +6,7 @@
 pub mod rules;
 mod wanted;
 
-pub use wanted::{Asked, Drivers, UnknownDriver};
+pub use wanted::{Asked, Drivers, Modules, UnknownDriver};
 
 use crate::exit::Exit;
 use crate::explain::Explain;
@@ -69,6 +69,8 @@ pub struct Config {
     pub engine: Asked,
     /// The releases of the driver that it goes with.
     pub drivers: Drivers,
+    /// The module files that are taken.
+    pub modules: Modules,
     /// What containers see that no rule is for.
     pub visibility: Visibility,
     /// Processor time that the notify engine spends on one container, in percent of one processor; 0 is no limit.
@@ -87,6 +89,7 @@ impl Default for Config {
         Config {
             engine: Asked::Auto,
             drivers: Drivers::default(),
+            modules: Modules::default(),
             visibility: Visibility::default(),
             notify_cpu_percent: NOTIFY_CPU_PERCENT,
             nri: false,
@@ -102,6 +105,8 @@ struct Raw {
     engine: Option<Asked>,
     #[serde(default)]
     drivers: Drivers,
+    #[serde(default)]
+    modules: Modules,
     #[serde(default)]
     visibility: Visibility,
     notify_cpu_percent: Option<u32>,
@@ -210,8 +215,8 @@ impl Config {
         }
         let engine = raw.engine.unwrap_or(Asked::Auto);
         let notify_cpu_percent = raw.notify_cpu_percent.unwrap_or(NOTIFY_CPU_PERCENT);
-        let (drivers, visibility, nri) = (raw.drivers, raw.visibility, raw.nri);
-        let config = Config { engine, drivers, visibility, notify_cpu_percent, nri, rules };
+        let Raw { drivers, modules, visibility, nri, .. } = raw;
+        let config = Config { engine, drivers, modules, visibility, notify_cpu_percent, nri, rules };
         let compiled = rules::compile(&config);
         policy::Rules::parse(compiled.as_bytes()).map_err(|_| {
             let most = format!("{} lines, {} bytes", policy::MOST_RULES, policy::LONGEST_RULES);

@@ -21,6 +21,17 @@ pub enum Asked {
     Notify,
 }
 
+/// Which modules are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Modules {
+    /// One that was built elsewhere, else one that DKMS installed, else one that is built here.
+    #[default]
+    Any,
+    /// Those that were built elsewhere, and no other.
+    Prebuilt,
+}
+
 /// Which releases of the driver are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -4,11 +4,13 @@
 //! the other rooms'; what reports have in common is `report`'s.
 
 pub mod agent;
+pub mod build;
 pub mod config;
 pub mod doctor;
 pub mod down;
 pub mod install;
 pub mod metrics;
+pub mod module_image;
 pub mod probe;
 pub mod ps;
 pub mod schema;
@@ -43,6 +45,8 @@ const ANSWERS: &[Answers] = &[
         name: "config",
         reports: |g| vec![one::<config::Sound>(g), one::<config::Shown>(g), one::<config::Applied>(g)],
     },
+    Answers { name: "build", reports: |g| vec![one::<build::Done>(g)] },
+    Answers { name: "module-image", reports: |g| vec![one::<module_image::Done>(g)] },
     Answers { name: "metrics", reports: |_| Vec::new() },
     Answers { name: "agent", reports: |g| vec![one::<agent::Left>(g), one::<agent::Answered>(g)] },
     Answers { name: "nri", reports: |_| Vec::new() },

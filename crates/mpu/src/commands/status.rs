@@ -4,9 +4,11 @@ use super::{DriverView, NotifyView, ProofView, StateView};
 use crate::error::Error;
 use crate::nri::presence::{self, Plugin, Standing};
 use crate::report::{Lines, Report, Style};
+use mpu_engine::module::prebuilt::PassedOver;
 use mpu_engine::module::proof::{self, Ask};
 use mpu_engine::module::record::Record;
 use mpu_engine::module::state::{self, Phase};
+use mpu_engine::module::which::Origin;
 use mpu_engine::Engine;
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
@@ -16,6 +18,7 @@ use mpu_notify::{client, hold};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What is so.
@@ -35,6 +38,12 @@ pub struct Status {
     pub notify_state: Option<NotifyView>,
     /// Seconds since 1970 at which `mpu up` loaded it, or the supervisor began.
     pub since: Option<u64>,
+    /// The module's file, as `mpu up` loaded it.
+    pub module_file: Option<PathBuf>,
+    /// Where that file comes from.
+    pub module_origin: Option<Origin>,
+    /// Modules that were built elsewhere, and that `mpu up` could not use.
+    pub passed_over: Vec<PassedOver>,
     /// Plugins of container engines (`mpu nri`) that run on this host, in a pod or not.
     pub nri: Vec<Plugin>,
     /// The driver.
@@ -92,6 +101,9 @@ pub fn status(host: &Host, ask: Ask) -> Result<Status, Error> {
             .or_else(|| hold::lives(host).then(NotifyView::restarting)),
         nri: presence::plugins(host),
         driver: Driver::loaded(host).as_ref().map(DriverView::from),
+        module_file: None,
+        module_origin: None,
+        passed_over: Vec::new(),
         policy: Vec::new(),
         translated: BTreeMap::new(),
         passed: Vec::new(),
@@ -99,7 +111,12 @@ pub fn status(host: &Host, ask: Ask) -> Result<Status, Error> {
     match (engine, supervisor) {
         (Some(Engine::Module), _) => {
             let counters = state::read_counters(host)?.unwrap_or_default();
-            status.since = Record::read(host).map(|record| record.since);
+            if let Some(record) = Record::read(host) {
+                status.since = Some(record.since);
+                status.module_file = Some(record.module);
+                status.module_origin = record.origin;
+                status.passed_over = record.passed_over;
+            }
             // A module without the file is an older one, which has no policy.
             status.policy = state::read_policy(host).ok().flatten().unwrap_or_default();
             status.translated = counters.translated.into_iter().collect();
@@ -173,6 +190,13 @@ impl Report for Status {
                     "since",
                     self.since.map_or("unknown: it was not `mpu up` that loaded it".to_string(), since_line),
                 );
+                if let Some(path) = &self.module_file {
+                    let origin = self.module_origin.map_or(String::new(), |origin| format!(" ({})", origin.in_words()));
+                    lines.put("file", format!("{}{origin}", path.display()));
+                }
+                for over in &self.passed_over {
+                    lines.put("passed over", over.to_string());
+                }
                 lines.put("driver", driver);
                 lines
                     .put("redirects", if state.hooks.is_empty() { "none".to_string() } else { state.hooks.join(", ") });

@@ -7,6 +7,8 @@ use crate::error::Error;
 use crate::report::{Lines, Report, Style};
 use crate::wiring;
 use mpu_engine::module::load::Kernel;
+use mpu_engine::module::prebuilt::PassedOver;
+use mpu_engine::module::which::Origin;
 use mpu_engine::up::{How, Note, Up, UpOptions};
 use mpu_engine::{self as engine, Engine};
 use mpu_host::exit::Exit;
@@ -30,6 +32,10 @@ pub struct Done {
     pub notes: Vec<String>,
     /// The module file.
     pub module: Option<PathBuf>,
+    /// Where that file comes from; null if it is not known.
+    pub module_origin: Option<Origin>,
+    /// Modules that were built elsewhere, and could not be used.
+    pub passed_over: Vec<PassedOver>,
     /// Seconds that building it took; null if it was built before.
     pub build_seconds: Option<f64>,
     /// The version that was up before, if this one took over from it.
@@ -65,6 +71,8 @@ impl Done {
             engine_because: up.choice.why,
             notes: better.into_iter().chain(up.notes.iter().map(in_words)).collect(),
             module: up.module,
+            module_origin: up.origin,
+            passed_over: up.passed_over,
             build_seconds: up.built_in.map(|took| took.as_secs_f64()),
             gapless: up.replaced.as_ref().map(|replaced| replaced.gapless),
             replaced_version: up.replaced.map(|replaced| replaced.version),
@@ -154,11 +162,14 @@ impl Report for Done {
         for note in &self.notes {
             lines.put("note", note);
         }
+        for over in &self.passed_over {
+            lines.put("passed over", over.to_string());
+        }
         if let Some(path) = module {
             let how = match (self.result, self.build_seconds) {
                 (How::AlreadyUp, _) => String::new(),
                 (_, Some(seconds)) => format!(" (built in {seconds:.1} s)"),
-                (_, None) => " (built before)".to_string(),
+                (_, None) => self.module_origin.map_or(String::new(), |origin| format!(" ({})", origin.in_words())),
             };
             lines.put("module", format!("{path}{how}"));
         }

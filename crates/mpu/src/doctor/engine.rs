@@ -10,7 +10,7 @@ use mpu_engine::module::load_error;
 use mpu_engine::module::proof;
 use mpu_engine::module::state::{self, Argument, Instance, Phase};
 use mpu_engine::{self as engine, module::raise, observe};
-use mpu_host::config::{rules, Asked, Config};
+use mpu_host::config::{rules, Config};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
@@ -52,9 +52,10 @@ pub const CHECKS: &[CheckRow] = &[
 ];
 
 fn choice(host: &Host) -> Seen {
-    let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
+    let Config { engine: asked, modules, .. } = Config::of(host).unwrap_or_default();
     let driver = Driver::loaded(host);
-    let choice = match engine::choose(host, asked, &raise::ModuleOptions::default(), driver.as_ref()) {
+    let options = raise::ModuleOptions { modules, ..raise::ModuleOptions::default() };
+    let choice = match engine::choose(host, asked, &options, driver.as_ref()) {
         Ok(choice) => choice,
         Err(_) => return Seen::skipped("the state of the loaded module is not known"),
     };

@@ -3,8 +3,12 @@
 use super::seen::{CheckRow, Group, Level, Seen};
 use super::taken::without_module;
 use mpu_engine::module::build::STORE;
-use mpu_engine::module::{checks, installed, state};
+use mpu_engine::module::record::Record;
+use mpu_engine::module::sources::Built;
+use mpu_engine::module::which::{self, Origin};
+use mpu_engine::module::{checks, installed, prebuilt, state};
 use mpu_engine::signing::{self, Enrolled, Key, Signer};
+use mpu_host::config::{Config, Modules};
 use mpu_host::host::{Host, Lockdown, CAP_SYS_MODULE};
 use mpu_host::kernel_release;
 use std::path::Path;
@@ -30,6 +34,12 @@ pub const CHECKS: &[CheckRow] = &[
         Group::Kernel,
         "headers and compiler of the running kernel, or a module that is built already",
         headers,
+    ),
+    (
+        "module_file",
+        Group::Kernel,
+        "which module file is used or would be, and which were passed over and why",
+        module_file,
     ),
     (
         "next_kernel",
@@ -104,7 +114,7 @@ fn signatures(host: &Host) -> Seen {
         return Seen::fine(format!("{said}; the module is loaded"));
     }
     let release = host.release().unwrap_or_default();
-    let installed = installed::find(host, &release);
+    let installed = ready_made(host, &release);
     if installed.as_ref().is_some_and(|built| built.signed) {
         return Seen::fine(format!("{said}; the installed module is signed"));
     }
@@ -119,13 +129,45 @@ fn signatures(host: &Host) -> Seen {
     }
 }
 
+/// The module that `mpu up` takes without building one.
+fn ready_made(host: &Host, release: &str) -> Option<Built> {
+    which::ready_made(host, release, modules(host)).file.map(|(_, built)| built)
+}
+
+fn modules(host: &Host) -> Modules {
+    Config::of(host).unwrap_or_default().modules
+}
+
+/// Which file is used, or would be, and why.
+fn module_file(host: &Host) -> Seen {
+    let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
+    let ready = which::ready_made(host, &release, modules(host));
+    let loaded = Record::read(host).filter(|_| state::is_loaded(host));
+    let in_words = |path: &Path, origin: Origin| format!("{} ({})", path.display(), origin.in_words());
+    let used = match (&loaded, &ready.file) {
+        (Some(record), _) => record.origin.map_or(record.module.display().to_string(), |o| in_words(&record.module, o)),
+        (None, Some((origin, built))) => format!("`mpu up` takes {}", in_words(&built.path, *origin)),
+        (None, None) if modules(host) == Modules::Prebuilt => "none, and `mpu up` builds none here".to_string(),
+        (None, None) => "none yet: `mpu up` builds one".to_string(),
+    };
+    let recorded = loaded.map(|record| record.passed_over).unwrap_or_default();
+    let over = if recorded.is_empty() { ready.passed_over } else { recorded };
+    match over.is_empty() {
+        true => Seen::fine(used),
+        false => Seen::attention(
+            format!("{used}; passed over: {}", which::ReadyMade::in_words(&over)),
+            format!("# {}", prebuilt::advice(&release, signing::demanded(host))),
+        ),
+    }
+}
+
 fn headers(host: &Host) -> Seen {
     if let Some(skipped) = without_module(host) {
         return skipped;
     }
     let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
-    if let Some(built) = installed::find(host, &release) {
-        return Seen::fine(format!("not needed: {} is installed", built.path.display()));
+    if let Some(built) = ready_made(host, &release) {
+        return Seen::fine(format!("not needed: {} is there", built.path.display()));
     }
     match checks::toolchain(host, &release) {
         Ok(_) => Seen::fine(format!("those of {release}")),
@@ -147,7 +189,7 @@ fn next_kernel(host: &Host) -> Seen {
     let Some(newest) = releases.pop().filter(is_newer) else {
         return Seen::fine("the running kernel is the newest");
     };
-    let built = installed::find(host, &newest).is_some();
+    let built = ready_made(host, &newest).is_some();
     let buildable = host.at("/lib/modules").join(&newest).join("build").join("Makefile").is_file();
     match built || buildable {
         true => {

@@ -3,7 +3,7 @@
 use super::seen::Seen;
 use mpu_engine::module::{raise, state};
 use mpu_engine::{choose, Engine};
-use mpu_host::config::{Asked, Config};
+use mpu_host::config::Config;
 use mpu_host::driver::Driver;
 use mpu_host::host::Host;
 use mpu_notify::client;
@@ -16,10 +16,10 @@ fn taken(host: &Host) -> Engine {
     if matches!(client::state(host), Ok(Some(_))) {
         return Engine::Notify;
     }
-    let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
+    let Config { engine: asked, modules, .. } = Config::of(host).unwrap_or_default();
     let driver = Driver::loaded(host);
-    choose(host, asked, &raise::ModuleOptions::default(), driver.as_ref())
-        .map_or(Engine::Module, |choice| choice.engine)
+    let options = raise::ModuleOptions { modules, ..raise::ModuleOptions::default() };
+    choose(host, asked, &options, driver.as_ref()).map_or(Engine::Module, |choice| choice.engine)
 }
 
 /// Why the module's needs are not looked at; none where they are.

@@ -12,7 +12,7 @@ use mpu_engine::module::sources::Sources;
 use mpu_engine::module::state::{self, Phase};
 use mpu_engine::module::{fits, raise};
 use mpu_engine::{down, up};
-use mpu_host::config::Asked;
+use mpu_host::config::{Asked, Modules};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::{chain, Explain};
@@ -98,11 +98,12 @@ pub fn install(
     let means = Means::of(host);
     // Whatever keeps the module from being built would keep DKMS from building it; the next `mpu up` finds out anew.
     let config = mpu_host::config::Config::of(host).unwrap_or_default();
-    let module = raise::ModuleOptions { source: options.source.clone(), ..raise::ModuleOptions::default() };
+    let modules = config.modules;
+    let module = raise::ModuleOptions { source: options.source.clone(), modules, ..raise::ModuleOptions::default() };
     let fits = fits::unfit(host, &module, Driver::loaded(host).as_ref())?.is_none();
     let by_notify =
         config.engine == Asked::Notify || config.engine == Asked::Auto && !fits && notify::raise::unfit(host).is_none();
-    let wishes = Wishes { no_start: options.no_start, no_module: by_notify && !fits };
+    let wishes = Wishes { no_start: options.no_start, no_module: by_notify && !fits || modules == Modules::Prebuilt };
     let steps = plan::install(host, items.clone(), &sources, means, old.as_ref(), wishes);
     let outcome = Outcome {
         steps: steps.iter().map(Step::view).collect(),

@@ -39,6 +39,8 @@ pub enum Column {
     Type,
     /// Video memory
     Memory,
+    /// The most video memory that its container may use on the GPU
+    Limit,
     /// Share of the GPU's compute and graphics engines
     Util,
     /// Share of the GPU's memory traffic
@@ -109,6 +111,14 @@ const ROWS: &[ColumnRow] = &[
     (Column::Pod, "POD", Align::Left, Some(6), |p, _| pod(p), |a, b, _| pod(a).cmp(&pod(b))),
     (Column::Type, "TYPE", Align::Left, None, |p, _| Some(p.kind.letters().to_string()), |a, b, _| a.kind.cmp(&b.kind)),
     (Column::Memory, "MEMORY", Align::Right, None, |p, _| p.memory.map(mebibytes), |a, b, _| a.memory.cmp(&b.memory)),
+    (
+        Column::Limit,
+        "LIMIT",
+        Align::Right,
+        None,
+        |p, _| p.memory_limit.map(mebibytes),
+        |a, b, _| a.memory_limit.cmp(&b.memory_limit),
+    ),
     (Column::Util, "GPU%", Align::Right, None, |p, _| share(p, |u| u.gpu), |a, b, _| by_share(a, b, |u| u.gpu)),
     (
         Column::MemUtil,
@@ -144,6 +154,7 @@ const USUAL: &[Column] = &[
     Column::Pod,
     Column::Type,
     Column::Memory,
+    Column::Limit,
     Column::Util,
     Column::Command,
 ];
@@ -161,6 +172,7 @@ const WIDE: &[Column] = &[
     Column::Pod,
     Column::Type,
     Column::Memory,
+    Column::Limit,
     Column::Util,
     Column::MemUtil,
     Column::Enc,
@@ -168,7 +180,7 @@ const WIDE: &[Column] = &[
     Column::Age,
     Column::Command,
 ];
-const IF_ANY: &[Column] = &[Column::Mig, Column::Namespace, Column::Pod, Column::Outer];
+const IF_ANY: &[Column] = &[Column::Mig, Column::Namespace, Column::Pod, Column::Outer, Column::Limit];
 
 /// The columns to show for these processes.
 pub fn chosen(asked: &[Column], wide: bool, processes: &[GpuProcess]) -> Vec<Column> {

@@ -17,6 +17,7 @@ fn process(number: u32, gpu: u32, mib: u64) -> GpuProcess {
         mig: None,
         kind: Kind::Compute,
         memory: Some(mib << 20),
+        memory_limit: None,
         utilisation: Some(Utilisation { gpu: 7, memory: 3, encoder: 0, decoder: 0 }),
         container_pid: None,
         container: None,

@@ -6,6 +6,7 @@
 
 mod error;
 mod facts;
+mod limits;
 pub mod reading;
 mod seen;
 mod sys;
@@ -15,6 +16,7 @@ pub use facts::Facts;
 pub use seen::{Gpu, GpuProcess, Kind, Memory, Mig, MigDevice, Snapshot, Utilisation};
 
 use facts::Cache;
+use limits::Limits;
 use mpu_core::HostPid;
 use mpu_host::host::Host;
 use mpu_host::time;
@@ -51,6 +53,7 @@ pub fn snapshot(host: &Host) -> Result<Snapshot, ProcessError> {
 /// One row for each process, GPU and MIG instance, with its facts.
 fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
     let mut processes = Vec::new();
+    let mut limits = Limits::of(host);
     let mut gpus = Vec::new();
     let listed = reading.gpus.iter().flat_map(|gpu| gpu.rows.iter().map(|row| row.pid)).collect();
     for gpu in reading.gpus {
@@ -64,6 +67,7 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
                 mig,
                 kind,
                 memory,
+                memory_limit: limits.of_process(host, pid, gpu.gpu.bus_id.as_deref()),
                 utilisation,
                 container_pid: facts.container_pid,
                 container: facts.container,

@@ -92,6 +92,9 @@ pub struct GpuProcess {
     pub kind: Kind,
     /// Bytes of video memory.
     pub memory: Option<u64>,
+    /// The most bytes of video memory that its cgroup may use on this GPU, all of the cgroup's processes together; none
+    /// where the kernel holds no limit.
+    pub memory_limit: Option<u64>,
     /// What it used of late; none where the GPU does not say, as of all but the busiest of several.
     pub utilisation: Option<Utilisation>,
     /// Its number in the innermost PID namespace; none for a process of the host's own.

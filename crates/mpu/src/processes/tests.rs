@@ -58,6 +58,39 @@ fn a_row_has_the_facts_of_its_process() {
 }
 
 #[test]
+fn the_least_limit_of_its_cgroups_holds_for_a_process() {
+    let fake = host();
+    let look = |fake: &FakeHost| {
+        let mut reading = reading(vec![row(20001, Kind::Compute, Some(64 << 20))], None);
+        reading.gpus[0].gpu.bus_id = Some("00000000:1b:00.0".to_string());
+        joined(fake, reading).processes[0].memory_limit
+    };
+    let region = "nvidia/00000000:1B:00.0/vidmem";
+    let docker = format!("/sys/fs/cgroup/system.slice/docker-{LONG}.scope/dmem.max");
+    fake.write(&docker, &format!("drm/0000:03:00.0/vram0 5\n{region} 4294967296\n"));
+    assert_eq!(look(&fake), None, "a kernel without the controller");
+    fake.write("/sys/fs/cgroup/dmem.capacity", &format!("{region} 150754820096\n"));
+    assert_eq!(look(&fake), Some(4 << 30));
+    fake.write("/sys/fs/cgroup/system.slice/dmem.max", &format!("{region} 1073741824\n"));
+    assert_eq!(look(&fake), Some(1 << 30), "what is above holds, too");
+    fake.write("/sys/fs/cgroup/system.slice/dmem.max", &format!("{region} max\n"));
+    fake.write(&docker, &format!("{region} max\n"));
+    assert_eq!(look(&fake), None);
+    for odd in ["", "no line", "nvidia/00000000:1B:00.0/vidmem", "nvidia/00000000:1B:00.0/vidmem -1\n\u{0}"] {
+        fake.write(&docker, odd);
+        assert_eq!(look(&fake), None, "{odd:?}");
+    }
+    // Elsewhere in the tree of cgroups, and a path that leads out of it.
+    fake.write(&docker, &format!("{region} 7\n"));
+    for (cgroups, limit) in
+        [("0::/\n", None), ("1:cpu:/a\n", None), ("0::/../system.slice\n", None), ("0::/gone\n", None)]
+    {
+        fake.write("/proc/20001/cgroup", cgroups);
+        assert_eq!(look(&fake), limit, "{cgroups}");
+    }
+}
+
+#[test]
 fn a_number_that_was_given_away_is_not_its_heirs() {
     let fake = host();
     let descriptor = |number: u32, target: &str| {

@@ -80,10 +80,10 @@ fn the_kernels_own_compiler_comes_first() {
     let fake = FakeHost::in_order();
     fake.tool("gcc", "exit 0");
     let host = fake.host();
-    assert_eq!(compiler(&host, CONFIG).0.as_deref(), Some("CC=gcc-12"));
+    assert_eq!(compiler(&host, CONFIG, "").0.as_deref(), Some("CC=gcc-12"));
     let other = "CONFIG_CC_VERSION_TEXT=\"x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0) 13.3.0\"\n";
     assert_eq!(
-        compiler(&host, other),
+        compiler(&host, other, ""),
         (
             Some("CC=gcc".to_string()),
             "gcc-13".to_string(),
@@ -91,12 +91,12 @@ fn the_kernels_own_compiler_comes_first() {
         )
     );
     fake.tool("gcc-13", "exit 0");
-    assert_eq!(compiler(&host, other).0.as_deref(), Some("CC=gcc-13"));
+    assert_eq!(compiler(&host, other, "").0.as_deref(), Some("CC=gcc-13"));
     let clang = "CONFIG_CC_VERSION_TEXT=\"clang version 19\"\nCONFIG_CC_IS_CLANG=y\n";
-    assert_eq!(compiler(&host, clang), (None, "clang lld".to_string(), "clang version 19".to_string()));
+    assert_eq!(compiler(&host, clang, ""), (None, "clang lld".to_string(), "clang version 19".to_string()));
     fake.tool("clang", "exit 0");
     fake.tool("ld.lld", "exit 0");
-    assert_eq!(compiler(&host, clang).0.as_deref(), Some("LLVM=1"));
+    assert_eq!(compiler(&host, clang, "").0.as_deref(), Some("LLVM=1"));
 }
 
 #[test]

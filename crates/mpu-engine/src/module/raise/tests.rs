@@ -172,3 +172,101 @@ fn the_slower_of_two_finds_it_up() {
     assert_eq!(done, ("already", false));
     assert!(s.fake.host().at("/sys/module/mpu").exists(), "the other's module stays");
 }
+
+/// What came of a raise with prebuilt modules: the origin, what was passed over, or the failure.
+fn outcome(s: &Setup, kernel: &dyn Kernel, modules: Modules) -> Result<(Origin, Vec<String>), ModuleError> {
+    let host = s.fake.host();
+    let options = ModuleOptions { modules, ..ModuleOptions::default() };
+    match raise(&host, kernel, &options, Driver::loaded(&host).as_ref())? {
+        Raised::Loaded { origin, passed_over, .. } => {
+            Ok((origin, passed_over.into_iter().map(|over| over.why).collect()))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+const THIS: &str = env!("CARGO_PKG_VERSION");
+
+fn put_prebuilt(s: &Setup, version: &str) {
+    let release = mpu_host::host::fake::RELEASE;
+    prebuilt::fake::put(&s.fake, prebuilt::FOLDERS[0], release, release, version);
+}
+
+fn put_installed(s: &Setup) {
+    let path = format!("/lib/modules/{}/updates/dkms/mpu.ko", mpu_host::host::fake::RELEASE);
+    s.fake.write(&path, "");
+    let mut bytes = sources::fake::module(mpu_host::host::fake::RELEASE);
+    bytes.extend_from_slice(format!("version={THIS}\0").as_bytes());
+    std::fs::write(s.fake.host().at(&path), bytes).expect("a module");
+}
+
+#[test]
+fn what_was_built_elsewhere_comes_first_and_needs_no_headers() {
+    let s = Setup::new();
+    s.fake.remove(&format!("/lib/modules/{}/build", mpu_host::host::fake::RELEASE));
+    s.fake.remove("/usr/bin/gcc-12");
+    put_prebuilt(&s, THIS);
+    put_installed(&s);
+    for modules in [Modules::Any, Modules::Prebuilt] {
+        assert_eq!(outcome(&s, &s.kernel(), modules).expect("up"), (Origin::Prebuilt, Vec::new()));
+        s.fake.remove("/sys/module/mpu");
+    }
+}
+
+#[test]
+fn another_versions_is_passed_over_for_the_hosts_own_or_is_an_error_where_no_other_is_wanted() {
+    let s = Setup::new();
+    put_prebuilt(&s, "0.0.9");
+    put_installed(&s);
+    let (origin, why) = outcome(&s, &s.kernel(), Modules::Any).expect("up");
+    assert!(origin == Origin::Installed && why[0].contains("is of MPU 0.0.9"), "{why:?}");
+    s.fake.remove("/sys/module/mpu");
+    let error = outcome(&s, &s.kernel(), Modules::Prebuilt).expect_err("no other");
+    assert_eq!((error.code(), error.exit()), ("no_prebuilt", Exit::NotReady));
+    assert!(error.to_string().contains("passed over: ") && error.to_string().contains("is of MPU 0.0.9"), "{error}");
+    assert!(error.fix().contains("mpu build --for 6.1.0-28-amd64"), "{}", error.fix());
+}
+
+#[test]
+fn a_file_that_the_kernel_refuses_is_passed_over_too() {
+    let s = Setup::new();
+    put_prebuilt(&s, THIS);
+    put_installed(&s);
+    let kernel = s.kernel();
+    kernel.inserts.borrow_mut().push(libc::ENOEXEC);
+    let (origin, why) = outcome(&s, &kernel, Modules::Any).expect("up");
+    assert!(origin == Origin::Installed && why[0].contains("is refused by the kernel: Exec format error"), "{why:?}");
+    s.fake.remove("/sys/module/mpu");
+
+    let kernel = s.kernel();
+    kernel.inserts.borrow_mut().push(libc::ENOEXEC);
+    let error = outcome(&s, &kernel, Modules::Prebuilt).expect_err("no other");
+    assert_eq!((error.code(), kernel.calls.get()), ("no_prebuilt", (1, 0)));
+    s.fake.can_notify();
+    let choice = crate::after_refusal(&s.fake.host(), mpu_host::config::Asked::Auto, &ModuleOptions::default(), &error);
+    assert!(choice.expect("the other engine").why.contains("refused by the kernel"));
+}
+
+#[test]
+fn a_locked_kernel_gets_signed_ones_only() {
+    let s = Setup::new();
+    s.fake.remove("/usr/bin/make");
+    put_prebuilt(&s, THIS);
+    s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
+    for modules in [Modules::Any, Modules::Prebuilt] {
+        let kernel = s.kernel();
+        let error = outcome(&s, &kernel, modules).expect_err("not signed");
+        assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("locked_down", Exit::Refused, (0, 0)));
+        assert!(error.to_string().contains("carries no signature"), "{error}");
+        assert!(error.fix().contains("--sign-key KEY --sign-cert CERT"), "{}", error.fix());
+    }
+    let path = s.fake.host().at(prebuilt::FOLDERS[0]).join(mpu_host::host::fake::RELEASE).join("mpu.ko");
+    let signed = [std::fs::read(&path).expect("a module").as_slice(), b"~Module signature appended~\n"].concat();
+    std::fs::write(&path, signed).expect("written");
+    // A stranger's: only the kernel can know, and nothing here can be built instead.
+    let kernel = s.kernel();
+    kernel.inserts.borrow_mut().push(libc::ENOKEY);
+    let error = outcome(&s, &kernel, Modules::Any).expect_err("a stranger's");
+    assert_eq!((error.code(), error.exit()), ("load_failed", Exit::Refused));
+    assert_eq!(outcome(&s, &s.kernel(), Modules::Any).expect("up").0, Origin::Prebuilt);
+}

@@ -1,0 +1,140 @@
+//! Hooks of ours that stand one behind the other become one process: to start a process costs a runtime more than most of
+//! these hooks do.
+//!
+//! Owns which hooks may be put together: those of this very executable, which knows the word for it, and with nothing in
+//! between. Another make's program, and what an administrator's CDI file says besides, stays as it is.
+
+use super::program;
+use crate::cdi::HookName;
+use crate::edits::Hook;
+use crate::hooks::{BETWEEN, IN_TURN};
+use std::path::Path;
+
+/// Puts together what may be, at each point of a container's life; the order stays.
+pub(super) fn put_together(hooks: &mut Vec<Hook>) {
+    let mut done: Vec<Hook> = Vec::new();
+    for hook in hooks.drain(..) {
+        let last = done.iter_mut().rev().find(|last| last.hook_name == hook.hook_name);
+        match last.and_then(|last| joined(last, &hook).map(|args| (last, args))) {
+            Some((last, args)) => last.args = args,
+            None => done.push(hook),
+        }
+    }
+    *hooks = done;
+}
+
+/// The arguments of both as one hook, if they can be one.
+fn joined(first: &Hook, second: &Hook) -> Option<Vec<String>> {
+    let alike = (&first.path, &first.env) == (&second.path, &second.env);
+    if !alike || first.timeout.is_some() || second.timeout.is_some() || !program::is_ours(Path::new(&first.path)) {
+        return None;
+    }
+    let ((name, before), (_, words)) = (call(first)?, call(second)?);
+    let before = match before {
+        [word, before @ ..] if word == IN_TURN => before,
+        before => before,
+    };
+    let fit = before.split(|word| word == BETWEEN).all(|words| fits(first, words)) && fits(second, words);
+    fit.then(|| [name, &[IN_TURN.into()], before, &[BETWEEN.into()], words].concat())
+}
+
+/// What a hook is called by, and the words behind that.
+fn call(hook: &Hook) -> Option<(&[String], &[String])> {
+    match hook.args.as_slice() {
+        [name, ..] if name == "nvidia-cdi-hook" => Some(hook.args.split_at(1)),
+        [name, word, ..] if name == "nvidia-ctk" && word == "hook" => Some(hook.args.split_at(2)),
+        _ => None,
+    }
+}
+
+/// Whether it is a hook of a container's files, which work on the same root: the limits of memory start on the host.
+fn fits(hook: &Hook, words: &[String]) -> bool {
+    let known = words.first().and_then(|word| HookName::of_word(word));
+    known.is_some_and(|known| known != HookName::ApplyCudaMemoryLimits && known.point() == hook.hook_name)
+        && words.iter().all(|word| word != BETWEEN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hook(point: &str, path: &str, words: &[&str]) -> Hook {
+        Hook {
+            hook_name: point.into(),
+            path: path.into(),
+            args: words.iter().map(ToString::to_string).collect(),
+            ..Hook::default()
+        }
+    }
+
+    /// This test's own executable stands for ours.
+    fn ours() -> String {
+        std::env::current_exe().unwrap().display().to_string()
+    }
+
+    fn lines(mut hooks: Vec<Hook>) -> Vec<String> {
+        put_together(&mut hooks);
+        hooks.iter().map(|hook| format!("{}: {}", hook.hook_name, hook.args.join(" "))).collect()
+    }
+
+    #[test]
+    fn hooks_of_ours_are_one_and_keep_their_order() {
+        let of_ours = |words: &[&str]| hook("createContainer", &ours(), words);
+        let found = lines(vec![
+            of_ours(&["nvidia-cdi-hook", "create-symlinks", "--link", "a::/b"]),
+            of_ours(&["nvidia-cdi-hook", "update-ldcache"]),
+            hook("createRuntime", &ours(), &["nvidia-cdi-hook", "apply-cuda-memory-limits", "--gpu-id", "GPU-1"]),
+            of_ours(&["nvidia-cdi-hook", "hide-other-gpus"]),
+        ]);
+        assert_eq!(
+            found,
+            [
+                "createContainer: nvidia-cdi-hook in-turn create-symlinks --link a::/b -- update-ldcache -- hide-other-gpus",
+                "createRuntime: nvidia-cdi-hook apply-cuda-memory-limits --gpu-id GPU-1",
+            ]
+        );
+        let old = |words: &[&str]| of_ours(&[&["nvidia-ctk", "hook"], words].concat());
+        assert_eq!(
+            lines(vec![old(&["update-ldcache"]), old(&["hide-other-gpus"])]),
+            ["createContainer: nvidia-ctk hook in-turn update-ldcache -- hide-other-gpus"]
+        );
+    }
+
+    #[test]
+    fn what_is_not_ours_or_not_alike_stays_alone() {
+        let first = hook("createContainer", &ours(), &["nvidia-cdi-hook", "update-ldcache"]);
+        let of_ours = |words: &[&str]| hook("createContainer", &ours(), words);
+        let others = [
+            ("another program", hook("createContainer", "/bin/true", &["nvidia-cdi-hook", "hide-other-gpus"])),
+            ("another call", of_ours(&["other", "hide-other-gpus"])),
+            ("a hook that nobody knows", of_ours(&["nvidia-cdi-hook", "of-tomorrow"])),
+            ("an option first", of_ours(&["nvidia-cdi-hook", "--debug", "hide-other-gpus"])),
+            ("our own sign", of_ours(&["nvidia-cdi-hook", "chmod", "--path", "--"])),
+            (
+                "several with one that is none of them",
+                of_ours(&["nvidia-cdi-hook", "in-turn", "chmod", "--", "of-tomorrow"]),
+            ),
+            ("limits", of_ours(&["nvidia-cdi-hook", "apply-cuda-memory-limits"])),
+            ("no words", of_ours(&["nvidia-cdi-hook"])),
+            ("none at all", of_ours(&[])),
+            (
+                "another environment",
+                Hook { env: vec!["A=1".into()], ..of_ours(&["nvidia-cdi-hook", "hide-other-gpus"]) },
+            ),
+            ("a limit of time", Hook { timeout: Some(1), ..of_ours(&["nvidia-cdi-hook", "hide-other-gpus"]) }),
+            ("another time", hook("startContainer", &ours(), &["nvidia-cdi-hook", "hide-other-gpus"])),
+        ];
+        for (what, other) in others {
+            for pair in [[first.clone(), other.clone()], [other.clone(), first.clone()]] {
+                let mut hooks = pair.to_vec();
+                put_together(&mut hooks);
+                assert_eq!(hooks, pair, "{what}");
+            }
+            // Nor does anything jump over it.
+            let mut between = vec![first.clone(), other.clone(), first.clone()];
+            put_together(&mut between);
+            let points = if other.hook_name == first.hook_name { 3 } else { 2 };
+            assert_eq!(between.len(), points, "{what}");
+        }
+    }
+}

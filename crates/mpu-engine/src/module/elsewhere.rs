@@ -1,0 +1,198 @@
+//! Builds the module for a kernel that does not run here, into a folder that can be carried to its nodes.
+//!
+//! Owns the folder's layout, `<out>/<release>/mpu.ko`, which is the one that `prebuilt` reads, and the check of what came out. Needs no
+//! root, and nothing of this machine's own kernel.
+
+use super::build::{compile, BuildError, NEXT};
+use super::elf;
+use super::headers::{self, Headers, HeadersError};
+use super::sources::{self, SourceError, Sources};
+use crate::signing::{is_signed, Key, SignError, Signer};
+use clap::ValueHint;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Options of `mpu build`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct BuildOptions {
+    /// The release of the kernel to build for: what `uname -r` prints on the node
+    #[arg(long = "for", value_name = "RELEASE")]
+    pub release: String,
+
+    /// Where that kernel's headers are: a header tree, or a folder into which header packages were unpacked
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub headers: PathBuf,
+
+    /// The processor that the headers must be for; by default the one that they are for
+    #[arg(long, value_name = "ARCH", value_parser = ["x86_64", "arm64"])]
+    pub arch: Option<String>,
+
+    /// Where to put <RELEASE>/mpu.ko
+    #[arg(long, value_name = "DIR", default_value = "modules", value_hint = ValueHint::DirPath)]
+    pub out: PathBuf,
+
+    /// Build from the sources in this directory instead of those that mpu carries
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub source: Option<PathBuf>,
+
+    /// Sign the module with this private key: a file, or a pkcs11: address
+    #[arg(long, value_name = "KEY", requires = "sign_cert", value_hint = ValueHint::FilePath)]
+    pub sign_key: Option<String>,
+
+    /// The certificate of that key
+    #[arg(long, value_name = "CERT", requires = "sign_key", value_hint = ValueHint::FilePath)]
+    pub sign_cert: Option<String>,
+}
+
+/// Why there is no module for that kernel.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it, and the fields are what they name
+pub enum ElsewhereError {
+    #[error(transparent)]
+    Headers(#[from] HeadersError),
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error(transparent)]
+    Sign(#[from] SignError),
+    #[error("{} is there already", path.display())]
+    Exists { path: PathBuf },
+    #[error("cannot write to {}", path.display())]
+    Out { path: PathBuf, source: io::Error },
+    #[error("the module's core that is at hand is for {found}, and the headers are for {wanted}")]
+    Core { found: &'static str, wanted: &'static str },
+    #[error("what was built is not what was asked for: {error}")]
+    Wrong { error: SourceError, log: PathBuf },
+}
+
+impl Explain for ElsewhereError {
+    fn code(&self) -> &'static str {
+        match self {
+            ElsewhereError::Headers(e) => e.code(),
+            ElsewhereError::Source(e) => e.code(),
+            ElsewhereError::Build(e) => e.code(),
+            ElsewhereError::Sign(e) => e.code(),
+            ElsewhereError::Exists { .. } => "output_exists",
+            ElsewhereError::Out { .. } => "output_unwritable",
+            ElsewhereError::Core { .. } => "core_for_another_processor",
+            ElsewhereError::Wrong { .. } => "built_wrong",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            ElsewhereError::Headers(e) => e.exit(),
+            ElsewhereError::Source(e) => e.exit(),
+            ElsewhereError::Build(e) => e.exit(),
+            ElsewhereError::Sign(e) => e.exit(),
+            ElsewhereError::Core { .. } => Exit::NotReady,
+            _ => Exit::Failed,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            ElsewhereError::Headers(e) => e.fix(),
+            ElsewhereError::Source(e) => e.fix(),
+            ElsewhereError::Build(e) => e.fix(),
+            ElsewhereError::Sign(e) => e.fix(),
+            ElsewhereError::Exists { path } => {
+                format!("name another folder with --out, or remove {}", path.parent().unwrap_or(path).display())
+            }
+            ElsewhereError::Out { .. } => "name a folder with --out that you may write to".to_string(),
+            ElsewhereError::Core { wanted, .. } => format!("use the mpu of a release for {wanted}"),
+            ElsewhereError::Wrong { log, .. } => {
+                format!(
+                    "read {}; the headers contradict themselves: get the distribution's package anew",
+                    log.display()
+                )
+            }
+        }
+    }
+}
+
+/// What was built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// The kernel's release.
+    pub release: String,
+    /// The processor, by Rust's name.
+    pub arch: &'static str,
+    /// What the module says of the kernel that it is for.
+    pub vermagic: String,
+    /// The module.
+    pub module: PathBuf,
+    /// The same under its other name, for a change of versions without a gap.
+    pub next: PathBuf,
+    /// What the build said.
+    pub log: PathBuf,
+    /// Whether it carries a signature.
+    pub signed: bool,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Builds it. What fails leaves no module, and the log of a build that was begun.
+///
+/// # Errors
+/// Names what is missing, or what came out wrong.
+pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ElsewhereError> {
+    let began = Instant::now();
+    let release = &options.release;
+    let Headers { arch, tools } = headers::find(host, &options.headers, release, options.arch.as_deref())?;
+    let sources = match &options.source {
+        Some(dir) => Sources::in_directory(dir)?,
+        None => Sources::carried()?,
+    };
+    let core = sources.files.iter().find(|(name, _)| name == "mpu_core.o_shipped");
+    match core.and_then(|(_, bytes)| elf::header(bytes)?.arch()) {
+        Some(found) if found != arch => return Err(ElsewhereError::Core { found, wanted: arch }),
+        _ => {}
+    }
+    let key = options.sign_key.clone().zip(options.sign_cert.clone());
+    let key = key.map(|(private, certificate)| Key { private, certificate });
+    let signer = key.map(|key| Signer::given(host, &tools.headers, release, key)).transpose()?;
+    let dir = options.out.join(release);
+    let (module, next, log) = (dir.join("mpu.ko"), dir.join(NEXT), dir.join("build.log"));
+    if let Some(path) = [&module, &next].into_iter().find(|path| fs::symlink_metadata(path).is_ok()) {
+        return Err(ElsewhereError::Exists { path: path.clone() });
+    }
+    let at = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| ElsewhereError::Out { path, source }
+    };
+    fs::create_dir_all(&dir).map_err(at(&dir))?;
+    // Beside the result, so that a rename brings it there; the name is random and the folder this user's alone.
+    let work = tempfile::Builder::new().prefix(".building-").tempdir_in(&dir).map_err(at(&dir))?;
+    let inside = fs::canonicalize(work.path()).map_err(at(work.path()))?;
+    headers::speakable(&inside)?;
+    for (name, bytes) in &sources.files {
+        fs::write(inside.join(name), bytes).map_err(at(&inside.join(name)))?;
+    }
+    let built = compile(&tools, &inside, &log)?;
+    let built_next = inside.join(NEXT);
+    for (path, name) in [(&built, "mpu"), (&built_next, "mpu_next")] {
+        let wrong = |error| ElsewhereError::Wrong { error, log: log.clone() };
+        sources::inspect_for(path, name, release, arch).map_err(wrong)?;
+        if let Some(signer) = &signer {
+            signer.sign(path)?;
+        }
+        File::open(path).and_then(|file| file.sync_all()).map_err(at(path))?;
+    }
+    let vermagic = sources::vermagic(&built).unwrap_or_default();
+    // The twin first: a module without it is not taken for whole.
+    for (from, to) in [(&built_next, &next), (&built, &module)] {
+        fs::rename(from, to).map_err(at(to))?;
+    }
+    let signed = is_signed(&module);
+    Ok(Elsewhere { release: release.clone(), arch, vermagic, module, next, log, signed, took: began.elapsed() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! The headers of a kernel that does not run here: in a folder, as a distribution's packages lay them out.
+//!
+//! Owns where in such a folder they are, and whether they are those that were asked for, whole, and usable on this machine.
+
+use super::checks::{self, Toolchain, Unfit};
+use super::elf;
+use crate::signing;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::Host;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why headers cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it, and the fields are what they name
+pub enum HeadersError {
+    #[error("`{release}` is not the release of a kernel")]
+    BadRelease { release: String },
+    #[error("cannot read the folder {}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("{} has no kernel headers: no Makefile and no usr/src", path.display())]
+    NotHeaders { path: PathBuf, release: String },
+    #[error("{} has the headers of kernel {found}, and a module for {release} was asked for", path.display())]
+    OtherRelease { path: PathBuf, found: String, release: String },
+    #[error("the headers in {} are not prepared: no {missing}", path.display())]
+    Unprepared { path: PathBuf, missing: &'static str },
+    #[error("the headers in {} have a second part that is not there: {missing}", path.display())]
+    Half { path: PathBuf, missing: String },
+    #[error("the headers in {} are for {found}, and {asked} was asked for", path.display())]
+    OtherArch { path: PathBuf, found: String, asked: String },
+    #[error("the build tools of the headers do not run on this machine ({})", tool.display())]
+    Tools { tool: PathBuf },
+    #[error("make cannot work with {}: a path with a space or a colon", path.display())]
+    Unspeakable { path: PathBuf },
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+}
+
+impl Explain for HeadersError {
+    fn code(&self) -> &'static str {
+        match self {
+            HeadersError::BadRelease { .. } => "bad_release",
+            HeadersError::Unreadable { .. } => "headers_unreadable",
+            HeadersError::NotHeaders { .. } => "not_headers",
+            HeadersError::OtherRelease { .. } => "headers_of_another_kernel",
+            HeadersError::Unprepared { .. } => "headers_unprepared",
+            HeadersError::Half { .. } => "headers_incomplete",
+            HeadersError::OtherArch { .. } => "headers_of_another_processor",
+            HeadersError::Tools { .. } => "headers_tools",
+            HeadersError::Unspeakable { .. } => "path_unusable",
+            HeadersError::Unfit(unfit) => unfit.code(),
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            HeadersError::BadRelease { .. } => Exit::Usage,
+            _ => Exit::NotReady,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self {
+            HeadersError::BadRelease { .. } => "name what `uname -r` prints on the node".to_string(),
+            HeadersError::Unreadable { .. } => "name a folder that exists and that you may read".to_string(),
+            HeadersError::NotHeaders { release, .. } | HeadersError::OtherRelease { release, .. } => format!(
+                "unpack that kernel's header package into a folder (Debian: `dpkg -x linux-headers-{release}_….deb DIR`; \
+                 RHEL: kernel-devel-{release}, by rpm2cpio) and name the folder"
+            ),
+            HeadersError::Unprepared { .. } => {
+                "use the distribution's header package; in a source tree, run `make modules_prepare` after a full build"
+                    .to_string()
+            }
+            HeadersError::Half { missing, .. } => {
+                format!("unpack the package that has {missing} into the same folder (Debian: linux-headers-…-common and linux-kbuild-…)")
+            }
+            HeadersError::OtherArch { .. } => "name the headers for that processor, or omit --arch".to_string(),
+            HeadersError::Tools { .. } => {
+                "use a machine of the headers' processor; or, of Debian's headers, unpack linux-kbuild for this machine".to_string()
+            }
+            HeadersError::Unspeakable { .. } => "use a folder without spaces and colons in its path".to_string(),
+            HeadersError::Unfit(unfit) => unfit.fix(),
+        }
+    }
+}
+
+/// Headers that can be used, and with what.
+#[derive(Debug)]
+pub struct Headers {
+    /// The processor, by Rust's name.
+    pub arch: &'static str,
+    /// What builds with them.
+    pub tools: Toolchain,
+}
+
+/// Where headers are below a folder, from the folder itself to the root of unpacked packages.
+fn places(release: &str) -> [String; 9] {
+    [
+        String::new(),
+        format!("linux-headers-{release}"),
+        format!("kernels/{release}"),
+        format!("usr/src/linux-headers-{release}"),
+        format!("usr/src/kernels/{release}"),
+        format!("usr/src/linux-{release}-obj/x86_64/default"),
+        format!("usr/src/linux-{release}-obj/aarch64/default"),
+        format!("usr/lib/modules/{release}/build"),
+        format!("lib/modules/{release}/build"),
+    ]
+}
+
+/// A release is one name, of the characters that kernels use.
+pub fn check_release(release: &str) -> Result<(), HeadersError> {
+    let is_sound = release.starts_with(|c: char| c.is_ascii_digit())
+        && release.chars().all(|c| c.is_ascii_alphanumeric() || "._-+~".contains(c));
+    match is_sound {
+        true => Ok(()),
+        false => Err(HeadersError::BadRelease { release: release.to_string() }),
+    }
+}
+
+/// Finds the headers of a kernel in a folder, and what builds with them on this machine.
+pub fn find(host: &Host, folder: &Path, release: &str, asked: Option<&str>) -> Result<Headers, HeadersError> {
+    check_release(release)?;
+    let unreadable = |source| HeadersError::Unreadable { path: folder.to_path_buf(), source };
+    let folder = fs::canonicalize(folder).map_err(unreadable)?;
+    fs::read_dir(&folder).map_err(unreadable)?;
+    speakable(&folder)?;
+    let place = places(release)
+        .into_iter()
+        .map(|place| if place.is_empty() { folder.clone() } else { folder.join(place) })
+        .find(|path| path.join("Makefile").is_file());
+    let Some(path) = place else { return Err(nothing_there(folder, release)) };
+    let text = |name: &str| fs::read_to_string(path.join(name)).ok();
+    let unprepared = |missing| HeadersError::Unprepared { path: path.clone(), missing };
+    let utsrelease =
+        text("include/generated/utsrelease.h").ok_or_else(|| unprepared("include/generated/utsrelease.h"))?;
+    let found = utsrelease.split('"').nth(1).unwrap_or_default().to_string();
+    if found != release {
+        return Err(HeadersError::OtherRelease { path, found, release: release.to_string() });
+    }
+    let config = text(".config").or_else(|| text("include/config/auto.conf")).ok_or_else(|| unprepared(".config"))?;
+    if config.lines().any(|line| line == "CONFIG_MODVERSIONS=y") && !path.join("Module.symvers").is_file() {
+        return Err(unprepared("Module.symvers"));
+    }
+    let arch = arch_of(&path, &config, asked)?;
+    let mut more = common_part(&path)?;
+    let modpost = path.join("scripts/mod/modpost");
+    if !path.join("scripts").is_dir() {
+        let missing = fs::read_link(path.join("scripts")).unwrap_or_else(|_| "scripts".into());
+        return Err(HeadersError::Half { path, missing: missing.display().to_string() });
+    }
+    if modpost.is_file() && !signing::runs(&modpost) {
+        return Err(HeadersError::Tools { tool: modpost });
+    }
+    let (compiler, named, by) = match arch == std::env::consts::ARCH {
+        true => checks::compiler(host, &config, ""),
+        false => {
+            let prefix = format!("{arch}-linux-gnu-");
+            more.push(format!("ARCH={}", elf::kernels_name(arch).unwrap_or(arch)));
+            more.push(format!("CROSS_COMPILE={prefix}"));
+            checks::compiler(host, &config, &prefix)
+        }
+    };
+    let package = match arch == std::env::consts::ARCH {
+        true => named.clone(),
+        // As Debian and Fedora name it.
+        false => format!("gcc-{}-linux-gnu", arch.replace('_', "-")),
+    };
+    let hint = host.compiler_hint(&package);
+    let compiler = compiler.ok_or_else(|| Unfit::NoCompiler { compiler: named, text: by, hint: hint.clone() })?;
+    let make = host.tool("make").ok_or(Unfit::NoMake { hint })?;
+    checks::pahole(host, release, &config, &path)?;
+    Ok(Headers { arch, tools: Toolchain { release: release.to_string(), headers: path, make, compiler, more } })
+}
+
+/// make takes no path with one of these apart from others.
+pub fn speakable(path: &Path) -> Result<(), HeadersError> {
+    match path.to_str().is_some_and(|text| !text.contains(|c: char| c.is_whitespace() || c == ':')) {
+        true => Ok(()),
+        false => Err(HeadersError::Unspeakable { path: path.to_path_buf() }),
+    }
+}
+
+/// A folder without the headers that were asked for: whether it has another kernel's.
+fn nothing_there(folder: PathBuf, release: &str) -> HeadersError {
+    let release = release.to_string();
+    for (place, prefix) in
+        [("", "linux-headers-"), ("usr/src", "linux-headers-"), ("kernels", ""), ("usr/src/kernels", "")]
+    {
+        let names = fs::read_dir(folder.join(place)).into_iter().flatten().flatten();
+        let mut others: Vec<String> = names
+            .filter(|entry| entry.path().join("include/generated/utsrelease.h").is_file())
+            .filter_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix).map(str::to_string))
+            .collect();
+        others.sort();
+        if !others.is_empty() {
+            return HeadersError::OtherRelease { path: folder.join(place), found: others.join(", "), release };
+        }
+    }
+    HeadersError::NotHeaders { path: folder, release }
+}
+
+/// The processor that the headers were configured for.
+fn arch_of(path: &Path, config: &str, asked: Option<&str>) -> Result<&'static str, HeadersError> {
+    let has = |option: &str| config.lines().any(|line| line == option);
+    let found = match (has("CONFIG_X86_64=y"), has("CONFIG_ARM64=y")) {
+        (true, _) => Some("x86_64"),
+        (_, true) => Some("aarch64"),
+        _ => None,
+    };
+    let by_rusts_name = |name: &str| if name == "arm64" { "aarch64" } else { name }.to_string();
+    match (found, asked) {
+        (Some(found), None) => Ok(found),
+        (Some(found), Some(asked)) if found == by_rusts_name(asked) => Ok(found),
+        _ => Err(HeadersError::OtherArch {
+            path: path.to_path_buf(),
+            found: found.unwrap_or("another processor").to_string(),
+            asked: asked.unwrap_or("x86_64 or arm64").to_string(),
+        }),
+    }
+}
+
+/// Debian's headers are two packages: the Makefile of one includes the other's by its place on an installed system. In a tree that was
+/// unpacked elsewhere, make is given that second Makefile from beside the first.
+fn common_part(path: &Path) -> Result<Vec<String>, HeadersError> {
+    let text = fs::read_to_string(path.join("Makefile")).unwrap_or_default();
+    let included = text.lines().find_map(|line| line.strip_prefix("include /")).map(|rest| format!("/{}", rest.trim()));
+    let Some(included) = included.filter(|included| included.ends_with("/Makefile")).map(PathBuf::from) else {
+        return Ok(Vec::new());
+    };
+    let name = included.parent().and_then(Path::file_name).unwrap_or_default();
+    let beside = path.with_file_name(name).join("Makefile");
+    match (beside.is_file(), included.is_file()) {
+        (true, _) => Ok(vec!["-f".to_string(), beside.display().to_string()]),
+        (false, true) => Ok(Vec::new()),
+        (false, false) => {
+            let missing = name.to_string_lossy().into_owned();
+            Err(HeadersError::Half { path: path.to_path_buf(), missing })
+        }
+    }
+}

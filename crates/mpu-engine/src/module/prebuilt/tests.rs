@@ -1,0 +1,138 @@
+//! Prebuilt modules on made-up hosts: which one is taken, and each reason against one.
+
+use super::fake::put;
+use super::*;
+use mpu_host::host::fake::{FakeHost, RELEASE};
+use std::os::unix::fs::{symlink, PermissionsExt};
+
+const THIS: &str = env!("CARGO_PKG_VERSION");
+
+fn all(_: &Built) -> Result<(), String> {
+    Ok(())
+}
+
+fn in_order() -> (FakeHost, PathBuf) {
+    let fake = FakeHost::in_order();
+    put(&fake, FOLDERS[0], RELEASE, RELEASE, THIS);
+    let path = fake.host().at(FOLDERS[0]).join(RELEASE).join("mpu.ko");
+    (fake, path)
+}
+
+#[test]
+fn one_of_this_version_and_kernel_is_taken_and_the_hosts_own_folder_comes_first() {
+    let fake = FakeHost::in_order();
+    assert_eq!(find(&fake.host(), RELEASE, all), Found::default());
+    for folder in FOLDERS.iter().rev() {
+        put(&fake, folder, RELEASE, RELEASE, THIS);
+        let found = find(&fake.host(), RELEASE, all);
+        let path = fake.host().at(folder).join(RELEASE).join("mpu.ko");
+        assert_eq!((found.taken.map(|built| built.path), found.passed_over), (Some(path), Vec::new()));
+    }
+    assert_eq!(find(&fake.host(), "../6.1.0", all), Found::default(), "a release is one name");
+}
+
+/// What is done to the file, and what is said of it.
+#[test]
+fn each_reason_passes_one_over_and_the_next_is_taken() {
+    let mode = |bits| move |_: &FakeHost, path: &Path| chmod(path, bits);
+    type Harm = Box<dyn Fn(&FakeHost, &Path)>;
+    let cases: Vec<(&str, Harm)> = vec![
+        ("is of MPU 0.0.9, and this is mpu", Box::new(|f, _| put(f, FOLDERS[0], RELEASE, RELEASE, "0.0.9"))),
+        ("was built for kernel 6.9.0", Box::new(|f, _| put(f, FOLDERS[0], RELEASE, "6.9.0", THIS))),
+        ("is no kernel module named mpu", Box::new(|_, path| fs::write(path, "text").expect("written"))),
+        ("is no kernel module named mpu", Box::new(|_, path| fs::write(path, "").expect("written"))),
+        ("others can write to it (mode 666)", Box::new(mode(0o666))),
+        ("others can write to it (mode 664)", Box::new(mode(0o664))),
+        ("others can write to", Box::new(|_, path| chmod(path.parent().expect("a folder"), 0o777))),
+        (
+            "is a link that leads out of the folder",
+            Box::new(|f, path| {
+                fs::rename(path, f.host().at("/elsewhere.ko")).expect("moved");
+                symlink(f.host().at("/elsewhere.ko"), path).expect("a link");
+            }),
+        ),
+        (
+            "is a link that leads out of the folder",
+            Box::new(|f, path| {
+                let folder = path.parent().expect("a folder");
+                fs::rename(folder, f.host().at("/elsewhere")).expect("moved");
+                symlink(f.host().at("/elsewhere"), folder).expect("a link");
+            }),
+        ),
+        (
+            "cannot be looked at",
+            Box::new(|_, path| {
+                fs::remove_file(path).expect("removed");
+                symlink("nowhere", path).expect("a link");
+            }),
+        ),
+        (
+            "is not a plain file",
+            Box::new(|_, path| {
+                fs::remove_file(path).expect("removed");
+                let made = std::process::Command::new("mkfifo").arg(path).status();
+                assert!(made.expect("mkfifo, of coreutils").success());
+            }),
+        ),
+        (
+            "has a mpu_next.ko beside it that is not root's alone",
+            Box::new(|_, path| chmod(&path.with_file_name(NEXT), 0o646)),
+        ),
+        (
+            "has a mpu_next.ko beside it that is no kernel module",
+            Box::new(|_, path| {
+                fs::copy(path, path.with_file_name(NEXT)).expect("copied");
+            }),
+        ),
+    ];
+    for (said, harm) in cases {
+        let (fake, path) = in_order();
+        put(&fake, FOLDERS[1], RELEASE, RELEASE, THIS);
+        harm(&fake, &path);
+        let found = find(&fake.host(), RELEASE, all);
+        let taken = found.taken.expect("the other folder's").path;
+        assert!(taken.starts_with(fake.host().at(FOLDERS[1])), "{said}: {taken:?}");
+        let [over] = found.passed_over.as_slice() else { panic!("{said}: {:?}", found.passed_over) };
+        assert!(over.path == path && over.why.contains(said), "{said}: {over}");
+    }
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+}
+
+#[test]
+fn links_within_the_folder_are_followed() {
+    let (fake, path) = in_order();
+    let folder = path.parent().expect("a folder");
+    fs::rename(folder, folder.with_file_name("kept")).expect("moved");
+    symlink("kept", folder).expect("a link");
+    assert!(find(&fake.host(), RELEASE, all).taken.is_some());
+}
+
+#[test]
+fn packed_ones_are_unpacked_and_a_lack_of_the_tool_is_said() {
+    let (fake, path) = in_order();
+    for name in ["mpu.ko", NEXT] {
+        let plain = path.with_file_name(name);
+        fs::rename(&plain, path.with_file_name(format!("{name}.xz"))).expect("moved");
+    }
+    let over = find(&fake.host(), RELEASE, all).passed_over;
+    assert!(over[0].why.contains("there is no xz on this host"), "{over:?}");
+    fake.tool("xz", "exit 1");
+    let over = find(&fake.host(), RELEASE, all).passed_over;
+    assert!(over[0].why.contains("is damaged"), "{over:?}");
+    fake.tool("xz", "exec /bin/cat");
+    let taken = find(&fake.host(), RELEASE, all).taken.expect("unpacked").path;
+    assert!(taken.starts_with(fake.host().at("/var/lib/mpu")) && taken.with_file_name(NEXT).is_file(), "{taken:?}");
+}
+
+#[test]
+fn what_the_caller_wants_passes_over_too() {
+    let (fake, path) = in_order();
+    let found = find(&fake.host(), RELEASE, |built| match built.signed {
+        true => Ok(()),
+        false => Err("carries no signature".to_string()),
+    });
+    assert_eq!(found.passed_over, [PassedOver { path, why: "carries no signature".to_string() }]);
+}

@@ -1,0 +1,88 @@
+//! `mpu build`: the report of a module that was built for another kernel.
+//!
+//! Owns the words. What is done is `mpu_engine::module::elsewhere`'s.
+
+use crate::error::Error;
+use crate::report::{Lines, Report, Style};
+use mpu_engine::error::EngineError;
+use mpu_engine::module::elsewhere::{self, BuildOptions, Elsewhere};
+use mpu_engine::module::prebuilt::FOLDERS;
+use mpu_host::exit::Exit;
+use mpu_host::host::Host;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// What was built.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Built")]
+pub struct Done {
+    /// The kernel's release.
+    pub kernel: String,
+    /// The processor: `x86_64` or `aarch64`.
+    pub arch: &'static str,
+    /// What the module says of the kernel that it is for.
+    pub vermagic: String,
+    /// The module's file.
+    pub module: PathBuf,
+    /// The same module under its other name, for a change of versions without a gap.
+    pub next_module: PathBuf,
+    /// What the build said.
+    pub log: PathBuf,
+    /// Whether the module carries a signature.
+    pub signed: bool,
+    /// Seconds that all of it took.
+    pub seconds: f64,
+}
+
+/// Builds it.
+pub fn build(host: &Host, options: &BuildOptions) -> Result<Done, Error> {
+    let Elsewhere { release, arch, vermagic, module, next, log, signed, took } =
+        elsewhere::build(host, options).map_err(EngineError::from)?;
+    let seconds = took.as_secs_f64();
+    Ok(Done { kernel: release, arch, vermagic, module, next_module: next, log, signed, seconds })
+}
+
+impl Report for Done {
+    const COMMAND: &'static str = "build";
+
+    fn exit(&self) -> Exit {
+        Exit::Ok
+    }
+
+    fn text(&self, style: Style) -> String {
+        let mut lines = Lines::new(style);
+        lines.plain(format!("built {} after {:.1} s", self.module.display(), self.seconds));
+        lines.put("kernel", format!("{} ({})", self.vermagic, self.arch));
+        let unsigned = "none: a kernel under Secure Boot or lockdown refuses this module (--sign-key)";
+        lines.put("signature", if self.signed { "appended" } else { unsigned });
+        lines.put("log", self.log.display().to_string());
+        let folder = self.module.parent().map(|folder| folder.display().to_string()).unwrap_or_default();
+        lines.put("next", format!("scp -r {folder} root@NODE:{}/ && ssh root@NODE mpu up", FOLDERS[0]));
+        lines.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_is_documented_and_the_text_says_what_to_do_next() {
+        let mut done = Done {
+            kernel: "6.1.0".to_string(),
+            arch: "x86_64",
+            vermagic: "6.1.0 SMP preempt mod_unload modversions".to_string(),
+            module: "modules/6.1.0/mpu.ko".into(),
+            next_module: "modules/6.1.0/mpu_next.ko".into(),
+            log: "modules/6.1.0/build.log".into(),
+            signed: false,
+            seconds: 31.5,
+        };
+        crate::report::documented::check("`mpu build --json`", &crate::report::json(&done));
+        let text = done.text(Style::Plain);
+        assert!(text.contains("(--sign-key)") && text.contains("scp -r modules/6.1.0 root@NODE:/usr/lib/mpu/modules/"));
+        done.signed = true;
+        assert!(!done.text(Style::Plain).contains("--sign-key"));
+    }
+}

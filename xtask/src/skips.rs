@@ -1,0 +1,41 @@
+//! What is skipped, and what only looks like it: a check that cannot be made is a failure, unless nobody can be reached
+//! who has what it takes.
+
+use crate::apt;
+use crate::guest::verdict::{Ending, Tally};
+
+/// Something without which checks cannot be made: skipped where nobody can be reached who has it, a failure otherwise.
+pub fn without(tally: &mut Tally, what: &str, error: &anyhow::Error) {
+    let ending = if apt::is_unreachable(error) { Ending::Skip } else { Ending::Fail };
+    tally.check(what, ending, &format!("not to be had here: {error:#}"));
+}
+
+/// Why tests were skipped, as they print it. The lines of `libtest` around it are left out.
+pub fn skipped(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| line.trim().strip_prefix("skipped: "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Outcome;
+    use anyhow::anyhow;
+
+    #[test]
+    fn only_what_nobody_can_be_asked_for_is_skipped() {
+        let out_of_reach = apt::mark_if(anyhow!("E: Could not connect"), |_| true).context("cannot fetch the index");
+        for (error, outcome) in [(out_of_reach, Outcome::Passed), (anyhow!("a wrong hash"), Outcome::Failed)] {
+            let mut tally = Tally::default();
+            tally.check("another", Ending::Pass, "");
+            without(&mut tally, "promtool", &error);
+            assert_eq!(tally.outcome(), outcome, "{error:#}");
+        }
+    }
+
+    #[test]
+    fn tests_say_why_they_were_skipped() {
+        let text =
+            "---- a::b stdout ----\nskipped: needs root\n\n  skipped: no perl  \ntest c ... FAILED: skipped: x\n";
+        assert_eq!(skipped(text).collect::<Vec<_>>(), ["needs root", "no perl"]);
+    }
+}
