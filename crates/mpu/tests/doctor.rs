@@ -166,7 +166,8 @@ fn a_host_in_order_is_called_so() {
         findings.iter().filter(|f| f["level"] != "ok").map(|f| f["check"].as_str().unwrap()).collect();
     // Only the running host has containers to look into; this one has a module of format 1, which does not tell how it
     // redirects or what it believes, no tree of DKMS, and no notify engine.
-    let notify = ["notify_kernel", "notify_wrapper", "notify_keeper", "notify_restarts", "notify_rootless"];
+    let notify =
+        ["notify_kernel", "notify_wrapper", "notify_keeper", "notify_restarts", "notify_rootless", "notify_nri"];
     let told = ["containers", "container_gpus", "redirect", "argument", "dkms"];
     assert_eq!(skipped, [&told[..], &notify].concat(), "{json}");
     assert_eq!((code, &json["ok"]), (0, &serde_json::Value::Bool(true)));
