@@ -189,6 +189,21 @@ int mpu_calls_hold(void);
 /* Lets them go: to whom the redirected function leads by now (`handed`), or in here. */
 void mpu_calls_release(bool handed);
 
+/* Whether a call of a redirected function is for MPU: 0, or what the replacement is given; and the replacements. */
+struct mpu_context *mpu_wants_find_ns_pid(void);
+struct mpu_context *mpu_wants_is_init_ns(void);
+struct mpu_context *mpu_wants_from_user(void *to, const void *from, u32 bytes);
+struct mpu_context *mpu_wants_to_user(void *to, const void *from, u32 bytes);
+unsigned long mpu_wants_compat(struct file *file, unsigned int cmd, unsigned long arg);
+unsigned long mpu_wants_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
+void *mpu_get_pid_info(void);
+u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid, struct mpu_context *context);
+u8 mpu_is_init_ns(void);
+u32 mpu_from_user(void *to, const void *from, u32 bytes, struct mpu_context *context);
+u32 mpu_to_user(void *to, const void *from, u32 bytes, struct mpu_context *context);
+long mpu_compat(struct file *file, unsigned int cmd, unsigned long arg);
+long mpu_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
+
 /* mpu_pids.c: the process behind one of the driver's references, as the init namespace numbers it; 0 if it is gone. */
 u32 mpu_host_pid_of(struct pid *pid);
 
@@ -228,6 +243,8 @@ struct mpu_refusal {
 	int error;
 };
 struct mpu_peer;
+/* First of all: whether this kernel has a way to redirect that root allows. */
+int mpu_hooks_init(void);
 /* Redirects the driver's functions, all that are needed or none. If `peer` is not NULL they are taken over from it. */
 int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer);
 /* The leaving side: says what is redirected; and lets go of it. */
@@ -242,6 +259,8 @@ int mpu_hooks_remove(void);
 bool mpu_hooks_driver_present(void);
 /* The driver's name for a redirected function, NULL if it is not redirected now. */
 const char *mpu_hooks_placed(enum mpu_hook hook);
+/* By which way they are redirected, NULL if they are not. */
+const char *mpu_hooks_way(void);
 
 /*
  * Whether the running task is outside the init PID namespace. A struct pid's level is its namespace's depth, and only the

@@ -135,18 +135,11 @@ static noinline bool mpu_wait_at_the_door(void)
 }
 
 /*
- * --- What each redirected function is asked first: see mpu_entry.S. ---
+ * --- What each redirected function is asked first: see mpu_entry.S and mpu_ipmodify.c. ---
  *
  * None of these sleeps. Each says "yes" only to a call that holds a reference to this module, so that nothing of it is on a stack that
  * the kernel could unload it under; and hands its context on.
  */
-
-struct mpu_context *mpu_wants_find_ns_pid(void);
-struct mpu_context *mpu_wants_is_init_ns(void);
-struct mpu_context *mpu_wants_from_user(void *to, const void *from, u32 bytes);
-struct mpu_context *mpu_wants_to_user(void *to, const void *from, u32 bytes);
-unsigned long mpu_wants_compat(struct file *file, unsigned int cmd, unsigned long arg);
-unsigned long mpu_wants_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
 /* The running task's context. An interrupt is nobody's call. */
 static __always_inline struct mpu_context *mpu_inside_of_current(void)
@@ -225,14 +218,6 @@ unsigned long mpu_wants_compat(struct file *file, unsigned int cmd, unsigned lon
 }
 
 /* --- The replacements. --- */
-
-void *mpu_get_pid_info(void);
-u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid, struct mpu_context *context);
-u8 mpu_is_init_ns(void);
-u32 mpu_from_user(void *to, const void *from, u32 bytes, struct mpu_context *context);
-u32 mpu_to_user(void *to, const void *from, u32 bytes, struct mpu_context *context);
-long mpu_compat(struct file *file, unsigned int cmd, unsigned long arg);
-long mpu_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
 /* New clients are recorded by process in every release, as the driver itself does from 570.148.08 and 575.57.08 on. */
 void *mpu_get_pid_info(void)

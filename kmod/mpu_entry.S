@@ -16,9 +16,9 @@
  * caller expects none of the other caller-saved registers to survive.
  */
 #include <linux/linkage.h>
-#include <linux/version.h>
 #include <asm/unwind_hints.h>
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 18, 0)
+#include "mpu_probes.h"
+#ifdef MPU_NOENDBR_YES
 #include <linux/objtool.h>
 #endif
 
@@ -33,7 +33,7 @@
 
 /* With IBT, objtool wants to know of every address taken that is no target of an indirect branch: ftrace calls these directly. */
 .macro MPU_NO_TARGET
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 18, 0)
+#ifdef MPU_NOENDBR_YES
 	ANNOTATE_NOENDBR
 #endif
 .endm

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Places and removes the redirects of the driver's functions, by ftrace direct calls: the function's own entry calls
- * mpu_entry.S, and no other function in the system executes one instruction more. One registration holds them all where the kernel
- * allows, so that coming, going and handing over take one wait of the kernel's, not one a function.
+ * Places and removes the redirects of the driver's functions, by ftrace: no other function in the system executes one instruction more.
  *
- * Knows which functions a release has and which of them must be there; nothing of what happens inside them. What the kernel patches at a
- * function's entry is the processor's: mpu_site_x86.h, mpu_site_arm64.h.
+ * Knows which functions a release has and which of them must be there, and which way to redirect is taken (mpu_ways.h); nothing of
+ * what happens inside them. What the kernel patches at a function's entry is the processor's: mpu_site_x86.h, mpu_site_arm64.h.
  */
-#include <linux/ftrace.h>
 #include <linux/kprobes.h>
+#include <linux/module.h>
+#include <linux/moduleparam.h>
 #include <linux/rcupdate.h>
-#include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/uaccess.h>
-#include <linux/version.h>
 #include "mpu.h"
 #include "mpu_peer.h"
+#include "mpu_probes.h"
+#include "mpu_ways.h"
 #ifdef CONFIG_ARM64
 #include "mpu_site_arm64.h"
 #elif defined(CONFIG_X86_64)
@@ -24,24 +23,14 @@
 #error "MPU has a way in for x86-64 and for arm64 alone"
 #endif
 
-#ifndef CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS
-#error "MPU needs a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS (Linux 5.8 or later on x86-64, 6.4 or later on arm64)"
+#if defined(MPU_DIRECT_NONE) && defined(MPU_HANDLER_NONE)
+#error "MPU needs a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, or one whose ftrace handlers can change where a function goes on"
 #endif
 #ifndef CONFIG_KPROBES
 #error "MPU needs a kernel with CONFIG_KPROBES: it finds the driver's functions by it"
 #endif
 
 unsigned long mpu_original[MPU_HOOKS];
-
-struct mpu_redirect {
-	/* Names in the order of preference. */
-	const char *symbols[2];
-	/* Without this one nothing is redirected. */
-	bool needed;
-	/* Its name once it is found; and its first byte. */
-	const char *found;
-	unsigned long ip;
-};
 
 static struct mpu_redirect mpu_redirects[MPU_HOOKS] = {
 	[MPU_GET_PID_INFO] = { { "os_get_pid_info" }, false },
@@ -103,218 +92,81 @@ static bool mpu_is_patched(enum mpu_hook hook)
 	return mpu_calls_before(mpu_original[hook]);
 }
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)
-#define mpu_register(ops, to) register_ftrace_direct_multi(ops, to)
-#define mpu_unregister(ops, to) unregister_ftrace_direct_multi(ops, to)
-#define mpu_modify(ops, to) modify_ftrace_direct_multi(ops, to)
-#else
-#define mpu_register(ops, to) register_ftrace_direct(ops, to)
-#define mpu_unregister(ops, to) unregister_ftrace_direct(ops, to, true)
-#define mpu_modify(ops, to) modify_ftrace_direct(ops, to)
+/* The ways that this kernel has, best first; and by which of them the functions are redirected, or were last. */
+static const struct mpu_way *const mpu_ways[] = {
+#ifndef MPU_DIRECT_NONE
+	&mpu_direct,
 #endif
-
-/* Allocated, because a registration outlives the module that made it when it is handed on. */
-static struct ftrace_ops *mpu_ops;
-
-/*
- * Redirects the functions from `first` to `last` that were found. A registration is never used twice: ftrace_free_filter() of
- * 6.12 leaves the freed hashes in it, and the next use would free them again. (Seen as a double free when the driver came back.)
- */
-static struct ftrace_ops *mpu_redirect(enum mpu_hook first, enum mpu_hook last)
-{
-	struct ftrace_ops *ops = kzalloc(sizeof(*ops), GFP_KERNEL);
-	int error = 0, hook;
-
-	if (!ops)
-		return ERR_PTR(-ENOMEM);
-	for (hook = first; hook <= (int)last && !error; hook++) {
-		if (mpu_redirects[hook].found)
-			error = ftrace_set_filter_ip(ops, mpu_redirects[hook].ip, 0, 0);
-	}
-	if (!error)
-		error = mpu_register(ops, (unsigned long)mpu_enter);
-	if (error) {
-		ftrace_free_filter(ops);
-		kfree(ops);
-		return ERR_PTR(error);
-	}
-	/* As long as it stands, nobody switches ftrace off (kernel.ftrace_enabled=0) and the redirects with it. */
-	ops->flags |= FTRACE_OPS_FL_PERMANENT;
-	return ops;
-}
-
-static int mpu_undo(struct ftrace_ops *ops)
-{
-	int error = mpu_unregister(ops, (unsigned long)mpu_enter);
-
-	if (error)
-		return error;
-	/* No call looks at it any more: unregistering has waited for those that did. */
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 4, 0)
-	ftrace_free_filter(ops);
+#ifndef MPU_HANDLER_NONE
+	&mpu_ipmodify,
 #endif
-	kfree(ops);
-	return 0;
-}
-
-/* Which function the kernel would not redirect. */
-static void mpu_find_culprit(struct mpu_refusal *refusal)
-{
-	struct ftrace_ops *ops;
-	enum mpu_hook hook;
-
-	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		if (!mpu_redirects[hook].found)
-			continue;
-		refusal->symbol = mpu_redirects[hook].found;
-		ops = mpu_redirect(hook, hook);
-		if (IS_ERR(ops)) {
-			refusal->error = PTR_ERR(ops);
-			return;
-		}
-		mpu_undo(ops);
-	}
-}
-
-static int mpu_attach(struct mpu_refusal *refusal)
-{
-	struct ftrace_ops *ops = mpu_redirect(0, MPU_HOOKS - 1);
-
-	if (IS_ERR(ops)) {
-		refusal->error = PTR_ERR(ops);
-		mpu_find_culprit(refusal);
-		return refusal->error;
-	}
-	mpu_ops = ops;
-	return 0;
-}
-
-static int mpu_detach(void)
-{
-	int error = mpu_undo(mpu_ops);
-
-	if (!error)
-		mpu_ops = NULL;
-	return error;
-}
-
-/* Points the functions at this instance: each call meets the other one or this one, never neither. */
-static int mpu_take(struct mpu_peer *peer)
-{
-	int error = mpu_modify(peer->ops, (unsigned long)mpu_enter);
-
-	if (!error)
-		mpu_ops = peer->ops;
-	return error;
-}
-#else
-/*
- * These kernels have one registration of their own for every direct call. This one of ours says whether ftrace is switched off, and
- * keeps it from being: it is placed before any redirect.
- */
-static noinline void mpu_anchor(void)
-{
-	barrier();
-}
-
-static void mpu_never_called(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 11, 0)
-			     struct ftrace_regs *regs)
-#else
-			     struct pt_regs *regs)
-#endif
-{
-}
-
-static struct ftrace_ops mpu_guard = {
-	.func = mpu_never_called,
-	.flags = FTRACE_OPS_FL_PERMANENT,
 };
+static const struct mpu_way *mpu_way;
 
-/* Lets go of the functions before `end`; the first error. */
-static int mpu_detach_before(enum mpu_hook end)
+/* Which of them may be taken: `auto`, or one's name. */
+#ifndef MPU_REDIRECT
+#define MPU_REDIRECT "auto"
+#endif
+static char *mpu_asked = MPU_REDIRECT;
+module_param_named(redirect, mpu_asked, charp, 0400);
+MODULE_PARM_DESC(redirect, "How the driver's functions are redirected: direct, ipmodify, or auto for the first that can be had");
+
+static bool mpu_may(const struct mpu_way *way)
 {
-	int error, first = 0;
-	enum mpu_hook hook;
+	return !strcmp(mpu_asked, "auto") || !strcmp(mpu_asked, way->name);
+}
 
-	for (hook = 0; hook < end; hook++) {
-		if (!mpu_redirects[hook].found)
-			continue;
-		error = unregister_ftrace_direct(mpu_redirects[hook].ip, (unsigned long)mpu_enter);
-		if (error && !first)
-			first = error;
+int mpu_hooks_init(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(mpu_ways); i++) {
+		if (mpu_may(mpu_ways[i]))
+			return 0;
 	}
-	return first;
+	pr_err("mpu: redirect=%s: this kernel has no such way to redirect\n", mpu_asked);
+	return -EINVAL;
 }
 
-static int mpu_guard_place(void)
-{
-	int error;
-
-	mpu_anchor();
-	error = ftrace_set_filter_ip(&mpu_guard, (unsigned long)mpu_anchor, 0, 1);
-	return error ? error : register_ftrace_function(&mpu_guard);
-}
-
+/* Redirects the functions by the first way that the kernel grants. The refusal is that of the last one tried. */
 static int mpu_attach(struct mpu_refusal *refusal)
 {
-	enum mpu_hook hook;
-	int error = mpu_guard_place();
+	int error = -EOPNOTSUPP;
+	unsigned int i;
 
-	if (error) {
-		*refusal = (struct mpu_refusal){ mpu_ftrace_switch, error };
-		return error;
-	}
-	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		if (!mpu_redirects[hook].found)
+	for (i = 0; i < ARRAY_SIZE(mpu_ways); i++) {
+		if (!mpu_may(mpu_ways[i]))
 			continue;
-		error = register_ftrace_direct(mpu_redirects[hook].ip, (unsigned long)mpu_enter);
-		if (error) {
-			*refusal = (struct mpu_refusal){ mpu_redirects[hook].found, error };
-			mpu_detach_before(hook);
-			unregister_ftrace_function(&mpu_guard);
-			return error;
+		error = mpu_ways[i]->attach(mpu_redirects, refusal);
+		if (!error) {
+			mpu_way = mpu_ways[i];
+			return 0;
 		}
-	}
-	return 0;
-}
-
-static int mpu_detach(void)
-{
-	unregister_ftrace_function(&mpu_guard);
-	return mpu_detach_before(MPU_HOOKS);
-}
-
-/* Points the functions at this instance. A failure gives back what was taken; that can fail only for want of memory. */
-static int mpu_take(struct mpu_peer *peer)
-{
-	int error = mpu_guard_place(), hook, back;
-
-	if (error)
-		return error;
-	for (hook = 0; hook < MPU_HOOKS && !error; hook++) {
-		if (mpu_redirects[hook].found)
-			error = modify_ftrace_direct(mpu_redirects[hook].ip, peer->enter, (unsigned long)mpu_enter);
-	}
-	if (!error)
-		return 0;
-	unregister_ftrace_function(&mpu_guard);
-	for (back = hook - 2; back >= 0; back--) {
-		if (mpu_redirects[back].found &&
-		    modify_ftrace_direct(mpu_redirects[back].ip, (unsigned long)mpu_enter, peer->enter)) {
-			unregister_ftrace_direct(mpu_redirects[back].ip, (unsigned long)mpu_enter);
-			peer->lost = true;
-		}
-	}
-	/* One that is out takes the others along: an instance has all of them, or none. */
-	for (hook = 0; peer->lost && hook < MPU_HOOKS; hook++) {
-		if (mpu_redirects[hook].found)
-			unregister_ftrace_direct(mpu_redirects[hook].ip, peer->enter);
+		pr_info("mpu: not by %s: %s: error %d\n", mpu_ways[i]->name, refusal->symbol, error);
+		/* Another way is for what stays so. */
+		if (error == -ENOMEM)
+			break;
 	}
 	return error;
 }
-#endif
+
+/* Points the functions at this instance, by the way they are redirected already: a function has one way at a time. */
+static int mpu_take(struct mpu_peer *peer)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(mpu_ways); i++) {
+		if (!!mpu_ways[i]->enter != !!peer->enter)
+			continue;
+		if (mpu_may(mpu_ways[i])) {
+			mpu_way = mpu_ways[i];
+			return mpu_way->take(mpu_redirects, peer);
+		}
+		pr_warn("mpu: the other instance redirects by %s, and redirect=%s was asked for: unload the other one first\n",
+			mpu_ways[i]->name, mpu_asked);
+	}
+	return -EPROTO;
+}
 
 /* Where the probe of mpu_argument.c is to stand, or why there is no place. */
 static unsigned long mpu_rm_ioctl;
@@ -427,10 +279,8 @@ void mpu_hooks_hand(struct mpu_peer *peer)
 		if (mpu_redirects[hook].found)
 			peer->ip[peer->count++] = mpu_redirects[hook].ip;
 	}
-	peer->enter = (unsigned long)mpu_enter;
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
-	peer->ops = mpu_ops;
-#endif
+	peer->enter = mpu_placed ? (unsigned long)mpu_way->enter : 0;
+	peer->ops = mpu_registration;
 }
 
 void mpu_hooks_handed(void)
@@ -440,11 +290,9 @@ void mpu_hooks_handed(void)
 	if (!mpu_placed)
 		return;
 	mpu_placed = false;
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
-	mpu_ops = NULL;
-#else
-	unregister_ftrace_function(&mpu_guard);
-#endif
+	mpu_registration = NULL;
+	if (mpu_way->handed)
+		mpu_way->handed();
 	/* Whoever waits here begins the function anew, from its redirected first instruction. */
 	for (hook = 0; hook < MPU_HOOKS; hook++)
 		mpu_original[hook] = mpu_redirects[hook].ip;
@@ -457,7 +305,7 @@ int mpu_hooks_remove(void)
 
 	if (!mpu_placed)
 		return 0;
-	error = mpu_detach();
+	error = mpu_way->detach(mpu_redirects);
 	if (error)
 		return error;
 	mpu_placed = false;
@@ -481,4 +329,9 @@ bool mpu_hooks_driver_present(void)
 const char *mpu_hooks_placed(enum mpu_hook hook)
 {
 	return mpu_placed ? mpu_redirects[hook].found : NULL;
+}
+
+const char *mpu_hooks_way(void)
+{
+	return mpu_placed ? mpu_way->name : NULL;
 }

@@ -12,6 +12,7 @@
 #include <linux/rcupdate.h>
 #include "mpu.h"
 #include "mpu_peer.h"
+#include "mpu_probes.h"
 
 #ifndef MPU_VERSION
 #error "MPU_VERSION comes from Kbuild"
@@ -229,7 +230,8 @@ static int mpu_state_text(char *buffer, const struct kernel_param *param)
 	int at, error;
 
 	mutex_lock(&mpu_lock);
-	at = scnprintf(buffer, PAGE_SIZE, "version=%s\nabi=%d\nstate=%s\n", MPU_VERSION, MPU_STATE_ABI, mpu_state_word());
+	at = scnprintf(buffer, PAGE_SIZE, "version=%s\nabi=%d\nprobes=%s\nstate=%s\n", MPU_VERSION, MPU_STATE_ABI,
+		       MPU_PROBES, mpu_state_word());
 	if (mpu_refusal.symbol && !mpu_armed)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "refused=%s:%d\n", mpu_refusal.symbol, -mpu_refusal.error);
 	at += scnprintf(buffer + at, PAGE_SIZE - at, "hooks=");
@@ -242,6 +244,8 @@ static int mpu_state_text(char *buffer, const struct kernel_param *param)
 	}
 	error = mpu_argument_error(&probed);
 	at += scnprintf(buffer + at, PAGE_SIZE - at, mpu_armed && probed ? ",rm_ioctl\n" : "\n");
+	if (mpu_armed)
+		at += scnprintf(buffer + at, PAGE_SIZE - at, "redirect=%s\n", mpu_hooks_way());
 	if (mpu_armed && error)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "argument=claimed:%d\n", -error);
 	else if (mpu_armed)
@@ -298,8 +302,10 @@ MODULE_PARM_DESC(retire, "Stop translating once nobody is inside, waiting so man
 
 static int __init mpu_init(void)
 {
-	int error;
+	int error = mpu_hooks_init();
 
+	if (error)
+		return error;
 	mpu_contexts_init();
 	error = register_module_notifier(&mpu_notifier);
 	if (error)
@@ -344,3 +350,5 @@ MODULE_DESCRIPTION("Puts the PIDs in the NVIDIA driver's answers into the caller
 MODULE_AUTHOR("The MPU authors");
 MODULE_LICENSE("Dual MIT/GPL");
 MODULE_VERSION(MPU_VERSION);
+/* What the headers held that it was built with: mpu_probes.sh. */
+MODULE_INFO(probes, MPU_PROBES);

@@ -23,7 +23,7 @@ struct mpu_peer {
 	u32 count;
 	/* Each function's first byte. */
 	unsigned long ip[MPU_PEER_MOST];
-	/* What they call: the leaving instance's trampoline. */
+	/* What they call: the leaving instance's trampoline; 0 if a handler redirects them (mpu_ipmodify.c). */
 	unsigned long enter;
 	/* Their registration, allocated, and from then on the taker's to free; NULL on kernels where there is no such thing. */
 	struct ftrace_ops *ops;

@@ -43,8 +43,8 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
 // The same rule as `sources::is_source`, which a build script cannot call.
 fn travels(path: &Path) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let generated = name.ends_with(".mod.c") || name.starts_with('.');
+    let generated = name.ends_with(".mod.c") || name.starts_with('.') || name == "mpu_probes.h";
     let kind = path.extension().and_then(|e| e.to_str()).unwrap_or("");
     let by_name = matches!(name.as_str(), "Kbuild" | "Makefile" | "VERSION");
-    path.is_file() && !generated && (by_name || matches!(kind, "c" | "h" | "S" | "o_shipped"))
+    path.is_file() && !generated && (by_name || matches!(kind, "c" | "h" | "S" | "sh" | "o_shipped"))
 }

@@ -28,6 +28,9 @@ pub struct Args {
     /// Another module to measure beside mpu, in the same guest: loaded instead of it, on the same processes. Give it one kernel
     #[arg(long, value_name = "FILE.ko")]
     peer: Vec<PathBuf>,
+    /// How the module redirects, as its parameter `redirect`; its own choice unless named
+    #[arg(long, value_parser = ["auto", "direct", "ipmodify"])]
+    redirect: Option<String>,
     /// Print one JSON document instead of tables
     #[arg(long)]
     json: bool,
@@ -58,7 +61,7 @@ pub fn bench(args: &Args) -> Result<Outcome> {
         for era in &args.era {
             let client = args.client.clone().unwrap_or_else(|| client_of(era).to_owned());
             say(format!("counting on Linux {kernel} with era {era} and nvidia-smi {client}: about two minutes"));
-            let run = match guest::measure(kernel, era, &client, &args.peer, args.loud) {
+            let run = match guest::measure(kernel, era, &client, args.redirect.as_deref(), &args.peer, args.loud) {
                 Ok(run) => run,
                 // What others found is not lost with it.
                 Err(error) => {

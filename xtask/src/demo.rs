@@ -38,7 +38,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
         stories: vec!["demo".to_owned()],
         reloads: 0,
     };
-    let job = Job { kernel, rows: vec![row], cpus: 2, limit: Duration::from_secs(300) };
+    let job = Job { kernel, rows: vec![row], cpus: 2, limit: Duration::from_secs(300), redirect: None };
     let image = guest::build_image(&job)?;
     say(format!(
         "booting Linux {} in QEMU, with a simulated driver and the real nvidia-smi {}",

@@ -41,6 +41,9 @@ pub struct Args {
     /// Stories by name; all unless named
     #[arg(long)]
     story: Vec<String>,
+    /// How the module redirects: auto, direct or ipmodify, as its parameter `redirect`; a module is built that does so by itself
+    #[arg(long, value_parser = ["auto", "direct", "ipmodify"])]
+    redirect: Option<String>,
     /// How often the module is reloaded under load
     #[arg(long, default_value_t = 10)]
     reloads: u32,
@@ -71,6 +74,7 @@ pub fn guest(args: &Args) -> Result<Outcome> {
         rows: args.era.iter().map(row).collect(),
         cpus: args.cpus,
         limit: Duration::from_secs(args.limit),
+        redirect: args.redirect.clone(),
     };
     prepare(kernels::arch_of(&job.kernel)?)?;
     if args.shell {

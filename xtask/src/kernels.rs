@@ -44,12 +44,22 @@ struct Row {
     /// Asked for by name alone.
     #[serde(default)]
     full: bool,
+    /// Headers alone, of Debian's kernel for another use: the module is built for it and never booted.
+    flavour: Option<Flavour>,
     #[serde(default = "usual_pace")]
     slower: u32,
     #[serde(default = "usual_memory")]
     memory: u32,
     #[serde(default)]
     arguments: String,
+}
+
+/// What stands before `-amd64` in the releases of another flavour, and whether the quick run builds for it.
+#[derive(Deserialize)]
+struct Flavour {
+    name: String,
+    #[serde(default)]
+    quick: bool,
 }
 
 fn usual_pace() -> u32 {
@@ -112,8 +122,14 @@ impl Kernel {
 /// The short names of Debian's own kernels for an architecture, oldest first. One that is built here, or that only the full run plays, is made
 /// when it is asked for by name.
 pub fn debian(arch: Arch) -> Result<Vec<String>> {
-    let rows = table()?.into_iter().filter(|row| row.config.is_none() && !row.full && row.arch == arch);
-    Ok(rows.map(|row| row.name).collect())
+    let boots = |row: &Row| row.config.is_none() && row.flavour.is_none() && !row.full && row.arch == arch;
+    Ok(table()?.into_iter().filter(boots).map(|row| row.name).collect())
+}
+
+/// The short names of headers that the module is built with and no guest boots.
+pub fn flavours(full: bool) -> Result<Vec<String>> {
+    let is_built = |row: &Row| row.flavour.as_ref().is_some_and(|flavour| full || flavour.quick);
+    Ok(table()?.into_iter().filter(is_built).map(|row| row.name).collect())
 }
 
 /// What a kernel runs on, by its name, without fetching it.
@@ -148,7 +164,8 @@ fn cached(row: &Row, dir: &Path) -> Result<Option<Kernel>> {
     let (Some(stamp), Some(release)) = (read("stamp"), read("release")) else { return Ok(None) };
     let marks = [Some(RECIPE.to_owned()), mark(row)?];
     let is_this = marks.iter().flatten().all(|mark| stamp.lines().any(|line| line == mark));
-    let complete = dir.join("vmlinux").is_file() && dir.join("build/Makefile").is_file();
+    let boots = row.flavour.is_some() || dir.join("vmlinux").is_file();
+    let complete = boots && dir.join("build/Makefile").is_file();
     Ok((is_this && complete).then(|| Kernel {
         name: row.name.clone(),
         arch: row.arch,
@@ -191,6 +208,7 @@ fn debians(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>
     let root = partial.join("root");
     let mut made_of = suite.unpack(&packages, &root)?;
     match row.arch {
+        _ if row.flavour.is_some() => {}
         Arch::Amd64 => extract(&image(&root, &release)?, &partial.join("vmlinux"))?,
         Arch::Arm64 => uncompressed(&image(&root, &release)?, &partial.join("vmlinux"))?,
     }
@@ -237,9 +255,11 @@ fn choose(row: &Row, suite: &Suite) -> Result<String> {
     bail!("{} offers neither {} nor anything that follows it", row.suite, row.release)
 }
 
-/// A release in two: what all flavours of a version share, and `-amd64`, `-arm64` or `-arm64-16k`.
+/// A release in two: what all flavours of a version share, and `-amd64`, `-cloud-amd64` or `-arm64-16k`.
 fn flavoured<'a>(row: &Row, release: &'a str) -> Result<(&'a str, &'a str)> {
-    let at = release.find(&format!("-{}", row.arch)).with_context(|| format!("{release} is not of {}", row.arch))?;
+    let name = row.flavour.as_ref().map_or_else(String::new, |flavour| format!("-{}", flavour.name));
+    let at =
+        release.find(&format!("{name}-{}", row.arch)).with_context(|| format!("{release} is not of {}", row.arch))?;
     Ok(release.split_at(at))
 }
 

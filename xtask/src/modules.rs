@@ -77,7 +77,7 @@ fn sources(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let is_product =
                 [".ko", ".o", ".mod", ".mod.c", ".cmd", ".symvers", ".order"].iter().any(|end| name.ends_with(end));
-            let is_source = !is_product && !name.starts_with('.');
+            let is_source = !is_product && !name.starts_with('.') && name != "mpu_probes.h";
             if is_source {
                 found.insert(path.strip_prefix(dir)?.to_owned(), std::fs::read(&path)?);
             }

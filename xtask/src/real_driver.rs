@@ -86,7 +86,7 @@ pub fn real_driver(args: &Args) -> Result<Outcome> {
         row.reloads = args.reloads;
     }
     let limit = Duration::from_secs(args.limit);
-    let job = Job { kernel: args.kernel.clone(), rows, cpus: args.cpus, limit };
+    let job = Job { kernel: args.kernel.clone(), rows, cpus: args.cpus, limit, redirect: None };
     if args.shell {
         return qemu::shell(&job, &image::build(&job)?).map(|()| Outcome::Passed);
     }

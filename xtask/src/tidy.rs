@@ -15,6 +15,7 @@ mod c_files;
 mod chores;
 mod circles;
 mod imports;
+mod probes;
 mod promises;
 mod walls;
 

@@ -164,10 +164,12 @@ fn a_host_in_order_is_called_so() {
     let findings = json["findings"].as_array().unwrap();
     let skipped: Vec<_> =
         findings.iter().filter(|f| f["level"] != "ok").map(|f| f["check"].as_str().unwrap()).collect();
-    // Only the running host has containers to look into; this one has a module of format 1, which does not tell what it
-    // believes, no tree of DKMS, and no notify engine.
-    let notify = ["notify_kernel", "notify_wrapper", "notify_keeper", "notify_restarts", "notify_rootless"];
-    assert_eq!(skipped, [&["containers", "container_gpus", "argument", "dkms"][..], &notify].concat(), "{json}");
+    // Only the running host has containers to look into; this one has a module of format 1, which does not tell how it
+    // redirects or what it believes, no tree of DKMS, and no notify engine.
+    let notify =
+        ["notify_kernel", "notify_wrapper", "notify_keeper", "notify_restarts", "notify_rootless", "notify_nri"];
+    let told = ["containers", "container_gpus", "redirect", "argument", "dkms"];
+    assert_eq!(skipped, [&told[..], &notify].concat(), "{json}");
     assert_eq!((code, &json["ok"]), (0, &serde_json::Value::Bool(true)));
 }
 
@@ -183,6 +185,9 @@ fn the_kernel_and_its_owner() {
     };
     finds("kernel", "broken", "KPROBES", &[], without("CONFIG_KPROBES"));
     finds("kernel", "broken", "DIRECT_CALLS", &[], without("CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS"));
+    let host = Host::in_order();
+    host.write(&format!("boot/config-{RELEASE}"), &CONFIG.replace("WITH_DIRECT_CALLS", "WITH_REGS"));
+    assert_eq!(host.examine().0, 0, "a handler redirects as well");
     finds("modules_allowed", "broken", "reboot", &["engine"], |h| {
         h.down();
         h.write("proc/sys/kernel/modules_disabled", "1");
@@ -308,6 +313,16 @@ fn the_engine() {
         &[],
         says("state=armed\nhooks=a\nargument=claimed:2\nentered=1\ntranslated=1"),
     );
+    let redirect = |state: &str| {
+        let host = Host::in_order();
+        host.write(STATE, &format!("version={VERSION}\nabi=2\nprobes=direct=one handler=regs\n{state}\n"));
+        let (_, json) = host.examine();
+        let findings = json["findings"].as_array().unwrap();
+        findings.iter().find(|f| f["check"] == "redirect").unwrap()["seen"].as_str().unwrap().to_owned()
+    };
+    let armed = "state=armed\nhooks=os_memcpy_to_user\nargument=driver\nentered=1\ntranslated=1";
+    assert_eq!(redirect(&format!("{armed}\nredirect=direct")), "direct calls; built with direct=one handler=regs");
+    assert!(redirect(&format!("{armed}\nredirect=ipmodify")).starts_with("ipmodify, which costs more"));
     finds(
         "orphans",
         "attention",

@@ -81,22 +81,35 @@ impl Run {
 }
 
 /// Boots one guest and returns what it found.
-pub fn measure(kernel: &str, era: &str, client: &str, peers: &[PathBuf], loud: bool) -> Result<Run> {
+pub fn measure(
+    kernel: &str,
+    era: &str,
+    client: &str,
+    redirect: Option<&str>,
+    peers: &[PathBuf],
+    loud: bool,
+) -> Result<Run> {
     let mut modules = OURS.map(str::to_owned).to_vec();
     for peer in peers {
         let name = peer.file_stem().context("a peer is a file")?.to_string_lossy().replace('-', "_");
         ensure!(!modules.contains(&name), "there is a module {name} already: a peer has another name");
         modules.push(name);
     }
-    let job = Job { kernel: kernel.to_owned(), rows: vec![], cpus: 1, limit: Duration::from_secs(1800) };
+    let job = Job {
+        kernel: kernel.to_owned(),
+        rows: vec![],
+        cpus: 1,
+        limit: Duration::from_secs(1800),
+        redirect: redirect.map(str::to_owned),
+    };
     let release = kernels::ready(kernel)?.release;
-    let image = build(kernel, era, client, &modules, peers)?;
+    let image = build(&job, era, client, &modules, peers)?;
     let console = qemu::boot_counting(&job, &image, loud)?;
     let log = paths::target("guest/log")?.join(format!("bench-{kernel}-era{era}.log"));
     let lines: Vec<String> = console.lines.iter().map(Line::to_string).collect();
     std::fs::write(&log, lines.join("\n")).with_context(|| format!("cannot write {}", log.display()))?;
     let mut found = Run {
-        kernel: kernel.to_owned(),
+        kernel: redirect.map_or_else(|| kernel.to_owned(), |way| format!("{kernel} by {way}")),
         release,
         era: era.to_owned(),
         client: client.to_owned(),
@@ -117,8 +130,8 @@ pub fn measure(kernel: &str, era: &str, client: &str, peers: &[PathBuf], loud: b
     Ok(found)
 }
 
-fn build(kernel: &str, era: &str, client: &str, modules: &[String], peers: &[PathBuf]) -> Result<PathBuf> {
-    let kernel = kernels::ready(kernel)?;
+fn build(job: &Job, era: &str, client: &str, modules: &[String], peers: &[PathBuf]) -> Result<PathBuf> {
+    let kernel = kernels::ready(&job.kernel)?;
     let mut archive = Archive::default();
     for folder in ["proc", "sys", "dev", "tmp", "run", "bin", "sbin", "usr/bin", "usr/sbin"] {
         archive.folder(folder);
@@ -136,7 +149,7 @@ fn build(kernel: &str, era: &str, client: &str, modules: &[String], peers: &[Pat
         archive.file(&format!("bin/{program}"), 0o755, &compile(program)?)?;
     }
     archive.file("nvidia.ko", 0o644, &image::sim_module(&kernel, era)?)?;
-    archive.file("modules/mpu.ko", 0o644, &image::mpu_module(&kernel)?)?;
+    archive.file("modules/mpu.ko", 0o644, &image::mpu_module(&kernel, job.redirect.as_deref())?)?;
     for (name, peer) in modules[OURS.len()..].iter().zip(peers) {
         archive.file(&format!("modules/{name}.ko"), 0o644, peer)?;
     }

@@ -77,7 +77,10 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
         real_modules(archive, &kernel, release)?;
     }
     for era in simulated {
-        archive.file(&format!("sim/era{era}/nvidia.ko"), 0o644, &sim_module(&kernel, era)?)?;
+        let driver = sim_module(&kernel, era)?;
+        archive.file(&format!("sim/era{era}/nvidia.ko"), 0o644, &driver)?;
+        // The same in each era.
+        archive.file("sim/rival.ko", 0o644, &driver.with_file_name("rival.ko"))?;
     }
     let programs = sim_programs(kernel.arch)?;
     for program in SIM_PROGRAMS {
@@ -88,7 +91,7 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     archive.file("bin/nvmlcall", 0o755, &programs.join("nvmlcall"))?;
     libraries(archive, kernel.arch, &programs.join("nvmlcall"))?;
     if job.rows.iter().any(|row| row.engines.iter().any(|engine| engine != "none")) {
-        for module in mpu_modules(&kernel)? {
+        for module in mpu_modules(&kernel, job.redirect.as_deref())? {
             let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
             archive.file(&format!("mpu/{name}"), 0o644, &module)?;
         }
@@ -131,8 +134,8 @@ pub fn sim_module(kernel: &kernels::Kernel, era: &str) -> Result<PathBuf> {
 }
 
 /// The engine's module for a kernel, around the Rust object as it is built now.
-pub fn mpu_module(kernel: &kernels::Kernel) -> Result<PathBuf> {
-    let modules = mpu_modules(kernel)?;
+pub fn mpu_module(kernel: &kernels::Kernel, redirect: Option<&str>) -> Result<PathBuf> {
+    let modules = mpu_modules(kernel, redirect)?;
     modules.into_iter().find(|module| module.ends_with("mpu.ko")).context("kmod/ builds no mpu.ko")
 }
 
@@ -148,10 +151,13 @@ pub fn left_without_return_thunks(kernel: &kernels::Kernel) -> Result<Vec<String
     Ok(symbols.lines().filter_map(|line| line.trim().strip_prefix("U ")).map(str::to_owned).collect())
 }
 
-/// The module under both its names: see kmod/mpu_peer.h.
-fn mpu_modules(kernel: &kernels::Kernel) -> Result<Vec<PathBuf>> {
-    let out = paths::target(&format!("guest/modules/{}/mpu", kernel.name))?;
-    all_clean(modules::build(kernel, &mpu_sources(kernel.arch)?, &out, &[])?, "the module")
+/// The module under both its names: see kmod/mpu_peer.h. One that is to redirect in a certain way is told so when it is built: not every
+/// command that loads it takes parameters.
+fn mpu_modules(kernel: &kernels::Kernel, redirect: Option<&str>) -> Result<Vec<PathBuf>> {
+    let name = redirect.map_or_else(|| "mpu".to_owned(), |way| format!("mpu-{way}"));
+    let out = paths::target(&format!("guest/modules/{}/{name}", kernel.name))?;
+    let make_args: Vec<String> = redirect.iter().map(|way| format!("MPU_REDIRECT={way}")).collect();
+    all_clean(modules::build(kernel, &mpu_sources(kernel.arch)?, &out, &make_args)?, "the module")
 }
 
 /// kmod/ with the freshly built object in its place: what a release ships.

@@ -19,6 +19,8 @@ pub struct Job {
     pub cpus: u32,
     /// How long it may take.
     pub limit: Duration,
+    /// How the module redirects, where it is not left to it: its parameter `redirect`.
+    pub redirect: Option<String>,
 }
 
 impl Job {
@@ -37,6 +39,7 @@ impl Job {
     pub fn name(&self) -> String {
         let mut eras: Vec<&str> = self.rows.iter().map(|row| row.era.as_str()).collect();
         eras.dedup();
-        format!("{}-era{}", self.kernel, eras.join("+"))
+        let redirect = self.redirect.as_ref().map_or_else(String::new, |way| format!("-{way}"));
+        format!("{}{redirect}-era{}", self.kernel, eras.join("+"))
     }
 }

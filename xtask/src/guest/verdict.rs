@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     fn report(lines: &[&str], rc: Option<i32>) -> Report {
-        let job = Job { kernel: "6.1".into(), rows: vec![], cpus: 1, limit: Duration::ZERO };
+        let job = Job { kernel: "6.1".into(), rows: vec![], cpus: 1, limit: Duration::ZERO, redirect: None };
         let lines = lines.iter().map(|line| Line::at_once(line)).collect();
         Report::read(&job, &Console { lines, rc, ..Console::default() }, PathBuf::new())
     }

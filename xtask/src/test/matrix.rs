@@ -72,6 +72,8 @@ struct Cell {
     /// As a pair's.
     #[serde(default)]
     last: bool,
+    /// How the module redirects, where it is not left to it.
+    redirect: Option<String>,
     /// Eras whose rows play every story; others leave out those of the kernel. Without any, no row leaves something out.
     #[serde(default)]
     whole: Vec<String>,
@@ -128,6 +130,7 @@ pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Gues
         // Under eight callers a reload of the module takes about four seconds in a guest, a supervisor's end about one, twice each. Ten thousand
         // calls that are looked through take about eight seconds.
         limit: Duration::from_secs(matrix.minutes * 60 + if full { u64::from(matrix.reloads) * 30 } else { 0 }),
+        redirect: None,
         rows,
     };
     let with_notify = |mut row: Row| {
@@ -161,7 +164,8 @@ pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Gues
                 row
             }
         });
-        Guest { job: job(&cell.kernel, rows_and_last(rows.collect(), cell.last)), seconds: cell.seconds }
+        let rows = rows_and_last(rows.collect(), cell.last);
+        Guest { job: Job { redirect: cell.redirect.clone(), ..job(&cell.kernel, rows) }, seconds: cell.seconds }
     };
     if !full {
         return Ok(matrix.quick.iter().map(once).collect());
@@ -200,7 +204,7 @@ pub fn real(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Guest>
         }
         let limit = Duration::from_secs(matrix.minutes * 60);
         let seconds = if full { matrix.row_seconds * rows.len() as u32 } else { real.seconds };
-        guests.push(Guest { job: Job { kernel: real.kernel.clone(), rows, cpus: 2, limit }, seconds });
+        guests.push(Guest { job: Job { kernel: real.kernel.clone(), rows, cpus: 2, limit, redirect: None }, seconds });
     }
     Ok(guests)
 }
@@ -216,7 +220,7 @@ fn unfetched(error: &anyhow::Error) -> Ending {
 
 #[cfg(test)]
 mod tests {
-    use super::{simulated, unfetched, Cell, Ending, Matrix};
+    use super::{simulated, unfetched, Cell, Ending, Job, Matrix};
 
     #[test]
     fn a_driver_whose_checksum_is_wrong_fails() {
@@ -253,8 +257,8 @@ mod tests {
         for cell in matrix.quick.iter().filter(|cell| !cell.stories.is_empty()) {
             let played = |full| {
                 let guests = simulated(&matrix, full, &["any"]).unwrap();
-                let rows =
-                    guests.into_iter().filter(|guest| guest.job.kernel == cell.kernel).flat_map(|guest| guest.job.rows);
+                let is_it = |job: &Job| job.kernel == cell.kernel && job.redirect == cell.redirect;
+                let rows = guests.into_iter().filter(|guest| is_it(&guest.job)).flat_map(|guest| guest.job.rows);
                 rows.map(|row| (row.era, row.stories)).collect::<Vec<_>>()
             };
             let (quick, full) = (played(false), played(true));
@@ -287,6 +291,11 @@ mod tests {
             let eras = in_part.map(|row| row.era.as_str());
             assert!(eras.clone().all(|era| !cell.is_whole(era)), "{name}");
         }
+        let redirected = |cell: &&Cell| cell.redirect.is_some();
+        assert!(
+            matrix.quick.iter().any(|cell| redirected(&cell)),
+            "no way to redirect but the module's first is played"
+        );
         let watched: &[Cell] = &matrix.watched;
         assert!(watched.iter().all(|cell| cell.whole.is_empty()), "`--full` leaves nothing out");
     }

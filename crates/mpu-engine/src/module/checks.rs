@@ -44,13 +44,18 @@ pub enum Unfit {
     NoPahole { release: String, hint: String },
 }
 
-/// The oldest kernel with direct calls from traced functions, by which the module redirects.
+/// The oldest kernel that has what the module needs beside a way to redirect, such as a task's `start_boottime`.
 const MIN_MAJOR: u32 = 5;
 /// Its second number.
 const MIN_MINOR: u32 = 5;
 
-/// Options without which the module cannot be loaded or cannot place its redirects.
-const OPTIONS: [&str; 3] = ["CONFIG_MODULES", "CONFIG_KPROBES", "CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS"];
+/// Options without which the module cannot be loaded or cannot place its redirects: of each row one at least, and the first is named
+/// where none is there. Which of the two ways to redirect is taken is the module's own choice.
+const OPTIONS: [&[&str]; 3] = [
+    &["CONFIG_MODULES"],
+    &["CONFIG_KPROBES"],
+    &["CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "CONFIG_DYNAMIC_FTRACE_WITH_REGS", "CONFIG_DYNAMIC_FTRACE_WITH_ARGS"],
+];
 
 impl Explain for Unfit {
     fn code(&self) -> &'static str {
@@ -126,7 +131,7 @@ pub fn kernel(host: &Host) -> Result<String, Unfit> {
     }
     if let Some((config, text)) = host.kernel_config(&release) {
         let has = |option: &&str| text.lines().any(|line| line.strip_prefix(*option) == Some("=y"));
-        if let Some(option) = OPTIONS.iter().find(|option| !has(option)) {
+        if let Some([option, ..]) = OPTIONS.iter().find(|row| !row.iter().any(has)) {
             return Err(Unfit::MissingOption { release, option, config });
         }
     }

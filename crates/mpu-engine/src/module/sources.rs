@@ -127,9 +127,10 @@ impl Sources {
 }
 
 fn is_source(name: &str) -> bool {
-    let generated = name.ends_with(".mod.c") || name.starts_with('.');
+    let generated = name.ends_with(".mod.c") || name.starts_with('.') || name == "mpu_probes.h";
     let kind = Path::new(name).extension().and_then(|e| e.to_str()).unwrap_or("");
-    !generated && (matches!(name, "Kbuild" | "Makefile" | "VERSION") || matches!(kind, "c" | "h" | "S" | "o_shipped"))
+    let by_kind = matches!(kind, "c" | "h" | "S" | "sh" | "o_shipped");
+    !generated && (matches!(name, "Kbuild" | "Makefile" | "VERSION") || by_kind)
 }
 
 /// A module that is built already.
@@ -217,6 +218,7 @@ pub mod fake {
         for (name, text) in [
             ("Kbuild", "obj-m := mpu.o\n"),
             ("mpu_main.c", "int x;\n"),
+            ("mpu_probes.sh", "exit 0\n"),
             ("mpu_core.o_shipped", "object"),
             ("VERSION", "0.1.0\n"),
         ] {
@@ -233,12 +235,12 @@ mod tests {
     #[test]
     fn a_directory_gives_its_sources_and_nothing_built() {
         let dir = fake::directory();
-        for name in ["mpu.ko", "mpu.mod.c", ".mpu.o.cmd", "notes.txt"] {
+        for name in ["mpu.ko", "mpu.mod.c", ".mpu.o.cmd", "mpu_probes.h", "notes.txt"] {
             fs::write(dir.path().join(name), "x").expect("a file");
         }
         let sources = Sources::in_directory(dir.path()).expect("sources");
         let names: Vec<&str> = sources.files.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["Kbuild", "VERSION", "mpu_core.o_shipped", "mpu_main.c"]);
+        assert_eq!(names, ["Kbuild", "VERSION", "mpu_core.o_shipped", "mpu_main.c", "mpu_probes.sh"]);
     }
 
     #[test]

@@ -148,6 +148,10 @@ pub struct State {
     pub hooks: Vec<String>,
     /// Callers inside a redirected function now.
     pub inside: u64,
+    /// How functions are redirected, `direct` or `ipmodify`; none while nothing is placed, and of an older module.
+    pub redirect: Option<String>,
+    /// What the kernel's headers held that the module was built with; none of an older module.
+    pub probes: Option<String>,
     /// Which copy of an argument decides; none while nothing is placed, and of a module of format 1.
     pub argument: Option<Argument>,
     /// Calls of containers that came to the redirect since it was placed; none of a module of format 1.
@@ -315,6 +319,8 @@ fn parse(instance: Instance, text: &str) -> Result<State, &'static str> {
             .map(str::to_string)
             .collect(),
         inside: number("inside").unwrap_or(0),
+        redirect: get("redirect").map(str::to_string),
+        probes: get("probes").map(str::to_string),
         argument: get("argument").and_then(argument),
         entered: number("entered"),
         translated: number("translated"),

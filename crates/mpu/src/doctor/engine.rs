@@ -5,6 +5,7 @@ use super::seen::{CheckRow, Group, Level, Seen};
 use crate::install::{self, journal, Record};
 use crate::metrics::page::is_missed;
 use crate::probe;
+use mpu_engine::module::build::STORE;
 use mpu_engine::module::load_error;
 use mpu_engine::module::proof;
 use mpu_engine::module::state::{self, Argument, Instance, Phase};
@@ -15,12 +16,19 @@ use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
 use mpu_notify::client;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 pub const CHECKS: &[CheckRow] = &[
     ("engine_choice", Group::Engine, "which engine `mpu up` would take, and why", choice),
     ("engine", Group::Engine, "whether an engine is up and works", up),
+    (
+        "redirect",
+        Group::Engine,
+        "by which of the kernel's two ways the module redirects, and what the kernel's headers held when it was built",
+        redirect,
+    ),
     (
         "argument",
         Group::Engine,
@@ -120,6 +128,28 @@ fn proven(host: &Host, state: state::State) -> Seen {
         Ok((_, Some(proof))) => {
             Seen::broken(format!("placed: {}", proof.in_words()), "sudo mpu status   # has the counters; report it")
         }
+    }
+}
+
+/// What a build's log calls the headers' answers by (kmod/mpu_probes.sh).
+const HEADERS: &str = "mpu: this kernel's headers: ";
+
+fn redirect(host: &Host) -> Seen {
+    let Ok(Some(state)) = state_of(host) else {
+        // What the last build found is worth knowing where the module did not come up.
+        let log = host.release().ok().and_then(|release| host.text(Path::new(STORE).join(release).join("build.log")));
+        let found = log.as_ref().and_then(|log| log.lines().find_map(|line| line.trim().strip_prefix(HEADERS)));
+        return match found {
+            Some(found) => Seen::skipped(format!("the module is not loaded; its last build found: {found}")),
+            None => Seen::skipped("the module is not loaded"),
+        };
+    };
+    let built = state.probes.map_or_else(String::new, |probes| format!("; built with {probes}"));
+    match state.redirect.as_deref() {
+        None => Seen::skipped(format!("no redirect is placed, or the module does not say{built}")),
+        Some("direct") => Seen::fine(format!("direct calls{built}")),
+        Some("ipmodify") => Seen::fine(format!("ipmodify, which costs more than direct calls{built}")),
+        Some(other) => Seen::fine(format!("{other}{built}")),
     }
 }
 

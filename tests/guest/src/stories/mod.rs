@@ -31,6 +31,7 @@ mod tables;
 mod taint;
 mod unprivileged;
 mod up_down;
+mod ways;
 
 use crate::story::Story;
 
@@ -133,6 +134,8 @@ pub const ALL: &[Story] = &[
     releases::WITHOUT_A_GPU,
     releases::UPGRADE,
     releases::NO_GPU,
+    ways::CHOSEN,
+    ways::RIVALS,
     arming::FTRACE_OFF,
     arming::WRONG_ENTRY,
     arming::COUNTERS,

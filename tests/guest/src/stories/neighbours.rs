@@ -156,13 +156,15 @@ fn bypass(on: bool) -> Result<(), Fault> {
 }
 
 /// Mounts what the tracers are told by, unless it is there.
-fn can_trace() -> Result<(), Fault> {
+/// Sees that the kernel's tracing can be set.
+pub fn can_trace() -> Result<(), Fault> {
     if !fs::exists(format!("{TRACING}/current_tracer"))? {
         must(&["mount", "-t", "tracefs", "tracefs", TRACING])?;
     }
     Ok(())
 }
 
-fn set(file: &str, text: &str) -> Result<(), Fault> {
+/// Sets something of it.
+pub fn set(file: &str, text: &str) -> Result<(), Fault> {
     Ok(fs::write(format!("{TRACING}/{file}"), text).with_context(|| format!("cannot write {text:?} to {file}"))?)
 }

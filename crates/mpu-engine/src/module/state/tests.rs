@@ -30,6 +30,10 @@ fn a_module_of_format_2_says_what_it_goes_by_and_who_is_inside() {
 
     let placed = parse(Instance::Mpu, PLACED).expect("a state");
     assert_eq!((placed.phase, placed.argument, placed.entered), (Phase::Placed, Some(Argument::Driver), Some(0)));
+    assert_eq!((placed.redirect, placed.probes), (None, None), "one of an older version does not say");
+    let way = parse(Instance::Mpu, "version=1\nprobes=direct=list handler=args\nstate=placed\nredirect=ipmodify\n");
+    let way = way.expect("a state");
+    assert_eq!((way.redirect.as_deref(), way.probes.as_deref()), (Some("ipmodify"), Some("direct=list handler=args")));
     let stuck = parse(Instance::Mpu, "version=1\nabi=2\nstate=stuck\n").expect("a state");
     assert_eq!((stuck.phase.word(), stuck.phase.is_placed()), ("stuck", false));
     let old = parse(Instance::Mpu, ARMED).expect("a state");

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Redirects by ftrace direct calls: the function's own entry calls mpu_entry.S, and nothing of the kernel's runs in between.
+ */
+#include <linux/ftrace.h>
+#include "mpu_probes.h"
+#include "mpu_ways.h"
+
+#ifndef MPU_DIRECT_NONE
+#ifndef MPU_DIRECT_ONE
+static int mpu_direct_begin(struct ftrace_ops *ops)
+{
+#ifdef MPU_DIRECT_LIST
+	return register_ftrace_direct(ops, (unsigned long)mpu_enter);
+#else
+	return register_ftrace_direct_multi(ops, (unsigned long)mpu_enter);
+#endif
+}
+
+static int mpu_direct_end(struct ftrace_ops *ops)
+{
+#ifdef MPU_DIRECT_LIST
+	return unregister_ftrace_direct(ops, (unsigned long)mpu_enter, false);
+#elif defined(MPU_DIRECT_MULTI_FORGET)
+	return unregister_ftrace_direct_multi(ops, (unsigned long)mpu_enter, false);
+#else
+	return unregister_ftrace_direct_multi(ops, (unsigned long)mpu_enter);
+#endif
+}
+
+static const struct mpu_kind mpu_direct_kind = { .begin = mpu_direct_begin, .end = mpu_direct_end };
+
+static int mpu_direct_attach(const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
+{
+	return mpu_registration_place(&mpu_direct_kind, redirects, refusal);
+}
+
+static int mpu_direct_detach(const struct mpu_redirect *redirects)
+{
+	return mpu_registration_remove(&mpu_direct_kind);
+}
+
+static int mpu_direct_take(const struct mpu_redirect *redirects, struct mpu_peer *peer)
+{
+#ifdef MPU_DIRECT_LIST
+	int error = modify_ftrace_direct(peer->ops, (unsigned long)mpu_enter);
+#else
+	int error = modify_ftrace_direct_multi(peer->ops, (unsigned long)mpu_enter);
+#endif
+
+	if (!error)
+		mpu_registration = peer->ops;
+	return error;
+}
+
+#define mpu_direct_handed NULL
+#else
+/*
+ * These kernels have one registration of their own for every direct call. This one of ours says whether ftrace is switched off, and
+ * keeps it from being: it is placed before any redirect.
+ */
+static noinline void mpu_anchor(void)
+{
+	barrier();
+}
+
+static void mpu_never_called(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
+#ifdef MPU_HANDLER_REGS
+			     struct pt_regs *regs)
+#else
+			     struct ftrace_regs *regs)
+#endif
+{
+}
+
+static struct ftrace_ops mpu_guard = {
+	.func = mpu_never_called,
+	.flags = FTRACE_OPS_FL_PERMANENT,
+};
+
+/* Lets go of the functions before `end`; the first error. */
+static int mpu_detach_before(const struct mpu_redirect *redirects, enum mpu_hook end)
+{
+	int error, first = 0;
+	enum mpu_hook hook;
+
+	for (hook = 0; hook < end; hook++) {
+		if (!redirects[hook].found)
+			continue;
+		error = unregister_ftrace_direct(redirects[hook].ip, (unsigned long)mpu_enter);
+		if (error && !first)
+			first = error;
+	}
+	return first;
+}
+
+static int mpu_guard_place(void)
+{
+	int error;
+
+	mpu_anchor();
+	error = ftrace_set_filter_ip(&mpu_guard, (unsigned long)mpu_anchor, 0, 1);
+	return error ? error : register_ftrace_function(&mpu_guard);
+}
+
+static int mpu_direct_attach(const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
+{
+	enum mpu_hook hook;
+	int error = mpu_guard_place();
+
+	if (error) {
+		*refusal = (struct mpu_refusal){ "kernel.ftrace_enabled", error };
+		return error;
+	}
+	for (hook = 0; hook < MPU_HOOKS; hook++) {
+		if (!redirects[hook].found)
+			continue;
+		error = register_ftrace_direct(redirects[hook].ip, (unsigned long)mpu_enter);
+		if (error) {
+			*refusal = (struct mpu_refusal){ redirects[hook].found, error };
+			mpu_detach_before(redirects, hook);
+			unregister_ftrace_function(&mpu_guard);
+			return error;
+		}
+	}
+	return 0;
+}
+
+static int mpu_direct_detach(const struct mpu_redirect *redirects)
+{
+	unregister_ftrace_function(&mpu_guard);
+	return mpu_detach_before(redirects, MPU_HOOKS);
+}
+
+/* Points the functions at this instance. A failure gives back what was taken; that can fail only for want of memory. */
+static int mpu_direct_take(const struct mpu_redirect *redirects, struct mpu_peer *peer)
+{
+	int error = mpu_guard_place(), hook, back;
+
+	if (error)
+		return error;
+	for (hook = 0; hook < MPU_HOOKS && !error; hook++) {
+		if (redirects[hook].found)
+			error = modify_ftrace_direct(redirects[hook].ip, peer->enter, (unsigned long)mpu_enter);
+	}
+	if (!error)
+		return 0;
+	unregister_ftrace_function(&mpu_guard);
+	for (back = hook - 2; back >= 0; back--) {
+		if (redirects[back].found &&
+		    modify_ftrace_direct(redirects[back].ip, (unsigned long)mpu_enter, peer->enter)) {
+			unregister_ftrace_direct(redirects[back].ip, (unsigned long)mpu_enter);
+			peer->lost = true;
+		}
+	}
+	/* One that is out takes the others along: an instance has all of them, or none. */
+	for (hook = 0; peer->lost && hook < MPU_HOOKS; hook++) {
+		if (redirects[hook].found)
+			unregister_ftrace_direct(redirects[hook].ip, peer->enter);
+	}
+	return error;
+}
+
+static void mpu_direct_handed(void)
+{
+	unregister_ftrace_function(&mpu_guard);
+}
+#endif
+
+const struct mpu_way mpu_direct = {
+	.name = "direct",
+	.enter = mpu_enter,
+	.attach = mpu_direct_attach,
+	.detach = mpu_direct_detach,
+	.take = mpu_direct_take,
+	.handed = mpu_direct_handed,
+};
+#endif

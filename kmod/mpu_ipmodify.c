@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Redirects by an ftrace handler that changes where the function goes on: for kernels without direct calls, and for functions whose
+ * direct call somebody else has. Slower than a direct call, because the kernel saves the registers and calls the handler for every
+ * call; the replacements, and how a replacement runs the function it replaces, are the same.
+ *
+ * The handler asks what mpu_entry.S asks. On "yes" ftrace returns into the replacement instead of the function, whose arguments it
+ * restores; the context, which is no argument of the function's, is looked up again.
+ *
+ * Nothing that the handler calls is redirected, so it never meets itself: it takes no lock against recursion of its own.
+ */
+#include <linux/atomic.h>
+#include <linux/compiler.h>
+#include <linux/ftrace.h>
+#include <linux/ptrace.h>
+#include <linux/rcupdate.h>
+#include "mpu_probes.h"
+#include "mpu_ways.h"
+
+#ifndef MPU_HANDLER_NONE
+extern atomic_t mpu_inside_count;
+
+#ifdef MPU_HANDLER_ARGS
+/* The kernel saves just the arguments. */
+#define MPU_SAVES 0
+#define mpu_given ftrace_regs
+#define mpu_argument_of(given, n) ftrace_regs_get_argument(given, n)
+#define mpu_leads_to(given, to) ftrace_regs_set_instruction_pointer(given, (unsigned long)(to))
+#else
+/* The kernel saves all registers. */
+#define MPU_SAVES FTRACE_OPS_FL_SAVE_REGS
+#ifdef MPU_HANDLER_FREGS
+#define mpu_given ftrace_regs
+#define mpu_registers_of(given) ftrace_get_regs(given)
+#else
+#define mpu_given pt_regs
+#define mpu_registers_of(given) (given)
+#endif
+#define mpu_argument_of(given, n) regs_get_kernel_argument(mpu_registers_of(given), n)
+#define mpu_leads_to(given, to) instruction_pointer_set(mpu_registers_of(given), (unsigned long)(to))
+#endif
+
+/* The handler was told that the task has a context, and only the task itself takes it away. */
+
+static u32 mpu_led_find_ns_pid(void *pid_info, u32 *ns_pid)
+{
+	return mpu_find_ns_pid(pid_info, ns_pid, mpu_context_of_current());
+}
+
+static u32 mpu_led_from_user(void *to, const void *from, u32 bytes)
+{
+	return mpu_from_user(to, from, bytes, mpu_context_of_current());
+}
+
+static u32 mpu_led_to_user(void *to, const void *from, u32 bytes)
+{
+	return mpu_to_user(to, from, bytes, mpu_context_of_current());
+}
+
+#define mpu_pointer_of(given, n) ((void *)mpu_argument_of(given, n))
+
+/* Which replacement a call goes to, NULL for the function itself; by where the function goes on, in the order of mpu_entry.S. */
+static __always_inline void *mpu_replacement(unsigned long goes_on, struct mpu_given *given)
+{
+	if (goes_on == mpu_original[MPU_FIND_NS_PID])
+		return atomic_read(&mpu_inside_count) && mpu_wants_find_ns_pid() ? mpu_led_find_ns_pid : NULL;
+	if (goes_on == mpu_original[MPU_FROM_USER])
+		return atomic_read(&mpu_translating_count) &&
+		       mpu_wants_from_user(mpu_pointer_of(given, 0), mpu_pointer_of(given, 1), mpu_argument_of(given, 2)) ?
+			mpu_led_from_user : NULL;
+	if (goes_on == mpu_original[MPU_TO_USER])
+		return atomic_read(&mpu_translating_count) &&
+		       mpu_wants_to_user(mpu_pointer_of(given, 0), mpu_pointer_of(given, 1), mpu_argument_of(given, 2)) ?
+			mpu_led_to_user : NULL;
+	if (goes_on == mpu_original[MPU_IOCTL])
+		return mpu_wants_ioctl(mpu_pointer_of(given, 0), mpu_argument_of(given, 1), mpu_argument_of(given, 2)) ?
+			mpu_ioctl : NULL;
+	if (goes_on == mpu_original[MPU_IS_INIT_NS])
+		return atomic_read(&mpu_translating_count) && mpu_wants_is_init_ns() ? mpu_is_init_ns : NULL;
+	if (goes_on == mpu_original[MPU_GET_PID_INFO])
+		return mpu_get_pid_info;
+	if (goes_on == mpu_original[MPU_COMPAT])
+		return mpu_wants_compat(mpu_pointer_of(given, 0), mpu_argument_of(given, 1), mpu_argument_of(given, 2)) ?
+			mpu_compat : NULL;
+	return NULL;
+}
+
+static void notrace mpu_handler(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops, struct mpu_given *given)
+{
+	void *to = mpu_replacement(ip + MCOUNT_INSN_SIZE, given);
+
+	if (to)
+		mpu_leads_to(given, to);
+}
+
+/*
+ * With _RCU set the kernel calls a handler through ftrace_ops_assist_func(), which reads `func` for each call: so another instance can
+ * put its own there, and no call meets neither. (Without it the address stands in a trampoline's code.)
+ */
+static int mpu_ipmodify_begin(struct ftrace_ops *ops)
+{
+	ops->func = mpu_handler;
+	ops->flags |= FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_RCU | MPU_SAVES;
+	return register_ftrace_function(ops);
+}
+
+/*
+ * A task that was preempted between the handler and the replacement stands in the registration's trampoline, and unregistering waits for
+ * it. Whoever is at the replacement's first instruction by then is waited for by mpu_exit(), as after a direct call.
+ */
+static int mpu_ipmodify_end(struct ftrace_ops *ops)
+{
+	return unregister_ftrace_function(ops);
+}
+
+static const struct mpu_kind mpu_ipmodify_kind = { .begin = mpu_ipmodify_begin, .end = mpu_ipmodify_end };
+
+static int mpu_ipmodify_attach(const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
+{
+	return mpu_registration_place(&mpu_ipmodify_kind, redirects, refusal);
+}
+
+static int mpu_ipmodify_detach(const struct mpu_redirect *redirects)
+{
+	return mpu_registration_remove(&mpu_ipmodify_kind);
+}
+
+static int mpu_ipmodify_take(const struct mpu_redirect *redirects, struct mpu_peer *peer)
+{
+	WRITE_ONCE(peer->ops->func, mpu_handler);
+	/* The kernel runs handlers with preemption off: nobody is in the other's any more. */
+	synchronize_rcu();
+	mpu_registration = peer->ops;
+	return 0;
+}
+
+const struct mpu_way mpu_ipmodify = {
+	.name = "ipmodify",
+	.attach = mpu_ipmodify_attach,
+	.detach = mpu_ipmodify_detach,
+	.take = mpu_ipmodify_take,
+};
+#endif

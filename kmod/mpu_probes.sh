@@ -1,0 +1,155 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+# What the kernel's headers hold, found out by compiling: which functions there are, and how they are called. A kernel's number does
+# not tell: RHEL, SLES and Ubuntu bring functions of newer kernels into older ones.
+#
+#   sh mpu_probes.sh HEADER COMMAND      Kbuild calls it; COMMAND is the kernel's own compiler with its own flags
+#
+# Each question has a list of answers. Each answer is a piece of C that compiles only where it is true; the first that compiles is
+# it. There is no answer "none of these": then the build stops, with the compiler's words. So a missing compiler or broken headers are
+# never taken for a kernel without a function. What was found goes into HEADER as MPU_QUESTION_ANSWER, into the build's log, and
+# into the module (`modinfo -F probes mpu.ko`).
+set -u
+header=$1
+# A probe leaves things unused: a kernel that is built with -Werror must not mind.
+command="$2 -Wno-error -Werror=implicit-function-declaration -Werror=incompatible-pointer-types -Werror=int-conversion \
+-DKBUILD_BASENAME='\"mpu_probe\"' -DKBUILD_MODNAME='\"mpu_probe\"' -fsyntax-only -x c -"
+# What every probe begins with. A kernel before 5.10 has no objtool.h.
+includes='#include <linux/types.h>
+#include <linux/ftrace.h>
+#include <linux/kprobes.h>
+#include <linux/ptrace.h>
+#if __has_include(<linux/objtool.h>)
+#include <linux/objtool.h>
+#endif'
+found=
+defines=
+
+compiles() {
+	said=$(printf '%s\n' "$includes" "$1" | eval "$command" 2>&1)
+}
+
+stop() {
+	printf '%s\n' "$2" >&2
+	echo "mpu_probes.sh: error: $1" >&2
+	rm -f "$header"
+	exit 1
+}
+
+question() {
+	asked=$1
+	answered=
+	words=
+}
+
+answer() {
+	[ -z "$answered" ] || return 0
+	if compiles "$2"; then
+		answered=$1
+	else
+		words="$words
+--- $asked is not $1:
+$said"
+	fi
+}
+
+end() {
+	[ -n "$answered" ] || stop "this kernel's headers answer $asked in no way that this version of MPU knows: update MPU" "$words"
+	found="$found${found:+ }$(echo "$asked=$answered" | tr 'A-Z' 'a-z')"
+	defines="$defines#define MPU_${asked}_$answered 1
+"
+}
+
+# Whether the compiler can tell at all.
+compiles 'static int mpu_probe __maybe_unused;' ||
+	stop "the compiler does not compile the kernel's own headers: is it the kernel's compiler, and are the headers whole?" "$said"
+compiles 'static int __maybe_unused mpu_probe(void) { return mpu_there_is_no_such_function(); }' &&
+	stop "the compiler accepts a function that does not exist, so nothing can be found out with it" "$said"
+compiles 'static int mpu_probe(int number) { return number; }
+static int (*mpu_other)(void *) __maybe_unused = mpu_probe;' &&
+	stop "the compiler accepts a function of another type, so nothing can be found out with it" "$said"
+
+# Direct calls: how a function of the driver is made to call ours. By one registration of many functions (6.4), by the same under
+# another name with (6.3) and without (5.16) an order to forget the list of functions, or one by one (5.5). A kernel that is configured
+# without them has empty ones.
+configured='#ifndef CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS
+#error "configured without direct calls"
+#endif
+typedef int mpu_by_list(struct ftrace_ops *, unsigned long);
+typedef int mpu_and_forget(struct ftrace_ops *, unsigned long, bool);
+typedef int mpu_by_one(unsigned long, unsigned long);
+typedef int mpu_change_one(unsigned long, unsigned long, unsigned long);
+'
+question DIRECT
+answer LIST "$configured
+static mpu_by_list *mpu_a __maybe_unused = register_ftrace_direct, *mpu_b __maybe_unused = modify_ftrace_direct;
+static mpu_and_forget *mpu_c __maybe_unused = unregister_ftrace_direct;"
+answer MULTI_FORGET "$configured
+static mpu_by_list *mpu_a __maybe_unused = register_ftrace_direct_multi, *mpu_b __maybe_unused = modify_ftrace_direct_multi;
+static mpu_and_forget *mpu_c __maybe_unused = unregister_ftrace_direct_multi;"
+answer MULTI "$configured
+static mpu_by_list *mpu_a __maybe_unused = register_ftrace_direct_multi, *mpu_b __maybe_unused = modify_ftrace_direct_multi,
+	*mpu_c __maybe_unused = unregister_ftrace_direct_multi;"
+answer ONE "$configured
+static mpu_by_one *mpu_a __maybe_unused = register_ftrace_direct, *mpu_b __maybe_unused = unregister_ftrace_direct;
+static mpu_change_one *mpu_c __maybe_unused = modify_ftrace_direct;"
+answer NONE '#ifdef CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS
+#error "configured with direct calls"
+#endif'
+end
+
+# What an ftrace handler is given, and how it reads arguments and says where the function goes on: by functions for a part of the
+# registers, which every architecture has (6.2), by all registers within their own structure (5.11), or by all registers (before).
+question HANDLER
+answer ARGS '#ifndef CONFIG_DYNAMIC_FTRACE_WITH_ARGS
+#error "configured without arguments for handlers"
+#endif
+static void mpu_handler(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops, struct ftrace_regs *regs)
+{
+	ftrace_regs_set_instruction_pointer(regs, ftrace_regs_get_argument(regs, 0));
+}
+static ftrace_func_t mpu_a __maybe_unused = mpu_handler;'
+answer FREGS '#ifndef CONFIG_DYNAMIC_FTRACE_WITH_REGS
+#error "configured without registers for handlers"
+#endif
+static void mpu_handler(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops, struct ftrace_regs *regs)
+{
+	instruction_pointer_set(ftrace_get_regs(regs), regs_get_kernel_argument(ftrace_get_regs(regs), 0));
+}
+static ftrace_func_t mpu_a __maybe_unused = mpu_handler;'
+answer REGS '#ifndef CONFIG_DYNAMIC_FTRACE_WITH_REGS
+#error "configured without registers for handlers"
+#endif
+static void mpu_handler(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops, struct pt_regs *regs)
+{
+	instruction_pointer_set(regs, regs_get_kernel_argument(regs, 0));
+}
+static ftrace_func_t mpu_a __maybe_unused = mpu_handler;'
+answer NONE '#if defined(CONFIG_DYNAMIC_FTRACE_WITH_REGS) || defined(CONFIG_DYNAMIC_FTRACE_WITH_ARGS)
+#error "configured with registers for handlers"
+#endif'
+end
+
+# Whether a registration can keep function tracing from being switched off (5.5). The second declares the name itself, which only
+# compiles where there is none.
+question PERMANENT
+answer YES 'enum { MPU_PROBE = FTRACE_OPS_FL_PERMANENT };'
+answer NO 'enum { FTRACE_OPS_FL_PERMANENT };'
+end
+
+# Whether objtool wants to be told of addresses that are no target of an indirect branch (5.18). The macro for assembly has the name
+# of that for C.
+question NOENDBR
+answer YES '#ifndef ANNOTATE_NOENDBR
+#error "no ANNOTATE_NOENDBR"
+#endif'
+answer NO '#ifdef ANNOTATE_NOENDBR
+#error "ANNOTATE_NOENDBR"
+#endif'
+end
+
+cat >"$header" <<END
+/* Made by mpu_probes.sh from the headers of the kernel that this module is for. */
+$defines#define MPU_PROBES "$found"
+END
+echo "  mpu: this kernel's headers: $found"

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * One registration with ftrace that redirects many functions. Knows nothing of how: mpu_direct.c and mpu_ipmodify.c say that.
+ */
+#include <linux/err.h>
+#include <linux/ftrace.h>
+#include <linux/slab.h>
+#include "mpu_probes.h"
+#include "mpu_ways.h"
+
+struct ftrace_ops *mpu_registration;
+
+/* An empty list takes the place of the one that is freed. ftrace_free_filter() would do, but 5.10 does not export it. */
+static void mpu_forget(struct ftrace_ops *ops)
+{
+	ftrace_set_filter(ops, NULL, 0, 1);
+	kfree(ops);
+}
+
+/* Redirects the functions from `first` to `last` that were found. */
+static struct ftrace_ops *mpu_register(const struct mpu_kind *kind, const struct mpu_redirect *redirects, enum mpu_hook first,
+				       enum mpu_hook last)
+{
+	struct ftrace_ops *ops = kzalloc(sizeof(*ops), GFP_KERNEL);
+	int error = 0, hook;
+
+	if (!ops)
+		return ERR_PTR(-ENOMEM);
+	for (hook = first; hook <= (int)last && !error; hook++) {
+		if (redirects[hook].found)
+			error = ftrace_set_filter_ip(ops, redirects[hook].ip, 0, 0);
+	}
+	if (!error)
+		error = kind->begin(ops);
+	if (error) {
+		mpu_forget(ops);
+		return ERR_PTR(error);
+	}
+#ifdef MPU_PERMANENT_YES
+	/* As long as it stands, nobody switches ftrace off (kernel.ftrace_enabled=0) and the redirects with it. */
+	ops->flags |= FTRACE_OPS_FL_PERMANENT;
+#endif
+	return ops;
+}
+
+static int mpu_unregister(const struct mpu_kind *kind, struct ftrace_ops *ops)
+{
+	int error = kind->end(ops);
+
+	/* No call looks at it any more: the end has waited for those that did. */
+	if (!error)
+		mpu_forget(ops);
+	return error;
+}
+
+/* Which function the kernel would not redirect. */
+static void mpu_find_culprit(const struct mpu_kind *kind, const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
+{
+	struct ftrace_ops *ops;
+	enum mpu_hook hook;
+
+	for (hook = 0; hook < MPU_HOOKS; hook++) {
+		if (!redirects[hook].found)
+			continue;
+		refusal->symbol = redirects[hook].found;
+		ops = mpu_register(kind, redirects, hook, hook);
+		if (IS_ERR(ops)) {
+			refusal->error = PTR_ERR(ops);
+			return;
+		}
+		mpu_unregister(kind, ops);
+	}
+}
+
+int mpu_registration_place(const struct mpu_kind *kind, const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
+{
+	struct ftrace_ops *ops = mpu_register(kind, redirects, 0, MPU_HOOKS - 1);
+
+	if (IS_ERR(ops)) {
+		refusal->error = PTR_ERR(ops);
+		mpu_find_culprit(kind, redirects, refusal);
+		return refusal->error;
+	}
+	mpu_registration = ops;
+	return 0;
+}
+
+int mpu_registration_remove(const struct mpu_kind *kind)
+{
+	int error = mpu_unregister(kind, mpu_registration);
+
+	if (!error)
+		mpu_registration = NULL;
+	return error;
+}

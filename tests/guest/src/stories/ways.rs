@@ -1,0 +1,121 @@
+//! The two ways to redirect, by a direct call and by a handler that changes where a function goes on; and others who are at the same
+//! functions.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use crate::callers::Callers;
+use crate::command::{must, run};
+use crate::right;
+use crate::scene::Scene;
+use crate::stage::{unload_module, Stage};
+use crate::stories::common::{exactly, once};
+use crate::stories::neighbours::{can_trace, set};
+use crate::story::{Engines, Fault, Story, Without};
+
+const WAYS: [&str; 2] = ["direct", "ipmodify"];
+
+/// Each way by the module's parameter: it is the one that the state names, and an instance that takes over keeps it; one that was told to
+/// take the other is refused, and changes nothing.
+pub const CHOSEN: Story = Story {
+    name: "a_way_to_redirect_is_chosen_and_said",
+    engines: Engines::Module("its redirects"),
+    without: |stage| once(stage, Without::Right("there is nothing that redirects")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let probes = stage.engine_state("probes").unwrap_or_default();
+        right!(probes.contains("direct=") && probes.contains("handler="), "the module was built by {probes:?}");
+        stage.unload_engine()?;
+        let verdict = WAYS.iter().zip(WAYS.iter().rev()).try_for_each(|(way, other)| by(stage, &scene, way, other));
+        let taken = run(&["insmod", "/mpu/mpu.ko", "redirect=sideways"])?;
+        stage.load_engine()?;
+        right!(taken.status != 0, "a way that nobody knows was taken");
+        verdict
+    },
+};
+
+fn by(stage: &Stage, scene: &Scene, way: &str, other: &str) -> Result<(), Fault> {
+    let told = |module: &str, way: &str| run(&["insmod", &format!("/mpu/{module}.ko"), &format!("redirect={way}")]);
+    let right_list =
+        |when: &str| exactly(&format!("{way}, {when}: the list"), &scene.a.ask(&["pids"])?.pids(), &scene.own());
+    right!(told("mpu", way)?.status == 0, "the module does not load with redirect={way}");
+    let verdict = (|| {
+        said_by("mpu", way)?;
+        right_list("loaded")?;
+        let refused = told("mpu_next", other)?;
+        right!(refused.status != 0, "an instance that was told {other} took over from one by {way}");
+        said_by("mpu", way)?;
+        right_list("after a refused hand-over")?;
+        right!(
+            told("mpu_next", "auto")?.status == 0,
+            "an instance that was told nothing does not take over from {way}"
+        );
+        let taken = said_by("mpu_next", way).and_then(|()| right_list("taken over"));
+        unload_module("mpu")?;
+        let back = told("mpu", way)?.status == 0;
+        unload_module("mpu_next")?;
+        taken?;
+        right!(back, "{way} is not taken back");
+        right_list("taken back")
+    })();
+    stage.unload_engine()?;
+    verdict
+}
+
+/// What an instance says of its way.
+fn said_by(module: &str, way: &str) -> Result<(), Fault> {
+    let state = fs::read_to_string(format!("/sys/module/{module}/parameters/state")).context("no state")?;
+    let said = state.lines().find_map(|line| line.strip_prefix("redirect=")).unwrap_or("nothing");
+    right!(said == way, "told to redirect by {way}, {module} says {said}");
+    Ok(())
+}
+
+/// Somebody else keeps one of the functions to himself, as a live patch does: the module says which, and nothing is redirected. A probe of
+/// the kernel's on it, and a processor that goes and comes back, change nothing.
+pub const RIVALS: Story = Story {
+    name: "others_at_the_same_functions_are_told_or_do_no_harm",
+    engines: Engines::Module("its redirects"),
+    without: |stage| once(stage, Without::Right("there is nothing that redirects")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        stage.unload_engine()?;
+        must(&["insmod", "/sim/rival.ko"])?;
+        let loaded = stage.load_engine();
+        let said = ["state", "refused", "hooks"].map(|key| stage.engine_state(key).unwrap_or_default());
+        if loaded.is_ok() {
+            stage.unload_engine()?;
+        }
+        let up = run(&["mpu", "up", "--module", "/mpu/mpu.ko"])?;
+        must(&["rmmod", "rival"])?;
+        stage.load_engine()?;
+        let told = ["refused", "os_memcpy_to_user:16", ""];
+        right!(said == told, "beside a live patch the module says {said:?}, not {told:?}");
+        right!(up.status == 4 && up.err.contains("live patch"), "`mpu up` ends with {} and says {}", up.status, up.err);
+        exactly("once the other has gone, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+        can_trace()?;
+        set("kprobe_events", "p:mpu/rival nvidia:os_memcpy_to_user")?;
+        set("events/mpu/rival/enable", "1")?;
+        let probed = under_hotplug(&scene);
+        set("events/mpu/rival/enable", "0")?;
+        // Whoever opens it to write takes all probes out.
+        set("kprobe_events", "")?;
+        probed
+    },
+};
+
+/// While callers ask, a processor goes and comes back.
+fn under_hotplug(scene: &Scene) -> Result<(), Fault> {
+    const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
+    exactly("under a probe, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    if !fs::exists(ONLINE)? {
+        return Ok(());
+    }
+    let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let callers = Callers::start(&scene.a, 3, &format!("nvctl spin 1 {own}"))?;
+    let turned = (0..3).try_for_each(|_| ["0", "1"].iter().try_for_each(|on| fs::write(ONLINE, on)));
+    let text = callers.stop()?;
+    turned.context("a processor does not go, or does not come back")?;
+    right!(!text.contains("wrong"), "an answer was not {own}: {text}");
+    Ok(())
+}
