@@ -46,7 +46,7 @@ exec env -i PATH=/usr/sbin:/usr/bin chroot "$r" /usr/bin/mpu up --build-only --s
 /// Makes the root, and builds in it.
 pub fn check() -> Result<Outcome> {
     setup::require(setup::NODE)?;
-    let (root, programs, sources) = (root()?, image::programs()?, image::mpu_sources()?);
+    let (root, programs, sources) = (root()?, image::programs()?, image::mpu_sources(crate::arch::Arch::Amd64)?);
     let mut result = Outcome::Passed;
     for name in kernels::debian()? {
         let kernel = kernels::ready(&name)?;

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{bail, Context, Result};
 
+use crate::arch::Arch;
 use crate::outcome::Outcome;
 use crate::run::{output, run, say};
 use crate::{paths, setup};
@@ -18,37 +19,99 @@ pub struct Args {
     /// Copy the checked object to this file
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Architecture of the kernel that it is for
+    #[arg(long, default_value = "amd64")]
+    arch: Arch,
 }
-
-const TARGET: &str = "x86_64-unknown-none";
 
 /// What makes rustc's code fit for a kernel. Stable options first; the rest needs RUSTC_BOOTSTRAP or a nightly.
 const FLAGS: &[&str] = &[
     "-Crelocation-model=static",
-    "-Ccode-model=kernel",
-    "-Cno-redzone=y",
     "-Cforce-unwind-tables=n",
     "-Cpanic=abort",
     "-Csymbol-mangling-version=v0",
-    "-Zfunction-return=thunk-extern",
-    "-Zretpoline-external-thunk=yes",
-    "-Zindirect-branch-cs-prefix=yes",
-    "-Zcf-protection=branch",
     "-Zdirect-access-external-data=yes",
     "-Zfunction-sections=no",
     // Otherwise memset and friends are called through a global offset table, which a kernel module has not.
     "-Zplt=yes",
 ];
 
-/// The only symbols that the object may leave to others: our own C side, and what every kernel exports.
-const ALLOWED: &[&str] = &["memcpy", "memset", "memmove", "memcmp", "__x86_return_thunk"];
-const ALLOWED_PREFIXES: &[&str] = &["mpu_c_", "__x86_indirect_thunk_"];
+/// What an architecture's kernels want beside, and what they let pass.
+struct Kernels {
+    flags: &'static [&'static str],
+    /// The only symbols that the object may leave to others: our own C side, and what every kernel exports.
+    allowed: &'static [&'static str],
+    allowed_prefixes: &'static [&'static str],
+    /// What the kernel's loader of modules applies; anything else fails when the module is loaded.
+    relocations: &'static [&'static str],
+    code: fn(&str) -> Vec<String>,
+}
+
+const AMD64: Kernels = Kernels {
+    flags: &[
+        "-Ccode-model=kernel",
+        "-Cno-redzone=y",
+        "-Zfunction-return=thunk-extern",
+        "-Zretpoline-external-thunk=yes",
+        "-Zindirect-branch-cs-prefix=yes",
+        "-Zcf-protection=branch",
+    ],
+    allowed: &["memcpy", "memset", "memmove", "memcmp", "__x86_return_thunk"],
+    allowed_prefixes: &["mpu_c_", "__x86_indirect_thunk_"],
+    // arch/x86/kernel/module.c
+    relocations: &[
+        "R_X86_64_NONE",
+        "R_X86_64_64",
+        "R_X86_64_32",
+        "R_X86_64_32S",
+        "R_X86_64_PC32",
+        "R_X86_64_PLT32",
+        "R_X86_64_PC64",
+    ],
+    code: amd64_code_faults,
+};
+
+const ARM64: Kernels = Kernels {
+    flags: &[
+        // Landing pads, and signed ways back. Both are hints, which older processors pass over; a kernel built without them is none the worse.
+        "-Zbranch-protection=bti,pac-ret",
+        // Kernels built with a shadow stack keep its address there.
+        "-Zfixed-x18=yes",
+    ],
+    allowed: &["memcpy", "memset", "memmove", "memcmp"],
+    allowed_prefixes: &["mpu_c_"],
+    // arch/arm64/kernel/module.c
+    relocations: &[
+        "R_AARCH64_NONE",
+        "R_AARCH64_ABS64",
+        "R_AARCH64_PREL32",
+        "R_AARCH64_CALL26",
+        "R_AARCH64_JUMP26",
+        "R_AARCH64_ADR_PREL_PG_HI21",
+        "R_AARCH64_ADD_ABS_LO12_NC",
+        "R_AARCH64_LDST8_ABS_LO12_NC",
+        "R_AARCH64_LDST16_ABS_LO12_NC",
+        "R_AARCH64_LDST32_ABS_LO12_NC",
+        "R_AARCH64_LDST64_ABS_LO12_NC",
+    ],
+    code: arm64_code_faults,
+};
+
+fn kernels(arch: Arch) -> &'static Kernels {
+    match arch {
+        Arch::Amd64 => &AMD64,
+        Arch::Arm64 => &ARM64,
+    }
+}
 
 /// The verb.
 pub fn kmod(args: &Args) -> Result<Outcome> {
     setup::require(setup::OBJECTS)?;
-    let object = build()?;
-    let faults = faults(&object)?;
+    if args.arch == Arch::Arm64 {
+        setup::require(setup::ARM64_OBJECTS)?;
+    }
+    let object = build(args.arch)?;
+    let faults = faults(args.arch, &object)?;
     for fault in &faults {
         println!("{}: {fault}", object.display());
     }
@@ -63,9 +126,9 @@ pub fn kmod(args: &Args) -> Result<Outcome> {
 }
 
 /// Builds the object. Its checks are `faults`.
-pub fn build() -> Result<PathBuf> {
+pub fn build(arch: Arch) -> Result<PathBuf> {
     let rust = Rust::with_core_source()?;
-    let object = paths::target("kmod")?.join("mpu_core.o");
+    let object = paths::target("kmod")?.join(arch.named("mpu_core") + ".o");
     let mut command = Command::new(&rust.cargo);
     command.args([
         "rustc",
@@ -74,14 +137,14 @@ pub fn build() -> Result<PathBuf> {
         "--package",
         "mpu-kmod",
         "--target",
-        TARGET,
+        arch.facts().kernel_target,
         "-Zbuild-std=core",
         "--locked",
     ]);
     // Its own folder: these flags must not invalidate what cargo built for this machine, nor wait for its lock.
     command.arg("--target-dir").arg(paths::target("kmod/cargo")?);
     command.args(["--", &format!("--emit=obj={}", object.display())]);
-    let flags = [FLAGS, &[rust.no_jump_tables()]].concat().join("\x1f");
+    let flags = [FLAGS, kernels(arch).flags, &[rust.no_jump_tables()]].concat().join("\x1f");
     command.env("RUSTC", &rust.rustc).env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", flags);
     command
         .env_remove("RUSTFLAGS")
@@ -155,22 +218,24 @@ fn minor(version: &str) -> Option<u32> {
 }
 
 /// Everything in the object that a kernel must not get.
-pub fn faults(object: &Path) -> Result<Vec<String>> {
-    let symbols = output(Command::new("nm").arg(object))?;
-    let code = output(Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(object))?;
-    let relocations = output(Command::new("objdump").arg("-r").arg(object))?;
+pub fn faults(arch: Arch, object: &Path) -> Result<Vec<String>> {
+    let symbols = output(Command::new(arch.tool("nm")).arg(object))?;
+    let objdump = arch.tool("objdump");
+    let code = output(Command::new(&objdump).args(["-d", "--no-show-raw-insn"]).arg(object))?;
+    let relocations = output(Command::new(&objdump).arg("-r").arg(object))?;
     if !symbols.lines().any(|line| line.contains(" T ")) {
         bail!("{} defines no function", object.display());
     }
-    Ok([symbol_faults(&symbols), code_faults(&code), relocation_faults(&relocations)].concat())
+    let kernels = kernels(arch);
+    Ok([symbol_faults(kernels, &symbols), (kernels.code)(&code), relocation_faults(kernels, &relocations)].concat())
 }
 
-fn symbol_faults(nm: &str) -> Vec<String> {
+fn symbol_faults(kernels: &Kernels, nm: &str) -> Vec<String> {
     let mut faults = Vec::new();
     for line in nm.lines() {
         let mut words = line.split_whitespace().rev();
         let (Some(name), Some(kind)) = (words.next(), words.next()) else { continue };
-        let allowed = ALLOWED.contains(&name) || ALLOWED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        let allowed = kernels.allowed.contains(&name) || kernels.allowed_prefixes.iter().any(|prefix| name.starts_with(prefix));
         if kind == "U" && !allowed {
             faults.push(format!("leaves {name} to others, which no kernel has"));
         }
@@ -184,14 +249,20 @@ fn symbol_faults(nm: &str) -> Vec<String> {
     faults
 }
 
-fn code_faults(disassembly: &str) -> Vec<String> {
-    let mut faults = Vec::new();
+/// Each instruction, with the function that it is in.
+fn instructions(disassembly: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut function = "";
-    for line in disassembly.lines() {
+    disassembly.lines().filter_map(move |line| {
         if let Some(name) = line.strip_suffix(">:").and_then(|head| head.split_once('<')) {
             function = name.1;
         }
-        let Some((_, instruction)) = line.split_once(":\t") else { continue };
+        line.split_once(":\t").map(|(_, instruction)| (function, instruction))
+    })
+}
+
+fn amd64_code_faults(disassembly: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (function, instruction) in instructions(disassembly) {
         let operation = instruction.trim_start_matches("cs ").trim_start_matches("bnd ").trim_start_matches("notrack ");
         if operation.starts_with("ret") {
             faults.push(format!("{function}: naked return"));
@@ -206,22 +277,39 @@ fn code_faults(disassembly: &str) -> Vec<String> {
     faults
 }
 
-fn relocation_faults(relocations: &str) -> Vec<String> {
-    // What arch/x86/kernel/module.c applies; anything else fails when the module is loaded.
-    let known = [
-        "R_X86_64_NONE",
-        "R_X86_64_64",
-        "R_X86_64_32",
-        "R_X86_64_32S",
-        "R_X86_64_PC32",
-        "R_X86_64_PLT32",
-        "R_X86_64_PC64",
-    ];
+fn arm64_code_faults(disassembly: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (function, instruction) in instructions(disassembly) {
+        let operation = instruction.split_whitespace().next().unwrap_or_default();
+        // `b.eq` is none; `bra…` and `blra…` are, by a signed address.
+        if ["br", "blr"].contains(&operation) || operation.starts_with("bra") || operation.starts_with("blra") {
+            faults.push(format!("{function}: indirect branch: {instruction}"));
+        }
+        // Of a symbol's name only words count: `q` and a number is one of the vector registers.
+        let code = instruction.split('<').next().unwrap_or_default();
+        let registers = code.split(|c: char| !c.is_ascii_alphanumeric()).skip(1);
+        for register in registers {
+            let numbered = register.get(1..).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()));
+            match register.bytes().next() {
+                Some(b'q' | b'v' | b'd' | b's' | b'h' | b'z') if numbered => {
+                    faults.push(format!("{function}: floating point or vector register: {instruction}"));
+                }
+                Some(b'x' | b'w') if numbered && &register[1..] == "18" => {
+                    faults.push(format!("{function}: the shadow stack's register: {instruction}"));
+                }
+                _ => {}
+            }
+        }
+    }
+    faults
+}
+
+fn relocation_faults(kernels: &Kernels, relocations: &str) -> Vec<String> {
     let kinds = relocations
         .lines()
         .filter_map(|line| line.split_whitespace().nth(1))
-        .filter(|word| word.starts_with("R_X86_64_"));
-    let mut unknown: Vec<&str> = kinds.filter(|kind| !known.contains(kind)).collect();
+        .filter(|word| word.starts_with("R_X86_64_") || word.starts_with("R_AARCH64_"));
+    let mut unknown: Vec<&str> = kinds.filter(|kind| !kernels.relocations.contains(kind)).collect();
     unknown.sort_unstable();
     unknown.dedup();
     unknown.into_iter().map(|kind| format!("relocation {kind}, which the kernel's loader does not know")).collect()
@@ -229,21 +317,28 @@ fn relocation_faults(relocations: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{code_faults, relocation_faults, symbol_faults};
+    use super::{amd64_code_faults, arm64_code_faults, relocation_faults, symbol_faults, AMD64, ARM64};
 
     #[test]
     fn a_clean_object_has_no_faults() {
-        assert!(symbol_faults("                 U memset\n                 U mpu_c_read\n0000 T mpu_rs_before\n")
+        assert!(symbol_faults(&AMD64, "                 U memset\n                 U mpu_c_read\n0000 T mpu_rs_before\n")
             .is_empty());
-        assert!(code_faults("0 <f>:\n   6:\tpush   %r14\n  53:\tcs jmp 59 <f+0x59>\n").is_empty());
-        assert!(relocation_faults("0000 R_X86_64_PLT32   __x86_return_thunk-0x4\n").is_empty());
+        assert!(amd64_code_faults("0 <f>:\n   6:\tpush   %r14\n  53:\tcs jmp 59 <f+0x59>\n").is_empty());
+        assert!(relocation_faults(&AMD64, "0000 R_X86_64_PLT32   __x86_return_thunk-0x4\n").is_empty());
+        let arm64 = "0 <q7>:\n   0:\tpaciasp\n   4:\tb.eq\t30 <q7+0x30>  // b.none\n   8:\tbl\t0 <v8>\n   c:\tret\n";
+        assert!(arm64_code_faults(arm64).is_empty());
+        assert!(relocation_faults(&ARM64, "0000 R_AARCH64_CALL26  memcpy\n").is_empty());
     }
 
     #[test]
     fn what_a_kernel_must_not_get_is_found() {
-        assert_eq!(symbol_faults("                 U printf\n").len(), 1);
-        assert_eq!(symbol_faults("0000 t _RNvNtCs1_4core9panicking18panic_bounds_check\n").len(), 1);
-        assert_eq!(code_faults("0 <f>:\n   6:\tret\n   7:\tcall   *%rax\n   8:\tmovaps %xmm0,(%rsp)\n").len(), 3);
-        assert_eq!(relocation_faults("0000 R_X86_64_GOTPCREL   memset-0x4\n").len(), 1);
+        assert_eq!(symbol_faults(&AMD64, "                 U printf\n").len(), 1);
+        assert_eq!(symbol_faults(&ARM64, "                 U __x86_return_thunk\n").len(), 1);
+        assert_eq!(symbol_faults(&AMD64, "0000 t _RNvNtCs1_4core9panicking18panic_bounds_check\n").len(), 1);
+        assert_eq!(amd64_code_faults("0 <f>:\n   6:\tret\n   7:\tcall   *%rax\n   8:\tmovaps %xmm0,(%rsp)\n").len(), 3);
+        let arm64 = "0 <f>:\n   0:\tbr\tx8\n   4:\tblr\tx9\n   8:\tstp\tq0, x1, [sp, #16]\n   c:\tmov\tx18, x0\n";
+        assert_eq!(arm64_code_faults(arm64).len(), 4);
+        assert_eq!(relocation_faults(&AMD64, "0000 R_X86_64_GOTPCREL   memset-0x4\n").len(), 1);
+        assert_eq!(relocation_faults(&ARM64, "0000 R_AARCH64_ADR_GOT_PAGE  memset\n").len(), 1);
     }
 }

@@ -5,6 +5,7 @@
 
 mod abi;
 mod apt;
+mod arch;
 mod bench;
 mod chart;
 mod chart_image;
@@ -14,6 +15,7 @@ mod cpio;
 mod demo;
 mod dist;
 mod doctor;
+mod foreign;
 mod fuzz;
 mod guest;
 mod kernels;

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
+use crate::arch::Arch;
 use crate::cpio::Archive;
 use crate::dist::{Profile, Release};
 use crate::guest::qemu::{self, CLOCK};
@@ -203,7 +204,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     let mut archive = Archive::default();
     for (name, from) in [
         ("node/mpu.deb", now.join(format!("mpu_{}_amd64.deb", env!("CARGO_PKG_VERSION")))),
-        ("node/mpu", now.join("mpu")),
+        ("node/mpu", now.join("amd64/mpu")),
         ("usr/bin/gpu-hold", image::sim_programs()?.join("gpu-hold")),
         ("usr/bin/nvctl", image::sim_programs()?.join("nvctl")),
         ("node/stories.sh", paths::repo().join("tests/node/stories.sh")),
@@ -229,7 +230,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
             archive.file("node/gcc-12", 0o755, &paths::repo().join("tests/node/gcc-12.sh"))?;
             let next = package(Some(NEXT))?;
             archive.file("node/mpu-next.deb", 0o644, &next.join(format!("mpu_{NEXT}_amd64.deb")))?;
-            archive.file("node/mpu-next", 0o755, &next.join("mpu"))?;
+            archive.file("node/mpu-next", 0o755, &next.join("amd64/mpu"))?;
         }
         Play::Kernels => {
             archive.file("node/nvidia.ko", 0o644, &driver)?;
@@ -278,7 +279,8 @@ fn package(version: Option<&'static str>) -> Result<PathBuf> {
     if !made.contains(&out) {
         // Each in a folder of its own: cargo would build everything anew for the other's flags.
         let build = if version.is_some() { "quick-next" } else { "quick" };
-        Release { profile: Profile::Quick, build, version }.make(&out)?;
+        let arches = vec![Arch::Amd64];
+        Release { profile: Profile::Quick, build, version, arches }.make(&out)?;
         made.insert(out.clone());
     }
     Ok(out)

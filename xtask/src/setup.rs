@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{bail, Context, Result};
 
 use crate::apt;
+use crate::arch::Arch;
 use crate::paths;
 use crate::run::{find, have, output, say};
 
@@ -65,6 +66,20 @@ pub const PACKAGES: &[Need] = &[
     need("dpkg-deb", "dpkg", "the Debian package"),
     need("gzip", "gzip", "manual pages in packages"),
     need("lintian", "lintian", "Debian's own checks of a package"),
+    need("rpmbuild", "rpm", "the RPM packages"),
+    need("rpmlint", "rpmlint", "Red Hat's checks of a package"),
+    need("openssl", "openssl", "to sign checksums, and to verify them"),
+];
+
+/// For checking the arm64 kernel object.
+pub const ARM64_OBJECTS: &[Need] =
+    &[need("aarch64-linux-gnu-objdump", "binutils-aarch64-linux-gnu", "to look into the arm64 kernel object")];
+
+/// For programs of arm64 machines.
+pub const ARM64_PROGRAMS: &[Need] = &[
+    need("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu", "to link programs for arm64"),
+    need("/usr/aarch64-linux-gnu/lib/libc.a", "libc6-dev-arm64-cross", "the C library of programs for arm64"),
+    need("qemu-aarch64-static|qemu-aarch64", "qemu-user-static", "to start programs for arm64 here"),
 ];
 
 /// For the guest that is a whole Debian.
@@ -95,12 +110,12 @@ pub const GUESTS: &[Need] = &[
 
 /// Everything, for `x setup` and `x doctor`.
 pub fn all() -> impl Iterator<Item = &'static Need> {
-    HOST.iter().chain(KERNELS).chain(OBJECTS).chain(GUESTS).chain(PACKAGES).chain(NODE)
+    HOST.iter().chain(KERNELS).chain(OBJECTS).chain(GUESTS).chain(PACKAGES).chain(ARM64_OBJECTS).chain(ARM64_PROGRAMS).chain(NODE)
 }
 
 /// Installs what any verb needs.
 pub fn everything() -> Result<()> {
-    [HOST, KERNELS, OBJECTS, GUESTS, PACKAGES, NODE].into_iter().try_for_each(require)?;
+    [HOST, KERNELS, OBJECTS, GUESTS, PACKAGES, ARM64_OBJECTS, ARM64_PROGRAMS, NODE].into_iter().try_for_each(require)?;
     say("all packages are here");
     Ok(())
 }
@@ -141,6 +156,21 @@ pub fn install(packages: &[&str]) -> Result<()> {
     apt_install(&others, &[])?;
     // Alone: a target release would apply to everything installed beside it.
     apt_install(&newer, &if newer.is_empty() { Vec::new() } else { backports()? })
+}
+
+/// Rust's standard library for programs of another architecture. rustup fetches it; Debian's compilers come without.
+pub fn rust_target(arch: Arch) -> Result<()> {
+    let target = arch.facts().target;
+    let has = || {
+        let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]))?;
+        Ok::<_, anyhow::Error>(Path::new(sysroot.trim()).join("lib/rustlib").join(target).join("lib").is_dir())
+    };
+    if has()? {
+        return Ok(());
+    }
+    say(format!("adding Rust's {target}: what runs in {arch} guests is built for it"));
+    let added = output(Command::new("rustup").args(["target", "add", target]));
+    added.with_context(|| format!("no Rust for {target} here: `rustup target add {target}` adds it")).map(drop)
 }
 
 fn apt_install(packages: &[&str], options: &[String]) -> Result<()> {

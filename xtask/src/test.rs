@@ -218,7 +218,7 @@ fn host_tests(tally: &mut Tally) -> Result<()> {
 
 /// The module for every kernel: no complaint of compiler, modpost or objtool is let pass. True if all came out.
 fn module_builds(tally: &mut Tally) -> Result<bool> {
-    let faults = kmod::faults(&kmod::build()?)?;
+    let faults = kmod::faults(crate::arch::Arch::Amd64, &kmod::build(crate::arch::Arch::Amd64)?)?;
     tally.check("kernel object", ending(faults.is_empty()), &faults.join("; "));
     let mut all_built = faults.is_empty();
     for name in kernels::debian()?.iter().filter(|_| faults.is_empty()) {

@@ -1,14 +1,16 @@
 //! What a guest boots from: one archive that the kernel unpacks as its root, made of this machine's tools, the simulated drivers, the
 //! module, NVIDIA's user space and mpu-guest, which is process 1 there. Everything in it is built or fetched here first.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{ensure, Context, Result};
 
 use super::job::{Job, Row};
 use super::real;
+use crate::arch::Arch;
 use crate::cpio::Archive;
 use crate::libraries::libraries;
 use crate::run::{find, output, run};
@@ -131,7 +133,7 @@ pub fn left_without_return_thunks(kernel: &kernels::Kernel) -> Result<Vec<String
     let out = paths::target(&format!("guest/modules/{}/mpu-no-thunks", kernel.name))?;
     // objtool complains: this kernel wants the thunks that are left out.
     let without = ["KCFLAGS=-mfunction-return=keep", "AFLAGS_MODULE=-DMPU_OWN_RETURN_THUNK"].map(str::to_owned);
-    let built = modules::build(kernel, &mpu_sources()?, &out, &without)?;
+    let built = modules::build(kernel, &mpu_sources(Arch::Amd64)?, &out, &without)?;
     let module = built.files.iter().find(|file| file.ends_with("mpu.ko"));
     let module = module.with_context(|| format!("no mpu.ko: {}", built.complaints.join("\n")))?;
     let symbols = output(Command::new("nm").arg("-u").arg(module))?;
@@ -141,16 +143,17 @@ pub fn left_without_return_thunks(kernel: &kernels::Kernel) -> Result<Vec<String
 /// The module under both its names: see kmod/mpu_peer.h.
 fn mpu_modules(kernel: &kernels::Kernel) -> Result<Vec<PathBuf>> {
     let out = paths::target(&format!("guest/modules/{}/mpu", kernel.name))?;
-    all_clean(modules::build(kernel, &mpu_sources()?, &out, &[])?, "the module")
+    all_clean(modules::build(kernel, &mpu_sources(Arch::Amd64)?, &out, &[])?, "the module")
 }
 
 /// kmod/ with the freshly built object in its place: what a release ships.
-pub fn mpu_sources() -> Result<PathBuf> {
-    static ONCE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
-    if let Some(made) = ONCE.get() {
+pub fn mpu_sources(arch: Arch) -> Result<PathBuf> {
+    static MADE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(made) = made.get(arch.facts().target) {
         return Ok(made.clone());
     }
-    let copy = paths::target("kmod/mpu")?;
+    let copy = paths::target(&format!("kmod/{}", arch.named("mpu")))?;
     std::fs::remove_dir_all(&copy)?;
     std::fs::create_dir_all(&copy)?;
     for entry in std::fs::read_dir(paths::repo().join("kmod"))? {
@@ -159,11 +162,12 @@ pub fn mpu_sources() -> Result<PathBuf> {
             std::fs::copy(entry.path(), copy.join(entry.file_name()))?;
         }
     }
-    let object = kmod::build()?;
-    let faults = kmod::faults(&object)?;
+    let object = kmod::build(arch)?;
+    let faults = kmod::faults(arch, &object)?;
     ensure!(faults.is_empty(), "the kernel object is unfit:\n{}", faults.join("\n"));
     std::fs::copy(object, copy.join("mpu_core.o_shipped"))?;
-    Ok(ONCE.get_or_init(|| copy).clone())
+    made.insert(arch.facts().target, copy.clone());
+    Ok(copy)
 }
 
 fn clean(built: modules::Built, what: &str) -> Result<PathBuf> {
