@@ -48,6 +48,20 @@ pub fn command(arch: Arch, program: &Path) -> Result<Command> {
     Ok(command)
 }
 
+/// The emulator's first two numbers.
+pub fn emulator_version(arch: Arch) -> Result<(u32, u32)> {
+    let words = emulator(arch)?;
+    let program = words.first().context("what is at home is not emulated")?;
+    let said = output(Command::new(program).arg("--version"))?;
+    version_in(&said).with_context(|| format!("{program} does not say its version: {said}"))
+}
+
+/// "qemu-aarch64 version 10.0.2 (Debian 1:10.0.2+ds-2+deb13u1)"
+fn version_in(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(' ').nth(2)?.split('.').map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
 /// A program for another machine in a package would be found out on a node.
 pub fn check_machine(arch: Arch, program: &Path) -> Result<()> {
     let wanted = match arch {
@@ -82,6 +96,12 @@ mod tests {
         assert!(check_machine(Arch::Amd64, &this).is_ok());
         let refused = check_machine(Arch::Arm64, &this).unwrap_err().to_string();
         assert!(refused.ends_with("is for Advanced Micro Devices X86-64, not for AArch64"), "{refused}");
+    }
+
+    #[test]
+    fn an_emulator_says_how_old_it_is() {
+        assert_eq!(version_in("qemu-aarch64 version 10.0.2 (Debian 1:10.0.2+ds-2)\nCopyright\n"), Some((10, 0)));
+        assert_eq!(version_in("hello"), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod cpio;
 mod demo;
 mod dist;
 mod doctor;
+mod emulated;
 mod foreign;
 mod fuzz;
 mod guest;

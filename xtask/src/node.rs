@@ -271,6 +271,12 @@ fn container_package(packages: &Path) -> PathBuf {
     packages.join(format!("mpu-container_{}_amd64.deb", env!("CARGO_PKG_VERSION")))
 }
 
+/// The packages of this version, for tests that need no guest.
+pub fn packages() -> Result<PathBuf> {
+    setup::require(setup::PACKAGES)?;
+    package(None)
+}
+
 /// The package of this version, or of another, made once a run.
 fn package(version: Option<&'static str>) -> Result<PathBuf> {
     static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
@@ -280,7 +286,7 @@ fn package(version: Option<&'static str>) -> Result<PathBuf> {
         // Each in a folder of its own: cargo would build everything anew for the other's flags.
         let build = if version.is_some() { "quick-next" } else { "quick" };
         let arches = vec![Arch::Amd64];
-        Release { profile: Profile::Quick, build, version, arches }.make(&out)?;
+        Release { profile: Profile::Quick, build, version, arches, key: None }.make(&out)?;
         made.insert(out.clone());
     }
     Ok(out)

@@ -92,7 +92,7 @@ pub const NODE: &[Need] = &[
 ];
 
 /// What Debian 12 has in its backports only, or in them new enough.
-const BACKPORTED: [&str; 2] = ["qemu-system-x86", "python3-virt-firmware"];
+const BACKPORTED: [&str; 3] = ["qemu-system-x86", "qemu-user-static", "python3-virt-firmware"];
 
 /// For booting guests.
 pub const GUESTS: &[Need] = &[

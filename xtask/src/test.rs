@@ -20,13 +20,13 @@ use crate::guest::{self, image, Job};
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
 use crate::run::{quietly, say};
-use crate::{chart, containers, kernels, kmod, lint, paths, promtool, setup};
+use crate::{chart, containers, dist, emulated, kernels, kmod, lint, paths, promtool, setup};
 use matrix::{Guest, Matrix};
 use wanted::{Stage, Wanted};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// These stages alone: lint, chart, host, containers, modules, guest, node; or the guests of the matrix with these stories alone
+    /// These stages alone: lint, chart, host, containers, packages, arm64, modules, guest, node; or the guests of the matrix with these stories alone
     #[arg(value_name = "STAGE|STORY")]
     only: Vec<String>,
     /// Cross every kernel, era and client instead of covering each once
@@ -194,6 +194,14 @@ fn host_checks(full: bool, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&s
     if wanted.has(Stage::Containers) {
         stage("container engines");
         containers::check(None, full, tally)?;
+    }
+    if wanted.has(Stage::Packages) {
+        stage("packages");
+        dist::check_packages(full, tally)?;
+    }
+    if wanted.has(Stage::Arm64) {
+        stage("user space for arm64");
+        emulated::check(full, tally)?;
     }
     Ok(())
 }

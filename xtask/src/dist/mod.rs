@@ -2,7 +2,9 @@
 //! Debian and RPM packages, a list of what is in each, checksums, and where all of it came from. The same sources give the same
 //! bytes, wherever and whenever they are built.
 
+mod check;
 mod deb;
+mod provenance;
 mod rpm;
 mod sbom;
 #[cfg(test)]
@@ -12,13 +14,14 @@ mod tree;
 use std::path::{Path, PathBuf};
 
 use anyhow::{ensure, Context, Result};
-use sha2::{Digest, Sha256};
 
 use crate::arch::Arch;
 use crate::guest::image;
+use crate::guest::verdict::{Ending, Tally};
 use crate::outcome::Outcome;
 use crate::run::{output, run, say};
-use crate::{container, foreign, lint, paths, setup};
+use crate::{container, foreign, lint, node, paths, setup};
+use provenance::Told;
 use tree::Package;
 
 /// The oldest C library that a released executable runs with: that of Debian 12 is 2.36, of Ubuntu 22.04 2.35, of RHEL 9 2.34.
@@ -35,32 +38,85 @@ pub struct Args {
     /// For these machines alone: amd64, arm64
     #[arg(long, value_name = "MACHINE")]
     arch: Vec<Arch>,
+    /// Sign checksums and provenance with this private key (PEM, EC or RSA)
+    #[arg(long, value_name = "FILE")]
+    sign_key: Option<PathBuf>,
+    /// Build nothing: check the files of this folder by its checksums, provenance and signature
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["twice", "quick", "arch", "sign_key"])]
+    verify: Option<PathBuf>,
+    /// The public key (PEM) that the signature must be by
+    #[arg(long, value_name = "FILE", requires = "verify")]
+    key: Option<PathBuf>,
 }
 
 /// The verb.
 pub fn dist(args: &Args) -> Result<Outcome> {
+    if let Some(folder) = &args.verify {
+        return verify(folder, args.key.as_deref());
+    }
+    let key = args.sign_key.as_deref().map(provenance::readable).transpose()?;
     let arches = if args.arch.is_empty() { vec![Arch::Amd64, Arch::Arm64] } else { args.arch.clone() };
     setup::require(setup::OBJECTS)?;
     setup::require(setup::PACKAGES)?;
     let version = env!("CARGO_PKG_VERSION");
     let out = paths::target("dist")?.join(format!("mpu-{version}"));
     let profile = if args.quick { Profile::Quick } else { Profile::Release };
-    let release = Release { profile, build: "cargo", version: None, arches };
+    let release = Release { profile, build: "cargo", version: None, arches, key };
     release.make(&out)?;
     println!("{}", out.display());
+    let checks = check::all(&out, &newer()?, version, &release.arches);
+    for (name, _, why) in checks.iter().filter(|(_, ending, _)| *ending == Ending::Fail) {
+        println!("{name}: {why}");
+    }
+    if checks.iter().any(|(_, ending, _)| *ending == Ending::Fail) {
+        return Ok(Outcome::Failed);
+    }
     if !args.twice {
         return Ok(Outcome::Passed);
     }
     say("once more, in another folder");
     let again = paths::target("dist")?.join("again");
     Release { build: "cargo-again", ..release }.make(&again)?;
-    let (first, second) = (std::fs::read(out.join("SHA256SUMS"))?, std::fs::read(again.join("SHA256SUMS"))?);
+    let (first, second) = (std::fs::read(out.join(provenance::SUMS))?, std::fs::read(again.join(provenance::SUMS))?);
     if first == second {
         println!("built twice, the same bytes");
         return Ok(Outcome::Passed);
     }
     println!("the second build differs:\n{}", String::from_utf8_lossy(&second));
     Ok(Outcome::Failed)
+}
+
+/// For tests of upgrades: RPMs of the release after the one that is handed out, with the same programs.
+fn newer() -> Result<PathBuf> {
+    paths::target("dist/newer")
+}
+
+/// Packages of this machine, which stories of whole Debians install, too; with `full`, those for arm64 beside them.
+pub fn check_packages(full: bool, tally: &mut Tally) -> Result<()> {
+    let out = node::packages()?;
+    let mut told = check::all(&out, &newer()?, env!("CARGO_PKG_VERSION"), &[Arch::Amd64]);
+    if full {
+        let out = paths::target("dist/arm64")?;
+        let release =
+            Release { profile: Profile::Quick, build: "quick", version: None, arches: vec![Arch::Arm64], key: None };
+        release.make(&out)?;
+        told.extend(check::all(&out, &newer()?, env!("CARGO_PKG_VERSION"), &release.arches));
+    } else {
+        tally.check("packages for arm64", Ending::Skip, "minutes of compiling: `./x test --full`");
+    }
+    told.iter().for_each(|(name, ending, why)| tally.check(name, *ending, why));
+    Ok(())
+}
+
+fn verify(folder: &Path, key: Option<&Path>) -> Result<Outcome> {
+    let key = key.map(provenance::readable).transpose()?;
+    let (faults, said) = provenance::verify(folder, key.as_deref())?;
+    faults.iter().for_each(|fault| println!("{fault}"));
+    if !faults.is_empty() {
+        return Ok(Outcome::Failed);
+    }
+    println!("every file is as the checksums and the provenance say; {said}");
+    Ok(Outcome::Passed)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,6 +138,8 @@ pub struct Release {
     pub version: Option<&'static str>,
     /// For which machines.
     pub arches: Vec<Arch>,
+    /// What it is signed with.
+    pub key: Option<PathBuf>,
 }
 
 impl Release {
@@ -101,8 +159,9 @@ impl Release {
             std::fs::copy(&from, out.join(from.file_name().unwrap_or_default()))
                 .with_context(|| format!("cannot copy {text}"))?;
         }
-        std::fs::write(out.join("SHA256SUMS"), sums(out)?)?;
-        Ok(())
+        let version = self.version.unwrap_or(env!("CARGO_PKG_VERSION"));
+        let told = Told { version, is_quick: self.profile == Profile::Quick, arches: &self.arches };
+        provenance::seal(out, &told, self.key.as_deref())
     }
 
     /// One machine's: programs in a folder of its Debian name, which is also what builders of images call it, and packages.
@@ -126,6 +185,8 @@ impl Release {
         // Static, so that it runs in any root and loads nothing from one.
         let container = self.build(arch, "mpu-container", tree, &["-C", "target-feature=+crt-static"], |_| ())?;
         container::check_static(&container)?;
+        let said = output(foreign::command(arch, &mpu)?.arg("--version"))?;
+        ensure!(said.trim() == format!("mpu {version}"), "mpu for {arch} says {said}, not {version}");
         let stage_mpu = |tree: &Path| run(foreign::command(arch, &mpu)?.arg("stage").arg(tree));
         let stage_container = |tree: &Path| container::stage(arch, &container, tree);
         say(format!("packing for {arch}"));
@@ -140,7 +201,10 @@ impl Release {
             let package = Package { name, arch, version, epoch: &epoch, bom: &bom, stage };
             deb::pack(&package, out)?;
             for variant in rpm::VARIANTS.into_iter().filter(|variant| variant.program == name) {
-                rpm::pack(&package, variant, out)?;
+                rpm::pack(&package, variant, 1, out)?;
+                if arch == Arch::Amd64 {
+                    rpm::pack(&package, variant, 2, &newer()?)?;
+                }
             }
         }
         Ok(())
@@ -246,26 +310,6 @@ fn newest_glibc(readelf: &str) -> Option<(u32, u32)> {
         Some((numbers.next()??, numbers.next().flatten().unwrap_or(0)))
     });
     versions.max()
-}
-
-/// As `sha256sum -c` reads them.
-fn sums(dir: &Path) -> Result<String> {
-    let mut left = vec![dir.to_owned()];
-    let mut lines = Vec::new();
-    while let Some(folder) = left.pop() {
-        for entry in std::fs::read_dir(&folder)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                left.push(path);
-                continue;
-            }
-            let digest = Sha256::digest(std::fs::read(&path)?);
-            let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-            lines.push(format!("{hex}  {}\n", path.strip_prefix(dir)?.display()));
-        }
-    }
-    lines.sort();
-    Ok(lines.concat())
 }
 
 #[cfg(test)]

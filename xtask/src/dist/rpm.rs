@@ -11,7 +11,7 @@ use anyhow::{ensure, Context, Result};
 use super::tree::{date, directories_to_0755, files, put, Package};
 use crate::arch::Arch;
 use crate::{foreign, paths};
-use crate::run::{output, run};
+use crate::run::output;
 
 /// A package by its name, and of which of our programs it has the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,12 +62,12 @@ fn replaced() -> Result<Vec<String>> {
 }
 
 /// The name of a package's file.
-pub fn file_name(name: &str, version: &str, arch: Arch) -> String {
-    format!("{name}-{version}-1.{}.rpm", foreign::name(arch))
+pub fn file_name(name: &str, version: &str, release: u32, arch: Arch) -> String {
+    format!("{name}-{version}-{release}.{}.rpm", foreign::name(arch))
 }
 
-/// Packs one variant into `out`.
-pub fn pack(package: &Package, variant: Variant, out: &Path) -> Result<PathBuf> {
+/// Packs one variant into `out`. `release` counts packages of one version.
+pub fn pack(package: &Package, variant: Variant, release: u32, out: &Path) -> Result<PathBuf> {
     let work = paths::target("dist")?.join(format!("rpm-{}", variant.name));
     let tree = work.join("tree");
     package.lay(&tree)?;
@@ -76,7 +76,7 @@ pub fn pack(package: &Package, variant: Variant, out: &Path) -> Result<PathBuf> 
     let list = work.join("list");
     put(&list, listed(&tree)?.as_bytes(), 0o644)?;
     let spec = work.join("spec");
-    put(&spec, specification(package, variant, &tree, &list)?.as_bytes(), 0o644)?;
+    put(&spec, specification(package, variant, release, &tree, &list)?.as_bytes(), 0o644)?;
     let mut build = Command::new("rpmbuild");
     build.args(["-bb", "--quiet", "--target", &format!("{}-linux", foreign::name(package.arch))]);
     build.arg("--define").arg(format!("_topdir {}", work.display()));
@@ -88,7 +88,7 @@ pub fn pack(package: &Package, variant: Variant, out: &Path) -> Result<PathBuf> 
     build.env("HOME", &work).env("SOURCE_DATE_EPOCH", package.epoch).arg(&spec);
     let said = output(build.stdout(Stdio::null())).context("rpmbuild cannot pack")?;
     ensure!(said.trim().is_empty(), "rpmbuild says: {said}");
-    let file = out.join(file_name(variant.name, package.version, package.arch));
+    let file = out.join(file_name(variant.name, package.version, release, package.arch));
     ensure!(file.is_file(), "rpmbuild has written no {}", file.display());
     lint(&file)?;
     Ok(file)
@@ -138,7 +138,7 @@ fn is_owned(folder: &Path) -> bool {
     folder.components().any(|part| part.as_os_str().to_str().is_some_and(ours))
 }
 
-fn specification(package: &Package, variant: Variant, tree: &Path, list: &Path) -> Result<String> {
+fn specification(package: &Package, variant: Variant, release: u32, tree: &Path, list: &Path) -> Result<String> {
     let template = paths::repo().join("packaging/rpm").join(format!("{}.spec", package.name));
     let text = std::fs::read_to_string(&template).with_context(|| format!("cannot read {}", template.display()))?;
     let mut replaces = String::new();
@@ -147,6 +147,7 @@ fn specification(package: &Package, variant: Variant, tree: &Path, list: &Path) 
     }
     let text = text
         .replace("@NAME@", variant.name)
+        .replace("@RELEASE@", &release.to_string())
         .replace("@TREE@", &tree.display().to_string())
         .replace("@LIST@", &list.display().to_string())
         .replace("@DATE@", &date(package.epoch, "+%a %b %d %Y")?)
@@ -161,11 +162,6 @@ fn lint(package: &Path) -> Result<()> {
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     ensure!(done.status.success() && said.contains(" 0 errors, 0 warnings"), "rpmlint finds:\n{said}");
     Ok(())
-}
-
-/// Runs rpm on a database of its own below a root.
-pub fn in_root(root: &Path, args: &[&str]) -> Result<()> {
-    run(Command::new("rpm").arg("--root").arg(root).args(["--dbpath", "/var/lib/rpm"]).args(args))
 }
 
 #[cfg(test)]
@@ -200,7 +196,7 @@ mod tests {
                 bom: "",
                 stage: &|_| Ok(()),
             };
-            let text = specification(&package, variant, Path::new("/tree"), Path::new("/list")).unwrap();
+            let text = specification(&package, variant, 1, Path::new("/tree"), Path::new("/list")).unwrap();
             let scripts = scripts(&text);
             assert_eq!(scripts.len(), 4);
             for (name, script) in scripts {
