@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::arch::Arch;
 use crate::guest::image;
 use crate::outcome::Outcome;
 use crate::run::{logged, output, passes, say, tail};
@@ -46,7 +47,7 @@ exec env -i PATH=/usr/sbin:/usr/bin chroot "$r" /usr/bin/mpu up --build-only --s
 /// Makes the root, and builds in it.
 pub fn check() -> Result<Outcome> {
     setup::require(setup::NODE)?;
-    let (root, programs, sources) = (root()?, image::programs()?, image::mpu_sources(crate::arch::Arch::Amd64)?);
+    let (root, programs, sources) = (root()?, image::programs()?, image::mpu_sources(Arch::Amd64)?);
     let mut result = Outcome::Passed;
     for name in kernels::debian()? {
         let kernel = kernels::ready(&name)?;
@@ -98,6 +99,17 @@ fn recipe(text: &str) -> Option<(&'static str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn images_take_the_program_of_their_platform_from_where_dist_puts_it() {
+        let toolkit = include_str!("../../packaging/kubernetes/Dockerfile.toolkit");
+        for (text, program) in [(DOCKERFILE, "mpu"), (toolkit, "mpu-container")] {
+            let copy = format!("ARG TARGETARCH\nCOPY --chmod=0755 ${{TARGETARCH}}/{program} /usr/bin/{program}\n");
+            assert!(text.contains(&copy), "{program}");
+        }
+        // What builders call platforms is what Debian calls machines.
+        assert_eq!([Arch::Amd64, Arch::Arm64].map(|arch| arch.facts().debian), ["amd64", "arm64"]);
+    }
 
     #[test]
     fn the_dockerfile_is_read() {

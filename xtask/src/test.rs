@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use anyhow::{anyhow, Result};
 
+use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, image, Job};
 use crate::node::{self, Play};
@@ -226,7 +227,7 @@ fn host_tests(tally: &mut Tally) -> Result<()> {
 
 /// The module for every kernel: no complaint of compiler, modpost or objtool is let pass. True if all came out.
 fn module_builds(tally: &mut Tally) -> Result<bool> {
-    let faults = kmod::faults(crate::arch::Arch::Amd64, &kmod::build(crate::arch::Arch::Amd64)?)?;
+    let faults = kmod::faults(Arch::Amd64, &kmod::build(Arch::Amd64)?)?;
     tally.check("kernel object", ending(faults.is_empty()), &faults.join("; "));
     let mut all_built = faults.is_empty();
     for name in kernels::debian()?.iter().filter(|_| faults.is_empty()) {

@@ -158,10 +158,14 @@ impl Root {
             "usr/share/licenses",
             "usr/share/man/man1",
             "usr/src",
+            // rpm's own.
+            "var/tmp",
             DATABASE,
         ] {
             std::fs::create_dir_all(root.at(folder))?;
         }
+        // Scripts write to it; a device is more than a test may make.
+        put(&root.at("dev/null"), b"", 0o666)?;
         Ok(root)
     }
 

@@ -229,7 +229,8 @@ impl Release {
         flags: &[&str],
         change: impl FnOnce(&mut std::process::Command),
     ) -> Result<PathBuf> {
-        let built = paths::target("dist")?.join(self.build);
+        // Flags in common with the last build, or cargo builds every library anew.
+        let built = paths::target("dist")?.join(format!("{}-{package}", self.build));
         let mut cargo = lint::cargo();
         cargo.args(["build", "--quiet", "--package", package, "--target", arch.facts().target, "--target-dir"]).arg(&built);
         if self.version.is_none() {
