@@ -316,7 +316,7 @@ int main(int argc, char **argv)
 	inner = aligned_alloc(PAGE, BUFFER);
 	if (!params || !decoy || !inner)
 		nv_die("nvattack: buffers", -ENOMEM);
-	open_rows("nvattack: /dev/nvidiactl, client and objects");
+	open_rows("nvattack: /dev/nvidiactl, client and objects", 1);
 	if (strcmp(what, "race"))
 		make_lure();
 	for (r = 0; r < ROWS; r++) {

@@ -17,6 +17,7 @@
 
 #define PAGE 4096
 #define INDEX 200
+#define NO_REQUEST 0xff /* of any driver's */
 #ifndef SYS_memfd_secret
 #define SYS_memfd_secret 447
 #endif
@@ -34,7 +35,7 @@ static void usage(FILE *to)
 	fputs("usage: nvevents [--xfer] COMMAND\n"
 	      "  memory                  fetches with event or argument in memory of each kind: `event|argument KIND ret=R status=S got=G left=N`\n"
 	      "  swap MODE CALLS         a thread exchanges, MODE: dup2 (another file in the descriptor's place), close (none), where (the event's\n"
-	      "                          address); `calls N accepted M`, then `saw N` for each process that was named\n"
+	      "                          address), request (0x52 and no request at all, in the wrapper); `calls N accepted M`, then `saw N` for each process that was named\n"
 	      "  secret                  the argument in memory that nobody else can read (memfd_secret): `ret=R status=S`\n"
 	      "  poll CALLS              fetches where no event is: `ns N` for each\n",
 	      to);
@@ -122,6 +123,7 @@ static int cmd_memory(void)
 
 static struct {
 	volatile struct nv_event_arg arg;
+	volatile struct nv_xfer_arg wrapper;
 	struct event events[2];
 	int fd, other;
 	char mode;
@@ -139,10 +141,19 @@ static void *swapper(void *unused)
 			dup2(ours ? ctl : race.other, race.fd);
 		else if (race.mode == 'c')
 			close(race.fd);
+		else if (race.mode == 'r')
+			race.wrapper.cmd = ours ? 0x52 : NO_REQUEST;
 		else
 			race.arg.data = (uintptr_t)&race.events[ours];
 	}
 	return unused;
+}
+
+/* What was exchanged, if it is the request, else a whole call. */
+static int fetch_raced(void)
+{
+	return race.mode == 'r' ? ioctl(race.fd, nv_ioc(211, sizeof(race.wrapper), NULL), &race.wrapper) :
+				  fetch(race.fd, (struct nv_event_arg *)&race.arg);
 }
 
 /* So many calls at least, and until one was accepted: on a busy machine the other thread can be kept waiting with the wrong file in place. */
@@ -158,14 +169,15 @@ static int cmd_swap(const char *mode, unsigned long least)
 	race.other = open("/dev/null", O_RDWR);
 	race.fd = dup(ctl);
 	race.arg.data = (uintptr_t)race.events;
-	if (!strchr("dcw", race.mode) || race.other < 0 || race.fd < 0 || pthread_create(&thread, NULL, swapper, NULL))
+	race.wrapper = (struct nv_xfer_arg){ 0x52, sizeof(race.arg), (uintptr_t)&race.arg };
+	if (!strchr("dcwr", race.mode) || race.other < 0 || race.fd < 0 || pthread_create(&thread, NULL, swapper, NULL))
 		nv_die("nvevents: swap", -EINVAL);
 	while (calls < least || (!accepted && time(NULL) < patience)) {
 		if (calls++ % 16 == 0)
 			limits_reached();
 		memset(race.events, 0, sizeof(race.events));
 		race.arg.status = 0xdead;
-		if (fetch(race.fd, (struct nv_event_arg *)&race.arg) || race.arg.status)
+		if (fetch_raced() || race.arg.status)
 			continue;
 		accepted++;
 		for (i = 0; i < 2; i++)

@@ -169,8 +169,10 @@ static inline int nv_is_simulated(int fd)
 
 /* One client with a device and a subdevice on one GPU, as every user of the driver has. */
 struct nv_session {
-	uint32_t client, device, subdevice;
+	uint32_t client, device, subdevice, instance;
 };
+
+#define MOST_GPUS 32
 
 static inline int nv_session_open(int fd, unsigned gpu, struct nv_session *s)
 {
@@ -191,6 +193,12 @@ static inline int nv_session_open(int fd, unsigned gpu, struct nv_session *s)
 			id[i] = 0xffffffff;
 		nv_control(fd, s->client, s->client, 0x215, id, sizeof(id), NULL, &status);
 		rc = nv_alloc(fd, s->client, s->client, &s->device, 0x80, &device, sizeof(device));
+		/* The first one's number need not be 0 where a GPU fell off or is somebody else's. */
+		while (rc > 0 && !gpu && ++device.device_id < MOST_GPUS) {
+			s->device = 0;
+			rc = nv_alloc(fd, s->client, s->client, &s->device, 0x80, &device, sizeof(device));
+		}
+		s->instance = device.device_id;
 	}
 	if (!rc)
 		rc = nv_alloc(fd, s->client, s->device, &s->subdevice, 0x2080, sub, sizeof(sub));

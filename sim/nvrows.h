@@ -151,7 +151,7 @@ static inline uint32_t harmless(enum object object)
 }
 
 /* The control device, a client with its objects, and one to ask the profiler's controls of. */
-static inline void open_rows(const char *who)
+static inline void open_rows(const char *who, int with_profiler)
 {
 	int rc;
 
@@ -159,7 +159,7 @@ static inline void open_rows(const char *who)
 	if (ctl < 0)
 		nv_die(who, -errno);
 	rc = nv_session_open(ctl, 0, &session);
-	if (!rc)
+	if (!rc && with_profiler)
 		rc = nv_alloc(ctl, session.client, session.subdevice, &profiler, 0x90cc, NULL, 0);
 	if (rc)
 		nv_die(who, rc);

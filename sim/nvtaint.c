@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "nvallow.h"
 #include "nvchance.h"
 #include "nvrows.h"
 #include "nvscan.h"
@@ -157,6 +158,15 @@ static void end_call(void)
 
 /* --- Calls. --- */
 
+/* At most so many a second. */
+static void wait_for_turn(unsigned rate)
+{
+	struct timespec pause = { 0, rate ? 1000000000 / (rate + 1) : 0 };
+
+	if (rate)
+		nanosleep(&pause, NULL);
+}
+
 static int gpu = -1;
 static unsigned long accepted;
 
@@ -193,9 +203,12 @@ static bool send_control(struct nv_control_arg *arg)
 	struct nv_way chosen = some_way();
 	int rc;
 
+	if (!may(CONTROL, arg->cmd))
+		return false;
 	scan_what = arg->cmd;
 	scan_size = arg->size;
-	arg->flags |= one_in(16) ? 1u << below(9) : 0;
+	if (!only_allowed && one_in(16))
+		arg->flags |= 1u << below(9);
 	remember(&argument, sizeof(*arg));
 	rc = nv_control_send(ctl, arg, &chosen);
 	accepted += rc == 0 && arg->status == 0;
@@ -224,9 +237,8 @@ static void ask_about(bool no_taint)
 		foreign[i] = somebody(no_taint);
 }
 
-static void by_row(void)
+static void ask_row(unsigned i)
 {
-	unsigned i = below(ALL_ROWS);
 	const struct row *row = row_at(i);
 	uint8_t *p = begin_at(&parameters, one_in(4) ? 4 * below(16) : one_in(8) ? below(64) : 0);
 
@@ -242,6 +254,11 @@ static void by_row(void)
 	look_at_figures(row, p);
 }
 
+static void by_row(void)
+{
+	ask_row(below(ALL_ROWS));
+}
+
 /* A row that something is wrong with. */
 static void by_torn_row(void)
 {
@@ -249,7 +266,7 @@ static void by_torn_row(void)
 	uint8_t *p = begin_at(&parameters, one_in(8) ? BUFFER - row->size : one_in(4) ? below(64) : 0);
 	uint32_t objects[] = { session.client, session.device, session.subdevice, profiler, harmless_word() };
 	struct nv_control_arg *arg;
-	unsigned i, torn = below(4);
+	unsigned i, torn = may_be_torn(row->cmd) ? below(4) : 0;
 
 	ask_about(true);
 	inner = one_in(4) ? p : begin_at(&pointed, one_in(8) ? BUFFER - below(8192) : 0);
@@ -300,7 +317,7 @@ static void by_number(void)
 	unsigned size = one_in(3) ? below(512) : sizes[below(sizeof(sizes) / sizeof(sizes[0]))];
 	struct nv_control_arg *arg = (struct nv_control_arg *)argument.at;
 
-	if (spoils(cmd))
+	if (only_allowed || spoils(cmd))
 		return;
 	*arg = (struct nv_control_arg){ session.client,
 					cmd >> 16 == 0	    ? session.client :
@@ -321,15 +338,18 @@ static void by_alloc(void)
 	static const uint32_t classes[] = { 0, 1, 0x41, 5, 0x79, 0x7d, 0x40, 0x80, 0x2080, 0x90cc, 0x83de, 0x900e, 0xc36f, 0xc397, 0xc3c0, 0xde };
 	struct nv_alloc_arg *arg = (struct nv_alloc_arg *)argument.at;
 	uint32_t parents[] = { session.client, session.device, session.subdevice };
-	uint32_t class = one_in(8) ? below(0x10000) : classes[below(sizeof(classes) / sizeof(classes[0]))];
+	uint32_t class = !only_allowed && one_in(8) ? below(0x10000) : classes[below(sizeof(classes) / sizeof(classes[0]))];
 	bool is_root = class < 2 || class == 0x41;
 	struct nv_way chosen = some_way();
 	int rc;
 
 	*arg = (struct nv_alloc_arg){ is_root ? 0 : session.client, is_root ? 0 : parents[below(3)], 0, class,
 				      one_in(4) ? 0 : (uintptr_t)parameters.at, 0, 0xdead };
-	words(parameters.at, 64);
-	put32(parameters.at, 0, 0);
+	if (!may(CLASS, class))
+		return;
+	if (!only_allowed)
+		words(parameters.at, 64);
+	put32(parameters.at, 0, class == 0x80 ? session.instance : 0);
 	scan_what = ESCAPE_RM_ALLOC;
 	scan_size = class;
 	remember(&parameters, 4096);
@@ -347,7 +367,7 @@ static void by_escape(void)
 	unsigned nr = one_in(2) ? 200 + below(20) : below(256), size = one_in(4) ? below(8000) : 8 * below(16);
 	struct nv_way chosen = some_way();
 
-	if (nr == SIM_ESC_NR || nr == ESCAPE_RM_FREE || nr == ESCAPE_RM_CONTROL || nr == ESCAPE_RM_ALLOC)
+	if (only_allowed || nr == SIM_ESC_NR || nr == ESCAPE_RM_FREE || nr == ESCAPE_RM_CONTROL || nr == ESCAPE_RM_ALLOC)
 		return;
 	words(argument.at, size < 64 ? size : 64);
 	if (one_in(2))
@@ -367,7 +387,9 @@ static void by_event(void)
 	struct nv_way chosen = some_way();
 	struct sim_args raise = { .op = SIM_OP_LIMIT, .ring_rotation = 5, .ring_count = below(300) };
 
-	if (one_in(16))
+	if (!may(ESCAPE, 0x52))
+		return;
+	if (!only_allowed && one_in(16))
 		nv_sim(ctl, &raise);
 	scan_what = 0x52;
 	scan_size = 16;
@@ -443,10 +465,11 @@ static void *changer(void *unused)
 		if (raced.argument) {
 			arg->cmd = turn & 16 ? row->cmd : turn & 32 ? other->cmd : harmless(row->object);
 			arg->size = turn & 64 ? row->size : other->size;
-			arg->params = (uintptr_t)(turn & 128 ? parameters.at : pointed.at);
+			if (!only_allowed)
+				arg->params = (uintptr_t)(turn & 128 ? parameters.at : pointed.at);
 		}
 		/* A pointer that the kernel reads half old and half new leads to whole words. */
-		if (turn & 256)
+		if (!only_allowed && turn & 256)
 			word[turn >> 16 & 7] = turn >> 32 & 0x3fc;
 		for (i = 0; i < (turn >> 10) % 61; i++)
 			__asm__ volatile("pause");
@@ -465,7 +488,8 @@ static void *reader(void *unused)
 
 static const char *left_out;
 
-static void race_once(void)
+/* Whether it came to a call. */
+static bool race_once(void)
 {
 	const struct row *row = row_at(below(ALL_ROWS)), *other = row_at(below(ALL_ROWS));
 	struct nv_control_arg *arg;
@@ -473,7 +497,10 @@ static void race_once(void)
 
 	scan_call++;
 	if (left_out && (!strcmp(row->name, left_out) || !strcmp(other->name, left_out)))
-		return;
+		return false;
+	/* What one row's parameters hold is no other's: drivers of era 3 and 4 follow addresses in those of samples. */
+	if (only_allowed && (row->object != SUBDEVICE || !may(CONTROL, row->cmd) || !may(CONTROL, HARMLESS)))
+		return false;
 	scan_what = row->cmd;
 	scan_size = row->size;
 	ask_about(true);
@@ -483,14 +510,15 @@ static void race_once(void)
 	row->fill(parameters.at, row);
 	arg = control_of(row, parameters.at);
 	raced.row = row;
-	raced.other = other->object == row->object ? other : row;
+	raced.other = other->object == row->object && !only_allowed ? other : row;
 	rc = nv_control_send(ctl, arg, &(struct nv_way){ .xfer = one_in(4) });
 	accepted += rc == 0 && ((volatile struct nv_control_arg *)arg)->status == 0;
 	glance("parameters", (const volatile uint64_t *)parameters.at, BUFFER, true);
 	glance("pointed", (const volatile uint64_t *)pointed.at, BUFFER, true);
+	return true;
 }
 
-static void race(unsigned long calls, const char *what)
+static void race(unsigned long calls, const char *what, unsigned rate, uint64_t until)
 {
 	pthread_t thread[2];
 	unsigned i;
@@ -499,14 +527,29 @@ static void race(unsigned long calls, const char *what)
 	raced.row = raced.other = &rows[0];
 	if (pthread_create(&thread[0], NULL, changer, NULL) || pthread_create(&thread[1], NULL, reader, NULL))
 		nv_die("nvtaint: thread", -EAGAIN);
-	while (calls--)
-		race_once();
+	while (calls && wall_ns() < until)
+		if (race_once()) {
+			calls--;
+			wait_for_turn(rate);
+		}
 	raced.stop = true;
 	for (i = 0; i < 2; i++)
 		pthread_join(thread[i], NULL);
 }
 
 /* --- */
+
+/* Every row once as nvidia-smi would ask it, before anything that is wrong. */
+static void each_row(void)
+{
+	unsigned i;
+
+	for (i = 0; i < ALL_ROWS; i++) {
+		begin_call();
+		ask_row(i);
+		end_call();
+	}
+}
 
 static void one_call(void)
 {
@@ -525,10 +568,20 @@ static void one_call(void)
 	end_call();
 }
 
+/* What a session is made of. */
+static const struct {
+	const char *kind;
+	uint32_t number;
+} needed[] = { { CLASS, 0x41 }, { CONTROL, 0x201 }, { CONTROL, 0x215 }, { CLASS, 0x80 }, { CLASS, 0x2080 } };
+
 static void usage(FILE *to)
 {
-	fputs("usage: nvtaint [--seed N] [--calls N] [--raced argument|buffers [--leave-out ROW]] [--own PID]... [--read PATH]... FROM TO\n"
+	fputs("usage: nvtaint [--seed N] [--calls N] [--seconds N] [--rate N] [--allowed LIST] [--raced argument|buffers [--leave-out ROW]]\n"
+	      "               [--own PID]... [--read PATH]... FROM TO\n"
 	      "  Asks the driver everything, and looks for the numbers from FROM to below TO, and for kernel addresses, in all that comes back.\n"
+	      "  --seconds  ends after so long, whatever --calls says\n"
+	      "  --rate   at most so many calls a second\n"
+	      "  --allowed  asks nothing that this file does not list (sim/nvallow.h), each row as it should be before anything is wrong\n"
 	      "  --raced  threads change the argument and the buffers, or the buffers alone, and read them while calls run\n"
 	      "           except on one row; what they find is not always of the call that is named beside it\n"
 	      "  --own    a number of this container's that may be asked about\n"
@@ -553,10 +606,12 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "seed", 1, NULL, 's' }, { "calls", 1, NULL, 'c' }, { "raced", 1, NULL, 'r' }, { "own", 1, NULL, 'o' },
-		{ "read", 1, NULL, 'f' }, { "leave-out", 1, NULL, 'l' }, { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
+		{ "read", 1, NULL, 'f' }, { "leave-out", 1, NULL, 'l' }, { "help", 0, NULL, 'h' }, { "seconds", 1, NULL, 't' },
+		{ "rate", 1, NULL, 'e' }, { "allowed", 1, NULL, 'a' }, { NULL, 0, NULL, 0 },
 	};
-	uint64_t seed = wall_ns() / 1000;
+	uint64_t seed = wall_ns() / 1000, until = UINT64_MAX;
 	unsigned long calls = 1000;
+	unsigned rate = 0;
 	const char *how = NULL, *files[16];
 	struct sim_args error = { .op = SIM_OP_ERROR };
 	unsigned file_count = 0, i;
@@ -569,6 +624,12 @@ int main(int argc, char **argv)
 		case 'r': how = optarg; break;
 		case 'o': own[own_count++ % 16] = strtoul(optarg, NULL, 0); break;
 		case 'l': left_out = optarg; break;
+		case 't': until = wall_ns() + strtoul(optarg, NULL, 0) * 1000000000ull; break;
+		case 'e': rate = strtoul(optarg, NULL, 0); break;
+		case 'a':
+			if (!read_allowances(optarg))
+				nv_die("nvtaint: a list of what may be asked", -EINVAL);
+			break;
 		case 'f': files[file_count++ % 16] = optarg; break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
@@ -589,18 +650,27 @@ int main(int argc, char **argv)
 	make(&parameters);
 	make(&pointed);
 	inner = pointed.at;
-	open_rows("nvtaint: /dev/nvidiactl, client and objects");
+	/* A real driver makes objects on a GPU that somebody has open. */
 	gpu = nv_open_minor(0);
+	for (i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
+		if (!may(needed[i].kind, needed[i].number))
+			nv_die("nvtaint: the list does not allow a client with its objects", -EPERM);
+	open_rows("nvtaint: /dev/nvidiactl, client and objects", may(CLASS, 0x90cc));
 	error.client = session.client;
-	nv_sim(ctl, &error);
-	for (i = 199; i < 202; i++)
+	if (!only_allowed)
+		nv_sim(ctl, &error);
+	for (i = 199; i < 202 && may(CLASS, 0x79); i++)
 		nv_subscribe(ctl, session.client, session.subdevice, i);
 	for (i = 0; i < file_count; i++)
 		read_below(files[i]);
 	if (how)
-		race(calls, how);
-	for (; !how && calls; calls--)
+		race(calls, how, rate, until);
+	else if (only_allowed)
+		each_row();
+	for (; !how && calls && wall_ns() < until; calls--) {
 		one_call();
+		wait_for_turn(rate);
+	}
 	tell();
 	return hit_count != 0;
 }

@@ -32,7 +32,21 @@ configuration() {
 configuration jit-cdi
 export NVIDIA_CTK_CONFIG_FILE_PATH=$work/config.toml
 
-# bundle NAME ENV...: this host's programs and Python, read-only; of the driver nothing but the asking.
+# shown BUNDLE FOLDER: the mount by which a container sees a folder of this host: read-only, or with $writable a copy that it may
+# write to, as an engine's overlay over an image is. Mode legacy makes its files there.
+writable=
+shown() {
+	local layers=$work/$1/layers$2
+	if [ -n "$writable" ]; then
+		mkdir -p "$layers/upper" "$layers/work"
+		printf '{"destination": "%s", "type": "overlay", "source": "overlay", "options": ["lowerdir=%s", "upperdir=%s", "workdir=%s"]}' \
+			"$2" "$2" "$layers/upper" "$layers/work"
+	else
+		printf '{"destination": "%s", "type": "bind", "source": "%s", "options": ["rbind", "ro"]}' "$2" "$2"
+	fi
+}
+
+# bundle NAME ENV...: this host's programs and Python; of the driver nothing but the asking.
 bundle() {
 	local name=$1
 	shift
@@ -44,7 +58,7 @@ bundle() {
 	env=$(printf ',"%s"' "$@")
 	mounts=
 	for folder in /usr/bin /usr/lib /usr/lib64 "$(dirname "$(dirname "$(dirname "$python")")")"; do
-		mounts="$mounts,{\"destination\": \"$folder\", \"type\": \"bind\", \"source\": \"$folder\", \"options\": [\"rbind\", \"ro\"]}"
+		mounts="$mounts,$(shown "$name" "$folder")"
 	done
 	mounts="$mounts,{\"destination\": \"/gpu\", \"type\": \"bind\", \"source\": \"$work\", \"options\": [\"bind\", \"ro\"]}"
 	[ -n "${PYTHONPATH-}" ] &&

@@ -214,7 +214,7 @@ fn start(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError>
             }
             Ok(Some(status)) => Err(NotifyError::Start {
                 what: "the supervisor's keeper".to_string(),
-                source: io::Error::other(format!("it ended ({status}); {LOG} has its words")),
+                source: io::Error::other(format!("it ended ({status}): {}", last_words(host))),
             }),
             _ => Ok(()),
         },
@@ -265,6 +265,15 @@ fn keep(host: &Host, options: &SupervisorOptions) -> Result<Child, NotifyError> 
     let mut command = Command::new(program);
     command.args(["notify", "hold"]).current_dir("/").stdin(Stdio::null());
     command.stdout(log.try_clone().map_err(failed)?).stderr(log).spawn().map_err(failed)
+}
+
+/// What the keeper or its supervisor wrote last, and where the rest is.
+fn last_words(host: &Host) -> String {
+    let log = fs::read_to_string(host.at(LOG)).unwrap_or_default();
+    match log.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
+        Some(words) => format!("\"{words}\"; {LOG} has the rest"),
+        None => format!("it wrote nothing to {LOG}"),
+    }
 }
 
 /// Waits for a supervisor that is as it should be.

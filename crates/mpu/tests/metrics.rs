@@ -92,6 +92,7 @@ fn usage(processes: u32) -> Usage {
             .flatten(),
         pid: HostPid::new(4000 + index).unwrap(),
         container_pid: ViewPid::new(1 + index % 50),
+        started: None,
         amounts: Amounts { memory: Some(1 << 28), sm: Some(7), transfer: Some(3), encoder: Some(0), decoder: Some(0) },
     };
     let gpus = (0..8).map(|i| Gpu {
@@ -99,6 +100,7 @@ fn usage(processes: u32) -> Usage {
         uuid: gpu(i).1,
         name: "NVIDIA H200".to_string(),
         memory: Some(141 << 30),
+        used: Some(70 << 30),
         readable: true,
     });
     Usage { gpus: gpus.collect(), uses: (0..processes).map(of).collect() }
@@ -106,7 +108,11 @@ fn usage(processes: u32) -> Usage {
 
 fn sources(processes: u32) -> Sources {
     let usage = usage(processes);
-    Sources { host: Box::new(|| Ok(facts())), usage: Box::new(move || Ok(usage.clone())) }
+    Sources {
+        host: Box::new(|| Ok(facts())),
+        usage: Box::new(move || Ok(usage.clone())),
+        clock: Box::new(Instant::now),
+    }
 }
 
 fn now<T>(future: impl std::future::Future<Output = T>) -> T {
@@ -185,7 +191,10 @@ fn hostile_container_names_change_nothing_but_their_label() {
         }
         Ok(usage)
     };
-    let page = page(Sources { host: Box::new(|| Ok(facts())), usage: Box::new(hostile) }, vec![]);
+    let page = page(
+        Sources { host: Box::new(|| Ok(facts())), usage: Box::new(hostile), clock: Box::new(Instant::now) },
+        vec![],
+    );
     assert_eq!(page.lines().filter(|l| l.starts_with("mpu_engine_up")).collect::<Vec<_>>(), ["mpu_engine_up 0"]);
     assert!(page
         .lines()
@@ -221,7 +230,10 @@ fn missed_are_the_reasons_whose_callers_got_the_drivers_answer() {
 #[test]
 fn an_engine_that_cannot_be_read_leaves_the_rest() {
     let broken = || Err(Trouble::Failed("unreadable".to_string()));
-    let page = page(Sources { host: Box::new(broken), usage: Box::new(|| Ok(usage(10))) }, vec![]);
+    let page = page(
+        Sources { host: Box::new(broken), usage: Box::new(|| Ok(usage(10))), clock: Box::new(Instant::now) },
+        vec![],
+    );
     assert!(page.contains("mpu_scrape_errors_total{part=\"engine\"} 1\n"), "{page}");
     assert!(page.contains("mpu_gpu_processes{") && !page.contains("mpu_engine_up"), "{page}");
 }
@@ -237,7 +249,7 @@ fn a_driver_that_hangs_costs_its_rows_and_comes_back() {
         Ok(usage(1))
     });
     let patience = Patience { part: Duration::from_millis(50), fresh: Duration::ZERO };
-    let sources = Sources { host: Box::new(|| Ok(facts())), usage };
+    let sources = Sources { host: Box::new(|| Ok(facts())), usage, clock: Box::new(Instant::now) };
     let exporter = Exporter::start(sources, vec![], patience, true).unwrap();
     now(async {
         let read = || async { String::from_utf8(exporter.page().await.to_vec()).unwrap() };
@@ -266,7 +278,7 @@ fn scrapes_at_the_same_time_share_one_reading() {
         std::thread::sleep(Duration::from_millis(100));
         Ok(usage(10))
     };
-    let sources = Sources { host: Box::new(|| Ok(facts())), usage: Box::new(slow) };
+    let sources = Sources { host: Box::new(|| Ok(facts())), usage: Box::new(slow), clock: Box::new(Instant::now) };
     let patience = Patience { fresh: Duration::ZERO, ..Patience::default() };
     let exporter = Arc::new(Exporter::start(sources, vec![], patience, true).unwrap());
     now(async {

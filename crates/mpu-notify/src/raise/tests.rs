@@ -132,3 +132,15 @@ fn a_host_is_fit_when_its_kernel_has_listeners_and_we_are_on_it() {
     fake.remove("/proc/self/ns");
     assert_eq!(why(), Some(("not_on_host", Exit::Refused)));
 }
+
+#[test]
+fn a_keeper_that_ends_at_once_is_refused_in_its_own_words() {
+    let fake = FakeHost::in_order();
+    fake.tool("keeper", "echo first; echo 'no room for a socket' >&2; exit 3");
+    let program = Some(fake.host().at("/usr/bin/keeper"));
+    let error = raise(&fake.host(), &SupervisorOptions { program, ..OPTIONS }, None);
+    let error = error.map(|_| ()).expect_err("it ended");
+    let error = std::error::Error::source(&error).expect("its cause").to_string();
+    assert!(error.contains("exit status: 3") && error.contains("\"no room for a socket\""), "{error}");
+    assert!(error.contains(LOG), "{error}");
+}

@@ -1,12 +1,13 @@
 //! Reading the parts of a page so that no part can hold up the page.
 //!
-//! Owns the threads, the deadlines, the errors' counts, and that scrapes at the same time share one reading. Knows
+//! Owns the threads, the deadlines, the errors' counts, the ledger, and that scrapes at the same time share one reading. Knows
 //! nothing of what a part reads.
 //!
 //! Each part has a thread of its own. One that does not answer in time (an NVML that waits in the kernel cannot be
 //! interrupted) is left alone: the page goes out without that part, the error is counted, and the part is there again
 //! once its thread answers. A second thread is never started, so a part that hangs costs one thread, not one a scrape.
 
+use super::ledger::Ledger;
 use super::page::{page, Facts, HostFacts, Reading};
 use super::usage::{Label, Usage};
 use hyper::body::Bytes;
@@ -32,12 +33,17 @@ pub enum Trouble {
 /// Reads a part. May block.
 pub type Reader<T> = Box<dyn FnMut() -> Result<T, Trouble> + Send>;
 
+/// Says what time it is.
+pub type Clock = Box<dyn Fn() -> Instant + Send + Sync>;
+
 /// Where the facts come from.
 pub struct Sources {
     /// Engines and driver.
     pub host: Reader<HostFacts>,
     /// GPUs and their processes.
     pub usage: Reader<Usage>,
+    /// When they were read, for the ledger.
+    pub clock: Clock,
 }
 
 /// How patient to be.
@@ -60,6 +66,7 @@ impl Default for Patience {
 pub struct Exporter {
     host: Part<HostFacts>,
     usage: Part<Usage>,
+    clock: Clock,
     labels: Vec<Label>,
     patience: Patience,
     started: Option<f64>,
@@ -68,6 +75,7 @@ pub struct Exporter {
 
 #[derive(Default)]
 struct State {
+    ledger: Ledger,
     page: Option<(Instant, Bytes)>,
     errors: [u64; 2],
     told: [Option<Trouble>; 2],
@@ -82,6 +90,7 @@ impl Exporter {
         Ok(Exporter {
             host: Part::start("engine", sources.host)?,
             usage: Part::start("gpu", sources.usage)?,
+            clock: sources.clock,
             labels,
             patience,
             started: lives.then_some(now),
@@ -104,7 +113,13 @@ impl Exporter {
             (self.host.name, state.note(0, self.host.name, host.1, host.0.as_ref().err())),
             (self.usage.name, state.note(1, self.usage.name, usage.1, usage.0.as_ref().err())),
         ];
-        let facts = Facts { started: self.started, host: host.0.ok(), usage: usage.0.ok(), readings };
+        let usage = usage.0.ok();
+        if let Some(usage) = &usage {
+            state.ledger.book((self.clock)(), usage);
+        }
+        // Who writes one page has not seen any time go by.
+        let ledger = self.started.and(usage.as_ref()).map(|_| &state.ledger);
+        let facts = Facts { started: self.started, host: host.0.ok(), usage, ledger, readings };
         let page = Bytes::from(page(&facts, &self.labels));
         state.page = Some((Instant::now(), page.clone()));
         page

@@ -160,6 +160,42 @@ pub static PROCESSES: Family = gauge("mpu_gpu_processes", WHOSE, "Processes that
 /// Memory.
 pub static MEMORY: Family =
     gauge("mpu_gpu_memory_used_bytes", WHOSE, "GPU memory of these processes; absent if the driver does not report it");
+/// All memory.
+pub static DEVICE_MEMORY: Family = gauge(
+    "mpu_gpu_device_memory_used_bytes",
+    &["gpu", "uuid"],
+    "The GPU's memory in use as the driver counts it, whoever uses it; absent if the driver does not report it",
+);
+/// What is nobody's.
+pub static RESIDUE: Family = gauge(
+    "mpu_gpu_memory_residue_bytes",
+    &["gpu", "uuid"],
+    "mpu_gpu_device_memory_used_bytes less the GPU's rows of mpu_gpu_memory_used_bytes: memory of no listed process",
+);
+/// Memory over time.
+pub static BYTE_SECONDS: Family = counter(
+    "mpu_gpu_memory_used_byte_seconds_total",
+    WHOSE,
+    "GPU memory of these processes times the time they had it, since the exporter began",
+);
+/// Ended.
+pub static ENDED: Family = counter(
+    "mpu_gpu_processes_ended_total",
+    WHOSE,
+    "Processes of theirs that used the GPU at one reading and not at the next, since the exporter began",
+);
+/// All memory over time.
+pub static DEVICE_BYTE_SECONDS: Family = counter(
+    "mpu_gpu_device_memory_used_byte_seconds_total",
+    &["gpu", "uuid"],
+    "The GPU's memory in use, whoever uses it, times the time it was, since the exporter began",
+);
+/// How much time that is.
+pub static OBSERVED: Family = counter(
+    "mpu_gpu_observed_seconds_total",
+    &["gpu", "uuid"],
+    "Time that the byte-seconds cover: of readings more than 300 s apart, only 300 s",
+);
 /// Compute.
 pub static SM: Family = gauge(
     "mpu_gpu_sm_utilization_ratio",
@@ -195,7 +231,7 @@ pub static ERRORS: Family =
     counter("mpu_scrape_errors_total", &["part"], "How often this part could not be read since the exporter began");
 
 /// Every metric, in the page's order.
-pub static ALL: [&Family; 31] = [
+pub static ALL: [&Family; 37] = [
     &BUILD,
     &STARTED,
     &UP,
@@ -219,11 +255,17 @@ pub static ALL: [&Family; 31] = [
     &GPU_UP,
     &SIZE,
     &PROCESSES,
+    &DEVICE_MEMORY,
+    &RESIDUE,
     &MEMORY,
     &SM,
     &TRANSFER,
     &ENCODER,
     &DECODER,
+    &BYTE_SECONDS,
+    &ENDED,
+    &DEVICE_BYTE_SECONDS,
+    &OBSERVED,
     &SUCCESS,
     &DURATION,
     &ERRORS,

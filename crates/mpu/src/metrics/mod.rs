@@ -10,6 +10,7 @@
 pub mod collect;
 mod error;
 pub mod families;
+pub mod ledger;
 pub mod listen;
 mod options;
 pub mod page;

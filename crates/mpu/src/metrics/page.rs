@@ -3,8 +3,9 @@
 //! Owns which fact becomes which row, and which passed calls count as missed. Reads nothing.
 
 use super::families as f;
+use super::ledger::Ledger;
 use super::text::{clean, Labels, Text};
-use super::usage::{Label, Sum, Usage};
+use super::usage::{Gpu, Label, Sum, Usage};
 use mpu_core::Reason;
 use mpu_engine::observe::{Cost, Observed, STATES};
 use mpu_host::driver::{self, Driver, Flavour};
@@ -33,13 +34,15 @@ pub struct Reading {
 
 /// All that a page tells. A part that could not be read is none, and its rows are not there: no old values, no zeros.
 #[derive(Debug, Default)]
-pub struct Facts {
+pub struct Facts<'a> {
     /// When the exporter began, in seconds since 1970; none on a page that is written once.
     pub started: Option<f64>,
     /// Engines and driver.
     pub host: Option<HostFacts>,
     /// GPUs and their processes.
     pub usage: Option<Usage>,
+    /// What they used since the beginning; none on a page that is written once, and where `usage` is none.
+    pub ledger: Option<&'a Ledger>,
     /// The parts by name, and how reading them went.
     pub readings: Vec<(&'static str, Reading)>,
 }
@@ -63,7 +66,7 @@ pub fn is_missed(reason: &str) -> bool {
 }
 
 /// The page.
-pub fn page(facts: &Facts, asked: &[Label]) -> String {
+pub fn page(facts: &Facts<'_>, asked: &[Label]) -> String {
     let rows = facts.usage.as_ref().map_or(0, |usage| usage.uses.len());
     let mut text = Text::with_capacity(8192 + rows * 1024);
     text.family(&f::BUILD).put(&[env!("CARGO_PKG_VERSION")], 1);
@@ -78,6 +81,9 @@ pub fn page(facts: &Facts, asked: &[Label]) -> String {
     }
     if let Some(usage) = &facts.usage {
         gpus(usage, asked, &mut text);
+    }
+    if let Some(ledger) = facts.ledger {
+        accounts(ledger, &mut text);
     }
     for (family, number) in [
         (&f::SUCCESS, (|r| f64::from(u8::from(r.success))) as fn(&Reading) -> f64),
@@ -215,6 +221,25 @@ fn gpus(usage: &Usage, asked: &[Label], text: &mut Text) {
             rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid)], memory);
         }
     }
+    let held = usage.held();
+    let devices: Vec<(&Gpu, u64, i128)> = usage
+        .gpus
+        .iter()
+        .filter(|gpu| gpu.readable)
+        .filter_map(|gpu| {
+            let used = gpu.used?;
+            let theirs = held.get(&(gpu.index, gpu.uuid.as_str())).copied().unwrap_or_default();
+            Some((gpu, used, i128::from(used) - i128::from(theirs)))
+        })
+        .collect();
+    let mut rows = text.family(&f::DEVICE_MEMORY);
+    for (gpu, used, _) in &devices {
+        rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid)], used);
+    }
+    let mut rows = text.family(&f::RESIDUE);
+    for (gpu, _, residue) in &devices {
+        rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid)], residue);
+    }
     // Labels are long and the same in all six metrics.
     let sums: Vec<(Labels, Sum)> = usage.sums(asked).iter().map(|(whose, sum)| (whose.labels(asked), *sum)).collect();
     of_processes(text, &f::PROCESSES, &sums, |sum| Some(sum.processes));
@@ -224,6 +249,30 @@ fn gpus(usage: &Usage, asked: &[Label], text: &mut Text) {
     of_processes(text, &f::TRANSFER, &sums, |sum| ratio(sum.amounts.transfer));
     of_processes(text, &f::ENCODER, &sums, |sum| ratio(sum.amounts.encoder));
     of_processes(text, &f::DECODER, &sums, |sum| ratio(sum.amounts.decoder));
+}
+
+fn accounts(ledger: &Ledger, text: &mut Text) {
+    let accounts: Vec<_> = ledger.accounts().collect();
+    let mut rows = text.family(&f::BYTE_SECONDS);
+    for (labels, account) in &accounts {
+        if let Some(byte_seconds) = account.byte_seconds {
+            rows.put_labelled(labels, byte_seconds);
+        }
+    }
+    let mut rows = text.family(&f::ENDED);
+    for (labels, account) in &accounts {
+        rows.put_labelled(labels, account.ended);
+    }
+    let mut rows = text.family(&f::DEVICE_BYTE_SECONDS);
+    for (gpu, uuid, device) in ledger.devices() {
+        if let Some(byte_seconds) = device.byte_seconds {
+            rows.put(&[&gpu.to_string(), &clean(uuid)], byte_seconds);
+        }
+    }
+    let mut rows = text.family(&f::OBSERVED);
+    for (gpu, uuid, device) in ledger.devices() {
+        rows.put(&[&gpu.to_string(), &clean(uuid)], device.observed.as_secs_f64());
+    }
 }
 
 fn of_processes<N: Display>(

@@ -13,7 +13,7 @@ use mpu_host::host::Host;
 use std::error::Error;
 use std::io::Read;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The facts of this host.
 pub fn sources(host: &Host) -> Sources {
@@ -24,6 +24,7 @@ pub fn sources(host: &Host) -> Sources {
             Ok(HostFacts { engines, driver: Driver::loaded(&here) })
         }),
         usage: Box::new(move || usage(&gpus)),
+        clock: Box::new(Instant::now),
     }
 }
 
@@ -100,6 +101,7 @@ pub fn rows(snapshot: &Snapshot) -> Usage {
         uuid: gpu.uuid.clone().unwrap_or_default(),
         name: gpu.name.clone().unwrap_or_default(),
         memory: gpu.memory.map(|memory| memory.total),
+        used: gpu.memory.map(|memory| memory.used),
         readable: gpu.unreadable.is_none(),
     };
     let gpus: Vec<Gpu> = snapshot.gpus.iter().map(gpu).collect();
@@ -130,6 +132,7 @@ fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
         container,
         pid: process.pid,
         container_pid: process.container_pid,
+        started: process.started,
         amounts: Amounts {
             memory: process.memory,
             sm: process.utilisation.map(|u| u.gpu),
@@ -162,9 +165,11 @@ mod tests {
             container: Container::new(known),
             pid: mpu_core::HostPid::new(4711).expect("a PID"),
             container_pid: mpu_core::ViewPid::new(7),
+            started: Some(9),
             amounts: Amounts { memory: Some(5), sm: Some(1), ..Amounts::default() },
         };
-        let gpu = Gpu { index: 1, uuid: "GPU-1".to_string(), name: String::new(), memory: None, readable: true };
+        let gpu =
+            Gpu { index: 1, uuid: "GPU-1".to_string(), name: String::new(), memory: None, used: None, readable: true };
         let mine: Result<Usage, String> = Ok(Usage { gpus: vec![gpu], uses: vec![row] });
         let told = serde_json::to_vec(&mine).expect("JSON");
         assert_eq!(serde_json::from_slice::<Result<Usage, String>>(&told).expect("the same"), mine);

@@ -40,6 +40,8 @@ pub struct Gpu {
     pub name: String,
     /// Its memory in bytes.
     pub memory: Option<u64>,
+    /// How much of it is in use, whoever uses it.
+    pub used: Option<u64>,
     /// Whether its processes could be read.
     pub readable: bool,
 }
@@ -96,6 +98,8 @@ pub struct Use {
     /// Its number in its container.
     #[serde(with = "view_pid")]
     pub container_pid: Option<ViewPid>,
+    /// When it started, in seconds since 1970: tells it from a later process with its number.
+    pub started: Option<u64>,
     /// What it uses.
     pub amounts: Amounts,
 }
@@ -144,6 +148,16 @@ pub struct Sum {
 }
 
 impl Usage {
+    /// The memory of all processes, by the GPU's index and UUID.
+    pub fn held(&self) -> BTreeMap<(u32, &str), u64> {
+        let mut held = BTreeMap::new();
+        for row in &self.uses {
+            let sum: &mut u64 = held.entry((row.gpu, row.uuid.as_str())).or_default();
+            *sum = sum.saturating_add(row.amounts.memory.unwrap_or_default());
+        }
+        held
+    }
+
     /// Sums over the processes that have the same labels. There are at most as many rows as processes on GPUs, and
     /// without `asked` at most one per container and GPU or MIG instance, and one for the host's processes.
     pub fn sums(&self, asked: &[Label]) -> BTreeMap<Whose<'_>, Sum> {
@@ -168,7 +182,17 @@ impl Usage {
     }
 }
 
-impl Whose<'_> {
+impl<'a> Whose<'a> {
+    /// Those of a container on a GPU, or of the host's processes there.
+    pub fn new(gpu: u32, uuid: &'a str, mig: &'a str, container: Option<&'a Container>) -> Whose<'a> {
+        Whose { gpu, uuid, mig, container, asked: Vec::new() }
+    }
+
+    /// The GPU's index and UUID, the MIG instance, and the container.
+    pub fn parts(&self) -> (u32, &'a str, &'a str, Option<&'a Container>) {
+        (self.gpu, self.uuid, self.mig, self.container)
+    }
+
     /// As a row has them; `asked` as it was given to [`Usage::sums`].
     pub fn labels(&self, asked: &[Label]) -> Labels {
         let gpu = self.gpu.to_string();
@@ -240,6 +264,7 @@ mod tests {
             container: Container::new(Known { id: container, ..Known::default() }),
             pid: HostPid::new(pid).expect("a PID"),
             container_pid: ViewPid::new(pid % 100),
+            started: None,
             amounts: Amounts { memory, sm: Some(10), ..Amounts::default() },
         }
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 
 use crate::command::run;
+use crate::engine::Engine;
 use crate::nvctl;
 use crate::right;
 use crate::scene::{sorted, Scene};
@@ -95,9 +96,11 @@ pub const PROTECTED: Story = Story {
 const SWAPPED_CALLS: u32 = 125;
 /// Of one program: emulated, a call takes milliseconds, and no program may take minutes.
 const SWAPPED_AT_ONCE: u32 = 1000;
+/// How often what the page says can be seen is tried.
+const RESIDUAL_TRIES: u32 = 20;
 
-/// A thread puts another descriptor, none, or another address in the place of the one that an event is fetched with, while it is fetched: what
-/// comes is of the container, or the call fails.
+/// A thread puts another descriptor, none, another address or another request in the place of the one that an event is fetched with, while it is
+/// fetched: what comes is of the container, or the call fails. What docs/notify.md says the exchange of a request can show has to be seen.
 pub const SWAPPED: Story = Story {
     name: "an_event_swapped_in_flight_names_nobody_else",
     engines: Engines::Every,
@@ -106,21 +109,42 @@ pub const SWAPPED: Story = Story {
         let scene = stage.scene()?;
         let own = scene.own();
         let each = SWAPPED_CALLS * stage.reloads.max(1);
-        let modes = ["dup2", "close", "where"];
-        for mode in modes.into_iter().cycle().take(modes.len() * each.div_ceil(SWAPPED_AT_ONCE) as usize) {
-            let calls = each.min(SWAPPED_AT_ONCE);
-            let text = scene.a.script(&format!("nvevents swap {mode} {calls}"))?;
-            let first = text.lines().next().unwrap_or_default();
-            let told: Vec<u32> = first.split(' ').filter_map(|word| word.parse().ok()).collect();
-            let &[made, accepted] = told.as_slice() else { return Err(anyhow!("nvevents says {text}").into()) };
-            right!(made >= calls && accepted > 0, "swapping by {mode}, {accepted} of {made} calls were accepted");
-            let saw = text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse::<u32>().ok());
-            let foreign: Vec<u32> = saw.filter(|pid| *pid != 0 && !own.contains(pid)).collect();
-            right!(foreign.is_empty(), "swapping by {mode}, events name {foreign:?}: {text}");
+        let calls = each.min(SWAPPED_AT_ONCE);
+        let notify = stage.engine == Engine::Notify;
+        let modes: &[&str] = if notify { &["dup2", "close", "where"] } else { &["dup2", "close", "where", "request"] };
+        for mode in modes.iter().cycle().take(modes.len() * each.div_ceil(SWAPPED_AT_ONCE) as usize) {
+            let foreign = named_while_swapping(&scene, mode, calls, &own)?;
+            right!(foreign.is_empty(), "swapping by {mode}, events name {foreign:?}");
+        }
+        // docs/notify.md: a wrapper of something else is passed on, and read again by the kernel.
+        if notify {
+            let is_seen = || named_while_swapping(&scene, "request", calls, &own).map(|foreign| !foreign.is_empty());
+            right!(any_of(RESIDUAL_TRIES, is_seen)?, "no exchanged wrapper showed an event, which the page says it can");
         }
         by_own_numbers(&scene)
     },
 };
+
+/// Whether one of so many tries comes true.
+fn any_of(tries: u32, mut attempt: impl FnMut() -> Result<bool, Fault>) -> Result<bool, Fault> {
+    for _ in 0..tries {
+        if attempt()? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whom events named that are not the container's own, while a thread exchanged a part of the call.
+fn named_while_swapping(scene: &Scene, mode: &str, calls: u32, own: &[u32]) -> Result<Vec<u32>, Fault> {
+    let text = scene.a.script(&format!("nvevents swap {mode} {calls}"))?;
+    let first = text.lines().next().unwrap_or_default();
+    let told: Vec<u32> = first.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let &[made, accepted] = told.as_slice() else { return Err(anyhow!("nvevents says {text}").into()) };
+    right!(made >= calls && accepted > 0, "swapping by {mode}, {accepted} of {made} calls were accepted");
+    let saw = text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse::<u32>().ok());
+    Ok(saw.filter(|pid| *pid != 0 && !own.contains(pid)).collect())
+}
 
 /// Memory that the kernel lets nobody but its owner read: the call is refused, and counted.
 pub const SECRET: Story = Story {

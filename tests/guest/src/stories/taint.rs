@@ -33,6 +33,10 @@ const BARE_CALLS: u32 = 2_000;
 /// With threads that change what the driver reads, for each reload.
 const RACED_CALLS: u32 = 200;
 
+/// What a real GPU is asked (tests/gpu/taint.sh), and nothing else: each row first, then by chance.
+const ALLOWED: &str = "--allowed /etc/taint.allowed --rate 2000";
+const ALLOWED_CALLS: u32 = 300;
+
 /// docs/notify.md: its caller asks the driver itself, and is named by the host's number.
 const REPORT: &str = " control 0x607 ";
 
@@ -85,6 +89,8 @@ fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
         if stage.era >= 3 {
             told.has_found("address")?;
         }
+        let told_by_list = Told::by(scene, ALLOWED_CALLS, ALLOWED)?;
+        told_by_list.has_found("number")?;
         return told.nothing_but(|_| false);
     }
     let notify = stage.engine == Engine::Notify;
@@ -111,9 +117,11 @@ fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     right!(never.is_none(), "the driver never answered {never:?} in {rounds} rounds of {at_once} calls");
     let unseen: Vec<&&str> = left.iter().filter(|one| !seen.contains(**one)).collect();
     right!(unseen.is_empty(), "{unseen:?} was not seen, which the pages say is not translated");
+    Told::by(scene, ALLOWED_CALLS, ALLOWED)?.nothing_but(known)?;
     println!("guest: {} calls, none told of anybody else", at_once * rounds);
     if notify {
         // docs/notify.md: what is passed on is read again by the kernel.
+        residual(scene, "an exchanged argument of the list", &format!("{ALLOWED} --raced argument"))?;
         return residual(
             scene,
             "an argument that is exchanged once it was passed on",

@@ -1,0 +1,175 @@
+//! Memory over time and processes that ended: what one reading cannot tell.
+//!
+//! Owns the accounts: one per container and GPU (or MIG instance), one per GPU. Knows nothing of where readings come
+//! from, has no clock of its own, and keeps no PID longer than until the next reading.
+//!
+//! From one reading to the next, what the first one found counts: to the processes, to the GPU, by the same rule. So the
+//! processes' sums and the residue make up the GPU's sum whatever happened in between, and a new row begins at 0, as
+//! Prometheus' `increase` wants it. A process counts a little too long at its end, and that much too short at its
+//! beginning. The driver's accounting, which is off unless somebody switched it on, would correct the ends alone, and
+//! sums would come out too small.
+
+use super::text::Labels;
+use super::usage::{Container, Usage, Use, Whose};
+use mpu_core::HostPid;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// Readings further apart say little of the time between: it counts up to here, and the rest as not observed.
+pub const LONGEST_GAP: Duration = Duration::from_secs(300);
+/// How long an account stays after its last process: long enough for every scraper to fetch its last figure.
+pub const KEPT: Duration = Duration::from_secs(900);
+/// How many accounts without processes are kept at most; the oldest go first.
+pub const MOST_KEPT: usize = 1000;
+
+/// The accounts since the exporter began.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    accounts: BTreeMap<Tenant, Account>,
+    devices: BTreeMap<(u32, String), Device>,
+}
+
+/// Whose account.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tenant {
+    gpu: u32,
+    uuid: String,
+    mig: String,
+    container: Option<Container>,
+}
+
+/// What somebody used since the exporter began.
+#[derive(Debug, Clone, Copy)]
+pub struct Account {
+    /// Memory over time, in bytes times seconds; none where the driver never said how much memory.
+    pub byte_seconds: Option<f64>,
+    /// Processes that were there at one reading and not at the next.
+    pub ended: u64,
+    seen: Instant,
+}
+
+/// A GPU's own account, and its last reading.
+#[derive(Debug)]
+pub struct Device {
+    /// Memory in use over time, in bytes times seconds; none where the driver does not say.
+    pub byte_seconds: Option<f64>,
+    /// How much time is in the sums.
+    pub observed: Duration,
+    at: Instant,
+    used: Option<u64>,
+    held: Vec<(Tenant, Option<u64>)>,
+    there: BTreeMap<Process, Tenant>,
+}
+
+/// A process on a GPU or MIG instance; its start tells it from a later one with its number.
+type Process = (HostPid, Option<u64>, String);
+
+impl Ledger {
+    /// Books what was found at the reading before up to `now`, and remembers this one. A GPU whose processes could not be
+    /// read is left as it was.
+    pub fn book(&mut self, now: Instant, usage: &Usage) {
+        for gpu in usage.gpus.iter().filter(|gpu| gpu.readable) {
+            let mine = |row: &&Use| row.gpu == gpu.index && row.uuid == gpu.uuid;
+            let there: BTreeMap<Process, Tenant> =
+                usage.uses.iter().filter(mine).map(|row| (process(row), Tenant::of(row))).collect();
+            let device = self.devices.entry((gpu.index, gpu.uuid.clone())).or_insert_with(|| Device::new(now));
+            let gap = now.saturating_duration_since(device.at).min(LONGEST_GAP);
+            device.observed += gap;
+            add(&mut device.byte_seconds, device.used, gap);
+            for (tenant, memory) in &device.held {
+                add(&mut account(&mut self.accounts, tenant, now).byte_seconds, *memory, gap);
+            }
+            for (_, tenant) in device.there.iter().filter(|(process, _)| !there.contains_key(process)) {
+                account(&mut self.accounts, tenant, now).ended += 1;
+            }
+            (device.at, device.used, device.there) = (now, gpu.used, there);
+            add(&mut device.byte_seconds, device.used, Duration::ZERO);
+        }
+        // Every row begins at 0, and with the reading that finds it.
+        let mut held: BTreeMap<(u32, &str), Vec<(Tenant, Option<u64>)>> = BTreeMap::new();
+        for (whose, sum) in &usage.sums(&[]) {
+            let tenant = Tenant::from(whose);
+            held.entry((tenant.gpu, whose.parts().1)).or_default().push((tenant, sum.amounts.memory));
+        }
+        for gpu in usage.gpus.iter().filter(|gpu| gpu.readable) {
+            let Some(device) = self.devices.get_mut(&(gpu.index, gpu.uuid.clone())) else { continue };
+            device.held = held.remove(&(gpu.index, gpu.uuid.as_str())).unwrap_or_default();
+            for (tenant, memory) in &device.held {
+                add(&mut account(&mut self.accounts, tenant, now).byte_seconds, *memory, Duration::ZERO);
+            }
+        }
+        self.forget(now);
+    }
+
+    /// By container and GPU.
+    pub fn accounts(&self) -> impl Iterator<Item = (Labels, Account)> + '_ {
+        self.accounts.iter().map(|(tenant, account)| (tenant.labels(), *account))
+    }
+
+    /// By GPU: its index, its UUID, its account.
+    pub fn devices(&self) -> impl Iterator<Item = (u32, &str, &Device)> {
+        self.devices.iter().map(|((gpu, uuid), device)| (*gpu, uuid.as_str(), device))
+    }
+
+    /// Lets go of what nobody asks for any more: memory stays bounded however many containers come and go.
+    fn forget(&mut self, now: Instant) {
+        self.devices.retain(|_, device| now.saturating_duration_since(device.at) < KEPT);
+        let held: BTreeSet<&Tenant> = self.devices.values().flat_map(|d| d.held.iter().map(|(who, _)| who)).collect();
+        let mut gone: Vec<(Instant, Tenant)> =
+            self.accounts.iter().filter(|(who, _)| !held.contains(who)).map(|(who, a)| (a.seen, who.clone())).collect();
+        gone.sort();
+        let too_many = gone.len().saturating_sub(MOST_KEPT);
+        for (at, (seen, who)) in gone.iter().enumerate() {
+            if at < too_many || now.saturating_duration_since(*seen) >= KEPT {
+                self.accounts.remove(who);
+            }
+        }
+    }
+}
+
+fn process(row: &Use) -> Process {
+    (row.pid, row.started, row.mig.clone())
+}
+
+/// The account, opened if need be, of somebody who is or was there just now.
+fn account<'a>(accounts: &'a mut BTreeMap<Tenant, Account>, who: &Tenant, now: Instant) -> &'a mut Account {
+    let account = accounts.entry(who.clone()).or_insert(Account { byte_seconds: None, ended: 0, seen: now });
+    account.seen = now;
+    account
+}
+
+fn add(sum: &mut Option<f64>, memory: Option<u64>, time: Duration) {
+    if let Some(memory) = memory {
+        *sum = Some(sum.unwrap_or_default() + memory as f64 * time.as_secs_f64());
+    }
+}
+
+impl Device {
+    fn new(now: Instant) -> Device {
+        Device {
+            byte_seconds: None,
+            observed: Duration::ZERO,
+            at: now,
+            used: None,
+            held: Vec::new(),
+            there: BTreeMap::new(),
+        }
+    }
+}
+
+impl From<&Whose<'_>> for Tenant {
+    fn from(whose: &Whose<'_>) -> Tenant {
+        let (gpu, uuid, mig, container) = whose.parts();
+        Tenant { gpu, uuid: uuid.to_string(), mig: mig.to_string(), container: container.cloned() }
+    }
+}
+
+impl Tenant {
+    fn of(row: &Use) -> Tenant {
+        Tenant { gpu: row.gpu, uuid: row.uuid.clone(), mig: row.mig.clone(), container: row.container.clone() }
+    }
+
+    fn labels(&self) -> Labels {
+        Whose::new(self.gpu, &self.uuid, &self.mig, self.container.as_ref()).labels(&[])
+    }
+}

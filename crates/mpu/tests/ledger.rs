@@ -1,0 +1,242 @@
+//! The exporter's ledger over an hour of a made-up clock: nothing of a GPU's memory is lost between containers, the
+//! residue and the GPU's own figure. The exporter is the real one; its pages are read as Prometheus reads them.
+
+use mpu::metrics::collect::{Exporter, Patience, Sources};
+use mpu::metrics::ledger::{KEPT, LONGEST_GAP, MOST_KEPT};
+use mpu::metrics::page::HostFacts;
+use mpu::metrics::usage::{Amounts, Container, Gpu, Known, Usage, Use};
+use mpu_core::HostPid;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const GIB: u64 = 1 << 30;
+/// What no process has.
+const RESIDUE: u64 = 20 << 20;
+
+/// A process of a made-up history.
+#[derive(Clone)]
+struct Life {
+    container: String,
+    pid: u32,
+    memory: Option<u64>,
+    from: u64,
+    to: u64,
+}
+
+fn life(container: &str, pid: u32, memory: u64, from: u64, to: u64) -> Life {
+    Life { container: container.to_string(), pid, memory: Some(memory), from, to }
+}
+
+/// What a GPU shows at a second of that history.
+fn at(second: u64, lives: &[Life]) -> Usage {
+    let here: Vec<&Life> = lives.iter().filter(|life| (life.from..life.to).contains(&second)).collect();
+    let used = RESIDUE + here.iter().filter_map(|life| life.memory).sum::<u64>();
+    let row = |life: &&Life| Use {
+        gpu: 0,
+        uuid: "GPU-0".to_string(),
+        mig: String::new(),
+        container: Container::new(Known { id: &life.container, name: &life.container, ..Known::default() }),
+        pid: HostPid::new(life.pid).unwrap(),
+        container_pid: None,
+        started: Some(life.from),
+        amounts: Amounts { memory: life.memory, ..Amounts::default() },
+    };
+    let gpu = Gpu {
+        index: 0,
+        uuid: "GPU-0".to_string(),
+        name: "NVIDIA H200".to_string(),
+        memory: Some(141 * GIB),
+        used: Some(used),
+        readable: true,
+    };
+    Usage { gpus: vec![gpu], uses: here.iter().map(row).collect() }
+}
+
+type Page = BTreeMap<String, f64>;
+
+/// An exporter whose clock and GPUs are set by hand.
+struct Rig {
+    exporter: Exporter,
+    set: Arc<Mutex<(Instant, Usage)>>,
+    began: Instant,
+}
+
+impl Rig {
+    fn new(lives: bool) -> Rig {
+        let began = Instant::now();
+        let set = Arc::new(Mutex::new((began, Usage::default())));
+        let (clock, usage) = (set.clone(), set.clone());
+        let sources = Sources {
+            host: Box::new(|| Ok(HostFacts::default())),
+            usage: Box::new(move || Ok(usage.lock().unwrap().1.clone())),
+            clock: Box::new(move || clock.lock().unwrap().0),
+        };
+        let patience = Patience { fresh: Duration::ZERO, ..Patience::default() };
+        Rig { exporter: Exporter::start(sources, vec![], patience, lives).unwrap(), set, began }
+    }
+
+    /// The rows of a scrape in that second.
+    fn scrape(&self, second: u64, usage: Usage) -> Page {
+        *self.set.lock().unwrap() = (self.began + Duration::from_secs(second), usage);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let page = String::from_utf8(runtime.block_on(self.exporter.page()).to_vec()).unwrap();
+        assert!(!page.contains("pid=\""), "{page}");
+        let rows = page.lines().filter(|line| !line.starts_with('#'));
+        rows.map(|line| line.rsplit_once(' ').unwrap()).map(|(row, n)| (row.to_string(), n.parse().unwrap())).collect()
+    }
+}
+
+fn of<'a>(page: &'a Page, metric: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
+    page.iter().filter(move |(row, _)| row.split('{').next() == Some(metric)).map(|(row, n)| (row.as_str(), *n))
+}
+
+fn sum(page: &Page, metric: &str) -> f64 {
+    of(page, metric).map(|(_, number)| number).sum()
+}
+
+fn one(page: &Page, metric: &str, container: &str) -> Option<f64> {
+    of(page, metric).find(|(row, _)| row.contains(&format!("container=\"{container}\""))).map(|(_, number)| number)
+}
+
+const THEIRS: &str = "mpu_gpu_memory_used_byte_seconds_total";
+const WHOLE: &str = "mpu_gpu_device_memory_used_byte_seconds_total";
+const ENDED: &str = "mpu_gpu_processes_ended_total";
+
+/// Eight containers whose processes come and go for an hour, and one of the host's that stays.
+fn hour() -> Vec<Life> {
+    let mut lives = vec![life("", 7, 2 * GIB, 0, 3600)];
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    };
+    for tenant in 0..8 {
+        let mut second = random(60);
+        while second < 3600 {
+            let to = second + 20 + random(400);
+            let pid = 1000 + lives.len() as u32;
+            lives.push(life(&format!("tenant-{tenant}"), pid, (2 + random(14)) * GIB, second, to));
+            second = to + 1 + random(60);
+        }
+    }
+    lives
+}
+
+#[test]
+fn tenants_and_residue_are_the_gpus_memory_at_each_scrape_and_over_an_hour() {
+    let lives = hour();
+    let rig = Rig::new(true);
+    // As `increase` does it: what a row rose by from its first value, whatever that was.
+    let (mut first, mut last): (Page, Page) = (Page::new(), Page::new());
+    let mut residue = 0.0;
+    let scrapes: Vec<u64> = (0..=3600).step_by(15).collect();
+    for second in &scrapes {
+        let page = rig.scrape(*second, at(*second, &lives));
+        let theirs = sum(&page, "mpu_gpu_memory_used_bytes");
+        let nobodys = sum(&page, "mpu_gpu_memory_residue_bytes");
+        assert_eq!(nobodys, RESIDUE as f64);
+        assert_eq!(theirs + nobodys, sum(&page, "mpu_gpu_device_memory_used_bytes"), "in second {second}");
+        residue += if *second < 3600 { nobodys * 15.0 } else { 0.0 };
+        for (row, number) in page {
+            first.entry(row.clone()).or_insert(number);
+            last.insert(row, number);
+        }
+    }
+    let increase = |metric: &str, container: &str| -> f64 {
+        let of_it = |row: &str| container.is_empty() || row.contains(&format!("container=\"{container}\""));
+        of(&last, metric).filter(|(row, _)| of_it(row)).map(|(row, number)| number - first[row]).sum()
+    };
+    let truth = |container: Option<&str>| -> f64 {
+        let mine = |life: &&Life| container.is_none_or(|container| life.container == container);
+        let each = |life: &Life| life.memory.unwrap() as f64 * (life.to.min(3600) - life.from) as f64;
+        lives.iter().filter(mine).map(each).sum()
+    };
+    let whole = truth(None) + RESIDUE as f64 * 3600.0;
+    let near = |a: f64, b: f64, within: f64| (a - b).abs() <= within * b;
+    let (parts, all) = (increase(THEIRS, "") + residue, increase(WHOLE, ""));
+    assert!(near(parts, all, 1e-9), "{parts} of {all}");
+    assert!(near(increase(THEIRS, "") + residue, whole, 0.01), "{} of {whole}", increase(THEIRS, "") + residue);
+    for tenant in 0..8 {
+        let name = format!("tenant-{tenant}");
+        let (told, is) = (increase(THEIRS, &name), truth(Some(&name)));
+        assert!(near(told, is, 0.05), "{name}: {told} of {is}");
+        let ended = lives.iter().filter(|life| life.container == name && life.to <= 3600).count();
+        assert_eq!(increase(ENDED, &name), ended as f64, "{name}");
+    }
+    assert_eq!(sum(&last, "mpu_gpu_observed_seconds_total"), 3600.0);
+}
+
+#[test]
+fn a_row_begins_at_zero_and_holds_its_last_value_when_its_container_is_gone() {
+    let lives = [life("a", 1, GIB, 10, 30)];
+    let rig = Rig::new(true);
+    assert_eq!(one(&rig.scrape(0, at(0, &lives)), THEIRS, "a"), None);
+    assert_eq!(one(&rig.scrape(15, at(15, &lives)), THEIRS, "a"), Some(0.0));
+    let gone = rig.scrape(30, at(30, &lives));
+    assert_eq!((one(&gone, THEIRS, "a"), one(&gone, ENDED, "a")), (Some(15.0 * GIB as f64), Some(1.0)));
+    assert_eq!(one(&gone, "mpu_gpu_memory_used_bytes", "a"), None, "it has none now");
+    let later = rig.scrape(45, at(45, &lives));
+    assert_eq!(one(&later, THEIRS, "a"), Some(15.0 * GIB as f64));
+    let last = rig.scrape(30 + KEPT.as_secs(), at(9999, &lives));
+    assert_eq!((one(&last, THEIRS, "a"), one(&last, ENDED, "a")), (None, None), "{last:?}");
+}
+
+#[test]
+fn a_number_that_is_used_again_is_another_process() {
+    let lives = [life("a", 1, GIB, 0, 10), life("a", 1, GIB, 12, 20)];
+    let rig = Rig::new(true);
+    rig.scrape(5, at(5, &lives));
+    assert_eq!(one(&rig.scrape(15, at(15, &lives)), ENDED, "a"), Some(1.0));
+}
+
+#[test]
+fn what_was_not_observed_does_not_count_and_is_told() {
+    let lives = [life("a", 1, GIB, 0, 99_999), Life { memory: None, ..life("b", 2, 0, 0, 99_999) }];
+    let rig = Rig::new(true);
+    rig.scrape(0, at(0, &lives));
+    let mut unreadable = at(20, &[]);
+    unreadable.gpus[0].readable = false;
+    unreadable.gpus[0].used = None;
+    let blind = rig.scrape(20, unreadable);
+    assert_eq!(
+        (one(&blind, THEIRS, "a"), one(&blind, ENDED, "a")),
+        (Some(0.0), Some(0.0)),
+        "nothing is known to be gone"
+    );
+    assert_eq!(of(&blind, "mpu_gpu_memory_residue_bytes").count(), 0);
+    let page = rig.scrape(4000, at(4000, &lives));
+    let gap = LONGEST_GAP.as_secs_f64();
+    assert_eq!(one(&page, THEIRS, "a"), Some(gap * GIB as f64));
+    assert_eq!(sum(&page, "mpu_gpu_observed_seconds_total"), gap);
+    assert_eq!(one(&page, THEIRS, "b"), None, "the driver never said how much");
+    assert_eq!(one(&page, ENDED, "b"), Some(0.0));
+}
+
+#[test]
+fn containers_without_end_leave_a_bounded_ledger() {
+    let rig = Rig::new(true);
+    for second in 0..40 {
+        let lives: Vec<Life> =
+            (0..100).map(|i| life(&format!("c{second}-{i}"), 1 + i, GIB >> 8, second, second + 1)).collect();
+        let page = rig.scrape(second, at(second, &lives));
+        assert!(of(&page, THEIRS).count() <= MOST_KEPT + 100);
+        if second == 39 {
+            assert_eq!(of(&page, THEIRS).count(), MOST_KEPT + 100);
+            assert!(
+                one(&page, THEIRS, "c38-0").is_some() && one(&page, THEIRS, "c0-0").is_none(),
+                "the oldest go first"
+            );
+        }
+    }
+}
+
+#[test]
+fn one_page_alone_has_the_residue_and_no_counters_of_time() {
+    let rig = Rig::new(false);
+    let page = rig.scrape(0, at(0, &[life("a", 1, GIB, 0, 1)]));
+    assert_eq!(sum(&page, "mpu_gpu_memory_residue_bytes"), RESIDUE as f64);
+    assert_eq!(of(&page, THEIRS).count() + of(&page, ENDED).count() + of(&page, WHOLE).count(), 0);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * What may be asked, if there is a list of it: on a machine whose GPU others need, nothing else is sent. Without a list, everything may.
+ *
+ * A line is `control|class|escape NUMBER whole|torn REASON`, and # begins a comment. `torn`: the driver's part on the processor looks at the
+ * parameters, so that any word among them may be wrong. `whole`: the GPU's firmware looks at them, too, and gets what nvidia-smi would send.
+ */
+#ifndef NVALLOW_H
+#define NVALLOW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CONTROL "control"
+#define CLASS "class"
+#define ESCAPE "escape"
+
+static struct {
+	char kind[8];
+	uint32_t number;
+	bool torn, told;
+} allowances[64];
+static unsigned allowance_count;
+static bool only_allowed;
+
+/* Whether every line of the list was understood. */
+static inline bool read_allowances(const char *path)
+{
+	FILE *list = fopen(path, "r");
+	char line[512], how[8];
+	bool understood = list != NULL;
+
+	only_allowed = true;
+	while (understood && fgets(line, sizeof(line), list)) {
+		if (line[0] == '#' || line[0] == '\n')
+			continue;
+		understood = allowance_count < 64 && sscanf(line, "%7s %x %7s", allowances[allowance_count].kind,
+							    &allowances[allowance_count].number, how) == 3 &&
+			     (!strcmp(how, "whole") || !strcmp(how, "torn"));
+		allowances[allowance_count++ % 64].torn = !strcmp(how, "torn");
+	}
+	if (list)
+		fclose(list);
+	return understood && allowance_count;
+}
+
+/* The first time, it is told before it is asked: if the machine stands still, the last line says at what. */
+static inline bool may(const char *kind, uint32_t number)
+{
+	unsigned i;
+
+	for (i = 0; only_allowed && i < allowance_count; i++) {
+		if (allowances[i].number != number || strcmp(allowances[i].kind, kind))
+			continue;
+		if (!allowances[i].told)
+			printf("asks %s 0x%x\n", kind, number);
+		fflush(stdout);
+		allowances[i].told = true;
+		return true;
+	}
+	return !only_allowed;
+}
+
+static inline bool may_be_torn(uint32_t control)
+{
+	unsigned i;
+
+	for (i = 0; i < allowance_count; i++)
+		if (allowances[i].number == control && !strcmp(allowances[i].kind, CONTROL))
+			return allowances[i].torn;
+	return !only_allowed;
+}
+
+#endif
