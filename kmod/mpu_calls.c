@@ -125,9 +125,12 @@ void mpu_calls_release(bool handed)
 /* Waits at the door. Whether the call belongs to another instance now. */
 static noinline bool mpu_wait_at_the_door(void)
 {
+	/* A caller is in its context as long as it is in this number, on every processor's view of the two. */
+	smp_mb__before_atomic();
 	atomic_inc(&mpu_held);
 	wait_event(mpu_released, !smp_load_acquire(&mpu_holding));
 	atomic_dec(&mpu_held);
+	smp_mb__after_atomic();
 	return READ_ONCE(mpu_handed_over);
 }
 

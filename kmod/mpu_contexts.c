@@ -117,6 +117,8 @@ static noinline struct mpu_context *mpu_context_more(struct mpu_bucket *bucket)
 		hlist_add_head_rcu(&context->node, &bucket->more);
 		raw_spin_unlock(&bucket->lock);
 	}
+	/* It is in the bucket before it is in the number no more: processors but x86's would exchange the two. */
+	smp_mb__before_atomic();
 	atomic_dec(&mpu_entering);
 	return context;
 }

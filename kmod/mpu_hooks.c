@@ -4,7 +4,8 @@
  * mpu_entry.S, and no other function in the system executes one instruction more. One registration holds them all where the kernel
  * allows, so that coming, going and handing over take one wait of the kernel's, not one a function.
  *
- * Knows which functions a release has and which of them must be there; nothing of what happens inside them.
+ * Knows which functions a release has and which of them must be there; nothing of what happens inside them. What the kernel patches at a
+ * function's entry is the processor's: mpu_site_x86.h, mpu_site_arm64.h.
  */
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
@@ -15,9 +16,14 @@
 #include <linux/version.h>
 #include "mpu.h"
 #include "mpu_peer.h"
+#ifdef CONFIG_ARM64
+#include "mpu_site_arm64.h"
+#else
+#include "mpu_site_x86.h"
+#endif
 
 #ifndef CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS
-#error "MPU needs a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS (Linux 5.8 or later, x86-64)"
+#error "MPU needs a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS (Linux 5.8 or later on x86-64, 6.4 or later on arm64)"
 #endif
 #ifndef CONFIG_KPROBES
 #error "MPU needs a kernel with CONFIG_KPROBES: it finds the driver's functions by it"
@@ -52,9 +58,6 @@ static bool mpu_placed;
 
 /* The kernel's switch for all of ftrace, as a refusal names it. */
 static const char mpu_ftrace_switch[] = "kernel.ftrace_enabled";
-
-/* Bytes of the instruction that ftrace patches: a call, or the nop in its place. */
-#define MPU_PATCHED_BYTES 5
 
 /*
  * The probes by which functions are found, never armed: the kernel exports no other way to ask. They go together, because each
@@ -92,52 +95,10 @@ static void mpu_search_ends(void)
 	mpu_search.count = 0;
 }
 
-/* Where a function's first instruction is behind the ENDBR64 that it may begin with; 0 if it cannot be read. */
-static unsigned long mpu_behind_endbr(unsigned long begins)
-{
-	static const u8 endbr64[] = { 0xf3, 0x0f, 0x1e, 0xfa };
-	u8 code[sizeof(endbr64)];
-
-	if (copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
-		return 0;
-	return memcmp(code, endbr64, sizeof(endbr64)) ? begins : begins + sizeof(endbr64);
-}
-
-/*
- * Where a function goes on behind the instruction that ftrace patches: 5 bytes, a call or the nop in its place, after an
- * ENDBR if the driver was built with IBT. 0 if there is no such instruction.
- */
-static unsigned long mpu_goes_on(unsigned long begins)
-{
-	/* Up to 5.12 the kernel chooses its nop by the processor (arch/x86/kernel/alternative.c, ideal_nops). */
-	static const u8 nops[][MPU_PATCHED_BYTES] = {
-		{ 0x0f, 0x1f, 0x44, 0x00, 0x00 },
-		{ 0x66, 0x66, 0x66, 0x66, 0x90 },
-		{ 0x3e, 0x8d, 0x74, 0x26, 0x00 },
-	};
-	u8 code[sizeof(nops[0])];
-	unsigned int i;
-	bool patched;
-
-	begins = mpu_behind_endbr(begins);
-	if (!begins || copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
-		return 0;
-	patched = code[0] == 0xe8;
-	for (i = 0; i < ARRAY_SIZE(nops); i++)
-		patched |= !memcmp(code, nops[i], sizeof(nops[i]));
-	return patched ? begins + sizeof(nops[0]) : 0;
-}
-
-/*
- * Whether the kernel did put its call there: with ftrace switched off it says yes and does nothing. A breakpoint stands there while
- * the kernel changes the call for somebody else who traces the function.
- */
+/* Whether the kernel did put its call there: with ftrace switched off it says yes and does nothing. */
 static bool mpu_is_patched(enum mpu_hook hook)
 {
-	u8 code;
-
-	return !copy_from_kernel_nofault(&code, (void *)(mpu_original[hook] - MPU_PATCHED_BYTES), 1) &&
-	       (code == 0xe8 || code == 0xcc);
+	return mpu_calls_before(mpu_original[hook]);
 }
 
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
@@ -366,7 +327,7 @@ static void mpu_find_rm_ioctl(void)
 	mpu_rm_ioctl_error = mpu_find("rm_ioctl", &mpu_rm_ioctl);
 	if (mpu_rm_ioctl_error)
 		return;
-	mpu_rm_ioctl = mpu_behind_endbr(mpu_rm_ioctl);
+	mpu_rm_ioctl = mpu_behind_landing_pad(mpu_rm_ioctl);
 	if (!mpu_rm_ioctl)
 		mpu_rm_ioctl_error = -EFAULT;
 }

@@ -212,7 +212,7 @@ static void *exchanger(void *unused)
 		race.arg.size = next->size;
 		race.arg.params = next->params;
 		for (i = 0; i < turn % 61; i++)
-			__asm__ volatile("pause");
+			breathe();
 	}
 	return unused;
 }

@@ -19,6 +19,16 @@
 
 #include "sim_ioctl.h"
 
+/* In a loop that waits: a processor's own word for it. */
+static inline void breathe(void)
+{
+#ifdef __x86_64__
+	__asm__ volatile("pause");
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
 struct nv_control_arg {
 	uint32_t client, object, cmd, flags;
 	uint64_t params;

@@ -38,6 +38,10 @@ static inline bool is_tainted(uint32_t number)
 /* Not the last page below 2^64, where errors and -1 are, nor a -1 above another field. */
 static inline bool is_kernel_address(uint64_t v)
 {
+#ifdef __aarch64__
+	/* Of 48 or 52 bits; behind a -1 of 16 bits there is a field, and not the first MiB that the kernel has mapped. */
+	return v >= 0xfff0000000000000 && v < 0xffffffff00000000 && (v & 0xffffffffffff) >= 0x100000;
+#endif
 	return v >= 0xffff800000000000 && v < 0xffffffffff000000 && (v < 0xffffffff00000000 || v >= 0xffffffff80000000);
 }
 

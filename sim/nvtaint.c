@@ -472,7 +472,7 @@ static void *changer(void *unused)
 		if (!only_allowed && turn & 256)
 			word[turn >> 16 & 7] = turn >> 32 & 0x3fc;
 		for (i = 0; i < (turn >> 10) % 61; i++)
-			__asm__ volatile("pause");
+			breathe();
 	}
 	return unused;
 }

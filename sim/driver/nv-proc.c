@@ -8,14 +8,20 @@
 
 #include "sim.h"
 
+#ifdef CONFIG_ARM64
+#define NV_PROCESSOR "aarch64"
+#else
+#define NV_PROCESSOR "x86_64"
+#endif
+
 static struct proc_dir_entry *nv_proc_dir;
 
 static int version_show(struct seq_file *m, void *v)
 {
 	if (SIM_OPEN_FLAVOUR)
-		seq_puts(m, "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  " SIM_VERSION "  Release Build  (simulated)\n");
+		seq_puts(m, "NVRM version: NVIDIA UNIX Open Kernel Module for " NV_PROCESSOR "  " SIM_VERSION "  Release Build  (simulated)\n");
 	else
-		seq_puts(m, "NVRM version: NVIDIA UNIX x86_64 Kernel Module  " SIM_VERSION "  (simulated)\n");
+		seq_puts(m, "NVRM version: NVIDIA UNIX " NV_PROCESSOR " Kernel Module  " SIM_VERSION "  (simulated)\n");
 	seq_puts(m, "GCC version:  " __VERSION__ "\n");
 	return 0;
 }

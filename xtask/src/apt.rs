@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{anyhow, bail, Context, Result};
 use serde::Deserialize;
 
+use crate::arch::Arch;
 use crate::paths;
 use crate::run::{output, say};
 
@@ -29,6 +30,7 @@ pub struct Suite {
     name: String,
     dir: PathBuf,
     kind: &'static str,
+    arch: Arch,
 }
 
 /// What a suite's index is of, as sources.list has it.
@@ -84,22 +86,27 @@ const INDEX_LIFE: Duration = Duration::from_secs(12 * 3600);
 impl Suite {
     /// Opens a suite of `archives.toml`, fetching its index when absent or old.
     pub fn open(name: &str) -> Result<Self> {
-        Self::open_as(name, BINARIES, paths::cache(&format!("apt/{name}"))?)
+        Self::open_for(name, Arch::Amd64)
+    }
+
+    /// The same as a machine of another architecture sees it, to which this one's is foreign: `package:amd64`.
+    pub fn open_for(name: &str, arch: Arch) -> Result<Self> {
+        Self::open_as(name, BINARIES, paths::cache(&format!("apt/{}", arch.named(name)))?, arch)
     }
 
     /// The same for its source packages, which have an index of their own.
     pub fn open_sources(name: &str) -> Result<Self> {
-        Self::open_as(name, SOURCES, paths::cache(&format!("apt/{name}-source"))?)
+        Self::open_as(name, SOURCES, paths::cache(&format!("apt/{name}-source"))?, Arch::Amd64)
     }
 
-    fn open_as(name: &str, kind: &'static str, dir: PathBuf) -> Result<Self> {
+    fn open_as(name: &str, kind: &'static str, dir: PathBuf, arch: Arch) -> Result<Self> {
         let table = table()?;
         let archive = table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?;
-        let suite = Suite { name: name.to_owned(), dir, kind };
+        let suite = Suite { name: name.to_owned(), dir, kind, arch };
         if suite.is_fresh() {
             return Ok(suite);
         }
-        say(format!("reading the package index of {name}"));
+        say(format!("reading the package index of {}", arch.named(name)));
         let (mut tried, mut nobody) = (Vec::new(), true);
         for base in bases(archive) {
             suite.configure(archive, &base)?;
@@ -234,14 +241,16 @@ impl Suite {
         std::fs::write(self.dir.join("state/status"), "")?;
         std::fs::write(self.dir.join("sources.list"), line(self.kind, archive, base) + "\n")?;
         let dir = self.dir.display();
+        let (arch, own) = (self.arch, Arch::Amd64);
+        let foreign = if arch == own { String::new() } else { format!(" \"{own}\";") };
         // Indexes that are of no use here (translations, software-centre data) are left out. The sandbox user cannot reach a
         // cache in root's home. Archived suites and slow mirrors let Valid-Until pass: signatures count,
         // age does not, as nothing from here is installed on the machine.
         let config = format!(
             "Dir::Etc::sourcelist \"{dir}/sources.list\";\nDir::Etc::sourceparts \"{dir}/empty\";\nDir::Etc::preferences \"{dir}/empty/none\";\n\
              Dir::Etc::preferencesparts \"{dir}/empty\";\nDir::State \"{dir}/state\";\nDir::State::lists \"{dir}/lists\";\n\
-             Dir::State::status \"{dir}/state/status\";\nDir::Cache \"{dir}/cache\";\nAPT::Architecture \"amd64\";\n\
-             APT::Architectures {{ \"amd64\"; }};\nAcquire::Languages \"none\";\nAPT::Default-Release \"\";\nAPT::Sandbox::User \"root\";\n\
+             Dir::State::status \"{dir}/state/status\";\nDir::Cache \"{dir}/cache\";\nAPT::Architecture \"{arch}\";\n\
+             APT::Architectures {{ \"{arch}\";{foreign} }};\nAcquire::Languages \"none\";\nAPT::Default-Release \"\";\nAPT::Sandbox::User \"root\";\n\
              Acquire::Check-Valid-Until \"false\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
              Acquire::IndexTargets::deb::DEP-11-icons-small::DefaultEnabled \"false\";\n\
              Acquire::IndexTargets::deb::DEP-11-icons::DefaultEnabled \"false\";\n\

@@ -37,6 +37,8 @@ pub struct Facts {
     pub tools: &'static str,
     /// The compiler of test programs.
     pub cc: &'static str,
+    /// The same for 32-bit processes.
+    pub cc32: &'static str,
     /// Its emulator.
     pub qemu: &'static str,
     /// The machine it emulates, the clock of this one's.
@@ -56,6 +58,7 @@ const AMD64: Facts = Facts {
     tools: "",
     // Ubuntu's 32-bit headers find the kernel's own only where the 64-bit ones are.
     cc: "gcc-12 -idirafter /usr/include/x86_64-linux-gnu",
+    cc32: "gcc-12 -m32 -idirafter /usr/include/x86_64-linux-gnu",
     qemu: "qemu-system-x86_64",
     // Kernels that are told of quick byte-wise copies (ERMS, FSRM) clear and copy pages by them, and emulated those go byte by byte: of a
     // program's start they are a third.
@@ -72,6 +75,7 @@ const ARM64: Facts = Facts {
     multiarch: "aarch64-linux-gnu",
     tools: "aarch64-linux-gnu-",
     cc: "aarch64-linux-gnu-gcc",
+    cc32: "arm-linux-gnueabihf-gcc",
     qemu: "qemu-system-aarch64",
     // Signed return addresses (PAC), as the kernel is built with, by a cheap hash: the architecture's own takes most of the time. No vectors of
     // any length: nothing here uses them, and each switch of tasks would carry them.
@@ -81,6 +85,9 @@ const ARM64: Facts = Facts {
 };
 
 impl Arch {
+    /// Every one.
+    pub const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
+
     /// What differs.
     pub fn facts(self) -> &'static Facts {
         match self {

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::{ensure, Result};
 
+use crate::arch::Arch;
 use crate::outcome::Outcome;
 use crate::run::say;
 use crate::{containers, guest as guests};
@@ -51,7 +52,7 @@ pub fn bench(args: &Args) -> Result<Outcome> {
         containers::bench()?;
         return Ok(Outcome::Passed);
     }
-    guests::prepare()?;
+    guests::prepare(Arch::Amd64)?;
     let (mut runs, mut missed, mut broken, mut unmeasured) = (Vec::new(), 0, false, 0);
     for kernel in &args.kernel {
         for era in &args.era {

@@ -47,9 +47,9 @@ exec env -i PATH=/usr/sbin:/usr/bin chroot "$r" /usr/bin/mpu up --build-only --s
 /// Makes the root, and builds in it.
 pub fn check() -> Result<Outcome> {
     setup::require(setup::NODE)?;
-    let (root, programs, sources) = (root()?, image::programs()?, image::mpu_sources(Arch::Amd64)?);
+    let (root, programs, sources) = (root()?, image::programs(Arch::Amd64)?, image::mpu_sources(Arch::Amd64)?);
     let mut result = Outcome::Passed;
-    for name in kernels::debian()? {
+    for name in kernels::debian(Arch::Amd64)? {
         let kernel = kernels::ready(&name)?;
         let store = paths::target(&format!("image/{name}"))?;
         let release = store.join("osrelease");

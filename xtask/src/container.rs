@@ -1,5 +1,6 @@
 //! The executable mpu-container, as releases have it: static, so that it runs in any root and loads nothing from one.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -13,27 +14,29 @@ use crate::{foreign, lint, paths};
 /// Programs that are typed by hand.
 const COMPLETED: [&str; 2] = ["nvidia-ctk", "nvidia-container-cli"];
 
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-
 /// Builds it, quickly rather than small, and returns where it is.
-pub fn quick() -> Result<PathBuf> {
-    static ONCE: Mutex<Option<PathBuf>> = Mutex::new(None);
+pub fn quick(arch: Arch) -> Result<PathBuf> {
+    static ONCE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(path) = &*once {
+    let target = arch.facts().target;
+    if let Some(path) = once.get(target) {
         return Ok(path.clone());
     }
-    let built = build(&[("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")], "quick")?;
-    Ok(once.insert(built).clone())
+    let quick = [("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")];
+    let built = build(arch, &quick, "quick")?;
+    once.insert(target, built.clone());
+    Ok(built)
 }
 
-fn build(environment: &[(&str, &str)], name: &str) -> Result<PathBuf> {
+fn build(arch: Arch, environment: &[(&str, &str)], name: &str) -> Result<PathBuf> {
+    let target = arch.facts().target;
     let dir = paths::target(&format!("container/{name}"))?;
     let mut cargo = lint::cargo();
-    cargo.args(["build", "--quiet", "--locked", "--release", "--package", "mpu-container", "--target", TARGET]);
+    cargo.args(["build", "--quiet", "--locked", "--release", "--package", "mpu-container", "--target", target]);
     cargo.arg("--target-dir").arg(&dir).envs(environment.iter().copied());
     cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", "-C target-feature=+crt-static");
-    run(&mut cargo).context("cannot build mpu-container")?;
-    let program = dir.join(TARGET).join("release/mpu-container");
+    run(cargo.envs(arch.linker())).context("cannot build mpu-container")?;
+    let program = dir.join(target).join("release/mpu-container");
     check_static(&program)?;
     Ok(program)
 }

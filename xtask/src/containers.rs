@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
+use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Tally};
 use crate::outcome::Outcome;
 use crate::run::{output, say};
@@ -40,7 +41,7 @@ pub fn bench() -> Result<()> {
     let mut cargo: Command = lint::cargo();
     cargo.args(["test", "--quiet", "--locked", "-p", "mpu-container", "--test", "rig", "--"]);
     cargo.args(["--ignored", "--exact", "--nocapture", "bench::starts"]);
-    cargo.env("MPU_CONTAINER", container::quick()?).env(rig::VARIABLE, rig::ready()?);
+    cargo.env("MPU_CONTAINER", container::quick(Arch::Amd64)?).env(rig::VARIABLE, rig::ready()?);
     let text = output(&mut cargo).context("the starts cannot be timed")?;
     let rows: Vec<&str> =
         text.lines().filter(|line| line.starts_with("start: ") || line.contains("skipped: ")).collect();
@@ -63,7 +64,7 @@ pub fn check(filter: Option<&str>, full: bool, tally: &mut Tally) -> Result<()> 
     cargo.args(["test", "--quiet", "--locked", "-p", "mpu-container"]);
     cargo.args(["--test", "rig", "--test", "cdi_hooks", "--test", "parity", "--"]);
     // What an image's environment does to a hook, only the static executable of a release can show.
-    cargo.args(filter).env("MPU_CONTAINER", container::quick()?);
+    cargo.args(filter).env("MPU_CONTAINER", container::quick(Arch::Amd64)?);
     if full {
         // Ignored are, besides what takes long, two tools.
         cargo.args(["--include-ignored", "--skip", "plain::script", "--skip", "bench::starts"]);

@@ -4,15 +4,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::arch::Arch;
 use crate::guest::{self, Job, Row};
 use crate::outcome::Outcome;
 use crate::run::say;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Kernel, by its name in kernels.toml
-    #[arg(long, default_value = "6.1")]
-    kernel: String,
+    /// Kernel, by its name in kernels.toml: 6.1 unless named, 6.12 on arm64
+    #[arg(long)]
+    kernel: Option<String>,
+    /// Architecture of the kernel
+    #[arg(long, default_value = "amd64")]
+    arch: Arch,
     /// Driver era
     #[arg(long, default_value = "1")]
     era: String,
@@ -23,7 +27,8 @@ pub struct Args {
 
 /// The verb.
 pub fn demo(args: &Args) -> Result<Outcome> {
-    guest::prepare()?;
+    guest::prepare(args.arch)?;
+    let kernel = args.arch.named(args.kernel.as_deref().unwrap_or(args.arch.facts().kernel));
     let began = Instant::now();
     say("building mpu, the module, the simulated driver and a guest; the first time takes minutes");
     let row = Row {
@@ -33,11 +38,11 @@ pub fn demo(args: &Args) -> Result<Outcome> {
         stories: vec!["demo".to_owned()],
         reloads: 0,
     };
-    let job = Job { kernel: args.kernel.clone(), rows: vec![row], cpus: 2, limit: Duration::from_secs(300) };
+    let job = Job { kernel, rows: vec![row], cpus: 2, limit: Duration::from_secs(300) };
     let image = guest::build_image(&job)?;
     say(format!(
         "booting Linux {} in QEMU, with a simulated driver and the real nvidia-smi {}",
-        args.kernel, args.client
+        job.kernel, args.client
     ));
     let report = guest::boot_image(&job, &image, false)?;
     let text = std::fs::read_to_string(&report.log)?;

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::arch::Arch;
 use crate::outcome::Outcome;
 use crate::run::output;
 use crate::{kernels, nvidia, paths, setup};
@@ -31,7 +32,7 @@ pub fn doctor() -> Result<Outcome> {
     }
     let cache = paths::cache("")?;
     let _ = writeln!(out, "cache     {}, {} free", cache.display(), free(&cache));
-    for kernel in kernels::debian()? {
+    for kernel in kernels::debian(Arch::Amd64)? {
         let _ = writeln!(out, "kernel    {kernel}: {}", state(&cache.join("kernels").join(&kernel).join("stamp")));
     }
     for version in nvidia::versions()? {

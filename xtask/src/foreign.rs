@@ -24,8 +24,7 @@ pub fn require(arch: Arch) -> Result<()> {
     if arch == Arch::Amd64 {
         return Ok(());
     }
-    setup::require(setup::ARM64_OBJECTS)?;
-    setup::require(setup::ARM64_PROGRAMS)?;
+    [setup::ARM64, setup::ARM64_OBJECTS, setup::EMULATED].into_iter().try_for_each(setup::require)?;
     setup::rust_target(arch)
 }
 

@@ -15,16 +15,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::arch::Arch;
 use crate::outcome::Outcome;
-use crate::{paths, setup};
+use crate::{kernels, paths, setup};
 pub use job::{Job, Row};
 use verdict::{Report, Tally};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Kernel, by its name in kernels.toml
-    #[arg(long, default_value = "6.1")]
-    kernel: String,
+    /// Kernel, by its name in kernels.toml: 6.1 unless named, 6.12 on arm64
+    #[arg(long)]
+    kernel: Option<String>,
+    /// Architecture of the kernel
+    #[arg(long, default_value = "amd64")]
+    arch: Arch,
     /// Driver era: 0, 1, 1f (era 1 behind the older entry symbol), 2, 3, 4 or 4n (era 4 as of 615); may be given several times
     #[arg(long, default_value = "1")]
     era: Vec<String>,
@@ -63,12 +67,12 @@ pub fn guest(args: &Args) -> Result<Outcome> {
         reloads: args.reloads,
     };
     let job = Job {
-        kernel: args.kernel.clone(),
+        kernel: args.arch.named(args.kernel.as_deref().unwrap_or(args.arch.facts().kernel)),
         rows: args.era.iter().map(row).collect(),
         cpus: args.cpus,
         limit: Duration::from_secs(args.limit),
     };
-    prepare()?;
+    prepare(kernels::arch_of(&job.kernel)?)?;
     if args.shell {
         return qemu::shell(&job, &image::build(&job)?).map(|()| Outcome::Passed);
     }
@@ -79,11 +83,19 @@ pub fn guest(args: &Args) -> Result<Outcome> {
     Ok(tally.outcome())
 }
 
-/// Installs what guests need on this machine.
-pub fn prepare() -> Result<()> {
+/// Installs what guests of an architecture need on this machine.
+pub fn prepare(arch: Arch) -> Result<()> {
     setup::require(setup::KERNELS)?;
     setup::require(setup::OBJECTS)?;
-    setup::require(setup::GUESTS)
+    setup::require(setup::GUESTS)?;
+    match arch {
+        Arch::Amd64 => Ok(()),
+        Arch::Arm64 => {
+            setup::require(setup::ARM64)?;
+            setup::require(setup::ARM64_OBJECTS)?;
+            setup::rust_target(arch)
+        }
+    }
 }
 
 /// Boots one guest and returns what it reported; `loud` passes its console on.

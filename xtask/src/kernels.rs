@@ -13,6 +13,7 @@ use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 
 use crate::apt::Suite;
+use crate::arch::Arch;
 use crate::paths;
 use crate::run::say;
 
@@ -27,6 +28,8 @@ struct Table {
 #[derive(Deserialize)]
 struct Row {
     name: String,
+    #[serde(default)]
+    arch: Arch,
     suite: String,
     #[serde(default)]
     release: String,
@@ -68,6 +71,8 @@ pub enum Build {
 pub struct Kernel {
     /// Its short name, such as `6.1`.
     pub name: String,
+    /// What it runs on.
+    pub arch: Arch,
     /// What `uname -r` says in a guest.
     pub release: String,
     /// Its folder in the cache.
@@ -101,25 +106,33 @@ impl Kernel {
     }
 }
 
-/// The short names of Debian's own kernels, oldest first. One that is built here is made when it is asked for by name.
-pub fn debian() -> Result<Vec<String>> {
-    Ok(table()?.into_iter().filter(|row| row.config.is_none()).map(|row| row.name).collect())
+/// The short names of Debian's own kernels for an architecture, oldest first. One that is built here is made when it is asked for by name.
+pub fn debian(arch: Arch) -> Result<Vec<String>> {
+    let rows = table()?.into_iter().filter(|row| row.config.is_none() && row.arch == arch);
+    Ok(rows.map(|row| row.name).collect())
+}
+
+/// What a kernel runs on, by its name, without fetching it.
+pub fn arch_of(name: &str) -> Result<Arch> {
+    Ok(row_of(&table()?, name)?.arch)
 }
 
 /// The kernel by that name, fetched now unless the cache has it.
 pub fn ready(name: &str) -> Result<Kernel> {
     let rows = table()?;
-    let known = || rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>().join(", ");
-    let row = rows
-        .iter()
-        .find(|row| row.name == name)
-        .with_context(|| format!("no kernel {name} in kernels.toml; it has {}", known()))?;
+    let row = row_of(&rows, name)?;
     let dir = paths::cache("kernels")?.join(name);
     if let Some(kernel) = cached(row, &dir)? {
         return Ok(kernel);
     }
     fetch(row, &dir).with_context(|| format!("cannot make kernel {name} ready"))?;
     cached(row, &dir)?.with_context(|| format!("kernel {name} was made but is not complete in {}", dir.display()))
+}
+
+fn row_of<'a>(rows: &'a [Row], name: &str) -> Result<&'a Row> {
+    let known = || rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>().join(", ");
+    let row = rows.iter().find(|row| row.name == name);
+    row.with_context(|| format!("no kernel {name} in kernels.toml; it has {}", known()))
 }
 
 fn table() -> Result<Vec<Row>> {
@@ -134,6 +147,7 @@ fn cached(row: &Row, dir: &Path) -> Result<Option<Kernel>> {
     let complete = dir.join("vmlinux").is_file() && dir.join("build/Makefile").is_file();
     Ok((is_this && complete).then(|| Kernel {
         name: row.name.clone(),
+        arch: row.arch,
         release: release.trim().to_owned(),
         dir: dir.to_owned(),
         build: row.build,
@@ -164,15 +178,18 @@ fn fetch(row: &Row, dir: &Path) -> Result<()> {
 
 /// Debian's image and headers, unpacked. Returns the release and what it was made of.
 fn debians(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>)> {
-    let suite = Suite::open(&row.suite)?;
+    let suite = Suite::open_for(&row.suite, row.arch)?;
     let release = choose(row, &suite)?;
-    let abi = release.trim_end_matches("-amd64");
+    let (abi, _) = flavoured(row, &release)?;
     let packages: Vec<String> =
         row.packages.iter().map(|name| name.replace("{release}", &release).replace("{abi}", abi)).collect();
     say(format!("kernel {}: fetching {release} from {}", row.name, row.suite));
     let root = partial.join("root");
     let mut made_of = suite.unpack(&packages, &root)?;
-    extract(&image(&root, &release)?, &partial.join("vmlinux"))?;
+    match row.arch {
+        Arch::Amd64 => extract(&image(&root, &release)?, &partial.join("vmlinux"))?,
+        Arch::Arm64 => uncompressed(&image(&root, &release)?, &partial.join("vmlinux"))?,
+    }
     for modules in ["lib/modules", "usr/lib/modules"] {
         // 300 MB of drivers that no guest has a device for.
         let _ = std::fs::remove_dir_all(root.join(modules).join(&release).join("kernel"));
@@ -205,14 +222,21 @@ fn choose(row: &Row, suite: &Suite) -> Result<String> {
         return Ok(row.release.clone());
     }
     let (before, after) = row.packages[0].split_once("{release}").context("the first package carries no {release}")?;
+    let (_, flavour) = flavoured(row, &row.release)?;
     for prefix in &row.follow {
-        if let Some((name, _)) = suite.newest(prefix, &format!("-amd64{after}"))? {
+        if let Some((name, _)) = suite.newest(prefix, &format!("{flavour}{after}"))? {
             let release = name.trim_start_matches(before).trim_end_matches(after).to_owned();
             say(format!("kernel {}: {} has left {}; taking {release}", row.name, row.release, row.suite));
             return Ok(release);
         }
     }
     bail!("{} offers neither {} nor anything that follows it", row.suite, row.release)
+}
+
+/// A release in two: what all flavours of a version share, and `-amd64`, `-arm64` or `-arm64-16k`.
+fn flavoured<'a>(row: &Row, release: &'a str) -> Result<(&'a str, &'a str)> {
+    let at = release.find(&format!("-{}", row.arch)).with_context(|| format!("{release} is not of {}", row.arch))?;
+    Ok(release.split_at(at))
 }
 
 fn image(root: &Path, release: &str) -> Result<PathBuf> {
@@ -262,6 +286,13 @@ fn extract(bzimage: &Path, vmlinux: &Path) -> Result<()> {
         bzimage.display()
     );
     Ok(())
+}
+
+/// Debian's arm64 kernels come uncompressed (Documentation/arch/arm64/booting.rst, the header's magic).
+fn uncompressed(from: &Path, vmlinux: &Path) -> Result<()> {
+    let image = std::fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+    ensure!(image.get(0x38..0x3c) == Some(b"ARM\x64"), "{} is no uncompressed arm64 kernel", from.display());
+    Ok(std::fs::write(vmlinux, image)?)
 }
 
 /// Headers name their common part by an absolute path: make that the place in the cache.

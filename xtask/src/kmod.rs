@@ -235,7 +235,8 @@ fn symbol_faults(kernels: &Kernels, nm: &str) -> Vec<String> {
     for line in nm.lines() {
         let mut words = line.split_whitespace().rev();
         let (Some(name), Some(kind)) = (words.next(), words.next()) else { continue };
-        let allowed = kernels.allowed.contains(&name) || kernels.allowed_prefixes.iter().any(|prefix| name.starts_with(prefix));
+        let allowed =
+            kernels.allowed.contains(&name) || kernels.allowed_prefixes.iter().any(|prefix| name.starts_with(prefix));
         if kind == "U" && !allowed {
             faults.push(format!("leaves {name} to others, which no kernel has"));
         }
@@ -285,11 +286,14 @@ fn arm64_code_faults(disassembly: &str) -> Vec<String> {
         if ["br", "blr"].contains(&operation) || operation.starts_with("bra") || operation.starts_with("blra") {
             faults.push(format!("{function}: indirect branch: {instruction}"));
         }
-        // Of a symbol's name only words count: `q` and a number is one of the vector registers.
-        let code = instruction.split('<').next().unwrap_or_default();
+        // Before a symbol's name stands its address, of which `d70` is one.
+        let code = instruction
+            .split_once('<')
+            .map_or(instruction, |(code, _)| code.trim_end().trim_end_matches(|c: char| c.is_ascii_hexdigit()));
         let registers = code.split(|c: char| !c.is_ascii_alphanumeric()).skip(1);
         for register in registers {
-            let numbered = register.get(1..).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()));
+            let numbered =
+                register.get(1..).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()));
             match register.bytes().next() {
                 Some(b'q' | b'v' | b'd' | b's' | b'h' | b'z') if numbered => {
                     faults.push(format!("{function}: floating point or vector register: {instruction}"));
@@ -321,11 +325,14 @@ mod tests {
 
     #[test]
     fn a_clean_object_has_no_faults() {
-        assert!(symbol_faults(&AMD64, "                 U memset\n                 U mpu_c_read\n0000 T mpu_rs_before\n")
-            .is_empty());
+        assert!(symbol_faults(
+            &AMD64,
+            "                 U memset\n                 U mpu_c_read\n0000 T mpu_rs_before\n"
+        )
+        .is_empty());
         assert!(amd64_code_faults("0 <f>:\n   6:\tpush   %r14\n  53:\tcs jmp 59 <f+0x59>\n").is_empty());
         assert!(relocation_faults(&AMD64, "0000 R_X86_64_PLT32   __x86_return_thunk-0x4\n").is_empty());
-        let arm64 = "0 <q7>:\n   0:\tpaciasp\n   4:\tb.eq\t30 <q7+0x30>  // b.none\n   8:\tbl\t0 <v8>\n   c:\tret\n";
+        let arm64 = "0 <q7>:\n   0:\tpaciasp\n   4:\tb.eq\td70 <q7+0x30>  // b.none\n   8:\tbl\t0 <v8>\n   c:\tret\n";
         assert!(arm64_code_faults(arm64).is_empty());
         assert!(relocation_faults(&ARM64, "0000 R_AARCH64_CALL26  memcpy\n").is_empty());
     }

@@ -35,6 +35,7 @@ mod real_driver;
 mod rig;
 mod run;
 mod setup;
+mod sysroot;
 mod test;
 #[cfg(test)]
 mod tidy;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Subcommand;
 
+use crate::arch::Arch;
 use crate::kernels::{debian, ready};
 use crate::outcome::Outcome;
 use crate::{modules, setup};
@@ -28,7 +29,7 @@ pub fn make(args: &Args) -> Result<Outcome> {
     match &args.what {
         What::Fetch { names } => {
             setup::require(setup::KERNELS)?;
-            for name in if names.is_empty() { debian()? } else { names.clone() } {
+            for name in if names.is_empty() { debian(Arch::Amd64)? } else { names.clone() } {
                 let kernel = ready(&name)?;
                 println!("{name}: {} in {}", kernel.release, kernel.dir.display());
             }

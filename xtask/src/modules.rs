@@ -129,7 +129,8 @@ fn make(
     let mut command = match kernel.build {
         Build::Here => {
             let mut command = run::command("make", ["-C"]);
-            command.arg(kernel.dir.join("build")).arg(format!("M={}", work.display())).arg("CC=gcc-12");
+            command.arg(kernel.dir.join("build")).arg(format!("M={}", work.display()));
+            command.arg(format!("CC={}", kernel.arch.tool("gcc-12"))).args(kernel.arch.facts().kbuild);
             command
         }
         Build::Chroot => {

@@ -163,7 +163,7 @@ fn stories(order: &str) -> BTreeSet<String> {
 
 /// The verb.
 pub fn node(args: &Args) -> Result<Outcome> {
-    guest::prepare()?;
+    guest::prepare(Arch::Amd64)?;
     let plays = if args.play.is_empty() { Play::ALL.to_vec() } else { args.play.clone() };
     let mut tally = Tally::default();
     for play in plays {
@@ -187,7 +187,7 @@ pub fn possible() -> bool {
 pub fn fetch(plays: &[Play]) -> Result<()> {
     setup::require(setup::NODE)?;
     setup::require(setup::PACKAGES)?;
-    nvidia::ready(CLIENT)?;
+    nvidia::ready(CLIENT, Arch::Amd64)?;
     plays.iter().try_for_each(|play| debian(play.debian()).map(drop))?;
     headers().map(drop)
 }
@@ -205,15 +205,15 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     for (name, from) in [
         ("node/mpu.deb", now.join(format!("mpu_{}_amd64.deb", env!("CARGO_PKG_VERSION")))),
         ("node/mpu", now.join("amd64/mpu")),
-        ("usr/bin/gpu-hold", image::sim_programs()?.join("gpu-hold")),
-        ("usr/bin/nvctl", image::sim_programs()?.join("nvctl")),
+        ("usr/bin/gpu-hold", image::sim_programs(Arch::Amd64)?.join("gpu-hold")),
+        ("usr/bin/nvctl", image::sim_programs(Arch::Amd64)?.join("nvctl")),
         ("node/stories.sh", paths::repo().join("tests/node/stories.sh")),
         ("node/served.sh", paths::repo().join("tests/node/served.sh")),
         ("node/order.sh", play.order()),
     ] {
         archive.file(name, 0o755, &from)?;
     }
-    let client = nvidia::ready(CLIENT)?;
+    let client = nvidia::ready(CLIENT, Arch::Amd64)?;
     for file in ["nvidia-smi", "libnvidia-ml.so.1"] {
         archive.file(&format!("node/nvidia/{file}"), 0o755, &client.join(file))?;
     }
@@ -332,8 +332,8 @@ pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
 
 fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
     let kernel = kernels::ready(play.debian().kernel)?;
-    let mut command = Command::new("qemu-system-x86_64");
-    command.args(qemu::FAST).args(["-m", "4096", "-smp", "2"]);
+    let mut command = qemu::fast(kernel.arch);
+    command.args(["-m", "4096", "-smp", "2"]);
     command.args(["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot"]);
     if play == Play::SecureBoot {
         secure_boot::machine(&mut command, &variables(&paths::target("node")?));

@@ -9,6 +9,7 @@ use clap::Subcommand;
 use serde::Deserialize;
 
 use crate::apt::Suite;
+use crate::arch::Arch;
 use crate::outcome::Outcome;
 use crate::run::say;
 use crate::{paths, setup};
@@ -22,7 +23,12 @@ pub struct Args {
 #[derive(Subcommand)]
 enum What {
     /// Makes releases ready: all, or those named
-    Fetch { versions: Vec<String> },
+    Fetch {
+        versions: Vec<String>,
+        /// Architecture of the guests
+        #[arg(long, default_value = "amd64")]
+        arch: Arch,
+    },
 }
 
 #[derive(Deserialize)]
@@ -39,10 +45,10 @@ struct Row {
 
 /// The verb.
 pub fn nvidia(args: &Args) -> Result<Outcome> {
-    let What::Fetch { versions } = &args.what;
+    let What::Fetch { versions, arch } = &args.what;
     setup::require(setup::KERNELS)?;
     for version in if versions.is_empty() { self::versions()? } else { versions.clone() } {
-        println!("{version}: {}", ready(&version)?.display());
+        println!("{version}: {}", ready(&version, *arch)?.display());
     }
     Ok(Outcome::Passed)
 }
@@ -53,20 +59,20 @@ pub fn versions() -> Result<Vec<String>> {
 }
 
 /// The folder with `nvidia-smi` and `libnvidia-ml.so.1` of a release, fetched now unless the cache has it.
-pub fn ready(version: &str) -> Result<PathBuf> {
+pub fn ready(version: &str, arch: Arch) -> Result<PathBuf> {
     let rows = table()?;
     let known = || rows.iter().map(|row| row.version.as_str()).collect::<Vec<_>>().join(", ");
     let row = rows.iter().find(|row| row.version == version);
     let row = row.with_context(|| format!("no client {version} in nvidia.toml; it has {}", known()))?;
-    let dir = paths::cache("nvidia")?.join(version);
+    let dir = paths::cache("nvidia")?.join(arch.named(version));
     if dir.join("nvidia-smi").is_file() && dir.join("libnvidia-ml.so.1").is_file() {
         return Ok(dir);
     }
-    say(format!("fetching nvidia-smi {version} from {}", row.suite));
+    say(format!("fetching nvidia-smi {} from {}", arch.named(version), row.suite));
     let partial = dir.with_extension(format!("partial-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&partial);
     let unpacked = partial.join("unpacked");
-    Suite::open(&row.suite)?.unpack(&row.packages, &unpacked)?;
+    Suite::open_for(&row.suite, arch)?.unpack(&row.packages, &unpacked)?;
     keep(&unpacked, version, "nvidia-smi", &partial.join("nvidia-smi"))?;
     keep(&unpacked, version, &format!("libnvidia-ml.so.{version}"), &partial.join("libnvidia-ml.so.1"))?;
     std::fs::remove_dir_all(&unpacked)?;

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::arch::Arch;
 use crate::guest::real::{modules, CLOSED, MARK};
 use crate::guest::verdict::Tally;
 use crate::guest::{self, image, qemu, Job, Row};
@@ -63,7 +64,7 @@ pub struct Args {
 
 /// The verb.
 pub fn real_driver(args: &Args) -> Result<Outcome> {
-    guest::prepare()?;
+    guest::prepare(Arch::Amd64)?;
     let kernel = kernels::ready(&args.kernel)?;
     let mut named = Vec::new();
     if args.closed.is_empty() {

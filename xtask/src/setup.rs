@@ -67,20 +67,15 @@ pub const PACKAGES: &[Need] = &[
     need("gzip", "gzip", "manual pages in packages"),
     need("lintian", "lintian", "Debian's own checks of a package"),
     need("rpmbuild", "rpm", "the RPM packages"),
+    need("cpio", "cpio", "to look into them"),
+    need("busybox", "busybox-static", "the shell of a root in which they are installed"),
     need("rpmlint", "rpmlint", "Red Hat's checks of a package"),
     need("openssl", "openssl", "to sign checksums, and to verify them"),
 ];
 
-/// For checking the arm64 kernel object.
-pub const ARM64_OBJECTS: &[Need] =
-    &[need("aarch64-linux-gnu-objdump", "binutils-aarch64-linux-gnu", "to look into the arm64 kernel object")];
-
-/// For programs of arm64 machines.
-pub const ARM64_PROGRAMS: &[Need] = &[
-    need("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu", "to link programs for arm64"),
-    need("/usr/aarch64-linux-gnu/lib/libc.a", "libc6-dev-arm64-cross", "the C library of programs for arm64"),
-    need("qemu-aarch64-static|qemu-aarch64", "qemu-user-static", "to start programs for arm64 here"),
-];
+/// For starting programs of arm64 machines here.
+pub const EMULATED: &[Need] =
+    &[need("qemu-aarch64-static|qemu-aarch64", "qemu-user-static", "to start programs for arm64 here")];
 
 /// For the guest that is a whole Debian.
 pub const NODE: &[Need] = &[
@@ -92,7 +87,7 @@ pub const NODE: &[Need] = &[
 ];
 
 /// What Debian 12 has in its backports only, or in them new enough.
-const BACKPORTED: [&str; 3] = ["qemu-system-x86", "qemu-user-static", "python3-virt-firmware"];
+const BACKPORTED: [&str; 4] = ["qemu-system-x86", "qemu-system-arm", "qemu-user-static", "python3-virt-firmware"];
 
 /// For booting guests.
 pub const GUESTS: &[Need] = &[
@@ -108,14 +103,32 @@ pub const GUESTS: &[Need] = &[
     need("/usr/lib/gcc/x86_64-linux-gnu/12/32/libgcc.a", "gcc-12-multilib", "32-bit callers in guests"),
 ];
 
+/// For guests of another architecture, beside what guests need anyway.
+pub const ARM64: &[Need] = &[
+    need("qemu-system-aarch64", "qemu-system-arm", "arm64 guests"),
+    need("aarch64-linux-gnu-gcc-12", "gcc-12-aarch64-linux-gnu", "the compiler of the arm64 kernel"),
+    need("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu", "to link what runs in arm64 guests"),
+    need("arm-linux-gnueabihf-gcc", "gcc-arm-linux-gnueabihf", "32-bit callers in arm64 guests"),
+    need("/usr/arm-linux-gnueabihf/lib/libc.a", "libc6-dev-armhf-cross", "32-bit callers in arm64 guests"),
+    need(
+        "/usr/aarch64-linux-gnu/lib/libc.a",
+        "libc6-dev-arm64-cross",
+        "programs in arm64 guests are linked statically",
+    ),
+];
+
+/// For checking the arm64 kernel object.
+pub const ARM64_OBJECTS: &[Need] =
+    &[need("aarch64-linux-gnu-objdump", "binutils-aarch64-linux-gnu", "to look into the arm64 kernel object")];
+
 /// Everything, for `x setup` and `x doctor`.
 pub fn all() -> impl Iterator<Item = &'static Need> {
-    HOST.iter().chain(KERNELS).chain(OBJECTS).chain(GUESTS).chain(PACKAGES).chain(ARM64_OBJECTS).chain(ARM64_PROGRAMS).chain(NODE)
+    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE].into_iter().flatten()
 }
 
 /// Installs what any verb needs.
 pub fn everything() -> Result<()> {
-    [HOST, KERNELS, OBJECTS, GUESTS, PACKAGES, ARM64_OBJECTS, ARM64_PROGRAMS, NODE].into_iter().try_for_each(require)?;
+    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE].into_iter().try_for_each(require)?;
     say("all packages are here");
     Ok(())
 }

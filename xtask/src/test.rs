@@ -72,7 +72,9 @@ pub fn test(args: &Args) -> Result<Outcome> {
 
 fn everything(args: &Args, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
     setup::require(setup::HOST)?;
-    guest::prepare()?;
+    for arch in Arch::ALL {
+        guest::prepare(arch)?;
+    }
     host_checks(args.full, wanted, tally, stage)?;
     if wanted.has(Stage::Modules) {
         stage("the module for every kernel");
@@ -227,14 +229,17 @@ fn host_tests(tally: &mut Tally) -> Result<()> {
 
 /// The module for every kernel: no complaint of compiler, modpost or objtool is let pass. True if all came out.
 fn module_builds(tally: &mut Tally) -> Result<bool> {
-    let faults = kmod::faults(Arch::Amd64, &kmod::build(Arch::Amd64)?)?;
-    tally.check("kernel object", ending(faults.is_empty()), &faults.join("; "));
-    let mut all_built = faults.is_empty();
-    for name in kernels::debian()?.iter().filter(|_| faults.is_empty()) {
-        let kernel = kernels::ready(name)?;
-        let built = image::mpu_module(&kernel).err().map(|error| format!("{error:#}"));
-        all_built &= built.is_none();
-        tally.check(&format!("mpu.ko for {}", kernel.release), ending(built.is_none()), &built.unwrap_or_default());
+    let mut all_built = true;
+    for arch in Arch::ALL {
+        let faults = kmod::faults(arch, &kmod::build(arch)?)?;
+        tally.check(&arch.named("kernel object"), ending(faults.is_empty()), &faults.join("; "));
+        all_built &= faults.is_empty();
+        for name in kernels::debian(arch)?.iter().filter(|_| faults.is_empty()) {
+            let kernel = kernels::ready(name)?;
+            let built = image::mpu_module(&kernel).err().map(|error| format!("{error:#}"));
+            all_built &= built.is_none();
+            tally.check(&format!("mpu.ko for {}", kernel.release), ending(built.is_none()), &built.unwrap_or_default());
+        }
     }
     if all_built {
         let left = image::left_without_return_thunks(&kernels::ready(THUNKLESS)?)?;

@@ -17,8 +17,15 @@ use crate::processes;
 const NAMES: [&str; 4] =
     ["nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-cdi-hook"];
 
-/// Where the driver's libraries lie on the host, and in the container.
+/// Where the driver's libraries lie on the host, and in the container; the C library's folder; and what has the loader.
+#[cfg(target_arch = "x86_64")]
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+#[cfg(target_arch = "x86_64")]
+const SYSTEM: [&str; 2] = ["lib64", "lib/x86_64-linux-gnu"];
+#[cfg(target_arch = "aarch64")]
+const LIBRARIES: &str = "/usr/lib/aarch64-linux-gnu";
+#[cfg(target_arch = "aarch64")]
+const SYSTEM: [&str; 2] = ["lib", "lib/aarch64-linux-gnu"];
 
 /// A driver's files on the host, as an installation of that release leaves them. Taken away when dropped.
 pub struct Installed {
@@ -32,7 +39,7 @@ impl Installed {
         let release = told.split_whitespace().find(|word| word.as_bytes()[0].is_ascii_digit()).context("no release")?;
         std::fs::create_dir_all(LIBRARIES)?;
         std::fs::create_dir_all("/etc/nvidia-container-runtime")?;
-        std::fs::write("/etc/ld.so.conf", format!("{LIBRARIES}\n/lib/x86_64-linux-gnu\n"))?;
+        std::fs::write("/etc/ld.so.conf", format!("{LIBRARIES}\n/{}\n", SYSTEM[1]))?;
         let mut installed = Self { files: Vec::new() };
         for (from, to) in [
             ("nvidia-smi", PathBuf::from("/usr/bin/nvidia-smi")),
@@ -134,10 +141,14 @@ fn root(at: &Path) -> Result<()> {
     for name in ["sh", "ls", "sleep"] {
         symlink("busybox", at.join("bin").join(name))?;
     }
-    for folder in ["lib64", "lib/x86_64-linux-gnu"] {
+    for folder in SYSTEM {
         std::fs::create_dir_all(at.join(folder))?;
         for entry in std::fs::read_dir(Path::new("/").join(folder))? {
-            let name = entry?.file_name();
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                continue;
+            }
+            let name = entry.file_name();
             std::fs::copy(Path::new("/").join(folder).join(&name), at.join(folder).join(&name))?;
         }
     }

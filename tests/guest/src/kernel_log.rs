@@ -13,7 +13,7 @@ pub struct KernelLog {
 }
 
 /// What makes a line a complaint. A module that taints the kernel, or is not signed, says so at every load: that is the rig.
-const COMPLAINTS: [&str; 20] = [
+const COMPLAINTS: [&str; 21] = [
     // Also lockdep's: possible circular locking, inconsistent lock state, suspicious RCU usage; and the object debugger's.
     "WARNING:",
     // Also KASAN's, KFENCE's, the scheduler's and the watchdog's.
@@ -22,6 +22,8 @@ const COMPLAINTS: [&str; 20] = [
     "kernel BUG",
     "general protection",
     "unable to handle",
+    // As arm64 says it.
+    "Unable to handle kernel",
     "soft lockup",
     "self-detected stall",
     "detected stalls",
@@ -66,11 +68,14 @@ pub fn complaints(lines: &[String]) -> Vec<String> {
     lines.iter().filter(is).cloned().collect()
 }
 
+/// What an oops begins the line with that says where it happened, on x86-64 and on arm64.
+const PLACES: [&str; 2] = ["RIP: ", "pc : "];
+
 /// The same beside one oops that happened in a module's own code, which has to be there; any other is a complaint.
 pub fn complaints_beside_an_oops(lines: &[String], module: &str) -> Vec<String> {
     let place = format!("[{module}]");
     let Some((first, last)) = oops(lines).filter(|&(first, last)| {
-        let at = lines[first..=last].iter().find(|line| line.starts_with("RIP: "));
+        let at = lines[first..=last].iter().find(|line| PLACES.iter().any(|place| line.starts_with(place)));
         at.is_some_and(|line| line.ends_with(&place))
     }) else {
         let mut all = complaints(lines);
@@ -95,6 +100,9 @@ fn is_of_an_oops(line: &str) -> bool {
         "BUG: unable to handle",
         "BUG: kernel NULL pointer",
         "Oops: ",
+        // As arm64 says both.
+        "Unable to handle kernel",
+        "Internal error: Oops: ",
         "kernel BUG at",
         "general protection fault",
         // The kernel does not trust its locks after one.
@@ -213,13 +221,24 @@ mod tests {
         ---[ end trace 0000000000000000 ]---
         RIP: 0010:get_pids+0x12/0x30 [nvidia]";
 
+    const ARM64_OOPS: &str = "Unable to handle kernel NULL pointer dereference at virtual address 0000000000000000
+        Mem abort info:
+        Internal error: Oops: 0000000096000046 [#1] SMP
+        CPU: 1 UID: 0 PID: 912 Comm: nvctl Tainted: G           O       6.12.95
+        pc : get_pids+0x12/0x30 [nvidia]
+        lr : rm_control+0x12/0x30 [nvidia]
+        ---[ end trace 0000000000000000 ]---";
+
     #[test]
     fn an_awaited_oops_is_the_drivers_and_the_only_one() {
+        for text in [OOPS, ARM64_OOPS] {
+            let oops = lines(text);
+            assert!(!complaints(&oops).is_empty(), "by itself it is a complaint");
+            assert_eq!(complaints_beside_an_oops(&oops, "nvidia"), Vec::<String>::new());
+            let ours = lines(&text.replace("[nvidia]", "[mpu]"));
+            assert!(complaints_beside_an_oops(&ours, "nvidia").len() > 1, "an oops of the engine's is nobody's wish");
+        }
         let oops = lines(OOPS);
-        assert!(!complaints(&oops).is_empty(), "by itself it is a complaint");
-        assert_eq!(complaints_beside_an_oops(&oops, "nvidia"), Vec::<String>::new());
-        let ours = lines(&OOPS.replace("[nvidia]", "[mpu]"));
-        assert!(complaints_beside_an_oops(&ours, "nvidia").len() > 1, "an oops of the engine's is nobody's wish");
         assert!(
             !complaints_beside_an_oops(&[oops.clone(), oops.clone()].concat(), "nvidia").is_empty(),
             "one is enough"

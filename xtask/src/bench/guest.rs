@@ -125,10 +125,10 @@ fn build(kernel: &str, era: &str, client: &str, modules: &[String], peers: &[Pat
     }
     archive.file("init", 0o755, &paths::repo().join("benches/guest.sh"))?;
     archive.file("bin/busybox", 0o755, &find("busybox").context("no busybox: install busybox-static")?)?;
-    let mpu = image::programs()?.join("mpu");
+    let mpu = image::programs(kernel.arch)?.join("mpu");
     archive.file("bin/mpu", 0o755, &mpu)?;
     libraries(&mut archive, &mpu)?;
-    let sim = image::sim_programs()?;
+    let sim = image::sim_programs(kernel.arch)?;
     for program in ["gpu-hold", "nvctl"] {
         archive.file(&format!("bin/{program}"), 0o755, &sim.join(program))?;
     }
@@ -140,7 +140,7 @@ fn build(kernel: &str, era: &str, client: &str, modules: &[String], peers: &[Pat
     for (name, peer) in modules[OURS.len()..].iter().zip(peers) {
         archive.file(&format!("modules/{name}.ko"), 0o644, peer)?;
     }
-    let programs = nvidia::ready(client)?;
+    let programs = nvidia::ready(client, kernel.arch)?;
     for name in ["nvidia-smi", "libnvidia-ml.so.1"] {
         archive.file(&format!("nvidia/{client}/{name}"), 0o755, &programs.join(name))?;
         libraries(&mut archive, &programs.join(name))?;

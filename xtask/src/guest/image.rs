@@ -2,7 +2,7 @@
 //! module, NVIDIA's user space and mpu-guest, which is process 1 there. Everything in it is built or fetched here first.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
@@ -12,48 +12,57 @@ use super::job::{Job, Row};
 use super::real;
 use crate::arch::Arch;
 use crate::cpio::Archive;
-use crate::libraries::libraries;
-use crate::run::{find, output, run};
+use crate::run::{output, run};
+use crate::sysroot::{libraries, program};
 use crate::{container, kernels, kmod, lint, modules, nvidia, paths, python};
 
 /// Programs of this machine that guests use: containers are the real ones.
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
 
+/// Programs that use the simulated driver; some also as a 32-bit process.
+const SIM_PROGRAMS: [&str; 9] =
+    ["gpu-hold", "nvctl", "nvattack", "nvevents", "nvtaint", "nvroot", "gpu-hold32", "nvctl32", "nvroot32"];
+
 /// Writes the archive for a job and returns its path.
 pub fn build(job: &Job) -> Result<PathBuf> {
     let mut archive = Archive::default();
-    base(&mut archive)?;
+    let arch = kernels::arch_of(&job.kernel)?;
+    base(&mut archive, arch)?;
     drivers(&mut archive, job)?;
-    clients(&mut archive, job)?;
+    clients(&mut archive, arch, job)?;
     archive.text("plan", 0o644, plan(&job.rows).as_bytes());
     let path = paths::target("guest")?.join(format!("{}-{}.cpio", job.name(), std::process::id()));
     std::fs::write(&path, archive.finish()).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
 }
 
-fn base(archive: &mut Archive) -> Result<()> {
-    for folder in ["proc", "sys", "dev", "tmp", "run", "root", "new", "usr/sbin", "sbin"] {
+fn base(archive: &mut Archive, arch: Arch) -> Result<()> {
+    for folder in ["proc", "sys", "dev", "tmp", "run", "root", "new", "usr/sbin", "sbin", "lib64"] {
         archive.folder(folder);
     }
-    let programs = programs()?;
+    let programs = programs(arch)?;
     archive.file("init", 0o755, &programs.join("mpu-guest"))?;
-    libraries(archive, &programs.join("mpu-guest"))?;
+    libraries(archive, arch, &programs.join("mpu-guest"))?;
     archive.file("bin/mpu", 0o755, &programs.join("mpu"))?;
-    libraries(archive, &programs.join("mpu"))?;
-    archive.file("usr/bin/mpu-container", 0o755, &container::quick()?)?;
+    libraries(archive, arch, &programs.join("mpu"))?;
+    archive.file("usr/bin/mpu-container", 0o755, &container::quick(arch)?)?;
     // Debian's is static; it writes the caches of containers' roots.
-    archive.file("sbin/ldconfig", 0o755, Path::new("/sbin/ldconfig"))?;
-    let busybox = find("busybox").context("no busybox: install busybox-static")?;
+    archive.file("sbin/ldconfig", 0o755, &program(arch, "ldconfig")?)?;
+    let busybox = program(arch, "busybox")?;
     archive.file("bin/busybox", 0o755, &busybox)?;
-    libraries(archive, &busybox)?;
+    libraries(archive, arch, &busybox)?;
     archive.text("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n");
     archive.text("etc/group", 0o644, b"root:x:0:\n");
-    for program in PROGRAMS {
-        let path = find(program).with_context(|| format!("no {program}"))?;
-        archive.file(&format!("usr/bin/{program}"), 0o755, &path)?;
-        libraries(archive, &path)?;
+    for name in PROGRAMS {
+        let path = program(arch, name)?;
+        archive.file(&format!("usr/bin/{name}"), 0o755, &path)?;
+        libraries(archive, arch, &path)?;
     }
-    python::add(archive)
+    match arch {
+        Arch::Amd64 => python::add(archive),
+        // What Python opens is asked of a Python, which this machine has for itself alone: stories of pynvml are not played there.
+        Arch::Arm64 => Ok(()),
+    }
 }
 
 /// The simulated driver of each era in the plan, its programs, and the module.
@@ -70,16 +79,14 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     for era in simulated {
         archive.file(&format!("sim/era{era}/nvidia.ko"), 0o644, &sim_module(&kernel, era)?)?;
     }
-    let programs = sim_programs()?;
-    for program in
-        ["gpu-hold", "nvctl", "nvattack", "nvevents", "nvtaint", "nvroot", "gpu-hold32", "nvctl32", "nvroot32"]
-    {
+    let programs = sim_programs(kernel.arch)?;
+    for program in SIM_PROGRAMS {
         archive.file(&format!("bin/{program}"), 0o755, &programs.join(program))?;
     }
     archive.file("etc/taint.allowed", 0o644, &paths::repo().join("tests/gpu/taint.allowed"))?;
     // Not static: it loads a client's NVML.
     archive.file("bin/nvmlcall", 0o755, &programs.join("nvmlcall"))?;
-    libraries(archive, &programs.join("nvmlcall"))?;
+    libraries(archive, kernel.arch, &programs.join("nvmlcall"))?;
     if job.rows.iter().any(|row| row.engines.iter().any(|engine| engine != "none")) {
         for module in mpu_modules(&kernel)? {
             let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -134,7 +141,7 @@ pub fn left_without_return_thunks(kernel: &kernels::Kernel) -> Result<Vec<String
     let out = paths::target(&format!("guest/modules/{}/mpu-no-thunks", kernel.name))?;
     // objtool complains: this kernel wants the thunks that are left out.
     let without = ["KCFLAGS=-mfunction-return=keep", "AFLAGS_MODULE=-DMPU_OWN_RETURN_THUNK"].map(str::to_owned);
-    let built = modules::build(kernel, &mpu_sources(Arch::Amd64)?, &out, &without)?;
+    let built = modules::build(kernel, &mpu_sources(kernel.arch)?, &out, &without)?;
     let module = built.files.iter().find(|file| file.ends_with("mpu.ko"));
     let module = module.with_context(|| format!("no mpu.ko: {}", built.complaints.join("\n")))?;
     let symbols = output(Command::new("nm").arg("-u").arg(module))?;
@@ -144,14 +151,14 @@ pub fn left_without_return_thunks(kernel: &kernels::Kernel) -> Result<Vec<String
 /// The module under both its names: see kmod/mpu_peer.h.
 fn mpu_modules(kernel: &kernels::Kernel) -> Result<Vec<PathBuf>> {
     let out = paths::target(&format!("guest/modules/{}/mpu", kernel.name))?;
-    all_clean(modules::build(kernel, &mpu_sources(Arch::Amd64)?, &out, &[])?, "the module")
+    all_clean(modules::build(kernel, &mpu_sources(kernel.arch)?, &out, &[])?, "the module")
 }
 
 /// kmod/ with the freshly built object in its place: what a release ships.
 pub fn mpu_sources(arch: Arch) -> Result<PathBuf> {
-    static MADE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(made) = made.get(arch.facts().target) {
+    static ONCE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(made) = once.get(arch.facts().target) {
         return Ok(made.clone());
     }
     let copy = paths::target(&format!("kmod/{}", arch.named("mpu")))?;
@@ -167,7 +174,7 @@ pub fn mpu_sources(arch: Arch) -> Result<PathBuf> {
     let faults = kmod::faults(arch, &object)?;
     ensure!(faults.is_empty(), "the kernel object is unfit:\n{}", faults.join("\n"));
     std::fs::copy(object, copy.join("mpu_core.o_shipped"))?;
-    made.insert(arch.facts().target, copy.clone());
+    once.insert(arch.facts().target, copy.clone());
     Ok(copy)
 }
 
@@ -181,24 +188,23 @@ fn all_clean(built: modules::Built, what: &str) -> Result<Vec<PathBuf>> {
 }
 
 /// The programs that use the simulated driver.
-pub fn sim_programs() -> Result<PathBuf> {
-    let out = paths::target("guest/sim")?;
+pub fn sim_programs(arch: Arch) -> Result<PathBuf> {
+    let out = paths::target(&format!("guest/{}", arch.named("sim")))?;
     let mut make = Command::new("make");
     make.args(["--silent", "-C"]).arg(paths::repo().join("sim")).arg(format!("OUT={}", out.display()));
-    // Ubuntu's 32-bit headers find the kernel's own only where the 64-bit ones are.
-    make.arg("CC=gcc-12 -idirafter /usr/include/x86_64-linux-gnu");
+    make.arg(format!("CC={}", arch.facts().cc)).arg(format!("CC32={}", arch.facts().cc32));
     run(&mut make).context("cannot build the simulated driver's programs")?;
     Ok(out)
 }
 
 /// mpu and mpu-guest, linked as a release is: mpu loads NVML, which a static program cannot.
-pub fn programs() -> Result<PathBuf> {
-    static ONCE: std::sync::Mutex<Option<PathBuf>> = std::sync::Mutex::new(None);
-    let mut once = ONCE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(dir) = &*once {
+pub fn programs(arch: Arch) -> Result<PathBuf> {
+    static ONCE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    let target = arch.facts().target;
+    if let Some(dir) = once.get(target) {
         return Ok(dir.clone());
     }
-    let target = "x86_64-unknown-linux-gnu";
     let dir = paths::target("guest/cargo")?;
     let mut cargo = lint::cargo();
     cargo.args([
@@ -216,19 +222,19 @@ pub fn programs() -> Result<PathBuf> {
     // Another profile than the product's: linking for size and speed takes minutes that a test has no use for.
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     cargo.arg("--target-dir").arg(&dir).env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS");
-    run(&mut cargo).context("cannot build mpu and mpu-guest")?;
+    run(cargo.envs(arch.linker())).context("cannot build mpu and mpu-guest")?;
     let built = dir.join(target).join("release");
-    *once = Some(built.clone());
+    once.insert(target, built.clone());
     Ok(built)
 }
 
-fn clients(archive: &mut Archive, job: &Job) -> Result<()> {
+fn clients(archive: &mut Archive, arch: Arch, job: &Job) -> Result<()> {
     let versions: BTreeSet<&str> = job.rows.iter().map(|row| row.client.as_str()).collect();
     for version in versions {
-        let dir = nvidia::ready(version)?;
+        let dir = nvidia::ready(version, arch)?;
         for name in ["nvidia-smi", "libnvidia-ml.so.1"] {
             archive.file(&format!("nvidia/{version}/{name}"), 0o755, &dir.join(name))?;
-            libraries(archive, &dir.join(name))?;
+            libraries(archive, arch, &dir.join(name))?;
         }
     }
     Ok(())

@@ -24,8 +24,8 @@ pub struct Job {
 impl Job {
     /// Fetches what the guest is made of, so that later steps need no network.
     pub fn fetch(&self) -> Result<()> {
-        kernels::ready(&self.kernel)?;
-        self.rows.iter().try_for_each(|row| nvidia::ready(&row.client).map(drop))
+        let arch = kernels::ready(&self.kernel)?.arch;
+        self.rows.iter().try_for_each(|row| nvidia::ready(&row.client, arch).map(drop))
     }
 
     /// Whether a real driver is played, which wants memory that the guest's kernel leaves alone.

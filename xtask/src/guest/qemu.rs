@@ -15,6 +15,7 @@ use mpu_plan::{Last, OOPS_AWAITED, OOPS_OVER};
 
 use super::job::Job;
 use super::processor;
+use crate::arch::Arch;
 use crate::kernels::{self, Kernel};
 use crate::run;
 
@@ -56,16 +57,17 @@ impl fmt::Display for Line {
 }
 
 /// What an oops says, and nothing else does: of these the guest's own reading of its log decides whose oops it was.
-const OOPS: [&str; 5] = [
+const OOPS: [&str; 6] = [
     "BUG: unable to handle",
     "BUG: kernel NULL pointer dereference",
+    "Unable to handle kernel",
     "Oops: ",
     "kernel BUG at",
     "general protection fault",
 ];
 
 /// What a kernel says when something is wrong with it. Anchored by words that no story prints.
-const CRIES: [&str; 14] = [
+const CRIES: [&str; 15] = [
     "Kernel panic",
     "BUG: ",
     "kernel BUG at",
@@ -80,14 +82,22 @@ const CRIES: [&str; 14] = [
     "detected stalls on CPUs",
     "blocked for more than",
     "unable to handle",
+    "Unable to handle kernel",
 ];
 
-/// All processors at once, by this machine's clock: for races and for people. Kernels that are told of quick byte-wise copies (ERMS, FSRM)
-/// clear and copy pages by them, and emulated those go byte by byte: of a program's start they are a third.
-pub const FAST: [&str; 4] = ["-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"];
+/// All processors at once, by this machine's clock: for races and for people.
+const FAST: [&str; 2] = ["-accel", "tcg,thread=multi"];
+
+/// The emulator of a guest that runs on all processors at once.
+pub fn fast(arch: Arch) -> Command {
+    let mut command = Command::new(arch.facts().qemu);
+    command.args(FAST).args(arch.facts().machine);
+    command
+}
 
 /// Emulated processors have one clock. Kernels doubt that, and ask a slower one, which stops all processors for each look at it. They doubt the
-/// timer, too, which comes late where the emulator does not get a processor in time; without it they do not boot.
+/// timer, too, which comes late where the emulator does not get a processor in time; without it they do not boot. (For x86-64; others let
+/// such words pass.)
 pub const CLOCK: &str = "tsc=reliable no_timer_check";
 
 /// A clock that counts instructions: a guest's nanosecond is one, whatever else this machine is doing. For figures.
@@ -106,14 +116,16 @@ pub fn boot(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> 
     let kernel = kernels::ready(&job.kernel)?;
     let limit = job.limit * kernel.slower;
     let words = format!("quiet loglevel=4 {CLOCK}");
-    let command = command(job, &kernel, image, &words, &FAST, kernel.memory);
+    let command = command(job, &kernel, image, &words, fast(kernel.arch), kernel.memory);
     watch(command, image, limit, Some(log), loud)
 }
 
 /// The same with a clock that counts instructions.
 pub fn boot_counting(job: &Job, image: &Path, loud: bool) -> Result<Console> {
     let kernel = kernels::ready(&job.kernel)?;
-    let command = command(job, &kernel, image, "quiet loglevel=4", &COUNTING, COUNTING_MEMORY);
+    let mut counting = Command::new(kernel.arch.facts().qemu);
+    counting.args(COUNTING);
+    let command = command(job, &kernel, image, "quiet loglevel=4", counting, COUNTING_MEMORY);
     watch(command, image, job.limit, None, loud)
 }
 
@@ -170,7 +182,7 @@ pub fn shell_of(mut command: Command) -> Result<()> {
 /// Boots for a person: console on the terminal, a shell in the guest.
 pub fn shell(job: &Job, image: &Path) -> Result<()> {
     let kernel = kernels::ready(&job.kernel)?;
-    let mut command = command(job, &kernel, image, "quiet mpu.shell", &FAST, kernel.memory);
+    let mut command = command(job, &kernel, image, "quiet mpu.shell", fast(kernel.arch), kernel.memory);
     let status = command.status().context("cannot start QEMU")?;
     run::say(format!("the guest ended: {status}"));
     Ok(std::fs::remove_file(image)?)
@@ -208,15 +220,15 @@ fn after_escape(rest: &str) -> &str {
     &rest[end..]
 }
 
-fn command(job: &Job, kernel: &Kernel, image: &Path, more: &str, speed: &[&str], memory: u32) -> Command {
-    let mut command = Command::new("qemu-system-x86_64");
+fn command(job: &Job, kernel: &Kernel, image: &Path, more: &str, mut command: Command, memory: u32) -> Command {
     let (memory, kept_off) = if job.is_real() { (memory.max(REAL_MEMORY), REAL_KEPT_OFF) } else { (memory, "") };
-    command.args(speed).args(["-m", &memory.to_string()]);
+    command.args(["-m", &memory.to_string()]);
     command.args(["-nodefaults", "-no-user-config", "-nographic"]);
     command.args(["-serial", "stdio", "-no-reboot", "-smp", &job.cpus.to_string()]);
     command.arg("-kernel").arg(kernel.vmlinux()).arg("-initrd").arg(image);
     // An oops must not be survived: what follows it would be no verdict about the product. A story that wants one says so.
-    command.args(["-append", &format!("console=ttyS0 panic=-1 oops=panic {more} {} {kept_off}", kernel.arguments)]);
+    let console = kernel.arch.facts().console;
+    command.args(["-append", &format!("console={console} panic=-1 oops=panic {more} {} {kept_off}", kernel.arguments)]);
     command
 }
 

@@ -119,7 +119,10 @@ pub const SWAPPED: Story = Story {
         // docs/notify.md: a wrapper of something else is passed on, and read again by the kernel.
         if notify {
             let is_seen = || named_while_swapping(&scene, "request", calls, &own).map(|foreign| !foreign.is_empty());
-            right!(any_of(RESIDUAL_TRIES, is_seen)?, "no exchanged wrapper showed an event, which the page says it can");
+            right!(
+                any_of(RESIDUAL_TRIES, is_seen)?,
+                "no exchanged wrapper showed an event, which the page says it can"
+            );
         }
         by_own_numbers(&scene)
     },

@@ -89,6 +89,7 @@ pub const ALL: &[Story] = &[
     accounting::NEW_CONTROL,
     neighbours::TRACED,
     neighbours::TRACED_BY_TURNS,
+    neighbours::PROBED,
     neighbours::PAST_THE_COPIES,
     counting::TRANSLATED,
     counting::REASONS,

@@ -90,6 +90,44 @@ pub const TRACED_BY_TURNS: Story = Story {
     },
 };
 
+/// Where the kernel is told of probes (Documentation/trace/kprobetrace.rst), and one on a redirected function's first instruction.
+const PROBES: &str = "/sys/kernel/tracing/kprobe_events";
+const PROBE: &str = "p:mpu_story/to_user nvidia:os_memcpy_to_user";
+const ENABLED: &str = "events/mpu_story/to_user/enable";
+
+/// Somebody's probe stands where a redirected function begins: the module is placed, taken out and placed again beside it.
+pub const PROBED: Story = Story {
+    name: "a_probe_where_a_redirect_is_keeps_no_module_away",
+    engines: Engines::Module("the probe is where the module's redirects are"),
+    without: |stage| match stage.era {
+        _ if !std::path::Path::new(PROBES).exists() => Without::Moot("this kernel takes no probes from its root"),
+        0 => once(stage, Without::Right("there is no module to keep away")),
+        _ => Without::Moot("redirects are placed alike in every era: played in 0"),
+    },
+    run: |stage| {
+        let scene = stage.scene()?;
+        can_trace()?;
+        set("kprobe_events", PROBE)?;
+        let answers = (|| {
+            set(ENABLED, "1")?;
+            stage.unload_engine()?;
+            stage.load_engine()?;
+            let answer = scene.a.ask(&["pids"])?;
+            let hits = fs::read_to_string(format!("{TRACING}/kprobe_profile")).context("no probe was hit")?;
+            Ok::<_, Fault>((stage.engine_state("state"), answer.pids(), hits))
+        })();
+        set(ENABLED, "0")?;
+        fs::write(PROBES, "-:mpu_story/to_user").context("the probe stays")?;
+        let (state, beside, hits) = answers?;
+        right!(["placed", "armed"].map(Some).contains(&state.as_deref()), "beside a probe the module is {state:?}");
+        exactly("beside a probe, the list", &beside, &scene.own())?;
+        let hit = hits.lines().find_map(|line| line.trim().strip_prefix("to_user")?.split_whitespace().next());
+        right!(hit.is_some_and(|count| count != "0"), "the probe was not hit: {hits}");
+        // What goes on behind the probe goes on there without it, too.
+        exactly("once the probe is gone, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    },
+};
+
 /// An answer that reaches the caller past the driver's copy functions is put right afterwards, and counted.
 pub const PAST_THE_COPIES: Story = Story {
     name: "answer_past_the_drivers_copies_is_translated_late",

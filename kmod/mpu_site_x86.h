@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * What ftrace patches at a function's entry on x86-64: five bytes, a call or the nop in its place, behind the ENDBR64 that the function may
+ * begin with. For mpu_hooks.c alone.
+ */
+#ifndef MPU_SITE_H
+#define MPU_SITE_H
+
+#include <linux/string.h>
+#include <linux/types.h>
+#include <linux/uaccess.h>
+
+/* Bytes of the instruction that ftrace patches. */
+#define MPU_PATCHED_BYTES 5
+
+/* Where a function's first instruction is behind the ENDBR64 that it may begin with; 0 if it cannot be read. */
+static unsigned long mpu_behind_landing_pad(unsigned long begins)
+{
+	static const u8 endbr64[] = { 0xf3, 0x0f, 0x1e, 0xfa };
+	u8 code[sizeof(endbr64)];
+
+	if (copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
+		return 0;
+	return memcmp(code, endbr64, sizeof(endbr64)) ? begins : begins + sizeof(endbr64);
+}
+
+/* Where a function goes on behind the instruction that ftrace patches. 0 if there is no such instruction. */
+static unsigned long mpu_goes_on(unsigned long begins)
+{
+	/* Up to 5.12 the kernel chooses its nop by the processor (arch/x86/kernel/alternative.c, ideal_nops). */
+	static const u8 nops[][MPU_PATCHED_BYTES] = {
+		{ 0x0f, 0x1f, 0x44, 0x00, 0x00 },
+		{ 0x66, 0x66, 0x66, 0x66, 0x90 },
+		{ 0x3e, 0x8d, 0x74, 0x26, 0x00 },
+	};
+	u8 code[sizeof(nops[0])];
+	unsigned int i;
+	bool patched;
+
+	begins = mpu_behind_landing_pad(begins);
+	if (!begins || copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
+		return 0;
+	patched = code[0] == 0xe8;
+	for (i = 0; i < ARRAY_SIZE(nops); i++)
+		patched |= !memcmp(code, nops[i], sizeof(nops[i]));
+	return patched ? begins + sizeof(nops[0]) : 0;
+}
+
+/*
+ * Whether a call stands before where a function goes on. A breakpoint stands there while the kernel changes the call for somebody else
+ * who traces the function.
+ */
+static bool mpu_calls_before(unsigned long goes_on)
+{
+	u8 code;
+
+	return !copy_from_kernel_nofault(&code, (void *)(goes_on - MPU_PATCHED_BYTES), 1) && (code == 0xe8 || code == 0xcc);
+}
+
+#endif

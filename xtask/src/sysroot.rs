@@ -1,0 +1,115 @@
+//! The programs that guests take along, by architecture: this machine's own, or Debian's for another one, unpacked into the cache. And the
+//! libraries that a program will look for.
+//!
+//! Knows nothing of what the programs do.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use anyhow::{ensure, Context, Result};
+
+use crate::apt::Suite;
+use crate::arch::Arch;
+use crate::cpio::Archive;
+use crate::run::{find, output, say};
+use crate::{libraries, paths};
+
+/// Newer than the C library that any machine links with which runs `./x`: what is built here runs there.
+const SUITE: &str = "trixie";
+
+const PACKAGES: [&str; 4] = ["busybox-static", "crun", "libc-bin", "runc"];
+
+/// Raised when the packages change, so that older ones are unpacked anew.
+const RECIPE: &str = "sysroot 1";
+
+/// Where the guest's architecture has a program.
+pub fn program(arch: Arch, name: &str) -> Result<PathBuf> {
+    if arch == Arch::Amd64 {
+        return find(name).with_context(|| format!("no {name}"));
+    }
+    let root = ready(arch)?;
+    let mut places = ["usr/bin", "usr/sbin"].iter().map(|folder| root.join(folder).join(name));
+    places.find(|place| place.is_file()).with_context(|| format!("no {name} in {}", root.display()))
+}
+
+/// Adds the libraries that a program needs, and the loader, where it looks for them.
+pub fn libraries(archive: &mut Archive, arch: Arch, program: &Path) -> Result<()> {
+    match arch {
+        Arch::Amd64 => libraries::libraries(archive, program),
+        other => of_root(archive, other, program),
+    }
+}
+
+/// By name, as no loader of this machine reads another's programs.
+fn of_root(archive: &mut Archive, arch: Arch, program: &Path) -> Result<()> {
+    let root = ready(arch)?;
+    let folder = format!("lib/{}", arch.facts().multiarch);
+    let mut seen = BTreeSet::new();
+    let mut left = vec![program.to_owned()];
+    while let Some(file) = left.pop() {
+        let told =
+            output(Command::new(arch.tool("readelf")).args(["--dynamic", "--program-headers", "--wide"]).arg(&file))?;
+        for name in told.lines().filter_map(needed).filter(|name| seen.insert((*name).to_owned())) {
+            let library = root.join("usr").join(&folder).join(name);
+            ensure!(library.is_file(), "{} wants {name}, which {} has not", file.display(), root.display());
+            if name.starts_with("ld-") {
+                // A loader's name is its path.
+                put(archive, &format!("lib/{name}"), &library)?;
+            }
+            put(archive, &format!("{folder}/{name}"), &library)?;
+            left.push(library);
+        }
+    }
+    Ok(())
+}
+
+/// What a line of readelf's says that the file needs: a library, or a loader.
+fn needed(line: &str) -> Option<&str> {
+    if line.contains("(NEEDED)") {
+        return line.split_once('[')?.1.strip_suffix(']');
+    }
+    line.split_once("program interpreter: ")?.1.trim_end_matches(']').rsplit('/').next()
+}
+
+fn put(archive: &mut Archive, name: &str, file: &Path) -> Result<()> {
+    if archive.has(name) {
+        return Ok(());
+    }
+    archive.file(name, 0o755, file)
+}
+
+/// The folder with Debian's programs of another architecture, fetched now unless the cache has it.
+fn ready(arch: Arch) -> Result<PathBuf> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let dir = paths::cache("sysroot")?.join(arch.to_string());
+    if std::fs::read_to_string(dir.join("recipe")).is_ok_and(|recipe| recipe == RECIPE) {
+        return Ok(dir);
+    }
+    say(format!("fetching {arch} programs for guests from {SUITE}"));
+    let suite = Suite::open_for(SUITE, arch)?;
+    let partial = dir.with_extension(format!("partial-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&partial);
+    suite.unpack(&suite.with_dependencies(&PACKAGES.map(str::to_owned))?, &partial)?;
+    std::fs::write(partial.join("recipe"), RECIPE)?;
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::rename(&partial, &dir).with_context(|| format!("cannot move {} into place", partial.display()))?;
+    Ok(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::needed;
+
+    #[test]
+    fn libraries_and_the_loader_are_read_from_what_readelf_says() {
+        assert_eq!(needed(" 0x0000000000000001 (NEEDED)             Shared library: [libc.so.6]"), Some("libc.so.6"));
+        assert_eq!(
+            needed("      [Requesting program interpreter: /lib/ld-linux-aarch64.so.1]"),
+            Some("ld-linux-aarch64.so.1")
+        );
+        assert_eq!(needed(" 0x000000000000000e (SONAME)             Library soname: [libm.so.6]"), None);
+    }
+}
