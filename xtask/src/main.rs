@@ -28,6 +28,7 @@ mod modules;
 mod node;
 mod nvidia;
 mod outcome;
+mod packages;
 mod paths;
 mod promtool;
 mod python;

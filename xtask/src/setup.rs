@@ -128,7 +128,9 @@ pub fn all() -> impl Iterator<Item = &'static Need> {
 
 /// Installs what any verb needs.
 pub fn everything() -> Result<()> {
-    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE].into_iter().try_for_each(require)?;
+    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE]
+        .into_iter()
+        .try_for_each(require)?;
     say("all packages are here");
     Ok(())
 }

@@ -21,7 +21,7 @@ use crate::guest::{self, image, Job};
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
 use crate::run::{quietly, say};
-use crate::{chart, containers, dist, emulated, kernels, kmod, lint, paths, promtool, setup};
+use crate::{chart, containers, emulated, kernels, kmod, lint, packages, paths, promtool, setup};
 use matrix::{Guest, Matrix};
 use wanted::{Stage, Wanted};
 
@@ -200,7 +200,7 @@ fn host_checks(full: bool, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&s
     }
     if wanted.has(Stage::Packages) {
         stage("packages");
-        dist::check_packages(full, tally)?;
+        packages::check(full, tally)?;
     }
     if wanted.has(Stage::Arm64) {
         stage("user space for arm64");

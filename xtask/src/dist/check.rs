@@ -21,7 +21,11 @@ use crate::run::{find, output};
 
 /// Files that one family has elsewhere or alone: what a path begins with in the Debian package, in the RPM, and why.
 const DIFFERENCES: &[(Option<&str>, Option<&str>, &str)] = &[
-    (Some("usr/share/zsh/vendor-completions/"), Some("usr/share/zsh/site-functions/"), "where zsh of each family looks"),
+    (
+        Some("usr/share/zsh/vendor-completions/"),
+        Some("usr/share/zsh/site-functions/"),
+        "where zsh of each family looks",
+    ),
     (Some("usr/share/lintian/"), None, "Debian's checks"),
     (Some("usr/share/doc/NAME/copyright"), None, "Debian's way to tell a licence"),
     (Some("usr/share/doc/NAME/changelog.gz"), None, "an RPM has it in its header"),
@@ -292,7 +296,11 @@ impl Calls {
         let dkms = lines(&["dkms add -m mpu -v VERSION", "dkms install -m mpu -v VERSION --force"]);
         let start = [
             reload.clone(),
-            lines(&["udevadm control --reload", "systemctl --quiet is-enabled mpu.service", "systemctl start mpu.service"]),
+            lines(&[
+                "udevadm control --reload",
+                "systemctl --quiet is-enabled mpu.service",
+                "systemctl start mpu.service",
+            ]),
         ];
         Calls {
             first: lines(&["systemctl --no-reload preset mpu.service"]),

@@ -38,9 +38,7 @@ pub fn pack(package: &Package, out: &Path) -> Result<PathBuf> {
     let mit = std::fs::read_to_string(paths::repo().join("LICENSES/MIT.txt"))?;
     let fill = |file: &str, size: &str| {
         let text = package.filled(&template(name, file)?);
-        Ok::<_, anyhow::Error>(
-            text.replace("@DATE@", &date).replace("@SIZE@", size).replace("@MIT@", mit.trim_end()),
-        )
+        Ok::<_, anyhow::Error>(text.replace("@DATE@", &date).replace("@SIZE@", size).replace("@MIT@", mit.trim_end()))
     };
     let doc = tree.join("usr/share/doc").join(name);
     put(&doc.join("copyright"), fill("copyright", "")?.as_bytes(), 0o644)?;

@@ -2,7 +2,7 @@
 //! Debian and RPM packages, a list of what is in each, checksums, and where all of it came from. The same sources give the same
 //! bytes, wherever and whenever they are built.
 
-mod check;
+pub mod check;
 mod deb;
 mod provenance;
 mod rpm;
@@ -17,10 +17,10 @@ use anyhow::{ensure, Context, Result};
 
 use crate::arch::Arch;
 use crate::guest::image;
-use crate::guest::verdict::{Ending, Tally};
+use crate::guest::verdict::Ending;
 use crate::outcome::Outcome;
 use crate::run::{output, run, say};
-use crate::{container, foreign, lint, node, paths, setup};
+use crate::{container, foreign, lint, paths, setup};
 use provenance::Told;
 use tree::Package;
 
@@ -87,25 +87,8 @@ pub fn dist(args: &Args) -> Result<Outcome> {
 }
 
 /// For tests of upgrades: RPMs of the release after the one that is handed out, with the same programs.
-fn newer() -> Result<PathBuf> {
+pub fn newer() -> Result<PathBuf> {
     paths::target("dist/newer")
-}
-
-/// Packages of this machine, which stories of whole Debians install, too; with `full`, those for arm64 beside them.
-pub fn check_packages(full: bool, tally: &mut Tally) -> Result<()> {
-    let out = node::packages()?;
-    let mut told = check::all(&out, &newer()?, env!("CARGO_PKG_VERSION"), &[Arch::Amd64]);
-    if full {
-        let out = paths::target("dist/arm64")?;
-        let release =
-            Release { profile: Profile::Quick, build: "quick", version: None, arches: vec![Arch::Arm64], key: None };
-        release.make(&out)?;
-        told.extend(check::all(&out, &newer()?, env!("CARGO_PKG_VERSION"), &release.arches));
-    } else {
-        tally.check("packages for arm64", Ending::Skip, "minutes of compiling: `./x test --full`");
-    }
-    told.iter().for_each(|(name, ending, why)| tally.check(name, *ending, why));
-    Ok(())
 }
 
 fn verify(folder: &Path, key: Option<&Path>) -> Result<Outcome> {
@@ -190,10 +173,9 @@ impl Release {
         let stage_mpu = |tree: &Path| run(foreign::command(arch, &mpu)?.arg("stage").arg(tree));
         let stage_container = |tree: &Path| container::stage(arch, &container, tree);
         say(format!("packing for {arch}"));
-        for (name, program, stage) in [
-            ("mpu", &mpu, &stage_mpu as &dyn Fn(&Path) -> Result<()>),
-            ("mpu-container", &container, &stage_container),
-        ] {
+        for (name, program, stage) in
+            [("mpu", &mpu, &stage_mpu as &dyn Fn(&Path) -> Result<()>), ("mpu-container", &container, &stage_container)]
+        {
             foreign::check_machine(arch, program)?;
             std::fs::copy(program, folder.join(name))?;
             let bom = sbom::cyclonedx(name, arch.facts().target)?;
@@ -232,7 +214,9 @@ impl Release {
         // Flags in common with the last build, or cargo builds every library anew.
         let built = paths::target("dist")?.join(format!("{}-{package}", self.build));
         let mut cargo = lint::cargo();
-        cargo.args(["build", "--quiet", "--package", package, "--target", arch.facts().target, "--target-dir"]).arg(&built);
+        cargo
+            .args(["build", "--quiet", "--package", package, "--target", arch.facts().target, "--target-dir"])
+            .arg(&built);
         if self.version.is_none() {
             cargo.arg("--locked");
         }

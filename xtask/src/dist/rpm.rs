@@ -10,8 +10,8 @@ use anyhow::{ensure, Context, Result};
 
 use super::tree::{date, directories_to_0755, files, put, Package};
 use crate::arch::Arch;
-use crate::{foreign, paths};
 use crate::run::output;
+use crate::{foreign, paths};
 
 /// A package by its name, and of which of our programs it has the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -104,7 +104,8 @@ mod tests {
 
     #[test]
     fn what_is_linked_is_listed_with_licence_and_checksum_and_nothing_else() {
-        let list: Value = serde_json::from_str(&super::cyclonedx("mpu", crate::arch::Arch::Amd64.facts().target).unwrap()).unwrap();
+        let list: Value =
+            serde_json::from_str(&super::cyclonedx("mpu", crate::arch::Arch::Amd64.facts().target).unwrap()).unwrap();
         let components = list["components"].as_array().unwrap();
         let named = |name: &str| components.iter().find(|c| c["name"] == name);
         let clap = named("clap").expect("clap is linked");
