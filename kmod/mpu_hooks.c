@@ -18,8 +18,10 @@
 #include "mpu_peer.h"
 #ifdef CONFIG_ARM64
 #include "mpu_site_arm64.h"
-#else
+#elif defined(CONFIG_X86_64)
 #include "mpu_site_x86.h"
+#else
+#error "MPU has a way in for x86-64 and for arm64 alone"
 #endif
 
 #ifndef CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS

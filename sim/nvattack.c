@@ -18,8 +18,6 @@
 
 #include "nvrows.h"
 
-#define PAGE 4096
-
 static uint8_t *params, *decoy; /* BUFFER bytes each */
 static struct nv_way way;
 

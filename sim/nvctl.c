@@ -218,7 +218,6 @@ static int cmd_elsewhere(void)
 	return 0;
 }
 
-#define PAGE 4096
 #define HEAD 16 /* bytes before the edge of a page, where a block of an edge's kind begins */
 #define GONE -1
 

@@ -15,7 +15,6 @@
 
 #include "nvrm.h"
 
-#define PAGE 4096
 #define INDEX 200
 #define NO_REQUEST 0xff /* of any driver's */
 #ifndef SYS_memfd_secret

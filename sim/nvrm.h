@@ -19,6 +19,13 @@
 
 #include "sim_ioctl.h"
 
+/* Whole pages on every kernel: arm64's are of 4, 16 or 64 KiB. */
+#if defined(__x86_64__) || defined(__i386__)
+#define PAGE 4096
+#else
+#define PAGE 65536
+#endif
+
 /* In a loop that waits: a processor's own word for it. */
 static inline void breathe(void)
 {

@@ -18,7 +18,6 @@
 #include "nvrows.h"
 #include "nvscan.h"
 
-#define PAGE 4096
 #define ESCAPE_RM_FREE 0x29
 #define ESCAPE_RM_CONTROL 0x2a
 #define ESCAPE_RM_ALLOC 0x2b

@@ -41,6 +41,9 @@ struct Row {
     chroot: Vec<String>,
     /// Built here from the source package, by this fragment.
     config: Option<String>,
+    /// Asked for by name alone.
+    #[serde(default)]
+    full: bool,
     #[serde(default = "usual_pace")]
     slower: u32,
     #[serde(default = "usual_memory")]
@@ -106,9 +109,10 @@ impl Kernel {
     }
 }
 
-/// The short names of Debian's own kernels for an architecture, oldest first. One that is built here is made when it is asked for by name.
+/// The short names of Debian's own kernels for an architecture, oldest first. One that is built here, or that only the full run plays, is made
+/// when it is asked for by name.
 pub fn debian(arch: Arch) -> Result<Vec<String>> {
-    let rows = table()?.into_iter().filter(|row| row.config.is_none() && row.arch == arch);
+    let rows = table()?.into_iter().filter(|row| row.config.is_none() && !row.full && row.arch == arch);
     Ok(rows.map(|row| row.name).collect())
 }
 
