@@ -34,7 +34,8 @@ static void usage(FILE *to)
 	fputs("usage: nvevents [--xfer] COMMAND\n"
 	      "  memory                  fetches with event or argument in memory of each kind: `event|argument KIND ret=R status=S got=G left=N`\n"
 	      "  swap MODE CALLS         a thread exchanges, MODE: dup2 (another file in the descriptor's place), close (none), where (the event's\n"
-	      "                          address), request (0x52 and no request at all, in the wrapper); `calls N accepted M`, then `saw N` for each process that was named\n"
+	      "                          address), request (0x52 and no request at all, in the wrapper); "
+	      "`calls N accepted M`, then `saw N` for each process that was named\n"
 	      "  secret                  the argument in memory that nobody else can read (memfd_secret): `ret=R status=S`\n"
 	      "  poll CALLS              fetches where no event is: `ns N` for each\n",
 	      to);

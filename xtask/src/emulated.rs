@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Tally};
 use crate::run::{output, quietly, say};
-use crate::{foreign, lint, paths};
+use crate::{foreign, lint, paths, setup};
 
 const TABLE: &str = include_str!("../emulated.toml");
 
@@ -51,6 +51,10 @@ pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
     if let Err(error) = foreign::require(Arch::Arm64) {
         tally.check(all, Ending::Skip, &format!("nothing is built for arm64 here: {error:#}"));
         return Ok(());
+    }
+    if foreign::emulator_version(Arch::Arm64)? < OLDEST {
+        // Debian 12 has a newer one in its backports.
+        let _ = setup::install(&["qemu-user-static"]);
     }
     let version = foreign::emulator_version(Arch::Arm64)?;
     if version < OLDEST {

@@ -23,4 +23,3 @@ pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
     told.iter().for_each(|(name, ending, why)| tally.check(name, *ending, why));
     Ok(())
 }
-
