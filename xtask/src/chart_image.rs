@@ -101,6 +101,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn images_take_the_program_of_their_platform_from_where_dist_puts_it() {
+        let toolkit = include_str!("../../packaging/kubernetes/Dockerfile.toolkit");
+        for (text, program) in [(DOCKERFILE, "mpu"), (toolkit, "mpu-container")] {
+            let copy = format!("ARG TARGETARCH\nCOPY --chmod=0755 ${{TARGETARCH}}/{program} /usr/bin/{program}\n");
+            assert!(text.contains(&copy), "{program}");
+        }
+        // What builders call platforms is what Debian calls machines.
+        assert_eq!([Arch::Amd64, Arch::Arm64].map(|arch| arch.facts().debian), ["amd64", "arm64"]);
+    }
+
+    #[test]
     fn the_dockerfile_is_read() {
         let (suite, packages) = recipe(DOCKERFILE).expect("a recipe");
         assert_eq!(suite, "trixie");

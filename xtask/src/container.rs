@@ -9,7 +9,7 @@ use anyhow::{ensure, Context, Result};
 
 use crate::arch::Arch;
 use crate::run::{output, run};
-use crate::{lint, paths};
+use crate::{foreign, lint, paths};
 
 /// Programs that are typed by hand.
 const COMPLETED: [&str; 2] = ["nvidia-ctk", "nvidia-container-cli"];
@@ -49,18 +49,19 @@ pub fn check_static(program: &Path) -> Result<()> {
 }
 
 /// Puts an installation's files below a root.
-pub fn stage(program: &Path, tree: &Path) -> Result<()> {
+pub fn stage(arch: Arch, program: &Path, tree: &Path) -> Result<()> {
     let (programs, units) = (tree.join("usr/bin"), tree.join("usr/lib/systemd/system"));
     std::fs::create_dir_all(&programs)?;
     std::fs::create_dir_all(&units)?;
     std::fs::copy(program, programs.join("mpu-container")).context("cannot copy mpu-container")?;
-    run(Command::new(programs.join("mpu-container")).arg("links").arg(&programs))?;
+    let installed = programs.join("mpu-container");
+    run(foreign::command(arch, &installed)?.arg("links").arg(&programs))?;
     let share = tree.join("usr/share");
-    run(Command::new(programs.join("mpu-container")).args(["man", "--all"]).arg(share.join("man/man1")))?;
+    run(foreign::command(arch, &installed)?.args(["man", "--all"]).arg(share.join("man/man1")))?;
     let completions = share.join("bash-completion/completions");
     std::fs::create_dir_all(&completions)?;
     for name in COMPLETED {
-        let script = output(Command::new(programs.join("mpu-container")).args(["completions", "bash", name]))?;
+        let script = output(foreign::command(arch, &installed)?.args(["completions", "bash", name]))?;
         std::fs::write(completions.join(name), script).with_context(|| format!("cannot write {name}'s completions"))?;
     }
     let unit = "mpu-cdi-refresh.service";

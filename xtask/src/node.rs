@@ -204,7 +204,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     let mut archive = Archive::default();
     for (name, from) in [
         ("node/mpu.deb", now.join(format!("mpu_{}_amd64.deb", env!("CARGO_PKG_VERSION")))),
-        ("node/mpu", now.join("mpu")),
+        ("node/mpu", now.join("amd64/mpu")),
         ("usr/bin/gpu-hold", image::sim_programs(Arch::Amd64)?.join("gpu-hold")),
         ("usr/bin/nvctl", image::sim_programs(Arch::Amd64)?.join("nvctl")),
         ("node/stories.sh", paths::repo().join("tests/node/stories.sh")),
@@ -230,7 +230,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
             archive.file("node/gcc-12", 0o755, &paths::repo().join("tests/node/gcc-12.sh"))?;
             let next = package(Some(NEXT))?;
             archive.file("node/mpu-next.deb", 0o644, &next.join(format!("mpu_{NEXT}_amd64.deb")))?;
-            archive.file("node/mpu-next", 0o755, &next.join("mpu"))?;
+            archive.file("node/mpu-next", 0o755, &next.join("amd64/mpu"))?;
         }
         Play::Kernels => {
             archive.file("node/nvidia.ko", 0o644, &driver)?;
@@ -274,6 +274,12 @@ fn container_package(packages: &Path) -> PathBuf {
     packages.join(format!("mpu-container_{}_amd64.deb", env!("CARGO_PKG_VERSION")))
 }
 
+/// The packages of this version, for tests that need no guest.
+pub fn packages() -> Result<PathBuf> {
+    setup::require(setup::PACKAGES)?;
+    package(None)
+}
+
 /// The package of this version, or of another, made once a run.
 fn package(version: Option<&'static str>) -> Result<PathBuf> {
     static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
@@ -282,7 +288,8 @@ fn package(version: Option<&'static str>) -> Result<PathBuf> {
     if !made.contains(&out) {
         // Each in a folder of its own: cargo would build everything anew for the other's flags.
         let build = if version.is_some() { "quick-next" } else { "quick" };
-        Release { profile: Profile::Quick, build, version }.make(&out)?;
+        let arches = vec![Arch::Amd64];
+        Release { profile: Profile::Quick, build, version, arches, key: None }.make(&out)?;
         made.insert(out.clone());
     }
     Ok(out)

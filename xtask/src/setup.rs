@@ -72,7 +72,16 @@ pub const PACKAGES: &[Need] = &[
     need("dpkg-deb", "dpkg", "the Debian package"),
     need("gzip", "gzip", "manual pages in packages"),
     need("lintian", "lintian", "Debian's own checks of a package"),
+    need("rpmbuild", "rpm", "the RPM packages"),
+    need("cpio", "cpio", "to look into them"),
+    need("busybox", "busybox-static", "the shell of a root in which they are installed"),
+    need("rpmlint", "rpmlint", "Red Hat's checks of a package"),
+    need("openssl", "openssl", "to sign checksums, and to verify them"),
 ];
+
+/// For starting programs of arm64 machines here.
+pub const EMULATED: &[Need] =
+    &[need("qemu-aarch64-static|qemu-aarch64", "qemu-user-static", "to start programs for arm64 here")];
 
 /// For the guest that is a whole Debian.
 pub const NODE: &[Need] = &[
@@ -84,7 +93,8 @@ pub const NODE: &[Need] = &[
 ];
 
 /// What Debian 12 has in its backports only, or in them new enough.
-const BACKPORTED: [&str; 4] = ["qemu-system-x86", "qemu-system-arm", "python3-virt-firmware", "pkcs11-provider"];
+const BACKPORTED: [&str; 5] =
+    ["qemu-system-x86", "qemu-system-arm", "qemu-user-static", "python3-virt-firmware", "pkcs11-provider"];
 
 /// For booting guests.
 pub const GUESTS: &[Need] = &[
@@ -120,12 +130,14 @@ pub const ARM64_OBJECTS: &[Need] =
 
 /// Everything, for `x setup` and `x doctor`.
 pub fn all() -> impl Iterator<Item = &'static Need> {
-    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, PACKAGES, NODE].into_iter().flatten()
+    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE].into_iter().flatten()
 }
 
 /// Installs what any verb needs.
 pub fn everything() -> Result<()> {
-    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, PACKAGES, NODE].into_iter().try_for_each(require)?;
+    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE]
+        .into_iter()
+        .try_for_each(require)?;
     say("all packages are here");
     Ok(())
 }

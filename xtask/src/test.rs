@@ -22,13 +22,13 @@ use crate::node::{self, Play};
 use crate::outcome::Outcome;
 use crate::run::{quietly, say};
 use crate::skips::{skipped, without};
-use crate::{apt, chart, containers, kernels, kmod, lint, paths, promtool, rig, setup};
+use crate::{apt, chart, containers, emulated, kernels, kmod, lint, packages, paths, promtool, rig, setup};
 use matrix::{Guest, Matrix};
 use wanted::{Stage, Wanted};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// These stages alone: lint, chart, host, containers, modules, guest, node; or the guests of the matrix with these stories alone
+    /// These stages alone: lint, chart, host, containers, packages, arm64, modules, guest, node; or the guests of the matrix with these stories alone
     #[arg(value_name = "STAGE|STORY")]
     only: Vec<String>,
     /// Cross every kernel, era and client instead of covering each once
@@ -196,6 +196,14 @@ fn host_checks(full: bool, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&s
     if wanted.has(Stage::Containers) {
         stage("container engines");
         containers::check(None, full, tally)?;
+    }
+    if wanted.has(Stage::Packages) {
+        stage("packages");
+        packages::check(full, tally)?;
+    }
+    if wanted.has(Stage::Arm64) {
+        stage("user space for arm64");
+        emulated::check(full, tally)?;
     }
     Ok(())
 }

@@ -291,6 +291,18 @@ fn the_driver() {
         symlink("libnvidia-ml.so.1", h.path("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.550")).unwrap();
     };
     assert_eq!(linked(&loops).0, "skipped");
+    let arm64 = |h: &Host| {
+        h.remove("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1");
+        h.write("usr/lib/aarch64-linux-gnu/libnvidia-ml.so.550.163.01", "");
+        symlink("libnvidia-ml.so.550.163.01", h.path("usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1")).unwrap();
+    };
+    let (_, json) = {
+        let host = Host::in_order();
+        arm64(&host);
+        host.examine()
+    };
+    let library = json["findings"].as_array().unwrap().iter().find(|f| f["check"] == "driver_library").unwrap();
+    assert_eq!(library["level"], "ok", "where Debian's arm64 has it: {library}");
     finds("device_nodes", "attention", "nvidia-modprobe", &[], |h| h.remove("dev/nvidiactl"));
     finds("device_nodes", "attention", "nvidia-modprobe", &[], |h| h.remove("dev/nvidia0"));
 }

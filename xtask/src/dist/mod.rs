@@ -1,21 +1,28 @@
-//! What a release hands out: the executable that carries the module's sources, those sources by themselves, a Debian package, a list
-//! of what is in it, and checksums. The same sources give the same bytes, wherever and whenever they are built.
+//! What a release hands out, for each kind of machine: the executable that carries the module's sources, those sources by themselves,
+//! Debian and RPM packages, a list of what is in each, checksums, and where all of it came from. The same sources give the same
+//! bytes, wherever and whenever they are built.
 
+pub mod check;
 mod deb;
+mod provenance;
+mod rpm;
 mod sbom;
+#[cfg(test)]
+mod scripts;
+mod tree;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{ensure, Context, Result};
-use sha2::{Digest, Sha256};
 
 use crate::arch::Arch;
 use crate::guest::image;
+use crate::guest::verdict::Ending;
 use crate::outcome::Outcome;
 use crate::run::{output, run, say};
-use crate::{container, lint, paths, setup};
-
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+use crate::{container, foreign, lint, paths, setup};
+use provenance::Told;
+use tree::Package;
 
 /// The oldest C library that a released executable runs with: that of Debian 12 is 2.36, of Ubuntu 22.04 2.35, of RHEL 9 2.34.
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
@@ -28,31 +35,71 @@ pub struct Args {
     /// Build quickly and unoptimised, for a look
     #[arg(long)]
     quick: bool,
+    /// For these machines alone: amd64, arm64
+    #[arg(long, value_name = "MACHINE")]
+    arch: Vec<Arch>,
+    /// Sign checksums and provenance with this private key (PEM, EC or RSA)
+    #[arg(long, value_name = "FILE")]
+    sign_key: Option<PathBuf>,
+    /// Build nothing: check the files of this folder by its checksums, provenance and signature
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["twice", "quick", "arch", "sign_key"])]
+    verify: Option<PathBuf>,
+    /// The public key (PEM) that the signature must be by
+    #[arg(long, value_name = "FILE", requires = "verify")]
+    key: Option<PathBuf>,
 }
 
 /// The verb.
 pub fn dist(args: &Args) -> Result<Outcome> {
+    if let Some(folder) = &args.verify {
+        return verify(folder, args.key.as_deref());
+    }
+    let key = args.sign_key.as_deref().map(provenance::readable).transpose()?;
+    let arches = if args.arch.is_empty() { vec![Arch::Amd64, Arch::Arm64] } else { args.arch.clone() };
     setup::require(setup::OBJECTS)?;
     setup::require(setup::PACKAGES)?;
     let version = env!("CARGO_PKG_VERSION");
     let out = paths::target("dist")?.join(format!("mpu-{version}"));
-    let release =
-        Release { profile: if args.quick { Profile::Quick } else { Profile::Release }, build: "cargo", version: None };
+    let profile = if args.quick { Profile::Quick } else { Profile::Release };
+    let release = Release { profile, build: "cargo", version: None, arches, key };
     release.make(&out)?;
     println!("{}", out.display());
+    let checks = check::all(&out, &newer()?, version, &release.arches);
+    for (name, _, why) in checks.iter().filter(|(_, ending, _)| *ending == Ending::Fail) {
+        println!("{name}: {why}");
+    }
+    if checks.iter().any(|(_, ending, _)| *ending == Ending::Fail) {
+        return Ok(Outcome::Failed);
+    }
     if !args.twice {
         return Ok(Outcome::Passed);
     }
     say("once more, in another folder");
     let again = paths::target("dist")?.join("again");
     Release { build: "cargo-again", ..release }.make(&again)?;
-    let (first, second) = (std::fs::read(out.join("SHA256SUMS"))?, std::fs::read(again.join("SHA256SUMS"))?);
+    let (first, second) = (std::fs::read(out.join(provenance::SUMS))?, std::fs::read(again.join(provenance::SUMS))?);
     if first == second {
         println!("built twice, the same bytes");
         return Ok(Outcome::Passed);
     }
     println!("the second build differs:\n{}", String::from_utf8_lossy(&second));
     Ok(Outcome::Failed)
+}
+
+/// For tests of upgrades: RPMs of the release after the one that is handed out, with the same programs.
+pub fn newer() -> Result<PathBuf> {
+    paths::target("dist/newer")
+}
+
+fn verify(folder: &Path, key: Option<&Path>) -> Result<Outcome> {
+    let key = key.map(provenance::readable).transpose()?;
+    let (faults, said) = provenance::verify(folder, key.as_deref())?;
+    faults.iter().for_each(|fault| println!("{fault}"));
+    if !faults.is_empty() {
+        return Ok(Outcome::Failed);
+    }
+    println!("every file is as the checksums and the provenance say; {said}");
+    Ok(Outcome::Passed)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,7 +111,7 @@ pub enum Profile {
 }
 
 /// One way to build.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Release {
     /// How the executable is compiled.
     pub profile: Profile,
@@ -72,73 +119,104 @@ pub struct Release {
     pub build: &'static str,
     /// Another version than the tree's, for tests of upgrades: built from a copy of the tree that bears it.
     pub version: Option<&'static str>,
+    /// For which machines.
+    pub arches: Vec<Arch>,
+    /// What it is signed with.
+    pub key: Option<PathBuf>,
 }
 
 impl Release {
     /// Makes everything in `out`, which is emptied first.
     pub fn make(&self, out: &Path) -> Result<()> {
         let _ = std::fs::remove_dir_all(out);
-        std::fs::create_dir_all(out.join("kmod"))?;
-        say("building the module's object, checked");
-        let (tree, sources) = match self.version {
-            None => (paths::repo().to_owned(), image::mpu_sources(Arch::Amd64)?),
+        std::fs::create_dir_all(out)?;
+        let tree = match self.version {
+            None => paths::repo().to_owned(),
             Some(version) => copy_of_the_tree(version)?,
         };
-        let version = self.version.unwrap_or(env!("CARGO_PKG_VERSION"));
-        for entry in std::fs::read_dir(&sources)? {
-            let entry = entry?;
-            std::fs::copy(entry.path(), out.join("kmod").join(entry.file_name()))?;
+        for &arch in &self.arches {
+            self.make_for(arch, &tree, out).with_context(|| format!("nothing for {arch}"))?;
         }
-        let executable = self.executable(&tree, &sources)?;
-        check_glibc(&executable)?;
-        std::fs::copy(&executable, out.join("mpu"))?;
         for text in ["LICENSE", "LICENSES/MIT.txt", "LICENSES/GPL-2.0-only.txt", "README.md"] {
             let from = paths::repo().join(text);
             std::fs::copy(&from, out.join(from.file_name().unwrap_or_default()))
                 .with_context(|| format!("cannot copy {text}"))?;
         }
-        let (bom, epoch) = (sbom::cyclonedx("mpu")?, epoch()?);
-        std::fs::write(out.join("mpu.cdx.json"), &bom)?;
-        say("packing the Debian packages");
-        let stage = |tree: &Path| run(std::process::Command::new(&executable).arg("stage").arg(tree));
-        let mpu = deb::Package { name: "mpu", templates: "debian", bom: &bom, stage: &stage };
-        deb::pack(&mpu, out, version, &epoch)?;
-        let program = self.container_executable(&tree)?;
-        std::fs::copy(&program, out.join("mpu-container"))?;
-        let bom = sbom::cyclonedx("mpu-container")?;
-        std::fs::write(out.join("mpu-container.cdx.json"), &bom)?;
-        let stage = |tree: &Path| container::stage(&program, tree);
-        let package = deb::Package { name: "mpu-container", templates: "debian-container", bom: &bom, stage: &stage };
-        deb::pack(&package, out, version, &epoch)?;
-        std::fs::write(out.join("SHA256SUMS"), sums(out)?)?;
+        let version = self.version.unwrap_or(env!("CARGO_PKG_VERSION"));
+        let told = Told { version, is_quick: self.profile == Profile::Quick, arches: &self.arches };
+        provenance::seal(out, &told, self.key.as_deref())
+    }
+
+    /// One machine's: programs in a folder of its Debian name, which is also what builders of images call it, and packages.
+    fn make_for(&self, arch: Arch, tree: &Path, out: &Path) -> Result<()> {
+        foreign::require(arch)?;
+        say(format!("building the module's object for {arch}, checked"));
+        let sources = self.sources(arch, tree)?;
+        let folder = out.join(arch.facts().debian);
+        std::fs::create_dir_all(folder.join("kmod"))?;
+        for entry in std::fs::read_dir(&sources)? {
+            let entry = entry?;
+            std::fs::copy(entry.path(), folder.join("kmod").join(entry.file_name()))?;
+        }
+        let (version, epoch) = (self.version.unwrap_or(env!("CARGO_PKG_VERSION")), epoch()?);
+        say(format!("building mpu for {arch}, with the module's sources inside"));
+        let mpu = self.build(arch, "mpu", tree, &[], |cargo| {
+            cargo.env("MPU_KMOD_DIR", &sources);
+        })?;
+        check_glibc(&mpu)?;
+        say(format!("building mpu-container for {arch}"));
+        // Static, so that it runs in any root and loads nothing from one.
+        let container = self.build(arch, "mpu-container", tree, &["-C", "target-feature=+crt-static"], |_| ())?;
+        container::check_static(&container)?;
+        let said = output(foreign::command(arch, &mpu)?.arg("--version"))?;
+        ensure!(said.trim() == format!("mpu {version}"), "mpu for {arch} says {said}, not {version}");
+        let stage_mpu = |tree: &Path| run(foreign::command(arch, &mpu)?.arg("stage").arg(tree));
+        let stage_container = |tree: &Path| container::stage(arch, &container, tree);
+        say(format!("packing for {arch}"));
+        for (name, program, stage) in
+            [("mpu", &mpu, &stage_mpu as &dyn Fn(&Path) -> Result<()>), ("mpu-container", &container, &stage_container)]
+        {
+            foreign::check_machine(arch, program)?;
+            std::fs::copy(program, folder.join(name))?;
+            let bom = sbom::cyclonedx(name, arch.facts().target)?;
+            std::fs::write(folder.join(format!("{name}.cdx.json")), &bom)?;
+            let package = Package { name, arch, version, epoch: &epoch, bom: &bom, stage };
+            deb::pack(&package, out)?;
+            for variant in rpm::VARIANTS.into_iter().filter(|variant| variant.program == name) {
+                rpm::pack(&package, variant, 1, out)?;
+                if arch == Arch::Amd64 {
+                    rpm::pack(&package, variant, 2, &newer()?)?;
+                }
+            }
+        }
         Ok(())
     }
 
-    fn executable(&self, tree: &Path, sources: &Path) -> Result<PathBuf> {
-        say("building mpu with the module's sources inside");
-        self.build("mpu", tree, &[], |cargo| {
-            cargo.env("MPU_KMOD_DIR", sources);
-        })
-    }
-
-    /// Static, so that it runs in any root and loads nothing from one.
-    fn container_executable(&self, tree: &Path) -> Result<PathBuf> {
-        say("building mpu-container");
-        let program = self.build("mpu-container", tree, &["-C", "target-feature=+crt-static"], |_| ())?;
-        container::check_static(&program)?;
-        Ok(program)
+    /// The module's sources with its object for a machine.
+    fn sources(&self, arch: Arch, tree: &Path) -> Result<PathBuf> {
+        let made = image::mpu_sources(arch)?;
+        if self.version.is_none() {
+            return Ok(made);
+        }
+        let sources = tree.join("kmod");
+        std::fs::copy(made.join("mpu_core.o_shipped"), sources.join("mpu_core.o_shipped"))?;
+        Ok(sources)
     }
 
     fn build(
         &self,
+        arch: Arch,
         package: &str,
         tree: &Path,
         flags: &[&str],
         change: impl FnOnce(&mut std::process::Command),
     ) -> Result<PathBuf> {
-        let built = paths::target("dist")?.join(self.build);
+        // Flags in common with the last build, or cargo builds every library anew.
+        let built = paths::target("dist")?.join(format!("{}-{package}", self.build));
         let mut cargo = lint::cargo();
-        cargo.args(["build", "--quiet", "--package", package, "--target", TARGET, "--target-dir"]).arg(&built);
+        cargo
+            .args(["build", "--quiet", "--package", package, "--target", arch.facts().target, "--target-dir"])
+            .arg(&built);
         if self.version.is_none() {
             cargo.arg("--locked");
         }
@@ -160,14 +238,15 @@ impl Release {
         };
         cargo.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
         cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").env("CARGO_PROFILE_DEV_STRIP", "symbols");
+        foreign::teach(arch, &mut cargo)?;
         change(&mut cargo);
         run(&mut cargo).with_context(|| format!("cannot build {package}"))?;
-        Ok(built.join(TARGET).join(folder).join(package))
+        Ok(built.join(arch.facts().target).join(folder).join(package))
     }
 }
 
-/// A copy of the tracked files that says it is another version, and the module's sources of that version.
-fn copy_of_the_tree(version: &str) -> Result<(PathBuf, PathBuf)> {
+/// A copy of the tracked files that says it is another version, as do the module's sources.
+fn copy_of_the_tree(version: &str) -> Result<PathBuf> {
     let this = env!("CARGO_PKG_VERSION");
     let tree = paths::target("dist")?.join("tree");
     let _ = std::fs::remove_dir_all(&tree);
@@ -182,10 +261,8 @@ fn copy_of_the_tree(version: &str) -> Result<(PathBuf, PathBuf)> {
     let changed = text.replace(&format!("version = \"{this}\""), &format!("version = \"{version}\""));
     ensure!(changed != text, "Cargo.toml does not say version {this}");
     std::fs::write(manifest, changed)?;
-    let sources = tree.join("kmod");
-    std::fs::write(sources.join("VERSION"), version)?;
-    std::fs::copy(image::mpu_sources(Arch::Amd64)?.join("mpu_core.o_shipped"), sources.join("mpu_core.o_shipped"))?;
-    Ok((tree, sources))
+    std::fs::write(tree.join("kmod/VERSION"), version)?;
+    Ok(tree)
 }
 
 /// The time that everything in a package bears: that of the newest commit.
@@ -196,8 +273,9 @@ fn epoch() -> Result<String> {
 
 /// An executable that wants a newer C library than promised runs on fewer hosts than promised.
 fn check_glibc(executable: &Path) -> Result<()> {
-    let symbols = output(std::process::Command::new("objdump").arg("-T").arg(executable))?;
-    let newest = newest_glibc(&symbols).with_context(|| format!("{} needs no C library", executable.display()))?;
+    // readelf reads programs of any machine; objdump its own machine's.
+    let versions = output(std::process::Command::new("readelf").args(["--version-info", "--wide"]).arg(executable))?;
+    let newest = newest_glibc(&versions).with_context(|| format!("{} needs no C library", executable.display()))?;
     ensure!(
         newest <= NEWEST_GLIBC,
         "{} needs glibc {}.{}; releases promise {}.{}",
@@ -210,33 +288,13 @@ fn check_glibc(executable: &Path) -> Result<()> {
     Ok(())
 }
 
-fn newest_glibc(objdump: &str) -> Option<(u32, u32)> {
-    let versions = objdump.split_whitespace().filter_map(|word| {
+fn newest_glibc(readelf: &str) -> Option<(u32, u32)> {
+    let versions = readelf.split_whitespace().filter_map(|word| {
         let version = word.trim_start_matches('(').trim_end_matches(')').strip_prefix("GLIBC_")?;
         let mut numbers = version.split('.').map(|number| number.parse().ok());
         Some((numbers.next()??, numbers.next().flatten().unwrap_or(0)))
     });
     versions.max()
-}
-
-/// As `sha256sum -c` reads them.
-fn sums(dir: &Path) -> Result<String> {
-    let mut left = vec![dir.to_owned()];
-    let mut lines = Vec::new();
-    while let Some(folder) = left.pop() {
-        for entry in std::fs::read_dir(&folder)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                left.push(path);
-                continue;
-            }
-            let digest = Sha256::digest(std::fs::read(&path)?);
-            let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-            lines.push(format!("{hex}  {}\n", path.strip_prefix(dir)?.display()));
-        }
-    }
-    lines.sort();
-    Ok(lines.concat())
 }
 
 #[cfg(test)]
@@ -245,7 +303,7 @@ mod tests {
 
     #[test]
     fn the_newest_wanted_c_library_is_found() {
-        let text = "0 DF *UND* 0 (GLIBC_2.2.5) write\n0 DF *UND* 0 (GLIBC_2.34) dlopen\n0 DF *UND* 0 (GLIBC_2.9) x\n";
+        let text = "0x10: Name: GLIBC_2.2.5 Flags: none\n0x20: Name: GLIBC_2.34 Version: 4\n0x30: Name: GLIBC_2.9 x\n";
         assert_eq!(newest_glibc(text), Some((2, 34)));
         assert_eq!(newest_glibc("nothing"), None);
     }

@@ -11,20 +11,20 @@ use serde_json::{json, Value};
 use crate::run::output;
 use crate::{lint, paths};
 
-/// The list for one of our programs, by its package's name, as text.
-pub fn cyclonedx(program: &str) -> Result<String> {
+/// The list for one of our programs, by its package's name, and a machine, as text.
+pub fn cyclonedx(program: &str, target: &str) -> Result<String> {
     let mut cargo = lint::cargo();
-    cargo.args(["metadata", "--format-version=1", "--locked", "--filter-platform=x86_64-unknown-linux-gnu"]);
+    cargo.args(["metadata", "--format-version=1", "--locked", &format!("--filter-platform={target}")]);
     let metadata: Value = serde_json::from_str(&output(&mut cargo)?).context("cargo metadata is no JSON")?;
     let lock = std::fs::read_to_string(paths::repo().join("Cargo.lock"))?;
     let lock: toml::Value = toml::from_str(&lock).context("Cargo.lock is malformed")?;
-    Ok(serde_json::to_string_pretty(&list(program, &metadata, &built(program)?, &checksums(&lock))?)? + "\n")
+    Ok(serde_json::to_string_pretty(&list(program, &metadata, &built(program, target)?, &checksums(&lock))?)? + "\n")
 }
 
 /// Name and version of what is built for a program. `cargo metadata` adds what features that only tests ask for bring along.
-fn built(program: &str) -> Result<BTreeSet<(String, String)>> {
+fn built(program: &str, target: &str) -> Result<BTreeSet<(String, String)>> {
     let mut cargo = lint::cargo();
-    cargo.args(["tree", "--locked", "--edges=normal", "--target=x86_64-unknown-linux-gnu", "--prefix=none"]);
+    cargo.args(["tree", "--locked", "--edges=normal", "--prefix=none", &format!("--target={target}")]);
     let tree = output(cargo.args(["--format={p}", "--package", program]))?;
     let both = |line: &str| {
         let mut words = line.split(' ');
@@ -104,7 +104,8 @@ mod tests {
 
     #[test]
     fn what_is_linked_is_listed_with_licence_and_checksum_and_nothing_else() {
-        let list: Value = serde_json::from_str(&super::cyclonedx("mpu").unwrap()).unwrap();
+        let list: Value =
+            serde_json::from_str(&super::cyclonedx("mpu", crate::arch::Arch::Amd64.facts().target).unwrap()).unwrap();
         let components = list["components"].as_array().unwrap();
         let named = |name: &str| components.iter().find(|c| c["name"] == name);
         let clap = named("clap").expect("clap is linked");

@@ -17,6 +17,10 @@ pub enum Stage {
     Host,
     /// OCI runtimes and container engines
     Containers,
+    /// Debian and RPM packages
+    Packages,
+    /// User space built for arm64, emulated
+    Arm64,
     /// The module for every kernel
     Modules,
     /// Kernels in guests, with the stories of docs/stories.md

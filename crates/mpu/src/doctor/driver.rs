@@ -11,12 +11,15 @@ use mpu_host::host::{Host, CAP_SYS_ADMIN};
 use std::path::{Component, Path, PathBuf};
 
 /// Where distributions and NVIDIA's installer put libraries.
-const LIBRARIES: [&str; 5] = [
+const LIBRARIES: [&str; 8] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current",
     "/usr/lib64",
     "/usr/lib",
     "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+    "/run/nvidia/driver/usr/lib/aarch64-linux-gnu",
 ];
 
 pub const CHECKS: &[CheckRow] = &[

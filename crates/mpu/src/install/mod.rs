@@ -152,6 +152,10 @@ impl Explain for InstallError {
 
 /// How the package manager that owns MPU here is asked instead: manager, its command to upgrade, its command to remove.
 pub fn package(host: &Host) -> Option<(&'static str, &'static str, &'static str)> {
-    let dpkg = host.text("/var/lib/dpkg/info/mpu.list").is_some();
-    dpkg.then_some(("dpkg", "apt-get install mpu", "apt-get purge mpu"))
+    let managers = [
+        ("/var/lib/dpkg/info/mpu.list", ("dpkg", "apt-get install mpu", "apt-get purge mpu")),
+        // rpm's database is not for reading; a licence lies here only if an RPM brought it.
+        ("/usr/share/licenses/mpu/LICENSE", ("rpm", "dnf install mpu", "dnf remove mpu")),
+    ];
+    managers.into_iter().find(|(sign, _)| host.text(sign).is_some()).map(|(_, manager)| manager)
 }

@@ -28,7 +28,7 @@ const LONGEST: usize = 48 << 10;
 /// Checks whose words name containers, users or files of theirs where they find something.
 const NAMING: [&str; 4] = ["notify_unserved", "notify_rootless", "configuration", "preload"];
 /// Our units.
-const UNITS: [&str; 3] = ["mpu.service", "mpu-notify.service", "mpu-metrics.service"];
+const UNITS: [&str; 4] = ["mpu.service", "mpu-notify.service", "mpu-metrics.service", "mpu-nri.service"];
 /// What is asked of a unit: words of systemd's and numbers.
 const PROPERTIES: &str = "LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts";
 

@@ -54,8 +54,10 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Where it lies when the linker does not find it: Debian and Ubuntu, Red Hat and SUSE, NVIDIA's operator, Google's nodes, NixOS.
 const PLACES: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
     "/usr/lib64",
     "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+    "/run/nvidia/driver/usr/lib/aarch64-linux-gnu",
     "/run/nvidia/driver/usr/lib64",
     "/home/kubernetes/bin/nvidia/lib64",
     "/usr/local/nvidia/lib64",

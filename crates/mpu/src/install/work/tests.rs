@@ -307,6 +307,10 @@ fn who_may_not_is_told_before_anything_changes() {
     let error = uninstall(&host, &node.setup.kernel(), false, false).expect_err("a package");
     assert!(error.fix().contains("apt-get purge mpu"));
     node.fake().remove("/var/lib/dpkg/info/mpu.list");
+    node.fake().write("/usr/share/licenses/mpu/LICENSE", "MIT\n");
+    let error = node.install(&node.setup.kernel()).expect_err("an RPM");
+    assert!(error.fix().contains("dnf install mpu"));
+    node.fake().remove("/usr/share/licenses/mpu/LICENSE");
 
     node.fake().write("/proc/self/status", "CapEff:\t0000000000000000\n");
     let before = node.fake().snapshot();

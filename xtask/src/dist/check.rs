@@ -1,0 +1,366 @@
+//! What must hold of packages once they are made: both families have the same files, but for differences that are named here; and an
+//! RPM that comes, is replaced and goes does what it should, and leaves nothing.
+//!
+//! Debian packages live their life on a whole Debian (`tests/node`). No whole system with rpm can be had here: the RPM's life is played
+//! by rpm itself in a root of its own, with real scripts and a real `mpu`; systemctl, dkms and semodule there write down how they
+//! were called.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::{symlink, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{ensure, Context, Result};
+
+use super::deb;
+use super::rpm::{self, Variant};
+use super::tree::{files, put};
+use crate::arch::Arch;
+use crate::guest::verdict::Ending;
+use crate::run::{find, output};
+
+/// Files that one family has elsewhere or alone: what a path begins with in the Debian package, in the RPM, and why.
+const DIFFERENCES: &[(Option<&str>, Option<&str>, &str)] = &[
+    (
+        Some("usr/share/zsh/vendor-completions/"),
+        Some("usr/share/zsh/site-functions/"),
+        "where zsh of each family looks",
+    ),
+    (Some("usr/share/lintian/"), None, "Debian's checks"),
+    (Some("usr/share/doc/NAME/copyright"), None, "Debian's way to tell a licence"),
+    (Some("usr/share/doc/NAME/changelog.gz"), None, "an RPM has it in its header"),
+    (None, Some("usr/share/licenses/"), "RPM's way to tell a licence"),
+    (None, Some("usr/lib/systemd/system-preset/"), "dpkg enables a unit by its script"),
+];
+
+/// Everything, for packages that were made in `out`, and releases of them that follow in `newer`: a name, how it ended, and why.
+pub fn all(out: &Path, newer: &Path, version: &str, arches: &[Arch]) -> Vec<(String, Ending, String)> {
+    let mut told = Vec::new();
+    let mut tell = |name: String, faults: Result<Vec<String>>| {
+        let faults = faults.unwrap_or_else(|error| vec![format!("{error:#}")]);
+        told.push((name, if faults.is_empty() { Ending::Pass } else { Ending::Fail }, faults.join("; ")));
+    };
+    for (&arch, variant) in arches.iter().flat_map(|arch| rpm::VARIANTS.map(|variant| (arch, variant))) {
+        let package = out.join(rpm::file_name(variant.name, version, 1, arch));
+        let next = newer.join(rpm::file_name(variant.name, version, 2, arch));
+        let name = format!("{} for {arch}", variant.name);
+        tell(format!("{name}: both families have the same files"), same_files(out, version, arch, variant));
+        let program = out.join(arch.facts().debian).join(variant.program);
+        match arch {
+            Arch::Amd64 => {
+                tell(format!("{name}: the RPM's life"), life(&package, &next, variant, version, &program));
+            }
+            Arch::Arm64 => tell(format!("{name}: the RPM comes and goes"), comes_and_goes(&package, variant)),
+        }
+    }
+    told
+}
+
+/// What is different between a Debian package and an RPM and should not be.
+pub fn same_files(out: &Path, version: &str, arch: Arch, variant: Variant) -> Result<Vec<String>> {
+    let deb = out.join(deb::file_name(variant.program, version, arch));
+    let rpm = out.join(rpm::file_name(variant.name, version, 1, arch));
+    let has_dkms = |path: &String| variant.with_dkms || !path.starts_with("usr/src/");
+    let mut left = unpacked(&deb, "dpkg-deb --fsys-tarfile \"$1\" | tar -x -C \"$2\"")?;
+    left.retain(|path, _| has_dkms(path));
+    let right = unpacked(&rpm, "rpm2cpio \"$1\" | (cd \"$2\" && cpio --quiet -idm)")?;
+    Ok(differences(variant.program, &left, &right))
+}
+
+fn differences(program: &str, deb: &BTreeMap<String, String>, rpm: &BTreeMap<String, String>) -> Vec<String> {
+    let fits = |path: &str, prefix: &str| path.starts_with(&prefix.replace("NAME", program));
+    let mut found = Vec::new();
+    let mut expected = BTreeMap::new();
+    for (path, what) in deb {
+        match DIFFERENCES.iter().find(|(here, ..)| here.is_some_and(|here| fits(path, here))) {
+            None => drop(expected.insert(path.clone(), what)),
+            Some((Some(here), Some(there), _)) => drop(expected.insert(path.replacen(here, there, 1), what)),
+            Some(_) => {}
+        }
+    }
+    for (path, what) in &expected {
+        match rpm.get(path) {
+            None => found.push(format!("the RPM lacks {path}")),
+            Some(theirs) if theirs != *what => found.push(format!("{path} is {what} in one and {theirs} in the other")),
+            Some(_) => {}
+        }
+    }
+    for path in rpm.keys().filter(|path| !expected.contains_key(*path)) {
+        if !DIFFERENCES.iter().any(|(here, there, _)| here.is_none() && there.is_some_and(|there| fits(path, there))) {
+            found.push(format!("the Debian package lacks {path}"));
+        }
+    }
+    found
+}
+
+/// The files of a package, each with its mode and its contents' digest, or where it leads.
+fn unpacked(package: &Path, how: &str) -> Result<BTreeMap<String, String>> {
+    let folder = tempfile::tempdir()?;
+    output(Command::new("sh").args(["-c", how, "sh"]).arg(package).arg(folder.path()))?;
+    let found = state(folder.path())?;
+    ensure!(!found.is_empty(), "{} holds nothing", package.display());
+    Ok(found)
+}
+
+fn state(root: &Path) -> Result<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
+    for path in files(root)? {
+        let about = std::fs::symlink_metadata(&path)?;
+        let what = match std::fs::read_link(&path) {
+            Ok(target) => format!("a link to {}", target.display()),
+            Err(_) => {
+                let digest = output(Command::new("sha256sum").arg(&path))?;
+                format!("{:o} {}", about.permissions().mode() & 0o7777, digest.get(..12).unwrap_or_default())
+            }
+        };
+        found.insert(path.strip_prefix(root)?.display().to_string(), what);
+    }
+    Ok(found)
+}
+
+/// A root with a shell, the C library, and programs that write down how they were called.
+struct Root {
+    folder: tempfile::TempDir,
+}
+
+/// What the scripts call and a root of ours cannot have.
+const RECORDED: [&str; 6] = ["systemctl", "dkms", "udevadm", "semodule", "selinuxenabled", "nvidia-smi"];
+/// Where rpm's database is below it, which is rpm's own.
+const DATABASE: &str = "var/lib/rpm";
+
+impl Root {
+    /// `folders`: what a distribution has before any package of ours.
+    fn make(program: &Path) -> Result<Root> {
+        let root = Root { folder: tempfile::tempdir()? };
+        let busybox = find("busybox").context("no busybox: install busybox-static")?;
+        put(&root.at("usr/bin/busybox"), &std::fs::read(busybox)?, 0o755)?;
+        for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/bin"), ("usr/sbin", "bin")] {
+            symlink(target, root.at(link))?;
+        }
+        for applet in ["sh", "rm", "cat", "ls", "true"] {
+            symlink("busybox", root.at("usr/bin").join(applet))?;
+        }
+        for name in RECORDED {
+            let text = format!("#!/bin/sh\necho {name} \"$@\" >> /calls\n");
+            put(&root.at("usr/bin").join(name), text.as_bytes(), 0o755)?;
+        }
+        // A static program makes ldd fail: it needs none.
+        let listed = output(Command::new("ldd").arg(program)).unwrap_or_default();
+        for library in listed.split_whitespace().filter(|word| word.starts_with('/')) {
+            put(&root.at(library.trim_start_matches('/')), &std::fs::read(library)?, 0o755)?;
+        }
+        for folder in [
+            "dev",
+            "etc",
+            "proc",
+            "run/systemd/system",
+            "tmp",
+            "usr/lib/systemd/system",
+            "usr/lib/systemd/system-preset",
+            "usr/lib/udev/rules.d",
+            "usr/share/doc",
+            "usr/share/licenses",
+            "usr/share/man/man1",
+            "usr/src",
+            // rpm's own.
+            "var/tmp",
+            DATABASE,
+        ] {
+            std::fs::create_dir_all(root.at(folder))?;
+        }
+        // Scripts write to it; a device is more than a test may make.
+        put(&root.at("dev/null"), b"", 0o666)?;
+        Ok(root)
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn rpm(&self, args: &[&str]) -> Result<String> {
+        let mut rpm = Command::new("rpm");
+        rpm.arg("--root").arg(self.folder.path()).args(["--dbpath", &format!("/{DATABASE}")]).args(args);
+        let done = rpm.stdin(Stdio::null()).output().context("cannot start rpm")?;
+        let said = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        ensure!(done.status.success(), "rpm {} failed: {said}", args.join(" "));
+        Ok(said)
+    }
+
+    /// The calls since the last time, and forgets them.
+    fn calls(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.at("calls")).unwrap_or_default();
+        let _ = std::fs::remove_file(self.at("calls"));
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Every name in it but those of rpm's database.
+    fn names(&self) -> Result<BTreeSet<PathBuf>> {
+        let mut found = BTreeSet::new();
+        let mut left = vec![self.folder.path().to_owned()];
+        while let Some(folder) = left.pop() {
+            for entry in std::fs::read_dir(folder)? {
+                let path = entry?.path();
+                if path.starts_with(self.at(DATABASE)) {
+                    continue;
+                }
+                found.insert(path.strip_prefix(self.folder.path())?.to_owned());
+                if path.is_dir() && !path.is_symlink() {
+                    left.push(path);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// What goes wrong in the life of an RPM of this machine: installed, reinstalled, upgraded, removed. `newer` is the next release of it.
+pub fn life(package: &Path, newer: &Path, variant: Variant, version: &str, program: &Path) -> Result<Vec<String>> {
+    let root = Root::make(program)?;
+    let before = root.names()?;
+    let mut faults = Vec::new();
+    let mut expect = |step: &str, wanted: &[String]| {
+        let calls = root.calls();
+        if calls != wanted {
+            faults.push(format!("{step} calls {calls:#?}, not {wanted:#?}"));
+        }
+    };
+    let file = |path: &Path| path.display().to_string();
+    let calls = Calls::of(variant, version);
+    // Nothing that it depends on is there.
+    root.rpm(&["-i", "--nodeps", &file(package)])?;
+    expect("an installation", &[calls.first.clone(), calls.policy.clone(), calls.start.clone()].concat());
+    root.rpm(&["-V", "--nodeps", variant.name])?;
+    root.rpm(&["-U", "--nodeps", "--replacepkgs", &file(package)])?;
+    let again = [calls.policy.clone(), calls.module_goes.clone(), calls.reload.clone(), calls.start.clone()].concat();
+    expect("the same again", &again);
+    let config = root.at("etc/mpu/config.toml");
+    let original = std::fs::read(&config).ok();
+    if original.is_some() {
+        std::fs::write(&config, "# the administrator's\n")?;
+    }
+    root.rpm(&["-U", "--nodeps", &file(newer)])?;
+    expect("an upgrade", &again);
+    if let Some(original) = original {
+        let kept = std::fs::read_to_string(&config).unwrap_or_default();
+        if kept != "# the administrator's\n" {
+            faults.push("an upgrade changes an edited configuration".to_owned());
+        }
+        std::fs::write(&config, original)?;
+        put(&root.at("var/lib/mpu/6.1/mpu.ko"), b"built by mpu up", 0o644)?;
+    }
+    root.rpm(&["-e", "--nodeps", variant.name])?;
+    let mut expect = |step: &str, wanted: &[String]| {
+        let calls = root.calls();
+        if calls != wanted {
+            faults.push(format!("{step} calls {calls:#?}, not {wanted:#?}"));
+        }
+    };
+    expect("a removal", &[calls.stop, calls.module_goes, calls.policy_goes, calls.reload].concat());
+    let after = root.names()?;
+    faults.extend(after.difference(&before).map(|path| format!("a removal leaves {}", path.display())));
+    faults.extend(before.difference(&after).map(|path| format!("a removal takes {} along", path.display())));
+    Ok(faults)
+}
+
+/// How the scripts call what is not theirs.
+struct Calls {
+    first: Vec<String>,
+    policy: Vec<String>,
+    policy_goes: Vec<String>,
+    start: Vec<String>,
+    reload: Vec<String>,
+    stop: Vec<String>,
+    module_goes: Vec<String>,
+}
+
+impl Calls {
+    fn of(variant: Variant, version: &str) -> Calls {
+        let lines = |text: &[&str]| text.iter().map(|line| line.replace("VERSION", version)).collect::<Vec<String>>();
+        let reload = lines(&["systemctl --system daemon-reload"]);
+        if variant.program == "mpu-container" {
+            let unit = "mpu-cdi-refresh.service";
+            return Calls {
+                first: vec![format!("systemctl --no-reload preset {unit}")],
+                policy: Vec::new(),
+                policy_goes: Vec::new(),
+                start: [
+                    reload.clone(),
+                    vec![format!("systemctl --quiet is-enabled {unit}"), format!("systemctl restart {unit}")],
+                ]
+                .concat(),
+                reload,
+                stop: vec![format!("systemctl stop {unit}"), format!("systemctl --no-reload disable {unit}")],
+                module_goes: Vec::new(),
+            };
+        }
+        let dkms = lines(&["dkms add -m mpu -v VERSION", "dkms install -m mpu -v VERSION --force"]);
+        let start = [
+            reload.clone(),
+            lines(&[
+                "udevadm control --reload",
+                "systemctl --quiet try-restart mpu-nri.service",
+                "systemctl --quiet is-enabled mpu.service",
+                "systemctl start mpu.service",
+            ]),
+        ];
+        Calls {
+            first: lines(&["systemctl --no-reload preset mpu.service"]),
+            policy: lines(&["selinuxenabled", "semodule -X 200 -i /usr/share/selinux/packages/mpu.cil"]),
+            policy_goes: lines(&["selinuxenabled", "semodule -X 200 -r mpu"]),
+            start: [if variant.with_dkms { dkms } else { Vec::new() }, start.concat()].concat(),
+            reload,
+            stop: lines(&[
+                "systemctl stop mpu-metrics.service mpu-nri.service mpu.service",
+                "systemctl --no-reload disable mpu.service mpu-metrics.service mpu-nri.service",
+            ]),
+            module_goes: lines(&["dkms remove -m mpu -v VERSION --all"]),
+        }
+    }
+}
+
+/// The same for an RPM of another machine, whose scripts cannot run here: its files come and go.
+pub fn comes_and_goes(package: &Path, variant: Variant) -> Result<Vec<String>> {
+    let root = Root::make(Path::new("/bin/sh"))?;
+    let before = root.names()?;
+    let foreign = ["--nodeps", "--noscripts", "--ignorearch"];
+    root.rpm(&[&["-i"][..], &foreign, &[&package.display().to_string()]].concat())?;
+    let there = root.names()?;
+    ensure!(there.len() > before.len() + 5, "{} holds next to nothing", package.display());
+    root.rpm(&["-e", "--nodeps", "--noscripts", variant.name])?;
+    Ok(root.names()?.difference(&before).map(|path| format!("a removal leaves {}", path.display())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_that_nobody_named_is_found() {
+        let map = |rows: &[(&str, &str)]| {
+            rows.iter().map(|(path, what)| (path.to_string(), what.to_string())).collect::<BTreeMap<_, _>>()
+        };
+        let deb = map(&[
+            ("usr/bin/mpu", "755 a"),
+            ("usr/share/doc/mpu/copyright", "644 c"),
+            ("usr/share/zsh/vendor-completions/_mpu", "644 z"),
+        ]);
+        let rpm = map(&[
+            ("usr/bin/mpu", "755 a"),
+            ("usr/share/licenses/mpu/LICENSE", "644 l"),
+            ("usr/share/zsh/site-functions/_mpu", "644 z"),
+        ]);
+        assert_eq!(differences("mpu", &deb, &rpm), Vec::<String>::new());
+        let mut other = rpm.clone();
+        other.insert("usr/bin/mpu".into(), "755 b".into());
+        other.insert("usr/bin/more".into(), "755 m".into());
+        other.remove("usr/share/zsh/site-functions/_mpu");
+        assert_eq!(
+            differences("mpu", &deb, &other),
+            [
+                "usr/bin/mpu is 755 a in one and 755 b in the other",
+                "the RPM lacks usr/share/zsh/site-functions/_mpu",
+                "the Debian package lacks usr/bin/more"
+            ]
+        );
+    }
+}

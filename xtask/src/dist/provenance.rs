@@ -1,0 +1,303 @@
+//! Where a release came from, and who vouches for it: checksums, an in-toto statement in SLSA's words, and a signature over both.
+//!
+//! A signature is openssl's over a file, by a key of its own in a file: whoever installs on Debian, Red Hat or SUSE has what
+//! verifies it. Without a key nothing is signed, and everything says so.
+//!
+//! Outside truth: slsa.dev/spec/v1.0/provenance; in-toto's Statement v1; DSSE (github.com/secure-systems-lab/dsse), protocol.md.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::{json, Value};
+use sha2::{Digest, Sha256};
+
+use super::tree::files;
+use crate::arch::Arch;
+use crate::paths;
+use crate::run::{output, say};
+
+/// The checksums of all else, and what vouches for them.
+pub const SUMS: &str = "SHA256SUMS";
+const SIGNATURE: &str = "SHA256SUMS.sig";
+const STATEMENT: &str = "provenance.json";
+const ENVELOPE: &str = "provenance.dsse.json";
+/// DSSE's name for what is in the envelope.
+const STATEMENT_TYPE: &str = "application/vnd.in-toto+json";
+const REPOSITORY: &str = "https://github.com/mpu-project/mpu";
+
+/// What a build was told.
+pub struct Told<'a> {
+    /// The version that it made.
+    pub version: &'a str,
+    /// Unoptimised, for a look.
+    pub is_quick: bool,
+    /// For these machines.
+    pub arches: &'a [Arch],
+}
+
+/// Writes statement and checksums; and signatures, if there is a key.
+pub fn seal(out: &Path, told: &Told, key: Option<&Path>) -> Result<()> {
+    let statement = serde_json::to_string_pretty(&statement(told, &digests(out)?)?)? + "\n";
+    std::fs::write(out.join(STATEMENT), &statement)?;
+    let sums: String = digests(out)?.into_iter().map(|(name, hex)| format!("{hex}  {name}\n")).collect();
+    std::fs::write(out.join(SUMS), sums)?;
+    let Some(key) = key else {
+        say("unsigned: `--sign-key FILE` signs checksums and provenance");
+        return Ok(());
+    };
+    sign(key, &out.join(SUMS), &out.join(SIGNATURE))?;
+    std::fs::write(out.join(ENVELOPE), envelope(&statement, key)?)?;
+    say(format!("signed with {}", key.display()));
+    Ok(())
+}
+
+/// What is wrong with a release's folder, and what can be said of its signature. Faults first.
+pub fn verify(dir: &Path, key: Option<&Path>) -> Result<(Vec<String>, String)> {
+    let mut faults = Vec::new();
+    let told = std::fs::read_to_string(dir.join(SUMS)).with_context(|| format!("no {SUMS} in {}", dir.display()))?;
+    let mut listed: Vec<(String, String)> =
+        told.lines().filter_map(|line| line.split_once("  ")).map(|(hex, name)| (name.into(), hex.into())).collect();
+    listed.sort();
+    let found = digests(dir)?;
+    for (name, hex) in &found {
+        match listed.iter().find(|(listed, _)| listed == name) {
+            None => faults.push(format!("{name} is not in {SUMS}")),
+            Some((_, listed)) if listed != hex => faults.push(format!("{name} is not what {SUMS} says")),
+            Some(_) => {}
+        }
+    }
+    let gone = listed.iter().filter(|(name, _)| !found.iter().any(|(found, _)| found == name));
+    faults.extend(gone.map(|(name, _)| format!("{name} is missing")));
+    let statement = std::fs::read_to_string(dir.join(STATEMENT)).unwrap_or_default();
+    let subjects = subjects(&statement).with_context(|| format!("{STATEMENT} is no statement"))?;
+    let about: Vec<_> = found.iter().filter(|(name, _)| name != STATEMENT).cloned().collect();
+    if subjects != about {
+        faults.push(format!("{STATEMENT} is about other files"));
+    }
+    let is_signed = dir.join(SIGNATURE).exists();
+    let said = match key {
+        None if is_signed => "signed; whoever names the key by --key checks it".to_owned(),
+        None => "unsigned: these checksums find accidents, and nobody vouches for them".to_owned(),
+        Some(key) => {
+            if !is_signed || !is_by(key, &dir.join(SUMS), &dir.join(SIGNATURE)) {
+                let why = if is_signed { "is not by this key, or not of these checksums" } else { "is missing" };
+                faults.push(format!("{SIGNATURE} {why}"));
+            }
+            if !is_signed || !envelope_is_by(key, dir, &statement)? {
+                faults.push(format!("{ENVELOPE} is not this statement, or not signed by this key"));
+            }
+            format!("signed, as {} says", key.display())
+        }
+    };
+    Ok((faults, said))
+}
+
+/// Each file but what is made of the checksums, in order of name.
+fn digests(dir: &Path) -> Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    for path in files(dir)? {
+        let name = path.strip_prefix(dir)?.display().to_string();
+        if ![SUMS, SIGNATURE, ENVELOPE].contains(&name.as_str()) {
+            found.push((name, hex_of(&path)?));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn hex_of(path: &Path) -> Result<String> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// No time and no machine: the same sources give the same statement.
+fn statement(told: &Told, digests: &[(String, String)]) -> Result<Value> {
+    let git = |args: &[&str]| output(Command::new("git").args(args).current_dir(paths::repo()));
+    let commit = git(&["rev-parse", "HEAD"]).context("a release is made in its git repository")?;
+    let is_changed = !git(&["status", "--porcelain", "--untracked-files=no"])?.trim().is_empty();
+    let rust = output(Command::new("rustc").arg("--version"))?;
+    let subjects: Vec<Value> =
+        digests.iter().map(|(name, hex)| json!({ "name": name, "digest": { "sha256": hex } })).collect();
+    Ok(json!({
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": subjects,
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "buildType": format!("{REPOSITORY}/blob/main/docs/versions.md#what-a-release-says-of-itself"),
+                "externalParameters": {
+                    "version": told.version,
+                    "machines": told.arches.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                    "optimised": !told.is_quick,
+                },
+                "internalParameters": { "rust": rust.trim() },
+                "resolvedDependencies": [
+                    {
+                        "uri": format!("git+{REPOSITORY}"),
+                        "digest": { "gitCommit": commit.trim() },
+                        "annotations": { "uncommittedChanges": is_changed },
+                    },
+                    { "name": "Cargo.lock", "digest": { "sha256": hex_of(&paths::repo().join("Cargo.lock"))? } },
+                ],
+            },
+            "runDetails": { "builder": { "id": format!("{REPOSITORY}/tree/main/xtask/src/dist") } },
+        },
+    }))
+}
+
+fn subjects(statement: &str) -> Option<Vec<(String, String)>> {
+    let statement: Value = serde_json::from_str(statement).ok()?;
+    let pair = |subject: &Value| {
+        Some((subject["name"].as_str()?.to_owned(), subject["digest"]["sha256"].as_str()?.to_owned()))
+    };
+    statement["subject"].as_array()?.iter().map(pair).collect()
+}
+
+/// What is signed of a statement: its type and its bytes, each with its length, so that neither passes for the other.
+fn before_signing(statement: &str) -> String {
+    format!("DSSEv1 {} {STATEMENT_TYPE} {} {statement}", STATEMENT_TYPE.len(), statement.len())
+}
+
+fn envelope(statement: &str, key: &Path) -> Result<String> {
+    let folder = tempfile::tempdir()?;
+    let (text, signature) = (folder.path().join("text"), folder.path().join("signature"));
+    std::fs::write(&text, before_signing(statement))?;
+    sign(key, &text, &signature)?;
+    std::fs::write(&text, statement)?;
+    let envelope = json!({
+        "payload": base64(&text)?, "payloadType": STATEMENT_TYPE, "signatures": [{ "sig": base64(&signature)? }],
+    });
+    Ok(serde_json::to_string_pretty(&envelope)? + "\n")
+}
+
+fn envelope_is_by(key: &Path, dir: &Path, statement: &str) -> Result<bool> {
+    let text = std::fs::read_to_string(dir.join(ENVELOPE)).unwrap_or_default();
+    let envelope: Value = serde_json::from_str(&text).unwrap_or_default();
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("statement"), statement)?;
+    std::fs::write(at("text"), before_signing(statement))?;
+    let sig = envelope["signatures"][0]["sig"].as_str().unwrap_or_default();
+    std::fs::write(at("base64"), sig.to_owned() + "\n")?;
+    let mut decode = Command::new("openssl");
+    decode.args(["base64", "-d", "-A", "-in"]).arg(at("base64")).arg("-out").arg(at("signature"));
+    output(&mut decode)?;
+    let is_it = envelope["payload"] == json!(base64(&at("statement"))?) && envelope["payloadType"] == STATEMENT_TYPE;
+    Ok(is_it && is_by(key, &at("text"), &at("signature")))
+}
+
+fn base64(file: &Path) -> Result<String> {
+    Ok(output(Command::new("openssl").args(["base64", "-A", "-in"]).arg(file))?.trim().to_owned())
+}
+
+fn sign(key: &Path, file: &Path, signature: &Path) -> Result<()> {
+    let mut openssl = Command::new("openssl");
+    openssl.args(["dgst", "-sha256", "-sign"]).arg(key).arg("-out").arg(signature).arg(file);
+    output(&mut openssl).map(drop).context(
+        "cannot sign: the key is one that `openssl ecparam -name prime256v1 -genkey -noout` makes, or an RSA key",
+    )
+}
+
+fn is_by(key: &Path, file: &Path, signature: &Path) -> bool {
+    let mut openssl = Command::new("openssl");
+    openssl.args(["dgst", "-sha256", "-verify"]).arg(key).arg("-signature").arg(signature).arg(file);
+    output(&mut openssl).is_ok()
+}
+
+/// A path that is told and must be there before minutes of building.
+pub fn readable(path: &Path) -> Result<PathBuf> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(path.to_owned())
+}
+
+/// The keys of a test: private and public.
+#[cfg(test)]
+fn keys(dir: &Path, name: &str) -> Result<(PathBuf, PathBuf)> {
+    let (private, public) = (dir.join(format!("{name}.key")), dir.join(format!("{name}.pem")));
+    let mut make = Command::new("openssl");
+    output(make.args(["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out"]).arg(&private))?;
+    output(Command::new("openssl").args(["ec", "-pubout", "-in"]).arg(&private).arg("-out").arg(&public))?;
+    Ok((private, public))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn release(key: Option<&Path>) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("arm64")).unwrap();
+        std::fs::write(folder.path().join("arm64/mpu"), "a program").unwrap();
+        std::fs::write(folder.path().join("mpu_1_arm64.deb"), "a package").unwrap();
+        let told = Told { version: "1", is_quick: false, arches: &[Arch::Arm64] };
+        seal(folder.path(), &told, key).unwrap();
+        folder
+    }
+
+    fn faults(folder: &tempfile::TempDir, key: Option<&Path>) -> Vec<String> {
+        verify(folder.path(), key).unwrap().0
+    }
+
+    #[test]
+    fn what_is_whole_verifies_and_says_whether_anybody_vouches_for_it() {
+        let keys_folder = tempfile::tempdir().unwrap();
+        let (private, public) = keys(keys_folder.path(), "ours").unwrap();
+        let signed = release(Some(&private));
+        assert_eq!(faults(&signed, Some(&public)), Vec::<String>::new());
+        assert!(verify(signed.path(), None).unwrap().1.starts_with("signed; "));
+        let unsigned = release(None);
+        let (faults, said) = verify(unsigned.path(), None).unwrap();
+        assert!(faults.is_empty() && said.starts_with("unsigned: "), "{faults:?} {said}");
+        assert_eq!(verify(unsigned.path(), Some(&public)).unwrap().0.len(), 2, "a key asks for a signature");
+    }
+
+    #[test]
+    fn what_was_changed_does_not() {
+        let keys_folder = tempfile::tempdir().unwrap();
+        let (private, public) = keys(keys_folder.path(), "ours").unwrap();
+        let (theirs, _) = keys(keys_folder.path(), "theirs").unwrap();
+        let spoiled = |spoil: &dyn Fn(&Path)| {
+            let folder = release(Some(&private));
+            spoil(folder.path());
+            faults(&folder, Some(&public)).join("; ")
+        };
+        let append = |path: PathBuf| {
+            let text = std::fs::read_to_string(&path).unwrap();
+            std::fs::write(path, text + "x").unwrap();
+        };
+        let package = spoiled(&|dir| append(dir.join("mpu_1_arm64.deb")));
+        assert!(package.starts_with("mpu_1_arm64.deb is not what SHA256SUMS says"), "{package}");
+        let added = spoiled(&|dir| std::fs::write(dir.join("arm64/more"), "").unwrap());
+        assert!(added.starts_with("arm64/more is not in SHA256SUMS"), "{added}");
+        let gone = spoiled(&|dir| std::fs::remove_file(dir.join("arm64/mpu")).unwrap());
+        assert!(gone.starts_with("arm64/mpu is missing"), "{gone}");
+        // Whoever changes a file can make new sums for it, but no signature.
+        let resealed = spoiled(&|dir| {
+            append(dir.join("mpu_1_arm64.deb"));
+            let told = Told { version: "1", is_quick: false, arches: &[Arch::Arm64] };
+            seal(dir, &told, None).unwrap();
+        });
+        assert!(resealed.contains("SHA256SUMS.sig is not by this key") && resealed.contains("provenance.dsse"));
+        let by_another = spoiled(&|dir| {
+            let told = Told { version: "1", is_quick: false, arches: &[Arch::Arm64] };
+            seal(dir, &told, Some(&theirs)).unwrap();
+        });
+        assert!(by_another.contains("SHA256SUMS.sig is not by this key"), "{by_another}");
+    }
+
+    #[test]
+    fn the_statement_names_every_file_the_commit_and_what_was_told() {
+        let folder = release(None);
+        let text = std::fs::read_to_string(folder.path().join(STATEMENT)).unwrap();
+        let statement: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(statement["predicateType"], "https://slsa.dev/provenance/v1");
+        let names: Vec<&str> =
+            statement["subject"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["arm64/mpu", "mpu_1_arm64.deb"]);
+        let definition = &statement["predicate"]["buildDefinition"];
+        assert_eq!(definition["externalParameters"]["machines"], json!(["arm64"]));
+        let commit = definition["resolvedDependencies"][0]["digest"]["gitCommit"].as_str().unwrap();
+        assert!(commit.len() >= 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{commit}");
+    }
+}

@@ -1,0 +1,224 @@
+//! RPM packages: the same files and the same scripts as Debian's, in the words of the other family.
+//!
+//! Built by rpmbuild, which Debian has, for any machine: nothing in them is compiled or stripped here. What Debian's rpmbuild
+//! would do by habits of its own, or by the machine that it runs on, is told to it (`MACROS`).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{ensure, Context, Result};
+
+use super::tree::{date, directories_to_0755, files, put, Package};
+use crate::arch::Arch;
+use crate::run::output;
+use crate::{foreign, paths};
+
+/// A package by its name, and of which of our programs it has the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variant {
+    /// The package's name.
+    pub name: &'static str,
+    /// The Debian package with the same files.
+    pub program: &'static str,
+    /// Whether it has the module's sources for DKMS, if the program has them.
+    pub with_dkms: bool,
+}
+
+/// Every RPM package.
+pub const VARIANTS: [Variant; 3] = [
+    Variant { name: "mpu", program: "mpu", with_dkms: true },
+    Variant { name: "mpu-nodkms", program: "mpu", with_dkms: false },
+    Variant { name: "mpu-container", program: "mpu-container", with_dkms: false },
+];
+
+/// What makes the same sources the same bytes, and leaves files as they are.
+const MACROS: &[(&str, &str)] = &[
+    ("_build_id_links", "none"),
+    ("debug_package", "%{nil}"),
+    // Strips, and compresses manual pages, by tools for this machine.
+    ("__os_install_post", "%{nil}"),
+    ("_buildhost", "reproducible"),
+    ("use_source_date_epoch_as_buildtime", "1"),
+    ("clamp_mtime_to_source_date_epoch", "1"),
+    ("source_date_epoch_from_changelog", "0"),
+    // SHA-256; Debian's rpm would take MD5.
+    ("_binary_filedigest_algorithm", "8"),
+    // One thread, and a packer that RHEL 8 and SLES 15 unpack.
+    ("_binary_payload", "w6.xzdio"),
+    ("_build_name_fmt", "%%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm"),
+    // "sha256" of Debian's default would need newer readers than RHEL 8.
+    ("_changelog_trimage", "0"),
+];
+
+/// Folders that no package of a distribution is sure to have: ours owns them, too, so that they go with it.
+const OWNED: &[&str] = &["bash-completion", "fish", "zsh", "selinux"];
+
+/// NVIDIA's packages, in whose place mpu-container comes, as Debian's control file names them.
+fn replaced() -> Result<Vec<String>> {
+    let control = paths::repo().join("packaging/debian-container/control");
+    let text = std::fs::read_to_string(&control).with_context(|| format!("cannot read {}", control.display()))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Conflicts: ")).context("no Conflicts there")?;
+    Ok(line.split(", ").map(str::to_owned).collect())
+}
+
+/// The name of a package's file.
+pub fn file_name(name: &str, version: &str, release: u32, arch: Arch) -> String {
+    format!("{name}-{version}-{release}.{}.rpm", foreign::name(arch))
+}
+
+/// Packs one variant into `out`. `release` counts packages of one version.
+pub fn pack(package: &Package, variant: Variant, release: u32, out: &Path) -> Result<PathBuf> {
+    let work = paths::target("dist")?.join(format!("rpm-{}", variant.name));
+    let tree = work.join("tree");
+    package.lay(&tree)?;
+    change(package, variant, &tree)?;
+    directories_to_0755(&tree)?;
+    let list = work.join("list");
+    put(&list, listed(&tree)?.as_bytes(), 0o644)?;
+    let spec = work.join("spec");
+    put(&spec, specification(package, variant, release, &tree, &list)?.as_bytes(), 0o644)?;
+    let mut build = Command::new("rpmbuild");
+    build.args(["-bb", "--quiet", "--target", &format!("{}-linux", foreign::name(package.arch))]);
+    build.arg("--define").arg(format!("_topdir {}", work.display()));
+    build.arg("--define").arg(format!("_rpmdir {}", out.display()));
+    for (name, value) in MACROS {
+        build.arg("--define").arg(format!("{name} {value}"));
+    }
+    // A person's own macros are no part of a release.
+    build.env("HOME", &work).env("SOURCE_DATE_EPOCH", package.epoch).arg(&spec);
+    let said = output(build.stdout(Stdio::null())).context("rpmbuild cannot pack")?;
+    ensure!(said.trim().is_empty(), "rpmbuild says: {said}");
+    let file = out.join(file_name(variant.name, package.version, release, package.arch));
+    ensure!(file.is_file(), "rpmbuild has written no {}", file.display());
+    lint(&file)?;
+    Ok(file)
+}
+
+/// What this family has elsewhere, or besides.
+fn change(package: &Package, variant: Variant, tree: &Path) -> Result<()> {
+    let zsh = tree.join("usr/share/zsh");
+    if zsh.join("vendor-completions").is_dir() {
+        std::fs::rename(zsh.join("vendor-completions"), zsh.join("site-functions"))?;
+    }
+    if !variant.with_dkms {
+        let _ = std::fs::remove_dir_all(tree.join("usr/src"));
+    }
+    let licences = tree.join("usr/share/licenses").join(package.name);
+    for text in ["LICENSE", "LICENSES/MIT.txt", "LICENSES/GPL-2.0-only.txt"] {
+        let from = paths::repo().join(text);
+        put(&licences.join(from.file_name().unwrap_or_default()), &std::fs::read(&from)?, 0o644)?;
+    }
+    let unit = if package.name == "mpu" { "mpu.service" } else { "mpu-cdi-refresh.service" };
+    let preset = tree.join(format!("usr/lib/systemd/system-preset/71-{}.preset", package.name));
+    put(&preset, format!("enable {unit}\n").as_bytes(), 0o644)
+}
+
+/// The list of what is packed, each with what it is to rpm.
+fn listed(tree: &Path) -> Result<String> {
+    let mut lines = "%defattr(-,root,root)\n".to_owned();
+    let mut folders = std::collections::BTreeSet::new();
+    for path in files(tree)? {
+        let name = path.strip_prefix(tree)?;
+        folders.extend(name.ancestors().skip(1).filter(|folder| is_owned(folder)).map(Path::to_owned));
+        let mark = match name.to_str().context("a name that is no text")? {
+            name if name.starts_with("etc/") => "%config(noreplace) ",
+            name if name.starts_with("usr/share/licenses/") => "%license ",
+            name if name.starts_with("usr/share/doc/") || name.starts_with("usr/share/man/") => "%doc ",
+            _ => "",
+        };
+        lines += &format!("{mark}/{}\n", name.display());
+    }
+    folders.iter().for_each(|folder| lines += &format!("%dir /{}\n", folder.display()));
+    Ok(lines)
+}
+
+/// Whether a folder goes with the package.
+fn is_owned(folder: &Path) -> bool {
+    let ours = |name: &str| name == "mpu" || name.starts_with("mpu-") || OWNED.contains(&name);
+    folder.components().any(|part| part.as_os_str().to_str().is_some_and(ours))
+}
+
+fn specification(package: &Package, variant: Variant, release: u32, tree: &Path, list: &Path) -> Result<String> {
+    let template = paths::repo().join("packaging/rpm").join(format!("{}.spec", package.name));
+    let text = std::fs::read_to_string(&template).with_context(|| format!("cannot read {}", template.display()))?;
+    let mut replaces = String::new();
+    for name in replaced()?.iter().filter(|_| text.contains("@REPLACES@")) {
+        replaces += &format!("Provides:       {name}\nConflicts:      {name}\n");
+    }
+    let text = text
+        .replace("@NAME@", variant.name)
+        .replace("@RELEASE@", &release.to_string())
+        .replace("@TREE@", &tree.display().to_string())
+        .replace("@LIST@", &list.display().to_string())
+        .replace("@DATE@", &date(package.epoch, "+%a %b %d %Y")?)
+        .replace("@REPLACES@\n", &replaces);
+    package.script("rpm", &text)
+}
+
+/// Red Hat's checks. What they may say is a row of packaging/rpm/rpmlint.toml, with its reason.
+fn lint(package: &Path) -> Result<()> {
+    let rules = paths::repo().join("packaging/rpm/rpmlint.toml");
+    let done = Command::new("rpmlint").arg("-c").arg(rules).arg(package).output().context("cannot start rpmlint")?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    ensure!(done.status.success() && said.contains(" 0 errors, 0 warnings"), "rpmlint finds:\n{said}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The scripts of a specification: what is between a heading and the next.
+    fn scripts(text: &str) -> Vec<(String, String)> {
+        let mut found: Vec<(String, String)> = Vec::new();
+        let mut inside = false;
+        for line in text.lines() {
+            if let Some(word) = line.strip_prefix('%').filter(|word| word.starts_with(|c: char| c.is_ascii_lowercase()))
+            {
+                inside = word.contains("-p /bin/sh");
+                found.extend(inside.then(|| (word.to_owned(), String::new())));
+            } else if inside {
+                let (_, script) = found.last_mut().expect("a heading");
+                *script += &format!("{line}\n");
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn scripts_are_sound_shell_and_call_what_they_define() {
+        for variant in VARIANTS {
+            let package = Package {
+                name: variant.program,
+                arch: Arch::Arm64,
+                version: "1.2.3",
+                epoch: "0",
+                bom: "",
+                stage: &|_| Ok(()),
+            };
+            let text = specification(&package, variant, 1, Path::new("/tree"), Path::new("/list")).unwrap();
+            let scripts = scripts(&text);
+            assert_eq!(scripts.len(), 4);
+            for (name, script) in scripts {
+                super::super::scripts::check(&script, &format!("{}'s {name}", variant.name));
+                // rpm would take it for a macro.
+                assert!(!script.contains('%'), "{name}");
+            }
+            assert!(text.contains(&format!("Name:           {}\n", variant.name)) && !text.contains("@REPLACES@"));
+        }
+    }
+
+    #[test]
+    fn folders_of_our_own_go_with_the_package_and_others_stay() {
+        for (folder, owned) in [
+            ("usr/src/mpu-0.1.0", true),
+            ("etc/mpu", true),
+            ("usr/share/selinux/packages", true),
+            ("usr/share/man/man1", false),
+            ("usr/lib/systemd/system", false),
+            ("usr/bin", false),
+        ] {
+            assert_eq!(is_owned(Path::new(folder)), owned, "{folder}");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! What must hold of any script that a package's manager runs, of either family.
+
+use std::process::Command;
+
+/// Sound shell, and no word of ours in it that nobody defines.
+pub fn check(text: &str, name: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("script");
+    std::fs::write(&path, text).expect("written");
+    let sound = Command::new("sh").arg("-n").arg(&path).status().expect("a shell");
+    assert!(sound.success(), "{name} is no shell");
+    // No words of ours stand in names of files: what begins a line or follows a word that takes a command is called.
+    let defined: Vec<&str> =
+        text.lines().filter_map(|line| Some(line.split_once("() {")?.0)).filter(|name| !name.contains(' ')).collect();
+    assert!(defined.len() > 5, "{name} has its family's words");
+    let ours = ["unit_", "units_", "engine_", "service_", "module_", "policy_", "nothing_", "systemd_runs"];
+    for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')) {
+        if ours.iter().any(|prefix| word.starts_with(prefix)) {
+            assert!(defined.contains(&word), "{name} calls {word}, which nobody defines");
+        }
+    }
+    assert!(!text.contains("@VERSION@") && !text.contains("@NAME@"), "{name} is not filled");
+}

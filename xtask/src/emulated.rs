@@ -1,0 +1,122 @@
+//! Tests of user space as an arm64 machine runs them: built for it, started here by QEMU's user emulation.
+//!
+//! Owns what of them the emulation cannot show: rows of `xtask/emulated.toml`, each with its reason, counted as skipped. The system
+//! calls below are this machine's kernel's: what only an arm64 kernel does is for guests.
+
+use anyhow::{ensure, Context, Result};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use crate::arch::Arch;
+use crate::guest::verdict::{Ending, Tally};
+use crate::run::{output, quietly, say};
+use crate::{foreign, lint, paths, setup};
+
+const TABLE: &str = include_str!("../emulated.toml");
+
+/// The oldest emulator that the rows were read with: before, it knows no openat2.
+const OLDEST: (u32, u32) = (9, 1);
+
+#[derive(Deserialize)]
+struct Table {
+    package: BTreeMap<String, Package>,
+}
+
+/// Tests of one crate.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Package {
+    /// Whether they are built and run every time; otherwise with `--full`.
+    quick: bool,
+    #[serde(default)]
+    skip: Vec<Skip>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Skip {
+    /// What the emulation lacks.
+    why: String,
+    tests: Vec<String>,
+}
+
+fn table() -> Result<BTreeMap<String, Package>> {
+    Ok(toml::from_str::<Table>(TABLE).context("xtask/emulated.toml is malformed")?.package)
+}
+
+/// Builds and runs them.
+pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
+    let all = "arm64 user space, emulated";
+    if let Err(error) = foreign::require(Arch::Arm64) {
+        tally.check(all, Ending::Skip, &format!("nothing is built for arm64 here: {error:#}"));
+        return Ok(());
+    }
+    if foreign::emulator_version(Arch::Arm64)? < OLDEST {
+        // Debian 12 has a newer one in its backports.
+        let _ = setup::install(&["qemu-user-static"]);
+    }
+    let version = foreign::emulator_version(Arch::Arm64)?;
+    if version < OLDEST {
+        let (major, minor) = version;
+        tally.check(all, Ending::Skip, &format!("QEMU {major}.{minor} is older than 9.1, and knows no openat2"));
+        return Ok(());
+    }
+    for (name, package) in table()? {
+        let told = format!("{name} for arm64, emulated");
+        if !package.quick && !full {
+            tally.check(&told, Ending::Skip, "minutes of compiling: `./x test --full`");
+            continue;
+        }
+        say(format!("building and running the tests of {told}"));
+        let failed = run(&name, &package)?;
+        tally.check(&told, if failed.is_none() { Ending::Pass } else { Ending::Fail }, &failed.unwrap_or_default());
+        for skip in &package.skip {
+            let which = format!("{} tests of {name} for arm64", skip.tests.len());
+            tally.check(&which, Ending::Skip, &skip.why);
+        }
+    }
+    Ok(())
+}
+
+fn run(name: &str, package: &Package) -> Result<Option<String>> {
+    let skipped: Vec<&str> = package.skip.iter().flat_map(|skip| &skip.tests).map(String::as_str).collect();
+    let listed = output(tests(name)?.args(["--", "--list"]))?;
+    let known: Vec<&str> = listed.lines().filter_map(|line| line.strip_suffix(": test")).collect();
+    ensure!(!known.is_empty(), "{name} has no tests");
+    if let Some(gone) = skipped.iter().find(|test| !known.contains(test)) {
+        return Ok(Some(format!("xtask/emulated.toml skips {gone}, which is no test of {name}")));
+    }
+    let mut command = tests(name)?;
+    command.arg("--");
+    for test in skipped {
+        command.args(["--skip", test]);
+    }
+    quietly(&mut command, &paths::target("log")?.join(format!("arm64-{name}.log")))
+}
+
+/// Those beside the code: tests in folders of their own start programs, which takes binfmt_misc on this machine.
+fn tests(name: &str) -> Result<Command> {
+    let mut cargo = lint::cargo();
+    cargo.args(["test", "--quiet", "--locked", "--lib", "--package", name, "--target", Arch::Arm64.facts().target]);
+    // Apart from this machine's, so that neither waits for the other; unwinding is told to go without names, which take minutes.
+    cargo.arg("--target-dir").arg(paths::target("arm64")?).env("RUST_BACKTRACE", "0").env("CARGO_INCREMENTAL", "0");
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
+    foreign::teach(Arch::Arm64, &mut cargo)?;
+    Ok(cargo)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_row_has_a_reason_and_names_no_test_twice() {
+        for (name, package) in super::table().unwrap() {
+            let mut tests: Vec<&String> = package.skip.iter().flat_map(|skip| &skip.tests).collect();
+            let all = tests.len();
+            tests.sort();
+            tests.dedup();
+            assert_eq!(tests.len(), all, "{name}");
+            assert!(package.skip.iter().all(|skip| skip.why.len() > 20 && !skip.tests.is_empty()), "{name}");
+        }
+    }
+}

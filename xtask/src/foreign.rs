@@ -1,0 +1,114 @@
+//! Programs for a machine of another architecture: what building one takes, and how it is started here, by an emulator.
+//!
+//! Knows nothing of kernels and guests: a program only.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{ensure, Context, Result};
+
+use crate::arch::Arch;
+use crate::run::{find, output};
+use crate::setup;
+
+/// What RPM, the kernel and QEMU call it.
+pub fn name(arch: Arch) -> &'static str {
+    match arch {
+        Arch::Amd64 => "x86_64",
+        Arch::Arm64 => "aarch64",
+    }
+}
+
+/// Installs what building programs for it takes.
+pub fn require(arch: Arch) -> Result<()> {
+    if arch == Arch::Amd64 {
+        return Ok(());
+    }
+    [setup::ARM64, setup::ARM64_OBJECTS, setup::EMULATED].into_iter().try_for_each(setup::require)?;
+    setup::rust_target(arch)
+}
+
+/// Tells cargo how programs for it are linked and started.
+pub fn teach(arch: Arch, cargo: &mut Command) -> Result<()> {
+    let emulator = emulator(arch)?;
+    if !emulator.is_empty() {
+        let target = arch.facts().target.replace('-', "_").to_uppercase();
+        cargo.envs(arch.linker()).env(format!("CARGO_TARGET_{target}_RUNNER"), emulator.join(" "));
+    }
+    Ok(())
+}
+
+/// A program for it, ready to be started here.
+pub fn command(arch: Arch, program: &Path) -> Result<Command> {
+    let mut words = emulator(arch)?.into_iter();
+    let Some(first) = words.next() else { return Ok(Command::new(program)) };
+    let mut command = Command::new(first);
+    command.args(words).arg(program);
+    Ok(command)
+}
+
+/// The emulator's first two numbers.
+pub fn emulator_version(arch: Arch) -> Result<(u32, u32)> {
+    let words = emulator(arch)?;
+    let program = words.first().context("what is at home is not emulated")?;
+    let said = output(Command::new(program).arg("--version"))?;
+    version_in(&said).with_context(|| format!("{program} does not say its version: {said}"))
+}
+
+/// "qemu-aarch64 version 10.0.2 (Debian 1:10.0.2+ds-2+deb13u1)"
+fn version_in(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(' ').nth(2)?.split('.').map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
+/// A program for another machine in a package would be found out on a node.
+pub fn check_machine(arch: Arch, program: &Path) -> Result<()> {
+    let wanted = match arch {
+        Arch::Amd64 => "Advanced Micro Devices X86-64",
+        Arch::Arm64 => "AArch64",
+    };
+    let header = output(Command::new("readelf").arg("--file-header").arg(program))?;
+    let told = header.lines().find_map(|line| line.trim().strip_prefix("Machine:")).unwrap_or("no machine").trim();
+    ensure!(told == wanted, "{} is for {told}, not for {wanted}", program.display());
+    Ok(())
+}
+
+/// What is written before a program to start it here; nothing where it is at home.
+fn emulator(arch: Arch) -> Result<Vec<String>> {
+    if arch == Arch::Amd64 {
+        return Ok(Vec::new());
+    }
+    // Debian 13 has the name without "static" for the same program.
+    let names = [format!("qemu-{}-static", name(arch)), format!("qemu-{}", name(arch))];
+    let found = names.iter().find_map(|name| find(name));
+    let emulator = found.with_context(|| format!("no {} here: install qemu-user-static", names[0]))?;
+    Ok(vec![emulator.display().to_string(), "-L".into(), format!("/usr/{}", arch.facts().multiarch)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_for_another_machine_is_found_out() {
+        let this = std::env::current_exe().unwrap();
+        assert!(check_machine(Arch::Amd64, &this).is_ok());
+        let refused = check_machine(Arch::Arm64, &this).unwrap_err().to_string();
+        assert!(refused.ends_with("is for Advanced Micro Devices X86-64, not for AArch64"), "{refused}");
+    }
+
+    #[test]
+    fn an_emulator_says_how_old_it_is() {
+        assert_eq!(version_in("qemu-aarch64 version 10.0.2 (Debian 1:10.0.2+ds-2)\nCopyright\n"), Some((10, 0)));
+        assert_eq!(version_in("hello"), None);
+    }
+
+    #[test]
+    fn what_is_at_home_is_started_as_it_is() {
+        let command = command(Arch::Amd64, Path::new("/bin/true")).unwrap();
+        assert_eq!(command.get_program(), "/bin/true");
+        let mut cargo = Command::new("cargo");
+        teach(Arch::Amd64, &mut cargo).unwrap();
+        assert_eq!(cargo.get_envs().count(), 0);
+    }
+}
