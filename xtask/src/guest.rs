@@ -58,6 +58,13 @@ pub struct Args {
     shell: bool,
 }
 
+impl Args {
+    /// The kernel that is asked for, by its name in kernels.toml.
+    pub fn kernel(&self) -> String {
+        self.arch.named(self.kernel.as_deref().unwrap_or(self.arch.facts().kernel))
+    }
+}
+
 /// The verb.
 pub fn guest(args: &Args) -> Result<Outcome> {
     let engines =
@@ -70,7 +77,7 @@ pub fn guest(args: &Args) -> Result<Outcome> {
         reloads: args.reloads,
     };
     let job = Job {
-        kernel: args.arch.named(args.kernel.as_deref().unwrap_or(args.arch.facts().kernel)),
+        kernel: args.kernel(),
         rows: args.era.iter().map(row).collect(),
         cpus: args.cpus,
         limit: Duration::from_secs(args.limit),

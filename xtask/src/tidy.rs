@@ -17,6 +17,7 @@ mod circles;
 mod imports;
 mod probes;
 mod promises;
+mod support;
 mod walls;
 
 /// Files that git knows, relative to the repository.
