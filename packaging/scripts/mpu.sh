@@ -1,35 +1,56 @@
+# Whether the kernel that runs is this root's to change. In a container or a chroot it is not: there, /sys may show an engine that
+# serves the machine on which an image is being built. The number is the first PID namespace's, on every kernel.
+kernel_is_ours() {
+    [ "$(readlink /proc/self/ns/pid)" = "pid:[4026531836]" ] && [ /proc/1/root -ef / ]
+}
+
+# An engine of the running kernel that must go on, or go.
+engine_is_up() { [ -d /sys/module/mpu ] || [ -d /sys/module/mpu_next ] || [ -S /run/mpu/notify/control.sock ]; }
+
 # Builds the module, and starts the engine; over an older version ($1), lets it take over without a gap.
 engine_starts() {
     # A kernel without headers here is no reason to fail: `mpu up` says what is missing when it is asked to start.
     if [ -d /usr/src/mpu-@VERSION@ ]; then
-        module_is_built "$1" || echo "mpu: DKMS has built no module: see above" >&2
+        module_is_built "$1" || echo "mpu: DKMS has not built the module for every kernel with headers" >&2
     fi
     if systemd_runs; then
         systemctl --system daemon-reload >/dev/null || true
         udevadm control --reload 2>/dev/null || true
         # An engine that is up goes on until the new one has taken over.
-        if [ -d /sys/module/mpu ] || [ -d /sys/module/mpu_next ] || [ -S /run/mpu/notify/control.sock ]; then
+        if kernel_is_ours && engine_is_up; then
             mpu up --replace || true
         fi
-        # Only one that runs: it is the administrator who has it started.
-        systemctl --quiet try-restart mpu-nri.service || true
+        # Only those that run: it is the administrator who has them started.
+        systemctl --quiet try-restart mpu-nri.service mpu-metrics.service || true
         unit_starts mpu.service || echo "mpu: it is not up: \`mpu doctor\` or \`journalctl -u mpu\` says why" >&2
     fi
 }
 
+# Fails where the engine is held: a package that goes then would leave it without the program that takes it down.
 engine_stops() {
     if systemd_runs; then
         units_stop mpu-metrics.service mpu-nri.service mpu.service || true
     fi
-    mpu down --wait 30 >/dev/null
+    ! kernel_is_ours || mpu down --wait 30 >/dev/null
 }
 
 module_goes() { dkms remove -m mpu -v @VERSION@ --all >/dev/null 2>&1 || true; }
 
 nothing_is_left() {
     rm -rf /var/lib/mpu
-    # The notify engine may still be there, for the containers that have its filter; it ends with the last of them.
-    [ -S /run/mpu/notify/control.sock ] || rm -rf /run/mpu
+    # The machine's own /run may be mounted in a chroot.
+    kernel_is_ours || return 0
+    # Agents and NRI plugins in pods live on without this package, and have their names there.
+    rmdir /run/mpu/agents /run/mpu/nri 2>/dev/null || true
+    # The notify engine may still be there, for the containers that have its filter; it ends with the last of them. What an
+    # agent has brought up is recorded beside it.
+    if [ -S /run/mpu/notify/control.sock ] || [ -d /run/mpu/agents ]; then
+        return 0
+    fi
+    for name in /run/mpu/*; do
+        [ "$name" = /run/mpu/nri ] || rm -rf "$name"
+    done
+    rmdir /run/mpu 2>/dev/null || true
 }
 
 units_are_read_anew() {

@@ -15,20 +15,48 @@ units_are_forgotten() {
     ! command -v systemctl >/dev/null || systemctl --no-reload disable "$@" >/dev/null 2>&1 || true
 }
 
+# For every kernel with headers: an older version's script has removed the modules of all of them, and in an image that
+# is being built, the running kernel is another machine's. 77 says that dkms.conf leaves a kernel out.
 module_is_built() {
     dkms add -m mpu -v @VERSION@ >/dev/null 2>&1 || true
-    dkms install -m mpu -v @VERSION@ --force
+    built=0
+    failed=0
+    for kernel in /lib/modules/*; do
+        if ! [ -d "$kernel/build/include" ]; then
+            continue
+        elif dkms install -m mpu -v @VERSION@ -k "${kernel#/lib/modules/}" --force; then
+            built=1
+        elif [ $? != 77 ]; then
+            failed=1
+        fi
+    done
+    [ $built$failed = 10 ]
 }
 
-# Rules for the notify engine. A policy that has no such engines takes them, too, and they say nothing there.
+# Rules for the notify engine. A policy that has no such engines takes them, too, and they say nothing there. SELinux is off
+# while an image is built, and on when that starts: so the policy is changed wherever it can be, and loaded only where it is in force.
 policy_is_taken() {
-    if command -v selinuxenabled >/dev/null && selinuxenabled && command -v semodule >/dev/null; then
-        semodule -X 200 -i /usr/share/selinux/packages/mpu.cil || echo "mpu: SELinux's policy has not taken mpu.cil" >&2
+    if command -v semodule >/dev/null; then
+        semodule -n -X 200 -i /usr/share/selinux/packages/mpu.cil || echo "mpu: SELinux's policy has not taken mpu.cil" >&2
+        policy_is_loaded
     fi
 }
 
 policy_is_as_before() {
-    if command -v selinuxenabled >/dev/null && selinuxenabled && command -v semodule >/dev/null; then
-        semodule -X 200 -r mpu >/dev/null 2>&1 || true
+    if command -v semodule >/dev/null; then
+        semodule -n -X 200 -r mpu >/dev/null 2>&1 || true
+        policy_is_loaded
     fi
 }
+
+policy_is_loaded() {
+    if command -v selinuxenabled >/dev/null && selinuxenabled && kernel_is_ours; then
+        load_policy || true
+    fi
+}
+
+# In a transaction that has one variant replace the other (`dnf swap mpu mpu-nodkms`), scripts of the one that goes run after those
+# of the one that comes: a note says so to them, and to the last script what they did. rpm's process is in it: a note of a
+# transaction that was killed means nothing to the next.
+variant_is() { echo "$PPID $1" >/run/mpu-variant; }
+is_variant() { [ "$(cat /run/mpu-variant 2>/dev/null)" = "$PPID $1" ]; }

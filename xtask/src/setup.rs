@@ -75,6 +75,7 @@ pub const PACKAGES: &[Need] = &[
     need("rpmbuild", "rpm", "the RPM packages"),
     need("cpio", "cpio", "to look into them"),
     need("busybox", "busybox-static", "the shell of a root in which they are installed"),
+    need("/usr/lib/python3/dist-packages/rpm/__init__.py", "python3-rpm", "a transaction of several of them"),
     need("rpmlint", "rpmlint", "Red Hat's checks of a package"),
     need("openssl", "openssl", "to sign checksums, and to verify them"),
 ];

@@ -49,9 +49,20 @@ pub fn all(out: &Path, newer: &Path, version: &str, arches: &[Arch]) -> Vec<(Str
         match arch {
             Arch::Amd64 => {
                 tell(format!("{name}: the RPM's life"), life(&package, &next, variant, version, &program));
+                if variant.program == "mpu" {
+                    let spared = spared(&package, variant, version, &program);
+                    tell(format!("{name}: what its removal must leave"), spared);
+                }
             }
             Arch::Arm64 => tell(format!("{name}: the RPM comes and goes"), comes_and_goes(&package, variant)),
         }
+    }
+    if arches.contains(&Arch::Amd64) {
+        let [dkms, nodkms, _] = rpm::VARIANTS;
+        let files = [dkms, nodkms].map(|variant| out.join(rpm::file_name(variant.name, version, 1, Arch::Amd64)));
+        let program = out.join(Arch::Amd64.facts().debian).join(dkms.program);
+        let swapped = swap([(&files[0], dkms), (&files[1], nodkms)], version, &program);
+        tell("one variant takes another's place, and back".to_owned(), swapped);
     }
     told
 }
@@ -124,7 +135,9 @@ struct Root {
 }
 
 /// What the scripts call and a root of ours cannot have.
-const RECORDED: [&str; 6] = ["systemctl", "dkms", "udevadm", "semodule", "selinuxenabled", "nvidia-smi"];
+const RECORDED: [&str; 7] = ["systemctl", "dkms", "udevadm", "semodule", "selinuxenabled", "load_policy", "nvidia-smi"];
+/// Kernels with headers there.
+const KERNELS: [&str; 2] = ["6.1.0-1", "6.12.0-2"];
 /// Where rpm's database is below it, which is rpm's own.
 const DATABASE: &str = "var/lib/rpm";
 
@@ -137,7 +150,7 @@ impl Root {
         for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/bin"), ("usr/sbin", "bin")] {
             symlink(target, root.at(link))?;
         }
-        for applet in ["sh", "rm", "cat", "ls", "true"] {
+        for applet in ["sh", "rm", "rmdir", "cat", "ls", "readlink", "true"] {
             symlink("busybox", root.at("usr/bin").join(applet))?;
         }
         for name in RECORDED {
@@ -152,9 +165,11 @@ impl Root {
         for folder in [
             "dev",
             "etc",
-            "proc",
+            "proc/1",
+            "proc/self/ns",
             "run/systemd/system",
             "tmp",
+            "lib/modules/5.10.0-no-headers",
             "usr/lib/systemd/system",
             "usr/lib/systemd/system-preset",
             "usr/lib/udev/rules.d",
@@ -168,6 +183,13 @@ impl Root {
         ] {
             std::fs::create_dir_all(root.at(folder))?;
         }
+        for kernel in KERNELS {
+            std::fs::create_dir_all(root.at("lib/modules").join(kernel).join("build/include"))?;
+        }
+        put(&root.at("proc/self/status"), b"CapEff:\t000001ffffffffff\n", 0o444)?;
+        // It is a whole machine's root, not one of an image that is being built.
+        symlink("/", root.at("proc/1/root"))?;
+        symlink("pid:[4026531836]", root.at("proc/self/ns/pid"))?;
         // Scripts write to it; a device is more than a test may make.
         put(&root.at("dev/null"), b"", 0o666)?;
         Ok(root)
@@ -193,6 +215,18 @@ impl Root {
         text.lines().map(str::to_owned).collect()
     }
 
+    /// What is wrong with the calls since the last time.
+    fn expect(&self, step: &str, wanted: &[&Vec<String>]) -> Option<String> {
+        let (calls, wanted) = (self.calls(), wanted.iter().copied().flatten().cloned().collect::<Vec<String>>());
+        (calls != wanted).then(|| format!("{step} calls {calls:#?}, not {wanted:#?}"))
+    }
+
+    /// Which of some names are not there any more.
+    fn lacks(&self, step: &str, names: &[&str]) -> Vec<String> {
+        let gone = names.iter().filter(|name| !self.at(name).exists());
+        gone.map(|name| format!("{step} takes {name} along")).collect()
+    }
+
     /// Every name in it but those of rpm's database.
     fn names(&self) -> Result<BTreeSet<PathBuf>> {
         let mut found = BTreeSet::new();
@@ -213,54 +247,150 @@ impl Root {
     }
 }
 
-/// What goes wrong in the life of an RPM of this machine: installed, reinstalled, upgraded, removed. `newer` is the next release of it.
+/// What goes wrong in the life of an RPM of this machine: installed, reinstalled, upgraded, downgraded, removed. `newer` is the next
+/// release of it.
 pub fn life(package: &Path, newer: &Path, variant: Variant, version: &str, program: &Path) -> Result<Vec<String>> {
     let root = Root::make(program)?;
     let before = root.names()?;
     let mut faults = Vec::new();
-    let mut expect = |step: &str, wanted: &[String]| {
-        let calls = root.calls();
-        if calls != wanted {
-            faults.push(format!("{step} calls {calls:#?}, not {wanted:#?}"));
-        }
-    };
     let file = |path: &Path| path.display().to_string();
     let calls = Calls::of(variant, version);
     // Nothing that it depends on is there.
     root.rpm(&["-i", "--nodeps", &file(package)])?;
-    expect("an installation", &[calls.first.clone(), calls.policy.clone(), calls.start.clone()].concat());
+    faults.extend(root.expect("an installation", &[&calls.first, &calls.policy, &calls.start]));
     root.rpm(&["-V", "--nodeps", variant.name])?;
+    let over = [&calls.module_goes, &calls.reload, &calls.policy, &calls.start];
     root.rpm(&["-U", "--nodeps", "--replacepkgs", &file(package)])?;
-    let again = [calls.policy.clone(), calls.module_goes.clone(), calls.reload.clone(), calls.start.clone()].concat();
-    expect("the same again", &again);
+    faults.extend(root.expect("the same again", &over));
     let config = root.at("etc/mpu/config.toml");
     let original = std::fs::read(&config).ok();
     if original.is_some() {
-        std::fs::write(&config, "# the administrator's\n")?;
+        std::fs::write(&config, EDITED)?;
     }
     root.rpm(&["-U", "--nodeps", &file(newer)])?;
-    expect("an upgrade", &again);
+    faults.extend(root.expect("an upgrade", &over));
+    root.rpm(&["-U", "--nodeps", "--oldpackage", &file(package)])?;
+    faults.extend(root.expect("a downgrade", &over));
     if let Some(original) = original {
-        let kept = std::fs::read_to_string(&config).unwrap_or_default();
-        if kept != "# the administrator's\n" {
+        if std::fs::read_to_string(&config).unwrap_or_default() != EDITED {
             faults.push("an upgrade changes an edited configuration".to_owned());
         }
         std::fs::write(&config, original)?;
-        put(&root.at("var/lib/mpu/6.1/mpu.ko"), b"built by mpu up", 0o644)?;
+        put(&root.at(BUILT), b"built by mpu up", 0o644)?;
     }
     root.rpm(&["-e", "--nodeps", variant.name])?;
-    let mut expect = |step: &str, wanted: &[String]| {
-        let calls = root.calls();
-        if calls != wanted {
-            faults.push(format!("{step} calls {calls:#?}, not {wanted:#?}"));
-        }
-    };
-    expect("a removal", &[calls.stop, calls.module_goes, calls.policy_goes, calls.reload].concat());
+    let goes = [&calls.stop, &calls.forgotten, &calls.module_goes, &calls.policy_goes, &calls.reload];
+    faults.extend(root.expect("a removal", &goes));
     let after = root.names()?;
     faults.extend(after.difference(&before).map(|path| format!("a removal leaves {}", path.display())));
     faults.extend(before.difference(&after).map(|path| format!("a removal takes {} along", path.display())));
     Ok(faults)
 }
+
+/// What goes wrong where a removal must leave something: an engine that is held, another machine's, one of a pod.
+pub fn spared(package: &Path, variant: Variant, version: &str, program: &Path) -> Result<Vec<String>> {
+    let root = Root::make(program)?;
+    let mut faults = Vec::new();
+    let calls = Calls::of(variant, version);
+    let installed = || root.rpm(&["-i", "--nodeps", &package.display().to_string()]).map(|_| drop(root.calls()));
+    let held = b"#!/bin/sh\necho mpu \"$@\" >> /calls\nexit 1\n";
+    installed()?;
+    put(&root.at("usr/bin/mpu"), held, 0o755)?;
+    if root.rpm(&["-e", "--nodeps", variant.name]).is_ok() {
+        faults.push("a package goes, though its engine stays".to_owned());
+        installed()?;
+    }
+    faults.extend(root.expect("a removal under a held engine", &[&calls.stop, &vec!["mpu down --wait 30".to_owned()]]));
+    // The same in an image that is being built, after a transaction that was killed there.
+    put(&root.at("usr/bin/mpu"), held, 0o755)?;
+    put(&root.at("run/mpu-variant"), b"1 new\n", 0o644)?;
+    put(&root.at("run/mpu/up.json"), b"{}", 0o644)?;
+    std::fs::rename(root.at("proc/1"), root.at("proc/2"))?;
+    root.rpm(&["-e", "--nodeps", variant.name])?;
+    let mut goes =
+        [&calls.stop, &calls.forgotten, &calls.module_goes, &calls.policy_goes, &calls.reload].map(Clone::clone);
+    goes[3].retain(|call| call != "load_policy");
+    faults.extend(root.expect("a removal in a chroot", &goes.each_ref()));
+    faults.extend(root.lacks("a removal in a chroot", &["run/mpu/up.json"]));
+    std::fs::rename(root.at("proc/2"), root.at("proc/1"))?;
+    for (names, left) in [
+        (["run/mpu/agents/pod.turn", "run/mpu/up.json"], &["run/mpu/agents/pod.turn", "run/mpu/up.json"][..]),
+        (["run/mpu/nri/7.json", "run/mpu/up.json"], &["run/mpu/nri/7.json"]),
+    ] {
+        installed()?;
+        std::fs::remove_dir_all(root.at("run/mpu"))?;
+        for name in names {
+            put(&root.at(name), b"{}", 0o644)?;
+        }
+        root.rpm(&["-e", "--nodeps", variant.name])?;
+        let step = format!("a removal with {}", names[0]);
+        faults.extend(root.lacks(&step, left));
+        faults.extend(
+            names
+                .iter()
+                .filter(|name| !left.contains(name) && root.at(name).exists())
+                .map(|name| format!("{step} leaves {name}")),
+        );
+    }
+    Ok(faults)
+}
+
+/// What goes wrong when one variant replaces another in a single transaction, as `dnf swap` does it, and that one the first again.
+pub fn swap(packages: [(&Path, Variant); 2], version: &str, program: &Path) -> Result<Vec<String>> {
+    let root = Root::make(program)?;
+    let mut faults = Vec::new();
+    let [(first, from), _] = packages;
+    root.rpm(&["-i", "--nodeps", &first.display().to_string()])?;
+    std::fs::write(root.at("etc/mpu/config.toml"), EDITED)?;
+    put(&root.at(BUILT), b"built by mpu up", 0o644)?;
+    root.calls();
+    let mut gone = from;
+    for (package, comes) in [packages[1], packages[0]] {
+        let mut python = Command::new("/usr/bin/python3");
+        python.args(["-c", SWAP]).arg(root.folder.path()).args([&format!("/{DATABASE}"), gone.name]).arg(package);
+        output(&mut python).with_context(|| format!("cannot swap {} for {}", gone.name, comes.name))?;
+        let step = format!("{} for {}", comes.name, gone.name);
+        let calls = Calls::of(comes, version);
+        faults.extend(root.expect(&step, &[&calls.module_goes, &calls.reload, &calls.policy, &calls.start]));
+        faults.extend(root.lacks(&step, &["usr/bin/mpu", "usr/lib/systemd/system/mpu.service", BUILT]));
+        if std::fs::read_to_string(root.at("etc/mpu/config.toml")).unwrap_or_default() != EDITED {
+            faults.push(format!("{step} changes an edited configuration"));
+        }
+        if root.rpm(&["-q", gone.name]).is_ok() || root.rpm(&["-q", comes.name]).is_err() {
+            faults.push(format!("{step}: not in the database"));
+        }
+        if root.at("run/mpu-variant").exists() {
+            faults.push(format!("{step} leaves its note"));
+        }
+        gone = comes;
+    }
+    Ok(faults)
+}
+
+/// A configuration that must stay.
+const EDITED: &str = "# the administrator's\n";
+/// What `mpu up` keeps.
+const BUILT: &str = "var/lib/mpu/6.1/mpu.ko";
+/// rpm by itself has no word for it; its library does, which dnf and zypper use: root, database, the package that goes, the file that comes.
+const SWAP: &str = r#"
+import os, rpm, sys
+root, database, gone, file = sys.argv[1:]
+rpm.addMacro("_dbpath", database)
+transaction = rpm.TransactionSet(root)
+transaction.setVSFlags(-1)
+header = transaction.hdrFromFdno(os.open(file, os.O_RDONLY))
+transaction.addInstall(header, file, "u")
+transaction.addErase(gone)
+transaction.order()
+failed = []
+def tell(reason, amount, total, key, data):
+    if reason == rpm.RPMCALLBACK_INST_OPEN_FILE:
+        return os.open(file, os.O_RDONLY)
+    if reason in (rpm.RPMCALLBACK_SCRIPT_ERROR, rpm.RPMCALLBACK_UNPACK_ERROR):
+        failed.append(reason)
+failed.extend(transaction.run(tell, "") or [])
+sys.exit(str(failed) if failed else 0)
+"#;
 
 /// How the scripts call what is not theirs.
 struct Calls {
@@ -270,6 +400,7 @@ struct Calls {
     start: Vec<String>,
     reload: Vec<String>,
     stop: Vec<String>,
+    forgotten: Vec<String>,
     module_goes: Vec<String>,
 }
 
@@ -289,30 +420,31 @@ impl Calls {
                 ]
                 .concat(),
                 reload,
-                stop: vec![format!("systemctl stop {unit}"), format!("systemctl --no-reload disable {unit}")],
+                stop: vec![format!("systemctl stop {unit}")],
+                forgotten: vec![format!("systemctl --no-reload disable {unit}")],
                 module_goes: Vec::new(),
             };
         }
-        let dkms = lines(&["dkms add -m mpu -v VERSION", "dkms install -m mpu -v VERSION --force"]);
+        let mut dkms = lines(&["dkms add -m mpu -v VERSION"]);
+        dkms.extend(KERNELS.map(|kernel| format!("dkms install -m mpu -v {version} -k {kernel} --force")));
         let start = [
             reload.clone(),
             lines(&[
                 "udevadm control --reload",
-                "systemctl --quiet try-restart mpu-nri.service",
+                "systemctl --quiet try-restart mpu-nri.service mpu-metrics.service",
                 "systemctl --quiet is-enabled mpu.service",
                 "systemctl start mpu.service",
             ]),
         ];
+        let policy = |change: &str| lines(&[&format!("semodule -n -X 200 {change}"), "selinuxenabled", "load_policy"]);
         Calls {
             first: lines(&["systemctl --no-reload preset mpu.service"]),
-            policy: lines(&["selinuxenabled", "semodule -X 200 -i /usr/share/selinux/packages/mpu.cil"]),
-            policy_goes: lines(&["selinuxenabled", "semodule -X 200 -r mpu"]),
+            policy: policy("-i /usr/share/selinux/packages/mpu.cil"),
+            policy_goes: policy("-r mpu"),
             start: [if variant.with_dkms { dkms } else { Vec::new() }, start.concat()].concat(),
             reload,
-            stop: lines(&[
-                "systemctl stop mpu-metrics.service mpu-nri.service mpu.service",
-                "systemctl --no-reload disable mpu.service mpu-metrics.service mpu-nri.service",
-            ]),
+            stop: lines(&["systemctl stop mpu-metrics.service mpu-nri.service mpu.service"]),
+            forgotten: lines(&["systemctl --no-reload disable mpu.service mpu-metrics.service mpu-nri.service"]),
             module_goes: lines(&["dkms remove -m mpu -v VERSION --all"]),
         }
     }
