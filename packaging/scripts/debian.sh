@@ -1,5 +1,4 @@
 # Words of dpkg's family. What an administrator disabled stays disabled, also over a removal and a new installation.
-systemd_runs() { [ -d /run/systemd/system ]; }
 
 unit_is_enabled_at_first() {
     command -v deb-systemd-helper >/dev/null || return 0

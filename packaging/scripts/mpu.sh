@@ -1,9 +1,3 @@
-# Whether the kernel that runs is this root's to change. In a container or a chroot it is not: there, /sys may show an engine that
-# serves the machine on which an image is being built. The number is the first PID namespace's, on every kernel.
-kernel_is_ours() {
-    [ "$(readlink /proc/self/ns/pid)" = "pid:[4026531836]" ] && [ /proc/1/root -ef / ]
-}
-
 # An engine of the running kernel that must go on, or go.
 engine_is_up() { [ -d /sys/module/mpu ] || [ -d /sys/module/mpu_next ] || [ -S /run/mpu/notify/control.sock ]; }
 

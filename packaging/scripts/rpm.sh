@@ -1,5 +1,4 @@
 # Words of RPM's family. Distributions' macros for units differ, and Debian, where this is built, has none: so plain commands.
-systemd_runs() { [ -d /run/systemd/system ]; }
 
 # As the presets say: ours is beside the unit, and an administrator's own comes before it.
 unit_is_enabled_at_first() {

@@ -53,11 +53,11 @@ impl Package<'_> {
         Ok(())
     }
 
-    /// A script for the package's manager: a template with what both families share, in the words of one of them.
+    /// A script for the package's manager: a template with what all of them share, in the words of one family.
     pub fn script(&self, family: &str, template: &str) -> Result<String> {
         let folder = paths::repo().join("packaging/scripts");
         let mut shared = String::new();
-        for name in [family, self.name] {
+        for name in ["every", family, self.name] {
             let path = folder.join(format!("{name}.sh"));
             let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
             shared += &(text + "\n");
