@@ -196,10 +196,11 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, Elsewhere
 /// Moves a file to a name that nothing has. What came there during the build stays.
 fn put(from: &Path, to: &Path) -> Result<(), ElsewhereError> {
     let path = to.to_path_buf();
-    let moved = tempfile::TempPath::from_path(from).persist_noclobber(to);
-    moved.map_err(|failed| match failed.error {
-        error if error.kind() == io::ErrorKind::AlreadyExists => ElsewhereError::Exists { path },
-        source => ElsewhereError::Out { path, source },
+    let from = tempfile::TempPath::try_from_path(from);
+    let moved = from.and_then(|from| from.persist_noclobber(to).map_err(|failed| failed.error));
+    moved.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => ElsewhereError::Exists { path },
+        _ => ElsewhereError::Out { path, source },
     })
 }
 
