@@ -2,12 +2,9 @@
 //!
 //! Owns the paths. Reads no private key, and no certificate beyond its bytes.
 
-use super::pin;
+use super::pin::{self, PKCS11};
 use mpu_host::host::Host;
 use std::fs;
-
-/// How the address of a key in a token begins.
-pub(super) const PKCS11: &str = "pkcs11:";
 
 /// A private key with its certificate, as paths of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! A PIN in the address of a key in a token (RFC 7512, `pin-value`).
 //!
-//! Owns how one is recognised. A tool is given the address on its command line, which every user of a machine can read, and messages
-//! and logs repeat it: so no address with a PIN goes any further.
+//! Owns how such an address, and a PIN in it, are recognised. A tool is given the address on its command line, which every user of a
+//! machine can read, and messages and logs repeat it: so no address with a PIN goes any further.
 
-use super::keys::PKCS11;
+/// How the address of a key in a token begins.
+pub(super) const PKCS11: &str = "pkcs11:";
 
 const PIN: &str = "pin-value";
 

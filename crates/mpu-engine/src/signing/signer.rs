@@ -4,8 +4,8 @@
 //! the way of its builds.
 
 use super::demand::demanded;
-use super::keys::{Key, PKCS11};
-use super::pin;
+use super::keys::Key;
+use super::pin::{self, PKCS11};
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
