@@ -285,7 +285,9 @@ fn help_for_one_hook_of_several_is_a_mistake_and_none_of_them_runs() {
     assert_eq!(ended("in-turn noop -- update-ldcache --folder /a"), Ok(2));
     for word in ["-h", "--help", "--version", "help", "noop --help"] {
         assert_eq!(ended(word), well, "{word}");
-        for line in [format!("in-turn noop -- {word} -- noop"), format!("in-turn {word} -- noop"), format!("in-turn {word}")] {
+        for line in
+            [format!("in-turn noop -- {word} -- noop"), format!("in-turn {word} -- noop"), format!("in-turn {word}")]
+        {
             assert_eq!(ended(&line), mistaken, "{line}");
         }
     }
