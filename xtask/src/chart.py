@@ -1,11 +1,14 @@
 """Checks what packaging/kubernetes holds: renders the chart by Helm's own engine, validates what comes out against
 Kubernetes' schemas, and holds it to what docs/kubernetes.md promises. Prints a line per finding; none is good."""
 
+import functools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import kubernetes_validate
@@ -26,9 +29,9 @@ def fault(where, what):
     found.append(f"{where}: {what}")
 
 
-def rendered(values):
+def rendered(values, chart=CHART):
     """The objects, by file, as a release named mpu."""
-    files = Chart.load(str(CHART)).render(values, name="mpu", namespace=NAMESPACE)
+    files = Chart.load(str(chart)).render(values, name="mpu", namespace=NAMESPACE)
     for path, text in sorted(files.items()):
         if path.endswith(".yaml"):
             for document in yaml.safe_load_all(text):
@@ -87,8 +90,10 @@ def check_promises(where, values, objects):
     check_rbac(promise, objects if speaks else [], [document for document in objects if document["kind"] in RBAC])
     for policy in of("NetworkPolicy"):
         is_agents = policy["metadata"]["name"] == "mpu"
-        ports = [rule["port"] for out in policy["spec"]["egress"] for rule in out["ports"]]
-        promise(ports == ([443, 6443] if is_agents and speaks else []), f"{policy['metadata']['name']}: lets out to {ports}")
+        out = [([rule["port"] for rule in rule["ports"]], [peer["ipBlock"]["cidr"] for peer in rule.get("to", [])])
+               for rule in policy["spec"]["egress"]]
+        wanted = [([443, 6443], values.get("networkPolicy", {}).get("apiServerCIDRs", [])), ([53, 53], [])]
+        promise(out == (wanted if is_agents and speaks else []), f"{policy['metadata']['name']}: lets out to {out}")
     promise(len(selectors) == on("agent", True) + on("nri", False), "a DaemonSet too many, or one too few")
     promise(all(selectors.count(one) == 1 for one in selectors), "two DaemonSets have the same pods")
     for daemons in of("DaemonSet"):
@@ -112,6 +117,8 @@ def check_rbac(promise, objects, rbac):
     promise(all(document["metadata"].get("namespace") == "default" for document in rbac if "Cluster" not in document["kind"]),
             "a Role is not where a node's Events are")
     accounts = [document["metadata"]["name"] for document in objects if document["kind"] == "ServiceAccount"]
+    held = [subject["name"] for binding in rbac for subject in binding.get("subjects", [])]
+    promise("default" not in held, "every pod of the namespace has the agent's rights")
     for binding in rbac:
         if "roleRef" in binding:
             named = [(subject["name"], subject["namespace"]) for subject in binding["subjects"]]
@@ -183,7 +190,8 @@ def check_pod(promise, values, daemons, speaks):
     plugin = pod["containers"][0]["name"] == "nri"
     exporter = values.get("metrics", {}).get("enabled", False)
     promise(pod.get("hostPID", False) == (plugin or exporter), "hostPID is the exporter's and the plugin's")
-    privileged = values.get("gpu", {}).get("privileged", True) and not plugin
+    asked = {"agent": values.get("gpu", {}).get("privileged", True),
+             "metrics": bool(values.get("metrics", {}).get("privileged")), "nri": False}
     promise("runtimeClassName" not in pod or values.get("gpu", {}).get("runtimeClassName"), "a pod needs a RuntimeClass")
     tokens = [volume["name"] for volume in pod["volumes"] if "projected" in volume]
     holders = [container["name"] for container in pod["containers"]
@@ -194,15 +202,15 @@ def check_pod(promise, values, daemons, speaks):
         promise(rollout["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}, f"an upgrade takes engines down: {rollout}")
     for container in pod["containers"]:
         security, name = container["securityContext"], container["name"]
+        privileged = asked[name]
         promise(security["readOnlyRootFilesystem"] is True, f"{name}: its root file system is writable")
         promise(security.get("privileged", False) == privileged, f"{name}: privileged although nobody asked for it")
         added = security.get("capabilities", {}).get("add", [])
         if not privileged:
-            promise(security["capabilities"]["drop"] == ["ALL"], f"{name}: keeps capabilities")
+            promise(security.get("capabilities", {}).get("drop") == ["ALL"], f"{name}: keeps capabilities")
             promise(added == ADDED[name], f"{name}: adds {added}")
-            noted = template["metadata"].get("annotations", {})
-            confined = security.get("appArmorProfile") or noted.get(APPARMOR + name)
-            promise(confined or name not in ("agent", "nri") or "securityContext" in values, f"{name}: no AppArmor profile is named")
+            promise(security.get("allowPrivilegeEscalation") is False or name == "agent", f"{name}: may escalate")
+        check_confined(promise, values, template, container)
         # The API server refuses these, beyond its schema.
         unescalated = security.get("allowPrivilegeEscalation") is False
         promise(not (unescalated and (privileged or "SYS_ADMIN" in added)), f"{name}: cannot both escalate and not")
@@ -215,6 +223,81 @@ def check_pod(promise, values, daemons, speaks):
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             # The kubelet expands no field references in the commands of probes.
             promise("$(" not in json.dumps(container.get(probe, {})), f"{name}: {probe} wants a variable")
+
+
+def check_confined(promise, values, template, container):
+    """The profiles that the administrator names are in every container; but an exporter is never unconfined."""
+    security, name = container["securityContext"], container["name"]
+    own = values.get("securityContext", {})
+    # As Helm merges: null takes a default away, and {} does not.
+    named = {key: {} if own.get(key, {}) is None else {**default, **own.get(key, {})}
+             for key, default in yaml.safe_load((CHART / "values.yaml").read_text())["securityContext"].items()}
+    apparmor = named["appArmorProfile"]
+    if name == "metrics" and apparmor.get("type") == "Unconfined":
+        apparmor = {}
+    noted = template["metadata"].get("annotations", {}).get(APPARMOR + name)
+    words = {"Unconfined": "unconfined", "RuntimeDefault": "runtime/default",
+             "Localhost": f"localhost/{apparmor.get('localhostProfile')}"}
+    promise(security.get("seccompProfile", {}) == named["seccompProfile"], f"{name}: its seccomp profile is another")
+    has = security.get("appArmorProfile", {}) == apparmor or noted == words.get(apparmor.get("type"))
+    promise(has, f"{name}: its AppArmor profile is another")
+    promise(security.get("seLinuxOptions", {}) == named["seLinuxOptions"], f"{name}: its SELinux options are others")
+
+
+def check_table():
+    """The table of privileges in docs/kubernetes.md, against the pods with everything on."""
+    page = (KUBERNETES.parents[1] / "docs/kubernetes.md").read_text()
+    head, *rows = re.search(r"(?m)^## Privileges, and why\n\n((?:\|.*\n)+)", page)[1].splitlines()
+    names = [cell.split()[0] for cell in head.strip("|").split("|")[1:]]
+    table = {cells[0]: dict(zip(names, cells[1:])) for cells in ([cell.strip() for cell in row.strip("|").split("|")] for row in rows)}
+    first = lambda cell: (re.findall(r"`(\w+)`", cell) or [cell.split(":")[0]])[0]
+    on = {"nri": {"enabled": True}, "metrics": {"enabled": True, "privileged": False}}
+    for values, is_default in ((on, True), ({**on, "gpu": {"privileged": False}}, False)):
+        for _, _, document in rendered(values):
+            if document["kind"] != "DaemonSet":
+                continue
+            pod = document["spec"]["template"]["spec"]
+            for container in pod["containers"]:
+                security, name = container["securityContext"], container["name"]
+                said = lambda row: table[row][name]
+                same = lambda row, is_so: is_so or fault("docs/kubernetes.md", f"{row} of {name}: the pod has {security}")
+                if is_default:
+                    same("privileged", security.get("privileged", False) == said("privileged").startswith("yes"))
+                else:
+                    caps = [word for word in re.findall(r"`([A-Z_]+)`", said("capabilities"))]
+                    same("capabilities", security.get("capabilities", {}).get("add", []) == caps)
+                same("seccomp", security.get("seccompProfile", {}).get("type") == first(said("seccomp")))
+                same("AppArmor", security.get("appArmorProfile", {"type": "default"})["type"] == first(said("AppArmor")))
+                same("host's PID namespace", pod["hostPID"] and "yes" in said("host's PID namespace") or name == "agent")
+
+
+# What the chart's first values had not. `helm upgrade --reuse-values` gives a new chart the values of the old one alone.
+NEWER = ["engine", "events", "minReadySeconds", "agent.prebuilt", "metrics.privileged", "networkPolicy.apiServerPorts",
+         "networkPolicy.apiServerCIDRs"]
+
+
+def check_reused():
+    """A release that was made by an older chart can be upgraded with its own values."""
+    with tempfile.TemporaryDirectory() as folder:
+        old = Path(folder) / "mpu"
+        shutil.copytree(CHART, old)
+        values = yaml.safe_load((old / "values.yaml").read_text())
+        for path in NEWER:
+            *above, last = path.split(".")
+            del functools.reduce(dict.__getitem__, above, values)[last]
+        values["gpu"] = {"privileged": False, "runtimeClassName": "nvidia"}
+        values["metrics"]["enabled"] = values["nri"]["enabled"] = True
+        (old / "values.yaml").write_text(yaml.safe_dump(values))
+        try:
+            objects = [document for _, _, document in rendered({}, old)]
+        except HelmError as error:
+            return fault("--reuse-values", str(error))
+        has = sorted(document["kind"] for document in objects)
+        if has != ["DaemonSet", "DaemonSet", "NetworkPolicy", "NetworkPolicy", "Service", "ServiceAccount"]:
+            fault("--reuse-values", f"makes {has}: what an older release had not is off")
+        for document in objects:
+            if document["kind"] == "DaemonSet":
+                kubernetes_validate.validate(document, RELEASES[-1], strict=True)
 
 
 def check_refused():
@@ -288,6 +371,8 @@ cases = [path for path in sorted((KUBERNETES / "cases").glob("*.yaml")) if path.
 for case in cases:
     check_case(case)
 check_refused()
+check_table()
+check_reused()
 check_manifest("manifest.yaml", {}, "the chart's defaults")
 restricted = yaml.safe_load((KUBERNETES / "cases/runtime-class.yaml").read_text())
 check_manifest("manifest-runtime-class.yaml", restricted, "cases/runtime-class.yaml")

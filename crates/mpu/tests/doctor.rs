@@ -159,6 +159,18 @@ fn is_safe_to_type(fix: &str) {
 }
 
 #[test]
+fn a_packed_module_is_looked_at_and_not_unpacked_to_disk() {
+    let host = Host::in_order();
+    host.tool("xz", "echo >>\"$0.ran\"; exec /bin/cat");
+    let path = format!("lib/modules/{RELEASE}/updates/dkms/mpu.ko.xz");
+    host.write(&path, "packed");
+    host.write(&path.replace("mpu.ko", "mpu_next.ko"), "packed");
+    host.examine();
+    assert!(host.path("usr/bin/xz.ran").exists(), "it was looked at");
+    assert!(!host.path("var/lib/mpu").exists());
+}
+
+#[test]
 fn a_host_in_order_is_called_so() {
     let (code, json) = Host::in_order().examine();
     let findings = json["findings"].as_array().unwrap();

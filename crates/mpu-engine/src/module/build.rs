@@ -38,6 +38,8 @@ pub enum BuildError {
     Make { make: PathBuf, source: io::Error },
     #[error("the module cannot be built for kernel {release}: {line}")]
     Failed { release: String, line: String, log: PathBuf },
+    #[error("{} {why}", path.display())]
+    Unpack { path: PathBuf, why: String },
     #[error(transparent)]
     Sign(#[from] SignError),
 }
@@ -48,6 +50,7 @@ impl Explain for BuildError {
             BuildError::Store { .. } => "store_unwritable",
             BuildError::Make { .. } => "make_unusable",
             BuildError::Failed { .. } => "build_failed",
+            BuildError::Unpack { .. } => "module_packed",
             BuildError::Sign(error) => error.code(),
         }
     }
@@ -69,6 +72,9 @@ impl Explain for BuildError {
             BuildError::Make { .. } => "reinstall make".to_string(),
             BuildError::Failed { log, .. } => {
                 format!("read {}; if the kernel is newer than this mpu, update mpu", log.display())
+            }
+            BuildError::Unpack { path, .. } => {
+                format!("put {} there anew, or unpack it there, and install the tool that unpacks it", path.display())
             }
             BuildError::Sign(error) => error.fix(),
         }

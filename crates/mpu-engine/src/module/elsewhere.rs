@@ -187,11 +187,21 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, Elsewhere
     }
     let vermagic = sources::vermagic(&built).unwrap_or_default();
     // The twin first: a module without it is not taken for whole.
-    for (from, to) in [(&built_next, &next), (&built, &module)] {
-        fs::rename(from, to).map_err(at(to))?;
-    }
+    put(&built_next, &next)?;
+    put(&built, &module).inspect_err(|_| drop(fs::remove_file(&next)))?;
     let signed = is_signed(&module);
     Ok(Elsewhere { release: release.clone(), arch, vermagic, module, next, log, signed, took: began.elapsed() })
+}
+
+/// Moves a file to a name that nothing has. What came there during the build stays.
+fn put(from: &Path, to: &Path) -> Result<(), ElsewhereError> {
+    let path = to.to_path_buf();
+    let from = tempfile::TempPath::try_from_path(from);
+    let moved = from.and_then(|from| from.persist_noclobber(to).map_err(|failed| failed.error));
+    moved.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => ElsewhereError::Exists { path },
+        _ => ElsewhereError::Out { path, source },
+    })
 }
 
 #[cfg(test)]

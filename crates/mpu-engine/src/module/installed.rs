@@ -6,28 +6,27 @@
 use super::packed::{self, PACKINGS};
 use super::sources::{self, Built};
 use mpu_host::host::Host;
+use std::fs::File;
 
 /// Folders below `/lib/modules/<release>` where DKMS puts modules: Debian's and Ubuntu's, the rest of the world's, SUSE's
 /// and Fedora's, and where a person does.
 const FOLDERS: [&str; 4] = ["updates/dkms", "updates", "extra", "extra/dkms"];
 
-/// The installed `mpu.ko` of this version for a kernel, with `mpu_next.ko` beside it if that is installed, too. A packed one
-/// is unpacked below `/var/lib/mpu/<release>`.
+/// The installed `mpu.ko` of this version for a kernel, perhaps packed, with `mpu_next.ko` beside it if that is installed, too.
 pub fn find(host: &Host, release: &str) -> Option<Built> {
     let folders = FOLDERS.iter().map(|folder| host.at("/lib/modules").join(release).join(folder));
     let places =
         folders.flat_map(|folder| PACKINGS.map(|(ending, tool)| (folder.join(format!("mpu.ko{ending}")), tool)));
     places.filter(|(path, _)| path.is_file()).find_map(|(path, tool)| {
-        let plain = packed::plain(host, release, path, tool, "installed").ok()?;
-        let built = sources::inspect(&plain, release).ok()?;
-        sources::is_this_version(&plain).then_some(built)
+        let bytes = packed::contents(host, File::open(&path).ok()?, tool).ok()?;
+        let built = sources::look(&bytes, &path, "mpu", release, std::env::consts::ARCH).ok()?;
+        sources::is_of_this_version(&bytes).then_some(built)
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::module::build::NEXT;
     use mpu_host::host::fake::{FakeHost, RELEASE};
     use std::fs;
 
@@ -54,13 +53,13 @@ mod tests {
     }
 
     #[test]
-    fn packed_modules_are_unpacked_with_their_twin() {
+    fn packed_modules_are_found_without_a_trace() {
         let fake = FakeHost::in_order();
         fake.tool("zstd", "exec /bin/cat");
-        put(&fake, &format!("/lib/modules/{RELEASE}/updates/dkms/mpu.ko.zst"), THIS);
-        put(&fake, &format!("/lib/modules/{RELEASE}/updates/dkms/mpu_next.ko.zst"), THIS);
-        let found = find(&fake.host(), RELEASE).expect("found").path;
-        assert!(found.starts_with(fake.host().at("/var/lib/mpu")) && found.with_file_name(NEXT).is_file());
+        let path = format!("/lib/modules/{RELEASE}/updates/dkms/mpu.ko.zst");
+        put(&fake, &path, THIS);
+        assert_eq!(find(&fake.host(), RELEASE).expect("found").path, fake.host().at(path));
+        assert!(!fake.host().at("/var/lib/mpu").exists());
         fake.tool("zstd", "exit 1");
         assert_eq!(find(&fake.host(), RELEASE), None, "damaged");
     }

@@ -25,4 +25,5 @@ pub mod record;
 pub mod sources;
 pub mod state;
 pub mod swap;
+pub mod trust;
 pub mod which;

@@ -1,10 +1,14 @@
 //! Modules that are packed, as distributions pack them.
 //!
-//! Owns the endings and their tools, and where the plain copy lies: below `/var/lib/mpu/<release>`.
+//! Owns the endings and their tools. A module is looked at in memory, which needs no rights and leaves no trace; only to load it is it
+//! unpacked, below `/var/lib/mpu/<release>`, where a lock keeps two unpackers apart and a rename brings each file.
 
-use super::build::{NEXT, STORE};
+use super::build::{BuildError, NEXT, STORE};
 use mpu_host::host::Host;
-use std::fs;
+use rustix::fs::{flock, FlockOperation};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -12,43 +16,101 @@ use std::process::{Command, Stdio};
 pub const PACKINGS: [(&str, Option<&str>); 4] =
     [("", None), (".xz", Some("xz")), (".zst", Some("zstd")), (".gz", Some("gzip"))];
 
-/// The plain form of a module and its twin, in a folder of the store by that name; else why there is none.
-pub fn plain(host: &Host, release: &str, path: PathBuf, tool: Option<&str>, folder: &str) -> Result<PathBuf, String> {
-    match tool {
-        None => Ok(path),
-        Some(tool) => unpack(host, release, &path, tool, folder),
+/// No module is as large: a small file that unpacks to all of a host's memory is stopped here.
+const LARGEST: u64 = 64 << 20;
+
+/// How the files of an unpacker begin that is at work, or was killed.
+const AT_WORK: &str = ".unpacking-";
+
+/// How a file is packed, by its name: the ending, and the tool.
+pub fn packing(path: &Path) -> (&'static str, Option<&'static str>) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let packed = PACKINGS.into_iter().find(|(ending, tool)| tool.is_some() && name.ends_with(ending));
+    packed.unwrap_or(PACKINGS[0])
+}
+
+/// What is in a module's file, unpacked if it is packed; else what is wrong, as half a sentence about the file.
+pub fn contents(host: &Host, file: File, tool: Option<&str>) -> Result<Vec<u8>, String> {
+    let too_large = || format!("is larger than {} MiB, as no module is", LARGEST >> 20);
+    let Some(tool) = tool else {
+        return bounded(file).map_err(|error| cannot_be_read(&error))?.ok_or_else(too_large);
+    };
+    let program = host.tool(tool).ok_or_else(|| format!("there is no {tool} on this host to unpack it"))?;
+    let cannot = |error: io::Error| format!("cannot be unpacked: {error}");
+    let mut command = Command::new(program);
+    command.args(["-d", "-c"]).stdin(file).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(cannot)?;
+    // The pipe is closed when this is done, which ends a tool that has more to say.
+    let read = child.stdout.take().map_or(Ok(None), bounded);
+    if !matches!(read, Ok(Some(_))) {
+        let _ = child.kill();
+    }
+    let ended = child.wait().map_err(cannot)?;
+    let bytes = read.map_err(cannot)?.ok_or_else(|| too_large().replace("is larger", "unpacks to more"))?;
+    match ended.success() {
+        true => Ok(bytes),
+        false => Err(format!("is damaged: {tool} cannot unpack it")),
     }
 }
 
-fn unpack(host: &Host, release: &str, packed: &Path, tool: &str, folder: &str) -> Result<PathBuf, String> {
-    let to = host.at(STORE).join(release).join(folder);
-    fs::create_dir_all(&to).map_err(|error| format!("cannot be unpacked into {}: {error}", to.display()))?;
-    let ending = packed.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-    let twin = packed.with_file_name(format!("{NEXT}.{ending}"));
-    let _ = fs::remove_file(to.join(NEXT));
-    if twin.is_file() {
-        unpack_one(host, &twin, tool, &to.join(NEXT))?;
+/// Why a file cannot be read, as half a sentence about it.
+pub fn cannot_be_read(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "can be read by root only".to_string(),
+        _ => format!("cannot be read: {error}"),
     }
-    let plain = to.join("mpu.ko");
-    unpack_one(host, packed, tool, &plain)?;
+}
+
+/// All that can be read; none if that is more than a module has.
+fn bounded(from: impl Read) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    from.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= LARGEST).then_some(bytes))
+}
+
+/// A module's file that the kernel takes, with its twin beside it: the file itself, or what it is unpacked to, in a folder of the
+/// store by that name.
+///
+/// # Errors
+/// If it cannot be unpacked, or there is no room for it.
+pub fn plain(host: &Host, release: &str, path: &Path, folder: &str) -> Result<PathBuf, BuildError> {
+    let (ending, Some(tool)) = packing(path) else { return Ok(path.to_path_buf()) };
+    let unpacked = |path: &Path| {
+        let bytes =
+            File::open(path).map_err(|error| cannot_be_read(&error)).and_then(|f| contents(host, f, Some(tool)));
+        bytes.map_err(|why| BuildError::Unpack { path: path.to_path_buf(), why })
+    };
+    let twin = path.with_file_name(format!("{NEXT}{ending}"));
+    let next = twin.is_file().then(|| unpacked(&twin)).transpose()?;
+    let module = unpacked(path)?;
+
+    let to = host.at(STORE).join(release).join(folder);
+    let at = |source| BuildError::Store { path: to.clone(), source };
+    fs::create_dir_all(&to).map_err(at)?;
+    let lock = File::options().create(true).append(true).open(to.join("lock")).map_err(at)?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|error| at(error.into()))?;
+    // The lock is ours: their owner was killed.
+    for left in fs::read_dir(&to).map_err(at)?.flatten() {
+        if left.file_name().to_string_lossy().starts_with(AT_WORK) {
+            let _ = fs::remove_file(left.path());
+        }
+    }
+    let put = |name: &str, bytes: &[u8]| -> io::Result<PathBuf> {
+        let mut file = tempfile::Builder::new().prefix(AT_WORK).tempfile_in(&to)?;
+        file.write_all(bytes)?;
+        file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
+        file.persist(to.join(name)).map_err(|error| error.error)?;
+        Ok(to.join(name))
+    };
+    // The twin first: a module without it is not taken for whole.
+    next.as_ref().map(|bytes| put(NEXT, bytes)).transpose().map_err(at)?;
+    let plain = put("mpu.ko", &module).map_err(at)?;
+    if next.is_none() {
+        // Of another module that was here before.
+        let _ = fs::remove_file(to.join(NEXT));
+    }
     Ok(plain)
 }
 
-fn unpack_one(host: &Host, packed: &Path, tool: &str, to: &Path) -> Result<(), String> {
-    let program = host.tool(tool).ok_or_else(|| format!("there is no {tool} on this host to unpack it"))?;
-    let partial = to.with_extension("partial");
-    let cannot = |error: std::io::Error| format!("cannot be unpacked: {error}");
-    let ended = Command::new(program)
-        .args(["-d", "-c"])
-        .stdin(fs::File::open(packed).map_err(cannot)?)
-        .stdout(fs::File::create(&partial).map_err(cannot)?)
-        .stderr(Stdio::null())
-        .status();
-    match ended {
-        Ok(status) if status.success() => fs::rename(&partial, to).map_err(cannot),
-        _ => {
-            let _ = fs::remove_file(&partial);
-            Err(format!("is damaged: {tool} cannot unpack it"))
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,19 +1,19 @@
 //! Modules that were built elsewhere and brought to this node: `<folder>/<kernel release>/mpu.ko`, perhaps packed, with
 //! `mpu_next.ko` beside it (docs/prebuilt.md).
 //!
-//! Owns the folders, whom a file there is believed from, and why one is passed over. Whoever can change such a file, or put another in
-//! its place, is as good as root: so only root may.
+//! Owns the folders, and why a file there is passed over. Whoever can change such a file, or put another in its place, is as good as
+//! root: so only root may (`trust`).
 
 use super::build::NEXT;
 use super::packed::{self, PACKINGS};
 use super::sources::{self, Built, SourceError};
+use super::trust;
 use mpu_host::explain::causes;
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Where they lie: the host's own folder first, then where images of modules have them.
@@ -51,12 +51,12 @@ pub fn find(host: &Host, release: &str, wants: impl Fn(&Built) -> Result<(), Str
         return found;
     }
     for folder in FOLDERS {
-        for (ending, tool) in PACKINGS {
+        for (ending, _) in PACKINGS {
             let path = host.at(folder).join(release).join(format!("mpu.ko{ending}"));
             if fs::symlink_metadata(&path).is_err() {
                 continue;
             }
-            let looked = usable(host, &host.at(folder), &path, release, tool);
+            let looked = usable(host, &host.at(folder), &path, release);
             match looked.and_then(|built| wants(&built).map(|()| built)) {
                 Ok(built) => return Found { taken: Some(built), ..found },
                 Err(why) => found.passed_over.push(PassedOver { path, why }),
@@ -66,59 +66,40 @@ pub fn find(host: &Host, release: &str, wants: impl Fn(&Built) -> Result<(), Str
     found
 }
 
-fn usable(host: &Host, folder: &Path, path: &Path, release: &str, tool: Option<&str>) -> Result<Built, String> {
-    trusted(host, folder, path)?;
-    let ending = path.file_name().unwrap_or_default().to_string_lossy().replacen("mpu.ko", "", 1);
-    let twin = path.with_file_name(format!("{NEXT}{ending}"));
-    if fs::symlink_metadata(&twin).is_ok() {
-        trusted(host, folder, &twin).map_err(|why| format!("has a {} beside it that {why}", name_of(&twin)))?;
+fn usable(host: &Host, folder: &Path, path: &Path, release: &str) -> Result<Built, String> {
+    let real = trust::real(host, folder, path)?;
+    let (ending, tool) = packed::packing(path);
+    if packed::packing(&real).0 != ending {
+        return Err(format!("is a link to a file that ends otherwise, {}", real.display()));
     }
-    let plain = packed::plain(host, release, path.to_path_buf(), tool, "prebuilt")?;
-    let built = sources::inspect(&plain, release).map_err(|error| about(&error))?;
-    let twin = plain.with_file_name(NEXT);
-    for file in [Some(&plain), Some(&twin).filter(|twin| twin.is_file())].into_iter().flatten() {
-        if !sources::is_this_version(file) {
-            let version = sources::version(file).unwrap_or_else(|| "none".to_string());
+    let read = |path: &Path| {
+        let file = trust::open(path).map_err(|error| packed::cannot_be_read(&error))?;
+        packed::contents(host, file, tool)
+    };
+    // Beside the real one: that is where it is looked for when this one is loaded.
+    let twin = real.with_file_name(format!("{NEXT}{ending}"));
+    let of_twin = |why: String| format!("has a {} beside it that {why}", name_of(&twin));
+    let twin = match fs::symlink_metadata(&twin) {
+        Ok(_) => Some(trust::real(host, folder, &twin).and_then(|twin| read(&twin)).map_err(of_twin)?),
+        Err(_) => None,
+    };
+    let bytes = read(&real)?;
+    let look = |bytes: &[u8], name| sources::look(bytes, &real, name, release, std::env::consts::ARCH);
+    let built = look(&bytes, "mpu").map_err(|error| about(&error))?;
+    for bytes in [Some(&bytes), twin.as_ref()].into_iter().flatten() {
+        if !sources::is_of_this_version(bytes) {
+            let version = sources::version_in(bytes).unwrap_or_else(|| "none".to_string());
             return Err(format!("is of MPU {version}, and this is mpu {}", env!("CARGO_PKG_VERSION")));
         }
     }
-    if twin.is_file() {
-        let looked = sources::inspect_for(&twin, "mpu_next", release, std::env::consts::ARCH);
-        looked.map_err(|error| format!("has a {NEXT} beside it that {}", about(&error)))?;
+    if let Some(twin) = twin {
+        look(&twin, "mpu_next").map_err(|error| of_twin(about(&error)))?;
     }
     Ok(built)
 }
 
 fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// Sees that a file is a plain one, that no link leads out of the folder to it, and that root alone can change it or any folder that it
-/// is in.
-fn trusted(host: &Host, folder: &Path, path: &Path) -> Result<(), String> {
-    let cannot = |error: std::io::Error| format!("cannot be looked at: {error}");
-    let real = fs::canonicalize(path).map_err(cannot)?;
-    let folder = fs::canonicalize(folder).map_err(cannot)?;
-    if !real.starts_with(&folder) {
-        return Err(format!("is a link that leads out of the folder, to {}", real.display()));
-    }
-    if !fs::metadata(&real).map_err(cannot)?.is_file() {
-        return Err("is not a plain file".to_string());
-    }
-    let root = fs::canonicalize(host.at("/")).map_err(cannot)?;
-    // Another root belongs to whoever it belongs to.
-    let owner = if host.is_this() { 0 } else { fs::metadata(&root).map_err(cannot)?.uid() };
-    for part in real.ancestors().take_while(|part| part.starts_with(&root)) {
-        let facts = fs::metadata(part).map_err(cannot)?;
-        let what = if part == real { "it".to_string() } else { part.display().to_string() };
-        if facts.uid() != owner {
-            return Err(format!("is not root's alone: {what} belongs to user {}", facts.uid()));
-        }
-        if facts.mode() & 0o022 != 0 {
-            return Err(format!("is not root's alone: others can write to {what} (mode {:o})", facts.mode() & 0o7777));
-        }
-    }
-    Ok(())
 }
 
 /// What is wrong with a module, as half a sentence about its file.

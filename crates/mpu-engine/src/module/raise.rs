@@ -9,6 +9,7 @@ use super::error::ModuleError;
 use super::installed;
 use super::load::{self, Kernel};
 use super::load_error::LoadError;
+use super::packed;
 use super::prebuilt::{self, PassedOver};
 use super::sources::{self, Built, Sources};
 use super::state::{self, Instance, Phase, State};
@@ -135,7 +136,7 @@ pub fn raise(
     may_load(host, &release, options, file.as_ref().map(|(_, built)| built), wants_signature)
         .map_err(|error| after(error, &passed_over))?;
     options.drivers.take(driver)?;
-    let site = Site { host, kernel, leftover, replaces, policy: &options.policy };
+    let site = Site { host, kernel, release: &release, leftover, replaces, policy: &options.policy };
     let raised = match file {
         Some((Origin::Prebuilt, built)) => site.insert_prebuilt(&release, options, &built, &mut passed_over),
         Some((origin, built)) => site.insert(&built.path, None, origin),
@@ -228,6 +229,8 @@ fn errno_of_insert(error: &ModuleError) -> Option<i32> {
 struct Site<'a> {
     host: &'a Host,
     kernel: &'a dyn Kernel,
+    /// The release of its kernel.
+    release: &'a str,
     /// A module of no use is in its place.
     leftover: bool,
     /// The module that this one takes over from.
@@ -303,6 +306,12 @@ impl Site<'_> {
 
     fn insert(&self, path: &Path, built_in: Option<Duration>, origin: Origin) -> Result<Inserted, ModuleError> {
         load::same_host(self.host, self.kernel)?;
+        let plain = match origin {
+            Origin::Prebuilt => packed::plain(self.host, self.release, path, "prebuilt")?,
+            Origin::Installed => packed::plain(self.host, self.release, path, "installed")?,
+            Origin::Given | Origin::Kept | Origin::Built => path.to_path_buf(),
+        };
+        let path = plain.as_path();
         if let Some(old) = &self.replaces {
             let (state, replaced) = swap(self.host, self.kernel, old, path, self.policy)?;
             return Ok((state, path.to_path_buf(), built_in, Some(replaced), origin));

@@ -136,7 +136,7 @@ fn is_source(name: &str) -> bool {
 /// A module that is built already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Built {
-    /// Where it is.
+    /// Where it is. It may be packed.
     pub path: PathBuf,
     /// Whether a signature is appended to it.
     pub signed: bool,
@@ -150,10 +150,15 @@ pub fn inspect(path: &Path, running: &str) -> Result<Built, SourceError> {
 /// The same for a module of that name and a kernel of another processor, by Rust's name.
 pub fn inspect_for(path: &Path, name: &str, release: &str, arch: &'static str) -> Result<Built, SourceError> {
     let bytes = fs::read(path).map_err(|source| SourceError::Module { path: path.to_path_buf(), source })?;
+    look(&bytes, path, name, release, arch)
+}
+
+/// The same for bytes that were read already; the path is what they are called.
+pub fn look(bytes: &[u8], path: &Path, name: &str, release: &str, arch: &'static str) -> Result<Built, SourceError> {
     let path = || path.to_path_buf();
-    let Some(header) = elf::header(&bytes) else { return Err(SourceError::NotOurModule { path: path() }) };
-    let is_named = modinfo(&bytes, "name").as_deref() == Some(name);
-    let vermagic = modinfo(&bytes, "vermagic").filter(|_| is_named);
+    let Some(header) = elf::header(bytes) else { return Err(SourceError::NotOurModule { path: path() }) };
+    let is_named = modinfo(bytes, "name").as_deref() == Some(name);
+    let vermagic = modinfo(bytes, "vermagic").filter(|_| is_named);
     match vermagic {
         _ if !header.whole => Err(SourceError::CutShort { path: path() }),
         None => Err(SourceError::NotOurModule { path: path() }),
@@ -163,21 +168,31 @@ pub fn inspect_for(path: &Path, name: &str, release: &str, arch: &'static str) -
             if found != release {
                 return Err(SourceError::OtherKernel { path: path(), found, running: release.to_string() });
             }
-            Ok(Built { path: path(), signed: signing::is_signed(&path()) })
+            Ok(Built { path: path(), signed: signing::carries_signature(bytes) })
         }
     }
 }
 
 /// Whether a module is of this executable's version.
 pub fn is_this_version(path: &Path) -> bool {
+    fs::read(path).is_ok_and(|bytes| is_of_this_version(&bytes))
+}
+
+/// The same of a module's bytes.
+pub fn is_of_this_version(bytes: &[u8]) -> bool {
     // Other strings of the module begin so, too; only its own information is followed by nothing else.
     let wanted = concat!("version=", env!("CARGO_PKG_VERSION")).as_bytes();
-    fs::read(path).is_ok_and(|bytes| bytes.split(|byte| *byte == 0).any(|text| text == wanted))
+    bytes.split(|byte| *byte == 0).any(|text| text == wanted)
 }
 
 /// A module's version, as it says itself.
 pub fn version(path: &Path) -> Option<String> {
-    modinfo(&fs::read(path).ok()?, "version")
+    version_in(&fs::read(path).ok()?)
+}
+
+/// The same of a module's bytes.
+pub fn version_in(bytes: &[u8]) -> Option<String> {
+    modinfo(bytes, "version")
 }
 
 /// What a module says of the kernel that it was built for.

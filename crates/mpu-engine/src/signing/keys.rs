@@ -2,6 +2,7 @@
 //!
 //! Owns the paths. Reads no private key, and no certificate beyond its bytes.
 
+use super::pin::{self, PKCS11};
 use mpu_host::host::Host;
 use std::fs;
 
@@ -74,7 +75,7 @@ impl Key {
     }
 
     fn is_there(&self, host: &Host) -> bool {
-        let private = self.private.starts_with("pkcs11:") || host.at(&self.private).is_file();
+        let private = self.private.starts_with(PKCS11) || host.at(&self.private).is_file();
         private && host.at(&self.certificate).is_file()
     }
 }
@@ -116,7 +117,10 @@ fn dkms_key(host: &Host) -> Option<Key> {
             }
         }
     }
-    Some(Key { private: private?, certificate: certificate? })
+    let (private, certificate) = (private?, certificate?);
+    // The signing tool asks for the PIN where it should be, and says so if it is not there.
+    let private = if pin::is_in(&private) { pin::taken_from(&private) } else { private };
+    Some(Key { private, certificate })
 }
 
 #[cfg(test)]
@@ -167,6 +171,10 @@ mod tests {
         assert_eq!(found(&fake).as_deref(), Some("/root/k"));
         fake.write(&format!("{DKMS_CONFIG}.d/token.conf"), "mok_signing_key=pkcs11:object=mok\n");
         assert_eq!(found(&fake).as_deref(), Some("pkcs11:object=mok"));
+        fake.write(&format!("{DKMS_CONFIG}.d/token.conf"), "mok_signing_key='pkcs11:object=mok?pin-value=4711'\n");
+        assert_eq!(found(&fake).as_deref(), Some("pkcs11:object=mok"), "the PIN goes nowhere");
+        fake.write(&format!("{DKMS_CONFIG}.d/token.conf"), "mok_signing_key=pkcs11:pin-value=4711\n");
+        assert_eq!(found(&fake).as_deref(), Some(PLACES[1].0), "nothing else is left of that address");
     }
 
     #[test]

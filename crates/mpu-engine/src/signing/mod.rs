@@ -6,10 +6,11 @@
 mod advice;
 mod demand;
 mod keys;
+mod pin;
 mod signer;
 
 pub use advice::advice;
 pub use demand::{demanded, secure_boot};
 pub use keys::{Enrolled, Key};
 pub(crate) use signer::runs;
-pub use signer::{is_signed, SignError, Signer};
+pub use signer::{carries_signature, is_signed, SignError, Signer};

@@ -5,12 +5,16 @@
 
 use super::demand::demanded;
 use super::keys::Key;
+use super::pin::{self, PKCS11};
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
+use rustix::fs::{memfd_create, MemfdFlags};
+use rustix::process::{kill_process_group, Pid, Signal};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -29,6 +33,8 @@ pub enum SignError {
     Failed { private: String, certificate: String, line: String },
     #[error("cannot read {}", path.display())]
     Key { path: PathBuf, source: io::Error },
+    #[error("the address of the signing key carries a PIN (pin-value)")]
+    Pin,
     #[error("there is no program here that signs modules (sign-file, kmodsign)")]
     NoTool { hint: String },
 }
@@ -39,6 +45,7 @@ impl Explain for SignError {
             SignError::Tool { .. } => "sign_tool_unusable",
             SignError::Failed { .. } => "sign_failed",
             SignError::Key { .. } => "sign_key_unreadable",
+            SignError::Pin => "pin_in_address",
             SignError::NoTool { .. } => "no_sign_tool",
         }
     }
@@ -51,6 +58,12 @@ impl Explain for SignError {
         match self {
             SignError::Tool { .. } => "reinstall the headers of this kernel".to_string(),
             SignError::Key { .. } => "name a private key (or a pkcs11: address) and its certificate".to_string(),
+            SignError::Pin => {
+                "take pin-value out of the address: every user of this machine can read a command line; name a file that holds the \
+                 PIN, with pin-source=file:FILE in the address, or in the file of the environment variable OPENSSL_CONF \
+                 (docs/prebuilt.md has one)"
+                    .to_string()
+            }
             SignError::NoTool { hint } => hint.clone(),
             SignError::Failed { private, certificate, .. } if private.starts_with(PKCS11) => format!(
                 "check that {private} is the key of {certificate}; name the token's library and PIN in the file of the environment \
@@ -64,15 +77,15 @@ impl Explain for SignError {
     }
 }
 
-/// How the address of a key in a token begins.
-const PKCS11: &str = "pkcs11:";
-
 /// What the tool, and the token's library, may be told by the environment: which token, and its password.
 const TOLD: [&str; 5] =
     ["KBUILD_SIGN_PIN", "OPENSSL_CONF", "PKCS11_MODULE_PATH", "PKCS11_PROVIDER_MODULE", "SOFTHSM2_CONF"];
 
 /// How long the tool may take: a token in a network has a while, and one that waits for a person is given up.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What is read of a tool's complaints.
+const LONGEST_COMPLAINT: u64 = 64 << 10;
 
 /// A tool and a key, for a kernel that demands signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,8 +133,12 @@ impl Signer {
     /// Who signs with this key what was built with these headers, whatever the running kernel demands.
     ///
     /// # Errors
-    /// If the key or its certificate cannot be read, or nothing here signs.
+    /// If the key or its certificate cannot be read, an address carries a PIN, or nothing here signs.
     pub fn given(host: &Host, headers: &Path, release: &str, key: Key) -> Result<Signer, SignError> {
+        // First of all: every other message names the key.
+        if [&key.private, &key.certificate].into_iter().any(|name| pin::is_in(name)) {
+            return Err(SignError::Pin);
+        }
         let files = [&key.private, &key.certificate].into_iter().filter(|name| !name.starts_with(PKCS11));
         for path in files.map(PathBuf::from) {
             File::open(&path).map_err(|source| SignError::Key { path, source })?;
@@ -149,7 +166,7 @@ impl Signer {
         command.env_clear().env("PATH", &self.search_path).env("LC_ALL", "C").stdin(Stdio::null());
         command.envs(self.told.iter().map(|(name, value)| (name, value)));
         let (succeeded, said) =
-            run_in_time(command).map_err(|source| SignError::Tool { tool: self.tool.clone(), source })?;
+            run_in_time(command, PATIENCE).map_err(|source| SignError::Tool { tool: self.tool.clone(), source })?;
         if succeeded && is_signed(module) {
             return Ok(());
         }
@@ -159,31 +176,30 @@ impl Signer {
     }
 }
 
-/// Runs a tool, and gives whether it succeeded and what it complained of; one that takes too long is killed.
-fn run_in_time(mut command: Command) -> io::Result<(bool, String)> {
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    let mut errors = child.stderr.take();
-    let reader = thread::spawn(move || {
-        let mut said = Vec::new();
-        let _ = errors.as_mut().map(|errors| errors.read_to_end(&mut said));
-        String::from_utf8_lossy(&said).into_owned()
-    });
+/// Runs a tool, and gives whether it succeeded and what it complained of. One that takes too long is killed with everything that it
+/// started.
+fn run_in_time(mut command: Command, patience: Duration) -> io::Result<(bool, String)> {
+    // Not a pipe: what the tool leaves running may hold the other end for ever.
+    let mut said = File::from(memfd_create("said", MemfdFlags::CLOEXEC)?);
+    let mut child = command.stdout(Stdio::null()).stderr(said.try_clone()?).process_group(0).spawn()?;
     let began = Instant::now();
     let ended = loop {
         match child.try_wait()? {
             Some(status) => break Some(status),
-            None if began.elapsed() > PATIENCE => break None,
+            None if began.elapsed() > patience => break None,
             None => thread::sleep(Duration::from_millis(10)),
         }
     };
-    match ended {
-        Some(status) => Ok((status.success(), reader.join().unwrap_or_default())),
-        None => {
-            child.kill()?;
-            child.wait()?;
-            Ok((false, format!("the tool did not end within {} s", PATIENCE.as_secs())))
-        }
-    }
+    let Some(status) = ended else {
+        // The tool is not waited for yet, so the group's name is still its own.
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        child.wait()?;
+        return Ok((false, format!("the tool did not end within {} s", patience.as_secs())));
+    };
+    let mut complaints = Vec::new();
+    said.seek(SeekFrom::Start(0))?;
+    said.take(LONGEST_COMPLAINT).read_to_end(&mut complaints)?;
+    Ok((status.success(), String::from_utf8_lossy(&complaints).into_owned()))
 }
 
 /// Whether a module carries a signature, whoever's.
@@ -194,6 +210,11 @@ pub fn is_signed(module: &Path) -> bool {
         file.read_to_end(&mut end)
     });
     read.is_ok() && end == MARK
+}
+
+/// The same of a module's bytes.
+pub fn carries_signature(module: &[u8]) -> bool {
+    module.ends_with(MARK)
 }
 
 /// The kernel's own `sign-file`, from its headers or from Debian's package of build programs, or Ubuntu's `kmodsign`,
@@ -422,6 +443,53 @@ mod tests {
         assert_eq!(sign("mok"), Ok(true));
         let (code, fix) = sign("another").expect_err("no such key");
         assert!(code == "sign_failed" && fix.contains("OPENSSL_CONF"), "{fix}");
+    }
+
+    #[test]
+    fn a_pin_in_an_address_is_refused_and_not_repeated() {
+        let fake = FakeHost::in_order();
+        fake.tool("kmodsign", SIGNS);
+        for address in [
+            "pkcs11:token=t;object=k?pin-value=4711",
+            "PKCS11:token=t?PIN-Value=4711",
+            "pkcs11:token=t?module-path=/x&%70in%2dvalue=4711",
+            " pkcs11%3Atoken=t?pin%252Dvalue=4711",
+        ] {
+            for (private, certificate) in [(address, "/dev/null"), ("/dev/null", address)] {
+                let key = Key { private: private.to_string(), certificate: certificate.to_string() };
+                let error = Signer::given(&fake.host(), Path::new("/"), RELEASE, key).expect_err(address);
+                assert_eq!((error.code(), error.exit()), ("pin_in_address", Exit::Failed), "{address}");
+                assert!(error.fix().contains("pin-source") && error.fix().contains("OPENSSL_CONF"), "{}", error.fix());
+                assert!(![error.to_string(), error.fix(), format!("{error:?}")].concat().contains("4711"), "{error:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tool_that_hangs_is_killed_with_what_it_started() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 100 & echo $! >pid; echo complaint >&2; wait"]).current_dir(dir.path());
+        let (succeeded, said) = run_in_time(command, Duration::from_millis(500)).expect("it runs");
+        assert!(!succeeded && said.contains("did not end within"), "{said}");
+        let pid = fs::read_to_string(dir.path().join("pid")).expect("it began");
+        // Whoever inherits it reaps it.
+        let state = || fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        let is_gone = || state().rsplit(')').next().is_none_or(|rest| rest.is_empty() || rest.starts_with(" Z"));
+        let began = Instant::now();
+        while !is_gone() && began.elapsed() < Duration::from_secs(5) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(is_gone(), "{}", state());
+    }
+
+    #[test]
+    fn what_a_tool_leaves_running_is_not_waited_for() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 8 & echo complaint >&2; exit 1"]);
+        let began = Instant::now();
+        assert_eq!(run_in_time(command, PATIENCE).expect("it runs"), (false, "complaint\n".to_string()));
+        assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
     }
 
     fn holds(bytes: &[u8], word: &[u8]) -> bool {

@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 /// The label of a node by which its operator chooses the engine. The chart's templates have the same name, for the pods' affinity.
 pub const ENGINE: &str = "mpu-project.github.io/engine";
 
+/// The longest value of a label, by Kubernetes.
+const LONGEST: usize = 63;
+
 /// What the labels ask for; else what is wrong with them. None where they do not say.
 pub fn engine(labels: &BTreeMap<String, String>) -> Result<Option<Asked>, String> {
     let Some(word) = labels.get(ENGINE) else { return Ok(None) };
@@ -16,13 +19,26 @@ pub fn engine(labels: &BTreeMap<String, String>) -> Result<Option<Asked>, String
     let words: Vec<String> = words.map(|value| value.get_name().to_string()).collect();
     Asked::from_str(word, false).map(Some).map_err(|_| {
         let words = words.join(", ");
+        let word = shown(word);
         format!("the node's label {ENGINE}={word} is none of {words} (fix: kubectl label node NODE {ENGINE}=auto --overwrite)")
     })
+}
+
+/// A word for a log: what Kubernetes takes in a label, and no more of it.
+fn shown(word: &str) -> String {
+    word.chars().take(LONGEST).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_labels_value_does_not_reach_a_log_as_it_is() {
+        let wrong = labelled(&format!("\u{1b}[2J\n\u{202e}{}", "x".repeat(1 << 20))).expect_err("refused");
+        assert!(wrong.contains(&format!("{ENGINE}=?[2J??x")), "{}", &wrong[..100]);
+        assert!(wrong.len() < 400 && wrong.is_ascii() && !wrong.contains(|c: char| c.is_control()), "{}", wrong.len());
+    }
 
     fn labelled(word: &str) -> Result<Option<Asked>, String> {
         engine(&BTreeMap::from([(ENGINE.to_string(), word.to_string())]))

@@ -1,8 +1,8 @@
 //! What is said of a node to its cluster, and how often.
 //!
 //! Owns the reasons, and the time between two Events. One reason has one Event on a node, and what is said again is counted there: at
-//! once, then rarely, as long as the trouble lasts. Never more than one a minute for each reason, whatever flaps. An API server that
-//! cannot be reached is left alone for longer and longer: no engine waits for it.
+//! once, then rarely, as long as the trouble lasts. Never more than one a minute for each reason, whatever flaps. What an API server does
+//! not do, labels or Events, is asked of it after longer and longer pauses: no engine waits for it.
 
 use super::Log;
 use crate::cluster::{Cluster, Event};
@@ -22,7 +22,7 @@ pub enum Reason {
     NotRight,
     /// The node's label names no engine.
     EngineLabel,
-    /// After one of these: a container was seen right.
+    /// After one of these, perhaps said by an agent before this one: a container was seen right.
     Served,
 }
 
@@ -68,6 +68,42 @@ const LABELS: u64 = 60;
 const HOLD_OFF: u64 = 30;
 const LONGEST_HOLD_OFF: u64 = 900;
 
+/// The longest part of a reason that is logged.
+const LONGEST_WHY: usize = 500;
+
+/// One kind of request, and how it fares: a role that lacks one of them leaves the other as it is.
+struct Line {
+    fails: &'static str,
+    works: &'static str,
+    failures: u32,
+    quiet_until: u64,
+    complaint: String,
+}
+
+impl Line {
+    fn new(fails: &'static str, works: &'static str) -> Line {
+        Line { fails, works, failures: 0, quiet_until: 0, complaint: String::new() }
+    }
+
+    fn heard(&mut self, log: Log<'_>) {
+        if self.failures > 0 {
+            log(self.works);
+        }
+        (self.failures, self.quiet_until) = (0, 0);
+        self.complaint.clear();
+    }
+
+    fn unheard(&mut self, log: Log<'_>, now: u64, why: &str) {
+        self.quiet_until = now + (HOLD_OFF << self.failures.min(8)).min(LONGEST_HOLD_OFF);
+        self.failures += 1;
+        let why: String = why.chars().filter(|c| !c.is_control()).take(LONGEST_WHY).collect();
+        if self.complaint != why {
+            log(&format!("{}: {why}", self.fails));
+            self.complaint = why;
+        }
+    }
+}
+
 /// What was said for a reason.
 struct Said {
     event: Event,
@@ -85,13 +121,13 @@ pub struct Telling<'a> {
     now: Option<(Reason, u64)>,
     /// Counts the times that something came to be so.
     spell: u64,
-    /// Something was said that is not so any more, and nobody said so.
+    /// Something was said that is not so any more, and nobody said so. Of what an agent before this one said nothing is known: a Warning of
+    /// its may stand.
     owes: bool,
     engine: Result<Option<Asked>, String>,
     labels_at: Option<u64>,
-    failures: u32,
-    quiet_until: u64,
-    complaint: String,
+    labels: Line,
+    events: Line,
 }
 
 impl<'a> Telling<'a> {
@@ -103,22 +139,21 @@ impl<'a> Telling<'a> {
             said: BTreeMap::new(),
             now: None,
             spell: 0,
-            owes: false,
+            owes: true,
             engine: Ok(None),
             labels_at: None,
-            failures: 0,
-            quiet_until: 0,
-            complaint: String::new(),
+            labels: Line::new("the node's label is not read", "the node's label is read again"),
+            events: Line::new("no Events are made on the node", "Events are made on the node again"),
         }
     }
 
     /// What the node's label asks for, as far as it is known: the last one that could be read.
     pub fn engine(&mut self, now: u64) -> Option<Asked> {
-        let is_due = self.labels_at.is_none_or(|at| now >= at + LABELS) && now >= self.quiet_until;
+        let is_due = self.labels_at.is_none_or(|at| now >= at + LABELS) && now >= self.labels.quiet_until;
         if is_due {
             match self.cluster.labels() {
                 Ok(labels) => {
-                    self.heard();
+                    self.labels.heard(self.log);
                     self.labels_at = Some(now);
                     let read = super::label::engine(&labels);
                     if let (Err(wrong), true) = (&read, read != self.engine) {
@@ -126,7 +161,7 @@ impl<'a> Telling<'a> {
                     }
                     self.engine = read;
                 }
-                Err(error) => self.unheard(now, &chain(&error)),
+                Err(error) => self.labels.unheard(self.log, now, &chain(&error)),
             }
         }
         self.engine.clone().ok().flatten()
@@ -156,7 +191,7 @@ impl<'a> Telling<'a> {
             let is_same = said.event.message == words && (said.spell == self.spell || reason == Reason::EngineLabel);
             now >= said.at + if is_same { said.pause } else { LEAST }
         });
-        if !is_due || now < self.quiet_until {
+        if !is_due || now < self.events.quiet_until {
             return false;
         }
         let time = time::now();
@@ -172,31 +207,14 @@ impl<'a> Telling<'a> {
         let pause = before.filter(|_| is_again).map_or(AGAIN, |said| (said.pause * 2).min(LONGEST));
         match self.cluster.event(&event) {
             Ok(()) => {
-                self.heard();
+                self.events.heard(self.log);
                 self.said.insert(reason, Said { event, at: now, pause, spell: self.spell });
                 true
             }
             Err(error) => {
-                self.unheard(now, &chain(&error));
+                self.events.unheard(self.log, now, &chain(&error));
                 false
             }
-        }
-    }
-
-    fn heard(&mut self) {
-        if self.failures > 0 {
-            (self.log)("the API server answers again");
-        }
-        (self.failures, self.quiet_until) = (0, 0);
-        self.complaint.clear();
-    }
-
-    fn unheard(&mut self, now: u64, why: &str) {
-        self.quiet_until = now + (HOLD_OFF << self.failures.min(8)).min(LONGEST_HOLD_OFF);
-        self.failures += 1;
-        if self.complaint != why {
-            (self.log)(&format!("no Events, and no label of the node is read: {why}"));
-            self.complaint = why.to_string();
         }
     }
 }
@@ -214,6 +232,10 @@ mod tests {
         events: RefCell<Vec<Event>>,
         asked: Cell<usize>,
         is_down: Cell<bool>,
+        /// Its role lets the agent read nodes, and no more.
+        denies_events: Cell<bool>,
+        /// Requests for Events.
+        tried: Cell<usize>,
     }
 
     impl Heard {
@@ -237,6 +259,11 @@ mod tests {
         }
 
         fn event(&self, event: &Event) -> Result<(), ClusterError> {
+            self.tried.set(self.tried.get() + 1);
+            if self.denies_events.get() {
+                let (what, message) = ("an Event", "forbidden".to_string());
+                return Err(ClusterError::Refused { what, status: 403, message });
+            }
             self.answer().map(|()| self.events.borrow_mut().push(event.clone()))
         }
     }
@@ -274,13 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn that_a_node_is_served_is_said_only_after_trouble() {
+    fn that_a_node_is_served_is_said_after_trouble_and_once_by_each_agent() {
         let heard = Heard::default();
         let mut telling = Telling::new(&heard, &|_| ());
         for now in 0..1000 {
-            telling.tell(now, Some((Reason::Served, "right")));
+            telling.tell(now, (now > 3).then_some((Reason::Served, "right")));
         }
-        assert_eq!(heard.reasons(), [""; 0], "nothing was wrong");
+        assert_eq!(heard.reasons(), ["MpuServed"], "an agent before this one may have said otherwise");
+        heard.events.borrow_mut().clear();
         telling.tell(1000, Some((Reason::EngineFailed, "why")));
         for now in 1001..2000 {
             telling.tell(now, Some((Reason::Served, "right")));
@@ -336,15 +364,34 @@ mod tests {
             telling.engine(now);
             telling.tell(now, Some((Reason::EngineFailed, "why")));
         }
-        assert!(heard.asked.get() < 12, "{} requests in an hour", heard.asked.get());
-        assert_eq!(log.borrow().len(), 1, "{:?}", log.borrow());
+        assert!(heard.asked.get() < 2 * 12, "{} requests in an hour", heard.asked.get());
+        assert_eq!(log.borrow().len(), 2, "one for labels, one for Events: {:?}", log.borrow());
         heard.is_down.set(false);
         for now in 3600..4600 {
             telling.engine(now);
             telling.tell(now, Some((Reason::EngineFailed, "why")));
         }
         assert_eq!(heard.reasons()[..1], ["MpuEngineFailed"]);
-        assert_eq!(log.borrow().len(), 2, "{:?}", log.borrow());
+        assert_eq!(log.borrow().len(), 4, "{:?}", log.borrow());
+    }
+
+    #[test]
+    fn events_that_are_denied_are_tried_rarely_though_nodes_can_be_read() {
+        let heard = Heard::default();
+        heard.denies_events.set(true);
+        let log = RefCell::new(Vec::new());
+        let say = |line: &str| log.borrow_mut().push(line.to_string());
+        let mut telling = Telling::new(&heard, &say);
+        for now in 0..3600 {
+            telling.engine(now);
+            telling.tell(now, Some((Reason::EngineFailed, "why")));
+        }
+        assert_eq!(heard.asked.get(), 60, "labels are read once a minute all the same");
+        assert!(heard.tried.get() < 12, "{} Events tried in an hour", heard.tried.get());
+        assert_eq!(
+            log.borrow()[..],
+            ["no Events are made on the node: the API server refused an Event: 403: forbidden"]
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -130,10 +131,9 @@ impl ApiServer {
 
     /// One request, and the answer's body if it was done.
     fn ask(&self, what: &'static str, request: Wanted<'_>) -> Result<Bytes, ClusterError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| ClusterError::Connection(self.address(), error))?;
-        let answered = runtime.block_on(async { tokio::time::timeout(PATIENCE, self.exchange(request)).await });
-        let (status, body) = answered.map_err(|_| ClusterError::Late)??;
+        let answered = within(PATIENCE, self.exchange(request));
+        let answered = answered.map_err(|error| ClusterError::Connection(self.address(), error))?;
+        let (status, body) = answered.ok_or(ClusterError::Late)??;
         match status {
             200..=299 => Ok(body),
             _ => Err(ClusterError::Refused { what, status, message: words_of(&body) }),
@@ -166,6 +166,15 @@ impl ApiServer {
         let body = Limited::new(answer.into_body(), LARGEST).collect().await;
         Ok((status, body.map_err(|error| unreadable(error.as_ref()))?.to_bytes()))
     }
+}
+
+/// What comes of this, if it comes in time.
+fn within<T>(patience: Duration, work: impl Future<Output = T>) -> io::Result<Option<T>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(async { tokio::time::timeout(patience, work).await });
+    // Dropping it would wait for its threads, and one of them may hang in the resolution of a name.
+    runtime.shutdown_background();
+    Ok(done.ok())
 }
 
 struct Wanted<'a> {

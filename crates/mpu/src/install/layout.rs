@@ -155,6 +155,7 @@ pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources, documents: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mpu_host::exit::Exit;
     use std::collections::BTreeSet;
 
     fn all(layout: Layout) -> Vec<Item> {
@@ -175,6 +176,29 @@ mod tests {
         }
         let paths: BTreeSet<_> = all(Layout::Package).into_iter().map(|item| item.path).collect();
         assert_eq!(paths.len(), all(Layout::Package).len(), "no file twice");
+    }
+
+    #[test]
+    fn every_kubelet_is_started_after_the_engine_and_its_plugin() {
+        let items = all(Layout::Package);
+        for unit in ["mpu.service", "mpu-notify.service", "mpu-nri.service"] {
+            let unit = items.iter().find(|item| item.path.ends_with(unit)).expect("a unit");
+            let text = String::from_utf8_lossy(&unit.bytes);
+            let before: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("Before=")).collect();
+            for kubelet in ["kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent"] {
+                let named = before.iter().any(|line| line.split(' ').any(|word| word == format!("{kubelet}.service")));
+                assert!(named, "{}: {kubelet}", unit.path.display());
+            }
+        }
+    }
+
+    #[test]
+    fn the_plugin_is_not_started_again_after_what_does_not_cure_itself() {
+        let items = all(Layout::Package);
+        let unit = items.iter().find(|item| item.path.ends_with("mpu-nri.service")).expect("a unit");
+        let (usage, refused) = (Exit::Usage.code(), Exit::Refused.code());
+        let line = format!("\nRestartPreventExitStatus={usage} {refused}\n");
+        assert!(String::from_utf8_lossy(&unit.bytes).contains(&line), "{line}");
     }
 
     #[test]

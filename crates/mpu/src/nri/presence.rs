@@ -5,11 +5,15 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use mpu_core::HostPid;
 use mpu_host::host::Host;
 use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
 use schemars::JsonSchema;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
@@ -19,6 +23,10 @@ pub const FOLDER: &str = "/run/mpu/nri";
 
 /// More of a file is not read.
 const LONGEST: u64 = 1 << 16;
+
+/// How often a file is made anew that others take away or look at, and how long is waited for those who look.
+const TRIES: usize = 20;
+const SOON: Duration = Duration::from_millis(5);
 
 /// How the plugin and the container engine stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -96,26 +104,45 @@ impl Drop for Presence {
 /// Makes and locks the file, and takes away what plugins that died left.
 fn begin(folder: &Path, path: &Path) -> io::Result<File> {
     fs::create_dir_all(folder)?;
-    for (other, lives) in files(folder) {
-        if !lives {
-            let _ = fs::remove_file(other);
+    files(folder).iter().for_each(|other| sweep(other));
+    for _ in 0..TRIES {
+        let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            // Another plugin that begins takes away what nobody has locked yet.
+            Ok(()) if is_at(&file, path) => return Ok(file),
+            Ok(()) => {}
+            // Somebody looks whether we live.
+            Err(Errno::WOULDBLOCK) => thread::sleep(SOON),
+            Err(error) => return Err(error.into()),
         }
     }
-    let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(file)
+    Err(io::Error::other("others take it away, or hold it, again and again"))
 }
 
-/// The files of a folder, and whether their plugins live.
-fn files(folder: &Path) -> Vec<(PathBuf, bool)> {
+/// Takes a file away whose plugin died. It is locked meanwhile, so that no plugin that begins goes on with it.
+fn sweep(path: &Path) {
+    let Ok(file) = File::open(path) else { return };
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && is_at(&file, path) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Whether this file is what has this name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let id = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
+    matches!((file.metadata(), fs::symlink_metadata(path)), (Ok(open), Ok(named)) if id(&open) == id(&named))
+}
+
+/// A folder's files of plugins, dead or alive.
+fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let ours = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
-    let ours = ours.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "json"));
-    let lives = |path: &Path| {
-        let file = File::open(path).ok()?;
-        Some(flock(&file, FlockOperation::NonBlockingLockShared).is_err())
-    };
-    ours.filter_map(|path| lives(&path).map(|lives| (path, lives))).collect()
+    ours.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "json")).collect()
+}
+
+/// Whether the plugin of a file lives.
+fn lives(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
 }
 
 /// The plugins that live on a host, in a pod or not.
@@ -126,8 +153,8 @@ pub fn plugins(host: &Host) -> Vec<Plugin> {
         let plugin: Plugin = serde_json::from_str(&text).ok()?;
         HostPid::new(plugin.pid).map(|_| plugin)
     };
-    let living = files(&host.at(FOLDER)).into_iter().filter(|(_, lives)| *lives);
-    let mut plugins: Vec<Plugin> = living.filter_map(|(path, _)| read(path)).collect();
+    let living = files(&host.at(FOLDER)).into_iter().filter(|path| lives(path));
+    let mut plugins: Vec<Plugin> = living.filter_map(read).collect();
     plugins.sort_by_key(|plugin| plugin.pid);
     plugins
 }
@@ -159,6 +186,24 @@ mod tests {
         );
         drop(presence);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "the folder that is not ours");
+    }
+
+    #[test]
+    fn a_plugin_that_begins_while_others_do_has_the_file_that_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("1.json"), folder.path().join("2.json"));
+        let ends = std::sync::atomic::AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = begin(folder.path(), &other);
+                    let _ = files(folder.path()).iter().filter(|path| lives(path)).count();
+                }
+            });
+            let lost = (0..2000).filter(|_| !begin(folder.path(), &path).is_ok_and(|file| is_at(&file, &path))).count();
+            ends.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(lost, 0, "of 2000 that began");
+        });
     }
 
     #[test]

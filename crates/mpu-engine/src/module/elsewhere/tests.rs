@@ -252,6 +252,22 @@ fn what_is_there_already_stays() {
 }
 
 #[test]
+fn what_comes_there_during_the_build_stays() {
+    for (name, other) in [("mpu.ko", NEXT), (NEXT, "mpu.ko")] {
+        let rig = Rig::new();
+        let place = rig.at("out").join(RELEASE);
+        let from = rig.fake.host().at("/").display().to_string();
+        let body = r#"for a; do case $a in M=*) cp FROM/mpu*.ko "${a#M=}";; esac; done; printf theirs >TO"#;
+        let body = body.replace("FROM", &from).replace("TO", &place.join(name).display().to_string());
+        rig.fake.tool("make", &body);
+        let error = rig.build(&rig.options()).expect_err(name);
+        assert_eq!(error.code(), "output_exists", "{error}");
+        assert_eq!(fs::read_to_string(place.join(name)).expect("readable"), "theirs");
+        assert!(!place.join(other).exists(), "half of ours stays beside theirs");
+    }
+}
+
+#[test]
 fn a_key_that_does_not_sign_leaves_no_module() {
     let rig = Rig::new();
     let with = |key: &str, cert: &str| BuildOptions {

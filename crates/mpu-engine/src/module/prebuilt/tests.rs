@@ -3,6 +3,7 @@
 use super::fake::put;
 use super::*;
 use mpu_host::host::fake::{FakeHost, RELEASE};
+use std::fs::File;
 use std::os::unix::fs::{symlink, PermissionsExt};
 
 const THIS: &str = env!("CARGO_PKG_VERSION");
@@ -124,7 +125,47 @@ fn packed_ones_are_unpacked_and_a_lack_of_the_tool_is_said() {
     assert!(over[0].why.contains("is damaged"), "{over:?}");
     fake.tool("xz", "exec /bin/cat");
     let taken = find(&fake.host(), RELEASE, all).taken.expect("unpacked").path;
-    assert!(taken.starts_with(fake.host().at("/var/lib/mpu")) && taken.with_file_name(NEXT).is_file(), "{taken:?}");
+    assert_eq!(taken, path.with_file_name("mpu.ko.xz"));
+    fake.tool("xz", "exec /usr/bin/head -c 68000000 /dev/zero");
+    let over = find(&fake.host(), RELEASE, all).passed_over;
+    assert!(over[0].why.contains("unpacks to more than 64 MiB"), "{over:?}");
+    assert!(!fake.host().at("/var/lib/mpu").exists(), "looking leaves no trace");
+
+    let other = path.with_file_name("other.gz");
+    fs::rename(path.with_file_name("mpu.ko.xz"), &other).expect("moved");
+    symlink("other.gz", path.with_file_name("mpu.ko.xz")).expect("a link");
+    let over = find(&fake.host(), RELEASE, all).passed_over;
+    assert!(over[0].why.contains("ends otherwise"), "{over:?}");
+}
+
+#[test]
+fn what_is_larger_than_any_module_is_not_read_whole() {
+    let (fake, path) = in_order();
+    File::options().write(true).open(&path).and_then(|file| file.set_len(1 << 40)).expect("a large file");
+    let over = find(&fake.host(), RELEASE, all).passed_over;
+    assert!(over[0].why.contains("is larger than 64 MiB"), "{over:?}");
+}
+
+/// Where the folder is a link, whoever may change the link decides which module is loaded.
+#[test]
+fn the_folder_may_be_a_link_that_only_root_can_change() {
+    let (fake, path) = in_order();
+    let at = |path: &str| fake.host().at(path);
+    fs::rename(at("/usr/lib/mpu/modules"), at("/usr/lib/kept")).expect("moved");
+    symlink("../kept", at("/usr/lib/mpu/modules")).expect("a link");
+    let taken = || find(&fake.host(), RELEASE, all);
+    let real = at("/usr/lib/kept").join(RELEASE).join("mpu.ko");
+    assert_eq!(taken().taken.expect("root's").path, real, "the path that was checked, and no other");
+    chmod(&at("/usr/lib/mpu"), 0o777);
+    let over = taken().passed_over;
+    assert!(over[0].path == path && over[0].why.contains("others can write to"), "{over:?}");
+    assert!(over[0].why.contains("/usr/lib/mpu (mode 777)"), "{over:?}");
+    chmod(&at("/usr/lib/mpu"), 0o755);
+    assert!(taken().taken.is_some());
+    // Only root can give files away.
+    if std::os::unix::fs::lchown(at("/usr/lib/mpu/modules"), Some(4711), None).is_ok() {
+        assert!(taken().passed_over[0].why.contains("belongs to user 4711"), "{:?}", taken());
+    }
 }
 
 #[test]

@@ -228,6 +228,25 @@ fn another_versions_is_passed_over_for_the_hosts_own_or_is_an_error_where_no_oth
 }
 
 #[test]
+fn a_packed_one_is_unpacked_only_to_be_loaded() {
+    let s = Setup::new();
+    put_prebuilt(&s, THIS);
+    s.fake.tool("xz", "exec /bin/cat");
+    let release = mpu_host::host::fake::RELEASE;
+    let packed = s.fake.host().at(prebuilt::FOLDERS[0]).join(release);
+    for name in ["mpu.ko", "mpu_next.ko"] {
+        std::fs::rename(packed.join(name), packed.join(format!("{name}.xz"))).expect("moved");
+    }
+    let store = s.fake.host().at("/var/lib/mpu").join(release).join("prebuilt");
+    let host = s.fake.host();
+    let fits = super::super::fits::unfit(&host, &s.options(), Driver::loaded(&host).as_ref());
+    assert!(matches!(fits, Ok(None)), "{fits:?}");
+    assert!(!store.exists(), "a question leaves no trace");
+    assert_eq!(outcome(&s, &s.kernel(), Modules::Any).expect("up"), (Origin::Prebuilt, Vec::new()));
+    assert!(store.join("mpu.ko").is_file() && store.join("mpu_next.ko").is_file());
+}
+
+#[test]
 fn a_file_that_the_kernel_refuses_is_passed_over_too() {
     let s = Setup::new();
     put_prebuilt(&s, THIS);

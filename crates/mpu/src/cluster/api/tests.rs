@@ -159,6 +159,15 @@ fn what_does_not_answer_is_left_after_its_time() {
 }
 
 #[test]
+fn a_name_that_is_resolved_for_ever_is_not_waited_for() {
+    let began = std::time::Instant::now();
+    // As tokio asks getaddrinfo: on a thread of its own, which nothing can interrupt.
+    let hangs = async { tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(4))).await };
+    assert!(within(Duration::from_millis(50), hangs).unwrap().is_none());
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[test]
 fn credentials_that_are_missing_or_no_credentials_are_named() {
     let server = server("127.0.0.1", 200, "{}");
     let pod = server.pod("127.0.0.1");

@@ -54,6 +54,32 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{- /* A release that was made before there was the value has none: `helm upgrade --reuse-values` takes no new defaults. */ -}}
+{{- define "mpu.engine" -}}
+{{- default "auto" .Values.engine -}}
+{{- end -}}
+
+{{- /* What the administrator wants of every container, privileged or not. A kubelet heeds no seccomp profile of a privileged one. */ -}}
+{{- define "mpu.confinement" -}}
+{{- with .values.securityContext.seccompProfile }}
+seccompProfile:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if and .appArmor.type .asField }}
+appArmorProfile:
+  {{- toYaml .appArmor | nindent 2 }}
+{{- end }}
+{{- with .values.securityContext.seLinuxOptions }}
+seLinuxOptions:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- /* The profile as Kubernetes before 1.30 takes it, in an annotation. */ -}}
+{{- define "mpu.appArmor.word" -}}
+{{- get (dict "Unconfined" "unconfined" "RuntimeDefault" "runtime/default" "Localhost" (printf "localhost/%s" (default "" .localhostProfile))) .type -}}
+{{- end -}}
+
 {{- /* The label by which a node's operator chooses the engine there. The agent reads the same: crates/mpu/src/agent/label.rs. */ -}}
 {{- define "mpu.engineLabel" -}}
 mpu-project.github.io/engine
@@ -82,7 +108,7 @@ mpu-project.github.io/engine
 {{- define "mpu.agent.affinity" -}}
 {{- $label := include "mpu.engineLabel" . -}}
 {{- $engine := dict "key" $label "operator" "NotIn" "values" (list "notify") -}}
-{{- if eq .Values.engine "notify" -}}
+{{- if eq (include "mpu.engine" .) "notify" -}}
 {{- $engine = dict "key" $label "operator" "In" "values" (list "auto" "module") -}}
 {{- end -}}
 {{- /* Operators before 26.7 have no label for others' clients. In the states before this one, jobs may still run there. */ -}}
@@ -96,7 +122,7 @@ mpu-project.github.io/engine
 {{- define "mpu.nri.affinity" -}}
 {{- $label := include "mpu.engineLabel" . -}}
 {{- $engine := dict "key" $label "operator" "NotIn" "values" (list "module") -}}
-{{- if eq .Values.engine "module" -}}
+{{- if eq (include "mpu.engine" .) "module" -}}
 {{- $engine = dict "key" $label "operator" "In" "values" (list "auto" "notify") -}}
 {{- end -}}
 {{- include "mpu.affinity" (dict "values" .Values "rules" (list $engine) "alternatives" (list dict)) -}}

@@ -1,0 +1,91 @@
+//! Unpacking with a made-up tool: what lies in the store at each moment.
+
+use super::*;
+use mpu_host::explain::Explain;
+use mpu_host::host::fake::{FakeHost, RELEASE};
+
+const PACKED: &str = "/m/mpu.ko.zst";
+const PACKED_TWIN: &str = "/m/mpu_next.ko.zst";
+
+fn in_order() -> FakeHost {
+    let fake = FakeHost::in_order();
+    fake.tool("zstd", "exec /bin/cat");
+    fake.write(PACKED, "one");
+    fake.write(PACKED_TWIN, "two");
+    fake
+}
+
+fn unpack(fake: &FakeHost) -> Result<PathBuf, BuildError> {
+    plain(&fake.host(), RELEASE, &fake.host().at(PACKED), "installed")
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .expect("a folder")
+        .flatten()
+        .map(|e| e.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_module_and_its_twin_come_whole_and_nothing_else_stays() {
+    let fake = in_order();
+    let folder = fake.host().at(STORE).join(RELEASE).join("installed");
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::write(folder.join(".unpacking-killed"), "half").expect("written");
+    let path = unpack(&fake).expect("unpacked");
+    assert_eq!(path, folder.join("mpu.ko"));
+    assert_eq!(
+        (fs::read(&path).expect("one"), fs::read(folder.join(NEXT)).expect("two")),
+        (b"one".into(), b"two".into())
+    );
+    assert_eq!(names(&folder), ["lock", "mpu.ko", NEXT]);
+    fake.remove(PACKED_TWIN);
+    unpack(&fake).expect("unpacked");
+    assert_eq!(names(&folder), ["lock", "mpu.ko"], "a twin of another module is none");
+
+    let plain_one = fake.host().at("/m/mpu.ko");
+    assert_eq!(plain(&fake.host(), RELEASE, &plain_one, "installed").expect("as it is"), plain_one);
+}
+
+#[test]
+fn what_cannot_be_unpacked_leaves_what_was_there() {
+    let fake = in_order();
+    let path = unpack(&fake).expect("unpacked");
+    for (body, said) in [
+        ("exit 1", "is damaged: zstd cannot unpack it"),
+        ("echo half; exit 1", "is damaged: zstd cannot unpack it"),
+        ("exec /usr/bin/head -c 68000000 /dev/zero", "unpacks to more than 64 MiB, as no module is"),
+        ("exec /bin/cat /dev/zero", "unpacks to more than 64 MiB"),
+    ] {
+        fake.tool("zstd", body);
+        let error = unpack(&fake).expect_err(said);
+        assert!(error.to_string().contains(said) && error.fix().contains(PACKED_TWIN), "{error}: {}", error.fix());
+        assert_eq!(error.code(), "module_packed");
+        assert_eq!(fs::read(&path).expect("one"), b"one");
+        assert_eq!(fs::read(path.with_file_name(NEXT)).expect("two"), b"two");
+    }
+    fake.remove("/usr/bin/zstd");
+    assert!(unpack(&fake).expect_err("no tool").to_string().contains("there is no zstd on this host"));
+}
+
+/// Whoever reads the store while others unpack finds both files, whole, at every moment.
+#[test]
+fn unpackers_do_not_disturb_each_other_or_a_reader() {
+    let fake = in_order();
+    let text = "m".repeat(300_000);
+    fake.write(PACKED, &text);
+    fake.write(PACKED_TWIN, &text);
+    let path = unpack(&fake).expect("unpacked");
+    std::thread::scope(|scope| {
+        let unpackers: Vec<_> =
+            (0..3).map(|_| scope.spawn(|| (0..8).for_each(|_| drop(unpack(&fake).expect("each"))))).collect();
+        while unpackers.iter().any(|unpacker| !unpacker.is_finished()) {
+            for file in [path.clone(), path.with_file_name(NEXT)] {
+                assert_eq!(fs::read(&file).expect("there").len(), text.len(), "{}", file.display());
+            }
+        }
+    });
+}
