@@ -265,8 +265,9 @@ Checks the kernel and its restrictions, the driver, the engine, what a container
     right, 1 if something needs attention, 2 if something is broken.
 
 With --report it writes what an issue about MPU needs to say of this host into one file: versions, findings, settings, \
-    counters, the kernel's messages about MPU, the last build. The file has no PIDs and no names of the host, its users, \
-    containers or pods, unless --with-names is given. Only its owner can read it. The exit code is then 0 if it was \
+    counters, the kernel's messages about MPU, the last build. PIDs, and the names of the \
+    host, its users, containers and pods as far as mpu finds them, are hidden, unless --with-names \
+    is given. Only its owner can read it. The exit code is then 0 if it was \
     written.";
 
 const INSTALL_LONG: &str = "Install this mpu on this host: files, module, service; and start it.

@@ -39,7 +39,7 @@ fn at(second: u64, lives: &[Life]) -> Usage {
         container: Container::new(Known { id: &life.container, name: &life.container, ..Known::default() }),
         pid: HostPid::new(life.pid).unwrap(),
         container_pid: None,
-        started: Some(life.from),
+        start_ticks: Some(life.from),
         amounts: Amounts { memory: life.memory, ..Amounts::default() },
     };
     let gpu = Gpu {
@@ -190,6 +190,42 @@ fn a_number_that_is_used_again_is_another_process() {
     let rig = Rig::new(true);
     rig.scrape(5, at(5, &lives));
     assert_eq!(one(&rig.scrape(15, at(15, &lives)), ENDED, "a"), Some(1.0));
+}
+
+#[test]
+fn one_whose_memory_outlives_it_stays_its_containers_and_ends_once() {
+    let lives = [life("a", 1, GIB, 0, 60)];
+    // NVML still lists it; /proc does not say any more when it started and in which container.
+    let gone = |second, lives: &[Life]| {
+        let mut usage = at(second, lives);
+        for row in &mut usage.uses {
+            (row.start_ticks, row.container) = (None, None);
+        }
+        usage
+    };
+    let exact = |page: &Page| {
+        let parts = sum(page, "mpu_gpu_memory_used_bytes") + sum(page, "mpu_gpu_memory_residue_bytes");
+        assert_eq!(parts, sum(page, "mpu_gpu_device_memory_used_bytes"), "{page:?}");
+    };
+    let rig = Rig::new(true);
+    rig.scrape(0, at(0, &lives));
+    for second in [15, 30, 45] {
+        let page = rig.scrape(second, gone(second, &lives));
+        exact(&page);
+        assert_eq!(one(&page, "mpu_gpu_memory_used_bytes", "a"), Some(GIB as f64), "in second {second}");
+        assert_eq!((one(&page, ENDED, "a"), one(&page, THEIRS, "")), (Some(0.0), None), "in second {second}");
+    }
+    let page = rig.scrape(60, at(60, &lives));
+    assert_eq!((one(&page, ENDED, "a"), sum(&page, ENDED)), (Some(1.0), 1.0));
+    assert_eq!((one(&page, THEIRS, "a"), sum(&page, THEIRS)), (Some(60.0 * GIB as f64), 60.0 * GIB as f64));
+    // Nobody knows whose one is that was never seen alive: it is nobody's, not the host's.
+    let never = gone(75, &[life("b", 2, GIB, 70, 80)]);
+    for page in [rig.scrape(75, never.clone()), Rig::new(false).scrape(75, never)] {
+        exact(&page);
+        assert_eq!(sum(&page, "mpu_gpu_memory_residue_bytes"), (RESIDUE + GIB) as f64);
+        assert_eq!(of(&page, "mpu_gpu_processes").count(), 0);
+    }
+    assert_eq!(sum(&rig.scrape(90, at(90, &lives)), ENDED), 1.0, "nobody's end is not told");
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn usage(processes: u32) -> Usage {
             .flatten(),
         pid: HostPid::new(4000 + index).unwrap(),
         container_pid: ViewPid::new(1 + index % 50),
-        started: None,
+        start_ticks: Some(u64::from(index)),
         amounts: Amounts { memory: Some(1 << 28), sm: Some(7), transfer: Some(3), encoder: Some(0), decoder: Some(0) },
     };
     let gpus = (0..8).map(|i| Gpu {

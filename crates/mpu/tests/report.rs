@@ -13,7 +13,8 @@ const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e
 const POD: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
 
 /// Names of tenants, users and the host, and numbers of processes: `secret` is in each that can be chosen.
-const SECRETS: [&str; 9] = ["secret", "4242", "ada", "lovelace", LONG, "a1b2c3d4e5f6", POD, "gpu-node-7", "zork"];
+const SECRETS: [&str; 11] =
+    ["secret", "4242", "acme", "GPU-NODE", "ada", "lovelace", LONG, "a1b2c3d4e5f6", POD, "gpu-node-7", "zork"];
 
 /// A host with the notify engine up, and names in all places that this report or anything that it asks may read.
 fn hostile() -> FakeHost {
@@ -56,7 +57,9 @@ fn hostile() -> FakeHost {
         &format!("/var/lib/mpu/{RELEASE}/build.log"),
         &format!(
             "make: Entering directory '/usr/src/linux'\n  CC [M] /home/ada/secret/mpu_main.o\n\
-             ada@gpu-node-7: error: stop, process 4242 (secret)\nin {LONG}\n"
+             ada@gpu-node-7: error: stop, process 4242 (secret)\nin {LONG}\n\
+             gcc -I/home/ada/acme/inc on GPU-NODE-7 for processes 1, 4242 of /srv/x@acme/x y/mpu.ko\n\
+             process 7 (a) acme, in container x)\n"
         ),
     );
     let dmesg = "[    1.000000] mpu: placed\n\

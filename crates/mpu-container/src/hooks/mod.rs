@@ -204,8 +204,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     for (name, _) in std::env::vars_os() {
         std::env::remove_var(name);
     }
-    let parsed = turns::split(arguments).into_iter().map(parse).collect::<Result<Vec<Args>, ExitCode>>();
-    let turns = match parsed {
+    let turns = match parse_all(arguments) {
         Ok(turns) => turns,
         Err(code) => return code,
     };
@@ -221,13 +220,24 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The arguments of all hooks; or what this program ends with, before any of them has run.
+fn parse_all(arguments: Vec<OsString>) -> Result<Vec<Args>, ExitCode> {
+    let is_alone = arguments.get(1).is_none_or(|word| word != IN_TURN);
+    turns::split(arguments).into_iter().map(|hook| parse(hook, is_alone)).collect()
+}
+
 /// One hook's arguments; or what this program ends with.
-fn parse(arguments: Vec<OsString>) -> Result<Args, ExitCode> {
+fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
     match Args::try_parse_from(&arguments) {
         Ok(args) => Ok(args),
         Err(error) if error.kind() == ErrorKind::UnknownArgument && unknown_hook(&arguments).is_some() => {
             let words = unknown_hook(&arguments).into_iter().collect();
             Ok(Args { debug: false, quiet: false, container_spec: OsString::new(), hook: Hook::Unknown(words) })
+        }
+        // Help that ends well would leave a container's other hooks undone, and the container would start.
+        Err(error) if !error.use_stderr() && !is_alone => {
+            eprintln!("{NAME}: help and version are not for one hook of several (see {NAME} --help)");
+            Err(ExitCode::from(2))
         }
         Err(error) if !error.use_stderr() => {
             // Nobody may be reading.

@@ -276,6 +276,24 @@ fn flags_stand_before_and_after() {
 }
 
 #[test]
+fn help_for_one_hook_of_several_is_a_mistake_and_none_of_them_runs() {
+    let ended = |line: &str| {
+        let words = [NAME].into_iter().chain(line.split(' ')).map(OsString::from).collect();
+        parse_all(words).map(|hooks| hooks.len()).map_err(|code| format!("{code:?}"))
+    };
+    let [well, mistaken] = [ExitCode::SUCCESS, ExitCode::from(2)].map(|code| Err(format!("{code:?}")));
+    assert_eq!(ended("in-turn noop -- update-ldcache --folder /a"), Ok(2));
+    for word in ["-h", "--help", "--version", "help", "noop --help"] {
+        assert_eq!(ended(word), well, "{word}");
+        for line in
+            [format!("in-turn noop -- {word} -- noop"), format!("in-turn {word} -- noop"), format!("in-turn {word}")]
+        {
+            assert_eq!(ended(&line), mistaken, "{line}");
+        }
+    }
+}
+
+#[test]
 fn the_page_names_every_hook_and_flag() {
     use clap::CommandFactory;
     let page = include_str!("../../../../docs/container/hooks.md");

@@ -4,6 +4,7 @@
 //! [`names::Names`] lets through. Asks nothing that the other commands do not ask, and changes nothing.
 
 mod file;
+mod free_text;
 mod kernel_log;
 mod names;
 
@@ -17,7 +18,7 @@ use mpu_host::config::{Config, Selector};
 use mpu_host::driver::{self, Driver, Flavour};
 use mpu_host::host::Host;
 use mpu_host::time;
-use names::Names;
+use names::{Names, UNITS};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
 use std::path::Path;
@@ -27,8 +28,6 @@ use std::process::{Command, Stdio};
 const LONGEST: usize = 48 << 10;
 /// Checks whose words name containers, users or files of theirs where they find something.
 const NAMING: [&str; 4] = ["notify_unserved", "notify_rootless", "configuration", "preload"];
-/// Our units.
-const UNITS: [&str; 4] = ["mpu.service", "mpu-notify.service", "mpu-metrics.service", "mpu-nri.service"];
 /// What is asked of a unit: words of systemd's and numbers.
 const PROPERTIES: &str = "LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts";
 
@@ -39,7 +38,8 @@ pub fn report(host: &Host, with_names: bool) -> String {
     text += match with_names {
         true => "This report HAS names of this host, its containers and its users: `--with-names` was given.\n",
         false => {
-            "This report has no PIDs, and no names of this host, its users, containers or pods: <…> stands for them.\n"
+            "PIDs are hidden here, and names of this host, its users, containers and pods as far as mpu finds them: \
+             <…> stands for them.\nUsers whom only a directory service (LDAP) knows are not found.\n"
         }
     };
     text += "Read it before you attach it.\n";

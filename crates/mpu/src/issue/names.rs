@@ -2,9 +2,15 @@
 //!
 //! Owns how free text loses them. Names are found where tenants can put them: in cgroups, in what runtimes wrote about
 //! their containers, in the notify engine's state, in our configuration. Beside them goes whatever looks like an id, the
-//! number of a process or user, and any path that is not the system's or ours.
+//! number of a process or user, and any path that is not the system's or ours. [`free_text`] has the last three.
+//!
+//! A name that is a word of the report's own cannot go everywhere: a tenant who is called `failed` would take the findings
+//! along. It goes where it stands as a name.
 
+use super::free_text;
+use crate::doctor;
 use mpu_core::HostPid;
+use mpu_engine::module::record::Record;
 use mpu_host::config::{Config, Selector};
 use mpu_host::containers::{self, Container};
 use mpu_host::host::Host;
@@ -13,64 +19,51 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// The names of this host; `None` hides nothing.
-pub struct Names(Option<Vec<String>>);
+pub struct Names(Option<Known>);
 
-/// Words of our own text. Whoever is called like this cannot be told from it, and so is not told of.
-const OWN_WORDS: [&str; 20] = [
-    "root",
-    "mpu",
-    "nvidia",
-    "docker",
-    "podman",
-    "containerd",
-    "default",
-    "host",
-    "module",
-    "kernel",
-    "driver",
-    "engine",
-    "notify",
-    "system",
-    "container",
-    "localhost",
-    "user",
-    "init",
-    "machine",
-    "none",
-];
-/// Folders whose files belong to the system or to us.
-const FOLDERS: [&str; 25] = [
-    "/lib/modules/",
-    "/usr/bin/",
-    "/usr/sbin/",
-    "/usr/src/",
-    "/usr/lib",
-    "/boot/",
-    "/sys/",
-    "/proc/sys/",
-    "/proc/driver/",
-    "/proc/version",
-    "/proc/config.gz",
-    "/etc/mpu",
-    "/etc/dkms",
-    "/etc/docker/daemon.json",
-    "/etc/containerd/",
-    "/etc/crio/",
-    "/etc/containers/",
-    "/etc/ld.so.preload",
-    "/etc/modprobe.d",
-    "/var/lib/mpu",
-    "/var/lib/dkms",
-    "/var/lib/shim-signed",
-    "/run/mpu",
-    "/dev/nvidia",
-    "/dev/null",
-];
+/// What is to be hidden; the longest first, because one may hold another.
+#[derive(Default)]
+struct Known {
+    /// Names that are hidden everywhere.
+    names: Vec<String>,
+    /// Those that are also words of the report's own, or so short that they stand for anything.
+    words: Vec<String>,
+    /// Paths that a person has chosen.
+    paths: Vec<String>,
+}
+
+/// Words of the report's own, beside those of the checks' descriptions.
+const OWN_WORDS: &str = "\
+    ok attention broken skipped failed success active inactive running enabled disabled loaded exited dead none yes no \
+    error warning note make build cut with without names report read engine engines version state refused callers orphans \
+    containers restarts passed since claimed tracing translated armed placed root mpu nvidia gpu driver drivers docker \
+    dockerd podman containerd crio k3s kubelet systemctl systemd dkms dmesg default host module kernel notify metrics nri \
+    system container localhost localdomain local internal lan user users init machine session visibility rule pod cgroup \
+    sees all era open proprietary unknown flavour signatures lockdown programs installed package debian ubuntu gnu linux \
+    service unit units configuration findings counters messages last process control caller inside test prod dev";
+/// Parts of cgroups' paths that systemd and kubelet make on every host.
+const STRUCTURE: [&str; 6] = ["system", "user", "machine", "init", "kubepods", "docker"];
+/// Our units.
+pub const UNITS: [&str; 4] = ["mpu.service", "mpu-notify.service", "mpu-metrics.service", "mpu-nri.service"];
+/// Units of a distribution, an engine or NVIDIA's, beside ours. Any other service may be a tenant's.
+const SYSTEM_UNITS: &str = "\
+    NetworkManager accounts-daemon auditd avahi-daemon chrony chronyd containerd cri-docker crio cron crond dbus \
+    dbus-broker docker fwupd getty gdm irqbalance k3s k3s-agent kubelet libvirtd multipathd ntp ntpd nvidia-dcgm \
+    nvidia-fabricmanager nvidia-imex nvidia-persistenced nvidia-powerd packagekit podman polkit rke2-agent rke2-server \
+    rsyslog rtkit-daemon serial-getty slurmd snapd ssh sshd systemd-hostnamed systemd-journald systemd-localed \
+    systemd-logind systemd-machined systemd-networkd systemd-oomd systemd-resolved systemd-timedated systemd-timesyncd \
+    systemd-udevd systemd-userdbd udisks2 unattended-upgrades upower wpa_supplicant";
+/// What stands before a name in our own text.
+const BEFORE_NAMES: [&str; 4] = ["container", "pod", "namespace", "user"];
+/// What a path of a cgroup has.
+const OF_CGROUPS: [&str; 3] = ["/sys/fs/cgroup/", ".slice", ".scope"];
+/// Less than this of a name may stand for anything.
+const SHORTEST_NAME: usize = 3;
 /// Users made by a person begin here (adduser(8)); 65534 is nobody.
 const FIRST_PERSON: u32 = 1000;
 const NOBODY: u32 = 65534;
-/// An id of a container, cut as short as tools print it.
-const SHORTEST_ID: usize = 12;
+/// How much of `/etc/passwd` is read.
+const PASSWD_LIMIT: usize = 16 << 20;
 /// How many processes are looked at.
 const MOST: usize = 100_000;
 
@@ -80,24 +73,27 @@ impl Names {
         let mut names = BTreeSet::new();
         for file in ["/proc/sys/kernel/hostname", "/etc/hostname"] {
             let name = host.text(file).unwrap_or_default();
-            names.extend(name.split('.').next().map(str::to_string));
-            names.insert(name);
+            let (short, domain) = name.split_once('.').unwrap_or((&name, ""));
+            names.extend([short, domain, &name].map(str::to_string));
         }
         names.extend(std::env::var("SUDO_USER"));
-        users(host, &mut names);
         let entries = fs::read_dir(host.at("/proc")).into_iter().flatten().flatten().take(MOST);
         let pids = entries.filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?));
         // A container's processes share a cgroup.
         let cgroups: BTreeSet<String> = pids.filter_map(|pid| containers::cgroups_of(host, pid)).collect();
+        let mut uids = BTreeSet::new();
         for cgroup in &cgroups {
             // Of each line the path: `hierarchy:controllers:path`. A service is the system's.
             let paths = cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-            for part in paths.flat_map(|path| path.split('/')).filter(|part| !part.ends_with(".service")) {
-                names.insert(part.trim_end_matches(".scope").trim_end_matches(".slice").to_string());
+            for part in paths.flat_map(|path| path.split('/')).filter(|part| !is_of_the_system(part)) {
+                names.insert(part.to_string());
+                names.insert(plain(part).to_string());
+                uids.extend(plain(part).strip_prefix("user-").and_then(|uid| uid.parse::<u32>().ok()));
             }
             let container = containers::in_cgroups(host, cgroup);
             std::iter::successors(container.as_ref(), |one| one.outer.as_deref()).for_each(|one| of(one, &mut names));
         }
+        users(host, &uids, &mut names);
         if let Ok(Some(state)) = client::state(host) {
             names.extend(state.containers);
             names.extend(state.costs.into_iter().map(|cost| cost.container));
@@ -107,11 +103,7 @@ impl Names {
             names.extend(pattern.split(['*', '?', '/']).map(str::to_string));
             names.insert(pattern);
         }
-        let hidden = |name: &String| name.len() > 1 && !OWN_WORDS.contains(&name.as_str());
-        let mut names: Vec<String> = names.into_iter().filter(hidden).collect();
-        // The longest first: one may hold another.
-        names.sort_by_key(|name| std::cmp::Reverse(name.len()));
-        Names(Some(names))
+        Names(Some(Known::of(names, chosen_paths(host))))
     }
 
     /// Hides nothing.
@@ -121,10 +113,58 @@ impl Names {
 
     /// A text without them.
     pub fn hide(&self, text: &str) -> String {
-        let Some(names) = &self.0 else { return text.to_string() };
-        let told = text.split_inclusive('\n').map(|line| words(&without_holders(line))).collect();
-        names.iter().fold(told, |text: String, name| without(&text, name))
+        let Some(known) = &self.0 else { return text.to_string() };
+        // A path may have blanks, so it goes before the text is looked at word by word.
+        let text = known.paths.iter().fold(text.to_string(), |text, path| text.replace(path, free_text::PATH));
+        let told: String = text.split_inclusive('\n').map(free_text::hide).collect();
+        let told = known.names.iter().fold(told, |text, name| without(&text, name, |_, _| true));
+        known.words.iter().fold(told, |text, name| without(&text, name, stands_as_a_name))
     }
+}
+
+impl Known {
+    fn of(names: BTreeSet<String>, mut paths: Vec<String>) -> Known {
+        let own: BTreeSet<String> = doctor::checks()
+            .iter()
+            .flat_map(|check| [check.id, check.about])
+            .chain([OWN_WORDS])
+            .flat_map(|text| text.split(|c: char| !c.is_alphanumeric()))
+            .map(str::to_lowercase)
+            .collect();
+        let is_word = |name: &String| {
+            name.chars().count() < SHORTEST_NAME
+                || name.chars().all(|c| c.is_ascii_digit() || c == '.')
+                || own.contains(&name.to_lowercase())
+        };
+        let (mut words, mut names): (Vec<String>, Vec<String>) =
+            names.into_iter().filter(|name| !name.is_empty()).partition(is_word);
+        for list in [&mut words, &mut names, &mut paths] {
+            list.sort_by_key(|name| std::cmp::Reverse(name.len()));
+        }
+        Known { names, words, paths }
+    }
+}
+
+/// The files of modules that somebody has named, or that lie where somebody has put them.
+fn chosen_paths(host: &Host) -> Vec<String> {
+    let Some(record) = Record::read(host) else { return Vec::new() };
+    let all = std::iter::once(record.module).chain(record.passed_over.into_iter().map(|over| over.path));
+    all.map(|path| path.display().to_string())
+        .filter(|path| path.len() > 1 && !free_text::is_of_the_system(path))
+        .collect()
+}
+
+/// A unit's name without its kind.
+fn plain(part: &str) -> &str {
+    part.trim_end_matches(".service").trim_end_matches(".scope").trim_end_matches(".slice")
+}
+
+/// Whether a part of a cgroup's path is there on any host.
+fn is_of_the_system(part: &str) -> bool {
+    let name = plain(part);
+    let Some(unit) = part.strip_suffix(".service") else { return STRUCTURE.contains(&name) };
+    let template = unit.split('@').next().unwrap_or(unit);
+    UNITS.contains(&part) || SYSTEM_UNITS.split_whitespace().any(|known| known == template)
 }
 
 fn of(container: &Container, names: &mut BTreeSet<String>) {
@@ -134,124 +174,126 @@ fn of(container: &Container, names: &mut BTreeSet<String>) {
     names.insert(container.short_id().to_string());
 }
 
-/// People's names, and what else their rows tell of them.
-fn users(host: &Host, names: &mut BTreeSet<String>) {
-    let passwd = host.bounded("/etc/passwd", 4 << 20).unwrap_or_default();
+/// People's names, and what else their rows tell of them: of all who are no part of the system, and of those who have
+/// processes. Rows beyond the limit, and people whom only a directory service knows, are not found.
+fn users(host: &Host, uids: &BTreeSet<u32>, names: &mut BTreeSet<String>) {
+    let passwd = host.beginning("/etc/passwd", PASSWD_LIMIT).unwrap_or_default();
     for row in String::from_utf8_lossy(&passwd).lines() {
         let fields: Vec<&str> = row.split(':').collect();
         let uid = fields.get(2).and_then(|uid| uid.parse::<u32>().ok());
-        if uid.is_some_and(|uid| uid >= FIRST_PERSON && uid != NOBODY) {
+        if uid.is_some_and(|uid| uid >= FIRST_PERSON && uid != NOBODY || uids.contains(&uid)) {
             names.extend([fields[0], fields.get(4).copied().unwrap_or_default()].map(str::to_string));
         }
     }
 }
 
-/// A text in which a name that stands alone is hidden.
-fn without(text: &str, name: &str) -> String {
+/// A text in which a name that stands alone is hidden, in capitals or not: DNS and the kernel write a host's name as they
+/// like. `is_meant` is asked with what is before and after it.
+fn without(text: &str, name: &str, is_meant: impl Fn(&str, &str) -> bool) -> String {
+    let (lower, wanted) = (text.to_ascii_lowercase(), name.to_ascii_lowercase());
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find(name) {
-        let after = &rest[at + name.len()..];
+    let mut done = 0;
+    while let Some(at) = lower[done..].find(&wanted).map(|at| done + at) {
+        let (before, after) = (&text[..at], &text[at + name.len()..]);
         let joins = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
-        out += &rest[..at];
-        let alone = !joins(out.chars().next_back()) && !joins(after.chars().next());
-        out += if alone { "<name>" } else { name };
-        rest = after;
+        let is_alone = !joins(before.chars().next_back()) && !joins(after.chars().next());
+        out += &text[done..at];
+        done = at + name.len();
+        out += if is_alone && is_meant(before, after) { "<name>" } else { &text[at..done] };
     }
-    out + rest
+    out + &text[done..]
 }
 
-/// `process 4242 (python3, in container x)` without what is between the brackets.
-fn without_holders(line: &str) -> String {
-    let mut out = String::new();
-    let mut rest = line;
-    while let Some((before, after)) = rest.split_once("process ") {
-        out += before;
-        out += "process ";
-        let digits = after.chars().take_while(char::is_ascii_digit).count();
-        rest = match after[digits..].strip_prefix(" (") {
-            Some(inner) if digits > 0 => {
-                out += "<number> (<names>)";
-                inner.split_once(')').map_or("", |(_, rest)| rest)
-            }
-            _ => after,
-        };
-    }
-    out + rest
-}
-
-/// Word by word: numbers of processes and users, ids, paths.
-fn words(line: &str) -> String {
-    let mut out = String::with_capacity(line.len());
-    let mut last = String::new();
-    let mut rest = line;
-    while !rest.is_empty() {
-        let in_word = |c: char| c.is_alphanumeric() || "/._-+~".contains(c);
-        let end = rest.find(|c| !in_word(c)).unwrap_or(rest.len());
-        let (word, after) = rest.split_at(end);
-        out += match word {
-            "" => "",
-            _ if is_number_of_somebody(&last, word) => "<number>",
-            _ if is_path(word) && !FOLDERS.iter().any(|folder| word.starts_with(folder)) => "<path>",
-            _ if is_id(word) => "<id>",
-            _ => word,
-        };
-        if !word.is_empty() {
-            last = word.to_lowercase();
-        }
-        let between = after.chars().next().map_or(0, char::len_utf8);
-        out += &after[..between];
-        rest = &after[between..];
-    }
-    out
-}
-
-fn is_number_of_somebody(before: &str, word: &str) -> bool {
-    let counted = ["process", "pid", "ppid", "tgid", "tid", "task", "thread", "uid", "gid", "user"].contains(&before);
-    counted && word.chars().all(|c| c.is_ascii_digit())
-}
-
-fn is_path(word: &str) -> bool {
-    word.len() > 1 && word.starts_with('/') || word.starts_with("~/")
-}
-
-/// As runtimes and Kubernetes write ids: many hexadecimal digits, perhaps in groups, perhaps after a word.
-fn is_id(word: &str) -> bool {
-    let is_hex = |part: &str| {
-        let digits = part.chars().filter(|c| *c != '-').count();
-        digits >= SHORTEST_ID
-            && part.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
-            && part.chars().any(|c| c.is_ascii_digit())
-    };
-    word.split(['.', '/', '_']).any(is_hex) || word.split(['.', '/', '_', '-']).any(is_hex)
+/// Whether what is between two texts is a name and no word: part of a cgroup's path, or behind `container` and the like.
+fn stands_as_a_name(before: &str, after: &str) -> bool {
+    let start = before.rfind(char::is_whitespace).map_or(0, |at| at + 1);
+    let end = after.find(char::is_whitespace).unwrap_or(after.len());
+    let (head, tail) = (&before[start..], &after[..end]);
+    let said = before.trim_end_matches(['\'', '"', '`']).strip_suffix(' ').unwrap_or_default();
+    let last = said.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+    BEFORE_NAMES.contains(&last) || OF_CGROUPS.iter().any(|sign| head.contains(sign) || tail.contains(sign))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn names(all: &[&str]) -> Names {
+        Names(Some(Known::of(all.iter().map(ToString::to_string).collect(), Vec::new())))
+    }
+
+    fn check(names: &Names, texts: &[(&str, &str)]) {
+        for (text, told) in texts {
+            assert_eq!(names.hide(text), *told);
+            assert_eq!(Names::none().hide(text), *text);
+        }
+    }
+
     #[test]
-    fn free_text_loses_names_numbers_ids_and_paths_and_keeps_the_rest() {
-        let names = Names(Some(["train-llama", "ada", "gpu-7"].map(str::to_string).to_vec()));
-        for (text, told) in [
-            ("in container train-llama for 3 s", "in container <name> for 3 s"),
-            ("trader and adapter of ada", "trader and adapter of <name>"),
-            (
-                "process 4242 (python3, in container x) in control GPU_GET_PIDS (0x2080018d)",
-                "process <number> (<names>) in control GPU_GET_PIDS (0x2080018d)",
-            ),
-            ("pid 4242, uid=1000, 22 processes, PID: 7", "pid <number>, uid=<number>, 22 processes, PID: <number>"),
-            ("docker-3f2a81bc9d0e44aa.scope", "<id>"),
-            ("6ba7b810-9dad-11d1-80b4-00c04fd430c8", "<id>"),
-            ("kernel 6.1.0-28-amd64, driver 550.163.01", "kernel 6.1.0-28-amd64, driver 550.163.01"),
-            ("CC [M] /home/ada/mpu.o", "CC [M] <path>"),
-            (
-                "cat /sys/kernel/livepatch and /lib/modules/6.1.0/build",
-                "cat /sys/kernel/livepatch and /lib/modules/6.1.0/build",
-            ),
+    fn free_text_loses_names_and_keeps_the_rest() {
+        check(
+            &names(&["train-llama", "ada", "gpu-7", "secret.example"]),
+            &[
+                ("in container train-llama for 3 s", "in container <name> for 3 s"),
+                ("trader and adapter of ada", "trader and adapter of <name>"),
+                ("GPU-7 and gpu-7.secret.example: é Ada", "<name> and <name>.<name>: é <name>"),
+                ("at secret.example.", "at <name>."),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_tenant_who_is_called_like_a_word_of_ours_blanks_nothing_but_his_name() {
+        check(
+            &names(&["failed", "ok", "mpu", "nvidia", "driver", "b", "580.159.04", "Engine"]),
+            &[
+                ("ok  driver  nvidia 580.159.04, mpu failed, b", "ok  driver  nvidia 580.159.04, mpu failed, b"),
+                ("in container failed; pod ok", "in container <name>; pod <name>"),
+                ("user 'mpu' of the engine", "user '<name>' of the engine"),
+                ("/sys/fs/cgroup/nvidia/b/x", "/sys/fs/cgroup/<name>/<name>/x"),
+                ("ok: driver.slice has nvidia", "ok: <name>.slice has nvidia"),
+            ],
+        );
+    }
+
+    #[test]
+    fn people_are_found_however_long_the_list_is_and_services_unless_they_are_the_systems() {
+        let fake = mpu_host::host::fake::FakeHost::in_order();
+        let filler = "x:x:1:1::/:/bin/false\n".repeat((5 << 20) / 22);
+        fake.write("/etc/passwd", &format!("ada:x:1000:1000:Ada L:/:/bin/sh\nzork:x:900:900::/:/bin/sh\n{filler}"));
+        fake.write("/proc/sys/kernel/hostname", "Node7.acme.example\n");
+        for (pid, cgroup) in [
+            (5, "acme-train.service"),
+            (6, "docker.service"),
+            (7, "systemd-logind.service"),
+            (8, "systemd-acme.service"),
+            (9, "getty@tty1.service"),
         ] {
-            assert_eq!(names.hide(text), told);
-            assert_eq!(Names::none().hide(text), text);
+            fake.write(&format!("/proc/{pid}/cgroup"), &format!("0::/system.slice/{cgroup}\n"));
+        }
+        fake.write("/proc/10/cgroup", "0::/user.slice/user-900.slice/session-3.scope\n");
+        check(
+            &Names::of(&fake.host()),
+            &[
+                ("ada, Ada L, zork, NODE7, acme.example", "<name>, <name>, <name>, <name>, <name>"),
+                ("acme-train.service and systemd-acme", "<name> and <name>"),
+                ("docker.service, systemd-logind.service", "docker.service, systemd-logind.service"),
+                ("/sys/fs/cgroup/system.slice/docker.service", "/sys/fs/cgroup/system.slice/docker.service"),
+                ("getty@tty1.service", "getty@tty1.service"),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_modules_path_that_somebody_chose_is_hidden_whatever_is_in_it() {
+        let fake = mpu_host::host::fake::FakeHost::in_order();
+        for (path, told) in [
+            ("/home/ada/My Own Models/llama/mpu.ko", "<path> (named)"),
+            ("/var/lib/mpu/6.1.0/mpu.ko", "/var/lib/mpu/6.1.0/mpu.ko (named)"),
+        ] {
+            let record = Record { since: 1, module: path.into(), origin: None, passed_over: vec![] };
+            record.write(&fake.host());
+            assert_eq!(Names::of(&fake.host()).hide(&format!("{path} (named)")), told);
         }
     }
 }

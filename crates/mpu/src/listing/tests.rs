@@ -26,6 +26,7 @@ fn process(number: u32, gpu: u32, mib: u64) -> GpuProcess {
         name: Some("python3".to_string()),
         command: Some(format!("python3 train.py --gpu {gpu}")),
         started: Some(1_700_000_000),
+        start_ticks: None,
     }
 }
 

@@ -113,8 +113,8 @@ impl Exporter {
             (self.host.name, state.note(0, self.host.name, host.1, host.0.as_ref().err())),
             (self.usage.name, state.note(1, self.usage.name, usage.1, usage.0.as_ref().err())),
         ];
-        let usage = usage.0.ok();
-        if let Some(usage) = &usage {
+        let mut usage = usage.0.ok();
+        if let Some(usage) = &mut usage {
             state.ledger.book((self.clock)(), usage);
         }
         // Who writes one page has not seen any time go by.

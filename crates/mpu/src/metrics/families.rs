@@ -170,7 +170,7 @@ pub static DEVICE_MEMORY: Family = gauge(
 pub static RESIDUE: Family = gauge(
     "mpu_gpu_memory_residue_bytes",
     &["gpu", "uuid"],
-    "mpu_gpu_device_memory_used_bytes less the GPU's rows of mpu_gpu_memory_used_bytes: memory of no listed process",
+    "mpu_gpu_device_memory_used_bytes less the GPU's rows of mpu_gpu_memory_used_bytes: memory of no known process",
 );
 /// Memory over time.
 pub static BYTE_SECONDS: Family = counter(

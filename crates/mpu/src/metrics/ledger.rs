@@ -8,6 +8,9 @@
 //! Prometheus' `increase` wants it. A process counts a little too long at its end, and that much too short at its
 //! beginning. The driver's accounting, which is off unless somebody switched it on, would correct the ends alone, and
 //! sums would come out too small.
+//!
+//! The driver lists a process that has ended for as long as anybody keeps its memory. `/proc` does not say whose that is
+//! any more; the reading before does.
 
 use super::text::Labels;
 use super::usage::{Container, Usage, Use, Whose};
@@ -58,21 +61,24 @@ pub struct Device {
     at: Instant,
     used: Option<u64>,
     held: Vec<(Tenant, Option<u64>)>,
-    there: BTreeMap<Process, Tenant>,
+    there: BTreeMap<Process, Use>,
 }
 
 /// A process on a GPU or MIG instance; its start tells it from a later one with its number.
-type Process = (HostPid, Option<u64>, String);
+type Process = (HostPid, u64, String);
 
 impl Ledger {
     /// Books what was found at the reading before up to `now`, and remembers this one. A GPU whose processes could not be
-    /// read is left as it was.
-    pub fn book(&mut self, now: Instant, usage: &Usage) {
+    /// read is left as it was. Rows of processes that `/proc` does not have get their owner, or go: the page is to tell
+    /// of the same rows.
+    pub fn book(&mut self, now: Instant, usage: &mut Usage) {
+        self.own(usage);
+        let usage = &*usage;
         let sums = usage.sums(&[]);
         for gpu in usage.gpus.iter().filter(|gpu| gpu.readable) {
             let mine = |row: &&Use| row.gpu == gpu.index && row.uuid == gpu.uuid;
-            let there: BTreeMap<Process, Tenant> =
-                usage.uses.iter().filter(mine).map(|row| (process(row), Tenant::of(row))).collect();
+            let there: BTreeMap<Process, Use> =
+                usage.uses.iter().filter(mine).filter_map(|row| Some((process(row)?, row.clone()))).collect();
             let device = self.devices.entry((gpu.index, gpu.uuid.clone())).or_insert_with(|| Device::new(now));
             let gap = now.saturating_duration_since(device.at).min(LONGEST_GAP);
             device.observed += gap;
@@ -80,8 +86,8 @@ impl Ledger {
             for (tenant, memory) in &device.held {
                 add(&mut account(&mut self.accounts, tenant, now).byte_seconds, *memory, gap);
             }
-            for (_, tenant) in device.there.iter().filter(|(process, _)| !there.contains_key(process)) {
-                account(&mut self.accounts, tenant, now).ended += 1;
+            for (_, row) in device.there.iter().filter(|(process, _)| !there.contains_key(process)) {
+                account(&mut self.accounts, &Tenant::of(row), now).ended += 1;
             }
             let held = sums.iter().map(|(whose, sum)| (Tenant::from(whose), sum.amounts.memory));
             device.held = held.filter(|(tenant, _)| tenant.gpu == gpu.index && tenant.uuid == gpu.uuid).collect();
@@ -93,6 +99,24 @@ impl Ledger {
             }
         }
         self.forget(now);
+    }
+
+    /// Gives a row that `/proc` knows nothing of to whom the reading before found there. Nobody knows whose another one
+    /// is: without the row its memory is in the GPU's residue, and no container nor the host is billed for it.
+    fn own(&self, usage: &mut Usage) {
+        usage.uses.retain_mut(|row| {
+            if row.start_ticks.is_none() {
+                let device = self.devices.get(&(row.gpu, row.uuid.clone()));
+                let before = device.and_then(|device| {
+                    device.there.values().find(|before| before.pid == row.pid && before.mig == row.mig)
+                });
+                let Some(before) = before else { return false };
+                row.start_ticks = before.start_ticks;
+                row.container.clone_from(&before.container);
+                row.container_pid = before.container_pid;
+            }
+            true
+        });
     }
 
     /// By container and GPU.
@@ -121,8 +145,8 @@ impl Ledger {
     }
 }
 
-fn process(row: &Use) -> Process {
-    (row.pid, row.started, row.mig.clone())
+fn process(row: &Use) -> Option<Process> {
+    Some((row.pid, row.start_ticks?, row.mig.clone()))
 }
 
 /// The account, opened if need be, of somebody who is or was there just now.

@@ -132,7 +132,7 @@ fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
         container,
         pid: process.pid,
         container_pid: process.container_pid,
-        started: process.started,
+        start_ticks: process.start_ticks,
         amounts: Amounts {
             memory: process.memory,
             sm: process.utilisation.map(|u| u.gpu),
@@ -165,7 +165,7 @@ mod tests {
             container: Container::new(known),
             pid: mpu_core::HostPid::new(4711).expect("a PID"),
             container_pid: mpu_core::ViewPid::new(7),
-            started: Some(9),
+            start_ticks: Some(9),
             amounts: Amounts { memory: Some(5), sm: Some(1), ..Amounts::default() },
         };
         let gpu =

@@ -98,8 +98,9 @@ pub struct Use {
     /// Its number in its container.
     #[serde(with = "view_pid")]
     pub container_pid: Option<ViewPid>,
-    /// When it started, in seconds since 1970: tells it from a later process with its number.
-    pub started: Option<u64>,
+    /// When it started, in ticks since the host's boot: tells it from a later process with its number, also when the
+    /// clock was set meanwhile. None of one that the driver lists and `/proc` does not have.
+    pub start_ticks: Option<u64>,
     /// What it uses.
     pub amounts: Amounts,
 }
@@ -264,7 +265,7 @@ mod tests {
             container: Container::new(Known { id: container, ..Known::default() }),
             pid: HostPid::new(pid).expect("a PID"),
             container_pid: ViewPid::new(pid % 100),
-            started: None,
+            start_ticks: None,
             amounts: Amounts { memory, sm: Some(10), ..Amounts::default() },
         }
     }

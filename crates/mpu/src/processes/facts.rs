@@ -26,6 +26,8 @@ pub struct Facts {
     pub command: Option<String>,
     /// When it started, in seconds since 1970.
     pub started: Option<u64>,
+    /// When it started, in ticks since the host's boot; none of one that is not there any more.
+    pub start_ticks: Option<u64>,
 }
 
 /// `/proc` counts start times in hundredths of a second on every architecture that has NVIDIA's driver.
@@ -51,6 +53,7 @@ impl Facts {
             name: value("Name:").map(str::to_string),
             command: command(host, pid),
             started: ticks.zip(shared.boot(host)).map(|(ticks, boot)| boot + ticks / TICKS),
+            start_ticks: ticks,
         }
     }
 }

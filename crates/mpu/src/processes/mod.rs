@@ -61,13 +61,15 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
         for ((pid, mig), (kind, memory)) in merged(&gpu.rows) {
             let utilisation = samples.as_ref().and_then(|samples| share_of(pid, samples));
             let facts = cache.of(host, pid, &listed);
+            // The number of one that has ended may be somebody else's, in another cgroup.
+            let limit = facts.start_ticks.and_then(|_| limits.of_process(host, pid, gpu.gpu.bus_id.as_deref()));
             processes.push(GpuProcess {
                 pid,
                 gpu: gpu.gpu.index,
                 mig,
                 kind,
                 memory,
-                memory_limit: limits.of_process(host, pid, gpu.gpu.bus_id.as_deref()),
+                memory_limit: limit,
                 utilisation,
                 container_pid: facts.container_pid,
                 container: facts.container,
@@ -76,6 +78,7 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
                 name: facts.name,
                 command: facts.command,
                 started: facts.started,
+                start_ticks: facts.start_ticks,
             });
         }
         gpus.push(gpu.gpu);

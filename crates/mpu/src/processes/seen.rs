@@ -113,6 +113,10 @@ pub struct GpuProcess {
     pub command: Option<String>,
     /// When it started, in seconds since 1970.
     pub started: Option<u64>,
+    /// When it started, in ticks since the host's boot: the same whatever the clock is set to. None where `/proc` does
+    /// not have the process.
+    #[serde(skip)]
+    pub start_ticks: Option<u64>,
 }
 
 /// What a process does on a GPU.

@@ -99,7 +99,14 @@ fn a_number_that_was_given_away_is_not_its_heirs() {
         std::os::unix::fs::symlink(target, folder.join("3")).expect("a link");
     };
     let mut cache = Cache::default();
-    let mut look = || join(&fake.host(), reading(vec![row(20001, Kind::Compute, Some(64 << 20))], None), 7, &mut cache);
+    let region = "nvidia/00000000:1B:00.0/vidmem 1073741824\n";
+    fake.write("/sys/fs/cgroup/dmem.capacity", region);
+    fake.write("/sys/fs/cgroup/system.slice/dmem.max", region);
+    let mut look = || {
+        let mut reading = reading(vec![row(20001, Kind::Compute, Some(64 << 20))], None);
+        reading.gpus[0].gpu.bus_id = Some("00000000:1B:00.0".to_string());
+        join(&fake.host(), reading, 7, &mut cache)
+    };
     // The heir has other things open; a child of the one that made the client keeps its descriptor.
     descriptor(20001, "/dev/null");
     descriptor(20002, "/dev/nvidiactl");
@@ -107,10 +114,12 @@ fn a_number_that_was_given_away_is_not_its_heirs() {
     let process = look().processes.remove(0);
     assert_eq!(process.command.as_deref(), Some("ended, memory still held by 20002 (worker)"));
     assert_eq!((process.container, process.container_pid, process.memory), (None, None, Some(64 << 20)));
+    assert_eq!((process.start_ticks, process.memory_limit), (None, None), "the heir's cgroup is not its own");
     // Now as its own maker; once seen with the driver, it stays so.
     let own = fake.host().at("/proc/20001/fd/4");
     std::os::unix::fs::symlink("/dev/nvidia0", &own).expect("a link");
-    assert_eq!(look().processes[0].name.as_deref(), Some("python3"));
+    let process = look().processes.remove(0);
+    assert_eq!((process.name.as_deref(), process.memory_limit), (Some("python3"), Some(1 << 30)));
     std::fs::remove_file(own).expect("ours");
     assert_eq!(look().processes[0].name.as_deref(), Some("python3"));
 }
@@ -176,6 +185,18 @@ fn facts_are_read_once_for_a_process_and_anew_for_another_of_its_number() {
     assert_eq!(command(&fake), "python3 train.py --lr=0.1");
     fake.write("/proc/20001/stat", &stat(99_999));
     assert_eq!(command(&fake), "sleep");
+}
+
+#[test]
+fn a_clock_that_is_set_makes_no_other_process_of_one() {
+    let fake = host();
+    // As each reading of the exporter's does, which is a process of its own.
+    let look = || joined(&fake, reading(vec![row(20001, Kind::Compute, None)], None)).processes.remove(0);
+    let before = look();
+    fake.write("/proc/stat", "btime 1700003600\n");
+    let after = look();
+    assert_ne!(before.started, after.started);
+    assert_eq!((before.start_ticks, after.start_ticks), (Some(12_345), Some(12_345)));
 }
 
 #[test]
