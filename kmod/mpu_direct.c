@@ -33,7 +33,7 @@ static const struct mpu_kind mpu_direct_kind = { .begin = mpu_direct_begin, .end
 
 static int mpu_direct_attach(const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
 {
-	return mpu_registration_place(&mpu_direct_kind, redirects, refusal);
+	return mpu_registration_place(&mpu_direct_kind, redirects);
 }
 
 static int mpu_direct_detach(const struct mpu_redirect *redirects)

@@ -118,7 +118,12 @@ static const struct mpu_kind mpu_ipmodify_kind = { .begin = mpu_ipmodify_begin, 
 
 static int mpu_ipmodify_attach(const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
 {
-	return mpu_registration_place(&mpu_ipmodify_kind, redirects, refusal);
+	return mpu_registration_place(&mpu_ipmodify_kind, redirects);
+}
+
+void mpu_ipmodify_culprit(const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
+{
+	mpu_registration_culprit(&mpu_ipmodify_kind, redirects, refusal);
 }
 
 static int mpu_ipmodify_detach(const struct mpu_redirect *redirects)
