@@ -39,8 +39,9 @@ struct mpu_way {
 extern const struct mpu_way mpu_direct, mpu_ipmodify;
 
 /*
- * mpu_ipmodify.c: which function is refused, for either way. By handlers, because a refused direct call can leave its mark: in some 6.6.y to
- * 6.17 register_ftrace_direct() kept its notes of the functions, and refused them with -EBUSY from then on (56b3c85e153b mended that).
+ * mpu_ipmodify.c: which function is refused, for either way. By handlers, because a refused direct call can leave its mark: in some
+ * 6.6.y, and up to 6.17, register_ftrace_direct() kept its notes of the functions, and refused them with -EBUSY from then on
+ * (56b3c85e153b mended that).
  */
 void mpu_ipmodify_culprit(const struct mpu_redirect *redirects, struct mpu_refusal *refusal);
 
