@@ -2,6 +2,7 @@
 /*
  * Redirects by ftrace direct calls: the function's own entry calls mpu_entry.S, and nothing of the kernel's runs in between.
  */
+#include <linux/errno.h>
 #include <linux/ftrace.h>
 #include "mpu_probes.h"
 #include "mpu_ways.h"
@@ -32,7 +33,7 @@ static const struct mpu_kind mpu_direct_kind = { .begin = mpu_direct_begin, .end
 
 static int mpu_direct_attach(const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
 {
-	return mpu_registration_place(&mpu_direct_kind, redirects, refusal);
+	return mpu_registration_place(&mpu_direct_kind, redirects);
 }
 
 static int mpu_direct_detach(const struct mpu_redirect *redirects)
@@ -42,12 +43,16 @@ static int mpu_direct_detach(const struct mpu_redirect *redirects)
 
 static int mpu_direct_take(const struct mpu_redirect *redirects, struct mpu_peer *peer)
 {
-#ifdef MPU_DIRECT_LIST
-	int error = modify_ftrace_direct(peer->ops, (unsigned long)mpu_enter);
-#else
-	int error = modify_ftrace_direct_multi(peer->ops, (unsigned long)mpu_enter);
-#endif
+	int error;
 
+	/* Made one by one, by a build for other headers. */
+	if (!peer->ops)
+		return -EPROTO;
+#ifdef MPU_DIRECT_LIST
+	error = modify_ftrace_direct(peer->ops, (unsigned long)mpu_enter);
+#else
+	error = modify_ftrace_direct_multi(peer->ops, (unsigned long)mpu_enter);
+#endif
 	if (!error)
 		mpu_registration = peer->ops;
 	return error;
@@ -135,8 +140,12 @@ static int mpu_direct_detach(const struct mpu_redirect *redirects)
 /* Points the functions at this instance. A failure gives back what was taken; that can fail only for want of memory. */
 static int mpu_direct_take(const struct mpu_redirect *redirects, struct mpu_peer *peer)
 {
-	int error = mpu_guard_place(), hook, back;
+	int error, hook, back;
 
+	/* Made by one registration, by a build for other headers. */
+	if (peer->ops)
+		return -EPROTO;
+	error = mpu_guard_place();
 	if (error)
 		return error;
 	for (hook = 0; hook < MPU_HOOKS && !error; hook++) {

@@ -128,26 +128,45 @@ int mpu_hooks_init(void)
 	return -EINVAL;
 }
 
+/* What a refusal names when all functions together were refused, and none by itself. */
+static const char mpu_all_functions[] = "functions";
+
+/* Says which function it was. Costs a registration for each: so once, when there is no other way left. */
+static void mpu_name_culprit(struct mpu_refusal *refusal)
+{
+#ifndef MPU_HANDLER_NONE
+	if (!refusal->symbol && refusal->error != -ENOMEM)
+		mpu_ipmodify_culprit(mpu_redirects, refusal);
+#endif
+	if (!refusal->symbol)
+		refusal->symbol = mpu_all_functions;
+}
+
 /* Redirects the functions by the first way that the kernel grants. The refusal is that of the last one tried. */
 static int mpu_attach(struct mpu_refusal *refusal)
 {
-	int error = -EOPNOTSUPP;
 	unsigned int i;
+	int error;
 
+	*refusal = (struct mpu_refusal){ NULL, -EOPNOTSUPP };
 	for (i = 0; i < ARRAY_SIZE(mpu_ways); i++) {
 		if (!mpu_may(mpu_ways[i]))
 			continue;
+		*refusal = (struct mpu_refusal){ NULL, 0 };
 		error = mpu_ways[i]->attach(mpu_redirects, refusal);
 		if (!error) {
 			mpu_way = mpu_ways[i];
 			return 0;
 		}
-		pr_info("mpu: not by %s: %s: error %d\n", mpu_ways[i]->name, refusal->symbol, error);
+		refusal->error = error;
+		pr_info("mpu: not by %s: %s: error %d\n", mpu_ways[i]->name,
+			refusal->symbol ? refusal->symbol : mpu_all_functions, error);
 		/* Another way is for what stays so. */
 		if (error == -ENOMEM)
 			break;
 	}
-	return error;
+	mpu_name_culprit(refusal);
+	return refusal->error;
 }
 
 /* Points the functions at this instance, by the way they are redirected already: a function has one way at a time. */
@@ -261,8 +280,9 @@ int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
 		if (!mpu_redirects[hook].found || mpu_is_patched(hook))
 			continue;
 		*refusal = (struct mpu_refusal){ mpu_ftrace_switch, -EBUSY };
-		/* What was the other's until now is nobody's any more. */
-		if (!mpu_hooks_remove() && peer)
+		/* What was the other's until now is nobody's any more; or still ours, if the kernel does not take it out. */
+		mpu_hooks_remove();
+		if (peer)
 			peer->lost = true;
 		return -EBUSY;
 	}

@@ -11,6 +11,7 @@
  */
 #include <linux/atomic.h>
 #include <linux/compiler.h>
+#include <linux/errno.h>
 #include <linux/ftrace.h>
 #include <linux/ptrace.h>
 #include <linux/rcupdate.h>
@@ -117,7 +118,12 @@ static const struct mpu_kind mpu_ipmodify_kind = { .begin = mpu_ipmodify_begin, 
 
 static int mpu_ipmodify_attach(const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
 {
-	return mpu_registration_place(&mpu_ipmodify_kind, redirects, refusal);
+	return mpu_registration_place(&mpu_ipmodify_kind, redirects);
+}
+
+void mpu_ipmodify_culprit(const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
+{
+	mpu_registration_culprit(&mpu_ipmodify_kind, redirects, refusal);
 }
 
 static int mpu_ipmodify_detach(const struct mpu_redirect *redirects)
@@ -125,12 +131,25 @@ static int mpu_ipmodify_detach(const struct mpu_redirect *redirects)
 	return mpu_registration_remove(&mpu_ipmodify_kind);
 }
 
+/* What a registration must be like whose handler can be exchanged for this one. */
+#define MPU_EXCHANGED (FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_RCU | FTRACE_OPS_FL_SAVE_REGS)
+
 static int mpu_ipmodify_take(const struct mpu_redirect *redirects, struct mpu_peer *peer)
 {
-	WRITE_ONCE(peer->ops->func, mpu_handler);
+	struct ftrace_ops *ops = peer->ops;
+
+	/* A build for other headers may have had other registers saved than this handler reads. */
+	if (!ops || (ops->flags & MPU_EXCHANGED) != (FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_RCU | MPU_SAVES))
+		return -EPROTO;
+	/*
+	 * Unregistering puts `saved_func` into `func` while calls still come (__unregister_ftrace_function). It is ours before `func` is,
+	 * so that the other's is in neither once the other may go.
+	 */
+	WRITE_ONCE(ops->saved_func, mpu_handler);
+	smp_store_release(&ops->func, mpu_handler);
 	/* The kernel runs handlers with preemption off: nobody is in the other's any more. */
 	synchronize_rcu();
-	mpu_registration = peer->ops;
+	mpu_registration = ops;
 	return 0;
 }
 

@@ -136,14 +136,15 @@ static void mpu_release(struct mpu_peer *peer, bool handed)
 const struct mpu_peer_ops mpu_peer_self = { .hold = mpu_hold, .release = mpu_release };
 
 /*
- * After taking over failed. The kernel frees an instance that does not begin without a look at who is inside: with somebody inside
- * this one begins all the same, refused and retired, until it is unloaded. False: nobody is.
+ * After taking over failed. The kernel frees an instance that does not begin without a look at who is inside, or at what calls into it:
+ * with somebody inside, or redirects that the kernel did not take out, this one begins all the same, refused and retired, until it is
+ * unloaded; and mpu_exit() waits until they are out. False: there is neither.
  */
 static bool mpu_stays(void)
 {
 	mpu_calls_open(false);
 	mpu_argument_remove();
-	mpu_retired = mpu_calls_drain(MPU_LEAVE_MS);
+	mpu_retired = mpu_calls_drain(MPU_LEAVE_MS) || mpu_hooks_way();
 	return mpu_retired;
 }
 
@@ -183,7 +184,7 @@ static int mpu_driver_changes(struct notifier_block *block, unsigned long state,
 	mutex_lock(&mpu_lock);
 	if (state == MODULE_STATE_COMING && mpu_ready && !mpu_retired && !mpu_armed)
 		mpu_arm(NULL);
-	else if (state == MODULE_STATE_GOING && mpu_armed)
+	else if (state == MODULE_STATE_GOING && mpu_hooks_way())
 		/* Whoever is inside has the driver's device open, and a driver in use does not go. */
 		mpu_disarm();
 	mutex_unlock(&mpu_lock);

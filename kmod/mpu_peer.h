@@ -25,7 +25,10 @@ struct mpu_peer {
 	unsigned long ip[MPU_PEER_MOST];
 	/* What they call: the leaving instance's trampoline; 0 if a handler redirects them (mpu_ipmodify.c). */
 	unsigned long enter;
-	/* Their registration, allocated, and from then on the taker's to free; NULL on kernels where there is no such thing. */
+	/*
+	 * Their registration, allocated, and from then on the taker's to free; NULL if each function was redirected by itself. Two builds
+	 * for one kernel can differ in that, and in what a handler is given: a taker that is of another kind answers -EPROTO.
+	 */
 	struct ftrace_ops *ops;
 	/* Set by the taker: it failed, and what it had taken could not be given back. */
 	bool lost;

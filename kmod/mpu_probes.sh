@@ -3,7 +3,7 @@
 # What the kernel's headers hold, found out by compiling: which functions there are, and how they are called. A kernel's number does
 # not tell: RHEL, SLES and Ubuntu bring functions of newer kernels into older ones.
 #
-#   sh mpu_probes.sh HEADER COMMAND      Kbuild calls it; COMMAND is the kernel's own compiler with its own flags
+#   sh mpu_probes.sh HEADER COMMAND [RELEASE]   Kbuild calls it; COMMAND is the kernel's own compiler with its own flags
 #
 # Each question has a list of answers. Each answer is a piece of C that compiles only where it is true; the first that compiles is
 # it. There is no answer "none of these": then the build stops, with the compiler's words. So a missing compiler or broken headers are
@@ -149,7 +149,7 @@ answer NO '#ifdef ANNOTATE_NOENDBR
 end
 
 cat >"$header" <<END
-/* Made by mpu_probes.sh from the headers of the kernel that this module is for. */
+/* Made by mpu_probes.sh from the headers of the kernel that this module is for${3:+: $3}. */
 $defines#define MPU_PROBES "$found"
 END
 echo "  mpu: this kernel's headers: $found"

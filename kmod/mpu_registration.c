@@ -2,8 +2,11 @@
 /*
  * One registration with ftrace that redirects many functions. Knows nothing of how: mpu_direct.c and mpu_ipmodify.c say that.
  */
+#include <linux/delay.h>
 #include <linux/err.h>
 #include <linux/ftrace.h>
+#include <linux/module.h>
+#include <linux/rcupdate.h>
 #include <linux/slab.h>
 #include "mpu_probes.h"
 #include "mpu_ways.h"
@@ -18,8 +21,8 @@ static void mpu_forget(struct ftrace_ops *ops)
 }
 
 /* Redirects the functions from `first` to `last` that were found. */
-static struct ftrace_ops *mpu_register(const struct mpu_kind *kind, const struct mpu_redirect *redirects, enum mpu_hook first,
-				       enum mpu_hook last)
+static struct ftrace_ops *mpu_register_once(const struct mpu_kind *kind, const struct mpu_redirect *redirects, enum mpu_hook first,
+					    enum mpu_hook last)
 {
 	struct ftrace_ops *ops = kzalloc(sizeof(*ops), GFP_KERNEL);
 	int error = 0, hook;
@@ -30,8 +33,12 @@ static struct ftrace_ops *mpu_register(const struct mpu_kind *kind, const struct
 		if (redirects[hook].found)
 			error = ftrace_set_filter_ip(ops, redirects[hook].ip, 0, 0);
 	}
-	if (!error)
+	if (!error) {
 		error = kind->begin(ops);
+		/* A refused registration stood in the kernel's list for a moment, and a traced function may be walking that list. */
+		if (error)
+			synchronize_rcu();
+	}
 	if (error) {
 		mpu_forget(ops);
 		return ERR_PTR(error);
@@ -40,6 +47,26 @@ static struct ftrace_ops *mpu_register(const struct mpu_kind *kind, const struct
 	/* As long as it stands, nobody switches ftrace off (kernel.ftrace_enabled=0) and the redirects with it. */
 	ops->flags |= FTRACE_OPS_FL_PERMANENT;
 #endif
+	return ops;
+}
+
+/*
+ * -EAGAIN asks for another try: BPF, which has a direct call of one of the functions, is changing it just then. Blank ops each time,
+ * because some kernels do not take those of a refused try.
+ */
+#define MPU_TRIES 10
+#define MPU_TRIES_APART_MS 10
+
+static struct ftrace_ops *mpu_register(const struct mpu_kind *kind, const struct mpu_redirect *redirects, enum mpu_hook first,
+				       enum mpu_hook last)
+{
+	struct ftrace_ops *ops = mpu_register_once(kind, redirects, first, last);
+	int tries;
+
+	for (tries = 1; ops == ERR_PTR(-EAGAIN) && tries < MPU_TRIES; tries++) {
+		msleep(MPU_TRIES_APART_MS);
+		ops = mpu_register_once(kind, redirects, first, last);
+	}
 	return ops;
 }
 
@@ -53,8 +80,7 @@ static int mpu_unregister(const struct mpu_kind *kind, struct ftrace_ops *ops)
 	return error;
 }
 
-/* Which function the kernel would not redirect. */
-static void mpu_find_culprit(const struct mpu_kind *kind, const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
+void mpu_registration_culprit(const struct mpu_kind *kind, const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
 {
 	struct ftrace_ops *ops;
 	enum mpu_hook hook;
@@ -62,25 +88,25 @@ static void mpu_find_culprit(const struct mpu_kind *kind, const struct mpu_redir
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
 		if (!redirects[hook].found)
 			continue;
-		refusal->symbol = redirects[hook].found;
 		ops = mpu_register(kind, redirects, hook, hook);
 		if (IS_ERR(ops)) {
-			refusal->error = PTR_ERR(ops);
+			*refusal = (struct mpu_refusal){ redirects[hook].found, PTR_ERR(ops) };
 			return;
 		}
-		mpu_unregister(kind, ops);
+		if (mpu_unregister(kind, ops)) {
+			/* What the kernel goes on calling must not be freed. */
+			__module_get(THIS_MODULE);
+			return;
+		}
 	}
 }
 
-int mpu_registration_place(const struct mpu_kind *kind, const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
+int mpu_registration_place(const struct mpu_kind *kind, const struct mpu_redirect *redirects)
 {
 	struct ftrace_ops *ops = mpu_register(kind, redirects, 0, MPU_HOOKS - 1);
 
-	if (IS_ERR(ops)) {
-		refusal->error = PTR_ERR(ops);
-		mpu_find_culprit(kind, redirects, refusal);
-		return refusal->error;
-	}
+	if (IS_ERR(ops))
+		return PTR_ERR(ops);
 	mpu_registration = ops;
 	return 0;
 }

@@ -26,7 +26,7 @@ struct mpu_way {
 	const char *name;
 	/* What the functions call, as peers know it; NULL for a handler, which they do not call by name. */
 	char *enter;
-	/* All functions, or none: then `refusal` says which could not be redirected. */
+	/* All functions, or none: then `refusal` says which could not be redirected, if that came out. */
 	int (*attach)(const struct mpu_redirect *redirects, struct mpu_refusal *refusal);
 	/* Nobody is on the way from a function to a replacement after it. */
 	int (*detach)(const struct mpu_redirect *redirects);
@@ -38,6 +38,13 @@ struct mpu_way {
 
 extern const struct mpu_way mpu_direct, mpu_ipmodify;
 
+/*
+ * mpu_ipmodify.c: which function is refused, for either way. By handlers, because a refused direct call can leave its mark: in some
+ * 6.6.y, and up to 6.17, register_ftrace_direct() kept its notes of the functions, and refused them with -EBUSY from then on
+ * (56b3c85e153b mended that).
+ */
+void mpu_ipmodify_culprit(const struct mpu_redirect *redirects, struct mpu_refusal *refusal);
+
 /* mpu_registration.c: one registration for all functions, so that coming, going and handing over take one wait, not one a function. */
 struct mpu_kind {
 	int (*begin)(struct ftrace_ops *ops);
@@ -47,7 +54,9 @@ struct mpu_kind {
 /* Allocated, because a registration outlives the module that made it when it is handed on. */
 extern struct ftrace_ops *mpu_registration;
 
-int mpu_registration_place(const struct mpu_kind *kind, const struct mpu_redirect *redirects, struct mpu_refusal *refusal);
+int mpu_registration_place(const struct mpu_kind *kind, const struct mpu_redirect *redirects);
+/* After a refusal of all functions: tries each by itself, and puts into `refusal` the first that is refused; leaves it if none is. */
+void mpu_registration_culprit(const struct mpu_kind *kind, const struct mpu_redirect *redirects, struct mpu_refusal *refusal);
 int mpu_registration_remove(const struct mpu_kind *kind);
 
 #endif

@@ -102,3 +102,50 @@ fn a_compiler_that_cannot_tell_stops_the_build() {
         assert!(error.contains(said), "{compiler}: {error}");
     }
 }
+
+/// Runs plain make on kmod/Kbuild for an x86-64 kernel, with what kbuild would have said before; what was made of `target`, or the complaint.
+fn kbuild(core: &[u8], release: &str, target: &str) -> Result<Vec<u8>, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().display();
+    let makefile = format!(
+        "src := {at}\nobj := {at}\nCONFIG_X86_64 := y\nUTS_MACHINE := x86_64\nKERNELRELEASE := {release}\nCONFIG_SHELL := sh\n\
+         escsq = $(1)\nif_changed = $(cmd_$(1))\ninclude {}\n\
+         $(obj)/said: FORCE\n\t$(file >$@,$(cmd_mpu_probes))\nFORCE:\n",
+        repo().join("kmod/Kbuild").display()
+    );
+    std::fs::write(dir.path().join("Makefile"), makefile).unwrap();
+    for (name, text) in [("VERSION", "0"), ("mpu_probes.sh", "")] {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    std::fs::write(dir.path().join("mpu_core.o_shipped"), core).unwrap();
+    let mut make = Command::new("make");
+    make.arg("-f").arg(dir.path().join("Makefile")).arg(dir.path().join(target)).env_remove("MAKEFLAGS");
+    let done = make.env("LC_ALL", "C").output().unwrap();
+    let made = std::fs::read(dir.path().join(target));
+    if done.status.success() {
+        Ok(made.unwrap())
+    } else {
+        assert!(made.is_err(), "{target} was made all the same");
+        Err(String::from_utf8_lossy(&done.stderr).into_owned())
+    }
+}
+
+#[test]
+fn a_core_for_another_processor_is_not_built_in() {
+    let core = |machine: u8| [&b"\x7fELF"[..], &[0; 14], &[machine, 0]].concat();
+    assert_eq!(kbuild(&core(62), "6.1", "mpu_core.o").unwrap(), core(62));
+    for foreign in [core(183), Vec::new()] {
+        let error = kbuild(&foreign, "6.1", "mpu_core.o").unwrap_err();
+        assert!(
+            error.contains("is for another processor than this kernel: take the MPU package for x86_64"),
+            "{error}"
+        );
+    }
+}
+
+/// kbuild asks again when the command has changed.
+#[test]
+fn headers_are_asked_anew_for_another_kernel() {
+    let said = |release: &str| kbuild(b"", release, "said").unwrap();
+    assert!(String::from_utf8(said("6.1-other")).unwrap().contains("6.1-other"));
+}

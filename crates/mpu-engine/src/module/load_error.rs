@@ -60,12 +60,16 @@ fn in_parentheses(log: &str) -> String {
 /// What a module names in the place of a function when function tracing is switched off: by that its redirects are made.
 pub const TRACING: &str = "kernel.ftrace_enabled";
 
+/// What a module names in the place of a function when the kernel refused all of them together, and none by itself.
+const TOGETHER: &str = "functions";
+
 /// A refused redirect, as a sentence.
 pub fn not_placed(symbol: &str, errno: i32) -> String {
     match symbol {
         TRACING => {
             "function tracing is switched off (kernel.ftrace_enabled = 0), by which the module redirects".to_string()
         }
+        TOGETHER => format!("the module cannot redirect the driver's functions together: {}", why_not(errno)),
         _ => format!("the module cannot redirect the driver's {symbol}: {}", why_not(errno)),
     }
 }

@@ -135,6 +135,7 @@ pub const ALL: &[Story] = &[
     releases::UPGRADE,
     releases::NO_GPU,
     ways::CHOSEN,
+    ways::HEIR_GOES,
     ways::RIVALS,
     arming::FTRACE_OFF,
     arming::WRONG_ENTRY,

@@ -2,11 +2,13 @@
 //! functions.
 
 use std::fs;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
 use crate::callers::Callers;
 use crate::command::{must, run};
+use crate::nvctl;
 use crate::right;
 use crate::scene::Scene;
 use crate::stage::{unload_module, Stage};
@@ -63,11 +65,66 @@ fn by(stage: &Stage, scene: &Scene, way: &str, other: &str) -> Result<(), Fault>
     verdict
 }
 
+fn words(pids: &[u32]) -> String {
+    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+}
+
 /// What an instance says of its way.
 fn said_by(module: &str, way: &str) -> Result<(), Fault> {
     let state = fs::read_to_string(format!("/sys/module/{module}/parameters/state")).context("no state")?;
     let said = state.lines().find_map(|line| line.strip_prefix("redirect=")).unwrap_or("nothing");
     right!(said == way, "told to redirect by {way}, {module} says {said}");
+    Ok(())
+}
+
+/// Each way: the instance that took over goes under callers of the host's and a container's, with the one that it took over from long
+/// gone. The kernel calls nobody's handler that is not there any more.
+pub const HEIR_GOES: Story = Story {
+    name: "an_instance_that_took_over_goes_under_callers",
+    engines: Engines::Module("two instances of the module"),
+    without: |stage| once(stage, Without::Right("there is no engine to hand over")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let seen = || Ok::<_, Fault>([nvctl::ask(&[], "nvctl", &["pids"])?.pids(), scene.a.ask(&["pids"])?.pids()]);
+        let translated = seen()?;
+        stage.unload_engine()?;
+        let gone = seen().and_then(|bare| {
+            let spins = [0, 1].map(|place| format!("{} or {}", words(&bare[place]), words(&translated[place])));
+            WAYS.iter().flat_map(|way| [way; 3]).try_for_each(|way| heir_goes(&scene, &spins, way))
+        });
+        for module in ["mpu", "mpu_next"] {
+            if fs::exists(format!("/sys/module/{module}"))? {
+                unload_module(module)?;
+            }
+        }
+        stage.load_engine()?;
+        gone?;
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    },
+};
+
+/// `spins`: the lists that the host and the container may be shown.
+fn heir_goes(scene: &Scene, spins: &[String; 2], way: &str) -> Result<(), Fault> {
+    must(&["insmod", "/mpu/mpu.ko", &format!("redirect={way}")])?;
+    must(&["insmod", "/mpu/mpu_next.ko"])?;
+    said_by("mpu_next", way)?;
+    unload_module("mpu")?;
+    let callers = Callers::start(&scene.a, 2, &format!("nvctl spin 1 {}", spins[1]))?;
+    let mut host = Command::new("nvctl");
+    host.args(["spin", "600"]).args(spins[0].split(' ')).stdout(Stdio::piped());
+    let mut host = host.spawn().context("cannot start a caller on the host")?;
+    let unloaded = unload_module("mpu_next");
+    // It is to be asking still: it ends by itself only when an answer is wrong.
+    let ended = host.try_wait();
+    let killed = host.kill();
+    let said = host.wait_with_output().context("the host's caller is lost")?;
+    let text = callers.stop()?;
+    unloaded?;
+    killed.context("the host's caller cannot be ended")?;
+    let said = String::from_utf8_lossy(&said.stdout);
+    right!(ended?.is_none(), "{way}: while an instance went, the host's caller ended: {said}");
+    right!(!text.contains("wrong"), "{way}: while an instance went, an answer was neither's: {text}");
+    right!(text.contains("matched"), "{way}: nobody in the container was answered: {text}");
     Ok(())
 }
 
@@ -111,7 +168,7 @@ fn under_hotplug(scene: &Scene) -> Result<(), Fault> {
     if !fs::exists(ONLINE)? {
         return Ok(());
     }
-    let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let own = words(&scene.own());
     let callers = Callers::start(&scene.a, 3, &format!("nvctl spin 1 {own}"))?;
     let turned = (0..3).try_for_each(|_| ["0", "1"].iter().try_for_each(|on| fs::write(ONLINE, on)));
     let text = callers.stop()?;

@@ -130,6 +130,15 @@ fn a_redirect_that_the_kernel_keeps_leaves_a_module_until_the_next_boot() {
 }
 
 #[test]
+fn functions_that_are_refused_together_are_not_one_of_the_driver() {
+    let fake = FakeHost::in_order();
+    let kernel = FakeKernel::taking(&fake, "version=0.1.0\nabi=2\nstate=refused\nrefused=functions:16\n");
+    let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect_err("refused");
+    assert_eq!((error.code(), error.exit()), ("redirect_refused", Exit::Refused));
+    assert!(error.to_string().contains("the driver's functions together"), "{error}");
+}
+
+#[test]
 fn function_tracing_that_is_off_is_not_a_function_of_the_driver() {
     let fake = FakeHost::in_order();
     let kernel = FakeKernel::taking(&fake, "version=0.1.0\nabi=2\nstate=refused\nrefused=kernel.ftrace_enabled:16\n");
