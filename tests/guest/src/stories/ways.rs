@@ -105,8 +105,9 @@ pub const HEIR_GOES: Story = Story {
 
 /// `spins`: the lists that the host and the container may be shown.
 fn heir_goes(scene: &Scene, spins: &[String; 2], way: &str) -> Result<(), Fault> {
-    must(&["insmod", "/mpu/mpu.ko", &format!("redirect={way}")])?;
-    must(&["insmod", "/mpu/mpu_next.ko"])?;
+    let way_of = format!("redirect={way}");
+    must(&["insmod", "/mpu/mpu.ko", &way_of])?;
+    must(&["insmod", "/mpu/mpu_next.ko", &way_of])?;
     said_by("mpu_next", way)?;
     unload_module("mpu")?;
     let callers = Callers::start(&scene.a, 2, &format!("nvctl spin 1 {}", spins[1]))?;
