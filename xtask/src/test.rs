@@ -217,8 +217,8 @@ fn host_tests(tally: &mut Tally) -> Result<()> {
     // Tests that want a failure print it.
     let log = |name: &str| Ok::<_, anyhow::Error>(paths::target("log")?.join(name));
     let text = log("cargo-test.log")?;
-    // What a test prints is shown of those that pass, too: one that was skipped says so there.
-    let failed = quietly(cargo.args(["test", "--quiet", "--locked", "--", "--show-output"]), &text)?;
+    // What a test prints is shown of those that pass, too: one that was skipped says so there. One that fails hides no other.
+    let failed = quietly(cargo.args(["test", "--quiet", "--locked", "--no-fail-fast", "--", "--show-output"]), &text)?;
     tally.check("cargo test", ending(failed.is_none()), &failed.unwrap_or_default());
     let text = std::fs::read(&text).with_context(|| format!("cannot read {}", text.display()))?;
     // Those that need the rig are the stage `containers`.
