@@ -319,7 +319,7 @@ fn prebuilt(archive: &mut Archive, kernel: &kernels::Kernel, packages: &Path, ou
     for (name, signed) in [("prebuilt", true), ("prebuilt-unsigned", false)] {
         let folder = out.join(name);
         let _ = std::fs::remove_dir_all(&folder);
-        let mut build = Command::new(packages.join("mpu"));
+        let mut build = Command::new(packages.join(Arch::Amd64.facts().debian).join("mpu"));
         build.args(["build", "--for", &kernel.release, "--headers"]).arg(kernel.root()).arg("--out").arg(&folder);
         if signed {
             let owner = secure_boot::Key::of(&out.join("keys"), "owner");
