@@ -179,9 +179,28 @@ pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -
     let _ = std::fs::remove_dir_all(host.at("/var/lib/mpu"));
     // A supervisor that containers still need goes on from memory; it takes its own files with it.
     if matches!(client::state(host), Ok(None)) {
-        let _ = std::fs::remove_dir_all(host.at("/run/mpu"));
+        clear_the_day(host);
     }
     Ok(outcome)
+}
+
+/// Takes away the records of the day, as the packages' scripts do (`packaging/scripts/mpu.sh`): agents and NRI plugins in pods live on
+/// without this installation, and keep their names there. What an agent has brought up is recorded beside its name.
+fn clear_the_day(host: &Host) {
+    // A folder goes only if nobody has a name in it.
+    for folder in ["/run/mpu/agents", "/run/mpu/nri"] {
+        let _ = std::fs::remove_dir(host.at(folder));
+    }
+    if host.at("/run/mpu/agents").exists() {
+        return;
+    }
+    for entry in std::fs::read_dir(host.at("/run/mpu")).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_name() != "nri" && std::fs::remove_dir_all(&path).is_err() {
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+    let _ = std::fs::remove_dir(host.at("/run/mpu"));
 }
 
 /// Whoever lacks rights hears of that before anything else.

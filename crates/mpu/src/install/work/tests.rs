@@ -168,6 +168,20 @@ fn removing_leaves_nothing() {
 }
 
 #[test]
+fn removing_leaves_the_names_of_those_who_live_in_pods() {
+    for (theirs, other_goes) in [("/run/mpu/agents/one", false), ("/run/mpu/nri/one", true)] {
+        let node = Node::new();
+        node.install(&node.setup.kernel()).expect("installed");
+        node.fake().write(theirs, "");
+        node.fake().write("/run/mpu/other", "");
+        let host = node.fake().host();
+        uninstall(&host, &node.setup.kernel(), false, false).expect("removed");
+        assert!(host.at(theirs).is_file(), "{theirs}");
+        assert_eq!(!host.at("/run/mpu/other").exists(), other_goes, "{theirs}");
+    }
+}
+
+#[test]
 fn a_failure_at_any_command_leaves_the_host_as_it_was() {
     let mut failed = 0;
     for call in 1.. {
