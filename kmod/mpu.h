@@ -11,6 +11,7 @@
 #include <linux/sched.h>
 #include <linux/pid.h>
 #include "mpu_core.h"
+#include "mpu_older.h"
 
 struct file;
 struct pid_namespace;
@@ -116,6 +117,10 @@ u32 mpu_original_to_user(void *to, const void *from, u32 bytes);
 long mpu_original_compat(struct file *file, unsigned int cmd, unsigned long arg);
 long mpu_original_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
+/* mpu_stuck.c: the kernel goes on calling something of this module, or did not say that it does not: it must never be unloaded. */
+void mpu_stick(int error);
+bool mpu_is_stuck(void);
+
 /* mpu_counts.c */
 void mpu_count(u32 counter);
 void mpu_count_reason(enum mpu_reason reason);
@@ -186,8 +191,8 @@ int mpu_calls_drain(unsigned int ms);
 void mpu_calls_keep(void);
 /* The same, and waits until nobody else is inside. -ETIMEDOUT: all go on as before. */
 int mpu_calls_hold(void);
-/* Lets them go: to whom the redirected function leads by now (`handed`), or in here. */
-void mpu_calls_release(bool handed);
+/* Lets them go: to whom the function leads by now (`elsewhere`, and whoever comes late, too, until it is opened anew), or in here. */
+void mpu_calls_release(bool elsewhere);
 
 /* Whether a call of a redirected function is for MPU: 0, or what the replacement is given; and the replacements. */
 struct mpu_context *mpu_wants_find_ns_pid(void);
@@ -222,7 +227,7 @@ static __always_inline u64 *mpu_maker_at(u32 host)
 
 static __always_inline u64 mpu_maker_word(const struct pid *pid, const struct task_struct *leader)
 {
-	return (u64)(unsigned long)pid + leader->start_boottime * 0x9e3779b97f4a7c15ull;
+	return (u64)(unsigned long)pid + mpu_born(leader) * 0x9e3779b97f4a7c15ull;
 }
 
 /* Looks into its files. Under RCU. */
@@ -250,6 +255,8 @@ int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer);
 /* The leaving side: says what is redirected; and lets go of it. */
 void mpu_hooks_hand(struct mpu_peer *peer);
 void mpu_hooks_handed(void);
+/* Whoever goes on with a redirected function from now on begins it anew, from its redirected first instruction. */
+void mpu_hooks_lead_elsewhere(void);
 /*
  * Takes the redirects out and waits until nobody is on the way through one. An error: the kernel would not, so the driver goes on
  * calling into this module, which must never be unloaded.

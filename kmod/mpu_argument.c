@@ -72,16 +72,16 @@ static int mpu_at_rm_ioctl(struct kprobe *probe, struct pt_regs *regs)
 	context = mpu_context_of_current();
 	if (!context || context->argued)
 		return 0;
-	request = regs_get_kernel_argument(regs, MPU_RM_COMMAND);
-	data = (const void *)regs_get_kernel_argument(regs, MPU_RM_DATA);
-	size = regs_get_kernel_argument(regs, MPU_RM_SIZE);
+	request = mpu_nth(regs, MPU_RM_COMMAND);
+	data = (const void *)mpu_nth(regs, MPU_RM_DATA);
+	size = mpu_nth(regs, MPU_RM_SIZE);
 	switch (request) {
 	case NV_ESC_RM_CONTROL:
-		if (size == sizeof(control) && !copy_from_kernel_nofault(&control, data, sizeof(control)))
+		if (size == sizeof(control) && !mpu_peek(&control, data, sizeof(control)))
 			mpu_argument_says(context, &control);
 		break;
 	case NV_ESC_RM_GET_EVENT_DATA:
-		if (size == sizeof(event) && !copy_from_kernel_nofault(&event, data, sizeof(event)))
+		if (size == sizeof(event) && !mpu_peek(&event, data, sizeof(event)))
 			mpu_event_says(context, &event);
 		break;
 	default:

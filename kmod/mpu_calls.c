@@ -55,11 +55,20 @@ u64 mpu_calls_entered(void)
 	return sum;
 }
 
+/*
+ * The door. It is kept shut while another instance takes over: callers wait there in a context, so that the other can tell who is still
+ * inside. If it then leads elsewhere, it does so for whoever comes late, too.
+ */
+enum mpu_door { MPU_LEADS_IN, MPU_SHUT, MPU_LEADS_ELSEWHERE };
+static int mpu_door = MPU_LEADS_IN;
+
 /* Whether callers from containers come in. Those who do not are the bare driver's. */
 static bool mpu_is_open;
 
 void mpu_calls_open(bool open)
 {
+	if (open)
+		cmpxchg(&mpu_door, MPU_LEADS_ELSEWHERE, MPU_LEADS_IN);
 	WRITE_ONCE(mpu_is_open, open);
 }
 
@@ -67,9 +76,9 @@ int mpu_calls_drain(unsigned int ms)
 {
 	unsigned long until = jiffies + msecs_to_jiffies(ms);
 
-	/* Whoever came when it was open is in a context by now, or gone. */
+	/* Whoever came when it was open is in a context by now, or gone. Those who got no memory for one are in the second number alone. */
 	synchronize_rcu_tasks();
-	while (mpu_contexts_look(NULL)) {
+	while (mpu_contexts_look(NULL) || atomic_read(&mpu_inside_count)) {
 		if (fatal_signal_pending(current))
 			return -EINTR;
 		if (time_after_eq(jiffies, until))
@@ -79,19 +88,13 @@ int mpu_calls_drain(unsigned int ms)
 	return 0;
 }
 
-/*
- * While another instance takes over: callers wait at the door, in a context, so that the other can tell who is still inside.
- * `handed` is written before `holding` falls, and never falls itself.
- */
-static bool mpu_holding;
-static bool mpu_handed_over;
 static atomic_t mpu_held = ATOMIC_INIT(0);
 static DECLARE_WAIT_QUEUE_HEAD(mpu_released);
 #define MPU_HOLD_MS 5000
 
 void mpu_calls_keep(void)
 {
-	WRITE_ONCE(mpu_holding, true);
+	WRITE_ONCE(mpu_door, MPU_SHUT);
 }
 
 int mpu_calls_hold(void)
@@ -100,7 +103,7 @@ int mpu_calls_hold(void)
 	unsigned int held;
 
 	mpu_calls_keep();
-	/* Nobody is between a redirected entry and its context any more; whoever enters now sees `holding`. */
+	/* Nobody is between a redirected entry and its context any more; whoever enters now finds the door shut. */
 	synchronize_rcu_tasks();
 	for (;;) {
 		/* In this order: who is held stays, so equal numbers mean that nobody else was inside in between. */
@@ -115,23 +118,22 @@ int mpu_calls_hold(void)
 	}
 }
 
-void mpu_calls_release(bool handed)
+void mpu_calls_release(bool elsewhere)
 {
-	WRITE_ONCE(mpu_handed_over, handed);
-	smp_store_release(&mpu_holding, false);
+	smp_store_release(&mpu_door, elsewhere ? MPU_LEADS_ELSEWHERE : MPU_LEADS_IN);
 	wake_up_all(&mpu_released);
 }
 
-/* Waits at the door. Whether the call belongs to another instance now. */
+/* Waits at the door. Whether the call is another instance's now, or the bare driver's. */
 static noinline bool mpu_wait_at_the_door(void)
 {
 	/* A caller is in its context as long as it is in this number, on every processor's view of the two. */
 	smp_mb__before_atomic();
 	atomic_inc(&mpu_held);
-	wait_event(mpu_released, !smp_load_acquire(&mpu_holding));
+	wait_event(mpu_released, smp_load_acquire(&mpu_door) != MPU_SHUT);
 	atomic_dec(&mpu_held);
 	smp_mb__after_atomic();
-	return READ_ONCE(mpu_handed_over);
+	return READ_ONCE(mpu_door) == MPU_LEADS_ELSEWHERE;
 }
 
 /*
@@ -432,8 +434,8 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 		goto out;
 	}
 	context->request = _IOC_NR(cmd);
-	if (unlikely(READ_ONCE(mpu_holding)) && mpu_wait_at_the_door()) {
-		/* mpu_hooks_handed() made the original the function's very start: the other instance translates. */
+	if (unlikely(READ_ONCE(mpu_door) != MPU_LEADS_IN) && mpu_wait_at_the_door()) {
+		/* mpu_hooks_lead_elsewhere() made the original the function's very start: whoever is there now answers. */
 		result = original(file, cmd, arg);
 		goto leave;
 	}

@@ -56,7 +56,7 @@ void mpu_contexts_init(void)
 
 static __always_inline bool mpu_is_mine(const struct mpu_context *context)
 {
-	return READ_ONCE(context->task) == current && context->born == current->start_boottime;
+	return READ_ONCE(context->task) == current && context->born == mpu_born(current);
 }
 
 /* Only the task itself says that a context is its own, and that it is no more, so what it finds stays. */
@@ -85,7 +85,7 @@ static __always_inline void mpu_fill(struct mpu_context *context)
 	WRITE_ONCE(context->entry, context->entry + 1);
 	/* The use is another one before anything of it can be read. */
 	smp_wmb();
-	context->born = current->start_boottime;
+	context->born = mpu_born(current);
 	context->process = task_tgid_nr(current);
 	context->thread = task_pid_nr(current);
 	context->entered = jiffies;
@@ -172,7 +172,7 @@ static bool mpu_comes_back(const struct task_struct *entered, u64 born, pid_t th
 {
 	struct task_struct *task = pid_task(find_pid_ns(thread, &init_pid_ns), PIDTYPE_PID);
 
-	return task == entered && task->start_boottime == born && !(READ_ONCE(task->flags) & PF_EXITING);
+	return task == entered && mpu_born(task) == born && !(READ_ONCE(task->flags) & PF_EXITING);
 }
 
 static void mpu_note_holder(struct mpu_inside *inside, const struct mpu_holder *holder)

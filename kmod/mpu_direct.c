@@ -83,6 +83,20 @@ static struct ftrace_ops mpu_guard = {
 	.flags = FTRACE_OPS_FL_PERMANENT,
 };
 
+/* It stands in the kernel's list. */
+static bool mpu_guard_stands;
+
+/*
+ * Lets go of a function. One that failed for want of memory has left the kernel's list all the same (unregister_ftrace_direct), and the
+ * next try finds none: then what stands at the function's entry tells.
+ */
+static int mpu_let_go(const struct mpu_redirect *redirects, enum mpu_hook hook, char *enter)
+{
+	int error = unregister_ftrace_direct(redirects[hook].ip, (unsigned long)enter);
+
+	return error == -ENODEV && !mpu_is_patched(&redirects[hook]) ? 0 : error;
+}
+
 /* Lets go of the functions before `end`; the first error. */
 static int mpu_detach_before(const struct mpu_redirect *redirects, enum mpu_hook end)
 {
@@ -92,7 +106,7 @@ static int mpu_detach_before(const struct mpu_redirect *redirects, enum mpu_hook
 	for (hook = 0; hook < end; hook++) {
 		if (!redirects[hook].found)
 			continue;
-		error = unregister_ftrace_direct(redirects[hook].ip, (unsigned long)mpu_enter);
+		error = mpu_let_go(redirects, hook, mpu_enter);
 		if (error && !first)
 			first = error;
 	}
@@ -105,7 +119,27 @@ static int mpu_guard_place(void)
 
 	mpu_anchor();
 	error = ftrace_set_filter_ip(&mpu_guard, (unsigned long)mpu_anchor, 0, 1);
-	return error ? error : register_ftrace_function(&mpu_guard);
+	if (!error)
+		error = register_ftrace_function(&mpu_guard);
+	mpu_guard_stands = !error;
+	return error;
+}
+
+static int mpu_guard_remove(void)
+{
+	int error = mpu_guard_stands ? unregister_ftrace_function(&mpu_guard) : 0;
+
+	mpu_guard_stands &= !!error;
+	return error;
+}
+
+/* Behind the functions, or what was left of letting go of them: the guard. What cannot be taken out keeps this module. */
+static void mpu_give_back(int error)
+{
+	if (!error)
+		error = mpu_guard_remove();
+	if (error)
+		mpu_stick(error);
 }
 
 static int mpu_direct_attach(const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
@@ -123,8 +157,7 @@ static int mpu_direct_attach(const struct mpu_redirect *redirects, struct mpu_re
 		error = register_ftrace_direct(redirects[hook].ip, (unsigned long)mpu_enter);
 		if (error) {
 			*refusal = (struct mpu_refusal){ redirects[hook].found, error };
-			mpu_detach_before(redirects, hook);
-			unregister_ftrace_function(&mpu_guard);
+			mpu_give_back(mpu_detach_before(redirects, hook));
 			return error;
 		}
 	}
@@ -133,14 +166,15 @@ static int mpu_direct_attach(const struct mpu_redirect *redirects, struct mpu_re
 
 static int mpu_direct_detach(const struct mpu_redirect *redirects)
 {
-	unregister_ftrace_function(&mpu_guard);
-	return mpu_detach_before(redirects, MPU_HOOKS);
+	int error = mpu_guard_remove(), first = mpu_detach_before(redirects, MPU_HOOKS);
+
+	return first ? first : error;
 }
 
 /* Points the functions at this instance. A failure gives back what was taken; that can fail only for want of memory. */
 static int mpu_direct_take(const struct mpu_redirect *redirects, struct mpu_peer *peer)
 {
-	int error, hook, back;
+	int error, hook, back, failed = 0;
 
 	/* Made by one registration, by a build for other headers. */
 	if (peer->ops)
@@ -154,25 +188,25 @@ static int mpu_direct_take(const struct mpu_redirect *redirects, struct mpu_peer
 	}
 	if (!error)
 		return 0;
-	unregister_ftrace_function(&mpu_guard);
 	for (back = hook - 2; back >= 0; back--) {
 		if (redirects[back].found &&
 		    modify_ftrace_direct(redirects[back].ip, (unsigned long)mpu_enter, peer->enter)) {
-			unregister_ftrace_direct(redirects[back].ip, (unsigned long)mpu_enter);
+			failed |= mpu_let_go(redirects, back, mpu_enter);
 			peer->lost = true;
 		}
 	}
+	mpu_give_back(failed);
 	/* One that is out takes the others along: an instance has all of them, or none. */
 	for (hook = 0; peer->lost && hook < MPU_HOOKS; hook++) {
-		if (redirects[hook].found)
-			unregister_ftrace_direct(redirects[hook].ip, peer->enter);
+		if (redirects[hook].found && mpu_let_go(redirects, hook, (char *)peer->enter))
+			peer->called = true;
 	}
 	return error;
 }
 
 static void mpu_direct_handed(void)
 {
-	unregister_ftrace_function(&mpu_guard);
+	mpu_give_back(0);
 }
 #endif
 

@@ -22,6 +22,18 @@
 #include <linux/objtool.h>
 #endif
 
+/* Up to 5.4 functions begin and end by other names (include/linux/linkage.h), and no mitigation wants another way to return. */
+#ifndef SYM_FUNC_START
+#define SYM_FUNC_START(name) ENTRY(name)
+#define SYM_FUNC_START_LOCAL(name) ALIGN ASM_NL name:
+#define SYM_FUNC_END(name) ENDPROC(name)
+#define SYM_CODE_START(name) ENTRY(name)
+#define SYM_CODE_END(name) END(name)
+#endif
+#ifndef RET
+#define RET ret
+#endif
+
 /* Places in mpu_original[], as enum mpu_hook has them: asserted in mpu_hooks.c. */
 #define MPU_FIND_NS_PID 0
 #define MPU_FROM_USER 1
@@ -69,12 +81,14 @@ SYM_FUNC_START_LOCAL(mpu_enter_\name)
 SYM_FUNC_END(mpu_enter_\name)
 .endm
 
+/* No function to objtool: up to 5.4 it would not believe the hint that the return finds what was pushed. */
 .macro MPU_ORIGINAL name index
-SYM_FUNC_START(mpu_original_\name)
+SYM_CODE_START(mpu_original_\name)
+	UNWIND_HINT_FUNC
 	pushq	(mpu_original + 8 * \index)(%rip)
 	UNWIND_HINT_FUNC
 	RET
-SYM_FUNC_END(mpu_original_\name)
+SYM_CODE_END(mpu_original_\name)
 .endm
 
 /* A caller that was on its way here when another instance took over finds no function: it goes back as if nothing had been. */
@@ -116,7 +130,10 @@ SYM_FUNC_END(mpu_enter_get_pid_info)
 SYM_CODE_START(__x86_return_thunk)
 	UNWIND_HINT_FUNC
 	ret
+	/* As the kernel's own returns have it; objtool up to 5.4 takes what is never reached for a mistake. */
+#if defined(CONFIG_SLS) || defined(CONFIG_MITIGATION_SLS)
 	int3
+#endif
 SYM_CODE_END(__x86_return_thunk)
 #endif
 

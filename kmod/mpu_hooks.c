@@ -15,13 +15,6 @@
 #include "mpu_peer.h"
 #include "mpu_probes.h"
 #include "mpu_ways.h"
-#ifdef CONFIG_ARM64
-#include "mpu_site_arm64.h"
-#elif defined(CONFIG_X86_64)
-#include "mpu_site_x86.h"
-#else
-#error "MPU has a way in for x86-64 and for arm64 alone"
-#endif
 
 #if defined(MPU_DIRECT_NONE) && defined(MPU_HANDLER_NONE)
 #error "MPU needs a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, or one whose ftrace handlers can change where a function goes on"
@@ -86,12 +79,6 @@ static void mpu_search_ends(void)
 	mpu_search.count = 0;
 }
 
-/* Whether the kernel did put its call there: with ftrace switched off it says yes and does nothing. */
-static bool mpu_is_patched(enum mpu_hook hook)
-{
-	return mpu_calls_before(mpu_original[hook]);
-}
-
 /* The ways that this kernel has, best first; and by which of them the functions are redirected, or were last. */
 static const struct mpu_way *const mpu_ways[] = {
 #ifndef MPU_DIRECT_NONE
@@ -125,17 +112,23 @@ int mpu_hooks_init(void)
 			return 0;
 	}
 	pr_err("mpu: redirect=%s: this kernel has no such way to redirect\n", mpu_asked);
-	return -EINVAL;
+	return -EOPNOTSUPP;
 }
 
 /* What a refusal names when all functions together were refused, and none by itself. */
 static const char mpu_all_functions[] = "functions";
 
+/* Neither another way nor a search helps: there is no memory, or ftrace has switched itself off until the next boot (ftrace_kill). */
+static bool mpu_is_final(int error)
+{
+	return error == -ENOMEM || error == -ENODEV;
+}
+
 /* Says which function it was. Costs a registration for each: so once, when there is no other way left. */
 static void mpu_name_culprit(struct mpu_refusal *refusal)
 {
 #ifndef MPU_HANDLER_NONE
-	if (!refusal->symbol && refusal->error != -ENOMEM)
+	if (!refusal->symbol && !mpu_is_final(refusal->error))
 		mpu_ipmodify_culprit(mpu_redirects, refusal);
 #endif
 	if (!refusal->symbol)
@@ -161,8 +154,7 @@ static int mpu_attach(struct mpu_refusal *refusal)
 		refusal->error = error;
 		pr_info("mpu: not by %s: %s: error %d\n", mpu_ways[i]->name,
 			refusal->symbol ? refusal->symbol : mpu_all_functions, error);
-		/* Another way is for what stays so. */
-		if (error == -ENOMEM)
+		if (mpu_is_final(error))
 			break;
 	}
 	mpu_name_culprit(refusal);
@@ -277,11 +269,13 @@ int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
 		return error;
 	mpu_placed = true;
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		if (!mpu_redirects[hook].found || mpu_is_patched(hook))
+		if (!mpu_redirects[hook].found || mpu_is_patched(&mpu_redirects[hook]))
 			continue;
 		*refusal = (struct mpu_refusal){ mpu_ftrace_switch, -EBUSY };
 		/* What was the other's until now is nobody's any more; or still ours, if the kernel does not take it out. */
-		mpu_hooks_remove();
+		error = mpu_hooks_remove();
+		if (error)
+			mpu_stick(error);
 		if (peer)
 			peer->lost = true;
 		return -EBUSY;
@@ -303,19 +297,23 @@ void mpu_hooks_hand(struct mpu_peer *peer)
 	peer->ops = mpu_registration;
 }
 
-void mpu_hooks_handed(void)
+void mpu_hooks_lead_elsewhere(void)
 {
 	enum mpu_hook hook;
 
+	for (hook = 0; hook < MPU_HOOKS; hook++)
+		mpu_original[hook] = mpu_redirects[hook].ip;
+}
+
+void mpu_hooks_handed(void)
+{
 	if (!mpu_placed)
 		return;
 	mpu_placed = false;
 	mpu_registration = NULL;
 	if (mpu_way->handed)
 		mpu_way->handed();
-	/* Whoever waits here begins the function anew, from its redirected first instruction. */
-	for (hook = 0; hook < MPU_HOOKS; hook++)
-		mpu_original[hook] = mpu_redirects[hook].ip;
+	mpu_hooks_lead_elsewhere();
 	mpu_argument_remove();
 }
 

@@ -37,7 +37,7 @@ extern atomic_t mpu_inside_count;
 #define mpu_given pt_regs
 #define mpu_registers_of(given) (given)
 #endif
-#define mpu_argument_of(given, n) regs_get_kernel_argument(mpu_registers_of(given), n)
+#define mpu_argument_of(given, n) mpu_nth(mpu_registers_of(given), n)
 #define mpu_leads_to(given, to) instruction_pointer_set(mpu_registers_of(given), (unsigned long)(to))
 #endif
 
@@ -148,7 +148,7 @@ static int mpu_ipmodify_take(const struct mpu_redirect *redirects, struct mpu_pe
 	WRITE_ONCE(ops->saved_func, mpu_handler);
 	smp_store_release(&ops->func, mpu_handler);
 	/* The kernel runs handlers with preemption off: nobody is in the other's any more. */
-	synchronize_rcu();
+	mpu_wait_for_handlers();
 	mpu_registration = ops;
 	return 0;
 }

@@ -33,8 +33,6 @@ static struct mpu_refusal mpu_refusal;
 static bool mpu_armed;
 /* It was told to, or another instance has taken over: this one does nothing any more but wait to be unloaded. */
 static bool mpu_retired;
-/* The kernel did not take a redirect out: the driver goes on calling into this module, which must never be unloaded. */
-static bool mpu_stuck;
 /* The driver's coming and going is no news before this. */
 static bool mpu_ready;
 /* What the counters said when the redirects were placed. */
@@ -46,6 +44,8 @@ static void mpu_arm(struct mpu_peer *peer)
 {
 	int error;
 
+	/* Who comes in while functions are taken over waits at the door. Otherwise nobody comes in before all of them are redirected. */
+	mpu_calls_open(peer && peer->count);
 	mpu_refusal = (struct mpu_refusal){ NULL, 0 };
 	error = mpu_hooks_place(&mpu_refusal, peer);
 	mpu_armed = !error;
@@ -71,12 +71,7 @@ static int mpu_disarm(void)
 	int error = mpu_hooks_remove();
 
 	if (error) {
-		if (!mpu_stuck) {
-			pr_crit("mpu: the kernel does not take the redirects out (error %d): this module stays until the next boot\n",
-				error);
-			__module_get(THIS_MODULE);
-		}
-		mpu_stuck = true;
+		mpu_stick(error);
 		return -EIO;
 	}
 	mpu_armed = false;
@@ -94,7 +89,7 @@ static int mpu_retire(unsigned int ms)
 	error = mpu_calls_drain(ms);
 	if (!error)
 		error = mpu_disarm();
-	else if (mpu_armed && !mpu_stuck)
+	else if (mpu_armed && !mpu_is_stuck())
 		mpu_calls_open(true);
 	if (!error)
 		mpu_retired = true;
@@ -107,7 +102,7 @@ static int mpu_hold(struct mpu_peer *peer)
 	int error;
 
 	mutex_lock(&mpu_lock);
-	error = peer->abi != MPU_PEER_ABI || mpu_retired || mpu_stuck ? -EPROTO : mpu_calls_hold();
+	error = peer->abi != MPU_PEER_ABI || mpu_retired || mpu_is_stuck() ? -EPROTO : mpu_calls_hold();
 	if (error) {
 		mutex_unlock(&mpu_lock);
 		return error;
@@ -129,7 +124,7 @@ static void mpu_release(struct mpu_peer *peer, bool handed)
 	}
 	if (peer->lost)
 		pr_warn("mpu: a redirect did not come back; nothing is redirected\n");
-	mpu_calls_release(handed);
+	mpu_calls_release(handed || peer->lost);
 	mutex_unlock(&mpu_lock);
 }
 
@@ -144,7 +139,10 @@ static bool mpu_stays(void)
 {
 	mpu_calls_open(false);
 	mpu_argument_remove();
-	mpu_retired = mpu_calls_drain(MPU_LEAVE_MS) || mpu_hooks_way();
+	mpu_retired = mpu_calls_drain(MPU_LEAVE_MS) || mpu_is_stuck();
+	/* Whoever gave its reference back can still be on its way out of here. */
+	if (!mpu_retired)
+		synchronize_rcu_tasks();
 	return mpu_retired;
 }
 
@@ -159,19 +157,29 @@ static int mpu_take_over(void)
 		return -ENXIO;
 	error = other()->hold(&peer);
 	if (!error) {
-		/* Who comes in here before all functions are ours waits at the door: some of them are the other's until then. */
+		/* Before all functions are ours some of them are the other's. */
 		mpu_calls_keep();
-		mpu_calls_open(true);
 		mpu_arm(&peer);
-		mpu_calls_release(false);
 		/* Its functions may be gone, with the driver, and then they are not ours. */
 		if (!mpu_armed)
 			error = mpu_refusal.symbol ? mpu_refusal.error : peer.count ? -ENODEV : 0;
+		/*
+		 * Whoever came in meanwhile must not go on here without the functions. Those on their way in are at the door first: by
+		 * where they came from they find out which function it was, and that is about to change.
+		 */
+		if (error) {
+			synchronize_rcu_tasks();
+			mpu_hooks_lead_elsewhere();
+		}
+		mpu_calls_release(error);
 		other()->release(&peer, !error);
 		if (error && mpu_stays())
 			error = 0;
 	}
-	__symbol_put(mpu_peer_other);
+	if (peer.called)
+		pr_crit("mpu: the kernel goes on calling the other instance, which stays until the next boot\n");
+	else
+		__symbol_put(mpu_peer_other);
 	return error;
 }
 
@@ -195,7 +203,7 @@ static struct notifier_block mpu_notifier = { .notifier_call = mpu_driver_change
 
 static const char *mpu_state_word(void)
 {
-	if (mpu_stuck)
+	if (mpu_is_stuck())
 		return "stuck";
 	if (mpu_retired)
 		return "retired";

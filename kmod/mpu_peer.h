@@ -32,6 +32,8 @@ struct mpu_peer {
 	struct ftrace_ops *ops;
 	/* Set by the taker: it failed, and what it had taken could not be given back. */
 	bool lost;
+	/* The taker's own: what it could not take out of the kernel goes on calling the other instance, which must stay for ever. */
+	bool called;
 };
 
 struct mpu_peer_ops {

@@ -91,7 +91,7 @@ u64 mpu_c_started(u32 host)
 	/* Wall-clock time less time since boot: constant but for a clock that somebody sets. */
 	s64 booted = ktime_to_ns(ktime_mono_to_any(0, TK_OFFS_REAL)) - ktime_to_ns(ktime_mono_to_any(0, TK_OFFS_BOOT));
 
-	return task ? div_u64(booted + task->start_boottime, NSEC_PER_USEC) : 0;
+	return task ? div_u64(booted + mpu_born(task), NSEC_PER_USEC) : 0;
 }
 
 u32 mpu_host_pid_of(struct pid *pid)

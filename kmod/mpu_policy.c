@@ -32,8 +32,9 @@ bool mpu_policy_is_set(void)
 
 static void mpu_policy_replace(struct mpu_rules *with)
 {
-	struct mpu_rules *old = rcu_replace_pointer(mpu_rules, with, true);
+	struct mpu_rules *old = rcu_dereference_protected(mpu_rules, true);
 
+	rcu_assign_pointer(mpu_rules, with);
 	if (old)
 		kfree_rcu(old, rcu);
 }
@@ -129,7 +130,7 @@ u32 mpu_policy_of_current(struct mpu_view *view)
 	if (sees == MPU_SEES_GROUP) {
 		cgroup = mpu_ancestor(cgroup, depth);
 		if (cgroup) {
-			view->group = cgroup_id(cgroup);
+			view->group = mpu_group_id(cgroup);
 			view->group_depth = depth;
 		} else {
 			/* It was moved meanwhile. */
@@ -146,5 +147,5 @@ bool mpu_policy_same_group(struct pid *pid, const struct mpu_view *view)
 	struct task_struct *task = pid_task(pid, PIDTYPE_TGID);
 	struct cgroup *cgroup = task ? mpu_ancestor(task_dfl_cgroup(task), view->group_depth) : NULL;
 
-	return cgroup && cgroup_id(cgroup) == view->group;
+	return cgroup && mpu_group_id(cgroup) == view->group;
 }

@@ -16,9 +16,14 @@ command="$2 -Wno-error -Werror=implicit-function-declaration -Werror=incompatibl
 -DKBUILD_BASENAME='\"mpu_probe\"' -DKBUILD_MODNAME='\"mpu_probe\"' -fsyntax-only -x c -"
 # What every probe begins with. A kernel before 5.10 has no objtool.h.
 includes='#include <linux/types.h>
+#include <linux/cgroup.h>
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
+#include <linux/pid.h>
 #include <linux/ptrace.h>
+#include <linux/rcupdate.h>
+#include <linux/sched.h>
+#include <linux/uaccess.h>
 #if __has_include(<linux/objtool.h>)
 #include <linux/objtool.h>
 #endif'
@@ -53,8 +58,10 @@ $said"
 	fi
 }
 
+# With an argument: what it means that nothing compiles, where that is known.
 end() {
-	[ -n "$answered" ] || stop "this kernel's headers answer $asked in no way that this version of MPU knows: update MPU" "$words"
+	unknown="this kernel's headers answer $asked in no way that this version of MPU knows: update MPU"
+	[ -n "$answered" ] || stop "${1:-$unknown}" "$words"
 	found="$found${found:+ }$(echo "$asked=$answered" | tr 'A-Z' 'a-z')"
 	defines="$defines#define MPU_${asked}_$answered 1
 "
@@ -114,7 +121,7 @@ answer FREGS '#ifndef CONFIG_DYNAMIC_FTRACE_WITH_REGS
 #endif
 static void mpu_handler(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops, struct ftrace_regs *regs)
 {
-	instruction_pointer_set(ftrace_get_regs(regs), regs_get_kernel_argument(ftrace_get_regs(regs), 0));
+	instruction_pointer_set(ftrace_get_regs(regs), 0);
 }
 static ftrace_func_t mpu_a __maybe_unused = mpu_handler;'
 answer REGS '#ifndef CONFIG_DYNAMIC_FTRACE_WITH_REGS
@@ -122,7 +129,7 @@ answer REGS '#ifndef CONFIG_DYNAMIC_FTRACE_WITH_REGS
 #endif
 static void mpu_handler(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops, struct pt_regs *regs)
 {
-	instruction_pointer_set(regs, regs_get_kernel_argument(regs, 0));
+	instruction_pointer_set(regs, 0);
 }
 static ftrace_func_t mpu_a __maybe_unused = mpu_handler;'
 answer NONE '#if defined(CONFIG_DYNAMIC_FTRACE_WITH_REGS) || defined(CONFIG_DYNAMIC_FTRACE_WITH_ARGS)
@@ -146,6 +153,47 @@ answer YES '#ifndef ANNOTATE_NOENDBR
 answer NO '#ifdef ANNOTATE_NOENDBR
 #error "ANNOTATE_NOENDBR"
 #endif'
+end
+
+# A process's own place among what a struct pid is for, and a task's way to its own (4.19; RHEL 8 has them in its 4.18). By these the
+# module tells a process from a thread: there is nothing to take their place.
+question PROCESS
+answer TGID 'static struct hlist_node *mpu_probe(struct task_struct *task) __maybe_unused;
+static struct hlist_node *mpu_probe(struct task_struct *task)
+{
+	return task->thread_pid->tasks[PIDTYPE_TGID].first ? &task->pid_links[PIDTYPE_TGID] : NULL;
+}'
+end 'this kernel is too old: its headers lack PIDTYPE_TGID, which came with 4.19 and with RHEL 8'
+
+# When a task was born: the field got its name in 5.5.
+question BORN
+answer START_BOOTTIME 'static u64 __maybe_unused mpu_probe(struct task_struct *task) { return task->start_boottime; }'
+answer REAL_START_TIME 'static u64 __maybe_unused mpu_probe(struct task_struct *task) { return task->real_start_time; }'
+end
+
+# How kernel memory is read that may not be there: the function got its name in 5.8.
+question PEEK
+answer NOFAULT 'static long __maybe_unused mpu_probe(void *to) { return copy_from_kernel_nofault(to, to, 1); }'
+answer PROBE 'static long __maybe_unused mpu_probe(void *to) { return probe_kernel_read(to, to, 1); }'
+end
+
+# What tells a cgroup from every other: by a function (5.5), or by the field that it reads, which was a union before.
+question GROUP
+answer FUNCTION 'static u64 __maybe_unused mpu_probe(struct cgroup *cgroup) { return cgroup_id(cgroup); }'
+answer FIELD 'static u64 __maybe_unused mpu_probe(struct cgroup *cgroup) { return cgroup->kn->id.id; }'
+end
+
+# Whether synchronize_rcu() waits for those who run with preemption off (4.20), or there is another function that does. The first declares
+# the name itself, which only compiles where there is none.
+question PREEMPTION
+answer RCU 'enum { synchronize_sched };'
+answer SCHED 'static void __maybe_unused mpu_probe(void) { synchronize_sched(); }'
+end
+
+# How a probe reads a function's argument: by a function (4.20 on x86-64), or by the processor's register.
+question ARGUMENT
+answer FUNCTION 'static unsigned long __maybe_unused mpu_probe(struct pt_regs *regs) { return regs_get_kernel_argument(regs, 0); }'
+answer REGISTER 'static unsigned long __maybe_unused mpu_probe(struct pt_regs *regs) { return regs->di + regs->si + regs->r9; }'
 end
 
 cat >"$header" <<END

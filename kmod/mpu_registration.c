@@ -5,9 +5,8 @@
 #include <linux/delay.h>
 #include <linux/err.h>
 #include <linux/ftrace.h>
-#include <linux/module.h>
-#include <linux/rcupdate.h>
 #include <linux/slab.h>
+#include <linux/stop_machine.h>
 #include "mpu_probes.h"
 #include "mpu_ways.h"
 
@@ -18,6 +17,35 @@ static void mpu_forget(struct ftrace_ops *ops)
 {
 	ftrace_set_filter(ops, NULL, 0, 1);
 	kfree(ops);
+}
+
+/*
+ * Waits for whoever walks the kernel's list of registrations, with preemption off; also for one who was traced where RCU does not look,
+ * as an idle processor is: it has to run something else.
+ */
+static int mpu_nothing(void *unused)
+{
+	return 0;
+}
+
+static void mpu_wait_for_walkers(void)
+{
+	stop_machine(mpu_nothing, NULL, NULL);
+}
+
+/*
+ * With -ENODEV a registration failed half-way: ftrace found code that is not its own, switched itself off, and takes nothing back
+ * (ftrace_startup). What it has changed by then calls us for ever.
+ */
+static bool mpu_is_half_placed(const struct mpu_redirect *redirects, enum mpu_hook first, enum mpu_hook last)
+{
+	int hook;
+
+	for (hook = first; hook <= (int)last; hook++) {
+		if (redirects[hook].found && mpu_is_patched(&redirects[hook]))
+			return true;
+	}
+	return false;
 }
 
 /* Redirects the functions from `first` to `last` that were found. */
@@ -35,9 +63,13 @@ static struct ftrace_ops *mpu_register_once(const struct mpu_kind *kind, const s
 	}
 	if (!error) {
 		error = kind->begin(ops);
-		/* A refused registration stood in the kernel's list for a moment, and a traced function may be walking that list. */
+		if (error == -ENODEV && mpu_is_half_placed(redirects, first, last)) {
+			mpu_stick(error);
+			return ERR_PTR(error);
+		}
+		/* A refused registration stood in the kernel's list for a moment. */
 		if (error)
-			synchronize_rcu();
+			mpu_wait_for_walkers();
 	}
 	if (error) {
 		mpu_forget(ops);
@@ -72,8 +104,16 @@ static struct ftrace_ops *mpu_register(const struct mpu_kind *kind, const struct
 
 static int mpu_unregister(const struct mpu_kind *kind, struct ftrace_ops *ops)
 {
-	int error = kind->end(ops);
+	int error;
 
+#ifdef MPU_PERMANENT_NO
+	/*
+	 * Where ftrace can be switched off under a registration, the kernel then frees what the functions called without a wait for those who
+	 * are still in it (ftrace_shutdown). Nobody new comes while it is off. Not kept apart: one who switches it off just now.
+	 */
+	synchronize_rcu_tasks();
+#endif
+	error = kind->end(ops);
 	/* No call looks at it any more: the end has waited for those that did. */
 	if (!error)
 		mpu_forget(ops);
@@ -84,6 +124,7 @@ void mpu_registration_culprit(const struct mpu_kind *kind, const struct mpu_redi
 {
 	struct ftrace_ops *ops;
 	enum mpu_hook hook;
+	int error;
 
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
 		if (!redirects[hook].found)
@@ -93,9 +134,9 @@ void mpu_registration_culprit(const struct mpu_kind *kind, const struct mpu_redi
 			*refusal = (struct mpu_refusal){ redirects[hook].found, PTR_ERR(ops) };
 			return;
 		}
-		if (mpu_unregister(kind, ops)) {
-			/* What the kernel goes on calling must not be freed. */
-			__module_get(THIS_MODULE);
+		error = mpu_unregister(kind, ops);
+		if (error) {
+			mpu_stick(error);
 			return;
 		}
 	}

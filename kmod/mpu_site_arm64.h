@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
  * What ftrace patches at a function's entry on arm64: `mov x9, lr`, which stays, and behind it a `bl` or the nop in its place; both behind
- * the `bti c` that the function may begin with (arch/arm64/kernel/ftrace.c). For mpu_hooks.c alone.
+ * the `bti c` that the function may begin with (arch/arm64/kernel/ftrace.c). For mpu_ways.h alone.
  */
 #ifndef MPU_SITE_H
 #define MPU_SITE_H
@@ -13,34 +13,34 @@
 #define MPU_NOP 0xd503201fu
 #define MPU_MOV_X9_LR 0xaa1e03e9u
 
-static bool mpu_is_bl(u32 code)
+static inline bool mpu_is_bl(u32 code)
 {
 	return (code & 0xfc000000u) == 0x94000000u;
 }
 
 /* Somebody's probe: no probe is let stand on the `bl` itself, but on what is before it. */
-static bool mpu_is_brk(u32 code)
+static inline bool mpu_is_brk(u32 code)
 {
 	return (code & 0xffe0001fu) == 0xd4200000u;
 }
 
 /* Where a function's first instruction is behind the `bti c` that it may begin with; 0 if it cannot be read. */
-static unsigned long mpu_behind_landing_pad(unsigned long begins)
+static inline unsigned long mpu_behind_landing_pad(unsigned long begins)
 {
 	u32 code;
 
-	if (copy_from_kernel_nofault(&code, (void *)begins, sizeof(code)))
+	if (mpu_peek(&code, (void *)begins, sizeof(code)))
 		return 0;
 	return code == MPU_BTI_C ? begins + sizeof(code) : begins;
 }
 
 /* Where a function goes on behind the instruction that ftrace patches. 0 if there is no such instruction. */
-static unsigned long mpu_goes_on(unsigned long begins)
+static inline unsigned long mpu_goes_on(unsigned long begins)
 {
 	u32 code[3];
 	int i;
 
-	if (copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
+	if (mpu_peek(code, (void *)begins, sizeof(code)))
 		return 0;
 	for (i = 0; i < 2; i++) {
 		if ((code[i] == MPU_MOV_X9_LR || mpu_is_brk(code[i])) && (code[i + 1] == MPU_NOP || mpu_is_bl(code[i + 1])))
@@ -50,11 +50,11 @@ static unsigned long mpu_goes_on(unsigned long begins)
 }
 
 /* Whether a call stands before where a function goes on. The kernel changes it in one write. */
-static bool mpu_calls_before(unsigned long goes_on)
+static inline bool mpu_calls_before(unsigned long goes_on)
 {
 	u32 code;
 
-	return !copy_from_kernel_nofault(&code, (void *)(goes_on - sizeof(code)), sizeof(code)) && mpu_is_bl(code);
+	return !mpu_peek(&code, (void *)(goes_on - sizeof(code)), sizeof(code)) && mpu_is_bl(code);
 }
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
  * What ftrace patches at a function's entry on x86-64: five bytes, a call or the nop in its place, behind the ENDBR64 that the function may
- * begin with. For somebody else's direct call it can be a jump (newer BPF). For mpu_hooks.c alone.
+ * begin with. For somebody else's direct call it can be a jump where the kernel lets BPF return to the function's caller by itself
+ * (CONFIG_DYNAMIC_FTRACE_WITH_JMP). For mpu_ways.h alone.
  */
 #ifndef MPU_SITE_H
 #define MPU_SITE_H
@@ -14,27 +15,29 @@
 #define MPU_PATCHED_BYTES 5
 
 /* Where a function's first instruction is behind the ENDBR64 that it may begin with; 0 if it cannot be read. */
-static unsigned long mpu_behind_landing_pad(unsigned long begins)
+static inline unsigned long mpu_behind_landing_pad(unsigned long begins)
 {
 	static const u8 endbr64[] = { 0xf3, 0x0f, 0x1e, 0xfa };
 	u8 code[sizeof(endbr64)];
 
-	if (copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
+	if (mpu_peek(code, (void *)begins, sizeof(code)))
 		return 0;
 	return memcmp(code, endbr64, sizeof(endbr64)) ? begins : begins + sizeof(endbr64);
 }
 
 /* A breakpoint stands on the first byte while the kernel changes the instruction for somebody else. */
-static bool mpu_is_changing(u8 code)
+static inline bool mpu_is_changing(u8 code)
 {
 	return code == 0xcc;
 }
 
 /*
- * Where a function goes on behind the instruction that ftrace patches. 0 if there is no such instruction. A function that begins with a
- * call or a jump of its own, or under somebody's breakpoint, is refused by ftrace, which knows its places.
+ * Where a function goes on behind the instruction that ftrace patches. 0 if there is no such instruction, and if it is certainly not what
+ * ftrace left there: ftrace would find that out, too, and switch itself off until the next boot (ftrace_kill). Whose a call is cannot be
+ * told: no kernel exports its trampolines to modules. A function that begins with a call of its own, or under somebody's breakpoint, is
+ * refused by ftrace, which knows its places.
  */
-static unsigned long mpu_goes_on(unsigned long begins)
+static inline unsigned long mpu_goes_on(unsigned long begins)
 {
 	/* Up to 5.12 the kernel chooses its nop by the processor (arch/x86/kernel/alternative.c, ideal_nops). */
 	static const u8 nops[][MPU_PATCHED_BYTES] = {
@@ -47,20 +50,20 @@ static unsigned long mpu_goes_on(unsigned long begins)
 	bool patched;
 
 	begins = mpu_behind_landing_pad(begins);
-	if (!begins || copy_from_kernel_nofault(code, (void *)begins, sizeof(code)))
+	if (!begins || mpu_peek(code, (void *)begins, sizeof(code)))
 		return 0;
-	patched = code[0] == 0xe8 || code[0] == 0xe9 || mpu_is_changing(code[0]);
+	patched = code[0] == 0xe8 || (IS_ENABLED(CONFIG_DYNAMIC_FTRACE_WITH_JMP) && code[0] == 0xe9) || mpu_is_changing(code[0]);
 	for (i = 0; i < ARRAY_SIZE(nops); i++)
 		patched |= !memcmp(code, nops[i], sizeof(nops[i]));
 	return patched ? begins + sizeof(nops[0]) : 0;
 }
 
 /* Whether a call stands before where a function goes on. A jump is somebody else's: ours is always a call. */
-static bool mpu_calls_before(unsigned long goes_on)
+static inline bool mpu_calls_before(unsigned long goes_on)
 {
 	u8 code;
 
-	return !copy_from_kernel_nofault(&code, (void *)(goes_on - MPU_PATCHED_BYTES), 1) && (code == 0xe8 || mpu_is_changing(code));
+	return !mpu_peek(&code, (void *)(goes_on - MPU_PATCHED_BYTES), 1) && (code == 0xe8 || mpu_is_changing(code));
 }
 
 #endif

@@ -9,6 +9,13 @@
 
 #include "mpu.h"
 #include "mpu_peer.h"
+#ifdef CONFIG_ARM64
+#include "mpu_site_arm64.h"
+#elif defined(CONFIG_X86_64)
+#include "mpu_site_x86.h"
+#else
+#error "MPU has a way in for x86-64 and for arm64 alone"
+#endif
 
 /* A function of the driver. */
 struct mpu_redirect {
@@ -37,6 +44,14 @@ struct mpu_way {
 };
 
 extern const struct mpu_way mpu_direct, mpu_ipmodify;
+
+/* Whether there is a call at a function's entry: ours, or a tracer's. With ftrace switched off the kernel says yes and puts none there. */
+static inline bool mpu_is_patched(const struct mpu_redirect *redirect)
+{
+	unsigned long goes_on = mpu_goes_on(redirect->ip);
+
+	return goes_on && mpu_calls_before(goes_on);
+}
 
 /*
  * mpu_ipmodify.c: which function is refused, for either way. By handlers, because a refused direct call can leave its mark: in some

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -226,6 +227,7 @@ static const struct kind {
 	const char *name;
 	int flags, first, second;
 	bool at_edge;
+	uint64_t tag; /* in the address's top byte */
 } kinds[] = {
 	{ "private", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, false },
 	{ "shared", MAP_SHARED, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, false },
@@ -236,7 +238,27 @@ static const struct kind {
 	{ "into-readonly", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ, true },
 	{ "into-none", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_NONE, true },
 	{ "into-nothing", MAP_PRIVATE, PROT_READ | PROT_WRITE, GONE, true },
+#ifdef __LP64__
+	{ "tagged", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, false, 0x05 },
+	{ "tagged-high", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, false, 0xb7 },
+	{ "tagged-over-an-edge", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, true, 0x0f },
+	{ "tagged-readonly", MAP_PRIVATE, PROT_READ, PROT_READ, false, 0x05 },
+#endif
 };
+
+/* arm64's kernels take addresses with something in the top byte from whoever asked for that; x86's take none (tagged-address-abi.rst). */
+static void take_tags(void)
+{
+#ifdef __aarch64__
+	if (prctl(PR_SET_TAGGED_ADDR_CTRL, PR_TAGGED_ADDR_ENABLE, 0, 0, 0))
+		nv_die("nvctl: tagged addresses", -errno);
+#endif
+}
+
+static uintptr_t tagged(const struct kind *kind, const void *at)
+{
+	return (uintptr_t)(kind->tag << 56 | (uintptr_t)at);
+}
 
 static unsigned char *placed(const struct kind *kind, const void *bytes, size_t size)
 {
@@ -260,6 +282,7 @@ static int cmd_memory(void)
 {
 	unsigned i;
 
+	take_tags();
 	memset(buf, 0, PIDS_SIZE);
 	set32(buf, 4, opt.class);
 	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -267,7 +290,7 @@ static int cmd_memory(void)
 		unsigned char params[PIDS_SIZE], *at = placed(&kinds[i], buf, PIDS_SIZE);
 		int rc;
 
-		arg.params = (uintptr_t)at;
+		arg.params = tagged(&kinds[i], at);
 		rc = nv_control_send(ctl, &arg, &opt.way);
 		printf("params %s ret=%d status=0x%x written=%d\n", kinds[i].name, rc, arg.status,
 		       !kinds[i].at_edge && kinds[i].first != PROT_NONE && at32(at, 8) != 0);
@@ -276,7 +299,7 @@ static int cmd_memory(void)
 		arg.params = (uintptr_t)params;
 		arg.status = 0xdead;
 		at = placed(&kinds[i], &arg, sizeof(arg));
-		rc = nv_control_send(ctl, (struct nv_control_arg *)at, &opt.way);
+		rc = nv_control_send(ctl, (struct nv_control_arg *)tagged(&kinds[i], at), &opt.way);
 		printf("argument %s ret=%d status=0x%x written=%d\n", kinds[i].name, rc,
 		       kinds[i].second == GONE || kinds[i].second == PROT_NONE ? 0 : at32(at, 28), at32(params, 8) != 0);
 	}
