@@ -1,11 +1,12 @@
 //! Engines: the ways in which translation gets between the driver and its callers.
 //!
 //! Owns the choice. An engine is a module below this one; another one adds a variant to [`Engine`], a line to [`choose`] and its
-//! own module, and nothing else here.
+//! own module, and nothing else here. [`lock`] keeps those apart who bring one up at the same time.
 
 pub mod apply;
 pub mod down;
 pub mod error;
+pub mod lock;
 pub mod module;
 pub mod observe;
 pub mod signing;

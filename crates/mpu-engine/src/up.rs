@@ -5,6 +5,7 @@
 
 use super::down::lower_module;
 use super::error::EngineError;
+use super::module::before::{replacing, Before};
 use super::module::checks;
 use super::module::error::ModuleError;
 use super::module::load::{self, Kernel};
@@ -42,6 +43,10 @@ pub struct UpOptions {
     /// Accept a driver release that this mpu does not know, even where drivers = "known" is configured
     #[arg(long, hide = true)]
     pub any_driver: bool,
+
+    /// Whether an agent asks, in a pod.
+    #[arg(skip)]
+    pub by_agent: bool,
 
     /// The executable that keeps the notify engine's supervisor, if not this one.
     #[arg(skip)]
@@ -107,7 +112,7 @@ pub struct Up {
     pub module: Option<PathBuf>,
     /// Where that comes from; none if it is not known.
     pub origin: Option<Origin>,
-    /// Modules that were built elsewhere, and could not be used.
+    /// Module files that are there, and could not be used.
     pub passed_over: Vec<PassedOver>,
     /// How long building it took, if it was built now.
     pub built_in: Option<Duration>,
@@ -143,7 +148,13 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, E
     let asked = options.engine.unwrap_or(config.engine);
     let drivers = if options.any_driver { Drivers::Any } else { config.drivers };
     let policy = rules::compile(&config);
-    let module = module::ModuleOptions { policy, drivers, modules: config.modules, ..options.module.clone() };
+    let module = module::ModuleOptions {
+        policy,
+        drivers,
+        modules: config.modules,
+        redirect: config.redirect,
+        ..options.module.clone()
+    };
     let choice = choose(host, asked, &module, driver.as_ref())?;
     let notify = notify::SupervisorOptions {
         replace: module.replace,
@@ -154,13 +165,20 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, E
     };
     let mut up = match choice.engine {
         Engine::Notify => by_notify(host, kernel, &notify, choice, driver)?,
-        Engine::Module => match module::raise(host, kernel, &module, driver.as_ref()) {
-            Ok(raised) => by_module(host, kernel, raised, options.ask, choice, driver)?,
-            Err(error) => {
-                let choice = after_refusal(host, asked, &module, &error).ok_or(error)?;
-                by_notify(host, kernel, &notify, choice, driver)?
+        Engine::Module => {
+            let before = module.replace.then(|| Before::of(host, driver.as_ref())).flatten();
+            let raised = module::raise(host, kernel, &module, driver.as_ref());
+            match raised.and_then(|raised| proven(host, kernel, raised, options.ask)) {
+                Ok((raised, proof)) => by_module(host, raised, proof, options.by_agent, choice, driver),
+                Err(error) => {
+                    let now = before.as_ref().and_then(|before| before.restored(host, kernel, driver.as_ref()));
+                    // One engine that works does not go for the other.
+                    let instead = after_refusal(host, asked, &module, &error).filter(|_| now.is_none());
+                    let error = if before.is_some() { replacing(error, now) } else { error };
+                    by_notify(host, kernel, &notify, instead.ok_or(error)?, driver)?
+                }
             }
-        },
+        }
     };
     if up.choice.engine == Engine::Notify && config.nri {
         up.notes.push(plugin(host));
@@ -200,20 +218,19 @@ impl Up {
     }
 }
 
-/// Sees that the module which was raised translates, and that the supervisor goes.
+/// Puts the module which was raised on record, and sees that the supervisor goes.
 fn by_module(
     host: &Host,
-    kernel: &dyn Kernel,
     raised: Raised,
-    ask: Option<Ask>,
+    proof: Option<Proof>,
+    by_agent: bool,
     choice: Choice,
     driver: Option<Driver>,
-) -> Result<Up, EngineError> {
-    let (raised, proof) = proven(host, kernel, raised, ask)?;
+) -> Up {
     let up = Up { proof, ..Up::new(How::Loaded, choice, driver) };
     let mut up = match raised {
         Raised::Built { module, built_in } => {
-            return Ok(Up { how: How::Built, module: Some(module), built_in, ..up });
+            return Up { how: How::Built, module: Some(module), built_in, ..up };
         }
         Raised::Already { state } => {
             let record = Record::read(host);
@@ -222,14 +239,15 @@ fn by_module(
             Up { how: How::AlreadyUp, module, origin, module_state: Some(state), ..up }
         }
         Raised::Loaded { state, module, origin, passed_over, built_in, replaced } => {
-            Record::now(&module, origin, passed_over.clone()).write(host);
+            let record = Record::now(&module, Some(origin), &state.version);
+            Record { passed_over: passed_over.clone(), by_agent, ..record }.write(host);
             let how = if replaced.is_some() { How::Replaced } else { How::Loaded };
             let (module, origin, module_state) = (Some(module), Some(origin), Some(state));
             Up { how, module, origin, passed_over, built_in, replaced, module_state, ..up }
         }
     };
     up.notes.extend(without_notify(host));
-    Ok(up)
+    up
 }
 
 /// Has the module asked whether it translates. One that was loaded now and gets no calls does not stay.
@@ -301,3 +319,6 @@ fn without_module(host: &Host, kernel: &dyn Kernel) -> Option<Note> {
         Err(error) => Note::ModuleStays(error),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -209,7 +209,11 @@ impl Host {
     pub fn headers_hint(&self, release: &str) -> String {
         match self.family() {
             Family::Debian => format!("apt-get install linux-headers-{release}"),
-            Family::RedHat => format!("dnf install kernel-devel-{release}"),
+            // A variant of the kernel has headers of its own: 5.14.0-503.el9.aarch64+64k.
+            Family::RedHat => match release.split_once('+') {
+                Some((of, variant)) => format!("dnf install kernel-{variant}-devel-{of}"),
+                None => format!("dnf install kernel-devel-{release}"),
+            },
             Family::Suse => "zypper install kernel-default-devel".to_string(),
             Family::Arch => "pacman -S linux-headers".to_string(),
             Family::Alpine => "apk add linux-lts-dev".to_string(),
@@ -239,6 +243,18 @@ impl Host {
             Family::Alpine => "apk add pahole",
             Family::Other => "install pahole, which may be in a package named dwarves",
         }
+    }
+
+    /// How a package is installed here from its file, in the present folder and perhaps in another one's place, and how
+    /// it is removed. None where MPU has no packages.
+    pub fn package_hints(&self, package: &str) -> Option<(String, String)> {
+        let (install, remove) = match self.family() {
+            Family::Debian => (format!("apt-get install ./{package}_*.deb"), "apt-get purge"),
+            Family::RedHat => (format!("dnf install --allowerasing ./{package}-[0-9]*.rpm"), "dnf remove"),
+            Family::Suse => (format!("zypper install ./{package}-[0-9]*.rpm"), "zypper remove"),
+            Family::Arch | Family::Alpine | Family::Other => return None,
+        };
+        Some((install, format!("{remove} {package}")))
     }
 
     fn family(&self) -> Family {

@@ -6,7 +6,7 @@
 //! Outside truth: NV0000_CTRL_GPUACCT_GET_PROC_ACCOUNTING_INFO_PARAMS and …_GET_ACCOUNTING_PIDS_PARAMS of ctrl0000gpuacct.h (times in
 //! microseconds since 1970, by the host's clock); proc_pid_stat(5).
 
-use super::folder::Folder;
+use super::folder::of_process;
 use super::words::{put, wide, word};
 use mpu_abi::{ControlCmd, Rows};
 use mpu_core::HostPid;
@@ -64,7 +64,7 @@ pub(super) fn leave_own(
 
 /// When a process began, in microseconds since 1970. A record that begins earlier is not its own.
 pub(super) fn started(pid: HostPid) -> Option<u64> {
-    let stat = Folder::of_process(pid).ok()?.read("stat").ok()?;
+    let stat = of_process(pid).ok()?.read("stat").ok()?;
     // The 22nd field; the second, the command's name, may hold anything.
     let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
     let up = ticks.checked_mul(1_000_000)? / rustix::param::clock_ticks_per_second();

@@ -4,7 +4,7 @@
 //!
 //! Outside truth: proc(5), `proc_pid_status(5)`, pidfd_getfd(2); `PIDFD_THREAD` is Linux 6.9.
 
-use super::folder::{device, field, Folder};
+use super::folder::{device, field, of_thread, Folder};
 use super::memory::Memory;
 use super::namespace::Namespace;
 use super::process::lives;
@@ -60,7 +60,7 @@ impl Caller {
             Err(rustix::io::Errno::INVAL) => None,
             opened => Some(opened?),
         };
-        let folder = Folder::of_thread(tid)?;
+        let folder = of_thread(tid)?;
         // One that is held is known by its file's number, which no other has as long as it is held.
         let id = folder.identity("ns/pid")?;
         let namespace = match last.filter(|last| last.id() == id) {

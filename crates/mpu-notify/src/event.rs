@@ -57,7 +57,7 @@ impl Event<'_> {
             return self.setting.counters.pass(Reason::Exempt);
         }
         let threads = self.setting.threads.in_call(Control::MemoryLimitEvent);
-        let map = AsMeant { threads, makers: Some(self.held), look: Look::of_a_call(), view };
+        let map = AsMeant { threads, makers: Some(self.held), look: Look::new(), view };
         if let Some((control, outcome)) = event_going_out(bytes, &map) {
             self.setting.counters.count(control, outcome);
         }

@@ -1,110 +1,20 @@
-//! The folder of a process or thread in `/proc`.
+//! Folders of processes and threads, by their numbers, and what is in them.
 //!
-//! Owns that what is read through one folder is of one process: an open folder does not follow its number to the next one who
-//! gets it. Understands nothing of what it reads.
+//! Owns no reading: that is [`mpu_host::folder`]'s.
 
 use super::tid::Tid;
 use mpu_core::HostPid;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{openat, readlinkat, statat, statx, AtFlags, Dir, FileType, Mode, OFlags, StatxFlags, CWD};
-use std::fs::File;
-use std::io::{self, Read};
+pub(super) use mpu_host::folder::{device, is_drivers, Folder};
+use std::io;
 
-/// More than any file that is read here is long.
-const LONGEST: u64 = 64 << 10;
-
-/// As long as most of them are: read at once, not in growing pieces.
-const USUAL: usize = 4 << 10;
-
-/// An open folder.
-#[derive(Debug)]
-pub(super) struct Folder(OwnedFd);
-
-impl Folder {
-    /// Of the thread that has this number now.
-    pub(super) fn of_thread(tid: Tid) -> io::Result<Folder> {
-        Folder::open_by(tid.get())
-    }
-
-    /// Of the process that has this number now.
-    pub(super) fn of_process(pid: HostPid) -> io::Result<Folder> {
-        Folder::open_by(pid.get())
-    }
-
-    fn open_by(number: u32) -> io::Result<Folder> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Folder(openat(CWD, format!("/proc/{number}"), flags, Mode::empty())?))
-    }
-
-    /// Opens a file in it.
-    pub(super) fn open(&self, name: &str, flags: OFlags) -> io::Result<File> {
-        Ok(File::from(openat(&self.0, name, flags | OFlags::CLOEXEC, Mode::empty())?))
-    }
-
-    /// Reads a file in it, as text: names of commands in it may be any bytes.
-    pub(super) fn read(&self, name: &str) -> io::Result<String> {
-        let mut text = Vec::with_capacity(USUAL);
-        self.open(name, OFlags::RDONLY)?.take(LONGEST).read_to_end(&mut text)?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
-    }
-
-    /// The same for a file that the kernel makes in one piece (`single_open` of fs/seq_file.c): all that fits comes at once, so that
-    /// less than was asked for is all there is.
-    pub(super) fn read_record(&self, name: &str) -> io::Result<String> {
-        let mut text = [0; USUAL];
-        match self.open(name, OFlags::RDONLY)?.read(&mut text)? {
-            USUAL => self.read(name),
-            len => Ok(String::from_utf8_lossy(&text[..len]).into_owned()),
-        }
-    }
-
-    /// Which file a name in it stands for: device and inode.
-    pub(super) fn identity(&self, name: &str) -> io::Result<(u64, u64)> {
-        let stat = statat(&self.0, name, AtFlags::empty())?;
-        Ok((stat.st_dev, stat.st_ino))
-    }
-
-    /// Which character device a name in it stands for, if it is one.
-    pub(super) fn device(&self, name: &str) -> io::Result<Option<(u32, u32)>> {
-        device(self.0.as_fd(), name, AtFlags::empty())
-    }
-
-    /// The first names in a folder in it, `most` of them: how many there are is for others to say.
-    pub(super) fn names(&self, name: &str, most: usize) -> io::Result<Vec<String>> {
-        let folder = openat(&self.0, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let names = Dir::new(folder)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-        Ok(names.filter(|name| !name.starts_with('.')).take(most).collect())
-    }
-
-    /// Whether a descriptor in it can be read from or written to: the link's own mode says so (proc_pid_fd(5)), without a look behind it.
-    pub(super) fn is_open_for_anything(&self, name: &str) -> io::Result<bool> {
-        let stat = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(Mode::from_raw_mode(stat.st_mode).intersects(Mode::RUSR | Mode::WUSR))
-    }
-
-    /// Whether a link in it leads to something that has a path: not to a socket, a pipe or the like.
-    pub(super) fn is_path(&self, name: &str) -> bool {
-        readlinkat(&self.0, name, Vec::new()).is_ok_and(|path| path.as_bytes().starts_with(b"/"))
-    }
-
-    /// The PID namespace.
-    pub(super) fn pid_namespace(&self) -> io::Result<OwnedFd> {
-        Ok(self.open("ns/pid", OFlags::RDONLY)?.into())
-    }
-
-    /// The cgroup in the unified hierarchy, if there is one.
-    pub(super) fn cgroup(&self) -> Option<Vec<u8>> {
-        let text = self.read("cgroup").ok()?;
-        text.lines().find_map(|line| line.strip_prefix("0::")).map(|path| path.as_bytes().to_vec())
-    }
+/// Of the thread that has this number now.
+pub(super) fn of_thread(tid: Tid) -> io::Result<Folder> {
+    Folder::at(format!("/proc/{}", tid.get()))
 }
 
-/// `NV_MAJOR_DEVICE_NUMBER`: every node of the driver that takes controls (nv.h of every release).
-const NVIDIA_MAJOR: u32 = 195;
-
-/// Whether a character device is the driver's.
-pub(super) fn is_drivers(device: Option<(u32, u32)>) -> bool {
-    device.is_some_and(|(major, _)| major == NVIDIA_MAJOR)
+/// Of the process that has this number now.
+pub(super) fn of_process(pid: HostPid) -> io::Result<Folder> {
+    Folder::at(format!("/proc/{}", pid.get()))
 }
 
 /// `DVB_MAJOR` (linux/dvb/frontend.h's devices; Documentation/admin-guide/devices.txt).
@@ -114,14 +24,6 @@ const TUNER_MAJOR: u32 = 212;
 /// `NV_ESC_RM_GET_EVENT_DATA`.
 pub(super) fn is_tuners(device: Option<(u32, u32)>) -> bool {
     device.is_some_and(|(major, _)| major == TUNER_MAJOR)
-}
-
-/// Device number of a character device. Goes by what the kernel knows by itself (`AT_STATX_DONT_SYNC`): asking the file system, which
-/// may be a program of a caller's, can take for ever.
-pub(super) fn device(at: BorrowedFd<'_>, name: &str, flags: AtFlags) -> io::Result<Option<(u32, u32)>> {
-    let stat = statx(at, name, flags | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
-    let is_device = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::CharacterDevice;
-    Ok(is_device.then_some((stat.stx_rdev_major, stat.stx_rdev_minor)))
 }
 
 /// The value of a field of a `status` file.

@@ -163,17 +163,17 @@ mod tests {
     fn a_process_without_the_driver_made_none_of_its_clients() {
         let (mut child, pid) = sleep();
         let held = Held::default();
-        assert!(!held.uses_the_driver(pid, &Look::of_a_call()), "it has no descriptor of the driver's");
+        assert!(!held.uses_the_driver(pid, &Look::new()), "it has no descriptor of the driver's");
         // As if it had been seen with one.
         let process = held.lock().processes.get(&pid).cloned().expect("held");
         *process.uses.lock().expect("ours") = Uses::Yes;
-        assert!(held.uses_the_driver(pid, &Look::of_a_call()), "what it made then may be there yet");
+        assert!(held.uses_the_driver(pid, &Look::new()), "what it made then may be there yet");
         child.kill().expect("ours");
         let ended = Instant::now();
         while process.lives() && ended.elapsed().as_secs() < 5 {}
-        assert!(held.uses_the_driver(pid, &Look::of_a_call()), "nobody can look at a zombie's descriptors");
+        assert!(held.uses_the_driver(pid, &Look::new()), "nobody can look at a zombie's descriptors");
         child.wait().expect("ours");
-        assert!(!held.uses_the_driver(pid, &Look::of_a_call()), "it is gone");
+        assert!(!held.uses_the_driver(pid, &Look::new()), "it is gone");
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
             !matches!(uses, Uses::Unknown)
         };
         // Each has three descriptors or more, and no driver's.
-        let look = Look::at_most(6);
+        let look = Look::at_most(6, super::super::folder::is_drivers);
         assert!(pids.iter().all(|pid| !held.uses_the_driver(*pid, &look)));
         assert_eq!(look.left(), 0);
         let known = |held: &Held| {
@@ -194,7 +194,7 @@ mod tests {
             pids.iter().filter(|pid| is_known(pid)).count()
         };
         assert_eq!(known(&held), 1, "what is looked at in part is not known");
-        assert!(pids.iter().all(|pid| !held.uses_the_driver(*pid, &Look::of_a_call())));
+        assert!(pids.iter().all(|pid| !held.uses_the_driver(*pid, &Look::new())));
         assert_eq!(known(&held), 3);
         for child in &mut children {
             child.kill().expect("ours");
@@ -212,11 +212,11 @@ mod tests {
         // As if it had been seen with a descriptor of the driver's, and had closed it.
         *one.living(pid).expect("held").uses.lock().expect("ours") = Uses::Yes;
         assert!(other.living(pid).is_none(), "nobody has asked");
-        assert!(other.uses_the_driver(pid, &Look::of_a_call()), "seen once is seen");
+        assert!(other.uses_the_driver(pid, &Look::new()), "seen once is seen");
         assert_eq!(all.count(), 1, "one descriptor for both");
         child.kill().expect("ours");
         child.wait().expect("ours");
-        assert!(!other.uses_the_driver(pid, &Look::of_a_call()), "it is gone");
+        assert!(!other.uses_the_driver(pid, &Look::new()), "it is gone");
         drop((one, other));
         assert_eq!(all.count(), 0);
     }

@@ -3,7 +3,7 @@
 //! Owns that a caller's memory is used as the caller may use it: `/proc/TID/mem` reads and writes past the protections of private
 //! memory, which no copy of the driver's does. Knows nothing of what the bytes are.
 //!
-//! Outside truth: proc_pid_mem(5), proc_pid_maps(5); `PROCMAP_QUERY` is Linux 6.11.
+//! Outside truth: proc_pid_mem(5), proc_pid_maps(5); `PROCMAP_QUERY` is Linux 6.11. Documentation/arch/arm64/tagged-address-abi.rst.
 
 use super::folder::Folder;
 use super::mapping::Mapping;
@@ -38,6 +38,7 @@ impl Memory {
 
     /// Reads all of `bytes`.
     pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let address = untagged(address);
         self.permits(address, bytes.len(), |mapping| mapping.readable)?;
         self.bytes.read_exact_at(bytes, address)
     }
@@ -47,6 +48,7 @@ impl Memory {
     /// A thread of the caller's that takes the right to write away in this moment may find it written: by its own program's wish, with
     /// an answer to its own program.
     pub(super) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        let address = untagged(address);
         self.permits(address, bytes.len(), |mapping| mapping.writable)?;
         self.bytes.write_all_at(bytes, address)
     }
@@ -94,14 +96,39 @@ impl Memory {
     }
 }
 
+/// The address without what a program may keep in its top byte: arm64's kernels leave that out of whatever a program gives them once it has
+/// asked for that. Whether it has, nobody else is told; one that has not gets an answer here where the kernel would refuse the address.
+fn untagged(address: u64) -> u64 {
+    const TAG: u64 = 0xff << 56;
+    /// Set in addresses of the kernel's: those stay what they are.
+    const UPPER: u64 = 1 << 55;
+    match cfg!(target_arch = "aarch64") && address & UPPER == 0 {
+        true => address & !TAG,
+        false => address,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folder::of_thread;
     use crate::tid::Tid;
 
     #[test]
+    fn a_tag_is_no_part_of_an_address_where_programs_may_keep_one() {
+        let place = 0x0000_7f5c_8c02_1000;
+        for tag in [0x05, 0xb7, 0xff] {
+            let tagged = place | tag << 56;
+            assert_eq!(untagged(tagged), if cfg!(target_arch = "aarch64") { place } else { tagged });
+        }
+        for address in [place, 0, 0xffff_8000_1234_5678] {
+            assert_eq!(untagged(address), address);
+        }
+    }
+
+    #[test]
     fn memory_is_used_as_its_program_may_use_it() {
-        let folder = Folder::of_thread(Tid::of_this_thread()).expect("our own folder");
+        let folder = of_thread(Tid::of_this_thread()).expect("our own folder");
         let place = Box::new([7u8; 16]);
         let mut seen = [0u8; 16];
         let memory = Memory::of(&folder).expect("our own memory");

@@ -4,7 +4,7 @@
 //! numbers (`held`). Both are exact at the moment of asking, so a number that went to somebody else is never taken for the old
 //! one's. Knows nothing of policy.
 
-use super::folder::Folder;
+use super::folder::of_process;
 use super::held::Held;
 use super::namespace::{Id, Namespace};
 use super::process::Process;
@@ -98,7 +98,7 @@ impl<'a> Numbers<'a> {
 
     /// Whether a process lives in the namespace or in one below it.
     fn may_hold(&self, pid: HostPid, seen: &mut HashMap<Id, (Namespace, bool)>) -> Option<bool> {
-        let folder = Folder::of_process(pid).ok()?;
+        let folder = of_process(pid).ok()?;
         if let Some((_, inside)) = seen.get(&folder.identity("ns/pid").ok()?) {
             return Some(*inside);
         }
@@ -141,10 +141,8 @@ mod tests {
             return;
         };
         let pids: Vec<HostPid> = children.iter().map(|child| host(child.id())).collect();
-        let namespace = Folder::of_process(pids[1])
-            .and_then(|folder| folder.pid_namespace())
-            .and_then(Namespace::new)
-            .expect("theirs");
+        let namespace =
+            of_process(pids[1]).and_then(|folder| folder.pid_namespace()).and_then(Namespace::new).expect("theirs");
         assert_ne!(namespace.id(), Namespace::own().expect("ours").id());
         let mut ways = vec![Lookup::Proc];
         match Lookup::of_this_kernel() {

@@ -5,7 +5,7 @@
 //!
 //! Outside truth: pidfd_open(2) (readable once the process has ended), proc_pid_status(5) (`NSpid`), pid_namespaces(7).
 
-use super::folder::{field, Folder};
+use super::folder::{field, of_process};
 use super::maker::{has_the_driver, Look};
 use super::namespace::{Id, Namespace};
 use mpu_core::{HostPid, ViewPid};
@@ -141,7 +141,7 @@ pub(super) fn number_in(namespace: Id, numbers: &Numbers) -> Option<ViewPid> {
 /// As `/proc/PID/status` lists them from the host's namespace down to the process's own. All is read through one folder, which does
 /// not follow the number to the next who gets it.
 pub(super) fn numbers_of(pid: HostPid) -> Option<Numbers> {
-    let folder = Folder::of_process(pid).ok()?;
+    let folder = of_process(pid).ok()?;
     let status = folder.read("status").ok()?;
     // A number may be a thread's only.
     if field(&status, "Tgid")?.parse() != Ok(pid.get()) {

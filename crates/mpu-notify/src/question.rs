@@ -155,7 +155,7 @@ impl<'a> Question<'a> {
             threads: self.setting.threads.in_call(self.row.control),
             // An accounting record's times tell whose it is.
             makers: (!is_accounting).then_some(self.held),
-            look: Look::of_a_call(),
+            look: Look::new(),
             view,
         };
         let argument = Argument { cmd: self.asked.cmd(), params: self.theirs, size: self.size };

@@ -3,7 +3,7 @@
 //! Owns whose thread is meant, and which drivers have to be asked by threads. A client whose maker has ended since cannot be told
 //! whose it is: its row is missing. Knows no namespace.
 
-use super::folder::{field, Folder};
+use super::folder::{field, of_process};
 use mpu_abi::Control;
 use mpu_core::HostPid;
 use mpu_host::driver::{native, Driver, Numbering};
@@ -92,7 +92,7 @@ impl InCall {
 
 /// The process of a thread.
 fn process_of(thread: HostPid) -> Option<HostPid> {
-    let status = Folder::of_process(thread).ok()?.read("status").ok()?;
+    let status = of_process(thread).ok()?.read("status").ok()?;
     HostPid::new(field(&status, "Tgid")?.parse().ok()?)
 }
 

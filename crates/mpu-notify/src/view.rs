@@ -3,7 +3,7 @@
 //! Owns how a rule of the policy becomes a view. The rules' meaning is mpu-core's, numbers are `numbers`' business.
 
 use super::accounts;
-use super::folder::Folder;
+use super::folder::{of_process, Folder};
 use super::held::Held;
 use super::maker::Look;
 use super::numbers::Numbers;
@@ -42,7 +42,7 @@ fn beginning(path: &[u8], depth: u32) -> &[u8] {
 }
 
 fn is_beneath(pid: HostPid, group: &[u8]) -> bool {
-    let cgroup = Folder::of_process(pid).ok().and_then(|folder| folder.cgroup());
+    let cgroup = of_process(pid).ok().and_then(|folder| folder.cgroup());
     let rest = cgroup.as_deref().and_then(|path| path.strip_prefix(group));
     rest.is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
 }
@@ -152,7 +152,7 @@ mod tests {
         let view = ViewPid::new(own.get()).expect("a PID");
         let seen = |makers| {
             let threads = threads.in_call(mpu_abi::Control::GpuGetPids);
-            let map = AsMeant { threads, makers, look: Look::of_a_call(), view: Same };
+            let map = AsMeant { threads, makers, look: Look::new(), view: Same };
             (map.view_of(own), map.host_of(view))
         };
         assert_eq!(seen(None), (Some(view), Some(own)));

@@ -7,12 +7,12 @@
 
 use super::checks::Toolchain;
 use super::sources::Sources;
+use crate::lock::{self, Held, LockError};
 use crate::signing::{SignError, Signer};
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
 use mpu_host::progress::Progress;
-use rustix::fs::{flock, FlockOperation};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,6 +42,8 @@ pub enum BuildError {
     Unpack { path: PathBuf, why: String },
     #[error(transparent)]
     Sign(#[from] SignError),
+    #[error(transparent)]
+    Held(Held),
 }
 
 impl Explain for BuildError {
@@ -52,6 +54,7 @@ impl Explain for BuildError {
             BuildError::Failed { .. } => "build_failed",
             BuildError::Unpack { .. } => "module_packed",
             BuildError::Sign(error) => error.code(),
+            BuildError::Held(held) => held.code(),
         }
     }
 
@@ -59,6 +62,7 @@ impl Explain for BuildError {
         match self {
             BuildError::Store { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Exit::Refused,
             BuildError::Sign(error) => error.exit(),
+            BuildError::Held(held) => held.exit(),
             _ => Exit::Failed,
         }
     }
@@ -71,14 +75,30 @@ impl Explain for BuildError {
             BuildError::Store { .. } => format!("free disk space in {STORE}, or make it writable"),
             BuildError::Make { .. } => "reinstall make".to_string(),
             BuildError::Failed { log, .. } => {
-                format!("read {}; if the kernel is newer than this mpu, update mpu", log.display())
+                format!(
+                    "read {}; if the kernel is newer than this mpu, update mpu; if it is too old, boot a newer one",
+                    log.display()
+                )
             }
             BuildError::Unpack { path, .. } => {
                 format!("put {} there anew, or unpack it there, and install the tool that unpacks it", path.display())
             }
             BuildError::Sign(error) => error.fix(),
+            BuildError::Held(held) => held.fix(),
         }
     }
+}
+
+/// How long is waited for another builder: longer than a build takes, and shorter than systemd waits for mpu.service.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Takes the lock of a folder of the store.
+pub(super) fn hold(folder: &Path, patience: Duration) -> Result<File, BuildError> {
+    let path = folder.join("lock");
+    lock::take(&path, patience).map_err(|error| match error {
+        LockError::Io(source) => BuildError::Store { path, source },
+        LockError::Held(held) => BuildError::Held(held),
+    })
 }
 
 /// A module that is ready to be loaded.
@@ -101,16 +121,8 @@ impl Store {
     /// Opens the place of one kernel's module, and waits for whoever is at work in it.
     pub fn open(host: &Host, release: &str) -> Result<Store, BuildError> {
         let dir = host.at(STORE).join(release);
-        let at = |path: &Path| {
-            let path = path.to_path_buf();
-            move |source| BuildError::Store { path, source }
-        };
-        fs::create_dir_all(&dir).map_err(at(&dir))?;
-        let lock_path = dir.join("lock");
-        let lock = File::options().create(true).append(true).open(&lock_path).map_err(at(&lock_path))?;
-        let waiting = Progress::of("waiting for another mpu to finish");
-        flock(&lock, FlockOperation::LockExclusive).map_err(|e| at(&lock_path)(e.into()))?;
-        drop(waiting);
+        fs::create_dir_all(&dir).map_err(|source| BuildError::Store { path: dir.clone(), source })?;
+        let lock = hold(&dir, PATIENCE)?;
         Ok(Store { dir, signer: Signer::find(host, release), _lock: lock })
     }
 
@@ -187,7 +199,7 @@ pub(super) fn compile(tools: &Toolchain, work: &Path, log: &Path) -> Result<Path
         .arg(format!("M={}", work.display()))
         .arg(&tools.compiler)
         .args(&tools.more)
-        .arg(format!("-j{}", std::thread::available_parallelism().map_or(1, usize::from)))
+        .arg(format!("-j{}", jobs(std::thread::available_parallelism().map_or(1, usize::from))))
         .arg("modules")
         // Variables of kbuild's (ARCH, CROSS_COMPILE, KCFLAGS …) may stand in the caller's environment for other
         // reasons.
@@ -208,6 +220,12 @@ pub(super) fn compile(tools: &Toolchain, work: &Path, log: &Path) -> Result<Path
             Err(BuildError::Failed { release: tools.release.clone(), line, log: log.to_path_buf() })
         }
     }
+}
+
+/// How many compilers at once. The module has few files, and a node with hundreds of processors may give the agent 1 GiB: each
+/// compiler takes up to 100 MiB of it.
+fn jobs(processors: usize) -> usize {
+    processors.min(4)
 }
 
 /// The tools that the kernel's makefiles call beside the compiler (ld, objcopy, awk …) are looked for where ours are.
@@ -243,14 +261,22 @@ impl Drop for Cleanup<'_> {
     }
 }
 
-/// The line of a build's log that tells most: the first error that is not make's own summary, or the last line.
+/// How the line begins in which the module's own build says what is wrong, behind the compiler's words.
+const OWN_WORDS: &str = "mpu_probes.sh: error:";
+
+/// The line of a build's log that tells most: the build's own error, or the first that is not make's own summary, or the last line.
 fn telling_line(log: &str) -> String {
     let lines = || log.lines().map(str::trim).filter(|line| !line.is_empty());
-    let error = lines().find(|line| {
+    let own = lines().find(|line| line.starts_with(OWN_WORDS));
+    let error = own.or_else(|| first_error(lines()));
+    error.or_else(|| lines().next_back()).unwrap_or("make said nothing").to_string()
+}
+
+fn first_error<'a>(mut lines: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    lines.find(|line| {
         let word = line.to_ascii_lowercase();
         !line.starts_with("make") && (word.contains("error:") || word.contains("error ") || word.contains("not found"))
-    });
-    error.or_else(|| lines().next_back()).unwrap_or("make said nothing").to_string()
+    })
 }
 
 #[cfg(test)]

@@ -16,8 +16,6 @@ pub enum Unfit {
     NotRoot,
     #[error("the kernel's release cannot be read")]
     NoRelease { source: std::io::Error },
-    #[error("kernel {release} is too old: the module needs {MIN_MAJOR}.{MIN_MINOR} or newer")]
-    OldKernel { release: String },
     #[error("the kernel is locked down ({mode}), as under Secure Boot, and accepts signed modules only")]
     LockedDown { mode: &'static str, advice: String },
     #[error("the kernel accepts signed modules only (sig_enforce)")]
@@ -44,11 +42,6 @@ pub enum Unfit {
     NoPahole { release: String, hint: String },
 }
 
-/// The oldest kernel that has what the module needs beside a way to redirect, such as a task's `start_boottime`.
-const MIN_MAJOR: u32 = 5;
-/// Its second number.
-const MIN_MINOR: u32 = 5;
-
 /// Options without which the module cannot be loaded or cannot place its redirects: of each row one at least, and the first is named
 /// where none is there. Which of the two ways to redirect is taken is the module's own choice.
 const OPTIONS: [&[&str]; 3] = [
@@ -62,7 +55,6 @@ impl Explain for Unfit {
         match self {
             Unfit::NotRoot => "not_root",
             Unfit::NoRelease { .. } => "no_release",
-            Unfit::OldKernel { .. } => "old_kernel",
             Unfit::LockedDown { .. } => "locked_down",
             Unfit::SignaturesEnforced { .. } => "signatures_enforced",
             Unfit::ModulesDisabled => "modules_disabled",
@@ -92,7 +84,6 @@ impl Explain for Unfit {
         match self {
             Unfit::NotRoot => "run it as root: sudo mpu …".to_string(),
             Unfit::NoRelease { .. } => "mount /proc".to_string(),
-            Unfit::OldKernel { .. } => "boot a newer kernel".to_string(),
             Unfit::LockedDown { advice, .. } | Unfit::SignaturesEnforced { advice } => advice.clone(),
             Unfit::ModulesDisabled => "reboot, and run `mpu up` before the setting applies".to_string(),
             Unfit::FtraceDisabled => "sysctl kernel.ftrace_enabled=1".to_string(),
@@ -123,12 +114,10 @@ pub struct Toolchain {
     pub more: Vec<String>,
 }
 
-/// The running kernel's release, if the module can work there at all.
+/// The running kernel's release, if its configuration has what the module needs. What its headers lack, and so whether it is too old, the
+/// build finds out (kmod/mpu_probes.sh): a kernel's number does not tell.
 pub fn kernel(host: &Host) -> Result<String, Unfit> {
     let release = host.release().map_err(|source| Unfit::NoRelease { source })?;
-    if version_of(&release) < (MIN_MAJOR, MIN_MINOR) {
-        return Err(Unfit::OldKernel { release });
-    }
     if let Some((config, text)) = host.kernel_config(&release) {
         let has = |option: &&str| text.lines().any(|line| line.strip_prefix(*option) == Some("=y"));
         if let Some([option, ..]) = OPTIONS.iter().find(|row| !row.iter().any(has)) {
@@ -232,12 +221,6 @@ pub(super) fn compiler(host: &Host, config: &str, prefix: &str) -> (Option<Strin
     let found = names.into_iter().find(|name| host.tool(name).is_some());
     let named = if prefix.is_empty() { short } else { format!("{prefix}gcc") };
     (found.map(|name| format!("CC={name}")), named, text)
-}
-
-/// The first two numbers of a release such as `6.1.0-28-amd64`.
-fn version_of(release: &str) -> (u32, u32) {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 #[cfg(test)]

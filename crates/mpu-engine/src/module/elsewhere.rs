@@ -179,7 +179,7 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, Elsewhere
     let built_next = inside.join(NEXT);
     for (path, name) in [(&built, "mpu"), (&built_next, "mpu_next")] {
         let wrong = |error| ElsewhereError::Wrong { error, log: log.clone() };
-        sources::inspect_for(path, name, release, arch).map_err(wrong)?;
+        sources::inspect(path, name, release, arch).map_err(wrong)?;
         if let Some(signer) = &signer {
             signer.sign(path)?;
         }

@@ -35,7 +35,7 @@ pub enum ModuleError {
     /// The module's state could not be read.
     #[error(transparent)]
     State(#[from] StateError),
-    /// Any of these, after modules that were built elsewhere could not be used.
+    /// Any of these, after modules that were there could not be used.
     #[error("{}; passed over: {}", chain(error), ReadyMade::in_words(passed_over))]
     After {
         /// What could not be done without them.
@@ -43,6 +43,18 @@ pub enum ModuleError {
         /// Those modules.
         passed_over: Vec<PassedOver>,
     },
+    /// Any of these, when it was to take the place of another version.
+    #[error("{}; {}", chain(error), what_is_up(now.as_deref()))]
+    Replacing {
+        /// Why it did not.
+        error: Box<ModuleError>,
+        /// The version that is up now.
+        now: Option<String>,
+    },
+}
+
+fn what_is_up(now: Option<&str>) -> String {
+    now.map_or_else(|| "no engine is up now".to_string(), |version| format!("MPU {version} is up"))
 }
 
 impl ModuleError {
@@ -57,7 +69,7 @@ impl ModuleError {
     /// What went wrong, whatever was passed over before.
     pub fn plain(&self) -> &ModuleError {
         match self {
-            ModuleError::After { error, .. } => error.plain(),
+            ModuleError::After { error, .. } | ModuleError::Replacing { error, .. } => error.plain(),
             error => error,
         }
     }
@@ -74,7 +86,7 @@ impl Sum for ModuleError {
             ModuleError::Elsewhere(e) => e,
             ModuleError::Image(e) => e,
             ModuleError::State(e) => e,
-            ModuleError::After { error, .. } => error.inner(),
+            ModuleError::After { error, .. } | ModuleError::Replacing { error, .. } => error.inner(),
         }
     }
 }

@@ -73,7 +73,6 @@ mod tests {
         check("/proc/sys/kernel/modules_disabled", "1", Some("modules_disabled"));
         check("/proc/sys/kernel/ftrace_enabled", "0", Some("ftrace_disabled"));
         check(&format!("/boot/config-{RELEASE}"), "CONFIG_MODULES=y\n", Some("missing_kernel_option"));
-        check("/proc/sys/kernel/osrelease", "4.19.0", Some("old_kernel"));
         check("/sys/module/nvidia/version", "700.10", None);
         check("/proc/self/status", "CapEff:\t0000000000000000\n", None);
         let s = Setup::new();

@@ -210,7 +210,7 @@ fn one(folder: &Path, release: String) -> Result<Found, ImageError> {
     let arch = elf::header(&files[0].1).and_then(|header| header.arch());
     let arch = arch.ok_or_else(|| SourceError::NotOurModule { path: module.clone() })?;
     for (path, name) in [(&module, "mpu"), (&twin, "mpu_next")] {
-        sources::inspect_for(path, name, &release, arch)?;
+        sources::inspect(path, name, &release, arch)?;
         if !sources::is_this_version(path) {
             let found = sources::version(path).unwrap_or_else(|| "no version".to_string());
             return Err(ImageError::OtherVersion { path: path.clone(), found });

@@ -8,6 +8,7 @@ use super::holders::{self, Held};
 use super::load_error::{is_refusal, LoadError};
 use super::state::{self, Instance, Phase, State};
 use crate::signing;
+use mpu_host::config::Redirect;
 use mpu_host::driver::Driver;
 use mpu_host::host::Host;
 use mpu_host::progress::Progress;
@@ -71,18 +72,35 @@ pub fn same_host(host: &Host, kernel: &dyn Kernel) -> Result<(), LoadError> {
     }
 }
 
-/// Loads a module with a policy and waits for its word. A module that was refused a redirect is taken out again.
+/// What a module is loaded with.
+#[derive(Debug, Clone, Copy)]
+pub struct Parameters<'a> {
+    /// Rules, as `config::rules::compile` makes them.
+    pub policy: &'a str,
+    /// How it redirects.
+    pub redirect: Redirect,
+}
+
+impl Parameters<'_> {
+    /// As `finit_module` takes them. What is a default is left out: an older module may not know the name.
+    pub(super) fn words(self) -> String {
+        let policy = (!self.policy.is_empty()).then(|| format!("policy=\"{}\"", self.policy));
+        let redirect = (self.redirect != Redirect::Auto).then(|| format!("redirect={}", self.redirect.word()));
+        policy.into_iter().chain(redirect).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Loads a module and waits for its word. A module that was refused a redirect is taken out again.
 pub fn insert(
     host: &Host,
     kernel: &dyn Kernel,
     instance: Instance,
     path: &Path,
-    policy: &str,
+    parameters: Parameters<'_>,
 ) -> Result<State, ModuleError> {
     let at = |source| LoadError::Open { path: path.to_path_buf(), source };
     let file = File::open(path).map_err(at)?;
-    let parameters = if policy.is_empty() { String::new() } else { format!("policy=\"{policy}\"") };
-    let parameters = CString::new(parameters).map_err(|error| at(error.into()))?;
+    let parameters = CString::new(parameters.words()).map_err(|error| at(error.into()))?;
     let log = kernel.mark_log();
     if let Err(source) = kernel.insert(instance, &file, &parameters) {
         if source.raw_os_error() == Some(libc::ETIMEDOUT) {

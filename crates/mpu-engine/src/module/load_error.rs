@@ -27,8 +27,10 @@ pub enum LoadError {
     Unattached { version: String },
     #[error("MPU {loaded} is loaded, and this is mpu {this}")]
     OtherVersion { loaded: String, this: &'static str },
-    #[error("the new module could not take over, and the old one keeps running: {}", holders::in_words(*inside, held))]
+    #[error("the new module could not take over: {}", holders::in_words(*inside, held))]
     Drain { inside: u64, held: Vec<Held> },
+    #[error("the new module could not take over")]
+    NotTaken,
     #[error("there is no {} to take over with", path.display())]
     NoNext { path: PathBuf },
     #[error("the module is in use after {} s, and nothing was changed: {}", waited.as_secs(), holders::in_words(*inside, held))]
@@ -61,7 +63,7 @@ fn in_parentheses(log: &str) -> String {
 pub const TRACING: &str = "kernel.ftrace_enabled";
 
 /// What a module names in the place of a function when the kernel refused all of them together, and none by itself.
-const TOGETHER: &str = "functions";
+pub(super) const TOGETHER: &str = "functions";
 
 /// A refused redirect, as a sentence.
 pub fn not_placed(symbol: &str, errno: i32) -> String {
@@ -95,6 +97,7 @@ impl Explain for LoadError {
             LoadError::Unattached { .. } => "driver_not_found",
             LoadError::OtherVersion { .. } => "other_version_up",
             LoadError::Drain { .. } => "callers_inside",
+            LoadError::NotTaken => "not_taken_over",
             LoadError::NoNext { .. } => "no_next_module",
             LoadError::Busy { .. } | LoadError::Kept { .. } => "in_use",
             LoadError::Stuck => "stuck",
@@ -125,6 +128,9 @@ impl Explain for LoadError {
             LoadError::Insert { source, .. } if is_refusal(source) => {
                 "sign the module with a key that this kernel trusts, or boot without lockdown and module signature enforcement"
             }
+            LoadError::Insert { source, .. } if source.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                "this kernel lacks the way that `redirect` in /etc/mpu/config.toml names: remove the line, then `mpu up` again"
+            }
             LoadError::Insert { .. } => {
                 "`dmesg | tail` shows the kernel's messages; `mpu up` without --module builds one for this kernel"
             }
@@ -151,6 +157,7 @@ impl Explain for LoadError {
             LoadError::Kept { again, .. } => return format!("stop or kill it, then run `{again}` again"),
             LoadError::Stuck => "reboot this host; `dmesg` has what became of the kernel's function tracing",
             LoadError::NotEntered { .. } => "update MPU, and report the driver's version; nothing is translated",
+            LoadError::NotTaken => "`dmesg | tail` shows why; then run `mpu up --replace` again",
             LoadError::Retire { .. } | LoadError::Remove { .. } => "`dmesg | tail` shows the kernel's messages",
         }
         .to_string()

@@ -2,9 +2,11 @@
 //!
 //! Owns the way from the module's sources to a loaded module and back: what this host must offer ([`checks`]), what is
 //! built ([`sources`], [`build`]), loading and unloading ([`load`]), all of it in order ([`raise`]), and what the
-//! module says about itself ([`state`]); who keeps it in the kernel ([`holders`]); and when it was loaded ([`record`]).
+//! module says about itself ([`state`]); who keeps it in the kernel ([`holders`]); when it was loaded ([`record`]); and how the one
+//! before comes back ([`before`]).
 //! Knows nothing of what the module does inside the kernel.
 
+pub mod before;
 pub mod build;
 pub mod checks;
 pub mod elf;

@@ -3,14 +3,14 @@
 //! Owns the endings and their tools. A module is looked at in memory, which needs no rights and leaves no trace; only to load it is it
 //! unpacked, below `/var/lib/mpu/<release>`, where a lock keeps two unpackers apart and a rename brings each file.
 
-use super::build::{BuildError, NEXT, STORE};
+use super::build::{hold, BuildError, NEXT, STORE};
 use mpu_host::host::Host;
-use rustix::fs::{flock, FlockOperation};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// How a module's file ends, and what unpacks it.
 pub const PACKINGS: [(&str, Option<&str>); 4] =
@@ -18,6 +18,9 @@ pub const PACKINGS: [(&str, Option<&str>); 4] =
 
 /// No module is as large: a small file that unpacks to all of a host's memory is stopped here.
 const LARGEST: u64 = 64 << 20;
+
+/// How long is waited for another unpacker.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How the files of an unpacker begin that is at work, or was killed.
 const AT_WORK: &str = ".unpacking-";
@@ -35,7 +38,7 @@ pub fn contents(host: &Host, file: File, tool: Option<&str>) -> Result<Vec<u8>, 
     let Some(tool) = tool else {
         return bounded(file).map_err(|error| cannot_be_read(&error))?.ok_or_else(too_large);
     };
-    let program = host.tool(tool).ok_or_else(|| format!("there is no {tool} on this host to unpack it"))?;
+    let program = host.tool(tool).ok_or_else(|| format!("cannot be unpacked: there is no {tool} on this host"))?;
     let cannot = |error: io::Error| format!("cannot be unpacked: {error}");
     let mut command = Command::new(program);
     command.args(["-d", "-c"]).stdin(file).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -87,8 +90,7 @@ pub fn plain(host: &Host, release: &str, path: &Path, folder: &str) -> Result<Pa
     let to = host.at(STORE).join(release).join(folder);
     let at = |source| BuildError::Store { path: to.clone(), source };
     fs::create_dir_all(&to).map_err(at)?;
-    let lock = File::options().create(true).append(true).open(to.join("lock")).map_err(at)?;
-    flock(&lock, FlockOperation::LockExclusive).map_err(|error| at(error.into()))?;
+    let _lock = hold(&to, PATIENCE)?;
     // The lock is ours: their owner was killed.
     for left in fs::read_dir(&to).map_err(at)?.flatten() {
         if left.file_name().to_string_lossy().starts_with(AT_WORK) {

@@ -87,10 +87,7 @@ fn usable(host: &Host, folder: &Path, path: &Path, release: &str) -> Result<Buil
     let look = |bytes: &[u8], name| sources::look(bytes, &real, name, release, std::env::consts::ARCH);
     let built = look(&bytes, "mpu").map_err(|error| about(&error))?;
     for bytes in [Some(&bytes), twin.as_ref()].into_iter().flatten() {
-        if !sources::is_of_this_version(bytes) {
-            let version = sources::version_in(bytes).unwrap_or_else(|| "none".to_string());
-            return Err(format!("is of MPU {version}, and this is mpu {}", env!("CARGO_PKG_VERSION")));
-        }
+        of_this_version(bytes)?;
     }
     if let Some(twin) = twin {
         look(&twin, "mpu_next").map_err(|error| of_twin(about(&error)))?;
@@ -102,8 +99,17 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
+/// Another version's module is not for us.
+pub(super) fn of_this_version(bytes: &[u8]) -> Result<(), String> {
+    if sources::is_of_this_version(bytes) {
+        return Ok(());
+    }
+    let version = sources::version_in(bytes).unwrap_or_else(|| "none".to_string());
+    Err(format!("is of MPU {version}, and this is mpu {}", env!("CARGO_PKG_VERSION")))
+}
+
 /// What is wrong with a module, as half a sentence about its file.
-fn about(error: &SourceError) -> String {
+pub(super) fn about(error: &SourceError) -> String {
     match error {
         SourceError::OtherKernel { found, .. } => format!("was built for kernel {found}"),
         SourceError::OtherProcessor { arch, .. } => format!("was built for another processor than {arch}"),

@@ -3,25 +3,29 @@
 //! Owns the order of things: everything that can fail without a trace comes before the first change. Each step is its
 //! own module's.
 
-use super::build::Store;
+use super::build::{BuildError, Store};
 use super::checks;
 use super::error::ModuleError;
 use super::installed;
-use super::load::{self, Kernel};
+use super::load::{self, Kernel, Parameters};
 use super::load_error::LoadError;
 use super::packed;
 use super::prebuilt::{self, PassedOver};
-use super::sources::{self, Built, Sources};
+use super::record::Record;
+use super::sources::{self, Built, SourceError, Sources};
 use super::state::{self, Instance, Phase, State};
 use super::swap::{swap, Replaced};
 use super::which::{self, Origin, ReadyMade};
 use crate::signing::{self, Signer};
 use clap::ValueHint;
-use mpu_host::config::{Drivers, Modules};
+use mpu_host::config::{Drivers, Modules, Redirect};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::{causes, Explain};
 use mpu_host::host::{Host, CAP_SYS_MODULE};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -53,6 +57,10 @@ pub struct ModuleOptions {
     #[arg(skip)]
     pub modules: Modules,
 
+    /// How it redirects.
+    #[arg(skip)]
+    pub redirect: Redirect,
+
     /// Rules for the module, as `config::rules::compile` makes them.
     #[arg(skip)]
     pub policy: String,
@@ -69,7 +77,7 @@ pub enum Raised {
         module: PathBuf,
         /// Where that comes from.
         origin: Origin,
-        /// Modules that were built elsewhere, and could not be used.
+        /// Modules that were there, and could not be used.
         passed_over: Vec<PassedOver>,
         /// How long building it took, if it was built now.
         built_in: Option<Duration>,
@@ -125,7 +133,7 @@ pub fn raise(
     let release = checks::kernel(host)?;
     let ready = match (&options.module, &options.source) {
         (Some(path), _) => {
-            let file = Some((Origin::Given, sources::inspect(path, &release)?));
+            let file = Some((Origin::Given, given(host, path, &release)?));
             ReadyMade { file, passed_over: Vec::new(), wants_signature: false }
         }
         (None, Some(_)) => ReadyMade { file: None, passed_over: Vec::new(), wants_signature: false },
@@ -136,11 +144,12 @@ pub fn raise(
     may_load(host, &release, options, file.as_ref().map(|(_, built)| built), wants_signature)
         .map_err(|error| after(error, &passed_over))?;
     options.drivers.take(driver)?;
-    let site = Site { host, kernel, release: &release, leftover, replaces, policy: &options.policy };
+    let parameters = Parameters { policy: &options.policy, redirect: options.redirect };
+    let site = Site { host, kernel, release: &release, leftover, replaces, parameters };
     let raised = match file {
         Some((Origin::Prebuilt, built)) => site.insert_prebuilt(&release, options, &built, &mut passed_over),
         Some((origin, built)) => site.insert(&built.path, None, origin),
-        None => site.build_and_insert(&release, &sources_of(options)?),
+        None => sources_of(options).and_then(|sources| site.build_and_insert(&release, &sources)),
     };
     match raised.map_err(|error| after(error, &passed_over)) {
         Ok((state, module, built_in, replaced, origin)) => {
@@ -195,7 +204,7 @@ fn already(state: State) -> Result<Raised, ModuleError> {
 }
 
 /// Whether what is up is this version, and under its own name.
-fn is_in_place(state: &State) -> bool {
+pub(super) fn is_in_place(state: &State) -> bool {
     state.version == env!("CARGO_PKG_VERSION") && state.instance == Instance::Mpu
 }
 
@@ -204,10 +213,29 @@ pub(super) fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
     matches!(state.phase, Phase::Refused { .. } | Phase::Retired) || state.phase == Phase::Waiting && driver.is_some()
 }
 
+/// Whether a loaded module translates, or will when its driver comes.
+pub(crate) fn is_at_work(state: &State, driver: Option<&Driver>) -> bool {
+    state.phase != Phase::Stuck && !is_of_no_use(state, driver)
+}
+
 /// Whether what is built here will carry a signature, or does so already.
 fn will_be_signed(host: &Host, release: &str, options: &ModuleOptions) -> bool {
     let kept = || Store::kept(host, release, &sources_of(options).ok()?);
     Signer::find(host, release).is_some() || kept().is_some_and(|kept| signing::is_signed(&kept.path))
+}
+
+/// The module that somebody named, which may be packed.
+fn given(host: &Host, path: &Path, release: &str) -> Result<Built, ModuleError> {
+    // Opening waits for nobody, whatever stands there.
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    let plain = opened.and_then(|file| match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a plain file")),
+    });
+    let file = plain.map_err(|source| SourceError::Module { path: path.to_path_buf(), source })?;
+    let bytes = packed::contents(host, file, packed::packing(path).1);
+    let bytes = bytes.map_err(|why| BuildError::Unpack { path: path.to_path_buf(), why })?;
+    Ok(sources::look(&bytes, path, "mpu", release, std::env::consts::ARCH)?)
 }
 
 pub(super) fn sources_of(options: &ModuleOptions) -> Result<Sources, ModuleError> {
@@ -235,7 +263,7 @@ struct Site<'a> {
     leftover: bool,
     /// The module that this one takes over from.
     replaces: Option<State>,
-    policy: &'a str,
+    parameters: Parameters<'a>,
 }
 
 type Inserted = (State, PathBuf, Option<Duration>, Option<Replaced>, Origin);
@@ -284,7 +312,7 @@ impl Site<'_> {
         };
         let instead = match options.modules {
             Modules::Prebuilt => Err(no_prebuilt(release)),
-            Modules::Any => match installed::find(self.host, release) {
+            Modules::Any => match self.installed(release, passed_over) {
                 Some(installed) => may_load(self.host, release, options, Some(&installed), false)
                     .and_then(|()| self.insert(&installed.path, None, Origin::Installed)),
                 None => may_load(self.host, release, options, None, false)
@@ -304,23 +332,49 @@ impl Site<'_> {
         }
     }
 
+    fn installed(&self, release: &str, passed_over: &mut Vec<PassedOver>) -> Option<Built> {
+        let found = installed::find(self.host, release);
+        passed_over.extend(found.passed_over);
+        found.taken
+    }
+
     fn insert(&self, path: &Path, built_in: Option<Duration>, origin: Origin) -> Result<Inserted, ModuleError> {
         load::same_host(self.host, self.kernel)?;
         let plain = match origin {
             Origin::Prebuilt => packed::plain(self.host, self.release, path, "prebuilt")?,
             Origin::Installed => packed::plain(self.host, self.release, path, "installed")?,
-            Origin::Given | Origin::Kept | Origin::Built => path.to_path_buf(),
+            Origin::Given => packed::plain(self.host, self.release, path, "given")?,
+            Origin::Kept | Origin::Built => path.to_path_buf(),
         };
         let path = plain.as_path();
         if let Some(old) = &self.replaces {
-            let (state, replaced) = swap(self.host, self.kernel, old, path, self.policy)?;
+            let swapped = swap(self.host, self.kernel, old, path, self.parameters);
+            let (state, replaced) = swapped.inspect_err(|_| self.by_any_way(path, origin))?;
             return Ok((state, path.to_path_buf(), built_in, Some(replaced), origin));
         }
         for instance in Instance::ALL.into_iter().filter(|i| self.leftover && i.is_loaded(self.host)) {
             load::remove(self.host, self.kernel, instance, LEFTOVER_PATIENCE, "mpu up")?;
         }
-        let state = load::insert(self.host, self.kernel, Instance::Mpu, path, self.policy)?;
+        let state = load::insert(self.host, self.kernel, Instance::Mpu, path, self.parameters)?;
         Ok((state, path.to_path_buf(), built_in, None, origin))
+    }
+}
+
+impl Site<'_> {
+    /// After a change of versions that left nothing loaded: the way to redirect that the configuration asks for may be the only thing that
+    /// is not to be had here. An instance that is up cannot hand over to one that was told to take another way, so it had to go first. A
+    /// host that translates by the other way is better than one that does not; the reason is said in any case.
+    fn by_any_way(&self, path: &Path, origin: Origin) {
+        if self.parameters.redirect == Redirect::Auto || state::is_loaded(self.host) {
+            return;
+        }
+        let parameters = Parameters { redirect: Redirect::Auto, ..self.parameters };
+        if load::insert(self.host, self.kernel, Instance::Mpu, path, parameters).is_ok() {
+            // Who raises it now is who raised the one before: a later agent asks.
+            let by_agent = Record::read(self.host).is_some_and(|record| record.by_agent);
+            let record = Record::now(path, Some(origin), env!("CARGO_PKG_VERSION"));
+            Record { by_agent, ..record }.write(self.host);
+        }
     }
 }
 

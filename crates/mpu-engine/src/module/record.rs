@@ -25,12 +25,25 @@ pub struct Record {
     /// Modules that were passed over before.
     #[serde(default)]
     pub passed_over: Vec<PassedOver>,
+    /// The module's version; none if an earlier mpu loaded it.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// Whether it was an agent, in a pod, that loaded it.
+    #[serde(default)]
+    pub by_agent: bool,
 }
 
 impl Record {
     /// Of a module that was loaded now.
-    pub fn now(module: &Path, origin: Origin, passed_over: Vec<PassedOver>) -> Record {
-        Record { since: time::now(), module: module.to_path_buf(), origin: Some(origin), passed_over }
+    pub fn now(module: &Path, origin: Option<Origin>, version: &str) -> Record {
+        Record {
+            since: time::now(),
+            module: module.to_path_buf(),
+            origin,
+            passed_over: Vec::new(),
+            version: Some(version.to_string()),
+            by_agent: false,
+        }
     }
 
     /// Best effort: without it `mpu status` does not know since when, and says so.

@@ -27,7 +27,7 @@ pub enum SourceError {
     Incomplete { path: PathBuf, missing: &'static str },
     #[error("cannot read the module {}", path.display())]
     Module { path: PathBuf, source: io::Error },
-    #[error("{} is not an uncompressed kernel module named mpu", path.display())]
+    #[error("{} is no kernel module named mpu", path.display())]
     NotOurModule { path: PathBuf },
     #[error("{} was built for kernel {found}, but {running} is running", path.display())]
     OtherKernel { path: PathBuf, found: String, running: String },
@@ -65,7 +65,7 @@ impl Explain for SourceError {
             }
             SourceError::Module { .. } => "name a file that exists and that you may read",
             SourceError::NotOurModule { .. } => {
-                "name the mpu.ko that `mpu up --build-only` builds (unpack it if it is compressed)"
+                "name the mpu.ko that `mpu up --build-only` builds; one that is packed ends in .xz, .zst or .gz"
             }
             SourceError::OtherKernel { .. } | SourceError::OtherProcessor { .. } => {
                 "run it without --module, so that a module is built for this kernel"
@@ -142,13 +142,9 @@ pub struct Built {
     pub signed: bool,
 }
 
-/// Looks into a module before the kernel does, whose only word for most mistakes is EINVAL.
-pub fn inspect(path: &Path, running: &str) -> Result<Built, SourceError> {
-    inspect_for(path, "mpu", running, std::env::consts::ARCH)
-}
-
-/// The same for a module of that name and a kernel of another processor, by Rust's name.
-pub fn inspect_for(path: &Path, name: &str, release: &str, arch: &'static str) -> Result<Built, SourceError> {
+/// Looks into a module of that name before the kernel does, whose only word for most mistakes is EINVAL. `arch` is the processor, by
+/// Rust's name.
+pub fn inspect(path: &Path, name: &str, release: &str, arch: &'static str) -> Result<Built, SourceError> {
     let bytes = fs::read(path).map_err(|source| SourceError::Module { path: path.to_path_buf(), source })?;
     look(&bytes, path, name, release, arch)
 }
@@ -284,9 +280,12 @@ mod tests {
     fn modules_are_told_apart_before_the_kernel_sees_them() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("mpu.ko");
+        let check_at = |path: &Path| {
+            inspect(path, "mpu", "6.1.0", std::env::consts::ARCH).map(|built| built.signed).map_err(|e| e.code())
+        };
         let check = |bytes: &[u8]| {
             fs::write(&path, bytes).expect("a file");
-            inspect(&path, "6.1.0").map(|built| built.signed).map_err(|e| e.code())
+            check_at(&path)
         };
         assert_eq!(check(&fake::module("6.1.0")), Ok(false));
         let signed = [fake::module("6.1.0").as_slice(), b"sig~Module signature appended~\n"].concat();
@@ -301,6 +300,6 @@ mod tests {
         assert_eq!(check(&cut), Err("module_cut_short"));
         assert_eq!(check(b"\xfd7zXZ"), Err("not_our_module"));
         fs::remove_file(&path).expect("removed");
-        assert_eq!(inspect(&path, "6.1.0").map_err(|e| e.code()), Err("module_unreadable"));
+        assert_eq!(check_at(&path), Err("module_unreadable"));
     }
 }

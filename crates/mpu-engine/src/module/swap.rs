@@ -2,13 +2,14 @@
 //!
 //! Owns the dance of the two names: the new version comes as `mpu_next` and takes over, the old `mpu` goes, the new one
 //! comes as `mpu` and takes over from itself, and `mpu_next` goes. How instances hand over is the module's own business
-//! (kmod/mpu_peer.h). Whatever fails, one of them goes on, and the next try begins from there.
+//! (kmod/mpu_peer.h). Whatever fails, one of them goes on, and the next try begins from there. Only an old module that cannot hand
+//! over goes before the new one comes; what becomes of a host on which that then does not come is `before`'s.
 
 use super::build::NEXT;
 use super::error::ModuleError;
-use super::load::{self, Kernel};
-use super::load_error::LoadError;
-use super::state::{Instance, State};
+use super::load::{self, Kernel, Parameters};
+use super::load_error::{LoadError, TOGETHER};
+use super::state::{Instance, Phase, State};
 use mpu_host::host::Host;
 use std::path::Path;
 use std::time::Duration;
@@ -31,7 +32,7 @@ pub fn swap(
     kernel: &dyn Kernel,
     old: &State,
     path: &Path,
-    policy: &str,
+    parameters: Parameters<'_>,
 ) -> Result<(State, Replaced), ModuleError> {
     let next = path.with_file_name(NEXT);
     let replaced = Replaced { version: old.version.clone(), gapless: true };
@@ -45,27 +46,51 @@ pub fn swap(
         if !next.is_file() {
             return Err(LoadError::NoNext { path: next }.into());
         }
-        match load::insert(host, kernel, Instance::MpuNext, &next, policy) {
-            Err(error) if cannot_hand_over(&error) => {
+        match takes_over(host, kernel, Instance::MpuNext, &next, parameters) {
+            Err(error) if cannot_hand_over(old, &error) => {
                 remove(Instance::Mpu)?;
-                let state = load::insert(host, kernel, Instance::Mpu, path, policy)?;
+                let state = load::insert(host, kernel, Instance::Mpu, path, parameters)?;
                 return Ok((state, Replaced { gapless: false, ..replaced }));
             }
             taken => taken?,
         };
         remove(Instance::Mpu)?;
     }
-    let state = load::insert(host, kernel, Instance::Mpu, path, policy)?;
+    let state = takes_over(host, kernel, Instance::Mpu, path, parameters)?;
     remove(Instance::MpuNext)?;
     Ok((state, replaced))
 }
 
+/// Loads an instance that takes over from the other. One that could not, and that the kernel must not free yet, begins retired
+/// (mpu_stays() in kmod/mpu_main.c): the other goes on.
+fn takes_over(
+    host: &Host,
+    kernel: &dyn Kernel,
+    instance: Instance,
+    path: &Path,
+    parameters: Parameters<'_>,
+) -> Result<State, ModuleError> {
+    let state = load::insert(host, kernel, instance, path, parameters)?;
+    match state.phase {
+        Phase::Retired => {
+            // The reason is what the caller must hear; the next try begins with what is left here.
+            let _ = load::remove(host, kernel, instance, PATIENCE, "mpu up --replace");
+            Err(LoadError::NotTaken.into())
+        }
+        Phase::Stuck => Err(LoadError::Stuck.into()),
+        _ => Ok(state),
+    }
+}
+
 /// Whether the old module speaks another language than the new one (`MPU_PEER_ABI`), or none.
-fn cannot_hand_over(error: &ModuleError) -> bool {
+fn cannot_hand_over(old: &State, error: &ModuleError) -> bool {
     match error {
         ModuleError::Load(LoadError::Insert { source, .. }) => source.raw_os_error() == Some(libc::EPROTO),
-        // It knows of no other instance, so the new one found the driver's functions taken.
-        ModuleError::Load(LoadError::Redirect { errno, .. }) => *errno == libc::EBUSY,
+        // One of format 1 knows of no other instance, so the new one finds the functions taken that it has redirected. Whatever else is
+        // taken, somebody else holds, and would hold it from then on, too.
+        ModuleError::Load(LoadError::Redirect { errno: libc::EBUSY, symbol }) => {
+            old.abi == "1" && (symbol == TOGETHER || old.hooks.contains(symbol))
+        }
         _ => false,
     }
 }
@@ -75,9 +100,11 @@ mod tests {
     use super::*;
     use crate::module::load::fake::FakeKernel;
     use crate::module::state::{self, Phase, ARMED};
+    use mpu_host::config::Redirect;
     use mpu_host::explain::Explain;
     use mpu_host::host::fake::FakeHost;
 
+    const RULE: Parameters<'_> = Parameters { policy: "host /a", redirect: Redirect::Auto };
     const OLD: &str = "version=0.0.9\nstate=armed\n";
 
     fn setup(instance: Instance) -> FakeHost {
@@ -90,7 +117,7 @@ mod tests {
 
     fn swapped(fake: &FakeHost, kernel: &FakeKernel<'_>) -> Result<(State, Replaced), ModuleError> {
         let old = state::read(&fake.host()).expect("readable").expect("up");
-        swap(&fake.host(), kernel, &old, &fake.host().at("/m/mpu.ko"), "host /a")
+        swap(&fake.host(), kernel, &old, &fake.host().at("/m/mpu.ko"), RULE)
     }
 
     #[test]
@@ -125,7 +152,7 @@ mod tests {
         kernel.inserts.borrow_mut().push(libc::ETIMEDOUT);
         let before = fake.snapshot();
         let said = swapped(&fake, &kernel).expect_err("busy").to_string();
-        assert!(said.contains("the old one keeps running: 2 callers are inside the driver: process 4242"), "{said}");
+        assert!(said.contains("could not take over: 2 callers are inside the driver: process 4242"), "{said}");
         assert_eq!(fake.snapshot(), before);
     }
 
@@ -136,6 +163,60 @@ mod tests {
         kernel.inserts.borrow_mut().push(libc::EPROTO);
         let (state, replaced) = swapped(&fake, &kernel).expect("replaced");
         assert_eq!((state.instance, replaced.gapless, kernel.calls.get()), (Instance::Mpu, false, (2, 1)));
+    }
+
+    const TAKEN: &str = "version=0.2.0\nabi=2\nstate=refused\nrefused=os_is_init_ns:-16\n";
+
+    /// What is up after a new version found a function taken, and how often modules came and went.
+    fn after_busy(old: &str, states: &[&str]) -> (Option<String>, (usize, usize)) {
+        let fake = setup(Instance::Mpu);
+        fake.write("/sys/module/mpu/parameters/state", old);
+        let kernel = FakeKernel::taking(&fake, ARMED);
+        kernel.states.borrow_mut().extend(states.iter().map(ToString::to_string));
+        swapped(&fake, &kernel).expect_err("busy");
+        assert!(!Instance::MpuNext.is_loaded(&fake.host()));
+        (state::read(&fake.host()).expect("readable").map(|state| state.version), kernel.calls.get())
+    }
+
+    #[test]
+    fn a_function_that_somebody_else_holds_does_not_cost_the_old_one() {
+        let knows_of_others = "version=0.0.9\nabi=2\nstate=armed\nhooks=nvidia_unlocked_ioctl,os_is_init_ns\n";
+        assert_eq!(after_busy(knows_of_others, &[TAKEN]), (Some("0.0.9".into()), (1, 1)));
+        let has_it_not = "version=0.0.9\nabi=1\nstate=armed\nhooks=nvidia_unlocked_ioctl\n";
+        assert_eq!(after_busy(has_it_not, &[TAKEN]), (Some("0.0.9".into()), (1, 1)));
+        let tracing = TAKEN.replace("os_is_init_ns", "kernel.ftrace_enabled");
+        let has_it = "version=0.0.9\nabi=1\nstate=armed\nhooks=nvidia_unlocked_ioctl,os_is_init_ns\n";
+        assert_eq!(after_busy(has_it, &[&tracing]), (Some("0.0.9".into()), (1, 1)));
+    }
+
+    #[test]
+    fn one_that_knows_of_no_other_and_has_the_function_goes_first() {
+        let fake = setup(Instance::Mpu);
+        let has_it = "version=0.0.9\nabi=1\nstate=armed\nhooks=nvidia_unlocked_ioctl,os_is_init_ns\n";
+        fake.write("/sys/module/mpu/parameters/state", has_it);
+        let kernel = FakeKernel::taking(&fake, ARMED);
+        kernel.states.borrow_mut().push(TAKEN.to_string());
+        let (state, replaced) = swapped(&fake, &kernel).expect("replaced");
+        assert_eq!((state.phase, replaced.gapless, kernel.calls.get()), (Phase::Armed, false, (2, 2)));
+    }
+
+    #[test]
+    fn a_new_one_that_did_not_take_over_and_stays_loaded_does_not_cost_the_old_one() {
+        let retired = "version=0.2.0\nabi=2\nstate=retired\nrefused=mpu_peer:-12\ninside=0\n";
+        assert_eq!(after_busy(OLD, &[retired]).0, Some("0.0.9".into()));
+        // The second step: the new one is up under the other name.
+        let next = "version=0.2.0\nabi=2\nstate=armed\n";
+        assert_eq!(
+            {
+                let fake = setup(Instance::Mpu);
+                let kernel = FakeKernel::taking(&fake, ARMED);
+                kernel.states.borrow_mut().extend([next.to_string(), retired.to_string()]);
+                swapped(&fake, &kernel).expect_err("not taken over");
+                let now = state::read(&fake.host()).expect("readable").expect("up");
+                (now.instance, now.phase)
+            },
+            (Instance::MpuNext, Phase::Armed)
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Owns the order. Where each kind lies, and what makes one unfit, is the kind's own business.
 
 use super::installed;
-use super::prebuilt::{self, PassedOver};
+use super::prebuilt::{self, Found, PassedOver};
 use super::sources::Built;
 use crate::signing;
 use mpu_host::config::Modules;
@@ -45,7 +45,7 @@ impl Origin {
 pub struct ReadyMade {
     /// The module, and where it comes from.
     pub file: Option<(Origin, Built)>,
-    /// Modules that were built elsewhere, and are not used.
+    /// Modules that are there, and are not used.
     pub passed_over: Vec<PassedOver>,
     /// Whether one of those could be used if it were signed.
     pub wants_signature: bool,
@@ -60,12 +60,14 @@ pub fn ready_made(host: &Host, release: &str, modules: Modules) -> ReadyMade {
         false => Ok(()),
     });
     let wants_signature = found.passed_over.iter().any(|over| over.why == UNSIGNED);
-    let of_host = || match modules {
-        Modules::Any => installed::find(host, release).map(|built| (Origin::Installed, built)),
-        Modules::Prebuilt => None,
-    };
-    let file = found.taken.map(|built| (Origin::Prebuilt, built)).or_else(of_host);
-    ReadyMade { file, passed_over: found.passed_over, wants_signature }
+    let Found { taken, mut passed_over } = found;
+    let mut file = taken.map(|built| (Origin::Prebuilt, built));
+    if file.is_none() && modules == Modules::Any {
+        let of_host = installed::find(host, release);
+        file = of_host.taken.map(|built| (Origin::Installed, built));
+        passed_over.extend(of_host.passed_over);
+    }
+    ReadyMade { file, passed_over, wants_signature }
 }
 
 impl ReadyMade {

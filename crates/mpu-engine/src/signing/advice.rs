@@ -1,6 +1,6 @@
 //! What a person has to do so that this kernel takes the module: commands, for this host.
 
-use super::keys::{Enrolled, Key};
+use super::keys::{Enrolled, Key, DKMS, OWN};
 use super::signer::{digest, is_signed, tool};
 use mpu_host::host::Host;
 use std::path::Path;
@@ -43,21 +43,31 @@ fn is_from_dkms(host: &Host, module: &Path) -> bool {
     module.starts_with(host.at("/lib/modules")) || copy && module.starts_with(host.at("/var/lib/mpu"))
 }
 
-/// How to come by a key. DKMS then signs with the same one.
+/// How to come by a key. DKMS's place comes first, as DKMS then signs with the same one. What is there is never written over:
+/// half of a pair may be enrolled, and may sign what others build.
 fn without_a_key(host: &Host) -> String {
     if !host.at("/sys/firmware/efi").is_dir() {
         return "run `mpu up --build-only`, sign the module it names with a key that this kernel trusts, then \
                 `mpu up --module FILE.ko`; this host has no EFI firmware that could be told of a new key"
             .to_string();
     }
-    let folder = match host.at("/var/lib/dkms").is_dir() {
-        true => "",
-        false => "mkdir -p /var/lib/dkms && ",
+    let is_there = |path: &str| host.at(path).exists();
+    let Some((key, certificate)) = [DKMS, OWN].into_iter().find(|(_, certificate)| !is_there(certificate)) else {
+        return format!("put the private key of {} at {}, or that of {} at {}", OWN.1, OWN.0, DKMS.1, DKMS.0);
     };
+    let folder = Path::new(key).parent().unwrap_or(Path::new("/"));
+    let folder = match host.at(folder).is_dir() {
+        true => String::new(),
+        false => format!("mkdir -p {} && ", folder.display()),
+    };
+    let make = match is_there(key) {
+        true => format!("-key {key}"),
+        false => format!("-newkey rsa:2048 -nodes -keyout {key}"),
+    };
+    let who = if key == DKMS.0 { "MPU and DKMS sign" } else { "MPU signs" };
     format!(
-        "{folder}openssl req -new -x509 -newkey rsa:2048 -nodes -days 36500 -subj '/CN=module signing key/' \
-         -keyout /var/lib/dkms/mok.key -outform DER -out /var/lib/dkms/mok.pub && \
-         mokutil --import /var/lib/dkms/mok.pub   {THEN}; MPU and DKMS sign with it from then on"
+        "{folder}openssl req -new -x509 -days 36500 -subj '/CN=module signing key/' {make} -outform DER -out {certificate} && \
+         mokutil --import {certificate}   {THEN}; {who} with it from then on"
     )
 }
 
@@ -77,7 +87,9 @@ mod tests {
         fake.write(LIST, "");
         assert!(said(None).starts_with("mkdir -p /var/lib/dkms && openssl req"), "{}", said(None));
         fake.write("/var/lib/dkms/mok.key", "private");
-        assert!(said(None).starts_with("openssl req") && said(None).contains("mokutil --import"), "{}", said(None));
+        let half = said(None);
+        assert!(half.contains("openssl req") && half.contains("mokutil --import /var/lib/dkms/mok.pub"), "{half}");
+        assert!(half.contains("-key /var/lib/dkms/mok.key") && !half.contains("-keyout"), "the key stays: {half}");
 
         fake.write("/var/lib/dkms/mok.pub", "");
         fs::write(fake.host().at("/var/lib/dkms/mok.pub"), [0x30, 0x82, 1]).expect("a certificate");
@@ -97,6 +109,24 @@ mod tests {
         assert!(!said(Some(&module)).contains("mokutil"), "{}", said(Some(&module)));
         let built = fake.host().at(format!("/lib/modules/{RELEASE}/updates/dkms/mpu.ko"));
         assert!(said(Some(&built)).starts_with("dkms build --force mpu/"), "{}", said(Some(&built)));
+    }
+
+    #[test]
+    fn no_half_of_a_pair_is_written_over() {
+        let fake = FakeHost::in_order();
+        fake.write(LIST, "");
+        let said = || advice(&fake.host(), RELEASE, None);
+        let writes =
+            |file: &str| said().contains(&format!("-keyout {file} ")) || said().contains(&format!("-out {file} "));
+        // Somebody keeps the private key elsewhere.
+        fake.write("/var/lib/dkms/mok.pub", "certificate");
+        assert!(!writes("/var/lib/dkms/mok.pub") && !writes("/var/lib/dkms/mok.key"), "{}", said());
+        assert!(writes("/etc/mpu/signing.key") && writes("/etc/mpu/signing.der"), "{}", said());
+        fake.write("/etc/mpu/signing.key", "private");
+        assert!(!writes("/etc/mpu/signing.key") && writes("/etc/mpu/signing.der"), "{}", said());
+        fake.remove("/etc/mpu/signing.key");
+        fake.write("/etc/mpu/signing.der", "certificate");
+        assert!(!said().contains("openssl") && said().contains("private key"), "{}", said());
     }
 
     #[test]

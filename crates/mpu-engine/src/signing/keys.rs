@@ -26,12 +26,15 @@ pub enum Enrolled {
     Unknown,
 }
 
-/// This program's own place, DKMS's, and Ubuntu's, which its DKMS uses.
-const PLACES: [(&str, &str); 3] = [
-    ("/etc/mpu/signing.key", "/etc/mpu/signing.der"),
-    ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub"),
-    ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der"),
-];
+/// This program's own place: private key, certificate.
+pub const OWN: (&str, &str) = ("/etc/mpu/signing.key", "/etc/mpu/signing.der");
+
+/// DKMS's.
+pub const DKMS: (&str, &str) = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub");
+
+/// Those two, and Ubuntu's, which its DKMS uses.
+const PLACES: [(&str, &str); 3] =
+    [OWN, DKMS, ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der")];
 
 /// Where DKMS is told of another key, before its folder of such files.
 const DKMS_CONFIG: &str = "/etc/dkms/framework.conf";

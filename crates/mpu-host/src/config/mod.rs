@@ -6,7 +6,7 @@
 pub mod rules;
 mod wanted;
 
-pub use wanted::{Asked, Drivers, Modules, UnknownDriver};
+pub use wanted::{Asked, Drivers, Modules, Redirect, UnknownDriver};
 
 use crate::exit::Exit;
 use crate::explain::Explain;
@@ -71,6 +71,8 @@ pub struct Config {
     pub drivers: Drivers,
     /// The module files that are taken.
     pub modules: Modules,
+    /// How the module redirects.
+    pub redirect: Redirect,
     /// What containers see that no rule is for.
     pub visibility: Visibility,
     /// Processor time that the notify engine spends on one container, in percent of one processor; 0 is no limit.
@@ -90,6 +92,7 @@ impl Default for Config {
             engine: Asked::Auto,
             drivers: Drivers::default(),
             modules: Modules::default(),
+            redirect: Redirect::default(),
             visibility: Visibility::default(),
             notify_cpu_percent: NOTIFY_CPU_PERCENT,
             nri: false,
@@ -107,6 +110,8 @@ struct Raw {
     drivers: Drivers,
     #[serde(default)]
     modules: Modules,
+    #[serde(default)]
+    redirect: Redirect,
     #[serde(default)]
     visibility: Visibility,
     notify_cpu_percent: Option<u32>,
@@ -215,8 +220,8 @@ impl Config {
         }
         let engine = raw.engine.unwrap_or(Asked::Auto);
         let notify_cpu_percent = raw.notify_cpu_percent.unwrap_or(NOTIFY_CPU_PERCENT);
-        let Raw { drivers, modules, visibility, nri, .. } = raw;
-        let config = Config { engine, drivers, modules, visibility, notify_cpu_percent, nri, rules };
+        let Raw { drivers, modules, redirect, visibility, nri, .. } = raw;
+        let config = Config { engine, drivers, modules, redirect, visibility, notify_cpu_percent, nri, rules };
         let compiled = rules::compile(&config);
         policy::Rules::parse(compiled.as_bytes()).map_err(|_| {
             let most = format!("{} lines, {} bytes", policy::MOST_RULES, policy::LONGEST_RULES);
@@ -278,6 +283,8 @@ mod tests {
         for key in [
             "engine",
             "drivers",
+            "modules",
+            "redirect",
             "visibility",
             "notify_cpu_percent",
             "nri",
@@ -310,6 +317,8 @@ mod tests {
         assert_eq!((config.engine, config.visibility, config.drivers), (Asked::Module, Visibility::Pod, Drivers::Any));
         assert_eq!(Config::parse("drivers = \"known\"\n").expect("sound").drivers, Drivers::Known);
         assert_eq!(wrong("drivers = \"580\"\n").0, 1);
+        assert_eq!(Config::parse("redirect = \"ipmodify\"\n").expect("sound").redirect, Redirect::Ipmodify);
+        assert_eq!(wrong("redirect = \"jump\"\n").0, 1);
         assert_eq!(Config::parse("notify_cpu_percent = 0\n").expect("sound").notify_cpu_percent, 0);
         assert_eq!(Config::parse("").expect("sound").notify_cpu_percent, 100);
         assert_eq!(wrong("\nnotify_cpu_percent = -1\n").0, 2);

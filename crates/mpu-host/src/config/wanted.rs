@@ -32,6 +32,30 @@ pub enum Modules {
     Prebuilt,
 }
 
+/// How the module redirects the driver's functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Redirect {
+    /// The first way that the kernel has and grants.
+    #[default]
+    Auto,
+    /// Direct calls, and nothing else.
+    Direct,
+    /// An ftrace handler, and nothing else.
+    Ipmodify,
+}
+
+impl Redirect {
+    /// The word that the module's parameter `redirect` takes, and that its `state` says.
+    pub fn word(self) -> &'static str {
+        match self {
+            Redirect::Auto => "auto",
+            Redirect::Direct => "direct",
+            Redirect::Ipmodify => "ipmodify",
+        }
+    }
+}
+
 /// Which releases of the driver are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]

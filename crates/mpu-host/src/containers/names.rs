@@ -54,6 +54,9 @@ pub struct Container {
     pub id: String,
     /// Who runs it.
     pub runtime: Runtime,
+    /// The user whose service manager it runs below; none for one that root started. A user's container has the id that the
+    /// user chose for it, which may be somebody else's.
+    pub user: Option<u32>,
     /// The name that a person gave it; none when its runtime's files cannot be read.
     pub name: Option<String>,
     /// The Kubernetes pod that it belongs to.
@@ -81,6 +84,20 @@ impl Container {
         } else {
             &self.id
         }
+    }
+
+    /// Its runtime's name, with the user's number behind it where the container is a user's: `docker@1000`.
+    pub fn runtime_name(&self) -> String {
+        self.of_user(self.runtime.name())
+    }
+
+    /// Its id, likewise: no user's container has the same as one that root started.
+    pub fn whole_id(&self) -> String {
+        self.of_user(&self.id)
+    }
+
+    fn of_user(&self, text: &str) -> String {
+        self.user.map_or_else(|| text.to_string(), |user| format!("{text}@{user}"))
     }
 
     /// The outermost container, this one if it is in no other.

@@ -11,7 +11,7 @@ use super::names::{is_long_id, Runtime};
 pub const LIMIT: usize = 64 * 1024;
 
 /// One container in a path.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Layer {
     /// Its id.
     pub id: String,
@@ -206,6 +206,7 @@ fn is_pod_uid(uid: &str) -> bool {
     digits == 32 && uid.len() == 32 + dashes && (dashes == 0 || dashes == 4)
 }
 
-fn user_of(segment: &str) -> Option<u32> {
+/// The user whose service manager a part of a path is of.
+pub fn user_of(segment: &str) -> Option<u32> {
     segment.strip_prefix("user@")?.strip_suffix(".service")?.parse().ok()
 }

@@ -8,9 +8,10 @@ use super::names::{Pod, Runtime};
 use super::path::{self, is_name, Layer};
 use crate::host::Host;
 use serde_json::Value;
+use std::cell::Cell;
 
 /// What was found.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     /// Who runs it, where the path did not say.
     pub runtime: Option<Runtime>,
@@ -53,22 +54,28 @@ const NERDCTL_NAME: &str = "nerdctl/name";
 /// How large a file may be. A bundle is some 20 kB; the list of all containers some 1 kB for each.
 const LIMIT: usize = 4 << 20;
 
-/// Reads what there is about a container.
-pub fn look(host: &Host, layer: &Layer) -> State {
-    let home = layer.user.and_then(|uid| host.home_of(uid));
+/// How many parts of cgroups' paths are looked for among the containers that were started by hand: a user's path may have thousands.
+const MOST_PARTS: usize = 128;
+
+/// Reads what there is about a container, as far as so many bytes are left: of a user's in that user's home alone, if at all.
+pub fn look(host: &Host, layer: &Layer, homes: bool, left: &Cell<usize>) -> State {
+    let files = Files { host, left };
+    let home = layer.user.filter(|_| homes).and_then(|uid| host.home_of(uid));
     let at = |roots: &[&str], at_home: &[&str]| -> Vec<String> {
-        let own = home.iter().flat_map(|home| at_home.iter().map(move |dir| format!("{home}/{dir}")));
-        own.chain(roots.iter().map(|root| root.to_string())).collect()
+        match layer.user {
+            None => roots.iter().map(|root| root.to_string()).collect(),
+            Some(_) => home.iter().flat_map(|home| at_home.iter().map(move |dir| format!("{home}/{dir}"))).collect(),
+        }
     };
     let id = &layer.id;
-    let docker = || docker(host, &at(DOCKER, DOCKER_AT_HOME), id);
-    let containerd = || containerd(host, id);
-    let crio = || bundle_in_storage(host, &at(STORAGE, STORAGE_AT_HOME), id).map(|state| of(Runtime::Crio, state));
+    let docker = || docker(&files, &at(DOCKER, DOCKER_AT_HOME), id);
+    let containerd = || containerd(&files, &at(CONTAINERD, &[]), id);
+    let crio = || bundle_in_storage(&files, &at(STORAGE, STORAGE_AT_HOME), id).map(|state| of(Runtime::Crio, state));
     match layer.runtime {
         Runtime::Docker => docker(),
         Runtime::Containerd => containerd(),
         Runtime::Crio => crio(),
-        Runtime::Podman => podman(host, &at(STORAGE, STORAGE_AT_HOME), id),
+        Runtime::Podman => podman(&files, &at(STORAGE, STORAGE_AT_HOME), id),
         // The path has an id and no more: whoever has files about it runs it.
         Runtime::Unknown => docker().or_else(containerd).or_else(crio),
         Runtime::Lxc | Runtime::Nspawn => Some(State { name: Some(id.clone()), ..State::default() }),
@@ -81,8 +88,8 @@ fn of(runtime: Runtime, state: State) -> State {
     State { runtime: Some(runtime), ..state }
 }
 
-fn docker(host: &Host, roots: &[String], id: &str) -> Option<State> {
-    let config = roots.iter().find_map(|root| json(host, &format!("{root}/containers/{id}/config.v2.json")))?;
+fn docker(files: &Files, roots: &[String], id: &str) -> Option<State> {
+    let config = roots.iter().find_map(|root| files.json(&format!("{root}/containers/{id}/config.v2.json")))?;
     let name =
         string(config.get("Name")).map(|name| name.trim_start_matches('/').to_string()).filter(|n| !n.is_empty());
     let labelled = by_keys(config.pointer("/Config/Labels"));
@@ -90,20 +97,20 @@ fn docker(host: &Host, roots: &[String], id: &str) -> Option<State> {
     Some(of(Runtime::Docker, State { name: labelled.name.or(name), ..labelled }))
 }
 
-fn containerd(host: &Host, id: &str) -> Option<State> {
-    let places = CONTAINERD.iter().flat_map(|root| CONTAINERD_NAMESPACES.iter().map(move |ns| (root, ns)));
-    let bundle = places.filter_map(|(root, ns)| json(host, &format!("{root}/{TASKS}/{ns}/{id}/config.json"))).next()?;
+fn containerd(files: &Files, roots: &[String], id: &str) -> Option<State> {
+    let places = roots.iter().flat_map(|root| CONTAINERD_NAMESPACES.iter().map(move |ns| (root, ns)));
+    let bundle = places.filter_map(|(root, ns)| files.json(&format!("{root}/{TASKS}/{ns}/{id}/config.json"))).next()?;
     Some(of(Runtime::Containerd, by_keys(bundle.get("annotations"))))
 }
 
-fn bundle_in_storage(host: &Host, roots: &[String], id: &str) -> Option<State> {
-    let bundle = in_storage(roots, &format!("{id}/userdata/config.json")).find_map(|path| json(host, &path))?;
+fn bundle_in_storage(files: &Files, roots: &[String], id: &str) -> Option<State> {
+    let bundle = in_storage(roots, &format!("{id}/userdata/config.json")).find_map(|path| files.json(&path))?;
     Some(by_keys(bundle.get("annotations")))
 }
 
-fn podman(host: &Host, roots: &[String], id: &str) -> Option<State> {
+fn podman(files: &Files, roots: &[String], id: &str) -> Option<State> {
     let lists = in_storage(roots, "containers.json").chain(in_storage(roots, "volatile-containers.json"));
-    let found = lists.filter_map(|path| json(host, &path)).find_map(|list| {
+    let found = lists.filter_map(|path| files.json(&path)).find_map(|list| {
         let row = list.as_array()?.iter().find(|row| row.get("id").and_then(Value::as_str) == Some(id))?;
         string(row.pointer("/names/0"))
     })?;
@@ -128,20 +135,39 @@ fn by_keys(map: Option<&Value>) -> State {
 
 /// A container that runc or crun was asked for by hand is any directory; their state says which are theirs.
 pub fn started_by_hand(host: &Host, cgroups: &str) -> Option<Layer> {
-    let candidates = path::paths(cgroups).flat_map(|path| path.split('/').filter(|segment| is_name(segment)));
-    for segment in candidates {
+    let of_path = |path| {
+        let mut user = None;
+        str::split(path, '/').map(move |segment| {
+            user = path::user_of(segment).or(user);
+            (segment, user)
+        })
+    };
+    let candidates = path::paths(cgroups).flat_map(of_path).filter(|(segment, _)| is_name(segment));
+    for (segment, user) in candidates.take(MOST_PARTS) {
         let found = [("/run/runc", "state.json", Runtime::Runc), ("/run/crun", "status", Runtime::Crun)]
             .into_iter()
             .find(|(root, file, _)| host.at(format!("{root}/{segment}/{file}")).is_file());
         if let Some((.., runtime)) = found {
-            return Some(Layer { id: segment.to_string(), runtime, pod: None, user: None });
+            return Some(Layer { id: segment.to_string(), runtime, pod: None, user });
         }
     }
     None
 }
 
-fn json(host: &Host, path: &str) -> Option<Value> {
-    serde_json::from_slice(&host.bounded(path, LIMIT)?).ok()
+/// A host's files, and how much of them may still be read.
+struct Files<'a> {
+    host: &'a Host,
+    left: &'a Cell<usize>,
+}
+
+impl Files<'_> {
+    fn json(&self, path: &str) -> Option<Value> {
+        let most = LIMIT.min(self.left.get());
+        // What turns out to be too long has been read, too.
+        let bytes = self.host.beginning(path, most + 1)?;
+        self.left.set(self.left.get().saturating_sub(bytes.len()));
+        serde_json::from_slice(&bytes).ok().filter(|_| bytes.len() <= most)
+    }
 }
 
 /// A string that can stand in a table: not empty, and not a page.

@@ -186,8 +186,7 @@ fn nothing_that_a_path_can_hold_is_believed_to_be_a_way_through_the_file_system(
 }
 
 fn container(fake: &FakeHost, line: &str) -> Container {
-    fake.write("/proc/7/cgroup", &filled(line));
-    of(&fake.host(), HostPid::new(7).expect("a PID")).expect("a container")
+    Look::with_homes(&fake.host()).in_cgroups(&filled(line)).expect("a container")
 }
 
 #[test]
@@ -213,6 +212,73 @@ fn a_rootless_runtime_keeps_its_files_in_its_users_home() {
     fake.write("/home/ada/.local/share/containers/storage/overlay-containers/containers.json", &list);
     let line = "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID1.scope";
     assert_eq!(container(&fake, line).name.as_deref(), Some("lab"));
+}
+
+#[test]
+fn a_user_cannot_be_somebody_elses_container() {
+    let fake = FakeHost::in_order();
+    fake.write("/etc/passwd", "ada:x:1000:1000:Ada:/home/ada:/bin/sh\n");
+    let cri = r#"{"annotations":{"io.kubernetes.cri.container-name":"worker","io.kubernetes.cri.sandbox-name":"train-0",
+        "io.kubernetes.cri.sandbox-namespace":"vision"}}"#;
+    let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/k8s.io/{}/config.json", IDS[0]);
+    let userdata = format!("/run/containers/storage/overlay-containers/{}/userdata/config.json", IDS[0]);
+    let docker = r#"{"Name":"/theirs","Config":{"Labels":{"io.kubernetes.pod.name":"train-0"}}}"#;
+    fake.write(&bundle, cri);
+    fake.write(&userdata, cri);
+    fake.write(&format!("/var/lib/docker/containers/{}/config.v2.json", IDS[0]), docker);
+    fake.write("/run/runc/train/state.json", "{}");
+    let homes = format!("/home/ada/.local/share/docker/containers/{}/config.v2.json", IDS[1]);
+    fake.write(&homes, r#"{"Name":"/mine","Config":{"Labels":{"io.kubernetes.pod.name":"theirs-0"}}}"#);
+    for (unit, name) in [
+        ("cri-containerd-ID1.scope", None),
+        ("app.slice/docker-ID1.scope", None),
+        ("crio-ID1.scope", None),
+        ("libpod-ID1.scope", None),
+        ("jobs/ID1", None),
+        ("kubepods.slice/kubepods-podU_I_D.slice/cri-containerd-ID1.scope", None),
+        ("app.slice/docker-ID2.scope", Some("mine")),
+        ("train", None),
+    ] {
+        let found = container(&fake, &format!("0::ROOTLESS/{unit}"));
+        assert_eq!((found.user, found.name.as_deref(), &found.pod), (Some(1000), name, &None), "{unit}");
+        assert!(found.runtime_name().ends_with("@1000") && found.whole_id().ends_with("@1000"), "{found:?}");
+        assert_eq!(
+            Look::new(&fake.host()).in_cgroups(&filled(&format!("0::ROOTLESS/{unit}"))).expect("one").name,
+            None
+        );
+    }
+    let roots = container(&fake, "0::BURST/cri-containerd-ID1.scope");
+    assert_eq!((roots.user, roots.whole_id().as_str(), roots.runtime_name().as_str()), (None, IDS[0], "containerd"));
+    assert_eq!(roots.pod.and_then(|pod| pod.namespace).as_deref(), Some("vision"));
+}
+
+#[test]
+fn files_are_read_once_for_many_and_not_without_end() {
+    let fake = FakeHost::in_order();
+    let at = |id: &str| format!("/var/lib/docker/containers/{id}/config.v2.json");
+    fake.write(&at(IDS[0]), r#"{"Name":"/train"}"#);
+    let host = fake.host();
+    let look = Look::new(&host);
+    let name = |line: &str| look.in_cgroups(&filled(line)).and_then(|container| container.name);
+    assert_eq!(name("0::/docker/ID1").as_deref(), Some("train"));
+    fake.remove(&at(IDS[0]));
+    assert_eq!(name("0::/docker/ID1/inside").as_deref(), Some("train"), "a cgroup in it is no other file");
+    let large = |number: usize| format!("{number:064x}");
+    for number in 0..12 {
+        let text = format!("{{\"Name\":\"/n\",\"x\":\"{}\"}}", "y".repeat((4 << 20) - 64));
+        fake.write(&at(&large(number)), &text);
+    }
+    let named = (0..12).filter(|number| name(&format!("0::/docker/{}", large(*number))).is_some()).count();
+    assert_eq!(named, MOST_BYTES / (4 << 20), "as many as there is room for");
+}
+
+#[test]
+fn a_path_of_thousands_of_parts_is_looked_at_in_part() {
+    let fake = FakeHost::in_order();
+    fake.write("/run/runc/train/state.json", "{}");
+    let look = |path: &str| Look::new(&fake.host()).in_cgroups(&format!("0::{path}\n")).map(|container| container.id);
+    assert_eq!(look("/a/train").as_deref(), Some("train"));
+    assert_eq!(look(&format!("{}/train", "/a".repeat(1000))), None);
 }
 
 #[test]

@@ -63,4 +63,17 @@ fn hints_speak_the_distributions_language() {
     check("ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", "dnf install kernel-devel-6.1");
     check("ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n", "zypper");
     check("ID=nixos\n", "install the package");
+    fake.write("/etc/os-release", "ID=rhel\n");
+    let hint = fake.host().headers_hint("5.14.0-503.el9.aarch64+64k");
+    assert_eq!(hint, "dnf install kernel-64k-devel-5.14.0-503.el9.aarch64");
+    for (id, install, remove) in [
+        ("debian", "apt-get install ./mpu_*.deb", "apt-get purge mpu"),
+        ("rhel", "dnf install --allowerasing ./mpu-[0-9]*.rpm", "dnf remove mpu"),
+        ("suse", "zypper install ./mpu-[0-9]*.rpm", "zypper remove mpu"),
+    ] {
+        fake.write("/etc/os-release", &format!("ID={id}\n"));
+        assert_eq!(fake.host().package_hints("mpu"), Some((install.to_string(), remove.to_string())));
+    }
+    fake.write("/etc/os-release", "ID=arch\n");
+    assert_eq!(fake.host().package_hints("mpu"), None);
 }

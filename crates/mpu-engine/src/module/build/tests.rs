@@ -80,6 +80,13 @@ fn a_failed_build_keeps_its_log_and_the_old_module() {
 }
 
 #[test]
+fn what_the_probes_say_comes_before_the_compilers_words() {
+    let log = "--- PROCESS is not TGID:\n<stdin>:9:1: error: 'PIDTYPE_TGID' undeclared\n\
+               mpu_probes.sh: error: this kernel is too old: its headers lack PIDTYPE_TGID\nmake: *** [x] Error 1\n";
+    assert_eq!(telling_line(log), "mpu_probes.sh: error: this kernel is too old: its headers lack PIDTYPE_TGID");
+}
+
+#[test]
 fn a_kept_module_is_found_without_tools_as_long_as_the_sources_are_the_same() {
     let fake = FakeHost::in_order();
     fake.tool("make", BUILDS);
@@ -121,4 +128,22 @@ fn the_first_error_tells_most() {
     assert_eq!(telling_line("ok\n/bin/sh: 1: gcc-12: not found\nmake: Error 127\n"), "/bin/sh: 1: gcc-12: not found");
     assert_eq!(telling_line("\nmake: *** No rule\n\n"), "make: *** No rule");
     assert_eq!(telling_line(""), "make said nothing");
+}
+
+#[test]
+fn a_large_machine_builds_within_the_agents_memory() {
+    assert_eq!([1, 2, 4, 224].map(jobs), [1, 2, 4, 4]);
+}
+
+#[test]
+fn nobody_but_root_can_hold_the_store() {
+    use std::os::unix::fs::PermissionsExt;
+    let fake = FakeHost::in_order();
+    let lock = fake.host().at(STORE).join(RELEASE).join("lock");
+    let mode = || fs::metadata(&lock).expect("a lock").permissions().mode() & 0o777;
+    drop(Store::open(&fake.host(), RELEASE).expect("a store"));
+    assert_eq!(mode(), 0o600);
+    fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).expect("as an older mpu made it");
+    drop(Store::open(&fake.host(), RELEASE).expect("a store"));
+    assert_eq!(mode(), 0o600);
 }

@@ -150,7 +150,7 @@ fn what_is_wrong_with_the_modules_is_said_and_no_image_is_left() {
         ("mpu_next.ko is not there", "no_next_module", |r| {
             fs::remove_file(r.dir.path().join("modules/6.1.0/mpu_next.ko")).expect("removed");
         }),
-        ("is not an uncompressed kernel module", "not_our_module", |r| {
+        ("is no kernel module", "not_our_module", |r| {
             fs::write(r.dir.path().join("modules/6.1.0/mpu.ko"), "text").expect("written");
         }),
         ("there is no depmod", "no_depmod", |r| r.fake.remove("/usr/bin/depmod")),

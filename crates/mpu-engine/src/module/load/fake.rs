@@ -10,6 +10,8 @@ pub struct FakeKernel<'a> {
     pub host: &'a FakeHost,
     /// What a loaded module says in its state file.
     pub state: &'a str,
+    /// What the next modules say instead, in order.
+    pub states: RefCell<Vec<String>>,
     /// Errnos of the next insertions, 0 for success.
     pub inserts: RefCell<Vec<i32>>,
     /// Errnos of the next removals.
@@ -28,11 +30,21 @@ impl<'a> FakeKernel<'a> {
         FakeKernel {
             host,
             state,
+            states: RefCell::default(),
             inserts: RefCell::default(),
             removes: RefCell::default(),
             retires: RefCell::default(),
             told: RefCell::default(),
             calls: Cell::default(),
+        }
+    }
+}
+
+impl FakeKernel<'_> {
+    fn retire_other(&self, instance: Instance) {
+        let other = instance.other();
+        if other.is_loaded(&self.host.host()) {
+            self.host.write(text(&other.parameter("state")), "version=0\nstate=retired\n");
         }
     }
 }
@@ -59,16 +71,21 @@ impl Kernel for FakeKernel<'_> {
         if instance.is_loaded(&self.host.host()) {
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
         }
-        let other = instance.other();
-        if other.is_loaded(&self.host.host()) {
-            self.host.write(text(&other.parameter("state")), "version=0\nstate=retired\n");
+        let mut states = self.states.borrow_mut();
+        let state = if states.is_empty() { self.state.to_string() } else { states.remove(0) };
+        // One that did not take over leaves the other at its work.
+        if !state.contains("=retired") && !state.contains("=refused") {
+            self.retire_other(instance);
         }
-        self.host.write(text(&instance.parameter("state")), self.state);
+        self.host.write(text(&instance.parameter("state")), &state);
         let counters = "translated.GPU_GET_PIDS=0\npassed.no_memory=0\n";
         self.host.write(text(&instance.parameter("counters")), counters);
-        let policy = parameters.to_string_lossy();
-        let policy = policy.strip_prefix("policy=\"").and_then(|rest| rest.strip_suffix('"')).unwrap_or("");
+        let words = parameters.to_string_lossy();
+        let (_, policy) = words.split_once("policy=\"").unwrap_or_default();
+        let (policy, _) = policy.split_once('"').unwrap_or_default();
         self.host.write(text(&instance.parameter("policy")), policy);
+        let (_, redirect) = words.split_once("redirect=").unwrap_or(("", "auto"));
+        self.host.write(text(&instance.parameter("redirect")), redirect);
         Ok(())
     }
 

@@ -8,6 +8,9 @@ use mpu_host::explain::Explain;
 use mpu_host::host::fake::FakeHost;
 use std::path::PathBuf;
 
+/// Of a host whose configuration has its defaults.
+const PLAIN: Parameters<'_> = Parameters { policy: "", redirect: Redirect::Auto };
+
 fn module(fake: &FakeHost) -> PathBuf {
     fake.write("/mpu.ko", "module");
     fake.host().at("/mpu.ko")
@@ -17,7 +20,7 @@ fn module(fake: &FakeHost) -> PathBuf {
 fn a_loaded_module_is_asked_for_its_state() {
     let fake = FakeHost::in_order();
     let kernel = FakeKernel::taking(&fake, ARMED);
-    let state = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect("loaded");
+    let state = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), PLAIN).expect("loaded");
     assert_eq!((state.phase, kernel.calls.get()), (Phase::Armed, (1, 0)));
 }
 
@@ -25,7 +28,7 @@ fn a_loaded_module_is_asked_for_its_state() {
 fn a_refused_module_does_not_stay() {
     let fake = FakeHost::in_order();
     let kernel = FakeKernel::taking(&fake, "version=0.1.0\nstate=refused\nrefused=os_find_ns_pid:-16\n");
-    let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect_err("refused");
+    let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), PLAIN).expect_err("refused");
     assert_eq!((error.code(), error.exit()), ("redirect_refused", Exit::Refused));
     assert!(error.to_string().contains("os_find_ns_pid: another module has redirected it already"), "{error}");
     assert_eq!(kernel.calls.get(), (1, 1));
@@ -36,7 +39,7 @@ fn a_refused_module_does_not_stay() {
 fn a_module_that_says_nothing_does_not_stay() {
     let fake = FakeHost::in_order();
     let kernel = FakeKernel::taking(&fake, "");
-    let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect_err("mute");
+    let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), PLAIN).expect_err("mute");
     assert_eq!(error.code(), "state_malformed");
     assert!(!state::is_loaded(&fake.host()));
 }
@@ -47,7 +50,7 @@ fn errnos_of_loading_become_exit_codes() {
     let check = |errno: i32, exit: Exit| {
         let kernel = FakeKernel::taking(&fake, ARMED);
         kernel.inserts.borrow_mut().push(errno);
-        let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect_err("not taken");
+        let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), PLAIN).expect_err("not taken");
         assert_eq!((error.code(), error.exit()), ("load_failed", exit), "errno {errno}");
         assert!(!state::is_loaded(&fake.host()));
     };
@@ -61,7 +64,7 @@ fn errnos_of_loading_become_exit_codes() {
 fn unloading_waits_for_callers_but_not_for_ever() {
     let fake = FakeHost::in_order();
     let kernel = FakeKernel::taking(&fake, ARMED);
-    insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect("loaded");
+    insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), PLAIN).expect("loaded");
     kernel.removes.borrow_mut().extend([libc::EAGAIN, libc::EAGAIN]);
     remove(&fake.host(), &kernel, Instance::Mpu, Duration::from_secs(5), "mpu down")
         .expect("unloaded at the third try");
@@ -133,7 +136,7 @@ fn a_redirect_that_the_kernel_keeps_leaves_a_module_until_the_next_boot() {
 fn functions_that_are_refused_together_are_not_one_of_the_driver() {
     let fake = FakeHost::in_order();
     let kernel = FakeKernel::taking(&fake, "version=0.1.0\nabi=2\nstate=refused\nrefused=functions:16\n");
-    let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect_err("refused");
+    let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), PLAIN).expect_err("refused");
     assert_eq!((error.code(), error.exit()), ("redirect_refused", Exit::Refused));
     assert!(error.to_string().contains("the driver's functions together"), "{error}");
 }
@@ -142,7 +145,7 @@ fn functions_that_are_refused_together_are_not_one_of_the_driver() {
 fn function_tracing_that_is_off_is_not_a_function_of_the_driver() {
     let fake = FakeHost::in_order();
     let kernel = FakeKernel::taking(&fake, "version=0.1.0\nabi=2\nstate=refused\nrefused=kernel.ftrace_enabled:16\n");
-    let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), "").expect_err("refused");
+    let error = insert(&fake.host(), &kernel, Instance::Mpu, &module(&fake), PLAIN).expect_err("refused");
     assert_eq!((error.code(), error.exit()), ("redirect_refused", Exit::Refused));
     assert!(
         error.to_string().contains("kernel.ftrace_enabled = 0") && error.fix().contains("ftrace_enabled=1"),

@@ -68,7 +68,10 @@ fn what_cannot_be_unpacked_leaves_what_was_there() {
         assert_eq!(fs::read(path.with_file_name(NEXT)).expect("two"), b"two");
     }
     fake.remove("/usr/bin/zstd");
-    assert!(unpack(&fake).expect_err("no tool").to_string().contains("there is no zstd on this host"));
+    assert!(unpack(&fake)
+        .expect_err("no tool")
+        .to_string()
+        .contains("cannot be unpacked: there is no zstd on this host"));
 }
 
 /// Whoever reads the store while others unpack finds both files, whole, at every moment.
@@ -88,4 +91,12 @@ fn unpackers_do_not_disturb_each_other_or_a_reader() {
             }
         }
     });
+}
+
+#[test]
+fn nobody_but_root_can_hold_it() {
+    use std::os::unix::fs::MetadataExt;
+    let fake = in_order();
+    let lock = unpack(&fake).expect("unpacked").with_file_name("lock");
+    assert_eq!(fs::metadata(lock).expect("a lock").mode() & 0o777, 0o600);
 }

@@ -50,6 +50,34 @@ fn a_module_that_was_refused_is_loaded_anew() {
 }
 
 #[test]
+fn the_module_is_loaded_with_the_policy_and_the_way_to_redirect_that_are_wanted() {
+    let s = Setup::new();
+    let policy = "host /a".to_string();
+    for (redirect, said) in [(Redirect::Auto, "auto"), (Redirect::Direct, "direct"), (Redirect::Ipmodify, "ipmodify")] {
+        let options = ModuleOptions { redirect, policy: policy.clone(), ..s.options() };
+        up(&s.fake.host(), &s.kernel(), &options).expect("up");
+        let parameter = |name| s.fake.host().text(Instance::Mpu.parameter(name)).expect("written");
+        assert_eq!((parameter("redirect").trim(), parameter("policy").trim()), (said, &*policy));
+        s.kernel().remove(Instance::Mpu).expect("removed");
+    }
+    let plain = Parameters { policy: "", redirect: Redirect::Auto };
+    assert_eq!(plain.words(), "", "an older module knows no such name");
+}
+
+#[test]
+fn a_way_that_the_kernel_lacks_is_named_and_not_built_for_again() {
+    let s = Setup::new();
+    let kernel = s.kernel();
+    up(&s.fake.host(), &kernel, &s.options()).expect("it is kept from now on");
+    kernel.remove(Instance::Mpu).expect("removed");
+    kernel.inserts.borrow_mut().push(libc::EOPNOTSUPP);
+    let options = ModuleOptions { redirect: Redirect::Direct, ..s.options() };
+    let error = up(&s.fake.host(), &kernel, &options).expect_err("no such way");
+    assert_eq!((error.code(), error.exit(), kernel.calls.get().0), ("load_failed", Exit::Failed, 2));
+    assert!(error.fix().contains("`redirect` in /etc/mpu/config.toml"), "{}", error.fix());
+}
+
+#[test]
 fn a_driver_that_the_module_does_not_find_is_no_reason_to_wait() {
     let s = Setup::new();
     let kernel = FakeKernel::taking(&s.fake, "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n");
@@ -288,4 +316,66 @@ fn a_locked_kernel_gets_signed_ones_only() {
     let error = outcome(&s, &kernel, Modules::Any).expect_err("a stranger's");
     assert_eq!((error.code(), error.exit()), ("load_failed", Exit::Refused));
     assert_eq!(outcome(&s, &s.kernel(), Modules::Any).expect("up").0, Origin::Prebuilt);
+}
+
+/// DKMS packs a module as its kernel's are: Ubuntu 24.04 and RHEL have no other.
+#[test]
+fn one_that_is_named_is_unpacked_too() {
+    let s = Setup::new();
+    put_prebuilt(&s, THIS);
+    s.fake.tool("zstd", "exec /bin/cat");
+    let host = s.fake.host();
+    let release = mpu_host::host::fake::RELEASE;
+    let folder = host.at(prebuilt::FOLDERS[0]).join(release);
+    let named = host.at("/root");
+    std::fs::create_dir_all(&named).expect("a folder");
+    for name in ["mpu.ko", "mpu_next.ko"] {
+        std::fs::rename(folder.join(name), named.join(format!("{name}.zst"))).expect("moved");
+    }
+    let options = ModuleOptions { module: Some(named.join("mpu.ko.zst")), ..ModuleOptions::default() };
+    let store = host.at("/var/lib/mpu").join(release).join("given");
+    match raise(&host, &s.kernel(), &options, Driver::loaded(&host).as_ref()).expect("up") {
+        Raised::Loaded { origin, module, .. } => assert_eq!((origin, module), (Origin::Given, store.join("mpu.ko"))),
+        other => panic!("{other:?}"),
+    }
+    assert!(store.join("mpu_next.ko").is_file(), "a later version takes over by it");
+}
+
+#[test]
+fn what_is_wrong_with_one_that_is_named_is_said() {
+    let s = Setup::new();
+    let host = s.fake.host();
+    let why = |name: &str| {
+        let options = ModuleOptions { module: Some(host.at(name)), ..ModuleOptions::default() };
+        let error = raise(&host, &s.kernel(), &options, None).expect_err(name);
+        format!("{}: {}", error.code(), mpu_host::explain::chain(&error))
+    };
+    s.fake.write("/root/mpu.ko.zst", "packed");
+    s.fake.tool("zstd", "exec /bin/cat");
+    let no_module = why("/root/mpu.ko.zst");
+    assert!(no_module.starts_with("not_our_module: "), "{no_module}");
+    s.fake.remove("/usr/bin/zstd");
+    let no_tool = why("/root/mpu.ko.zst");
+    assert!(no_tool.starts_with("module_packed: ") && no_tool.contains("no zstd on this host"), "{no_tool}");
+    let pipe = host.at("/root/pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
+    let no_file = why("/root/pipe");
+    assert!(no_file.starts_with("module_unreadable: ") && no_file.ends_with("it is not a plain file"), "{no_file}");
+}
+
+#[test]
+fn an_installed_one_that_cannot_be_unpacked_is_told_of() {
+    let s = Setup::new();
+    put_installed(&s);
+    let path = s.fake.host().at(format!("/lib/modules/{}/updates/dkms/mpu.ko", mpu_host::host::fake::RELEASE));
+    std::fs::rename(&path, path.with_extension("ko.zst")).expect("moved");
+    s.fake.remove("/usr/bin/make");
+    let error = outcome(&s, &s.kernel(), Modules::Any).expect_err("nothing is left");
+    assert!(error.to_string().contains("mpu.ko.zst cannot be unpacked: there is no zstd on this host"), "{error}");
+    // The same where the kernel has refused another one before.
+    put_prebuilt(&s, THIS);
+    let kernel = s.kernel();
+    kernel.inserts.borrow_mut().push(libc::ENOEXEC);
+    let error = outcome(&s, &kernel, Modules::Any).expect_err("nothing is left");
+    assert!(error.to_string().contains("there is no zstd on this host"), "{error}");
 }

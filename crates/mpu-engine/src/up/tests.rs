@@ -1,0 +1,135 @@
+//! What is up after `mpu up --replace`, whatever it came to: an engine that translated does not go for one that does not come.
+
+use super::*;
+use crate::module::load::fake::FakeKernel;
+use crate::module::prebuilt::{self, FOLDERS};
+use crate::module::raise::fake::Setup;
+use crate::module::raise::ModuleOptions;
+use crate::module::sources;
+use mpu_host::explain::Explain;
+use mpu_host::host::fake::RELEASE;
+use mpu_notify::fake::FakeSupervisor;
+use std::fs;
+
+const BUILDS_BOTH: &str =
+    r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo $m >"${a#M=}/$m.ko"; done;; esac; done"#;
+const OLD: &str = "version=0.0.9\nabi=2\nstate=armed\nredirect=direct\ninside=0\n";
+const OLD_FILE: &str = "/elsewhere/mpu.ko";
+
+/// A host on which 0.0.9 is up, from a file that is still there.
+fn with_old() -> Setup {
+    let s = Setup::new();
+    s.fake.tool("make", BUILDS_BOTH);
+    s.fake.write("/sys/module/mpu/parameters/state", OLD);
+    s.fake.write("/sys/module/mpu/parameters/policy", "host /before\n");
+    s.fake.write(OLD_FILE, "");
+    let file = s.fake.host().at(OLD_FILE);
+    let bytes = [sources::fake::module(RELEASE), b"version=0.0.9\0".to_vec()].concat();
+    fs::write(&file, bytes).expect("a module");
+    s.fake.write(
+        "/run/mpu/up.json",
+        &format!("{{\"since\":1,\"module\":{:?},\"by_agent\":true}}", file.display().to_string()),
+    );
+    s
+}
+
+fn replace(s: &Setup, kernel: &FakeKernel<'_>, module: ModuleOptions) -> Result<Up, EngineError> {
+    let module = ModuleOptions { replace: true, ..module };
+    up(&s.fake.host(), kernel, &UpOptions { module, ..UpOptions::default() })
+}
+
+fn version_up(s: &Setup) -> Option<String> {
+    state::read(&s.fake.host()).expect("readable").map(|state| state.version)
+}
+
+#[test]
+fn a_module_that_works_does_not_go_for_the_other_engine_when_the_new_one_cannot_be_had() {
+    // No headers, and the modules that were built elsewhere are still the old version's.
+    let s = with_old();
+    s.fake.can_notify();
+    s.fake.remove(&format!("/lib/modules/{RELEASE}/build"));
+    prebuilt::fake::put(&s.fake, FOLDERS[0], RELEASE, RELEASE, "0.0.9");
+    let _supervisor = FakeSupervisor::on(&s.fake, mpu_notify::fake::state(&[]));
+    for config in ["", "modules = \"prebuilt\"\n"] {
+        s.fake.write("/etc/mpu/config.toml", config);
+        let error = replace(&s, &s.kernel(), ModuleOptions::default()).expect_err("none fits");
+        assert_eq!(version_up(&s).as_deref(), Some("0.0.9"), "{config}");
+        assert!(error.to_string().ends_with("; MPU 0.0.9 is up"), "{error}");
+    }
+    // A kernel that does not trust the key with which it is signed.
+    let s = with_old();
+    s.fake.can_notify();
+    let _supervisor = FakeSupervisor::on(&s.fake, mpu_notify::fake::state(&[]));
+    let kernel = s.kernel();
+    kernel.inserts.borrow_mut().push(libc::EKEYREJECTED);
+    let error = replace(&s, &kernel, s.options()).expect_err("refused");
+    assert_eq!((error.code(), version_up(&s).as_deref()), ("load_failed", Some("0.0.9")), "{error}");
+}
+
+#[test]
+fn where_nothing_is_up_the_other_engine_is_taken_as_before() {
+    let s = with_old();
+    s.fake.can_notify();
+    s.fake.remove("/sys/module/mpu");
+    let _supervisor = FakeSupervisor::on(&s.fake, mpu_notify::fake::state(&[]));
+    let kernel = s.kernel();
+    kernel.inserts.borrow_mut().push(libc::EKEYREJECTED);
+    assert_eq!(replace(&s, &kernel, s.options()).expect("up").choice.engine, Engine::Notify);
+}
+
+#[test]
+fn an_old_one_that_cannot_hand_over_comes_back_if_the_new_one_does_not_come() {
+    let s = with_old();
+    let kernel = s.kernel();
+    kernel.inserts.borrow_mut().push(libc::EPROTO);
+    kernel
+        .states
+        .borrow_mut()
+        .extend(["version=0.2.0\nabi=2\nstate=refused\nrefused=os_is_init_ns:-16\n".to_string(), OLD.to_string()]);
+    let error = replace(&s, &kernel, s.options()).expect_err("a live patch has it");
+    assert_eq!((error.code(), version_up(&s).as_deref()), ("redirect_refused", Some("0.0.9")), "{error}");
+    assert!(error.to_string().ends_with("; MPU 0.0.9 is up"), "{error}");
+    let rules = state::read_policy(&s.fake.host()).expect("readable").expect("up");
+    assert_eq!(rules, ["host /before"], "with the rules that it had");
+    assert!(Record::read(&s.fake.host()).expect("written").by_agent, "it is whose it was");
+}
+
+#[test]
+fn where_the_old_file_is_gone_it_is_said_that_nothing_is_up() {
+    let s = with_old();
+    // The new version lies in its place.
+    fs::write(s.fake.host().at(OLD_FILE), sources::fake::module(RELEASE)).expect("a module");
+    let kernel = s.kernel();
+    kernel.inserts.borrow_mut().push(libc::EPROTO);
+    kernel.states.borrow_mut().push("version=0.2.0\nabi=2\nstate=refused\nrefused=os_is_init_ns:-16\n".to_string());
+    let error = replace(&s, &kernel, s.options()).expect_err("a live patch has it");
+    assert_eq!((error.code(), version_up(&s)), ("redirect_refused", None), "{error}");
+    assert!(error.to_string().ends_with("; no engine is up now"), "{error}");
+}
+
+#[test]
+fn a_new_one_that_gets_no_calls_gives_way_to_the_old_one() {
+    let s = with_old();
+    let kernel = FakeKernel::taking(&s.fake, state::PLACED);
+    kernel.states.borrow_mut().extend([state::PLACED.to_string(), state::PLACED.to_string(), OLD.to_string()]);
+    let module = ModuleOptions { replace: true, ..s.options() };
+    let options = UpOptions { module, ask: Some(|_, _| Ok(())), ..UpOptions::default() };
+    let error = up(&s.fake.host(), &kernel, &options).expect_err("not entered");
+    assert_eq!((error.code(), version_up(&s).as_deref()), ("driver_entry", Some("0.0.9")), "{error}");
+}
+
+#[test]
+fn another_way_to_redirect_that_is_refused_does_not_leave_the_host_without_an_engine() {
+    let s = with_old();
+    s.fake.remove(OLD_FILE);
+    s.fake.write("/etc/mpu/config.toml", "redirect = \"ipmodify\"\n");
+    let kernel = s.kernel();
+    // The instance that is up redirects by direct calls, and the new one was told not to.
+    kernel.inserts.borrow_mut().push(libc::EPROTO);
+    kernel.states.borrow_mut().push("version=0.2.0\nabi=2\nstate=refused\nrefused=functions:-16\n".to_string());
+    let error = replace(&s, &kernel, s.options()).expect_err("refused");
+    let this = env!("CARGO_PKG_VERSION");
+    assert_eq!((error.code(), version_up(&s).as_deref()), ("redirect_refused", Some(this)), "{error}");
+    assert!(error.to_string().ends_with(&format!("; MPU {this} is up")), "{error}");
+    assert_eq!(s.fake.host().text("/sys/module/mpu/parameters/redirect").as_deref(), Some("auto"));
+}

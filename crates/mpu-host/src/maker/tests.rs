@@ -1,0 +1,172 @@
+//! Real processes, with a device that everybody may open in the driver's place.
+
+use super::*;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+const PROC: &str = "/proc";
+
+/// `/dev/full`.
+fn is_full(device: Device) -> bool {
+    device == Some((1, 7))
+}
+
+fn look() -> Look {
+    Look::at_most(MOST_TOGETHER, is_full)
+}
+
+/// A process of two threads. By its argument it has the device in its second one's own table (`u`), or in its only table, and its first
+/// thread has ended (`e`).
+const THREADS: &str = r#"
+    #define _GNU_SOURCE
+    #include <fcntl.h>
+    #include <pthread.h>
+    #include <sched.h>
+    #include <unistd.h>
+    static char how;
+    static void *work(void *first)
+    {
+        if (how == 'e')
+            pthread_join(*(pthread_t *)first, 0);
+        if (how == 'u' && unshare(CLONE_FILES))
+            return 0;
+        if (open("/dev/full", O_RDONLY) < 0)
+            return 0;
+        write(1, "\n", 1);
+        pause();
+        return 0;
+    }
+    int main(int argc, char **argv)
+    {
+        static pthread_t first, second;
+        how = argv[1][0];
+        first = pthread_self();
+        pthread_create(&second, 0, work, &first);
+        if (how == 'e')
+            pthread_exit(0);
+        pause();
+    }
+"#;
+
+struct Running(Child, HostPid);
+
+impl Running {
+    fn start(mut command: Command) -> Running {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a program");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+        assert_eq!(line, "\n", "it could not open the device");
+        let pid = HostPid::new(child.id()).expect("a PID");
+        Running(child, pid)
+    }
+
+    fn has(&self, look: &Look) -> Has {
+        has_the_driver(Path::new(PROC), self.1, look)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn threads(folder: &Path, how: &str) -> Running {
+    let program = folder.join("threads");
+    if !program.exists() {
+        let source = folder.join("threads.c");
+        std::fs::write(&source, THREADS).expect("ours");
+        let made = Command::new("cc").args(["-pthread", "-o"]).args([&program, &source]).status();
+        assert!(made.expect("a compiler, which Rust links with").success());
+    }
+    let mut command = Command::new(program);
+    command.arg(how);
+    Running::start(command)
+}
+
+fn shell(script: &str) -> Running {
+    let mut command = Command::new("bash");
+    command.args(["-c", script]);
+    Running::start(command)
+}
+
+#[test]
+fn no_thread_hides_a_descriptor() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let apart = threads(folder.path(), "u");
+    let mut own = std::fs::read_dir(format!("/proc/{}/fd", apart.1.get())).expect("ours").flatten();
+    let is_it =
+        |link: std::fs::DirEntry| std::fs::read_link(link.path()).is_ok_and(|path| path == Path::new("/dev/full"));
+    assert!(!own.any(is_it), "the process's own table does not have it");
+    assert_eq!(apart.has(&look()), Has::Yes);
+
+    let ended = threads(folder.path(), "e");
+    assert_eq!(std::fs::read_dir(format!("/proc/{}/fd", ended.1.get())).expect("ours").count(), 0);
+    assert_eq!(ended.has(&look()), Has::Yes);
+    let thread = living_thread(Path::new(PROC), ended.1, &look()).expect("the second one");
+    assert_ne!(thread, format!("task/{}", ended.1.get()), "not the first one, which has ended");
+    assert_eq!(living_thread(Path::new(PROC), ended.1, &Look::at_most(0, is_full)), None);
+}
+
+#[test]
+fn a_node_is_known_by_its_device_whatever_it_is_called() {
+    let renamed = shell("exec 5</dev/full; echo; read");
+    assert_eq!(renamed.has(&look()), Has::Yes);
+    assert_eq!(renamed.has(&Look::new()), Has::No, "it is not the driver's");
+    // A file that is called like one of the driver's, and is none.
+    let folder = tempfile::tempdir().expect("a folder");
+    let named = folder.path().join("nvidia0");
+    std::fs::write(&named, "").expect("ours");
+    let named = shell(&format!("exec 5<{}; echo; read", named.display()));
+    assert_eq!(named.has(&Look::new()), Has::No);
+    // The driver's own numbers under a name of one's choice; only who may make nodes can try it.
+    let node = folder.path().join("x");
+    let made = Command::new("mknod").arg(&node).args(["c", "195", "255"]).stderr(Stdio::null()).status();
+    if made.is_ok_and(|status| status.success()) {
+        // Without a driver nobody can open it but like this.
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+        let _held = rustix::fs::open(&node, flags, rustix::fs::Mode::empty()).expect("a node");
+        let own = HostPid::new(std::process::id()).expect("a PID");
+        assert_eq!(has_the_driver(Path::new(PROC), own, &Look::new()), Has::Yes);
+    }
+}
+
+#[test]
+fn descriptors_without_end_are_not_looked_at_and_said_so() {
+    // The device is the last of many.
+    let many = shell("for n in $(seq 100 160); do eval \"exec $n</dev/null\"; done; exec 200</dev/full; echo; read");
+    assert_eq!(many.has(&look()), Has::Yes);
+    let few = Look::at_most(50, is_full);
+    assert_eq!(many.has(&few), Has::NoRoom);
+    assert_eq!((few.left(), many.has(&few)), (0, Has::NoRoom), "not even that it is there is looked at");
+    let folder = Folder::at(format!("/proc/{}", many.1.get())).expect("ours");
+    let mut left = 1;
+    assert!(!is_in_table(&folder, "fd", is_full, &mut left).expect("ours") && left == 0);
+}
+
+#[test]
+fn one_process_alone_has_a_bound_of_its_own() {
+    let most = MOST_DESCRIPTORS + 1;
+    let limit = Command::new("bash").args(["-c", &format!("ulimit -n {}", most + 300)]).stderr(Stdio::null()).status();
+    if !limit.is_ok_and(|status| status.success()) {
+        return eprintln!("this user may not open so many descriptors");
+    }
+    let many = shell(&format!(
+        "ulimit -n {}; for n in $(seq 256 {}); do eval \"exec $n</dev/null\"; done; eval \"exec {}</dev/full\"; echo; read",
+        most + 300,
+        most + 255,
+        most + 256
+    ));
+    let look = look();
+    assert_eq!(many.has(&look), Has::TooMany);
+    assert_eq!(look.left(), MOST_TOGETHER - MOST_DESCRIPTORS - 1, "there is room for others");
+}
+
+#[test]
+fn who_is_not_there_has_nothing() {
+    assert_eq!(has_the_driver(Path::new("/nowhere"), HostPid::new(1).expect("a PID"), &Look::new()), Has::No);
+    let socket = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
+    let own = Folder::at("/proc/self").expect("ours");
+    assert!(!own.is_path(&format!("fd/{}", std::os::fd::AsRawFd::as_raw_fd(&socket))));
+}
