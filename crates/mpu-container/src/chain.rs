@@ -10,10 +10,17 @@ pub fn chain(error: &dyn Error) -> String {
     printable(&causes.map(|error| error.to_string()).collect::<Vec<_>>().join(": "))
 }
 
-/// A text without control characters: each is written as its number or its escape.
+/// The longest text that is shown whole, in bytes. An image can have names of a MiB, and each start tells of them.
+const LONGEST: usize = 4096;
+
+/// A text without control characters: each is written as its number or its escape. A long one is cut.
 pub fn printable(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
+    let whole = text.len() <= LONGEST;
+    let mut shown = String::with_capacity(text.len().min(LONGEST));
     for letter in text.chars() {
+        if !whole && shown.len() >= LONGEST {
+            return shown + &format!("… ({} bytes)", text.len());
+        }
         match letter.is_control() {
             true => shown.extend(letter.escape_default()),
             false => shown.push(letter),
@@ -31,4 +38,18 @@ pub fn chain_without_repeats(error: &dyn Error) -> String {
             false => text + ": " + &cause,
         });
     printable(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_does_not_fill_a_log() {
+        assert_eq!(printable("a\nb"), "a\\nb");
+        let whole = "x".repeat(4096);
+        assert_eq!(printable(&whole), whole);
+        let cut = printable(&"\u{e9}".repeat(1 << 20));
+        assert!(cut.ends_with("… (2097152 bytes)") && cut.len() < 4200, "{} bytes", cut.len());
+    }
 }

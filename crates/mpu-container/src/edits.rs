@@ -6,7 +6,7 @@
 //!
 //! Outside truth: CDI specification 1.0.0, `specs-go/config.go`; fields that we do not know are kept.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 /// A CDI file.
@@ -18,12 +18,13 @@ pub struct Spec {
     /// `vendor/class`, as in `nvidia.com/gpu`.
     pub kind: String,
     /// Notes; keys and values are strings.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Map::is_empty")]
     pub annotations: Map<String, Value>,
     /// What can be asked for.
+    #[serde(default, deserialize_with = "given")]
     pub devices: Vec<Device>,
     /// What comes with any device of the file.
-    #[serde(default, skip_serializing_if = "ContainerEdits::is_empty")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "ContainerEdits::is_empty")]
     pub container_edits: ContainerEdits,
 }
 
@@ -34,9 +35,10 @@ pub struct Device {
     /// The name behind `vendor/class=`.
     pub name: String,
     /// Notes; keys and values are strings.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Map::is_empty")]
     pub annotations: Map<String, Value>,
     /// What the device brings.
+    #[serde(default, deserialize_with = "given")]
     pub container_edits: ContainerEdits,
 }
 
@@ -45,25 +47,25 @@ pub struct Device {
 #[serde(rename_all = "camelCase")]
 pub struct ContainerEdits {
     /// `NAME=value`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
     /// Device nodes.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub device_nodes: Vec<DeviceNode>,
     /// Network devices (CDI 1.1.0), as they stand in the file.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub net_devices: Vec<Value>,
     /// Programs that the runtime starts at a point of the container's life.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<Hook>,
     /// Files and directories of the host.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
     /// Intel's resource director, as it stands in the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intel_rdt: Option<Value>,
     /// Groups of the container's process besides its own.
-    #[serde(default, rename = "additionalGids", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "given", rename = "additionalGids", skip_serializing_if = "Vec::is_empty")]
     pub additional_gids: Vec<u32>,
 }
 
@@ -111,7 +113,7 @@ pub struct Mount {
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Mount options.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
 }
 
@@ -124,14 +126,19 @@ pub struct Hook {
     /// The program.
     pub path: String,
     /// Its arguments, its name first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     /// Its environment.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
     /// Seconds that it may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
+}
+
+/// A field's value. `null` is the same as no field, as for the engines, which are written in Go.
+fn given<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 impl ContainerEdits {

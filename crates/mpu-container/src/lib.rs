@@ -20,6 +20,7 @@ pub mod ctk;
 pub mod driver;
 pub mod edits;
 pub mod engines;
+mod executable;
 pub mod hook;
 pub mod hooks;
 pub mod installer;

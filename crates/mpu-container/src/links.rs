@@ -44,7 +44,7 @@ pub fn main(arguments: Vec<OsString>, names: &[&str]) -> ExitCode {
         print!("{USAGE}");
         return ExitCode::SUCCESS;
     }
-    let done = std::env::current_exe()
+    let done = crate::executable::path()
         .map_err(|source| LinkError::Io { path: PathBuf::from("/proc/self/exe"), source })
         .and_then(|this| links(names, Path::new(folder), &this, remove));
     match done {

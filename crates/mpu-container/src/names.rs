@@ -51,6 +51,7 @@ pub const PROGRAMS: &[Program] = &[
     crate::ctk::CDI,
     crate::hook::PROGRAM,
     crate::installer::PROGRAM,
+    crate::engines::leave::PROGRAM,
     LINKS,
     crate::refresh::PROGRAM,
     crate::hooks::PROGRAM,

@@ -470,6 +470,34 @@ fn an_engine_whose_queue_is_full_keeps_nobody_from_ending() {
     panic!("it waits for an engine that answers nobody");
 }
 
+/// Docker's `Reload` leaves runtimes alone where the file names none, and the default one where it names none; CDI is
+/// switched on at its start. A restart stops its containers, unless it has live-restore.
+#[test]
+fn docker_is_to_be_restarted_only_for_what_a_reload_does_not_take() {
+    let host = Host::new("docker");
+    let told = |options: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
+        let config = format!("--config={}", host.at("daemon.json").display());
+        let program = format!("--nvidia-runtime-path={}", env!("CARGO_BIN_EXE_mpu-container"));
+        command.arg0("nvidia-ctk").args(["runtime", "configure", &config, &program]).args(options);
+        let said = String::from_utf8_lossy(&command.output().expect("ran").stderr).into_owned();
+        let by = ["reload docker", "restart docker"].into_iter().filter(|by| said.contains(by)).collect::<Vec<_>>();
+        by.join(" ")
+    };
+    for (options, by) in [
+        (&[][..], "reload docker"),
+        (&["--set-as-default"], "reload docker"),
+        (&["--set-as-default=false"], "restart docker"),
+        (&["--cdi.enabled"], "restart docker"),
+        (&["--cdi.enabled"], ""),
+        (&["--nvidia-runtime-name=second"], "reload docker"),
+        (&["--nvidia-runtime-name=second", "--remove"], "reload docker"),
+        (&["--remove"], "restart docker"),
+    ] {
+        assert_eq!(told(options), by, "{options:?}");
+    }
+}
+
 #[test]
 fn what_could_not_be_written_is_not_called_written() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));

@@ -16,13 +16,17 @@ pub(crate) mod tests;
 mod write;
 
 pub use mount::{Restrictions, Tree};
-pub use read::Entry;
+pub use read::{Entry, MOST_NAMES};
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, CWD};
 use rustix::io::Errno;
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long renames elsewhere may keep one walk from its end.
+const RENAMES: Duration = Duration::from_secs(2);
 
 /// Why a file below a root could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +71,16 @@ pub enum BeneathError {
     Name {
         /// The path.
         path: PathBuf,
+    },
+    /// More in a directory than anybody would put there.
+    #[error("{} in the container has more than {most} {what}", path.display())]
+    Many {
+        /// The path in the container.
+        path: PathBuf,
+        /// The most that are taken.
+        most: usize,
+        /// Of what.
+        what: &'static str,
     },
     /// A file that is larger than anything that we would read.
     #[error("{} in the container is larger than {limit} bytes", path.display())]
@@ -151,13 +165,15 @@ impl Root {
 
     /// The one call by which names below the root are resolved.
     fn at(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let mut tries = 0;
+        let mut until = None;
         loop {
             let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
             let name = below(path);
             match rustix::fs::openat2(&self.fd, &name, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-                // A rename somewhere in the system met a `..` of ours; the kernel asks for another try.
-                Err(Errno::AGAIN | Errno::INTR) if tries < 1000 => tries += 1,
+                // A rename somewhere in the system met a `..` of ours; the kernel asks for another try. A container can rename all the
+                // time to keep others from starting: by count, the tries would be over within a millisecond.
+                Err(Errno::AGAIN | Errno::INTR)
+                    if *until.get_or_insert_with(|| Instant::now() + RENAMES) > Instant::now() => {}
                 result => return result,
             }
         }
@@ -178,6 +194,12 @@ impl AsFd for Root {
 }
 
 impl Beneath {
+    /// Its file system and its number there: the same for every name that it has.
+    pub fn identity(&self) -> Result<(u64, u64), BeneathError> {
+        let about = self.stat()?;
+        Ok((about.st_dev, about.st_ino))
+    }
+
     /// The path in the container by which it was found.
     pub fn path(&self) -> &Path {
         &self.path

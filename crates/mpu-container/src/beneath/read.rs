@@ -10,6 +10,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
+/// More names than any directory has that we look through for our own: a host's `/dev` has some thousands.
+pub const MOST_NAMES: usize = 65_536;
+
 /// One name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
@@ -27,21 +30,11 @@ impl Root {
 
     /// The content of a regular file that is no longer than `limit` bytes.
     pub fn read_file(&self, path: &Path, limit: u64) -> Result<Vec<u8>, BeneathError> {
-        let mut bytes = Vec::new();
-        let file = self.open_file(path)?;
-        file.take(limit + 1).read_to_end(&mut bytes).map_err(|source| BeneathError::Path {
-            act: "read",
-            path: absolute(path),
-            source,
-        })?;
-        match bytes.len() as u64 > limit {
-            true => Err(BeneathError::Large { path: absolute(path), limit }),
-            false => Ok(bytes),
-        }
+        self.resolve(path)?.read(limit)
     }
 
-    /// The names in a directory, sorted.
-    pub fn read_dir(&self, path: &Path) -> Result<Vec<Entry>, BeneathError> {
+    /// The names in a directory, sorted, if there are no more than `most`.
+    pub fn read_dir(&self, path: &Path, most: usize) -> Result<Vec<Entry>, BeneathError> {
         let wrap = |error| self.wrap("list", path, error);
         let fd = self.at(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(wrap)?;
         let mut entries = Vec::new();
@@ -49,6 +42,9 @@ impl Root {
             let entry = entry.map_err(wrap)?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
+                if entries.len() == most {
+                    return Err(BeneathError::Many { path: absolute(path), most, what: "names" });
+                }
                 let is_file = entry.file_type() == FileType::RegularFile;
                 entries.push(Entry { name: OsString::from_vec(name.to_vec()), is_file });
             }
@@ -59,6 +55,20 @@ impl Root {
 }
 
 impl Beneath {
+    /// The content of what must be a regular file that is no longer than `limit` bytes.
+    pub fn read(&self, limit: u64) -> Result<Vec<u8>, BeneathError> {
+        let mut bytes = Vec::new();
+        self.open()?.take(limit + 1).read_to_end(&mut bytes).map_err(|source| BeneathError::Path {
+            act: "read",
+            path: self.path.clone(),
+            source,
+        })?;
+        match bytes.len() as u64 > limit {
+            true => Err(BeneathError::Large { path: self.path.clone(), limit }),
+            false => Ok(bytes),
+        }
+    }
+
     /// Opens for reading what must be a regular file.
     ///
     /// The descriptor that we hold has decided that it is one; nothing else is ever opened, so that a FIFO cannot make

@@ -18,6 +18,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// Links that a path may lead through, as the kernel counts them.
 const LINKS: usize = 40;
+/// Names that a path leads through where directories are missing. Each link can add two thousand.
+const NAMES: usize = 1000;
 
 impl Root {
     /// Makes a directory and those above it, where they are missing, with this mode.
@@ -51,7 +53,7 @@ impl Root {
     /// the directories above it. What is there already stays as it is.
     pub fn touch_file(&self, path: &Path) -> Result<Beneath, BeneathError> {
         let wrap = |error| self.wrap("create", path, error);
-        let mut path = path.to_path_buf();
+        let (mut path, mut walked) = (path.to_path_buf(), 0);
         for _ in 0..LINKS {
             if let Some(found) = self.find(&path)? {
                 return match found.kind()? {
@@ -60,6 +62,10 @@ impl Root {
                 };
             }
             let (parent, name) = split(&path)?;
+            walked += parent.components().count();
+            if walked > NAMES {
+                break;
+            }
             let folder = self.directories(&parent, 0o755).map_err(wrap)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match rustix::fs::openat(&folder, &name, flags, Mode::from_raw_mode(0o644)) {
@@ -126,8 +132,12 @@ impl Root {
         }
         let mut rest: VecDeque<OsString> = names(path);
         let (mut done, mut here) = (PathBuf::from("/"), self.at(Path::new("/"), flags)?);
-        let mut again = 0;
+        let (mut again, mut walked) = (0, 0);
         while let Some(name) = rest.pop_front() {
+            walked += 1;
+            if walked > NAMES {
+                return Err(Errno::LOOP);
+            }
             match self.at(&done.join(&name), flags) {
                 Ok(found) => (done, here) = (done.join(&name), found),
                 Err(Errno::NOENT) => match rustix::fs::mkdirat(&here, &name, Mode::from_raw_mode(mode)) {

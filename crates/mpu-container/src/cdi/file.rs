@@ -114,7 +114,7 @@ pub fn parse(bytes: &[u8], format: Format) -> Result<Spec, ParseError> {
             let mut json = serde_json::Deserializer::from_slice(bytes);
             let spec =
                 Spec::deserialize(serde_ignored::Deserializer::new(&mut json, &mut |path: serde_ignored::Path| {
-                    unknown.push(path.to_string());
+                    unknown.push(named(&path));
                 }))?;
             json.end()?;
             spec
@@ -126,7 +126,7 @@ pub fn parse(bytes: &[u8], format: Format) -> Result<Spec, ParseError> {
                 alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 10_000 },
             };
             serde_saphyr::with_deserializer_from_slice_with_options(bytes, options, |yaml| {
-                serde_ignored::deserialize(yaml, |path| unknown.push(path.to_string()))
+                serde_ignored::deserialize(yaml, |path| unknown.push(named(&path)))
             })?
         }
     };
@@ -134,6 +134,11 @@ pub fn parse(bytes: &[u8], format: Format) -> Result<Spec, ParseError> {
         true => Ok(spec),
         false => Err(ParseError::Unknown(unknown)),
     }
+}
+
+/// A field's place. What may be `null` has a part of its own there, which is nobody's name.
+fn named(path: &serde_ignored::Path) -> String {
+    path.to_string().split('.').filter(|part| *part != "?").collect::<Vec<_>>().join(".")
 }
 
 /// Reads a file as a spec, which is not yet a valid one. A file whose name says no format is taken for YAML.

@@ -123,7 +123,8 @@ fn edits(at: &str, edits: &ContainerEdits) -> Result<(), Invalid> {
 }
 
 fn annotations(at: &str, annotations: &Map<String, Value>) -> Result<(), Invalid> {
-    match annotations.iter().find(|(key, value)| key.is_empty() || !value.is_string()) {
+    // The reference takes any word for a string.
+    match annotations.iter().find(|(key, value)| key.is_empty() || value.is_array() || value.is_object()) {
         None => Ok(()),
         Some((key, _)) => Err(Invalid::Value { at: at.into(), what: format!("'{key}' must be a name with a string") }),
     }
@@ -154,6 +155,32 @@ mod tests {
         assert!(told(r#"{"hooks":[{"hookName":"never","path":"/a"}]}"#).contains("'never' is no hook"));
         assert!(told(r#"{"hooks":[{"hookName":"poststop","path":""}]}"#).contains("path of a poststop hook"));
         assert!(told(r#"{"additionalGids":[1]}"#).contains("needs 0.7.0"));
+    }
+
+    /// Engines are written in Go, where `null` is the same as no field.
+    #[test]
+    fn what_is_null_is_not_there() {
+        use crate::cdi::file::{parse, Format};
+        let full = r#"{"cdiVersion":"0.5.0","kind":"a/b","annotations":null,"containerEdits":null,"devices":[
+            {"name":"0","annotations":null,"containerEdits":{"env":["A=1"],"deviceNodes":null,"netDevices":null,"hooks":null,
+            "mounts":null,"intelRdt":null,"additionalGids":null}},
+            {"name":"1","containerEdits":{"hooks":[{"hookName":"poststop","path":"/a","args":null,"env":null,"timeout":null}],
+            "mounts":[{"hostPath":"/a","containerPath":"/a","options":null,"type":null}]}}]}"#;
+        let yaml = "cdiVersion: 0.5.0\nkind: a/b\ncontainerEdits:\ndevices:\n- name: a\n  containerEdits:\n    env: [A=1]\n    mounts:\n";
+        for (text, format) in [(full, Format::Json), (full, Format::Yaml), (yaml, Format::Yaml)] {
+            let spec = parse(text.as_bytes(), format).expect(text);
+            assert_eq!(check(&spec).expect(text).to_string(), "a/b");
+            assert!(spec.container_edits.is_empty());
+        }
+        let yaml = "cdiVersion: 0.6.0\nkind: a/b\nannotations: {a: 1, b: , c: true, d: x}\ndevices:\n- name: a\n  containerEdits:\n    env: [A=1]\n";
+        assert!(check(&parse(yaml.as_bytes(), Format::Yaml).unwrap()).is_ok(), "a word, whatever it looks like");
+        let empty = |edits: &str| format!(r#"{{"cdiVersion":"0.5.0","kind":"a/b","devices":[{{"name":"0"{edits}}}]}}"#);
+        for edits in ["", r#","containerEdits":null"#, r#","containerEdits":{}"#] {
+            let spec = parse(empty(edits).as_bytes(), Format::Json).expect(edits);
+            assert_eq!(check(&spec), Err(Invalid::Empty("0".into())), "as the reference has it");
+        }
+        let none = parse(br#"{"cdiVersion":"0.5.0","kind":"a/b","devices":null}"#, Format::Json).unwrap();
+        assert_eq!(check(&none), Err(Invalid::NoDevices));
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub const BESIDE: &str = ".config/nvidia-container-runtime/config.toml";
 /// A file beside the executable counts before the host's.
 pub fn path(variable: impl Fn(&str) -> Option<OsString>) -> (PathBuf, bool) {
     let set = |name| variable(name).filter(|value| !value.is_empty());
-    let beside = || Some(std::env::current_exe().ok()?.parent()?.join(BESIDE)).filter(|path| path.exists());
+    let beside = || Some(crate::executable::path().ok()?.parent()?.join(BESIDE)).filter(|path| path.exists());
     match set("NVIDIA_CTK_CONFIG_FILE_PATH") {
         Some(path) => (path.into(), true),
         None if beside().is_some() => (beside().unwrap_or_default(), false),

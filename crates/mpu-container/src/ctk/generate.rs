@@ -183,7 +183,7 @@ impl Generate {
 /// The hooks' program: as asked for, a bare name looked for in `PATH`; else this executable.
 fn hook_program(asked: Option<&Path>) -> Result<PathBuf, Failure> {
     let Some(asked) = asked.filter(|path| !path.as_os_str().is_empty()) else {
-        return Ok(std::env::current_exe()?);
+        return Ok(crate::executable::path()?);
     };
     if asked.components().count() > 1 {
         return Ok(asked.to_path_buf());

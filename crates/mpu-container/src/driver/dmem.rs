@@ -54,9 +54,10 @@ pub(super) fn limit(
     let raised = || {
         let _lock = lock(records, PATIENCE)?;
         for folder in above() {
-            if !keep_sum(region, folder, records)? {
+            if !keep_sum(region, folder, records, capacity)? {
                 break;
             }
+            forget_the_gone(region, folder, records);
         }
         Ok(())
     };
@@ -85,7 +86,7 @@ fn lock(records: &Path, patience: Duration) -> Result<File, LimitError> {
 
 /// Lets a cgroup keep what its children keep; says whether it is ours to do so. Others may write at the same time: whoever
 /// writes looks once more, so that the last one has seen every child.
-fn keep_sum(region: &str, folder: &Path, records: &Path) -> Result<bool, LimitError> {
+fn keep_sum(region: &str, folder: &Path, records: &Path, capacity: Option<u64>) -> Result<bool, LimitError> {
     const TRIES: usize = 100;
     let file = folder.join("dmem.min");
     let unusable = |path: &Path| {
@@ -94,7 +95,7 @@ fn keep_sum(region: &str, folder: &Path, records: &Path) -> Result<bool, LimitEr
     };
     let record = record(region, folder, records);
     for _ in 0..TRIES {
-        let sum = kept_by_children(region, folder)?;
+        let sum = kept_by_children(region, folder, capacity)?;
         let there = read(&file, region).map_err(unusable(&file))?.unwrap_or(0);
         if there != 0 && !wrote(&record, there) {
             return Ok(false);
@@ -106,7 +107,7 @@ fn keep_sum(region: &str, folder: &Path, records: &Path) -> Result<bool, LimitEr
         fs::write(&record, format!("{there} {sum}\n")).map_err(unusable(&record))?;
         write(&file, region, sum)?;
         let held = read(&file, region).map_err(unusable(&file))?;
-        if holds(held, sum) && kept_by_children(region, folder)? == sum {
+        if holds(held, sum) && kept_by_children(region, folder, capacity)? == sum {
             return Ok(true);
         }
     }
@@ -119,18 +120,33 @@ fn record(region: &str, folder: &Path, records: &Path) -> PathBuf {
     records.join(region.replace('/', "%")).join(below).join("dmem.min")
 }
 
+/// Removes the records of cgroups right in a folder that are gone: pods come and go, and each has a name of its own. Only
+/// beside the cgroup of the container that starts now, where nobody's cgroups are out of our sight. What cannot be
+/// removed is left to the next start: no container fails for it.
+fn forget_the_gone(region: &str, folder: &Path, records: &Path) {
+    let Some(kept) = record(region, folder, records).parent().and_then(|kept| fs::read_dir(kept).ok()) else { return };
+    for child in kept.flatten().filter(|child| child.file_type().is_ok_and(|kind| kind.is_dir())) {
+        if !folder.join(child.file_name()).exists() {
+            let _ = fs::remove_dir_all(child.path());
+        }
+    }
+}
+
 fn wrote(record: &Path, value: u64) -> bool {
     let text = fs::read_to_string(record).unwrap_or_default();
     text.split_whitespace().any(|word| word.parse() == Ok(value))
 }
 
-fn kept_by_children(region: &str, folder: &Path) -> Result<u64, LimitError> {
+/// What a folder's cgroups keep together. Neither one of them nor all can keep more than the GPU has, whatever somebody has
+/// written there: `max` in one would go up to the topmost.
+fn kept_by_children(region: &str, folder: &Path, capacity: Option<u64>) -> Result<u64, LimitError> {
+    let most = capacity.unwrap_or(u64::MAX);
     let unreadable = |source| LimitError::File { path: folder.to_path_buf(), source };
     let mut sum = 0u64;
     for child in fs::read_dir(folder).map_err(unreadable)? {
         let file = child.map_err(unreadable)?.path().join("dmem.min");
         // A cgroup can be gone by now, or not take part.
-        sum = sum.saturating_add(read(&file, region).ok().flatten().unwrap_or(0));
+        sum = sum.saturating_add(read(&file, region).ok().flatten().unwrap_or(0)).min(most);
     }
     Ok(sum)
 }
@@ -192,13 +208,15 @@ mod tests {
     impl Host {
         fn with(cgroups: &[&str]) -> Host {
             let host = Host(tempfile::tempdir().unwrap());
-            for cgroup in cgroups {
-                fs::create_dir_all(host.path(cgroup)).unwrap();
-                for file in ["dmem.max", "dmem.min"] {
-                    fs::write(host.path(cgroup).join(file), "").unwrap();
-                }
-            }
+            cgroups.iter().for_each(|cgroup| host.cgroup(cgroup));
             host
+        }
+
+        fn cgroup(&self, path: &str) {
+            fs::create_dir_all(self.path(path)).unwrap();
+            for file in ["dmem.max", "dmem.min"] {
+                fs::write(self.path(path).join(file), "").unwrap();
+            }
         }
 
         fn path(&self, path: &str) -> PathBuf {
@@ -287,6 +305,40 @@ mod tests {
         host.keep("pods/b", "max");
         assert_eq!(host.limit("pods/a", 5, 7), Ok(()));
         assert_eq!(host.kept("pods"), Some(MemoryLimits::NONE));
+    }
+
+    #[test]
+    fn what_a_container_says_of_itself_counts_no_more_than_the_gpu_has() {
+        let host = Host::with(&["top", "top/pods", "top/pods/a", "top/pods/b"]);
+        fs::write(host.path("dmem.capacity"), format!("{REGION} 100\n")).unwrap();
+        for claims in ["max", "1000"] {
+            host.keep("top/pods/b", claims);
+            assert_eq!(host.limit("top/pods/a", 5, 7), Ok(()));
+            assert_eq!((host.kept("top/pods"), host.kept("top")), (Some(100), Some(100)), "{claims}");
+        }
+        host.keep("top/pods/b", "3");
+        assert_eq!(host.limit("top/pods/a", 5, 7), Ok(()));
+        assert_eq!((host.kept("top/pods"), host.kept("top")), (Some(8), Some(8)));
+    }
+
+    #[test]
+    fn records_go_with_their_cgroups() {
+        let pods: Vec<String> = (0..20).map(|number| format!("kube/pod{number}")).collect();
+        let containers: Vec<String> = pods.iter().map(|pod| format!("{pod}/c")).collect();
+        let all: Vec<&str> = ["kube"].into_iter().chain(pods.iter().chain(&containers).map(String::as_str)).collect();
+        let host = Host::with(&all);
+        let kept = |pod: &str| record(REGION, &host.path(pod), &host.path("records")).exists();
+        for (pod, container) in pods.iter().zip(&containers) {
+            assert_eq!(host.limit(container, 1, 1), Ok(()));
+            fs::remove_dir_all(host.path(pod)).unwrap();
+        }
+        host.cgroup("kube/last");
+        host.cgroup("kube/last/c");
+        assert_eq!(host.limit("kube/last/c", 1, 1), Ok(()));
+        let left: Vec<&String> = pods.iter().filter(|pod| kept(pod)).collect();
+        assert_eq!(left, [""; 0], "records of cgroups that are gone");
+        assert!(kept("kube") && kept("kube/last"));
+        assert_eq!(host.kept("kube"), Some(1));
     }
 
     #[test]

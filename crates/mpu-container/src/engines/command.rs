@@ -139,6 +139,7 @@ impl Configure {
             say(format!("in force: {}", plan.force.tell(name)));
             return Ok(());
         }
+        let before = Force::of(files, &files.layers(&Pending::new())?)?;
         let now = if self.dry_run { None } else { Some(plan.carry_out(files, &[name])?) };
         for (path, change) in &plan.changes {
             let file = path.display();
@@ -158,8 +159,8 @@ impl Configure {
             return Ok(());
         };
         say(format!("in force: {}", now.tell(name)));
-        if let Some(restart) = self.runtime.restart() {
-            say(format!("it counts from the engine's next start: sudo {restart}"));
+        if let Some(counts) = now.counts(self.runtime, &before) {
+            say(counts);
         }
         Ok(())
     }

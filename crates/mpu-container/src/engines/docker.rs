@@ -43,11 +43,16 @@ pub(super) fn with(text: &str, wish: &Wish) -> Result<String, Malformed> {
     Ok(if root == before { text.to_string() } else { print(&root, text) })
 }
 
-/// The text without this runtime as the default one.
+/// What Docker comes with, and takes where its file names no other. A reload does not take a default away, but it exchanges one.
+const OWN: &str = "runc";
+
+/// The text with Docker's own runtime as the default one, where it was this one.
 pub(super) fn not_default(text: &str, name: &str) -> Result<String, Malformed> {
     let mut root = parse(text)?;
     let before = root.clone();
-    forget(&mut root, name);
+    if root.get("default-runtime").and_then(Value::as_str) == Some(name) {
+        root.insert("default-runtime".into(), json!(OWN));
+    }
     Ok(if root == before { text.to_string() } else { print(&root, text) })
 }
 

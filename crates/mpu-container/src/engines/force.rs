@@ -51,6 +51,37 @@ impl Force {
         Ok(all)
     }
 
+    /// When a running engine goes by it, instead of by what was in force before, with the command for that. None where it
+    /// does at once.
+    pub fn counts(&self, engine: Engine, before: &Force) -> Option<&'static str> {
+        match engine {
+            Engine::Docker if self.is_taken_by_a_reload(before) => {
+                Some("it counts once Docker has read it, which stops no container: sudo systemctl reload docker")
+            }
+            Engine::Docker => Some(
+                "it counts from Docker's next start, which stops its containers unless it has live-restore: \
+                 sudo systemctl restart docker",
+            ),
+            Engine::Containerd => Some(
+                "it counts from containerd's next start, and its containers go on: sudo systemctl restart containerd",
+            ),
+            Engine::Crio => {
+                Some("it counts from CRI-O's next start, and its containers go on: sudo systemctl restart crio")
+            }
+            Engine::Podman => None,
+        }
+    }
+
+    /// Docker's reload leaves the runtimes alone where the file names none any more, and so the default one. Whether CDI
+    /// files are read, it asks at its start only.
+    ///
+    /// Outside truth: moby's `reloadPlatform`, and `RegisterCDIDriver` in its daemon's start.
+    fn is_taken_by_a_reload(&self, before: &Force) -> bool {
+        let still_named = !self.runtimes.is_empty() || before.runtimes.is_empty();
+        let still_default = self.default.is_some() || before.default.is_none();
+        still_named && still_default && self.cdi == before.cdi
+    }
+
     /// The program that a runtime is.
     pub fn program(&self, name: &str) -> Option<&str> {
         self.runtimes.get(name)?.0.program.as_deref()

@@ -12,6 +12,7 @@ mod crio;
 mod docker;
 pub mod files;
 pub mod force;
+pub mod leave;
 mod oci_hook;
 mod pattern;
 pub mod plan;
@@ -60,16 +61,6 @@ impl Engine {
             Engine::Containerd => "containerd",
             Engine::Crio => "crio",
             Engine::Podman => "podman",
-        }
-    }
-
-    /// What makes a running engine read its file again; none where each start reads it.
-    pub fn restart(self) -> Option<&'static str> {
-        match self {
-            Engine::Docker => Some("systemctl restart docker"),
-            Engine::Containerd => Some("systemctl restart containerd"),
-            Engine::Crio => Some("systemctl restart crio"),
-            Engine::Podman => None,
         }
     }
 

@@ -154,6 +154,34 @@ fn the_default_is_taken_back_only_when_that_is_asked_for() {
 }
 
 #[test]
+fn an_engine_is_not_left_with_a_default_runtime_that_goes() {
+    let is_ours = |program: &str| program == WRAPPER;
+    for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
+        let place = Place::new(engine).top(theirs);
+        let left = || leave::leave(&place.files, is_ours).expect("left").map(|(name, _, now)| (name, now.default));
+        place.add(&wish());
+        let before = fs::read_to_string(&place.files.top).expect("read");
+        assert_eq!(left(), None, "{engine:?}: it is not the default one");
+        assert_eq!(fs::read_to_string(&place.files.top).expect("read"), before);
+        place.add(&all());
+        assert!(leave::leave(&place.files, |_| false).expect("left").is_none(), "{engine:?}: another tool's program");
+        let (name, now) = left().expect("it was the default one");
+        assert_eq!(name, "nvidia");
+        let own = now.as_ref().map(|(default, _)| default.as_str());
+        // A reload of Docker exchanges a default, and takes none away.
+        assert_eq!(own, (engine == Engine::Docker).then_some("runc"), "{engine:?}");
+        assert_eq!(left(), None, "{engine:?}: once is enough");
+        let force = Force::of(&place.files, &place.files.layers(&Pending::new()).expect("layers")).expect("read");
+        assert_eq!(force.program("nvidia"), Some(WRAPPER), "{engine:?}: who names it has it while it is there");
+    }
+    let place = Place::new(Engine::Docker)
+        .top("{\"default-runtime\": \"kata\", \"runtimes\": {\"kata\": {\"path\": \"/opt/kata\"}}}");
+    assert!(leave::leave(&place.files, is_ours).expect("left").is_none());
+    let place = Place::new(Engine::Docker).top("{\"default-runtime\": ");
+    assert!(leave::leave(&place.files, is_ours).is_err(), "a file that cannot be read is told of, and stays");
+}
+
+#[test]
 fn containerds_runtime_has_the_default_ones_options() {
     let place = Place::new(Engine::Containerd).top(THEIRS[1]);
     place.add(&all());

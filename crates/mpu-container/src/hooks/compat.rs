@@ -7,7 +7,7 @@
 //! newer libraries carry: the CUDA version, and the driver branches they work with.
 
 use super::{HookError, Notes};
-use crate::beneath::{BeneathError, Root};
+use crate::beneath::{BeneathError, Root, MOST_NAMES};
 use clap::Args;
 use object::elf::{FileHeader64, SHT_NOTE};
 use object::read::elf::{FileHeader, SectionHeader};
@@ -21,6 +21,9 @@ const FILE: &str = "/etc/ld.so.conf.d/00-compat-mpu.conf";
 
 /// The longest note that is read. NVIDIA's has some hundred bytes.
 const LONGEST: u64 = 64 << 10;
+
+/// The most sections that are looked through for the note. Libraries have some forty, and the name of each is kept.
+const SECTIONS: u16 = 1000;
 
 /// What the host has, and where the image's libraries are.
 #[derive(Debug, Args)]
@@ -99,7 +102,7 @@ pub(super) fn enable(root: &Root, wanted: &Wanted, notes: Notes) -> Result<(), H
 
 /// The newest `libcuda.so.VERSION` in a folder of the image, and its note.
 fn newest(root: &Root, folder: &Path) -> Result<Option<(Version, Option<Note>)>, BeneathError> {
-    let entries = match root.read_dir(folder) {
+    let entries = match root.read_dir(folder, MOST_NAMES) {
         Err(error) if error.is_missing() => return Ok(None),
         // A file or a loop in its place is as good as nothing.
         Err(BeneathError::Path { .. }) => return Ok(None),
@@ -140,8 +143,8 @@ fn version(text: &str) -> Option<Version> {
 pub fn note<'a, R: ReadRef<'a>>(file: R) -> Option<Note> {
     let header = FileHeader64::<Endianness>::parse(file).ok()?;
     let endian = header.endian().ok()?;
-    // More sections than a header can count would be a table of any size.
-    if header.e_shnum(endian) == 0 {
+    // No number here means one that a header cannot hold: a table of any size.
+    if !(1..=SECTIONS).contains(&header.e_shnum(endian)) {
         return None;
     }
     let sections = header.sections(endian, file).ok()?;

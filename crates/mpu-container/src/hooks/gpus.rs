@@ -20,6 +20,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 const GPUS: &str = "/proc/driver/nvidia/gpus";
+/// More GPUs than any host has: without a proc file system, the folder is the image's.
+const MOST: usize = 1000;
 
 /// Mounts a folder with the container's own GPUs over the one with all. Nobody relies on this: a container where it fails
 /// starts all the same.
@@ -32,7 +34,7 @@ pub fn hide(root: &Root, notes: Notes) {
 /// Where there is nothing to hide, nothing is done.
 fn cover(root: &Root, notes: Notes) -> Result<(), HookError> {
     let Some(target) = root.find(Path::new(GPUS))? else { return Ok(()) };
-    let all = root.read_dir(Path::new(GPUS))?;
+    let all = root.read_dir(Path::new(GPUS), MOST)?;
     let minors = minors(root)?;
     let mut own = Vec::new();
     for entry in &all {

@@ -1,11 +1,11 @@
 //! Which GPUs a container has, by the nodes in its `/dev`.
 
-use crate::beneath::{BeneathError, Root};
+use crate::beneath::{BeneathError, Root, MOST_NAMES};
 use std::path::Path;
 
 /// The numbers of the container's GPUs, by its device nodes.
 pub fn minors(root: &Root) -> Result<Vec<u32>, BeneathError> {
-    let entries = match root.read_dir(Path::new("/dev")) {
+    let entries = match root.read_dir(Path::new("/dev"), MOST_NAMES) {
         Err(error) if error.is_missing() => return Ok(Vec::new()),
         entries => entries?,
     };

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::process::getpid;
 use std::fs::{self, File, Metadata};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Held until it is dropped; then the file goes.
@@ -27,8 +27,11 @@ impl Lock {
         let mut file = loop {
             // What is in it may be another's: it is emptied by who has the lock.
             let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-            let file =
-                File::options().write(true).create(true).truncate(false).custom_flags(flags).open(path).map_err(at)?;
+            let mut options = File::options();
+            let file = options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path);
+            let file = file.map_err(at)?;
+            // To lock a file takes no more than to open it: one that was left by an older installer is everybody's to read.
+            file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(at)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Err(InstallError::Busy(path.to_path_buf())),
@@ -82,5 +85,14 @@ mod tests {
             }
         });
         assert!(taken.into_inner() > 1);
+    }
+
+    #[test]
+    fn nobody_but_its_owner_can_hold_it_also_one_that_was_left() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("toolkit.pid");
+        fs::write(&path, "").expect("as an older one left it");
+        let _lock = Lock::take(&path).expect("a lock");
+        assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o777, 0o600);
     }
 }

@@ -35,7 +35,7 @@ pub fn install(folder: &Path, options: &Options, low: &[String], told: &dyn Fn(S
         move |source| InstallError::Place { path, source }
     };
     fs::create_dir_all(folder).map_err(at(folder))?;
-    let this = std::env::current_exe().map_err(at(Path::new("/proc/self/exe")))?;
+    let this = crate::executable::path().map_err(at(Path::new("/proc/self/exe")))?;
     if this.parent() != Some(folder) {
         put(&folder.join(OWN), |beside| fs::copy(&this, beside).map(drop)).map_err(at(&folder.join(OWN)))?;
     }

@@ -17,6 +17,14 @@ pub enum LdconfigError {
         /// The path.
         path: PathBuf,
     },
+    /// The image's configuration leads to more than can be followed.
+    #[error("/etc/ld.so.conf in the container leads to more than {most} {what}: make it smaller in the image")]
+    Endless {
+        /// The limit.
+        most: usize,
+        /// Of what.
+        what: &'static str,
+    },
     /// A folder that cannot stand in a line of a file.
     #[error("the folder {folder:?} is not an absolute path on one line")]
     Folder {

@@ -16,9 +16,11 @@ const OURS: &str = "/etc/ld.so.conf.d/00-nvcr-mpu.conf";
 /// come from another distribution and know others.
 const SYSTEM: &str = "/etc/ld.so.conf.d/zz-nvcr-mpu.conf";
 
-/// The largest configuration file that is read, and the most of them.
+/// The most bytes of configuration that are read, and the most files, patterns or folders in it.
 const LARGEST: u64 = 1 << 20;
 const MOST: usize = 1000;
+/// The kernel takes no longer one.
+const LONGEST_PATH: usize = 4096;
 
 #[cfg(target_arch = "x86_64")]
 mod machine {
@@ -44,6 +46,9 @@ const MUSL_DEFAULT: &str = "/lib:/usr/local/lib:/usr/lib";
 /// an earlier run.
 pub fn announce(root: &Root, folders: &[&str]) -> Result<Vec<String>, LdconfigError> {
     let earlier = if folders.is_empty() { listed(root, OURS)? } else { Vec::new() };
+    if earlier.len() > MOST {
+        return Err(LdconfigError::Endless { most: MOST, what: "folders" });
+    }
     let folders: Vec<&str> = folders.iter().copied().chain(earlier.iter().map(String::as_str)).collect();
     for folder in &folders {
         let fits =
@@ -123,28 +128,35 @@ fn tell_musl(root: &Root, folders: &[&str]) -> Result<(), BeneathError> {
 }
 
 /// The folders that the container's configuration names, as if some files were not there.
-fn told(root: &Root, without: &[&str]) -> Result<BTreeSet<String>, BeneathError> {
+fn told(root: &Root, without: &[&str]) -> Result<BTreeSet<String>, LdconfigError> {
+    let mut budget = Budget::default();
     let mut folders = BTreeSet::new();
+    // By what they are: a file can be included by any number of names.
     let mut seen = BTreeSet::new();
+    for path in without {
+        seen.extend(root.find(Path::new(path))?.map(|file| file.identity()).transpose()?);
+    }
     let mut files = vec![PathBuf::from(CONF)];
-    while let Some(file) = files.pop() {
-        if without.iter().any(|other| file == Path::new(other)) || seen.len() >= MOST || !seen.insert(file.clone()) {
+    while let Some(path) = files.pop() {
+        let Some(file) = root.find(&path)? else { continue };
+        // ldconfig passes over a directory; a FIFO it would wait for.
+        if !seen.insert(file.identity()?) || file.kind()? == FileType::Directory {
             continue;
         }
-        let bytes = match root.read_file(&file, LARGEST) {
-            Err(error) if error.is_missing() => continue,
-            // ldconfig passes over a directory; a FIFO it would wait for.
-            Err(BeneathError::Kind { .. }) if is(root, &file, FileType::Directory)? => continue,
+        budget.files.take(1)?;
+        let bytes = match file.read(LARGEST) {
+            Err(BeneathError::Large { .. }) => return Err(budget.bytes.spent()),
             bytes => bytes?,
         };
+        budget.bytes.take(bytes.len())?;
         for line in conf::lines(&bytes) {
             match line {
                 Line::Folder(folder) => {
                     folders.insert(folder.to_string());
                 }
                 Line::Include(pattern) => {
-                    let beside = file.parent().unwrap_or(Path::new("/"));
-                    files.extend(included(root, &beside.join(pattern)));
+                    let beside = path.parent().unwrap_or(Path::new("/"));
+                    files.extend(included(root, &beside.join(pattern), &mut budget)?);
                 }
             }
         }
@@ -153,12 +165,62 @@ fn told(root: &Root, without: &[&str]) -> Result<BTreeSet<String>, BeneathError>
 }
 
 /// The files that a pattern names; only its last name can have stars. A folder that cannot be listed has none.
-fn included(root: &Root, pattern: &Path) -> Vec<PathBuf> {
-    let (Some(folder), Some(name)) = (pattern.parent(), pattern.file_name()) else { return Vec::new() };
-    let entries = root.read_dir(folder).unwrap_or_default();
-    let fitting =
-        entries.into_iter().filter(|entry| conf::fits(name.as_encoded_bytes(), entry.name.as_encoded_bytes()));
-    fitting.take(MOST).map(|entry| folder.join(entry.name)).collect()
+fn included(root: &Root, pattern: &Path, budget: &mut Budget) -> Result<Vec<PathBuf>, LdconfigError> {
+    budget.patterns.take(1)?;
+    let (Some(folder), Some(name)) = (pattern.parent(), pattern.file_name()) else { return Ok(Vec::new()) };
+    let name = name.as_encoded_bytes();
+    if pattern.as_os_str().len() > LONGEST_PATH {
+        return Ok(Vec::new());
+    }
+    if !name.iter().any(|byte| matches!(byte, b'*' | b'?' | b'[')) {
+        return Ok(Vec::from_iter(matches!(root.find(pattern), Ok(Some(_))).then(|| pattern.to_path_buf())));
+    }
+    let entries = match root.read_dir(folder, budget.names.left) {
+        Err(BeneathError::Many { .. }) => return Err(budget.names.spent()),
+        entries => entries.unwrap_or_default(),
+    };
+    budget.names.take(entries.len())?;
+    let fitting = entries.into_iter().filter(|entry| conf::fits(name, entry.name.as_encoded_bytes()));
+    Ok(fitting.map(|entry| folder.join(entry.name)).collect())
+}
+
+/// What an image's configuration may lead to, with all that it includes. A few KiB of patterns can name each file of a
+/// folder a hundred thousand times, and the hook of mode `legacy` is not in the container's cgroup. Images have a
+/// dozen files with a line each.
+struct Budget {
+    files: Left,
+    patterns: Left,
+    names: Left,
+    bytes: Left,
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        let left = |most, what| Left { left: most, most, what };
+        Budget {
+            files: left(MOST, "files"),
+            patterns: left(MOST, "patterns"),
+            names: left(10 * MOST, "names in folders"),
+            bytes: left(LARGEST as usize, "bytes"),
+        }
+    }
+}
+
+struct Left {
+    left: usize,
+    most: usize,
+    what: &'static str,
+}
+
+impl Left {
+    fn take(&mut self, used: usize) -> Result<(), LdconfigError> {
+        self.left = self.left.checked_sub(used).ok_or_else(|| self.spent())?;
+        Ok(())
+    }
+
+    fn spent(&self) -> LdconfigError {
+        LdconfigError::Endless { most: self.most, what: self.what }
+    }
 }
 
 fn is_file(root: &Root, path: &str) -> Result<bool, BeneathError> {

@@ -18,11 +18,13 @@ use std::path::Path;
 /// to a container and nothing to be believed.
 const EMPTY: [&std::ffi::CStr; 2] = [c"proc", c"var/cache/ldconfig"];
 
-/// Files that the program may have open, bytes of memory, bytes in one file, seconds of a processor.
-const LIMITS: [(Resource, u64); 5] = [
+/// Files that the program may have open, bytes of memory with the files that it maps and without, bytes in one file,
+/// seconds of a processor. It maps whole libraries, which have some GiB, and has a hundred bytes of its own for each.
+const LIMITS: [(Resource, u64); 6] = [
     (Resource::Nofile, 64),
     (Resource::As, 2 << 30),
-    (Resource::Fsize, 256 << 20),
+    (Resource::Data, 256 << 20),
+    (Resource::Fsize, 64 << 20),
     (Resource::Cpu, 10),
     (Resource::Core, 0),
 ];

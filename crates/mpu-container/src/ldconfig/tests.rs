@@ -263,6 +263,54 @@ fn a_hostile_root_is_harmless() {
     assert_eq!(fs::metadata("/etc/ld.so.cache").unwrap().mtime_nsec(), host_cache, "the host's own cache");
 }
 
+/// Each of these images is small, and its configuration leads to hundreds of thousands of names or bytes.
+#[test]
+fn a_configuration_without_end_is_refused() {
+    let includes = |count: usize| format!("include {}\n", "many/* ".repeat(count));
+    let cases = [
+        ("1000 patterns", 1, includes(1001), 10),
+        ("10000 names", 300, includes(40), 10),
+        ("10000 names", 10_001, includes(1), 0),
+        ("1000 files", 1000, includes(1), 10),
+        ("1048576 bytes", 3, includes(1), 512 << 10),
+    ];
+    for (what, files, conf, size) in cases {
+        let place = Place::new();
+        fs::create_dir(place.path("etc/many")).unwrap();
+        for number in 0..files {
+            fs::write(place.path(&format!("etc/many/{number}.conf")), "#".repeat(size)).unwrap();
+        }
+        fs::write(place.path("etc/ld.so.conf"), conf).unwrap();
+        let said = folders::announce(&place.root(), &[FOLDER]).expect_err(what).to_string();
+        assert!(said.contains(&format!("more than {what}")), "{what}: {said}");
+        assert!(!place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf").exists(), "{what}: nothing is written then");
+    }
+    // The file of an earlier run, which the image has brought.
+    let place = Place::new();
+    fs::create_dir(place.path("etc/ld.so.conf.d")).unwrap();
+    let lines: String = (0..=1000).map(|number| format!("/{number}\n")).collect();
+    fs::write(place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf"), lines).unwrap();
+    let said = folders::announce(&place.root(), &[]).unwrap_err().to_string();
+    assert!(said.contains("more than 1000 folders"), "{said}");
+}
+
+#[test]
+fn a_file_is_the_same_by_whatever_name_it_is_included() {
+    let spelt =
+        ["/etc/../etc/ld.so.conf.d/*.conf", "elsewhere/*", "../etc/ld.so.conf.d/00-nvcr-mpu.conf", "self/etc/*"];
+    for pattern in spelt {
+        let place = Place::new();
+        symlink("ld.so.conf.d", place.path("etc/elsewhere")).unwrap();
+        symlink("..", place.path("etc/self")).unwrap();
+        fs::write(place.path("etc/ld.so.conf"), format!("include {pattern}\ninclude ld.so.conf.d/*.conf\n")).unwrap();
+        for run in 1..=3 {
+            assert_eq!(folders::announce(&place.root(), &[FOLDER]).unwrap(), [""; 0], "{pattern}, run {run}");
+            let ours = fs::read_to_string(place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf"));
+            assert_eq!(ours.ok().as_deref(), Some("/opt/driver\n"), "{pattern}, run {run}");
+        }
+    }
+}
+
 fn fifo(path: &Path) {
     rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
 }
@@ -326,6 +374,8 @@ fn the_program_has_nothing_but_the_root_and_is_stopped_when_it_waits() {
     assert_eq!((status("NoNewPrivs").as_str(), status("Seccomp").as_str()), ("1", "2"));
     assert!(status("NSpid").ends_with("\t1"), "the first process of its namespace: {}", status("NSpid"));
     assert_eq!(inmate.environment, b"");
+    let of_its_own = inmate.limits.lines().find(|line| line.starts_with("Max data size")).unwrap();
+    assert!(of_its_own.split_whitespace().any(|word| word == "268435456"), "{of_its_own}");
     assert!(inmate.descriptors.iter().all(|open| open.contains("memfd:mpu") || open.contains(&name)), "{inmate:?}");
     assert_eq!(inmate.namespaces.len(), 3);
     for (own, ours) in &inmate.namespaces {
@@ -383,6 +433,7 @@ fn without_pivot_root_the_root_is_changed_by_name() {
 #[derive(Debug)]
 struct Inmate {
     status: String,
+    limits: String,
     environment: Vec<u8>,
     descriptors: Vec<String>,
     namespaces: Vec<(PathBuf, PathBuf)>,
@@ -413,6 +464,7 @@ fn look_at(word: &str) -> Inmate {
             let link = |name: &str, of: &Path| fs::read_link(of.join("ns").join(name)).unwrap();
             return Inmate {
                 status: fs::read_to_string(at.join("status")).unwrap(),
+                limits: fs::read_to_string(at.join("limits")).unwrap(),
                 environment: fs::read(at.join("environ")).unwrap(),
                 descriptors: names("fd")
                     .iter()

@@ -14,6 +14,7 @@ use crate::cdi::generate::{generate, GenerateError, Naming, Request};
 use crate::cdi::inject::Options;
 use crate::cdi::name::Kind;
 use crate::driver::{DriverError, DriverRoot};
+use crate::executable;
 use crate::program::Program;
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
@@ -138,7 +139,7 @@ pub fn once(root: &DriverRoot, output: &Path) -> Result<Done, RefreshError> {
 
 /// What `nvidia-ctk cdi generate` writes when it is told nothing.
 fn describe(root: &DriverRoot) -> Result<String, GenerateError> {
-    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
+    let program = executable::path().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
     let request = Request {
         kind: Kind::new("nvidia.com", "gpu").map_err(|_| GenerateError::Nothing("kind"))?,
         mode: Mode::Nvml,

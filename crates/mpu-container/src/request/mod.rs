@@ -99,6 +99,9 @@ impl Extra {
 /// Mounts of `/dev/null` on a name below this directory ask for the device of that name.
 pub const MOUNTS: &str = "/var/run/nvidia-container-devices";
 
+/// The most notes: an image can have a hundred thousand mistakes in its environment.
+const MOST_NOTES: usize = 10;
+
 /// The word for every IMEX channel of the host.
 pub const ALL_CHANNELS: &str = "all";
 
@@ -175,6 +178,15 @@ pub fn in_mode(spec: &Value, config: &Config, mode: Mode) -> Result<Answer, Requ
 /// If it may not have what it asks for, or the specification is broken where the asking is. Containers that ask for no
 /// device are never refused for the rest of what they say.
 pub fn of(spec: &Value, config: &Config, annotations: Annotations, terms: Terms) -> Result<Answer, RequestError> {
+    let mut answer = answer(spec, config, annotations, terms)?;
+    if let Some(more) = answer.notes.len().checked_sub(MOST_NOTES).filter(|more| *more > 0) {
+        answer.notes.truncate(MOST_NOTES);
+        answer.notes.push(format!("{more} more are not told"));
+    }
+    Ok(answer)
+}
+
+fn answer(spec: &Value, config: &Config, annotations: Annotations, terms: Terms) -> Result<Answer, RequestError> {
     let (container, mut notes) = Container::read(spec)?;
     let asked = ask::devices(&container, config, annotations, &mut notes);
     let Some((devices, source)) = asked else { return Ok(Answer { request: None, notes }) };

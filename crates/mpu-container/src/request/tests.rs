@@ -450,3 +450,12 @@ fn the_page_says_what_is_done() {
         assert!(page.contains(&format!("\n| `{error}`")), "{error}");
     }
 }
+
+/// An image's environment is a stranger's, and each note is a line of a log at each start.
+#[test]
+fn of_many_notes_the_first_are_told() {
+    let words: String = (0..1000).map(|number| format!("word{number};")).collect();
+    let Answer { notes, .. } = of(&spec(&words), &Config::default(), Annotations::Skip, Terms::Strict).unwrap();
+    assert_eq!(notes.len(), 11);
+    assert!(notes[9].contains("\"word9\"") && notes[10] == "990 more are not told", "{notes:?}");
+}

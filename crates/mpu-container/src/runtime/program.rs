@@ -14,7 +14,7 @@ const LINKS: &[&str] = &["/usr/bin", "/usr/local/bin"];
 
 /// A program of ours by NVIDIA's name.
 pub(super) fn ours(name: &str) -> PathBuf {
-    let own = fs::read_link(OWN).unwrap_or_else(|_| OWN.into());
+    let own = crate::executable::path().unwrap_or_else(|_| OWN.into());
     let beside = own.parent().into_iter().chain(LINKS.iter().map(Path::new)).map(|dir| dir.join(name));
     let link = beside.into_iter().find(|link| is_ours(link));
     link.unwrap_or(own)

@@ -14,6 +14,7 @@ mod bundle;
 mod like_nvidia;
 mod made_up;
 mod memory;
+mod refresh;
 use bundle::{base, found, make_root};
 use made_up::{paths, Host};
 

@@ -6,7 +6,7 @@
 //! Outside truth: libnvidia-container, `src/nvc_container.c` and `src/cli/compat_mode.c`: which folders, and which of
 //! the image's libraries fit beside which driver; Debian's multiarch specification; NVIDIA, "CUDA Compatibility".
 
-use crate::beneath::{Beneath, BeneathError, Root};
+use crate::beneath::{Beneath, BeneathError, Root, MOST_NAMES};
 use crate::cli::args::CompatMode;
 use rustix::fs::FileType;
 use std::ffi::{OsStr, OsString};
@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 
 /// Where an image keeps the libraries of a driver newer than the host's may be.
 pub const COMPAT: &str = "/usr/local/cuda/compat";
+
+/// More than any image has: each is an open file and a mount. CUDA's package brings eight.
+const LIBRARIES: usize = 64;
 
 /// The folders of libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,8 +52,7 @@ impl Layout {
 }
 
 fn same(one: &Beneath, other: &Beneath) -> bool {
-    let number = |there: &Beneath| rustix::fs::fstat(there).map(|about| (about.st_dev, about.st_ino)).ok();
-    number(one) == number(other)
+    one.identity().ok() == other.identity().ok()
 }
 
 /// The image's own CUDA libraries that this mode brings into use beside this driver, by name.
@@ -68,9 +70,13 @@ pub fn compat(root: &Root, mode: CompatMode, driver: &str) -> Result<Vec<(OsStri
     let Some(driver) = major(driver).filter(|_| is_folder && mode != CompatMode::Disabled) else {
         return Ok(Vec::new());
     };
-    let names = root.read_dir(folder)?.into_iter().filter(|entry| entry.is_file).map(|entry| entry.name);
+    let names = root.read_dir(folder, MOST_NAMES)?.into_iter().filter(|entry| entry.is_file).map(|entry| entry.name);
     let ours = names.filter(|name| release(name).is_some_and(|library| fits(library, driver)));
-    ours.map(|name| Ok((name.clone(), root.resolve(&folder.join(&name))?))).collect()
+    let ours: Vec<OsString> = ours.take(LIBRARIES + 1).collect();
+    if ours.len() > LIBRARIES {
+        return Err(BeneathError::Many { path: folder.into(), most: LIBRARIES, what: "libraries" });
+    }
+    ours.into_iter().map(|name| Ok((name.clone(), root.resolve(&folder.join(&name))?))).collect()
 }
 
 /// The major release in a library's name: 550 of `libcuda.so.550.54.15`.
@@ -135,6 +141,16 @@ mod tests {
         assert_eq!(names(CompatMode::Mount), ["libcuda.so.470.1", "libnvidia-ptxjitcompiler.so.580.1.2"]);
         assert!(names(CompatMode::Disabled).is_empty());
         assert!(compat(&self::root(&["usr/local/cuda/compat"]).1, CompatMode::Mount, "550.1").unwrap().is_empty());
+    }
+
+    /// Each would be an open file and a mount, outside the container's cgroup.
+    #[test]
+    fn an_image_with_thousands_of_libraries_is_refused() {
+        let names: Vec<String> = (0..100).map(|number| format!("usr/local/cuda/compat/lib{number}.so.999.1")).collect();
+        let files: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert_eq!(compat(&root(&files[..64]).1, CompatMode::Mount, "550.1").unwrap().len(), 64);
+        let said = compat(&root(&files).1, CompatMode::Mount, "550.1").unwrap_err().to_string();
+        assert!(said.contains("/usr/local/cuda/compat in the container has more than 64 libraries"), "{said}");
     }
 
     #[test]

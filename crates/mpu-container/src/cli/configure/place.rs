@@ -116,7 +116,7 @@ impl<'a> Placed<'a> {
     /// Mounts something at a path.
     pub fn mount(&mut self, held: Held, path: &Path, restrictions: Restrictions) -> Result<(), PlaceError> {
         if let Some(there) = self.root.find(path)? {
-            if identity(&there)? == held.identity {
+            if there.identity()? == held.identity {
                 self.log.say(format_args!("{} is there already", path.display()));
                 return Ok(());
             }
@@ -241,7 +241,7 @@ impl<'a> Placed<'a> {
         const TMPFS: i64 = 0x0102_1994;
         let kind = rustix::fs::fstatfs(target).is_ok_and(|about| about.f_type == TMPFS);
         let parent = self.root.resolve(path.parent().unwrap_or(path))?;
-        Ok(kind && identity(&parent)?.0 != identity(target)?.0)
+        Ok(kind && parent.identity()?.0 != target.identity()?.0)
     }
 
     /// Takes everything out again. What cannot be is said and left.
@@ -269,13 +269,6 @@ impl<'a> Placed<'a> {
             }
         }
     }
-}
-
-fn identity(there: &Beneath) -> Result<(u64, u64), PlaceError> {
-    let about = rustix::fs::fstat(there);
-    let wrap = |error: Errno| BeneathError::Path { act: "look at", path: there.path().into(), source: error.into() };
-    let about = about.map_err(wrap)?;
-    Ok((about.st_dev, about.st_ino))
 }
 
 fn remove_directory(root: &Root, path: &Path) -> io::Result<()> {

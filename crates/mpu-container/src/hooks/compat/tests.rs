@@ -3,6 +3,7 @@
 use super::*;
 use object::write::Object;
 use object::{Architecture, BinaryFormat, Endianness, SectionKind};
+use object::{Object as _, ObjectSection};
 
 /// A file in ELF's form with one note section.
 fn library(section: &str, owner: &[u8], text: &[u8]) -> Vec<u8> {
@@ -43,6 +44,25 @@ fn a_note_is_read() {
     let short = br#"{"CUDA version": "13.2"}"#;
     let expected = Note { cuda: "13.2".into(), branches: Vec::new() };
     assert_eq!(note(library(SECTION, b"NVIDIA Corporation", short).as_slice()), Some(expected));
+}
+
+/// A table of sections costs the image nothing, and each name in it up to 4 KiB of our memory.
+#[test]
+fn a_library_of_thousands_of_sections_has_no_note() {
+    let with = |more: usize| {
+        let mut file = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+        for number in 0..more {
+            file.add_section(Vec::new(), number.to_string().into_bytes(), SectionKind::Data);
+        }
+        let whole = library(SECTION, b"NVIDIA Corporation", TEXT);
+        let read = object::File::parse(whole.as_slice()).unwrap();
+        let data = read.section_by_name(SECTION).unwrap().data().unwrap();
+        let id = file.add_section(Vec::new(), SECTION.into(), SectionKind::Note);
+        file.append_section_data(id, data, 4);
+        note(file.write().unwrap().as_slice())
+    };
+    assert!(with(100).is_some());
+    assert_eq!(with(2000), None);
 }
 
 #[test]

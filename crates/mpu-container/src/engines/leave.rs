@@ -1,0 +1,116 @@
+//! The program `leave`: no engine is left with our wrapper as its default runtime. The package's script runs it before the wrapper goes:
+//! an engine whose default runtime is not there starts no container at all.
+//!
+//! Owns which default runtime is ours: the one whose program is this executable. Another tool's stays, though it has the same name, or by
+//! now the same path. The changes are `plan`'s.
+
+use super::files::{Files, Pending};
+use super::force::Force;
+use super::plan::undefaulting;
+use super::{source, Engine, EngineError};
+use crate::output::{print, say};
+use crate::program::Program;
+use clap::{CommandFactory, Parser, ValueEnum};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The program's row.
+pub const PROGRAM: Program = Program {
+    own: "leave",
+    nvidia: &[],
+    about: "makes our runtime no engine's default one any more",
+    run: main,
+    command: Some(Args::command),
+};
+
+/// Makes our runtime no engine's default one any more. It stays known by its name
+#[derive(Debug, Parser)]
+#[command(
+    name = "mpu-container leave",
+    after_help = "Standard output has the engines whose files were changed, a word each.
+
+Example: sudo mpu-container leave    before the program is removed: packages run it"
+)]
+struct Args {}
+
+fn main(arguments: Vec<OsString>) -> ExitCode {
+    if let Err(error) = Args::try_parse_from(arguments) {
+        let _ = error.print();
+        return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+    }
+    let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
+    let mut failed = false;
+    for engine in Engine::value_variants() {
+        let mut files = Files::of(*engine);
+        files.merges =
+            *engine == Engine::Containerd && source::containerd_release(Path::new("/"), None) >= Some((2, 1));
+        match leave(&files, |program| is_ours(program, &this)) {
+            Ok(None) => {}
+            Ok(Some((name, before, now))) => {
+                say(format!("{}: its default runtime was ours; now {}", engine.word(), now.tell(&name)));
+                if let Some(counts) = now.counts(*engine, &before) {
+                    say(counts);
+                }
+                failed |= print(&format!("{}\n", engine.word())).is_err();
+            }
+            Err(error) => {
+                say(format!("mpu-container: leave: {}: {error}", engine.word()));
+                failed = true;
+            }
+        }
+    }
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+/// Takes our runtime out as an engine's default one; gives its name and what was in force and is then, or none if it was not.
+pub(super) fn leave(
+    files: &Files,
+    is_ours: impl Fn(&str) -> bool,
+) -> Result<Option<(String, Force, Force)>, EngineError> {
+    let force = Force::of(files, &files.layers(&Pending::new())?)?;
+    let Some((name, _)) = &force.default else { return Ok(None) };
+    // Podman may name the program itself.
+    if !is_ours(force.program(name).unwrap_or(name)) {
+        return Ok(None);
+    }
+    let now = undefaulting(files, name)?.carry_out(files, &[name])?;
+    Ok(Some((name.clone(), force, now)))
+}
+
+/// Whether a runtime's program is this executable, by whatever links. One without a folder is looked for where an engine finds it.
+fn is_ours(program: &str, this: &Path) -> bool {
+    let Ok(this) = fs::canonicalize(this) else { return false };
+    let is_it = |path: &Path| fs::canonicalize(path).is_ok_and(|real| real == this);
+    if program.contains('/') {
+        return is_it(Path::new(program));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"].map(PathBuf::from);
+    let found =
+        std::env::split_paths(&path).chain(usual).map(|folder| folder.join(program)).find(|path| path.is_file());
+    found.is_some_and(|path| is_it(&path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn ours_is_what_leads_to_this_executable() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("mpu-container"), "ours").expect("written");
+        symlink("mpu-container", at("nvidia-container-runtime")).expect("a link");
+        fs::write(at("theirs"), "theirs").expect("written");
+        let is = |name: &str| is_ours(at(name).to_str().expect("a name"), &at("mpu-container"));
+        assert!(is("nvidia-container-runtime") && is("mpu-container"));
+        assert!(!is("theirs") && !is("gone") && !is_ours("", &at("mpu-container")) && !is_ours("runc", &at("gone")));
+    }
+}

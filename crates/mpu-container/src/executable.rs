@@ -1,0 +1,41 @@
+//! Where this executable is.
+//!
+//! Owns one path: that which the next start of this program has, for hooks and links that outlive this process.
+//!
+//! Outside truth: proc(5), `/proc/PID/exe`: behind the path of a file that was removed or replaced stands ` (deleted)`.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// This executable, by a path that is right after a package has put its successor there, too.
+///
+/// # Errors
+/// If there is no proc file system.
+pub fn path() -> io::Result<PathBuf> {
+    Ok(without_mark(&std::env::current_exe()?))
+}
+
+/// A file can be called so: then it is there.
+fn without_mark(path: &Path) -> PathBuf {
+    match path.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
+        Some(rest) if !path.exists() => OsStr::from_bytes(rest).into(),
+        _ => path.to_path_buf(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_mark_is_no_part_of_the_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plain, marked) = (folder.path().join("mpu"), folder.path().join("mpu (deleted)"));
+        assert_eq!(without_mark(&plain), plain);
+        assert_eq!(without_mark(&marked), plain);
+        std::fs::write(&marked, "").unwrap();
+        assert_eq!(without_mark(&marked), marked);
+    }
+}

@@ -1,0 +1,48 @@
+//! The program that keeps the host's CDI file true, through the executable.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::made_up::Host;
+
+/// Ended when the test is.
+struct Watching(Child);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A package replaces the executable by renaming, and a service that is not started anew goes on in the old one.
+#[test]
+fn hooks_have_a_path_that_is_there_when_the_program_was_replaced() {
+    let host = Host::new();
+    let (program, output) = (host.at("mpu-container"), host.at("nvidia.yaml"));
+    // By another process: what another test starts meanwhile would inherit a descriptor that is open for writing.
+    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_mpu-container")).arg(&program).status().unwrap().success());
+    let mut watch = Command::new(&program);
+    watch.args(["refresh", "--watch", "--driver-root"]).arg(host.at("driver")).arg("--output").arg(&output);
+    let _watching = Watching(watch.stdin(Stdio::null()).spawn().unwrap());
+    let with = |gpu: &str| {
+        let late = Instant::now() + Duration::from_secs(60);
+        loop {
+            let text = fs::read_to_string(&output).unwrap_or_default();
+            if text.contains(gpu) {
+                return text;
+            }
+            assert!(Instant::now() < late, "no {gpu} in {text}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    with("GPU-00000001-1111");
+    fs::write(host.at("new"), "the next version").unwrap();
+    fs::rename(host.at("new"), &program).unwrap();
+    let gpu = "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-00000002-1111\nDevice Minor: \t 2\n";
+    host.write("driver/proc/driver/nvidia/gpus/0000:5b:00.0/information", gpu);
+    let text = with("GPU-00000002-1111");
+    assert!(text.contains(&format!("path: {}\n", program.display())), "{text}");
+    assert!(!text.contains("deleted"), "{text}");
+}
