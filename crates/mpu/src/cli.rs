@@ -18,7 +18,7 @@ use mpu_host::exit::Exit;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Shows each container its own GPU processes, with its own PIDs, on the host, below the container.
+/// Makes nvidia-smi in a container show that container's own GPU processes. Runs on the host; containers need no change.
 #[derive(Debug, Parser)]
 #[command(name = "mpu", version, max_term_width = 110, arg_required_else_help = true)]
 #[command(after_help = AFTER, after_long_help = long_after())]
@@ -185,13 +185,13 @@ pub enum Command {
 
 const UP_LONG: &str = "Build the engine if needed, load it, and check that it works.
 
-First checks whether this host can run it, and changes nothing if it cannot. Uses a kernel module that DKMS \
-    installed as it is. Otherwise compiles it for the running kernel with the host's own make, compiler and kernel \
+First checks whether this host can run it, and changes nothing if it cannot. If DKMS has installed a module, it is used \
+    unchanged. Otherwise compiles it for the running kernel with the host's own make, compiler and kernel \
     headers, and keeps it in /var/lib/mpu/<release> until the kernel or mpu changes. Without an NVIDIA \
     driver the module waits for one. If one needed redirect cannot be placed, none is placed, and the module is unloaded. Last, \
-    a child in a PID namespace of its own asks the driver. The module is armed if the answer was translated. If the child's calls do not \
-    reach the module, the command fails and unloads the module. Where nobody can ask, as without a GPU, the module is placed, \
-    not armed.";
+    a child in a PID namespace of its own asks the driver. If the answer was translated, the module is armed: it was seen to work. \
+    If the child's calls do not reach the module, the command fails and unloads the module. Where nobody can ask, as without a GPU, \
+    the module is only placed: its redirects are there, and it was not seen to work.";
 
 const UP_EXAMPLES: &str = "Examples:
   sudo mpu up
@@ -209,9 +209,10 @@ New callers reach the bare driver at once. The command waits for callers that ar
 const STATUS_LONG: &str = "Show whether an engine is up, since when, and what it did.
 
 Counters start when the engine is loaded: translated answers by control, and calls that were not translated in the usual way by \
-    reason, each with a sentence on what the caller got. The module is armed once a translation was seen. If its \
-    redirects stand and none was seen yet, this asks for one as root, as mpu probe does (a child in a PID namespace of its own becomes a client of \
-    the driver for a moment), and prints the result. Where nobody can ask, as without a GPU, the module stays placed. Exit code 0 if an engine \
+    reason, each with a sentence on what the caller got. The module is placed when its redirects are there, and armed once a \
+    translation was seen. If it is placed only, this asks for one as root, as mpu probe does (a child in a PID namespace of its \
+    own becomes a client of the driver for a moment), and prints the result. Where nobody can ask, as without a GPU, the \
+    module stays placed. Exit code 0 if an engine \
     is up, 3 if none is up or it is retired, 1 if it is loaded and refused, stuck, or did not translate when asked.";
 
 const PROBE_LONG: &str = "Measure whether a container on this host gets right answers.
@@ -371,7 +372,7 @@ const BUILD_EXAMPLES: &str = "Examples:
   dpkg -x linux-headers-6.1.0-50-amd64_*.deb headers    # also its -common and linux-kbuild packages
   mpu build --for 6.1.0-50-amd64 --headers headers
   mpu build --for 6.1.0-50-amd64 --headers headers --sign-key mok.key --sign-cert mok.pub
-  scp -r modules/6.1.0-50-amd64 root@node:/usr/lib/mpu/modules/";
+  ssh root@node mkdir -p /usr/lib/mpu/modules && scp -r modules/6.1.0-50-amd64 root@node:/usr/lib/mpu/modules/";
 
 const IMAGE_LONG: &str = "Make an image of modules that were built for other kernels, for Kubernetes.
 

@@ -21,6 +21,7 @@ pub mod probe;
 pub mod processes;
 pub mod report;
 pub mod top;
+pub mod versions;
 pub mod wiring;
 
 pub use error::Error;

@@ -18,9 +18,6 @@ const CTK: &str = "nvidia-ctk";
 const CDI: [&str; 2] = ["/etc/cdi", "/run/cdi"];
 /// More of a configuration is not read.
 const LONGEST: usize = 1 << 20;
-/// What to install where nothing puts GPUs into containers.
-const INSTALL: &str =
-    "sudo apt-get install ./mpu-container_*.deb   # or NVIDIA's toolkit; it puts GPUs into containers";
 /// How a container's GPU is shown in a cluster.
 const IN_A_POD: &str = "kubectl exec POD -- nvidia-smi   # a pod with a GPU";
 
@@ -92,7 +89,7 @@ pub enum Wiring {
         /// Its name.
         engine: &'static str,
         /// The command.
-        fix: &'static str,
+        fix: String,
     },
 }
 
@@ -113,19 +110,31 @@ pub fn look(host: &Host, engine: Engine) -> Wiring {
     }
     match here.first() {
         None => Wiring::NoEngine,
-        Some(row) if host.tool(CTK).is_none() => Wiring::Missing { engine: row.name, fix: INSTALL },
-        Some(row) => Wiring::Missing { engine: row.name, fix: row.tell },
+        Some(row) if host.tool(CTK).is_none() => {
+            let fix = to_install(host, "or NVIDIA's toolkit; it puts GPUs into containers");
+            Wiring::Missing { engine: row.name, fix }
+        }
+        Some(row) => Wiring::Missing { engine: row.name, fix: row.tell.to_string() },
+    }
+}
+
+/// The command that installs our wrapper here, with a remark.
+pub fn to_install(host: &Host, remark: &str) -> String {
+    match host.package_hints("mpu-container") {
+        Some((install, _)) => format!("sudo {install}   # {remark}"),
+        None => format!("# install mpu-container by hand (docs/container/README.md): {remark}"),
     }
 }
 
 /// What a person types to see that an engine of ours works.
-pub fn to_try(host: &Host, engine: Engine) -> &'static str {
-    match look(host, engine) {
+pub fn to_try(host: &Host, engine: Engine) -> String {
+    let command = match look(host, engine) {
         Wiring::Wired { run, .. } => run,
-        Wiring::Missing { fix, .. } => fix,
+        Wiring::Missing { fix, .. } => return fix,
         Wiring::NoEngine if engine == Engine::Notify => "sudo mpu run -- nvidia-smi",
         Wiring::NoEngine => "sudo mpu probe   # a container of its own, beside a process of another",
-    }
+    };
+    command.to_string()
 }
 
 /// The first configuration of any engine that names the wrapper.
@@ -179,6 +188,11 @@ mod tests {
         assert_eq!(tries(Engine::Notify), "sudo mpu run -- nvidia-smi");
         fake.write("/run/docker.sock", "");
         assert!(tries(Engine::Module).contains("apt-get install ./mpu-container_"));
+        fake.write("/etc/os-release", "ID=rocky\nID_LIKE=\"rhel centos fedora\"\n");
+        let install = "sudo dnf install --allowerasing ./mpu-container-[0-9]*.rpm";
+        assert!(tries(Engine::Module).contains(install), "{}", tries(Engine::Module));
+        fake.write("/etc/os-release", "ID=nixos\n");
+        assert!(tries(Engine::Module).starts_with("# install mpu-container"), "{}", tries(Engine::Module));
         fake.tool(CTK, "");
         assert_eq!(
             tries(Engine::Module),

@@ -3,10 +3,11 @@
 mod schema;
 
 use assert_cmd::Command;
+use mpu_notify::client::State;
+use mpu_notify::fake::{self, FakeSupervisor};
 use std::fs;
-use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 const RELEASE: &str = "6.1.0-28-amd64";
@@ -121,11 +122,12 @@ fn finds(check: &str, level: &str, fix: &str, others: &[&str], breakage: impl Fn
 /// A fix can be typed as it is: it is a command of these, which look, install, load or start, or it is a comment; a
 /// shell understands it, and nothing in it stands for something else.
 fn is_safe_to_type(fix: &str) {
-    const PROGRAMS: [&str; 20] = [
+    const PROGRAMS: [&str; 22] = [
         "apt-get",
         "cat",
         "dkms",
         "dmesg",
+        "dnf",
         "grep",
         "journalctl",
         "ls",
@@ -141,6 +143,7 @@ fn is_safe_to_type(fix: &str) {
         "sysctl",
         "systemctl",
         "tail",
+        "zypper",
         "/usr/local/bin/mpu",
     ];
     let read = std::process::Command::new("sh").args(["-n", "-c", fix]).output().unwrap();
@@ -188,9 +191,6 @@ fn a_host_in_order_is_called_so() {
 #[test]
 fn the_kernel_and_its_owner() {
     finds("root", "attention", "sudo mpu doctor", &[], |h| h.write("proc/self/status", "CapEff:\t0000000000000000\n"));
-    finds("kernel", "broken", "boot a newer kernel", &["headers", "next_kernel"], |h| {
-        h.write("proc/sys/kernel/osrelease", "4.19.0-27-amd64");
-    });
     let without = |option: &str| {
         let config = CONFIG.replace(&format!("{option}=y\n"), "");
         move |h: &Host| h.write(&format!("boot/config-{RELEASE}"), &config)
@@ -257,6 +257,12 @@ fn what_is_there_to_build_with() {
         h.write(&config, &format!("{CONFIG}CONFIG_DEBUG_INFO_BTF_MODULES=y\n"));
     });
     finds("dkms", "attention", "dkms install", &[], |h| h.write("var/lib/dkms/mpu/kernel", ""));
+    let without_zstd = |h: &Host| h.write(&format!("lib/modules/{RELEASE}/updates/dkms/mpu.ko.zst"), "packed");
+    finds("module_file", "attention", "mend what is said of the file", &[], without_zstd);
+    finds("dkms", "attention", "dkms install", &["module_file"], |h| {
+        h.write("var/lib/dkms/mpu/kernel", "");
+        without_zstd(h);
+    });
     finds("dkms", "attention", "make.log", &[], |h| {
         h.write(&format!("var/lib/dkms/mpu/{VERSION}/build/make.log"), "error");
     });
@@ -347,6 +353,10 @@ fn the_engine() {
     let armed = "state=armed\nhooks=os_memcpy_to_user\nargument=driver\nentered=1\ntranslated=1";
     assert_eq!(redirect(&format!("{armed}\nredirect=direct")), "direct calls; built with direct=one handler=regs");
     assert!(redirect(&format!("{armed}\nredirect=ipmodify")).starts_with("ipmodify, which costs more"));
+    finds("redirect", "attention", "the next load counts", &[], |h: &Host| {
+        h.write(STATE, &format!("version={VERSION}\nabi=1\n{armed}\nredirect=direct\n"));
+        h.write("etc/mpu/config.toml", "redirect = \"ipmodify\"\n");
+    });
     finds(
         "orphans",
         "attention",
@@ -453,41 +463,18 @@ fn a_person_gets_the_worst_first_and_a_fix_for_each() {
 }
 
 /// A supervisor that says one thing, on a host that can have no module.
-struct Supervisor(PathBuf);
-
-impl Supervisor {
-    fn on(host: &Host, state: &str) -> Supervisor {
-        host.down();
-        host.can_notify();
-        host.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
-        let path = host.path("run/mpu/notify/control.sock");
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let listener = UnixListener::bind(&path).unwrap();
-        let (state, died) = state.split_once(" after ").unwrap_or((state, "0"));
-        let died: u64 = died.parse().unwrap();
-        let said = serde_json::json!({
-            "restarts": 11, "restarts_last_hour": died, "cpu_percent": 100,
-            "version": VERSION, "state": state, "pid": 1, "since": 1, "listeners": 1, "containers": ["a".repeat(24)], "inside": 0, "lookup": "kernel",
-            "passed_on": 5, "translated": {}, "passed": { "out_of_reach": 0 }, "policy": [],
-        });
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (mut stream, mut request) = (stream.unwrap(), String::new());
-                stream.read_to_string(&mut request).unwrap();
-                if request.is_empty() {
-                    return;
-                }
-                let _ = stream.write_all(said.to_string().as_bytes());
-            }
-        });
-        Supervisor(path)
-    }
-}
-
-impl Drop for Supervisor {
-    fn drop(&mut self) {
-        let _ = UnixStream::connect(&self.0).map(|stream| stream.shutdown(std::net::Shutdown::Both));
-    }
+fn supervisor(host: &Host, state: &str) -> FakeSupervisor {
+    host.down();
+    host.can_notify();
+    host.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
+    let (state, died) = state.split_once(" after ").unwrap_or((state, "0"));
+    let said = State {
+        state: state.to_string(),
+        restarts: 11,
+        restarts_last_hour: died.parse().unwrap(),
+        ..fake::state(&[&"a".repeat(24)])
+    };
+    FakeSupervisor::at(host.path("run/mpu/notify/control.sock"), said)
 }
 
 impl Host {
@@ -510,7 +497,7 @@ impl Host {
 /// What is found of a host with the notify engine in this state beyond what a locked kernel has by itself.
 fn supervised(state: &str, breakage: impl Fn(&Host)) -> Vec<(String, String, String)> {
     let host = Host::in_order();
-    let supervisor = Supervisor::on(&host, state);
+    let supervisor = supervisor(&host, state);
     host.has_wrapper();
     breakage(&host);
     let (_, json) = host.examine();
@@ -545,6 +532,10 @@ fn the_notify_engine() {
     finds("engine", "broken", "sudo mpu up", "retired", &|_| ());
     finds("notify_wrapper", "attention", "mpu-container_*.deb", "armed", &|h| {
         h.remove("usr/bin/nvidia-container-runtime")
+    });
+    finds("notify_wrapper", "attention", "dnf install --allowerasing ./mpu-container-[0-9]*.rpm", "armed", &|h| {
+        h.remove("usr/bin/nvidia-container-runtime");
+        h.write("etc/os-release", "ID=rocky\nID_LIKE=rhel\n");
     });
     finds("notify_wrapper", "attention", "replaces it", "armed", &|h| {
         h.remove("usr/bin/nvidia-container-runtime");

@@ -49,6 +49,7 @@ fn at(second: u64, lives: &[Life]) -> Usage {
         memory: Some(141 * GIB),
         used: Some(used),
         readable: true,
+        full: false,
     };
     Usage { gpus: vec![gpu], uses: here.iter().map(row).collect() }
 }
@@ -267,6 +268,47 @@ fn containers_without_end_leave_a_bounded_ledger() {
             );
         }
     }
+}
+
+#[test]
+fn who_starts_containers_without_end_pushes_out_nobody_elses() {
+    let rig = Rig::new(true);
+    let seconds = MOST_KEPT as u64 / 100 + 20;
+    let user = |usage: &mut Usage| {
+        for row in &mut usage.uses {
+            let Some(id) = (row.pid.get() > 1).then(|| format!("{}@1000", row.pid.get())) else { continue };
+            row.container = Container::new(Known { id: &id, runtime: "docker@1000", ..Known::default() });
+        }
+    };
+    for second in 0..seconds {
+        let mut lives: Vec<Life> =
+            (0..100).map(|i| life("flood", 2 + second as u32 * 100 + i, GIB >> 8, second, second + 1)).collect();
+        lives.push(life("theirs", 1, GIB, 0, 1));
+        let mut usage = at(second, &lives);
+        user(&mut usage);
+        let page = rig.scrape(second, usage);
+        assert!(of(&page, THEIRS).count() <= MOST_KEPT + 101);
+        assert!(one(&page, THEIRS, "theirs").is_some(), "in second {second}");
+    }
+}
+
+#[test]
+fn a_full_list_ends_nobody() {
+    let lives = [life("a", 1, GIB, 0, 100), life("b", 2, GIB, 0, 100)];
+    let rig = Rig::new(true);
+    let lacking = |second| {
+        let mut usage = at(second, &lives);
+        usage.uses.retain(|row| row.pid.get() == 2);
+        usage.gpus[0].full = true;
+        usage
+    };
+    rig.scrape(0, at(0, &lives));
+    assert_eq!(sum(&rig.scrape(15, lacking(15)), ENDED), 0.0, "there was no room for it");
+    assert_eq!(sum(&rig.scrape(30, at(30, &lives)), ENDED), 0.0);
+    rig.scrape(45, lacking(45));
+    let gone = at(60, &lives[1..]);
+    let page = rig.scrape(60, gone);
+    assert_eq!((one(&page, ENDED, "a"), sum(&page, ENDED)), (Some(1.0), 1.0), "a list with room lacks it");
 }
 
 #[test]

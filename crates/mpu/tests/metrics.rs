@@ -102,6 +102,7 @@ fn usage(processes: u32) -> Usage {
         memory: Some(141 << 30),
         used: Some(70 << 30),
         readable: true,
+        full: false,
     });
     Usage { gpus: gpus.collect(), uses: (0..processes).map(of).collect() }
 }
@@ -297,6 +298,53 @@ fn scrapes_at_the_same_time_share_one_reading() {
     assert_eq!(readings.load(Ordering::SeqCst), 1);
 }
 
+#[test]
+fn clients_that_ask_and_go_away_blank_nobodys_page() {
+    let readings = Arc::new(AtomicU64::new(0));
+    let count = readings.clone();
+    let slow = move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(500));
+        Ok(usage(10))
+    };
+    let sources = Sources { host: Box::new(|| Ok(facts())), usage: Box::new(slow), clock: Box::new(Instant::now) };
+    let patience = Patience { fresh: Duration::ZERO, part: Duration::from_secs(60) };
+    let exporter = Exporter::start(sources, vec![], patience, true).unwrap();
+    now(async {
+        for _ in 0..5 {
+            // As when hyper drops the answer to a connection that was closed.
+            let left = tokio::time::timeout(Duration::from_millis(20), exporter.page()).await;
+            assert!(left.is_err(), "it takes longer than that");
+        }
+        let page = String::from_utf8(exporter.page().await.to_vec()).unwrap();
+        assert!(page.contains("mpu_scrape_success{part=\"gpu\"} 1\n"), "{page}");
+        assert!(page.contains("mpu_gpu_processes{"), "{page}");
+    });
+    assert_eq!(readings.load(Ordering::SeqCst), 1, "the one that the first of them began is for all");
+}
+
+#[test]
+fn a_part_that_is_busy_is_waited_for() {
+    let first = Arc::new(AtomicU64::new(0));
+    let count = first.clone();
+    let slow_once = move || {
+        if count.fetch_add(1, Ordering::SeqCst) == 0 {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        Ok(usage(10))
+    };
+    let sources = Sources { host: Box::new(|| Ok(facts())), usage: Box::new(slow_once), clock: Box::new(Instant::now) };
+    let patience = Patience { fresh: Duration::ZERO, part: Duration::from_millis(900) };
+    let exporter = Exporter::start(sources, vec![], patience, true).unwrap();
+    now(async {
+        // The first one hangs, the second waits behind it, and there is no place for the third.
+        for success in [0, 0, 1] {
+            let page = String::from_utf8(exporter.page().await.to_vec()).unwrap();
+            assert!(page.contains(&format!("mpu_scrape_success{{part=\"gpu\"}} {success}\n")), "{page}");
+        }
+    });
+}
+
 /// Not a test of its own: the server, when this program is started again by [`Server::start`]. Each scrape is a reading of
 /// its own; with no process at all the driver hangs.
 #[test]
@@ -457,6 +505,20 @@ fn silent_slow_and_large_clients_keep_nobody_out_and_cost_little() {
     let grown = server.resident().saturating_sub(before);
     assert!(grown < 8 * 1024 && server.resident() <= 15 * 1024, "{grown} KiB more");
     drop((hostile, unread));
+    assert!(server.get("/healthz").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn who_asks_and_does_not_read_keeps_nobody_out() {
+    let server = Server::start(4000);
+    let mut unread: Vec<TcpStream> = (0..32).map(|_| server.connect()).collect();
+    for stream in &mut unread {
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    }
+    // The answer of each begins, and is too long for what lies between.
+    for stream in &mut unread {
+        assert_eq!(stream.peek(&mut [0]).unwrap(), 1);
+    }
     assert!(server.get("/healthz").starts_with("HTTP/1.1 200"));
 }
 

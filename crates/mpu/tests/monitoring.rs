@@ -64,6 +64,43 @@ fn promtool_likes_the_alerts_and_they_name_metrics_that_are_there() {
     }
 }
 
+/// One host whose exporter goes after half an hour, beside another program that never had our page.
+#[test]
+fn an_exporter_that_is_gone_is_told_of_and_so_are_all() {
+    let alerts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus/alerts.yml");
+    let labels = |alert: &str, labels: &str| {
+        let rule = ALERTS.split("- alert: ").find(|rule| rule.starts_with(&format!("{alert}\n"))).expect("the alert");
+        let text = |key: &str| {
+            let line = rule.lines().find_map(|line| line.trim().strip_prefix(key)).expect("a line");
+            line.replace("{{ $labels.instance }}", "a:1")
+        };
+        let of = ["runbook_url: ", "summary: ", "description: "].map(|key| format!("{key}{}", text(key))).join(", ");
+        format!("[{{exp_labels: {{severity: warning{labels}}}, exp_annotations: {{{of}}}}}]")
+    };
+    let (down, none) = (labels("MpuExporterDown", ", job: gpus, instance: \"a:1\""), labels("MpuNoExporter", ""));
+    let expect = |at: &str, down: &str, none: &str| {
+        format!(
+            "      - {{eval_time: {at}, alertname: MpuExporterDown, exp_alerts: {down}}}\n      \
+             - {{eval_time: {at}, alertname: MpuNoExporter, exp_alerts: {none}}}\n"
+        )
+    };
+    let text = format!(
+        "rule_files: ['{alerts}']\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n      \
+         - {{series: 'up{{job=\"gpus\",instance=\"a:1\"}}', values: '1x30 0x60'}}\n      \
+         - {{series: 'up{{job=\"other\",instance=\"b:1\"}}', values: '0x90'}}\n      \
+         - {{series: 'mpu_scrape_success{{job=\"gpus\",instance=\"a:1\",part=\"gpu\"}}', values: '1x30 stale'}}\n    \
+         alert_rule_test:\n{}{}{}",
+        expect("20m", "[]", "[]"),
+        expect("35m", "[]", "[]"),
+        expect("60m", &down, &none),
+    );
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), &text).expect("a file");
+    if let Some((good, said)) = promtool(&["test", "rules", file.path().to_str().expect("a name")], "") {
+        assert!(good && said.contains("SUCCESS"), "{said}\n{text}");
+    }
+}
+
 #[test]
 fn the_runbook_names_checks_that_doctor_has() {
     let checks = include_str!("../../../docs/doctor.md");

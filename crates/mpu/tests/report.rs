@@ -1,13 +1,14 @@
 //! `mpu doctor --report` on a host on which tenants have put their names wherever they can: none of them is in the report.
 
 use assert_cmd::Command;
+use mpu_core::HostPid;
 use mpu_engine::module::sources::Sources;
 use mpu_host::host::fake::{FakeHost, RELEASE};
+use mpu_notify::client::State;
+use mpu_notify::fake::{self, FakeSupervisor};
 use std::fs;
-use std::io::{Read, Write};
 use std::os::unix::fs::{symlink, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90";
 const POD: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
@@ -77,38 +78,18 @@ fn hostile() -> FakeHost {
 }
 
 /// A supervisor whose answer names containers wherever it can.
-struct Supervisor(PathBuf);
-
-impl Supervisor {
-    fn of(fake: &FakeHost) -> Supervisor {
-        let path = fake.host().at("/run/mpu/notify/control.sock");
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let listener = UnixListener::bind(&path).unwrap();
-        let said = serde_json::json!({
-            "restarts": 1, "restarts_last_hour": 1, "cpu_percent": 100, "version": env!("CARGO_PKG_VERSION"),
-            "state": "armed", "pid": 4242, "since": 1, "listeners": 1, "containers": ["secret-box"], "inside": 0,
-            "costs": [{"container": "secret-box", "cpu_microseconds": 5, "held_back_microseconds": 0}],
-            "lookup": "kernel", "passed_on": 5, "translated": {"GPU_GET_PIDS": 9, "of secret": 1},
-            "passed": {"out_of_reach": 3}, "policy": ["pod secret-* host"],
-        });
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (mut stream, mut request) = (stream.unwrap(), String::new());
-                stream.read_to_string(&mut request).unwrap();
-                if request.is_empty() {
-                    return;
-                }
-                let _ = stream.write_all(said.to_string().as_bytes());
-            }
-        });
-        Supervisor(path)
-    }
-}
-
-impl Drop for Supervisor {
-    fn drop(&mut self) {
-        let _ = UnixStream::connect(&self.0).map(|stream| stream.shutdown(std::net::Shutdown::Both));
-    }
+fn supervisor(fake: &FakeHost) -> FakeSupervisor {
+    let said = State {
+        restarts: 1,
+        restarts_last_hour: 1,
+        pid: HostPid::new(4242).unwrap(),
+        passed_on: 5,
+        translated: [("GPU_GET_PIDS".to_string(), 9), ("of secret".to_string(), 1)].into(),
+        passed: [("out_of_reach".to_string(), 3)].into(),
+        policy: vec!["pod secret-* host".to_string()],
+        ..fake::state(&["secret-box"])
+    };
+    FakeSupervisor::on(fake, said)
 }
 
 fn mpu(fake: &FakeHost, arguments: &[&str]) -> std::process::Output {
@@ -126,7 +107,7 @@ fn printed(fake: &FakeHost, arguments: &[&str]) -> String {
 #[test]
 fn no_name_of_a_tenant_is_in_it_unless_asked_for() {
     let fake = hostile();
-    let _supervisor = Supervisor::of(&fake);
+    let _supervisor = supervisor(&fake);
     let report = printed(&fake, &[]);
     let found: Vec<(&str, &str)> = SECRETS
         .iter()

@@ -4,7 +4,7 @@
 //! node's directories at their own paths, so that everything else of this crate works there unchanged. Who of several
 //! agents may touch the engine is [`turns`]'s, what a kubelet hears is [`note`]'s, what a cluster hears [`telling`]'s. Raises the
 //! module and no other engine: a supervisor in a pod would take the containers' calls with it when the pod ends. One that the node
-//! itself has is left at its work.
+//! itself has is left at its work, and so is a newer module that no agent loaded.
 
 mod error;
 pub mod label;
@@ -13,11 +13,13 @@ pub mod telling;
 pub mod turns;
 
 use crate::cluster::Cluster;
+use crate::versions::is_newer;
 pub use error::AgentError;
 use mpu_engine::module::checks::Unfit;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::raise;
-use mpu_engine::module::state;
+use mpu_engine::module::record::Record;
+use mpu_engine::module::state::{self, Phase, State};
 use mpu_engine::up::{self, How};
 use mpu_engine::{apply, down, observe, Engine};
 use mpu_host::config::{rules, Asked, Config};
@@ -203,19 +205,22 @@ impl<'a> Agent<'a> {
         label.unwrap_or(self.options.engine)
     }
 
-    /// Whether the engine is the node's own, which a pod leaves at its work; an error if it is to be and is not there.
-    fn is_the_nodes(&mut self) -> Result<bool, AgentError> {
+    /// The engine that is up and is not this agent's to touch, in words; an error if the node is to have its own and has none.
+    fn left_alone(&mut self) -> Result<Option<String>, AgentError> {
         let engine = self.engine();
+        if let Some(words) = newer_of_others(self.host).filter(|_| engine != Asked::Notify) {
+            return Ok(Some(words));
+        }
         if engine == Asked::Module {
-            return Ok(false);
+            return Ok(None);
         }
         // One that is retired goes on for containers of before, and takes no new ones.
         let is_up = observe::observe(Engine::Notify, self.host)?.is_some_and(|engine| engine.state == "armed");
-        match engine {
-            // A module that is up, and an agent that raised it, come before an engine that is being tried beside it.
-            Asked::Auto => Ok(is_up && state::read(self.host)?.is_none()),
-            _ if is_up => Ok(true),
-            _ => Err(TurnError::NoNotifyEngine.into()),
+        // A module that is up, and an agent that raised it, come before an engine that is being tried beside it.
+        let is_theirs = is_up && (engine == Asked::Notify || state::read(self.host)?.is_none());
+        match is_theirs || engine == Asked::Auto {
+            true => Ok(is_theirs.then(|| "the node's own notify engine is up".to_string())),
+            false => Err(TurnError::NoNotifyEngine.into()),
         }
     }
 
@@ -225,9 +230,9 @@ impl<'a> Agent<'a> {
         if now < self.next_try {
             return Ok((Doing::Failed, self.said.0.clone()));
         }
-        let raised = match self.is_the_nodes() {
-            Ok(true) => Ok((false, Doing::LeavesToNode, "the node's own notify engine is up".to_string())),
-            Ok(false) => {
+        let raised = match self.left_alone() {
+            Ok(Some(words)) => Ok((false, Doing::LeavesToNode, words)),
+            Ok(None) => {
                 self.note(Doing::Raises, "raising the engine")?;
                 self.raise().map(|(changed, words)| (changed, Doing::Watches, words))
             }
@@ -270,6 +275,7 @@ impl<'a> Agent<'a> {
             engine: Some(Asked::Module),
             module,
             any_driver: self.options.any_driver,
+            by_agent: true,
             keeper: None,
             ask: None,
         };
@@ -324,12 +330,27 @@ impl<'a> Agent<'a> {
     fn leave(self) -> Result<Parting, AgentError> {
         let Agent { host, kernel, options, turn, .. } = self;
         Note::remove(host, &options.id);
-        match turn.leave(|| if options.keep { Ok(()) } else { down::lower_module(host, kernel, PATIENCE).map(drop) })? {
+        // What this agent left alone stays when it goes.
+        let keep = options.keep || newer_of_others(host).is_some();
+        match turn.leave(|| if keep { Ok(()) } else { down::lower_module(host, kernel, PATIENCE).map(drop) })? {
             Left::To(other) => Ok(Parting::With(other)),
-            Left::Last(Ok(())) if options.keep => Ok(Parting::Kept),
+            Left::Last(Ok(())) if keep => Ok(Parting::Kept),
             Left::Last(taken_down) => Ok(taken_down.map(|()| Parting::Down)?),
         }
     }
+}
+
+/// Says of a newer module that is not the agents' that it is one: the node's own package, a person or kernel-module-management loaded it,
+/// and would load it again. One that a newer agent loaded, before a rollback, is replaced like an older one.
+fn newer_of_others(host: &Host) -> Option<String> {
+    let this = env!("CARGO_PKG_VERSION");
+    let State { version, phase, .. } = state::read(host).ok()??;
+    let of_an_agent = |record: Record| record.by_agent && record.version.as_ref() == Some(&version);
+    let works = phase.is_placed() || phase == Phase::Waiting;
+    let is_theirs = works && is_newer(&version, this) && !Record::read(host).is_some_and(of_an_agent);
+    is_theirs.then(|| {
+        format!("MPU {version} is up, which is newer than this agent ({this}) and was not loaded by one: it is left at its work")
+    })
 }
 
 /// An error with its causes and its cure, in one line.

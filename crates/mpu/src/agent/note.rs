@@ -23,7 +23,7 @@ pub enum Doing {
     Watches,
     /// Leaves the engine to a younger agent.
     StandsBy,
-    /// Leaves the node to the notify engine that its package keeps up.
+    /// Leaves the node to the notify engine that its package keeps up, or to a newer module that no agent loaded.
     LeavesToNode,
     /// Could not raise the engine, and will try again.
     Failed,

@@ -201,6 +201,40 @@ fn another_version_is_replaced_without_a_gap() {
     });
 }
 
+const NEWER: &str = "version=99.0.0\nabi=2\nstate=armed\n";
+
+#[test]
+fn a_newer_module_that_no_agent_loaded_is_left_alone() {
+    // Nothing is known of it, as of one that kernel-module-management loads; or the node's own `mpu up` did.
+    for record in ["", "{\"since\":1,\"module\":\"/m\",\"version\":\"99.0.0\"}"] {
+        let stage = Stage::new();
+        stage.fake().write("/run/mpu/up.json", record);
+        stage.fake().write("/sys/module/mpu/parameters/state", NEWER);
+        stage.play(&["old"], |kernel, mut agents| {
+            let mut agent = agents.remove(0);
+            agent.round().expect("a round");
+            let note = stage.note("old");
+            assert_eq!((note.doing, kernel.calls.get()), (Doing::LeavesToNode, (0, 0)), "{}", note.words);
+            assert!(note.words.contains("MPU 99.0.0") && note.seen.is_some(), "it is measured all the same: {note:?}");
+            agent.leave().expect("left");
+            assert!(stage.up() && kernel.calls.get() == (0, 0), "and it stays when the agent goes");
+        });
+    }
+}
+
+#[test]
+fn a_newer_module_that_a_newer_agent_loaded_is_replaced_after_a_rollback() {
+    let stage = Stage::new();
+    stage.fake().tool("make", BUILDS_BOTH);
+    stage.fake().write("/run/mpu/up.json", "{\"since\":1,\"module\":\"/m\",\"version\":\"99.0.0\",\"by_agent\":true}");
+    stage.fake().write("/sys/module/mpu/parameters/state", NEWER);
+    stage.play(&["old"], |_, mut agents| {
+        agents[0].round().expect("a round");
+        let loaded = state::read(&stage.fake().host()).expect("readable").expect("up");
+        assert_eq!(loaded.version, env!("CARGO_PKG_VERSION"), "{:?}", stage.log.borrow());
+    });
+}
+
 #[test]
 fn in_a_rolling_upgrade_the_old_agent_steps_back_and_leaves_the_engine() {
     let stage = Stage::new();

@@ -5,18 +5,24 @@
 //! (the new pod takes over, the old one steps back) and what a rollback wants (the new pod goes, the old one has the
 //! turn again). The last one to leave takes the engine with it. Knows nothing of engines.
 
+use mpu_engine::lock::{self, Held, LockError};
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
 use rustix::fs::{flock, FlockOperation};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where agents meet. It goes with the next boot, as the engine does.
 pub const MEETING: &str = "/run/mpu/agents";
 
 const KIND: &str = "turn";
+
+/// How long is waited at the gate: the last agent takes the engine down behind it, and has half a minute for that.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Why an agent cannot take part.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +47,9 @@ pub enum TurnError {
     /// The node is to have an engine of its own, and has none.
     #[error("this node is to have the notify engine of MPU's package, and none is up here")]
     NoNotifyEngine,
+    /// Somebody does not let the gate go.
+    #[error(transparent)]
+    Held(Held),
     /// The meeting place cannot be used.
     #[error("cannot use {}", path.display())]
     Io {
@@ -58,6 +67,7 @@ impl Explain for TurnError {
             TurnError::Taken { .. } => "agent_runs",
             TurnError::NotifyInPod => "notify_in_pod",
             TurnError::NoNotifyEngine => "no_notify_engine",
+            TurnError::Held(held) => held.code(),
             TurnError::Io { .. } => "agent_directory",
         }
     }
@@ -82,6 +92,7 @@ impl Explain for TurnError {
                  the node's label mpu-project.github.io/engine"
                     .to_string()
             }
+            TurnError::Held(held) => held.fix(),
             TurnError::Io { .. } => format!("mount the node's /run/mpu, writable: agents meet in {MEETING}"),
         }
     }
@@ -120,14 +131,15 @@ impl Turn {
         check_id(id)?;
         let dir = host.at(MEETING);
         fs::create_dir_all(&dir).map_err(at(&dir))?;
-        let _gate = gate(&dir)?;
+        // Whoever can open a file can lock it, and would be taken for an agent.
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).map_err(at(&dir))?;
+        let _gate = gate(&dir, PATIENCE)?;
         let others = living(&dir, None)?;
         if others.iter().any(|(_, name)| name == id) {
             return Err(TurnError::Taken { id: id.to_string() });
         }
         let path = dir.join(format!("{id}.{KIND}"));
-        let mut file =
-            File::options().create(true).truncate(false).read(true).write(true).open(&path).map_err(at(&path))?;
+        let mut file = lock::open(&path).map_err(at(&path))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| at(&path)(e.into()))?;
         let mut text = String::new();
         // What is no number was not written by an agent, or not to its end: that one never had a place.
@@ -140,14 +152,14 @@ impl Turn {
 
     /// The agent that has the turn, if it is not this one.
     pub fn other(&self) -> Result<Option<String>, TurnError> {
-        let _gate = gate(&self.dir)?;
+        let _gate = gate(&self.dir, PATIENCE)?;
         let youngest = living(&self.dir, Some(&self.id))?.into_iter().max();
         Ok(youngest.filter(|(order, id)| (*order, id.as_str()) > (self.order, self.id.as_str())).map(|(_, id)| id))
     }
 
     /// Gives the place up. If nobody else is there, `last` is done before anybody can come.
     pub fn leave<T>(self, last: impl FnOnce() -> T) -> Result<Left<T>, TurnError> {
-        let _gate = gate(&self.dir)?;
+        let _gate = gate(&self.dir, PATIENCE)?;
         let others = living(&self.dir, Some(&self.id))?;
         let _ = fs::remove_file(self.dir.join(format!("{}.{KIND}", self.id)));
         Ok(match others.into_iter().max() {
@@ -163,11 +175,12 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> TurnError {
 }
 
 /// Holds everybody else's coming, going and looking off.
-fn gate(dir: &Path) -> Result<File, TurnError> {
+fn gate(dir: &Path, patience: Duration) -> Result<File, TurnError> {
     let path = dir.join("gate");
-    let file = File::options().create(true).append(true).open(&path).map_err(at(&path))?;
-    flock(&file, FlockOperation::LockExclusive).map_err(|e| at(&path)(e.into()))?;
-    Ok(file)
+    lock::take(&path, patience).map_err(|error| match error {
+        LockError::Io(source) => TurnError::Io { path, source },
+        LockError::Held(held) => TurnError::Held(held),
+    })
 }
 
 /// The agents that live, but for one, with their order. To be called behind the gate: it tries locks.
@@ -267,5 +280,31 @@ mod tests {
         fake.write("/run/mpu/agents/b.turn", "-1");
         let (a, b) = (turn(&fake, "a"), turn(&fake, "b"));
         assert_eq!((a.order, b.order), (1, 2));
+    }
+
+    #[test]
+    fn a_gate_that_is_not_let_go_is_not_waited_for_without_end() {
+        let fake = FakeHost::in_order();
+        let turn = turn(&fake, "a");
+        let _held = gate(&turn.dir, Duration::ZERO).expect("free");
+        let error = gate(&turn.dir, Duration::from_millis(50)).expect_err("held");
+        assert_eq!((error.code(), error.exit()), ("lock_held", Exit::Failed));
+        let us = format!("gate is held by process {}", std::process::id());
+        assert!(error.to_string().contains(&us), "{error}");
+    }
+
+    #[test]
+    fn nobody_but_root_can_hold_what_agents_hold() {
+        let fake = FakeHost::in_order();
+        // As an older agent made them.
+        for name in ["gate", "a.turn"] {
+            fake.write(&format!("{MEETING}/{name}"), "");
+            let path = fake.host().at(MEETING).join(name);
+            fs::set_permissions(path, fs::Permissions::from_mode(0o644)).expect("a mode");
+        }
+        let _turn = turn(&fake, "a");
+        let mode =
+            |name: &str| fs::metadata(fake.host().at(MEETING).join(name)).expect("a file").permissions().mode() & 0o777;
+        assert_eq!((mode(""), mode("gate"), mode("a.turn")), (0o700, 0o600, 0o600));
     }
 }

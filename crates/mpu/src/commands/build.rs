@@ -58,7 +58,9 @@ impl Report for Done {
         lines.put("signature", if self.signed { "appended" } else { unsigned });
         lines.put("log", self.log.display().to_string());
         let folder = self.module.parent().map(|folder| folder.display().to_string()).unwrap_or_default();
-        lines.put("next", format!("scp -r {folder} root@NODE:{}/ && ssh root@NODE mpu up", FOLDERS[0]));
+        let there = FOLDERS[0];
+        let copy = format!("ssh root@NODE mkdir -p {there} && scp -r {folder} root@NODE:{there}/");
+        lines.put("next", format!("{copy} && ssh root@NODE mpu up"));
         lines.text
     }
 }
@@ -82,6 +84,7 @@ mod tests {
         crate::report::documented::check("`mpu build --json`", &crate::report::json(&done));
         let text = done.text(Style::Plain);
         assert!(text.contains("(--sign-key)") && text.contains("scp -r modules/6.1.0 root@NODE:/usr/lib/mpu/modules/"));
+        assert!(text.contains("ssh root@NODE mkdir -p /usr/lib/mpu/modules && scp"), "no package makes it: {text}");
         done.signed = true;
         assert!(!done.text(Style::Plain).contains("--sign-key"));
     }

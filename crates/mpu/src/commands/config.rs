@@ -5,7 +5,7 @@
 use crate::error::Error;
 use crate::report::{Lines, Report, Style};
 use mpu_engine::apply::{self, How};
-use mpu_host::config::{rules, Config, Drivers, Visibility};
+use mpu_host::config::{rules, Config, Drivers, Modules, Visibility};
 use mpu_host::exit::Exit;
 use mpu_host::host::Host;
 use schemars::JsonSchema;
@@ -104,6 +104,12 @@ impl Report for Shown {
             Drivers::Known => "known: `mpu up` refuses a release that this MPU was not checked against",
         };
         lines.put("drivers", drivers);
+        let modules = match self.config.modules {
+            Modules::Any => "any",
+            Modules::Prebuilt => "prebuilt: those that were built elsewhere, and no other",
+        };
+        lines.put("modules", modules);
+        lines.put("redirect", self.config.redirect.word());
         let sees = match self.config.visibility {
             Visibility::Own => "own: the processes of its own PID namespace",
             Visibility::Pod => "pod: its own, and its pod's by the host's numbers",

@@ -42,7 +42,7 @@ pub struct Status {
     pub module_file: Option<PathBuf>,
     /// Where that file comes from.
     pub module_origin: Option<Origin>,
-    /// Modules that were built elsewhere, and that `mpu up` could not use.
+    /// Module files that were there, and that `mpu up` could not use.
     pub passed_over: Vec<PassedOver>,
     /// Plugins of container engines (`mpu nri`) that run on this host, in a pod or not.
     pub nri: Vec<Plugin>,

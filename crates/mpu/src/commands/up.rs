@@ -34,7 +34,7 @@ pub struct Done {
     pub module: Option<PathBuf>,
     /// Where that file comes from; null if it is not known.
     pub module_origin: Option<Origin>,
-    /// Modules that were built elsewhere, and could not be used.
+    /// Module files that are there, and could not be used.
     pub passed_over: Vec<PassedOver>,
     /// Seconds that building it took; null if it was built before.
     pub build_seconds: Option<f64>,
@@ -52,7 +52,7 @@ pub struct Done {
     pub driver: Option<DriverView>,
     /// What to type now to see that it works, as this host's container engines have it; null while there is no driver.
     #[serde(rename = "try")]
-    pub to_try: Option<&'static str>,
+    pub to_try: Option<String>,
     /// Seconds that all of it took.
     pub seconds: f64,
 }
@@ -173,7 +173,7 @@ impl Report for Done {
             };
             lines.put("module", format!("{path}{how}"));
         }
-        if let Some(to_try) = self.to_try {
+        if let Some(to_try) = &self.to_try {
             lines.put("try", to_try);
         }
         lines.text

@@ -2,7 +2,7 @@
 
 use super::kernel;
 use super::seen::{CheckRow, Group, Level, Seen};
-use crate::install::{self, journal, Record};
+use crate::install::{self, journal, Package, Record};
 use crate::metrics::page::is_missed;
 use crate::probe;
 use mpu_engine::module::build::STORE;
@@ -10,7 +10,7 @@ use mpu_engine::module::load_error;
 use mpu_engine::module::proof;
 use mpu_engine::module::state::{self, Argument, Instance, Phase};
 use mpu_engine::{self as engine, module::raise, observe};
-use mpu_host::config::{rules, Config};
+use mpu_host::config::{rules, Config, Redirect};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
@@ -144,6 +144,13 @@ fn redirect(host: &Host) -> Seen {
             None => Seen::skipped("the module is not loaded"),
         };
     };
+    let wanted = Config::of(host).unwrap_or_default().redirect;
+    if state.redirect.as_deref().is_some_and(|way| wanted != Redirect::Auto && way != wanted.word()) {
+        return Seen::attention(
+            format!("{}, though the configuration wants {}", state.redirect.unwrap_or_default(), wanted.word()),
+            "sudo mpu status   # the next load counts: in a quiet moment, sudo mpu down && sudo mpu up",
+        );
+    }
     let built = state.probes.map_or_else(String::new, |probes| format!("; built with {probes}"));
     match state.redirect.as_deref() {
         None => Seen::skipped(format!("no redirect is placed, or the module does not say{built}")),
@@ -286,11 +293,11 @@ fn installation(host: &Host) -> Seen {
         return Seen::broken("an installation was interrupted", "sudo mpu install   # undoes it first");
     }
     match (install::package(host), Record::read(host)) {
-        (Some((manager, ..)), Some(_)) => Seen::attention(
+        (Some(Package { manager, remove, .. }), Some(_)) => Seen::attention(
             format!("MPU is installed twice: as a package ({manager}) and by `mpu install`"),
-            "sudo /usr/local/bin/mpu uninstall   # it asks you to remove the package first: apt-get remove mpu",
+            format!("sudo /usr/local/bin/mpu uninstall   # it asks you to remove the package first: {remove}"),
         ),
-        (Some((manager, ..)), None) => Seen::fine(format!("as a package ({manager})")),
+        (Some(Package { manager, .. }), None) => Seen::fine(format!("as a package ({manager})")),
         (None, Some(record)) => Seen::fine(format!("by hand, {}", record.version)),
         (None, None) => Seen::fine("not installed; this mpu runs from its present place"),
     }

@@ -3,6 +3,7 @@
 use super::seen::{CheckRow, Group, Level, Seen};
 use super::taken::without_module;
 use mpu_engine::module::build::STORE;
+use mpu_engine::module::prebuilt::PassedOver;
 use mpu_engine::module::record::Record;
 use mpu_engine::module::sources::Built;
 use mpu_engine::module::which::{self, Origin};
@@ -152,13 +153,17 @@ fn module_file(host: &Host) -> Seen {
     };
     let recorded = loaded.map(|record| record.passed_over).unwrap_or_default();
     let over = if recorded.is_empty() { ready.passed_over } else { recorded };
-    match over.is_empty() {
-        true => Seen::fine(used),
-        false => Seen::attention(
-            format!("{used}; passed over: {}", which::ReadyMade::in_words(&over)),
-            format!("# {}", prebuilt::advice(&release, signing::demanded(host))),
-        ),
+    if over.is_empty() {
+        return Seen::fine(used);
     }
+    let is_elsewhere = |over: &PassedOver| !over.path.starts_with(host.at("/lib/modules"));
+    let fix = match over.iter().any(is_elsewhere) {
+        true => format!("# {}", prebuilt::advice(&release, signing::demanded(host))),
+        false => {
+            "# mend what is said of the file, or remove it: `mpu up` builds a module where none is at hand".to_string()
+        }
+    };
+    Seen::attention(format!("{used}; passed over: {}", which::ReadyMade::in_words(&over)), fix)
 }
 
 fn headers(host: &Host) -> Seen {
@@ -213,7 +218,8 @@ pub fn dkms(host: &Host) -> Seen {
         return Seen::skipped("DKMS does not manage the module here");
     }
     let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
-    if installed::find(host, &release).is_some() {
+    let found = installed::find(host, &release);
+    if found.taken.is_some() {
         return Seen::fine(format!("mpu/{version} for {release}"));
     }
     let log = tree.join(version).join("build/make.log");
@@ -223,5 +229,9 @@ pub fn dkms(host: &Host) -> Seen {
     } else {
         format!("sudo dkms install mpu/{version} -k {release}")
     };
-    Seen::attention(format!("DKMS has no module of MPU {version} for {release}"), fix)
+    let said = match found.passed_over.as_slice() {
+        [] => format!("DKMS has no module of MPU {version} for {release}"),
+        over => format!("no module of DKMS for {release} can be used: {}", which::ReadyMade::in_words(over)),
+    };
+    Seen::attention(said, fix)
 }

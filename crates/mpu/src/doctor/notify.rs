@@ -101,6 +101,9 @@ fn wrapper(host: &Host) -> Seen {
     if !is_used(host) {
         return not_used();
     }
+    if presence::are_hidden(host) {
+        return Seen::skipped("only root can see whether a plugin brings the listener");
+    }
     if let Some(plugin) = presence::plugins(host).iter().find(|plugin| plugin.standing == Standing::Serves) {
         return Seen::fine(format!("`mpu nri` does it: {}", plugin.words));
     }
@@ -110,20 +113,25 @@ fn wrapper(host: &Host) -> Seen {
     };
     let configure = match wiring::look(host, Engine::Notify) {
         Wiring::Missing { fix, .. } => fix,
-        _ => "sudo nvidia-ctk runtime configure --runtime=docker   # or containerd, crio, podman",
+        _ => "sudo nvidia-ctk runtime configure --runtime=docker   # or containerd, crio, podman".to_string(),
     };
     match host.tool(WRAPPER) {
         None => Seen::attention(
             format!("there is no {WRAPPER}: without `mpu nri`, no container gets the notify engine's listener"),
-            "sudo apt-get install ./mpu-container_*.deb   # then docs/container/README.md; `mpu run -- COMMAND` does not need it",
+            wiring::to_install(host, "then docs/container/README.md; `mpu run -- COMMAND` does not need it"),
         ),
         Some(path) if !is_ours(&path) => Seen::attention(
-            format!("{WRAPPER} is another project's and does not know the notify engine: no container gets its listener"),
-            "sudo apt-get install ./mpu-container_*.deb   # replaces it",
+            format!(
+                "{WRAPPER} is another project's and does not know the notify engine: no container gets its listener"
+            ),
+            wiring::to_install(host, "replaces it"),
         ),
         Some(_) => match wiring::names_wrapper(host) {
             Some(file) => Seen::fine(format!("{} names it", file.display())),
-            None => Seen::attention("no engine names the wrapper: without `mpu nri`, no container gets the listener", configure),
+            None => Seen::attention(
+                "no engine names the wrapper: without `mpu nri`, no container gets the listener",
+                configure,
+            ),
         },
     }
 }

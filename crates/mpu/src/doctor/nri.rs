@@ -23,6 +23,9 @@ fn nri(host: &Host) -> Seen {
     if matches!(state::read(host), Ok(Some(state)) if state.phase.is_placed()) {
         return Seen::skipped("the module serves every container");
     }
+    if presence::are_hidden(host) {
+        return Seen::skipped("only root can see the plugins");
+    }
     let plugins = presence::plugins(host);
     let of = |standing| plugins.iter().find(|plugin: &&Plugin| plugin.standing == standing);
     if let Some(plugin) = of(Standing::Serves) {

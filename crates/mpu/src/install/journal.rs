@@ -12,8 +12,14 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 const DIR: &str = "/var/lib/mpu/journal";
+
+/// How often, and how soon, a program is tried again that somebody still has open for writing.
+const BUSY_TRIES: usize = 100;
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// How to undo one change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +83,17 @@ impl<'a> Journal<'a> {
             let _ = fs::remove_file(&temporary);
         }
         written.map_err(failed)
+    }
+
+    /// Makes a folder, with those above it: root's alone to write to, whatever the umask.
+    pub fn folder(&mut self, path: &Path) -> Result<(), InstallError> {
+        for directory in missing_parents(&self.host.at(path)) {
+            self.note(Undo::Directory(directory.clone()))?;
+            let made = fs::create_dir(&directory)
+                .and_then(|()| fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)));
+            made.map_err(|source| InstallError::Write { path: directory, source })?;
+        }
+        Ok(())
     }
 
     /// Removes a file; one that is not there is removed already.
@@ -214,13 +231,20 @@ pub fn run(host: &Host, command: &[String]) -> Result<(), InstallError> {
     let Some((name, arguments)) = command.split_first() else { return Ok(()) };
     let words = command.join(" ");
     let tool = host.tool(name).ok_or_else(|| InstallError::NoTool { name: name.clone() })?;
-    let output = Command::new(tool)
-        .args(arguments)
-        .env("PATH", Host::this().search_path())
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|source| InstallError::Run { command: words.clone(), source })?;
+    let mut command = Command::new(tool);
+    command.args(arguments).env("PATH", Host::this().search_path()).env("LC_ALL", "C").stdin(Stdio::null());
+    let mut output = command.output();
+    // A program that was put back a moment ago: what another thread starts has our descriptor of it until it is executed.
+    for _ in 0..BUSY_TRIES {
+        match &output {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                thread::sleep(BUSY_PAUSE);
+                output = command.output();
+            }
+            _ => break,
+        }
+    }
+    let output = output.map_err(|source| InstallError::Run { command: words.clone(), source })?;
     if output.status.success() {
         return Ok(());
     }

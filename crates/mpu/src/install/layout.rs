@@ -3,6 +3,7 @@
 //! Owns the paths and contents. A package's build and `mpu install` both read this table, so they cannot differ; how
 //! files get there, and what runs afterwards, is `plan`'s.
 
+use mpu_engine::module::prebuilt;
 use mpu_engine::module::sources::Sources;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -59,6 +60,10 @@ impl Layout {
 pub fn dkms_sources(version: &str) -> PathBuf {
     PathBuf::from(format!("/usr/src/mpu-{version}"))
 }
+
+/// Folders of an installation that are empty at first, and root's alone to write to: where modules that were built elsewhere are brought.
+/// They are in one place, whatever the layout.
+pub const FOLDERS: [&str; 1] = [prebuilt::FOLDERS[0]];
 
 /// A file of an installation.
 #[derive(Debug, Clone, PartialEq, Eq)]

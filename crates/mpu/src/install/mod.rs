@@ -14,6 +14,7 @@ use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
 use serde::{Deserialize, Serialize};
+use std::fs;
 use std::io;
 use std::path::PathBuf;
 
@@ -58,7 +59,7 @@ impl Record {
 #[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum InstallError {
     #[error("MPU is installed on this host as a package ({manager})")]
-    Packaged { manager: &'static str, command: &'static str },
+    Packaged { manager: &'static str, command: String },
     #[error("MPU is not installed here by `mpu install`")]
     NotInstalled,
     #[error("MPU {installed} is installed, and this is mpu {this}")]
@@ -150,12 +151,34 @@ impl Explain for InstallError {
     }
 }
 
-/// How the package manager that owns MPU here is asked instead: manager, its command to upgrade, its command to remove.
-pub fn package(host: &Host) -> Option<(&'static str, &'static str, &'static str)> {
-    let managers = [
-        ("/var/lib/dpkg/info/mpu.list", ("dpkg", "apt-get install mpu", "apt-get purge mpu")),
-        // rpm's database is not for reading; a licence lies here only if an RPM brought it.
-        ("/usr/share/licenses/mpu/LICENSE", ("rpm", "dnf install mpu", "dnf remove mpu")),
-    ];
-    managers.into_iter().find(|(sign, _)| host.text(sign).is_some()).map(|(_, manager)| manager)
+/// MPU as a package.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Package {
+    /// Who manages it: dpkg or rpm.
+    pub manager: &'static str,
+    /// The command that upgrades it.
+    pub upgrade: String,
+    /// The command that removes it.
+    pub remove: String,
+}
+
+/// The package that MPU is on this host, if it is one.
+pub fn package(host: &Host) -> Option<Package> {
+    let is_there = |sign: &str| host.text(sign).is_some();
+    // rpm's database is not for reading; a licence lies here only if an RPM brought it.
+    let (manager, name) = match is_there("/var/lib/dpkg/info/mpu.list") {
+        true => ("dpkg", "mpu"),
+        false if !is_there("/usr/share/licenses/mpu/LICENSE") => return None,
+        false if has_dkms_sources(host) => ("rpm", "mpu"),
+        false => ("rpm", "mpu-nodkms"),
+    };
+    let by_hand = || (format!("{manager} -i FILE"), format!("{manager} --remove {name}"));
+    let (upgrade, remove) = host.package_hints(name).unwrap_or_else(by_hand);
+    Some(Package { manager, upgrade, remove })
+}
+
+fn has_dkms_sources(host: &Host) -> bool {
+    let folders = fs::read_dir(host.at("/usr/src")).into_iter().flatten().flatten();
+    let ours = |folder: &fs::DirEntry| folder.file_name().to_string_lossy().starts_with("mpu-");
+    folders.filter(ours).any(|folder| folder.path().join("dkms.conf").is_file())
 }

@@ -5,17 +5,22 @@
 use super::layout::{self, Item, Layout};
 use super::{Installed, Record};
 use mpu_engine::module::sources::Sources;
+use mpu_engine::module::state;
 use mpu_host::host::Host;
+use mpu_notify::client;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// A file is written.
     Write(Item),
+    /// A folder is made.
+    Folder(PathBuf),
     /// A configuration that was changed stays as it is.
     Keep(PathBuf),
     /// A file goes.
@@ -24,10 +29,12 @@ pub enum Step {
     RemoveDirectory(PathBuf),
     /// A command runs; the other undoes it.
     Run(Vec<String>, Option<Vec<String>>),
+    /// Nothing happens now. If all is undone, this runs once every later step is undone.
+    AtLast(Vec<String>),
     /// The engine comes up, in the place of an older one if there is one.
     Raise,
-    /// The engine goes.
-    Lower,
+    /// The engine goes; undone, that program brings it up.
+    Lower(PathBuf),
     /// It is seen that the engine is up.
     Verify,
 }
@@ -77,18 +84,24 @@ pub struct StepView {
 }
 
 impl Step {
+    /// The steps as a person is told of them.
+    pub fn views(steps: &[Step]) -> Vec<StepView> {
+        steps.iter().filter(|step| !matches!(step, Step::AtLast(_))).map(Step::view).collect()
+    }
+
     /// For reports.
     pub fn view(&self) -> StepView {
         let view = |kind, what: String, note: &str| StepView { kind, what, note: note.to_string() };
         let path = |path: &Path| path.display().to_string();
         match self {
             Step::Write(item) => view(Kind::Write, path(&item.path), &format!("{:04o}, {}", item.mode, item.what)),
+            Step::Folder(made) => view(Kind::Write, path(made), "folder"),
             Step::Keep(kept) => view(Kind::Keep, path(kept), "changed by you"),
             Step::Remove(gone) => view(Kind::Remove, path(gone), "file"),
             Step::RemoveDirectory(gone) => view(Kind::Remove, path(gone), "directory, if it is empty"),
-            Step::Run(command, _) => view(Kind::Run, command.join(" "), ""),
+            Step::Run(command, _) | Step::AtLast(command) => view(Kind::Run, command.join(" "), ""),
             Step::Raise => view(Kind::Engine, "mpu up --replace".into(), "by hand: modprobe mpu"),
-            Step::Lower => view(Kind::Engine, "mpu down".into(), "by hand: rmmod mpu"),
+            Step::Lower(_) => view(Kind::Engine, "mpu down".into(), "by hand: rmmod mpu"),
             Step::Verify => view(Kind::Engine, "mpu status".into(), "by hand: cat /sys/module/mpu/parameters/state"),
         }
     }
@@ -144,6 +157,42 @@ fn run(line: &str, undo: Option<&str>) -> Step {
     Step::Run(words(line), undo.map(words))
 }
 
+/// Whether an engine is up that goes on, or goes. What cannot be known is a later step's to say.
+pub fn engine_is_up(host: &Host) -> bool {
+    state::is_loaded(host) || client::state(host).is_ok_and(|state| state.is_some())
+}
+
+/// The units of the package, in the order in which they go.
+const UNITS: [&str; 3] = ["mpu-metrics.service", "mpu-nri.service", "mpu.service"];
+
+/// What systemd answers to a question about a unit, in a word.
+fn asked(host: &Host, question: &str, unit: &str) -> String {
+    let Some(systemctl) = host.tool("systemctl") else { return String::new() };
+    let mut command = Command::new(systemctl);
+    command.args([question, unit]).env("PATH", Host::this().search_path()).env("LC_ALL", "C");
+    let answer = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
+    answer.map_or(String::new(), |answer| String::from_utf8_lossy(&answer.stdout).trim().to_string())
+}
+
+/// Whether a unit runs, or is on its way to.
+fn runs(host: &Host, unit: &str) -> bool {
+    matches!(&*asked(host, "is-active", unit), "active" | "activating" | "reloading")
+}
+
+/// Takes a unit from systemd; undone, it is as it was. None if there is nothing to take.
+fn forget(host: &Host, unit: &str) -> Option<Step> {
+    let (enabled, runs) = (asked(host, "is-enabled", unit), runs(host, unit));
+    let back = match (&*enabled, runs) {
+        ("enabled", true) => "enable --now",
+        ("enabled", false) => "enable",
+        ("enabled-runtime", true) => "enable --runtime --now",
+        ("enabled-runtime", false) => "enable --runtime",
+        (_, true) => "start",
+        (_, false) => return None,
+    };
+    Some(run(&format!("systemctl disable --now {unit}"), Some(&format!("systemctl {back} {unit}"))))
+}
+
 /// The hexadecimal SHA-256 of some bytes.
 pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -159,7 +208,29 @@ pub fn install(
     wishes: Wishes,
 ) -> Vec<Step> {
     let written = |path: &Path| old.and_then(|old| old.files.iter().find(|file| file.path == path));
+    let version = layout::VERSION;
+    let is_same = old.is_some_and(|old| old.version == version);
+    // Services that run the program that is replaced; all but the engine's own, which hands over.
+    let restarted: Vec<&str> = match means.systemd && !is_same && old.is_some() && !wishes.no_start {
+        true => UNITS.into_iter().filter(|unit| *unit != "mpu.service" && runs(host, unit)).collect(),
+        false => Vec::new(),
+    };
+    let restarted = restarted.join(" ");
     let mut steps = Vec::new();
+    // In the order in which they are done: from the last on.
+    if !restarted.is_empty() {
+        steps.push(Step::AtLast(words(&format!("systemctl restart {restarted}"))));
+    }
+    if let Some(old) = old.filter(|_| !is_same && !wishes.no_start && engine_is_up(host)) {
+        let program = old.layout.executable().display().to_string();
+        // The engine of the old version, with the old version's files in place again.
+        steps.extend(host.tool(&program).map(|_| Step::AtLast(words(&format!("{program} up --replace")))));
+    }
+    if means.systemd {
+        steps.push(Step::AtLast(words("systemctl daemon-reload")));
+    }
+    let folders = layout::FOLDERS.into_iter().filter(|folder| !host.at(folder).is_dir());
+    steps.extend(folders.map(|folder| Step::Folder(folder.into())));
     for item in items {
         let now = std::fs::read(host.at(&item.path)).ok();
         let is_changed = now
@@ -171,8 +242,6 @@ pub fn install(
             steps.push(Step::Write(item));
         }
     }
-    let version = layout::VERSION;
-    let is_same = old.is_some_and(|old| old.version == version);
     // Without sources there is nothing that could be built.
     let dkms = means.dkms && !sources.files.is_empty() && !wishes.no_module;
     if dkms && !(is_same && old.is_some_and(|old| old.dkms)) {
@@ -184,7 +253,7 @@ pub fn install(
         steps.push(run(&format!("dkms install -m mpu -v {version} --force"), None));
     }
     if means.systemd {
-        steps.push(run("systemctl daemon-reload", Some("systemctl daemon-reload")));
+        steps.push(run("systemctl daemon-reload", None));
         if !old.is_some_and(|old| old.service) {
             steps.push(run("systemctl enable mpu.service", Some("systemctl disable mpu.service")));
         }
@@ -196,9 +265,13 @@ pub fn install(
         steps.push(Step::Raise);
         if means.systemd {
             // The engine is up; this makes systemd know, so that it takes it down at the right time.
-            steps.push(run("systemctl start mpu.service", Some("systemctl stop mpu.service")));
+            let undo = (!runs(host, "mpu.service")).then_some("systemctl stop mpu.service");
+            steps.push(run("systemctl start mpu.service", undo));
         }
         steps.push(Step::Verify);
+        if !restarted.is_empty() {
+            steps.push(run(&format!("systemctl try-restart {restarted}"), None));
+        }
     }
     if let Some(old) = old.filter(|_| !is_same) {
         if old.dkms {
@@ -229,11 +302,13 @@ fn dkms_remove(version: &str) -> (Vec<String>, Vec<String>) {
 /// The steps that remove what the record lists. A configuration that was changed is kept unless `purge`.
 pub fn uninstall(host: &Host, record: &Record, means: Means, purge: bool) -> Vec<Step> {
     let mut steps = Vec::new();
-    if record.service && means.systemd {
-        let line = "systemctl disable --now mpu.service mpu-metrics.service mpu-nri.service";
-        steps.push(run(line, Some("systemctl enable --now mpu.service")));
+    if means.systemd {
+        steps.push(Step::AtLast(words("systemctl daemon-reload")));
     }
-    steps.push(Step::Lower);
+    if record.service && means.systemd {
+        steps.extend(UNITS.iter().filter_map(|unit| forget(host, unit)));
+    }
+    steps.push(Step::Lower(record.layout.executable()));
     if record.dkms && means.dkms {
         let (remove, add) = dkms_remove(&record.version);
         steps.push(Step::Run(remove, Some(add)));
@@ -252,7 +327,7 @@ pub fn uninstall(host: &Host, record: &Record, means: Means, purge: bool) -> Vec
         steps.push(Step::RemoveDirectory(directory.clone()));
     }
     if means.systemd {
-        steps.push(run("systemctl daemon-reload", Some("systemctl daemon-reload")));
+        steps.push(run("systemctl daemon-reload", None));
     }
     if means.udev {
         steps.push(run("udevadm control --reload", Some("udevadm control --reload")));

@@ -5,8 +5,9 @@
 use super::journal::{self, Journal};
 use super::layout::{self, Documents, Item, Layout};
 use super::plan::{self, Kind, Means, Step, StepView, Wishes};
-use super::{package, InstallError, Record, RECORD};
+use super::{package, InstallError, Package, Record, RECORD};
 use crate::probe;
+use crate::versions::is_newer;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::sources::Sources;
 use mpu_engine::module::state::{self, Phase};
@@ -72,7 +73,7 @@ pub fn install(
     documents: &Documents,
 ) -> Result<Outcome, InstallError> {
     needs_root(host, options.dry_run)?;
-    if let Some((manager, command, _)) = package(host) {
+    if let Some(Package { manager, upgrade: command, .. }) = package(host) {
         return Err(InstallError::Packaged { manager, command });
     }
     may_change(host, kernel, options.dry_run)?;
@@ -106,7 +107,7 @@ pub fn install(
     let wishes = Wishes { no_start: options.no_start, no_module: by_notify && !fits || modules == Modules::Prebuilt };
     let steps = plan::install(host, items.clone(), &sources, means, old.as_ref(), wishes);
     let outcome = Outcome {
-        steps: steps.iter().map(Step::view).collect(),
+        steps: Step::views(&steps),
         before: old.as_ref().map(|old| old.version.clone()),
         missing: means.missing().into_iter().chain(by_notify.then_some(NOT_BUILT).filter(|_| !fits)).collect(),
         nothing: false,
@@ -115,7 +116,7 @@ pub fn install(
         return Ok(outcome);
     }
     let only_looks = |step: &Step| match step {
-        Step::Write(_) | Step::Remove(_) | Step::RemoveDirectory(_) => false,
+        Step::Write(_) | Step::Folder(_) | Step::Remove(_) | Step::RemoveDirectory(_) => false,
         // It came, or can build only now: the first time was without it.
         Step::Run(command, _) => command.first().is_none_or(|program| program != "dkms"),
         _ => true,
@@ -141,6 +142,10 @@ pub fn stage(root: &Path, documents: &Documents) -> Result<(), InstallError> {
     let host = Host::below(root);
     let executable = std::env::current_exe().and_then(std::fs::read);
     let executable = executable.map_err(|source| InstallError::Executable { source })?;
+    for folder in layout::FOLDERS {
+        let at = host.at(folder);
+        std::fs::create_dir_all(&at).map_err(|source| InstallError::Write { path: at, source })?;
+    }
     for item in layout::items(Layout::Package, executable, &Sources::carried()?, documents) {
         let at = host.at(&item.path);
         let written = at.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| {
@@ -155,7 +160,7 @@ pub fn stage(root: &Path, documents: &Documents) -> Result<(), InstallError> {
 /// Removes what `mpu install` installed, and everything that MPU made since.
 pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -> Result<Outcome, InstallError> {
     needs_root(host, dry_run)?;
-    if let Some((manager, _, command)) = package(host) {
+    if let Some(Package { manager, remove: command, .. }) = package(host) {
         return Err(InstallError::Packaged { manager, command });
     }
     may_change(host, kernel, dry_run)?;
@@ -166,7 +171,7 @@ pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -
     let mut steps = plan::uninstall(host, &record, Means::of(host), purge);
     steps.push(Step::Remove(RECORD.into()));
     let outcome = Outcome {
-        steps: steps.iter().map(Step::view).collect(),
+        steps: Step::views(&steps),
         before: Some(record.version.clone()),
         missing: Vec::new(),
         nothing: false,
@@ -221,19 +226,13 @@ fn may_change(host: &Host, kernel: &dyn Kernel, dry_run: bool) -> Result<(), Ins
     Ok(())
 }
 
-/// Whether version `a` comes after `b`, number by number.
-fn is_newer(a: &str, b: &str) -> bool {
-    let numbers = |v: &str| v.split(['.', '-', '+', '~']).map(|n| n.parse().unwrap_or(0)).collect::<Vec<u64>>();
-    numbers(a) > numbers(b)
-}
-
 /// Directories that the files need and that are not there: they go with them again.
 fn directories_to_make(host: &Host, items: &[Item], old: Option<&Record>) -> Vec<PathBuf> {
     let mut made: BTreeSet<PathBuf> =
         old.map(|old| old.directories.iter().filter(|d| host.at(d).exists()).cloned().collect()).unwrap_or_default();
-    for item in items {
-        made.extend(item.path.ancestors().skip(1).filter(|d| !host.at(d).exists()).map(Path::to_path_buf));
-    }
+    let above = items.iter().flat_map(|item| item.path.ancestors().skip(1));
+    let needed = above.chain(layout::FOLDERS.into_iter().flat_map(|folder| Path::new(folder).ancestors()));
+    made.extend(needed.filter(|folder| !host.at(folder).exists()).map(Path::to_path_buf));
     made.into_iter().collect()
 }
 
@@ -278,6 +277,8 @@ fn one(
 ) -> Result<(), InstallError> {
     match step {
         Step::Write(item) => Ok(journal.write(&item.path, item.mode, &item.bytes)?),
+        Step::Folder(path) => Ok(journal.folder(path)?),
+        Step::AtLast(command) => Ok(journal.will_undo(command.clone())?),
         Step::Remove(path) => Ok(journal.remove(path)?),
         Step::Keep(_) | Step::RemoveDirectory(_) => Ok(()),
         Step::Run(command, undo) => {
@@ -285,7 +286,7 @@ fn one(
             Ok(journal.run(command, undo.clone())?)
         }
         Step::Raise => {
-            if state::read(host)?.is_none() && client::state(host)?.is_none() {
+            if !plan::engine_is_up(host) {
                 journal.will_undo(vec![own_name(), "down".into()])?;
             }
             let module = raise::ModuleOptions {
@@ -296,7 +297,10 @@ fn one(
             up::up(host, kernel, &up::UpOptions { module, ask: Some(probe::ask), ..up::UpOptions::default() })?;
             Ok(())
         }
-        Step::Lower => {
+        Step::Lower(program) => {
+            if plan::engine_is_up(host) {
+                journal.will_undo(vec![program.display().to_string(), "up".into()])?;
+            }
             down::down(host, kernel, Duration::from_secs(30))?;
             Ok(())
         }

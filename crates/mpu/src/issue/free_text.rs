@@ -34,7 +34,8 @@ const FOLDERS: [&str; 25] = [
     "/dev/null",
 ];
 /// Folders of the kernel's tree, as its makefiles name them, and files that our own advice names.
-const RELATIVE: [&str; 5] = ["include/", "arch/", "scripts/", "docs/container/README.md", "mpu-container_"];
+const RELATIVE: [&str; 6] =
+    ["include/", "arch/", "scripts/", "docs/container/README.md", "mpu-container_", "mpu-container-"];
 /// An id of a container, cut as short as tools print it.
 const SHORTEST_ID: usize = 12;
 /// What ends before a path begins.

@@ -11,7 +11,7 @@ mod names;
 pub use file::{write, ReportError};
 
 use crate::doctor::{self, Finding, Level};
-use crate::install::{self, Record};
+use crate::install::{self, Package, Record};
 use mpu_engine::module::build::STORE;
 use mpu_engine::observe::{self, Observed};
 use mpu_host::config::{Config, Selector};
@@ -105,7 +105,7 @@ fn host(host: &Host, names: &Names) -> String {
         line(&mut text, "GPU", format!("{count} × {}", names.hide(&model)));
     }
     let installed = match (install::package(host), Record::read(host)) {
-        (Some((manager, ..)), _) => format!("as a package ({manager})"),
+        (Some(Package { manager, .. }), _) => format!("as a package ({manager})"),
         (None, Some(_)) => "by mpu install".to_string(),
         (None, None) => "no".to_string(),
     };
@@ -196,7 +196,9 @@ fn configuration(host: &Host, with_names: bool) -> String {
     let mut text = String::new();
     line(&mut text, "engine", word(&config.engine));
     line(&mut text, "drivers", word(&config.drivers));
+    line(&mut text, "modules", word(&config.modules));
     line(&mut text, "visibility", word(&config.visibility));
+    line(&mut text, "redirect", config.redirect.word());
     line(&mut text, "notify_cpu", format!("{} %", config.notify_cpu_percent));
     for rule in &config.rules {
         let (kind, pattern) = match &rule.whom {

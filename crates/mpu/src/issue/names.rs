@@ -82,6 +82,7 @@ impl Names {
         // A container's processes share a cgroup.
         let cgroups: BTreeSet<String> = pids.filter_map(|pid| containers::cgroups_of(host, pid)).collect();
         let mut uids = BTreeSet::new();
+        let look = containers::Look::with_homes(host);
         for cgroup in &cgroups {
             // Of each line the path: `hierarchy:controllers:path`. A service is the system's.
             let paths = cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
@@ -90,7 +91,7 @@ impl Names {
                 names.insert(plain(part).to_string());
                 uids.extend(plain(part).strip_prefix("user-").and_then(|uid| uid.parse::<u32>().ok()));
             }
-            let container = containers::in_cgroups(host, cgroup);
+            let container = look.in_cgroups(cgroup);
             std::iter::successors(container.as_ref(), |one| one.outer.as_deref()).for_each(|one| of(one, &mut names));
         }
         users(host, &uids, &mut names);
@@ -291,7 +292,7 @@ mod tests {
             ("/home/ada/My Own Models/llama/mpu.ko", "<path> (named)"),
             ("/var/lib/mpu/6.1.0/mpu.ko", "/var/lib/mpu/6.1.0/mpu.ko (named)"),
         ] {
-            let record = Record { since: 1, module: path.into(), origin: None, passed_over: vec![] };
+            let record = Record { since: 1, ..Record::now(path.as_ref(), None, "0.1.0") };
             record.write(&fake.host());
             assert_eq!(Names::of(&fake.host()).hide(&format!("{path} (named)")), told);
         }

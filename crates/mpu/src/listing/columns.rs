@@ -286,7 +286,7 @@ fn user(p: &GpuProcess) -> Option<String> {
 }
 
 fn runtime(p: &GpuProcess) -> Option<String> {
-    Some(p.container.as_ref()?.runtime.name().to_string())
+    Some(p.container.as_ref()?.runtime_name())
 }
 
 fn container(p: &GpuProcess) -> Option<String> {

@@ -48,6 +48,7 @@ pub(crate) fn seen() -> Snapshot {
     let docker = |name: &str| Container {
         id: LONG.to_string(),
         runtime: Runtime::Docker,
+        user: None,
         name: Some(name.to_string()),
         pod: None,
         outer: None,
@@ -60,6 +61,7 @@ pub(crate) fn seen() -> Snapshot {
     let inner = Container {
         id: LONG.chars().rev().collect(),
         runtime: Runtime::Containerd,
+        user: None,
         name: None,
         pod: Some(pod),
         outer: Some(Box::new(docker("kind-worker"))),

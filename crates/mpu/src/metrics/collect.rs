@@ -12,9 +12,9 @@ use super::page::{page, Facts, HostFacts, Reading};
 use super::usage::{Label, Usage};
 use hyper::body::Bytes;
 use std::io;
-use std::sync::mpsc::{sync_channel, SyncSender, TrySendError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{oneshot, Mutex};
+use tokio::sync::{mpsc, oneshot, Mutex};
 
 /// Why a part is not on a page, in words for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -64,13 +64,19 @@ impl Default for Patience {
 
 /// Makes pages.
 pub struct Exporter {
+    parts: Arc<Parts>,
+    fresh: Duration,
+    last: Arc<Mutex<State>>,
+}
+
+/// What a page is made of.
+struct Parts {
     host: Part<HostFacts>,
     usage: Part<Usage>,
     clock: Clock,
     labels: Vec<Label>,
-    patience: Patience,
+    patience: Duration,
     started: Option<f64>,
-    last: Mutex<State>,
 }
 
 #[derive(Default)]
@@ -87,28 +93,47 @@ impl Exporter {
         labels.sort_unstable();
         labels.dedup();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as f64 / 1000.0;
-        Ok(Exporter {
+        let parts = Parts {
             host: Part::start("engine", sources.host)?,
             usage: Part::start("gpu", sources.usage)?,
             clock: sources.clock,
             labels,
-            patience,
+            patience: patience.part,
             started: lives.then_some(now),
-            last: Mutex::default(),
-        })
+        };
+        Ok(Exporter { parts: Arc::new(parts), fresh: patience.fresh, last: Arc::default() })
     }
 
     /// A page that was read after this was called, or at most [`Patience::fresh`] before.
     pub async fn page(&self) -> Bytes {
         let arrived = Instant::now();
         // Who waits here while another reads shares what that one read.
-        let mut state = self.last.lock().await;
+        let mut state = self.last.clone().lock_owned().await;
         if let Some((read, page)) = &state.page {
-            if arrived.saturating_duration_since(*read) <= self.patience.fresh {
+            if arrived.saturating_duration_since(*read) <= self.fresh {
                 return page.clone();
             }
         }
-        let (host, usage) = tokio::join!(self.host.read(self.patience.part), self.usage.read(self.patience.part));
+        // A task of its own: a client that goes away ends no reading, whose answer would be nobody's and the next scrape's time lost.
+        let parts = self.parts.clone();
+        let reading = tokio::spawn(async move { parts.page(&mut state).await });
+        match reading.await {
+            Ok(page) => page,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+
+    /// What is wrong now, part by part.
+    pub async fn troubles(&self) -> Vec<(&'static str, Trouble)> {
+        let state = self.last.lock().await;
+        let parts = [self.parts.host.name, self.parts.usage.name];
+        parts.into_iter().zip(&state.told).filter_map(|(part, told)| told.clone().map(|told| (part, told))).collect()
+    }
+}
+
+impl Parts {
+    async fn page(&self, state: &mut State) -> Bytes {
+        let (host, usage) = tokio::join!(self.host.read(self.patience), self.usage.read(self.patience));
         let readings = vec![
             (self.host.name, state.note(0, self.host.name, host.1, host.0.as_ref().err())),
             (self.usage.name, state.note(1, self.usage.name, usage.1, usage.0.as_ref().err())),
@@ -123,13 +148,6 @@ impl Exporter {
         let page = Bytes::from(page(&facts, &self.labels));
         state.page = Some((Instant::now(), page.clone()));
         page
-    }
-
-    /// What is wrong now, part by part.
-    pub async fn troubles(&self) -> Vec<(&'static str, Trouble)> {
-        let state = self.last.lock().await;
-        let parts = [self.host.name, self.usage.name];
-        parts.into_iter().zip(&state.told).filter_map(|(part, told)| told.clone().map(|told| (part, told))).collect()
     }
 }
 
@@ -148,17 +166,20 @@ impl State {
     }
 }
 
+/// Who asks a part, and wants its answer.
+type Question<T> = oneshot::Sender<Result<T, Trouble>>;
+
 /// A part, read by a thread of its own.
 struct Part<T> {
     name: &'static str,
-    ask: SyncSender<oneshot::Sender<Result<T, Trouble>>>,
+    ask: mpsc::Sender<Question<T>>,
 }
 
 impl<T: Send + 'static> Part<T> {
     fn start(name: &'static str, mut reader: Reader<T>) -> io::Result<Part<T>> {
-        let (ask, asked) = sync_channel::<oneshot::Sender<Result<T, Trouble>>>(1);
+        let (ask, mut asked) = mpsc::channel::<Question<T>>(1);
         std::thread::Builder::new().name(format!("mpu-{name}")).spawn(move || {
-            for answer in asked {
+            while let Some(answer) = asked.blocking_recv() {
                 // Who asked may have gone while an earlier question was answered.
                 if !answer.is_closed() {
                     let _ = answer.send(reader());
@@ -171,15 +192,14 @@ impl<T: Send + 'static> Part<T> {
     async fn read(&self, limit: Duration) -> (Result<T, Trouble>, Duration) {
         let began = Instant::now();
         let (answer, answered) = oneshot::channel();
-        let told = match self.ask.try_send(answer) {
-            Err(TrySendError::Full(_)) => Err(Trouble::Busy),
-            Err(TrySendError::Disconnected(_)) => Err(Trouble::Failed("its thread has ended".to_string())),
-            Ok(()) => match tokio::time::timeout(limit, answered).await {
-                Ok(Ok(told)) => told,
-                Ok(Err(_)) => Err(Trouble::Failed("its thread has ended".to_string())),
-                Err(_) => Err(Trouble::Slow(limit)),
-            },
-        };
+        let gone = || Trouble::Failed("its thread has ended".to_string());
+        let mut waits = Trouble::Busy;
+        let told = tokio::time::timeout(limit, async {
+            self.ask.send(answer).await.map_err(|_| gone())?;
+            waits = Trouble::Slow(limit);
+            answered.await.map_err(|_| gone())?
+        });
+        let told = told.await.unwrap_or_else(|_| Err(waits));
         (told, began.elapsed())
     }
 }

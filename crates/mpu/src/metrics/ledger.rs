@@ -22,8 +22,11 @@ use std::time::{Duration, Instant};
 pub const LONGEST_GAP: Duration = Duration::from_secs(300);
 /// How long an account stays after its last process: long enough for every scraper to fetch its last figure.
 pub const KEPT: Duration = Duration::from_secs(900);
-/// How many accounts without processes are kept at most; the oldest go first.
+/// How many accounts without processes are kept at most. Whoever has most of them loses the oldest: who starts containers without end
+/// pushes out nobody else's.
 pub const MOST_KEPT: usize = 1000;
+/// How many processes are remembered that a full list may lack.
+const MOST_UNLISTED: usize = 1000;
 
 /// The accounts since the exporter began.
 #[derive(Debug, Default)]
@@ -64,6 +67,9 @@ pub struct Device {
     there: BTreeMap<Process, Use>,
 }
 
+/// Who can start containers together: a namespace of Kubernetes', or else a runtime's user.
+type Party = (String, String);
+
 /// A process on a GPU or MIG instance; its start tells it from a later one with its number.
 type Process = (HostPid, u64, String);
 
@@ -77,7 +83,7 @@ impl Ledger {
         let sums = usage.sums(&[]);
         for gpu in usage.gpus.iter().filter(|gpu| gpu.readable) {
             let mine = |row: &&Use| row.gpu == gpu.index && row.uuid == gpu.uuid;
-            let there: BTreeMap<Process, Use> =
+            let mut there: BTreeMap<Process, Use> =
                 usage.uses.iter().filter(mine).filter_map(|row| Some((process(row)?, row.clone()))).collect();
             let device = self.devices.entry((gpu.index, gpu.uuid.clone())).or_insert_with(|| Device::new(now));
             let gap = now.saturating_duration_since(device.at).min(LONGEST_GAP);
@@ -86,8 +92,16 @@ impl Ledger {
             for (tenant, memory) in &device.held {
                 add(&mut account(&mut self.accounts, tenant, now).byte_seconds, *memory, gap);
             }
-            for (_, row) in device.there.iter().filter(|(process, _)| !there.contains_key(process)) {
-                account(&mut self.accounts, &Tenant::of(row), now).ended += 1;
+            let gone = device.there.iter().filter(|(process, _)| !there.contains_key(process));
+            if gpu.full {
+                // The list may lack a process that is there: it is remembered until a list that has room for all lacks it.
+                let unlisted: Vec<_> =
+                    gone.take(MOST_UNLISTED).map(|(process, row)| (process.clone(), row.clone())).collect();
+                there.extend(unlisted);
+            } else {
+                for (_, row) in gone {
+                    account(&mut self.accounts, &Tenant::of(row), now).ended += 1;
+                }
             }
             let held = sums.iter().map(|(whose, sum)| (Tenant::from(whose), sum.amounts.memory));
             device.held = held.filter(|(tenant, _)| tenant.gpu == gpu.index && tenant.uuid == gpu.uuid).collect();
@@ -108,7 +122,8 @@ impl Ledger {
             if row.start_ticks.is_none() {
                 let device = self.devices.get(&(row.gpu, row.uuid.clone()));
                 let before = device.and_then(|device| {
-                    device.there.values().find(|before| before.pid == row.pid && before.mig == row.mig)
+                    // Of several of one number the latest.
+                    device.there.values().rev().find(|before| before.pid == row.pid && before.mig == row.mig)
                 });
                 let Some(before) = before else { return false };
                 row.start_ticks = before.start_ticks;
@@ -133,12 +148,21 @@ impl Ledger {
     fn forget(&mut self, now: Instant) {
         self.devices.retain(|_, device| now.saturating_duration_since(device.at) < KEPT);
         let held: BTreeSet<&Tenant> = self.devices.values().flat_map(|d| d.held.iter().map(|(who, _)| who)).collect();
-        let mut gone: Vec<(Instant, Tenant)> =
-            self.accounts.iter().filter(|(who, _)| !held.contains(who)).map(|(who, a)| (a.seen, who.clone())).collect();
-        gone.sort();
-        let too_many = gone.len().saturating_sub(MOST_KEPT);
-        for (at, (seen, who)) in gone.iter().enumerate() {
-            if at < too_many || now.saturating_duration_since(*seen) >= KEPT {
+        let mut gone: BTreeMap<Party, BTreeSet<(Instant, Tenant)>> = BTreeMap::new();
+        for (who, account) in self.accounts.iter().filter(|(who, _)| !held.contains(who)) {
+            gone.entry(who.party()).or_default().insert((account.seen, who.clone()));
+        }
+        let mut count: usize = gone.values().map(BTreeSet::len).sum();
+        while count > MOST_KEPT {
+            let Some((_, who)) = gone.values_mut().max_by_key(|theirs| theirs.len()).and_then(BTreeSet::pop_first)
+            else {
+                break;
+            };
+            self.accounts.remove(&who);
+            count -= 1;
+        }
+        for (seen, who) in gone.values().flatten() {
+            if now.saturating_duration_since(*seen) >= KEPT {
                 self.accounts.remove(who);
             }
         }
@@ -185,6 +209,10 @@ impl From<&Whose<'_>> for Tenant {
 impl Tenant {
     fn of(row: &Use) -> Tenant {
         Tenant { gpu: row.gpu, uuid: row.uuid.clone(), mig: row.mig.clone(), container: row.container.clone() }
+    }
+
+    fn party(&self) -> Party {
+        self.container.as_ref().map(Container::party).unwrap_or_default()
     }
 
     fn labels(&self) -> Labels {

@@ -5,7 +5,8 @@
 //!
 //! One request a connection: a scrape comes every few seconds, and a connection kept open would hold a place that a
 //! hostile client could hold, too. When all places are taken, a newcomer gets the place of the oldest connection that
-//! has not asked anything yet: who opens connections and says nothing cannot keep a scrape out.
+//! has not asked anything yet, or else of the oldest that does not read its answer, or else of the oldest: who opens
+//! connections and does nothing with them cannot keep a scrape out.
 
 use super::collect::Exporter;
 use super::error::MetricsError;
@@ -21,7 +22,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -107,10 +108,16 @@ struct Places {
 
 /// A connection.
 struct Place {
-    /// Whether a whole request has come.
-    asked: Arc<AtomicBool>,
+    stage: Arc<AtomicU8>,
     task: AbortHandle,
 }
+
+/// How far a connection has come, in the order in which places are taken away.
+const SILENT: u8 = 0;
+/// Its answer is made.
+const ANSWERED: u8 = 1;
+/// A whole request has come.
+const ASKED: u8 = 2;
 
 impl Places {
     async fn take<S>(&self, accepted: io::Result<S>)
@@ -125,14 +132,14 @@ impl Places {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken.retain(|place| !place.task.is_finished());
         if taken.len() >= self.limits.connections {
-            let Some(silent) = taken.iter().position(|place| !place.asked.load(Ordering::Relaxed)) else {
-                return;
-            };
-            taken.remove(silent).task.abort();
+            let stages = taken.iter().map(|place| place.stage.load(Ordering::Relaxed)).enumerate();
+            if let Some((least, _)) = stages.min_by_key(|(_, stage)| *stage) {
+                taken.remove(least).task.abort();
+            }
         }
-        let asked = Arc::new(AtomicBool::new(false));
-        let task = tokio::spawn(answer(stream, self.exporter.clone(), self.limits, asked.clone())).abort_handle();
-        taken.push(Place { asked, task });
+        let stage = Arc::new(AtomicU8::new(SILENT));
+        let task = tokio::spawn(answer(stream, self.exporter.clone(), self.limits, stage.clone())).abort_handle();
+        taken.push(Place { stage, task });
     }
 
     /// Ends the silent ones, lets the others finish.
@@ -140,7 +147,7 @@ impl Places {
         let taken = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
         let deadline = tokio::time::Instant::now() + self.limits.goodbye;
         for place in taken {
-            while place.asked.load(Ordering::Relaxed)
+            while place.stage.load(Ordering::Relaxed) != SILENT
                 && !place.task.is_finished()
                 && tokio::time::Instant::now() < deadline
             {
@@ -151,13 +158,18 @@ impl Places {
     }
 }
 
-async fn answer<S>(stream: S, exporter: Arc<Exporter>, limits: Limits, asked: Arc<AtomicBool>)
+async fn answer<S>(stream: S, exporter: Arc<Exporter>, limits: Limits, stage: Arc<AtomicU8>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(|request| {
-        asked.store(true, Ordering::Relaxed);
-        respond(request, exporter.clone())
+        stage.store(ASKED, Ordering::Relaxed);
+        let (stage, exporter) = (stage.clone(), exporter.clone());
+        async move {
+            let answer = respond(request, exporter).await;
+            stage.store(ANSWERED, Ordering::Relaxed);
+            answer
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

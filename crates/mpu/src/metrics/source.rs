@@ -77,7 +77,7 @@ pub fn run_child(host: &Host) -> Vec<u8> {
 }
 
 fn read(host: &Host) -> Result<Usage, String> {
-    processes::snapshot(host).map(|snapshot| rows(&snapshot)).map_err(|error| words(&error))
+    processes::snapshot(host, processes::Depth::Whose).map(|snapshot| rows(&snapshot)).map_err(|error| words(&error))
 }
 
 fn trouble(error: &dyn Explain) -> Trouble {
@@ -103,9 +103,12 @@ pub fn rows(snapshot: &Snapshot) -> Usage {
         memory: gpu.memory.map(|memory| memory.total),
         used: gpu.memory.map(|memory| memory.used),
         readable: gpu.unreadable.is_none(),
+        full: gpu.full,
     };
     let gpus: Vec<Gpu> = snapshot.gpus.iter().map(gpu).collect();
-    let uses = snapshot.processes.iter().map(|process| row(process, &gpus)).collect();
+    // Some of a GPU's processes would be taken for all.
+    let is_readable = |process: &&GpuProcess| gpus.iter().any(|gpu| gpu.index == process.gpu && gpu.readable);
+    let uses = snapshot.processes.iter().filter(is_readable).map(|process| row(process, &gpus)).collect();
     Usage { gpus, uses }
 }
 
@@ -115,14 +118,17 @@ fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
         Some(compute) => format!("{}/{compute}", mig.gpu_instance),
         None => mig.gpu_instance.to_string(),
     });
-    let container = process.container.as_ref().and_then(|container| {
+    // Containers in a container are its own doing: under their names it could hide, or make rows without end.
+    let container = process.container.as_ref().map(mpu_host::containers::Container::outermost).and_then(|container| {
         let pod = container.pod.as_ref();
+        // A user names a container as the user likes, also like somebody else's.
+        let name = container.name.as_deref().filter(|_| container.user.is_none());
         Container::new(Known {
-            id: &container.id,
-            name: container.name.as_deref().unwrap_or_default(),
+            id: &container.whole_id(),
+            name: name.unwrap_or_default(),
             pod: pod.and_then(|pod| pod.name.as_deref().or(pod.uid.as_deref())).unwrap_or_default(),
             namespace: pod.and_then(|pod| pod.namespace.as_deref()).unwrap_or_default(),
-            runtime: container.runtime.name(),
+            runtime: &container.runtime_name(),
         })
     });
     Use {
@@ -146,6 +152,7 @@ fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mpu_host::containers;
     use mpu_host::host::fake::FakeHost;
 
     #[test]
@@ -153,6 +160,59 @@ mod tests {
         let fake = FakeHost::in_order();
         fake.remove("/sys/module/nvidia");
         assert_eq!(usage(&fake.host()), Err(Trouble::Failed("no NVIDIA driver is loaded".to_string())));
+    }
+
+    fn process(container: containers::Container) -> GpuProcess {
+        GpuProcess {
+            pid: mpu_core::HostPid::new(4711).expect("a PID"),
+            gpu: 0,
+            mig: None,
+            kind: processes::Kind::Compute,
+            memory: Some(5),
+            memory_limit: None,
+            utilisation: None,
+            container_pid: None,
+            container: Some(container),
+            uid: None,
+            user: None,
+            name: None,
+            command: None,
+            started: None,
+            start_ticks: Some(1),
+        }
+    }
+
+    fn container(id: &str, pod: &str) -> containers::Container {
+        containers::Container {
+            id: id.to_string(),
+            runtime: containers::Runtime::Docker,
+            user: None,
+            name: Some("name".to_string()),
+            pod: Some(containers::Pod { uid: None, name: Some(pod.to_string()), namespace: Some("team".to_string()) }),
+            outer: None,
+        }
+    }
+
+    #[test]
+    fn a_container_in_a_container_is_billed_to_the_outer_one() {
+        let inner = containers::Container { outer: Some(Box::new(container("a", "outer"))), ..container("b", "inner") };
+        let known = Known { id: "a", name: "name", pod: "outer", namespace: "team", runtime: "docker" };
+        assert_eq!(row(&process(inner), &[]).container, Container::new(known));
+    }
+
+    #[test]
+    fn a_users_container_has_no_name_of_anybody_elses() {
+        let users = containers::Container { user: Some(1000), pod: None, ..container("a", "") };
+        let known = Known { id: "a@1000", runtime: "docker@1000", ..Known::default() };
+        assert_eq!(row(&process(users), &[]).container, Container::new(known));
+    }
+
+    #[test]
+    fn some_processes_of_a_gpu_are_not_taken_for_all() {
+        let gpu = processes::Gpu { unreadable: Some("half of it".to_string()), ..processes::Gpu::default() };
+        let snapshot = Snapshot { at: 1, gpus: vec![gpu], processes: vec![process(container("a", "b"))] };
+        let usage = rows(&snapshot);
+        assert!(usage.uses.is_empty() && !usage.gpus[0].readable, "{usage:?}");
     }
 
     #[test]
@@ -168,8 +228,15 @@ mod tests {
             start_ticks: Some(9),
             amounts: Amounts { memory: Some(5), sm: Some(1), ..Amounts::default() },
         };
-        let gpu =
-            Gpu { index: 1, uuid: "GPU-1".to_string(), name: String::new(), memory: None, used: None, readable: true };
+        let gpu = Gpu {
+            index: 1,
+            uuid: "GPU-1".to_string(),
+            name: String::new(),
+            memory: None,
+            used: None,
+            readable: true,
+            full: false,
+        };
         let mine: Result<Usage, String> = Ok(Usage { gpus: vec![gpu], uses: vec![row] });
         let told = serde_json::to_vec(&mine).expect("JSON");
         assert_eq!(serde_json::from_slice::<Result<Usage, String>>(&told).expect("the same"), mine);

@@ -42,8 +42,10 @@ pub struct Gpu {
     pub memory: Option<u64>,
     /// How much of it is in use, whoever uses it.
     pub used: Option<u64>,
-    /// Whether its processes could be read.
+    /// Whether all of its processes could be read.
     pub readable: bool,
+    /// Whether it lists as many processes as the driver ever does: one that is not there may have no room.
+    pub full: bool,
 }
 
 /// The container that a process runs in, as labels say it. Values are clean ([`text::clean`]), so that two containers
@@ -78,6 +80,11 @@ impl Container {
         let [id, name, pod, namespace, runtime] =
             [known.id, known.name, known.pod, known.namespace, known.runtime].map(text::clean);
         (!id.is_empty()).then_some(Container { id, name, pod, namespace, runtime })
+    }
+
+    /// Who may start others like it: its namespace and its runtime, which has the user in it.
+    pub fn party(&self) -> (String, String) {
+        (self.namespace.clone(), self.runtime.clone())
     }
 }
 

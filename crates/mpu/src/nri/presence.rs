@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -104,9 +104,11 @@ impl Drop for Presence {
 /// Makes and locks the file, and takes away what plugins that died left.
 fn begin(folder: &Path, path: &Path) -> io::Result<File> {
     fs::create_dir_all(folder)?;
+    // Whoever can open a file can lock it, and one of a plugin that died would be taken for one that lives.
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
     files(folder).iter().for_each(|other| sweep(other));
     for _ in 0..TRIES {
-        let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
+        let file = File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             // Another plugin that begins takes away what nobody has locked yet.
             Ok(()) if is_at(&file, path) => return Ok(file),
@@ -145,7 +147,12 @@ fn lives(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
 }
 
-/// The plugins that live on a host, in a pod or not.
+/// Whether who asks may not see them: the folder is root's alone.
+pub fn are_hidden(host: &Host) -> bool {
+    fs::read_dir(host.at(FOLDER)).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
+/// The plugins that live on a host, in a pod or not; none where they are hidden.
 pub fn plugins(host: &Host) -> Vec<Plugin> {
     let read = |path: PathBuf| {
         let mut text = String::new();
@@ -232,5 +239,14 @@ mod tests {
             .inspect(|file| flock(file, FlockOperation::LockExclusive).unwrap())
             .collect();
         assert_eq!((plugins(&fake.host()), held.len()), (Vec::new(), 3));
+    }
+
+    #[test]
+    fn nobody_but_root_can_hold_a_plugins_file() {
+        let fake = FakeHost::in_order();
+        let folder = fake.host().at(FOLDER);
+        let _presence = Presence::new(&folder, Path::new("/run/nri.sock"), &|line| panic!("{line}"));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&folder), mode(&files(&folder)[0])), (0o700, 0o600));
     }
 }

@@ -1,13 +1,14 @@
 //! What `/proc` says about a process, and its container.
 //!
 //! Owns the reading of four files, none of them believed to be well-formed. A process may end at any moment: what is not there any more is
-//! none.
+//! none. Whether a number is still of who the driver means by it is told by [`maker`].
 
 use mpu_core::{HostPid, ViewPid};
 use mpu_host::containers::{self, Container};
 use mpu_host::host::Host;
+use mpu_host::maker::{self, Has};
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
-use std::os::unix::ffi::OsStrExt;
 
 /// A process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,25 +37,76 @@ const TICKS: u64 = 100;
 const COMMAND_LIMIT: usize = 4096;
 const FILE_LIMIT: usize = 64 * 1024;
 
+/// How much is found out about a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Depth {
+    /// What a person wants to see.
+    #[default]
+    Everything,
+    /// Whose it is and since when. Nothing is read that its user can make wait: a command line lies in the process's own memory, and a home
+    /// may be a file system of the user's own.
+    Whose,
+}
+
 impl Facts {
-    fn started_at(host: &Host, pid: HostPid, ticks: Option<u64>, shared: &mut Shared) -> Facts {
-        let text = |file: &str| {
-            let bytes = host.bounded(format!("/proc/{}/{file}", pid.get()), FILE_LIMIT)?;
-            Some(String::from_utf8_lossy(&bytes).into_owned())
-        };
-        let status = text("status").unwrap_or_default();
+    /// `folder` is where the process, or a thread of it that still lives, can be read.
+    fn started_at(moment: &Moment, pid: HostPid, folder: &str, ticks: Option<u64>, shared: &mut Shared) -> Facts {
+        let host = moment.host;
+        let status = host.bounded(format!("/proc/{}/status", pid.get()), FILE_LIMIT).unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
         let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        let facts = Facts {
+            container_pid: value("NSpid:").and_then(innermost),
+            container: moment.container(folder),
+            start_ticks: ticks,
+            ..Facts::default()
+        };
+        if moment.depth == Depth::Whose {
+            return facts;
+        }
         let uid = value("Uid:").and_then(|ids| ids.split_whitespace().next()?.parse().ok());
         Facts {
-            container_pid: value("NSpid:").and_then(innermost),
-            container: containers::of(host, pid),
             uid,
             user: uid.and_then(|uid| shared.user(host, uid)),
             name: value("Name:").map(str::to_string),
-            command: command(host, pid),
+            command: command(host, folder),
             started: ticks.zip(shared.boot(host)).map(|(ticks, boot)| boot + ticks / TICKS),
-            start_ticks: ticks,
+            ..facts
         }
+    }
+}
+
+/// One look at many processes, and what it finds out once for all of them.
+pub struct Moment<'a> {
+    host: &'a Host,
+    depth: Depth,
+    /// All that the driver lists.
+    listed: BTreeSet<HostPid>,
+    containers: containers::Look<'a>,
+    makers: maker::Look,
+    holders: OnceCell<Facts>,
+}
+
+impl Moment<'_> {
+    fn container(&self, folder: &str) -> Option<Container> {
+        self.containers.in_cgroups(&containers::cgroups_at(self.host, folder)?)
+    }
+
+    /// Where a process that lives can be read; none if what `/proc` says of this number is of nobody or not of who the driver means.
+    fn folder_of(&self, pid: HostPid, stat: &str, has: Has) -> Option<String> {
+        let folder = format!("/proc/{}", pid.get());
+        if has == Has::No {
+            return None;
+        }
+        if !maker::has_ended(stat) {
+            return Some(folder);
+        }
+        if let Some(thread) = maker::living_thread(&self.host.at("/proc"), pid, &self.makers) {
+            return Some(format!("{folder}/{thread}"));
+        }
+        // Of one that has ended altogether version 1 does not say where it was.
+        let cgroups = containers::cgroups_at(self.host, &folder)?;
+        (!containers::is_at_the_root(&cgroups)).then_some(folder)
     }
 }
 
@@ -76,35 +128,36 @@ impl Shared {
     }
 }
 
-/// What a node of the driver's is called, wherever one looks (nvidia-modprobe makes them so).
-const NODES: &str = "/dev/nvidia";
-
-/// Whether a process has a descriptor of the driver's; none where that cannot be seen.
-fn has_the_driver(host: &Host, pid: HostPid) -> Option<bool> {
-    let mut links = std::fs::read_dir(host.at(format!("/proc/{}/fd", pid.get()))).ok()?.flatten();
-    Some(links.any(|link| {
-        std::fs::read_link(link.path()).is_ok_and(|path| path.as_os_str().as_bytes().starts_with(NODES.as_bytes()))
-    }))
-}
+/// How many of those who have a process's memory are named.
+const MOST_HOLDERS: usize = 16;
 
 /// Of a process that the driver lists and that has ended: who has its descriptors, and with them its memory. Those are processes that
 /// have the driver and that the driver does not list.
-fn ended(host: &Host, listed: &BTreeSet<HostPid>) -> Option<Facts> {
-    let entries = std::fs::read_dir(host.at("/proc")).ok()?.flatten();
+fn ended(moment: &Moment, makers: &maker::Look) -> Facts {
+    let (host, proc) = (moment.host, moment.host.at("/proc"));
+    let entries = std::fs::read_dir(&proc).into_iter().flatten().flatten();
     let others = entries.filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?));
-    let holders = others.filter(|pid| !listed.contains(pid) && has_the_driver(host, *pid) == Some(true));
-    let mut names: Vec<String> = holders
-        .map(|pid| {
-            let name = host.text(format!("/proc/{}/comm", pid.get())).unwrap_or_default();
-            format!("{} ({})", pid.get(), name.trim())
-        })
-        .collect();
-    names.sort();
-    (!names.is_empty()).then(|| Facts {
+    // One whose first thread has ended counts as a maker, and not as a holder: nobody can look.
+    let has = |pid: &HostPid| {
+        let stat = host.text(format!("/proc/{}/stat", pid.get())).unwrap_or_default();
+        !maker::has_ended(&stat) && maker::has_the_driver(&proc, *pid, makers) == Has::Yes
+    };
+    let mut holders: Vec<HostPid> =
+        others.filter(|pid| !moment.listed.contains(pid)).filter(has).take(MOST_HOLDERS).collect();
+    holders.sort();
+    let names = holders.iter().map(|pid| {
+        let name = host.text(format!("/proc/{}/comm", pid.get())).unwrap_or_default();
+        format!("{} ({})", pid.get(), name.trim())
+    });
+    let names: Vec<String> = names.collect();
+    if names.is_empty() {
+        return Facts::default();
+    }
+    Facts {
         name: Some("ended".to_string()),
         command: Some(format!("ended, memory still held by {}", names.join(", "))),
         ..Facts::default()
-    })
+    }
 }
 
 /// The last of several numbers; a process of the host's own has one.
@@ -114,9 +167,9 @@ fn innermost(numbers: &str) -> Option<ViewPid> {
     numbers.next_back()?.parse().ok().and_then(ViewPid::new)
 }
 
-fn command(host: &Host, pid: HostPid) -> Option<String> {
+fn command(host: &Host, folder: &str) -> Option<String> {
     // Longer than any limit that `bounded` would keep whole: an argument list has up to 2 MiB.
-    let mut bytes = host.beginning(format!("/proc/{}/cmdline", pid.get()), COMMAND_LIMIT)?;
+    let mut bytes = host.beginning(format!("{folder}/cmdline"), COMMAND_LIMIT)?;
     while bytes.last() == Some(&0) {
         bytes.pop();
     }
@@ -125,10 +178,8 @@ fn command(host: &Host, pid: HostPid) -> Option<String> {
 }
 
 /// Field 22 of `stat`; the program's name before it can hold anything.
-fn started_ticks(host: &Host, pid: HostPid) -> Option<u64> {
-    let bytes = host.bounded(format!("/proc/{}/stat", pid.get()), FILE_LIMIT)?;
-    let text = String::from_utf8_lossy(&bytes);
-    text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+fn started_ticks(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 fn boot_time(host: &Host) -> Option<u64> {
@@ -138,36 +189,61 @@ fn boot_time(host: &Host) -> Option<u64> {
 }
 
 /// Facts that were read before. A process is the same as long as its number and its start are.
-#[derive(Default)]
 pub struct Cache {
+    depth: Depth,
+    makers: fn() -> maker::Look,
     known: HashMap<HostPid, (u64, Facts)>,
     shared: Shared,
 }
 
 impl Cache {
-    /// The facts of a process, read when it is new; `listed` are all that the driver lists.
-    pub fn of(&mut self, host: &Host, pid: HostPid, listed: &BTreeSet<HostPid>) -> Facts {
-        let ticks = started_ticks(host, pid);
-        let is_known = matches!((self.known.get(&pid), ticks), (Some((start, _)), Some(ticks)) if *start == ticks);
-        // The driver goes on listing a process that has ended for as long as anybody keeps its descriptors. Its number may be somebody
-        // else's by now, who never had any.
-        if !is_known && (ticks.is_none() || has_the_driver(host, pid) == Some(false)) {
-            return ended(host, listed).unwrap_or_default();
-        }
-        match (self.known.get(&pid), ticks) {
-            (Some((start, facts)), Some(ticks)) if *start == ticks => facts.clone(),
-            _ => {
-                let facts = Facts::started_at(host, pid, ticks, &mut self.shared);
-                if let Some(ticks) = ticks {
-                    self.known.insert(pid, (ticks, facts.clone()));
-                }
-                facts
-            }
-        }
+    /// Knows nothing yet.
+    pub fn new(depth: Depth) -> Cache {
+        Cache { depth, makers: maker::Look::new, known: HashMap::new(), shared: Shared::default() }
     }
 
-    /// Forgets the others, which have ended or left the GPU.
-    pub fn forget_all_but(&mut self, pids: &BTreeSet<HostPid>) {
-        self.known.retain(|pid, _| pids.contains(pid));
+    /// As if another device than the driver's were the driver's.
+    #[cfg(test)]
+    pub fn with(depth: Depth, makers: fn() -> maker::Look) -> Cache {
+        Cache { makers, ..Cache::new(depth) }
+    }
+
+    /// Begins a look at these, which are all that the driver lists. The others are forgotten: they have ended or left the GPU.
+    pub fn begin<'a>(&mut self, host: &'a Host, listed: BTreeSet<HostPid>) -> Moment<'a> {
+        self.known.retain(|pid, _| listed.contains(pid));
+        let containers = match self.depth {
+            Depth::Everything => containers::Look::with_homes(host),
+            Depth::Whose => containers::Look::new(host),
+        };
+        let makers = (self.makers)();
+        Moment { host, depth: self.depth, listed, containers, makers, holders: OnceCell::new() }
+    }
+
+    /// The facts of a process, read when it is new.
+    pub fn of(&mut self, moment: &Moment, pid: HostPid) -> Facts {
+        let host = moment.host;
+        let stat = host.bounded(format!("/proc/{}/stat", pid.get()), FILE_LIMIT).unwrap_or_default();
+        let stat = String::from_utf8_lossy(&stat);
+        let Some(ticks) = started_ticks(&stat) else { return self.ended(moment) };
+        if let Some((_, facts)) = self.known.get(&pid).filter(|(start, _)| *start == ticks) {
+            return facts.clone();
+        }
+        // The driver goes on listing a process that has ended for as long as anybody keeps its descriptors. Its number may be somebody
+        // else's by now, who never had any. One of whom that cannot be told is believed: else many descriptors hid their owner.
+        let has = maker::has_the_driver(&host.at("/proc"), pid, &moment.makers);
+        let Some(folder) = moment.folder_of(pid, &stat, has) else { return self.ended(moment) };
+        let facts = Facts::started_at(moment, pid, &folder, Some(ticks), &mut self.shared);
+        if has == Has::Yes {
+            self.known.insert(pid, (ticks, facts.clone()));
+        }
+        facts
+    }
+
+    fn ended(&self, moment: &Moment) -> Facts {
+        match self.depth {
+            // Whose it was the reading before knows; who has it now is for people.
+            Depth::Whose => Facts::default(),
+            Depth::Everything => moment.holders.get_or_init(|| ended(moment, &(self.makers)())).clone(),
+        }
     }
 }

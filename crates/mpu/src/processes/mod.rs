@@ -12,7 +12,7 @@ mod seen;
 mod sys;
 
 pub use error::ProcessError;
-pub use facts::Facts;
+pub use facts::{Depth, Facts};
 pub use seen::{Gpu, GpuProcess, Kind, Memory, Mig, MigDevice, Snapshot, Utilisation};
 
 use facts::Cache;
@@ -31,11 +31,11 @@ pub struct Monitor {
 
 impl Monitor {
     /// Loads NVML. Fails where its numbers would not be the host's, or where it or the driver is not there.
-    pub fn open(host: &Host) -> Result<Monitor, ProcessError> {
+    pub fn open(host: &Host, depth: Depth) -> Result<Monitor, ProcessError> {
         if !host.in_init_pid_namespace() {
             return Err(ProcessError::NotOnHost);
         }
-        Ok(Monitor { nvml: Nvml::load(host)?, cache: Cache::default() })
+        Ok(Monitor { nvml: Nvml::load(host)?, cache: Cache::new(depth) })
     }
 
     /// Looks. Utilisation is that since the last look, or of the last second at the first.
@@ -46,8 +46,8 @@ impl Monitor {
 }
 
 /// Looks once.
-pub fn snapshot(host: &Host) -> Result<Snapshot, ProcessError> {
-    Monitor::open(host)?.snapshot(host)
+pub fn snapshot(host: &Host, depth: Depth) -> Result<Snapshot, ProcessError> {
+    Monitor::open(host, depth)?.snapshot(host)
 }
 
 /// One row for each process, GPU and MIG instance, with its facts.
@@ -55,12 +55,12 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
     let mut processes = Vec::new();
     let mut limits = Limits::of(host);
     let mut gpus = Vec::new();
-    let listed = reading.gpus.iter().flat_map(|gpu| gpu.rows.iter().map(|row| row.pid)).collect();
+    let moment = cache.begin(host, reading.gpus.iter().flat_map(|gpu| gpu.rows.iter().map(|row| row.pid)).collect());
     for gpu in reading.gpus {
         let samples = gpu.samples;
         for ((pid, mig), (kind, memory)) in merged(&gpu.rows) {
             let utilisation = samples.as_ref().and_then(|samples| share_of(pid, samples));
-            let facts = cache.of(host, pid, &listed);
+            let facts = cache.of(&moment, pid);
             // The number of one that has ended may be somebody else's, in another cgroup.
             let limit = facts.start_ticks.and_then(|_| limits.of_process(host, pid, gpu.gpu.bus_id.as_deref()));
             processes.push(GpuProcess {
@@ -83,7 +83,6 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
         }
         gpus.push(gpu.gpu);
     }
-    cache.forget_all_but(&processes.iter().map(|p| p.pid).collect());
     Snapshot { at, gpus, processes }
 }
 

@@ -114,18 +114,17 @@ impl Nvml {
         let parts = parts(&self.library, &device);
         let mut gpu = figures(index, &self.library, &device);
         gpu.mig = parts.iter().map(|(instance, part)| mig_device(*instance, &self.library, part)).collect();
-        let list = |device: &Device, mig| rows(&self.library, device, mig);
-        let rows = match list(&device, None) {
-            Ok(rows) => rows,
+        let list = |device: &Device, mig| lists(&self.library, device, mig);
+        let lists = match list(&device, None) {
             // Of a divided GPU as a whole only root is told; each part tells of itself.
-            Err(NvmlError::NoPermission) if !parts.is_empty() => {
-                parts.iter().flat_map(|(instance, part)| list(part, Some(*instance)).unwrap_or_default()).collect()
+            Lists { trouble: Some(NvmlError::NoPermission), .. } if !parts.is_empty() => {
+                parts.iter().map(|(instance, part)| list(part, Some(*instance))).fold(Lists::default(), Lists::and)
             }
-            Err(error) => {
-                gpu.unreadable = Some(error.to_string());
-                Vec::new()
-            }
+            lists => lists,
         };
+        gpu.unreadable = lists.trouble.map(|error| error.to_string());
+        gpu.full = lists.full;
+        let rows = lists.rows;
         GpuReading { gpu, rows, samples: samples(&device, since) }
     }
 }
@@ -149,6 +148,7 @@ fn figures(index: u32, library: &nvml_wrapper::Nvml, device: &Device) -> Gpu {
         power_limit: device.enforced_power_limit().ok(),
         mig: Vec::new(),
         unreadable: None,
+        full: false,
     }
 }
 
@@ -177,14 +177,47 @@ fn mig_device(instance: Mig, library: &nvml_wrapper::Nvml, part: &Device) -> Mig
     MigDevice { instance, uuid: part.uuid().ok(), memory: memory(library, part) }
 }
 
-/// The rows of all lists. `within` is the part asked, where the device is one.
-fn rows(library: &nvml_wrapper::Nvml, device: &Device, within: Option<Mig>) -> Result<Vec<ProcessRow>, NvmlError> {
-    let mut rows = Vec::new();
+/// As many processes as the driver lists at most (`NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT`).
+const MOST_LISTED: usize = 950;
+
+/// What process lists say.
+#[derive(Debug, Default)]
+struct Lists {
+    rows: Vec<ProcessRow>,
+    /// The first failure: processes are missing then.
+    trouble: Option<NvmlError>,
+    full: bool,
+}
+
+impl Lists {
+    /// With one more. `within` is the part asked, where the device is one.
+    fn with(mut self, kind: Kind, list: Result<Vec<ProcessInfo>, NvmlError>, within: Option<Mig>) -> Lists {
+        match list {
+            Ok(list) => {
+                self.full |= list.len() >= MOST_LISTED;
+                self.rows.extend(list.into_iter().filter_map(|info| row(kind, info, within)));
+            }
+            // Not every product and release has all lists; all have the one of those that compute.
+            Err(NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_))
+                if kind != Kind::Compute => {}
+            Err(error) => self.trouble = self.trouble.or(Some(error)),
+        }
+        self
+    }
+
+    fn and(mut self, other: Lists) -> Lists {
+        self.rows.extend(other.rows);
+        Lists { rows: self.rows, trouble: self.trouble.or(other.trouble), full: self.full || other.full }
+    }
+}
+
+/// All lists of a GPU, or of a part of one.
+fn lists(library: &nvml_wrapper::Nvml, device: &Device, within: Option<Mig>) -> Lists {
     let compute = newest(
         || device.running_compute_processes(),
         || device.running_compute_processes_v2(),
         || sys::processes_v1(library, device, sys::List::Compute),
-    )?;
+    );
     let graphics = newest(
         || device.running_graphics_processes(),
         || device.running_graphics_processes_v2(),
@@ -195,13 +228,9 @@ fn rows(library: &nvml_wrapper::Nvml, device: &Device, within: Option<Mig>) -> R
         || sys::processes_v1(library, device, sys::List::Mps),
         || Ok(Vec::new()),
     );
-    // Not every product has the other two lists.
-    for (kind, list) in
-        [(Kind::Compute, compute), (Kind::Graphics, graphics.unwrap_or_default()), (Kind::Mps, mps.unwrap_or_default())]
-    {
-        rows.extend(list.into_iter().filter_map(|info| row(kind, info, within)));
-    }
-    Ok(rows)
+    [(Kind::Compute, compute), (Kind::Graphics, graphics), (Kind::Mps, mps)]
+        .into_iter()
+        .fold(Lists::default(), |lists, (kind, list)| lists.with(kind, list, within))
 }
 
 fn row(kind: Kind, info: ProcessInfo, within: Option<Mig>) -> Option<ProcessRow> {
@@ -256,4 +285,48 @@ fn samples(device: &Device, since: u64) -> Option<BTreeMap<HostPid, Utilisation>
         Some((HostPid::new(s.pid)?, utilisation))
     });
     Some(of.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(count: u32) -> Result<Vec<ProcessInfo>, NvmlError> {
+        let info = |pid| ProcessInfo {
+            pid,
+            used_gpu_memory: UsedGpuMemory::Used(1),
+            gpu_instance_id: None,
+            compute_instance_id: None,
+        };
+        Ok((1..=count).map(info).collect())
+    }
+
+    #[test]
+    fn a_list_that_fails_leaves_no_complete_answer() {
+        let both = |other| Lists::default().with(Kind::Compute, listed(2), None).with(Kind::Graphics, Err(other), None);
+        for lacking in [NvmlError::NotSupported, NvmlError::FunctionNotFound] {
+            let lists = both(lacking);
+            assert!(lists.trouble.is_none() && lists.rows.len() == 2, "{lists:?}");
+        }
+        for failing in [NvmlError::Unknown, NvmlError::GpuLost, NvmlError::InsufficientSize(None)] {
+            let lists = both(failing);
+            assert!(lists.trouble.is_some() && lists.rows.len() == 2, "{lists:?}");
+        }
+        let none = Lists::default().with(Kind::Compute, Err(NvmlError::NotSupported), None);
+        assert!(none.trouble.is_some(), "every GPU has that list");
+    }
+
+    #[test]
+    fn a_part_that_fails_leaves_no_complete_answer() {
+        let part = |list| Lists::default().with(Kind::Compute, list, None);
+        let lists = part(listed(1)).and(part(Err(NvmlError::NoPermission))).and(part(listed(1)));
+        assert!(matches!(lists.trouble, Some(NvmlError::NoPermission)) && lists.rows.len() == 2, "{lists:?}");
+    }
+
+    #[test]
+    fn a_list_as_long_as_the_driver_makes_it_may_lack_some() {
+        assert!(!Lists::default().with(Kind::Compute, listed(949), None).full);
+        let full = Lists::default().with(Kind::Compute, listed(950), None);
+        assert!(full.full && Lists::default().and(full).full);
+    }
 }

@@ -43,8 +43,11 @@ pub struct Gpu {
     pub power_limit: Option<u32>,
     /// Its MIG devices; empty where MIG is off.
     pub mig: Vec<MigDevice>,
-    /// Why its processes are not known, if they are not.
+    /// Why its processes, or some of them, are not known, if they are not.
     pub unreadable: Option<String>,
+    /// Whether it lists as many processes as the driver ever does: there may be more.
+    #[serde(skip)]
+    pub full: bool,
 }
 
 /// Video memory in bytes.

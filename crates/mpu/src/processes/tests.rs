@@ -4,6 +4,7 @@ use super::reading::GpuReading;
 use super::*;
 use mpu_core::ViewPid;
 use mpu_host::host::fake::FakeHost;
+use mpu_host::maker;
 use std::collections::BTreeSet;
 
 const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90";
@@ -31,7 +32,31 @@ fn host() -> FakeHost {
     fake.write("/proc/20001/cmdline", "python3\0train.py\0--lr=0.1\0");
     fake.write("/proc/20001/stat", &stat(12_345));
     fake.write("/proc/20001/cgroup", &format!("0::/system.slice/docker-{LONG}.scope\n"));
+    descriptor(&fake, 20001, 3, DRIVERS);
     fake
+}
+
+/// What is the driver's on made-up hosts: a device that every Linux has.
+const DRIVERS: &str = "/dev/full";
+
+fn descriptor(fake: &FakeHost, number: u32, descriptor: u32, target: &str) {
+    let folder = fake.host().at(format!("/proc/{number}/fd"));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::os::unix::fs::symlink(target, folder.join(descriptor.to_string())).expect("a link");
+}
+
+fn makers() -> maker::Look {
+    maker::Look::at_most(1 << 16, |device| device == Some((1, 7)))
+}
+
+fn cache(depth: Depth) -> Cache {
+    Cache::with(depth, makers)
+}
+
+fn facts(fake: &FakeHost, cache: &mut Cache, number: u32) -> Facts {
+    let host = fake.host();
+    let moment = cache.begin(&host, BTreeSet::from([20001, 20002].map(pid)));
+    cache.of(&moment, pid(number))
 }
 
 fn stat(ticks: u64) -> String {
@@ -39,7 +64,7 @@ fn stat(ticks: u64) -> String {
 }
 
 fn joined(fake: &FakeHost, reading: Reading) -> Snapshot {
-    join(&fake.host(), reading, 7, &mut Cache::default())
+    join(&fake.host(), reading, 7, &mut cache(Depth::Everything))
 }
 
 #[test]
@@ -93,12 +118,7 @@ fn the_least_limit_of_its_cgroups_holds_for_a_process() {
 #[test]
 fn a_number_that_was_given_away_is_not_its_heirs() {
     let fake = host();
-    let descriptor = |number: u32, target: &str| {
-        let folder = fake.host().at(format!("/proc/{number}/fd"));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        std::os::unix::fs::symlink(target, folder.join("3")).expect("a link");
-    };
-    let mut cache = Cache::default();
+    let mut cache = cache(Depth::Everything);
     let region = "nvidia/00000000:1B:00.0/vidmem 1073741824\n";
     fake.write("/sys/fs/cgroup/dmem.capacity", region);
     fake.write("/sys/fs/cgroup/system.slice/dmem.max", region);
@@ -108,8 +128,9 @@ fn a_number_that_was_given_away_is_not_its_heirs() {
         join(&fake.host(), reading, 7, &mut cache)
     };
     // The heir has other things open; a child of the one that made the client keeps its descriptor.
-    descriptor(20001, "/dev/null");
-    descriptor(20002, "/dev/nvidiactl");
+    fake.remove("/proc/20001/fd");
+    descriptor(&fake, 20001, 3, "/dev/null");
+    descriptor(&fake, 20002, 3, DRIVERS);
     fake.write("/proc/20002/comm", "worker\n");
     let process = look().processes.remove(0);
     assert_eq!(process.command.as_deref(), Some("ended, memory still held by 20002 (worker)"));
@@ -117,7 +138,7 @@ fn a_number_that_was_given_away_is_not_its_heirs() {
     assert_eq!((process.start_ticks, process.memory_limit), (None, None), "the heir's cgroup is not its own");
     // Now as its own maker; once seen with the driver, it stays so.
     let own = fake.host().at("/proc/20001/fd/4");
-    std::os::unix::fs::symlink("/dev/nvidia0", &own).expect("a link");
+    std::os::unix::fs::symlink(DRIVERS, &own).expect("a link");
     let process = look().processes.remove(0);
     assert_eq!((process.name.as_deref(), process.memory_limit), (Some("python3"), Some(1 << 30)));
     std::fs::remove_file(own).expect("ours");
@@ -125,8 +146,97 @@ fn a_number_that_was_given_away_is_not_its_heirs() {
 }
 
 #[test]
+fn who_closes_renames_or_moves_descriptors_stays_who_it_is() {
+    let name = |fake: &FakeHost| facts(fake, &mut cache(Depth::Whose), 20001).container.map(|container| container.id);
+    let mine = Some(LONG.to_string());
+    let fake = host();
+    assert_eq!(name(&fake), mine, "the node's name is not the driver's, its device is");
+    // A thread with a table of its own.
+    fake.remove("/proc/20001/fd");
+    descriptor(&fake, 20001, 3, "/dev/null");
+    assert_eq!(name(&fake), None, "an heir");
+    let table = fake.host().at("/proc/20001/task/20009/fd");
+    std::fs::create_dir_all(&table).expect("a folder");
+    std::os::unix::fs::symlink(DRIVERS, table.join("7")).expect("a link");
+    assert_eq!(name(&fake), mine);
+}
+
+#[test]
+fn one_whose_first_thread_has_ended_is_where_the_others_are() {
+    let fake = host();
+    fake.remove("/proc/20001/fd");
+    std::fs::create_dir_all(fake.host().at("/proc/20001/fd")).expect("a folder");
+    let zombie = stat(12_345).replace(") S ", ") Z ");
+    fake.write("/proc/20001/stat", &zombie);
+    let look = || facts(&fake, &mut cache(Depth::Everything), 20001);
+    assert_eq!(look().container.map(|container| container.id).as_deref(), Some(LONG), "version 2 goes on saying it");
+    // Version 1 shows an ended thread at the root.
+    fake.write("/proc/20001/cgroup", "4:memory:/\n1:name=systemd:/\n0::/\n");
+    let nobodys = look();
+    assert_eq!((nobodys.container, nobodys.start_ticks), (None, None), "and not the host's");
+    fake.write("/proc/20001/task/20001/stat", &zombie);
+    fake.write("/proc/20001/task/20009/stat", "20009 (python3) R 1");
+    fake.write("/proc/20001/task/20009/cgroup", &format!("4:memory:/docker/{LONG}\n"));
+    fake.write("/proc/20001/task/20009/cmdline", "python3\0train.py\0");
+    let living = look();
+    assert_eq!(living.container.map(|container| container.id).as_deref(), Some(LONG));
+    assert_eq!((living.command.as_deref(), living.start_ticks), (Some("python3 train.py"), Some(12_345)));
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_believed_and_not_remembered() {
+    let fake = host();
+    fake.remove("/proc/20001/fd");
+    for number in 0..20 {
+        descriptor(&fake, 20001, number, "/dev/null");
+    }
+    let few = || maker::Look::at_most(10, |device| device == Some((1, 7)));
+    let mut cache = Cache::with(Depth::Everything, few);
+    assert_eq!(facts(&fake, &mut cache, 20001).name.as_deref(), Some("python3"));
+    fake.write("/proc/20001/status", "Name:\tother\n");
+    assert_eq!(facts(&fake, &mut cache, 20001).name.as_deref(), Some("other"));
+}
+
+#[test]
+fn holders_are_looked_for_once_and_not_for_the_exporter() {
+    let fake = host();
+    for number in [20001, 20002] {
+        fake.write(&format!("/proc/{number}/stat"), "");
+    }
+    for number in 30_001..30_031 {
+        descriptor(&fake, number, 3, DRIVERS);
+        fake.write(&format!("/proc/{number}/comm"), "worker\n");
+    }
+    let rows = || reading(vec![row(20001, Kind::Compute, Some(1)), row(20002, Kind::Compute, Some(1))], None);
+    let host = fake.host();
+    let mut cache = cache(Depth::Everything);
+    let moment = cache.begin(&host, BTreeSet::from([20001, 20002].map(pid)));
+    let told = cache.of(&moment, pid(20001)).command.expect("holders");
+    assert_eq!(told.matches("(worker)").count(), 16, "not all of them: {told}");
+    fake.remove("/proc/30001/comm");
+    assert_eq!(cache.of(&moment, pid(20002)).command, Some(told));
+    let billed = join(&host, rows(), 7, &mut super::tests::cache(Depth::Whose));
+    assert!(billed.processes.iter().all(|row| row.command.is_none() && row.start_ticks.is_none()));
+}
+
+#[test]
+fn the_exporter_reads_nothing_that_a_user_can_make_wait() {
+    let fake = host();
+    let line = format!("0::/user.slice/user-1000.slice/user@1000.service/user.slice/docker-{LONG}.scope\n");
+    fake.write("/proc/20001/cgroup", &line);
+    fake.write(&format!("/home/ada/.local/share/docker/containers/{LONG}/config.v2.json"), r#"{"Name":"/notebook"}"#);
+    let name = |depth| facts(&fake, &mut cache(depth), 20001).container.and_then(|container| container.name);
+    assert_eq!(name(Depth::Everything).as_deref(), Some("notebook"));
+    assert_eq!(name(Depth::Whose), None);
+    let whose = facts(&fake, &mut cache(Depth::Whose), 20001);
+    assert_eq!((whose.command, whose.start_ticks), (None, Some(12_345)));
+}
+
+#[test]
 fn a_process_that_ended_meanwhile_keeps_its_row() {
-    let seen = joined(&host(), reading(vec![row(4242, Kind::Graphics, None)], None));
+    let fake = host();
+    fake.remove("/proc/20001");
+    let seen = joined(&fake, reading(vec![row(4242, Kind::Graphics, None)], None));
     let process = &seen.processes[0];
     assert_eq!((process.pid, process.kind, process.memory), (pid(4242), Kind::Graphics, None));
     assert_eq!((&process.command, process.uid, &process.container, process.utilisation), (&None, None, &None, None));
@@ -174,7 +284,7 @@ fn who_is_in_no_sample_used_nothing_where_nobody_did() {
 #[test]
 fn facts_are_read_once_for_a_process_and_anew_for_another_of_its_number() {
     let fake = host();
-    let mut cache = Cache::default();
+    let mut cache = cache(Depth::Everything);
     let rows = || reading(vec![row(20001, Kind::Compute, None)], None);
     let mut command = |fake: &FakeHost| {
         let seen = join(&fake.host(), rows(), 7, &mut cache);
@@ -206,7 +316,7 @@ fn nonsense_in_proc_is_not_known() {
         fake.write(&format!("/proc/20001/{file}"), text);
     }
     fake.write("/proc/20001/cmdline", "");
-    let facts = Cache::default().of(&fake.host(), pid(20001), &BTreeSet::new());
+    let facts = facts(&fake, &mut cache(Depth::Everything), 20001);
     assert_eq!((facts.uid, facts.container_pid, facts.started, facts.command), (None, None, None, None));
 }
 
@@ -215,11 +325,12 @@ fn what_is_the_same_for_all_is_read_once() {
     let fake = host();
     fake.write("/proc/20002/status", "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t20002\n");
     fake.write("/proc/20002/stat", &stat(200));
-    let mut cache = Cache::default();
-    cache.of(&fake.host(), pid(20001), &BTreeSet::new());
+    let mut cache = cache(Depth::Everything);
+    descriptor(&fake, 20002, 3, DRIVERS);
+    facts(&fake, &mut cache, 20001);
     fake.remove("/proc/stat");
     fake.remove("/etc/passwd");
-    let other = cache.of(&fake.host(), pid(20002), &BTreeSet::new());
+    let other = facts(&fake, &mut cache, 20002);
     assert_eq!((other.user.as_deref(), other.started), (Some("ada"), Some(1_700_000_002)));
 }
 
@@ -227,14 +338,14 @@ fn what_is_the_same_for_all_is_read_once() {
 fn a_command_line_has_an_end() {
     let fake = host();
     fake.write("/proc/20001/cmdline", &"x\0".repeat(1 << 20));
-    let command = Cache::default().of(&fake.host(), pid(20001), &BTreeSet::new()).command.expect("a command");
+    let command = facts(&fake, &mut cache(Depth::Everything), 20001).command.expect("a command");
     assert!(command.len() <= 4096, "{}", command.len());
 }
 
 #[test]
 fn outside_the_hosts_namespace_nothing_is_asked() {
     let fake = FakeHost::in_order();
-    let error = Monitor::open(&fake.host()).err().expect("a made-up host has no namespace");
+    let error = Monitor::open(&fake.host(), Depth::Everything).err().expect("a made-up host has no namespace");
     use mpu_host::explain::Explain;
     assert_eq!((error.code(), error.exit()), ("not_on_host", mpu_host::Exit::NotReady));
 }

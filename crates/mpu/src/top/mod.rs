@@ -13,7 +13,7 @@ pub mod view;
 pub use error::TopError;
 pub use options::TopOptions;
 
-use crate::processes::Monitor;
+use crate::processes::{Depth, Monitor};
 use mpu_host::host::Host;
 use mpu_host::progress::Progress;
 use std::io::{self, IsTerminal};
@@ -26,7 +26,7 @@ pub fn top(host: &Host, options: &TopOptions, json: bool) -> Result<(), TopError
     }
     let monitor = {
         let _progress = Progress::of("asking the driver");
-        Monitor::open(host)?
+        Monitor::open(host, Depth::Everything)?
     };
     match plain {
         true => text::print(host, monitor, options, json),

@@ -13,14 +13,28 @@ n=$(cat /ROOT/calls 2>/dev/null || echo 0); n=$((n+1)); echo $n >/ROOT/calls
 [ "$n" = "$(cat /ROOT/fail 2>/dev/null)" ] && { echo "no luck" >&2; exit 6; }
 tree=/ROOT/var/lib/dkms
 case $1 in
-add|build|install) mkdir -p $tree; echo "$5 $1" >>"$tree/mpu-$5";;
+add|build|install) mkdir -p $tree; for step in add build install; do
+  grep -qsx "$5 $step" $tree/mpu-$5 || echo "$5 $step" >>$tree/mpu-$5; [ $step != $1 ] || break
+done;;
 remove) rm -f "$tree/mpu-$5"; rmdir $tree;;
 esac
 exit 0"#;
 const SYSTEMCTL: &str = r#"
+case $1 in
+is-enabled) [ -e /ROOT/etc/on/$2 ] && echo enabled && exit 0; echo disabled; exit 1;;
+is-active) [ -e /ROOT/etc/runs/$2 ] && echo active && exit 0; echo inactive; exit 3;;
+esac
 n=$(cat /ROOT/calls 2>/dev/null || echo 0); n=$((n+1)); echo $n >/ROOT/calls
 [ "$n" = "$(cat /ROOT/fail 2>/dev/null)" ] && { echo "no luck" >&2; exit 6; }
-case "$*" in enable*) echo on >/ROOT/etc/enabled;; disable*) rm -f /ROOT/etc/enabled;; esac; exit 0"#;
+now=; for a; do [ "$a" != --now ] || now=1; done
+for a; do case $1/$a in
+enable/*.service) echo on >/ROOT/etc/on/$a; [ -z "$now" ] || echo runs >/ROOT/etc/runs/$a;;
+disable/*.service) rm -f /ROOT/etc/on/$a; [ -z "$now" ] || rm -f /ROOT/etc/runs/$a;;
+start/*.service) echo runs >/ROOT/etc/runs/$a;;
+stop/*.service) rm -f /ROOT/etc/runs/$a;;
+restart/*.service) echo runs >/ROOT/etc/runs/$a; echo $a >>/ROOT/restarts;;
+try-restart/*.service) [ ! -e /ROOT/etc/runs/$a ] || echo $a >>/ROOT/restarts;;
+esac; done; exit 0"#;
 
 /// As many as a page of each kind needs.
 fn documents() -> Documents {
@@ -45,7 +59,9 @@ impl Node {
         let both = r#"for a; do case $a in M=*) for k in mpu mpu_next; do echo m >"${a#M=}/$k.ko"; done;; esac; done"#;
         fake.tool("make", both);
         fake.write("/run/systemd/system/x", "");
-        fake.write("/etc/x", "");
+        for folder in ["etc", "etc/on", "etc/runs"] {
+            fake.write(&format!("/{folder}/x"), "");
+        }
         fake.write("/mpu", "the executable");
         let options = InstallOptions {
             source: Some(setup.sources.path().to_path_buf()),
@@ -59,6 +75,18 @@ impl Node {
         &self.setup.fake
     }
 
+    /// With an installed program that keeps a log of how it is called.
+    fn that_logs() -> Node {
+        let node = Node::new();
+        let told = node.fake().host().at("/told");
+        node.fake().program("/mpu", &format!("echo \"$*\" >>{}", told.display()));
+        node
+    }
+
+    fn calls(&self) -> usize {
+        self.fake().host().text("/calls").map_or(0, |text| text.parse().expect("a number"))
+    }
+
     fn install(&self, kernel: &dyn Kernel) -> Result<Outcome, InstallError> {
         install(&self.fake().host(), kernel, &self.options, &documents())
     }
@@ -66,7 +94,7 @@ impl Node {
     /// All that an administrator would call the host: not the fakes' own files, nor what a build keeps for the next try.
     fn state(&self) -> Vec<String> {
         let ours = |name: &str| {
-            ["calls", "fail", "run/mpu"].iter().any(|p| name.starts_with(p))
+            ["calls", "fail", "restarts", "told", "run/mpu"].iter().any(|p| name.starts_with(p))
                 || name.starts_with("var/lib/mpu/6.")
                 || ["var/lib/mpu/", "var/lib/", "var/"].contains(&name)
                 || name.starts_with("sys/module/mpu")
@@ -84,7 +112,7 @@ fn an_installation_is_complete_and_a_second_one_changes_nothing() {
     assert!(done.missing.is_empty(), "{:?}", done.missing);
     let host = node.fake().host();
     for path in
-        ["/usr/local/bin/mpu", "/etc/systemd/system/mpu.service", "/etc/mpu/config.toml", RECORD, "/etc/enabled"]
+        ["/usr/local/bin/mpu", "/etc/systemd/system/mpu.service", "/etc/mpu/config.toml", RECORD, "/etc/on/mpu.service"]
     {
         assert!(host.at(path).is_file(), "{path}");
     }
@@ -207,8 +235,12 @@ fn a_failure_at_any_file_leaves_the_host_as_it_was() {
     let node = Node::new();
     let options = InstallOptions { dry_run: true, ..node.options.clone() };
     let planned = install(&node.fake().host(), &node.setup.kernel(), &options, &documents()).expect("planned");
-    let files: Vec<String> =
-        planned.steps.into_iter().filter(|step| step.kind == Kind::Write).map(|step| step.what).collect();
+    let files: Vec<String> = planned
+        .steps
+        .into_iter()
+        .filter(|step| step.kind == Kind::Write && step.note != "folder")
+        .map(|step| step.what)
+        .collect();
     assert!(files.len() > 16, "{files:?}");
     for file in files {
         let node = Node::new();
@@ -317,13 +349,22 @@ fn who_may_not_is_told_before_anything_changes() {
     node.fake().write("/var/lib/dpkg/info/mpu.list", "/usr/bin/mpu\n");
     let error = node.install(&node.setup.kernel()).expect_err("a package");
     assert_eq!((error.code(), error.exit()), ("is_a_package", Exit::Refused));
-    assert!(error.fix().contains("apt-get install mpu"));
+    assert!(error.fix().contains("apt-get install ./mpu_*.deb"), "no repository has it: {}", error.fix());
     let error = uninstall(&host, &node.setup.kernel(), false, false).expect_err("a package");
     assert!(error.fix().contains("apt-get purge mpu"));
     node.fake().remove("/var/lib/dpkg/info/mpu.list");
     node.fake().write("/usr/share/licenses/mpu/LICENSE", "MIT\n");
     let error = node.install(&node.setup.kernel()).expect_err("an RPM");
-    assert!(error.fix().contains("dnf install mpu"));
+    assert!(error.fix().contains("mpu-nodkms"), "the one without DKMS: {}", error.fix());
+    node.fake().write("/etc/os-release", "ID=rocky\nID_LIKE=rhel\n");
+    node.fake().write("/usr/src/mpu-0.0.1/dkms.conf", "");
+    let error = node.install(&node.setup.kernel()).expect_err("an RPM");
+    assert!(error.fix().contains("dnf install --allowerasing ./mpu-[0-9]*.rpm"), "{}", error.fix());
+    node.fake().write("/etc/os-release", "ID=sles\nID_LIKE=suse\n");
+    let error = uninstall(&host, &node.setup.kernel(), false, false).expect_err("an RPM");
+    assert!(error.fix().contains("zypper remove mpu"), "{}", error.fix());
+    node.fake().write("/etc/os-release", "ID=debian\n");
+    node.fake().remove("/usr/src/mpu-0.0.1/dkms.conf");
     node.fake().remove("/usr/share/licenses/mpu/LICENSE");
 
     node.fake().write("/proc/self/status", "CapEff:\t0000000000000000\n");
@@ -346,4 +387,123 @@ fn a_host_without_dkms_and_systemd_is_served_and_told() {
     assert_eq!(done.missing.len(), 2);
     assert!(done.steps.iter().all(|step| step.kind != Kind::Run), "{:?}", done.steps);
     assert!(state::is_loaded(&node.fake().host()));
+}
+
+#[test]
+fn a_removal_that_breaks_off_leaves_units_and_engine_as_they_were() {
+    // What is enabled and what runs when the removal begins.
+    let cases: [(&[&str], &[&str]); 3] =
+        [(&["mpu", "mpu-nri"], &["mpu", "mpu-metrics"]), (&["mpu-metrics"], &["mpu-nri"]), (&[], &[])];
+    let node = || {
+        let node = Node::that_logs();
+        node.install(&node.setup.kernel()).expect("installed");
+        node
+    };
+    for (enabled, running) in cases {
+        let with_units = || {
+            let node = node();
+            for (folder, names) in [("on", enabled), ("runs", running)] {
+                let _ = std::fs::remove_file(node.fake().host().at(format!("/etc/{folder}/mpu.service")));
+                names.iter().for_each(|name| node.fake().write(&format!("/etc/{folder}/{name}.service"), folder));
+            }
+            node
+        };
+        let whole = with_units();
+        uninstall(&whole.fake().host(), &whole.setup.kernel(), false, false).expect("removed");
+        let left = |folder: &str| std::fs::read_dir(whole.fake().host().at(folder)).expect("a folder").count();
+        assert_eq!((left("/etc/on"), left("/etc/runs")), (1, 1), "nothing is enabled and nothing runs");
+
+        let node = with_units();
+        let host = node.fake().host();
+        for (folder, names) in [("on", enabled), ("runs", running)] {
+            // As systemctl writes it.
+            let text = if folder == "on" { "on\n" } else { "runs\n" };
+            names.iter().for_each(|name| node.fake().write(&format!("/etc/{folder}/{name}.service"), text));
+        }
+        let before = node.state();
+        node.fake().write("/fail", &whole.calls().to_string());
+        let error = uninstall(&host, &node.setup.kernel(), false, false).expect_err("the last command fails");
+        assert!(error.to_string().ends_with("the host is as it was"), "{error}");
+        assert_eq!(node.state(), before, "{enabled:?} {running:?}");
+        assert_eq!(host.text("/told").as_deref(), Some("up"), "the engine, which no unit brought up in this test");
+    }
+}
+
+#[test]
+fn without_systemd_too_the_engine_comes_back_when_a_removal_breaks_off() {
+    let node = Node::that_logs();
+    node.fake().remove("/usr/bin/systemctl");
+    node.install(&node.setup.kernel()).expect("installed");
+    node.fake().write("/fail", &(node.calls() + 1).to_string());
+    let host = node.fake().host();
+    let before = node.state();
+    uninstall(&host, &node.setup.kernel(), false, false).expect_err("DKMS fails");
+    assert_eq!((node.state(), host.text("/told").as_deref()), (before, Some("up")));
+}
+
+#[test]
+fn the_folder_for_modules_from_elsewhere_comes_and_goes_unless_somebody_uses_it() {
+    use std::os::unix::fs::MetadataExt;
+    const FOLDER: &str = "/usr/lib/mpu/modules";
+    for used in [false, true] {
+        let node = Node::new();
+        node.install(&node.setup.kernel()).expect("installed");
+        let host = node.fake().host();
+        let folder = std::fs::metadata(host.at(FOLDER)).expect("a folder");
+        assert_eq!((folder.is_dir(), folder.mode() & 0o777), (true, 0o755));
+        if used {
+            node.fake().write(&format!("{FOLDER}/6.1.0/mpu.ko"), "theirs");
+        }
+        uninstall(&host, &node.setup.kernel(), false, false).expect("removed");
+        assert_eq!(host.at(FOLDER).exists(), used);
+        assert_eq!(host.at("/usr/lib/mpu").exists(), used);
+    }
+}
+
+/// Makes 0.0.9 what is installed, with its program and its engine up.
+fn older(node: &Node) {
+    let record = Record {
+        version: "0.0.9".into(),
+        layout: Layout::Local,
+        files: Vec::new(),
+        directories: Vec::new(),
+        dkms: true,
+        service: true,
+    };
+    node.fake().write(RECORD, &serde_json::to_string(&record).expect("JSON"));
+    node.fake().write("/var/lib/dkms/mpu-0.0.9", "0.0.9 add\n0.0.9 build\n0.0.9 install\n");
+    node.fake().write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
+    let told = node.fake().host().at("/told");
+    node.fake().program("/usr/local/bin/mpu", &format!("echo \"old $*\" >>{}", told.display()));
+    for unit in ["mpu", "mpu-nri"] {
+        node.fake().write(&format!("/etc/runs/{unit}.service"), "runs\n");
+    }
+}
+
+#[test]
+fn after_an_upgrade_services_that_ran_run_the_new_program() {
+    let node = Node::that_logs();
+    older(&node);
+    let done = node.install(&node.setup.kernel()).expect("upgraded");
+    let host = node.fake().host();
+    assert_eq!(host.text("/restarts").as_deref(), Some("mpu-nri.service"), "{:?}", done.steps);
+    assert_eq!(host.text("/told"), None, "nothing was undone");
+}
+
+#[test]
+fn an_upgrade_that_breaks_off_late_leaves_the_old_engine_and_services() {
+    let whole = Node::that_logs();
+    older(&whole);
+    whole.install(&whole.setup.kernel()).expect("upgraded");
+
+    let node = Node::that_logs();
+    older(&node);
+    let before = node.state();
+    node.fake().write("/fail", &whole.calls().to_string());
+    let error = node.install(&node.setup.kernel()).expect_err("DKMS does not let the old one go");
+    assert!(error.to_string().ends_with("the host is as it was"), "{error}");
+    let host = node.fake().host();
+    assert_eq!(node.state(), before);
+    assert_eq!(host.text("/told").as_deref(), Some("old up --replace"));
+    assert_eq!(host.text("/restarts").as_deref(), Some("mpu-nri.service\nmpu-nri.service"), "each program once");
 }
