@@ -56,6 +56,7 @@ policy_is_loaded() {
 
 # In a transaction that has one variant replace the other (`dnf swap mpu mpu-nodkms`), scripts of the one that goes run after those
 # of the one that comes: a note says so to them, and to the last script what they did. rpm's process is in it: a note of a
-# transaction that was killed means nothing to the next.
-variant_is() { echo "$PPID $1" >/run/mpu-variant; }
+# transaction that was killed means nothing to the next. Under rpm-ostree each script has a /run of its own: nothing but the replacement,
+# which does not happen there, may depend on the note.
+variant_is() { echo "$PPID $1" >/run/mpu-variant || true; }
 is_variant() { [ "$(cat /run/mpu-variant 2>/dev/null)" = "$PPID $1" ]; }
