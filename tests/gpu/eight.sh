@@ -1,6 +1,7 @@
 #!/bin/bash
-# The exporter's ledger on a real GPU: eight containers, some of which end while it is scraped. Their memory and the residue are the
-# GPU's at each scrape, and over the whole time what nvidia-smi says once a second, within 1 % of the GPU's memory.
+# The exporter's ledger on a real GPU: eight containers, of which some end while it is scraped and two hide that they use the driver.
+# Their memory and the residue are the GPU's at each scrape, and over the whole time what nvidia-smi says once a second, within 1 %
+# of the GPU's memory.
 #
 #   sudo tests/gpu/eight.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER [WORK-FOLDER]
 #
@@ -10,7 +11,7 @@ here=$(dirname "$(readlink -f "$0")")
 # Containers get the folder three levels above this file: /usr has all that these need.
 : "${PYTHON:=/usr/local/bin/python3}"
 . "$here/common.sh"
-cc -O2 -o hold "$here/hold.c" -ldl || exit 3
+cc -O2 -o hold "$here/hold.c" -ldl -lpthread || exit 3
 long=${SECONDS_LONG:-120} every=5 port=19568
 rm -f scrape.* smi.csv t?.out t?.held t?.end
 page() {
@@ -56,7 +57,8 @@ before=$(sum mpu_gpu_memory_residue_bytes scrape.0)
 show sh -c 'grep "^mpu_gpu_.*memory" scrape.0'
 check "it tells of the GPU's memory" "[ '${size:-0}' -gt 0 ]"
 
-say "2. eight containers: two end after a third of the time, two after two thirds"
+say "2. eight containers: two end after a third of the time, two after two thirds; two hide"
+hidden=([7]=threads [8]=nodes)
 nvidia-smi --query-gpu=timestamp,memory.used --format=csv,noheader,nounits -i 0 -l 1 >smi.csv &
 sampler=$!
 began=$(date +%s)
@@ -65,7 +67,7 @@ for i in 1 2 3 4 5 6 7 8; do
 	bundle "t$i" NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility
 	start "t$i" >"t$i.out" 2>&1
 	{
-		runc exec "t$i" /gpu/hold $((i * 512)) "$(ends "$i")" >"t$i.held" 2>&1
+		runc exec "t$i" /gpu/hold $((i * 512)) "$(ends "$i")" ${hidden[i]-} >"t$i.held" 2>&1
 		date +%s >"t$i.end"
 	} &
 done

@@ -1,17 +1,23 @@
-// hold MIB SECONDS: a process that has so much memory of the first GPU for so long, by CUDA. It tells when it has it.
+// hold MIB SECONDS [HIDDEN]: a process that has so much memory of the first GPU for so long, by CUDA. It tells when it has it.
+// HIDDEN is how it keeps a look at /proc from finding the driver: `threads`, another thread uses it and the first one has ended;
+// `nodes`, the device nodes have other names by then.
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-int main(int count, char **words)
+static int mebibytes, seconds, renames;
+
+static int allocated(void)
 {
 	void *cuda = dlopen("libcuda.so.1", RTLD_NOW), *context;
 	unsigned long long memory;
 	int device, wrong;
 
-	if (!cuda || count != 3) {
-		fprintf(stderr, "%s\n", cuda ? "usage: hold MIB SECONDS" : dlerror());
+	if (!cuda) {
+		fprintf(stderr, "%s\n", dlerror());
 		return 3;
 	}
 	int (*init)(unsigned int) = dlsym(cuda, "cuInit");
@@ -21,12 +27,53 @@ int main(int count, char **words)
 	int (*allocate)(unsigned long long *, size_t) = dlsym(cuda, "cuMemAlloc_v2");
 
 	if ((wrong = init(0)) || (wrong = get(&device, 0)) || (wrong = retain(&context, device)) ||
-	    (wrong = use(context)) || (wrong = allocate(&memory, (size_t)atoi(words[1]) << 20))) {
+	    (wrong = use(context)) || (wrong = allocate(&memory, (size_t)mebibytes << 20))) {
 		fprintf(stderr, "CUDA says %d\n", wrong);
 		return 1;
 	}
+	return 0;
+}
+
+static void *hold(void *unused)
+{
+	static const char *const nodes[] = { "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1" };
+	char from[64], to[64];
+	int wrong = allocated();
+	unsigned int i;
+
+	if (wrong)
+		exit(wrong);
+	for (i = 0; renames && i < sizeof(nodes) / sizeof(*nodes); i++) {
+		snprintf(from, sizeof(from), "/dev/%s", nodes[i]);
+		snprintf(to, sizeof(to), "/dev/other-%u", i);
+		// There may be no second GPU, and no uvm-tools.
+		if (rename(from, to) && (!i || !strcmp(nodes[i], "nvidia0"))) {
+			perror(from);
+			exit(1);
+		}
+	}
 	printf("process %d\n", getpid());
 	fflush(stdout);
-	sleep(atoi(words[2]));
-	return 0;
+	sleep(seconds);
+	exit(0);
+	return unused;
+}
+
+int main(int count, char **words)
+{
+	const char *hidden = count > 3 ? words[3] : "";
+	pthread_t thread;
+
+	if (count < 3) {
+		fprintf(stderr, "usage: hold MIB SECONDS [threads|nodes]\n");
+		return 3;
+	}
+	mebibytes = atoi(words[1]);
+	seconds = atoi(words[2]);
+	renames = !strcmp(hidden, "nodes");
+	if (strcmp(hidden, "threads"))
+		hold(NULL);
+	if (pthread_create(&thread, NULL, hold, NULL))
+		return 3;
+	pthread_exit(NULL);
 }

@@ -71,6 +71,7 @@ snapshot >/tmp/before
 check package_installs dpkg -i $here/mpu.deb
 check package_builds_by_dkms built_for $release
 check package_starts_its_unit unit_is_up
+check package_brings_the_folder_for_modules ls -ld /usr/lib/mpu/modules
 check unit_files_are_sound systemd-analyze --man=no verify mpu.service mpu-notify.service mpu-metrics.service mpu-nri.service
 right package_makes_the_container_right
 check package_is_up_by_status dkms_module_is_up

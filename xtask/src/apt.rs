@@ -71,6 +71,14 @@ fn says_unreachable(said: &str) -> bool {
     failed.peek().is_some() && failed.all(|line| OUT_OF_REACH.iter().any(|words| line.contains(words)))
 }
 
+/// A package's name with the architecture that it is wanted for.
+fn qualified(package: &str, arch: Arch) -> String {
+    if package.contains(':') {
+        return package.to_owned();
+    }
+    format!("{package}:{arch}")
+}
+
 /// The same error, marked if it tells of hosts that are out of reach.
 fn marked(error: anyhow::Error) -> anyhow::Error {
     mark_if(error, says_unreachable)
@@ -176,8 +184,10 @@ impl Suite {
         let _ = std::fs::remove_dir_all(&held);
         std::fs::create_dir_all(&held)?;
         std::fs::create_dir_all(into)?;
+        // Unnamed, the architecture is whichever has the package: a program for another one would come, and nobody would say so.
+        let of_arch = packages.iter().map(|name| qualified(name, self.arch));
         output(
-            self.apt("apt-get").args(["-q", "-o", "Acquire::Retries=3", "download"]).args(packages).current_dir(&held),
+            self.apt("apt-get").args(["-q", "-o", "Acquire::Retries=3", "download"]).args(of_arch).current_dir(&held),
         )
         .map_err(marked)
         .with_context(|| format!("cannot download from {}", self.name))?;
@@ -361,6 +371,12 @@ fn file_name(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_package_is_asked_for_by_its_architecture() {
+        assert_eq!(qualified("nvidia-smi", Arch::Arm64), "nvidia-smi:arm64");
+        assert_eq!(qualified("linux-kbuild-6.1:amd64", Arch::Arm64), "linux-kbuild-6.1:amd64");
+    }
 
     #[test]
     fn a_source_besides_leaves_the_machines_own_alone() {

@@ -75,7 +75,8 @@ const ARM64: Facts = Facts {
     multiarch: "aarch64-linux-gnu",
     tools: "aarch64-linux-gnu-",
     cc: "aarch64-linux-gnu-gcc",
-    cc32: "arm-linux-gnueabihf-gcc",
+    // Segments of one program never share a page, however large the kernel makes its pages.
+    cc32: "arm-linux-gnueabihf-gcc -Wl,-z,max-page-size=65536",
     qemu: "qemu-system-aarch64",
     // Signed return addresses (PAC), as the kernel is built with, by a cheap hash: the architecture's own takes most of the time. No vectors of
     // any length: nothing here uses them, and each switch of tasks would carry them.

@@ -190,6 +190,10 @@ def check_pod(promise, values, daemons, speaks):
     plugin = pod["containers"][0]["name"] == "nri"
     exporter = values.get("metrics", {}).get("enabled", False)
     promise(pod.get("hostPID", False) == (plugin or exporter), "hostPID is the exporter's and the plugin's")
+    agent = values.get("agent", {})
+    # A node whose /usr is read-only cannot make /usr/src: a pod that wants it never starts there.
+    compiles = not (plugin or agent.get("module") or any(agent.get("prebuilt", {}).values()))
+    promise(("sources" in volumes) == compiles, f"/usr/src is {'not ' * compiles}asked of the node")
     asked = {"agent": values.get("gpu", {}).get("privileged", True),
              "metrics": bool(values.get("metrics", {}).get("privileged")), "nri": False}
     promise("runtimeClassName" not in pod or values.get("gpu", {}).get("runtimeClassName"), "a pod needs a RuntimeClass")
@@ -217,7 +221,8 @@ def check_pod(promise, values, daemons, speaks):
         for mount in container["volumeMounts"]:
             promise(mount["name"] in volumes, f"{name}: mounts {mount['name']}, which is no volume")
             path = volumes[mount["name"]].get("hostPath", {}).get("path")
-            promise(path in (None, mount["mountPath"]), f"{name}: {path} is not at its own path")
+            chosen = [(agent.get("prebuilt", {}).get("onNode"), "/usr/lib/mpu/modules")]
+            promise(path in (None, mount["mountPath"]) or (path, mount["mountPath"]) in chosen, f"{name}: {path} is not at its own path")
             written = {"/run/mpu/nri"} if plugin else {"/sys/module", "/var/lib/mpu", "/run/mpu", "/tmp"}
             promise(mount.get("readOnly") or mount["mountPath"] in written, f"{name}: may write {mount['mountPath']}")
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):

@@ -111,11 +111,21 @@ mod tests {
         assert_eq!([Arch::Amd64, Arch::Arm64].map(|arch| arch.facts().debian), ["amd64", "arm64"]);
     }
 
+    /// The agent sees the node's /lib/modules, where DKMS packs modules as the distribution does, and none of its programs.
+    #[test]
+    fn the_image_unpacks_what_a_node_has_packed() {
+        let (_, packages) = recipe(DOCKERFILE).expect("a recipe");
+        for package in ["xz-utils", "zstd"] {
+            assert!(packages.split(' ').any(|name| name == package), "{package}");
+        }
+    }
+
     #[test]
     fn the_dockerfile_is_read() {
         let (suite, packages) = recipe(DOCKERFILE).expect("a recipe");
         assert_eq!(suite, "trixie");
-        for package in ["gcc", "make", "pahole"] {
+        // zstd: DKMS packs modules so on Ubuntu; xz: on RHEL.
+        for package in ["gcc", "make", "pahole", "xz-utils", "zstd"] {
             assert!(packages.split(' ').any(|name| name == package), "{packages}");
         }
         assert_eq!(recipe("FROM alpine:3\n"), None);

@@ -32,12 +32,14 @@ pub fn doctor() -> Result<Outcome> {
     }
     let cache = paths::cache("")?;
     let _ = writeln!(out, "cache     {}, {} free", cache.display(), free(&cache));
-    for kernel in kernels::debian(Arch::Amd64)? {
-        let _ = writeln!(out, "kernel    {kernel}: {}", state(&cache.join("kernels").join(&kernel).join("stamp")));
-    }
-    for version in nvidia::versions()? {
-        let _ =
-            writeln!(out, "client    {version}: {}", state(&cache.join("nvidia").join(&version).join("nvidia-smi")));
+    for arch in Arch::ALL {
+        for kernel in kernels::debian(arch)? {
+            let _ = writeln!(out, "kernel    {kernel}: {}", state(&cache.join("kernels").join(&kernel).join("stamp")));
+        }
+        for client in nvidia::versions(arch)?.iter().map(|version| arch.named(version)) {
+            let _ =
+                writeln!(out, "client    {client}: {}", state(&cache.join("nvidia").join(&client).join("nvidia-smi")));
+        }
     }
     let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     let sudo = output(Command::new("sudo").args(["-n", "true"])).is_ok();

@@ -26,6 +26,9 @@ pub struct Args {
     /// Kernel, by its name in kernels.toml: 6.1 unless named, 6.12 on arm64
     #[arg(long)]
     kernel: Option<String>,
+    /// A kernel for x86-64 that you built, in place of one of kernels.toml: its source tree after `make bzImage modules`
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["kernel", "arch"])]
+    pub kernel_tree: Option<PathBuf>,
     /// Architecture of the kernel
     #[arg(long, default_value = "amd64")]
     arch: Arch,
@@ -63,6 +66,12 @@ impl Args {
     pub fn kernel(&self) -> String {
         self.arch.named(self.kernel.as_deref().unwrap_or(self.arch.facts().kernel))
     }
+
+    /// The release of NVIDIA's user space that is asked for.
+    #[cfg(test)]
+    pub fn client(&self) -> &str {
+        &self.client
+    }
 }
 
 /// The verb.
@@ -77,7 +86,7 @@ pub fn guest(args: &Args) -> Result<Outcome> {
         reloads: args.reloads,
     };
     let job = Job {
-        kernel: args.kernel(),
+        kernel: args.kernel_tree.as_deref().map_or_else(|| Ok(args.kernel()), kernels::adopt)?,
         rows: args.era.iter().map(row).collect(),
         cpus: args.cpus,
         limit: Duration::from_secs(args.limit),

@@ -1,10 +1,11 @@
 //! Guest kernels of `kernels.toml`: fetched, unpacked and made bootable under the cache's `kernels/<name>/`:
 //! `vmlinux` (uncompressed: QEMU starts it directly, twice as fast as the compressed image), `release`, `build` (its headers).
-//! Debian's own, and one that `source` builds.
+//! Debian's own, one that `source` builds, and those that a person built (`tree`).
 //!
 //! Knows nothing of guests or of what is built for them.
 
 mod source;
+mod tree;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,6 +17,7 @@ use crate::apt::Suite;
 use crate::arch::Arch;
 use crate::paths;
 use crate::run::say;
+pub use tree::adopt;
 
 /// Raised when the unpacked form changes, so that older caches are made anew.
 const RECIPE: &str = "recipe 1";
@@ -74,7 +76,7 @@ fn usual_memory() -> u32 {
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Build {
-    /// On this machine, with gcc-12.
+    /// On this machine.
     Here,
     /// Inside the unpacked folder, with the suite's compiler.
     Chroot,
@@ -92,6 +94,8 @@ pub struct Kernel {
     pub dir: PathBuf,
     /// Where modules are compiled.
     pub build: Build,
+    /// By what, on this machine.
+    pub compiler: String,
     /// What it was made of: goes into the key of everything built for it.
     pub stamp: String,
     /// How many times longer than on Debian's kernels a guest may take.
@@ -134,11 +138,17 @@ pub fn flavours(full: bool) -> Result<Vec<String>> {
 
 /// What a kernel runs on, by its name, without fetching it.
 pub fn arch_of(name: &str) -> Result<Arch> {
+    if tree::is_name(name) {
+        return Ok(Arch::Amd64);
+    }
     Ok(row_of(&table()?, name)?.arch)
 }
 
 /// The kernel by that name, fetched now unless the cache has it.
 pub fn ready(name: &str) -> Result<Kernel> {
+    if tree::is_name(name) {
+        return tree::ready(name);
+    }
     let rows = table()?;
     let row = row_of(&rows, name)?;
     let dir = paths::cache("kernels")?.join(name);
@@ -172,6 +182,7 @@ fn cached(row: &Row, dir: &Path) -> Result<Option<Kernel>> {
         release: release.trim().to_owned(),
         dir: dir.to_owned(),
         build: row.build,
+        compiler: row.arch.tool("gcc-12"),
         stamp,
         slower: row.slower,
         memory: row.memory,
@@ -337,4 +348,17 @@ fn furnish(row: &Row, suite: &Suite, root: &Path) -> Result<Vec<String>> {
     std::fs::write(root.join("proc/self/maps"), "7ffc00000000-7fffffffffff rw-p 00000000 00:00 0 [stack]\n")?;
     std::fs::create_dir_all(root.join("build"))?;
     Ok(made_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{table, Arch};
+
+    /// By its name a kernel is found for a processor (`Arch::named`).
+    #[test]
+    fn a_kernels_name_says_what_it_runs_on() {
+        for row in table().unwrap() {
+            assert_eq!(row.name.ends_with("-arm64"), row.arch == Arch::Arm64, "{}", row.name);
+        }
+    }
 }

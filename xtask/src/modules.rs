@@ -130,7 +130,7 @@ fn make(
         Build::Here => {
             let mut command = run::command("make", ["-C"]);
             command.arg(kernel.dir.join("build")).arg(format!("M={}", work.display()));
-            command.arg(format!("CC={}", kernel.arch.tool("gcc-12"))).args(kernel.arch.facts().kbuild);
+            command.arg(format!("CC={}", kernel.compiler)).args(kernel.arch.facts().kbuild);
             command
         }
         Build::Chroot => {

@@ -41,29 +41,35 @@ struct Row {
     version: String,
     suite: String,
     packages: Vec<String>,
+    /// The one architecture that the archive has it for, where it has not all.
+    only: Option<Arch>,
+}
+
+impl Row {
+    fn is_for(&self, arch: Arch) -> bool {
+        self.only.is_none_or(|only| only == arch)
+    }
 }
 
 /// The verb.
 pub fn nvidia(args: &Args) -> Result<Outcome> {
     let What::Fetch { versions, arch } = &args.what;
     setup::require(setup::KERNELS)?;
-    for version in if versions.is_empty() { self::versions()? } else { versions.clone() } {
+    for version in if versions.is_empty() { self::versions(*arch)? } else { versions.clone() } {
         println!("{version}: {}", ready(&version, *arch)?.display());
     }
     Ok(Outcome::Passed)
 }
 
-/// All releases, oldest first.
-pub fn versions() -> Result<Vec<String>> {
-    Ok(table()?.into_iter().map(|row| row.version).collect())
+/// All releases for an architecture, oldest first.
+pub fn versions(arch: Arch) -> Result<Vec<String>> {
+    Ok(table()?.into_iter().filter(|row| row.is_for(arch)).map(|row| row.version).collect())
 }
 
 /// The folder with `nvidia-smi` and `libnvidia-ml.so.1` of a release, fetched now unless the cache has it.
 pub fn ready(version: &str, arch: Arch) -> Result<PathBuf> {
     let rows = table()?;
-    let known = || rows.iter().map(|row| row.version.as_str()).collect::<Vec<_>>().join(", ");
-    let row = rows.iter().find(|row| row.version == version);
-    let row = row.with_context(|| format!("no client {version} in nvidia.toml; it has {}", known()))?;
+    let row = row_of(&rows, version, arch)?;
     let dir = paths::cache("nvidia")?.join(arch.named(version));
     if dir.join("nvidia-smi").is_file() && dir.join("libnvidia-ml.so.1").is_file() {
         return Ok(dir);
@@ -79,6 +85,12 @@ pub fn ready(version: &str, arch: Arch) -> Result<PathBuf> {
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::rename(&partial, &dir).with_context(|| format!("cannot move {} into place", partial.display()))?;
     Ok(dir)
+}
+
+fn row_of<'a>(rows: &'a [Row], version: &str, arch: Arch) -> Result<&'a Row> {
+    let known = || rows.iter().filter(|row| row.is_for(arch)).map(|row| row.version.as_str()).collect::<Vec<_>>();
+    let row = rows.iter().find(|row| row.version == version && row.is_for(arch));
+    row.with_context(|| format!("no client {version} for {arch} in nvidia.toml; it has {}", known().join(", ")))
 }
 
 fn table() -> Result<Vec<Row>> {
@@ -104,4 +116,29 @@ fn keep(unpacked: &Path, version: &str, name: &str, to: &Path) -> Result<()> {
         }
     }
     anyhow::bail!("the packages of {version} hold no {name}: has the archive moved on? Adjust nvidia.toml")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{row_of, table, Arch};
+    use crate::{Cli, Verb};
+
+    #[test]
+    fn a_client_that_the_archive_has_not_for_a_processor_is_refused_with_those_that_it_has() {
+        let rows = table().unwrap();
+        assert!(row_of(&rows, "418.226.00", Arch::Amd64).is_ok());
+        let fault = row_of(&rows, "418.226.00", Arch::Arm64).err().unwrap().to_string();
+        assert!(fault.contains("418.226.00 for arm64") && fault.contains("450.248.02"), "{fault}");
+    }
+
+    /// What `x guest` plays if no client is named.
+    #[test]
+    fn the_default_client_is_had_for_every_processor() {
+        let Verb::Guest(args) = Cli::parse_from(["x", "guest"]).verb else { panic!("no guest") };
+        for arch in Arch::ALL {
+            row_of(&table().unwrap(), args.client(), arch).unwrap();
+        }
+    }
 }

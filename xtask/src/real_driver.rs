@@ -136,7 +136,7 @@ const FEW_RELOADS: u32 = 3;
 
 /// The nvidia-smi of the same release; without one, any: stories that would run it are skipped.
 fn client(release: &str) -> Result<String> {
-    let clients = nvidia::versions()?;
+    let clients = nvidia::versions(Arch::Amd64)?;
     let release = release.trim_end_matches(CLOSED);
     if clients.iter().any(|version| version == release) {
         return Ok(release.to_owned());

@@ -18,6 +18,7 @@ mod imports;
 mod probes;
 mod promises;
 mod support;
+mod units;
 mod walls;
 
 /// Files that git knows, relative to the repository.

@@ -18,6 +18,11 @@ const CONTROL: &str = "/run/mpu/notify/control.sock";
 /// There while the supervisor takes nobody; its socket stays open for those that it has.
 const RETIRED: &str = "/run/mpu/notify/retired";
 const LOG: &str = "/run/mpu-notify.log";
+/// Whose programs this kernel runs: a filter kills those of an architecture that it does not name.
+const ARCHITECTURES: &[&str] = match cfg!(target_arch = "aarch64") {
+    true => &["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"],
+    false => &["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
+};
 
 /// What keeps the supervisor, and the supervisor.
 pub struct Supervisor {
@@ -119,7 +124,7 @@ pub fn seccomp() -> Option<Value> {
     takes_containers().then(|| {
         json!({
             "defaultAction": "SCMP_ACT_ALLOW",
-            "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
+            "architectures": ARCHITECTURES,
             "listenerPath": LISTENER,
             "syscalls": rules,
         })

@@ -14,7 +14,7 @@ use anyhow::{ensure, Context, Result};
 
 use super::deb;
 use super::rpm::{self, Variant};
-use super::tree::{files, put};
+use super::tree::{empty_folders, files, put};
 use crate::arch::Arch;
 use crate::guest::verdict::Ending;
 use crate::run::{find, output};
@@ -50,6 +50,8 @@ pub fn all(out: &Path, newer: &Path, version: &str, arches: &[Arch]) -> Vec<(Str
             Arch::Amd64 => {
                 tell(format!("{name}: the RPM's life"), life(&package, &next, variant, version, &program));
                 if variant.program == "mpu" {
+                    let forgetful = forgetful(&package, variant, version, &program);
+                    tell(format!("{name}: scripts without a /run in common"), forgetful);
                     let spared = spared(&package, variant, version, &program);
                     tell(format!("{name}: what its removal must leave"), spared);
                 }
@@ -104,11 +106,15 @@ fn differences(program: &str, deb: &BTreeMap<String, String>, rpm: &BTreeMap<Str
     found
 }
 
-/// The files of a package, each with its mode and its contents' digest, or where it leads.
+/// The files of a package, each with its mode and its contents' digest, or where it leads; and its empty folders.
 fn unpacked(package: &Path, how: &str) -> Result<BTreeMap<String, String>> {
     let folder = tempfile::tempdir()?;
     output(Command::new("sh").args(["-c", how, "sh"]).arg(package).arg(folder.path()))?;
-    let found = state(folder.path())?;
+    let mut found = state(folder.path())?;
+    for empty in empty_folders(folder.path())? {
+        let mode = std::fs::metadata(&empty)?.permissions().mode() & 0o7777;
+        found.insert(format!("{}/", empty.strip_prefix(folder.path())?.display()), format!("a folder {mode:o}"));
+    }
     ensure!(!found.is_empty(), "{} holds nothing", package.display());
     Ok(found)
 }
@@ -278,13 +284,34 @@ pub fn life(package: &Path, newer: &Path, variant: Variant, version: &str, progr
         std::fs::write(&config, original)?;
         put(&root.at(BUILT), b"built by mpu up", 0o644)?;
     }
+    let docker = root.at(DOCKER);
+    if variant.program == "mpu-container" {
+        put(&docker, OURS_BY_DEFAULT.as_bytes(), 0o644)?;
+    }
     root.rpm(&["-e", "--nodeps", variant.name])?;
-    let goes = [&calls.stop, &calls.forgotten, &calls.module_goes, &calls.policy_goes, &calls.reload];
+    if let Ok(left) = std::fs::read_to_string(&docker) {
+        if !left.contains("\"default-runtime\": \"runc\"") || !left.contains("kept") {
+            faults.push(format!("a removal leaves Docker with {left}"));
+        }
+        std::fs::remove_dir_all(docker.parent().context("no parent")?)?;
+    }
+    let goes =
+        [&calls.engines_left, &calls.stop, &calls.forgotten, &calls.module_goes, &calls.policy_goes, &calls.reload];
     faults.extend(root.expect("a removal", &goes));
     let after = root.names()?;
     faults.extend(after.difference(&before).map(|path| format!("a removal leaves {}", path.display())));
     faults.extend(before.difference(&after).map(|path| format!("a removal takes {} along", path.display())));
     Ok(faults)
+}
+
+/// What goes wrong where scripts of one transaction share no `/run`, as under rpm-ostree: there nobody can write the note.
+pub fn forgetful(package: &Path, variant: Variant, version: &str, program: &Path) -> Result<Vec<String>> {
+    let root = Root::make(program)?;
+    let calls = Calls::of(variant, version);
+    std::fs::create_dir(root.at("run/mpu-variant"))?;
+    root.rpm(&["-i", "--nodeps", &package.display().to_string()])?;
+    let step = "an installation that cannot keep a note";
+    Ok(root.expect(step, &[&calls.first, &calls.policy, &calls.start]).into_iter().collect())
 }
 
 /// What goes wrong where a removal must leave something: an engine that is held, another machine's, one of a pod.
@@ -367,6 +394,9 @@ pub fn swap(packages: [(&Path, Variant); 2], version: &str, program: &Path) -> R
     Ok(faults)
 }
 
+const DOCKER: &str = "etc/docker/daemon.json";
+/// Without its default runtime Docker starts no container.
+const OURS_BY_DEFAULT: &str = r#"{"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}, "log-driver": "kept"}"#;
 /// A configuration that must stay.
 const EDITED: &str = "# the administrator's\n";
 /// What `mpu up` keeps.
@@ -399,6 +429,7 @@ struct Calls {
     policy_goes: Vec<String>,
     start: Vec<String>,
     reload: Vec<String>,
+    engines_left: Vec<String>,
     stop: Vec<String>,
     forgotten: Vec<String>,
     module_goes: Vec<String>,
@@ -420,6 +451,7 @@ impl Calls {
                 ]
                 .concat(),
                 reload,
+                engines_left: lines(&["systemctl --quiet is-active docker.service", "systemctl reload docker.service"]),
                 stop: vec![format!("systemctl stop {unit}")],
                 forgotten: vec![format!("systemctl --no-reload disable {unit}")],
                 module_goes: Vec::new(),
@@ -443,6 +475,7 @@ impl Calls {
             policy_goes: policy("-r mpu"),
             start: [if variant.with_dkms { dkms } else { Vec::new() }, start.concat()].concat(),
             reload,
+            engines_left: Vec::new(),
             stop: lines(&["systemctl stop mpu-metrics.service mpu-nri.service mpu.service"]),
             forgotten: lines(&["systemctl --no-reload disable mpu.service mpu-metrics.service mpu-nri.service"]),
             module_goes: lines(&["dkms remove -m mpu -v VERSION --all"]),

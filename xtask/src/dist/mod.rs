@@ -21,7 +21,7 @@ use crate::guest::verdict::Ending;
 use crate::outcome::Outcome;
 use crate::run::{output, run, say};
 use crate::{container, foreign, lint, paths, setup};
-use provenance::Told;
+use provenance::{Sources, Told};
 use tree::Package;
 
 /// The oldest C library that a released executable runs with: that of Debian 12 is 2.36, of Ubuntu 22.04 2.35, of RHEL 9 2.34.
@@ -55,6 +55,10 @@ pub fn dist(args: &Args) -> Result<Outcome> {
         return verify(folder, args.key.as_deref());
     }
     let key = args.sign_key.as_deref().map(provenance::readable).transpose()?;
+    ensure!(
+        key.is_none() || Sources::now()?.are_committed(),
+        "nothing is signed that no commit has: `git status` names files that were changed or that git does not know"
+    );
     let arches = if args.arch.is_empty() { vec![Arch::Amd64, Arch::Arm64] } else { args.arch.clone() };
     setup::require(setup::OBJECTS)?;
     setup::require(setup::PACKAGES)?;
@@ -128,6 +132,7 @@ pub struct Release {
 impl Release {
     /// Makes everything in `out`, which is emptied first.
     pub fn make(&self, out: &Path) -> Result<()> {
+        let sources = Sources::now()?;
         let _ = std::fs::remove_dir_all(out);
         std::fs::create_dir_all(out)?;
         let tree = match self.version {
@@ -143,7 +148,9 @@ impl Release {
                 .with_context(|| format!("cannot copy {text}"))?;
         }
         let version = self.version.unwrap_or(env!("CARGO_PKG_VERSION"));
-        let told = Told { version, is_quick: self.profile == Profile::Quick, arches: &self.arches };
+        let is_quick = self.profile == Profile::Quick;
+        ensure!(is_quick || Sources::now()? == sources, "the sources were changed while they were built: build again");
+        let told = Told { version, is_quick, arches: &self.arches, sources: &sources };
         provenance::seal(out, &told, self.key.as_deref())
     }
 

@@ -34,6 +34,39 @@ pub struct Told<'a> {
     pub is_quick: bool,
     /// For these machines.
     pub arches: &'a [Arch],
+    /// From these sources.
+    pub sources: &'a Sources,
+}
+
+/// What was built from: the commit, and how the working tree differs from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sources {
+    commit: String,
+    /// Each changed or unknown file, and the change; empty if there is none.
+    changes: String,
+}
+
+impl Sources {
+    /// Those of this tree, now.
+    pub fn now() -> Result<Sources> {
+        Sources::of(paths::repo())
+    }
+
+    fn of(repository: &Path) -> Result<Sources> {
+        let git = |args: &[&str]| output(Command::new("git").args(args).current_dir(repository));
+        let commit = git(&["rev-parse", "HEAD"]).context("a release is made in its git repository")?;
+        // A file that git does not know may be built in as well as any other.
+        let mut changes = git(&["status", "--porcelain", "--untracked-files=all"])?;
+        if !changes.is_empty() {
+            changes += &git(&["diff", "HEAD", "--binary"])?;
+        }
+        Ok(Sources { commit: commit.trim().to_owned(), changes })
+    }
+
+    /// Whether they are the commit's.
+    pub fn are_committed(&self) -> bool {
+        self.changes.is_empty()
+    }
 }
 
 /// Writes statement and checksums; and signatures, if there is a key.
@@ -113,9 +146,6 @@ fn hex_of(path: &Path) -> Result<String> {
 
 /// No time and no machine: the same sources give the same statement.
 fn statement(told: &Told, digests: &[(String, String)]) -> Result<Value> {
-    let git = |args: &[&str]| output(Command::new("git").args(args).current_dir(paths::repo()));
-    let commit = git(&["rev-parse", "HEAD"]).context("a release is made in its git repository")?;
-    let is_changed = !git(&["status", "--porcelain", "--untracked-files=no"])?.trim().is_empty();
     let rust = output(Command::new("rustc").arg("--version"))?;
     let subjects: Vec<Value> =
         digests.iter().map(|(name, hex)| json!({ "name": name, "digest": { "sha256": hex } })).collect();
@@ -135,8 +165,8 @@ fn statement(told: &Told, digests: &[(String, String)]) -> Result<Value> {
                 "resolvedDependencies": [
                     {
                         "uri": format!("git+{REPOSITORY}"),
-                        "digest": { "gitCommit": commit.trim() },
-                        "annotations": { "uncommittedChanges": is_changed },
+                        "digest": { "gitCommit": told.sources.commit },
+                        "annotations": { "uncommittedChanges": !told.sources.are_committed() },
                     },
                     { "name": "Cargo.lock", "digest": { "sha256": hex_of(&paths::repo().join("Cargo.lock"))? } },
                 ],
@@ -230,9 +260,14 @@ mod tests {
         std::fs::create_dir(folder.path().join("arm64")).unwrap();
         std::fs::write(folder.path().join("arm64/mpu"), "a program").unwrap();
         std::fs::write(folder.path().join("mpu_1_arm64.deb"), "a package").unwrap();
-        let told = Told { version: "1", is_quick: false, arches: &[Arch::Arm64] };
-        seal(folder.path(), &told, key).unwrap();
+        sealed(folder.path(), key);
         folder
+    }
+
+    fn sealed(dir: &Path, key: Option<&Path>) {
+        let sources = Sources::now().unwrap();
+        let told = Told { version: "1", is_quick: false, arches: &[Arch::Arm64], sources: &sources };
+        seal(dir, &told, key).unwrap();
     }
 
     fn faults(folder: &tempfile::TempDir, key: Option<&Path>) -> Vec<String> {
@@ -275,15 +310,41 @@ mod tests {
         // Whoever changes a file can make new sums for it, but no signature.
         let resealed = spoiled(&|dir| {
             append(dir.join("mpu_1_arm64.deb"));
-            let told = Told { version: "1", is_quick: false, arches: &[Arch::Arm64] };
-            seal(dir, &told, None).unwrap();
+            sealed(dir, None);
         });
         assert!(resealed.contains("SHA256SUMS.sig is not by this key") && resealed.contains("provenance.dsse"));
-        let by_another = spoiled(&|dir| {
-            let told = Told { version: "1", is_quick: false, arches: &[Arch::Arm64] };
-            seal(dir, &told, Some(&theirs)).unwrap();
-        });
+        let by_another = spoiled(&|dir| sealed(dir, Some(&theirs)));
         assert!(by_another.contains("SHA256SUMS.sig is not by this key"), "{by_another}");
+    }
+
+    #[test]
+    fn every_change_of_the_sources_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let git = |args: &[&str]| {
+            let mut git = Command::new("git");
+            git.args(["-c", "user.name=a", "-c", "user.email=a@b"]).args(args).current_dir(folder.path());
+            output(&mut git).unwrap();
+        };
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        git(&["init", "--quiet"]);
+        write("mpu.c", "one");
+        write(".gitignore", "*.o\n");
+        git(&["add", "."]);
+        git(&["commit", "--quiet", "-m", "one"]);
+        let of = || Sources::of(folder.path()).unwrap();
+        let committed = of();
+        write("mpu.o", "what a build makes");
+        assert!(committed.are_committed() && of() == committed);
+        write("more.c", "git does not know it, and kbuild may");
+        let untracked = of();
+        assert!(!untracked.are_committed());
+        std::fs::remove_file(folder.path().join("more.c")).unwrap();
+        write("mpu.c", "two");
+        let changed = of();
+        write("mpu.c", "three");
+        assert!(!changed.are_committed() && changed != of(), "changed once more while it was built");
+        git(&["commit", "--quiet", "-a", "-m", "two"]);
+        assert!(of().are_committed() && of() != committed, "another commit");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{ensure, Context, Result};
 
-use super::tree::{date, directories_to_0755, files, put, Package};
+use super::tree::{date, directories_to_0755, empty_folders, files, put, Package};
 use crate::arch::Arch;
 use crate::run::output;
 use crate::{foreign, paths};
@@ -128,6 +128,10 @@ fn listed(tree: &Path) -> Result<String> {
         };
         lines += &format!("{mark}/{}\n", name.display());
     }
+    // What is brought there later goes on without us.
+    for folder in empty_folders(tree)? {
+        folders.extend(folder.strip_prefix(tree)?.ancestors().filter(|folder| is_owned(folder)).map(Path::to_owned));
+    }
     folders.iter().for_each(|folder| lines += &format!("%dir /{}\n", folder.display()));
     Ok(lines)
 }
@@ -198,7 +202,7 @@ mod tests {
             };
             let text = specification(&package, variant, 1, Path::new("/tree"), Path::new("/list")).unwrap();
             let scripts = scripts(&text);
-            assert_eq!(scripts.len(), 4);
+            assert_eq!(scripts.len(), if variant.program == "mpu" { 5 } else { 4 });
             for (name, script) in scripts {
                 super::super::scripts::check(&script, &format!("{}'s {name}", variant.name));
                 // rpm would take it for a macro.
@@ -206,6 +210,16 @@ mod tests {
             }
             assert!(text.contains(&format!("Name:           {}\n", variant.name)) && !text.contains("@REPLACES@"));
         }
+    }
+
+    #[test]
+    fn an_empty_folder_is_packed_too() {
+        let tree = tempfile::tempdir().unwrap();
+        put(&tree.path().join("usr/bin/mpu"), b"", 0o755).unwrap();
+        std::fs::create_dir_all(tree.path().join("usr/lib/mpu/modules")).unwrap();
+        let list = listed(tree.path()).unwrap();
+        assert!(list.contains("%dir /usr/lib/mpu/modules\n") && list.contains("%dir /usr/lib/mpu\n"), "{list}");
+        assert!(!list.contains("%dir /usr/lib\n"), "{list}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub fn check(text: &str, name: &str) {
         "unit_",
         "units_",
         "engine_",
+        "engines_",
         "service_",
         "module_",
         "policy_",

@@ -99,6 +99,16 @@ pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// Every folder below one that has nothing in it.
+pub fn empty_folders(dir: &Path) -> Result<Vec<PathBuf>> {
+    let inside: Vec<PathBuf> = std::fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
+    let mut found = if inside.is_empty() { vec![dir.to_owned()] } else { Vec::new() };
+    for folder in inside.iter().filter(|path| path.is_dir() && !path.is_symlink()) {
+        found.extend(empty_folders(folder)?);
+    }
+    Ok(found)
+}
+
 /// The modes of folders are nobody's umask.
 pub fn directories_to_0755(dir: &Path) -> Result<()> {
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))?;
@@ -127,4 +137,27 @@ pub fn gzip(path: &Path) -> Result<()> {
     let to = PathBuf::from(format!("{}.gz", path.display()));
     put(&to, &packed.stdout, 0o644)?;
     Ok(std::fs::remove_file(path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The machine's own /run may be mounted in a chroot, and its description with it.
+    #[test]
+    fn a_removal_in_a_chroot_leaves_the_machines_cdi_file() {
+        let folder = tempfile::tempdir().unwrap();
+        put(&folder.path().join("mpu-container"), b"#!/bin/sh\necho \"$@\"\n", 0o755).unwrap();
+        let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+        let scripts = paths::repo().join("packaging/scripts");
+        let called = |ours: &str| {
+            let script = format!(
+                "set -e; cd \"$0\"; . ./every.sh; . ./mpu-container.sh; systemd_runs() {{ false; }}; \
+                 kernel_is_ours() {{ {ours}; }}; service_stops"
+            );
+            output(Command::new("sh").args(["-c", &script]).arg(&scripts).env("PATH", &path)).unwrap()
+        };
+        assert_eq!(called("true").trim(), "refresh --remove");
+        assert_eq!(called("false").trim(), "");
+    }
 }

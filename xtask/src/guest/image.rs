@@ -2,7 +2,7 @@
 //! module, NVIDIA's user space and mpu-guest, which is process 1 there. Everything in it is built or fetched here first.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
@@ -170,11 +170,9 @@ pub fn mpu_sources(arch: Arch) -> Result<PathBuf> {
     let copy = paths::target(&format!("kmod/{}", arch.named("mpu")))?;
     std::fs::remove_dir_all(&copy)?;
     std::fs::create_dir_all(&copy)?;
-    for entry in std::fs::read_dir(paths::repo().join("kmod"))? {
-        let entry = entry?;
-        if entry.file_type()?.is_file() {
-            std::fs::copy(entry.path(), copy.join(entry.file_name()))?;
-        }
+    for name in source_files(&paths::repo().join("kmod"))? {
+        std::fs::copy(paths::repo().join("kmod").join(&name), copy.join(&name))
+            .with_context(|| format!("cannot copy kmod/{name}"))?;
     }
     let object = kmod::build(arch)?;
     let faults = kmod::faults(arch, &object)?;
@@ -182,6 +180,17 @@ pub fn mpu_sources(arch: Arch) -> Result<PathBuf> {
     std::fs::copy(object, copy.join("mpu_core.o_shipped"))?;
     once.insert(arch.facts().target, copy.clone());
     Ok(copy)
+}
+
+/// The files of a folder that git knows, or would know: what a build has left there is no source. A release that has one which is not
+/// committed says so (`Sources` in `dist/provenance.rs`).
+fn source_files(folder: &Path) -> Result<Vec<String>> {
+    let mut git = Command::new("git");
+    git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(folder);
+    let names = output(&mut git)?;
+    let names = names.split('\0').filter(|name| !name.is_empty() && !name.contains('/')).map(str::to_owned);
+    // A deleted file is still in git's index.
+    Ok(names.filter(|name| folder.join(name).is_file()).collect::<BTreeSet<_>>().into_iter().collect())
 }
 
 fn clean(built: modules::Built, what: &str) -> Result<PathBuf> {
@@ -248,4 +257,20 @@ fn clients(archive: &mut Archive, arch: Arch, job: &Job) -> Result<()> {
 
 fn plan(rows: &[Row]) -> String {
     rows.iter().map(|row| format!("{row}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_build_has_left_in_the_sources_is_not_shipped() {
+        let folder = tempfile::tempdir().unwrap();
+        output(Command::new("git").args(["init", "--quiet"]).current_dir(folder.path())).unwrap();
+        for name in [".gitignore", "mpu_main.c", "mpu_main.o", "mpu_new.c"] {
+            std::fs::write(folder.path().join(name), "*.o\n").unwrap();
+        }
+        output(Command::new("git").args(["add", "mpu_main.c"]).current_dir(folder.path())).unwrap();
+        assert_eq!(source_files(folder.path()).unwrap(), [".gitignore", "mpu_main.c", "mpu_new.c"]);
+    }
 }

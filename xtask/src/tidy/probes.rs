@@ -30,6 +30,27 @@ unsigned long regs_get_kernel_argument(struct pt_regs *, unsigned int);
 void instruction_pointer_set(struct pt_regs *, unsigned long);
 ";
 
+/// Of a kernel up to 5.4, with what RHEL 8 added to its 4.18.
+const OLD: &str = "
+#define NULL ((void *)0)
+typedef unsigned long long u64;
+enum pid_type { PIDTYPE_PID, PIDTYPE_TGID, PIDTYPE_MAX };
+struct hlist_node { int none; };
+struct hlist_head { struct hlist_node *first; };
+struct pid { struct hlist_head tasks[PIDTYPE_MAX]; };
+struct task_struct { struct pid *thread_pid; struct hlist_node pid_links[PIDTYPE_MAX]; u64 real_start_time; };
+struct cgroup { struct { struct { u64 id; } id; } *kn; };
+long probe_kernel_read(void *, const void *, unsigned long);
+void synchronize_sched(void);
+";
+
+/// The same of a new one.
+fn new() -> String {
+    let renamed =
+        OLD.replace("real_start_time", "start_boottime").replace("probe_kernel_read", "copy_from_kernel_nofault");
+    renamed.replace("void synchronize_sched(void);", "u64 cgroup_id(struct cgroup *);")
+}
+
 /// Of a kernel up to 5.10.
 const REGS: &str = "
 #define CONFIG_DYNAMIC_FTRACE_WITH_REGS 1
@@ -55,13 +76,16 @@ int unregister_ftrace_direct(struct ftrace_ops *, unsigned long, bool);
 fn probe(ftrace: &str, compiler: &str) -> Result<String, String> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("linux")).unwrap();
-    for header in ["types", "kprobes", "ptrace"] {
+    for header in ["types", "kprobes", "ptrace", "cgroup", "pid", "rcupdate", "sched", "uaccess"] {
         std::fs::write(dir.path().join(format!("linux/{header}.h")), "").unwrap();
     }
     std::fs::write(dir.path().join("linux/ftrace.h"), ftrace).unwrap();
     let made = dir.path().join("mpu_probes.h");
     let command = format!("{compiler} -I'{}'", dir.path().display());
     let script = repo().join("kmod/mpu_probes.sh");
+    // kbuild's shell is bash up to 5.4 where there is one, and sh since: both read alike, or the build stops.
+    let parsed = Command::new("bash").arg("-n").arg(&script).status();
+    assert!(parsed.map_or(true, |status| status.success()), "bash does not read {}", script.display());
     let done = Command::new("sh").arg(script).arg(&made).arg(command).env("LC_ALL", "C").output().unwrap();
     let header = std::fs::read_to_string(&made).ok();
     assert_eq!(header.is_some(), done.status.success(), "a header is there when all is answered, and only then");
@@ -71,20 +95,36 @@ fn probe(ftrace: &str, compiler: &str) -> Result<String, String> {
 
 #[test]
 fn headers_answer_whatever_their_number_is() {
-    let of = |parts: &[&str]| probe(&format!("{FTRACE}{}", parts.concat()), "cc");
-    assert_eq!(of(&[REGS]).unwrap(), "direct=none handler=regs permanent=no noendbr=no");
+    let of = |parts: &[&str]| probe(&format!("{FTRACE}{}{}", new(), parts.concat()), "cc");
+    let newer = "process=tgid born=start_boottime peek=nofault group=function preemption=rcu argument=function";
+    assert_eq!(of(&[REGS]).unwrap(), format!("direct=none handler=regs permanent=no noendbr=no {newer}"));
     // As RHEL 9 has it: ftrace of 6.4 in a 5.14.
     let permanent = "enum { FTRACE_OPS_FL_PERMANENT = 2 };\n#define ANNOTATE_NOENDBR\n";
-    assert_eq!(of(&[FREGS, LIST, permanent]).unwrap(), "direct=list handler=fregs permanent=yes noendbr=yes");
+    let found = of(&[FREGS, LIST, permanent]).unwrap();
+    assert_eq!(found, format!("direct=list handler=fregs permanent=yes noendbr=yes {newer}"));
     // The empty functions of a kernel that is configured without.
     let without = LIST.replace("#define CONFIG", "//");
-    assert_eq!(of(&[FREGS, &without]).unwrap(), "direct=none handler=fregs permanent=no noendbr=no");
+    assert_eq!(of(&[FREGS, &without]).unwrap(), format!("direct=none handler=fregs permanent=no noendbr=no {newer}"));
+}
+
+/// As RHEL 8 and Ubuntu 20.04 have it. x86-64's registers have other names there than by which user space calls them.
+#[test]
+fn older_headers_answer_by_what_older_kernels_have() {
+    let without = FTRACE.replace("unsigned long regs_get_kernel_argument", "int regs_get_nothing");
+    let registers = without.replace("unsigned long ip;", "unsigned long ip, di, si, dx, cx, r8, r9;");
+    assert_eq!(
+        probe(&format!("{registers}{OLD}{REGS}"), "cc").unwrap(),
+        "direct=none handler=regs permanent=no noendbr=no process=tgid born=real_start_time peek=probe group=field \
+         preemption=sched argument=register"
+    );
+    let error = probe(&format!("{registers}{}{REGS}", OLD.replace("PIDTYPE_TGID", "PIDTYPE_SID")), "cc").unwrap_err();
+    assert!(error.contains("error: this kernel is too old: its headers lack PIDTYPE_TGID"), "{error}");
 }
 
 #[test]
 fn a_kernel_of_another_kind_stops_the_build_instead_of_being_taken_for_one_without() {
     let changed = LIST.replace("unsigned long);", "unsigned long, unsigned long);");
-    let error = probe(&format!("{FTRACE}{FREGS}{changed}"), "cc").unwrap_err();
+    let error = probe(&format!("{FTRACE}{}{FREGS}{changed}", new()), "cc").unwrap_err();
     assert!(error.contains("answer DIRECT in no way that this version of MPU knows"), "{error}");
     assert!(error.contains("modify_ftrace_direct"), "the compiler's words are missing: {error}");
 }

@@ -25,6 +25,7 @@ mod oops;
 mod policy;
 mod releases;
 mod requests;
+mod rivals;
 mod shortage;
 mod supervised;
 mod tables;
@@ -137,6 +138,8 @@ pub const ALL: &[Story] = &[
     ways::CHOSEN,
     ways::HEIR_GOES,
     ways::RIVALS,
+    rivals::REFUSED_TWICE,
+    rivals::JUMPED,
     arming::FTRACE_OFF,
     arming::WRONG_ENTRY,
     arming::COUNTERS,

@@ -16,7 +16,16 @@ use crate::stories::common::{exactly, once};
 use crate::stories::neighbours::{can_trace, set};
 use crate::story::{Engines, Fault, Story, Without};
 
-const WAYS: [&str; 2] = ["direct", "ipmodify"];
+/// Each way, and what the module's `probes` say of a kernel that lacks it.
+const WAYS: [(&str, &str); 2] = [("direct", "direct=none"), ("ipmodify", "handler=none")];
+
+/// The ways that this kernel has, and those that it lacks.
+fn ways(stage: &Stage) -> Result<[Vec<&'static str>; 2], Fault> {
+    let probes = stage.engine_state("probes").unwrap_or_default();
+    right!(probes.contains("direct=") && probes.contains("handler="), "the module was built by {probes:?}");
+    let (lacks, has): (Vec<_>, Vec<_>) = WAYS.iter().partition(|(_, none)| probes.contains(none));
+    Ok([has, lacks].map(|ways| ways.into_iter().map(|(way, _)| way).collect()))
+}
 
 /// Each way by the module's parameter: it is the one that the state names, and an instance that takes over keeps it; one that was told to
 /// take the other is refused, and changes nothing.
@@ -26,13 +35,19 @@ pub const CHOSEN: Story = Story {
     without: |stage| once(stage, Without::Right("there is nothing that redirects")),
     run: |stage| {
         let scene = stage.scene()?;
-        let probes = stage.engine_state("probes").unwrap_or_default();
-        right!(probes.contains("direct=") && probes.contains("handler="), "the module was built by {probes:?}");
+        let [has, lacks] = ways(stage)?;
         stage.unload_engine()?;
-        let verdict = WAYS.iter().zip(WAYS.iter().rev()).try_for_each(|(way, other)| by(stage, &scene, way, other));
-        let taken = run(&["insmod", "/mpu/mpu.ko", "redirect=sideways"])?;
+        let others = WAYS.iter().rev().map(|(other, _)| *other);
+        let pairs = WAYS.iter().map(|(way, _)| *way).zip(others).filter(|(way, _)| has.contains(way));
+        let verdict = pairs.into_iter().try_for_each(|(way, other)| by(stage, &scene, way, other));
+        let asked = ["sideways"].iter().chain(&lacks);
+        let taken = asked.map(|way| run(&["insmod", "/mpu/mpu.ko", &format!("redirect={way}")]));
+        let taken = taken.collect::<Result<Vec<_>>>()?;
+        if taken.iter().any(|loaded| loaded.status == 0) {
+            unload_module("mpu")?;
+        }
         stage.load_engine()?;
-        right!(taken.status != 0, "a way that nobody knows was taken");
+        right!(taken.iter().all(|loaded| loaded.status != 0), "a way was taken that nobody knows or this kernel lacks");
         verdict
     },
 };
@@ -87,10 +102,11 @@ pub const HEIR_GOES: Story = Story {
         let scene = stage.scene()?;
         let seen = || Ok::<_, Fault>([nvctl::ask(&[], "nvctl", &["pids"])?.pids(), scene.a.ask(&["pids"])?.pids()]);
         let translated = seen()?;
+        let [has, _] = ways(stage)?;
         stage.unload_engine()?;
         let gone = seen().and_then(|bare| {
             let spins = [0, 1].map(|place| format!("{} or {}", words(&bare[place]), words(&translated[place])));
-            WAYS.iter().flat_map(|way| [way; 3]).try_for_each(|way| heir_goes(&scene, &spins, way))
+            has.iter().flat_map(|way| [way; 3]).try_for_each(|way| heir_goes(&scene, &spins, way))
         });
         for module in ["mpu", "mpu_next"] {
             if fs::exists(format!("/sys/module/{module}"))? {

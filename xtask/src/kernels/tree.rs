@@ -1,0 +1,127 @@
+//! A kernel that a person built: its tree as the build left it. The bzImage boots, modules are built against the tree, by the compiler
+//! that its configuration names. Nothing of the kernel itself is built here.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, ensure, Context, Result};
+use sha2::{Digest, Sha256};
+
+use super::{usual_memory, usual_pace, Build, Kernel};
+use crate::arch::Arch;
+use crate::paths;
+use crate::run::have;
+
+/// How names of such kernels begin; the release follows.
+const PREFIX: &str = "tree-";
+
+/// What a build leaves, and what of it is for what.
+const IMAGE: &str = "arch/x86/boot/bzImage";
+const CONFIG: &str = ".config";
+const SYMBOLS: &str = "Module.symvers";
+const RELEASE: &str = "include/config/kernel.release";
+const LEFT_BY: [(&str, &str); 4] =
+    [(CONFIG, "olddefconfig"), (IMAGE, "bzImage"), (RELEASE, "bzImage"), (SYMBOLS, "modules")];
+
+/// Whether a name is of such a kernel.
+pub fn is_name(name: &str) -> bool {
+    name.starts_with(PREFIX)
+}
+
+/// Makes a tree known by a name, which `ready` and everybody else can be told.
+pub fn adopt(tree: &Path) -> Result<String> {
+    let tree = tree.canonicalize().with_context(|| format!("no kernel tree {}", tree.display()))?;
+    for (file, target) in LEFT_BY {
+        let path = tree.join(file);
+        ensure!(
+            path.is_file(),
+            "{} is no built kernel tree for x86-64: it has no {file}, which `make {target}` leaves there",
+            tree.display()
+        );
+    }
+    let name = format!("{PREFIX}{}", read(&tree, RELEASE)?.trim());
+    let folder = place(&name)?;
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder)?;
+    std::os::unix::fs::symlink(tree.join(IMAGE), folder.join("vmlinux"))?;
+    std::os::unix::fs::symlink(&tree, folder.join("build"))?;
+    Ok(name)
+}
+
+/// The kernel by the name that `adopt` gave it.
+pub fn ready(name: &str) -> Result<Kernel> {
+    let dir = place(name)?;
+    let build = dir.join("build");
+    let config = read(&build, CONFIG)?;
+    Ok(Kernel {
+        name: name.to_owned(),
+        arch: Arch::Amd64,
+        release: read(&build, RELEASE)?.trim().to_owned(),
+        build: Build::Here,
+        compiler: compiler(&config)?,
+        // Another build of the same release is another kernel.
+        stamp: format!("{}{}", digest(&config), digest(&read(&build, SYMBOLS)?)),
+        dir,
+        slower: usual_pace(),
+        memory: usual_memory(),
+        arguments: String::new(),
+    })
+}
+
+fn place(name: &str) -> Result<PathBuf> {
+    Ok(paths::cache("kernels")?.join(name))
+}
+
+fn read(tree: &Path, file: &str) -> Result<String> {
+    let path = tree.join(file);
+    std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn digest(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The compiler that built the kernel: kconfig notes its first line of `--version`, in a comment before 5.8, and as an option since.
+fn compiler(config: &str) -> Result<String> {
+    let Some(program) = named_compiler(config) else {
+        bail!("the tree's .config does not say which compiler built it")
+    };
+    ensure!(
+        have(program),
+        "the kernel was built by {program}, which is not on the PATH: install it, or put a program of that name there"
+    );
+    Ok(program.to_owned())
+}
+
+fn named_compiler(config: &str) -> Option<&str> {
+    let said = |line: &'_ str| -> Option<usize> {
+        ["CONFIG_CC_VERSION_TEXT=\"", "# Compiler: "].iter().find(|before| line.starts_with(**before)).map(|b| b.len())
+    };
+    config.lines().find_map(|line| line[said(line)?..].split_whitespace().next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{adopt, named_compiler, LEFT_BY};
+
+    #[test]
+    fn a_tree_that_was_not_built_is_named_with_what_it_lacks() {
+        let tree = tempfile::tempdir().unwrap();
+        for (file, target) in LEFT_BY {
+            let error = format!("{:#}", adopt(tree.path()).unwrap_err());
+            assert!(error.contains(&format!("no {file}")) && error.contains(&format!("`make {target}`")), "{error}");
+            let path = tree.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let gone = format!("{:#}", adopt(&tree.path().join("gone")).unwrap_err());
+        assert!(gone.contains("no kernel tree"), "{gone}");
+    }
+
+    #[test]
+    fn the_compiler_is_read_as_old_and_new_kernels_note_it() {
+        let old = "# Linux/x86 5.4.286 Kernel Configuration\n#\n# Compiler: gcc-10 (Debian 10.2.1-6) 10.2.1\n";
+        let new = "CONFIG_CC_VERSION_TEXT=\"gcc-14 (Debian 14.2.0-8) 14.2.0\"\n";
+        assert_eq!((named_compiler(old), named_compiler(new)), (Some("gcc-10"), Some("gcc-14")));
+        assert_eq!(named_compiler("CONFIG_CC_IS_GCC=y\n"), None);
+    }
+}
