@@ -2,7 +2,7 @@
 //!
 //! Knows nothing of the tests but their name, and how they say that one was skipped.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -11,7 +11,7 @@ use crate::guest::verdict::{Ending, Tally};
 use crate::outcome::Outcome;
 use crate::run::{output, run, say};
 use crate::skips::without;
-use crate::{container, lint, paths, rig};
+use crate::{container, libtest, lint, paths, rig};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -66,7 +66,7 @@ pub fn check(filter: Option<&str>, full: bool, tally: &mut Tally) -> Result<()> 
     };
     say("containers");
     let mut cargo: Command = lint::cargo();
-    cargo.args(["test", "--quiet", "--locked", "-p", "mpu-container"]);
+    cargo.args(["test", "--quiet", "--locked", "--no-fail-fast", "-p", "mpu-container"]);
     cargo.args(["--test", "rig", "--test", "cdi_hooks", "--test", "parity", "--"]);
     // What an image's environment does to a hook, only the static executable of a release can show.
     cargo.args(filter).env("MPU_CONTAINER", container::quick(Arch::Amd64)?);
@@ -77,15 +77,10 @@ pub fn check(filter: Option<&str>, full: bool, tally: &mut Tally) -> Result<()> 
         // Ignored are, besides what takes long, two tools.
         cargo.args(["--include-ignored", "--skip", "plain::script", "--skip", "bench::starts"]);
     }
-    // Skips are lines of the tests' own output.
-    cargo.args(["--nocapture", "--test-threads=2"]).env(rig::VARIABLE, trees).stdout(Stdio::piped());
-    let done = cargo.spawn().and_then(|child| child.wait_with_output()).context("cannot run cargo")?;
-    let text = String::from_utf8_lossy(&done.stdout);
-    print!("{text}");
-    // With --nocapture, what a test prints follows libtest's own words on a line.
-    for reason in text.lines().filter_map(|line| line.trim().split_once("skipped: ")) {
-        tally.check("containers", Ending::Skip, reason.1);
+    cargo.args(["--show-output", "--test-threads=2"]).env(rig::VARIABLE, trees);
+    let text = libtest::check(&mut cargo, "containers", &paths::target("log")?.join("containers-test.log"), tally)?;
+    for reason in libtest::skipped(&text) {
+        tally.check("containers", Ending::Skip, reason);
     }
-    tally.check("containers", if done.status.success() { Ending::Pass } else { Ending::Fail }, "see above");
     Ok(())
 }

@@ -22,6 +22,7 @@ mod guest;
 mod kernels;
 mod kmod;
 mod libraries;
+mod libtest;
 mod lint;
 mod make;
 mod modules;

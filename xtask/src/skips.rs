@@ -10,11 +10,6 @@ pub fn without(tally: &mut Tally, what: &str, error: &anyhow::Error) {
     tally.check(what, ending, &format!("not to be had here: {error:#}"));
 }
 
-/// Why tests were skipped, as they print it. The lines of `libtest` around it are left out.
-pub fn skipped(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter_map(|line| line.trim().strip_prefix("skipped: "))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,12 +25,5 @@ mod tests {
             without(&mut tally, "promtool", &error);
             assert_eq!(tally.outcome(), outcome, "{error:#}");
         }
-    }
-
-    #[test]
-    fn tests_say_why_they_were_skipped() {
-        let text =
-            "---- a::b stdout ----\nskipped: needs root\n\n  skipped: no perl  \ntest c ... FAILED: skipped: x\n";
-        assert_eq!(skipped(text).collect::<Vec<_>>(), ["needs root", "no perl"]);
     }
 }

@@ -13,16 +13,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use anyhow::{anyhow, Context, Result};
+use anyhow::{anyhow, Result};
 
 use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, image, Job};
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
-use crate::run::{quietly, say};
-use crate::skips::{skipped, without};
-use crate::{apt, chart, containers, emulated, kernels, kmod, lint, packages, paths, promtool, rig, setup};
+use crate::run::say;
+use crate::skips::without;
+use crate::{apt, chart, containers, emulated, kernels, kmod, libtest, lint, packages, paths, promtool, rig, setup};
 use matrix::{Guest, Matrix};
 use wanted::{Stage, Wanted};
 
@@ -214,22 +214,18 @@ fn host_tests(tally: &mut Tally) -> Result<()> {
         Ok(program) => drop(cargo.env(promtool::VARIABLE, program)),
         Err(error) => without(tally, "promtool", &error),
     }
-    // Tests that want a failure print it.
     let log = |name: &str| Ok::<_, anyhow::Error>(paths::target("log")?.join(name));
-    let text = log("cargo-test.log")?;
     // What a test prints is shown of those that pass, too: one that was skipped says so there. One that fails hides no other.
-    let failed = quietly(cargo.args(["test", "--quiet", "--locked", "--no-fail-fast", "--", "--show-output"]), &text)?;
-    tally.check("cargo test", ending(failed.is_none()), &failed.unwrap_or_default());
-    let text = std::fs::read(&text).with_context(|| format!("cannot read {}", text.display()))?;
+    cargo.args(["test", "--quiet", "--locked", "--no-fail-fast", "--", "--show-output"]);
+    let text = libtest::check(&mut cargo, "cargo test", &log("cargo-test.log")?, tally)?;
     // Those that need the rig are the stage `containers`.
-    for reason in skipped(&String::from_utf8_lossy(&text)).filter(|reason| !reason.contains(rig::VARIABLE)) {
+    for reason in libtest::skipped(&text).filter(|reason| !reason.contains(rig::VARIABLE)) {
         tally.check("cargo test", Ending::Skip, reason);
     }
     // No default member: what it builds is for the kernel. Its test holds kmod/mpu_core.h to it.
     let mut boundary = lint::cargo();
     boundary.args(["test", "--quiet", "--locked", "--package", "mpu-kmod"]);
-    let failed = quietly(&mut boundary, &log("boundary-test.log")?)?;
-    tally.check("the boundary of C and Rust", ending(failed.is_none()), &failed.unwrap_or_default());
+    libtest::check(&mut boundary, "the boundary of C and Rust", &log("boundary-test.log")?, tally)?;
     Ok(())
 }
 

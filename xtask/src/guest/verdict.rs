@@ -12,6 +12,7 @@ use super::costs::Costs;
 use super::job::Job;
 use super::qemu::Console;
 use crate::outcome::Outcome;
+use crate::run::say;
 
 /// So many of what guests did are named with what it cost.
 const DEAREST: usize = 10;
@@ -110,13 +111,13 @@ impl Tally {
             }
             match verdict.result {
                 Ending::Pass => {}
-                Ending::Fail => self.problems.push(format!("{place}: {}", verdict.reason)),
+                Ending::Fail => self.failed(format!("{place}: {}", verdict.reason)),
                 Ending::Skip => *self.skips.entry(verdict.reason.clone()).or_default() += 1,
             }
         }
         for trouble in &report.troubles {
             self.counts[Ending::Fail as usize] += 1;
-            self.problems.push(format!("guest {}: {trouble} (log: {})", report.kernel, report.log.display()));
+            self.failed(format!("guest {}: {trouble} (log: {})", report.kernel, report.log.display()));
         }
         let [took, used] = self.took.entry(report.kernel.clone()).or_default();
         *took += report.took;
@@ -129,9 +130,15 @@ impl Tally {
         self.counts[result as usize] += 1;
         match result {
             Ending::Pass => {}
-            Ending::Fail => self.problems.push(format!("{name}: {reason}")),
+            Ending::Fail => self.failed(format!("{name}: {reason}")),
             Ending::Skip => *self.skips.entry(format!("{name}: {reason}")).or_default() += 1,
         }
+    }
+
+    /// Said at once, too: a run may be cut off, and so may its log.
+    fn failed(&mut self, what: String) {
+        say(format!("FAILED {what}"));
+        self.problems.push(what);
     }
 
     /// The matrix, what went wrong, what was skipped and why, and the line that CI reads.
