@@ -615,3 +615,31 @@ fn a_socket_that_nobody_answers() {
         drop(UnixListener::bind(h.path("run/mpu/notify/control.sock")).unwrap());
     });
 }
+
+#[test]
+fn a_user_is_told_what_only_root_can_see() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can be somebody else");
+    }
+    let host = Host::in_order();
+    host.down();
+    host.write("etc/mpu/config.toml", "engine = \"notify\"\nnri = true\n");
+    fs::create_dir_all(host.path("run/mpu/nri")).unwrap();
+    let close = |path: &str, mode| fs::set_permissions(host.path(path), PermissionsExt::from_mode(mode)).unwrap();
+    close("run/mpu/nri", 0o700);
+    // The executable lies where only root may look.
+    close("", 0o755);
+    fs::copy(env!("CARGO_BIN_EXE_mpu"), host.path("mpu")).unwrap();
+    let levels = |id| {
+        let mut command = std::process::Command::new(host.path("mpu"));
+        command.arg("--host-root").arg(host.path("")).args(["doctor", "--json"]).uid(id).gid(id);
+        let json: serde_json::Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        let findings = json["findings"].as_array().unwrap().clone();
+        let level = |check: &str| findings.iter().find(|f| f["check"] == check).unwrap()["level"].clone();
+        ["notify_nri", "notify_wrapper"].map(level)
+    };
+    assert_eq!(levels(0), ["attention", "attention"], "no plugin runs, and there is no wrapper");
+    assert_eq!(levels(65_534), ["skipped", "skipped"], "whether one runs is not known");
+}
