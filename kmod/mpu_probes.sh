@@ -11,9 +11,12 @@
 # into the module (`modinfo -F probes mpu.ko`).
 set -u
 header=$1
+# All that a probe begins with is in one header. It begins with what the kernel's own command includes, which therefore says it no more.
+all=$(dirname "$header")/.mpu_probes_all.h
+compiler=$(printf '%s\n' "$2" | sed 's/ -include  *[^ ]*//g')
 # A probe leaves things unused: a kernel that is built with -Werror must not mind.
-command="$2 -Wno-error -Werror=implicit-function-declaration -Werror=incompatible-pointer-types -Werror=int-conversion \
--DKBUILD_BASENAME='\"mpu_probe\"' -DKBUILD_MODNAME='\"mpu_probe\"' -fsyntax-only -x c -"
+compiler="$compiler -g0 -Wno-error -Werror=implicit-function-declaration -Werror=incompatible-pointer-types -Werror=int-conversion \
+-DKBUILD_BASENAME='\"mpu_probe\"' -DKBUILD_MODNAME='\"mpu_probe\"'"
 # What every probe begins with. A kernel before 5.10 has no objtool.h.
 includes='#include <linux/types.h>
 #include <linux/cgroup.h>
@@ -31,7 +34,7 @@ found=
 defines=
 
 compiles() {
-	said=$(printf '%s\n' "$includes" "$1" | eval "$command" 2>&1)
+	said=$(printf '%s\n' "$1" | eval "$compiler" -include '"$all"' -fsyntax-only -x c - 2>&1)
 }
 
 stop() {
@@ -66,6 +69,16 @@ end() {
 	defines="$defines#define MPU_${asked}_$answered 1
 "
 }
+
+trap 'rm -f "$all" "$all.gch"' EXIT
+{
+	printf '%s\n' "$2" | tr -s ' ' '\n' |
+		sed -n '/^-include$/{n;s|^[^/]|./&|;s|^\./|'"$(pwd)"'/|;s|.*|#include "&"|;p;}'
+	printf '%s\n' "$includes"
+} >"$all"
+# The compiler reads the headers once, and takes what it understood of them for each probe: 1.5 s instead of 4.4 on 6.1. One that makes no
+# use of that reads them each time.
+eval "$compiler" -x c-header '"$all"' -o '"$all.gch"' 2>/dev/null && compiles '' || rm -f "$all.gch"
 
 # Whether the compiler can tell at all.
 compiles 'static int mpu_probe __maybe_unused;' ||

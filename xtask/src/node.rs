@@ -337,10 +337,13 @@ fn variables(out: &Path) -> PathBuf {
     out.join("variables.fd")
 }
 
+/// A play builds the module some times, and an emulated processor beside another one takes minutes for that.
+const LONGEST: Duration = Duration::from_secs(45 * 60);
+
 /// Boots it, and returns what it reported. A story that says nothing is as bad as one that fails.
 pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
     let kernel = format!("{} {}", play.debian().kernel, play.name());
-    let job = Job { kernel, rows: Vec::new(), cpus: 2, limit: Duration::from_secs(25 * 60), redirect: None };
+    let job = Job { kernel, rows: Vec::new(), cpus: 2, limit: LONGEST, redirect: None };
     let log = paths::target("guest/log")?.join(format!("node-{}.log", play.name()));
     let console = qemu::watch_of(command(play, made, false)?, made, job.limit, &log, loud)?;
     let mut report = Report::read(&job, &console, log);

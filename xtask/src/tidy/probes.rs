@@ -79,14 +79,20 @@ fn probe(ftrace: &str, compiler: &str) -> Result<String, String> {
     for header in ["types", "kprobes", "ptrace", "cgroup", "pid", "rcupdate", "sched", "uaccess"] {
         std::fs::write(dir.path().join(format!("linux/{header}.h")), "").unwrap();
     }
-    std::fs::write(dir.path().join("linux/ftrace.h"), ftrace).unwrap();
+    // A kernel's command names what comes before all headers by a path of its tree, or by a whole one.
+    let wants_both = "#if GIVEN_ONE + GIVEN_OTHER != 2\n#error \"not included\"\n#endif\n";
+    std::fs::write(dir.path().join("linux/ftrace.h"), format!("{wants_both}{ftrace}")).unwrap();
+    std::fs::write(dir.path().join("one.h"), "#define GIVEN_ONE 1\n").unwrap();
+    std::fs::write(dir.path().join("other.h"), "#define GIVEN_OTHER 1\n").unwrap();
     let made = dir.path().join("mpu_probes.h");
-    let command = format!("{compiler} -I'{}'", dir.path().display());
+    let at = dir.path().display();
+    let command = format!("{compiler} -I'{at}' -include ./one.h -include  {at}/other.h -DX");
     let script = repo().join("kmod/mpu_probes.sh");
     // kbuild's shell is bash up to 5.4 where there is one, and sh since: both read alike, or the build stops.
     let parsed = Command::new("bash").arg("-n").arg(&script).status();
     assert!(parsed.map_or(true, |status| status.success()), "bash does not read {}", script.display());
-    let done = Command::new("sh").arg(script).arg(&made).arg(command).env("LC_ALL", "C").output().unwrap();
+    let done =
+        Command::new("sh").arg(script).arg(&made).arg(command).env("LC_ALL", "C").current_dir(&dir).output().unwrap();
     let header = std::fs::read_to_string(&made).ok();
     assert_eq!(header.is_some(), done.status.success(), "a header is there when all is answered, and only then");
     let answers = header.map(|text| text.lines().last().and_then(|line| line.split('"').nth(1)).unwrap().to_owned());
@@ -141,6 +147,32 @@ fn a_compiler_that_cannot_tell_stops_the_build() {
         let error = probe(ftrace, compiler).unwrap_err();
         assert!(error.contains(said), "{compiler}: {error}");
     }
+}
+
+/// The probes' header may be kept as the compiler understood it. One that cannot, writes nonsense, or stumbles over what it wrote answers
+/// the same.
+#[test]
+fn a_compiler_that_keeps_no_headers_answers_the_same() {
+    let headers = format!("{FTRACE}{}{FREGS}{LIST}", new());
+    let dir = tempfile::tempdir().unwrap();
+    let told = dir.path().join("told");
+    let with = |kept: &str, used: &str| {
+        let path = dir.path().join("compiler");
+        let script = format!(
+            "#!/bin/sh\nfor word; do [ \"$last\" = -include ] && all=$word; [ \"$last\" = -o ] && out=$word; last=$word; done\n\
+             case \"$*\" in *c-header*) {kept};; esac\n[ -e \"$all.gch\" ] && {{ echo kept >>{}; {used}; }}\nexec cc \"$@\"\n",
+            told.display()
+        );
+        std::fs::write(&path, script).unwrap();
+        let _ = std::fs::remove_file(&told);
+        let answers = probe(&headers, &format!("sh {}", path.display())).unwrap();
+        (answers, std::fs::read_to_string(&told).map_or(0, |text| text.lines().count()))
+    };
+    let (answers, kept) = with("", ":");
+    assert!(answers.starts_with("direct=list handler=fregs") && kept > 10, "{kept}: {answers}");
+    assert_eq!(with("exit 1", ":"), (answers.clone(), 0), "it cannot");
+    assert_eq!(with("echo nonsense >\"$out\"; exit", ":"), (answers.clone(), kept), "nonsense");
+    assert_eq!(with("", "exit 1"), (answers, 1), "tried once");
 }
 
 /// Runs plain make on kmod/Kbuild for an x86-64 kernel, with what kbuild would have said before; what was made of `target`, or the complaint.
