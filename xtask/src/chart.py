@@ -174,6 +174,9 @@ def check_nodes(promise, values, defaults, daemons):
     promise(all("matchFields" in term for term in alone) or not asked or engine == 2, "it is on nodes that nobody asked for")
     promise({json.dumps(field) for field in fields} == {json.dumps(term["matchFields"]) for term in asked if "matchFields" in term},
             f"matchFields are lost: {fields}")
+    selector = {**defaults["nodeSelector"], **(values.get("nodeSelector") or {})}
+    selector = {key: value for key, value in selector.items() if value is not None}
+    promise(pod.get("nodeSelector", {}) == selector, f"the node selector is {pod.get('nodeSelector')}, not {selector}")
     kept = {key for key in pod["affinity"] if key != "nodeAffinity"}
     promise(kept == {key for key in (wanted or {}) if key != "nodeAffinity"}, f"of the affinity is left {kept}")
 
