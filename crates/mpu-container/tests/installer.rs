@@ -470,8 +470,8 @@ fn an_engine_whose_queue_is_full_keeps_nobody_from_ending() {
     panic!("it waits for an engine that answers nobody");
 }
 
-/// Docker's `Reload` leaves runtimes alone where the file names none, and the default one where it names none; CDI is
-/// switched on at its start. A restart stops its containers, unless it has live-restore.
+/// Docker's `Reload` leaves runtimes alone where the file names none, and the default one where it names none: that is why the file says
+/// "runc" when ours is the default no more. CDI is switched on at its start. A restart stops its containers, unless it has live-restore.
 #[test]
 fn docker_is_to_be_restarted_only_for_what_a_reload_does_not_take() {
     let host = Host::new("docker");
@@ -487,7 +487,7 @@ fn docker_is_to_be_restarted_only_for_what_a_reload_does_not_take() {
     for (options, by) in [
         (&[][..], "reload docker"),
         (&["--set-as-default"], "reload docker"),
-        (&["--set-as-default=false"], "restart docker"),
+        (&["--set-as-default=false"], "reload docker"),
         (&["--cdi.enabled"], "restart docker"),
         (&["--cdi.enabled"], ""),
         (&["--nvidia-runtime-name=second"], "reload docker"),
