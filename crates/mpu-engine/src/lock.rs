@@ -74,20 +74,26 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Takes the lock, and waits no longer than `patience` for whoever has it. It is held while the file is open.
 pub fn take(path: &Path, patience: Duration) -> Result<File, LockError> {
     let file = open(path).map_err(LockError::Io)?;
+    hold(&file, path, patience)?;
+    Ok(file)
+}
+
+/// The same with a file that is open already; `path` is what it is called when another has it.
+pub fn hold(file: &File, path: &Path, patience: Duration) -> Result<(), LockError> {
     let began = Instant::now();
     let mut waiting = None;
     loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
             Err(Errno::INTR) => continue,
             Err(Errno::WOULDBLOCK) => {}
             Err(error) => return Err(LockError::Io(error.into())),
         }
         if began.elapsed() >= patience {
-            let (path, by) = (path.to_path_buf(), holders(&file));
+            let (path, by) = (path.to_path_buf(), holders(file));
             return Err(LockError::Held(Held { path, by, waited: began.elapsed() }));
         }
-        waiting.get_or_insert_with(|| Progress::of(format!("waiting for {} to finish", holders(&file))));
+        waiting.get_or_insert_with(|| Progress::of(format!("waiting for {} to finish", holders(file))));
         thread::sleep(PAUSE.min(patience));
     }
 }

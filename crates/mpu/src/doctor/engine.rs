@@ -2,7 +2,8 @@
 
 use super::kernel;
 use super::seen::{CheckRow, Group, Level, Seen};
-use crate::install::{self, journal, Package, Record};
+use crate::install::journal::{self, Left};
+use crate::install::{self, Package, Record};
 use crate::metrics::page::is_missed;
 use crate::probe;
 use mpu_engine::module::build::STORE;
@@ -289,8 +290,12 @@ fn service(host: &Host) -> Seen {
 }
 
 fn installation(host: &Host) -> Seen {
-    if journal::is_broken_off(host) {
-        return Seen::broken("an installation was interrupted", "sudo mpu install   # undoes it first");
+    match journal::left(host) {
+        Left::Nothing => {}
+        Left::Running => return Seen::skipped("an installation, an upgrade or a removal is going on"),
+        Left::BrokenOff => {
+            return Seen::broken("an installation was interrupted", "sudo mpu install   # undoes it first")
+        }
     }
     match (install::package(host), Record::read(host)) {
         (Some(Package { manager, remove, .. }), Some(_)) => Seen::attention(

@@ -1,14 +1,18 @@
 //! Changes to the node that are all made or all undone, also when the process is killed in between.
 //!
 //! Owns `/var/lib/mpu/journal`: before each change it has a line there, on the disk, that says how to undo it, with the
-//! bytes that were there before. What is found there at the next start is undone first. Knows nothing of what is being
-//! installed.
+//! bytes that were there before. What is found there at the next start is undone first. Bytes that could not be put back
+//! stay there. Whoever changes the node has the log locked, so that nobody takes what goes on for what was broken off.
+//! Knows nothing of what is being installed.
 
 use super::InstallError;
+use mpu_engine::lock::{self, LockError};
 use mpu_host::host::Host;
+use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,6 +20,9 @@ use std::thread;
 use std::time::Duration;
 
 const DIR: &str = "/var/lib/mpu/journal";
+
+/// What a journal is called when it is over: another can begin while its files are removed.
+const OVER: &str = "/var/lib/mpu/journal.over";
 
 /// How often, and how soon, a program is tried again that somebody still has open for writing.
 const BUSY_TRIES: usize = 100;
@@ -51,7 +58,12 @@ impl<'a> Journal<'a> {
         let at = |source| InstallError::Journal { path: dir.clone(), source };
         fs::create_dir_all(&dir).map_err(at)?;
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).map_err(at)?;
-        let log = File::options().create_new(true).append(true).mode(0o600).open(dir.join("log")).map_err(at)?;
+        // One that is there by now is another's who begins at the same time.
+        let log = File::options().create(true).append(true).mode(0o600).open(dir.join("log")).map_err(at)?;
+        hold(host, &log)?;
+        if log.metadata().map_err(at)?.len() > 0 || !is_at(&log, &dir.join("log")) {
+            return Err(at(io::Error::from(io::ErrorKind::AlreadyExists)));
+        }
         let mut journal = Journal { host, log, undo: Vec::new(), committed: false };
         // The journal's own directory is not among them: it goes in any case.
         for directory in made.into_iter().filter(|made| *made != dir) {
@@ -128,9 +140,13 @@ impl<'a> Journal<'a> {
     /// Undoes everything, and says what could not be undone.
     pub fn roll_back(mut self) -> Vec<String> {
         self.committed = true;
-        let failed = undo_all(self.host, &self.undo);
-        let _ = close(self.host);
-        failed
+        undo_and_close(self.host, &self.undo).0
+    }
+
+    /// As if this process were killed now.
+    #[cfg(test)]
+    pub fn die(mut self) {
+        self.committed = true;
     }
 
     fn note_before(&mut self, at: &Path) -> Result<(), InstallError> {
@@ -157,39 +173,93 @@ impl<'a> Journal<'a> {
 impl Drop for Journal<'_> {
     fn drop(&mut self) {
         if !self.committed {
-            undo_all(self.host, &self.undo);
-            let _ = close(self.host);
+            undo_and_close(self.host, &self.undo);
         }
     }
 }
 
-/// Whether a process was killed in the midst of a change.
-pub fn is_broken_off(host: &Host) -> bool {
-    host.at(DIR).join("log").exists()
+/// What a journal that is there means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// There is none, or only root could see it.
+    Nothing,
+    /// A process changes the node now.
+    Running,
+    /// A process was killed in the midst of a change, or could not undo all of it.
+    BrokenOff,
 }
 
-/// Undoes what a killed process left.
+/// Whether somebody changes the node now, or was killed at it.
+pub fn left(host: &Host) -> Left {
+    let Ok(log) = File::open(host.at(DIR).join("log")) else { return Left::Nothing };
+    match flock(&log, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => Left::Running,
+        _ => Left::BrokenOff,
+    }
+}
+
+/// Undoes what a killed process left. One that lives is left alone, and named.
 pub fn recover(host: &Host) -> Result<(), InstallError> {
-    let Ok(text) = fs::read_to_string(host.at(DIR).join("log")) else { return Ok(()) };
+    let path = host.at(DIR).join("log");
+    let text = loop {
+        let Ok(mut log) = File::open(&path) else { return Ok(()) };
+        hold(host, &log)?;
+        // Whoever had it may be done by now, and it is another's, or nobody's.
+        if is_at(&log, &path) {
+            let mut text = String::new();
+            let read = log.read_to_string(&mut text);
+            read.map_err(|source| InstallError::Journal { path: path.clone(), source })?;
+            break (text, log);
+        }
+    };
     // A line that is cut off was not on the disk before its change, which therefore was not made.
-    let undo: Vec<Undo> = text.lines().map_while(|line| serde_json::from_str(line).ok()).collect();
-    undo_all(host, &undo);
-    close(host)
+    let undo: Vec<Undo> = text.0.lines().map_while(|line| serde_json::from_str(line).ok()).collect();
+    match undo_and_close(host, &undo) {
+        (failed, true) => Err(InstallError::NotRestored { path: host.at(DIR), left: failed }),
+        _ => Ok(()),
+    }
 }
 
+/// Locks the log, or says who has it.
+fn hold(host: &Host, log: &File) -> Result<(), InstallError> {
+    let path = host.at(DIR).join("log");
+    lock::hold(log, &path, Duration::ZERO).map_err(|error| match error {
+        LockError::Held(held) => InstallError::Running(held),
+        LockError::Io(source) => InstallError::Journal { path, source },
+    })
+}
+
+/// Whether this file is what has this name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let id = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
+    matches!((file.metadata(), fs::symlink_metadata(path)), (Ok(open), Ok(named)) if id(&open) == id(&named))
+}
+
+/// Undoes everything. What could not be undone, and whether the journal was kept for it: it has the only copy of bytes
+/// that could not be put back.
+fn undo_and_close(host: &Host, undo: &[Undo]) -> (Vec<String>, bool) {
+    let (failed, is_needed) = undo_all(host, undo);
+    if !is_needed {
+        let _ = close(host);
+    }
+    (failed, is_needed)
+}
+
+/// The caller has the log locked.
 fn close(host: &Host) -> Result<(), InstallError> {
-    let dir = host.at(DIR);
-    // The log first: without it the rest means nothing.
-    let closed = fs::remove_file(dir.join("log")).and_then(|()| fs::remove_dir_all(&dir));
+    let (dir, over) = (host.at(DIR), host.at(OVER));
+    // At once: a log without the bytes beside it could undo nothing.
+    let _ = fs::remove_dir_all(&over);
+    let closed = fs::rename(&dir, &over).and_then(|()| fs::remove_dir_all(&over));
     closed.map_err(|source| InstallError::Journal { path: dir.clone(), source })?;
     // Ours, if nothing else is in it; it is somebody's, if something is.
     let _ = dir.parent().map(fs::remove_dir);
     Ok(())
 }
 
-/// Undoes from the last to the first, and goes on past what cannot be undone.
-fn undo_all(host: &Host, undo: &[Undo]) -> Vec<String> {
-    let mut failed = Vec::new();
+/// Undoes from the last to the first, and goes on past what cannot be undone: that, and whether bytes are among it.
+fn undo_all(host: &Host, undo: &[Undo]) -> (Vec<String>, bool) {
+    let (mut failed, mut is_needed) = (Vec::new(), false);
     for step in undo.iter().rev() {
         let undone = match step {
             Undo::Directory(path) => match fs::remove_dir(path) {
@@ -204,18 +274,38 @@ fn undo_all(host: &Host, undo: &[Undo]) -> Vec<String> {
             Undo::Changed { path, mode, backup } => restore(host, path, *mode, *backup),
             Undo::Ran(command) => run(host, command).map_err(|e| e.to_string()),
         };
+        is_needed |= undone.is_err() && matches!(step, Undo::Changed { .. });
         failed.extend(undone.err());
     }
-    failed
+    (failed, is_needed)
 }
 
 fn restore(host: &Host, path: &Path, mode: u32, backup: usize) -> Result<(), String> {
     let from = host.at(DIR).join(backup.to_string());
+    if fs::symlink_metadata(&from).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        // An earlier try, which could not undo something else, put it back.
+        return Ok(());
+    }
+    let is_elsewhere = |error: &io::Error| error.kind() == io::ErrorKind::CrossesDevices;
+    // A rename needs no room on a full disk.
+    let moved = fs::set_permissions(&from, fs::Permissions::from_mode(mode)).and_then(|()| fs::rename(&from, path));
+    let restored = match moved {
+        Err(error) if is_elsewhere(&error) => copy_back(&from, path, mode),
+        other => other,
+    };
+    restored.map_err(|e| format!("{}: {e}; what it was is in {}", path.display(), from.display()))
+}
+
+fn copy_back(from: &Path, path: &Path, mode: u32) -> io::Result<()> {
     let temporary = path.with_file_name(format!(".mpu-undo-{}", std::process::id()));
-    let restored = fs::copy(&from, &temporary)
+    let restored = fs::copy(from, &temporary)
         .and_then(|_| fs::set_permissions(&temporary, fs::Permissions::from_mode(mode)))
+        .and_then(|()| File::open(&temporary)?.sync_all())
         .and_then(|()| fs::rename(&temporary, path));
-    restored.map_err(|e| format!("{}: {e}", path.display()))
+    if restored.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    restored
 }
 
 /// The directories that have to be made for this one to be there, outermost first.
@@ -251,4 +341,24 @@ pub fn run(host: &Host, command: &[String]) -> Result<(), InstallError> {
     let said = [output.stderr, output.stdout].concat();
     let said = String::from_utf8_lossy(&said).lines().rfind(|line| !line.trim().is_empty()).unwrap_or("").to_string();
     Err(InstallError::Failed { command: words, status: output.status.to_string(), said })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_copied_back_are_there_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (from, path) = (folder.path().join("0"), folder.path().join("x"));
+        fs::write(&from, "before").expect("written");
+        copy_back(&from, &path, 0o640).expect("copied");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "before");
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o640);
+        let taken = folder.path().join("taken");
+        fs::create_dir_all(taken.join("by")).expect("made");
+        copy_back(&from, &taken, 0o640).expect_err("a folder is in its place");
+        let names: Vec<_> = fs::read_dir(folder.path()).expect("read").flatten().map(|it| it.file_name()).collect();
+        assert_eq!(names.len(), 3, "{names:?}");
+    }
 }

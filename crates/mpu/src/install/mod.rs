@@ -10,6 +10,7 @@ pub mod work;
 
 use layout::Layout;
 use mpu_engine::error::EngineError;
+use mpu_engine::lock::Held;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
@@ -72,6 +73,10 @@ pub enum InstallError {
     Executable { source: io::Error },
     #[error("cannot keep a record of the changes in {}", path.display())]
     Journal { path: PathBuf, source: io::Error },
+    #[error("another process changes this host's installation now: {} is held by {}", .0.path.display(), .0.by)]
+    Running(Held),
+    #[error("an installation that was broken off cannot be undone: {}", left.join("; "))]
+    NotRestored { path: PathBuf, left: Vec<String> },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("there is no {name} on this host")]
@@ -113,6 +118,8 @@ impl Explain for InstallError {
             InstallError::OtherRoot { .. } => "other_root",
             InstallError::Executable { .. } => "executable_unreadable",
             InstallError::Journal { .. } => "journal_unwritable",
+            InstallError::Running(held) => held.code(),
+            InstallError::NotRestored { .. } => "not_restored",
             InstallError::Write { .. } => "file_unwritable",
             InstallError::NoTool { .. } => "no_tool",
             InstallError::Run { .. } | InstallError::Failed { .. } => "step_failed",
@@ -141,6 +148,11 @@ impl Explain for InstallError {
             InstallError::Journal { .. } | InstallError::Write { .. } => {
                 "free disk space, or make the directory writable; nothing is left half done".to_string()
             }
+            InstallError::Running(held) => held.fix(),
+            InstallError::NotRestored { path, .. } => format!(
+                "free disk space, or make these files writable, and try again; {} has their bytes until then",
+                path.display()
+            ),
             InstallError::NoTool { name } => format!("install the package that has {name}"),
             InstallError::Run { .. } | InstallError::Failed { .. } => {
                 "run the command by hand to see its whole output".to_string()

@@ -2,7 +2,7 @@
 //!
 //! Owns the order of journal, steps and record, and what a person hears of it.
 
-use super::journal::{self, Journal};
+use super::journal::Journal;
 use super::layout::{self, Documents, Item, Layout};
 use super::plan::{self, Kind, Means, Step, StepView, Wishes};
 use super::{package, InstallError, Package, Record, RECORD};
@@ -77,9 +77,7 @@ pub fn install(
         return Err(InstallError::Packaged { manager, command });
     }
     may_change(host, kernel, options.dry_run)?;
-    if !options.dry_run {
-        journal::recover(host)?;
-    }
+    let journal = begin(host, options.dry_run)?;
     let old = Record::read(host);
     match &old {
         None if options.upgrade => return Err(InstallError::NotInstalled),
@@ -112,9 +110,7 @@ pub fn install(
         missing: means.missing().into_iter().chain(by_notify.then_some(NOT_BUILT).filter(|_| !fits)).collect(),
         nothing: false,
     };
-    if options.dry_run {
-        return Ok(outcome);
-    }
+    let Some(journal) = journal else { return Ok(outcome) };
     let only_looks = |step: &Step| match step {
         Step::Write(_) | Step::Folder(_) | Step::Remove(_) | Step::RemoveDirectory(_) => false,
         // It came, or can build only now: the first time was without it.
@@ -129,7 +125,7 @@ pub fn install(
     let directories = directories_to_make(host, &items, old.as_ref());
     let record =
         plan::record(&items, Layout::Local, means, !sources.files.is_empty() && !wishes.no_module, directories);
-    perform(host, kernel, &steps, options.source.as_deref(), |journal| {
+    perform(host, kernel, &steps, options.source.as_deref(), journal, |journal| {
         let text = serde_json::to_vec_pretty(&record).map_err(std::io::Error::from);
         let text = text.map_err(|source| InstallError::Write { path: RECORD.into(), source })?;
         journal.write(Path::new(RECORD), 0o644, &text)
@@ -164,9 +160,7 @@ pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -
         return Err(InstallError::Packaged { manager, command });
     }
     may_change(host, kernel, dry_run)?;
-    if !dry_run {
-        journal::recover(host)?;
-    }
+    let journal = begin(host, dry_run)?;
     let record = Record::read(host).ok_or(InstallError::NotInstalled)?;
     let mut steps = plan::uninstall(host, &record, Means::of(host), purge);
     steps.push(Step::Remove(RECORD.into()));
@@ -176,10 +170,8 @@ pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -
         missing: Vec::new(),
         nothing: false,
     };
-    if dry_run {
-        return Ok(outcome);
-    }
-    perform(host, kernel, &steps, None, |_| Ok(()))?;
+    let Some(journal) = journal else { return Ok(outcome) };
+    perform(host, kernel, &steps, None, journal, |_| Ok(()))?;
     // What is left are built modules and records of the day: made by MPU, and of no use without it.
     let _ = std::fs::remove_dir_all(host.at("/var/lib/mpu"));
     // A supervisor that containers still need goes on from memory; it takes its own files with it.
@@ -226,6 +218,14 @@ fn may_change(host: &Host, kernel: &dyn Kernel, dry_run: bool) -> Result<(), Ins
     Ok(())
 }
 
+/// Before anything is looked at: what another process does now is not planned upon. A dry run changes nothing, and waits for nobody.
+fn begin(host: &Host, dry_run: bool) -> Result<Option<Journal<'_>>, InstallError> {
+    match dry_run {
+        true => Ok(None),
+        false => Journal::begin(host).map(Some),
+    }
+}
+
 /// Directories that the files need and that are not there: they go with them again.
 fn directories_to_make(host: &Host, items: &[Item], old: Option<&Record>) -> Vec<PathBuf> {
     let mut made: BTreeSet<PathBuf> =
@@ -241,9 +241,9 @@ fn perform(
     kernel: &dyn Kernel,
     steps: &[Step],
     source: Option<&Path>,
+    mut journal: Journal<'_>,
     last: impl FnOnce(&mut Journal<'_>) -> Result<(), InstallError>,
 ) -> Result<(), InstallError> {
-    let mut journal = Journal::begin(host)?;
     for step in steps {
         if let Err(error) = one(host, kernel, step, source, &mut journal) {
             return Err(undone(journal, &step.view(), &error));

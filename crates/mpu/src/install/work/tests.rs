@@ -1,6 +1,7 @@
 //! Every way in which an installation can break off, on made-up hosts: each must leave the host as it was.
 
 use super::*;
+use crate::install::journal::{self, Left};
 use mpu_engine::module::load::fake::FakeKernel;
 use mpu_engine::module::raise::fake::Setup;
 use mpu_engine::module::state::ARMED;
@@ -273,8 +274,11 @@ fn what_a_killed_process_left_is_undone_by_the_next() {
     journal.write(Path::new("/etc/x"), 0o600, b"changed").expect("written");
     journal.run(&["systemctl".into(), "enable".into()], Some(vec!["systemctl".into(), "disable".into()])).expect("run");
     journal.remove(Path::new("/mpu")).expect("removed");
-    std::mem::forget(journal);
-    assert!(journal::is_broken_off(&host));
+    assert_eq!(journal::left(&host), Left::Running, "this process has it");
+    let error = journal::recover(&host).expect_err("it goes on");
+    assert_eq!(error.code(), "lock_held");
+    journal.die();
+    assert_eq!(journal::left(&host), Left::BrokenOff);
     assert_ne!(node.state(), before);
     // A line that was cut off by the power going.
     use std::io::Write;
@@ -282,8 +286,53 @@ fn what_a_killed_process_left_is_undone_by_the_next() {
     log.write_all(b"{\"Made\":\"/etc/").expect("written");
     journal::recover(&host).expect("recovered");
     assert_eq!(node.state(), before);
-    assert!(!journal::is_broken_off(&host));
+    assert_eq!(journal::left(&host), Left::Nothing);
     node.install(&node.setup.kernel()).expect("installed");
+}
+
+#[test]
+fn a_second_installation_at_once_is_refused_and_changes_nothing() {
+    let node = Node::new();
+    let host = node.fake().host();
+    node.fake().write("/etc/x", "before");
+    let before = node.state();
+    let mut journal = Journal::begin(&host).expect("a journal");
+    journal.write(Path::new("/etc/x"), 0o600, b"changed").expect("written");
+    let during = node.state();
+    let kernel = node.setup.kernel();
+    let refused =
+        [node.install(&kernel).expect_err("refused"), uninstall(&host, &kernel, false, true).expect_err("refused")];
+    for error in refused {
+        assert_eq!((error.code(), error.exit()), ("lock_held", Exit::Failed));
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        assert_eq!(node.state(), during);
+    }
+    assert_eq!(journal.roll_back(), [""; 0]);
+    assert_eq!(node.state(), before);
+}
+
+#[test]
+fn bytes_that_cannot_be_put_back_are_kept_until_they_can() {
+    let node = Node::new();
+    let host = node.fake().host();
+    for file in ["/etc/x", "/etc/y"] {
+        node.fake().write(file, "before");
+    }
+    let before = node.state();
+    let mut journal = Journal::begin(&host).expect("a journal");
+    journal.write(Path::new("/etc/x"), 0o600, b"changed").expect("written");
+    journal.remove(Path::new("/etc/y")).expect("removed");
+    node.fake().remove("/etc/x");
+    node.fake().write("/etc/x/in/the/way", "");
+    let left = journal.roll_back();
+    assert!(left.len() == 1 && left[0].contains("/etc/x") && left[0].contains("what it was is in"), "{left:?}");
+    assert_eq!(host.text("/etc/y").as_deref(), Some("before"), "the other is back");
+    let error = node.install(&node.setup.kernel()).expect_err("not yet");
+    assert_eq!(error.code(), "not_restored");
+    assert_eq!(journal::left(&host), Left::BrokenOff);
+    node.fake().remove("/etc/x");
+    journal::recover(&host).expect("recovered");
+    assert_eq!(node.state(), before);
 }
 
 #[test]
