@@ -8,6 +8,7 @@ use super::ask::Asker;
 use super::asked::{Asked, Pass};
 use super::budget::{Account, Worker};
 use super::held::Held as Processes;
+use super::memory::brought;
 use super::setting::Setting;
 use super::sys::{self, Answer, Held, Journal};
 use super::turn::Turn;
@@ -102,6 +103,7 @@ fn serve(listener: &Listener, setting: &Setting, mut place: Held, mut asker: Ask
         let result =
             found.map_or_else(|passed| passed, |asked| translate(listener, setting, &mut place, &mut asker, asked));
         answer(listener, &mut place, result);
+        worker.after_translating(brought());
     }
     loop {
         let turn = listener.turn.wait();
@@ -109,7 +111,9 @@ fn serve(listener: &Listener, setting: &Setting, mut place: Held, mut asker: Ask
         // Also at the end: the other thread has to find that out.
         listener.turn.leave(listener.fd.as_fd(), turn);
         let Some(asked) = asked else { return };
+        worker.before_translating();
         let result = translate(listener, setting, &mut place, &mut asker, asked);
+        worker.after_translating(brought());
         // Before the answer, after which the same caller may ask again at once.
         listener.turn.come_back(listener.fd.as_fd());
         answer(listener, &mut place, result);

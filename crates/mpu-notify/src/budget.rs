@@ -4,7 +4,12 @@
 //! thread is the measure, and whoever takes no call spends nothing. A thread that finds its container beyond the budget pauses with the call in
 //! its hand; no other container's thread knows of it.
 //!
-//! Outside truth: clock_gettime(2), and for the clock of a thread include/linux/posix-timers_types.h (`CPUCLOCK_PERTHREAD_MASK`).
+//! Owns, too, what a page costs that a caller's program had never touched: the kernel makes it for us, and charges the tables for it (and a huge
+//! page) to our control group instead of the container's. Each is paid for like so much time, so that no container gets
+//! much of that.
+//!
+//! Outside truth: getrusage(2) (`RUSAGE_THREAD`: faults count for the thread that touches, whoever's memory it is); clock_gettime(2), and for
+//! the clock of a thread include/linux/posix-timers_types.h (`CPUCLOCK_PERTHREAD_MASK`).
 
 use super::sys;
 use super::tid::Tid;
@@ -15,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Over so long the budget is averaged: so much of it can be had at once.
 const WINDOW: u64 = 1_000_000_000;
+/// What a fault costs: of a budget of 100 percent, 64 pages come to a second.
+const FAULT: Duration = Duration::from_micros(15_625);
 /// A thread that pauses looks so often whether it has another budget.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -53,6 +60,10 @@ pub(super) struct Worker {
     account: Arc<Account>,
     tid: Tid,
     charged: Duration,
+    /// Our own faults that are none of the container's, or are counted.
+    faults: u64,
+    /// Pages that were brought in and are to be paid for.
+    pages: u64,
     looked: Timespec,
     percent: u32,
 }
@@ -62,7 +73,8 @@ impl Worker {
     pub(super) fn of_this_thread(account: Arc<Account>) -> Worker {
         let tid = Tid::of_this_thread();
         lock(&account.spent).threads.push(tid);
-        Worker { account, tid, charged: own_time(), looked: Timespec { tv_sec: 0, tv_nsec: 0 }, percent: 0 }
+        let looked = Timespec { tv_sec: 0, tv_nsec: 0 };
+        Worker { account, tid, charged: own_time(), faults: sys::own_faults(), pages: 0, looked, percent: 0 }
     }
 
     /// Comes back once the container is within its budget: so many percent of one processor; 0 is no limit. Or once there is nobody whose calls
@@ -75,9 +87,7 @@ impl Worker {
             return;
         }
         self.looked = now;
-        let spent = own_time();
-        let mut more = spent.saturating_sub(self.charged);
-        self.charged = spent;
+        let mut more = self.more();
         loop {
             let began = Instant::now();
             self.percent = percent.load(Relaxed);
@@ -90,13 +100,37 @@ impl Worker {
             self.account.paused.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
         }
     }
+
+    /// What came to be paid for since this was asked last.
+    fn more(&mut self) -> Duration {
+        self.before_translating();
+        let spent = own_time();
+        let price = FAULT.saturating_mul(u32::try_from(std::mem::take(&mut self.pages)).unwrap_or(u32::MAX));
+        let more = spent.saturating_sub(self.charged).saturating_add(price);
+        self.charged = spent;
+        more
+    }
+
+    /// While calls are passed on, this thread touches nothing new but what callers point at.
+    pub(super) fn before_translating(&mut self) {
+        let faults = sys::own_faults();
+        self.pages = self.pages.saturating_add(faults.saturating_sub(self.faults));
+        self.faults = faults;
+    }
+
+    /// A translation needs memory of our own, too: `brought` of its faults are the container's.
+    pub(super) fn after_translating(&mut self, brought: u64) {
+        self.pages = self.pages.saturating_add(brought);
+        self.faults = sys::own_faults();
+    }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         // The last call is behind the last look at the budget.
         if self.percent != 0 {
-            lock(&self.account.level).charge(own_time().saturating_sub(self.charged), self.percent);
+            let more = self.more();
+            lock(&self.account.level).charge(more, self.percent);
         }
         let mut spent = lock(&self.account.spent);
         spent.threads.retain(|tid| *tid != self.tid);
@@ -165,6 +199,21 @@ mod tests {
         assert_eq!(charge(1900, 1100, 200), 800 / 2, "of two processors twice as much");
         assert_eq!(charge(5, 1100, 0), 0, "no limit");
         assert_eq!(charge(60, 1100, 5), 200, "a twentieth: 50 at once");
+    }
+
+    #[test]
+    fn pages_that_callers_point_at_are_paid_for_and_our_own_are_not() {
+        let mut worker = Worker::of_this_thread(Arc::default());
+        worker.before_translating();
+        worker.pages = 0;
+        let own = vec![1u8; 8 << 20];
+        worker.after_translating(3);
+        assert_eq!((worker.pages, own[1 << 20]), (3, 1));
+        let asked = vec![1u8; 8 << 20];
+        worker.before_translating();
+        assert!(worker.pages > 3 && asked[1 << 20] == 1, "what is touched while calls are passed on is theirs");
+        let price = FAULT * u32::try_from(worker.pages).expect("not so many");
+        assert!(worker.more() >= price && worker.pages == 0);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the other side of a connection may be silent.
@@ -37,6 +37,8 @@ const CONNECTION: &str = "connection-";
 const LINGER: Duration = Duration::from_secs(1);
 /// Between two attempts to take a connection when there is no descriptor left for one.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Between two attempts to begin what there was no thread for.
+const LATE: Duration = Duration::from_millis(500);
 /// The longest request: a word and a policy.
 const LONGEST_REQUEST: u64 = 8 << 10;
 /// The exit code that asks whoever started us to start us again, with all that was kept (EX_TEMPFAIL of sysexits.h).
@@ -68,6 +70,8 @@ struct Daemon {
     taken: AtomicU64,
     /// Those on which a listener may still come.
     open: Arc<AtomicU64>,
+    /// Those of them for which there was no thread.
+    late: Mutex<Vec<(String, Arc<UnixStream>)>>,
 }
 
 /// What a request comes to, as JSON.
@@ -149,9 +153,10 @@ impl Daemon {
                 made
             }
         };
-        let daemon = Daemon { registry, listener, taken: AtomicU64::new(0), open: Arc::default() };
+        let daemon =
+            Daemon { registry, listener, taken: AtomicU64::new(0), open: Arc::default(), late: Mutex::default() };
         for (name, stream) in connections {
-            daemon.receive(name, stream);
+            daemon.receive(name, Arc::new(stream));
         }
         Ok(daemon)
     }
@@ -163,6 +168,7 @@ impl Daemon {
         loop {
             idle = self.is_idle().then(|| idle.unwrap_or_else(Instant::now));
             let left = idle.map(|since: Instant| LINGER.saturating_sub(since.elapsed()));
+            let left = if self.attend_late() { Some(LATE) } else { left };
             if left == Some(Duration::ZERO) {
                 for path in [LISTENER_SOCKET, CONTROL_SOCKET, RETIRED] {
                     let _ = fs::remove_file(path);
@@ -210,11 +216,26 @@ impl Daemon {
         // crun connects when a container is made and speaks when it is started, which may be any time later; runc hangs up at once. A
         // SIGKILL between these two lines loses the container's listener: nobody but us has the connection then.
         keeper::keep_unread(&name, stream.as_fd());
-        self.receive(name, stream);
+        self.receive(name, Arc::new(stream));
     }
 
-    fn receive(&self, name: String, stream: UnixStream) {
+    /// What could not be begun for want of a thread is begun now, or later; whether there is such.
+    fn attend_late(&self) -> bool {
+        let connections = std::mem::take(&mut *self.late());
+        for (name, stream) in connections {
+            self.open.fetch_sub(1, SeqCst);
+            self.receive(name, stream);
+        }
+        self.registry.attend_late() || !self.late().is_empty()
+    }
+
+    fn late(&self) -> MutexGuard<'_, Vec<(String, Arc<UnixStream>)>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn receive(&self, name: String, stream: Arc<UnixStream>) {
         let (registry, open) = (self.registry.clone(), self.open.clone());
+        let again = (name.clone(), stream.clone());
         open.fetch_add(1, SeqCst);
         let receive = move || {
             // The message stays in the connection until the keeper has the listener: whoever comes after us finds the one or the other.
@@ -239,8 +260,8 @@ impl Daemon {
             registry.tell();
         };
         if let Err(error) = std::thread::Builder::new().stack_size(256 << 10).spawn(receive) {
-            self.open.fetch_sub(1, SeqCst);
-            say!("no thread for a new container: {error}");
+            say!("a new container waits until there is a thread for it: {error}");
+            self.late().push(again);
         }
     }
 

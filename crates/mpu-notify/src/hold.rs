@@ -1,15 +1,17 @@
 //! The keeper for hosts without systemd.
 //!
 //! Owns copies of the supervisor's descriptors, and that there is a supervisor: one that dies is started again with all that was
-//! kept. Speaks the side of sd_notify(3) and sd_listen_fds(3) that systemd has elsewhere. Knows nothing of what the
+//! kept, also when a program in a container keeps a thread of the dead one in the kernel. Speaks the side of sd_notify(3) and sd_listen_fds(3) that systemd has elsewhere. Knows nothing of what the
 //! descriptors are for.
 
 use super::daemon::{raise_limits, AGAIN};
 use super::error::NotifyError;
+use super::folder::of_process;
 use super::log::say;
 use super::CONTROL_SOCKET;
+use mpu_core::HostPid;
 use mpu_host::host::Host;
-use rustix::event::{poll, PollFd, PollFlags};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{flock, FlockOperation};
 use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
@@ -31,6 +33,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const LOCK: &str = "/run/mpu/notify/keeper.lock";
 /// Somebody who only looks whether there is a keeper has the lock so long at most.
 const LOOK: Duration = Duration::from_millis(500);
+/// So often is looked whether a supervisor has died of which a thread is left.
+const STUCK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Between two attempts when the kernel starts none; each has a line in the log.
 const LONG_PAUSE: Duration = Duration::from_secs(2);
 
@@ -63,7 +67,7 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
     let socket = UnixDatagram::bind(SOCKET).map_err(failed)?;
     std::fs::set_permissions(SOCKET, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     raise_limits();
-    let mut kept = Vec::new();
+    let (mut kept, mut stuck) = (Vec::new(), Vec::new());
     loop {
         let began = Instant::now();
         let mut child = match start(program, arguments, &kept) {
@@ -76,9 +80,10 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
                 continue;
             }
         };
+        let mut was_dead = false;
         let status = loop {
             let mut polled = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&woken, PollFlags::IN)];
-            let _ = poll(&mut polled, None);
+            let looks = poll(&mut polled, Some(&STUCK)) == Ok(0);
             let (said, died) = (!polled[0].revents().is_empty(), !polled[1].revents().is_empty());
             if said {
                 listen(&socket, &mut kept);
@@ -86,26 +91,51 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
             if died {
                 let _ = rustix::io::read(&woken, &mut [0u8; 64]);
             }
+            stuck.retain_mut(|dead: &mut Child| matches!(dead.try_wait(), Ok(None)));
             if let Some(status) = child.try_wait().map_err(failed)? {
-                break status;
+                break Some(status);
             }
+            // It could be about to end; a second later it is not.
+            let is_dead = looks && has_died(&child);
+            if is_dead && was_dead {
+                break None;
+            }
+            was_dead = is_dead;
         };
         // What it said last is still in the socket.
         let _ = socket.set_nonblocking(true);
         while listen(&socket, &mut kept) {}
         let _ = socket.set_nonblocking(false);
         kept.retain(Kept::is_of_use);
-        if status.success() {
-            let _ = std::fs::remove_file(SOCKET);
-            return Ok(());
-        }
-        if status.code() != Some(AGAIN.into()) {
-            say!("the supervisor ended ({status}); it is started again with {} descriptors", kept.len());
-            if began.elapsed() < PAUSE {
-                std::thread::sleep(PAUSE);
+        match status {
+            Some(status) if status.success() => {
+                let _ = std::fs::remove_file(SOCKET);
+                return Ok(());
+            }
+            Some(status) if status.code() == Some(AGAIN.into()) => {}
+            Some(status) => {
+                say!("the supervisor ended ({status}); it is started again with {} descriptors", kept.len());
+                if began.elapsed() < PAUSE {
+                    std::thread::sleep(PAUSE);
+                }
+            }
+            None => {
+                say!(
+                    "the supervisor died, and the kernel keeps one of its threads at a container's memory; another is started with {} descriptors",
+                    kept.len()
+                );
+                stuck.push(child);
             }
         }
     }
+}
+
+/// Whether the supervisor's first thread has ended: none of the others runs any more, but one may be in a system call that no signal ends.
+/// Only when that one is over, too, is there a status.
+fn has_died(child: &Child) -> bool {
+    let stat = HostPid::new(child.id()).and_then(|pid| of_process(pid).ok()?.read("stat").ok());
+    // The state follows the command's name, which may hold anything.
+    stat.is_some_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('Z')))
 }
 
 /// Becomes the one keeper; none if another lives. What it starts does not have the descriptor, so the lock ends with it.
@@ -225,6 +255,29 @@ mod tests {
             assert!(began.elapsed().as_secs() < 60, "a keeper that is gone lives on");
             std::thread::sleep(LOOK / 50);
         }
+    }
+
+    /// What a thread in an uninterruptible wait leaves of its process, a thread leaves that lives on when the first one has ended.
+    #[test]
+    fn a_process_whose_first_thread_has_ended_has_died_before_it_has_a_status() {
+        let program = "import ctypes, sys, threading\n\
+            threading.Thread(target=sys.stdin.read).start()\n\
+            print('up', flush=True)\n\
+            ctypes.CDLL(None).syscall(60 if ctypes.sizeof(ctypes.c_long) == 8 and __import__('os').uname().machine == 'x86_64' else 93, 0)\n";
+        let mut python = Command::new("python3");
+        python.args(["-c", program]).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let Ok(mut child) = python.spawn() else { return println!("skipped: no python3") };
+        let mut up = [0; 3];
+        child.stdout.take().expect("piped").read_exact(&mut up).expect("it is up");
+        let began = Instant::now();
+        while !has_died(&child) {
+            assert!(began.elapsed().as_secs() < 60, "its first thread lives");
+            std::thread::sleep(LOOK / 50);
+        }
+        assert!(child.try_wait().expect("ours").is_none(), "another thread lives");
+        drop(child.stdin.take());
+        child.wait().expect("all threads have ended");
+        assert!(!has_died(&child), "nothing is left");
     }
 
     #[test]

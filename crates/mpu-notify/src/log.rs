@@ -1,11 +1,13 @@
 //! What the engine says where nobody asked.
 //!
-//! Owns that each line has its time. Decides nothing.
+//! Owns that each line has its time, and that a log which cannot be written to ends nothing: containers wait for those who write here.
+//! Decides nothing.
 
-/// Writes a line to standard error.
+/// Writes a line to standard error, if that takes it.
 macro_rules! say {
-    ($($words:tt)+) => {
-        eprintln!("{}mpu: {}", mpu_host::time::of_line(), format_args!($($words)+))
-    };
+    ($($words:tt)+) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), "{}mpu: {}", mpu_host::time::of_line(), format_args!($($words)+));
+    }};
 }
 pub(super) use say;

@@ -12,7 +12,7 @@ use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use std::cell::{Cell, OnceCell};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 
 /// Of the text that lists a program's mappings: twice what 65,530 of them come to, the most that a program has by default.
@@ -40,7 +40,7 @@ impl Memory {
     pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
         let address = untagged(address);
         self.permits(address, bytes.len(), |mapping| mapping.readable)?;
-        self.bytes.read_exact_at(bytes, address)
+        touch(|| self.bytes.read_exact_at(bytes, address))
     }
 
     /// Writes all of `bytes`.
@@ -50,7 +50,7 @@ impl Memory {
     pub(super) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         let address = untagged(address);
         self.permits(address, bytes.len(), |mapping| mapping.writable)?;
-        self.bytes.write_all_at(bytes, address)
+        touch(|| self.bytes.write_all_at(bytes, address))
     }
 
     /// Refuses what the program itself may not do. Where nothing is mapped, what follows fails by itself, or makes a stack grow.
@@ -83,16 +83,45 @@ impl Memory {
 
     fn all(&self) -> io::Result<&[Mapping]> {
         if self.all.get().is_none() {
-            // The kernel gives a page at a time; growing pieces would ask it far more often.
-            let mut text = Vec::with_capacity(32 << 10);
-            (&self.maps).take(LONGEST).read_to_end(&mut text)?;
-            if text.len() as u64 == LONGEST {
-                return Err(io::ErrorKind::FileTooLarge.into());
-            }
-            let mappings = String::from_utf8_lossy(&text).lines().filter_map(Mapping::parse).collect();
-            let _ = self.all.set(mappings);
+            let _ = self.all.set(listed(&self.maps, LONGEST)?);
         }
         Ok(self.all.get().map(Vec::as_slice).unwrap_or_default())
+    }
+}
+
+thread_local! {
+    /// See [`brought`].
+    static BROUGHT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Pages that this thread brought into programs' memory here since it asked last.
+pub(super) fn brought() -> u64 {
+    BROUGHT.take()
+}
+
+fn touch<T>(access: impl FnOnce() -> T) -> T {
+    let before = sys::own_faults();
+    let done = access();
+    BROUGHT.set(BROUGHT.get().saturating_add(sys::own_faults().saturating_sub(before)));
+    done
+}
+
+/// The mappings of a list. The text, of which a program decides how long it is, is never there as a whole: many programs' can be asked for at
+/// one time.
+fn listed(text: impl Read, longest: u64) -> io::Result<Vec<Mapping>> {
+    // The kernel gives a page at a time; smaller pieces would ask it more often.
+    let mut text = BufReader::with_capacity(32 << 10, text.take(longest));
+    let (mut mappings, mut line, mut read) = (Vec::new(), Vec::new(), 0);
+    loop {
+        line.clear();
+        read += text.read_until(b'\n', &mut line)? as u64;
+        if read == longest {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        if line.is_empty() {
+            return Ok(mappings);
+        }
+        mappings.extend(Mapping::parse(&String::from_utf8_lossy(&line)));
     }
 }
 
@@ -124,6 +153,37 @@ mod tests {
         for address in [place, 0, 0xffff_8000_1234_5678] {
             assert_eq!(untagged(address), address);
         }
+    }
+
+    #[test]
+    fn pages_that_were_never_touched_are_counted_once() {
+        let file = File::from(rustix::fs::memfd_create("mpu-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory"));
+        rustix::fs::ftruncate(&file, 64 << 12).expect("64 pages");
+        let numbers = sys::shared_numbers(&file, 64 << 9).expect("mapped");
+        let memory = Memory::of(&of_thread(Tid::of_this_thread()).expect("our own folder")).expect("our own memory");
+        brought();
+        for counts in [true, false] {
+            for page in 0..16 {
+                memory.write(&numbers[page << 9] as *const _ as u64, &[1; 8]).expect("ours to write");
+            }
+            let pages = brought();
+            assert!(if counts { (1..=16).contains(&pages) } else { pages == 0 }, "{pages}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_read_by_lines_to_its_end_or_refused() {
+        let line =
+            |at: u64| format!("{:x}-{:x} rw-p 00000000 00:00 0 {}\n", at << 12, (at + 1) << 12, "x".repeat(4000));
+        let text: String = (1..=100).map(line).collect();
+        let found = listed(text.as_bytes(), LONGEST).expect("a list");
+        assert_eq!((found.len(), found[99].start, found[99].end), (100, 100 << 12, 101 << 12));
+        let error = listed(text.as_bytes(), text.len() as u64).expect_err("there could be more");
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(listed(&b"nonsense\n\n"[..], LONGEST).expect("a list"), []);
+        let own = listed(File::open("/proc/self/maps").expect("ours"), LONGEST).expect("a list");
+        let here = &own as *const _ as u64;
+        assert!(own.iter().any(|mapping| mapping.covers(here) && mapping.writable));
     }
 
     #[test]

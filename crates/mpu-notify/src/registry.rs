@@ -9,6 +9,7 @@ use super::client::Cost;
 use super::held::Held;
 use super::id::kept_id;
 use super::keeper;
+use super::log::say;
 use super::setting::Setting;
 use super::sys::{Journal, Place};
 use rustix::event::{eventfd, EventfdFlags};
@@ -17,7 +18,7 @@ use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Listeners at one time: each container, and each `exec` into one, is one. Their names must fit into one variable of the next
@@ -34,6 +35,8 @@ pub(super) struct Registry {
     pub(super) setting: Arc<Setting>,
     journal: Arc<Journal>,
     listeners: Mutex<BTreeMap<usize, Arc<Listener>>>,
+    /// Those for which there was no thread when they came, and their callers wait.
+    late: Mutex<Vec<Arc<Listener>>>,
     /// Raised when a listener has gone.
     pub(super) changed: OwnedFd,
     /// Whether copies are kept elsewhere.
@@ -72,6 +75,7 @@ impl Registry {
             setting,
             journal: Journal::map(&file, places)?,
             listeners: Mutex::default(),
+            late: Mutex::default(),
             changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             outlives,
         }))
@@ -80,7 +84,7 @@ impl Registry {
     /// A new container's listener.
     ///
     /// # Errors
-    /// When it cannot be attended: the listener is then closed, and the container's calls fail with `ENOSYS`.
+    /// When there are too many: the listener is then closed, and the container's calls fail with `ENOSYS`.
     pub(super) fn adopt(self: &Arc<Registry>, fd: OwnedFd, container: &str) -> io::Result<()> {
         let name = kept_id(container);
         let mut listeners = self.lock();
@@ -94,7 +98,8 @@ impl Registry {
         if self.outlives {
             keeper::keep(&kept_name(key, &name), fd.as_fd());
         }
-        self.start(&mut listeners, fd, key, name)
+        self.start(&mut listeners, fd, key, name);
+        Ok(())
     }
 
     /// A listener that the supervisor before us left, if that is what the name says.
@@ -105,7 +110,8 @@ impl Registry {
         if listeners.contains_key(&key) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        self.start(&mut listeners, fd, key, container.to_string())
+        self.start(&mut listeners, fd, key, container.to_string());
+        Ok(())
     }
 
     fn start(
@@ -114,18 +120,33 @@ impl Registry {
         fd: OwnedFd,
         key: usize,
         name: String,
-    ) -> io::Result<()> {
+    ) {
         let of_it = listeners.values().find(|other| other.name == name);
         let of_it = of_it.map(|other| (other.account.clone(), other.held.clone()));
         let of_it = of_it.unwrap_or_else(|| (Arc::default(), Arc::new(Held::among(&self.setting.held))));
         let listener = Arc::new(Listener::new(fd, key, name, of_it));
+        listeners.insert(key, listener.clone());
+        if let Err(error) = self.attend(&listener) {
+            // Given up, it would be closed, and every call in the container would fail: a neighbour may have all numbers of processes for a moment.
+            say!("the listener {} waits until it can be attended: {error}", kept_name(key, &listener.name));
+            lock(&self.late).push(listener);
+        }
+    }
+
+    fn attend(self: &Arc<Registry>, listener: &Arc<Listener>) -> io::Result<()> {
         let registry = self.clone();
         let gone = move |listener: &Listener| {
             registry.end(&mut registry.lock(), listener);
             registry.tell();
         };
-        listeners.insert(key, listener.clone());
-        attend(&listener, &self.setting, &self.journal, gone).inspect_err(|_| self.end(listeners, &listener))
+        attend(listener, &self.setting, &self.journal, gone)
+    }
+
+    /// Attends those that could not be attended when they came; whether there are still such.
+    pub(super) fn attend_late(self: &Arc<Registry>) -> bool {
+        let mut late = lock(&self.late);
+        late.retain(|listener| self.attend(listener).is_err());
+        !late.is_empty()
     }
 
     /// While the others are locked out: the next one may have the same name.
@@ -173,9 +194,13 @@ impl Registry {
         names
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<usize, Arc<Listener>>> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<Listener>>> {
+        lock(&self.listeners)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn kept_name(key: usize, container: &str) -> String {

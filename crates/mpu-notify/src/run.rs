@@ -105,6 +105,9 @@ fn attend(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, Noti
             let setting = Setting::new(Lookup::of_this_kernel(), &rules, budget).map_err(failed)?;
             let registry = Registry::of_this_process(Arc::new(setting)).map_err(failed)?;
             registry.adopt(handed.listener, &handed.container).map_err(failed)?;
+            if registry.attend_late() {
+                return Err(failed(io::Error::from_raw_os_error(libc::EAGAIN)));
+            }
             Some(registry)
         }
     };

@@ -280,6 +280,15 @@ pub(super) fn thread_time(tid: Tid) -> io::Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
+/// Pages that this thread's touch brought into somebody's memory, its own or another's.
+pub(super) fn own_faults() -> u64 {
+    // SAFETY: a `struct rusage` is numbers only, all of which may be 0.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one `struct rusage`, ours.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    (usage.ru_minflt + usage.ru_majflt) as u64
+}
+
 /// Gives this process a mount namespace of its own.
 pub(super) fn unshare_mounts() -> io::Result<()> {
     // SAFETY: takes a flag word and touches no memory.
