@@ -352,3 +352,92 @@ fn a_container_beyond_its_budget_is_slowed_and_its_neighbour_is_not() {
         neighbour[0][1], neighbour[1][1]
     );
 }
+
+/// Not a test: asks for some seconds, each time at a page that this program has never touched, and prints how often.
+#[test]
+#[ignore = "the caller that another test starts"]
+fn toucher() {
+    const PAGE: usize = 4096;
+    let null = File::options().read(true).write(true).open("/dev/null").expect("/dev/null");
+    let memory = Vec::<u8>::with_capacity(1 << 30);
+    let pages = (1..(1 << 30) / PAGE).map(|page| memory.as_ptr().wrapping_add(page * PAGE));
+    let began = Instant::now();
+    let asked = pages.take_while(|_| began.elapsed() < Duration::from_secs(4)).filter(|page| {
+        let error = sys::control_at(&null, *page).expect_err("/dev/null knows no control");
+        error.raw_os_error() == Some(libc::ENOTTY)
+    });
+    println!("touched {}", asked.count());
+}
+
+/// The page tables for such a page are charged to the supervisor, so nobody gets many.
+#[test]
+fn pages_that_calls_bring_in_are_paid_for() {
+    if skipped() {
+        return;
+    }
+    let script = format!(
+        "{TELL}; $MPU notify hold & until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
+        for percent in 0 100; do
+            tell \"budget\n$percent\" >/dev/null; $MPU run -- $CALLER --exact toucher --ignored --nocapture
+        done
+        tell retire; wait"
+    );
+    let out = text(&play(&script));
+    let counts: Vec<u64> =
+        out.lines().filter_map(|line| line.rsplit_once("touched ")?.1.split(' ').next()?.parse().ok()).collect();
+    let [free, paid] = counts[..] else { panic!("{out}") };
+    // A second's worth at once, and four seconds; the supervisor's threads need some pages of their own.
+    assert!(paid > 0 && paid <= 64 * 6, "{paid} pages in four seconds, {free} without a limit");
+    assert!(free > 2 * paid, "{free} pages without a limit, {paid} with one: that shows nothing");
+}
+
+#[test]
+fn a_log_that_takes_nothing_ends_neither_keeper_nor_supervisor() {
+    if skipped() {
+        return;
+    }
+    let script = format!(
+        "{TELL}; $MPU notify hold 2>/dev/full & until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
+        {CALLS}=3000 $MPU run -- {CALLER} & run=$!
+        until tell state | grep -q '\"listeners\":1'; do sleep 0.05; done
+        first=$(tell state | {PID}); kill -9 $first
+        until next=$(tell state | {PID}); test -n \"$next\" && test $next != $first; do sleep 0.05; done
+        wait $run; echo ended $?; tell retire; wait"
+    );
+    let out = text(&play(&script));
+    assert!(out.contains("all 3000 came back") && out.contains("ended 0"), "{out}");
+}
+
+/// The supervisor's number, in its state.
+const PID: &str = "sed -n 's/.*\"pid\":\\([0-9]*\\).*/\\1/p'";
+
+/// A container that has all numbers of processes for a moment must not cost another one its listener.
+#[test]
+fn a_listener_for_which_there_is_no_thread_is_attended_later() {
+    if skipped() {
+        return;
+    }
+    let script = format!(
+        "group=
+        for at in /sys/fs/cgroup/pids /sys/fs/cgroup /sys/fs/cgroup/unified; do
+            mkdir $at/mpu-test-$$ 2>/dev/null || continue
+            test -e $at/mpu-test-$$/pids.max && group=$at/mpu-test-$$ && break
+            rmdir $at/mpu-test-$$
+        done
+        test -n \"$group\" || {{ echo 'skipped: no control group that counts processes'; exit; }}
+        {TELL}; $MPU notify hold 2>/run/mpu/log & hold=$!
+        until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
+        {CALLS}=3000 $MPU run -- {CALLER} & run=$!
+        until tell state | grep -q '\"listeners\":1'; do sleep 0.05; done
+        first=$(tell state | {PID}); for pid in $hold $first; do echo $pid >$group/cgroup.procs; done
+        echo 2 >$group/pids.max; kill -9 $first
+        until grep -q 'waits until it can be attended' /run/mpu/log; do sleep 0.05; done
+        echo max >$group/pids.max
+        wait $run; echo ended $?; tell retire; wait; rmdir $group"
+    );
+    let out = text(&play(&script));
+    if let Some(reason) = out.lines().find(|line| line.starts_with("skipped: ")) {
+        return println!("{reason}");
+    }
+    assert!(out.contains("all 3000 came back") && out.contains("ended 0"), "{out}");
+}
