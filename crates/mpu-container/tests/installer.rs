@@ -311,6 +311,11 @@ fn the_programs_alone_find_their_configuration_beside_themselves() {
     ] {
         assert!(config.contains(line), "{line} is missing: {config}");
     }
+    let engine = format!("--config={}", host.at("daemon.json").display());
+    let docker =
+        run("nvidia-ctk", &["runtime", "configure", "--runtime=docker", "--set-as-default", "--dry-run", &engine]);
+    let beside = host.at("opt/toolkit/nvidia-container-runtime").display().to_string();
+    assert!(docker.contains(&format!("\"path\": \"{beside}\"")), "the one beside it, though not in PATH: {docker}");
     // No driver is loaded where these tests run, so the container starts as it is; with one, by us.
     let loaded =
         fs::read_to_string("/proc/modules").unwrap_or_default().lines().any(|line| line.starts_with("nvidia "));
