@@ -350,6 +350,33 @@ fn what_makes_no_sense_is_told_before_anything_is_done() {
     }
 }
 
+/// As nobody, where that can be: what goes wrong here would be an installation.
+#[test]
+fn whoever_says_nothing_is_told_how_and_nothing_is_done() {
+    if Path::new("/host").is_dir() {
+        println!("skipped: /host is here, as in a toolkit container");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("for all");
+    let program = dir.path().join("program");
+    let mut copied = Command::new("install");
+    copied.args(["-m", "755", env!("CARGO_BIN_EXE_mpu-container")]).arg(&program);
+    assert!(copied.status().expect("install").success());
+    for name in ["nvidia-ctk-installer", "nvidia-toolkit"] {
+        let mut command = Command::new(&program);
+        command.arg0(name).env_clear().env("PATH", "/usr/bin:/bin").current_dir("/").stdin(Stdio::null());
+        if rustix::process::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        let done = command.output().expect("ended");
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(2), "{said}");
+        assert!(done.stdout.is_empty() && said.contains("Usage: nvidia-ctk-installer"), "{said}");
+        assert!(said.contains("--runtime=docker"), "{said}");
+    }
+}
+
 #[test]
 fn an_engines_file_that_is_not_understood_stays_and_says_why() {
     let host = Host::new("containerd").drop_in("99-nvidia.toml");
