@@ -29,7 +29,7 @@ pub mod limits;
 pub mod links;
 pub mod manual;
 pub mod names;
-mod output;
+pub mod output;
 pub mod program;
 pub mod refresh;
 pub mod request;

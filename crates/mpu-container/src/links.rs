@@ -2,6 +2,7 @@
 //!
 //! Owns nothing that a link does not say. A name that is somebody else's stays theirs.
 
+use crate::output;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -37,12 +38,11 @@ pub fn main(arguments: Vec<OsString>, names: &[&str]) -> ExitCode {
     let remove = words.iter().any(|word| *word == "--remove");
     let folders: Vec<&&OsString> = words.iter().filter(|word| **word != "--remove").collect();
     let [folder] = folders[..] else {
-        eprint!("{USAGE}");
+        output::say(USAGE.trim_end());
         return ExitCode::from(2);
     };
     if *folder == "--help" || *folder == "-h" {
-        print!("{USAGE}");
-        return ExitCode::SUCCESS;
+        return output::page("mpu-container", USAGE);
     }
     let done = crate::executable::path()
         .map_err(|source| LinkError::Io { path: PathBuf::from("/proc/self/exe"), source })
@@ -50,7 +50,7 @@ pub fn main(arguments: Vec<OsString>, names: &[&str]) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("mpu-container: {error}");
+            output::say(format!("mpu-container: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -1,6 +1,6 @@
 //! The executable: chooses the program by the name it is called by.
 
-use mpu_container::names;
+use mpu_container::{names, output};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -8,17 +8,17 @@ fn main() -> ExitCode {
     if let Some(program) = program {
         return (program.run)(arguments);
     }
-    match arguments.get(1).and_then(|word| word.to_str()) {
-        Some("--version" | "-V") => println!("mpu-container {}", env!("CARGO_PKG_VERSION")),
-        Some("--help" | "-h" | "help") => print!("{}", names::help()),
+    let page = match arguments.get(1).and_then(|word| word.to_str()) {
+        Some("--version" | "-V") => format!("mpu-container {}\n", env!("CARGO_PKG_VERSION")),
+        Some("--help" | "-h" | "help") => names::help(),
         other => {
-            match other {
-                Some(word) => eprintln!("mpu-container: there is no program '{word}'\n"),
-                None => eprintln!("mpu-container: which program?\n"),
-            }
-            eprint!("{}", names::help());
+            let wrong = match other {
+                Some(word) => format!("there is no program '{word}'"),
+                None => "which program?".to_string(),
+            };
+            output::say(format!("mpu-container: {wrong}\n\n{}", names::help().trim_end()));
             return ExitCode::from(2);
         }
-    }
-    ExitCode::SUCCESS
+    };
+    output::page("mpu-container", &page)
 }

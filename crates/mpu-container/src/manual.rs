@@ -3,6 +3,7 @@
 //! Owns the pages' sections. What is said in them is each program's own command line; which programs there are, it is told.
 //! Pages carry no date, so that the same sources always give the same pages. `man 7 man` has the language.
 
+use crate::output::say;
 use crate::program::{self, Program};
 use clap::{Command, CommandFactory, Parser, ValueEnum};
 use clap_complete::Shell;
@@ -113,15 +114,15 @@ fn told(written: io::Result<()>) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("mpu-container: cannot write: {error}");
+            say(format!("mpu-container: cannot write: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
 fn unknown(name: &str, programs: &[Program]) -> ExitCode {
-    eprintln!("mpu-container: no program with a command line of ours is called '{name}'\n");
-    eprint!("{}", program::help(programs));
+    let help = program::help(programs);
+    say(format!("mpu-container: no program with a command line of ours is called '{name}'\n\n{}", help.trim_end()));
     ExitCode::from(2)
 }
 

@@ -4,6 +4,7 @@
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
 
 /// Says a line on standard error. Whether somebody reads it changes nothing.
 pub fn say(line: impl Display) {
@@ -19,5 +20,16 @@ pub fn print(text: &str) -> io::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         other => other,
+    }
+}
+
+/// Prints what a program was asked for, and nothing else: its version, its help. How the program ends.
+pub fn page(program: &str, text: &str) -> ExitCode {
+    match print(text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(format!("{program}: cannot write standard output: {error}"));
+            ExitCode::FAILURE
+        }
     }
 }

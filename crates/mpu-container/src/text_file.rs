@@ -29,22 +29,19 @@ pub fn read(path: &Path, longest: u64) -> io::Result<String> {
 
 /// Puts a text in a file's place: aside first, then by renaming, with the old file's owner and mode. What a link points to
 /// is replaced, or made, not the link. Folders that are missing are made. A device or pipe (`/dev/stdout`) is written to:
-/// it must keep its place.
+/// it must keep its place, and a pipe without a name has none.
 ///
 /// # Errors
 /// If the file could not be written; the old one is then as it was.
 pub fn save(path: &Path, text: &str) -> io::Result<()> {
-    let path = real(path)?;
-    let old = fs::metadata(&path).ok();
-    if let Some(old) = old.as_ref().filter(|old| !old.is_file()) {
-        return match old.is_dir() {
+    if let Some(there) = fs::metadata(path).ok().filter(|there| !there.is_file()) {
+        return match there.is_dir() {
             true => Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory, not a file")),
-            false => {
-                let special = File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(&path);
-                special?.write_all(text.as_bytes())
-            }
+            false => pour(path, text),
         };
     }
+    let path = real(path)?;
+    let old = fs::metadata(&path).ok();
     fs::create_dir_all(folder(&path))?;
     aside(&path, |mut beside| {
         let (mode, owner) = match &old {
@@ -60,6 +57,14 @@ pub fn save(path: &Path, text: &str) -> io::Result<()> {
         file.sync_all()?;
         beside.persist(&path).map(drop).map_err(|error| error.error)
     })
+}
+
+/// Writes to what is no file. Nobody waits for a reader to come, but for the one that is there to go on reading.
+fn pour(path: &Path, text: &str) -> io::Result<()> {
+    let mut there = File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    let flags = rustix::fs::fcntl_getfl(&there)?;
+    rustix::fs::fcntl_setfl(&there, flags - rustix::fs::OFlags::NONBLOCK)?;
+    there.write_all(text.as_bytes())
 }
 
 /// A file that is out of its place, and gone once this is dropped.
@@ -191,6 +196,23 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
         save(&pipe, "x").expect_err("nobody reads it");
         assert!(fs::metadata(&pipe).expect("there").file_type().is_fifo());
+    }
+
+    /// As `/dev/stdout` before a `|`: a link of the kernel's to something that no path names.
+    #[test]
+    fn a_pipe_without_a_name_is_written_to_though_its_reader_is_slow() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&writer)));
+        // More than a pipe holds.
+        let text = "x".repeat(200_000);
+        let read = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            let mut all = String::new();
+            reader.read_to_string(&mut all).map(|_| all)
+        });
+        save(&path, &text).expect("written");
+        drop(writer);
+        assert_eq!(read.join().expect("ended").expect("read"), text);
     }
 
     #[test]

@@ -311,6 +311,11 @@ fn the_programs_alone_find_their_configuration_beside_themselves() {
     ] {
         assert!(config.contains(line), "{line} is missing: {config}");
     }
+    let engine = format!("--config={}", host.at("daemon.json").display());
+    let docker =
+        run("nvidia-ctk", &["runtime", "configure", "--runtime=docker", "--set-as-default", "--dry-run", &engine]);
+    let beside = host.at("opt/toolkit/nvidia-container-runtime").display().to_string();
+    assert!(docker.contains(&format!("\"path\": \"{beside}\"")), "the one beside it, though not in PATH: {docker}");
     // No driver is loaded where these tests run, so the container starts as it is; with one, by us.
     let loaded =
         fs::read_to_string("/proc/modules").unwrap_or_default().lines().any(|line| line.starts_with("nvidia "));
@@ -342,6 +347,33 @@ fn what_makes_no_sense_is_told_before_anything_is_done() {
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         assert!(done.status.code() == Some(1) && said.contains(part), "{words:?}: {said}");
         assert!(!host.at("etc").exists() && !host.at("run/toolkit.pid").exists(), "{words:?}: {said}");
+    }
+}
+
+/// As nobody, where that can be: what goes wrong here would be an installation.
+#[test]
+fn whoever_says_nothing_is_told_how_and_nothing_is_done() {
+    if Path::new("/host").is_dir() {
+        println!("skipped: /host is here, as in a toolkit container");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("for all");
+    let program = dir.path().join("program");
+    let mut copied = Command::new("install");
+    copied.args(["-m", "755", env!("CARGO_BIN_EXE_mpu-container")]).arg(&program);
+    assert!(copied.status().expect("install").success());
+    for name in ["nvidia-ctk-installer", "nvidia-toolkit"] {
+        let mut command = Command::new(&program);
+        command.arg0(name).env_clear().env("PATH", "/usr/bin:/bin").current_dir("/").stdin(Stdio::null());
+        if rustix::process::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        let done = command.output().expect("ended");
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(2), "{said}");
+        assert!(done.stdout.is_empty() && said.contains("Usage: nvidia-ctk-installer"), "{said}");
+        assert!(said.contains("--runtime=docker"), "{said}");
     }
 }
 

@@ -195,7 +195,7 @@ First checks whether this host can run it, and changes nothing if it cannot. If 
 
 const UP_EXAMPLES: &str = "Examples:
   sudo mpu up
-  mpu up --build-only                     # e.g. to sign the module before loading it
+  sudo mpu up --build-only                     # e.g. to sign the module before loading it
   sudo mpu up --module ./mpu.ko           # load a module that was built and signed before
   sudo mpu up --replace                   # after an upgrade of mpu: no call goes untranslated";
 
@@ -229,7 +229,7 @@ Without the file, the defaults hold: the engine that suits the host best, and ea
     namespace. Rules in the file let monitors keep the host's view, and let the containers of a pod see each other.";
 
 const CONFIG_EXAMPLES: &str = "Examples:
-  mpu config default | sudo tee /etc/mpu/config.toml
+  mpu config default > config.toml        # a file to begin with: it has no rules yet
   mpu config check ./config.toml
   sudo mpu config apply";
 

@@ -7,6 +7,7 @@ use super::force::Force;
 use super::plan::{adding, removing, Plan};
 use super::{hook, source, Change, Engine, EngineError, Wish};
 use crate::config::edit::truth;
+use crate::executable;
 use crate::output::say;
 use crate::text_file;
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -129,7 +130,28 @@ impl Configure {
             say(format!("CRI-O reads {} only if its --config-dir is that directory", own.display()));
         }
         let pattern = self.pattern()?;
-        self.carry_out(&files, &adding(&files, &[wish], pattern.as_ref())?)
+        let missing = (!Path::new(&wish.path).exists()).then(|| wish.path.clone());
+        let plan = adding(&files, &[wish], pattern.as_ref())?;
+        if let Some(program) = missing {
+            self.without(&program, plan.force.is_default(name) && !plan.changes.is_empty())?;
+        }
+        self.carry_out(&files, &plan)
+    }
+
+    /// The runtime's program is not here. Whoever names a path may know better: it is the host's, or comes later.
+    fn without(&self, program: &str, default: bool) -> Result<(), EngineError> {
+        let named = &self.nvidia_runtime_path;
+        if default && !named.contains('/') {
+            return Err(EngineError::Asked(format!(
+                "there is no program {named}, neither beside this one nor in PATH, and every container would start by it: \
+                 install it, or give its whole path with --nvidia-runtime-path"
+            )));
+        }
+        say(format!("there is no program {program} here: no container of this runtime starts without it"));
+        if !named.contains('/') {
+            say("--nvidia-runtime-path takes another path of it");
+        }
+        Ok(())
     }
 
     fn carry_out(&self, files: &Files, plan: &Plan) -> Result<(), EngineError> {
@@ -247,8 +269,12 @@ impl Configure {
             whole("--nvidia-runtime-path", Path::new(named))?;
             return Ok(named.clone());
         }
+        // The one that came with this program first: sudo's PATH may lack the folder, or have another one's.
+        let beside = executable::path().ok().and_then(|this| this.parent().map(Path::to_path_buf));
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let found = std::env::split_paths(&path).map(|dir| dir.join(named)).find(|program| program.is_file());
+        // What is not absolute means another folder to the engine.
+        let folders = beside.into_iter().chain(std::env::split_paths(&path)).filter(|folder| folder.is_absolute());
+        let found = folders.map(|folder| folder.join(named)).find(|program| program.is_file());
         Ok(found
             .and_then(|program| program.to_str().map(str::to_string))
             .unwrap_or_else(|| format!("/usr/bin/{named}")))

@@ -15,6 +15,7 @@ use crate::chain::{chain, printable};
 use crate::config::{self, Config, ConfigError, Loaded, Mode};
 use crate::driver::DriverRoot;
 use crate::limits::{self, LimitsError};
+use crate::output::{page, say};
 use crate::program::Program;
 use crate::request::{self, Annotations, RequestError, Terms};
 use crate::spec::{Spec, SpecError};
@@ -128,17 +129,16 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
     let flags = match Flags::parse(arguments.get(1..).unwrap_or_default()) {
         Ok(flags) => flags,
         Err(mistake) => {
-            eprint!("{NAME}: {mistake}\n\n{USAGE}");
+            say(format!("{NAME}: {mistake}\n\n{}", USAGE.trim_end()));
             return ExitCode::from(2);
         }
     };
     if flags.help {
-        print!("{USAGE}");
-        return ExitCode::SUCCESS;
+        return page(NAME, USAGE);
     }
     if flags.version {
-        println!("NVIDIA Container Runtime Hook version {} (mpu-container)", env!("CARGO_PKG_VERSION"));
-        return ExitCode::SUCCESS;
+        let version = env!("CARGO_PKG_VERSION");
+        return page(NAME, &format!("NVIDIA Container Runtime Hook version {version} (mpu-container)\n"));
     }
     match flags.command.as_deref().and_then(OsStr::to_str) {
         Some("prestart") => match prestart(&flags) {
@@ -151,7 +151,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
         Some("poststart" | "poststop") => ExitCode::SUCCESS,
         other => {
             let mistake = other.map_or("which command?".to_string(), |word| format!("there is no command '{word}'"));
-            eprint!("{NAME}: {mistake}\n\n{USAGE}");
+            say(format!("{NAME}: {mistake}\n\n{}", USAGE.trim_end()));
             ExitCode::from(2)
         }
     }

@@ -70,7 +70,7 @@ const FLAGS: &[Flag] = &[
     flag("config-source", &["config-sources"], &["RUNTIME_CONFIG_SOURCES", "RUNTIME_CONFIG_SOURCE"], List("SOURCE"), "command,file",
         "Where options of the present default runtime are read: command, file, file=FILE; the first that can be read"),
     flag("executable-path", &[], &["RUNTIME_EXECUTABLE_PATH"], Text("PROGRAM"), "", "The engine's program, below the host's root"),
-    flag("host-root", &[], &["HOST_ROOT_MOUNT"], Text("DIR"), "/host", "Where the host's root is; / where there is no such folder"),
+    flag("host-root", &[], &["HOST_ROOT_MOUNT"], Text("DIR"), HOST, "Where the host's root is; / where there is no such folder"),
     flag("socket", &[], &["RUNTIME_SOCKET", "CONTAINERD_SOCKET", "DOCKER_SOCKET"], Text("SOCKET"), BY_RUNTIME,
         "The engine's socket: who answers there is signalled"),
     flag("restart-mode", &[], &["RUNTIME_RESTART_MODE"], Text("MODE"), BY_RUNTIME,
@@ -172,6 +172,15 @@ pub fn command() -> Command {
         .args(flags.map(short))
         .after_help(EXAMPLES)
 }
+
+/// Whether a call says anything: by a word, or by a variable.
+pub fn says(words: &[OsString], variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let mut variables = FLAGS.iter().flat_map(|flag| flag.variables);
+    words.len() > 1 || variables.any(|name| variable(name).is_some_and(|value| !value.is_empty()))
+}
+
+/// The folder that a toolkit container has the host's root at, if nothing else is said.
+pub const HOST: &str = "/host";
 
 /// What was asked for.
 #[derive(Debug)]
@@ -276,6 +285,18 @@ mod tests {
             [false, true, true]
         );
         assert_eq!(options.list("nvidia-container-runtime.runtimes"), ["crun", "/opt/runc"]);
+    }
+
+    #[test]
+    fn a_bare_call_says_nothing() {
+        let says = |words: &[&str], variables: &[(&str, &str)]| {
+            let words: Vec<OsString> = ["nvidia-toolkit"].iter().chain(words).map(OsString::from).collect();
+            says(&words, |name| variables.iter().find(|(set, _)| *set == name).map(|(_, value)| value.into()))
+        };
+        assert!(!says(&[], &[]) && !says(&[], &[("PATH", "/bin"), ("ROOT", "")]));
+        assert!(
+            says(&["--no-daemon"], &[]) && says(&[], &[("CONTAINERD_CONFIG", "/a")]) && says(&[], &[("ROOT", "/r")])
+        );
     }
 
     #[test]

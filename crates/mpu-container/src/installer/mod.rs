@@ -40,8 +40,20 @@ pub const PROGRAM: Program = Program {
 };
 
 fn main(arguments: Vec<OsString>) -> ExitCode {
+    let variable = |name: &str| std::env::var_os(name);
+    // Whoever tries what this program does must not find it done.
+    if !flags::says(&arguments, variable) && !Path::new(flags::HOST).is_dir() {
+        told(format!(
+            "nothing is asked for, by no flag and no variable, and this is no toolkit container: there is no {}. \
+             To install on this machine, name its engine, e.g. --runtime=docker\n\n{}\n\n\
+             `nvidia-ctk-installer --help` tells more.",
+            flags::HOST,
+            flags::command().render_usage()
+        ));
+        return ExitCode::from(2);
+    }
     let words = [OsString::from("nvidia-ctk-installer")].into_iter().chain(arguments.into_iter().skip(1)).collect();
-    let options = match Options::read(words, |name| std::env::var_os(name)) {
+    let options = match Options::read(words, variable) {
         Ok(options) => options,
         Err(told) => {
             // Nobody may be reading.

@@ -98,8 +98,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let called = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     let first = arguments.get(1).and_then(|word| word.to_str());
     if called == "runtime" && matches!(first, None | Some("--help" | "-h" | "help")) {
-        print!("{HELP}");
-        return ExitCode::SUCCESS;
+        return crate::output::page("mpu-container", HELP);
     }
     let command = Command::read(&arguments);
     let mut log = Log::of_engine(&command);

@@ -3,6 +3,7 @@
 //! Owns the file's grammar, its defaults and its errors, which name the line. What the rules become for an engine is
 //! `rules`'s; nothing here looks at the host beyond that one file. No file is the same as an empty one.
 
+mod file;
 pub mod rules;
 mod wanted;
 
@@ -185,8 +186,11 @@ impl Config {
     /// # Errors
     /// If there is a file that cannot be used: a policy is never half applied.
     pub fn of(host: &Host) -> Result<Config, ConfigError> {
-        match Config::at(&host.at(FILE)) {
-            Err(ConfigError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+        let path = host.at(FILE);
+        match Config::at(&path) {
+            Err(ConfigError::Unreadable { source, .. })
+                if source.kind() == io::ErrorKind::NotFound && !file::is_there(&path) =>
+            {
                 Ok(Config::default())
             }
             other => other,
@@ -199,11 +203,7 @@ impl Config {
     /// If it is not there, cannot be read, or is malformed.
     pub fn at(path: &Path) -> Result<Config, ConfigError> {
         let unreadable = |source| ConfigError::Unreadable { path: path.to_path_buf(), source };
-        let length = std::fs::metadata(path).map_err(unreadable)?.len();
-        if length > LONGEST {
-            return Err(unreadable(io::Error::other(format!("it has {length} bytes"))));
-        }
-        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let text = file::read(path, LONGEST).map_err(unreadable)?;
         Config::parse(&text).map_err(|(line, what)| ConfigError::Malformed { path: path.to_path_buf(), line, what })
     }
 
@@ -350,6 +350,32 @@ mod tests {
         let many = "[[rule]]\nsees = \"host\"\ncontainer = \"abcdef\"\n".repeat(40);
         let (line, what) = wrong(&many);
         assert!(line == 120 && what.contains("more than an engine takes"), "{line}: {what}");
+    }
+
+    #[test]
+    fn what_is_there_and_is_no_file_is_not_the_same_as_no_file() {
+        let fake = FakeHost::in_order();
+        let path = fake.host().at(FILE);
+        let said = || match Config::of(&fake.host()) {
+            Err(error @ ConfigError::Unreadable { .. }) => crate::explain::chain(&error).to_string(),
+            other => panic!("{other:?}"),
+        };
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::os::unix::fs::symlink("/nowhere/config.toml", &path).expect("a link");
+        assert!(said().contains("a link to /nowhere/config.toml, which is not there"), "{}", said());
+        std::fs::remove_file(&path).expect("removed");
+        // Nobody writes into it: reading it would wait for ever.
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+        assert!(said().contains("not a file"), "{}", said());
+        std::fs::remove_file(&path).expect("removed");
+        std::os::unix::fs::symlink("/dev/zero", &path).expect("a link");
+        assert!(said().contains("not a file"), "{}", said());
+        std::fs::remove_file(&path).expect("removed");
+        std::os::unix::fs::symlink("/dev/null", &path).expect("a link");
+        assert_eq!(Config::of(&fake.host()).expect("empty"), Config::default());
+        std::fs::remove_file(&path).expect("removed");
+        std::fs::write(&path, [b'#'].repeat(LONGEST as usize + 1)).expect("written");
+        assert!(said().contains("more than"), "{}", said());
     }
 
     #[test]

@@ -63,6 +63,13 @@ pub fn fault(sees: Visibility, whom: &Selector) -> Option<String> {
         Selector::Container(_) | Selector::Pod(_) if glob.contains('/') => {
             return Some("an id or name has no /; a path goes with `cgroup`".to_string());
         }
+        // It would cross folders, and so reach beneath cgroups of tenants, whoever the rule shows more to.
+        Selector::Container(_) | Selector::Pod(_) if glob.contains("**") => {
+            return Some(
+                "** in an id or name: a tenant could make a cgroup that it fits; write *, which fits any part of a name"
+                    .to_string(),
+            );
+        }
         _ => {}
     }
     let sound = lines(sees, whom).iter().all(|line| Rules::parse(line.as_bytes()).is_ok());
@@ -156,6 +163,10 @@ mod tests {
             Selector::Cgroup("a".into()),
             Selector::Cgroup("/a\nb".into()),
             Selector::Container("a".repeat(300)),
+            Selector::Container("**dcgm*".into()),
+            Selector::Container("dcgm**".into()),
+            Selector::Container("**".into()),
+            Selector::Pod("**dcgm*".into()),
         ] {
             assert!(fault(Visibility::Own, &whom).is_some(), "{whom:?}");
         }
@@ -184,7 +195,10 @@ mod tests {
         for path in own.iter().flat_map(|own| made.iter().map(move |made| format!("{own}{made}"))) {
             for deeper in made {
                 let path = format!("{path}{deeper}");
-                for whom in [Selector::Container("dcgm*".into()), Selector::Pod("dcgm*".into())] {
+                for whom in ["dcgm*", "**dcgm*", "**"].into_iter().flat_map(|glob| {
+                    let sound = |whom: &Selector| fault(Visibility::Host, whom).is_none();
+                    [Selector::Container(glob.into()), Selector::Pod(glob.into())].into_iter().filter(sound)
+                }) {
                     assert_eq!(sees(Visibility::Host, whom.clone(), &path), Sees::Own, "{path} {whom:?}");
                 }
             }

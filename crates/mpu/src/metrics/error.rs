@@ -27,6 +27,12 @@ pub enum MetricsError {
         /// Why.
         source: io::Error,
     },
+    /// Something else than a file has the name: a device would be replaced by a file.
+    #[error("{} is not a file", path.display())]
+    NoFile {
+        /// The name.
+        path: PathBuf,
+    },
     /// The kernel gives no thread, timer or signal.
     #[error("cannot start the exporter")]
     Setup {
@@ -41,6 +47,7 @@ impl Explain for MetricsError {
             MetricsError::Listen { .. } => "cannot_listen",
             MetricsError::NoSocket => "no_socket",
             MetricsError::Write { .. } => "cannot_write",
+            MetricsError::NoFile { .. } => "no_file",
             MetricsError::Setup { .. } => "cannot_start",
         }
     }
@@ -52,6 +59,7 @@ impl Explain for MetricsError {
             {
                 Exit::Refused
             }
+            MetricsError::NoFile { .. } => Exit::Refused,
             MetricsError::NoSocket => Exit::NotReady,
             MetricsError::Write { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::NotReady,
             _ => Exit::Failed,
@@ -71,6 +79,9 @@ impl Explain for MetricsError {
                 "make the directory {} and let this user write there; it is what node_exporter got as --collector.textfile.directory",
                 path.parent().unwrap_or(Path::new("/")).display()
             ),
+            MetricsError::NoFile { .. } => {
+                "name a file, e.g. --textfile /var/lib/prometheus/node-exporter/mpu.prom; --once alone prints the page".to_string()
+            }
             MetricsError::Setup { .. } => "the system is short of threads or file descriptors: look at `ulimit -a`".to_string(),
         }
     }

@@ -94,7 +94,7 @@ async fn write_until(
     stop: impl std::future::Future<Output = ()>,
 ) -> Result<Done, MetricsError> {
     // The first failure ends it: a wrong path is a mistake. Later ones may pass, as a full disk does.
-    textfile::write(path, &exporter.page().await)?;
+    let mut written = textfile::write(path, &exporter.page().await)?;
     let mut failing = false;
     let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -105,7 +105,7 @@ async fn write_until(
             _ = tick.tick() => {}
         }
         match textfile::write(path, &exporter.page().await) {
-            Ok(()) => failing = false,
+            Ok(now) => (written, failing) = (now, false),
             Err(error) if !failing => {
                 failing = true;
                 mpu_host::progress::say(format_args!("mpu: metrics: {}; fix: {}", chain(&error), error.fix()));
@@ -113,6 +113,6 @@ async fn write_until(
             Err(_) => {}
         }
     }
-    let _ = std::fs::remove_file(path);
+    written.remove(path);
     Ok(Done::Stopped)
 }

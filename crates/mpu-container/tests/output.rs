@@ -1,0 +1,55 @@
+//! What the executable prints where nobody reads any more, or nothing can be written: no panic, and the documented exit code.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// The name it is called by, and its words.
+const PAGES: [(&str, &[&str]); 6] = [
+    ("mpu-container", &["--help"]),
+    ("mpu-container", &["--version"]),
+    ("mpu-container", &["links", "--help"]),
+    ("mpu-container", &["runtime", "--help"]),
+    ("nvidia-container-runtime-hook", &["--help"]),
+    ("nvidia-container-runtime-hook", &["--version"]),
+];
+
+const WRONG: [(&str, &[&str]); 5] = [
+    ("mpu-container", &["foo"]),
+    ("mpu-container", &[]),
+    ("mpu-container", &["links"]),
+    ("mpu-container", &["man", "foo"]),
+    ("nvidia-container-runtime-hook", &["foo"]),
+];
+
+fn code(name: &str, words: &[&str], out: impl Into<Stdio>, err: impl Into<Stdio>) -> Option<i32> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
+    command.arg0(name).args(words).stdin(Stdio::null()).stdout(out).stderr(err).status().expect("ended").code()
+}
+
+fn full() -> File {
+    File::options().write(true).open("/dev/full").expect("the device")
+}
+
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+#[test]
+fn a_page_that_is_lost_is_a_failure_and_a_reader_that_has_gone_is_none() {
+    for (name, words) in PAGES {
+        assert_eq!(code(name, words, full(), Stdio::null()), Some(1), "{name} {words:?}");
+        assert_eq!(code(name, words, full(), full()), Some(1), "{name} {words:?}");
+        assert_eq!(code(name, words, closed(), Stdio::null()), Some(0), "{name} {words:?}");
+    }
+}
+
+#[test]
+fn a_mistake_is_one_though_nobody_is_told() {
+    for (name, words) in WRONG {
+        assert_eq!(code(name, words, Stdio::null(), full()), Some(2), "{name} {words:?}");
+        assert_eq!(code(name, words, Stdio::null(), closed()), Some(2), "{name} {words:?}");
+    }
+}
