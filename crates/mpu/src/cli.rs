@@ -195,7 +195,7 @@ First checks whether this host can run it, and changes nothing if it cannot. If 
 
 const UP_EXAMPLES: &str = "Examples:
   sudo mpu up
-  sudo mpu up --build-only                     # e.g. to sign the module before loading it
+  sudo mpu up --build-only                # e.g. to sign the module before loading it
   sudo mpu up --module ./mpu.ko           # load a module that was built and signed before
   sudo mpu up --replace                   # after an upgrade of mpu: no call goes untranslated";
 
