@@ -24,6 +24,9 @@ const DIR: &str = "/var/lib/mpu/journal";
 /// What a journal is called when it is over: another can begin while its files are removed.
 const OVER: &str = "/var/lib/mpu/journal.over";
 
+/// Whoever only looks whether somebody changes the node has the lock so long at most.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// How often, and how soon, a program is tried again that somebody still has open for writing.
 const BUSY_TRIES: usize = 100;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
@@ -223,7 +226,7 @@ pub fn recover(host: &Host) -> Result<(), InstallError> {
 /// Locks the log, or says who has it.
 fn hold(host: &Host, log: &File) -> Result<(), InstallError> {
     let path = host.at(DIR).join("log");
-    lock::hold(log, &path, Duration::ZERO).map_err(|error| match error {
+    lock::hold(log, &path, LOOK).map_err(|error| match error {
         LockError::Held(held) => InstallError::Running(held),
         LockError::Io(source) => InstallError::Journal { path, source },
     })
