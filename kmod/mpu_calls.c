@@ -143,10 +143,13 @@ static noinline bool mpu_wait_at_the_door(void)
  * the kernel could unload it under; and hands its context on.
  */
 
-/* The running task's context. An interrupt is nobody's call. */
+/*
+ * The running task's context. An interrupt is nobody's call. Nor is what a task still does in the driver that exits because it was stopped
+ * there: whoever looks who is inside takes its context away (mpu_look_at).
+ */
 static __always_inline struct mpu_context *mpu_inside_of_current(void)
 {
-	return mpu_in_container() && in_task() ? mpu_context_of_current() : NULL;
+	return mpu_in_container() && in_task() && !(current->flags & PF_EXITING) ? mpu_context_of_current() : NULL;
 }
 
 /* The same, if MPU translates this call. */
@@ -168,7 +171,8 @@ struct mpu_context *mpu_wants_is_init_ns(void)
 {
 	struct mpu_context *context = mpu_translated();
 
-	return context && !(context->bits & MPU_HIDES_DEAD) ? context : NULL;
+	/* Whoever sees what the host sees is told of those that ended, too. */
+	return context && (!(context->bits & MPU_HIDES_DEAD) || context->sees == MPU_SEES_HOST) ? context : NULL;
 }
 
 struct mpu_context *mpu_wants_from_user(void *to, const void *from, u32 bytes)

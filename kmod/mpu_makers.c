@@ -21,6 +21,10 @@
 #define MPU_MOST_FILES 1024
 #define MPU_MOST_PLACES 16384
 
+/* Threads that are looked at for one that still has files. Those that ended go, but for the traced ones: of these a process can have as many as
+ * it likes, and each of them makes a question longer that the whole table is asked under RCU. A process that has so many holds nothing. */
+#define MPU_MOST_THREADS 64
+
 u64 mpu_makers[1 << MPU_MAKERS_BITS];
 
 /* Not by iterate_fd(): that looks at every place that a table has, of which a container can make a hundred million. */
@@ -49,8 +53,11 @@ static bool mpu_holds_the_driver(struct task_struct *leader)
 {
 	struct task_struct *thread;
 	bool found = false, any = false;
+	unsigned int seen = 0;
 
 	for_each_thread(leader, thread) {
+		if (seen++ == MPU_MOST_THREADS)
+			break;
 		task_lock(thread);
 		if (thread->files) {
 			any = true;

@@ -84,6 +84,7 @@ impl Table {
 
     /// What a caller in the cgroup with this path sees, by the text that was read.
     pub fn of(&self, text: &[u8], path: &[u8]) -> Sees {
+        let path = beginning(path);
         for place in self.places.iter().take(self.count as usize) {
             let rest = text.get(usize::from(place.at)..).unwrap_or_default();
             let glob = rest.get(..usize::from(place.length)).unwrap_or_default();
@@ -135,6 +136,18 @@ fn rule(line: &[u8]) -> Option<(u8, &[u8])> {
     let (word, glob) = (0..).zip(&WORDS).find_map(|(at, (word, _))| Some((at, line.strip_prefix(*word)?)))?;
     let sound = glob.first() == Some(&b'/') || glob.starts_with(b"**");
     (sound && glob.len() <= LONGEST_GLOB && !glob.contains(&0)).then_some((word, glob))
+}
+
+/// What of a path is looked at: so many names, in so many bytes. A container can make cgroups beneath its own, as deep as the kernel's longest
+/// path, and each name makes each rule's question longer.
+const MOST_NAMES: usize = 16;
+const MOST_BYTES: usize = 1024;
+
+/// The path's first names. Whoever is deeper is where these lead to: a rule fits what is beneath its cgroup, too.
+fn beginning(path: &[u8]) -> &[u8] {
+    let ends = path.iter().enumerate().skip(1).filter(|(_, &byte)| byte == b'/').map(|(at, _)| at);
+    let end = ends.chain([path.len()]).take(MOST_NAMES).take_while(|&end| end <= MOST_BYTES).last();
+    path.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
 /// How many names lead to the deepest cgroup on this path that fits; the root itself, which is everybody's, never does.
@@ -240,6 +253,27 @@ mod tests {
         assert_eq!(of("host /**.scope", DOCKER), Sees::Host);
         assert_eq!(of("host **/a*b/c", b"/x/ab/c"), Sees::Host);
         assert_eq!(of("host **/a*b/c", b"/ab/x/aab/c/d"), Sees::Host, "the first a*b is followed by something else");
+    }
+
+    #[test]
+    fn whoever_is_deep_is_where_the_first_names_lead_to() {
+        let deep = |names: usize| "/a".repeat(names);
+        for names in [1, MOST_NAMES, MOST_NAMES + 1, 2000] {
+            let depth = names.min(MOST_NAMES) as u32;
+            assert_eq!(of("group **", deep(names).as_bytes()), Sees::Group { depth }, "{names}");
+            assert_eq!(of("group /a", deep(names).as_bytes()), Sees::Group { depth: 1 }, "{names}");
+        }
+        assert_eq!(of("host **/b", std::format!("{}/b", deep(MOST_NAMES - 1)).as_bytes()), Sees::Host);
+        assert_eq!(of("host **/b", std::format!("{}/b", deep(MOST_NAMES)).as_bytes()), Sees::Own, "deeper");
+        let long = std::format!("/{}", "b".repeat(255)).repeat(MOST_NAMES);
+        assert_eq!(of("group **", long.as_bytes()), Sees::Group { depth: (MOST_BYTES / 256) as u32 });
+        assert_eq!(beginning(b"/"), b"/");
+        assert_eq!(beginning(b""), b"");
+        assert_eq!(beginning(&[b'a'; 2000]), b"", "a name that no kernel has");
+        // The work that a path can make: what is looked at of it is as short as the longest that containers have.
+        for path in [deep(2000), long] {
+            assert!(beginning(path.as_bytes()).len() <= MOST_BYTES);
+        }
     }
 
     #[test]
