@@ -7,17 +7,22 @@
  */
 #define _GNU_SOURCE
 #include <ctype.h>
+#include <dirent.h>
 #include <getopt.h>
+#include <limits.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #include "nvrm.h"
@@ -100,6 +105,8 @@ static void usage(FILE *to)
 	      "  x32                     pids, by the x32 number of ioctl: `ret=N` alone\n"
 	      "  wide                    no call, and no file of the driver: the largest table of descriptors there is, `ready PID`,\n"
 	      "                          until standard input closes\n"
+	      "  crowd N                 200 questions about a plain process, and about one of which N ended threads are left, because they\n"
+	      "                          are traced: `usual NS crowd NS`, the shorter of ten tries each\n"
 	      "options: --gpu N --size N --flags HEX --type HEX --dir 0..3 --xfer --class HEX --old (R418 numbers)\n"
 	      "         --object client|device|sub|profiler|HEX --owner HEX --threads N --rotate N (ring: slot of the next write)\n"
 	      "         --params HEX (another address for the parameters; rows are not printed then) --on-thread (not the main one)\n"
@@ -1146,6 +1153,113 @@ static int cmd_wide(void)
 	return 0;
 }
 
+static int crowd_ends[2];
+
+/* Ends without the C library, which would tell its other threads. */
+static void *crowd_member(void *unused)
+{
+	char byte;
+
+	syscall(SYS_read, crowd_ends[0], &byte, 1);
+	syscall(SYS_exit, 0);
+	return unused;
+}
+
+static void crowd(int number, int up)
+{
+	pthread_attr_t attributes;
+	pthread_t thread;
+	int i;
+
+	close(crowd_ends[1]);
+	pthread_attr_init(&attributes);
+	pthread_attr_setstacksize(&attributes, PTHREAD_STACK_MIN);
+	for (i = 0; i < number; i++) {
+		if (pthread_create(&thread, &attributes, crowd_member, NULL))
+			nv_die("nvctl: crowd: a thread", -errno);
+	}
+	if (write(up, "", 1) == 1)
+		crowd_member(NULL);
+}
+
+/* The least of some tries; 0 if the driver says no. */
+static unsigned long long looked_up_in(uint32_t pid)
+{
+	unsigned long long least = ~0ull, took;
+	struct timespec began, ended;
+	uint32_t status;
+	int i, try;
+
+	for (try = 0; try < 10; try++) {
+		memset(buf, 0, 14408);
+		set32(buf, 0, 200);
+		for (i = 0; i < 200; i++)
+			set32(buf, 8 + i * 72, pid);
+		clock_gettime(CLOCK_MONOTONIC, &began);
+		if (nv_control(ctl, session.client, session.subdevice, GET_PID_INFO, buf, 14408, &opt.way, &status) || status)
+			return 0;
+		clock_gettime(CLOCK_MONOTONIC, &ended);
+		took = (ended.tv_sec - began.tv_sec) * 1000000000ull + ended.tv_nsec - began.tv_nsec;
+		if (took < least)
+			least = took;
+	}
+	return least;
+}
+
+/* A traced thread that ends stays until its tracer asks for it; all but it is gone, its files first. */
+static int cmd_crowd(int number)
+{
+	unsigned long long usual, slow;
+	int up[2], seized = 0;
+	pid_t plain;
+	char byte, path[32];
+	siginfo_t ended;
+	struct dirent *entry;
+	pid_t process;
+	DIR *threads;
+
+	if (pipe(crowd_ends) || pipe(up))
+		nv_die("nvctl: crowd: a pipe", -errno);
+	process = fork();
+	if (!process)
+		crowd(number, up[1]);
+	close(up[1]);
+	if (process < 0 || read(up[0], &byte, 1) != 1)
+		nv_die("nvctl: crowd: a process", -errno);
+	snprintf(path, sizeof(path), "/proc/%d/task", process);
+	threads = opendir(path);
+	while (threads && (entry = readdir(threads))) {
+		pid_t thread = atoi(entry->d_name);
+
+		if (thread > 0 && thread != process)
+			seized += !ptrace(PTRACE_SEIZE, thread, NULL, NULL);
+	}
+	if (seized != number)
+		nv_die("nvctl: crowd: not all of it is traced", -errno);
+	closedir(threads);
+	close(crowd_ends[0]);
+	close(crowd_ends[1]);
+	/* Left there, and asked for one after the other, so that all are seen. */
+	for (threads = opendir(path); (entry = readdir(threads));) {
+		pid_t thread = atoi(entry->d_name);
+
+		if (thread > 0 && thread != process && waitid(P_PID, thread, &ended, WEXITED | WNOWAIT | __WALL))
+			nv_die("nvctl: crowd: a thread does not end", -errno);
+	}
+	closedir(threads);
+	plain = fork();
+	if (!plain) {
+		pause();
+		_exit(0);
+	}
+	open_session();
+	usual = looked_up_in(plain);
+	slow = looked_up_in(process);
+	kill(plain, SIGKILL);
+	printf("ret=0 status=0x0\nusual %llu crowd %llu\n", usual, slow);
+	return !usual || !slow;
+}
+
 static void *perform_on_thread(void *unused)
 {
 	if (own_files) {
@@ -1222,6 +1336,8 @@ int main(int argc, char **argv)
 	rest_count = argc - optind - 1;
 	if (!strcmp(what, "wide"))
 		return cmd_wide();
+	if (!strcmp(what, "crowd") && rest_count == 1)
+		return cmd_crowd(atoi(rest[0]));
 	open_session();
 	if (client)
 		session.client = client;

@@ -1,8 +1,8 @@
 //! The keeper for hosts without systemd.
 //!
 //! Owns copies of the supervisor's descriptors, and that there is a supervisor: one that dies is started again with all that was
-//! kept, also when a program in a container keeps a thread of the dead one in the kernel. Speaks the side of sd_notify(3) and sd_listen_fds(3) that systemd has elsewhere. Knows nothing of what the
-//! descriptors are for.
+//! kept, also when a program in a container keeps a thread of the dead one in the kernel. Speaks the side of sd_notify(3) and
+//! sd_listen_fds(3) that systemd has elsewhere. Knows nothing of what the descriptors are for.
 
 use super::daemon::{raise_limits, AGAIN};
 use super::error::NotifyError;

@@ -248,3 +248,24 @@ pub const WIDE_TABLE: Story = Story {
         verdict
     },
 };
+
+/// Ended threads that are left.
+const CROWD: &str = "4000";
+
+/// A process of which nothing but thousands of ended threads is left, asked about in every entry of a look-up, costs its asker what any other
+/// does: the whole table is looked up where nothing can interrupt it.
+pub const CROWD_OF_THE_DEAD: Story = Story {
+    name: "a_crowd_of_ended_threads_slows_no_look_up",
+    engines: Engines::Every,
+    without: |stage| match stage.era {
+        0 => once(stage, Without::Right("the driver looks at nobody's threads")),
+        _ => Without::Moot("threads are looked at alike in every era: played in 0"),
+    },
+    run: |stage| {
+        let told = stage.scene()?.a.ask(&["crowd", CROWD])?;
+        let (usual, crowd) = (told.one("usual")?, told.one("crowd")?);
+        // As many threads as are looked at cost some times as much as one; all of them cost a hundred times as much.
+        right!(crowd < 15 * usual, "200 looks at {CROWD} ended threads took {crowd} ns, at one {usual} ns");
+        Ok(())
+    },
+};

@@ -112,6 +112,7 @@ pub const ALL: &[Story] = &[
     hostile::OWN_FILES,
     hostile::X32,
     hostile::WIDE_TABLE,
+    hostile::CROWD_OF_THE_DEAD,
     held::UNLOADING,
     held::HAND_OVER,
     held::DRIVER_HANGS,
