@@ -289,13 +289,10 @@ fn restore(host: &Host, path: &Path, mode: u32, backup: usize) -> Result<(), Str
         // An earlier try, which could not undo something else, put it back.
         return Ok(());
     }
-    let is_elsewhere = |error: &io::Error| error.kind() == io::ErrorKind::CrossesDevices;
-    // A rename needs no room on a full disk.
-    let moved = fs::set_permissions(&from, fs::Permissions::from_mode(mode)).and_then(|()| fs::rename(&from, path));
-    let restored = match moved {
-        Err(error) if is_elsewhere(&error) => copy_back(&from, path, mode),
-        other => other,
-    };
+    // A copy gets the label of the folder that it is made in; a rename needs no room on a full disk.
+    let restored = copy_back(&from, path, mode).or_else(|_| {
+        fs::set_permissions(&from, fs::Permissions::from_mode(mode)).and_then(|()| fs::rename(&from, path))
+    });
     restored.map_err(|e| format!("{}: {e}; what it was is in {}", path.display(), from.display()))
 }
 
