@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 const WINDOW: u64 = 1_000_000_000;
 /// What a fault costs: of a budget of 100 percent, 64 pages come to a second.
 const FAULT: Duration = Duration::from_micros(15_625);
+/// Of so many calls one is looked at whatever the clock says: in one of its ticks a quick processor passes on hundreds, each of which may have
+/// brought a page.
+const CALLS: u32 = 16;
 /// A thread that pauses looks so often whether it has another budget.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -65,6 +68,8 @@ pub(super) struct Worker {
     /// Pages that were brought in and are to be paid for.
     pages: u64,
     looked: Timespec,
+    /// Since then.
+    calls: u32,
     percent: u32,
 }
 
@@ -74,19 +79,21 @@ impl Worker {
         let tid = Tid::of_this_thread();
         lock(&account.spent).threads.push(tid);
         let looked = Timespec { tv_sec: 0, tv_nsec: 0 };
-        Worker { account, tid, charged: own_time(), faults: sys::own_faults(), pages: 0, looked, percent: 0 }
+        Worker { account, tid, charged: own_time(), faults: sys::own_faults(), pages: 0, looked, calls: 0, percent: 0 }
     }
 
     /// Comes back once the container is within its budget: so many percent of one processor; 0 is no limit. Or once there is nobody whose calls
     /// are held back: what was spent stays to be paid for.
     ///
-    /// The coarse clock is a read of memory. Once in each of its ticks the thread's own is asked, so a call costs next to nothing.
+    /// The coarse clock is a read of memory. Once in each of its ticks, or in [`CALLS`] calls, the thread's own is asked: so a call costs next to
+    /// nothing.
     pub(super) fn keep_within(&mut self, percent: &AtomicU32, is_needed: impl Fn() -> bool) {
         let now = clock_gettime(ClockId::MonotonicCoarse);
-        if now == self.looked {
+        self.calls += 1;
+        if now == self.looked && self.calls < CALLS {
             return;
         }
-        self.looked = now;
+        (self.looked, self.calls) = (now, 0);
         let mut more = self.more();
         loop {
             let began = Instant::now();

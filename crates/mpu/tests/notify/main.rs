@@ -389,6 +389,7 @@ fn pages_that_calls_bring_in_are_paid_for() {
     // A second's worth at once, and four seconds; the supervisor's threads need some pages of their own.
     assert!(paid > 0 && paid <= 64 * 6, "{paid} pages in four seconds, {free} without a limit");
     assert!(free > 2 * paid, "{free} pages without a limit, {paid} with one: that shows nothing");
+    println!("{paid} pages in four seconds, {free} without a limit");
 }
 
 #[test]
