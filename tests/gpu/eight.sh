@@ -6,13 +6,14 @@
 #   sudo tests/gpu/eight.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER [WORK-FOLDER]
 #
 # Wants: an NVIDIA GPU with its driver and about 20 GiB free, runc, a C compiler, root; no engine. Takes two to three minutes (SECONDS_LONG
-# says how long it scrapes). Ends with 1 if an answer is wrong.
+# says how long it scrapes, from 60 on: fewer than ten scrapes show nothing). Ends with 1 if an answer is wrong.
 here=$(dirname "$(readlink -f "$0")")
 # Containers get the folder three levels above this file: /usr has all that these need.
 : "${PYTHON:=/usr/local/bin/python3}"
 . "$here/common.sh"
 cc -O2 -o hold "$here/hold.c" -ldl -lpthread || exit 3
 long=${SECONDS_LONG:-120} every=5 port=19568
+[ "$long" -ge 60 ] || { echo "SECONDS_LONG is $long: give 60 or more" >&2; exit 64; }
 rm -f scrape.* smi.csv t?.out t?.held t?.end
 page() {
 	exec 7<>"/dev/tcp/127.0.0.1/$port" || return 1
