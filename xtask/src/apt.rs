@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{anyhow, bail, Context, Result};
@@ -96,6 +97,12 @@ pub fn mark_if(error: anyhow::Error, says_unreachable: impl Fn(&str) -> bool) ->
 /// How long an index is trusted to be the newest before it is fetched again.
 const INDEX_LIFE: Duration = Duration::from_secs(12 * 3600);
 
+/// apt's own locks refuse a second one instead of waiting, and a suite's downloads share a folder: lanes of `x test` come here at once.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static APT: Mutex<()> = Mutex::new(());
+    APT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Suite {
     /// Opens a suite of `archives.toml`, fetching its index when absent or old.
     pub fn open(name: &str) -> Result<Self> {
@@ -116,6 +123,7 @@ impl Suite {
         let table = table()?;
         let archive = table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?;
         let suite = Suite { name: name.to_owned(), dir, kind, arch };
+        let _guard = one_at_a_time();
         if suite.is_fresh() {
             return Ok(suite);
         }
@@ -180,6 +188,7 @@ impl Suite {
 
     /// Downloads the packages and unpacks them over one folder; nothing is installed. Returns `name=version` of each.
     pub fn unpack(&self, packages: &[String], into: &Path) -> Result<Vec<String>> {
+        let _guard = one_at_a_time();
         let held = self.dir.join("download");
         let _ = std::fs::remove_dir_all(&held);
         std::fs::create_dir_all(&held)?;
@@ -212,6 +221,7 @@ impl Suite {
     /// Downloads the upstream sources of a package, of an upstream version, and unpacks them into one folder: as upstream has them,
     /// without the archive's patches.
     pub fn unpack_source(&self, package: &str, upstream: &str, into: &Path) -> Result<()> {
+        let _guard = one_at_a_time();
         let shown = output(self.apt("apt-cache").args(["showsrc", "--only-source", package]))?;
         let versions = shown.lines().filter_map(|line| line.strip_prefix("Version: "));
         let wanted = format!("{upstream}-");

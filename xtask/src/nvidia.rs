@@ -3,6 +3,7 @@
 //! Knows nothing of drivers, eras or guests.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
@@ -71,6 +72,9 @@ pub fn ready(version: &str, arch: Arch) -> Result<PathBuf> {
     let rows = table()?;
     let row = row_of(&rows, version, arch)?;
     let dir = paths::cache("nvidia")?.join(arch.named(version));
+    // Two lanes of `x test` may want the same one.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     if dir.join("nvidia-smi").is_file() && dir.join("libnvidia-ml.so.1").is_file() {
         return Ok(dir);
     }

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{bail, Context, Result};
 
@@ -150,6 +151,8 @@ pub fn missing<'a>(needs: impl IntoIterator<Item = &'a Need>) -> Vec<&'a Need> {
 
 /// Installs what is missing of these.
 pub fn require(needs: &'static [Need]) -> Result<()> {
+    // Whoever waited finds what the other one brought.
+    let guard = one_at_a_time();
     let missing = missing(needs);
     if missing.is_empty() {
         return Ok(());
@@ -159,7 +162,7 @@ pub fn require(needs: &'static [Need]) -> Result<()> {
     }
     refresh();
     let packages: Vec<&str> = missing.iter().map(|need| renamed(need.package)).collect();
-    install(&packages)?;
+    install_one_at_a_time(&packages, &guard)?;
     if let Some(still) = self::missing(needs).first() {
         bail!("{} was installed, but {} is still not here", still.package, still.sign);
     }
@@ -168,6 +171,16 @@ pub fn require(needs: &'static [Need]) -> Result<()> {
 
 /// Installs packages by apt, as root or through sudo.
 pub fn install(packages: &[&str]) -> Result<()> {
+    install_one_at_a_time(packages, &one_at_a_time())
+}
+
+/// A second apt would be refused: lanes of `x test` come here at once.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static APT: Mutex<()> = Mutex::new(());
+    APT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn install_one_at_a_time(packages: &[&str], _guard: &MutexGuard<()>) -> Result<()> {
     if !have("apt-get") {
         bail!(
             "no apt-get here; these packages are needed, under whatever names this distribution has: {}",

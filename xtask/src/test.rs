@@ -1,17 +1,18 @@
-//! Every check there is, cheapest first: formatting, lints, host tests, the kernel object, module builds, guests.
+//! Every check there is, cheapest first: formatting, lints, host tests and container engines; beside them packages, the kernel object, module
+//! builds and guests' images; then the guests.
 //!
 //! The quick matrix boots every kernel and covers every era, client and engine at least once; `--full` crosses them. `wanted` says which part
 //! of all this a person asked for.
 
+mod clock;
 mod matrix;
 mod wanted;
 
 use std::cmp::Reverse;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
 use anyhow::{anyhow, Result};
 
@@ -23,6 +24,7 @@ use crate::outcome::Outcome;
 use crate::run::say;
 use crate::skips::without;
 use crate::{apt, chart, containers, emulated, kernels, kmod, libtest, lint, packages, paths, promtool, rig, setup};
+use clock::{Clock, Lane};
 use matrix::{Guest, Matrix};
 use wanted::{Stage, Wanted};
 
@@ -47,64 +49,88 @@ const THUNKLESS: &str = "6.1";
 
 /// The verb.
 pub fn test(args: &Args) -> Result<Outcome> {
-    let began = Instant::now();
     let wanted = Wanted::of(&args.only)?;
-    let mut tally = Tally::default();
-    // Where the time goes is seen in every log.
-    let stages = Mutex::new(Vec::<(String, u64)>::new());
-    let stage = |what: &str| {
-        let now = began.elapsed().as_secs();
-        say(format!("{what}, after {now} s"));
-        stages.lock().unwrap_or_else(PoisonError::into_inner).push((what.to_owned(), now));
-    };
-    let all_ran = everything(args, &wanted, &mut tally, &stage);
+    let clock = Clock::start();
+    setup::require(setup::HOST)?;
+    for arch in Arch::ALL {
+        guest::prepare(arch)?;
+    }
+    let (mut tally, all_ran) = everything(args, &wanted, &clock);
     if !args.only.is_empty() && tally.is_idle() {
         tally.check(&args.only.join(" "), Ending::Fail, "nothing of it was played");
     }
-    stage("the end");
-    let stages = stages.into_inner().unwrap_or_else(PoisonError::into_inner);
-    for (one, next) in stages.iter().zip(stages.iter().skip(1)) {
-        say(format!("{:5} s: {}", next.1 - one.1, one.0));
-    }
+    clock.print();
     // What was found out before the rig broke is still worth reading.
     tally.print();
     all_ran.map(|()| tally.outcome())
 }
 
-fn everything(args: &Args, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
-    setup::require(setup::HOST)?;
-    for arch in Arch::ALL {
-        guest::prepare(arch)?;
+/// What tests this machine, and beside it, on the processor that this leaves idle, what makes packages and guests; then the guests.
+fn everything(args: &Args, wanted: &Wanted, clock: &Clock) -> (Tally, Result<()>) {
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        let maker = scope.spawn(move || {
+            let mut lane = Lane::of(clock);
+            let made = make(args, wanted, &mut lane, &tell);
+            (lane.end(), made)
+        });
+        let mut lane = Lane::of(clock);
+        let checked = host_checks(args.full, wanted, &mut lane);
+        if checked.is_ok() {
+            lane.enter("guests");
+            for report in boot_all(told, args.guests.max(1)) {
+                lane.tally.add(&report);
+            }
+        } else {
+            // Whoever makes more sees that nobody wants it.
+            drop(told);
+        }
+        let mut tally = lane.end();
+        let (more, made) =
+            maker.join().unwrap_or_else(|_| (Tally::default(), Err(anyhow!("what makes guests panicked"))));
+        tally.join(more);
+        (tally, checked.and(made))
+    })
+}
+
+/// Packages, modules, and then the guests' images, the longest guest's first.
+fn make(args: &Args, wanted: &Wanted, lane: &mut Lane, tell: &Sender<Made>) -> Result<()> {
+    if wanted.has(Stage::Packages) {
+        lane.enter("packages");
+        packages::check(args.full, &mut lane.tally)?;
     }
-    host_checks(args.full, wanted, tally, stage)?;
+    if wanted.has(Stage::Arm64) {
+        lane.enter("user space for arm64");
+        emulated::check(args.full, &mut lane.tally)?;
+    }
     if wanted.has(Stage::Modules) {
-        stage("the module for every kernel");
+        lane.enter("the module for every kernel");
         // Without a module there is nothing to boot a guest for.
-        if !module_builds(args.full, tally)? {
+        if !module_builds(args.full, &mut lane.tally)? {
             return Ok(());
         }
     }
     let matrix = Matrix::read()?;
     let mut work = Vec::new();
     if wanted.has(Stage::Node) && !args.no_guests {
-        stage("what whole Debians are made of");
+        lane.enter("what whole Debians are made of");
         let seconds = |play: Play| matrix.plays.get(play.name()).copied().unwrap_or(matrix.row_seconds);
-        work.extend(plays(args.full, tally)?.into_iter().map(|play| (seconds(play), Work::Node(play))));
+        work.extend(plays(args.full, &mut lane.tally)?.into_iter().map(|play| (seconds(play), Work::Node(play))));
     }
     if wanted.has(Stage::Guest) && !args.no_guests {
-        stage("NVIDIA's own drivers, and what guests are made of");
-        let guests = guests(&matrix, args.full, wanted, tally)?;
+        lane.enter("NVIDIA's own drivers, and what guests are made of");
+        let guests = guests(&matrix, args.full, wanted, &mut lane.tally)?;
         work.extend(guests.into_iter().map(|guest| (guest.seconds, Work::Guest(guest.job))));
-    }
-    if work.is_empty() {
-        return Ok(());
     }
     // One that begins late and takes long would be waited for alone.
     work.sort_by_key(|(seconds, _)| Reverse(*seconds));
-    let work: Vec<Work> = work.into_iter().map(|(_, work)| work).collect();
-    stage("guests");
-    for report in boot_all(&work, args.guests.max(1)) {
-        tally.add(&report);
+    lane.enter("images of guests");
+    for (_, work) in work {
+        // Images share one build folder: they are made one at a time.
+        let image = work.build();
+        if tell.send(Made { work, image }).is_err() {
+            break;
+        }
     }
     Ok(())
 }
@@ -165,13 +191,13 @@ fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
     Ok(plays)
 }
 
-fn host_checks(full: bool, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&str)) -> Result<()> {
+fn host_checks(full: bool, wanted: &Wanted, lane: &mut Lane) -> Result<()> {
     if wanted.has(Stage::Lint) {
-        stage("formatting and lints");
+        lane.enter("formatting and lints");
         for (name, result) in [("formatting", lint::formatting()?), ("clippy", lint::lints()?)] {
             match result {
-                Some(outcome) => tally.check(name, ending(outcome == Outcome::Passed), "see above"),
-                None => tally.check(
+                Some(outcome) => lane.tally.check(name, ending(outcome == Outcome::Passed), "see above"),
+                None => lane.tally.check(
                     name,
                     Ending::Skip,
                     "this Rust came without it, or is newer than the lints were read with",
@@ -180,30 +206,22 @@ fn host_checks(full: bool, wanted: &Wanted, tally: &mut Tally, stage: &dyn Fn(&s
         }
     }
     if wanted.has(Stage::Chart) {
-        stage("the Helm chart");
+        lane.enter("the Helm chart");
         match chart::tools() {
             Ok(tools) => {
                 let outcome = chart::check(&tools, false)?;
-                tally.check("Helm chart", ending(outcome == Outcome::Passed), "see above");
+                lane.tally.check("Helm chart", ending(outcome == Outcome::Passed), "see above");
             }
-            Err(error) => without(tally, "Helm chart", &error),
+            Err(error) => without(&mut lane.tally, "Helm chart", &error),
         }
     }
     if wanted.has(Stage::Host) {
-        stage("host tests");
-        host_tests(tally)?;
+        lane.enter("host tests");
+        host_tests(&mut lane.tally)?;
     }
     if wanted.has(Stage::Containers) {
-        stage("container engines");
-        containers::check(None, full, tally)?;
-    }
-    if wanted.has(Stage::Packages) {
-        stage("packages");
-        packages::check(full, tally)?;
-    }
-    if wanted.has(Stage::Arm64) {
-        stage("user space for arm64");
-        emulated::check(full, tally)?;
+        lane.enter("container engines");
+        containers::check(None, full, &mut lane.tally)?;
     }
     Ok(())
 }
@@ -275,33 +293,31 @@ fn flavours_build(full: bool, tally: &mut Tally) -> Result<bool> {
     Ok(all_built)
 }
 
-/// Boots the jobs, a few at a time, in this order. One whose image cannot be made, or that breaks, is reported as such beside the others.
-fn boot_all(jobs: &[Work], at_a_time: usize) -> Vec<Report> {
-    // Images share one build folder: they are made one at a time, while other guests run.
-    let building = Mutex::new(());
-    let play = |job: &Work| {
-        let image = {
-            let _guard = building.lock().unwrap_or_else(PoisonError::into_inner);
-            job.build()?
-        };
-        job.boot(&image)
-    };
-    play_all(jobs, at_a_time, Work::name, play)
+/// A guest's image, or why there is none.
+struct Made {
+    work: Work,
+    image: Result<PathBuf>,
 }
 
-fn play_all<T: Sync>(
-    jobs: &[T],
+/// Boots what comes, a few at a time. One whose image cannot be made, or that breaks, is reported as such beside the others.
+fn boot_all(made: Receiver<Made>, at_a_time: usize) -> Vec<Report> {
+    play_all(made, at_a_time, |made| made.work.name(), |made| made.work.boot(made.image?.as_path()))
+}
+
+fn play_all<T: Send>(
+    jobs: Receiver<T>,
     at_a_time: usize,
     name: impl Fn(&T) -> String + Sync,
-    play: impl Fn(&T) -> Result<Report> + Sync,
+    play: impl Fn(T) -> Result<Report> + Sync,
 ) -> Vec<Report> {
-    let next = AtomicUsize::new(0);
-    let reports = Mutex::new(Vec::new());
+    let (jobs, reports) = (Mutex::new(jobs), Mutex::new(Vec::new()));
+    let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
     let work = || {
-        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some(job) = next() {
+            let name = name(&job);
             let played = catch_unwind(AssertUnwindSafe(|| play(job))).unwrap_or_else(|_| Err(anyhow!("it panicked")));
-            let report = played.unwrap_or_else(|error| Report::broken(name(job), &error));
-            say(format!("guest {}: {}", name(job), report.summary()));
+            let report = played.unwrap_or_else(|error| Report::broken(name.clone(), &error));
+            say(format!("guest {name}: {}", report.summary()));
             reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
         }
     };
@@ -323,13 +339,16 @@ mod tests {
 
     #[test]
     fn what_ran_is_reported_beside_what_could_not_be_made() {
-        let play = |job: &u32| match job {
+        let play = |job: u32| match job {
             2 => Err(anyhow!("no room left").context("cannot make its image")),
             3 => panic!("as a bug would"),
             _ => Ok(Report { verdicts: Vec::new(), ..Report::broken(job.to_string(), &anyhow!("of the guest")) }),
         };
         for at_a_time in [1, 3] {
-            let mut reports = play_all(&[1, 2, 3, 4], at_a_time, u32::to_string, play);
+            let (tell, told) = channel();
+            (1..=4).for_each(|job| tell.send(job).unwrap());
+            drop(tell);
+            let mut reports = play_all(told, at_a_time, u32::to_string, play);
             reports.sort_by(|one, other| one.kernel.cmp(&other.kernel));
             let told: Vec<String> = reports.iter().map(|report| report.troubles.join("; ")).collect();
             let wanted = ["of the guest", "cannot make its image: no room left", "it panicked", "of the guest"];

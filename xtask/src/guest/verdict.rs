@@ -135,6 +135,31 @@ impl Tally {
         }
     }
 
+    /// Counts what another counted, and has said, in.
+    pub fn join(&mut self, other: Tally) {
+        for (cell, more) in other.cells {
+            let counts = self.cells.entry(cell).or_default();
+            (0..3).for_each(|one| counts[one] += more[one]);
+        }
+        (0..3).for_each(|one| self.counts[one] += other.counts[one]);
+        self.problems.extend(other.problems);
+        for (reason, count) in other.skips {
+            *self.skips.entry(reason).or_default() += count;
+        }
+        for (story, why_not) in other.unplayed {
+            let known = self.unplayed.entry(story).or_insert_with(|| why_not.clone());
+            if why_not.is_none() {
+                *known = None;
+            }
+        }
+        for (kernel, [took, used]) in other.took {
+            let sums = self.took.entry(kernel).or_default();
+            sums[0] += took;
+            sums[1] += used;
+        }
+        self.costs.add(&other.costs);
+    }
+
     /// Said at once, too: a run may be cut off, and so may its log.
     fn failed(&mut self, what: String) {
         say(format!("FAILED {what}"));

@@ -1,0 +1,86 @@
+//! Where the time of a run goes, as every log says: stages that follow each other in a lane, and lanes beside each other.
+//!
+//! Owns the clock, and each lane's tally until it ends. Knows no stage.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::guest::verdict::Tally;
+use crate::run::say;
+
+/// Since when, and what each stage took, in the order of their ends.
+pub struct Clock {
+    began: Instant,
+    took: Mutex<Vec<(String, u64)>>,
+}
+
+impl Clock {
+    pub fn start() -> Self {
+        Self { began: Instant::now(), took: Mutex::default() }
+    }
+
+    /// At the end of all.
+    pub fn print(&self) {
+        for (what, seconds) in self.took.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            say(format!("{seconds:5} s: {what}"));
+        }
+        say(format!("{:5} s in all; some of it at the same time", self.began.elapsed().as_secs()));
+    }
+}
+
+/// What is done one after another, and what came out.
+pub struct Lane<'a> {
+    clock: &'a Clock,
+    now: Option<(&'static str, Instant)>,
+    pub tally: Tally,
+}
+
+impl<'a> Lane<'a> {
+    pub fn of(clock: &'a Clock) -> Self {
+        Self { clock, now: None, tally: Tally::default() }
+    }
+
+    /// The next stage begins.
+    pub fn enter(&mut self, what: &'static str) {
+        self.leave();
+        say(format!("{what}, after {} s", self.clock.began.elapsed().as_secs()));
+        self.now = Some((what, Instant::now()));
+    }
+
+    /// The last stage has ended.
+    pub fn end(mut self) -> Tally {
+        self.leave();
+        std::mem::take(&mut self.tally)
+    }
+
+    fn leave(&mut self) {
+        if let Some((what, began)) = self.now.take() {
+            let took = (what.to_owned(), began.elapsed().as_secs());
+            self.clock.took.lock().unwrap_or_else(PoisonError::into_inner).push(took);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Clock, Lane};
+    use crate::guest::verdict::Ending;
+
+    #[test]
+    fn each_stage_is_told_once_and_what_lanes_found_is_joined() {
+        let clock = Clock::start();
+        let mut tallies = ["one", "other"].map(|name| {
+            let mut lane = Lane::of(&clock);
+            lane.enter("first");
+            lane.tally.check(name, if name == "one" { Ending::Pass } else { Ending::Fail }, "as it is");
+            lane.enter("second");
+            lane.end()
+        });
+        let [one, other] = &mut tallies;
+        assert!(!one.is_idle() && one.outcome() == crate::outcome::Outcome::Passed);
+        one.join(std::mem::take(other));
+        assert!(one.outcome() == crate::outcome::Outcome::Failed, "what failed in the other lane counts");
+        let told: Vec<String> = clock.took.into_inner().unwrap().into_iter().map(|(what, _)| what).collect();
+        assert_eq!(told, ["first", "second", "first", "second"]);
+    }
+}
