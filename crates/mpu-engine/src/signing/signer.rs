@@ -486,10 +486,10 @@ mod tests {
     #[test]
     fn what_a_tool_leaves_running_is_not_waited_for() {
         let mut command = Command::new("sh");
-        command.args(["-c", "sleep 8 & echo complaint >&2; exit 1"]);
+        command.args(["-c", "sleep 60 & echo complaint >&2; exit 1"]);
         let began = Instant::now();
         assert_eq!(run_in_time(command, PATIENCE).expect("it runs"), (false, "complaint\n".to_string()));
-        assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     }
 
     fn holds(bytes: &[u8], word: &[u8]) -> bool {

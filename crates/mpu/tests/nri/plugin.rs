@@ -91,7 +91,7 @@ impl Plugin {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 return status.code();
             }
-            assert!(began.elapsed() < Duration::from_secs(3), "it does not end: {}", self.log());
+            assert!(began.elapsed() < Duration::from_secs(30), "it does not end: {}", self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -162,9 +162,9 @@ fn what_does_not_answer_is_left_after_its_time() {
 fn a_name_that_is_resolved_for_ever_is_not_waited_for() {
     let began = std::time::Instant::now();
     // As tokio asks getaddrinfo: on a thread of its own, which nothing can interrupt.
-    let hangs = async { tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(4))).await };
+    let hangs = async { tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(20))).await };
     assert!(within(Duration::from_millis(50), hangs).unwrap().is_none());
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 #[test]
