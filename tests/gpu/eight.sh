@@ -91,12 +91,14 @@ while [ $(($(date +%s) - began)) -lt "$long" ]; do
 	sleep "$every"
 done
 kill "$sampler"
-exact=0 largest=$before
+exact=0 largest=$before residue=0
 for file in $(seq -f 'scrape.%g' "$scrapes"); do
 	theirs=$(sum mpu_gpu_memory_used_bytes "$file") nobodys=$(sum mpu_gpu_memory_residue_bytes "$file")
 	[ $((theirs + nobodys)) = "$(sum mpu_gpu_device_memory_used_bytes "$file")" ] && exact=$((exact + 1))
 	[ "${nobodys#-}" -gt "${largest#-}" ] && largest=$nobodys
+	residue=$((residue + nobodys))
 done
+residue=$((residue / scrapes))
 check "containers and residue are the GPU's memory, to the byte, in $exact of $scrapes scrapes" \
 	"[ $exact = $scrapes ] && [ $scrapes -ge 10 ]"
 check "the residue was $before bytes before, and at most $largest: within 1 % of $size" "true_that '(${largest#-}) <= $size / 100'"
@@ -122,16 +124,17 @@ say "5. over the whole time, beside nvidia-smi once a second"
 # Between the first scrape and the last: nvidia-smi's figures by their own seconds, in MiB.
 smi=$(awk -F', ' -v from="$(date -d "@$first_at" '+%Y/%m/%d %H:%M:%S')" -v to="$(date -d "@$ended_at" '+%Y/%m/%d %H:%M:%S')" \
 	'$1 >= from && $1 < to { s += $2; n++ } END { if (n) printf "%.0f\n", s / n * 2^20 }' smi.csv)
-seconds=$(($(sum mpu_gpu_observed_seconds_total "$last") - $(sum mpu_gpu_observed_seconds_total "$first")))
+observed() { rows mpu_gpu_observed_seconds_total "$1" | awk '{ printf "%s\n", $2 }'; }
+seconds=$(awk "BEGIN { printf \"%.3f\", $(observed "$last") - $(observed "$first") }")
 # mean METRIC: how much it grew a second.
 mean() { awk "BEGIN { printf \"%.0f\", ($(sum "$1" "$last") - $(sum "$1" "$first")) / ${seconds:-1} }"; }
 whole=$(mean mpu_gpu_device_memory_used_byte_seconds_total)
 theirs=$(mean mpu_gpu_memory_used_byte_seconds_total)
-echo "mean bytes over $seconds s: nvidia-smi $smi, the GPU's row $whole, the processes' rows $theirs"
+echo "mean bytes over $seconds s: nvidia-smi $smi, the GPU's row $whole, the processes' rows $theirs, the residue $residue"
 awk "BEGIN { printf \"off by %.3f %% of the GPU's memory (%.2f %% of what was used); the processes alone by %.3f %%\n\",
 	($whole - ${smi:-0}) * 100 / $size, ($whole - ${smi:-0}) * 100 / ${smi:-1}, ($theirs - ${smi:-0}) * 100 / $size }"
 check "the GPU's row is nvidia-smi's within 1 % of its memory" "true_that '($whole - ${smi:-0})^2 <= ($size / 100)^2'"
-check "so are the processes' rows and the residue" "true_that '($theirs + $before - ${smi:-0})^2 <= ($size / 100)^2'"
+check "so are the processes' rows and the residue" "true_that '($theirs + $residue - ${smi:-0})^2 <= ($size / 100)^2'"
 
 say "6. the exporter ends"
 kill "$exporter" && wait "$exporter"

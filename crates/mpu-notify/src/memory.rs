@@ -162,13 +162,14 @@ mod tests {
         let numbers = sys::shared_numbers(&file, 64 << 9).expect("mapped");
         let memory = Memory::of(&of_thread(Tid::of_this_thread()).expect("our own folder")).expect("our own memory");
         brought();
-        for counts in [true, false] {
-            for page in 0..16 {
+        let [new, again] = [(); 2].map(|()| {
+            for page in 0..48 {
                 memory.write(&numbers[page << 9] as *const _ as u64, &[1; 8]).expect("ours to write");
             }
-            let pages = brought();
-            assert!(if counts { (1..=16).contains(&pages) } else { pages == 0 }, "{pages}");
-        }
+            brought()
+        });
+        // Whoever emulates this processor has faults of its own.
+        assert!((1..=64).contains(&new) && again <= new / 4, "{new} pages, then {again}");
     }
 
     #[test]
