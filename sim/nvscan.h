@@ -39,8 +39,13 @@ static inline bool is_tainted(uint32_t number)
 static inline bool is_kernel_address(uint64_t v)
 {
 #ifdef __aarch64__
-	/* Of 48 or 52 bits; behind a -1 of 16 bits there is a field, and not the first MiB that the kernel has mapped. */
-	return v >= 0xfff0000000000000 && v < 0xffffffff00000000 && (v & 0xffffffffffff) >= 0x100000;
+	/*
+	 * Of 48 or 52 bits; behind a -1 of 16 bits there is a field, and not the first MiB that the kernel has mapped. Control 0x607 answers a small
+	 * index with its complement behind it: of an address with 52 bits that would be the linear map beyond 64 GiB.
+	 */
+	bool complement = v >> 48 != 0xffff && ((v >> 48 ^ v >> 32) & 0xffff) == 0xffff;
+
+	return v >= 0xfff0000000000000 && v < 0xffffffff00000000 && (v & 0xffffffffffff) >= 0x100000 && !complement;
 #endif
 	return v >= 0xffff800000000000 && v < 0xffffffffff000000 && (v < 0xffffffff00000000 || v >= 0xffffffff80000000);
 }
@@ -232,7 +237,7 @@ static inline bool scan_works(void)
 {
 	static const char text[] = "pid 3141121, ffff888012345678 314112";
 	static uint8_t now[96], before[96];
-	uint32_t number = tainted_from + 1, swapped = __builtin_bswap32(number);
+	uint32_t number = tainted_from + 1, swapped = __builtin_bswap32(number), index = 3 | ~3u << 16;
 	uint64_t address = 0xffff888012345678, clock = wall_ns() - number;
 	unsigned i, aligned = whole_words_only() ? ~3u : ~0u;
 	bool works;
@@ -241,6 +246,7 @@ static inline bool scan_works(void)
 	memcpy(now + 8 + (18 & aligned), &swapped, 4);
 	memcpy(now + 8 + 28, &address, 8);
 	memcpy(now + 8 + 40, &clock, 8);
+	memcpy(now + 8 + 76, &index, 4);
 	memcpy(now + 8 + (62 & aligned), &number, 4);
 	memcpy(before + 8 + (62 & aligned), &number, 4);
 	scan("", now + 8, before + 8, 80, 0);
