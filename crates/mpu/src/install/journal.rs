@@ -24,6 +24,9 @@ const DIR: &str = "/var/lib/mpu/journal";
 /// What a journal is called when it is over: another can begin while its files are removed.
 const OVER: &str = "/var/lib/mpu/journal.over";
 
+/// How often a journal is begun anew because another's went meanwhile.
+const TRIES: usize = 20;
+
 /// Whoever only looks whether somebody changes the node has the lock so long at most.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -55,24 +58,37 @@ pub struct Journal<'a> {
 impl<'a> Journal<'a> {
     /// Undoes what a killed process left, and begins.
     pub fn begin(host: &'a Host) -> Result<Journal<'a>, InstallError> {
+        for _ in 0..TRIES {
+            if let Some(journal) = Journal::try_begin(host)? {
+                return Ok(journal);
+            }
+        }
+        Err(InstallError::Journal { path: host.at(DIR), source: io::ErrorKind::AlreadyExists.into() })
+    }
+
+    /// None if another, who is done by now, came in between.
+    fn try_begin(host: &'a Host) -> Result<Option<Journal<'a>>, InstallError> {
         recover(host)?;
         let dir = host.at(DIR);
         let made = missing_parents(&dir);
         let at = |source| InstallError::Journal { path: dir.clone(), source };
-        fs::create_dir_all(&dir).map_err(at)?;
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).map_err(at)?;
-        // One that is there by now is another's who begins at the same time.
-        let log = File::options().create(true).append(true).mode(0o600).open(dir.join("log")).map_err(at)?;
+        let opened = fs::create_dir_all(&dir)
+            .and_then(|()| fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)))
+            .and_then(|()| File::options().create(true).append(true).mode(0o600).open(dir.join("log")));
+        let log = match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(at)?,
+        };
         hold(host, &log)?;
         if log.metadata().map_err(at)?.len() > 0 || !is_at(&log, &dir.join("log")) {
-            return Err(at(io::Error::from(io::ErrorKind::AlreadyExists)));
+            return Ok(None);
         }
         let mut journal = Journal { host, log, undo: Vec::new(), committed: false };
         // The journal's own directory is not among them: it goes in any case.
         for directory in made.into_iter().filter(|made| *made != dir) {
             journal.note(Undo::Directory(directory))?;
         }
-        Ok(journal)
+        Ok(Some(journal))
     }
 
     /// Writes a file, by a rename, with its directories.
@@ -134,9 +150,12 @@ impl<'a> Journal<'a> {
         self.note(Undo::Ran(undo))
     }
 
-    /// All is done: from here on nothing is undone.
-    pub fn commit(mut self) -> Result<(), InstallError> {
+    /// All is done: from here on nothing is undone. What cannot be undone is left for `last`: nobody else begins before it ends.
+    pub fn commit(mut self, last: impl FnOnce()) -> Result<(), InstallError> {
+        let emptied = self.log.set_len(0).and_then(|()| self.log.sync_all());
+        emptied.map_err(|source| InstallError::Journal { path: self.host.at(DIR), source })?;
         self.committed = true;
+        last();
         close(self.host)
     }
 
@@ -190,6 +209,17 @@ pub enum Left {
     Running,
     /// A process was killed in the midst of a change, or could not undo all of it.
     BrokenOff,
+}
+
+/// Removes what lies beside journals and is of no use without MPU: built modules.
+pub fn clear_beside(host: &Host) {
+    let folder = host.at(DIR).parent().map(fs::read_dir);
+    for entry in folder.into_iter().flatten().flatten().flatten() {
+        let path = entry.path();
+        if ![DIR, OVER].iter().any(|ours| host.at(ours) == path) && fs::remove_dir_all(&path).is_err() {
+            let _ = fs::remove_file(&path);
+        }
+    }
 }
 
 /// Whether somebody changes the node now, or was killed at it.

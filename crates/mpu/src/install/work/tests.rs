@@ -319,6 +319,38 @@ fn a_second_installation_at_once_is_refused_and_changes_nothing() {
     assert_eq!(node.state(), before);
 }
 
+/// What is not undone, a removal does while nobody else can begin: it would take another's files.
+#[test]
+fn a_removal_is_the_only_one_until_all_is_removed() {
+    use std::io::{Read, Write};
+    let node = Node::new();
+    let host = node.fake().host();
+    node.install(&node.setup.kernel()).expect("installed");
+    node.fake().write("/var/lib/mpu/built", "");
+    let socket = host.at(mpu_notify::CONTROL_SOCKET);
+    std::fs::create_dir_all(socket.parent().expect("a folder")).expect("a folder");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+    let (seen, below) = (std::sync::Arc::new(std::sync::Mutex::new(Vec::new())), host.clone());
+    let states = std::sync::Arc::clone(&seen);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (mut request, mut state) = (String::new(), fake::state(&["a"]));
+            stream.read_to_string(&mut request).expect("a request");
+            state.state = "retired".to_string();
+            states.lock().expect("ours").push((journal::left(&below), below.at("/var/lib/mpu/built").exists()));
+            let _ = match request.starts_with("state") {
+                true => stream.write_all(serde_json::to_string(&state).expect("JSON").as_bytes()),
+                false => stream.write_all(b"{\"ok\":true}"),
+            };
+        }
+    });
+    uninstall(&host, &node.setup.kernel(), false, false).expect("removed");
+    let seen = seen.lock().expect("ours");
+    assert!(seen.iter().all(|(left, _)| *left == Left::Running), "{seen:?}");
+    assert!(seen.last().is_some_and(|(_, built)| !built), "the last look comes after all: {seen:?}");
+    assert!(!host.at("/var/lib/mpu").exists());
+}
+
 #[test]
 fn bytes_that_cannot_be_put_back_are_kept_until_they_can() {
     let node = Node::new();
