@@ -8,6 +8,7 @@
 use super::InstallError;
 use mpu_engine::lock::{self, LockError};
 use mpu_host::host::Host;
+use mpu_host::same::is_at;
 use rustix::fs::{flock, FlockOperation};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -264,12 +265,6 @@ fn hold(host: &Host, log: &File) -> Result<(), InstallError> {
         LockError::Held(held) => InstallError::Running(held),
         LockError::Io(source) => InstallError::Journal { path, source },
     })
-}
-
-/// Whether this file is what has this name.
-fn is_at(file: &File, path: &Path) -> bool {
-    let id = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
-    matches!((file.metadata(), fs::symlink_metadata(path)), (Ok(open), Ok(named)) if id(&open) == id(&named))
 }
 
 /// How undoing went.
