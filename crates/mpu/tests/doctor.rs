@@ -406,6 +406,9 @@ fn the_installation() {
 #[test]
 fn the_policy() {
     finds("configuration", "broken", "mpu config check", &[], |h| h.write("etc/mpu/config.toml", "visibility = 3\n"));
+    finds("configuration", "attention", "mpu config check", &["policy"], |h| {
+        h.write("etc/mpu/config.toml", "[[rule]]\nsees = \"own\"\ncgroup = \"/a/\"\n")
+    });
     let rule = "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n";
     finds("policy", "attention", "mpu config apply", &[], |h| h.write("etc/mpu/config.toml", rule));
     finds("policy", "attention", "unified_cgroup_hierarchy", &[], |h| {

@@ -207,6 +207,16 @@ impl Config {
         Config::parse(&text).map_err(|(line, what)| ConfigError::Malformed { path: path.to_path_buf(), line, what })
     }
 
+    /// What is sound and cannot be meant, in sentences.
+    pub fn warnings(&self) -> Vec<String> {
+        let of = |(at, rule): (usize, &Rule)| {
+            let why = rules::futile(&rule.whom)?;
+            let (Selector::Container(glob) | Selector::Pod(glob) | Selector::Cgroup(glob)) = &rule.whom;
+            Some(format!("rule {} of {} (\"{glob}\") never matches: {why}", at + 1, self.rules.len()))
+        };
+        self.rules.iter().enumerate().filter_map(of).collect()
+    }
+
     /// The configuration in a text; else the line that is wrong, and how.
     fn parse(text: &str) -> Result<Config, (usize, String)> {
         let raw: Raw = toml::from_str(text).map_err(|error| {

@@ -19,6 +19,8 @@ pub struct Sound {
     pub file: Option<PathBuf>,
     /// How many rules it has.
     pub rules: usize,
+    /// What is valid and cannot be meant, in sentences: rules that never match.
+    pub warnings: Vec<String>,
 }
 
 /// The configuration in force.
@@ -54,7 +56,7 @@ pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
             (Some(at).filter(|at| at.exists()), config)
         }
     };
-    Ok(Sound { file, rules: config.rules.len() })
+    Ok(Sound { file, rules: config.rules.len(), warnings: config.warnings() })
 }
 
 /// Shows what is in force.
@@ -80,10 +82,15 @@ impl Report for Sound {
     }
 
     fn text(&self, style: Style) -> String {
+        let mut lines = Lines::new(style);
         match &self.file {
-            Some(file) => format!("{}: {} rules, {}\n", file.display(), self.rules, style.good("sound")),
-            None => format!("no {}: every default, {}\n", mpu_host::config::FILE, style.good("sound")),
+            Some(file) => lines.plain(format!("{}: {} rules, {}", file.display(), self.rules, style.good("sound"))),
+            None => lines.plain(format!("no {}: every default, {}", mpu_host::config::FILE, style.good("sound"))),
+        };
+        for warning in &self.warnings {
+            lines.plain(format!("{}: {warning}", style.warn("warning")));
         }
+        lines.text
     }
 }
 
@@ -233,7 +240,13 @@ mod tests {
         let fake = up();
         let sound = check(&fake.host(), None).expect("sound");
         crate::report::documented::check("`mpu config check --json`", &crate::report::json(&sound));
-        assert_eq!(sound.rules, 1);
+        assert_eq!((sound.rules, sound.warnings.len()), (1, 0));
+        let deep = format!("{RULE}[[rule]]\nsees = \"own\"\ncgroup = \"{}\"\n", "/a".repeat(17));
+        fake.write("/deep.toml", &deep);
+        let warned = check(&fake.host(), Some(&fake.host().at("/deep.toml"))).expect("sound");
+        let text = warned.text(Style::Plain);
+        assert_eq!(warned.exit(), Exit::Ok);
+        assert!(text.contains("warning: rule 2 of 2 (\"/a/a") && text.contains("17 names"), "{text}");
         fake.write("/elsewhere.toml", "visibility = \"own\"\nrule = 3\n");
         let error = check(&fake.host(), Some(&fake.host().at("/elsewhere.toml"))).expect_err("malformed");
         assert!(error.to_string().contains("elsewhere.toml, line 2: "), "{error}");
