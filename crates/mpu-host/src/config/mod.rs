@@ -202,8 +202,20 @@ impl Config {
     /// # Errors
     /// If it is not there, cannot be read, or is malformed.
     pub fn at(path: &Path) -> Result<Config, ConfigError> {
-        let unreadable = |source| ConfigError::Unreadable { path: path.to_path_buf(), source };
-        let text = file::read(path, LONGEST).map_err(unreadable)?;
+        Config::read(path, file::read(path, LONGEST))
+    }
+
+    /// The configuration in a file that a person names: a pipe, too, and standard input, which is also `-`.
+    ///
+    /// # Errors
+    /// If it is not there, cannot be read, is too long, or is malformed.
+    pub fn named(path: &Path) -> Result<Config, ConfigError> {
+        let path = if path == Path::new("-") { Path::new(file::STDIN) } else { path };
+        Config::read(path, file::read_named(path, LONGEST))
+    }
+
+    fn read(path: &Path, text: io::Result<String>) -> Result<Config, ConfigError> {
+        let text = text.map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })?;
         Config::parse(&text).map_err(|(line, what)| ConfigError::Malformed { path: path.to_path_buf(), line, what })
     }
 

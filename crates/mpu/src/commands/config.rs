@@ -49,7 +49,7 @@ pub struct Applied {
 /// Checks a file: the host's, which need not be there, or the one that is named.
 pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
     let (file, config) = match file {
-        Some(file) => (Some(file.to_path_buf()), Config::at(file)?),
+        Some(file) => (Some(file.to_path_buf()), Config::named(file)?),
         None => {
             let at = host.at(mpu_host::config::FILE);
             let config = Config::of(host)?;
