@@ -314,9 +314,7 @@ fn configuration(host: &Host) -> Seen {
             None => Seen::fine(format!("{} rules", config.rules.len())),
             Some(warning) => Seen::attention(warning, "mpu config check   # has every such rule"),
         },
-        Err(error) => {
-            Seen { level: Level::Broken, what: error.to_string(), fix: Some(super::seen::typeable(error.fix())) }
-        }
+        Err(error) => Seen::of(Level::Broken, &error),
     }
 }
 
