@@ -128,6 +128,11 @@ impl Report for Shown {
             percent => format!("{percent} % of a processor for one container, on average over a second"),
         };
         lines.put("notify cpu", budget);
+        let nri = match self.config.nri {
+            false => "no: `mpu up` does not start mpu-nri.service",
+            true => "yes: `mpu up` starts mpu-nri.service with the notify engine",
+        };
+        lines.put("nri", nri);
         for (at, rule) in self.compiled.iter().enumerate() {
             lines.put(if at == 0 { "rules" } else { "" }, rule);
         }
@@ -206,6 +211,23 @@ mod tests {
         assert_eq!(apply(&fake.host()).expect("applied").result, How::Applied);
         assert_eq!(*supervisor.told.lock().expect("ours"), ["policy\n", "budget\n25"]);
         assert_eq!(show(&fake.host()).expect("sound").applied, Some(true));
+    }
+
+    #[test]
+    fn every_key_of_the_file_is_shown() {
+        let fake = FakeHost::in_order();
+        let text = || show(&fake.host()).expect("sound").text(Style::Plain);
+        assert!(text().contains("nri          no"), "{}", text());
+        fake.write(mpu_host::config::FILE, "nri = true\n");
+        assert!(text().contains("nri          yes"), "{}", text());
+        // One line each, in the file's order; a rule's are the compiled ones.
+        let keys = ["engine", "drivers", "modules", "redirect", "visibility", "notify cpu", "nri"];
+        let all = text();
+        let at: Vec<_> =
+            keys.iter().map(|key| all.find(&format!("\n{key} ")).unwrap_or_else(|| panic!("{key}: {all}"))).collect();
+        assert!(at.is_sorted(), "{all}");
+        let config = serde_json::to_value(Config::default()).expect("JSON");
+        assert_eq!(config.as_object().expect("keys").len(), keys.len() + 1, "a new key has a line, too");
     }
 
     #[test]
