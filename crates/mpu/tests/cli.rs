@@ -482,6 +482,12 @@ fn lines_that_make_no_sense_are_usage() {
         assert_eq!(mpu(line).code, 2, "{line:?}");
     }
     assert_eq!(mpu(&["man", "nonsense"]).code, 2);
+    // What docs/cli.md says of JSON, and docs/exit-codes.md of standard output.
+    for line in [&["--json", "--nonsense"][..], &["status", "--json", "--nonsense"], &["doctor", "--json", "x"]] {
+        let run = mpu(line);
+        assert_eq!((run.code, run.out.as_str()), (2, ""), "{line:?}");
+        assert!(run.err.contains("error: "), "{line:?}: {}", run.err);
+    }
 }
 
 #[test]
