@@ -168,6 +168,31 @@ fn changes_that_are_made_at_once_are_all_made() {
 }
 
 #[test]
+fn runtimes_that_are_made_known_at_once_are_all_known() {
+    for (engine, name) in [("docker", "etc/daemon.json"), ("containerd", "etc/config.toml")] {
+        let there = tempfile::tempdir().expect("a folder");
+        let file = there.path().join(name);
+        let configure = ["runtime", "configure", "--runtime", engine, "--config", text(&file)];
+        std::thread::scope(|scope| {
+            for name in ["one", "two", "three", "four", "five", "six"] {
+                scope.spawn(move || {
+                    let named = ["--nvidia-runtime-name", name, "--nvidia-runtime-path", "/bin/true"];
+                    assert_eq!(ctk(&[&configure[..], &named].concat()), 0, "{name}");
+                });
+            }
+        });
+        let all = fs::read_to_string(&file).expect("a file");
+        let lost: Vec<_> =
+            ["one", "two", "three", "four", "five", "six"].into_iter().filter(|name| !all.contains(name)).collect();
+        assert!(lost.is_empty(), "{lost:?} of {all}");
+    }
+    let there = tempfile::tempdir().expect("a folder");
+    let file = there.path().join("none/daemon.json");
+    assert_eq!(ctk(&["runtime", "configure", "--runtime=docker", "--remove", "--config", text(&file)]), 0);
+    assert!(!there.path().join("none").exists(), "nothing was changed");
+}
+
+#[test]
 fn flags_of_the_program_may_stand_behind_a_verb() {
     let there = tempfile::tempdir().expect("a folder");
     let file = there.path().join("config.toml");
