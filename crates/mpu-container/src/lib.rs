@@ -27,6 +27,7 @@ pub mod installer;
 pub mod ldconfig;
 pub mod limits;
 pub mod links;
+mod lock;
 pub mod manual;
 pub mod names;
 pub mod output;

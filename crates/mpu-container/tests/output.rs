@@ -14,12 +14,15 @@ const PAGES: [(&str, &[&str]); 6] = [
     ("nvidia-container-runtime-hook", &["--version"]),
 ];
 
-const WRONG: [(&str, &[&str]); 5] = [
+const WRONG: [(&str, &[&str]); 8] = [
     ("mpu-container", &["foo"]),
     ("mpu-container", &[]),
     ("mpu-container", &["links"]),
     ("mpu-container", &["man", "foo"]),
     ("nvidia-container-runtime-hook", &["foo"]),
+    ("nvidia-cdi-hook", &["chmod", "--mode"]),
+    ("nvidia-cdi-hook", &["in-turn", "chmod", "--help"]),
+    ("mpu-container", &["refresh", "--nonsense"]),
 ];
 
 fn code(name: &str, words: &[&str], out: impl Into<Stdio>, err: impl Into<Stdio>) -> Option<i32> {
@@ -51,5 +54,22 @@ fn a_mistake_is_one_though_nobody_is_told() {
     for (name, words) in WRONG {
         assert_eq!(code(name, words, Stdio::null(), full()), Some(2), "{name} {words:?}");
         assert_eq!(code(name, words, Stdio::null(), closed()), Some(2), "{name} {words:?}");
+    }
+}
+
+/// A hook that panics fails its container with a word that no page has.
+#[test]
+fn what_is_told_on_the_way_changes_nothing_though_nobody_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("a path of characters").to_string();
+    let (root, output) = (at("root"), at("x.yaml"));
+    for (words, expected) in [
+        (&["refresh", "--driver-root", &root, "--output", &output][..], 0),
+        (&["refresh", "--driver-root", &root, "--output", &output, "--remove"], 0),
+        (&["cdi-hook", "chmod", "--container-spec", "/nonexistent", "--path", "/x", "--mode", "755"], 1),
+    ] {
+        for err in [Stdio::from(full()), closed()] {
+            assert_eq!(code("mpu-container", words, Stdio::null(), err), Some(expected), "{words:?}");
+        }
     }
 }

@@ -140,7 +140,7 @@ fn rule(line: &[u8]) -> Option<(u8, &[u8])> {
 
 /// What of a path is looked at: so many names, in so many bytes. A container can make cgroups beneath its own, as deep as the kernel's longest
 /// path, and each name makes each rule's question longer.
-const MOST_NAMES: usize = 16;
+pub const MOST_NAMES: usize = 16;
 const MOST_BYTES: usize = 1024;
 
 /// The path's first names. Whoever is deeper is where these lead to: a rule fits what is beneath its cgroup, too.

@@ -15,6 +15,7 @@ pub mod kernel_release;
 pub mod maker;
 pub mod own;
 pub mod progress;
+pub mod same;
 mod sys;
 pub mod time;
 

@@ -350,7 +350,7 @@ pub enum AgentVerb {
 pub enum ConfigVerb {
     /// Say whether the file is valid, or which line is wrong and why
     Check {
-        /// The file; by default /etc/mpu/config.toml, which may be absent
+        /// The file, or - for standard input; by default /etc/mpu/config.toml, which may be absent
         #[arg(value_hint = ValueHint::FilePath)]
         file: Option<PathBuf>,
     },

@@ -407,6 +407,25 @@ fn who_is_not_root_hears_that_first_from_every_command_that_needs_it() {
 }
 
 #[test]
+fn a_configuration_is_checked_from_a_pipe_too() {
+    let host = Host::in_order();
+    let check = |file: &str, text: &str| {
+        let mut command = Command::cargo_bin("mpu").unwrap();
+        run(command.arg("--host-root").arg(host.root.path()).args(["config", "check", file]).write_stdin(text))
+    };
+    for file in ["-", "/dev/stdin", "/proc/self/fd/0"] {
+        let sound = check(file, "visibility = \"pod\"\n");
+        assert_eq!((sound.code, sound.err.as_str()), (0, ""), "{file}");
+        assert!(sound.out.contains("0 rules, sound"), "{}", sound.out);
+        let wrong = check(file, "\nvisibility = 3\n");
+        assert!(wrong.code == 1 && wrong.err.contains(", line 2: "), "{file}: {}", wrong.err);
+        let long = check(file, &"#\n".repeat(1 << 20));
+        assert!(long.code == 1 && long.err.contains("more than 1048576 bytes"), "{file}: {}", long.err);
+    }
+    assert!(check("-", "x = 1\n").err.contains("mpu config check /dev/stdin"), "a name that it takes again");
+}
+
+#[test]
 fn a_host_without_a_configuration_is_sound() {
     let host = Host::in_order();
     let run = host.run(&["config", "check"]);
@@ -463,6 +482,12 @@ fn lines_that_make_no_sense_are_usage() {
         assert_eq!(mpu(line).code, 2, "{line:?}");
     }
     assert_eq!(mpu(&["man", "nonsense"]).code, 2);
+    // What docs/cli.md says of JSON, and docs/exit-codes.md of standard output.
+    for line in [&["--json", "--nonsense"][..], &["status", "--json", "--nonsense"], &["doctor", "--json", "x"]] {
+        let run = mpu(line);
+        assert_eq!((run.code, run.out.as_str()), (2, ""), "{line:?}");
+        assert!(run.err.contains("error: "), "{line:?}: {}", run.err);
+    }
 }
 
 #[test]

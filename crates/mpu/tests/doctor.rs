@@ -404,8 +404,21 @@ fn the_installation() {
 }
 
 #[test]
+fn a_configuration_that_cannot_be_read_is_told_with_its_cause() {
+    let host = Host::in_order();
+    fs::create_dir_all(host.path("etc/mpu")).unwrap();
+    std::os::unix::fs::symlink("/nowhere", host.path("etc/mpu/config.toml")).unwrap();
+    let (_, json) = host.examine();
+    let found = json["findings"].as_array().unwrap().iter().find(|f| f["check"] == "configuration").unwrap();
+    assert!(found["seen"].as_str().unwrap().contains("a link to /nowhere, which is not there"), "{found}");
+}
+
+#[test]
 fn the_policy() {
     finds("configuration", "broken", "mpu config check", &[], |h| h.write("etc/mpu/config.toml", "visibility = 3\n"));
+    finds("configuration", "attention", "mpu config check", &["policy"], |h| {
+        h.write("etc/mpu/config.toml", "[[rule]]\nsees = \"own\"\ncgroup = \"/a/\"\n")
+    });
     let rule = "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n";
     finds("policy", "attention", "mpu config apply", &[], |h| h.write("etc/mpu/config.toml", rule));
     finds("policy", "attention", "unified_cgroup_hierarchy", &[], |h| {

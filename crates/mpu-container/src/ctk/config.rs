@@ -2,6 +2,7 @@
 
 use super::context::{Context, Failure};
 use crate::config::{self, edit, keys};
+use crate::lock::Lock;
 use crate::text_file;
 use clap::{Args, Subcommand};
 use std::io::ErrorKind;
@@ -18,7 +19,8 @@ use std::path::{Path, PathBuf};
   sudo nvidia-ctk config -i --set nvidia-container-runtime.runtimes=crun:runc
   sudo nvidia-ctk config -i --set disable-require,nvidia-container-runtime.log-level=debug
 
-Comments and the order of lines stay. A change that cannot be made leaves the file as it was."
+Comments and the order of lines stay. A change that cannot be made leaves the file as it was. Changes that are made at
+once wait for each other, for 10 seconds at most."
 )]
 pub(super) struct Config {
     #[command(subcommand)]
@@ -68,12 +70,16 @@ impl Config {
             Some(path) => path.clone(),
             None => config::path(|name| std::env::var_os(name)).0,
         };
+        let output = if self.in_place { Some(path.as_path()) } else { self.output.as_deref() };
+        let output = output.filter(|path| !path.as_os_str().is_empty());
+        // From before it is read: of two that change it at once, the second would take back what the first did.
+        let _lock = output.map(Lock::of).transpose()?;
         let text = match text_file::read(&path, config::LONGEST) {
             Err(error) if error.kind() == ErrorKind::NotFound => default(),
             read => read.map_err(|source| Inaccessible { path: path.clone(), verb: "read", source })?,
         };
         let changed = edit::set(&text, &self.set, &self.set_list_separator)?;
-        put(&changed, if self.in_place { Some(&path) } else { self.output.as_deref() })
+        put(&changed, output)
     }
 }
 

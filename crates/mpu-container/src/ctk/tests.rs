@@ -139,6 +139,59 @@ fn config_is_shown_and_changed() {
     assert_eq!(fs::read_to_string(&file).expect("a file"), changed);
 }
 
+/// As configuration management does that sets each key by a command of its own.
+#[test]
+fn changes_that_are_made_at_once_are_all_made() {
+    const SETS: [(&str, &str); 6] = [
+        ("disable-require", "disable-require = true"),
+        ("nvidia-container-cli.no-cgroups", "no-cgroups = true"),
+        ("nvidia-container-runtime.mode=cdi", "mode = \"cdi\""),
+        ("nvidia-container-runtime.log-level=debug", "log-level = \"debug\""),
+        ("swarm-resource=DOCKER_RESOURCE_X", "swarm-resource = \"DOCKER_RESOURCE_X\""),
+        ("accept-nvidia-visible-devices-as-volume-mounts", "accept-nvidia-visible-devices-as-volume-mounts = true"),
+    ];
+    for _ in 0..10 {
+        let there = tempfile::tempdir().expect("a folder");
+        let (file, link) = (there.path().join("config.toml"), there.path().join("link.toml"));
+        std::os::unix::fs::symlink("config.toml", &link).expect("a link");
+        std::thread::scope(|scope| {
+            for (at, (set, _)) in SETS.iter().enumerate() {
+                let file = if at % 2 == 0 { &file } else { &link };
+                scope.spawn(move || assert_eq!(ctk(&["config", "-c", text(file), "-i", "--set", set]), 0, "{set}"));
+            }
+        });
+        let all = fs::read_to_string(&file).expect("a file");
+        let lost: Vec<_> = SETS.iter().filter(|(_, line)| !all.lines().any(|it| it.trim() == *line)).collect();
+        assert!(lost.is_empty(), "{lost:?} of {all}");
+        assert_eq!(fs::read_dir(there.path()).expect("read").count(), 2, "no lock is left");
+    }
+}
+
+#[test]
+fn runtimes_that_are_made_known_at_once_are_all_known() {
+    for (engine, name) in [("docker", "etc/daemon.json"), ("containerd", "etc/config.toml")] {
+        let there = tempfile::tempdir().expect("a folder");
+        let file = there.path().join(name);
+        let configure = ["runtime", "configure", "--runtime", engine, "--config", text(&file)];
+        std::thread::scope(|scope| {
+            for name in ["one", "two", "three", "four", "five", "six"] {
+                scope.spawn(move || {
+                    let named = ["--nvidia-runtime-name", name, "--nvidia-runtime-path", "/bin/true"];
+                    assert_eq!(ctk(&[&configure[..], &named].concat()), 0, "{name}");
+                });
+            }
+        });
+        let all = fs::read_to_string(&file).expect("a file");
+        let lost: Vec<_> =
+            ["one", "two", "three", "four", "five", "six"].into_iter().filter(|name| !all.contains(name)).collect();
+        assert!(lost.is_empty(), "{lost:?} of {all}");
+    }
+    let there = tempfile::tempdir().expect("a folder");
+    let file = there.path().join("none/daemon.json");
+    assert_eq!(ctk(&["runtime", "configure", "--runtime=docker", "--remove", "--config", text(&file)]), 0);
+    assert!(!there.path().join("none").exists(), "nothing was changed");
+}
+
 #[test]
 fn flags_of_the_program_may_stand_behind_a_verb() {
     let there = tempfile::tempdir().expect("a folder");

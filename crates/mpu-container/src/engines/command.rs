@@ -8,6 +8,7 @@ use super::plan::{adding, removing, Plan};
 use super::{hook, source, Change, Engine, EngineError, Wish};
 use crate::config::edit::truth;
 use crate::executable;
+use crate::lock::Lock;
 use crate::output::say;
 use crate::text_file;
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -113,6 +114,8 @@ impl Configure {
         if name.is_empty() {
             return Err(EngineError::Asked("--nvidia-runtime-name must not be empty".into()));
         }
+        // From before they are read: of two that change them at once, the second would take back what the first did.
+        let _lock = if self.dry_run { None } else { Lock::of(&files.top)? };
         if self.remove {
             let plan = removing(&files, &[name])?;
             return self.carry_out(&files, &plan);

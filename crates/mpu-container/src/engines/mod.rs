@@ -24,6 +24,7 @@ mod wish;
 pub use oci_hook::hook;
 pub use wish::{Malformed, Wish};
 
+use crate::lock::LockError;
 use files::Layer;
 use std::io;
 use std::path::PathBuf;
@@ -174,6 +175,9 @@ pub enum EngineError {
         /// What was not.
         kept: String,
     },
+    /// Somebody else changes the engine's files.
+    #[error(transparent)]
+    Locked(#[from] LockError),
     /// What is in it cannot be understood, so that changing it could lose something.
     #[error("{} is left as it is: {reason}", path.display())]
     Malformed {

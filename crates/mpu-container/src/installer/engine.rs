@@ -10,6 +10,7 @@ use crate::engines::files::{read, Files, Paths};
 use crate::engines::force::Force;
 use crate::engines::plan::{adding, before, dropping, restoring, undefaulting, Plan};
 use crate::engines::{hook, source, Engine, EngineError, Wish};
+use crate::lock::Lock;
 use crate::text_file;
 use clap::ValueEnum;
 use std::fs;
@@ -144,12 +145,14 @@ impl Host {
             }
             wish
         });
+        let lock = self.lock()?;
         let plan =
             adding(&self.files, &wishes.collect::<Vec<_>>(), Some(said).filter(|said| !said.runtimes.is_empty()))?;
         if self.files.engine == Engine::Docker {
             self.keep(folder, options, cdi)?;
         }
         self.carry_out(&plan, options, told)?;
+        drop(lock);
         // Also where no file had to change: who was stopped before this may have written them.
         Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, ended, told)?)
     }
@@ -192,12 +195,14 @@ impl Host {
         let names = names(options);
         let names = names.each_ref().map(String::as_str);
         let kept = folder.join(BEFORE);
+        let lock = self.lock()?;
         let plan = match self.files.engine {
             Engine::Crio => undefaulting(&self.files, options.text("runtime-name"))?,
             Engine::Docker => restoring(&self.files, &names, &read(&kept, &Default::default())?.unwrap_or_default())?,
             _ => dropping(&self.files, &names)?,
         };
         self.carry_out(&plan, options, told)?;
+        drop(lock);
         match fs::remove_file(&kept) {
             Err(source) if source.kind() != ErrorKind::NotFound => {
                 return Err(InstallError::Place { path: kept, source })
@@ -208,6 +213,11 @@ impl Host {
             true => Ok(()),
             false => Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, ended, told)?),
         }
+    }
+
+    /// An administrator's `nvidia-ctk runtime configure` may run on the host.
+    fn lock(&self) -> Result<Option<Lock>, InstallError> {
+        Ok(Lock::of(&self.files.top).map_err(EngineError::from)?)
     }
 
     fn carry_out(&self, plan: &Plan, options: &Options, told: &dyn Fn(String)) -> Result<(), InstallError> {

@@ -10,18 +10,17 @@ mod cdi;
 mod engine;
 mod error;
 mod flags;
-mod lock;
 mod place;
 mod restart;
 mod sys;
 
 use crate::chain::chain_without_repeats;
+use crate::lock::{Lock, LockError};
 use crate::output;
 use crate::program::Program;
 use engine::Host;
 use error::InstallError;
 use flags::Options;
-use lock::Lock;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
@@ -29,6 +28,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The program's row. `nvidia-toolkit` is what the GPU Operator calls.
 pub const PROGRAM: Program = Program {
@@ -77,7 +77,10 @@ fn told(line: String) {
 fn run(options: &Options) -> Result<(), InstallError> {
     check(options)?;
     let host = Host::of(options)?;
-    let _lock = Lock::take(Path::new(options.text("pid-file")))?;
+    let _lock = Lock::take(Path::new(options.text("pid-file")), Duration::ZERO).map_err(|error| match error {
+        LockError::Held { path, .. } => InstallError::Busy(path),
+        LockError::Unusable { path, source } => InstallError::Place { path, source },
+    })?;
     // From here on a signal waits for the end of a step.
     let ends = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
     let mut signals = Signals::new(ends).map_err(InstallError::Signals)?;

@@ -1,6 +1,7 @@
 //! Reading the file.
 //!
-//! Owns what may have its name: a regular file, or `/dev/null` for an empty one. Refuses to know what is in it.
+//! Owns what may have its name: a regular file, or `/dev/null` for an empty one; and of a file that a person names, a pipe.
+//! Refuses to know what is in it.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
@@ -19,12 +20,30 @@ pub fn read(path: &Path, longest: u64) -> io::Result<String> {
     // And once more of what was opened: without waiting, should a pipe have taken the name meanwhile.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     regular(&file.metadata()?)?;
-    let mut text = String::new();
-    file.take(longest + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > longest {
-        true => Err(io::Error::other(format!("it has more than {longest} bytes"))),
-        false => Ok(text),
+    bounded(file, longest)
+}
+
+/// What a person who names no file calls standard input.
+pub const STDIN: &str = "/dev/stdin";
+
+/// The text in a file that a person names: standard input, and a pipe such as a shell's `<(…)`, are read to their end, too.
+pub fn read_named(path: &Path, longest: u64) -> io::Result<String> {
+    if path == Path::new(STDIN) {
+        return bounded(io::stdin().lock(), longest);
     }
+    match fs::metadata(path).is_ok_and(|of| of.file_type().is_fifo()) {
+        true => bounded(File::open(path)?, longest),
+        false => read(path, longest),
+    }
+}
+
+fn bounded(from: impl Read, longest: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    from.take(longest + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > longest {
+        return Err(io::Error::other(format!("it has more than {longest} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no text in UTF-8"))
 }
 
 fn regular(of: &Metadata) -> io::Result<()> {

@@ -202,9 +202,31 @@ impl Config {
     /// # Errors
     /// If it is not there, cannot be read, or is malformed.
     pub fn at(path: &Path) -> Result<Config, ConfigError> {
-        let unreadable = |source| ConfigError::Unreadable { path: path.to_path_buf(), source };
-        let text = file::read(path, LONGEST).map_err(unreadable)?;
+        Config::read(path, file::read(path, LONGEST))
+    }
+
+    /// The configuration in a file that a person names: a pipe, too, and standard input, which is also `-`.
+    ///
+    /// # Errors
+    /// If it is not there, cannot be read, is too long, or is malformed.
+    pub fn named(path: &Path) -> Result<Config, ConfigError> {
+        let path = if path == Path::new("-") { Path::new(file::STDIN) } else { path };
+        Config::read(path, file::read_named(path, LONGEST))
+    }
+
+    fn read(path: &Path, text: io::Result<String>) -> Result<Config, ConfigError> {
+        let text = text.map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })?;
         Config::parse(&text).map_err(|(line, what)| ConfigError::Malformed { path: path.to_path_buf(), line, what })
+    }
+
+    /// What is sound and cannot be meant, in sentences.
+    pub fn warnings(&self) -> Vec<String> {
+        let of = |(at, rule): (usize, &Rule)| {
+            let why = rules::futile(&rule.whom)?;
+            let (Selector::Container(glob) | Selector::Pod(glob) | Selector::Cgroup(glob)) = &rule.whom;
+            Some(format!("rule {} of {} (\"{glob}\") never matches: {why}", at + 1, self.rules.len()))
+        };
+        self.rules.iter().enumerate().filter_map(of).collect()
     }
 
     /// The configuration in a text; else the line that is wrong, and how.

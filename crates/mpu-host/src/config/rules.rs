@@ -10,7 +10,7 @@
 //! lies, so it cannot name itself into a rule. Rootless containers are in their user's cgroups and in no place here.
 
 use super::{Config, Selector, Visibility};
-use mpu_core::policy::{Rules, LONGEST_GLOB};
+use mpu_core::policy::{Rules, LONGEST_GLOB, MOST_NAMES};
 
 /// Where a container's id (or name) stands; `{}` is its place.
 const CONTAINERS: [&str; 10] = [
@@ -32,6 +32,22 @@ const PODS: [&str; 4] =
 /// Where a pod's uid stands with underscores for dashes.
 const POD_SLICES: [&str; 2] =
     ["/kubepods.slice/kubepods-pod{}.slice", "/kubepods.slice/kubepods-*.slice/kubepods-*-pod{}.slice"];
+
+/// Why a selector fits no cgroup there can be, if it does not: what the rule grants nobody gets, and what it takes from a wider
+/// rule that one gives all the same.
+pub fn futile(whom: &Selector) -> Option<String> {
+    let Selector::Cgroup(glob) = whom else { return None };
+    // `*` and `?` stand for no slash; what `**` stands for comes on top.
+    let names = glob.matches('/').count();
+    match () {
+        () if glob.ends_with('/') => Some("no cgroup's path ends with /, and the root itself is nobody's".to_string()),
+        () if glob.contains("//") => Some("no cgroup's path has //".to_string()),
+        () if names > MOST_NAMES => {
+            Some(format!("it has {names} names, and engines look at the first {MOST_NAMES} of a cgroup's path"))
+        }
+        () => None,
+    }
+}
 
 /// The rules of a configuration, one a line, without a newline at the end. Empty if everybody sees its own.
 pub fn compile(config: &Config) -> String {
@@ -173,6 +189,39 @@ mod tests {
         assert_eq!(fault(Visibility::Own, &Selector::Cgroup("**/x".into())), None);
         assert_eq!(fault(Visibility::Host, &Selector::Cgroup("/monitors/**".into())), None);
         assert!(fault(Visibility::Host, &Selector::Cgroup("**/x".into())).is_some());
+    }
+
+    #[test]
+    fn a_rule_that_fits_no_cgroup_is_called_futile() {
+        let deep = |names: usize| "/a".repeat(names);
+        for (glob, path, is_futile) in [
+            (deep(MOST_NAMES), deep(MOST_NAMES), false),
+            (deep(MOST_NAMES), deep(40), false),
+            (deep(MOST_NAMES + 1), deep(MOST_NAMES + 1), true),
+            (format!("/**{}", deep(MOST_NAMES)), deep(MOST_NAMES + 1), true),
+            (format!("**{}", deep(MOST_NAMES)), deep(MOST_NAMES), false),
+            ("/a/*".to_string(), "/a/b".to_string(), false),
+            ("/a/".to_string(), "/a/b".to_string(), true),
+            ("/a//b".to_string(), "/a/b".to_string(), true),
+            ("/".to_string(), "/".to_string(), true),
+        ] {
+            let whom = Selector::Cgroup(glob.clone());
+            assert_eq!(futile(&whom).is_some(), is_futile, "{glob}");
+            assert_eq!(sees(Visibility::Pod, whom, &path) == Sees::Own, is_futile, "{glob} {path}");
+        }
+        assert_eq!(futile(&Selector::Container("a".into())), None);
+    }
+
+    /// The case for which it is said: with a wider rule behind it, a futile one leaves the wider one's word.
+    #[test]
+    fn beyond_the_names_that_are_looked_at_the_wider_rule_decides() {
+        let of = |names: usize| {
+            let own = Rule { sees: Visibility::Own, whom: Selector::Cgroup("/a".repeat(names)) };
+            let wide = Rule { sees: Visibility::Host, whom: Selector::Cgroup("/a/**".into()) };
+            let text = compile(&Config { rules: vec![own, wide], ..Config::default() });
+            Rules::parse(text.as_bytes()).expect("sound").of("/a".repeat(names + 1).as_bytes())
+        };
+        assert_eq!((of(MOST_NAMES), of(MOST_NAMES + 1)), (Sees::Own, Sees::Host));
     }
 
     /// Beneath its own cgroup a tenant can make any name.

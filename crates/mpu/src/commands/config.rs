@@ -19,6 +19,8 @@ pub struct Sound {
     pub file: Option<PathBuf>,
     /// How many rules it has.
     pub rules: usize,
+    /// What is valid and cannot be meant, in sentences: rules that never match.
+    pub warnings: Vec<String>,
 }
 
 /// The configuration in force.
@@ -47,14 +49,14 @@ pub struct Applied {
 /// Checks a file: the host's, which need not be there, or the one that is named.
 pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
     let (file, config) = match file {
-        Some(file) => (Some(file.to_path_buf()), Config::at(file)?),
+        Some(file) => (Some(file.to_path_buf()), Config::named(file)?),
         None => {
             let at = host.at(mpu_host::config::FILE);
             let config = Config::of(host)?;
             (Some(at).filter(|at| at.exists()), config)
         }
     };
-    Ok(Sound { file, rules: config.rules.len() })
+    Ok(Sound { file, rules: config.rules.len(), warnings: config.warnings() })
 }
 
 /// Shows what is in force.
@@ -80,10 +82,15 @@ impl Report for Sound {
     }
 
     fn text(&self, style: Style) -> String {
+        let mut lines = Lines::new(style);
         match &self.file {
-            Some(file) => format!("{}: {} rules, {}\n", file.display(), self.rules, style.good("sound")),
-            None => format!("no {}: every default, {}\n", mpu_host::config::FILE, style.good("sound")),
+            Some(file) => lines.plain(format!("{}: {} rules, {}", file.display(), self.rules, style.good("sound"))),
+            None => lines.plain(format!("no {}: every default, {}", mpu_host::config::FILE, style.good("sound"))),
+        };
+        for warning in &self.warnings {
+            lines.plain(format!("{}: {warning}", style.warn("warning")));
         }
+        lines.text
     }
 }
 
@@ -121,6 +128,11 @@ impl Report for Shown {
             percent => format!("{percent} % of a processor for one container, on average over a second"),
         };
         lines.put("notify cpu", budget);
+        let nri = match self.config.nri {
+            false => "no: `mpu up` does not start mpu-nri.service",
+            true => "yes: `mpu up` starts mpu-nri.service with the notify engine",
+        };
+        lines.put("nri", nri);
         for (at, rule) in self.compiled.iter().enumerate() {
             lines.put(if at == 0 { "rules" } else { "" }, rule);
         }
@@ -202,6 +214,23 @@ mod tests {
     }
 
     #[test]
+    fn every_key_of_the_file_is_shown() {
+        let fake = FakeHost::in_order();
+        let text = || show(&fake.host()).expect("sound").text(Style::Plain);
+        assert!(text().contains("nri          no"), "{}", text());
+        fake.write(mpu_host::config::FILE, "nri = true\n");
+        assert!(text().contains("nri          yes"), "{}", text());
+        // One line each, in the file's order; a rule's are the compiled ones.
+        let keys = ["engine", "drivers", "modules", "redirect", "visibility", "notify cpu", "nri"];
+        let all = text();
+        let at: Vec<_> =
+            keys.iter().map(|key| all.find(&format!("\n{key} ")).unwrap_or_else(|| panic!("{key}: {all}"))).collect();
+        assert!(at.is_sorted(), "{all}");
+        let config = serde_json::to_value(Config::default()).expect("JSON");
+        assert_eq!(config.as_object().expect("keys").len(), keys.len() + 1, "a new key has a line, too");
+    }
+
+    #[test]
     fn only_root_applies_rules() {
         let fake = up();
         fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
@@ -233,7 +262,13 @@ mod tests {
         let fake = up();
         let sound = check(&fake.host(), None).expect("sound");
         crate::report::documented::check("`mpu config check --json`", &crate::report::json(&sound));
-        assert_eq!(sound.rules, 1);
+        assert_eq!((sound.rules, sound.warnings.len()), (1, 0));
+        let deep = format!("{RULE}[[rule]]\nsees = \"own\"\ncgroup = \"{}\"\n", "/a".repeat(17));
+        fake.write("/deep.toml", &deep);
+        let warned = check(&fake.host(), Some(&fake.host().at("/deep.toml"))).expect("sound");
+        let text = warned.text(Style::Plain);
+        assert_eq!(warned.exit(), Exit::Ok);
+        assert!(text.contains("warning: rule 2 of 2 (\"/a/a") && text.contains("17 names"), "{text}");
         fake.write("/elsewhere.toml", "visibility = \"own\"\nrule = 3\n");
         let error = check(&fake.host(), Some(&fake.host().at("/elsewhere.toml"))).expect_err("malformed");
         assert!(error.to_string().contains("elsewhere.toml, line 2: "), "{error}");

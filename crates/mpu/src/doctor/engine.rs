@@ -310,10 +310,11 @@ fn installation(host: &Host) -> Seen {
 
 fn configuration(host: &Host) -> Seen {
     match Config::of(host) {
-        Ok(config) => Seen::fine(format!("{} rules", config.rules.len())),
-        Err(error) => {
-            Seen { level: Level::Broken, what: error.to_string(), fix: Some(super::seen::typeable(error.fix())) }
-        }
+        Ok(config) => match config.warnings().first() {
+            None => Seen::fine(format!("{} rules", config.rules.len())),
+            Some(warning) => Seen::attention(warning, "mpu config check   # has every such rule"),
+        },
+        Err(error) => Seen::of(Level::Broken, &error),
     }
 }
 

@@ -1,19 +1,20 @@
 //! Changes to the node that are all made or all undone, also when the process is killed in between.
 //!
 //! Owns `/var/lib/mpu/journal`: before each change it has a line there, on the disk, that says how to undo it, with the
-//! bytes that were there before. What is found there at the next start is undone first. Bytes that could not be put back
-//! stay there. Whoever changes the node has the log locked, so that nobody takes what goes on for what was broken off.
-//! Knows nothing of what is being installed.
+//! bytes that were there before. What is found there at the next start is undone first. If bytes cannot be put back, they
+//! stay there, with the steps that could not be undone and no others. Whoever changes the node has the log locked, so that
+//! nobody takes what goes on for what was broken off. Knows nothing of what is being installed.
 
 use super::InstallError;
 use mpu_engine::lock::{self, LockError};
 use mpu_host::host::Host;
+use mpu_host::same::is_at;
 use rustix::fs::{flock, FlockOperation};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{symlink, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -23,6 +24,9 @@ const DIR: &str = "/var/lib/mpu/journal";
 
 /// What a journal is called when it is over: another can begin while its files are removed.
 const OVER: &str = "/var/lib/mpu/journal.over";
+
+/// How often a journal is begun anew because another's went meanwhile.
+const TRIES: usize = 20;
 
 /// Whoever only looks whether somebody changes the node has the lock so long at most.
 const LOOK: Duration = Duration::from_millis(500);
@@ -40,6 +44,8 @@ enum Undo {
     Made(PathBuf),
     /// A file was written over, or removed: its bytes are in the journal under this number.
     Changed { path: PathBuf, mode: u32, backup: usize },
+    /// A link was written over, or removed: where to it led.
+    Linked { path: PathBuf, to: PathBuf },
     /// Something was run.
     Ran(Vec<String>),
 }
@@ -55,24 +61,37 @@ pub struct Journal<'a> {
 impl<'a> Journal<'a> {
     /// Undoes what a killed process left, and begins.
     pub fn begin(host: &'a Host) -> Result<Journal<'a>, InstallError> {
+        for _ in 0..TRIES {
+            if let Some(journal) = Journal::try_begin(host)? {
+                return Ok(journal);
+            }
+        }
+        Err(InstallError::Journal { path: host.at(DIR), source: io::ErrorKind::AlreadyExists.into() })
+    }
+
+    /// None if another, who is done by now, came in between.
+    fn try_begin(host: &'a Host) -> Result<Option<Journal<'a>>, InstallError> {
         recover(host)?;
         let dir = host.at(DIR);
         let made = missing_parents(&dir);
         let at = |source| InstallError::Journal { path: dir.clone(), source };
-        fs::create_dir_all(&dir).map_err(at)?;
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).map_err(at)?;
-        // One that is there by now is another's who begins at the same time.
-        let log = File::options().create(true).append(true).mode(0o600).open(dir.join("log")).map_err(at)?;
+        let opened = fs::create_dir_all(&dir)
+            .and_then(|()| fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)))
+            .and_then(|()| File::options().create(true).append(true).mode(0o600).open(dir.join("log")));
+        let log = match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(at)?,
+        };
         hold(host, &log)?;
         if log.metadata().map_err(at)?.len() > 0 || !is_at(&log, &dir.join("log")) {
-            return Err(at(io::Error::from(io::ErrorKind::AlreadyExists)));
+            return Ok(None);
         }
         let mut journal = Journal { host, log, undo: Vec::new(), committed: false };
         // The journal's own directory is not among them: it goes in any case.
         for directory in made.into_iter().filter(|made| *made != dir) {
             journal.note(Undo::Directory(directory))?;
         }
-        Ok(journal)
+        Ok(Some(journal))
     }
 
     /// Writes a file, by a rename, with its directories.
@@ -80,10 +99,7 @@ impl<'a> Journal<'a> {
         let at = self.host.at(path);
         let failed = |source| InstallError::Write { path: at.clone(), source };
         let parent = at.parent().unwrap_or(Path::new("/"));
-        for directory in missing_parents(parent) {
-            self.note(Undo::Directory(directory.clone()))?;
-            fs::create_dir(&directory).map_err(failed)?;
-        }
+        self.folders(parent)?;
         self.note_before(&at)?;
         let temporary = parent.join(format!(".mpu-{}", std::process::id()));
         let _ = fs::remove_file(&temporary);
@@ -102,11 +118,13 @@ impl<'a> Journal<'a> {
 
     /// Makes a folder, with those above it: root's alone to write to, whatever the umask.
     pub fn folder(&mut self, path: &Path) -> Result<(), InstallError> {
-        for directory in missing_parents(&self.host.at(path)) {
+        self.folders(&self.host.at(path))
+    }
+
+    fn folders(&mut self, at: &Path) -> Result<(), InstallError> {
+        for directory in missing_parents(at) {
             self.note(Undo::Directory(directory.clone()))?;
-            let made = fs::create_dir(&directory)
-                .and_then(|()| fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)));
-            made.map_err(|source| InstallError::Write { path: directory, source })?;
+            make_folder(&directory).map_err(|source| InstallError::Write { path: directory, source })?;
         }
         Ok(())
     }
@@ -134,16 +152,19 @@ impl<'a> Journal<'a> {
         self.note(Undo::Ran(undo))
     }
 
-    /// All is done: from here on nothing is undone.
-    pub fn commit(mut self) -> Result<(), InstallError> {
+    /// All is done: from here on nothing is undone. What cannot be undone is left for `last`: nobody else begins before it ends.
+    pub fn commit(mut self, last: impl FnOnce()) -> Result<(), InstallError> {
+        let emptied = self.log.set_len(0).and_then(|()| self.log.sync_all());
+        emptied.map_err(|source| InstallError::Journal { path: self.host.at(DIR), source })?;
         self.committed = true;
+        last();
         close(self.host)
     }
 
     /// Undoes everything, and says what could not be undone.
     pub fn roll_back(mut self) -> Vec<String> {
         self.committed = true;
-        undo_and_close(self.host, &self.undo).0
+        undo_and_close(self.host, &self.undo).failed
     }
 
     /// As if this process were killed now.
@@ -153,6 +174,9 @@ impl<'a> Journal<'a> {
     }
 
     fn note_before(&mut self, at: &Path) -> Result<(), InstallError> {
+        if let Ok(to) = fs::read_link(at) {
+            return self.note(Undo::Linked { path: at.to_path_buf(), to });
+        }
         let Ok(before) = fs::metadata(at) else { return self.note(Undo::Made(at.to_path_buf())) };
         let backup = self.undo.len();
         let to = self.host.at(DIR).join(backup.to_string());
@@ -192,6 +216,17 @@ pub enum Left {
     BrokenOff,
 }
 
+/// Removes what lies beside journals and is of no use without MPU: built modules.
+pub fn clear_beside(host: &Host) {
+    let folder = host.at(DIR).parent().map(fs::read_dir);
+    for entry in folder.into_iter().flatten().flatten().flatten() {
+        let path = entry.path();
+        if ![DIR, OVER].iter().any(|ours| host.at(ours) == path) && fs::remove_dir_all(&path).is_err() {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
 /// Whether somebody changes the node now, or was killed at it.
 pub fn left(host: &Host) -> Left {
     let Ok(log) = File::open(host.at(DIR).join("log")) else { return Left::Nothing };
@@ -218,8 +253,8 @@ pub fn recover(host: &Host) -> Result<(), InstallError> {
     // A line that is cut off was not on the disk before its change, which therefore was not made.
     let undo: Vec<Undo> = text.0.lines().map_while(|line| serde_json::from_str(line).ok()).collect();
     match undo_and_close(host, &undo) {
-        (failed, true) => Err(InstallError::NotRestored { path: host.at(DIR), left: failed }),
-        _ => Ok(()),
+        Undone { is_kept: false, is_lost: false, .. } => Ok(()),
+        Undone { failed, is_kept, .. } => Err(InstallError::NotRestored { path: host.at(DIR), left: failed, is_kept }),
     }
 }
 
@@ -232,20 +267,64 @@ fn hold(host: &Host, log: &File) -> Result<(), InstallError> {
     })
 }
 
-/// Whether this file is what has this name.
-fn is_at(file: &File, path: &Path) -> bool {
-    let id = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
-    matches!((file.metadata(), fs::symlink_metadata(path)), (Ok(open), Ok(named)) if id(&open) == id(&named))
+/// How undoing went.
+#[derive(Debug, Default)]
+struct Undone {
+    /// What could not be undone.
+    failed: Vec<String>,
+    /// Whether the journal is kept: it has the only copy of bytes that could not be put back.
+    is_kept: bool,
+    /// Whether bytes are neither in their place nor in the journal.
+    is_lost: bool,
 }
 
-/// Undoes everything. What could not be undone, and whether the journal was kept for it: it has the only copy of bytes
-/// that could not be put back.
-fn undo_and_close(host: &Host, undo: &[Undo]) -> (Vec<String>, bool) {
-    let (failed, is_needed) = undo_all(host, undo);
-    if !is_needed {
-        let _ = close(host);
+/// Why a step could not be undone.
+enum Failed {
+    /// The journal has bytes that could not be put back.
+    Kept(String),
+    /// They are gone: another try would end as this one did.
+    Lost(String),
+    /// It was not about bytes.
+    Other(String),
+}
+
+/// Undoes everything. The caller has the log locked.
+fn undo_and_close(host: &Host, undo: &[Undo]) -> Undone {
+    let failed = undo_all(host, undo);
+    let is_kept = failed.iter().any(|(_, why)| matches!(why, Failed::Kept(_)));
+    let is_lost = failed.iter().any(|(_, why)| matches!(why, Failed::Lost(_)));
+    // If it cannot be, all is undone once more by the next: that is so much work for nothing, and no harm by itself.
+    let _ = match is_kept {
+        true => shrink(host, undo, &failed).map_err(drop),
+        false => close(host).map_err(drop),
+    };
+    let words = |(_, why): (usize, Failed)| match why {
+        Failed::Kept(why) | Failed::Lost(why) | Failed::Other(why) => why,
+    };
+    Undone { failed: failed.into_iter().map(words).collect(), is_kept, is_lost }
+}
+
+/// Leaves in the journal what could not be undone, and no more: whoever mends that may have changed the rest by then.
+fn shrink(host: &Host, undo: &[Undo], failed: &[(usize, Failed)]) -> io::Result<()> {
+    let dir = host.at(DIR);
+    let new = dir.join("log.new");
+    let mut log = File::options().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+    // Whoever opens it by its name waits for us, as with the one before.
+    flock(&log, FlockOperation::NonBlockingLockExclusive)?;
+    let is_left = |at: usize| failed.iter().any(|(step, why)| *step == at && !matches!(why, Failed::Lost(_)));
+    let left: Vec<&Undo> = undo.iter().enumerate().filter(|(at, _)| is_left(*at)).map(|(_, step)| step).collect();
+    for step in &left {
+        log.write_all(format!("{}\n", serde_json::to_string(step)?).as_bytes())?;
     }
-    (failed, is_needed)
+    log.sync_all()?;
+    fs::rename(&new, dir.join("log"))?;
+    File::open(&dir)?.sync_all()?;
+    for step in undo.iter().filter(|step| !left.contains(step)) {
+        if let Undo::Changed { backup, .. } = step {
+            let _ = fs::remove_file(dir.join(backup.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// The caller has the log locked.
@@ -260,40 +339,59 @@ fn close(host: &Host) -> Result<(), InstallError> {
     Ok(())
 }
 
-/// Undoes from the last to the first, and goes on past what cannot be undone: that, and whether bytes are among it.
-fn undo_all(host: &Host, undo: &[Undo]) -> (Vec<String>, bool) {
-    let (mut failed, mut is_needed) = (Vec::new(), false);
-    for step in undo.iter().rev() {
+/// Undoes from the last to the first, and goes on past what cannot be undone: that, by its place.
+fn undo_all(host: &Host, undo: &[Undo]) -> Vec<(usize, Failed)> {
+    let mut failed = Vec::new();
+    for (at, step) in undo.iter().enumerate().rev() {
+        let of =
+            |path: &Path, undone: io::Result<()>| undone.map_err(|e| Failed::Other(format!("{}: {e}", path.display())));
         let undone = match step {
             Undo::Directory(path) => match fs::remove_dir(path) {
                 // Somebody else put something in, or it was never made.
                 Err(e) if matches!(e.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotFound) => Ok(()),
-                other => other.map_err(|e| format!("{}: {e}", path.display())),
+                other => of(path, other),
             },
             Undo::Made(path) => match fs::remove_file(path) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-                other => other.map_err(|e| format!("{}: {e}", path.display())),
+                other => of(path, other),
             },
             Undo::Changed { path, mode, backup } => restore(host, path, *mode, *backup),
-            Undo::Ran(command) => run(host, command).map_err(|e| e.to_string()),
+            Undo::Linked { path, to } => of(path, link_back(path, |temporary| symlink(to, temporary))),
+            Undo::Ran(command) => run(host, command).map_err(|e| Failed::Other(e.to_string())),
         };
-        is_needed |= undone.is_err() && matches!(step, Undo::Changed { .. });
-        failed.extend(undone.err());
+        failed.extend(undone.err().map(|why| (at, why)));
     }
-    (failed, is_needed)
+    failed
 }
 
-fn restore(host: &Host, path: &Path, mode: u32, backup: usize) -> Result<(), String> {
+fn restore(host: &Host, path: &Path, mode: u32, backup: usize) -> Result<(), Failed> {
     let from = host.at(DIR).join(backup.to_string());
     if fs::symlink_metadata(&from).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-        // An earlier try, which could not undo something else, put it back.
-        return Ok(());
+        return Err(Failed::Lost(format!("{}: what it was is lost: there is no {}", path.display(), from.display())));
     }
-    // A copy gets the label of the folder that it is made in; a rename needs no room on a full disk.
-    let restored = copy_back(&from, path, mode).or_else(|_| {
-        fs::set_permissions(&from, fs::Permissions::from_mode(mode)).and_then(|()| fs::rename(&from, path))
+    let made: Vec<PathBuf> = path.parent().map(missing_parents).unwrap_or_default();
+    // A copy gets the label of the folder that it is made in; a link needs no room on a full disk.
+    let restored = made.iter().try_for_each(|folder| make_folder(folder)).and_then(|()| {
+        copy_back(&from, path, mode).or_else(|error| {
+            let linked = fs::set_permissions(&from, fs::Permissions::from_mode(mode))
+                .and_then(|()| link_back(path, |temporary| fs::hard_link(&from, temporary)));
+            linked.map_err(|_| error)
+        })
     });
-    restored.map_err(|e| format!("{}: {e}; what it was is in {}", path.display(), from.display()))
+    restored.map_err(|e| {
+        made.iter().rev().for_each(|folder| drop(fs::remove_dir(folder)));
+        Failed::Kept(format!("{}: {e}; what it was is in {}", path.display(), from.display()))
+    })
+}
+
+/// Puts a link in a file's place.
+fn link_back(path: &Path, link: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+    let temporary = path.with_file_name(format!(".mpu-undo-{}", std::process::id()));
+    let _ = fs::remove_file(&temporary);
+    let linked = link(&temporary).and_then(|()| fs::rename(&temporary, path));
+    // It stays, too, where both are one file already (rename(2)).
+    let _ = fs::remove_file(&temporary);
+    linked
 }
 
 fn copy_back(from: &Path, path: &Path, mode: u32) -> io::Result<()> {
@@ -306,6 +404,12 @@ fn copy_back(from: &Path, path: &Path, mode: u32) -> io::Result<()> {
         let _ = fs::remove_file(&temporary);
     }
     restored
+}
+
+/// Makes a folder: root's alone to write to, whatever the umask.
+fn make_folder(path: &Path) -> io::Result<()> {
+    fs::create_dir(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
 /// The directories that have to be made for this one to be there, outermost first.
@@ -360,5 +464,18 @@ mod tests {
         copy_back(&from, &taken, 0o640).expect_err("a folder is in its place");
         let names: Vec<_> = fs::read_dir(folder.path()).expect("read").flatten().map(|it| it.file_name()).collect();
         assert_eq!(names.len(), 3, "{names:?}");
+    }
+
+    #[test]
+    fn a_file_is_linked_back_as_often_as_it_is_tried() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (from, path) = (folder.path().join("0"), folder.path().join("x"));
+        fs::write(&from, "before").expect("written");
+        fs::write(&path, "changed").expect("written");
+        for _ in 0..2 {
+            link_back(&path, |temporary| fs::hard_link(&from, temporary)).expect("linked");
+            assert_eq!(fs::read_to_string(&path).expect("read"), "before");
+            assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 2, "the journal has it still");
+        }
     }
 }

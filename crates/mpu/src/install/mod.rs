@@ -76,7 +76,7 @@ pub enum InstallError {
     #[error("another process changes this host's installation now: {} is held by {}", .0.path.display(), .0.by)]
     Running(Held),
     #[error("an installation that was broken off cannot be undone: {}", left.join("; "))]
-    NotRestored { path: PathBuf, left: Vec<String> },
+    NotRestored { path: PathBuf, left: Vec<String>, is_kept: bool },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("there is no {name} on this host")]
@@ -149,10 +149,14 @@ impl Explain for InstallError {
                 "free disk space, or make the directory writable; nothing is left half done".to_string()
             }
             InstallError::Running(held) => held.fix(),
-            InstallError::NotRestored { path, .. } => format!(
-                "free disk space, or make these files writable, and try again; {} has their bytes until then",
+            InstallError::NotRestored { path, is_kept: true, .. } => format!(
+                "free disk space, make these files writable or move away what is in their place, and try again; {} has their \
+                 bytes until then, and to do without them, remove it",
                 path.display()
             ),
+            InstallError::NotRestored { .. } => {
+                "look at these files, and put them back from elsewhere if they are wrong; then try again".to_string()
+            }
             InstallError::NoTool { name } => format!("install the package that has {name}"),
             InstallError::Run { .. } | InstallError::Failed { .. } => {
                 "run the command by hand to see its whole output".to_string()

@@ -2,7 +2,7 @@
 //!
 //! Owns the order of journal, steps and record, and what a person hears of it.
 
-use super::journal::Journal;
+use super::journal::{self, Journal};
 use super::layout::{self, Documents, Item, Layout};
 use super::plan::{self, Kind, Means, Step, StepView, Wishes};
 use super::{package, InstallError, Package, Record, RECORD};
@@ -125,11 +125,12 @@ pub fn install(
     let directories = directories_to_make(host, &items, old.as_ref());
     let record =
         plan::record(&items, Layout::Local, means, !sources.files.is_empty() && !wishes.no_module, directories);
-    perform(host, kernel, &steps, options.source.as_deref(), journal, |journal| {
+    let recorded = |journal: &mut Journal<'_>| {
         let text = serde_json::to_vec_pretty(&record).map_err(std::io::Error::from);
         let text = text.map_err(|source| InstallError::Write { path: RECORD.into(), source })?;
         journal.write(Path::new(RECORD), 0o644, &text)
-    })?;
+    };
+    perform(host, kernel, &steps, options.source.as_deref(), journal, recorded, || ())?;
     Ok(outcome)
 }
 
@@ -171,13 +172,22 @@ pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -
         nothing: false,
     };
     let Some(journal) = journal else { return Ok(outcome) };
-    perform(host, kernel, &steps, None, journal, |_| Ok(()))?;
-    // What is left are built modules and records of the day: made by MPU, and of no use without it.
-    let _ = std::fs::remove_dir_all(host.at("/var/lib/mpu"));
-    // A supervisor that containers still need goes on from memory; it takes its own files with it.
-    if matches!(client::state(host), Ok(None)) {
-        clear_the_day(host);
-    }
+    perform(
+        host,
+        kernel,
+        &steps,
+        None,
+        journal,
+        |_| Ok(()),
+        || {
+            // What is left are built modules and records of the day: made by MPU, and of no use without it.
+            journal::clear_beside(host);
+            // A supervisor that containers still need goes on from memory; it takes its own files with it.
+            if matches!(client::state(host), Ok(None)) {
+                clear_the_day(host);
+            }
+        },
+    )?;
     Ok(outcome)
 }
 
@@ -236,6 +246,7 @@ fn directories_to_make(host: &Host, items: &[Item], old: Option<&Record>) -> Vec
     made.into_iter().collect()
 }
 
+/// Does the steps and what comes `last`, all or nothing; then what cannot be undone, before anybody else begins.
 fn perform(
     host: &Host,
     kernel: &dyn Kernel,
@@ -243,6 +254,7 @@ fn perform(
     source: Option<&Path>,
     mut journal: Journal<'_>,
     last: impl FnOnce(&mut Journal<'_>) -> Result<(), InstallError>,
+    after: impl FnOnce(),
 ) -> Result<(), InstallError> {
     for step in steps {
         if let Err(error) = one(host, kernel, step, source, &mut journal) {
@@ -254,13 +266,14 @@ fn perform(
         return Err(undone(journal, &view, &error));
     }
     // Files of a removal are gone by now; directories can go only when nothing can fail any more.
-    journal.commit()?;
-    for step in steps {
-        if let Step::RemoveDirectory(path) = step {
-            let _ = std::fs::remove_dir(host.at(path));
+    journal.commit(|| {
+        for step in steps {
+            if let Step::RemoveDirectory(path) = step {
+                let _ = std::fs::remove_dir(host.at(path));
+            }
         }
-    }
-    Ok(())
+        after();
+    })
 }
 
 fn undone(journal: Journal<'_>, step: &StepView, error: &InstallError) -> InstallError {

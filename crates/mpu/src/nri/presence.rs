@@ -5,13 +5,14 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use mpu_core::HostPid;
 use mpu_host::host::Host;
+use mpu_host::same::is_at;
 use rustix::fs::{flock, FlockOperation};
 use rustix::io::Errno;
 use schemars::JsonSchema;
@@ -127,12 +128,6 @@ fn sweep(path: &Path) {
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && is_at(&file, path) {
         let _ = fs::remove_file(path);
     }
-}
-
-/// Whether this file is what has this name.
-fn is_at(file: &File, path: &Path) -> bool {
-    let id = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
-    matches!((file.metadata(), fs::symlink_metadata(path)), (Ok(open), Ok(named)) if id(&open) == id(&named))
 }
 
 /// A folder's files of plugins, dead or alive.

@@ -319,6 +319,38 @@ fn a_second_installation_at_once_is_refused_and_changes_nothing() {
     assert_eq!(node.state(), before);
 }
 
+/// What is not undone, a removal does while nobody else can begin: it would take another's files.
+#[test]
+fn a_removal_is_the_only_one_until_all_is_removed() {
+    use std::io::{Read, Write};
+    let node = Node::new();
+    let host = node.fake().host();
+    node.install(&node.setup.kernel()).expect("installed");
+    node.fake().write("/var/lib/mpu/built", "");
+    let socket = host.at(mpu_notify::CONTROL_SOCKET);
+    std::fs::create_dir_all(socket.parent().expect("a folder")).expect("a folder");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+    let (seen, below) = (std::sync::Arc::new(std::sync::Mutex::new(Vec::new())), host.clone());
+    let states = std::sync::Arc::clone(&seen);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (mut request, mut state) = (String::new(), fake::state(&["a"]));
+            stream.read_to_string(&mut request).expect("a request");
+            state.state = "retired".to_string();
+            states.lock().expect("ours").push((journal::left(&below), below.at("/var/lib/mpu/built").exists()));
+            let _ = match request.starts_with("state") {
+                true => stream.write_all(serde_json::to_string(&state).expect("JSON").as_bytes()),
+                false => stream.write_all(b"{\"ok\":true}"),
+            };
+        }
+    });
+    uninstall(&host, &node.setup.kernel(), false, false).expect("removed");
+    let seen = seen.lock().expect("ours");
+    assert!(seen.iter().all(|(left, _)| *left == Left::Running), "{seen:?}");
+    assert!(seen.last().is_some_and(|(_, built)| !built), "the last look comes after all: {seen:?}");
+    assert!(!host.at("/var/lib/mpu").exists());
+}
+
 #[test]
 fn bytes_that_cannot_be_put_back_are_kept_until_they_can() {
     let node = Node::new();
@@ -341,6 +373,98 @@ fn bytes_that_cannot_be_put_back_are_kept_until_they_can() {
     node.fake().remove("/etc/x");
     journal::recover(&host).expect("recovered");
     assert_eq!(node.state(), before);
+}
+
+#[test]
+fn a_journal_that_is_kept_has_only_what_could_not_be_undone() {
+    let node = Node::new();
+    let host = node.fake().host();
+    for file in ["/etc/x", "/etc/y"] {
+        node.fake().write(file, "before");
+    }
+    let mut journal = Journal::begin(&host).expect("a journal");
+    for file in ["/etc/x", "/etc/y", "/etc/new"] {
+        journal.write(Path::new(file), 0o600, b"changed").expect("written");
+    }
+    let command = ["systemctl".to_string(), "restart".to_string(), "a.service".to_string()];
+    journal.will_undo(command.to_vec()).expect("noted");
+    node.fake().remove("/etc/x");
+    node.fake().write("/etc/x/in/the/way", "");
+    assert_eq!(journal.roll_back().len(), 1);
+    assert_eq!(host.text("/etc/y").as_deref(), Some("before"));
+    let files = std::fs::read_dir(host.at("/var/lib/mpu/journal")).expect("a journal").flatten();
+    let mut files: Vec<_> = files.map(|file| file.file_name()).collect();
+    files.sort();
+    assert_eq!(files.len(), 2, "the log, and the bytes of /etc/x: {files:?}");
+
+    // Since then the administrator went on.
+    node.fake().write("/etc/y", "since");
+    node.fake().write("/etc/new", "since");
+    assert_eq!(journal::recover(&host).expect_err("not yet").code(), "not_restored");
+    node.fake().remove("/etc/x");
+    journal::recover(&host).expect("recovered");
+    let texts = ["/etc/x", "/etc/y", "/etc/new"].map(|file| host.text(file).unwrap_or_default());
+    assert_eq!(texts, ["before", "since", "since"]);
+    assert_eq!(host.text("/restarts").as_deref(), Some("a.service"), "it ran once");
+    assert_eq!(journal::left(&host), Left::Nothing);
+}
+
+#[test]
+fn bytes_that_are_gone_are_not_called_restored() {
+    let node = Node::new();
+    let host = node.fake().host();
+    node.fake().write("/etc/x", "before");
+    let broken_off = || {
+        let mut journal = Journal::begin(&host).expect("a journal");
+        journal.write(Path::new("/etc/x"), 0o600, b"changed").expect("written");
+        let lines = host.text("/var/lib/mpu/journal/log").expect("a log");
+        let backups = (0..lines.lines().count()).map(|number| format!("/var/lib/mpu/journal/{number}"));
+        backups.filter(|file| host.at(file).exists()).for_each(|file| node.fake().remove(&file));
+        journal
+    };
+    let left = broken_off().roll_back();
+    assert!(left.len() == 1 && left[0].contains("/etc/x: what it was is lost"), "{left:?}");
+
+    broken_off().die();
+    let error = journal::recover(&host).expect_err("lost");
+    assert!(error.code() == "not_restored" && error.fix().contains("look at these files"), "{error}: {}", error.fix());
+    journal::recover(&host).expect("nobody can do more, and it was said");
+    assert_eq!(journal::left(&host), Left::Nothing);
+}
+
+#[test]
+fn a_folder_that_went_is_made_again_for_what_was_in_it() {
+    let node = Node::new();
+    let host = node.fake().host();
+    node.fake().write("/etc/deep/er/x", "before");
+    let before = node.state();
+    let mut journal = Journal::begin(&host).expect("a journal");
+    journal.write(Path::new("/etc/deep/er/x"), 0o600, b"changed").expect("written");
+    node.fake().remove("/etc/deep");
+    assert_eq!(journal.roll_back(), [""; 0]);
+    assert_eq!((node.state(), host.text("/etc/deep/er/x").as_deref()), (before, Some("before")));
+    let mode = |path: &str| std::fs::metadata(host.at(path)).expect("there").permissions().mode() & 0o777;
+    assert_eq!((mode("/etc/deep"), mode("/etc/deep/er")), (0o755, 0o755));
+}
+
+#[test]
+fn a_link_that_is_written_over_is_a_link_again() {
+    let node = Node::new();
+    let host = node.fake().host();
+    node.fake().write("/opt/mpu", "elsewhere");
+    let links = [("/etc/a", host.at("/opt/mpu")), ("/etc/b", "nowhere".into()), ("/etc/c", "nowhere".into())];
+    for (link, to) in &links {
+        std::os::unix::fs::symlink(to, host.at(link)).expect("a link");
+    }
+    let mut journal = Journal::begin(&host).expect("a journal");
+    journal.write(Path::new("/etc/a"), 0o600, b"changed").expect("written");
+    journal.write(Path::new("/etc/b"), 0o600, b"changed").expect("written");
+    journal.remove(Path::new("/etc/c")).expect("removed");
+    assert_eq!(host.text("/opt/mpu").as_deref(), Some("elsewhere"));
+    assert_eq!(journal.roll_back(), [""; 0]);
+    for (link, to) in &links {
+        assert_eq!(std::fs::read_link(host.at(link)).ok().as_ref(), Some(to), "{link}");
+    }
 }
 
 #[test]
