@@ -250,8 +250,10 @@ pub fn recover(host: &Host) -> Result<(), InstallError> {
             break (text, log);
         }
     };
-    // A line that is cut off was not on the disk before its change, which therefore was not made.
-    let undo: Vec<Undo> = text.0.lines().map_while(|line| serde_json::from_str(line).ok()).collect();
+    // A line that is cut off was not on the disk before its change, which therefore was not made. A whole one is of a change that may have been.
+    let whole = text.0.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    let undo: Result<Vec<Undo>, _> = whole.map(serde_json::from_str).collect();
+    let undo = undo.map_err(|source| InstallError::Unknown { path: path.clone(), source })?;
     match undo_and_close(host, &undo) {
         Undone { is_kept: false, is_lost: false, .. } => Ok(()),
         Undone { failed, is_kept, .. } => Err(InstallError::NotRestored { path: host.at(DIR), left: failed, is_kept }),

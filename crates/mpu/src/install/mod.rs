@@ -77,6 +77,8 @@ pub enum InstallError {
     Running(Held),
     #[error("an installation that was broken off cannot be undone: {}", left.join("; "))]
     NotRestored { path: PathBuf, left: Vec<String>, is_kept: bool },
+    #[error("{} has a change that this mpu cannot undo: another version wrote it", path.display())]
+    Unknown { path: PathBuf, source: serde_json::Error },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("there is no {name} on this host")]
@@ -120,6 +122,7 @@ impl Explain for InstallError {
             InstallError::Journal { .. } => "journal_unwritable",
             InstallError::Running(held) => held.code(),
             InstallError::NotRestored { .. } => "not_restored",
+            InstallError::Unknown { .. } => "unknown_change",
             InstallError::Write { .. } => "file_unwritable",
             InstallError::NoTool { .. } => "no_tool",
             InstallError::Run { .. } | InstallError::Failed { .. } => "step_failed",
@@ -157,6 +160,10 @@ impl Explain for InstallError {
             InstallError::NotRestored { .. } => {
                 "look at these files, and put them back from elsewhere if they are wrong; then try again".to_string()
             }
+            InstallError::Unknown { path, .. } => format!(
+                "run the version of mpu that was broken off; to do without undoing, remove {}",
+                path.parent().unwrap_or(path).display()
+            ),
             InstallError::NoTool { name } => format!("install the package that has {name}"),
             InstallError::Run { .. } | InstallError::Failed { .. } => {
                 "run the command by hand to see its whole output".to_string()

@@ -410,6 +410,25 @@ fn a_journal_that_is_kept_has_only_what_could_not_be_undone() {
 }
 
 #[test]
+fn a_change_that_another_version_noted_stops_everything_and_a_cut_line_nothing() {
+    let node = Node::new();
+    let host = node.fake().host();
+    node.fake().write("/etc/x", "before");
+    let log = "/var/lib/mpu/journal/log";
+    let mut journal = Journal::begin(&host).expect("a journal");
+    journal.write(Path::new("/etc/x"), 0o600, b"changed").expect("written");
+    journal.die();
+    let noted = host.text(log).expect("a log");
+    node.fake().write(log, &format!("{{\"Renamed\":\"/etc/y\"}}\n{noted}"));
+    let error = journal::recover(&host).expect_err("not ours");
+    assert!(error.code() == "unknown_change" && error.fix().contains("the version of mpu"), "{error}: {}", error.fix());
+    assert_eq!(host.text("/etc/x").as_deref(), Some("changed"), "what comes before it may hang on it");
+    node.fake().write(log, &format!("{noted}\n{{\"Renamed\":\"/et"));
+    journal::recover(&host).expect("recovered");
+    assert_eq!(host.text("/etc/x").as_deref(), Some("before"));
+}
+
+#[test]
 fn bytes_that_are_gone_are_not_called_restored() {
     let node = Node::new();
     let host = node.fake().host();
