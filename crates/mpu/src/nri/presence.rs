@@ -83,7 +83,12 @@ impl Presence {
     /// An engine that is started after the plugin must not be waited for by those that are started after both.
     pub fn say(&mut self, standing: Standing, words: &str) {
         (self.plugin.standing, self.plugin.words) = (standing, words.to_string());
+        self.write();
+        // Last: whoever waited for systemd and asks `mpu status` then finds it there.
         let _ = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(words)]);
+    }
+
+    fn write(&mut self) {
         let Some(file) = &mut self.file else { return };
         let text = serde_json::to_string(&self.plugin).unwrap_or_default();
         // Who reads in between finds no object, and looks again.
@@ -142,6 +147,19 @@ fn lives(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
 }
 
+/// What a plugin that lives has written. If it writes just now, that is looked at again for a moment.
+fn read(path: &Path) -> Option<Plugin> {
+    for _ in 0..TRIES {
+        let mut text = String::new();
+        File::open(path).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
+        if let Ok(plugin) = serde_json::from_str::<Plugin>(&text) {
+            return HostPid::new(plugin.pid).map(|_| plugin);
+        }
+        thread::sleep(SOON);
+    }
+    None
+}
+
 /// Whether who asks may not see them: the folder is root's alone.
 pub fn are_hidden(host: &Host) -> bool {
     fs::read_dir(host.at(FOLDER)).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
@@ -149,14 +167,8 @@ pub fn are_hidden(host: &Host) -> bool {
 
 /// The plugins that live on a host, in a pod or not; none where they are hidden.
 pub fn plugins(host: &Host) -> Vec<Plugin> {
-    let read = |path: PathBuf| {
-        let mut text = String::new();
-        File::open(path).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
-        let plugin: Plugin = serde_json::from_str(&text).ok()?;
-        HostPid::new(plugin.pid).map(|_| plugin)
-    };
     let living = files(&host.at(FOLDER)).into_iter().filter(|path| lives(path));
-    let mut plugins: Vec<Plugin> = living.filter_map(read).collect();
+    let mut plugins: Vec<Plugin> = living.filter_map(|path| read(&path)).collect();
     plugins.sort_by_key(|plugin| plugin.pid);
     plugins
 }
@@ -165,6 +177,25 @@ pub fn plugins(host: &Host) -> Vec<Plugin> {
 mod tests {
     use super::*;
     use mpu_host::host::fake::FakeHost;
+
+    #[test]
+    fn a_plugin_that_writes_is_seen_all_the_same() {
+        let fake = FakeHost::in_order();
+        let mut presence = Presence::new(&fake.host().at(FOLDER), Path::new("/run/nri.sock"), &|line| panic!("{line}"));
+        presence.say(Standing::Waits, "it waits");
+        let over = std::sync::atomic::AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    presence.say(Standing::Serves, "registered, and a longer story than the other one");
+                    presence.say(Standing::Waits, "it waits");
+                }
+            });
+            let seen = (0..500).filter(|_| plugins(&fake.host()).len() == 1).count();
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(seen, 500);
+        });
+    }
 
     #[test]
     fn who_lives_is_seen_and_who_died_is_not() {
