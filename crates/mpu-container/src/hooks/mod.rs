@@ -26,6 +26,7 @@ use crate::beneath::BeneathError;
 use crate::chain::chain;
 use crate::ldconfig::LdconfigError;
 use crate::limits::LimitsError;
+use crate::output::say;
 use crate::program::Program;
 use crate::request::RequestError;
 use crate::spec::SpecError;
@@ -184,13 +185,13 @@ struct Notes {
 impl Notes {
     fn detail(self, text: impl FnOnce() -> String) {
         if self.debug && !self.quiet {
-            eprintln!("{NAME}: {}", text());
+            say(format!("{NAME}: {}", text()));
         }
     }
 
     fn warn(self, text: impl AsRef<str>) {
         if !self.quiet {
-            eprintln!("{NAME}: warning: {}", text.as_ref());
+            say(format!("{NAME}: warning: {}", text.as_ref()));
         }
     }
 }
@@ -213,7 +214,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
         let notes = Notes { debug: debug || args.debug, quiet: quiet || args.quiet };
         let name = args.hook.name();
         if let Err(error) = run(args, &roots, notes) {
-            eprintln!("{NAME}: {name}: {}", chain(&error));
+            say(format!("{NAME}: {name}: {}", chain(&error)));
             return ExitCode::FAILURE;
         }
     }
@@ -236,7 +237,7 @@ fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
         }
         // Help that ends well would leave a container's other hooks undone, and the container would start.
         Err(error) if !error.use_stderr() && !is_alone => {
-            eprintln!("{NAME}: help and version are not for one hook of several (see {NAME} --help)");
+            say(format!("{NAME}: help and version are not for one hook of several (see {NAME} --help)"));
             Err(ExitCode::from(2))
         }
         Err(error) if !error.use_stderr() => {
@@ -245,7 +246,7 @@ fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
             Err(ExitCode::SUCCESS)
         }
         Err(error) => {
-            eprintln!("{NAME}: {} (see {NAME} --help)", mistake(&error.to_string()));
+            say(format!("{NAME}: {} (see {NAME} --help)", mistake(&error.to_string())));
             Err(ExitCode::from(2))
         }
     }

@@ -15,6 +15,7 @@ use crate::cdi::inject::Options;
 use crate::cdi::name::Kind;
 use crate::driver::{DriverError, DriverRoot};
 use crate::executable;
+use crate::output::say;
 use crate::program::Program;
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
@@ -110,12 +111,14 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let done = if args.remove { remove(&args.output) } else { once(&root, &args.output) };
     let path = args.output.display();
     match done {
-        Ok(Done::Nothing) if !args.output.exists() => eprintln!("{path} is not there: there is no driver to describe"),
-        Ok(Done::Nothing) => eprintln!("{path} is as it should be"),
-        Ok(Done::Written) => eprintln!("{path} was written"),
-        Ok(Done::Removed) => eprintln!("{path} was removed"),
+        Ok(Done::Nothing) if !args.output.exists() => {
+            say(format!("{path} is not there: there is no driver to describe"))
+        }
+        Ok(Done::Nothing) => say(format!("{path} is as it should be")),
+        Ok(Done::Written) => say(format!("{path} was written")),
+        Ok(Done::Removed) => say(format!("{path} was removed")),
         Err(error) => {
-            eprintln!("mpu-container: refresh: {error}");
+            say(format!("mpu-container: refresh: {error}"));
             return ExitCode::FAILURE;
         }
     }

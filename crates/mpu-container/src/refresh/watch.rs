@@ -3,6 +3,7 @@
 use super::{once, Done};
 use crate::char_links;
 use crate::driver::DriverRoot;
+use crate::output::say;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -36,7 +37,7 @@ pub(super) fn forever(root: &DriverRoot, output: &Path, every: Duration) -> ! {
             // A failure is tried again with the next look, and told once.
             let failed = !message.is_empty() && !message.contains(" was ");
             if !message.is_empty() && message != said {
-                eprintln!("{message}");
+                say(&message);
             }
             said = message;
             last = (!failed).then(|| fingerprint(root, output));
