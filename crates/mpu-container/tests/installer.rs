@@ -327,6 +327,45 @@ fn the_programs_alone_find_their_configuration_beside_themselves() {
     assert!(host.once(&["--no-runtime-config", "--no-daemon"]).status.success());
 }
 
+/// Who was killed has left our runtime as the engine's default one, under whatever name the operator's values give it. It
+/// would hand containers on to itself.
+#[test]
+fn a_second_run_never_takes_the_runtime_of_the_first_for_the_engines_own() {
+    for (engine, name) in [("containerd", "gpu"), ("containerd", "runc"), ("docker", "gpu"), ("crio", "gpu")] {
+        let mut host = Host::new(engine).set("NVIDIA_RUNTIME_NAME", name).set("RUNTIME_RESTART_MODE", "none");
+        if engine != "docker" {
+            host = host.drop_in("99-nvidia.toml");
+        }
+        for _ in 0..2 {
+            let done = host.once(&["--no-daemon"]);
+            assert!(done.status.success(), "{engine}: {}", String::from_utf8_lossy(&done.stderr));
+        }
+        let config = host.text("opt/toolkit/.config/nvidia-container-runtime/config.toml");
+        assert!(config.contains("runtimes = [\"runc\", \"crun\"]"), "{engine}, {name}: {config}");
+        let script = host.text("opt/toolkit/nvidia-container-runtime");
+        assert!(script.contains("|| exec 'runc' "), "{engine}, {name}: {script}");
+    }
+    let host = Host::new("containerd").drop_in("99-nvidia.toml").set("RUNTIME_RESTART_MODE", "none");
+    let low = |name: &str| {
+        let at = format!("[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.{name}");
+        format!("{at}]\nruntime_type = \"io.containerd.runc.v2\"\n{at}.options]\nBinaryName = \"/usr/bin/{name}\"\n")
+    };
+    let default = "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"crun\"\n";
+    host.write("etc/config", &format!("version = 2\n{default}{}{}", low("runc"), low("crun")));
+    for _ in 0..2 {
+        assert!(host.once(&["--no-daemon"]).status.success());
+        let config = host.text("opt/toolkit/.config/nvidia-container-runtime/config.toml");
+        let runtimes = "runtimes = [\"/usr/bin/crun\", \"/usr/bin/runc\", \"runc\", \"crun\"]";
+        assert!(config.contains(runtimes), "the engine's own default stays the first: {config}");
+    }
+    let host = Host::new("docker");
+    let own = host.at("opt/toolkit/nvidia-container-runtime").display().to_string();
+    let host = host.set("NVIDIA_CONTAINER_RUNTIME_RUNTIMES", &own);
+    let done = host.once(&["--no-daemon"]);
+    assert!(String::from_utf8_lossy(&done.stderr).contains("is what this installs"), "{done:?}");
+    assert!(!done.status.success() && !host.at("opt").exists());
+}
+
 #[test]
 fn what_makes_no_sense_is_told_before_anything_is_done() {
     for (words, part) in [

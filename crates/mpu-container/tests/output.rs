@@ -49,6 +49,26 @@ fn a_page_that_is_lost_is_a_failure_and_a_reader_that_has_gone_is_none() {
     }
 }
 
+/// A container does not fail for want of a reader: crun can write what hooks say to any file (`run.oci.hooks.stderr`).
+#[test]
+fn a_hook_that_warns_does_its_work_though_nobody_is_told() {
+    let bundle = tempfile::tempdir().expect("a folder");
+    let config = r#"{"ociVersion": "1.0.2", "root": {"path": "r"}, "process": {"env": ["no value"]}}"#;
+    std::fs::write(bundle.path().join("config.json"), config).expect("written");
+    let state = bundle.path().join("state");
+    std::fs::write(&state, format!(r#"{{"bundle": {:?}, "pid": 1}}"#, bundle.path())).expect("written");
+    let hook = |name: &str, words: &[&str], err: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
+        let stdin = File::open(&state).expect("there");
+        command.arg0(name).args(words).stdin(stdin).stdout(Stdio::null()).stderr(err).status().expect("ended").code()
+    };
+    let nobody: [fn() -> Stdio; 2] = [|| full().into(), closed];
+    for err in nobody {
+        assert_eq!(hook("nvidia-container-runtime-hook", &["prestart"], err()), Some(0));
+        assert_eq!(hook("nvidia-cdi-hook", &["of-tomorrow"], err()), Some(0));
+    }
+}
+
 #[test]
 fn a_mistake_is_one_though_nobody_is_told() {
     for (name, words) in WRONG {

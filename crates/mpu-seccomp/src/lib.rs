@@ -36,6 +36,8 @@ const DRIVER_MAJOR: u64 = 195;
 const INIT_PID_NAMESPACE: u64 = 0xefff_fffc;
 /// `FUSE_MINOR` of the misc devices (`include/linux/miscdevice.h`).
 const FUSE: (Option<u64>, Option<u64>) = (Some(10), Some(229));
+/// A filter for all threads at once: seccomp(2), `EINVAL`.
+const TSYNC: &str = "SECCOMP_FILTER_FLAG_TSYNC";
 /// A file beside the socket of an engine that takes nobody new.
 pub const RETIRED: &str = "retired";
 /// How often an engine is asked whose queue is full, and how long is waited in between: a tenth of a second would be
@@ -77,6 +79,9 @@ pub enum Without {
     /// And the kernel allows one filter with one.
     #[error("its seccomp profile has a rule SCMP_ACT_NOTIFY of its own")]
     Notifies,
+    /// The kernel refuses both at once: either answers by the call's one result.
+    #[error("its seccomp profile has the flag {TSYNC}, with which no filter has a listener")]
+    Tsync,
     /// Its profile allows some requests, not others.
     #[error("its seccomp profile decides about ioctl by argument")]
     ByArgument,

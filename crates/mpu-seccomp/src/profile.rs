@@ -11,7 +11,7 @@
 use serde_json::{json, Map, Value};
 
 use super::rules;
-use super::Without;
+use super::{Without, TSYNC};
 
 /// What the listener is told with each container: who asked for it.
 const METADATA: &str = "mpu";
@@ -45,6 +45,9 @@ pub(super) fn edited(profile: &Value, socket: &str) -> Result<Value, Without> {
             Some(Value::String(text)) if text.is_empty() => {}
             Some(_) => return Err(Without::Listener),
         }
+    }
+    if profile.get("flags").and_then(Value::as_array).is_some_and(|flags| flags.iter().any(|flag| flag == TSYNC)) {
+        return Err(Without::Tsync);
     }
     let default = text(&profile, "defaultAction", "defaultAction")?;
     let mut rules = match profile.get("syscalls") {

@@ -103,6 +103,7 @@ fn a_profile_that_cannot_be_split_is_refused_by_its_reason() {
     for (profile, says) in [
         (json!({"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": "/run/theirs"}), "a listener of its own"),
         (json!({"defaultAction": "SCMP_ACT_ALLOW", "listenerMetadata": "theirs"}), "a listener of its own"),
+        (json!({"defaultAction": "SCMP_ACT_ALLOW", "flags": ["SCMP_X", "SECCOMP_FILTER_FLAG_TSYNC"]}), "FLAG_TSYNC"),
         (rule(json!({"names": ["mount"], "action": "SCMP_ACT_NOTIFY"})), "SCMP_ACT_NOTIFY of its own"),
         (json!({"defaultAction": "SCMP_ACT_NOTIFY"}), "SCMP_ACT_NOTIFY of its own"),
         (ioctl(("args", json!([{"index": 1, "value": 0x5412, "op": "SCMP_CMP_NE"}]))), "ioctl by argument"),

@@ -5,6 +5,7 @@ use crate::chain::printable;
 use std::fmt::Arguments;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -18,7 +19,9 @@ pub struct Log(Option<File>);
 impl Log {
     /// Opens the file for appending. Several of these programs may write into it.
     pub fn open(path: Option<&Path>) -> io::Result<Log> {
-        let open = |path| File::options().append(true).create(true).open(path);
+        // A pipe that nobody reads is an error, not something to wait for.
+        let no_wait = libc::O_NONBLOCK | libc::O_NOCTTY;
+        let open = |path| File::options().append(true).create(true).custom_flags(no_wait).open(path);
         Ok(Log(path.map(open).transpose()?))
     }
 

@@ -90,6 +90,9 @@ fn several(set: &str) -> Vec<String> {
     all
 }
 
+/// Without one, the wrapper starts no container, and tells of none.
+const RUNTIMES: &str = "nvidia-container-runtime.runtimes";
+
 /// The value for a key; none if its line goes.
 fn value_of(key: &Key, value: Option<&str>, separator: &str) -> Result<Option<Value>, String> {
     if key.name.starts_with("features.") && value == Some("nil") {
@@ -111,6 +114,11 @@ fn value_of(key: &Key, value: Option<&str>, separator: &str) -> Result<Option<Va
             let text = text(value)?;
             let separator = [separator, ","].into_iter().find(|s| !s.is_empty() && text.contains(s));
             let words: Vec<&str> = separator.map_or(vec![text.as_str()], |separator| text.split(separator).collect());
+            // Nothing is an empty list, not a list of one empty text.
+            let words: Vec<&str> = words.into_iter().filter(|word| !word.trim().is_empty()).collect();
+            if words.is_empty() && key.name == RUNTIMES {
+                return Err("one runtime at least must be named: every container starts by it".into());
+            }
             words.into_iter().collect::<Array>().into()
         }
     }))

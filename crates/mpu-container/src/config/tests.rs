@@ -184,6 +184,9 @@ mod edits {
         changed("nvidia-container-cli.environment=A=1,B=2", "[]", "[\"A=1\", \"B=2\"]");
         changed("nvidia-container-runtime.runtimes=crun", "\"auto\"\n", "\"auto\"\nruntimes = [\"crun\"]\n");
         changed("features.allow-ldconfig-from-container=nil", "", "");
+        changed("nvidia-container-cli.environment=", "[]", "[]");
+        let none = edited(FILE, &["nvidia-container-runtime.modes.cdi.annotation-prefixes="]).expect("an empty list");
+        assert!(read(&none).runtime.cdi_annotation_prefixes.is_empty(), "{none}");
         assert_eq!(edited(FILE, &["disable-require=1", "disable-require=F"]).expect("both"), FILE);
         let new = edited(FILE, &["features.ignore-imex-channel-requests", "nvidia-ctk.path=/c"]).expect("new tables");
         let config = read(&new);
@@ -229,6 +232,8 @@ mod edits {
             ("disable-require=nil", "neither"),
             ("nvidia-container-runtime.mode=fast", "\"fast\" is none of auto"),
             ("nvidia-container-cli.ldconfig=/sbin/ldconfig", "not host-relative"),
+            ("nvidia-container-runtime.runtimes=", "one runtime at least must be named"),
+            ("nvidia-container-runtime.runtimes=,", "one runtime at least must be named"),
         ] {
             let error = edited(FILE, &[set]).expect_err(set).to_string();
             assert!(error.contains(part), "{set}: {error}");

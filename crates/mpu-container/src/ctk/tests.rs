@@ -222,6 +222,27 @@ fn a_pipe_as_a_configuration_is_refused_and_not_waited_for() {
     }
 }
 
+/// Its first file can be named, too, and what is read after it is beside it.
+#[test]
+fn podmans_first_file_is_judged_with_those_that_come_after_it() {
+    let there = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| there.path().join(name);
+    fs::create_dir(file("containers.conf.d")).expect("made");
+    fs::write(file("containers.conf.d/50-site.conf"), "[engine]\nruntime = \"crun\"\n").expect("written");
+    let configure = |config: &Path| {
+        let config = text(config).to_string();
+        let program = "--nvidia-runtime-path=/bin/true";
+        ctk(&["runtime", "configure", "--runtime=podman", "--set-as-default", program, "--config", &config])
+    };
+    assert_eq!(configure(&file("containers.conf")), 1, "the other file overrules it");
+    assert!(!file("containers.conf").exists());
+    assert_eq!(configure(&file("containers.conf.d/99-nvidia.conf")), 0);
+    fs::remove_file(file("containers.conf.d/50-site.conf")).expect("removed");
+    fs::remove_file(file("containers.conf.d/99-nvidia.conf")).expect("removed");
+    assert_eq!(configure(&file("containers.conf")), 0);
+    assert!(fs::read_to_string(file("containers.conf")).expect("written").contains("runtime = \"nvidia\""));
+}
+
 /// Device nodes, as root.
 #[test]
 fn control_nodes_are_made_and_linked() {

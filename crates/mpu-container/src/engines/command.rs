@@ -202,13 +202,17 @@ impl Configure {
             }
             whole("--drop-in-config", path)?;
         }
-        match (said(&self.config), self.runtime) {
+        // From the root: what it imports is looked for beside it, whatever our working directory is.
+        let config = said(&self.config).map(std::path::absolute).transpose();
+        let config = config.map_err(|error| EngineError::Asked(format!("--config: {error}")))?;
+        match (config, self.runtime) {
             // Podman has directories of such files: the one that is named is ours.
             (Some(path), Engine::Podman) => {
-                files.top = path.parent().unwrap_or(Path::new("/")).with_file_name("containers.conf");
-                files.drop_in = Some(path.to_path_buf());
+                let folder = path.parent().filter(|folder| folder.extension().is_some_and(|end| end == "d"));
+                files.top = folder.map_or_else(|| path.clone(), |folder| folder.with_file_name("containers.conf"));
+                files.drop_in = Some(path);
             }
-            (Some(path), _) => files.top = path.to_path_buf(),
+            (Some(path), _) => files.top = path,
             (None, _) => {}
         }
         if self.runtime != Engine::Podman {

@@ -215,7 +215,8 @@ pub(super) fn not_importing(of: &str, gone: impl Fn(&str, bool) -> bool) -> Resu
         let above = root.key("imports").and_then(|key| key.leaf_decor().prefix()?.as_str());
         let mut above = above.unwrap_or_default().to_string();
         let Some(all) = root.get_mut("imports").and_then(Item::as_array_mut) else { return Ok(()) };
-        for at in (0..all.len()).rev() {
+        let before = all.len();
+        for at in (0..before).rev() {
             let Some(import) = all.get(at).and_then(Value::as_str).map(str::to_string) else { continue };
             let ours = format!("{IMPORTS}{import}\n");
             if gone(&import, above.contains(&ours)) {
@@ -223,7 +224,8 @@ pub(super) fn not_importing(of: &str, gone: impl Fn(&str, bool) -> bool) -> Resu
                 above = above.replacen(&ours, "", 1);
             }
         }
-        let none = all.is_empty();
+        // One that was empty before is the administrator's.
+        let none = all.is_empty() && before > 0;
         if let Some(mut key) = root.key_mut("imports") {
             key.leaf_decor_mut().set_prefix(above);
         }

@@ -14,8 +14,9 @@ pub(super) fn says(of: &str) -> Result<Says, Malformed> {
     let root = parse(of)?;
     let text = |value: &Value| value.as_str().map(str::to_string);
     let named = root.get("runtimes").and_then(Value::as_object).into_iter().flatten();
-    let runtimes = named
-        .map(|(name, keys)| (name.clone(), Runtime { program: keys.get("path").and_then(text), ..Runtime::default() }));
+    // A runtime of a kind has its program among that kind's options.
+    let program = |keys: &Value| keys.get("path").or_else(|| keys.pointer("/options/BinaryName")).and_then(text);
+    let runtimes = named.map(|(name, keys)| (name.clone(), Runtime { program: program(keys), ..Runtime::default() }));
     Ok(Says {
         section: false,
         default: root.get("default-runtime").and_then(text),
@@ -28,10 +29,10 @@ pub(super) fn with(text: &str, wish: &Wish) -> Result<String, Malformed> {
     let mut root = parse(text)?;
     let before = root.clone();
     let runtime = table(&mut root, "runtimes")?.entry(&wish.name).or_insert_with(|| json!({"args": []}));
-    runtime
-        .as_object_mut()
-        .ok_or_else(|| Malformed::NoTable(wish.name.clone()))?
-        .insert("path".into(), json!(wish.path));
+    let runtime = runtime.as_object_mut().ok_or_else(|| Malformed::NoTable(wish.name.clone()))?;
+    // Docker does not start with a runtime that has a path and a kind: the path's kind is its own.
+    OF_A_KIND.iter().for_each(|key| drop(runtime.shift_remove(*key)));
+    runtime.insert("path".into(), json!(wish.path));
     match wish.default {
         Some(true) => drop(root.insert("default-runtime".into(), json!(wish.name))),
         Some(false) => forget(&mut root, &wish.name),
@@ -41,6 +42,14 @@ pub(super) fn with(text: &str, wish: &Wish) -> Result<String, Malformed> {
         table(&mut root, "features")?.insert("cdi".into(), json!(true));
     }
     Ok(if root == before { text.to_string() } else { print(&root, text) })
+}
+
+/// What says of a runtime what a path says, too. Outside truth: moby's `setupRuntimes`.
+const OF_A_KIND: [&str; 2] = ["runtimeType", "options"];
+
+/// Whether Docker keeps a name for a runtime of its own, and starts with no other of that name.
+pub(super) fn is_kept(name: &str) -> bool {
+    name == OWN
 }
 
 /// What Docker comes with, and takes where its file names no other. A reload does not take a default away, but it exchanges one.

@@ -136,8 +136,8 @@ impl Files {
     /// Where the file is that another one imports, or the pattern of some.
     pub(super) fn imported_from(&self, path: &Path, import: &str) -> PathBuf {
         match Path::new(import) {
-            whole if whole.is_absolute() => self.paths.here(whole),
-            part => path.parent().unwrap_or(Path::new("/")).join(part),
+            whole if whole.is_absolute() => self.paths.here(&clean(whole)),
+            part => clean(&path.parent().unwrap_or(Path::new("/")).join(part)),
         }
     }
 
@@ -206,6 +206,22 @@ fn walk(folder: &Path, pending: &Pending, all: &mut Vec<PathBuf>) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// A path without `..`, by its names alone, as containerd cleans what it imports.
+fn clean(path: &Path) -> PathBuf {
+    let mut names = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir if matches!(names.components().next_back(), Some(Component::Normal(_))) => {
+                names.pop();
+            }
+            // Nothing is above the root.
+            Component::ParentDir if names.is_absolute() => {}
+            other => names.push(other),
+        }
+    }
+    names
 }
 
 /// Whether containerd takes an import for a pattern. One without `*` names itself, be it there or not.

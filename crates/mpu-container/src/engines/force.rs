@@ -9,8 +9,8 @@ use super::wish::Runtime;
 use super::{Engine, EngineError};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
-use toml_edit::Table;
+use std::path::{Path, PathBuf};
+use toml_edit::{Item, Table};
 
 /// What is in force, and which file says so.
 #[derive(Debug, Default)]
@@ -92,10 +92,12 @@ impl Force {
         self.default.as_ref().is_some_and(|(default, _)| default == name)
     }
 
-    /// The runtimes that ours could stand in for: the default one, `runc`, `crun`. None of NVIDIA's is one.
+    /// The runtimes that ours could stand in for: the default one, `runc`, `crun`. None of NVIDIA's is one, nor is ours,
+    /// whatever an earlier run has called it: it would hand containers on to itself, for ever.
     fn low(&self) -> impl Iterator<Item = &Runtime> {
         let default = self.default.as_ref().map(|(name, _)| name.as_str()).filter(|name| !name.starts_with("nvidia"));
-        default.into_iter().chain(["runc", "crun"]).filter_map(|name| Some(&self.runtimes.get(name)?.0))
+        let named = default.into_iter().chain(["runc", "crun"]).filter_map(|name| Some(&self.runtimes.get(name)?.0));
+        named.filter(|runtime| !runtime.program.as_deref().is_some_and(is_wrapper) && is_plain(runtime))
     }
 
     /// The keys that ours gets where nothing else is said.
@@ -118,6 +120,21 @@ impl Force {
     pub fn tell<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
         Told { force: self, name }
     }
+}
+
+/// Whether a runtime is called as runc is. Another kind's (Kata's shim, gVisor's) has options of its own, and calls no
+/// wrapper: containers would start without a GPU, and without a word.
+fn is_plain(runtime: &Runtime) -> bool {
+    let kind = runtime.keys.get("runtime_type").and_then(Item::as_str).unwrap_or_default();
+    matches!(kind, "" | "oci")
+        || kind.starts_with("io.containerd.runc.")
+        || kind.starts_with("io.containerd.runtime.v1.")
+}
+
+/// Whether a program is the wrapper, of NVIDIA's making or ours, by one of its names.
+fn is_wrapper(program: &str) -> bool {
+    let name = Path::new(program).file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with("nvidia-container-runtime"))
 }
 
 struct Told<'a> {

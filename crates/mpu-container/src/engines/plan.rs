@@ -27,6 +27,12 @@ pub struct Plan {
 
 /// The plan that makes runtimes known. `pattern` has the keys that they get, if not those of the engine's own.
 pub fn adding(files: &Files, wishes: &[Wish], pattern: Option<&Force>) -> Result<Plan, EngineError> {
+    if let Some(kept) = wishes.iter().find(|wish| files.engine == Engine::Docker && docker::is_kept(&wish.name)) {
+        return Err(EngineError::Asked(format!(
+            "Docker does not start with a runtime that is called {}, its own: use another name",
+            kept.name
+        )));
+    }
     let mut pending = Pending::new();
     let before = Force::of(files, &files.layers(&pending)?)?;
     let keys = pattern.unwrap_or(&before).pattern();

@@ -72,11 +72,7 @@ pub(super) fn bare(table: &dyn TableLike) -> Table {
     for (key, item) in table.iter() {
         let item = match (item.as_table_like(), item.as_value()) {
             (Some(inner), _) => Item::Table(bare(inner)),
-            (None, Some(plain)) => {
-                let mut plain = plain.clone();
-                plain.decor_mut().clear();
-                Item::Value(plain)
-            }
+            (None, Some(value)) => Item::Value(plain(value)),
             // An array of tables: no engine has one among its runtimes.
             (None, None) => item.clone(),
         };
@@ -84,6 +80,19 @@ pub(super) fn bare(table: &dyn TableLike) -> Table {
     }
     all.set_implicit(!all.is_empty() && all.iter().all(|(_, item)| item.is_table()));
     all
+}
+
+/// A value alone: a list's elements have comments and lines of their own, too.
+fn plain(value: &Value) -> Value {
+    match value {
+        Value::Array(list) => Value::Array(list.iter().map(plain).collect()),
+        Value::InlineTable(table) => Value::InlineTable(table.iter().map(|(key, value)| (key, plain(value))).collect()),
+        scalar => {
+            let mut scalar = scalar.clone();
+            scalar.decor_mut().clear();
+            scalar
+        }
+    }
 }
 
 /// Puts the keys of one table over those of another, tables within likewise.

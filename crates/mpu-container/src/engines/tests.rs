@@ -498,6 +498,88 @@ fn imports_are_followed_as_containerd_follows_them() {
     assert_eq!(place.force().program("x"), Some("/last"), "what an import imports comes after all of the first file's");
 }
 
+/// containerd cleans a path before it looks: `..` is the folder above by name.
+#[test]
+fn an_import_through_the_folder_above_is_found() {
+    for import in
+        ["../there.d/*.toml", "../there.d/x.toml", "/etc/containerd/../../etc/there.d/*.toml", "/../etc/there.d/*.toml"]
+    {
+        let place = Place::new(Engine::Containerd).top(&format!("version = 2\nimports = [\"{import}\"]\n"));
+        let runtime =
+            "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"theirs\"\n";
+        let theirs = place.write("/etc/there.d/x.toml", runtime);
+        let force = place.force();
+        assert_eq!(force.default, Some(("theirs".into(), theirs)), "{import}");
+    }
+}
+
+/// Kata's shim or gVisor's has other options, and calls no wrapper: a container would start without its GPU.
+#[test]
+fn a_default_runtime_of_another_kind_is_no_pattern() {
+    let of_kata = "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"kata\"\n\
+         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.kata]\nruntime_type = \"io.containerd.kata.v2\"\n\
+         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.kata.options]\nConfigPath = \"/kata.toml\"\n";
+    let place = Place::new(Engine::Containerd).top(&format!("{}{of_kata}", THEIRS[1]));
+    let force = place.add(&wish());
+    let keys = &force.runtimes["nvidia"].0.keys;
+    assert_eq!(keys["runtime_type"].as_str(), Some("io.containerd.runc.v2"), "{keys}");
+    assert_eq!(keys["options"]["SystemdCgroup"].as_bool(), Some(true), "runc's: {keys}");
+    assert!(keys["options"].get("ConfigPath").is_none(), "{keys}");
+    let of_kata = "[crio.runtime]\ndefault_runtime = \"kata\"\n[crio.runtime.runtimes.kata]\n\
+                   runtime_path = \"/usr/bin/containerd-shim-kata-v2\"\nruntime_type = \"vm\"\n";
+    let place = Place::new(Engine::Crio).top(of_kata);
+    assert!(place.force().low_programs().is_empty(), "a shim is no runtime to hand containers on to");
+}
+
+/// A copy that stays would go on deciding, whatever is changed in the file that it is a copy of.
+#[test]
+fn a_copy_goes_though_the_section_has_lists_with_comments() {
+    let list = "[plugins.\"io.containerd.grpc.v1.cri\".registry]\nheaders = [\n  \"a\", # the first\n  { b = [ # in it\n 1 ] },\n]\n";
+    let text = format!("version = 2\n{list}");
+    let mut place = Place::new(Engine::Containerd).top(&text);
+    place.files.drop_in = Some(place.at("/etc/containerd/conf.d/99-nvidia.toml"));
+    place.add(&Wish { default: Some(true), ..wish() });
+    let copy = fs::read_to_string(place.files.own()).expect("written");
+    assert!(copy.contains("headers") && !copy.contains("# the first") && !copy.contains("# in it"), "{copy}");
+    place.remove();
+    assert!(!place.files.own().exists(), "{copy}");
+    assert_eq!(fs::read_to_string(&place.files.top).expect("there"), text);
+    let text = THEIRS[1].replace("version = 2\n", "version = 2\nimports = []\n");
+    let place = Place::new(Engine::Containerd).top(&text);
+    place.add(&wish());
+    place.remove();
+    assert_eq!(fs::read_to_string(&place.files.top).expect("there"), text, "an empty list of imports is theirs");
+}
+
+#[test]
+fn our_own_runtime_is_nobodys_low_runtime() {
+    for engine in ENGINES {
+        let place = Place::new(engine);
+        let wish = Wish { name: "gpu".into(), default: Some(true), ..wish() };
+        let force = adding(&place.files, &[wish], None).expect("a plan").force;
+        assert!(force.is_default("gpu") && force.low_programs().is_empty(), "{engine:?}: {:?}", force.low_programs());
+    }
+}
+
+/// Docker does not start with such a file: moby's `setupRuntimes`.
+#[test]
+fn dockers_runtime_has_a_path_or_a_kind() {
+    let kind = "\"runtimeType\": \"io.containerd.runc.v2\", \"options\": {\"BinaryName\": \"/old\"}";
+    let place =
+        Place::new(Engine::Docker).top(&format!("{{\"runtimes\": {{\"nvidia\": {{{kind}, \"runtimeArgs\": []}}}}}}"));
+    assert_eq!(place.force().program("nvidia"), Some("/old"));
+    let before = super::plan::before(&place.files, &["nvidia"], false).expect("remembered");
+    place.add(&wish());
+    let text = fs::read_to_string(&place.files.top).expect("there");
+    let there: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(there["runtimes"]["nvidia"], serde_json::json!({"runtimeArgs": [], "path": WRAPPER}));
+    place.done(super::plan::restoring(&place.files, &["nvidia"], &before));
+    assert_eq!(place.force().program("nvidia"), Some("/old"), "the installer puts back what was there");
+    let place = Place::new(Engine::Docker);
+    let error = adding(&place.files, &[Wish::new("runc", WRAPPER)], None).expect_err("Docker's own");
+    assert!(error.to_string().contains("is called runc"), "{error}");
+}
+
 #[test]
 fn either_all_files_are_written_or_none() {
     let mut place = Place::new(Engine::Containerd).top(THEIRS[1]);

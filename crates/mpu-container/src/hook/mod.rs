@@ -144,7 +144,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
         Some("prestart") => match prestart(&flags) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("{NAME}: {}\n{NAME}: fix: {}", chain(&error), error.fix());
+                say(format!("{NAME}: {}\n{NAME}: fix: {}", chain(&error), error.fix()));
                 ExitCode::from(1)
             }
         },
@@ -161,7 +161,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
 fn prestart(flags: &Flags) -> Result<(), HookError> {
     let debug = |text: &dyn std::fmt::Display| {
         if flags.debug {
-            eprintln!("{NAME}: {}", printable(&text.to_string()));
+            say(format!("{NAME}: {}", printable(&text.to_string())));
         }
     };
     let Loaded { config, path, notes } = load(flags.config.as_deref()).map_err(HookError::Config)?;
@@ -182,7 +182,7 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
         }
     }
     let answer = request::of(tree, &config, Annotations::Skip, Terms::Strict)?;
-    answer.notes.iter().for_each(|note| eprintln!("{NAME}: warning: {}", printable(note)));
+    answer.notes.iter().for_each(|note| say(format!("{NAME}: warning: {}", printable(note))));
     let Some(request) = answer.request else {
         debug(&"the container asks for no GPU: nothing to do");
         return Ok(());
@@ -208,9 +208,9 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
     for variable in &config.cli.environment {
         match variable.split_once('=') {
             Some((name, value)) if !name.is_empty() => drop(command.env(name, value)),
-            _ => {
-                eprintln!("{NAME}: warning: nvidia-container-cli.environment: passing over {variable:?}: no NAME=value")
-            }
+            _ => say(format!(
+                "{NAME}: warning: nvidia-container-cli.environment: passing over {variable:?}: no NAME=value"
+            )),
         }
     }
     Err(HookError::Exec { program: program.to_path_buf(), source: command.exec() })

@@ -96,8 +96,22 @@ fn run(options: &Options) -> Result<(), InstallError> {
     let said = if configures { host.said(options, &told)? } else { Default::default() };
     let mut low = options.list("nvidia-container-runtime.runtimes");
     if low.is_empty() {
-        low = said.low_programs();
-        low.extend(["runc", "crun"].map(String::from));
+        // Who was killed has left ours as the default one, and nobody else knows which one was before. Containers run on,
+        // and another runtime than the one that made them would say that they do not exist.
+        let ours = said.default.as_ref().and_then(|(name, _)| said.program(name));
+        if ours.is_some_and(|program| Path::new(program).starts_with(&folder)) {
+            low = place::low_before(&folder);
+        }
+        for other in said.low_programs().into_iter().chain(["runc", "crun"].map(String::from)) {
+            if !low.contains(&other) {
+                low.push(other);
+            }
+        }
+    }
+    if let Some(own) = low.iter().find(|program| Path::new(program).starts_with(&folder)) {
+        return Err(InstallError::Asked(format!(
+            "{own} is what this installs: --nvidia-container-runtime.runtimes must name a runtime such as runc"
+        )));
     }
     let bears = |done: Result<(), InstallError>| match done {
         Err(error) if options.on("ignore-errors") => {

@@ -59,6 +59,12 @@ pub fn install(folder: &Path, options: &Options, low: &[String], told: &dyn Fn(S
     Ok(())
 }
 
+/// The runtimes behind ours that an earlier installer has written down; none if it has not, or not so that it is read.
+pub fn low_before(folder: &Path) -> Vec<String> {
+    let before = Config::at(&folder.join(BESIDE)).map(|loaded| loaded.config.runtime.runtimes).unwrap_or_default();
+    before.into_iter().filter(|program| !program.is_empty() && !Path::new(program).starts_with(folder)).collect()
+}
+
 /// Puts something that is made beside it into a place, with everybody's right to run it.
 fn put(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let beside = path.with_file_name(format!(".new.{}", std::process::id()));

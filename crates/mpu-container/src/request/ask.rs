@@ -110,7 +110,8 @@ fn named(container: &Container<'_>, names: &[&str]) -> Option<Vec<String>> {
 }
 
 fn annotated(container: &Container<'_>, prefixes: &[String]) -> Vec<String> {
-    let ours = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));
+    // Every name begins with nothing: an empty prefix is none.
+    let ours = |name: &str| prefixes.iter().any(|prefix| !prefix.is_empty() && name.starts_with(prefix.as_str()));
     let values = container.annotations.iter().filter(|(name, _)| ours(name)).map(|(_, value)| *value);
     let words = values.flat_map(|value| value.split(',')).map(str::trim).filter(|word| !word.is_empty());
     words.map(str::to_string).collect()

@@ -252,6 +252,8 @@ fn annotations_ask_by_cdi_names() {
     );
     let other = "nvidia-container-runtime.modes.cdi.annotation-prefixes = ['mine/', 'x']";
     table(other, &[("@xyz: a.b/c=d", "a.b/c=d by=Annotations"), ("@cdi.k8s.io/a: nvidia.com/gpu=0", "no")]);
+    let none = "nvidia-container-runtime.modes.cdi.annotation-prefixes = ['']";
+    table(none, &[("@io.kubernetes.cri.container-type: container", "no"), ("@a: b; NVIDIA_VISIBLE_DEVICES=1", "1")]);
     let spec = spec("@cdi.k8s.io/a: nvidia.com/gpu=0; NVIDIA_VISIBLE_DEVICES=1");
     assert_eq!(shown(of(&spec, &Config::default(), Annotations::Skip, Terms::Strict)), "1");
 }

@@ -8,6 +8,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -79,7 +80,37 @@ fn open(path: &Path) -> Option<File> {
     if path == Path::new("/dev/null") {
         return None;
     }
-    let open = || OpenOptions::new().append(true).create(true).open(path);
+    // A pipe that nobody reads, or nobody reads on, is waited for by no container: then there is no record.
+    let no_wait = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let open = || OpenOptions::new().append(true).create(true).custom_flags(no_wait).open(path);
     let made = || fs::create_dir_all(path.parent()?).ok().and_then(|()| open().ok());
     open().ok().or_else(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// Every command of the runtime would wait, of every container of the host.
+    #[test]
+    fn a_log_that_is_a_pipe_keeps_no_container_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("log");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let command = Command { log: Some(pipe.clone()), ..Command::default() };
+            let mut log = Log::of_engine(&command);
+            log.error("nobody reads it");
+            let _reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).unwrap();
+            let mut log = Log::of_engine(&command);
+            // More than a pipe holds.
+            (0..2000)
+                .for_each(|_| log.error("nobody reads on: more than sixty-four bytes of every line are waited for"));
+            let _ = tell.send(());
+        });
+        told.recv_timeout(Duration::from_secs(20)).expect("it waited");
+    }
 }

@@ -50,7 +50,7 @@ pub(super) fn find(named: &[String], path: Option<&OsStr>) -> Result<PathBuf, Lo
     let mut ourselves = None;
     for found in named.iter().flat_map(|name| candidates(name, path)) {
         let Some(meta) = fs::metadata(&found).ok().filter(runs) else { continue };
-        if own != Some((meta.dev(), meta.ino())) {
+        if own != Some((meta.dev(), meta.ino())) && !is_our_script(&found) {
             return Ok(found);
         }
         ourselves.get_or_insert(found);
@@ -68,6 +68,16 @@ fn candidates(name: &str, path: &OsStr) -> Vec<PathBuf> {
         return vec![name.into()];
     }
     std::env::split_paths(path).filter(|dir| dir.is_absolute() && !name.is_empty()).map(|dir| dir.join(name)).collect()
+}
+
+/// Whether this is what the installer puts beside this executable under our names: a script that starts it again.
+fn is_our_script(found: &Path) -> bool {
+    let Ok(real) = found.canonicalize() else { return false };
+    let identity = |folder: Option<&Path>| fs::metadata(folder?).ok().map(|meta| (meta.dev(), meta.ino()));
+    let is_named_so = real.file_name().is_some_and(|name| super::PROGRAM.nvidia.iter().any(|ours| name == *ours));
+    let own = crate::executable::path().ok();
+    is_named_so
+        && identity(real.parent()).is_some_and(|folder| Some(folder) == identity(own.as_deref().and_then(Path::parent)))
 }
 
 fn runs(meta: &fs::Metadata) -> bool {
@@ -117,5 +127,26 @@ mod tests {
         assert!(matches!(&alone, LowError::Ourselves(path) if path.ends_with("runc")), "{alone}");
         program(dir.path(), "crun", 0o755);
         assert_eq!(find(&named(&["runc", "crun"]), Some(dir.path().as_os_str())).unwrap(), dir.path().join("crun"));
+    }
+
+    /// It would start us, and we it, for as long as the machine runs.
+    #[test]
+    fn nor_is_the_script_beside_it_that_starts_it() {
+        let own = std::env::current_exe().unwrap();
+        let script = own.with_file_name("nvidia-container-runtime.legacy");
+        fs::write(&script, "#!/bin/sh\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(&script, dir.path().join("nvidia-container-runtime.legacy")).unwrap();
+        let link = dir.path().join("nvidia-container-runtime.legacy");
+        for named_so in [&script, &link] {
+            let alone = find(&named(&[named_so.to_str().unwrap()]), None).unwrap_err();
+            assert!(matches!(&alone, LowError::Ourselves(path) if path == named_so), "{alone}");
+        }
+        fs::remove_file(&script).unwrap();
+        // Another make's, elsewhere, is a runtime like any other.
+        fs::remove_file(&link).unwrap();
+        program(dir.path(), "nvidia-container-runtime.legacy", 0o755);
+        assert_eq!(find(&named(&[link.to_str().unwrap()]), None).unwrap(), link);
     }
 }
