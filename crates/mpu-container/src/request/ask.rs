@@ -11,6 +11,9 @@ use crate::config::Config;
 use crate::driver::imex_channel;
 use std::path::{Component, Path};
 
+/// The variable by which images ask.
+const DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
+
 /// The devices that a container asks for and may have, none if it asks for none.
 pub fn devices(
     container: &Container<'_>,
@@ -23,6 +26,7 @@ pub fn devices(
         Annotations::Skip => Vec::new(),
     };
     if !annotated.is_empty() {
+        notes.extend(unheard(container, &annotated));
         return Some((annotated, Source::Annotations));
     }
     if config.devices_as_volume_mounts {
@@ -37,7 +41,7 @@ pub fn devices(
         .map(str::trim)
         .filter(|name| !name.is_empty() && container.variable(name).is_some())
         .collect();
-    let names = if preferred.is_empty() { vec!["NVIDIA_VISIBLE_DEVICES"] } else { preferred };
+    let names = if preferred.is_empty() { vec![DEVICES] } else { preferred };
     let devices = named(container, &names);
     permitted(container, config, &names, devices, notes).map(|devices| (devices, Source::Environment))
 }
@@ -107,6 +111,16 @@ fn named(container: &Container<'_>, names: &[&str]) -> Option<Vec<String>> {
         Some(word) => Some(vec![word.clone()]),
         None => Some(words),
     }
+}
+
+/// A GPU is asked for by the variable, and annotations, which count alone, name none: that somebody misses it is likely.
+fn unheard(container: &Container<'_>, annotated: &[String]) -> Option<String> {
+    let value = container.variable(DEVICES)?;
+    let asks = named(container, &[DEVICES]).is_some_and(|devices| devices[0] != "none");
+    let has_gpu = annotated.iter().any(|name| !QualifiedName::is(name) || name.starts_with("nvidia.com/"));
+    (asks && !has_gpu).then(|| {
+        format!("{DEVICES}={value} counts for nothing beside annotations, which name no GPU: {}", annotated.join(", "))
+    })
 }
 
 fn annotated(container: &Container<'_>, prefixes: &[String]) -> Vec<String> {

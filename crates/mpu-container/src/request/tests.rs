@@ -246,6 +246,13 @@ fn annotations_ask_by_cdi_names() {
             ),
             ("@cdi.k8s.io/a: x.com/nic=0, nvidia.com/gpu=0,x.com/nic=0", "x.com/nic=0 nvidia.com/gpu=0 by=Annotations"),
             ("@cdi.k8s.io/a: nvidia.com/gpu=0; NVIDIA_VISIBLE_DEVICES=1", "nvidia.com/gpu=0 by=Annotations"),
+            ("@cdi.k8s.io/a: x.com/nic=0; NVIDIA_VISIBLE_DEVICES=1", "x.com/nic=0 by=Annotations noted"),
+            ("@cdi.k8s.io/a: x.com/nic=0; NVIDIA_VISIBLE_DEVICES=void", "x.com/nic=0 by=Annotations"),
+            ("@cdi.k8s.io/a: x.com/nic=0; NVIDIA_VISIBLE_DEVICES=none", "x.com/nic=0 by=Annotations"),
+            (
+                "@cdi.k8s.io/a: x.com/nic=0,nvidia.com/gpu=0; NVIDIA_VISIBLE_DEVICES=1",
+                "x.com/nic=0 nvidia.com/gpu=0 by=Annotations",
+            ),
             ("@cdi.k8s.io/a: ,; NVIDIA_VISIBLE_DEVICES=1", "1"),
             ("@other/a: nvidia.com/gpu=0", "no"),
         ],
