@@ -29,9 +29,9 @@ def fault(where, what):
     found.append(f"{where}: {what}")
 
 
-def rendered(values, chart=CHART):
-    """The objects, by file, as a release named mpu."""
-    files = Chart.load(str(chart)).render(values, name="mpu", namespace=NAMESPACE)
+def rendered(values, chart=CHART, name="mpu"):
+    """The objects, by file, as a release of this name."""
+    files = Chart.load(str(chart)).render(values, name=name, namespace=NAMESPACE)
     for path, text in sorted(files.items()):
         if path.endswith(".yaml"):
             for document in yaml.safe_load_all(text):
@@ -358,6 +358,20 @@ def check_manifest(name, values, what):
         fault(name, "is behind the chart: ./x chart --bless")
 
 
+def check_long_names():
+    """What the schemas do not know: a label's value and a Service's name have 63 characters at most. Helm's releases have up to 53."""
+    values = {"metrics": {"enabled": True, "privileged": False}, "nri": {"enabled": True}}
+    for release, named in (("r" * 53, {}), ("r", {"nameOverride": "n" * 63}), ("r", {"fullnameOverride": "f" * 63})):
+        for _, _, document in rendered(values | named, name=release):
+            metadata = document["metadata"]
+            labels = [metadata["labels"], document["spec"]["template"]["metadata"]["labels"] if "Daemon" in document["kind"] else {}]
+            if document["kind"] == "Service" and len(metadata["name"]) > 63:
+                fault("a long name", f"no Service can be called {metadata['name']}")
+            for key, value in [pair for some in labels for pair in some.items()]:
+                if len(value) > 63:
+                    fault("a long name", f"no label can be {key}={value}")
+
+
 def check_versions():
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     for key in ("version", "appVersion"):
@@ -381,6 +395,7 @@ for case in cases:
 check_refused()
 check_table()
 check_reused()
+check_long_names()
 check_manifest("manifest.yaml", {}, "the chart's defaults")
 restricted = yaml.safe_load((KUBERNETES / "cases/runtime-class.yaml").read_text())
 check_manifest("manifest-runtime-class.yaml", restricted, "cases/runtime-class.yaml")

@@ -101,6 +101,33 @@ fn an_exporter_that_is_gone_is_told_of_and_so_are_all() {
     }
 }
 
+/// Of two hosts with a textfile one stops writing. Another program's file is not ours.
+#[test]
+fn a_textfile_that_nobody_writes_is_told_of() {
+    let alerts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus/alerts.yml");
+    let mtime = |host: &str, file: &str, values: &str| {
+        let series = format!("node_textfile_mtime_seconds{{instance=\"{host}\",file=\"{file}\"}}");
+        format!("      - {{series: '{series}', values: '{values}'}}\n")
+    };
+    let series = mtime("a:9100", "/var/lib/n/mpu.prom", "0+60x30 1800x60")
+        + &mtime("b:9100", "mpu.prom", "0+60x90")
+        + &mtime("a:9100", "/var/lib/n/other-mpu.prom", "0x90");
+    let firing = r#"count by (instance) (ALERTS{alertname="MpuTextfileStale",alertstate="firing"})"#;
+    let found =
+        |at: &str, samples: &str| format!("      - {{eval_time: {at}, expr: '{firing}', exp_samples: {samples}}}\n");
+    let text = format!(
+        "rule_files: ['{alerts}']\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n{series}    \
+         promql_expr_test:\n{}{}",
+        found("35m", "[]"),
+        found("60m", "[{labels: '{instance=\"a:9100\"}', value: 1}]"),
+    );
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), &text).expect("a file");
+    if let Some((good, said)) = promtool(&["test", "rules", file.path().to_str().expect("a name")], "") {
+        assert!(good && said.contains("SUCCESS"), "{said}\n{text}");
+    }
+}
+
 #[test]
 fn the_runbook_names_checks_that_doctor_has() {
     let checks = include_str!("../../../docs/doctor.md");

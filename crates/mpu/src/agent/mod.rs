@@ -106,6 +106,7 @@ pub struct Agent<'a> {
     driver: Option<String>,
     seen: Option<Seen>,
     failures: u32,
+    failed: String,
     next_try: u64,
     said: (String, u64),
     telling: Option<Telling<'a>>,
@@ -147,6 +148,7 @@ impl<'a> Agent<'a> {
             driver: None,
             seen: None,
             failures: 0,
+            failed: String::new(),
             next_try: 0,
             said,
             telling: cluster.map(|cluster| Telling::new(cluster, log)),
@@ -178,6 +180,8 @@ impl<'a> Agent<'a> {
         };
         self.say(&words);
         if matches!(doing, Doing::Watches | Doing::StandsBy | Doing::LeavesToNode) {
+            // The first client of a GPU waits for it to start: until then a kubelet must know that the loop runs.
+            self.note(doing, &words)?;
             self.measure_if_due();
         }
         self.note(doing, &words)?;
@@ -228,7 +232,7 @@ impl<'a> Agent<'a> {
     fn look_after(&mut self, driver: &str) -> Result<(Doing, String), AgentError> {
         let now = uptime(self.host);
         if now < self.next_try {
-            return Ok((Doing::Failed, self.said.0.clone()));
+            return Ok((Doing::Failed, self.failed.clone()));
         }
         let raised = match self.left_alone() {
             Ok(Some(words)) => Ok((false, Doing::LeavesToNode, words)),
@@ -251,7 +255,8 @@ impl<'a> Agent<'a> {
                 self.failures += 1;
                 self.next_try = uptime(self.host) + pause;
                 self.seen = None;
-                Ok((Doing::Failed, format!("the engine is not up: {}", in_full(&error))))
+                self.failed = format!("the engine is not up: {}", in_full(&error));
+                Ok((Doing::Failed, self.failed.clone()))
             }
         }
     }

@@ -163,6 +163,19 @@ fn measurements_come_now_and_then_and_sooner_while_something_is_wrong() {
 }
 
 #[test]
+fn a_kubelet_hears_of_the_loop_before_the_driver_has_answered() {
+    let stage = Stage::new();
+    let supervisor = FakeSupervisor::on(stage.fake(), mpu_notify::fake::state(&[]));
+    let (host, kernel) = (stage.fake().host(), stage.setup.kernel());
+    let measure = |host: &Host| Ok((Note::read(host, "a").is_ok_and(|note| note.is_some()), "looked".to_string()));
+    let mut agent = Agent::new(&host, &kernel, &measure, &|_| (), None, stage.options("a")).expect("an agent");
+    agent.round().expect("a round");
+    let note = stage.note("a");
+    assert_eq!((note.doing, note.seen.map(|seen| seen.right)), (Doing::LeavesToNode, Some(true)));
+    drop(supervisor);
+}
+
+#[test]
 fn what_fails_is_said_with_its_cure_and_tried_later_and_later() {
     let stage = Stage::new();
     stage.fake().remove("/usr/bin/make");
@@ -180,6 +193,35 @@ fn what_fails_is_said_with_its_cure_and_tried_later_and_later() {
         stage.later(300);
         agent.round().expect("a round");
         assert_eq!((stage.note("a").doing, agent.failures), (Doing::Watches, 0));
+    });
+}
+
+#[test]
+fn why_it_failed_is_said_again_after_another_agent_came_and_went() {
+    let stage = Stage::new();
+    stage.fake().remove("/usr/bin/make");
+    stage.play(&["old"], |kernel, mut agents| {
+        let agent = &mut agents[0];
+        for _ in 0..3 {
+            agent.round().expect("a round");
+            stage.later(20);
+        }
+        agent.round().expect("a round");
+        let failed = stage.note("old").words;
+        assert!(failed.contains("no make on this host"), "{failed}");
+        let host = kernel.host.host();
+        let new = Turn::take(&host, "new").expect("a place");
+        agent.round().expect("a round");
+        assert_eq!(stage.note("old").doing, Doing::StandsBy);
+        assert_eq!(new.leave(|| ()).expect("left"), Left::To("old".to_string()));
+        stage.cluster.heard.borrow_mut().clear();
+        stage.later(1);
+        agent.round().expect("a round");
+        let note = stage.note("old");
+        assert_eq!((note.doing, note.words), (Doing::Failed, failed.clone()));
+        stage.later(61);
+        agent.round().expect("a round");
+        assert!(stage.cluster.heard.borrow().iter().all(|(_, words)| *words == failed), "{:?}", stage.cluster.heard);
     });
 }
 

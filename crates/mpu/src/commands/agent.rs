@@ -7,7 +7,7 @@ use crate::agent::note::{answer, uptime, Note, Question};
 use crate::agent::{Agent, AgentOptions, Parting};
 use crate::cluster::{ApiServer, Cluster};
 use crate::error::Error;
-use crate::probe::compare;
+use crate::probe::{compare, ProbeError};
 use crate::report::{Report, Style};
 use mpu_engine::module::load::Kernel;
 use mpu_host::exit::Exit;
@@ -15,6 +15,9 @@ use mpu_host::explain::Explain;
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::cell::RefCell;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 /// What became of the engine when the agent was told to go.
@@ -55,6 +58,8 @@ pub fn run(
     // Without it the engine works as well: only the node's label and its Events are missing.
     let server = server.and_then(|server| server.map_err(|error| log(&format!("no Events: {error}"))).ok());
     let cluster = server.as_ref().map(|server| server as &dyn Cluster);
+    let measuring = Measuring::new(look, PATIENCE);
+    let measure = |host: &Host| measuring.measure(host).map_err(|error| Box::new(error) as Box<dyn Explain>);
     let parting = Agent::new(host, kernel, &measure, &log, cluster, options)?.run(wait)?;
     Ok(match parting {
         Parting::Down => Left { result: "down", left_to: None },
@@ -63,10 +68,60 @@ pub fn run(
     })
 }
 
+/// How long the driver may take: the first client of a GPU waits for it to start.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What was found, or why nothing was.
+type Found = Result<(bool, String), ProbeError>;
+
+/// Measures in a thread of its own. One that hangs in the driver, where no signal ends it, is left alone: the agent goes round, says that
+/// the node is not right, and can be told to go. Until it comes back no other is started.
+struct Measuring {
+    look: fn(&Host) -> Found,
+    patience: Duration,
+    pending: RefCell<Option<Receiver<Found>>>,
+}
+
+impl Measuring {
+    fn new(look: fn(&Host) -> Found, patience: Duration) -> Measuring {
+        Measuring { look, patience, pending: RefCell::new(None) }
+    }
+
+    fn measure(&self, host: &Host) -> Found {
+        let earlier = self.pending.borrow_mut().take();
+        // One that has hung is not waited for again.
+        let patience = if earlier.is_some() { Duration::ZERO } else { self.patience };
+        let answer = earlier.unwrap_or_else(|| self.begin(host));
+        match answer.recv_timeout(patience) {
+            Ok(found) => found,
+            Err(RecvTimeoutError::Timeout) => {
+                *self.pending.borrow_mut() = Some(answer);
+                let limit = self.patience.as_secs();
+                Ok((
+                    false,
+                    format!(
+                        "the driver has given no answer for more than {limit} s: it hangs (fix: dmesg | tail -n 50)"
+                    ),
+                ))
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                Ok((false, "the measurement failed: this is a fault in mpu".to_string()))
+            }
+        }
+    }
+
+    fn begin(&self, host: &Host) -> Receiver<Found> {
+        let (send, answer) = mpsc::channel();
+        let (host, look) = (host.clone(), self.look);
+        thread::spawn(move || drop(send.send(look(&host))));
+        answer
+    }
+}
+
 /// Right is what `mpu probe` calls right, by an engine's doing: what a driver gets right by itself today it gets wrong
 /// tomorrow, with two programs more.
-fn measure(host: &Host) -> Result<(bool, String), Box<dyn Explain>> {
-    let found = compare::probe(host).map_err(|error| Box::new(error) as Box<dyn Explain>)?;
+fn look(host: &Host) -> Found {
+    let found = compare::probe(host)?;
     let faults: Vec<&str> = found.faults.iter().map(|fault| fault.in_words()).collect();
     Ok(match (found.faults.is_empty(), found.engine.is_some()) {
         (true, true) => (true, "a container on this node is seen right".to_string()),
@@ -125,6 +180,33 @@ mod tests {
     use super::*;
     use crate::agent::note::{Doing, Seen};
     use mpu_host::host::fake::FakeHost;
+
+    #[test]
+    fn a_driver_that_hangs_is_said_to_and_asked_no_second_time() {
+        use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        static IS_BACK: AtomicBool = AtomicBool::new(false);
+        let hangs = |_: &Host| {
+            ASKED.fetch_add(1, SeqCst);
+            while !IS_BACK.load(SeqCst) {
+                thread::sleep(Duration::from_millis(5));
+            }
+            Ok((true, "right".to_string()))
+        };
+        let host = FakeHost::in_order().host();
+        let measuring = Measuring::new(hangs, Duration::from_millis(20));
+        for _ in 0..3 {
+            let (right, because) = measuring.measure(&host).expect("no error");
+            assert!(!right && because.contains("hangs"), "{because}");
+        }
+        IS_BACK.store(true, SeqCst);
+        let is_heard = (0..6000).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            measuring.measure(&host).expect("no error").0
+        });
+        assert!(is_heard, "its answer is heard when it comes");
+        assert_eq!(ASKED.load(SeqCst), 1, "one thread hangs, not one for each measurement");
+    }
 
     #[test]
     fn answers_are_documented_and_lead_to_an_exit_code() {

@@ -5,7 +5,7 @@
 use super::error::MetricsError;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -88,7 +88,7 @@ impl Listening {
 /// Opens an address. All that come out are non-blocking.
 pub fn open(address: &Address) -> Result<Vec<Listening>, MetricsError> {
     let opened = match address {
-        Address::Tcp(at) => TcpListener::bind(at).map(|listener| vec![Listening::Tcp(listener)]),
+        Address::Tcp(at) => tcp(*at, TcpListener::bind).map(|listener| vec![Listening::Tcp(listener)]),
         Address::Unix(path) => unix(path).map(|listening| vec![listening]),
         Address::Systemd => inherited(),
     };
@@ -105,6 +105,21 @@ pub fn open(address: &Address) -> Result<Vec<Listening>, MetricsError> {
         set.map_err(failed)?;
     }
     Ok(opened)
+}
+
+/// Every address of a host is `[::]`, IPv4's among them; a host that has no IPv6 at all has those of IPv4.
+fn tcp<T>(at: SocketAddr, bind: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+    match bind(at) {
+        Err(error) if at.ip() == Ipv6Addr::UNSPECIFIED && lacks_ipv6(&error) => {
+            bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, at.port())))
+        }
+        bound => bound,
+    }
+}
+
+/// The kernel has none (`ipv6.disable=1`), or gives it no address (`net.ipv6.conf.all.disable_ipv6=1`).
+fn lacks_ipv6(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
 fn unix(path: &Path) -> io::Result<Listening> {
@@ -144,6 +159,31 @@ mod tests {
         for text in ["", "localhost", "127.0.0.1", ":19567", "unix:relative", "tcp:1.2.3.4:5"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn every_address_is_both_kinds_or_the_one_that_there_is() {
+        let asked = |at: &str, errno: i32| {
+            let tried = std::cell::RefCell::new(Vec::new());
+            let bound = tcp(at.parse().expect("an address"), |at| {
+                tried.borrow_mut().push(at.to_string());
+                if at.is_ipv6() {
+                    Err(io::Error::from_raw_os_error(errno))
+                } else {
+                    Ok(())
+                }
+            });
+            (bound.map_err(|error| error.raw_os_error()), tried.into_inner())
+        };
+        let both = || vec!["[::]:19567".to_string(), "0.0.0.0:19567".to_string()];
+        assert_eq!(asked("[::]:19567", libc::EAFNOSUPPORT), (Ok(()), both()));
+        assert_eq!(asked("[::]:19567", libc::EADDRNOTAVAIL), (Ok(()), both()));
+        assert_eq!(asked("[::]:19567", libc::EADDRINUSE), (Err(Some(libc::EADDRINUSE)), both()[..1].to_vec()));
+        let other = asked("[::1]:19567", libc::EADDRNOTAVAIL);
+        assert_eq!(other, (Err(Some(libc::EADDRNOTAVAIL)), vec!["[::1]:19567".to_string()]), "one that was named");
+        let open = open(&"[::]:0".parse().expect("an address")).expect("open");
+        let port = open[0].address().rsplit(':').next().and_then(|port| port.parse::<u16>().ok()).expect("a port");
+        std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("IPv4 reaches it");
     }
 
     #[test]

@@ -49,30 +49,39 @@ pub enum Depth {
 }
 
 impl Facts {
-    /// `folder` is where the process, or a thread of it that still lives, can be read.
-    fn started_at(moment: &Moment, pid: HostPid, folder: &str, ticks: Option<u64>, shared: &mut Shared) -> Facts {
+    /// `folder` is where the process, or a thread of it that still lives, can be read. None of one that was not there any more when the
+    /// last of it had been read: what was read may be the next one's, or say that nobody has it.
+    fn started_at(moment: &Moment, pid: HostPid, folder: &str, ticks: u64, shared: &mut Shared) -> Option<Facts> {
         let host = moment.host;
         let status = host.bounded(format!("/proc/{}/status", pid.get()), FILE_LIMIT).unwrap_or_default();
         let status = String::from_utf8_lossy(&status);
         let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        let cgroups = containers::cgroups_at(host, folder);
+        if !moment.is_still(pid, ticks) {
+            return None;
+        }
         let facts = Facts {
             container_pid: value("NSpid:").and_then(innermost),
-            container: moment.container(folder),
-            start_ticks: ticks,
+            container: cgroups.as_ref().and_then(|cgroups| moment.containers.in_cgroups(cgroups)),
+            start_ticks: Some(ticks),
             ..Facts::default()
         };
+        // One that is at the root and has ended may have been anywhere, and so may one whose cgroup the kernel does not tell: a container
+        // that makes cgroups within its own can make one whose path has 4096 bytes, and is told by no kernel that does not cut it
+        // (ENAMETOOLONG in proc_cgroup_show; 6.18 cuts it).
+        let is_known = cgroups.is_some_and(|cgroups| !containers::is_at_the_root(&cgroups) || !has_ended(host, folder));
         if moment.depth == Depth::Whose {
-            return facts;
+            return is_known.then_some(facts);
         }
         let uid = value("Uid:").and_then(|ids| ids.split_whitespace().next()?.parse().ok());
-        Facts {
+        Some(Facts {
             uid,
             user: uid.and_then(|uid| shared.user(host, uid)),
             name: value("Name:").map(str::to_string),
             command: command(host, folder),
-            started: ticks.zip(shared.boot(host)).map(|(ticks, boot)| boot + ticks / TICKS),
+            started: shared.boot(host).map(|boot| boot + ticks / TICKS),
             ..facts
-        }
+        })
     }
 }
 
@@ -88,8 +97,9 @@ pub struct Moment<'a> {
 }
 
 impl Moment<'_> {
-    fn container(&self, folder: &str) -> Option<Container> {
-        self.containers.in_cgroups(&containers::cgroups_at(self.host, folder)?)
+    /// Whether this number is still of the process that started then.
+    fn is_still(&self, pid: HostPid, ticks: u64) -> bool {
+        stat_in(self.host, &format!("/proc/{}", pid.get())).is_some_and(|stat| started_ticks(&stat) == Some(ticks))
     }
 
     /// Where a process that lives can be read; none if what `/proc` says of this number is of nobody or not of who the driver means.
@@ -177,6 +187,16 @@ fn command(host: &Host, folder: &str) -> Option<String> {
     Some(words.join(" ")).filter(|line| !line.is_empty())
 }
 
+fn stat_in(host: &Host, folder: &str) -> Option<String> {
+    let bytes = host.bounded(format!("{folder}/stat"), FILE_LIMIT)?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Whether the process or thread in this folder has ended by now.
+fn has_ended(host: &Host, folder: &str) -> bool {
+    stat_in(host, folder).is_none_or(|stat| maker::has_ended(&stat))
+}
+
 /// Field 22 of `stat`; the program's name before it can hold anything.
 fn started_ticks(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
@@ -208,6 +228,11 @@ impl Cache {
         Cache { makers, ..Cache::new(depth) }
     }
 
+    /// Whether a person wants it all. Limits are read from each cgroup on the way to a process's, of which its user may make thousands.
+    pub fn is_for_people(&self) -> bool {
+        self.depth == Depth::Everything
+    }
+
     /// Begins a look at these, which are all that the driver lists. The others are forgotten: they have ended or left the GPU.
     pub fn begin<'a>(&mut self, host: &'a Host, listed: BTreeSet<HostPid>) -> Moment<'a> {
         self.known.retain(|pid, _| listed.contains(pid));
@@ -222,8 +247,7 @@ impl Cache {
     /// The facts of a process, read when it is new.
     pub fn of(&mut self, moment: &Moment, pid: HostPid) -> Facts {
         let host = moment.host;
-        let stat = host.bounded(format!("/proc/{}/stat", pid.get()), FILE_LIMIT).unwrap_or_default();
-        let stat = String::from_utf8_lossy(&stat);
+        let stat = stat_in(host, &format!("/proc/{}", pid.get())).unwrap_or_default();
         let Some(ticks) = started_ticks(&stat) else { return self.ended(moment) };
         if let Some((_, facts)) = self.known.get(&pid).filter(|(start, _)| *start == ticks) {
             return facts.clone();
@@ -232,7 +256,9 @@ impl Cache {
         // else's by now, who never had any. One of whom that cannot be told is believed: else many descriptors hid their owner.
         let has = maker::has_the_driver(&host.at("/proc"), pid, &moment.makers);
         let Some(folder) = moment.folder_of(pid, &stat, has) else { return self.ended(moment) };
-        let facts = Facts::started_at(moment, pid, &folder, Some(ticks), &mut self.shared);
+        let Some(facts) = Facts::started_at(moment, pid, &folder, ticks, &mut self.shared) else {
+            return self.ended(moment);
+        };
         if has == Has::Yes {
             self.known.insert(pid, (ticks, facts.clone()));
         }

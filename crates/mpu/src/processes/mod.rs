@@ -53,7 +53,7 @@ pub fn snapshot(host: &Host, depth: Depth) -> Result<Snapshot, ProcessError> {
 /// One row for each process, GPU and MIG instance, with its facts.
 fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
     let mut processes = Vec::new();
-    let mut limits = Limits::of(host);
+    let mut limits = cache.is_for_people().then(|| Limits::of(host));
     let mut gpus = Vec::new();
     let moment = cache.begin(host, reading.gpus.iter().flat_map(|gpu| gpu.rows.iter().map(|row| row.pid)).collect());
     for gpu in reading.gpus {
@@ -62,7 +62,8 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
             let utilisation = samples.as_ref().and_then(|samples| share_of(pid, samples));
             let facts = cache.of(&moment, pid);
             // The number of one that has ended may be somebody else's, in another cgroup.
-            let limit = facts.start_ticks.and_then(|_| limits.of_process(host, pid, gpu.gpu.bus_id.as_deref()));
+            let limit = limits.as_mut().zip(facts.start_ticks);
+            let limit = limit.and_then(|(limits, _)| limits.of_process(host, pid, gpu.gpu.bus_id.as_deref()));
             processes.push(GpuProcess {
                 pid,
                 gpu: gpu.gpu.index,

@@ -183,6 +183,72 @@ fn one_whose_first_thread_has_ended_is_where_the_others_are() {
     assert_eq!((living.command.as_deref(), living.start_ticks), (Some("python3 train.py"), Some(12_345)));
 }
 
+thread_local! {
+    /// What happens to a host while its descriptors are looked at.
+    static MEANWHILE: std::cell::RefCell<Option<Box<dyn FnOnce()>>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Whose a process is if this happens to it between the first look and the last.
+fn whose_if(happens: impl FnOnce(&FakeHost) + 'static) -> Facts {
+    let fake = std::rc::Rc::new(host());
+    let theirs = fake.clone();
+    MEANWHILE.with(|meanwhile| *meanwhile.borrow_mut() = Some(Box::new(move || happens(&theirs))));
+    let makers = || {
+        maker::Look::at_most(1 << 16, |device| {
+            if let Some(happens) = MEANWHILE.with(|meanwhile| meanwhile.borrow_mut().take()) {
+                happens();
+            }
+            device == Some((1, 7))
+        })
+    };
+    facts(&fake, &mut Cache::with(Depth::Whose, makers), 20001)
+}
+
+#[test]
+fn what_ends_while_it_is_looked_at_is_not_the_hosts_nor_its_heirs() {
+    assert_eq!(whose_if(|_| ()).container.map(|container| container.id).as_deref(), Some(LONG));
+    let nobodys = Facts::default();
+    // Version 1 shows one that has ended at the root.
+    let ends = |fake: &FakeHost| {
+        fake.write("/proc/20001/stat", &stat(12_345).replace(") S ", ") Z "));
+        fake.write("/proc/20001/cgroup", "4:memory:/\n1:name=systemd:/\n0::/\n");
+    };
+    assert_eq!(whose_if(ends), nobodys);
+    assert_eq!(whose_if(|fake| fake.remove("/proc/20001")), nobodys);
+    let heir = |fake: &FakeHost| {
+        fake.write("/proc/20001/stat", &stat(99_999));
+        fake.write("/proc/20001/cgroup", &format!("0::/system.slice/docker-{}.scope\n", LONG.replace('a', "b")));
+    };
+    assert_eq!(whose_if(heir), nobodys);
+    let of_the_host = whose_if(|fake| fake.write("/proc/20001/cgroup", "0::/\n"));
+    assert_eq!((of_the_host.container, of_the_host.start_ticks), (None, Some(12_345)), "one that lives is believed");
+}
+
+/// A cgroup may be so deep that the kernel does not tell its path, and those within a container are the container's to make.
+#[test]
+fn one_whose_cgroup_is_not_told_is_not_the_hosts() {
+    let fake = host();
+    fake.remove("/proc/20001/cgroup");
+    assert_eq!(facts(&fake, &mut cache(Depth::Whose), 20001), Facts::default());
+    let shown = facts(&fake, &mut cache(Depth::Everything), 20001);
+    assert_eq!((shown.name.as_deref(), shown.container), (Some("python3"), None), "a person sees what is known");
+}
+
+/// Each cgroup on the way to a process's is read for it, and a tenant makes thousands; no metric needs it.
+#[test]
+fn the_exporter_looks_for_no_limits() {
+    let fake = host();
+    let region = "nvidia/00000000:1B:00.0/vidmem 1073741824\n";
+    fake.write("/sys/fs/cgroup/dmem.capacity", region);
+    fake.write("/sys/fs/cgroup/system.slice/dmem.max", region);
+    let limit = |depth| {
+        let mut reading = reading(vec![row(20001, Kind::Compute, Some(1))], None);
+        reading.gpus[0].gpu.bus_id = Some("00000000:1B:00.0".to_string());
+        join(&fake.host(), reading, 7, &mut cache(depth)).processes[0].memory_limit
+    };
+    assert_eq!((limit(Depth::Everything), limit(Depth::Whose)), (Some(1 << 30), None));
+}
+
 #[test]
 fn what_cannot_be_looked_at_is_believed_and_not_remembered() {
     let fake = host();

@@ -17,8 +17,9 @@ app.kubernetes.io/name: {{ include "mpu.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- /* With what stands behind it, a name has 63 characters at most: that is all that a label, or a Service's name, may have. */ -}}
 {{- define "mpu.nri.selector" -}}
-app.kubernetes.io/name: {{ include "mpu.name" . }}-nri
+app.kubernetes.io/name: {{ include "mpu.name" . | trunc 59 | trimSuffix "-" }}-nri
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
