@@ -5,6 +5,7 @@
 //! whose filter it is cannot be seen.
 
 use super::seen::Seen;
+use crate::listing::columns::harmless;
 use mpu_core::HostPid;
 use mpu_engine::module::state;
 use mpu_host::containers::{self, Container};
@@ -32,9 +33,7 @@ pub(super) fn unserved(host: &Host) -> Seen {
     for process in processes(host).filter(|process| is_inside_with_gpu(host, *process)) {
         let container = containers::of(host, process);
         let is_named = container.as_ref().map(|container| layers(container).any(|layer| engine.answers_for(&layer.id)));
-        let name = container.map_or(format!("process {}", process.get()), |container| {
-            container.name.clone().unwrap_or_else(|| container.short_id().to_string())
-        });
+        let name = container.map_or(format!("process {}", process.get()), |container| shown(&container));
         match is_named {
             Some(true) => served.insert(name),
             None if has_filter(host, process) => false,
@@ -50,6 +49,11 @@ pub(super) fn unserved(host: &Host) -> Seen {
         "# restart them through the wrapper (`docker run --runtime=nvidia …`, or as the default runtime) or under `mpu nri`; \
             a filter cannot be added to what runs already",
     )
+}
+
+/// Its name, or some digits of its id. Whoever starts a container chooses both.
+fn shown(container: &Container) -> String {
+    harmless(container.name.as_deref().unwrap_or(container.short_id()))
 }
 
 /// It, and the containers around it: a filter is inherited.
@@ -76,4 +80,20 @@ fn is_inside_with_gpu(host: &Host, process: HostPid) -> bool {
 fn has_filter(host: &Host, process: HostPid) -> bool {
     let status = host.text(format!("/proc/{}/status", process.get())).unwrap_or_default();
     status.lines().filter_map(|line| line.strip_prefix("Seccomp:")).any(|mode| mode.trim() == "2")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mpu_host::containers::Runtime;
+
+    #[test]
+    fn a_containers_name_does_nothing_to_a_terminal() {
+        let of = |name: Option<&str>, id: &str| {
+            let (id, name) = (id.to_string(), name.map(str::to_string));
+            shown(&Container { id, runtime: Runtime::Docker, user: None, name, pod: None, outer: None })
+        };
+        assert_eq!(of(Some("train\u{1b}[2J\n"), "a"), "train\u{fffd}[2J\u{fffd}");
+        assert_eq!(of(None, "box\u{1b}c"), "box\u{fffd}c");
+    }
 }

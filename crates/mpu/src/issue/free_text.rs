@@ -12,6 +12,7 @@ const FOLDERS: [&str; 25] = [
     "/usr/sbin/",
     "/usr/src/",
     "/usr/lib",
+    "/usr/lib64",
     "/boot/",
     "/sys/",
     "/proc/sys/",
@@ -30,9 +31,10 @@ const FOLDERS: [&str; 25] = [
     "/var/lib/dkms",
     "/var/lib/shim-signed",
     "/run/mpu",
-    "/dev/nvidia",
     "/dev/null",
 ];
+/// What the driver's nodes begin with.
+const NODES: &str = "/dev/nvidia";
 /// Folders of the kernel's tree, as its makefiles name them, and files that our own advice names.
 const RELATIVE: [&str; 6] =
     ["include/", "arch/", "scripts/", "docs/container/README.md", "mpu-container_", "mpu-container-"];
@@ -107,8 +109,15 @@ pub fn is_of_the_system(path: &str) -> bool {
     let is_straight = !path.split('/').any(|part| part == "..");
     let plain = path.strip_prefix("./").unwrap_or(path);
     is_straight
-        && (FOLDERS.iter().any(|folder| path.starts_with(folder))
+        && (FOLDERS.iter().any(|folder| is_below(path, folder))
+            || path.starts_with(NODES)
             || RELATIVE.iter().any(|known| plain.starts_with(known)))
+}
+
+/// Whether it is the folder, or in it: what a name of somebody's only begins like is neither.
+fn is_below(path: &str, folder: &str) -> bool {
+    let rest = path.strip_prefix(folder.trim_end_matches('/'));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn is_option(text: &str) -> bool {
@@ -227,6 +236,11 @@ mod tests {
                 "cat /sys/kernel/livepatch and /lib/modules/6.1.0/build",
             ),
             ("3/8 of Debian GNU/Linux 12", "3/8 of Debian GNU/Linux 12"),
+            ("/etc/mpu-acme/x, /run/mpu-secret, /usr/libacme/x", "<path>, <path>, <path>"),
+            (
+                "/etc/mpu/config.toml, /run/mpu, /usr/lib64/x, /dev/nvidiactl",
+                "/etc/mpu/config.toml, /run/mpu, /usr/lib64/x, /dev/nvidiactl",
+            ),
         ]);
     }
 
