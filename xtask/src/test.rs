@@ -77,7 +77,9 @@ fn everything(args: &Args, wanted: &Wanted, clock: &Clock) -> (Tally, Result<()>
         let mut lane = Lane::of(clock);
         let checked = host_checks(args.full, wanted, &mut lane);
         if checked.is_ok() {
-            lane.enter("guests");
+            if wanted.has(Stage::Guest) || wanted.has(Stage::Node) {
+                lane.enter("guests");
+            }
             for report in boot_all(told, args.guests.max(1)) {
                 lane.tally.add(&report);
             }
@@ -124,7 +126,9 @@ fn make(args: &Args, wanted: &Wanted, lane: &mut Lane, tell: &Sender<Made>) -> R
     }
     // One that begins late and takes long would be waited for alone.
     work.sort_by_key(|(seconds, _)| Reverse(*seconds));
-    lane.enter("images of guests");
+    if !work.is_empty() {
+        lane.enter("images of guests");
+    }
     for (_, work) in work {
         // Images share one build folder: they are made one at a time.
         let image = work.build();
