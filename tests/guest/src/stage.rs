@@ -156,7 +156,7 @@ impl Stage {
         self.era_name.ends_with(NEWEST)
     }
 
-    /// How long a race goes on here, of the seconds that it gets where every story is played: threads that race have every processor to
+    /// How long a race goes on here, of the seconds that it gets in the full run: threads that race have every processor to
     /// themselves, and without an engine nearly each of them is lost at once.
     pub fn race_seconds(&self, at_most: f64) -> f64 {
         match self.engine {

@@ -102,9 +102,7 @@ const NOTIFY: &str = "notify";
 /// The engine in the kernel.
 const MODULE: &str = "module";
 /// Reloads of the module under load, where they are not counted in hundreds.
-const FEW_RELOADS: u32 = 4;
-/// The same in a row that leaves stories to another one of its guest: half of what is done over and over.
-const FEWER_RELOADS: u32 = 2;
+const FEW_RELOADS: u32 = 2;
 /// No engine.
 const BARE: &str = "none";
 
@@ -152,12 +150,12 @@ pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Gues
     };
     let once = |cell: &Cell| {
         let rows = cell.rows.iter().map(|[era, client]| {
-            let (stories, reloads) = match (full, cell.is_whole(era)) {
-                (false, _) if !cell.stories.is_empty() => (cell.stories.clone(), FEWER_RELOADS),
-                (_, true) => (vec![], FEW_RELOADS),
-                (_, false) => (of_the_driver(), FEWER_RELOADS),
+            let stories = match (full, cell.is_whole(era)) {
+                (false, _) if !cell.stories.is_empty() => cell.stories.clone(),
+                (_, true) => vec![],
+                (_, false) => of_the_driver(),
             };
-            let row = Row { reloads, stories, ..row(era, client) };
+            let row = Row { reloads: FEW_RELOADS, stories, ..row(era, client) };
             if cell.notify.contains(era) {
                 with_notify(row)
             } else {

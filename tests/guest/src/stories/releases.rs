@@ -13,7 +13,7 @@ use crate::story::{Engines, Fault, Story, Without};
 use crate::wait::until;
 
 /// Calls of one run: on a driver that nobody can play more on, and on others.
-const CALLS: [u32; 2] = [4000, 500];
+const CALLS: [u32; 2] = [4000, 250];
 /// What they follow from.
 const SEED: u32 = 77;
 

@@ -22,12 +22,12 @@ const TO: u32 = 0x2f_eeff;
 const ASKING: u32 = FROM + 150;
 const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 
-/// Calls for each reload that a row has: 4·10⁴ with the 4 of a quick row, and 10⁷ with the 250 of a full one on four kernels.
+/// Calls for each reload that a row has: 2·10⁴ with the 2 of a quick row, and 10⁷ with the 250 of a full one on four kernels.
 /// In one go those would be hours: 10⁵ took 152 s of a guest whose two processors ten others shared (module, 6.1, 4n).
 const CALLS: u32 = 10_000;
 /// Of one program: a kernel that watches itself takes ten times as long, and no program may take minutes.
 const AT_ONCE: u32 = 2_500;
-/// The same by an engine in user space, through which a call takes ten times as long: 10⁴ and 10⁶.
+/// The same by an engine in user space, through which a call takes ten times as long: 2·10³ and 10⁶.
 const SUPERVISED_CALLS: u32 = 1_000;
 /// Without an engine each of them finds something.
 const BARE_CALLS: u32 = 2_000;
