@@ -7,6 +7,8 @@
  * What the caller's memory says can change between any two looks at it; this copy cannot. It decides which control a call is and
  * where its parameters stand. Owns when the probe is there: a host pays nothing for it before a container first calls.
  */
+#include <linux/delay.h>
+#include <linux/jiffies.h>
 #include <linux/kprobes.h>
 #include <linux/mutex.h>
 #include <linux/ptrace.h>
@@ -104,10 +106,36 @@ void mpu_argument_place(unsigned long rm_ioctl, int error)
 	mutex_unlock(&mpu_probe_lock);
 }
 
+/* Whether something of the kernel's stands where the probe was: the jump that it makes of a breakpoint, or the breakpoint (x86-64). */
+static bool mpu_probe_stands(void)
+{
+	u8 code;
+
+	return !mpu_peek(&code, mpu_probe.addr, sizeof(code)) && (code == 0xe9 || code == 0xcc);
+}
+
+/*
+ * Disables the probe, and waits until the kernel has taken its jump back, which it does some jiffies later. If a probe that nobody has any
+ * more still waits for that while the driver goes, the kernel loses it from its list of work and keeps it for ever: the next one at that
+ * address makes it warn and is refused (5.10.262, kill_optimized_kprobe() and reuse_unused_kprobe()). No wait where another probe stands
+ * there as well, as the other instance's does after a hand-over, nor once the driver is gone; and none without limit.
+ */
+static void mpu_probe_settles(void)
+{
+	unsigned long end = jiffies + HZ;
+
+	if (!IS_ENABLED(CONFIG_OPTPROBES) || disable_kprobe(&mpu_probe) || mpu_probe.list.next != mpu_probe.list.prev)
+		return;
+	while (!kprobe_gone(&mpu_probe) && mpu_probe_stands() && time_before(jiffies, end))
+		msleep(1);
+}
+
 void mpu_argument_remove(void)
 {
 	mutex_lock(&mpu_probe_lock);
 	WRITE_ONCE(mpu_probe_armed, false);
+	if (mpu_probe_registered && !kprobe_disabled(&mpu_probe))
+		mpu_probe_settles();
 	if (mpu_probe_registered)
 		unregister_kprobe(&mpu_probe);
 	mpu_probe_registered = false;

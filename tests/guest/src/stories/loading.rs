@@ -219,7 +219,12 @@ pub const GO_TOGETHER: Story = Story {
     run: |stage| {
         stage.clear_scene();
         let mut at_once = 0;
-        for wait_ms in [0, 50, 150, 250, 400] {
+        let container = stage.container("together")?;
+        // Closely near the end, where the kernel takes the driver's probes away.
+        for wait_ms in [0, 50, 150, 250].into_iter().chain((300..500).step_by(20)) {
+            // The probe is there from a container's first call on, and a jump some jiffies later.
+            container.ask(&["pids"])?;
+            std::thread::sleep(Duration::from_millis(100));
             stage.set_driver("exit_ms", "500")?;
             let driver = std::thread::scope(|scope| {
                 let unloading = scope.spawn(|| must(&["rmmod", "nvidia"]));
@@ -238,7 +243,6 @@ pub const GO_TOGETHER: Story = Story {
             state_is(stage, "placed")?;
         }
         right!(at_once > 1, "the driver was on its way out {at_once} times when the module went");
-        let container = stage.container("together")?;
         let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
         exactly("the list", &container.ask(&["pids"])?.pids(), &[holder.inside])
     },
