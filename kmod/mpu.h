@@ -110,6 +110,12 @@ enum mpu_hook {
  */
 extern unsigned long mpu_original[MPU_HOOKS];
 
+/*
+ * What another instance's functions called, or its handler: until mpu_hooks_begin() a call that comes to this instance goes on there. 0
+ * otherwise.
+ */
+extern unsigned long mpu_elder;
+
 /* mpu_entry.S: what the driver's functions call first, and how a replacement runs the function it replaces. */
 extern char mpu_enter[];
 u32 mpu_original_from_user(void *to, const void *from, u32 bytes);
@@ -162,13 +168,18 @@ void mpu_context_leave(struct mpu_context *context);
 void mpu_context_translates(struct mpu_context *context, u32 bits);
 /* The running task's, or NULL. Takes no lock, so a probe may ask. */
 struct mpu_context *mpu_context_of_current(void);
-/* Who is inside now; frees what dead tasks left. `inside` may be NULL. Not from two places at once. */
+/* Who is inside now; frees what dead tasks left. `inside` may be NULL. */
 u32 mpu_contexts_look(struct mpu_inside *inside);
+/* Whether so many are inside. False as well if somebody else looks just now: does not wait for them. */
+bool mpu_contexts_are(u32 callers);
 
 /* mpu_argument.c: the probe that reads the driver's own copy of the argument: at `rm_ioctl`, or `error` says why there is none. */
-void mpu_argument_place(unsigned long rm_ioctl, int error);
-void mpu_argument_remove(void);
-/* Whether the probe stands. The first caller from a container puts it there, and may sleep. */
+void mpu_argument_place(unsigned long rm_ioctl, int error, bool armed);
+/* `shared`: another instance's probe stands there, too. */
+void mpu_argument_remove(bool shared);
+/* Behind mpu_argument_remove() and the last caller. */
+void mpu_argument_exit(void);
+/* Whether the probe stands. If not, the first call from a container asks for it, and waits for nothing. */
 bool mpu_argument_is_seen(void);
 /* The probe stood, and the driver took a control without passing it. */
 void mpu_argument_lost(void);
@@ -185,13 +196,11 @@ u64 mpu_calls_entered(void);
 u64 mpu_calls_translated(void);
 /* From now on callers from containers come in; or none does, and those who would go to the bare driver. */
 void mpu_calls_open(bool open);
-/* After closing: waits until nobody is inside, `ms` at most. -EBUSY: somebody is; -EINTR: whoever waits was killed. */
+/* After closing: waits until nobody is inside, `ms` at most. -EBUSY: somebody is; -EINTR: the waiting task was killed. */
 int mpu_calls_drain(unsigned int ms);
-/* Keeps callers that come from now on at the door. */
-void mpu_calls_keep(void);
-/* The same, and waits until nobody else is inside. -ETIMEDOUT: all go on as before. */
+/* Keeps callers that come from now on at the door, and waits until nobody else is inside. -ETIMEDOUT, -EINTR: all go on as before. */
 int mpu_calls_hold(void);
-/* Lets them go: to whom the function leads by now (`elsewhere`, and whoever comes late, too, until it is opened anew), or in here. */
+/* Lets them go to the function's start (`elsewhere`; late callers too, until it is opened anew), or in here. */
 void mpu_calls_release(bool elsewhere);
 
 /* Whether a call of a redirected function is for MPU: 0, or what the replacement is given; and the replacements. */
@@ -250,13 +259,22 @@ struct mpu_refusal {
 struct mpu_peer;
 /* First of all: whether this kernel has a way to redirect that root allows. */
 int mpu_hooks_init(void);
-/* Redirects the driver's functions, all that are needed or none. If `peer` is not NULL they are taken over from it. */
+/*
+ * Redirects the driver's functions, all that are needed or none, to nothing yet. If `peer` is not NULL they are taken over from it: calls
+ * go on there.
+ */
 int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer);
+/* Calls are for this instance from now on. Nobody is inside the other one. */
+void mpu_hooks_begin(void);
+/* Behind it, or behind a failure: nobody is on the way from here to the other instance any more. Waits for the whole system. */
+void mpu_hooks_alone(void);
+/* Instead of mpu_hooks_begin(): the functions are the other instance's again. An error: the kernel would not. */
+int mpu_hooks_give_back(struct mpu_peer *peer);
 /* The leaving side: says what is redirected; and lets go of it. */
 void mpu_hooks_hand(struct mpu_peer *peer);
-void mpu_hooks_handed(void);
-/* Whoever goes on with a redirected function from now on begins it anew, from its redirected first instruction. */
-void mpu_hooks_lead_elsewhere(void);
+void mpu_hooks_handed(const struct mpu_peer *peer);
+/* A redirected function's first byte: a call of that passes the redirect. */
+unsigned long mpu_hooks_start(enum mpu_hook hook);
 /*
  * Takes the redirects out and waits until nobody is on the way through one. An error: the kernel would not, so the driver goes on
  * calling into this module, which must never be unloaded.

@@ -4,8 +4,8 @@
  * (`rm_ioctl(nvidia_stack_t *, nv_state_t *, nv_file_private_t *, NvU32 Command, void *pData, NvU32 dataSize)`: nv.h of 515.43.04
  * to 595.45.04, and the interface files of 390.157 to 555.58.02).
  *
- * What the caller's memory says can change between any two looks at it; this copy cannot. It decides which control a call is and
- * where its parameters stand. Owns when the probe is there: a host pays nothing for it before a container first calls.
+ * The caller's memory can change between any two looks at it; this copy cannot. It decides which control a call is and where its
+ * parameters stand. A host pays nothing for the probe before a container first calls.
  */
 #include <linux/delay.h>
 #include <linux/jiffies.h>
@@ -14,6 +14,7 @@
 #include <linux/ptrace.h>
 #include <linux/string.h>
 #include <linux/uaccess.h>
+#include <linux/workqueue.h>
 #include "mpu.h"
 
 /* Places of rm_ioctl's parameters. */
@@ -42,10 +43,11 @@ void mpu_argument_says(struct mpu_context *context, const struct mpu_rm_control 
 {
 	u32 counter;
 
-	context->argument = (struct mpu_argument){
-		.params = control->params, .cmd = control->cmd, .params_size = control->params_size,
-	};
-	context->argued = true;
+	context->argument.params = control->params;
+	context->argument.params_size = control->params_size;
+	/* mpu_contexts_look() reads these two. */
+	WRITE_ONCE(context->argument.cmd, control->cmd);
+	WRITE_ONCE(context->argued, true);
 	if (!mpu_rs_may_claim(control->cmd))
 		return;
 	mpu_context_translates(context, mpu_rs_begin(context->call, &context->argument, &counter));
@@ -93,48 +95,83 @@ static int mpu_at_rm_ioctl(struct kprobe *probe, struct pt_regs *regs)
 }
 NOKPROBE_SYMBOL(mpu_at_rm_ioctl);
 
-void mpu_argument_place(unsigned long rm_ioctl, int error)
+/* Under mpu_probe_lock. */
+static void mpu_argument_enable(void)
+{
+	WRITE_ONCE(mpu_probe_error, enable_kprobe(&mpu_probe));
+	WRITE_ONCE(mpu_probe_armed, !mpu_probe_error);
+	if (mpu_probe_error)
+		pr_warn("mpu: the probe in rm_ioctl cannot be armed: error %d\n", mpu_probe_error);
+}
+
+/*
+ * Arms the probe. Not in a caller's context: the kernel makes a jump of a probe under kprobe_mutex, and waits for every task of the host
+ * meanwhile (kprobe_optimizer).
+ */
+static void mpu_argument_arm(struct work_struct *work)
+{
+	mutex_lock(&mpu_probe_lock);
+	if (mpu_probe_registered && !mpu_probe_armed && !mpu_probe_error)
+		mpu_argument_enable();
+	mutex_unlock(&mpu_probe_lock);
+}
+
+static DECLARE_WORK(mpu_arming, mpu_argument_arm);
+
+void mpu_argument_place(unsigned long rm_ioctl, int error, bool armed)
 {
 	mutex_lock(&mpu_probe_lock);
 	mpu_probe = (struct kprobe){
 		.addr = (kprobe_opcode_t *)rm_ioctl, .pre_handler = mpu_at_rm_ioctl, .flags = KPROBE_FLAG_DISABLED,
 	};
-	mpu_probe_error = error ? error : register_kprobe(&mpu_probe);
-	mpu_probe_registered = !mpu_probe_error;
-	if (mpu_probe_error)
-		pr_warn("mpu: no probe in rm_ioctl (error %d): calls are judged by the caller's own memory\n", mpu_probe_error);
+	if (!error)
+		error = register_kprobe(&mpu_probe);
+	/* No driver has an rm_ioctl that can be traced. The probe would have no instruction slot: see mpu_find(). */
+	if (!error && (mpu_probe.flags & KPROBE_FLAG_FTRACE)) {
+		unregister_kprobe(&mpu_probe);
+		error = -EOPNOTSUPP;
+	}
+	mpu_probe_registered = !error;
+	WRITE_ONCE(mpu_probe_error, error);
+	if (error)
+		pr_warn("mpu: no probe in rm_ioctl (error %d): calls are judged by the caller's own memory\n", error);
+	else if (armed)
+		mpu_argument_enable();
 	mutex_unlock(&mpu_probe_lock);
 }
 
-/* Whether something of the kernel's stands where the probe was: the jump that it makes of a breakpoint, or the breakpoint (x86-64). */
-static bool mpu_probe_stands(void)
-{
-	u8 code;
-
-	return !mpu_peek(&code, mpu_probe.addr, sizeof(code)) && (code == 0xe9 || code == 0xcc);
-}
+/* Longest time that the kernel is given to take its jump back. */
+#define MPU_SETTLE_MS 1000
 
 /*
  * Disables the probe, and waits until the kernel has taken its jump back, which it does some jiffies later. If a probe that nobody has any
  * more still waits for that while the driver goes, the kernel loses it from its list of work and keeps it for ever: the next one at that
- * address makes it warn and is refused (5.10.262, kill_optimized_kprobe() and reuse_unused_kprobe()). No wait where another probe stands
- * there as well, as the other instance's does after a hand-over, nor once the driver is gone; and none without limit.
+ * address makes it warn and is refused (5.10.262, kill_optimized_kprobe() and reuse_unused_kprobe()). No kernel exports a wait for its
+ * optimizer, so the instruction's first bytes say when it has gone.
  */
 static void mpu_probe_settles(void)
 {
-	unsigned long end = jiffies + HZ;
+	kprobe_opcode_t code;
+	unsigned long end;
 
-	if (!IS_ENABLED(CONFIG_OPTPROBES) || disable_kprobe(&mpu_probe) || mpu_probe.list.next != mpu_probe.list.prev)
+	if (!IS_ENABLED(CONFIG_OPTPROBES) || disable_kprobe(&mpu_probe))
 		return;
-	while (!kprobe_gone(&mpu_probe) && mpu_probe_stands() && time_before(jiffies, end))
+	end = jiffies + msecs_to_jiffies(MPU_SETTLE_MS);
+	while (!mpu_peek(&code, mpu_probe.addr, sizeof(code)) && code != mpu_probe.opcode) {
+		if (time_after(jiffies, end)) {
+			pr_warn("mpu: something still stands where the probe in rm_ioctl was, %u ms after it was disabled\n",
+				MPU_SETTLE_MS);
+			return;
+		}
 		msleep(1);
+	}
 }
 
-void mpu_argument_remove(void)
+void mpu_argument_remove(bool shared)
 {
 	mutex_lock(&mpu_probe_lock);
 	WRITE_ONCE(mpu_probe_armed, false);
-	if (mpu_probe_registered && !kprobe_disabled(&mpu_probe))
+	if (mpu_probe_registered && !kprobe_disabled(&mpu_probe) && !shared)
 		mpu_probe_settles();
 	if (mpu_probe_registered)
 		unregister_kprobe(&mpu_probe);
@@ -142,24 +179,20 @@ void mpu_argument_remove(void)
 	mutex_unlock(&mpu_probe_lock);
 }
 
-static noinline bool mpu_argument_arm(void)
+void mpu_argument_exit(void)
 {
-	mutex_lock(&mpu_probe_lock);
-	if (mpu_probe_registered && !mpu_probe_armed && !mpu_probe_error) {
-		WRITE_ONCE(mpu_probe_error, enable_kprobe(&mpu_probe));
-		WRITE_ONCE(mpu_probe_armed, !mpu_probe_error);
-		if (mpu_probe_error)
-			pr_warn("mpu: the probe in rm_ioctl cannot be armed: error %d\n", mpu_probe_error);
-	}
-	mutex_unlock(&mpu_probe_lock);
-	return READ_ONCE(mpu_probe_armed);
+	cancel_work_sync(&mpu_arming);
 }
 
 bool mpu_argument_is_seen(void)
 {
 	if (likely(READ_ONCE(mpu_probe_armed)))
 		return true;
-	return !READ_ONCE(mpu_probe_error) && mpu_argument_arm();
+	if (!READ_ONCE(mpu_probe_error)) {
+		mpu_count_reason(MPU_REASON_PROBE_PENDING);
+		schedule_work(&mpu_arming);
+	}
+	return false;
 }
 
 void mpu_argument_lost(void)

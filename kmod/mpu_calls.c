@@ -56,8 +56,8 @@ u64 mpu_calls_entered(void)
 }
 
 /*
- * The door. It is kept shut while another instance takes over: callers wait there in a context, so that the other can tell who is still
- * inside. If it then leads elsewhere, it does so for whoever comes late, too.
+ * The door. It is shut for a moment while another instance takes over: callers wait there in a context, so that the other can tell who is
+ * still inside. If it then leads elsewhere, it does so for late callers, too.
  */
 enum mpu_door { MPU_LEADS_IN, MPU_SHUT, MPU_LEADS_ELSEWHERE };
 static int mpu_door = MPU_LEADS_IN;
@@ -88,31 +88,31 @@ int mpu_calls_drain(unsigned int ms)
 	return 0;
 }
 
+/* Callers that wait at the door; and those that were killed there, ever. */
 static atomic_t mpu_held = ATOMIC_INIT(0);
+static atomic_t mpu_gave_up = ATOMIC_INIT(0);
 static DECLARE_WAIT_QUEUE_HEAD(mpu_released);
-#define MPU_HOLD_MS 5000
 
-void mpu_calls_keep(void)
-{
-	WRITE_ONCE(mpu_door, MPU_SHUT);
-}
+/* Longest time that the door is kept shut while callers leave. */
+#define MPU_HOLD_MS 1500
 
 int mpu_calls_hold(void)
 {
 	unsigned long until = jiffies + msecs_to_jiffies(MPU_HOLD_MS);
-	unsigned int held;
+	int held, gave_up;
 
-	mpu_calls_keep();
-	/* Nobody is between a redirected entry and its context any more; whoever enters now finds the door shut. */
-	synchronize_rcu_tasks();
+	WRITE_ONCE(mpu_door, MPU_SHUT);
+	/* Against mpu_call(): a caller is in its context before it reads the door. It finds the door shut, or is seen here. */
+	smp_mb();
 	for (;;) {
-		/* In this order: who is held stays, so equal numbers mean that nobody else was inside in between. */
+		gave_up = atomic_read_acquire(&mpu_gave_up);
 		held = atomic_read_acquire(&mpu_held);
-		if (mpu_contexts_look(NULL) == held)
+		/* All who were held stayed meanwhile, so equal numbers mean that nobody else was inside. */
+		if (mpu_contexts_are(held) && atomic_read_acquire(&mpu_gave_up) == gave_up)
 			return 0;
-		if (time_after(jiffies, until)) {
+		if (time_after(jiffies, until) || fatal_signal_pending(current)) {
 			mpu_calls_release(false);
-			return -ETIMEDOUT;
+			return fatal_signal_pending(current) ? -EINTR : -ETIMEDOUT;
 		}
 		msleep(1);
 	}
@@ -124,16 +124,21 @@ void mpu_calls_release(bool elsewhere)
 	wake_up_all(&mpu_released);
 }
 
-/* Waits at the door. Whether the call is another instance's now, or the bare driver's. */
-static noinline bool mpu_wait_at_the_door(void)
+/* Waits at the door, MPU_HOLD_MS or little more. 0, or -EINTR if the caller was killed. */
+static noinline int mpu_wait_at_the_door(void)
 {
+	int error;
+
 	/* A caller is in its context as long as it is in this number, on every processor's view of the two. */
 	smp_mb__before_atomic();
 	atomic_inc(&mpu_held);
-	wait_event(mpu_released, smp_load_acquire(&mpu_door) != MPU_SHUT);
+	error = wait_event_killable(mpu_released, smp_load_acquire(&mpu_door) != MPU_SHUT);
+	if (error)
+		atomic_inc(&mpu_gave_up);
+	smp_mb__before_atomic();
 	atomic_dec(&mpu_held);
 	smp_mb__after_atomic();
-	return READ_ONCE(mpu_door) == MPU_LEADS_ELSEWHERE;
+	return error ? -EINTR : 0;
 }
 
 /*
@@ -378,38 +383,15 @@ static noinline void mpu_believe(struct mpu_context *context, unsigned int cmd, 
 		mpu_count_reason(MPU_REASON_UNREADABLE);
 }
 
-/*
- * The driver answered without passing its copy functions: the answer stands in the caller's memory already. Better late
- * than never; another thread of the caller can have seen it.
- */
-static noinline void mpu_translate_late(struct mpu_context *context, unsigned int cmd, unsigned long arg)
+/* The driver answered without passing its copy functions: the caller has the driver's own answer. */
+static noinline void mpu_note_uncopied(unsigned int cmd, unsigned long arg)
 {
-	void __user *params = (void __user *)(unsigned long)context->argument.params;
-	u32 length = context->argument.params_size;
-	struct mpu_copy copy = { .bytes = length };
 	unsigned long where;
-	void *bytes;
 	u32 status;
 
-	if (mpu_unwrap(cmd, arg, &where) != NV_ESC_RM_CONTROL ||
-	    get_user(status, &((struct mpu_rm_control __user *)where)->status) || status != NV_OK)
-		return;
-	bytes = kvmalloc(length, GFP_KERNEL);
-	if (!bytes) {
-		mpu_count_reason(MPU_REASON_NO_MEMORY);
-		return;
-	}
-	if (copy_from_user(bytes, params, length))
-		goto unreadable;
-	mpu_copying_out(context, context->argument.params, bytes, length, &copy);
-	if (copy_to_user(params, bytes, length))
-		goto unreadable;
-	mpu_count_reason(MPU_REASON_COPY_NOT_SEEN);
-	kvfree(bytes);
-	return;
-unreadable:
-	mpu_count_reason(MPU_REASON_UNREADABLE);
-	kvfree(bytes);
+	if (mpu_unwrap(cmd, arg, &where) == NV_ESC_RM_CONTROL &&
+	    !get_user(status, &((struct mpu_rm_control __user *)where)->status) && status == NV_OK)
+		mpu_count_reason(MPU_REASON_COPY_NOT_SEEN);
 }
 
 /* Whether nobody said what the call's argument is, though the driver has taken one that names something. */
@@ -424,12 +406,15 @@ static noinline bool mpu_is_untold(const struct mpu_context *context)
 	return false;
 }
 
-static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsigned long arg,
-				     long (*original)(struct file *, unsigned int, unsigned long))
+typedef long mpu_ioctl_function(struct file *file, unsigned int cmd, unsigned long arg);
+
+static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsigned long arg, mpu_ioctl_function *original,
+				     enum mpu_hook hook)
 {
 	struct mpu_context *context = mpu_context_enter();
 	bool is_seen;
 	long result;
+	int door;
 
 	this_cpu_inc(mpu_entered);
 	if (unlikely(!context)) {
@@ -438,10 +423,19 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 		goto out;
 	}
 	context->request = _IOC_NR(cmd);
-	if (unlikely(READ_ONCE(mpu_door) != MPU_LEADS_IN) && mpu_wait_at_the_door()) {
-		/* mpu_hooks_lead_elsewhere() made the original the function's very start: whoever is there now answers. */
-		result = original(file, cmd, arg);
-		goto leave;
+	/* Behind the context, in this order on every processor: mpu_context_enter() ends with a full barrier. */
+	while (unlikely((door = smp_load_acquire(&mpu_door)) != MPU_LEADS_IN)) {
+		if (door == MPU_LEADS_ELSEWHERE) {
+			/* It is the other instance's probe that reads the argument. */
+			WRITE_ONCE(context->argued, true);
+			result = ((mpu_ioctl_function *)mpu_hooks_start(hook))(file, cmd, arg);
+			goto leave;
+		}
+		if (mpu_wait_at_the_door()) {
+			/* Nobody sees this: the caller does not come back to user space. */
+			result = -EINTR;
+			goto leave;
+		}
 	}
 	if (context->request == NV_ESC_RM_ALLOC)
 		mpu_note_maker();
@@ -451,7 +445,7 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 	result = original(file, cmd, arg);
 	if (context->bits & MPU_TRANSLATES) {
 		if (unlikely(result == 0 && mpu_rs_copy_missing(context->call)) && !mpu_is_exempt(context))
-			mpu_translate_late(context, cmd, arg);
+			mpu_note_uncopied(cmd, arg);
 	} else if (unlikely(is_seen && result == 0 && !context->argued && mpu_is_untold(context))) {
 		mpu_argument_lost();
 	}
@@ -464,10 +458,10 @@ out:
 
 long mpu_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
-	return mpu_call(file, cmd, arg, mpu_original_ioctl);
+	return mpu_call(file, cmd, arg, mpu_original_ioctl, MPU_IOCTL);
 }
 
 long mpu_compat(struct file *file, unsigned int cmd, unsigned long arg)
 {
-	return mpu_call(file, cmd, arg, mpu_original_compat);
+	return mpu_call(file, cmd, arg, mpu_original_compat, MPU_COMPAT);
 }

@@ -11,6 +11,7 @@
 #include <linux/jiffies.h>
 #include <linux/kprobes.h>
 #include <linux/module.h>
+#include <linux/mutex.h>
 #include <linux/pid_namespace.h>
 #include <linux/rculist.h>
 #include <linux/slab.h>
@@ -80,18 +81,19 @@ struct mpu_context *mpu_context_of_current(void)
 	return found;
 }
 
+/* mpu_look_at() reads some of it meanwhile: that is written at once. */
 static __always_inline void mpu_fill(struct mpu_context *context)
 {
 	WRITE_ONCE(context->entry, context->entry + 1);
 	/* The use is another one before anything of it can be read. */
 	smp_wmb();
-	context->born = mpu_born(current);
-	context->process = task_tgid_nr(current);
-	context->thread = task_pid_nr(current);
-	context->entered = jiffies;
-	context->argued = false;
+	WRITE_ONCE(context->born, mpu_born(current));
+	WRITE_ONCE(context->process, task_tgid_nr(current));
+	WRITE_ONCE(context->thread, task_pid_nr(current));
+	WRITE_ONCE(context->entered, jiffies);
+	WRITE_ONCE(context->argued, false);
 	context->allocates = false;
-	context->argument.cmd = 0;
+	WRITE_ONCE(context->argument.cmd, 0);
 	context->view.ns = ns_of_pid(task_pid(current));
 	context->view.group = 0;
 	context->sees = 0;
@@ -99,7 +101,7 @@ static __always_inline void mpu_fill(struct mpu_context *context)
 	context->is_counted = false;
 	context->asked = NULL;
 	context->questions = 0;
-	context->request = 0;
+	WRITE_ONCE(context->request, 0);
 	smp_store_release(&context->task, current);
 }
 
@@ -117,7 +119,7 @@ static noinline struct mpu_context *mpu_context_more(struct mpu_bucket *bucket)
 		hlist_add_head_rcu(&context->node, &bucket->more);
 		raw_spin_unlock(&bucket->lock);
 	}
-	/* It is in the bucket before it is in the number no more: processors but x86's would exchange the two. */
+	/* It is in the bucket before it is in the number no more, and before the caller reads anything else (mpu_calls_hold()). */
 	smp_mb__before_atomic();
 	atomic_dec(&mpu_entering);
 	return context;
@@ -128,6 +130,7 @@ struct mpu_context *mpu_context_enter(void)
 	struct mpu_bucket *bucket = mpu_bucket_of(current);
 	struct mpu_context *context = &bucket->own;
 
+	/* Where it succeeds it is a full barrier, too. */
 	if (unlikely(READ_ONCE(context->busy) || cmpxchg(&context->busy, 0, 1)))
 		return mpu_context_more(bucket);
 	mpu_fill(context);
@@ -191,12 +194,12 @@ static bool mpu_look_at(struct mpu_bucket *bucket, struct mpu_context *context, 
 
 	if (!task)
 		return READ_ONCE(context->busy);
-	born = context->born;
-	holder.process = context->process;
-	holder.thread = context->thread;
-	holder.ms = jiffies_to_msecs(jiffies - context->entered);
-	holder.cmd = context->argument.cmd;
-	holder.control = context->request == NV_ESC_RM_CONTROL || context->argued;
+	born = READ_ONCE(context->born);
+	holder.process = READ_ONCE(context->process);
+	holder.thread = READ_ONCE(context->thread);
+	holder.ms = jiffies_to_msecs(jiffies - READ_ONCE(context->entered));
+	holder.cmd = READ_ONCE(context->argument.cmd);
+	holder.control = READ_ONCE(context->request) == NV_ESC_RM_CONTROL || READ_ONCE(context->argued);
 	/* All of that is of one use, or it left meanwhile. */
 	smp_rmb();
 	if (READ_ONCE(context->task) != task)
@@ -222,12 +225,16 @@ static bool mpu_look_at(struct mpu_bucket *bucket, struct mpu_context *context, 
 	return false;
 }
 
-u32 mpu_contexts_look(struct mpu_inside *inside)
+/* Two looks at once would both give an orphan back. */
+static DEFINE_MUTEX(mpu_look_lock);
+
+static u32 mpu_look(struct mpu_inside *inside)
 {
 	struct mpu_context *context;
-	u32 callers = atomic_read(&mpu_entering);
 	unsigned int i;
+	u32 callers;
 
+	callers = atomic_read(&mpu_entering);
 	if (inside)
 		inside->holders = 0;
 	/* Whoever was entering is in a bucket, or in the number. */
@@ -244,4 +251,25 @@ u32 mpu_contexts_look(struct mpu_inside *inside)
 		inside->orphans = mpu_orphans;
 	}
 	return callers;
+}
+
+u32 mpu_contexts_look(struct mpu_inside *inside)
+{
+	u32 callers;
+
+	mutex_lock(&mpu_look_lock);
+	callers = mpu_look(inside);
+	mutex_unlock(&mpu_look_lock);
+	return callers;
+}
+
+bool mpu_contexts_are(u32 callers)
+{
+	bool are;
+
+	if (!mutex_trylock(&mpu_look_lock))
+		return false;
+	are = mpu_look(NULL) == callers;
+	mutex_unlock(&mpu_look_lock);
+	return are;
 }

@@ -15,7 +15,7 @@
 #define MPU_CALL_BYTES 96
 /* What mpu_rs_policy_read() fills; aligned as a u32. */
 #define MPU_POLICY_BYTES 516
-#define MPU_COUNTERS 22
+#define MPU_COUNTERS 23
 #define MPU_NOT_COUNTED 0xffffffffu
 /* Of the counters, the first are of translations; the rest count reasons. */
 #define MPU_TRANSLATIONS 14
@@ -41,6 +41,7 @@ enum mpu_reason {
 	MPU_REASON_EXEMPT,
 	MPU_REASON_NO_MEMORY,
 	MPU_REASON_ARGUMENT_NOT_SEEN,
+	MPU_REASON_PROBE_PENDING,
 };
 
 /* What an RM control's argument says of its parameters. */

@@ -41,6 +41,15 @@ static int mpu_direct_detach(const struct mpu_redirect *redirects)
 	return mpu_registration_remove(&mpu_direct_kind);
 }
 
+static int mpu_direct_change(struct ftrace_ops *ops, unsigned long enter)
+{
+#ifdef MPU_DIRECT_LIST
+	return modify_ftrace_direct(ops, enter);
+#else
+	return modify_ftrace_direct_multi(ops, enter);
+#endif
+}
+
 static int mpu_direct_take(const struct mpu_redirect *redirects, struct mpu_peer *peer)
 {
 	int error;
@@ -48,13 +57,18 @@ static int mpu_direct_take(const struct mpu_redirect *redirects, struct mpu_peer
 	/* Made one by one, by a build for other headers. */
 	if (!peer->ops)
 		return -EPROTO;
-#ifdef MPU_DIRECT_LIST
-	error = modify_ftrace_direct(peer->ops, (unsigned long)mpu_enter);
-#else
-	error = modify_ftrace_direct_multi(peer->ops, (unsigned long)mpu_enter);
-#endif
+	error = mpu_direct_change(peer->ops, (unsigned long)mpu_enter);
 	if (!error)
 		mpu_registration = peer->ops;
+	return error;
+}
+
+static int mpu_direct_give_back(const struct mpu_redirect *redirects, struct mpu_peer *peer)
+{
+	int error = mpu_direct_change(peer->ops, peer->enter);
+
+	if (!error)
+		mpu_registration = NULL;
 	return error;
 }
 
@@ -171,10 +185,30 @@ static int mpu_direct_detach(const struct mpu_redirect *redirects)
 	return first ? first : error;
 }
 
-/* Points the functions at this instance. A failure gives back what was taken; that can fail only for want of memory. */
+/* Points the functions before `end` at the other instance again. That can fail only for want of memory. */
+static void mpu_direct_back(const struct mpu_redirect *redirects, struct mpu_peer *peer, int end)
+{
+	int hook, failed = 0;
+
+	for (hook = end - 1; hook >= 0; hook--) {
+		if (redirects[hook].found &&
+		    modify_ftrace_direct(redirects[hook].ip, (unsigned long)mpu_enter, peer->enter)) {
+			failed |= mpu_let_go(redirects, hook, mpu_enter);
+			peer->lost = true;
+		}
+	}
+	mpu_give_back(failed);
+	/* One that is out takes the others along: an instance has all of them, or none. */
+	for (hook = 0; peer->lost && hook < MPU_HOOKS; hook++) {
+		if (redirects[hook].found && mpu_let_go(redirects, hook, (char *)peer->enter))
+			peer->called = true;
+	}
+}
+
+/* Points the functions at this instance. A failure gives back what was taken. */
 static int mpu_direct_take(const struct mpu_redirect *redirects, struct mpu_peer *peer)
 {
-	int error, hook, back, failed = 0;
+	int error, hook;
 
 	/* Made by one registration, by a build for other headers. */
 	if (peer->ops)
@@ -186,22 +220,15 @@ static int mpu_direct_take(const struct mpu_redirect *redirects, struct mpu_peer
 		if (redirects[hook].found)
 			error = modify_ftrace_direct(redirects[hook].ip, peer->enter, (unsigned long)mpu_enter);
 	}
-	if (!error)
-		return 0;
-	for (back = hook - 2; back >= 0; back--) {
-		if (redirects[back].found &&
-		    modify_ftrace_direct(redirects[back].ip, (unsigned long)mpu_enter, peer->enter)) {
-			failed |= mpu_let_go(redirects, back, mpu_enter);
-			peer->lost = true;
-		}
-	}
-	mpu_give_back(failed);
-	/* One that is out takes the others along: an instance has all of them, or none. */
-	for (hook = 0; peer->lost && hook < MPU_HOOKS; hook++) {
-		if (redirects[hook].found && mpu_let_go(redirects, hook, (char *)peer->enter))
-			peer->called = true;
-	}
+	if (error)
+		mpu_direct_back(redirects, peer, hook - 1);
 	return error;
+}
+
+static int mpu_direct_give_back(const struct mpu_redirect *redirects, struct mpu_peer *peer)
+{
+	mpu_direct_back(redirects, peer, MPU_HOOKS);
+	return 0;
 }
 
 static void mpu_direct_handed(void)
@@ -216,6 +243,7 @@ const struct mpu_way mpu_direct = {
 	.attach = mpu_direct_attach,
 	.detach = mpu_direct_detach,
 	.take = mpu_direct_take,
+	.give_back = mpu_direct_give_back,
 	.handed = mpu_direct_handed,
 };
 #endif

@@ -91,7 +91,7 @@ SYM_CODE_START(mpu_original_\name)
 SYM_CODE_END(mpu_original_\name)
 .endm
 
-/* A caller that was on its way here when another instance took over finds no function: it goes back as if nothing had been. */
+/* Before this instance begins, no function is found: the call is the other instance's, which hands over; or the function's own. */
 SYM_FUNC_START(mpu_enter)
 	MPU_NO_TARGET
 	movq	(%rsp), %rax
@@ -102,8 +102,18 @@ SYM_FUNC_START(mpu_enter)
 	MPU_IS	is_init_ns MPU_IS_INIT_NS
 	MPU_IS	get_pid_info MPU_GET_PID_INFO
 	MPU_IS	compat MPU_COMPAT
+	movq	mpu_elder(%rip), %rax
+	testq	%rax, %rax
+	jne	mpu_enter_elder
 	RET
 SYM_FUNC_END(mpu_enter)
+
+SYM_CODE_START(mpu_enter_elder)
+	UNWIND_HINT_FUNC
+	pushq	%rax
+	UNWIND_HINT_FUNC
+	RET
+SYM_CODE_END(mpu_enter_elder)
 
 /* New clients are recorded by us whoever makes them. */
 SYM_FUNC_START_LOCAL(mpu_enter_get_pid_info)

@@ -76,7 +76,7 @@ SYM_FUNC_START(mpu_original_\name)
 SYM_FUNC_END(mpu_original_\name)
 .endm
 
-/* A caller that was on its way here when another instance took over finds no function: it goes back as if nothing had been. */
+/* Before this instance begins, no function is found: the call is the other instance's, which hands over; or the function's own. */
 SYM_FUNC_START(mpu_enter)
 	MPU_IS	find_ns_pid MPU_FIND_NS_PID
 	MPU_IS	from_user MPU_FROM_USER
@@ -85,7 +85,10 @@ SYM_FUNC_START(mpu_enter)
 	MPU_IS	is_init_ns MPU_IS_INIT_NS
 	MPU_IS	get_pid_info MPU_GET_PID_INFO
 	MPU_IS	compat MPU_COMPAT
+	MPU_LOAD x10, x10, mpu_elder
+	cbnz	x10, 1f
 	MPU_BACK
+1:	ret	x10
 SYM_FUNC_END(mpu_enter)
 
 /* New clients are recorded by us whoever makes them. */

@@ -24,6 +24,7 @@
 #endif
 
 unsigned long mpu_original[MPU_HOOKS];
+unsigned long mpu_elder;
 
 static struct mpu_redirect mpu_redirects[MPU_HOOKS] = {
 	[MPU_GET_PID_INFO] = { { "os_get_pid_info" }, false },
@@ -56,21 +57,34 @@ static struct {
 	int count;
 } mpu_search;
 
-/* Where a function of the driver begins. Not more than MPU_FINDS are found before mpu_search_ends(). */
+/*
+ * Where a function of the driver begins. Not more than MPU_FINDS are found before mpu_search_ends().
+ *
+ * The probe stands behind the instruction that ftrace patches. On it the kernel makes a probe without an instruction slot
+ * (arch_prepare_kprobe_ftrace); a breakpoint of ftrace's that a processor meets too late then jumps to address 0 (setup_singlestep;
+ * both of arch/x86/kernel/kprobes of 5.10.262).
+ */
 static int mpu_find(const char *symbol, unsigned long *begins)
 {
 	struct kprobe *probe = &mpu_search.probe[mpu_search.count];
 	char *name = mpu_search.name[mpu_search.count];
-	int error;
+	unsigned int offset;
+	int error = -ENOENT;
 
 	snprintf(name, sizeof(mpu_search.name[0]), "nvidia:%s", symbol);
-	*probe = (struct kprobe){ .symbol_name = name, .flags = KPROBE_FLAG_DISABLED };
-	error = register_kprobe(probe);
-	if (error)
-		return error;
-	*begins = (unsigned long)probe->addr;
-	mpu_search.registered[mpu_search.count++] = probe;
-	return 0;
+	for (offset = MPU_FIND_FIRST; offset <= MPU_FIND_LAST; offset += MPU_FIND_STEP) {
+		*probe = (struct kprobe){ .symbol_name = name, .offset = offset, .flags = KPROBE_FLAG_DISABLED };
+		error = register_kprobe(probe);
+		if (!error) {
+			*begins = (unsigned long)probe->addr - offset;
+			mpu_search.registered[mpu_search.count++] = probe;
+			return 0;
+		}
+		/* Else no instruction begins there. */
+		if (error != -EINVAL && error != -EILSEQ)
+			break;
+	}
+	return error;
 }
 
 static void mpu_search_ends(void)
@@ -115,24 +129,13 @@ int mpu_hooks_init(void)
 	return -EOPNOTSUPP;
 }
 
-/* What a refusal names when all functions together were refused, and none by itself. */
+/* What a refusal names when all functions together were refused, and the kernel does not tell which one it was. */
 static const char mpu_all_functions[] = "functions";
 
-/* Neither another way nor a search helps: there is no memory, or ftrace has switched itself off until the next boot (ftrace_kill). */
+/* Another way does not help: there is no memory, or ftrace has switched itself off until the next boot (ftrace_kill). */
 static bool mpu_is_final(int error)
 {
 	return error == -ENOMEM || error == -ENODEV;
-}
-
-/* Says which function it was. Costs a registration for each: so once, when there is no other way left. */
-static void mpu_name_culprit(struct mpu_refusal *refusal)
-{
-#ifndef MPU_HANDLER_NONE
-	if (!refusal->symbol && !mpu_is_final(refusal->error))
-		mpu_ipmodify_culprit(mpu_redirects, refusal);
-#endif
-	if (!refusal->symbol)
-		refusal->symbol = mpu_all_functions;
 }
 
 /* Redirects the functions by the first way that the kernel grants. The refusal is that of the last one tried. */
@@ -152,12 +155,12 @@ static int mpu_attach(struct mpu_refusal *refusal)
 			return 0;
 		}
 		refusal->error = error;
-		pr_info("mpu: not by %s: %s: error %d\n", mpu_ways[i]->name,
-			refusal->symbol ? refusal->symbol : mpu_all_functions, error);
+		if (!refusal->symbol)
+			refusal->symbol = mpu_all_functions;
+		pr_info("mpu: not by %s: %s: error %d\n", mpu_ways[i]->name, refusal->symbol, error);
 		if (mpu_is_final(error))
 			break;
 	}
-	mpu_name_culprit(refusal);
 	return refusal->error;
 }
 
@@ -171,6 +174,9 @@ static int mpu_take(struct mpu_peer *peer)
 			continue;
 		if (mpu_may(mpu_ways[i])) {
 			mpu_way = mpu_ways[i];
+			WRITE_ONCE(mpu_elder, peer->enter ? peer->enter : (unsigned long)peer->handler);
+			/* On every processor, before a call comes here. */
+			mpu_wait_for_handlers();
 			return mpu_way->take(mpu_redirects, peer);
 		}
 		pr_warn("mpu: the other instance redirects by %s, and redirect=%s was asked for: unload the other one first\n",
@@ -217,8 +223,8 @@ static int mpu_find_all(struct mpu_refusal *refusal)
 		if (error == -ENOENT && !redirect->needed)
 			continue;
 		if (!error) {
-			mpu_original[hook] = mpu_goes_on(redirect->ip);
-			error = mpu_original[hook] ? 0 : -EOPNOTSUPP;
+			redirect->goes_on = mpu_goes_on(redirect->ip);
+			error = redirect->goes_on ? 0 : -EOPNOTSUPP;
 		}
 		if (error) {
 			refusal->error = error;
@@ -280,8 +286,47 @@ int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
 			peer->lost = true;
 		return -EBUSY;
 	}
-	mpu_argument_place(mpu_rm_ioctl, mpu_rm_ioctl_error);
+	mpu_argument_place(mpu_rm_ioctl, mpu_rm_ioctl_error, peer && peer->probed);
+	if (peer)
+		mpu_argument_error(&peer->shared);
 	return 0;
+}
+
+void mpu_hooks_begin(void)
+{
+	int hook;
+
+	/* The ways in come last: a call that begins here finds all the rest here. */
+	for (hook = 0; hook < MPU_HOOKS; hook++) {
+		if (hook != MPU_IOCTL && hook != MPU_COMPAT && mpu_redirects[hook].found)
+			WRITE_ONCE(mpu_original[hook], mpu_redirects[hook].goes_on);
+	}
+	smp_wmb();
+	if (mpu_redirects[MPU_COMPAT].found)
+		WRITE_ONCE(mpu_original[MPU_COMPAT], mpu_redirects[MPU_COMPAT].goes_on);
+	WRITE_ONCE(mpu_original[MPU_IOCTL], mpu_redirects[MPU_IOCTL].goes_on);
+}
+
+void mpu_hooks_alone(void)
+{
+	/* Somebody can have found no function here before mpu_hooks_begin(), and be on the way to the other instance: it must still lead there. */
+	synchronize_rcu_tasks();
+	mpu_wait_for_handlers();
+	WRITE_ONCE(mpu_elder, 0);
+}
+
+int mpu_hooks_give_back(struct mpu_peer *peer)
+{
+	int error;
+
+	if (!mpu_placed)
+		return 0;
+	mpu_argument_remove(peer->probed);
+	error = mpu_way->give_back(mpu_redirects, peer);
+	/* The registration is the other instance's, also if it goes on calling this one. */
+	mpu_registration = NULL;
+	mpu_placed = false;
+	return error;
 }
 
 void mpu_hooks_hand(struct mpu_peer *peer)
@@ -294,18 +339,17 @@ void mpu_hooks_hand(struct mpu_peer *peer)
 			peer->ip[peer->count++] = mpu_redirects[hook].ip;
 	}
 	peer->enter = mpu_placed ? (unsigned long)mpu_way->enter : 0;
+	peer->handler = mpu_placed ? mpu_way->handler : NULL;
 	peer->ops = mpu_registration;
+	mpu_argument_error(&peer->probed);
 }
 
-void mpu_hooks_lead_elsewhere(void)
+unsigned long mpu_hooks_start(enum mpu_hook hook)
 {
-	enum mpu_hook hook;
-
-	for (hook = 0; hook < MPU_HOOKS; hook++)
-		mpu_original[hook] = mpu_redirects[hook].ip;
+	return mpu_redirects[hook].ip;
 }
 
-void mpu_hooks_handed(void)
+void mpu_hooks_handed(const struct mpu_peer *peer)
 {
 	if (!mpu_placed)
 		return;
@@ -313,8 +357,7 @@ void mpu_hooks_handed(void)
 	mpu_registration = NULL;
 	if (mpu_way->handed)
 		mpu_way->handed();
-	mpu_hooks_lead_elsewhere();
-	mpu_argument_remove();
+	mpu_argument_remove(peer->shared);
 }
 
 int mpu_hooks_remove(void)
@@ -327,7 +370,7 @@ int mpu_hooks_remove(void)
 	if (error)
 		return error;
 	mpu_placed = false;
-	mpu_argument_remove();
+	mpu_argument_remove(false);
 	return 0;
 }
 

@@ -60,9 +60,22 @@ static u32 mpu_led_to_user(void *to, const void *from, u32 bytes)
 
 #define mpu_pointer_of(given, n) ((void *)mpu_argument_of(given, n))
 
-/* Which replacement a call goes to, NULL for the function itself; by where the function goes on, in the order of mpu_entry.S. */
-static __always_inline void *mpu_replacement(unsigned long goes_on, struct mpu_given *given)
+typedef void mpu_handles(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops, struct mpu_given *given);
+
+/* Before this instance begins: the call is the other instance's, which hands over; or the function's own. */
+static notrace noinline void mpu_elder_handles(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops, struct mpu_given *given)
 {
+	mpu_handles *elder = (mpu_handles *)READ_ONCE(mpu_elder);
+
+	if (elder)
+		elder(ip, parent_ip, ops, given);
+}
+
+/* Which replacement a call goes to, NULL for the function itself; by where the function goes on, in the order of mpu_entry.S. */
+static __always_inline void *mpu_replacement(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops, struct mpu_given *given)
+{
+	unsigned long goes_on = ip + MCOUNT_INSN_SIZE;
+
 	if (goes_on == mpu_original[MPU_FIND_NS_PID])
 		return atomic_read(&mpu_inside_count) && mpu_wants_find_ns_pid() ? mpu_led_find_ns_pid : NULL;
 	if (goes_on == mpu_original[MPU_FROM_USER])
@@ -83,12 +96,13 @@ static __always_inline void *mpu_replacement(unsigned long goes_on, struct mpu_g
 	if (goes_on == mpu_original[MPU_COMPAT])
 		return mpu_wants_compat(mpu_pointer_of(given, 0), mpu_argument_of(given, 1), mpu_argument_of(given, 2)) ?
 			mpu_compat : NULL;
+	mpu_elder_handles(ip, parent_ip, ops, given);
 	return NULL;
 }
 
 static void notrace mpu_handler(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops, struct mpu_given *given)
 {
-	void *to = mpu_replacement(ip + MCOUNT_INSN_SIZE, given);
+	void *to = mpu_replacement(ip, parent_ip, ops, given);
 
 	if (to)
 		mpu_leads_to(given, to);
@@ -121,11 +135,6 @@ static int mpu_ipmodify_attach(const struct mpu_redirect *redirects, struct mpu_
 	return mpu_registration_place(&mpu_ipmodify_kind, redirects);
 }
 
-void mpu_ipmodify_culprit(const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
-{
-	mpu_registration_culprit(&mpu_ipmodify_kind, redirects, refusal);
-}
-
 static int mpu_ipmodify_detach(const struct mpu_redirect *redirects)
 {
 	return mpu_registration_remove(&mpu_ipmodify_kind);
@@ -134,6 +143,17 @@ static int mpu_ipmodify_detach(const struct mpu_redirect *redirects)
 /* What a registration must be like whose handler can be exchanged for this one. */
 #define MPU_EXCHANGED (FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_RCU | FTRACE_OPS_FL_SAVE_REGS)
 
+/*
+ * Unregistering puts `saved_func` into `func` while calls still come (__unregister_ftrace_function). It is the new one before `func` is,
+ * so that the old one is in neither once its instance may go. The kernel runs handlers with preemption off: nobody is in the old one then.
+ */
+static void mpu_ipmodify_exchange(struct ftrace_ops *ops, mpu_handles *handler)
+{
+	WRITE_ONCE(ops->saved_func, handler);
+	smp_store_release(&ops->func, handler);
+	mpu_wait_for_handlers();
+}
+
 static int mpu_ipmodify_take(const struct mpu_redirect *redirects, struct mpu_peer *peer)
 {
 	struct ftrace_ops *ops = peer->ops;
@@ -141,22 +161,24 @@ static int mpu_ipmodify_take(const struct mpu_redirect *redirects, struct mpu_pe
 	/* A build for other headers may have had other registers saved than this handler reads. */
 	if (!ops || (ops->flags & MPU_EXCHANGED) != (FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_RCU | MPU_SAVES))
 		return -EPROTO;
-	/*
-	 * Unregistering puts `saved_func` into `func` while calls still come (__unregister_ftrace_function). It is ours before `func` is,
-	 * so that the other's is in neither once the other may go.
-	 */
-	WRITE_ONCE(ops->saved_func, mpu_handler);
-	smp_store_release(&ops->func, mpu_handler);
-	/* The kernel runs handlers with preemption off: nobody is in the other's any more. */
-	mpu_wait_for_handlers();
+	mpu_ipmodify_exchange(ops, mpu_handler);
 	mpu_registration = ops;
+	return 0;
+}
+
+static int mpu_ipmodify_give_back(const struct mpu_redirect *redirects, struct mpu_peer *peer)
+{
+	mpu_ipmodify_exchange(peer->ops, peer->handler);
+	mpu_registration = NULL;
 	return 0;
 }
 
 const struct mpu_way mpu_ipmodify = {
 	.name = "ipmodify",
+	.handler = mpu_handler,
 	.attach = mpu_ipmodify_attach,
 	.detach = mpu_ipmodify_detach,
 	.take = mpu_ipmodify_take,
+	.give_back = mpu_ipmodify_give_back,
 };
 #endif

@@ -21,13 +21,10 @@
 /* Raised when the text of `state` or `counters` changes in a way that an older `mpu` command would misread. */
 #define MPU_STATE_ABI 2
 
-/* How long callers have to leave an instance that could not take over. */
-#define MPU_LEAVE_MS 5000
-
 /* Longest wait that `retire` can be told. */
 #define MPU_RETIRE_MOST_MS 60000
 
-/* Guards the redirects and what is known of the driver: loading, the driver's coming and going, and reading the state. */
+/* Guards the redirects and what is known of the driver: loading, handing over, and the driver's coming and going. */
 static DEFINE_MUTEX(mpu_lock);
 static struct mpu_refusal mpu_refusal;
 static bool mpu_armed;
@@ -39,12 +36,43 @@ static bool mpu_ready;
 static u64 mpu_entered_before;
 static u64 mpu_translated_before;
 
-/* Places the redirects, or takes them over from `peer`. */
+/*
+ * What `state` shows of all that. A reader waits for nobody who holds mpu_lock, which can be a minute: mpu_publish() copies it here whenever
+ * it has changed.
+ */
+static DEFINE_MUTEX(mpu_shown_lock);
+static struct mpu_shown {
+	struct mpu_refusal refusal;
+	bool armed;
+	bool retired;
+	const char *way;
+	const char *hooks[MPU_HOOKS];
+	u64 entered_before;
+	u64 translated_before;
+} mpu_shown;
+
+static void mpu_publish(void)
+{
+	enum mpu_hook hook;
+
+	mutex_lock(&mpu_shown_lock);
+	mpu_shown.entered_before = mpu_entered_before;
+	mpu_shown.translated_before = mpu_translated_before;
+	mpu_shown.refusal = mpu_refusal;
+	mpu_shown.armed = mpu_armed;
+	mpu_shown.retired = mpu_retired;
+	mpu_shown.way = mpu_hooks_way();
+	for (hook = 0; hook < MPU_HOOKS; hook++)
+		mpu_shown.hooks[hook] = mpu_hooks_placed(hook);
+	mutex_unlock(&mpu_shown_lock);
+}
+
+/* Places the redirects, or takes them over from `peer`: then calls go on there until mpu_hooks_begin(). */
 static void mpu_arm(struct mpu_peer *peer)
 {
 	int error;
 
-	/* Who comes in while functions are taken over waits at the door. Otherwise nobody comes in before all of them are redirected. */
+	/* Nobody comes in before all functions are redirected; or, under a peer, before mpu_hooks_begin(). */
 	mpu_calls_open(peer && peer->count);
 	mpu_refusal = (struct mpu_refusal){ NULL, 0 };
 	error = mpu_hooks_place(&mpu_refusal, peer);
@@ -61,7 +89,11 @@ static void mpu_arm(struct mpu_peer *peer)
 	mpu_refusal.symbol = NULL;
 	mpu_entered_before = mpu_calls_entered();
 	mpu_translated_before = mpu_calls_translated();
+	if (peer && peer->count)
+		return;
+	mpu_publish();
 	mpu_calls_open(true);
+	mpu_hooks_begin();
 	pr_info("mpu: placed\n");
 }
 
@@ -93,94 +125,105 @@ static int mpu_retire(unsigned int ms)
 		mpu_calls_open(true);
 	if (!error)
 		mpu_retired = true;
+	mpu_publish();
 	mutex_unlock(&mpu_lock);
 	return error;
 }
 
-static int mpu_hold(struct mpu_peer *peer)
+static int mpu_peer_begin(struct mpu_peer *peer)
 {
-	int error;
-
 	mutex_lock(&mpu_lock);
-	error = peer->abi != MPU_PEER_ABI || mpu_retired || mpu_is_stuck() ? -EPROTO : mpu_calls_hold();
-	if (error) {
+	if (peer->abi != MPU_PEER_ABI || mpu_retired || mpu_is_stuck()) {
 		mutex_unlock(&mpu_lock);
-		return error;
+		return -EPROTO;
 	}
 	mpu_hooks_hand(peer);
-	/* Until mpu_release(). */
+	/* Until mpu_peer_end(). */
 	return 0;
 }
 
-static void mpu_release(struct mpu_peer *peer, bool handed)
+static void mpu_peer_release(void)
+{
+	mpu_calls_release(true);
+}
+
+static void mpu_peer_end(struct mpu_peer *peer, bool handed)
 {
 	if (handed || peer->lost) {
-		/* Whoever was on its way in here is at the door by then, and will be told. */
-		synchronize_rcu_tasks();
-		mpu_hooks_handed();
+		mpu_hooks_handed(peer);
 		mpu_armed = false;
 		mpu_retired = handed;
 		mpu_calls_open(false);
 	}
-	if (peer->lost)
+	if (peer->lost) {
+		mpu_refusal = (struct mpu_refusal){ "mpu_peer", -EIO };
 		pr_warn("mpu: a redirect did not come back; nothing is redirected\n");
-	mpu_calls_release(handed || peer->lost);
+	}
+	mpu_publish();
 	mutex_unlock(&mpu_lock);
 }
 
-const struct mpu_peer_ops mpu_peer_self = { .hold = mpu_hold, .release = mpu_release };
+const struct mpu_peer_ops mpu_peer_self = {
+	.begin = mpu_peer_begin, .hold = mpu_calls_hold, .release = mpu_peer_release, .end = mpu_peer_end,
+};
 
-/*
- * After taking over failed. The kernel frees an instance that does not begin without a look at who is inside, or at what calls into it:
- * with somebody inside, or redirects that the kernel did not take out, this one begins all the same, refused and retired, until it is
- * unloaded; and mpu_exit() waits until they are out. False: there is neither.
- */
-static bool mpu_stays(void)
+/* Takes over from the other instance, which `peer` describes. */
+static int mpu_take_over_from(const struct mpu_peer_ops *other, struct mpu_peer *peer)
 {
-	mpu_calls_open(false);
-	mpu_argument_remove();
-	mpu_retired = mpu_calls_drain(MPU_LEAVE_MS) || mpu_is_stuck();
-	/* Whoever gave its reference back can still be on its way out of here. */
-	if (!mpu_retired)
-		synchronize_rcu_tasks();
-	return mpu_retired;
+	int error;
+
+	mpu_arm(peer);
+	/* Its functions may be gone, with the driver, and then they are not ours. */
+	if (!mpu_armed)
+		return mpu_refusal.symbol ? mpu_refusal.error : peer->count ? -ENODEV : 0;
+	if (!peer->count)
+		return 0;
+	error = other->hold();
+	if (error) {
+		int lasting = mpu_hooks_give_back(peer);
+
+		if (lasting)
+			mpu_stick(lasting);
+		mpu_armed = false;
+		return error;
+	}
+	/* Callers wait: no lock that a reader of the state could hold. */
+	mpu_hooks_begin();
+	other->release();
+	mpu_publish();
+	pr_info("mpu: placed\n");
+	return 0;
 }
 
 /* Takes over from the other instance. -ENXIO: there is none. */
 static int mpu_take_over(void)
 {
-	const struct mpu_peer_ops *(*other)(void) = __symbol_get(mpu_peer_other);
+	const struct mpu_peer_ops *(*symbol)(void) = __symbol_get(mpu_peer_other);
+	const struct mpu_peer_ops *other;
 	struct mpu_peer peer = { .abi = MPU_PEER_ABI };
 	int error;
 
-	if (!other)
+	if (!symbol)
 		return -ENXIO;
-	error = other()->hold(&peer);
+	other = symbol();
+	error = other->begin(&peer);
 	if (!error) {
-		/* Before all functions are ours some of them are the other's. */
-		mpu_calls_keep();
-		mpu_arm(&peer);
-		/* Its functions may be gone, with the driver, and then they are not ours. */
-		if (!mpu_armed)
-			error = mpu_refusal.symbol ? mpu_refusal.error : peer.count ? -ENODEV : 0;
-		/*
-		 * Whoever came in meanwhile must not go on here without the functions. Those on their way in are at the door first: by
-		 * where they came from they find out which function it was, and that is about to change.
-		 */
-		if (error) {
-			synchronize_rcu_tasks();
-			mpu_hooks_lead_elsewhere();
+		error = mpu_take_over_from(other, &peer);
+		if (mpu_is_stuck()) {
+			/* The kernel goes on calling this instance, which goes on calling the other one: both stay. */
+			peer.called = true;
+			mpu_retired = true;
+		} else {
+			mpu_hooks_alone();
 		}
-		mpu_calls_release(error);
-		other()->release(&peer, !error);
-		if (error && mpu_stays())
-			error = 0;
+		other->end(&peer, !error);
 	}
 	if (peer.called)
 		pr_crit("mpu: the kernel goes on calling the other instance, which stays until the next boot\n");
 	else
 		__symbol_put(mpu_peer_other);
-	return error;
+	/* A module that does not begin is freed; one that the kernel calls must not be. */
+	return mpu_is_stuck() ? 0 : error;
 }
 
 static int mpu_driver_changes(struct notifier_block *block, unsigned long state, void *data)
@@ -195,6 +238,7 @@ static int mpu_driver_changes(struct notifier_block *block, unsigned long state,
 	else if (state == MODULE_STATE_GOING && mpu_hooks_way())
 		/* Whoever is inside has the driver's device open, and a driver in use does not go. */
 		mpu_disarm();
+	mpu_publish();
 	mutex_unlock(&mpu_lock);
 	return NOTIFY_OK;
 }
@@ -205,14 +249,14 @@ static const char *mpu_state_word(void)
 {
 	if (mpu_is_stuck())
 		return "stuck";
-	if (mpu_retired)
+	if (mpu_shown.retired)
 		return "retired";
-	if (mpu_armed)
-		return mpu_calls_translated() != mpu_translated_before ? "armed" : "placed";
-	return mpu_refusal.symbol ? "refused" : "waiting";
+	if (mpu_shown.armed)
+		return mpu_calls_translated() != mpu_shown.translated_before ? "armed" : "placed";
+	return mpu_shown.refusal.symbol ? "refused" : "waiting";
 }
 
-/* For mpu_state_text() alone, under mpu_lock: too large for a stack. */
+/* For mpu_state_text() alone, under mpu_shown_lock: too large for a stack. */
 static struct mpu_inside mpu_seen_inside;
 
 static int mpu_holders_text(char *buffer, int size)
@@ -238,37 +282,37 @@ static int mpu_state_text(char *buffer, const struct kernel_param *param)
 	bool probed;
 	int at, error;
 
-	mutex_lock(&mpu_lock);
+	mutex_lock(&mpu_shown_lock);
 	at = scnprintf(buffer, PAGE_SIZE, "version=%s\nabi=%d\nprobes=%s\nstate=%s\n", MPU_VERSION, MPU_STATE_ABI,
 		       MPU_PROBES, mpu_state_word());
-	if (mpu_refusal.symbol && !mpu_armed)
-		at += scnprintf(buffer + at, PAGE_SIZE - at, "refused=%s:%d\n", mpu_refusal.symbol, -mpu_refusal.error);
+	if (mpu_shown.refusal.symbol && !mpu_shown.armed)
+		at += scnprintf(buffer + at, PAGE_SIZE - at, "refused=%s:%d\n", mpu_shown.refusal.symbol, -mpu_shown.refusal.error);
 	at += scnprintf(buffer + at, PAGE_SIZE - at, "hooks=");
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		word = mpu_hooks_placed(hook);
+		word = mpu_shown.hooks[hook];
 		if (!word)
 			continue;
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "%s%s", comma, word);
 		comma = ",";
 	}
 	error = mpu_argument_error(&probed);
-	at += scnprintf(buffer + at, PAGE_SIZE - at, mpu_armed && probed ? ",rm_ioctl\n" : "\n");
-	if (mpu_armed)
-		at += scnprintf(buffer + at, PAGE_SIZE - at, "redirect=%s\n", mpu_hooks_way());
-	if (mpu_armed && error)
+	at += scnprintf(buffer + at, PAGE_SIZE - at, mpu_shown.armed && probed ? ",rm_ioctl\n" : "\n");
+	if (mpu_shown.armed)
+		at += scnprintf(buffer + at, PAGE_SIZE - at, "redirect=%s\n", mpu_shown.way);
+	if (mpu_shown.armed && error)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "argument=claimed:%d\n", -error);
-	else if (mpu_armed)
+	else if (mpu_shown.armed)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "argument=driver\n");
-	if (mpu_armed)
+	if (mpu_shown.armed)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "entered=%llu\ntranslated=%llu\n",
-				mpu_calls_entered() - mpu_entered_before, mpu_calls_translated() - mpu_translated_before);
+				mpu_calls_entered() - mpu_shown.entered_before, mpu_calls_translated() - mpu_shown.translated_before);
 	mpu_contexts_look(&mpu_seen_inside);
 	at += scnprintf(buffer + at, PAGE_SIZE - at, "inside=%u\norphans=%u\n", mpu_seen_inside.callers,
 			mpu_seen_inside.orphans);
 	/* Numbers of the init namespace: a container can have this file, where its root is the host's. */
 	if (!mpu_in_container())
 		at += mpu_holders_text(buffer + at, PAGE_SIZE - at);
-	mutex_unlock(&mpu_lock);
+	mutex_unlock(&mpu_shown_lock);
 	return at;
 }
 
@@ -296,7 +340,13 @@ static int mpu_retire_set(const char *text, const struct kernel_param *param)
 
 	if (error)
 		return error;
-	return ms > MPU_RETIRE_MOST_MS ? -ERANGE : mpu_retire(ms);
+	if (ms > MPU_RETIRE_MOST_MS)
+		return -ERANGE;
+	/* The kernel holds this for as long as a parameter is written, and wants it of those who read `state`. */
+	kernel_param_unlock(THIS_MODULE);
+	error = mpu_retire(ms);
+	kernel_param_lock(THIS_MODULE);
+	return error;
 }
 
 static const struct kernel_param_ops mpu_retire_ops = { .set = mpu_retire_set };
@@ -326,6 +376,7 @@ static int __init mpu_init(void)
 		error = 0;
 	}
 	mpu_ready = !error;
+	mpu_publish();
 	mutex_unlock(&mpu_lock);
 	if (error)
 		unregister_module_notifier(&mpu_notifier);
@@ -342,6 +393,7 @@ static void __exit mpu_exit(void)
 		/* The driver's coming is no news any more; its going is, until the redirects are out. */
 		mpu_retired = true;
 		error = mpu_disarm();
+		mpu_publish();
 		mutex_unlock(&mpu_lock);
 		if (!error)
 			break;
@@ -351,6 +403,7 @@ static void __exit mpu_exit(void)
 	unregister_module_notifier(&mpu_notifier);
 	/* And nobody is between the end of a call and its return. */
 	synchronize_rcu_tasks();
+	mpu_argument_exit();
 }
 
 module_init(mpu_init);

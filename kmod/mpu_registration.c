@@ -37,33 +37,33 @@ static void mpu_wait_for_walkers(void)
  * With -ENODEV a registration failed half-way: ftrace found code that is not its own, switched itself off, and takes nothing back
  * (ftrace_startup). What it has changed by then calls us for ever.
  */
-static bool mpu_is_half_placed(const struct mpu_redirect *redirects, enum mpu_hook first, enum mpu_hook last)
+static bool mpu_is_half_placed(const struct mpu_redirect *redirects)
 {
-	int hook;
+	enum mpu_hook hook;
 
-	for (hook = first; hook <= (int)last; hook++) {
+	for (hook = 0; hook < MPU_HOOKS; hook++) {
 		if (redirects[hook].found && mpu_is_patched(&redirects[hook]))
 			return true;
 	}
 	return false;
 }
 
-/* Redirects the functions from `first` to `last` that were found. */
-static struct ftrace_ops *mpu_register_once(const struct mpu_kind *kind, const struct mpu_redirect *redirects, enum mpu_hook first,
-					    enum mpu_hook last)
+/* Redirects the functions that were found. */
+static struct ftrace_ops *mpu_register_once(const struct mpu_kind *kind, const struct mpu_redirect *redirects)
 {
 	struct ftrace_ops *ops = kzalloc(sizeof(*ops), GFP_KERNEL);
-	int error = 0, hook;
+	enum mpu_hook hook;
+	int error = 0;
 
 	if (!ops)
 		return ERR_PTR(-ENOMEM);
-	for (hook = first; hook <= (int)last && !error; hook++) {
+	for (hook = 0; hook < MPU_HOOKS && !error; hook++) {
 		if (redirects[hook].found)
 			error = ftrace_set_filter_ip(ops, redirects[hook].ip, 0, 0);
 	}
 	if (!error) {
 		error = kind->begin(ops);
-		if (error == -ENODEV && mpu_is_half_placed(redirects, first, last)) {
+		if (error == -ENODEV && mpu_is_half_placed(redirects)) {
 			mpu_stick(error);
 			return ERR_PTR(error);
 		}
@@ -89,15 +89,14 @@ static struct ftrace_ops *mpu_register_once(const struct mpu_kind *kind, const s
 #define MPU_TRIES 10
 #define MPU_TRIES_APART_MS 10
 
-static struct ftrace_ops *mpu_register(const struct mpu_kind *kind, const struct mpu_redirect *redirects, enum mpu_hook first,
-				       enum mpu_hook last)
+static struct ftrace_ops *mpu_register(const struct mpu_kind *kind, const struct mpu_redirect *redirects)
 {
-	struct ftrace_ops *ops = mpu_register_once(kind, redirects, first, last);
+	struct ftrace_ops *ops = mpu_register_once(kind, redirects);
 	int tries;
 
 	for (tries = 1; ops == ERR_PTR(-EAGAIN) && tries < MPU_TRIES; tries++) {
 		msleep(MPU_TRIES_APART_MS);
-		ops = mpu_register_once(kind, redirects, first, last);
+		ops = mpu_register_once(kind, redirects);
 	}
 	return ops;
 }
@@ -120,31 +119,9 @@ static int mpu_unregister(const struct mpu_kind *kind, struct ftrace_ops *ops)
 	return error;
 }
 
-void mpu_registration_culprit(const struct mpu_kind *kind, const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
-{
-	struct ftrace_ops *ops;
-	enum mpu_hook hook;
-	int error;
-
-	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		if (!redirects[hook].found)
-			continue;
-		ops = mpu_register(kind, redirects, hook, hook);
-		if (IS_ERR(ops)) {
-			*refusal = (struct mpu_refusal){ redirects[hook].found, PTR_ERR(ops) };
-			return;
-		}
-		error = mpu_unregister(kind, ops);
-		if (error) {
-			mpu_stick(error);
-			return;
-		}
-	}
-}
-
 int mpu_registration_place(const struct mpu_kind *kind, const struct mpu_redirect *redirects)
 {
-	struct ftrace_ops *ops = mpu_register(kind, redirects, 0, MPU_HOOKS - 1);
+	struct ftrace_ops *ops = mpu_register(kind, redirects);
 
 	if (IS_ERR(ops))
 		return PTR_ERR(ops);

@@ -13,6 +13,9 @@
 #define MPU_NOP 0xd503201fu
 #define MPU_MOV_X9_LR 0xaa1e03e9u
 
+/* Offsets at which a function is looked up (mpu_find): behind the longest of what ftrace patches. */
+enum { MPU_FIND_FIRST = 12, MPU_FIND_LAST = 24, MPU_FIND_STEP = 4 };
+
 static inline bool mpu_is_bl(u32 code)
 {
 	return (code & 0xfc000000u) == 0x94000000u;

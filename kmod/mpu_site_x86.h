@@ -14,15 +14,33 @@
 /* Bytes of the instruction that ftrace patches. */
 #define MPU_PATCHED_BYTES 5
 
-/* Where a function's first instruction is behind the ENDBR64 that it may begin with; 0 if it cannot be read. */
+/*
+ * Offsets at which a function is looked up (mpu_find): an instruction begins at 5 or, after an ENDBR64, at 9 in each function that ftrace
+ * knows, and somewhere in this range in any other.
+ */
+enum { MPU_FIND_FIRST = MPU_PATCHED_BYTES, MPU_FIND_LAST = 15, MPU_FIND_STEP = 1 };
+
+/*
+ * Where a function's first instruction is behind the landing pad that it may begin with; 0 if it cannot be read. Where nobody takes a
+ * function's address, the kernel writes a nop over its ENDBR64 (gen_endbr_poison() of 5.18 to 6.15, and of 6.16 on; asm/ibt.h).
+ */
 static inline unsigned long mpu_behind_landing_pad(unsigned long begins)
 {
-	static const u8 endbr64[] = { 0xf3, 0x0f, 0x1e, 0xfa };
-	u8 code[sizeof(endbr64)];
+	static const u8 pads[][4] = {
+		{ 0xf3, 0x0f, 0x1e, 0xfa },
+		{ 0x66, 0x0f, 0x1f, 0x00 },
+		{ 0x0f, 0x1f, 0x40, 0xd6 },
+	};
+	u8 code[sizeof(pads[0])];
+	unsigned int i;
 
 	if (mpu_peek(code, (void *)begins, sizeof(code)))
 		return 0;
-	return memcmp(code, endbr64, sizeof(endbr64)) ? begins : begins + sizeof(endbr64);
+	for (i = 0; i < ARRAY_SIZE(pads); i++) {
+		if (!memcmp(code, pads[i], sizeof(code)))
+			return begins + sizeof(code);
+	}
+	return begins;
 }
 
 /* A breakpoint stands on the first byte while the kernel changes the instruction for somebody else. */

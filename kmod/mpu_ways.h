@@ -26,19 +26,24 @@ struct mpu_redirect {
 	/* Its name once it is found; and its first byte. */
 	const char *found;
 	unsigned long ip;
+	/* Where it goes on behind its redirected first instruction. */
+	unsigned long goes_on;
 };
 
 /* Each gets the MPU_HOOKS functions, and means those that were found. */
 struct mpu_way {
 	const char *name;
-	/* What the functions call, as peers know it; NULL for a handler, which they do not call by name. */
+	/* What the functions call, or the handler that the kernel calls for them: one of the two. */
 	char *enter;
-	/* All functions, or none: then `refusal` says which could not be redirected, if that came out. */
+	void *handler;
+	/* All functions, or none: then `refusal` names the one that could not be redirected, if the kernel told. */
 	int (*attach)(const struct mpu_redirect *redirects, struct mpu_refusal *refusal);
 	/* Nobody is on the way from a function to a replacement after it. */
 	int (*detach)(const struct mpu_redirect *redirects);
 	/* Points the functions at this instance: each call meets the other one or this one, never neither. */
 	int (*take)(const struct mpu_redirect *redirects, struct mpu_peer *peer);
+	/* And points them back after take() == 0. */
+	int (*give_back)(const struct mpu_redirect *redirects, struct mpu_peer *peer);
 	/* What is left to do when they were taken by another; may be NULL. */
 	void (*handed)(void);
 };
@@ -53,13 +58,6 @@ static inline bool mpu_is_patched(const struct mpu_redirect *redirect)
 	return goes_on && mpu_calls_before(goes_on);
 }
 
-/*
- * mpu_ipmodify.c: which function is refused, for either way. By handlers, because a refused direct call can leave its mark: in some
- * 6.6.y, and up to 6.17, register_ftrace_direct() kept its notes of the functions, and refused them with -EBUSY from then on
- * (56b3c85e153b mended that).
- */
-void mpu_ipmodify_culprit(const struct mpu_redirect *redirects, struct mpu_refusal *refusal);
-
 /* mpu_registration.c: one registration for all functions, so that coming, going and handing over take one wait, not one a function. */
 struct mpu_kind {
 	int (*begin)(struct ftrace_ops *ops);
@@ -70,8 +68,6 @@ struct mpu_kind {
 extern struct ftrace_ops *mpu_registration;
 
 int mpu_registration_place(const struct mpu_kind *kind, const struct mpu_redirect *redirects);
-/* After a refusal of all functions: tries each by itself, and puts into `refusal` the first that is refused; leaves it if none is. */
-void mpu_registration_culprit(const struct mpu_kind *kind, const struct mpu_redirect *redirects, struct mpu_refusal *refusal);
 int mpu_registration_remove(const struct mpu_kind *kind);
 
 #endif

@@ -96,6 +96,7 @@ static void usage(FILE *to)
 	      "  ring [SLOT...]          hand-made samples, newest first; SLOT is AGE_MS,PID/UTIL,...\n"
 	      "                          one PID/UTIL per engine, `-` idle; no SLOT: back to the generated ring\n"
 	      "  spin SECONDS [PID... [or PID...]...]\n"
+	      "  starve IDLE BUSY SECONDS\n"
 	      "                          GET_PIDS over and over; each answer must be exactly one of these lists of numbers\n"
 	      "  race MODE SECONDS       MODE cmd|ptr|size|all|xfer|read: `saw N` for each distinct number ever in a result buffer\n"
 	      "  swap MODE SECONDS [CALLS] race by other means, so long and so often at least: MODE dup2 (another file in the\n"
@@ -467,7 +468,7 @@ static int cmd_acct(const char *what, int n, char **args)
 	if (n != 1)
 		nv_die("nvctl: acct-info wants one pid", -EINVAL);
 	set32(buf, 4, strtoul(args[0], NULL, 0));
-	if (strcmp(what, "acct-info2") ? ask(session.client, 0xb03, buf, 48, -1) : ask(session.client, 0xb06, buf, 72, -1))
+	if (strcmp(what, "acct-info2") ? ask(session.client, 0xb03, buf, 48, -1) : ask(session.client, 0xb06, buf, 64, -1))
 		return 1;
 	printf("pid %u gpu %u fb %u maxfb %llu start %llu end %llu\n", at32(buf, 4), at32(buf, 12), at32(buf, 16),
 	       (unsigned long long)at64(buf, 24), (unsigned long long)at64(buf, 32), (unsigned long long)at64(buf, 40));
@@ -738,6 +739,38 @@ static int by_number(const void *a, const void *b)
 }
 
 #define SPIN_LISTS 4
+
+static void *starve_once(void *is_idle)
+{
+	struct sched_param none = { 0 };
+
+	if (is_idle && sched_setscheduler(0, SCHED_IDLE, &none))
+		nv_die("nvctl: SCHED_IDLE", -errno);
+	for (;;)
+		;
+	return NULL;
+}
+
+/* Keeps processors busy, and beside that runs threads that hardly get any: the kernel waits long for each of those (RCU-tasks). */
+static int cmd_starve(int n, char **args)
+{
+	long long idle = n > 1 ? atoll(args[0]) : 0, busy = n > 1 ? atoll(args[1]) : 0, i;
+	pthread_attr_t small;
+	pthread_t thread;
+
+	if (n != 3)
+		nv_die("nvctl: starve wants IDLE BUSY SECONDS", -EINVAL);
+	pthread_attr_init(&small);
+	pthread_attr_setstacksize(&small, 65536);
+	for (i = 0; i < idle + busy; i++) {
+		if (pthread_create(&thread, &small, starve_once, i < idle ? (void *)1 : NULL))
+			nv_die("nvctl: a thread", -EAGAIN);
+	}
+	puts("starving");
+	fflush(stdout);
+	sleep(atoi(args[2]));
+	return 0;
+}
 
 /* One call of spin's. */
 static struct {
@@ -1118,6 +1151,8 @@ static int perform(void)
 		return cmd_raw(n, rest);
 	if (!strcmp(what, "ring"))
 		return cmd_ring(n, rest);
+	if (!strcmp(what, "starve"))
+		return cmd_starve(n, rest);
 	if (!strcmp(what, "spin"))
 		return cmd_spin(n, rest);
 	if (!strcmp(what, "race"))

@@ -180,7 +180,7 @@ impl Call {
         if let Some(row) = self.parameters(address, bytes) {
             self.answered = true;
             // A question's PIDs are put back by whoever replaced them.
-            let asks = matches!(row.layout, Layout::Query(_) | Layout::QueryOne { .. } | Layout::AskNobody { .. });
+            let asks = matches!(row.layout, Layout::Query(_) | Layout::QueryOne { .. });
             if if asks { self.native_input } else { self.native_output } {
                 return Answer::UNTOUCHED;
             }
@@ -202,7 +202,9 @@ impl Call {
     /// The row, if this copy is of the parameters. Entries behind a pointer are never of the parameters' size, so a caller that
     /// names the same address for both cannot confuse them.
     fn parameters(&self, address: u64, bytes: &[u8]) -> Option<&'static Row> {
-        self.row().filter(|row| address == self.params && u32::try_from(bytes.len()).is_ok_and(|size| row.takes(size)))
+        self.row().filter(|row| {
+            address == self.params && u32::try_from(bytes.len()).is_ok_and(|size| row.params_size == size)
+        })
     }
 
     fn inner_at(&self, address: u64) -> Option<(Control, Inner)> {
@@ -232,7 +234,6 @@ impl Call {
                 self.inner_address = number.into();
                 put_u32(bytes, pid, number);
             }
-            Layout::AskNobody { pid } => ask_about_nobody(usize::from(pid), bytes),
             Layout::Embedded { pointer, inner } => self.take_pointer(usize::from(pointer), &inner, bytes),
             Layout::List(rows) if rows.asks_room => self.ask_for_all(&rows, bytes),
             Layout::List(_) | Layout::Samples(_) | Layout::One { .. } => {}
@@ -282,7 +283,6 @@ impl Call {
                 }
                 return give_record(row.control, pid, usize::from(began), bytes, map, asked);
             }
-            Layout::AskNobody { .. } => return no_record(row.control, bytes),
             Layout::Samples(samples) => match bytes.get_mut(usize::from(samples.first)..) {
                 Some(slots) => rewrite_samples(slots, &samples, map),
                 None => Outcome::Not(Reason::Malformed),
@@ -380,7 +380,7 @@ impl Call {
 }
 
 /// One process's record, under the number that the caller asked about. A record that began before that process did is of an
-/// earlier process with the same number: the driver looks among the dead first (gpu_acct.c, 515.43.04 to 595.45.04).
+/// earlier process with the same number: the driver looks among the dead first (gpu_acct.c, 515.43.04 to 610.43.03).
 fn give_record(
     control: Control,
     pid: usize,

@@ -21,11 +21,13 @@ pub enum Reason {
     Exempt,
     /// A security module keeps the caller's memory from the engine in user space.
     OutOfReach,
+    /// The probe that reads the driver's copy of the argument was not armed yet.
+    ProbePending,
 }
 
 impl Reason {
     /// Every reason, in the order of the discriminants.
-    pub const ALL: [Reason; 8] = [
+    pub const ALL: [Reason; 9] = [
         Reason::UnknownSize,
         Reason::NoMemory,
         Reason::Unreadable,
@@ -34,6 +36,7 @@ impl Reason {
         Reason::CopyNotSeen,
         Reason::Exempt,
         Reason::OutOfReach,
+        Reason::ProbePending,
     ];
 
     /// Name for counters and metric labels.
@@ -47,6 +50,7 @@ impl Reason {
             Reason::CopyNotSeen => "copy_not_seen",
             Reason::Exempt => "exempt",
             Reason::OutOfReach => "out_of_reach",
+            Reason::ProbePending => "probe_pending",
         }
     }
 
@@ -67,11 +71,15 @@ impl Reason {
                  caller got the driver's own answer, and MPU judges later calls by the caller's copy of the argument"
             }
             Reason::CopyNotSeen => {
-                "the driver answered without passing its copy functions; the answer was translated afterwards in the caller's memory"
+                "the driver answered without passing its copy functions; the caller got the driver's own answer"
             }
             Reason::Exempt => "a rule of the policy shows this caller the host's view; it got what a caller on the host gets",
             Reason::OutOfReach => {
                 "a security module of the kernel keeps the caller's memory from the notify engine; the caller got the driver's own answer"
+            }
+            Reason::ProbePending => {
+                "MPU's probe in rm_ioctl was not armed yet, which takes a moment after the first call from a container; the call was \
+                 translated by the caller's copy of the argument"
             }
         }
     }

@@ -252,8 +252,14 @@ pub extern "C" fn mpu_rs_reason(reason: u32) -> u32 {
 }
 
 /// The reasons that C finds, in the order of kmod/mpu_core.h.
-const REASONS: [Reason; 5] =
-    [Reason::CopyNotSeen, Reason::Unreadable, Reason::Exempt, Reason::NoMemory, Reason::ArgumentNotSeen];
+const REASONS: [Reason; 6] = [
+    Reason::CopyNotSeen,
+    Reason::Unreadable,
+    Reason::Exempt,
+    Reason::NoMemory,
+    Reason::ArgumentNotSeen,
+    Reason::ProbePending,
+];
 
 /// Looks at a policy's rules, and keeps in `table` where they lie: the number of the first bad line, or 0.
 ///

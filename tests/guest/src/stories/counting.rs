@@ -10,6 +10,7 @@ use crate::stage::Stage;
 use crate::stories::common::{exactly, once};
 use crate::stories::events;
 use crate::story::{Engines, Fault, Story, Without};
+use crate::wait::until;
 
 /// The first client that the driver made: the host's.
 pub const FOREIGN_CLIENT: &str = "c1d00001";
@@ -102,6 +103,8 @@ pub const REASONS: Story = Story {
         // Somebody who may switches the kernel's probes off: one call is lost, and then the callers' own word has to do.
         let right_list = || exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own());
         right_list()?;
+        // The first call asks for the probe and does not wait for it.
+        until("the probe is not armed", || Ok(stage.engine_state("hooks").unwrap_or_default().contains("rm_ioctl")))?;
         let before = counter(stage, "passed.argument_not_seen")?;
         switch_probes("0")?;
         let lost = scene.a.ask(&["pids"]);

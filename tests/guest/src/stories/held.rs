@@ -1,9 +1,11 @@
 //! Callers that stay inside the driver for as long as they like: the host is not theirs to stop.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::callers::Callers;
 use crate::command::{must, run};
 use crate::processes;
 use crate::right;
@@ -69,9 +71,17 @@ fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault>
     }
     let status = run(&["mpu", "status"])?.out;
     right!(status.contains("armed: ") && status.contains("in control GPU_GET_PIDS"), "mpu status says {status}");
-    let (retired, took) = retire(1500);
+    let ((retired, took), read) = std::thread::scope(|scope| {
+        let retiring = scope.spawn(|| retire(4000));
+        std::thread::sleep(Duration::from_millis(300));
+        let began = Instant::now();
+        let _ = std::fs::read_to_string("/sys/module/mpu/parameters/state");
+        let read = began.elapsed();
+        (retiring.join().unwrap_or_default(), read)
+    });
     right!(!retired, "under held callers the module says that it is retired");
-    right!(took < AT_ONCE + Duration::from_millis(1500), "giving up after 1.5 s took {took:?}");
+    right!(took < AT_ONCE + Duration::from_millis(4000), "giving up after 4 s took {took:?}");
+    right!(read < Duration::from_secs(2), "while the module waits for callers, its state is read in {read:?}");
     still_right(scene)?;
     let state = stage.engine_state("state").unwrap_or_default();
     right!(state == "armed", "after it gave up the module is {state}");
@@ -87,8 +97,14 @@ pub const HAND_OVER: Story = Story {
         let scene = stage.scene()?;
         hold(&scene)?;
         let began = Instant::now();
-        let done = run(&["insmod", "/mpu/mpu_next.ko"])?;
+        let (done, killed) = std::thread::scope(|threads| {
+            let taking = threads.spawn(|| run(&["insmod", "/mpu/mpu_next.ko"]));
+            let killed = kill_one_at_the_door(&scene, || taking.is_finished());
+            (taking.join(), killed)
+        });
         let took = began.elapsed();
+        let Ok(done) = done else { return Err(anyhow::anyhow!("a thread of the rig died").into()) };
+        let done = done?;
         let meanwhile = still_right(&scene);
         release(&scene)?;
         let completed = done.status == 0;
@@ -106,9 +122,101 @@ pub const HAND_OVER: Story = Story {
         );
         meanwhile?;
         after?;
+        killed?;
         still_right(&scene)
     },
 };
+
+/// A tenant keeps the kernel's grace periods from ending, by threads that hardly run: a hand-over takes long, and no caller waits for it.
+pub const STARVED: Story = Story {
+    name: "starved_hand_over_keeps_no_caller_waiting",
+    engines: Engines::Module("two instances of the module"),
+    without: |stage| once(stage, Without::Right("there is no engine to hand over")),
+    run: |stage| {
+        let scene = stage.scene()?;
+        let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        let starver = format!("nvctl starve {IDLE} {BUSY} 300 >/tmp/starving & echo $! >/tmp/starver");
+        scene.b.script(&format!("{starver}; until grep -q starving /tmp/starving; do usleep 50000; done"))?;
+        let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 2 {own}"))?;
+        let began = Instant::now();
+        let (taken, longest) = std::thread::scope(|threads| {
+            let taking = threads.spawn(|| must(&["insmod", "/mpu/mpu_next.ko"]));
+            let longest = longest_block(|| taking.is_finished());
+            (taking.join(), longest)
+        });
+        let took = began.elapsed();
+        scene.b.script("kill -9 $(cat /tmp/starver)")?;
+        let text = callers.stop()?;
+        let Ok(taken) = taken else { return Err(anyhow::anyhow!("a thread of the rig died").into()) };
+        taken?;
+        must(&["rmmod", "mpu"])?;
+        must(&["insmod", "/mpu/mpu.ko"])?;
+        must(&["rmmod", "mpu_next"])?;
+        println!("guest: a starved hand-over took {took:?}; its callers waited {longest:?} at most");
+        right!(!text.contains("wrong"), "an answer was not {own}: {text}");
+        right!(took > LONGEST_WAIT, "nothing starved the hand-over, which took {took:?}");
+        right!(
+            longest < LONGEST_WAIT,
+            "a caller could not be interrupted for {longest:?} during a hand-over of {took:?}"
+        );
+        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    },
+};
+
+/// Threads that hardly run, and threads that keep them from it.
+const IDLE: u32 = 200;
+const BUSY: u32 = 8;
+/// The module's own limit is 1.5 s.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+/// Callers that sleep where no signal but SIGKILL wakes them, or not even that.
+fn blocked_callers() -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_caller =
+        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == "nvctl");
+    pids.filter(is_caller).filter(|pid| processes::state(*pid) == Some('D')).collect()
+}
+
+/// The longest time that one caller was seen to sleep so, until it is over.
+fn longest_block(is_over: impl Fn() -> bool) -> Duration {
+    let mut since: HashMap<u32, Instant> = HashMap::new();
+    let mut longest = Duration::ZERO;
+    while !is_over() {
+        let blocked = blocked_callers();
+        since.retain(|pid, _| blocked.contains(pid));
+        for pid in blocked {
+            longest = longest.max(since.entry(pid).or_insert_with(Instant::now).elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    longest
+}
+
+/// Kills a caller that waits while a hand-over goes on: it ends at once.
+fn kill_one_at_the_door(scene: &Scene, is_over: impl Fn() -> bool) -> Result<(), Fault> {
+    let callers = Callers::start(&scene.b, 2, &format!("nvctl spin 1 {}", scene.other.inside))?;
+    let mut killed = None;
+    // Seen twice, so that it is no short sleep of the driver's.
+    while killed.is_none() && !is_over() {
+        let before = blocked_callers();
+        std::thread::sleep(Duration::from_millis(50));
+        killed = blocked_callers().into_iter().find(|pid| before.contains(pid));
+    }
+    let ended = killed.map(|pid| {
+        let began = Instant::now();
+        let sent = must(&["kill", "-9", &pid.to_string()]);
+        while began.elapsed() < AT_ONCE && processes::state(pid).is_some_and(|state| state != 'Z') {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        (sent, began.elapsed())
+    });
+    callers.stop()?;
+    let Some((sent, took)) = ended else { return Err(anyhow::anyhow!("no caller was seen to wait").into()) };
+    sent?;
+    right!(took < Duration::from_secs(1), "a caller that waited at the door outlived SIGKILL by {took:?}");
+    Ok(())
+}
 
 /// The driver hangs in a container's control, out of reach of any signal: it is named, it stops nobody else, and once it is over all is as before.
 pub const DRIVER_HANGS: Story = Story {
