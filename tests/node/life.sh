@@ -56,6 +56,31 @@ install_plans_no_module() {
 	grep -q 'the notify engine is used' /tmp/planned && ! grep -q 'dkms build' /tmp/planned
 }
 
+foreign_stays() {
+	for name in mpu mpu_next; do
+		cat /sys/module/$name/initstate /sys/module/$name/version
+		[ "$(cat /sys/module/$name/version)" = 0.1-pre ] && ! [ -e /sys/module/$name/parameters ] || return 1
+	done
+}
+# names_foreign RC COMMAND…: ends so, and names the module, its file and the commands that remove it.
+names_foreign() {
+	rc=$1
+	shift
+	"$@" >/tmp/named 2>&1
+	got=$?
+	cat /tmp/named
+	[ $got -eq "$rc" ] && grep -q 'an older MPU (matpool, lengrongfu or biubushy) is loaded as mpu and mpu_next' /tmp/named &&
+		grep -q 'sudo rm /etc/modules-load.d/mpu.conf.* && sudo rmmod mpu && sudo rmmod mpu_next' /tmp/named && foreign_stays
+}
+down_leaves_foreign() { mpu down && foreign_stays; }
+purge_leaves_foreign() { dpkg --purge mpu && foreign_stays; }
+named_commands_remove_foreign() {
+	$here/mpu status >/tmp/named
+	sed -n 's/^  \(sudo rm .*\) && sudo mpu up.*/\1/p' /tmp/named | sed 's/sudo //g' >/tmp/remove
+	cat /tmp/remove
+	sh -ex /tmp/remove && ! [ -d /sys/module/mpu ] && ! [ -d /sys/module/mpu_next ]
+}
+
 install_changes_nothing() { $here/mpu install | grep 'nothing was changed'; }
 
 mv $here/gcc-12 /usr/bin/gcc-12
@@ -93,6 +118,28 @@ check package_purges dpkg --purge mpu
 check package_purge_unloads not test -d /sys/module/mpu
 wrong purged_is_wrong_again
 same package_purge_leaves_nothing /tmp/before
+
+say "another project's modules of our names"
+mkdir /lib/modules/$release/extra
+cp $here/foreign/mpu.ko /lib/modules/$release/extra/mpu.ko
+echo mpu >/etc/modules-load.d/mpu.conf
+depmod -a
+modprobe mpu
+insmod $here/foreign/mpu_next.ko
+check foreign_modules_are_loaded foreign_stays
+snapshot >/tmp/before.foreign
+check foreign_package_installs dpkg -i $here/mpu.deb
+hash -r
+check foreign_up_is_refused names_foreign 4 mpu up --engine module
+check foreign_up_takes_the_other_engine names_foreign 0 mpu up
+check foreign_status_names_it names_foreign 0 mpu status
+check foreign_doctor_names_it names_foreign 2 mpu doctor
+check foreign_down_leaves_it down_leaves_foreign
+check foreign_purge_leaves_it purge_leaves_foreign
+hash -r
+same foreign_purge_leaves_nothing_else /tmp/before.foreign
+check foreign_commands_remove_it named_commands_remove_foreign
+rmdir /lib/modules/$release/extra
 
 say "by hand"
 check install_installs $here/mpu install

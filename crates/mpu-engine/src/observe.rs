@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn files_that_cannot_be_understood_are_an_error() {
         let fake = FakeHost::in_order();
-        fake.write("/sys/module/mpu/parameters/state", "nonsense");
+        fake.write("/sys/module/mpu/parameters/state", "version=1\nstate=refused\n");
         assert!(all(&fake.host()).is_err());
     }
 }

@@ -8,6 +8,7 @@ use super::error::EngineError;
 use super::module::before::{replacing, Before};
 use super::module::checks;
 use super::module::error::ModuleError;
+use super::module::foreign::{self, Foreign};
 use super::module::load::{self, Kernel};
 use super::module::load_error::LoadError;
 use super::module::prebuilt::PassedOver;
@@ -97,6 +98,8 @@ pub enum Note {
     NoPlugin,
     /// systemd does not start it.
     PluginStays(NotifyError),
+    /// Another project's module is loaded, and stays.
+    ForeignModule(Foreign),
 }
 
 /// What was done.
@@ -297,6 +300,11 @@ fn by_notify(
     };
     let mut up = Up { replaced, notify_state: Some(state), ..Up::new(how, choice, driver) };
     up.notes.extend(without_module(host, kernel));
+    // Where the module was wanted, the choice says it.
+    let foreign = foreign::find(host);
+    if !foreign.loaded.is_empty() && up.choice.better.is_none() {
+        up.notes.push(Note::ForeignModule(foreign));
+    }
     Ok(up)
 }
 

@@ -22,6 +22,8 @@ pub enum Unfit {
     SignaturesEnforced { advice: String },
     #[error("module loading is disabled until the next boot (kernel.modules_disabled = 1)")]
     ModulesDisabled,
+    #[error("{found}; `mpu` never unloads another project's module")]
+    ForeignModule { found: String, fix: String },
     #[error("function tracing is switched off (kernel.ftrace_enabled = 0), and the module's redirects need it")]
     FtraceDisabled,
     #[error("kernel {release} was built without {option}, which the module needs (says {})", config.display())]
@@ -58,6 +60,7 @@ impl Explain for Unfit {
             Unfit::LockedDown { .. } => "locked_down",
             Unfit::SignaturesEnforced { .. } => "signatures_enforced",
             Unfit::ModulesDisabled => "modules_disabled",
+            Unfit::ForeignModule { .. } => "foreign_module",
             Unfit::FtraceDisabled => "ftrace_disabled",
             Unfit::MissingOption { .. } => "missing_kernel_option",
             Unfit::NoHeaders { .. } => "no_headers",
@@ -75,6 +78,7 @@ impl Explain for Unfit {
             | Unfit::LockedDown { .. }
             | Unfit::SignaturesEnforced { .. }
             | Unfit::ModulesDisabled
+            | Unfit::ForeignModule { .. }
             | Unfit::FtraceDisabled => Exit::Refused,
             _ => Exit::NotReady,
         }
@@ -86,6 +90,7 @@ impl Explain for Unfit {
             Unfit::NoRelease { .. } => "mount /proc".to_string(),
             Unfit::LockedDown { advice, .. } | Unfit::SignaturesEnforced { advice } => advice.clone(),
             Unfit::ModulesDisabled => "reboot, and run `mpu up` before the setting applies".to_string(),
+            Unfit::ForeignModule { fix, .. } => fix.clone(),
             Unfit::FtraceDisabled => "sysctl kernel.ftrace_enabled=1".to_string(),
             Unfit::MissingOption { option, .. } => {
                 format!("boot a kernel with {option}=y; every distribution's standard kernel has it")

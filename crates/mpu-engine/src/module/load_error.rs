@@ -62,7 +62,7 @@ fn in_parentheses(log: &str) -> String {
 /// What a module names in the place of a function when function tracing is switched off: by that its redirects are made.
 pub const TRACING: &str = "kernel.ftrace_enabled";
 
-/// What a module names in the place of a function when the kernel refused all of them together, and none by itself.
+/// What a module names in the place of a function when the kernel refused all of them together.
 pub(super) const TOGETHER: &str = "functions";
 
 /// A refused redirect, as a sentence.
@@ -71,7 +71,7 @@ pub fn not_placed(symbol: &str, errno: i32) -> String {
         TRACING => {
             "function tracing is switched off (kernel.ftrace_enabled = 0), by which the module redirects".to_string()
         }
-        TOGETHER => format!("the module cannot redirect the driver's functions together: {}", why_not(errno)),
+        TOGETHER => format!("the module cannot redirect the driver's functions: {}", why_not(errno)),
         _ => format!("the module cannot redirect the driver's {symbol}: {}", why_not(errno)),
     }
 }
@@ -79,7 +79,7 @@ pub fn not_placed(symbol: &str, errno: i32) -> String {
 /// What the errno of a refused redirect means.
 fn why_not(errno: i32) -> String {
     match errno {
-        libc::EBUSY => "another module has redirected it already (a live patch, or another shim)".to_string(),
+        libc::EBUSY => "another module has one already (a live patch, or another shim)".to_string(),
         libc::ENOENT => "this driver has no such function".to_string(),
         libc::EINVAL | libc::EOPNOTSUPP => "the kernel cannot trace it".to_string(),
         other => io::Error::from_raw_os_error(other).to_string(),
@@ -138,7 +138,8 @@ impl Explain for LoadError {
                 "`sysctl kernel.ftrace_enabled=1`, then `mpu up` again"
             }
             LoadError::Redirect { errno, .. } if *errno == libc::EBUSY => {
-                "unload the other module (`lsmod`, /sys/kernel/livepatch), then `mpu up` again"
+                "find the other module (`ls /sys/kernel/livepatch; grep nvidia /sys/kernel/tracing/enabled_functions; lsmod`), \
+                 unload it, then `mpu up` again"
             }
             LoadError::Redirect { .. } => "update MPU, and report the driver's version; nothing is redirected",
             LoadError::Unattached { .. } => "update MPU, and report the driver's version; nothing is redirected",

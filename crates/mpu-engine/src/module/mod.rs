@@ -4,6 +4,7 @@
 //! built ([`sources`], [`build`]), loading and unloading ([`load`]), all of it in order ([`raise`]), and what the
 //! module says about itself ([`state`]); who keeps it in the kernel ([`holders`]); when it was loaded ([`record`]); and how the one
 //! before comes back ([`before`]).
+//! [`foreign`] finds other projects' modules of our names.
 //! Knows nothing of what the module does inside the kernel.
 
 pub mod before;
@@ -13,9 +14,9 @@ pub mod elf;
 pub mod elsewhere;
 pub mod error;
 pub mod fits;
+pub mod foreign;
 pub mod headers;
 pub mod holders;
-pub mod image;
 pub mod installed;
 pub mod load;
 pub mod load_error;

@@ -6,6 +6,7 @@
 use super::build::{BuildError, Store};
 use super::checks;
 use super::error::ModuleError;
+use super::foreign;
 use super::installed;
 use super::load::{self, Kernel, Parameters};
 use super::load_error::LoadError;
@@ -127,6 +128,7 @@ pub fn raise(
         }
         replaces = Some(state);
     }
+    foreign::names_are_free(host)?;
     if !host.has_capability(CAP_SYS_MODULE) {
         return Err(checks::Unfit::NotRoot.into());
     }

@@ -9,7 +9,7 @@ use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// One of the two names under which the module can be loaded: kmod/mpu_peer.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,10 +45,41 @@ impl Instance {
         PathBuf::from("/sys/module").join(self.name()).join("parameters").join(name)
     }
 
-    /// Whether it is loaded.
-    pub fn is_loaded(self, host: &Host) -> bool {
-        host.at("/sys/module").join(self.name()).is_dir()
+    /// Whose module of this name is loaded.
+    pub fn presence(self, host: &Host) -> Presence {
+        let is_live =
+            || host.text(Path::new("/sys/module").join(self.name()).join("initstate")).as_deref() == Some("live");
+        // A module that comes or goes has a folder without files for a moment. It is not live then.
+        match self.has_our_state(host) || is_live() && self.has_our_state(host) {
+            true => Presence::Ours,
+            false if is_live() => Presence::Foreign,
+            false => Presence::Absent,
+        }
     }
+
+    /// Whether our module is loaded under this name.
+    pub fn is_loaded(self, host: &Host) -> bool {
+        self.presence(host) == Presence::Ours
+    }
+
+    /// Every release of ours has a file `state` with these two lines. Only root can read it.
+    fn has_our_state(self, host: &Host) -> bool {
+        match std::fs::read_to_string(host.at(self.parameter("state"))) {
+            Ok(text) => ["version=", "state="].iter().all(|key| text.lines().any(|line| line.starts_with(key))),
+            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        }
+    }
+}
+
+/// Whose module has one of our names in the kernel. Other projects use these names, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// None.
+    Absent,
+    /// Ours, of any release.
+    Ours,
+    /// Another project's: it is never unloaded here.
+    Foreign,
 }
 
 /// What the module is doing.
@@ -233,12 +264,12 @@ impl Explain for StateError {
                 "the loaded module is older than this mpu, or refused the rules: `dmesg | tail` says; `mpu up --replace`"
                     .to_string()
             }
-            _ => "another module named mpu may be loaded: look at `modinfo mpu` and /sys/module/mpu".to_string(),
+            _ => "`mpu down`, then `mpu up` again; `dmesg | tail` shows the kernel's messages".to_string(),
         }
     }
 }
 
-/// Whether the module is loaded, under either name.
+/// Whether our module is loaded, under either name.
 pub fn is_loaded(host: &Host) -> bool {
     Instance::ALL.iter().any(|instance| instance.is_loaded(host))
 }

@@ -59,6 +59,7 @@ impl Report for Done {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mpu_engine::module::foreign;
     use mpu_engine::module::load::fake::FakeKernel;
     use mpu_engine::module::record::Record;
     use mpu_engine::module::state::{self, ARMED};
@@ -89,6 +90,21 @@ mod tests {
         let kernel = FakeKernel::taking(&fake, ARMED);
         let done = down(&fake.host(), &kernel, Duration::ZERO).expect("nothing to do");
         assert_eq!((done.result, kernel.calls.get(), done.exit()), (How::NotUp, (0, 0), Exit::Ok));
+    }
+
+    #[test]
+    fn down_leaves_foreign_modules_loaded() {
+        let fake = FakeHost::in_order();
+        foreign::fake::load(&fake, "mpu");
+        foreign::fake::load(&fake, "mpu_next");
+        let (kernel, before) = (FakeKernel::taking(&fake, ARMED), fake.snapshot());
+        let done = down(&fake.host(), &kernel, Duration::ZERO).expect("nothing to do");
+        assert_eq!((done.result, kernel.calls.get()), (How::NotUp, (0, 0)));
+        assert_eq!(fake.snapshot(), before);
+        fake.write("/sys/module/mpu/parameters/state", ARMED);
+        let done = down(&fake.host(), &kernel, Duration::ZERO).expect("down");
+        assert_eq!((done.result, kernel.calls.get()), (How::Unloaded, (0, 1)));
+        assert!(fake.host().at("/sys/module/mpu_next").is_dir());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::{DriverView, NotifyView, ProofView, StateView};
 use crate::error::Error;
 use crate::nri::presence::{self, Plugin, Standing};
 use crate::report::{Lines, Report, Style};
+use mpu_engine::module::foreign::{self, Foreign};
 use mpu_engine::module::prebuilt::PassedOver;
 use mpu_engine::module::proof::{self, Ask};
 use mpu_engine::module::record::Record;
@@ -32,6 +33,8 @@ pub struct Status {
     pub module_state: Option<StateView>,
     /// Whether the module was seen to translate; null while no redirect stands, and of a module before format 2.
     pub proof: Option<ProofView>,
+    /// Another project's module that is loaded under one of our names, and its files; null if none is loaded.
+    pub foreign_module: Option<Foreign>,
     /// Whether function tracing is on, by which the module's redirects work.
     pub function_tracing: bool,
     /// What the notify engine's supervisor says.
@@ -94,6 +97,7 @@ pub fn status(host: &Host, ask: Ask) -> Result<Status, Error> {
         since: None,
         module_state: module.as_ref().map(|state| StateView::of(host, state)),
         proof: proof.as_ref().map(ProofView::from),
+        foreign_module: Some(foreign::find(host)).filter(|foreign| !foreign.loaded.is_empty()),
         function_tracing: !host.ftrace_disabled(),
         notify_state: supervisor
             .as_ref()
@@ -162,6 +166,9 @@ impl Report for Status {
 
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
+        if let Some(foreign) = &self.foreign_module {
+            lines.plain(format!("{}; to remove it:\n  {}", style.warn(&foreign.in_words()), foreign.fix()));
+        }
         let driver = self.driver.as_ref().map_or("none is loaded".to_string(), DriverView::line);
         if let (None, Some(supervisor)) = (self.engine, &self.notify_state) {
             lines.put("state", supervisor.line(style));

@@ -109,6 +109,7 @@ fn in_words(note: &Note) -> String {
         Note::PluginStays(error) => {
             format!("mpu-nri.service does not start, so no container gets the engine's listener by NRI: {error}")
         }
+        Note::ForeignModule(foreign) => format!("{}; to remove it: {}", foreign.in_words(), foreign.fix()),
         Note::ModuleStays(error) => {
             format!("the module is up, too, which does no harm, and could not be unloaded: {error}")
         }

@@ -2,11 +2,17 @@
 
 use super::seen::{CheckRow, Group, Seen};
 use super::taken::without_module;
-use mpu_engine::module::state;
+use mpu_engine::module::{foreign, state};
 use mpu_host::host::Host;
 use std::path::Path;
 
 pub const CHECKS: &[CheckRow] = &[
+    (
+        "foreign_module",
+        Group::Conflicts,
+        "whether another project's module named mpu is loaded, or would be at the next boot",
+        foreign_module,
+    ),
     ("livepatch", Group::Conflicts, "live patches of the driver: MPU cannot redirect a patched function", livepatch),
     ("other_redirects", Group::Conflicts, "whether somebody else redirects the functions that MPU needs", redirects),
     (
@@ -39,6 +45,15 @@ const LISTS: [&str; 2] = ["/sys/kernel/tracing/enabled_functions", "/sys/kernel/
 const NAME: &[u8] = b"nvmlDevice";
 /// More of a library is not read.
 const LONGEST: usize = 16 << 20;
+
+fn foreign_module(host: &Host) -> Seen {
+    let found = foreign::find(host);
+    match (found.is_none(), found.loaded.is_empty()) {
+        (true, _) => Seen::fine("none"),
+        (_, true) => Seen::attention(found.in_words(), found.fix()),
+        (_, false) => Seen::broken(found.in_words(), found.fix()),
+    }
+}
 
 fn livepatch(host: &Host) -> Seen {
     if let Some(skipped) = without_module(host) {

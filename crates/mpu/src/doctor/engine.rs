@@ -7,6 +7,7 @@ use crate::install::{self, Package, Record};
 use crate::metrics::page::is_missed;
 use crate::probe;
 use mpu_engine::module::build::STORE;
+use mpu_engine::module::foreign;
 use mpu_engine::module::load_error;
 use mpu_engine::module::proof;
 use mpu_engine::module::state::{self, Argument, Instance, Phase};
@@ -74,10 +75,6 @@ fn state_of(host: &Host) -> Result<Option<state::State>, Seen> {
         state::StateError::Unreadable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             Seen::skipped("only root can read the engine's state")
         }
-        state::StateError::Unreadable { .. } | state::StateError::Malformed { .. } => Seen::broken(
-            format!("a module named mpu is loaded that is not ours: it belongs to another project ({error})"),
-            "modinfo mpu   # says whose it is; unload it, then sudo mpu up",
-        ),
         _ => Seen::of(Level::Broken, &error),
     })
 }
@@ -103,7 +100,10 @@ fn up(host: &Host) -> Seen {
         Phase::Refused { symbol, errno } => {
             let fix = match symbol.as_str() {
                 load_error::TRACING => "sudo sysctl kernel.ftrace_enabled=1 && sudo mpu up",
-                _ => "ls /sys/kernel/livepatch; lsmod   # unload what holds the function, then sudo mpu up",
+                _ => {
+                    "ls /sys/kernel/livepatch; sudo grep nvidia /sys/kernel/tracing/enabled_functions; lsmod   \
+                     # unload what holds a function, then sudo mpu up"
+                }
             };
             Seen::broken(format!("refused: {}; nothing is redirected", load_error::not_placed(symbol, *errno)), fix)
         }
@@ -210,6 +210,10 @@ fn supervisor(host: &Host) -> Seen {
             format!("the notify engine is {}: it accepts no new container", state.state),
             "sudo mpu up   # it then accepts containers again",
         ),
+        Ok(None) if !foreign::loaded(host).is_none() => {
+            let foreign = foreign::find(host);
+            Seen::broken(format!("no engine is up: {}", foreign.in_words()), foreign.fix())
+        }
         Ok(None) => Seen::broken("no engine is up: containers see what the driver shows them by itself", "sudo mpu up"),
         Err(error) if error.exit() == Exit::Refused => Seen::skipped("only root can read the engine's state"),
         Err(error) => Seen::of(Level::Broken, &error),

@@ -37,6 +37,20 @@ fn a_stuck_module_is_neither_up_nor_replaced() {
 }
 
 #[test]
+fn foreign_twin_stops_only_the_swap() {
+    let s = Setup::new();
+    foreign::fake::load(&s.fake, "mpu_next");
+    let kernel = s.kernel();
+    s.fake.write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
+    let before = s.fake.snapshot();
+    let error = up(&s.fake.host(), &kernel, &ModuleOptions { replace: true, ..s.options() }).expect_err("refused");
+    assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("foreign_module", Exit::Refused, (0, 0)));
+    assert_eq!(s.fake.snapshot(), before);
+    s.fake.write("/sys/module/mpu/parameters/state", state::ARMED);
+    assert_eq!(up(&s.fake.host(), &kernel, &s.options()).expect("up"), ("already", false));
+}
+
+#[test]
 fn a_module_that_was_refused_is_loaded_anew() {
     let s = Setup::new();
     s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_find_ns_pid:16\n");

@@ -97,6 +97,6 @@ fn a_module_that_is_not_there_is_no_error() {
     assert_eq!(read(&fake.host()).expect("no error"), None);
     fake.write("/sys/module/mpu/parameters/state", ARMED);
     assert!(read(&fake.host()).expect("no error").is_some());
-    fake.write("/sys/module/mpu/parameters/state", "nonsense");
+    fake.write("/sys/module/mpu/parameters/state", "version=1\nstate=refused\n");
     assert_eq!(read(&fake.host()).expect_err("malformed").code(), "state_malformed");
 }

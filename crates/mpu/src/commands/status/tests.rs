@@ -1,6 +1,7 @@
 //! Status in every state of both engines, as text and as an exit code.
 
 use super::*;
+use mpu_engine::module::foreign;
 use mpu_engine::module::proof::fake::{cannot, misses, translates};
 use mpu_engine::module::state::ARMED;
 use mpu_host::host::fake::FakeHost;
@@ -26,6 +27,17 @@ fn counters_are_shown_with_their_meaning() {
     assert!(!text.contains("no_memory"), "what never happened is left out: {text}");
     assert!(text.contains("since        unknown"), "{text}");
     assert_eq!(status.exit(), Exit::Ok);
+}
+
+#[test]
+fn status_names_foreign_module() {
+    let fake = FakeHost::in_order();
+    foreign::fake::load(&fake, "mpu");
+    let status = status(&fake.host(), cannot).expect("a status");
+    let text = status.text(Style::Plain);
+    assert!(text.starts_with("an older MPU (matpool, lengrongfu or biubushy) is loaded as mpu"), "{text}");
+    assert!(text.contains("sudo rmmod mpu && sudo mpu up") && text.contains("MPU is not up"), "{text}");
+    assert_eq!((status.up, status.exit()), (false, Exit::NotReady));
 }
 
 #[test]
@@ -90,6 +102,12 @@ fn the_json_is_documented() {
     let refused = super::super::Refusal { symbol: "os_is_init_ns".to_string(), errno: 16 };
     status.module_state.as_mut().expect("loaded").refused = Some(refused);
     status.nri.push(plugin(Standing::Serves));
+    status.foreign_module = Some(foreign::Foreign {
+        loaded: vec!["mpu_next"],
+        version: Some("7".to_string()),
+        files: vec!["/etc/modules-load.d/mpu.conf".into()],
+        dkms: vec!["mpu/7".to_string()],
+    });
     crate::report::documented::check("`mpu status --json`", &crate::report::json(&status));
 }
 

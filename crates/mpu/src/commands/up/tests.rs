@@ -265,7 +265,7 @@ fn an_unknown_driver_is_no_reason_to_refuse_unless_the_configuration_says_so() {
     let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
     assert_eq!((done.result, done.exit()), (How::Loaded, Exit::Ok));
     let text = done.text(Style::Plain);
-    assert!(text.contains("700.10; newer than the table of this MPU, which ends with branch 595"), "{text}");
+    assert!(text.contains("700.10; newer than the table of this MPU, which ends with branch 610"), "{text}");
 
     let s = Setup::new();
     s.fake.write("/sys/module/nvidia/version", "700.10\n");

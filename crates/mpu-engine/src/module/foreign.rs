@@ -1,0 +1,152 @@
+//! Other projects' modules that have one of our names, and the files that load them again.
+//!
+//! Source of the facts: the Makefile, install.sh and src/mpu_drv.c of matpool/mpu, lengrongfu/mpu and biubushy/mpu. Changes nothing.
+
+use super::checks::Unfit;
+use super::installed::FOLDERS;
+use super::packed::{self, PACKINGS};
+use super::sources;
+use super::state::{Instance, Presence};
+use mpu_host::host::Host;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// The version that all three projects' modules have.
+const OLDER: &str = "0.1-pre";
+
+/// Files of systemd-modules-load(8) that those projects write. MPU writes none: its unit loads the module.
+const LOADERS: [&str; 2] = ["/etc/modules-load.d/mpu.conf", "/etc/modules-load.d/matpool-mpu.conf"];
+
+/// A file that only our sources have, in every release.
+const OUR_SOURCE: &str = "mpu_core.o_shipped";
+
+/// What was found on a host.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
+pub struct Foreign {
+    /// Our names under which another project's module is loaded.
+    pub loaded: Vec<&'static str>,
+    /// The version of the first.
+    pub version: Option<String>,
+    /// Files that load such a module at the next boot, and such modules for the running kernel.
+    pub files: Vec<PathBuf>,
+    /// DKMS's entries that are not ours, as `mpu/VERSION`.
+    pub dkms: Vec<String>,
+}
+
+/// Looks for all of it.
+pub fn find(host: &Host) -> Foreign {
+    let of_version = |version: &String| !host.at(format!("/usr/src/mpu-{version}/{OUR_SOURCE}")).exists();
+    let mut dkms: Vec<String> = names(&host.at("/var/lib/dkms/mpu"))
+        .filter(|name| host.at(format!("/usr/src/mpu-{name}")).is_dir())
+        .filter(of_version)
+        .map(|version| format!("mpu/{version}"))
+        .collect();
+    dkms.sort_unstable();
+    let loaders = LOADERS.iter().filter(|path| {
+        host.text(path).is_some_and(|text| text.lines().any(|line| line.trim() == Instance::Mpu.name()))
+    });
+    let files = loaders.map(PathBuf::from).chain(modules(host)).collect();
+    Foreign { files, dkms, ..loaded(host) }
+}
+
+/// Looks only for what is loaded.
+pub fn loaded(host: &Host) -> Foreign {
+    let is_foreign = |instance: &Instance| instance.presence(host) == Presence::Foreign;
+    let loaded: Vec<&str> = Instance::ALL.into_iter().filter(is_foreign).map(Instance::name).collect();
+    let version = loaded.first().and_then(|name| host.text(format!("/sys/module/{name}/version")));
+    Foreign { loaded, version, ..Foreign::default() }
+}
+
+/// Whether our modules' names are free, or ours.
+pub fn names_are_free(host: &Host) -> Result<(), Unfit> {
+    if loaded(host).is_none() {
+        return Ok(());
+    }
+    let found = find(host);
+    Err(Unfit::ForeignModule { found: found.in_words(), fix: found.fix() })
+}
+
+/// Modules of that name for the running kernel that are another project's. DKMS's own, and those that nobody can look into, are not
+/// among them.
+fn modules(host: &Host) -> Vec<PathBuf> {
+    let Ok(release) = host.release() else { return Vec::new() };
+    let folders = FOLDERS.iter().filter(|folder| !folder.ends_with("dkms"));
+    let below = folders.map(|folder| Path::new("/lib/modules").join(&release).join(folder));
+    let places = below.flat_map(|folder| PACKINGS.map(|(ending, tool)| (folder.join(format!("mpu.ko{ending}")), tool)));
+    let is_foreign = |path: &Path, tool| {
+        let bytes = File::open(host.at(path)).ok().and_then(|file| packed::contents(host, file, tool).ok());
+        bytes.is_some_and(|bytes| sources::is_foreign(&bytes))
+    };
+    places.filter(|(path, tool)| is_foreign(path, *tool)).map(|(path, _)| path).collect()
+}
+
+fn names(folder: &Path) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
+}
+
+impl Foreign {
+    /// Whether there is nothing of it.
+    pub fn is_none(&self) -> bool {
+        *self == Foreign::default()
+    }
+
+    /// What was found, as half a sentence.
+    pub fn in_words(&self) -> String {
+        let left: Vec<String> = self
+            .files
+            .iter()
+            .map(|path| path.display().to_string())
+            .chain(self.dkms.iter().map(|it| format!("DKMS {it}")))
+            .collect();
+        let left = left.join(", ");
+        let project = match self.version.as_deref() {
+            Some(OLDER) => "an older MPU (matpool, lengrongfu or biubushy)".to_string(),
+            _ => "another project's module".to_string(),
+        };
+        match (self.loaded.join(" and "), left.as_str()) {
+            (loaded, "") => format!("{project} is loaded as {loaded}"),
+            (loaded, left) if loaded.is_empty() => {
+                format!(
+                    "files of another project load its module named mpu at the next boot, or are that module: {left}"
+                )
+            }
+            (loaded, left) => format!("{project} is loaded as {loaded}, and files of it are left: {left}"),
+        }
+    }
+
+    /// The commands that remove it. None of those modules counts its callers: one that is unloaded under a caller can crash the kernel.
+    pub fn fix(&self) -> String {
+        let files: Vec<String> = self.files.iter().map(|path| path.display().to_string()).collect();
+        let remove_files = (!files.is_empty()).then(|| format!("sudo rm {} && sudo depmod", files.join(" ")));
+        let remove_dkms = self.dkms.iter().map(|entry| format!("sudo dkms remove {entry} --all"));
+        let unload = self.loaded.iter().map(|name| format!("sudo rmmod {name}"));
+        let up = (!self.loaded.is_empty()).then(|| "sudo mpu up".to_string());
+        let commands: Vec<String> = remove_dkms.chain(remove_files).chain(unload).chain(up).collect();
+        let comment = match self.loaded.is_empty() {
+            true => "",
+            false => {
+                "   # on Kubernetes remove its DaemonSet first; a reboot is safer than rmmod while GPUs are in use"
+            }
+        };
+        commands.join(" && ") + comment
+    }
+}
+
+#[cfg(any(test, feature = "fake"))]
+pub mod fake {
+    //! Made-up modules of another project.
+
+    use mpu_host::host::fake::FakeHost;
+
+    /// Loads the older MPU under a name. It has no parameters.
+    pub fn load(fake: &FakeHost, name: &str) {
+        fake.write(&format!("/sys/module/{name}/initstate"), "live\n");
+        fake.write(&format!("/sys/module/{name}/version"), "0.1-pre\n");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! Whose module is loaded on made-up hosts, and what of it is left.
+
+use super::*;
+use crate::module::state::{self, ARMED};
+use mpu_host::host::fake::{FakeHost, RELEASE};
+
+/// Whose module a made-up `/sys/module/mpu` is, and the same of `mpu_next`.
+fn check(files: &[(&str, &str)], expected: Presence) {
+    for instance in Instance::ALL {
+        let fake = FakeHost::in_order();
+        for (file, text) in files {
+            fake.write(&format!("/sys/module/{}/{file}", instance.name()), text);
+        }
+        let host = fake.host();
+        assert_eq!(instance.presence(&host), expected, "{} with {files:?}", instance.name());
+        assert_eq!(state::is_loaded(&host), expected == Presence::Ours);
+        let names: Vec<&str> = (expected == Presence::Foreign).then(|| instance.name()).into_iter().collect();
+        assert_eq!(loaded(&host).loaded, names);
+    }
+}
+
+#[test]
+fn presence_follows_the_state_file() {
+    let live = ("initstate", "live\n");
+    check(&[], Presence::Absent);
+    check(&[live, ("parameters/state", ARMED)], Presence::Ours);
+    check(&[live, ("parameters/state", "version=0.0.1\nstate=armed\n")], Presence::Ours);
+    check(&[live, ("parameters/state", "version=9\nabi=77\nstate=resting\nmood=good\n")], Presence::Ours);
+    // The three projects' module has no parameters.
+    check(&[live, ("version", OLDER), ("srcversion", "0123")], Presence::Foreign);
+    check(&[live, ("parameters/debug", "0\n")], Presence::Foreign);
+    check(&[live, ("parameters/state", "on\n")], Presence::Foreign);
+    check(&[live, ("parameters/state", "state=on\n")], Presence::Foreign);
+    check(&[live, ("parameters/state", "")], Presence::Foreign);
+}
+
+#[test]
+fn module_in_transit_is_absent() {
+    check(&[("holders/x", "")], Presence::Absent);
+    check(&[("initstate", "coming\n")], Presence::Absent);
+    check(&[("initstate", "going\n")], Presence::Absent);
+}
+
+#[test]
+fn older_mpu_is_named_with_its_leftovers() {
+    let fake = FakeHost::in_order();
+    assert!(find(&fake.host()).is_none());
+    let extra = format!("/lib/modules/{RELEASE}/extra/mpu.ko");
+    fake.write(&extra, "\0author=Magnus\0name=mpu\0");
+    fake.write("/etc/modules-load.d/mpu.conf", "mpu\n");
+    fake.write("/usr/src/mpu-0.1/dkms.conf", "");
+    fake.write("/var/lib/dkms/mpu/0.1/build", "");
+    let left = find(&fake.host());
+    assert!(left.in_words().contains(&extra) && left.in_words().contains("DKMS mpu/0.1"), "{}", left.in_words());
+    let remove =
+        format!("sudo dkms remove mpu/0.1 --all && sudo rm /etc/modules-load.d/mpu.conf {extra} && sudo depmod");
+    assert_eq!(left.fix(), remove);
+    fake::load(&fake, "mpu");
+    let all = find(&fake.host());
+    assert!(all.in_words().starts_with("an older MPU (matpool, lengrongfu or biubushy) is loaded as mpu, and"));
+    assert!(all.fix().starts_with(&format!("{remove} && sudo rmmod mpu && sudo mpu up   # ")), "{}", all.fix());
+    fake.write("/sys/module/mpu/version", "7\n");
+    assert!(find(&fake.host()).in_words().starts_with("another project's module is loaded as mpu"));
+}
+
+#[test]
+fn own_files_are_no_leftovers() {
+    let fake = FakeHost::in_order();
+    let module = String::from_utf8_lossy(&sources::fake::module(RELEASE)).into_owned();
+    fake.write(&format!("/lib/modules/{RELEASE}/extra/mpu.ko"), &module);
+    fake.write("/etc/modules-load.d/mpu.conf", "# mpu\nnvidia\n");
+    fake.write(&format!("/usr/src/mpu-0.0.9/{OUR_SOURCE}"), "");
+    for folder in ["0.0.9/build", "kernel-6.1.0-x86_64/x", "original_module/x"] {
+        fake.write(&format!("/var/lib/dkms/mpu/{folder}"), "");
+    }
+    fake.write("/sys/module/mpu/parameters/state", ARMED);
+    assert!(find(&fake.host()).is_none());
+}
