@@ -38,7 +38,7 @@ static void fill_allocations(uint8_t *p, const struct row *row)
 /* Beside those of nvrows.h: what is older, newer, asked by its process alone, or a number without names. */
 static const struct row more[] = {
 	{ "samples-legacy", 0x2080a083, 24, SUBDEVICE, fill_samples1, 0 },
-	{ "record-610", 0xb06, 72, CLIENT, fill_record, 32 },
+	{ "record-610", 0xb06, 64, CLIENT, fill_record, 32 },
 	{ "encoder-525", 0x208001a9, 16388, SUBDEVICE, fill_room, 0 },
 	{ "encoder-stats", 0x2080016d, 12, SUBDEVICE, fill_nothing, 0 },
 	{ "capture-stats", 0x2080017b, 12, SUBDEVICE, fill_nothing, 0 },

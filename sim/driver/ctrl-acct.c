@@ -283,6 +283,21 @@ static NV_STATUS acct_get_info(struct rm_call *call)
 	return NV_OK;
 }
 
+#if SIM_HAS_ACCOUNTING_OF_610
+/* NV0000_CTRL_GPUACCT_GET_PROC_ACCOUNTING_INFO_V2_PARAMS: the same fields at the same offsets, sample count and sums beside. */
+static NV_STATUS acct_get_info_v2(struct rm_call *call)
+{
+	NV_STATUS status = acct_get_info(call);
+
+	if (status != NV_OK)
+		return status;
+	put32(call->params, 20, 1);
+	put64(call->params, 48, get32(call->params, 12) * 100);
+	put64(call->params, 56, get32(call->params, 16) * 100);
+	return NV_OK;
+}
+#endif
+
 const struct rm_control_entry ctrl_acct_table[] = {
 	{ 0x00000b01, 12, acct_set_state },
 	{ 0x00000b02, 12, acct_get_state },
@@ -290,8 +305,7 @@ const struct rm_control_entry ctrl_acct_table[] = {
 	{ 0x00000b04, 16012, acct_get_pids },
 	{ 0x00000b05, 8, acct_clear_data },
 #if SIM_HAS_ACCOUNTING_OF_610
-	/* 610.43.02 and later; where its fields stand is not public: here as in 0xb03, with the sums behind. */
-	{ 0x00000b06, 72, acct_get_info },
+	{ 0x00000b06, 64, acct_get_info_v2 },
 #endif
 	{ 0, 0, NULL },
 };

@@ -139,6 +139,10 @@ fn as_json(tree: &Tree, findings: &[Finding]) -> Result<String> {
     Ok(serde_json::to_string_pretty(&report)? + "\n")
 }
 
+/// What no source shows, however much of it was read.
+const UNSEEN: &str =
+    "not seen: what the driver does with a field, a PID under a name that does not say so, a PID in opaque bytes\n";
+
 fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
     let release = tree.release.as_deref().unwrap_or("of an unnamed release");
     let read = match (tree.has_tables, tree.has_fields) {
@@ -186,9 +190,9 @@ fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
     out += &match alarms {
         0 if !tree.has_fields => "nothing is wrong, and whether something is new cannot be told\n".to_owned(),
         0 if !tree.declares_all => {
-            "nothing to do, as far as this source tells: every row fits, and nothing is new\n".to_owned()
+            format!("nothing to do, as far as this source tells: every row fits, and nothing is new\n{UNSEEN}")
         }
-        0 => "nothing to do: every row fits, and nothing is new\n".to_owned(),
+        0 => format!("nothing to do: every row fits, and nothing is new\n{UNSEEN}"),
         n => format!("{n} to look at: docs/how-to/a-new-driver.md\n"),
     };
     out

@@ -87,12 +87,6 @@ pub enum Layout {
         /// Byte offset of the u64 time, in microseconds since the Unix epoch, at which the process began to use the GPU.
         began: u16,
     },
-    /// The caller asks about one PID at this byte offset, and where in the answer it stands whose record that is, is not known. So the
-    /// driver is asked about nobody, whatever the size.
-    AskNobody {
-        /// Byte offset of the u32 PID.
-        pid: u16,
-    },
     /// The driver fills utilisation samples.
     Samples(Samples),
     /// The driver names one process.

@@ -4,7 +4,7 @@
 //! A row is what the kernel needs; its [`History`] (which releases have it) is for user space.
 //!
 //! Knows nothing of translation, namespaces or kernels; it holds no behaviour beyond looking a row up. Names are NVIDIA's.
-//! Outside truth: the open kernel modules, release tags 515.43.04 to 595.45.04 (`src/common/sdk/nvidia/inc/ctrl/`), and for
+//! Outside truth: the open kernel modules, release tags 515.43.04 to 610.43.03 (`src/common/sdk/nvidia/inc/ctrl/`), and for
 //! older releases the control tables inside the closed kernel objects of 390.157 to 555.58.02.
 #![no_std]
 #![forbid(unsafe_code)]

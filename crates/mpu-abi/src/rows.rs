@@ -64,9 +64,6 @@ controls! {
     MemoryLimitEvent = "RM_GET_EVENT_DATA",
 }
 
-/// Most bytes of parameters of a control whose size is not known: the public structures of its kind have 8 to 16,012.
-const MOST_UNKNOWN: u32 = 0x1_0000;
-
 /// One fact: under this number and with exactly this many bytes of parameters, this control has this layout. RM refuses any
 /// other size, so number and size tell the layout without knowing the driver's release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,16 +76,6 @@ pub struct Row {
     pub params_size: u32,
     /// Where the PIDs are.
     pub layout: Layout,
-}
-
-impl Row {
-    /// Whether so many bytes of parameters have this layout.
-    pub const fn takes(&self, size: u32) -> bool {
-        match self.layout {
-            Layout::AskNobody { pid } => pid as u32 + 4 <= size && size <= MOST_UNKNOWN,
-            _ => size == self.params_size,
-        }
-    }
 }
 
 /// Names a row of [`ROWS`].
@@ -177,12 +164,12 @@ const fn nvenc_v2_fact(cmd: u32, history: History) -> Fact {
 }
 
 const FACTS: &[Fact] = &[
-    pids_fact(0x2080_018d, in_releases(&[from(450, 0, 0)], "450.248.02 to 595.45.04, ctrl2080gpu.h")),
+    pids_fact(0x2080_018d, in_releases(&[from(450, 0, 0)], "450.248.02 to 610.43.03, ctrl2080gpu.h")),
     pids_fact(0x0080_0202, in_releases(&[between((0, 0, 0), (449, END, END))], "390.157, 418.226.00, ctrl0080gpu.h")),
     pid_info_fact(
         0x2080_018e,
         entry(Some(64)),
-        in_releases(&[from(515, 0, 0)], "515.43.04 to 595.45.04, ctrl2080gpu.h"),
+        in_releases(&[from(515, 0, 0)], "515.43.04 to 610.43.03, ctrl2080gpu.h"),
     ),
     pid_info_fact(
         0x2080_018e,
@@ -212,8 +199,13 @@ const FACTS: &[Fact] = &[
             "515.86.01, 515.105.01, 525.47.04 to 545.29.06, ctrl2080perf.h",
         ),
     ),
-    gpumon_fact(72, 6, 116, in_releases(&[between((550, 0, 0), (569, END, END))], "550.40.07 to 565.77, ctrl2080perf.h")),
-    gpumon_fact(72, 6, 128, in_releases(&[from(570, 0, 0)], "570.86.15 to 595.45.04, ctrl2080perf.h")),
+    gpumon_fact(
+        72,
+        6,
+        116,
+        in_releases(&[between((550, 0, 0), (569, END, END))], "550.40.07 to 565.77, ctrl2080perf.h"),
+    ),
+    gpumon_fact(72, 6, 128, in_releases(&[from(570, 0, 0)], "570.86.15 to 610.43.03, ctrl2080perf.h")),
     gpumon_v1_fact(0x2080_2083, 4, in_releases(&[between((0, 0, 0), (514, END, END))], "390.157 to 470.256.02")),
     gpumon_v1_fact(
         0x2080_a083,
@@ -228,31 +220,28 @@ const FACTS: &[Fact] = &[
         0xb04,
         16012,
         Layout::List(Rows::new(16008, 8, 4, 4000, 0).repeating()),
-        in_releases(&[ALWAYS], "390.157 to 595.45.04, ctrl0000gpuacct.h; the u32 at 4 is a vGPU selector"),
+        in_releases(&[ALWAYS], "390.157 to 610.43.03, ctrl0000gpuacct.h; the u32 at 4 is a vGPU selector"),
     ),
     fact(
         Control::AccountingInfo,
         0xb03,
         48,
         Layout::QueryOne { pid: 4, began: 32 },
-        in_releases(&[ALWAYS], "390.157 to 595.45.04, ctrl0000gpuacct.h"),
+        in_releases(&[ALWAYS], "390.157 to 610.43.03, ctrl0000gpuacct.h"),
     ),
     fact(
         Control::AccountingInfoV2,
         0xb06,
-        72,
-        Layout::AskNobody { pid: 4 },
-        in_releases(
-            &[from(615, 0, 0)],
-            "615.71.09, client_resource.c: gpuId, pid and subPid first, as in 0xb03; the size is a guess, the rest unknown",
-        ),
+        64,
+        Layout::QueryOne { pid: 4, began: 32 },
+        in_releases(&[from(610, 43, 0)], "610.43.02, 610.43.03, 610.57.04, ctrl0000gpuacct.h"),
     ),
     fact(
         Control::NvencSessions,
         0x2080_016e,
         16,
         Layout::Embedded { pointer: 8, inner: Inner::Rows(Rows::new(0, 0, 32, 512, 0).asking_room()) },
-        in_releases(&[ALWAYS], "390.157 to 595.45.04, ctrl2080gpu.h"),
+        in_releases(&[ALWAYS], "390.157 to 610.43.03, ctrl2080gpu.h"),
     ),
     nvenc_v2_fact(
         0x2080_01a9,
@@ -261,27 +250,27 @@ const FACTS: &[Fact] = &[
             "525.47.22 to 525.47.35, 525.105.17 to 525.147.05, ctrl2080gpu.h",
         ),
     ),
-    nvenc_v2_fact(0x2080_01af, in_releases(&[from(530, 0, 0)], "530.30.02 to 595.45.04, ctrl2080gpu.h")),
+    nvenc_v2_fact(0x2080_01af, in_releases(&[from(530, 0, 0)], "530.30.02 to 610.43.03, ctrl2080gpu.h")),
     fact(
         Control::NvfbcSessions,
         0x2080_017c,
         13316,
         Layout::List(Rows::new(0, 4, 52, 256, 0)),
-        in_releases(&[ALWAYS], "418.226.00 to 595.45.04, ctrl2080gpu.h"),
+        in_releases(&[ALWAYS], "418.226.00 to 610.43.03, ctrl2080gpu.h"),
     ),
     fact(
         Control::HwpmReservation,
         0x90cc_0103,
         12,
         Layout::One { pid: 4, count: Some(0) },
-        in_releases(&[ALWAYS], "390.157 to 595.45.04, ctrl90cchwpm.h"),
+        in_releases(&[ALWAYS], "390.157 to 610.43.03, ctrl90cchwpm.h"),
     ),
     fact(
         Control::RcErrorReport,
         0x607,
         2436,
         Layout::One { pid: 32, count: None },
-        in_releases(&[ALWAYS], "450.248.02 to 595.45.04, ctrl0000nvd.h"),
+        in_releases(&[ALWAYS], "450.248.02 to 610.43.03, ctrl0000nvd.h"),
     ),
     fact(
         Control::FbClientAllocations,
@@ -292,7 +281,7 @@ const FACTS: &[Fact] = &[
             unused: Some(Pointer { pointer: 8, count: 0 }),
             ..in_releases(
                 &[ALWAYS],
-                "in the headers of 515.43.04 to 595.45.04, ctrl2080fb.h; release drivers answer NOT_SUPPORTED",
+                "in the headers of 515.43.04 to 610.43.03, ctrl2080fb.h; release drivers answer NOT_SUPPORTED",
             )
         },
     ),
@@ -315,10 +304,10 @@ pub fn find(cmd: ControlCmd, params_size: u32) -> Option<RowId> {
     if !may_carry_pids(cmd) {
         return None;
     }
-    let exact = ROWS.iter().position(|row| row.cmd == cmd && row.takes(params_size));
+    let exact = ROWS.iter().position(|row| row.cmd == cmd && row.params_size == params_size);
     let sibling = || {
         let control = ROWS.iter().find(|row| row.cmd == cmd)?.control;
-        ROWS.iter().position(|row| row.control == control && row.takes(params_size))
+        ROWS.iter().position(|row| row.control == control && row.params_size == params_size)
     };
     exact.or_else(sibling).map(|index| RowId(index as u8))
 }
@@ -419,13 +408,6 @@ mod tests {
         assert_eq!(control(0x2080_0102, 14408), None, "a number without PIDs");
     }
 
-    #[test]
-    fn a_control_of_unknown_size_is_found_by_any() {
-        let takes = |size| find(ControlCmd(0xb06), size).is_some();
-        assert!(takes(8) && takes(48) && takes(72) && takes(0x1_0000));
-        assert!(!takes(7) && !takes(0x1_0001) && !takes(u32::MAX));
-    }
-
     /// Classes whose controls programs send: those of all rows, and the ones that CUDA, NVML, graphics and debuggers use beside them
     /// (`src/common/sdk/nvidia/inc/ctrl` of 595.45.04 has a file for each).
     const CLASSES: [u32; 20] = [
@@ -465,7 +447,7 @@ mod tests {
             (Control::HwpmReservation, &[0xc]),
             (Control::RcErrorReport, &[0x984]),
             (Control::FbClientAllocations, &[0x20]),
-            (Control::AccountingInfoV2, &[0x48]),
+            (Control::AccountingInfoV2, &[0x40]),
             (Control::MemoryLimitEvent, &[]),
         ];
         for control in Control::ALL {
@@ -501,7 +483,6 @@ mod tests {
                     fits(pid, 4);
                     fits(began, 8);
                 }
-                Layout::AskNobody { pid } => fits(pid, 4),
                 Layout::One { pid, count } => {
                     fits(pid, 4);
                     fits(count.unwrap_or(0), 4);

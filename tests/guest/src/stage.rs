@@ -1,7 +1,7 @@
 //! The stage that stories play on: one driver, simulated or real, one client release, one engine or none. Loads and unloads them.
 //! Knows no story.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use anyhow::{ensure, Context, Result};
@@ -21,14 +21,14 @@ use crate::wait::until;
 /// Where the module's policy is written and read.
 const POLICY: &str = "/sys/module/mpu/parameters/policy";
 
-/// Behind the number of an era whose driver is of a release from 610 on.
+/// Behind the number of an era whose driver is the simulated one as of 615.
 const NEWEST: char = 'n';
 
 /// What a story can ask about where it plays, and what it can make there.
 pub struct Stage {
     /// The driver's era: 0 to 4.
     pub era: u32,
-    /// The driver's era as the plan has it; `1f` is era 1 behind the older entry symbol, `4n` era 4 from 610 on, `1@550.163.01` a real driver of
+    /// The driver's era as the plan has it; `1f` is era 1 behind the older entry symbol, `4n` era 4 as of 615, `1@550.163.01` a real driver of
     /// that release.
     pub era_name: String,
     /// The driver that was loaded last, by what it was loaded with; empty while there was none.
@@ -37,6 +37,8 @@ pub struct Stage {
     real: Cell<Option<Loaded>>,
     /// The release of nvidia-smi and NVML, such as `550.163.01`.
     pub client: String,
+    /// Whether the client starts on the real driver, once that was tried.
+    client_starts: OnceCell<bool>,
     /// What is at work.
     pub engine: Engine,
     /// Whether this client is the first that the plan has for the era: stories in which no client of NVIDIA's takes part play once.
@@ -63,6 +65,7 @@ impl Stage {
             driver: RefCell::default(),
             real: Cell::new(None),
             client: row.client.clone(),
+            client_starts: OnceCell::new(),
             engine,
             first_of_era,
             reloads: row.reloads,
@@ -151,9 +154,15 @@ impl Stage {
         Some(self.era_name.split_once('@')?.1)
     }
 
-    /// Whether the driver is of a release from 610 on, which have a control and events that others have not.
+    /// Whether the driver is the simulated one as of 615, which has a control and events that others have not.
     pub fn is_newest(&self) -> bool {
         self.era_name.ends_with(NEWEST)
+    }
+
+    /// Whether the driver has GPUACCT_GET_PROC_ACCOUNTING_INFO_V2, which came with 610.
+    pub fn has_accounting_v2(&self) -> bool {
+        let branch = self.release().and_then(|release| release.split('.').next()?.parse::<u32>().ok());
+        self.is_newest() || branch.is_some_and(|branch| branch >= 610)
     }
 
     /// How long a race goes on here, of the seconds that it gets in the full run: threads that race have every processor to
@@ -180,9 +189,11 @@ impl Stage {
         Ok(newer.or_else(|| releases.iter().find(|other| *other != release)).cloned())
     }
 
-    /// Whether the client works on the driver: a real driver wants one of its own release, and one that sees something there.
+    /// Whether the client works on the driver: one of another release than a real driver's may not.
     pub fn has_client(&self) -> bool {
-        self.release().is_none_or(|release| release == self.client && !real::BLIND.contains(&release))
+        let Some(release) = self.release() else { return true };
+        let starts = || release == self.client || self.host().smi(&["-L"]).is_ok_and(|done| done.status == 0);
+        real::may_serve(&self.client, release) && *self.client_starts.get_or_init(starts)
     }
 
     /// Loads the driver of this stage, a simulated one with module parameters.

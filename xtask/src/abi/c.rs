@@ -19,11 +19,17 @@ use tokens::Token;
 
 /// The driver's own names for what C has, by their bytes, which are their alignment, too.
 const BUILT_IN: [(usize, &[&str]); 5] = [
-    (1, &["NvU8", "NvS8", "NvV8", "NvBool", "NvTristate", "char", "uint8_t", "int8_t", "bool"]),
-    (2, &["NvU16", "NvS16", "NvV16", "NvWchar", "short", "uint16_t", "int16_t"]),
+    (1, &["NvU8", "NvS8", "NvV8", "NvBool", "NvTristate", "char", "uint8_t", "int8_t", "bool", "__u8"]),
+    (2, &["NvU16", "NvS16", "NvV16", "NvWchar", "short", "uint16_t", "int16_t", "__u16"]),
     (4, &["NvU32", "NvS32", "NvV32", "NvF32", "NvHandle", "NV_STATUS", "NvStatus"]),
-    (4, &["int", "unsigned", "float", "uint32_t", "int32_t"]),
-    (8, &["NvU64", "NvS64", "NvF64", "NvP64", "NvUPtr", "NvSPtr", "NvLength", "long", "size_t", "uint64_t", "int64_t"]),
+    (4, &["int", "unsigned", "float", "uint32_t", "int32_t", "__u32", "__s32"]),
+    (
+        8,
+        &[
+            "NvU64", "NvS64", "NvF64", "NvP64", "NvUPtr", "NvSPtr", "NvLength", "long", "size_t", "uint64_t",
+            "int64_t", "__u64", "__s64",
+        ],
+    ),
 ];
 
 /// The bytes of a type that the parser knows by itself.
@@ -234,6 +240,19 @@ impl Headers {
         }
         whole.size = bits_used.div_ceil(8).div_ceil(whole.align) * whole.align;
         Ok((whole, offsets))
+    }
+
+    /// Names of a record's own members, also of one that cannot be laid out.
+    pub fn member_names(&self, name: &str) -> impl Iterator<Item = &str> {
+        let record = match self.names.get(name).or_else(|| self.tags.get(name)) {
+            Some(Type::Record(record)) => Some(record),
+            Some(Type::Tagged(tag)) => self.tags.get(tag).and_then(|kind| match kind {
+                Type::Record(record) => Some(record),
+                _ => None,
+            }),
+            _ => None,
+        };
+        record.into_iter().flat_map(|record| record.members.iter().filter_map(|member| member.name.as_deref()))
     }
 
     /// Every innermost member of a type, by name; the error names what is unknown.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{ensure, Context, Result};
-use mpu_abi::{find, history, History, Inner, Layout, Release, Row, Rows, Samples, ROWS};
+use mpu_abi::{event, find, history, History, Inner, Layout, Release, Row, Rows, Samples, ROWS};
 use serde::{Deserialize, Serialize};
 
 use super::c::Field;
@@ -31,7 +31,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     pub verdict: Verdict,
-    /// `control`, `allocation`, `escape`, `class`, `stream`, `event`, `function`.
+    /// `control`, `allocation`, `escape`, `class`, `uvm`, `modeset`, `drm`, `caps`, `file`, `stream`, `event`, `function`.
     pub way: &'static str,
     pub name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -173,8 +173,24 @@ pub fn judge_by(tree: &Tree, list: &List, rows: &[Row], histories: Histories<'_>
     for event in &tree.events {
         let subject = event.notifier.as_str();
         let why = format!("{} puts {} into a notification", event.place, event.pid);
-        out.push(known_or_new(list, "event", subject, &[], vec![event.pid.clone()], why));
+        let finding = known_or_new(list, "event", subject, &[], vec![event.pid.clone()], why);
+        let number = tree.headers.constant(subject).and_then(|number| u32::try_from(number).ok());
+        out.push(match number.filter(|number| event::CARRYING.contains(number)) {
+            Some(number) => {
+                let why = format!("{number} in CARRYING of crates/mpu-abi/src/event.rs");
+                Finding { verdict: Verdict::Fits, why, ..finding }
+            }
+            None => finding,
+        });
     }
+    out.extend(tree.prints.iter().map(|print| {
+        let why = format!("{} prints {}, into a file of /proc or debugfs", print.place, print.pid);
+        known_or_new(list, "file", &print.function, &[], vec![print.pid.clone()], why)
+    }));
+    out.extend(tree.escapes_unread.iter().map(|name| {
+        let why = "no handler with an argument of a known type was found".to_owned();
+        known_or_new(list, "escape", name, &[], Vec::new(), why)
+    }));
     out.extend(tree.streams.iter().map(|(name, field)| {
         let why = "a message of a dump has this field; dumps are byte streams behind a pointer".to_owned();
         known_or_new(list, "stream", name, &[], vec![field.clone()], why)
@@ -194,8 +210,7 @@ fn judge_release(tree: &Tree, rows: &[Row], histories: Histories<'_>, finding: F
         .filter(|row| finding.cmd == Some(number(row.cmd.0)))
         .filter_map(|row| Some((row, histories(row)?)))
         .collect();
-    let is_read =
-        |row: &Row| finding.size.and_then(|size| u32::try_from(size).ok()).is_some_and(|size| row.takes(size));
+    let is_read = |row: &Row| finding.size == Some(row.params_size as usize);
     let seen = of_it.iter().find(|(row, _)| is_read(row)).or(of_it.first()).map(|(_, history)| history.seen);
     let why = match seen {
         Some(seen) => format!("{}{}a row of {seen}", finding.why, if finding.why.is_empty() { "" } else { "; " }),
@@ -293,7 +308,7 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
         let judged = known_or_new(list, "control", &subject, &names, Vec::new(), sort.to_owned());
         return Some(Finding { verdict: judged.verdict, why: judged.why, sort: judged.sort, ..finding });
     }
-    let Some(row) = rows.iter().find(|row| u32::try_from(size).is_ok_and(|size| row.takes(size))) else {
+    let Some(row) = rows.iter().find(|row| row.params_size as usize == size) else {
         if finding.fields.is_empty() {
             return Some(Finding {
                 verdict: Verdict::Gone,
@@ -317,7 +332,7 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
 /// What can be said of a control with a row when only the size of its parameters is known.
 fn judge_size(rows: &[&Row], finding: Finding, size: usize) -> Finding {
     let finding = Finding { size: Some(size), ..finding };
-    match rows.iter().find(|row| u32::try_from(size).is_ok_and(|size| row.takes(size))) {
+    match rows.iter().find(|row| row.params_size as usize == size) {
         Some(_) => Finding { why: "the size fits; where its fields stand is not known here".to_owned(), ..finding },
         None => {
             let why = format!("{size} bytes; rows have {}, unless the number is another control's now", sizes(rows));
@@ -356,9 +371,6 @@ fn fit(
         }
         Layout::QueryOne { pid, began } => {
             expect(began.into(), 8, "time of beginning");
-            pids.insert(usize::from(pid));
-        }
-        Layout::AskNobody { pid } => {
             pids.insert(usize::from(pid));
         }
         Layout::Samples(samples) => (pids, kernel_pointers) = in_samples(&samples),
@@ -463,7 +475,19 @@ fn carriers(tree: &Tree, list: &List) -> Vec<Finding> {
     }
     let mut out = Vec::new();
     for ((way, structure), by) in ways {
-        let Ok(fields) = tree.headers.fields(structure) else { continue };
+        let by = by.into_iter().collect::<Vec<_>>().join(", ");
+        let fields = match tree.headers.fields(structure) {
+            Ok(fields) => fields,
+            Err(error) => {
+                let names: Vec<&str> = tree.headers.member_names(structure).filter(|name| names_pid(name)).collect();
+                if !names.is_empty() {
+                    let shown = names.iter().map(|name| (*name).to_owned()).collect();
+                    let why = format!("by {by}; its layout cannot be read: {error}");
+                    out.push(known_or_new(list, way, structure, &names, shown, why));
+                }
+                continue;
+            }
+        };
         let carries = |field: &&Field| is_pid(field) || names_kernel_pointer(field) || field.name == "info32";
         let sensitive: Vec<&Field> = fields.iter().filter(carries).collect();
         if sensitive.is_empty() {
@@ -471,8 +495,7 @@ fn carriers(tree: &Tree, list: &List) -> Vec<Finding> {
         }
         let names: Vec<&str> = sensitive.iter().map(|field| field.name.as_str()).collect();
         let shown = sensitive.iter().map(|field| shown(field)).collect();
-        let by: Vec<&str> = by.into_iter().collect();
-        let judged = known_or_new(list, way, structure, &names, shown, format!("by {}", by.join(", ")));
+        let judged = known_or_new(list, way, structure, &names, shown, format!("by {by}"));
         let size = tree.headers.layout(structure).ok().map(|layout| layout.size);
         out.push(Finding { size, ..judged });
     }
@@ -548,11 +571,9 @@ fn helpers(tree: &Tree, list: &List) -> Vec<Finding> {
     found.into_iter().map(|name| known_or_new(list, "function", name, &[], Vec::new(), why.to_owned())).collect()
 }
 
-/// A PID by name and type: a number of four or eight bytes, no handle.
+/// A PID by name and type: a number of four or eight bytes.
 fn is_pid(field: &Field) -> bool {
-    names_pid(&field.name)
-        && (field.size == 4 || field.size == 8)
-        && !["NvHandle", "NvP64", "*"].contains(&field.kind.as_str())
+    names_pid(&field.name) && (field.size == 4 || field.size == 8) && !["NvP64", "*"].contains(&field.kind.as_str())
 }
 
 /// A number inside a virtual machine, beside the PID of the process that runs it: 0 without one.

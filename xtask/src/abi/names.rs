@@ -21,16 +21,21 @@ pub fn words(name: &str) -> Vec<String> {
     out
 }
 
-/// Whether a name says that it holds a PID: its words end in one, or in a table of them.
+/// Whether a name says that it holds a PID: its words end in one, in a table of them, or in half of one.
 pub fn names_pid(name: &str) -> bool {
     let words = words(name);
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
-    while words.len() > 1 && ["tbl", "table", "list", "array", "arr", "s"].contains(words.last().unwrap_or(&"")) {
+    // Of a table, of one half of a number, of whom a call is about, of a kernel's function.
+    const BEHIND: [&str; 13] =
+        ["tbl", "table", "list", "array", "arr", "s", "lo", "hi", "low", "high", "target", "nr", "vnr"];
+    const PID: [&str; 12] =
+        ["pid", "pids", "tgid", "tgids", "tid", "tids", "procid", "processid", "process", "lwp", "lwpid", "creator"];
+    while words.len() > 1 && BEHIND.contains(words.last().unwrap_or(&"")) {
         words.pop();
     }
     match words.as_slice() {
-        [.., "process" | "proc" | "thread" | "task", "id" | "ids"] => true,
-        [.., last] => ["pid", "pids", "tgid", "tgids", "tid", "tids", "procid", "processid"].contains(last),
+        [.., "process" | "proc" | "thread" | "task", "id" | "ids" | "num" | "number"] => true,
+        [.., last] => PID.contains(last),
         [] => false,
     }
 }

@@ -143,6 +143,15 @@ fn names_of_pids_are_told_from_others() {
         "subProcessId",
         "hostTgid",
         "threadId",
+        "process",
+        "procNum",
+        "ownerProcess",
+        "lwp",
+        "hProcess",
+        "creator",
+        "pidLo",
+        "pidHi",
+        "pidTarget",
     ] {
         assert!(names_pid(name), "{name}");
     }
@@ -156,6 +165,10 @@ fn names_of_pids_are_told_from_others() {
         "engineId",
         "pidInfoListCount",
         "guid",
+        "processCount",
+        "processorNum",
+        "creatorFlags",
+        "pidLoad",
     ];
     for name in others {
         assert!(!names_pid(name), "{name}");
@@ -169,6 +182,8 @@ pub struct Made {
     event: String,
     os: String,
     pub class: String,
+    /// Other files: where each lies, and its text.
+    more: Vec<(&'static str, String)>,
 }
 
 impl Made {
@@ -197,6 +212,7 @@ static long nvidia_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned 
             event: "void tell(void) { noteNotify(g, NV7E57_NOTIFIERS_HOT, NULL, 0, degrees, 0); }".into(),
             os: os.into(),
             class: "typedef struct NV7E57_PAGE { NvU64 seq; NvU32 heat; } NV7E57_PAGE;".into(),
+            more: Vec::new(),
         }
     }
 
@@ -217,7 +233,10 @@ static long nvidia_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned 
             ("src/nvidia/generated/g_test_nvoc.c", &table),
             ("src/nvidia/src/kernel/test.c", &self.event),
             ("kernel-open/common/inc/os-interface.h", &self.os),
-        ] {
+        ]
+        .into_iter()
+        .chain(self.more.iter().map(|(file, text)| (*file, text.as_str())))
+        {
             fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
             fs::write(root.join(file), text).unwrap();
         }
@@ -259,6 +278,66 @@ pub const ROWS: [Row; 2] = [
 /// By rows of which nothing is known but their bytes.
 pub fn judged_by(tree: &Tree, list: &List, rows: &[Row]) -> Vec<Finding> {
     judge_by(tree, list, rows, &|_| None)
+}
+
+/// Adds a control, 0x7e570106, with these parameters.
+fn with_control(made: &mut Made, fields: &str) {
+    made.ctrl += &format!(
+        "#define NV7E57_CTRL_CMD_MORE (0x7e570106)\ntypedef struct NV7E57_CTRL_MORE_PARAMS {{ {fields} }} NV7E57_CTRL_MORE_PARAMS;\n"
+    );
+    made.table += &entry(0x8, 0x106, "MORE");
+}
+
+/// What a new release may bring, each by itself: one line for each, and none beside it.
+#[test]
+fn mutated_driver_raises_one_alarm() {
+    type Mutation = fn(&mut Made);
+    const UVM: &str = "kernel-open/nvidia-uvm/uvm_ioctl.h";
+    const NVKMS: &str = "src/nvidia-modeset/interface/nvkms-api.h";
+    const DRM: &str = "kernel-open/nvidia-drm/nv_drm_common_ioctl.h";
+    const ESCAPES: &str = "src/nvidia/arch/nvalloc/unix/include/nv_escape.h";
+    let cases: [(&str, &str, Mutation); 16] = [
+        ("process", "0x7e570106", |made| with_control(made, "NvU32 process;")),
+        ("procNum", "0x7e570106", |made| with_control(made, "NvU32 procNum;")),
+        ("ownerProcess", "0x7e570106", |made| with_control(made, "NvU32 ownerProcess;")),
+        ("lwp", "0x7e570106", |made| with_control(made, "NvU32 lwp;")),
+        ("hProcess", "0x7e570106", |made| with_control(made, "NvHandle hProcess;")),
+        ("creator", "0x7e570106", |made| with_control(made, "NvU64 creator;")),
+        ("two halves", "0x7e570106", |made| with_control(made, "NvU32 pidLo; NvU32 pidHi;")),
+        ("size of a row", "0x7e570101", |made| made.ctrl = made.ctrl.replace("LIST_MAX 4", "LIST_MAX 5")),
+        ("unknown size of a row", "0x7e570101", |made| made.ctrl = made.ctrl.replace("LIST_MAX 4", "LIST_MAX NONE")),
+        ("UVM ioctl", "UVM_WHO_PARAMS", |made| {
+            made.more.push((UVM, "typedef struct { NvU32 pid; NvU32 rmStatus; } UVM_WHO_PARAMS;".into()));
+        }),
+        ("UVM ioctl with a type of another header", "UVM_WHO_PARAMS", |made| {
+            made.more.push((UVM, "typedef struct { NvProcessorUuid gpu; NvU32 pid; } UVM_WHO_PARAMS;".into()));
+        }),
+        ("modeset ioctl", "NvKmsWhoParams", |made| {
+            made.more.push((NVKMS, "struct NvKmsWhoParams { struct { NvU32 ownerPid; } reply; };".into()));
+        }),
+        ("DRM ioctl", "drm_nvidia_who_params", |made| {
+            made.more.push((DRM, "struct drm_nvidia_who_params { uint32_t flags; __u64 tgid; };".into()));
+        }),
+        ("caps", "nv_cap_owner_t", |made| {
+            let text = "typedef struct nv_cap_owner_s { int minor; int pid; } nv_cap_owner_t;";
+            made.more.push(("kernel-open/common/inc/nv-caps.h", text.into()));
+        }),
+        ("file of /proc", "nv_procfs_read_users", |made| {
+            let text = "static int nv_procfs_read_users(struct seq_file *s, void *v)
+                { int who; who = task_tgid_nr(v); seq_printf(s, \"%d\", who); return 0; }";
+            made.more.push(("kernel-open/nvidia/nv-caps.c", text.into()));
+        }),
+        ("escape without a handler", "NV_ESC_RM_WHO", |made| {
+            made.more.push((ESCAPES, "#define NV_ESC_RM_WHO 0x60".into()));
+        }),
+    ];
+    let missed = cases.iter().filter_map(|(name, subject, mutate)| {
+        let mut made = Made::new();
+        mutate(&mut made);
+        let found: Vec<String> = alarms(&made.judged("mutated")).into_iter().map(|(_, subject, _)| subject).collect();
+        (found != [*subject]).then_some((*name, found))
+    });
+    assert_eq!(missed.collect::<Vec<_>>(), []);
 }
 
 /// The functions as they are in our list, and nothing known.
@@ -425,6 +504,18 @@ fn an_event_that_carries_a_pid_is_found_also_by_way_of_a_variable() {
         let found = alarms(&made.judged("event"));
         assert_eq!(found.len(), 1, "{event}: {found:?}");
         assert_eq!(found[0].1, "NV7E57_NOTIFIERS_FULL");
+    }
+}
+
+#[test]
+fn translated_events_raise_no_alarm() {
+    for (number, expected) in [(200, Verdict::Fits), (201, Verdict::Fits), (202, Verdict::New)] {
+        let mut made = Made::new();
+        made.class += &format!("\n#define NV7E57_NOTIFIERS_FULL ({number})\n");
+        made.event = "void tell(void) { noteNotify(g, NV7E57_NOTIFIERS_FULL, NULL, 0, pClient->ProcID, 0); }".into();
+        let findings = made.judged("translated");
+        let found = findings.iter().find(|finding| finding.way == "event").unwrap();
+        assert_eq!((found.verdict, found.name.as_str()), (expected, "NV7E57_NOTIFIERS_FULL"), "{number}");
     }
 }
 

@@ -65,6 +65,14 @@ pub struct Event {
     pub pid: String,
 }
 
+/// A PID that is printed into a file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Print {
+    pub function: String,
+    pub place: String,
+    pub pid: String,
+}
+
 /// What was read.
 pub struct Tree {
     pub release: Option<String>,
@@ -78,6 +86,10 @@ pub struct Tree {
     pub notifications: usize,
     /// Escapes whose argument is known.
     pub escapes: usize,
+    /// Declared escapes whose argument is not.
+    pub escapes_unread: Vec<String>,
+    /// PIDs that a file of `/proc` or debugfs shows.
+    pub prints: Vec<Print>,
     /// Messages of dumps with a process's id, and the field.
     pub streams: Vec<(String, String)>,
     /// Prototypes by function: return type and parameters, without names.
@@ -99,6 +111,19 @@ pub struct Tree {
 
 const SDK: &str = "src/common/sdk/nvidia/inc";
 
+/// Interfaces of the driver's other modules: how a finding names them, and their headers.
+const OTHERS: [(&str, &str); 9] = [
+    ("uvm", "kernel-open/nvidia-uvm/uvm_types.h"),
+    ("uvm", "kernel-open/nvidia-uvm/uvm_ioctl.h"),
+    ("uvm", "kernel-open/nvidia-uvm/uvm_linux_ioctl.h"),
+    ("modeset", "kernel-open/nvidia-modeset/nvkms-ioctl.h"),
+    ("modeset", "src/nvidia-modeset/interface"),
+    ("drm", "kernel-open/nvidia-drm/nvidia-drm-ioctl.h"),
+    ("drm", "kernel-open/nvidia-drm/nv_drm_common_ioctl.h"),
+    ("caps", "kernel-open/common/inc/nv-caps.h"),
+    ("caps", "kernel-open/nvidia/nv-caps-imex.h"),
+];
+
 impl Tree {
     /// Reads a tree, or a folder of headers alone.
     pub fn read(root: &Path) -> Result<Tree> {
@@ -114,7 +139,8 @@ impl Tree {
             "kernel-open/common/inc/nv-ioctl-numbers.h",
             "kernel-open/common/inc/nv-ioctl-numa.h",
         ];
-        let files = below(sdk, "h")?.into_iter().chain(more.iter().flat_map(|file| {
+        let more = more.into_iter().chain(OTHERS.map(|(_, file)| file));
+        let files = below(sdk, "h")?.into_iter().chain(more.flat_map(|file| {
             let file = root.join(file);
             if file.is_dir() {
                 below(&file, "h").unwrap_or_default()
@@ -139,6 +165,7 @@ impl Tree {
         tree.read_allocations(root)?;
         tree.read_escapes(root)?;
         tree.read_classes();
+        tree.read_prints(root)?;
         tree.read_events(root)?;
         tree.read_streams(root)?;
         tree.read_functions(root)?;
@@ -160,6 +187,8 @@ impl Tree {
             events: Vec::new(),
             notifications: 0,
             escapes: 0,
+            escapes_unread: Vec::new(),
+            prints: Vec::new(),
             streams: Vec::new(),
             functions: HashMap::new(),
             has_functions: false,
@@ -311,16 +340,19 @@ impl Tree {
             let mut escape = None;
             for (i, name) in tokens.iter().enumerate().filter_map(|(i, token)| Some((i, named(token)?))) {
                 if name.starts_with("NV_ESC_") {
+                    // A branch, an entry of a table, or a comparison.
                     let before = i.checked_sub(1).map(|before| &tokens[before]);
-                    escape =
-                        before.is_some_and(|token| is(token, "case") || *token == Token::Mark("(")).then_some(name);
+                    let names =
+                        |token: &Token| is(token, "case") || [Token::Mark("("), Token::Mark("==")].contains(token);
+                    escape = before.is_some_and(names).then_some(name);
                 } else if name == "case" || name == "default" {
                     escape = None;
                 } else if let Some(escape) = escape {
                     if tokens.get(i + 1) == Some(&Token::Mark("(")) {
                         found.extend(reached(name).into_iter().map(|structure| (escape, structure)));
                     }
-                    found.extend(argument(name).then_some((escape, name)));
+                    let own = |name: &str| name.starts_with("NV_") && name.ends_with("_PARAMS");
+                    found.extend((argument(name) || own(name)).then_some((escape, name)));
                 }
             }
         }
@@ -336,17 +368,55 @@ impl Tree {
             .map(|carrier| &carrier.by)
             .collect::<BTreeSet<_>>()
             .len();
+        let read: BTreeSet<&String> = self.carriers.iter().map(|carrier| &carrier.by).collect();
+        let declared = self.headers.defines.iter().map(|(name, _, _)| name);
+        let unread = declared.filter(|name| name.starts_with("NV_ESC_") && !read.contains(name));
+        self.escapes_unread = unread.cloned().collect::<BTreeSet<_>>().into_iter().collect();
         Ok(())
     }
 
-    /// Structures of class headers that nothing else uses: what an object shows in memory that programs map, mostly.
+    /// Structures that no other declaration uses: of class headers (what an object shows in memory that programs map, mostly)
+    /// and of the other modules' interfaces.
     pub fn read_classes(&mut self) {
         for (structure, file) in &self.headers.records {
             let elsewhere = self.carriers.iter().any(|carrier| carrier.structure == *structure);
-            if file.starts_with("class/") && !elsewhere && !self.headers.used.contains(structure) {
-                self.carriers.push(Carrier { way: "class", by: file.clone(), structure: structure.clone() });
+            let other = OTHERS.iter().find(|(_, of)| file.starts_with(of)).map(|(way, _)| *way);
+            let way = other.or(file.starts_with("class/").then_some("class"));
+            if let Some(way) = way.filter(|_| !elsewhere && !self.headers.used.contains(structure)) {
+                self.carriers.push(Carrier { way, by: file.clone(), structure: structure.clone() });
             }
         }
+    }
+
+    /// PIDs in what functions print into files, by name or by way of a variable.
+    fn read_prints(&mut self, root: &Path) -> Result<()> {
+        for folder in ["kernel-open", "src/nvidia-modeset/src"].map(|folder| root.join(folder)) {
+            if !folder.is_dir() {
+                continue;
+            }
+            for file in below(&folder, "c")? {
+                let tokens = tokens(&without_comments(&read(&file)?));
+                for (function, body) in bodies(&tokens) {
+                    let prints = |name: &str| name.starts_with("seq_") || name.starts_with("nvEvoLogInfoString");
+                    for (i, _) in body.iter().enumerate().filter(|(_, token)| named(token).is_some_and(prints)) {
+                        let Some(end) = closing(body, i + 1).filter(|_| body[i + 1] == Token::Mark("(")) else {
+                            continue;
+                        };
+                        let arguments = between_commas(&body[i + 2..end - 1]);
+                        let pid = arguments
+                            .iter()
+                            .find_map(|argument| pid_in(argument).or_else(|| assigned_pid(argument, &body[..i])));
+                        if let Some(pid) = pid {
+                            let place = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
+                            self.prints.push(Print { function: function.to_owned(), place, pid });
+                        }
+                    }
+                }
+            }
+        }
+        self.prints.sort();
+        self.prints.dedup_by(|a, b| a.function == b.function);
+        Ok(())
     }
 
     /// Notifications whose arguments name a PID, or a variable that was given one shortly before.

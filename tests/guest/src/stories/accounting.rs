@@ -3,7 +3,7 @@
 use anyhow::{ensure, Context, Result};
 
 use crate::holder::Holder;
-use crate::nvctl;
+use crate::nvctl::{self, Answer};
 use crate::processes;
 use crate::right;
 use crate::scene::{sorted, Scene};
@@ -24,20 +24,24 @@ pub const DEAD_STRANGER: Story = Story {
         // An heir that does not use the GPU.
         let heir = inherited(&scene, || stranger(stage), "echo ready $$; exec cat >/dev/null")?;
         listed(&scene, &[])?;
-        let answer = scene.a.ask(&["acct-info", &heir.inside.to_string()])?;
-        right!(
-            answer.status != 0,
-            "accounting has a dead stranger's record for process {}: {}",
-            heir.inside,
-            answer.text
-        );
+        for control in look_ups(stage) {
+            let answer = scene.a.ask(&[control, &heir.inside.to_string()])?;
+            right!(
+                answer.status != 0,
+                "accounting has a dead stranger's record for process {}: {control} {}",
+                heir.inside,
+                answer.text
+            );
+        }
         drop(heir);
         // One that does: what it is told is its own, if anything.
         let heir = inherited(&scene, || stranger(stage), "exec gpu-hold --mem 21")?;
         listed(&scene, &[heir.inside])?;
-        let answer = scene.a.ask(&["acct-info", &heir.inside.to_string()])?;
-        let peak = answer.one("maxfb").unwrap_or(0) >> 20;
-        right!(peak != STRANGERS_MIB, "accounting gives process {} a dead stranger's {peak} MiB", heir.inside);
+        for control in look_ups(stage) {
+            let answer = scene.a.ask(&[control, &heir.inside.to_string()])?;
+            let peak = answer.one("maxfb").unwrap_or(0) >> 20;
+            right!(peak != STRANGERS_MIB, "accounting gives process {} a dead stranger's {peak} MiB", heir.inside);
+        }
         Ok(())
     },
 };
@@ -72,25 +76,45 @@ pub const PEAK: Story = Story {
     },
 };
 
-/// The control that 610 brought answers about nobody: whose record it found cannot be told from an answer of unknown layout.
-pub const NEW_CONTROL: Story = Story {
-    name: "accounting_by_the_control_of_610_answers_nothing",
+/// GPUACCT_GET_PROC_ACCOUNTING_INFO_V2 and the older control give a container the same records: its own, and no other.
+pub const V2: Story = Story {
+    name: "accounting_v2_record_is_own_only",
     engines: Engines::Every,
-    without: |stage| match stage.is_newest() {
-        true => Without::Wrong("accounting"),
+    without: |stage| match stage.has_accounting_v2() {
+        true => once(stage, Without::Wrong("accounting")),
         false => Without::Moot("drivers have this control from 610 on"),
     },
     run: |stage| {
         let scene = stage.scene()?;
-        for pid in scene.everybody().into_iter().chain(scene.own()) {
-            let answer = scene.a.ask(&["acct-info2", &pid.to_string()])?;
-            right!(answer.status != 0, "accounting has a record of process {pid} by the new control: {}", answer.text);
+        let record = |answer: &Answer| ["pid", "maxfb", "start"].map(|key| answer.one(key).ok());
+        for pid in scene.own() {
+            let [first, second] = LOOK_UPS.map(|control| scene.a.ask(&[control, &pid.to_string()]));
+            let (first, second) = (first?, second?);
+            right!(
+                second.status == 0 && record(&first) == record(&second) && second.pids() == [pid],
+                "accounting's two controls differ for process {pid}: {} {}",
+                first.text,
+                second.text
+            );
         }
-        let host = nvctl::ask(&[], "nvctl", &["acct-info2", &scene.first.outside.to_string()])?;
-        right!(host.status == 0, "the host has no record by the new control: {}", host.text);
+        for pid in scene.everybody() {
+            let answer = scene.a.ask(&["acct-info2", &pid.to_string()])?;
+            right!(answer.status != 0, "accounting has a record of host PID {pid}: {}", answer.text);
+        }
+        let outside = scene.first.outside;
+        let host = nvctl::ask(&[], "nvctl", &["acct-info2", &outside.to_string()])?;
+        right!(host.status == 0 && host.pids() == [outside], "accounting has no record for the host: {}", host.text);
         Ok(())
     },
 };
+
+/// nvctl's commands for one process's record, the older control first.
+const LOOK_UPS: [&str; 2] = ["acct-info", "acct-info2"];
+
+/// Those that the driver has.
+fn look_ups(stage: &Stage) -> &'static [&'static str] {
+    &LOOK_UPS[..if stage.has_accounting_v2() { 2 } else { 1 }]
+}
 
 /// What the stranger held.
 const STRANGERS_MIB: u64 = 70;

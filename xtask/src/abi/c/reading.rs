@@ -144,6 +144,12 @@ impl Headers {
         for declarator in between_commas(&rest[used.min(end)..end]) {
             let Some(member) = declare(&base, declarator) else { continue };
             if let Some(name) = member.name {
+                // A record with a tag and another name is one record.
+                if let [Word(_), Word(tag), Mark("{"), ..] = rest {
+                    if *tag != name {
+                        self.used.insert(tag.clone());
+                    }
+                }
                 if !self.names.contains_key(&name) {
                     if matches!(member.kind, Type::Record(_) | Type::Named(_) | Type::Tagged(_)) {
                         self.records.push((name.clone(), file.to_owned()));
