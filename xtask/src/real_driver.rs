@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use mpu_abi::Release;
 
 use crate::arch::Arch;
 use crate::guest::real::{modules, CLOSED, MARK};
@@ -134,15 +135,22 @@ pub fn row(name: &str, engines: &[String], known: Option<&str>) -> Result<Row> {
 /// Each takes seconds here.
 const FEW_RELOADS: u32 = 3;
 
-/// The nvidia-smi of the same release; without one, any: stories that would run it are skipped.
+/// The nvidia-smi at hand that is nearest to a release, and not newer. The guest finds out whether it works there.
 fn client(release: &str) -> Result<String> {
     let clients = nvidia::versions(Arch::Amd64)?;
     let release = release.trim_end_matches(CLOSED);
-    if clients.iter().any(|version| version == release) {
-        return Ok(release.to_owned());
+    let oldest = || clients.first().map(String::as_str);
+    let nearest = nearest(&clients, release).or_else(oldest).context("nvidia.toml has no nvidia-smi")?;
+    if nearest != release {
+        say(format!("nvidia.toml has no nvidia-smi {release}: {nearest} is tried"));
     }
-    say(format!("nvidia.toml has no nvidia-smi {release}: stories that need one are skipped"));
-    Ok("550.163.01".to_owned())
+    Ok(nearest.to_owned())
+}
+
+fn nearest<'a>(clients: &'a [String], release: &str) -> Option<&'a str> {
+    let known = |version: &str| version.parse::<Release>().ok();
+    let older = clients.iter().filter(|version| known(version) <= known(release));
+    older.max_by_key(|version| known(version)).map(String::as_str)
 }
 
 /// How a release numbers processes: sim/README.md tells the eras apart.
@@ -161,7 +169,20 @@ fn era(release: &str) -> Result<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::era;
+    use super::{era, nearest};
+
+    #[test]
+    fn nearest_client_is_not_newer() {
+        let clients = ["470.256.02", "555.58.02", "535.261.03"].map(str::to_owned);
+        for (release, expected) in [
+            ("535.261.03", Some("535.261.03")),
+            ("545.29.06", Some("535.261.03")),
+            ("610.43.03", Some("555.58.02")),
+            ("390.157", None),
+        ] {
+            assert_eq!(nearest(&clients, release), expected, "{release}");
+        }
+    }
 
     #[test]
     fn a_release_has_the_era_in_which_it_came() {

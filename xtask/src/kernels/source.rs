@@ -2,23 +2,17 @@
 //!
 //! Knows which lines a fragment may ask for and how to tell that kconfig took them; knows nothing of what the options are for.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::process::Command;
 
 use anyhow::{bail, ensure, Context, Result};
 use sha2::{Digest, Sha256};
 
-use crate::run::{output, say, tail};
+use crate::run::{output, tail, watched};
 use crate::{paths, setup};
 
 /// Two at a time, behind everything else: a build takes a quarter of an hour, and people go on working.
 const JOBS: &str = "-j2";
-
-/// How many steps of the build there are between two lines of progress.
-const STEPS: usize = 250;
 
 /// What building a module needs of a built tree, by the folders that stay; everything else is a gigabyte of sources and objects.
 const KEPT: [&str; 4] = ["arch", "include", "scripts", "tools"];
@@ -52,7 +46,8 @@ pub fn build(root: &Path, config: &str, tree: &Path, vmlinux: &Path) -> Result<S
     ensure!(refused.is_empty(), "this source does not take these lines of {config}:\n{}", refused.join("\n"));
 
     let log = vmlinux.with_extension("log");
-    watched(make(tree).args([JOBS, "vmlinux", "modules"]), &log)?;
+    let built = watched(make(tree).args([JOBS, "vmlinux", "modules"]), &log, "the kernel", 250)?;
+    ensure!(built, "the kernel does not build:\n{}", tail(&std::fs::read_to_string(&log)?, 40));
     let release = std::fs::read_to_string(tree.join("include/config/kernel.release")).context("no kernel.release")?;
     std::fs::rename(tree.join("vmlinux"), vmlinux).context("the build left no vmlinux")?;
     prune(tree)?;
@@ -82,31 +77,6 @@ fn make(tree: &Path) -> Command {
     command.env("LC_ALL", "C").env("KBUILD_BUILD_USER", "mpu").env("KBUILD_BUILD_HOST", "guest");
     command.env_remove("MAKEFLAGS").env_remove("CC");
     command
-}
-
-/// Runs with everything in a log and a line of progress now and then.
-fn watched(command: &mut Command, log: &Path) -> Result<()> {
-    let began = Instant::now();
-    let mut file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    let errors = file.try_clone().context("cannot share the log file")?;
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(errors)
-        .spawn()
-        .context("cannot start the kernel's build")?;
-    let pipe = child.stdout.take().context("the build has no output")?;
-    for (step, line) in BufReader::new(pipe).lines().enumerate() {
-        writeln!(file, "{}", line?)?;
-        if step > 0 && step % STEPS == 0 {
-            say(format!("building the kernel: step {step} of about 2200, {} s", began.elapsed().as_secs()));
-        }
-    }
-    if !child.wait()?.success() {
-        bail!("the kernel does not build:\n{}", tail(&std::fs::read_to_string(log)?, 40));
-    }
-    say(format!("the kernel is built: {} s", began.elapsed().as_secs()));
-    Ok(())
 }
 
 /// Leaves what modules are built against, as Debian's header packages do.

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::parts::read;
 use crate::apt::Suite;
 use crate::kernels::{Build, Kernel};
-use crate::run::{logged, output, say, tail};
+use crate::run::{output, say, tail, watched};
 use crate::{paths, setup};
 
 /// Raised when what is kept changes.
@@ -156,7 +156,11 @@ fn build(kernel: &Kernel, release: &str, tree: &Path, sources: &[PathBuf], kept:
         std::fs::copy(tree.join(path), &to).with_context(|| format!("cannot write {}", to.display()))?;
     }
     // The part that knows no kernel, and then the module around it, as the tree's own makefile does it for all its modules.
-    step(make(&work).arg("kernel-open/nvidia/nv-kernel.o_binary"), &partial.join("log.kernel"))?;
+    step(
+        make(&work).arg("kernel-open/nvidia/nv-kernel.o_binary"),
+        &partial.join("log.kernel"),
+        "the part that knows no kernel (about 1300 steps)",
+    )?;
     module(kernel, &work.join("kernel-open"), &partial)?;
     keep(&work, &partial)?;
     done(&partial, kept)
@@ -170,7 +174,7 @@ pub fn module(kernel: &Kernel, inside: &Path, to: &Path) -> Result<()> {
     let mut module = make(inside);
     module.arg("modules").arg(format!("SYSSRC={source}")).arg(format!("SYSOUT={}", headers.display()));
     module.arg("IGNORE_CC_MISMATCH=1").arg(format!("NV_EXCLUDE_KERNEL_MODULES={LEFT_OUT}"));
-    step(&mut module, &to.join("log.module"))?;
+    step(&mut module, &to.join("log.module"), "nvidia.ko (about 600 steps)")?;
     let mut strip = Command::new("objcopy");
     strip.arg("--strip-debug").arg(inside.join("nvidia.ko")).arg(to.join("nvidia.ko"));
     output(&mut strip).map(drop).context("the driver's makefiles left no nvidia.ko that can be read")
@@ -202,8 +206,8 @@ fn make(inside: &Path) -> Command {
     command
 }
 
-fn step(command: &mut Command, log: &Path) -> Result<()> {
-    let done = logged(command, log)?;
-    ensure!(done, "the driver does not build:\n{}", tail(&std::fs::read_to_string(log).unwrap_or_default(), 30));
+fn step(command: &mut Command, log: &Path, what: &str) -> Result<()> {
+    let built = watched(command, log, what, 100)?;
+    ensure!(built, "the driver does not build:\n{}", tail(&std::fs::read_to_string(log).unwrap_or_default(), 30));
     Ok(())
 }
