@@ -19,6 +19,14 @@ pub struct Program {
     pub command: Option<fn() -> clap::Command>,
 }
 
+/// The release of NVIDIA's toolkit, and of libnvidia-container, that these programs stand in for.
+pub const NVIDIA_RELEASE: &str = "1.20.0";
+
+/// What `--version` prints under NVIDIA's name for a program: scripts compare that number. Ours stands below it.
+pub fn version(name: &str) -> String {
+    format!("{name} version {NVIDIA_RELEASE}\nmpu-container: {}\n", env!("CARGO_PKG_VERSION"))
+}
+
 /// What these programs are, for a person who does not know which one to call.
 pub fn help(programs: &[Program]) -> String {
     let mut text = String::from(

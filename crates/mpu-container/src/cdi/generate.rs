@@ -16,6 +16,8 @@ use crate::capability::{Capabilities, Capability};
 use crate::driver::{Driver, DriverError, DriverRoot, Gpu, Mig, Selection, UnknownDevice, LAST_IMEX_CHANNEL};
 use crate::edits::{ContainerEdits, Device, Spec};
 use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
 
 /// The device that is all others.
 const ALL: &str = "all";
@@ -72,6 +74,9 @@ pub enum GenerateError {
     /// There is nothing to describe.
     #[error("empty device edits: there is no {0} on this host, and a CDI spec must have a device")]
     Nothing(&'static str),
+    /// None of a device's nodes is there.
+    #[error("empty device edits: device '{0}' has no node, {1} is not there")]
+    NoNode(String, String),
     /// Another word than a channel's number.
     #[error("'{0}' is no IMEX channel; a number from 0 to {LAST_IMEX_CHANNEL}, channelN or all is")]
     Channel(String),
@@ -99,10 +104,33 @@ pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateEr
             let nodes = extra::nodes(root, Mode::Management);
             (one(inject::plain_nodes(nodes, &request.edits), "NVIDIA device node")?, common)
         }
-        Mode::Imex => (extra::channels(root, &request.devices, &request.edits)?, ContainerEdits::default()),
-        other => (one(extra::edits(root, other, &request.edits), other.what())?, ContainerEdits::default()),
+        Mode::Imex => (extra::channels(root, &request.devices, &request.edits)?, void()),
+        other => (one(extra::edits(root, other, &request.edits), other.what())?, void()),
     };
     finish(devices, container_edits, request)
+}
+
+/// Takes out the nodes that are not on the host, for a caller who has said where they are. The paths come back.
+pub fn leave_out_missing_nodes(spec: &mut Spec) -> Result<BTreeSet<String>, GenerateError> {
+    let is_there = |path: &str| fs::metadata(path).is_ok_and(|node| node.file_type().is_char_device());
+    let mut missing = BTreeSet::new();
+    let common = [(None, &mut spec.container_edits)];
+    let devices = spec.devices.iter_mut().map(|device| (Some(&device.name), &mut device.container_edits));
+    for (device, edits) in common.into_iter().chain(devices) {
+        let mut gone = None;
+        edits.device_nodes.retain(|node| {
+            let path = node.host_path.as_ref().unwrap_or(&node.path);
+            is_there(path) || {
+                gone = Some(path.clone());
+                missing.insert(path.clone());
+                false
+            }
+        });
+        if let (Some(device), Some(path), true) = (device, gone, edits.device_nodes.is_empty()) {
+            return Err(GenerateError::NoNode(device.clone(), path));
+        }
+    }
+    Ok(missing)
 }
 
 /// Makes the spec of a driver's GPUs and MIG devices.
@@ -204,6 +232,10 @@ fn merged(devices: &[Device]) -> Device {
     Hooks::merge_memory_limits(&mut edits.hooks);
     inject::sort(&mut edits);
     Device { name: ALL.into(), annotations: Default::default(), container_edits: edits }
+}
+
+fn void() -> ContainerEdits {
+    ContainerEdits { env: vec![inject::VOID.into()], ..ContainerEdits::default() }
 }
 
 fn one(edits: ContainerEdits, what: &'static str) -> Result<Vec<Device>, GenerateError> {

@@ -69,6 +69,8 @@ impl Options {
 const FILE: [&str; 5] = ["ro", "nosuid", "nodev", "rbind", "rprivate"];
 /// How a socket is mounted: to connect is to write.
 const SOCKET: [&str; 5] = ["nosuid", "nodev", "rbind", "rprivate", "noexec"];
+/// A prestart hook that sees the container later must not add devices once more.
+pub const VOID: &str = "NVIDIA_VISIBLE_DEVICES=void";
 /// Folders below `/dev` that hold our nodes.
 const NODE_FOLDERS: [&str; 2] = ["/dev/dri", "/dev/nvidia-caps"];
 
@@ -197,8 +199,7 @@ fn mounts_and_hooks(files: &Files, version: &str, options: &Options) -> Containe
     if !cuda.is_empty() {
         env.push(format!("NVIDIA_CTK_LIBCUDA_DIR={}", cuda.join(":")));
     }
-    // A prestart hook that sees the container later must not add devices once more.
-    env.push("NVIDIA_VISIBLE_DEVICES=void".into());
+    env.push(VOID.into());
     ContainerEdits { env, mounts, hooks: named, ..ContainerEdits::default() }
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// Looks at the NVIDIA driver of this host, and puts it into a container.
 #[derive(Debug, Parser)]
-#[command(name = "nvidia-container-cli", version = VERSION, max_term_width = 110, arg_required_else_help = true)]
+#[command(name = "nvidia-container-cli", version, max_term_width = 110, arg_required_else_help = true)]
 #[command(infer_long_args = true, disable_help_subcommand = true, after_help = AFTER)]
 pub struct Cli {
     /// Options for every command; give them before it
@@ -24,11 +24,6 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
-
-/// What `--version` prints. Scripts read `cli-version:` and `lib-version:`; both are ours, since there is no library
-/// behind this program.
-pub const VERSION: &str =
-    concat!("cli-version: ", env!("CARGO_PKG_VERSION"), "\nlib-version: ", env!("CARGO_PKG_VERSION"), "\nof: MPU\n");
 
 const AFTER: &str = "Examples:
   nvidia-container-cli info                                  which driver, which GPUs

@@ -20,7 +20,7 @@ mod user;
 
 use crate::chain::{chain, printable};
 use crate::driver::{Driver, DriverRoot, Selection};
-use crate::program::Program;
+use crate::program::{Program, NVIDIA_RELEASE};
 use crate::require::check_all;
 use args::{Cli, Command, Configure, Global};
 use clap::{error::ErrorKind, CommandFactory, Parser};
@@ -48,8 +48,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let words = std::iter::once(OsString::from(NAME)).chain(arguments.into_iter().skip(1));
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
-        // NVIDIA's has no name before it.
-        Err(error) if error.kind() == ErrorKind::DisplayVersion => return ended(print(args::VERSION)),
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => return ended(print(&version())),
         Err(error) => {
             // Nobody may be there to read it; the exit code says the same.
             let _ = error.print();
@@ -60,6 +59,12 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         open_log(cli.global.debug.as_deref())
             .and_then(|log| command(&cli, &log).inspect_err(|error| log.say(format_args!("failed: {}", chain(error))))),
     )
+}
+
+/// What `--version` prints: NVIDIA's program has two lines for itself and its library, and no name before them.
+fn version() -> String {
+    let ours = env!("CARGO_PKG_VERSION");
+    format!("cli-version: {NVIDIA_RELEASE}\nlib-version: {NVIDIA_RELEASE}\nmpu-container: {ours}\n")
 }
 
 fn open_log(path: Option<&Path>) -> Result<Log, CliError> {

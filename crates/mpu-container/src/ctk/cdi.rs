@@ -7,6 +7,7 @@ use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
 use crate::cdi::{registry, validate, Registry};
 use crate::chain::chain_without_repeats;
+use crate::engines::command::path;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -74,16 +75,16 @@ pub(super) enum Transform {
   nvidia-ctk cdi transform root --input=a.yaml --output=b.yaml --from=/run/nvidia/driver --to=/")]
 pub(super) struct Root {
     /// The root of the paths to change
-    #[arg(long, value_name = "DIR", default_value = "/")]
+    #[arg(long, value_parser = path(), value_name = "DIR", default_value = "/")]
     from: PathBuf,
     /// The new root
-    #[arg(long, value_name = "DIR", default_value = "/")]
+    #[arg(long, value_parser = path(), value_name = "DIR", default_value = "/")]
     to: PathBuf,
     /// The file to read; - is standard input
     #[arg(long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
     /// The file to write; standard output if none
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_parser = path(), value_name = "FILE")]
     output: Option<PathBuf>,
     /// Which paths change
     #[arg(long, default_value = "host")]

@@ -8,6 +8,7 @@ use crate::cdi::generate::{self, Naming};
 use crate::cdi::{Kind, Options, Request};
 use crate::config::Config;
 use crate::driver::DriverRoot;
+use crate::engines::command::path;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ The file is true until the driver is updated or MIG devices change;
 mpu-cdi-refresh.service keeps it true.")]
 pub(super) struct Generate {
     /// The file to write; standard output if none
-    #[arg(long, env = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", value_name = "FILE")]
+    #[arg(long, value_parser = path(), env = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", value_name = "FILE")]
     output: Option<PathBuf>,
     /// The format [default: as the file's name says, else yaml]
     #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_OUTPUT_FORMAT", ignore_case = true)]
@@ -36,10 +37,10 @@ pub(super) struct Generate {
     #[arg(long = "config", id = "generate-config", value_name = "FILE", hide = true)]
     config: Option<PathBuf>,
     /// Where the driver's files are [default: nvidia-container-cli.root of the configuration, else /]
-    #[arg(long, env = "NVIDIA_CTK_DRIVER_ROOT", value_name = "DIR")]
+    #[arg(long, value_parser = path(), env = "NVIDIA_CTK_DRIVER_ROOT", value_name = "DIR")]
     driver_root: Option<PathBuf>,
     /// Where /dev is [default: the driver's root if it has device nodes, else /]
-    #[arg(long, env = "NVIDIA_CTK_DEV_ROOT", value_name = "DIR")]
+    #[arg(long, value_parser = path(), env = "NVIDIA_CTK_DEV_ROOT", value_name = "DIR")]
     dev_root: Option<PathBuf>,
     /// How devices are named; given twice, each device has both names
     #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES", value_delimiter = ',',
@@ -59,10 +60,10 @@ pub(super) struct Generate {
     #[arg(long, visible_alias = "cdi-class", env = "NVIDIA_CTK_CDI_GENERATE_CLASS", default_value = "gpu")]
     class: String,
     /// The program that the spec names as hooks [default: this executable]
-    #[arg(long, visible_alias = "nvidia-ctk-path", env = "NVIDIA_CTK_CDI_HOOK_PATH", value_name = "PROGRAM")]
+    #[arg(long, value_parser = path(), visible_alias = "nvidia-ctk-path", env = "NVIDIA_CTK_CDI_HOOK_PATH", value_name = "PROGRAM")]
     nvidia_cdi_hook_path: Option<PathBuf>,
     /// The ldconfig that hooks run
-    #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_LDCONFIG_PATH", value_name = "PROGRAM")]
+    #[arg(long, value_parser = path(), env = "NVIDIA_CTK_CDI_GENERATE_LDCONFIG_PATH", value_name = "PROGRAM")]
     ldconfig_path: Option<PathBuf>,
     /// A hook to leave out, or all
     #[arg(
@@ -137,8 +138,13 @@ impl From<FormatWord> for Format {
 
 impl Generate {
     pub(super) fn run(&self, context: &Context) -> Result<(), Failure> {
-        let spec = generate::generate(&self.root(context)?, &self.request(context)?)?;
-        let output = self.output.as_deref().filter(|path| !path.as_os_str().is_empty());
+        let mut spec = generate::generate(&self.root(context)?, &self.request(context)?)?;
+        if given(&self.dev_root).is_some() {
+            for path in generate::leave_out_missing_nodes(&mut spec)? {
+                context.note(format_args!("{path} is not there: left out"));
+            }
+        }
+        let output = given(&self.output);
         let format = self.format.map(Format::from).or(output.and_then(Format::of_path)).unwrap_or(Format::Yaml);
         if let Some(path) = put(&spec, output, format)? {
             let (count, version) = (spec.devices.len(), &spec.cdi_version);
@@ -148,21 +154,20 @@ impl Generate {
     }
 
     fn root(&self, context: &Context) -> Result<DriverRoot, Failure> {
-        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         let files = match (given(&self.driver_root), self.config.as_ref().or(context.config.as_ref())) {
-            (Some(path), _) => Some(path),
+            (Some(path), _) => Some(path.to_path_buf()),
             (None, Some(config)) => Config::at(config)?.config.cli.root,
             (None, None) => Config::load()?.config.cli.root,
         };
-        Ok(DriverRoot::at(&files.unwrap_or_else(|| "/".into()), given(&self.dev_root).as_deref()))
+        Ok(DriverRoot::at(&files.unwrap_or_else(|| "/".into()), given(&self.dev_root)))
     }
 
     fn request(&self, context: &Context) -> Result<Request, Failure> {
         if self.enable_hook.iter().any(|word| word == "all") {
             return Err("--enable-hook=all is not supported: name the hooks".into());
         }
-        let mut edits = Options::of(hook_program(self.nvidia_cdi_hook_path.as_deref())?);
-        edits.hooks.ldconfig = self.ldconfig_path.clone().filter(|path| !path.as_os_str().is_empty());
+        let mut edits = Options::of(hook_program(given(&self.nvidia_cdi_hook_path))?);
+        edits.hooks.ldconfig = given(&self.ldconfig_path).map(Path::to_path_buf);
         for word in edits.change(&self.disable_hook, &self.enable_hook, &self.feature_flag) {
             context.note(format_args!("'{word}' is no hook or feature that we know: passed over"));
         }
@@ -180,9 +185,14 @@ impl Generate {
     }
 }
 
+/// A path that was given; an empty one says nothing.
+fn given(path: &Option<PathBuf>) -> Option<&Path> {
+    path.as_deref().filter(|path| !path.as_os_str().is_empty())
+}
+
 /// The hooks' program: as asked for, a bare name looked for in `PATH`; else this executable.
 fn hook_program(asked: Option<&Path>) -> Result<PathBuf, Failure> {
-    let Some(asked) = asked.filter(|path| !path.as_os_str().is_empty()) else {
+    let Some(asked) = asked else {
         return Ok(crate::executable::path()?);
     };
     if asked.components().count() > 1 {

@@ -20,8 +20,9 @@ mod write;
 use crate::chain::chain_without_repeats;
 use crate::driver::DriverRoot;
 use crate::engines::command::Configure;
-use crate::hooks;
-use crate::program::Program;
+use crate::program::{self, Program};
+use crate::{hooks, output};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use context::Context;
 pub use nodes::NodeError;
@@ -101,6 +102,9 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let arguments = [OsString::from("nvidia-ctk")].into_iter().chain(arguments.into_iter().skip(1));
     let ctk = match Ctk::try_parse_from(arguments) {
         Ok(ctk) => ctk,
+        Err(told) if told.kind() == ErrorKind::DisplayVersion => {
+            return output::page("nvidia-ctk", &program::version("NVIDIA Container Toolkit CLI"))
+        }
         Err(told) => {
             // Nobody may be reading.
             let _ = told.print();
@@ -121,7 +125,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            crate::output::say(format!("nvidia-ctk: {}", chain_without_repeats(error.as_ref())));
+            output::say(format!("nvidia-ctk: {}", chain_without_repeats(error.as_ref())));
             ExitCode::FAILURE
         }
     }

@@ -301,22 +301,3 @@ fn a_module_that_is_not_loaded_is_told() {
     assert!(!host.path().join("dev").exists(), "no half of the nodes");
     assert_eq!(ctk(&["system", "create-device-nodes", "--root=/nowhere", "--load-kernel-modules", "--dry-run"]), 0);
 }
-
-#[test]
-fn files_and_nodes_can_lie_below_different_roots() {
-    let host = host();
-    let devices = tempfile::tempdir().expect("a folder");
-    let output = host.path().join("nvidia.yaml");
-    let roots = ["--driver-root", text(host.path()), "--dev-root", text(devices.path())];
-    assert_eq!(ctk(&[&["cdi", "generate", "--output", text(&output)], &roots[..]].concat()), 0);
-    let spec = file::read(&output).expect("a spec");
-    let all = spec.devices.iter().map(|device| &device.container_edits).chain([&spec.container_edits]);
-    for edits in all {
-        for node in &edits.device_nodes {
-            assert_eq!(node.host_path.as_deref(), Some(&*format!("{}{}", text(devices.path()), node.path)));
-        }
-        for mount in &edits.mounts {
-            assert!(mount.host_path.starts_with(text(host.path())) && !mount.container_path.contains("tmp"));
-        }
-    }
-}

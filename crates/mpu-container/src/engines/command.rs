@@ -88,7 +88,7 @@ enum Source {
 }
 
 /// A path that may be empty: scripts say nothing so.
-fn path() -> impl TypedValueParser<Value = PathBuf> {
+pub(crate) fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 

@@ -64,9 +64,9 @@ pub(super) fn with(of: &str, wish: &Wish, pattern: &Table, version: i64) -> Resu
         let at = [&containerd[..], &["runtimes", &wish.name]].concat();
         let runtime = table(root, &at)?;
         complete(runtime, pattern);
-        if runtime.get("runtime_type").and_then(Item::as_str).is_none_or(str::is_empty) {
-            set(runtime, "runtime_type", wish.runtime_type.as_str());
-        }
+        // An entry of years ago can name a shim that containerd 2 does not have any more.
+        let kind = pattern.get("runtime_type").and_then(Item::as_str).filter(|kind| !kind.is_empty());
+        set(runtime, "runtime_type", kind.unwrap_or(&wish.runtime_type));
         annotations(runtime, &wish.annotations);
         let options = table(root, &[&at[..], &["options"]].concat())?;
         set(options, "BinaryName", wish.path.as_str());

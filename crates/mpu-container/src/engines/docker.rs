@@ -28,8 +28,7 @@ pub(super) fn says(of: &str) -> Result<Says, Malformed> {
 pub(super) fn with(text: &str, wish: &Wish) -> Result<String, Malformed> {
     let mut root = parse(text)?;
     let before = root.clone();
-    let runtime = table(&mut root, "runtimes")?.entry(&wish.name).or_insert_with(|| json!({"args": []}));
-    let runtime = runtime.as_object_mut().ok_or_else(|| Malformed::NoTable(wish.name.clone()))?;
+    let runtime = table_in(table(&mut root, "runtimes")?, &wish.name, json!({"args": []}))?;
     // Docker does not start with a runtime that has a path and a kind: the path's kind is its own.
     OF_A_KIND.iter().for_each(|key| drop(runtime.shift_remove(*key)));
     runtime.insert("path".into(), json!(wish.path));
@@ -68,7 +67,7 @@ pub(super) fn not_default(text: &str, name: &str) -> Result<String, Malformed> {
 pub(super) fn without(text: &str, name: &str) -> Result<String, Malformed> {
     let mut root = parse(text)?;
     let before = root.clone();
-    if root.contains_key("runtimes") {
+    if root.get("runtimes").is_some_and(|runtimes| !runtimes.is_null()) {
         let runtimes = table(&mut root, "runtimes")?;
         runtimes.shift_remove(name);
         if runtimes.is_empty() {
@@ -227,7 +226,19 @@ impl<'de> Visitor<'de> for Keys<'_> {
 }
 
 fn table<'a>(root: &'a mut Map<String, Value>, key: &str) -> Result<&'a mut Map<String, Value>, Malformed> {
-    let value = root.entry(key).or_insert_with(|| json!({}));
+    table_in(root, key, json!({}))
+}
+
+/// The table of a key. Without one it is `fresh`; `null` is the same as no key, as for Docker, which is written in Go.
+fn table_in<'a>(
+    root: &'a mut Map<String, Value>,
+    key: &str,
+    fresh: Value,
+) -> Result<&'a mut Map<String, Value>, Malformed> {
+    let value = root.entry(key).or_insert(Value::Null);
+    if value.is_null() {
+        *value = fresh;
+    }
     value.as_object_mut().ok_or_else(|| Malformed::NoTable(format!("'{key}'")))
 }
 

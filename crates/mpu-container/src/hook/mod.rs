@@ -16,7 +16,7 @@ use crate::config::{self, Config, ConfigError, Loaded, Mode};
 use crate::driver::DriverRoot;
 use crate::limits::{self, LimitsError};
 use crate::output::{page, say};
-use crate::program::Program;
+use crate::program::{self, Program};
 use crate::request::{self, Annotations, RequestError, Terms};
 use crate::spec::{Spec, SpecError};
 use flags::Flags;
@@ -137,8 +137,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
         return page(NAME, USAGE);
     }
     if flags.version {
-        let version = env!("CARGO_PKG_VERSION");
-        return page(NAME, &format!("NVIDIA Container Runtime Hook version {version} (mpu-container)\n"));
+        return page(NAME, &program::version("NVIDIA Container Runtime Hook"));
     }
     match flags.command.as_deref().and_then(OsStr::to_str) {
         Some("prestart") => match prestart(&flags) {

@@ -27,7 +27,7 @@ use crate::chain::chain;
 use crate::ldconfig::LdconfigError;
 use crate::limits::LimitsError;
 use crate::output;
-use crate::program::Program;
+use crate::program::{self, Program};
 use crate::request::RequestError;
 use crate::spec::SpecError;
 use clap::builder::BoolishValueParser;
@@ -239,6 +239,9 @@ fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
         Err(error) if !error.use_stderr() && !is_alone => {
             output::say(format!("{NAME}: help and version are not for one hook of several (see {NAME} --help)"));
             Err(ExitCode::from(2))
+        }
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => {
+            Err(output::page(NAME, &program::version("NVIDIA CDI Hook")))
         }
         Err(error) if !error.use_stderr() => {
             // Nobody may be reading.

@@ -293,25 +293,6 @@ fn help_for_one_hook_of_several_is_a_mistake_and_none_of_them_runs() {
     }
 }
 
-#[test]
-fn the_page_names_every_hook_and_flag() {
-    use clap::CommandFactory;
-    let page = include_str!("../../../../docs/container/hooks.md");
-    let command = Args::command();
-    // Several hooks are no hook of their own.
-    let mut hooks = 1;
-    assert!(page.contains(&format!("| `{IN_TURN}` | `HOOK` … `{BETWEEN}` `HOOK` … |")));
-    for hook in command.get_subcommands().filter(|hook| !hook.is_hide_set()) {
-        let row = page.lines().find(|line| line.starts_with(&format!("| `{}` |", hook.get_name())));
-        let row = row.unwrap_or_else(|| panic!("no row for {}", hook.get_name()));
-        for flag in hook.get_arguments().filter_map(|argument| argument.get_long()) {
-            assert!(row.contains(&format!("`--{flag} ")), "{}: --{flag} is not in its row", hook.get_name());
-        }
-        hooks += 1;
-    }
-    assert_eq!(page.lines().filter(|line| line.starts_with("| `") && !line.starts_with("| `/")).count(), hooks);
-}
-
 /// The kernel's own folder of all GPUs, as a container without a procfs has it here.
 #[test]
 fn gpus_without_a_node_are_hidden() {

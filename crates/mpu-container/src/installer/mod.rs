@@ -17,7 +17,8 @@ mod sys;
 use crate::chain::chain_without_repeats;
 use crate::lock::{Lock, LockError};
 use crate::output;
-use crate::program::Program;
+use crate::program::{self, Program};
+use clap::error::ErrorKind;
 use engine::Host;
 use error::InstallError;
 use flags::Options;
@@ -55,6 +56,9 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let words = [OsString::from("nvidia-ctk-installer")].into_iter().chain(arguments.into_iter().skip(1)).collect();
     let options = match Options::read(words, variable) {
         Ok(options) => options,
+        Err(told) if told.kind() == ErrorKind::DisplayVersion => {
+            return output::page("nvidia-ctk-installer", &program::version("nvidia-ctk-installer"))
+        }
         Err(told) => {
             // Nobody may be reading.
             let _ = told.print();

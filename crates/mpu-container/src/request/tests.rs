@@ -430,36 +430,6 @@ proptest! {
     }
 }
 
-#[test]
-fn the_page_says_what_is_done() {
-    let page = include_str!("../../../../docs/container/asking-for-a-gpu.md");
-    // Its first table, where a row can be tried as it stands.
-    for (value, expected) in [
-        ("none", "none"),
-        ("all", "all"),
-        ("0,2", "0 2"),
-        ("00000000:1B:00.0", "00000000:1B:00.0"),
-        ("nvidia.com/gpu=0", "nvidia.com/gpu=0"),
-    ] {
-        assert!(page.contains(&format!("\n| `{value}` |")), "{value}");
-        assert_eq!(asked(&format!("NVIDIA_VISIBLE_DEVICES={value}"), ""), expected);
-    }
-    for (name, _) in Extra::ALL {
-        assert!(page.contains(&format!("`{name}`")), "{name}");
-    }
-    for capability in crate::capability::Capability::ALL {
-        assert!(page.contains(&format!("`{}`", capability.word())), "{}", capability.word());
-    }
-    // The messages, as far as they are the same for all.
-    for error in [
-        RequestError::Capabilities { asked: "X".into(), allowed: "Y".into() }.to_string(),
-        RequestError::Unprivileged { what: "MIG_CONFIG_DEVICES" }.to_string(),
-        crate::require::RequireError::Unsatisfied { condition: "cuda>=13.1".into(), found: String::new() }.to_string(),
-    ] {
-        assert!(page.contains(&format!("\n| `{error}`")), "{error}");
-    }
-}
-
 /// An image's environment is a stranger's, and each note is a line of a log at each start.
 #[test]
 fn of_many_notes_the_first_are_told() {

@@ -27,7 +27,7 @@ use thiserror::Error;
 
 use crate::chain::{chain, printable};
 use crate::config::{Config, ConfigError, Mode};
-use crate::program::Program;
+use crate::program::{version, Program};
 use crate::spec::{Spec, SpecError};
 use command::Command;
 use log::Log;
@@ -43,6 +43,9 @@ pub const PROGRAM: Program = Program {
     run,
     command: None,
 };
+
+/// The release of OCI's runtime specification that we read.
+const OCI: &str = "1.3.0";
 
 const HELP: &str = "\
 Gives a container the GPUs it asks for, then becomes the OCI runtime that does the rest.
@@ -118,7 +121,7 @@ fn start(
     log: &mut Log,
 ) -> Result<Infallible, RuntimeError> {
     if command.version {
-        let _ = writeln!(std::io::stdout(), "nvidia-container-runtime (mpu-container {})\n", env!("CARGO_PKG_VERSION"));
+        let _ = write!(std::io::stdout(), "{}spec: {OCI}\n\n", version("NVIDIA Container Runtime"));
     }
     let loaded = Config::load()?;
     let config = &loaded.config;

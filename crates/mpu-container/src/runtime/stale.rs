@@ -20,7 +20,11 @@ pub(super) fn missing(edits: &ContainerEdits) -> Option<PathBuf> {
 
 /// Whether the runtime makes the node from the file's words alone.
 fn is_complete(node: &DeviceNode) -> bool {
-    node.kind.as_ref().is_some_and(|kind| !kind.is_empty()) && node.major.is_some_and(|major| major != 0)
+    match node.kind.as_deref() {
+        None | Some("") => false,
+        Some("p") => true,
+        Some(_) => node.major.is_some_and(|major| major != 0),
+    }
 }
 
 /// Whether a file or directory of the host is mounted, and no file system in memory.

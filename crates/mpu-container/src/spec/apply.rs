@@ -91,7 +91,7 @@ fn device(tree: &mut Value, node: &DeviceNode) -> Result<(), EditError> {
         entry.insert("major".into(), json!(major));
         entry.insert("minor".into(), json!(minor));
     }
-    let optional = [("fileMode", node.file_mode.map(u64::from)), ("uid", uid), ("gid", gid)];
+    let optional = [("fileMode", filled.mode.map(u64::from)), ("uid", uid), ("gid", gid)];
     entry.extend(optional.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value?)))));
     let devices = list(tree, &["linux", "devices"])?;
     devices.retain(|there| there.get("path").and_then(Value::as_str) != Some(&node.path));

@@ -8,6 +8,7 @@
 
 mod apply;
 mod error;
+mod fields;
 mod hooks;
 mod node;
 #[cfg(test)]
@@ -95,7 +96,7 @@ impl Spec {
         if text.len() as u64 > LIMIT {
             return Err(SpecError::TooLarge(path));
         }
-        let (tree, lossy) = match serde_json::from_slice::<Value>(&text) {
+        let (mut tree, lossy) = match serde_json::from_slice::<Value>(&text) {
             Ok(tree) => (tree, None),
             Err(error) => match tolerant::read(&text) {
                 Some(tree) => (tree, Some(error)),
@@ -105,6 +106,7 @@ impl Spec {
         if !tree.is_object() {
             return Err(SpecError::NotAnObject(path));
         }
+        fields::rename(&mut tree);
         let kept = Kept { mode: meta.permissions().mode() & 0o7777, uid: meta.uid(), gid: meta.gid() };
         Ok(Spec { path, kept, tree, lossy })
     }

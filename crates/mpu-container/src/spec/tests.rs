@@ -61,7 +61,8 @@ fn a_device_stands_in_the_list_and_in_the_cgroup() {
     );
     let tree: Value = serde_json::from_str(&edited(text, &edits)).unwrap();
     let expected = json!([{"path":"/dev/z"},
-        {"path":"/dev/x","type":"c","major":1,"minor":3,"uid":7}, {"path":"/dev/y","type":"c","major":1,"minor":3,"uid":7}]);
+        {"path":"/dev/x","type":"c","major":1,"minor":3,"fileMode":0o666,"uid":7},
+        {"path":"/dev/y","type":"c","major":1,"minor":3,"fileMode":0o666,"uid":7}]);
     assert_eq!(tree.pointer("/linux/devices"), Some(&expected));
     let rules = json!([{"allow":false,"access":"rwm"},
         {"allow":true,"type":"c","major":1,"minor":3,"access":"rwm"}, {"allow":true,"type":"c","major":1,"minor":3,"access":""}]);

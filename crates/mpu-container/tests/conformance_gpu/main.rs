@@ -4,7 +4,6 @@
 //! Where only the specification matters, the runtime behind the wrapper is `true`: it does nothing, whatever it is asked.
 
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{json, Value};
@@ -200,7 +199,8 @@ fn versions_come_one_after_the_other() {
     let host = Host::new();
     host.configure("/bin/echo", "auto", "");
     let said = |arguments: &[&str]| String::from_utf8(host.call("nvidia-container-runtime", arguments).stdout).unwrap();
-    let ours = format!("nvidia-container-runtime (mpu-container {})\n\n", env!("CARGO_PKG_VERSION"));
+    let ours = env!("CARGO_PKG_VERSION");
+    let ours = format!("NVIDIA Container Runtime version 1.20.0\nmpu-container: {ours}\nspec: 1.3.0\n\n");
     // GNU's echo prints only its version for this one argument.
     assert!(said(&["--version"]).starts_with(&format!("{ours}echo (GNU coreutils)")));
     assert_eq!(said(&["-v"]), format!("{ours}-v\n"));
@@ -287,5 +287,4 @@ fn our_own_name_has_a_page() {
     assert!(output.status.success());
     let page = String::from_utf8(output.stdout).unwrap();
     assert!(page.contains("docker run") && page.contains("NVIDIA_VISIBLE_DEVICES"));
-    assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/container/runtime.md").exists());
 }

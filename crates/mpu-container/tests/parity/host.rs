@@ -76,7 +76,8 @@ const NODES: &[(&str, &[Node])] = &[
 ];
 
 /// Makes a host below `root`. The words change it: `gpus=N`, `release=X`, `no-driver`, `no-libraries`, `only-cuda`, `lib32`, `lib64` (the
-/// folder of RPM distributions), `drm`, `mig` (GPU 1 is divided), `mig-caps`, `excluded` (GPU 0 is), and those of the table of nodes.
+/// folder of RPM distributions), `drm`, `mig` (GPU 1 is divided), `mig-caps`, `excluded` (GPU 0 is), those of the table of nodes, and
+/// `closed`: not everybody may open these.
 ///
 /// # Errors
 /// Why this machine cannot have such a host.
@@ -136,7 +137,8 @@ pub fn make(root: &Path, words: &[String]) -> Result<(), String> {
     }
     files(root, release, &has);
     for (name, major, minor) in NODES.iter().filter(|(word, _)| has(word)).flat_map(|(_, nodes)| *nodes) {
-        node(&root.join("dev").join(name), *major, *minor)
+        let mode = if has("closed") { 0o660 } else { 0o666 };
+        node(&root.join("dev").join(name), *major, *minor, mode)
             .map_err(|error| format!("cannot make a device node: {error}"))?;
     }
     Ok(())
@@ -169,10 +171,10 @@ fn write(root: &Path, path: &str, text: &str) {
     fs::write(path, text).expect("a file");
 }
 
-fn node(path: &Path, major: u32, minor: u32) -> rustix::io::Result<()> {
+fn node(path: &Path, major: u32, minor: u32, mode: u32) -> rustix::io::Result<()> {
     fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
     let _ = fs::remove_file(path);
-    mknodat(CWD, path, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(major, minor))?;
+    mknodat(CWD, path, FileType::CharacterDevice, Mode::from_raw_mode(mode), makedev(major, minor))?;
     // Whatever the umask.
-    rustix::fs::chmod(path, Mode::from_raw_mode(0o666))
+    rustix::fs::chmod(path, Mode::from_raw_mode(mode))
 }

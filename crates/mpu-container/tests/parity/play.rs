@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Stands in runc's place and writes down what it is given.
 const LOW: &str = "#!/bin/sh\nfolder=${0%/bin/*}\necho \"low $*\" >> $folder/low.args\ncat config.json > $folder/low.json 2>/dev/null\nexit 0\n";
 
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "nvidia-container-runtime",
     "nvidia-container-runtime.cdi",
     "nvidia-container-runtime.legacy",
@@ -26,6 +26,7 @@ const NAMES: [&str; 8] = [
     "nvidia-container-toolkit",
     "nvidia-container-cli",
     "nvidia-ctk",
+    "nvidia-ctk-installer",
     "nvidia-cdi-hook",
 ];
 
