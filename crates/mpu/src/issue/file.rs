@@ -4,9 +4,9 @@
 
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use mpu_os::file::{create_file_atomically, replace_file_atomically, Mode};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Why there is no report.
@@ -49,36 +49,26 @@ impl Explain for ReportError {
 
 /// Puts the report there. What is there already is replaced as a whole and only if asked; what is no file, never.
 pub fn write(path: &Path, report: &str, force: bool) -> Result<(), ReportError> {
-    let failed = |source| ReportError::Write { path: path.to_path_buf(), source };
     match fs::symlink_metadata(path) {
         Ok(_) if !force => return Err(ReportError::Exists { path: path.to_path_buf() }),
         Ok(meta) if !meta.is_file() => return Err(ReportError::NoFile { path: path.to_path_buf() }),
         _ => {}
     }
-    if !force {
-        return fill(path, report).map_err(|error| match error.kind() {
-            // Somebody was quicker.
-            io::ErrorKind::AlreadyExists => ReportError::Exists { path: path.to_path_buf() },
-            _ => failed(error),
-        });
-    }
-    let name = path.file_name().ok_or_else(|| failed(io::Error::from(io::ErrorKind::InvalidInput)))?;
-    let beside = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
-    fill(&beside, report).map_err(failed)?;
-    fs::rename(&beside, path).inspect_err(|_| drop(fs::remove_file(&beside))).map_err(failed)
-}
-
-/// Makes a file that was not there, or none.
-fn fill(path: &Path, report: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    let private = file.set_permissions(fs::Permissions::from_mode(0o600));
-    private.and_then(|()| file.write_all(report.as_bytes())).inspect_err(|_| drop(fs::remove_file(path)))
+    let written = match force {
+        true => replace_file_atomically(path, report.as_bytes(), Mode::Of(0o600)),
+        false => create_file_atomically(path, report.as_bytes()),
+    };
+    written.map(drop).map_err(|source| match source.kind() {
+        // Somebody was quicker.
+        io::ErrorKind::AlreadyExists => ReportError::Exists { path: path.to_path_buf() },
+        _ => ReportError::Write { path: path.to_path_buf(), source },
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{symlink, PermissionsExt};
 
     #[test]
     fn a_file_is_private_and_replaced_only_when_asked() {
@@ -91,6 +81,16 @@ mod tests {
         write(&path, "two", true).expect("replaced");
         assert_eq!(fs::read_to_string(&path).expect("a file"), "two");
         assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn leftover_of_killed_run_blocks_no_report() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("r.txt");
+        write(&path, "one", false).expect("written");
+        fs::write(dir.path().join(format!(".r.txt.{}", std::process::id())), "half").expect("a leftover");
+        write(&path, "two", true).expect("replaced");
+        assert_eq!(fs::read_to_string(&path).expect("a file"), "two");
     }
 
     #[test]

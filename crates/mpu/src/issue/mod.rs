@@ -1,16 +1,13 @@
 //! `mpu doctor --report`: what an issue about MPU needs to say of a host, as one file that a person reads and attaches.
 //!
-//! Owns what is in it. It is a list of what may leave the host: numbers and words of our own, and of free text only what
-//! [`names::Names`] lets through. Asks nothing that the other commands do not ask, and changes nothing.
+//! An allow-list: numbers, words of ours, versions and models leave the host. Free text does so with `--with-names` only.
 
 mod file;
-mod free_text;
 mod kernel_log;
-mod names;
 
 pub use file::{write, ReportError};
 
-use crate::doctor::{self, Finding, Level};
+use crate::doctor::{self, Finding};
 use crate::install::{self, Package, Record};
 use mpu_engine::module::build::STORE;
 use mpu_engine::observe::{self, Observed};
@@ -18,7 +15,6 @@ use mpu_host::config::{Config, Selector};
 use mpu_host::driver::{self, Driver, Flavour};
 use mpu_host::host::Host;
 use mpu_host::time;
-use names::{Names, UNITS};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
 use std::path::Path;
@@ -26,32 +22,28 @@ use std::process::{Command, Stdio};
 
 /// The longest section in bytes: of a log its end, of anything else its beginning.
 const LONGEST: usize = 48 << 10;
-/// Checks whose words name containers, users or files of theirs where they find something.
-const NAMING: [&str; 4] = ["notify_unserved", "notify_rootless", "configuration", "preload"];
+/// Our units.
+const UNITS: [&str; 4] = ["mpu.service", "mpu-notify.service", "mpu-metrics.service", "mpu-nri.service"];
 /// What is asked of a unit: words of systemd's and numbers.
 const PROPERTIES: &str = "LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts";
 
-/// The report. With names, nothing is hidden.
+/// The report. With names, it has free text, too.
 pub fn report(host: &Host, with_names: bool) -> String {
-    let names = if with_names { Names::none() } else { Names::of(host) };
     let mut text = format!("mpu {}, {}\n", env!("CARGO_PKG_VERSION"), time::stamp(time::now()));
     text += match with_names {
         true => "This report HAS names of this host, its containers and its users: `--with-names` was given.\n",
-        false => {
-            "PIDs are hidden here, and names of this host, its users, containers and pods as far as mpu finds them: \
-             <…> stands for them.\nUsers whom only a directory service (LDAP) knows are not found.\n"
-        }
+        false => "Versions, states and numbers only: names, PIDs, paths and free text are left out.\n",
     };
     text += "Read it before you attach it.\n";
     let sections: [(&str, String); 8] = [
-        ("host", self::host(host, &names)),
+        ("host", self::host(host)),
         ("engines", engines(host)),
-        ("findings of mpu doctor", findings(&doctor::examine(host), &names, with_names)),
+        ("findings of mpu doctor", findings(&doctor::examine(host), with_names)),
         ("configuration", configuration(host, with_names)),
         ("units", units(host)),
         ("counters", counters(host)),
         ("the kernel's messages about MPU", kernel_log::ours(host, with_names)),
-        ("the last build of the module", build_log(host, &names)),
+        ("the last build of the module", build_log(host, with_names)),
     ];
     for (title, section) in sections {
         let _ = write!(text, "\n## {title}\n{}", bounded(&section));
@@ -77,12 +69,12 @@ fn line(text: &mut String, name: &str, value: impl AsRef<str>) {
     let _ = writeln!(text, "{name:<14} {}", value.as_ref());
 }
 
-fn host(host: &Host, names: &Names) -> String {
+fn host(host: &Host) -> String {
     let mut text = String::new();
     let of_system = host.text("/etc/os-release").unwrap_or_default();
     let pretty = of_system.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or_default();
-    line(&mut text, "system", names.hide(pretty.trim_matches('"')));
-    line(&mut text, "kernel", names.hide(&host.release().unwrap_or_default()));
+    line(&mut text, "system", words(pretty.trim_matches('"')));
+    line(&mut text, "kernel", plain(&host.release().unwrap_or_default()));
     line(&mut text, "machine", std::env::consts::ARCH);
     line(&mut text, "lockdown", word(&host.lockdown()));
     line(&mut text, "signatures", if host.enforces_signatures() { "demanded" } else { "not demanded" });
@@ -98,11 +90,11 @@ fn host(host: &Host, names: &Names) -> String {
             let era = driver
                 .known()
                 .map_or("an unknown release".to_string(), |known| format!("era {}", driver::native(known).era));
-            format!("{}, {flavour}, {era}", names.hide(&driver.version))
+            format!("{}, {flavour}, {era}", plain(&driver.version))
         }),
     );
     for (model, count) in models(host) {
-        line(&mut text, "GPU", format!("{count} × {}", names.hide(&model)));
+        line(&mut text, "GPU", format!("{count} × {}", words(&model)));
     }
     let installed = match (install::package(host), Record::read(host)) {
         (Some(Package { manager, .. }), _) => format!("as a package ({manager})"),
@@ -166,25 +158,32 @@ fn engines(host: &Host) -> String {
     text
 }
 
-/// A word of an engine's: letters, digits and what stands in versions and names of functions.
+/// A word: letters, digits and what stands in versions and names of functions.
 fn plain(text: &str) -> &str {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-+~".contains(c);
-    if text.len() <= 64 && text.chars().all(is_plain) {
+    made_of(text, "._-+~")
+}
+
+/// The name of a distribution or of a GPU's model.
+fn words(text: &str) -> &str {
+    made_of(text, "._-+~()/ ")
+}
+
+fn made_of<'a>(text: &'a str, others: &str) -> &'a str {
+    let is_allowed = text.len() <= 64 && text.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c));
+    if is_allowed {
         text
     } else {
         "<not a word>"
     }
 }
 
-fn findings(findings: &[Finding], names: &Names, with_names: bool) -> String {
+fn findings(findings: &[Finding], with_names: bool) -> String {
     let mut text = String::new();
     for finding in findings {
-        let is_quiet = matches!(finding.level, Level::Ok | Level::Skipped);
-        let may_tell = with_names || is_quiet || !NAMING.contains(&finding.check);
-        let seen = if may_tell { names.hide(&finding.seen) } else { "<it names some>".to_string() };
-        let _ = writeln!(text, "{:<9} {:<16} {seen}", word(&finding.level), finding.check);
-        if let Some(fix) = finding.fix.as_ref().filter(|_| may_tell) {
-            let _ = writeln!(text, "{:<26} fix: {}", "", names.hide(fix));
+        let _ = writeln!(text, "{:<9} {}", word(&finding.level), finding.check);
+        let fix = finding.fix.iter().map(|fix| format!("fix: {fix}"));
+        for said in [finding.seen.clone()].into_iter().chain(fix).filter(|_| with_names) {
+            let _ = writeln!(text, "{:<10}{said}", "");
         }
     }
     text
@@ -244,8 +243,8 @@ fn counters(host: &Host) -> String {
     text
 }
 
-/// The end of what the last build for this kernel printed.
-fn build_log(host: &Host, names: &Names) -> String {
+/// The end of what the last build for this kernel printed. Without names, the places and first lines of errors in our own sources.
+fn build_log(host: &Host, with_names: bool) -> String {
     let Ok(release) = host.release() else { return String::new() };
     let path = Path::new(STORE).join(release).join("build.log");
     let text = String::from_utf8_lossy(&host.beginning(path, 4 << 20).unwrap_or_default()).into_owned();
@@ -253,7 +252,23 @@ fn build_log(host: &Host, names: &Names) -> String {
     while !text.is_char_boundary(start) {
         start += 1;
     }
-    names.hide(&text[start..])
+    let text = &text[start..];
+    if with_names {
+        return text.to_string();
+    }
+    let errors: String = text.lines().filter_map(error_of_ours).map(|error| error + "\n").collect();
+    format!("{} lines; errors in MPU's sources:\n{errors}", text.lines().count())
+}
+
+/// `mpu_main.c:12:3: error` of a compiler's line.
+fn error_of_ours(line: &str) -> Option<String> {
+    let (place, _) = line.split_once(" error: ")?;
+    let mut parts = place.trim_end_matches(" fatal").trim_end_matches(':').rsplitn(3, ':');
+    let (column, number, path) = (parts.next()?, parts.next()?, parts.next()?);
+    let file = path.rsplit('/').next()?;
+    let is_number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    let is_ours = file.starts_with("mpu_") && plain(file) == file;
+    (is_ours && is_number(number) && is_number(column)).then(|| format!("{file}:{number}:{column}: error"))
 }
 
 #[cfg(test)]
@@ -261,9 +276,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_checks_that_name_somebody_are_there() {
-        let checks: Vec<&str> = doctor::checks().iter().map(|check| check.id).collect();
-        assert!(NAMING.iter().all(|naming| checks.contains(naming)));
+    fn build_errors_are_places_in_our_sources() {
+        let place = |line: &str| error_of_ours(line);
+        assert_eq!(place("/home/ada/mpu_main.c:12:3: error: secret").as_deref(), Some("mpu_main.c:12:3: error"));
+        assert_eq!(place("mpu_main.c:1:2: fatal error: /home/ada").as_deref(), Some("mpu_main.c:1:2: error"));
+        for line in
+            ["/home/ada/secret.c:1:2: error: x", "ada@node: error: x", "mpu_a secret.c:1:2: error: x", "mpu_x: 1: 2"]
+        {
+            assert_eq!(place(line), None, "{line}");
+        }
     }
 
     #[test]
