@@ -18,10 +18,13 @@ from helm_python.errors import HelmError
 
 KUBERNETES = Path(sys.argv[1]) / "packaging/kubernetes"
 CHART = KUBERNETES / "chart/mpu"
-VERSION, BLESS, TOOLS = sys.argv[2], sys.argv[3] == "bless", Path(sys.argv[4])
+VERSION, TOOLS = sys.argv[2], Path(sys.argv[3])
+# Where to put the manifests; without it, everything is checked.
+OUT = Path(sys.argv[4]) if len(sys.argv) > 4 else None
 # The oldest release that Chart.yaml allows, some in between, and the newest of the schemas.
 RELEASES = ["1.25", "1.28", "1.30", "1.33", "1.37"]
 NAMESPACE = "mpu-system"
+FOLDER = tempfile.TemporaryDirectory()
 found = []
 
 
@@ -39,6 +42,29 @@ def rendered(values, chart=CHART, name="mpu"):
                     yield path, text, document
 
 
+@functools.cache
+def chart_of(release):
+    """The chart as a cluster of this release renders it: the engine's offline renderer takes no version by itself."""
+    folder = Path(FOLDER.name) / release
+    shutil.copytree(CHART, folder)
+    for template in (folder / "templates").iterdir():
+        template.write_text(template.read_text().replace(".Capabilities.KubeVersion.Version", f'"v{release}.0"'))
+    return folder
+
+
+def check_objects(where, values, releases):
+    """Strictly: kubectl refuses a field that its server does not know."""
+    for release in releases:
+        for file, _, document in rendered(values, chart_of(release)):
+            if document["apiVersion"].startswith("monitoring.coreos.com"):
+                check_monitor(where, document)
+                continue
+            try:
+                kubernetes_validate.validate(document, release, strict=True)
+            except kubernetes_validate.ValidationError as error:
+                fault(where, f"{file}, Kubernetes {release}: {error.message} at {list(error.path)}")
+
+
 def check_case(path):
     values = yaml.safe_load(path.read_text())
     where = path.name
@@ -51,19 +77,8 @@ def check_case(path):
     for message in both[0]["messages"] + both[1]["messages"]:
         if message["severity"] > 1:
             fault(where, f"helm lint: {message['path']}: {message['error']}")
-    objects = []
-    for file, _, document in rendered(values):
-        objects.append(document)
-        if document["apiVersion"].startswith("monitoring.coreos.com"):
-            check_monitor(where, document)
-            continue
-        for release in releases:
-            # Fields of later releases are what older API servers drop with a warning: strict only where they are known.
-            strict = release != "1.25" and release != "1.28"
-            try:
-                kubernetes_validate.validate(document, release, strict=strict)
-            except kubernetes_validate.ValidationError as error:
-                fault(where, f"{file}, Kubernetes {release}: {error.message} at {list(error.path)}")
+    check_objects(where, values, releases)
+    objects = [document for _, _, document in rendered(values)]
     check_promises(where, values, objects)
 
 
@@ -335,11 +350,11 @@ def check_schema_covers_values():
          json.loads((CHART / "values.schema.json").read_text()), "")
 
 
-def check_manifest(name, values, what):
+def manifest(name, values, what):
     """What those without Helm apply: the chart with these values, and the namespace."""
     head = (
-        f"# MPU on every GPU node, for those without Helm: docs/kubernetes.md. Generated from {what}:\n"
-        f"# `./x chart --bless`. Replace the image, `mpu:VERSION`, by yours; then kubectl apply -f {name}\n"
+        f"# MPU on every GPU node, for those without Helm: docs/kubernetes.md. Made from {what}, for Kubernetes 1.30 and\n"
+        f"# newer. Replace the image, `mpu:VERSION`, by yours; then kubectl apply -f {name}\n"
     )
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {
         "name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}}}
@@ -350,12 +365,24 @@ def check_manifest(name, values, what):
     for text in sorted(files, key=files.get):
         lines = [line for line in text.splitlines() if not re.search(r"managed-by: Helm|helm\.sh/chart:", line)]
         texts.append("\n".join(lines).strip() + "\n")
-    wanted = head + "---\n".join(texts)
-    path = KUBERNETES / name
-    if BLESS:
-        path.write_text(wanted)
-    elif not path.is_file() or path.read_text() != wanted:
-        fault(name, "is behind the chart: ./x chart --bless")
+    return head + "---\n".join(texts)
+
+
+def manifests():
+    restricted = yaml.safe_load((KUBERNETES / "cases/runtime-class.yaml").read_text())
+    return {name: manifest(name, values, what) for name, values, what in (
+        ("manifest.yaml", {}, "the chart's defaults"),
+        ("manifest-runtime-class.yaml", restricted, "cases/runtime-class.yaml"))}
+
+
+def check_manifests():
+    for name, text in manifests().items():
+        for document in yaml.safe_load_all(text):
+            for release in [release for release in RELEASES if int(release.split(".")[1]) >= 30]:
+                try:
+                    kubernetes_validate.validate(document, release, strict=True)
+                except kubernetes_validate.ValidationError as error:
+                    fault(name, f"{document['kind']}, Kubernetes {release}: {error.message} at {list(error.path)}")
 
 
 def check_long_names():
@@ -379,6 +406,15 @@ def check_versions():
             fault("Chart.yaml", f"{key} is {chart[key]}, but MPU is {VERSION}")
 
 
+def check_kmm():
+    """The worker calls `modprobe -d DIRNAME mpu`, which looks for DIRNAME/lib/modules: the image of Dockerfile.modules has it in /opt."""
+    container = yaml.safe_load((KUBERNETES / "kmm/module.yaml").read_text())["spec"]["moduleLoader"]["container"]
+    if container["modprobe"] != {"moduleName": "mpu", "dirName": "/opt"}:
+        fault("kmm/module.yaml", f"looks elsewhere: {container['modprobe']}")
+    if any(not mapping["containerImage"].endswith(f":{VERSION}") for mapping in container["kernelMappings"]):
+        fault("kmm/module.yaml", f"is of another version than {VERSION}")
+
+
 def check_dockerfiles():
     for file in sorted(KUBERNETES.glob("Dockerfile*")):
         command = [str(TOOLS / "bin/hadolint"), "--no-color", str(file)]
@@ -387,6 +423,10 @@ def check_dockerfiles():
             fault(file.name, f"hadolint: {done.stdout.strip()}{done.stderr.strip()}")
 
 
+if OUT:
+    for name, text in manifests().items():
+        (OUT / name).write_text(text)
+    sys.exit()
 check_versions()
 check_schema_covers_values()
 cases = [path for path in sorted((KUBERNETES / "cases").glob("*.yaml")) if path.name != "refused.yaml"]
@@ -396,9 +436,8 @@ check_refused()
 check_table()
 check_reused()
 check_long_names()
-check_manifest("manifest.yaml", {}, "the chart's defaults")
-restricted = yaml.safe_load((KUBERNETES / "cases/runtime-class.yaml").read_text())
-check_manifest("manifest-runtime-class.yaml", restricted, "cases/runtime-class.yaml")
+check_manifests()
+check_kmm()
 check_dockerfiles()
 for line in found:
     print(line)

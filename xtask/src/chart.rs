@@ -3,15 +3,16 @@
 //!
 //! Owns getting the tools; what is looked at is in chart.py.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 use crate::outcome::Outcome;
-use crate::run::{output, passes, say};
-use crate::{apt, chart_image, paths};
+use crate::run::{output, passes, run, say};
+use crate::{apt, paths};
 
 /// The distribution's, whatever else is in PATH.
 const PYTHON: &str = "/usr/bin/python3";
@@ -19,30 +20,31 @@ const PINS: &str = include_str!("../chart.txt");
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Write manifest.yaml anew from the chart
-    #[arg(long)]
-    bless: bool,
     /// Make the image's root, too, and build the module in it for every kernel (needs root)
     #[arg(long)]
-    image: bool,
+    pub image: bool,
 }
 
-/// The verb.
-pub fn chart(args: &Args) -> Result<Outcome> {
-    let chart = check(&tools()?, args.bless)?;
-    match args.image {
-        true if chart == Outcome::Passed => chart_image::check(),
-        _ => Ok(chart),
-    }
+/// The chart alone.
+pub fn chart() -> Result<Outcome> {
+    check(&tools()?)
 }
 
 /// Looks at everything; findings go to standard output.
-pub fn check(tools: &std::path::Path, bless: bool) -> Result<Outcome> {
+pub fn check(tools: &Path) -> Result<Outcome> {
+    Ok(if passes(&mut script(tools))? { Outcome::Passed } else { Outcome::Failed })
+}
+
+/// Writes the manifests for those without Helm into a folder.
+pub fn render(out: &Path) -> Result<()> {
+    run(script(&tools()?).arg(out))
+}
+
+fn script(tools: &Path) -> Command {
     let mut command = Command::new(PYTHON);
     command.arg("-B").arg(paths::repo().join("xtask/src/chart.py")).arg(paths::repo()).arg(env!("CARGO_PKG_VERSION"));
-    command.arg(if bless { "bless" } else { "check" }).arg(tools);
-    command.env("PYTHONPATH", tools).env_remove("PYTHONHOME");
-    Ok(if passes(&mut command)? { Outcome::Passed } else { Outcome::Failed })
+    command.arg(tools).env("PYTHONPATH", tools).env_remove("PYTHONHOME");
+    command
 }
 
 /// What pip says when it does not reach its index (urllib3's errors).
@@ -56,6 +58,9 @@ fn says_unreachable(said: &str) -> bool {
 
 /// The packages, fetched now unless the cache has them.
 pub fn tools() -> Result<PathBuf> {
+    // Images of several guests are made at once.
+    static ONCE: Mutex<()> = Mutex::new(());
+    let _alone = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
     let version = output(Command::new(PYTHON).args(["-c", "import sys; print(*sys.version_info[:2], sep='.')"]))?;
     let digest = Sha256::digest(PINS);
     let name = format!("{}-{:02x}{:02x}{:02x}{:02x}", version.trim(), digest[0], digest[1], digest[2], digest[3]);

@@ -2,7 +2,7 @@
 //! more: a read-only root, the node's directories at their own paths, and either two capabilities and the GPU's devices alone, as a
 //! RuntimeClass gives them, or all privileges and no device at all, as where no RuntimeClass is.
 //!
-//! Owns reading the manifest, so that what is played cannot drift from what is deployed.
+//! Reads the manifest that `./x` rendered into the guest from the chart.
 
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,9 @@ use crate::command::{must, run, Output};
 use crate::wait::until;
 
 /// All privileges.
-pub const PRIVILEGED: &str = include_str!("../../../packaging/kubernetes/manifest.yaml");
+pub const PRIVILEGED: &str = "/kubernetes/manifest.yaml";
 /// Two capabilities.
-pub const RUNTIME_CLASS: &str = include_str!("../../../packaging/kubernetes/manifest-runtime-class.yaml");
+pub const RUNTIME_CLASS: &str = "/kubernetes/manifest-runtime-class.yaml";
 
 /// Of what a privileged container has, what an agent could use.
 const OF_ALL: [&str; 6] = ["SYS_MODULE", "SYS_ADMIN", "MKNOD", "DAC_OVERRIDE", "SYS_PTRACE", "SYS_RAWIO"];
@@ -29,10 +29,11 @@ pub struct Pod {
 
 impl Pod {
     /// Starts it as the kubelet and a runtime with GPUs would.
-    pub fn start(runtime: &'static str, manifest: &'static str, name: &str, arguments: &[&str]) -> Result<Self> {
+    pub fn start(runtime: &'static str, manifest: &str, name: &str, arguments: &[&str]) -> Result<Self> {
         let bundle = PathBuf::from(format!("/run/bundle/{name}"));
         std::fs::create_dir_all(bundle.join("rootfs"))?;
-        std::fs::write(bundle.join("config.json"), serde_json::to_vec_pretty(&spec(manifest, name, arguments)?)?)?;
+        let manifest = std::fs::read_to_string(manifest).with_context(|| format!("cannot read {manifest}"))?;
+        std::fs::write(bundle.join("config.json"), serde_json::to_vec_pretty(&spec(&manifest, name, arguments)?)?)?;
         let pod = Self { runtime, name: name.to_owned(), bundle };
         let bundle = pod.bundle.display().to_string();
         must(&[runtime, "run", "--detach", "--bundle", &bundle, name])
@@ -75,7 +76,7 @@ impl Drop for Pod {
     }
 }
 
-fn spec(manifest: &'static str, name: &str, arguments: &[&str]) -> Result<Value> {
+fn spec(manifest: &str, name: &str, arguments: &[&str]) -> Result<Value> {
     let bind =
         |path: &str, how: &str| json!({"destination": path, "type": "bind", "source": path, "options": ["rbind", how]});
     let mut mounts = vec![
@@ -129,7 +130,7 @@ fn is_privileged(manifest: &str) -> bool {
 }
 
 /// The agent's mounts in the manifest, and whether it may write there.
-fn node_mounts(manifest: &'static str) -> impl Iterator<Item = (&'static str, bool)> {
+fn node_mounts(manifest: &str) -> impl Iterator<Item = (&str, bool)> {
     manifest.lines().filter_map(|line| {
         let line = line.trim().strip_prefix("- {name: ")?.strip_suffix('}')?;
         let path = line.split(", ").find_map(|part| part.strip_prefix("mountPath: "))?.trim_matches('"');
@@ -153,12 +154,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manifests_are_read() {
-        for manifest in [PRIVILEGED, RUNTIME_CLASS] {
-            let mounts: Vec<_> = node_mounts(manifest).collect();
-            assert!(mounts.contains(&("/lib/modules", false)) && mounts.contains(&("/run/mpu", true)), "{mounts:?}");
-        }
-        assert_eq!(capabilities(RUNTIME_CLASS).unwrap(), ["CAP_SYS_MODULE", "CAP_SYS_ADMIN"]);
-        assert_eq!(capabilities(PRIVILEGED).unwrap().len(), OF_ALL.len());
+    fn manifests_are_read() {
+        let restricted = "            - {name: modules, mountPath: /lib/modules, readOnly: true}\n  - {name: run, mountPath: /run/mpu}\n\
+                          - {name: token, mountPath: x}\n  add: [SYS_MODULE, SYS_ADMIN]\n";
+        assert_eq!(node_mounts(restricted).collect::<Vec<_>>(), [("/lib/modules", false), ("/run/mpu", true)]);
+        assert_eq!(capabilities(restricted).unwrap(), ["CAP_SYS_MODULE", "CAP_SYS_ADMIN"]);
+        assert_eq!(capabilities("  privileged: true\n").unwrap().len(), OF_ALL.len());
     }
 }

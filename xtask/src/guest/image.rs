@@ -12,9 +12,9 @@ use super::job::{Job, Row};
 use super::real;
 use crate::arch::Arch;
 use crate::cpio::Archive;
-use crate::run::{output, run};
+use crate::run::{output, run, say};
 use crate::sysroot::{libraries, program};
-use crate::{container, kernels, kmod, lint, modules, nvidia, paths, python};
+use crate::{chart, container, kernels, kmod, lint, modules, nvidia, paths, python};
 
 /// Programs of this machine that guests use: containers are the real ones.
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
@@ -30,10 +30,30 @@ pub fn build(job: &Job) -> Result<PathBuf> {
     base(&mut archive, arch)?;
     drivers(&mut archive, job)?;
     clients(&mut archive, arch, job)?;
+    manifests(&mut archive, job)?;
     archive.text("plan", 0o644, plan(&job.rows).as_bytes());
     let path = paths::target("guest")?.join(format!("{}-{}.cpio", job.name(), std::process::id()));
     std::fs::write(&path, archive.finish()).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
+}
+
+/// The story that starts `mpu agent` as the chart's manifests do.
+const AGENT: &str = "agent_in_a_container_keeps_the_node_right";
+
+/// The manifests, if that story is played. Without the chart's tools it is skipped.
+fn manifests(archive: &mut Archive, job: &Job) -> Result<()> {
+    if !job.rows.iter().any(|row| row.stories.is_empty() || row.stories.iter().any(|story| story == AGENT)) {
+        return Ok(());
+    }
+    let folder = tempfile::tempdir()?;
+    if let Err(error) = chart::render(folder.path()) {
+        say(format!("no manifests in the guest: {error:#}"));
+        return Ok(());
+    }
+    for name in ["manifest.yaml", "manifest-runtime-class.yaml"] {
+        archive.file(&format!("kubernetes/{name}"), 0o644, &folder.path().join(name))?;
+    }
+    Ok(())
 }
 
 fn base(archive: &mut Archive, arch: Arch) -> Result<()> {
@@ -76,6 +96,8 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     for release in real.into_iter().filter_map(real::release) {
         real_modules(archive, &kernel, release)?;
     }
+    // Stories on a real driver load rival.ko, too, which is built beside the simulated one.
+    let simulated = if simulated.is_empty() { BTreeSet::from(["4"]) } else { simulated };
     for era in simulated {
         let driver = sim_module(&kernel, era)?;
         archive.file(&format!("sim/era{era}/nvidia.ko"), 0o644, &driver)?;

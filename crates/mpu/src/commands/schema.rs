@@ -2,7 +2,7 @@
 //!
 //! Owns what ties reports to their envelope; which command gives which is the folder's table. What is in a report is told by the
 //! report's own type, from which its part of the schema is derived, so that the two cannot differ. A schema holds an answer to all
-//! fields of its version and lets further ones pass, since a version may gain fields. `docs/schema` has all of them as files.
+//! fields of its version and lets further ones pass, since a version may gain fields. A release has all of them as files.
 
 use super::{Answers, ANSWERS};
 use crate::report::{Envelope, Failure, Report, SCHEMA};

@@ -1,21 +1,16 @@
-//! Holds what commands print to the schemas in `docs/schema`, as a program that reads them would.
+//! Holds what commands print to the schemas that `mpu schema` prints, as a program that reads them would.
 //!
 //! Shared by the tests of this crate, and its own module in none.
 
 use jsonschema::Validator;
 use serde_json::Value;
-use std::path::Path;
-
-/// Where the files are.
-pub const DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schema");
 
 /// The schema of the command that gave this answer.
 pub fn validator(answer: &Value) -> Validator {
     let command = answer["command"].as_str().unwrap_or_else(|| panic!("{answer} names no command"));
-    let path = Path::new(DIR).join(command).with_extension("json");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let schema: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    jsonschema::draft202012::new(&schema).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    let text = mpu::commands::schema::of(command).unwrap_or_else(|| panic!("mpu schema has no {command}"));
+    let schema: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{command}: {e}"));
+    jsonschema::draft202012::new(&schema).unwrap_or_else(|e| panic!("{command}: {e}"))
 }
 
 /// Every line of this output is an answer as its command's schema has it.
