@@ -12,7 +12,7 @@ use crate::nri;
 use crate::top;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
-use mpu_engine::module::{elsewhere, image};
+use mpu_engine::module::elsewhere;
 use mpu_engine::up;
 use mpu_host::exit::Exit;
 use std::ffi::OsString;
@@ -99,10 +99,6 @@ pub enum Command {
     /// Build the module for another kernel, for nodes without headers and compiler
     #[command(long_about = BUILD_LONG, after_long_help = BUILD_EXAMPLES)]
     Build(elsewhere::BuildOptions),
-
-    /// Make an image of modules that were built for other kernels, for Kubernetes
-    #[command(long_about = IMAGE_LONG, after_long_help = IMAGE_EXAMPLES)]
-    ModuleImage(image::ImageOptions),
 
     /// Export to Prometheus what MPU does and which container uses which GPU
     #[command(long_about = METRICS_LONG, after_long_help = METRICS_EXAMPLES)]
@@ -249,7 +245,7 @@ pub struct DoctorOptions {
     #[arg(long, requires = "report")]
     pub force: bool,
 
-    /// Also report names of this host, its containers and users
+    /// Also report free text, with names of this host, its containers and users
     #[arg(long, requires = "report")]
     pub with_names: bool,
 }
@@ -266,10 +262,8 @@ Checks the kernel and its restrictions, the driver, the engine, what a container
     right, 1 if something needs attention, 2 if something is broken.
 
 With --report it writes what an issue about MPU needs to say of this host into one file: versions, findings, settings, \
-    counters, the kernel's messages about MPU, the last build. PIDs, and the names of the \
-    host, its users, containers and pods as far as mpu finds them, are hidden, unless --with-names \
-    is given. Only its owner can read it. The exit code is then 0 if it was \
-    written.";
+    counters, the module's messages, errors of the last build. Names, PIDs, paths and free text are left out, unless \
+    --with-names is given. Only its owner can read it. The exit code is then 0 if it was written.";
 
 const INSTALL_LONG: &str = "Install this mpu on this host: files, module, service; and start it.
 
@@ -373,16 +367,6 @@ const BUILD_EXAMPLES: &str = "Examples:
   mpu build --for 6.1.0-50-amd64 --headers headers
   mpu build --for 6.1.0-50-amd64 --headers headers --sign-key mok.key --sign-cert mok.pub
   ssh root@node mkdir -p /usr/lib/mpu/modules && scp -r modules/6.1.0-50-amd64 root@node:/usr/lib/mpu/modules/";
-
-const IMAGE_LONG: &str = "Make an image of modules that were built for other kernels, for Kubernetes.
-
-The image has /opt/lib/modules/<RELEASE>/mpu.ko for each kernel, and depmod's files: as kernel-module-management (KMM) expects, and \
-    as MPU's chart mounts it. It is a tar file of an OCI image layout. The same modules give the same image.";
-
-const IMAGE_EXAMPLES: &str = "Examples:
-  mpu module-image --modules modules --out mpu-modules.tar
-  mpu module-image --out mpu-modules.tar --busybox /bin/busybox      # for KMM
-  skopeo copy oci-archive:mpu-modules.tar docker://REGISTRY/mpu-modules:VERSION";
 
 const METRICS_LONG: &str = "Export to Prometheus what MPU does and which container uses which GPU.
 
@@ -525,7 +509,6 @@ impl Command {
             Command::Uninstall(_) => "uninstall",
             Command::Stage { .. } => "stage",
             Command::Build(_) => "build",
-            Command::ModuleImage(_) => "module-image",
             Command::Metrics(_) => "metrics",
             Command::Nri(_) => "nri",
             Command::MetricsChild => metrics::source::CHILD,

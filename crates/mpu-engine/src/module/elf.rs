@@ -26,17 +26,6 @@ pub fn header(bytes: &[u8]) -> Option<Header> {
     Some(Header { machine: short(18)?, whole: end.is_some_and(|end| end <= bytes.len() as u64) })
 }
 
-/// Whether a program asks for a dynamic loader; of one that is cut short, what is left is asked.
-pub fn wants_loader(bytes: &[u8]) -> bool {
-    const INTERPRETER: u32 = 3;
-    let field = |at: usize, len: usize| -> usize {
-        let bytes = bytes.get(at..at.saturating_add(len)).unwrap_or_default();
-        bytes.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte))
-    };
-    let (at, size, count) = (field(32, 8), field(54, 2), field(56, 2));
-    (0..count).any(|i| field(at.saturating_add(i.saturating_mul(size)), 4) == INTERPRETER as usize)
-}
-
 impl Header {
     /// The processor, by Rust's name; none of those that modules of ours are made for.
     pub fn arch(&self) -> Option<&'static str> {

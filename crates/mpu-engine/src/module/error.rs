@@ -1,7 +1,6 @@
 //! What can go wrong with the module engine: the sum of its parts' errors, and nothing about any of them.
 
 use super::elsewhere::ElsewhereError;
-use super::image::ImageError;
 use super::prebuilt::PassedOver;
 use super::which::ReadyMade;
 use super::{build::BuildError, checks::Unfit, load_error::LoadError, sources::SourceError, state::StateError};
@@ -29,9 +28,6 @@ pub enum ModuleError {
     /// A module for another kernel could not be built.
     #[error(transparent)]
     Elsewhere(#[from] ElsewhereError),
-    /// An image of modules could not be made.
-    #[error(transparent)]
-    Image(#[from] ImageError),
     /// The module's state could not be read.
     #[error(transparent)]
     State(#[from] StateError),
@@ -84,7 +80,6 @@ impl Sum for ModuleError {
             ModuleError::Build(e) => e,
             ModuleError::Load(e) => e,
             ModuleError::Elsewhere(e) => e,
-            ModuleError::Image(e) => e,
             ModuleError::State(e) => e,
             ModuleError::After { error, .. } | ModuleError::Replacing { error, .. } => error.inner(),
         }

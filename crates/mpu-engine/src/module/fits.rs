@@ -7,7 +7,7 @@ use super::build::Store;
 use super::checks;
 use super::error::ModuleError;
 use super::raise::{is_of_no_use, may_load, sources_of, ModuleOptions};
-use super::{state, which};
+use super::{foreign, state, which};
 use mpu_host::driver::Driver;
 use mpu_host::host::{Host, CAP_SYS_MODULE};
 
@@ -26,6 +26,9 @@ pub fn unfit(
     }
     if state::read(host)?.is_some_and(|state| !is_of_no_use(&state, driver)) {
         return Ok(None);
+    }
+    if let Err(unfit) = foreign::names_are_free(host) {
+        return Ok(Some(unfit.into()));
     }
     let release = match checks::kernel(host) {
         Ok(release) => release,
@@ -75,6 +78,8 @@ mod tests {
         check(&format!("/boot/config-{RELEASE}"), "CONFIG_MODULES=y\n", Some("missing_kernel_option"));
         check("/sys/module/nvidia/version", "700.10", None);
         check("/proc/self/status", "CapEff:\t0000000000000000\n", None);
+        check("/sys/module/mpu/initstate", "live", Some("foreign_module"));
+        check("/sys/module/mpu_next/initstate", "live", Some("foreign_module"));
         let s = Setup::new();
         s.fake.remove("/usr/bin/make");
         assert_eq!(why(&s), Some("no_make"));

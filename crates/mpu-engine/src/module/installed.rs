@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Folders below `/lib/modules/<release>` where DKMS puts modules: Debian's and Ubuntu's, the rest of the world's, SUSE's
 /// and Fedora's, and where a person does.
-const FOLDERS: [&str; 4] = ["updates/dkms", "updates", "extra", "extra/dkms"];
+pub(super) const FOLDERS: [&str; 4] = ["updates/dkms", "updates", "extra", "extra/dkms"];
 
 /// The installed `mpu.ko` of this version for a kernel, perhaps packed, with `mpu_next.ko` beside it if that is installed, too; and
 /// those before it that cannot be used.

@@ -5,9 +5,9 @@
 
 use super::build::{hold, BuildError, NEXT, STORE};
 use mpu_host::host::Host;
+use mpu_os::file::{replace_file_atomically, Mode};
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -23,7 +23,7 @@ const LARGEST: u64 = 64 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How the files of an unpacker begin that is at work, or was killed.
-const AT_WORK: &str = ".unpacking-";
+const AT_WORK: &str = ".mpu";
 
 /// How a file is packed, by its name: the ending, and the tool.
 pub fn packing(path: &Path) -> (&'static str, Option<&'static str>) {
@@ -98,11 +98,7 @@ pub fn plain(host: &Host, release: &str, path: &Path, folder: &str) -> Result<Pa
         }
     }
     let put = |name: &str, bytes: &[u8]| -> io::Result<PathBuf> {
-        let mut file = tempfile::Builder::new().prefix(AT_WORK).tempfile_in(&to)?;
-        file.write_all(bytes)?;
-        file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
-        file.persist(to.join(name)).map_err(|error| error.error)?;
-        Ok(to.join(name))
+        replace_file_atomically(&to.join(name), bytes, Mode::Of(0o644)).map(|_| to.join(name))
     };
     // The twin first: a module without it is not taken for whole.
     next.as_ref().map(|bytes| put(NEXT, bytes)).transpose().map_err(at)?;

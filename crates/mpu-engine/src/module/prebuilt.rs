@@ -113,7 +113,7 @@ pub(super) fn about(error: &SourceError) -> String {
     match error {
         SourceError::OtherKernel { found, .. } => format!("was built for kernel {found}"),
         SourceError::OtherProcessor { arch, .. } => format!("was built for another processor than {arch}"),
-        SourceError::NotOurModule { .. } => "is no kernel module named mpu".to_string(),
+        SourceError::NotOurModule { .. } => "is no kernel module of MPU".to_string(),
         SourceError::CutShort { .. } => "is cut short".to_string(),
         other => format!("cannot be read: {}", causes(other).last().map_or(other.to_string(), ToString::to_string)),
     }

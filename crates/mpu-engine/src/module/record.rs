@@ -6,6 +6,7 @@ use super::prebuilt::PassedOver;
 use super::which::Origin;
 use mpu_host::host::Host;
 use mpu_host::time;
+use mpu_os::file::{replace_file_atomically, Mode};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -51,7 +52,7 @@ impl Record {
         let path = host.at(RECORD);
         let _ = path.parent().map(std::fs::create_dir_all);
         if let Ok(text) = serde_json::to_string(self) {
-            let _ = std::fs::write(path, text);
+            let _ = replace_file_atomically(&path, text.as_bytes(), Mode::Of(0o644));
         }
     }
 

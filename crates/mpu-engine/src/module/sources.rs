@@ -27,7 +27,7 @@ pub enum SourceError {
     Incomplete { path: PathBuf, missing: &'static str },
     #[error("cannot read the module {}", path.display())]
     Module { path: PathBuf, source: io::Error },
-    #[error("{} is no kernel module named mpu", path.display())]
+    #[error("{} is no kernel module of MPU", path.display())]
     NotOurModule { path: PathBuf },
     #[error("{} was built for kernel {found}, but {running} is running", path.display())]
     OtherKernel { path: PathBuf, found: String, running: String },
@@ -153,8 +153,8 @@ pub fn inspect(path: &Path, name: &str, release: &str, arch: &'static str) -> Re
 pub fn look(bytes: &[u8], path: &Path, name: &str, release: &str, arch: &'static str) -> Result<Built, SourceError> {
     let path = || path.to_path_buf();
     let Some(header) = elf::header(bytes) else { return Err(SourceError::NotOurModule { path: path() }) };
-    let is_named = modinfo(bytes, "name").as_deref() == Some(name);
-    let vermagic = modinfo(bytes, "vermagic").filter(|_| is_named);
+    let is_ours = modinfo(bytes, "name").as_deref() == Some(name) && !is_foreign(bytes);
+    let vermagic = modinfo(bytes, "vermagic").filter(|_| is_ours);
     match vermagic {
         _ if !header.whole => Err(SourceError::CutShort { path: path() }),
         None => Err(SourceError::NotOurModule { path: path() }),
@@ -167,6 +167,11 @@ pub fn look(bytes: &[u8], path: &Path, name: &str, release: &str, arch: &'static
             Ok(Built { path: path(), signed: signing::carries_signature(bytes) })
         }
     }
+}
+
+/// Whether a module's bytes are another project's. Every release of ours names its author (kmod/mpu_main.c).
+pub fn is_foreign(bytes: &[u8]) -> bool {
+    modinfo(bytes, "author").as_deref() != Some("The MPU authors")
 }
 
 /// Whether a module is of this executable's version.
@@ -217,7 +222,7 @@ pub mod fake {
     /// The same under a name.
     pub fn module_named(name: &str, release: &str) -> Vec<u8> {
         let mut bytes = super::elf::fake::header(std::env::consts::ARCH);
-        bytes.extend_from_slice(format!("\0license=GPL\0name={name}\0vermagic=").as_bytes());
+        bytes.extend_from_slice(format!("\0license=GPL\0author=The MPU authors\0name={name}\0vermagic=").as_bytes());
         bytes.extend_from_slice(release.as_bytes());
         bytes.extend_from_slice(b" SMP preempt mod_unload modversions \0");
         bytes
@@ -294,7 +299,10 @@ mod tests {
         let other = super::elf::fake::header("riscv64");
         let named = |header: Vec<u8>, rest: &[u8]| [header.as_slice(), rest].concat();
         assert_eq!(check(&named(other.clone(), b"\0name=other\0vermagic=6.1.0 SMP\0")), Err("not_our_module"));
-        assert_eq!(check(&named(other, b"\0name=mpu\0vermagic=6.1.0 SMP\0")), Err("other_processor"));
+        assert_eq!(
+            check(&named(other, b"\0author=The MPU authors\0name=mpu\0vermagic=6.1.0 SMP\0")),
+            Err("other_processor")
+        );
         let mut cut = fake::module("6.1.0");
         cut[41] = 255;
         assert_eq!(check(&cut), Err("module_cut_short"));

@@ -58,7 +58,7 @@ impl Report for Reported {
     fn text(&self, style: Style) -> String {
         let file = self.report.display();
         match self.has_names {
-            false => format!("wrote {file}: PIDs and known names are hidden; read it, then attach it to the issue\n"),
+            false => format!("wrote {file}: it has no names and no free text; read it, then attach it to the issue\n"),
             true => style.warn(&format!("wrote {file}: it HAS names; read it before you give it to anybody")) + "\n",
         }
     }

@@ -10,7 +10,6 @@ pub mod doctor;
 pub mod down;
 pub mod install;
 pub mod metrics;
-pub mod module_image;
 pub mod probe;
 pub mod ps;
 pub mod schema;
@@ -46,7 +45,6 @@ const ANSWERS: &[Answers] = &[
         reports: |g| vec![one::<config::Sound>(g), one::<config::Shown>(g), one::<config::Applied>(g)],
     },
     Answers { name: "build", reports: |g| vec![one::<build::Done>(g)] },
-    Answers { name: "module-image", reports: |g| vec![one::<module_image::Done>(g)] },
     Answers { name: "metrics", reports: |_| Vec::new() },
     Answers { name: "agent", reports: |g| vec![one::<agent::Left>(g), one::<agent::Answered>(g)] },
     Answers { name: "nri", reports: |_| Vec::new() },

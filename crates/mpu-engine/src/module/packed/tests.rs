@@ -34,7 +34,7 @@ fn a_module_and_its_twin_come_whole_and_nothing_else_stays() {
     let fake = in_order();
     let folder = fake.host().at(STORE).join(RELEASE).join("installed");
     fs::create_dir_all(&folder).expect("a folder");
-    fs::write(folder.join(".unpacking-killed"), "half").expect("written");
+    fs::write(folder.join(".mpu.ko.killed"), "half").expect("written");
     let path = unpack(&fake).expect("unpacked");
     assert_eq!(path, folder.join("mpu.ko"));
     assert_eq!(

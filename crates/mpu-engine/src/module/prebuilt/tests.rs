@@ -40,8 +40,8 @@ fn each_reason_passes_one_over_and_the_next_is_taken() {
     let cases: Vec<(&str, Harm)> = vec![
         ("is of MPU 0.0.9, and this is mpu", Box::new(|f, _| put(f, FOLDERS[0], RELEASE, RELEASE, "0.0.9"))),
         ("was built for kernel 6.9.0", Box::new(|f, _| put(f, FOLDERS[0], RELEASE, "6.9.0", THIS))),
-        ("is no kernel module named mpu", Box::new(|_, path| fs::write(path, "text").expect("written"))),
-        ("is no kernel module named mpu", Box::new(|_, path| fs::write(path, "").expect("written"))),
+        ("is no kernel module of MPU", Box::new(|_, path| fs::write(path, "text").expect("written"))),
+        ("is no kernel module of MPU", Box::new(|_, path| fs::write(path, "").expect("written"))),
         ("others can write to it (mode 666)", Box::new(mode(0o666))),
         ("others can write to it (mode 664)", Box::new(mode(0o664))),
         ("others can write to", Box::new(|_, path| chmod(path.parent().expect("a folder"), 0o777))),
