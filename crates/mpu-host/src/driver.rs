@@ -12,7 +12,7 @@ use std::fmt;
 /// The first branch looked into.
 pub const OLDEST_KNOWN: Release = Release::new(390, 0, 0);
 /// The newest branch looked into, to its end.
-pub const NEWEST_KNOWN: Release = Release::new(595, 999, 999);
+pub const NEWEST_KNOWN: Release = Release::new(610, 999, 999);
 
 /// Whether a release lies where the table was checked, branch by branch.
 pub fn is_known(release: Release) -> bool {
@@ -224,7 +224,7 @@ mod tests {
         for v in ["570.86.15", "570.144", "575.51.02", "575.51.03"] {
             check(v, 3);
         }
-        for v in ["570.148.08", "575.57.08", "580.159.04", "590.44.01", "595.45.04"] {
+        for v in ["570.148.08", "575.57.08", "580.159.04", "590.44.01", "595.45.04", "610.43.03"] {
             check(v, 4);
         }
     }
@@ -237,7 +237,7 @@ mod tests {
         check("535.54.03", [false, false]);
         check("565.57.01", [true, false]);
         check("570.86.15", [true, true]);
-        check("595.45.04", [true, true]);
+        check("610.43.03", [true, true]);
     }
 
     #[test]
@@ -263,12 +263,12 @@ mod tests {
             fake.write("/sys/module/nvidia/version", v);
             Driver::loaded(&fake.host()).expect("a driver").known().is_some()
         };
-        assert!(known("390.157") && known("595.45.04"));
-        assert!(!known("384.111") && !known("600.10.01") && !known("custom"));
+        assert!(known("390.157") && known("610.43.03"));
+        assert!(!known("384.111") && !known("615.71.09") && !known("custom"));
         let why =
             |v: &str| Driver { version: v.into(), release: v.parse().ok(), flavour: Flavour::Open }.unknown_because();
-        assert_eq!(why("595.45.04"), None);
-        assert!(why("610.10.01").is_some_and(|why| why.contains("newer than the table") && why.contains("595")));
+        assert_eq!(why("610.43.03"), None);
+        assert!(why("615.71.09").is_some_and(|why| why.contains("newer than the table") && why.contains("610")));
         assert!(why("384.111").is_some_and(|why| why.contains("older than the table")));
         assert!(why("custom").is_some_and(|why| why.contains("no release number")));
     }

@@ -5,6 +5,10 @@
 //!
 //! Entry points: [`commands`], one function per command, each giving a report that prints as text or as JSON.
 
+// The tests' modules that both sides share name the crate.
+#[cfg(test)]
+extern crate self as mpu;
+
 pub mod agent;
 pub mod cli;
 pub mod cluster;

@@ -6,9 +6,7 @@ use clap::error::ErrorKind;
 use clap::Parser;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
-use mpu::commands::{
-    agent, build, config, doctor, down, install, metrics, module_image, probe, ps, schema, status, up,
-};
+use mpu::commands::{agent, build, config, doctor, down, install, metrics, probe, ps, schema, status, up};
 use mpu::install::work;
 use mpu::issue;
 use mpu::listing;
@@ -107,7 +105,6 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Build(options) => {
             tell(cli, &build::build(&host, options).context("there is no module for that kernel")?)
         }
-        Command::ModuleImage(options) => tell(cli, &module_image::make(&host, options).context("there is no image")?),
         Command::Metrics(options) => match metrics::metrics(&host, options).context("there are no metrics")? {
             Done::Page(page) => print(&page),
             Done::Stopped | Done::Written(_) => Ok(Exit::Ok),

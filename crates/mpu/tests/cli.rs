@@ -271,9 +271,16 @@ fn up_over_another_version() {
 
 #[test]
 fn up_over_somebody_elses_module_of_that_name() {
-    refuses(1, "lacks the line", "another module named mpu", &[], |h| {
-        h.write("sys/module/mpu/parameters/state", "hello\n")
-    });
+    let older = |name: &'static str| {
+        move |h: &Host| {
+            h.write(&format!("sys/module/{name}/initstate"), "live\n");
+            h.write(&format!("sys/module/{name}/version"), "0.1-pre\n");
+        }
+    };
+    let named = "an older MPU (matpool, lengrongfu or biubushy) is loaded as mpu";
+    refuses(4, named, "sudo rmmod mpu && sudo mpu up", &[], older("mpu"));
+    refuses(4, named, "sudo rmmod mpu && sudo mpu up", &["--replace"], older("mpu"));
+    refuses(4, "is loaded as mpu_next", "sudo rmmod mpu_next && sudo mpu up", &[], older("mpu_next"));
 }
 
 #[test]
@@ -561,7 +568,6 @@ fn every_command_answers_as_its_schema_says() {
         &["config", "apply"],
         &["config", "check", bad.to_str().unwrap()],
         &["build", "--for", "6.1.0", "--headers", "/nonexistent"],
-        &["module-image", "--modules", "/nonexistent", "--out", "/nonexistent/image.tar"],
         &["metrics", "--once", "--textfile", "/nonexistent/mpu.prom"],
         &["agent", "ready", "--id", "nobody"],
         &["agent", "alive", "--id", "../x"],

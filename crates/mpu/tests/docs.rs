@@ -1,12 +1,9 @@
-//! Holds the reference in `docs/cli.md` to the command line's definitions, and `docs/schema` to the reports' types. `MPU_BLESS=1`
-//! writes them anew. Manual pages, which are made from the same definitions, are read by programs that know their language.
+//! Holds the reference in `docs/cli.md` to the command line's definitions. `MPU_BLESS=1` writes it anew. Manual
+//! pages, which are made from the same definitions, are read by programs that know their language.
 
 use clap::{Arg, Command, CommandFactory};
-use mpu::commands::schema;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
 const BEGIN: &str = "<!-- generated from the definitions: MPU_BLESS=1 cargo test -p mpu --test docs -->\n";
@@ -23,29 +20,6 @@ fn the_reference_is_the_definitions() {
     } else {
         assert_eq!(generated, wanted, "docs/cli.md is behind: MPU_BLESS=1 cargo test -p mpu --test docs");
     }
-}
-
-/// One file for each command that answers in JSON, and none beside them.
-#[test]
-fn the_schemas_are_the_types() {
-    let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schema"));
-    let wanted: BTreeMap<String, String> =
-        schema::commands().map(|name| (format!("{name}.json"), schema::of(name).expect("a schema"))).collect();
-    let files = || fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    if std::env::var_os("MPU_BLESS").is_some() {
-        fs::create_dir_all(dir).expect("docs/schema made");
-        files().for_each(|old| fs::remove_file(old).expect("an old schema removed"));
-        wanted.iter().for_each(|(name, text)| fs::write(dir.join(name), text).expect("a schema written"));
-    }
-    let found: BTreeMap<String, String> = files()
-        .map(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            (name, fs::read_to_string(&path).expect("a schema"))
-        })
-        .collect();
-    let behind: Vec<&String> =
-        wanted.keys().chain(found.keys()).filter(|name| wanted.get(*name) != found.get(*name)).collect();
-    assert!(behind.is_empty(), "docs/schema is behind in {behind:?}: MPU_BLESS=1 cargo test -p mpu --test docs");
 }
 
 /// mandoc's own check (mandoc(1), "Diagnostics") and groff's warnings, each where it is installed.
@@ -120,7 +94,7 @@ fn describe(command: &Command, out: &mut String) {
     }
 }
 
-/// Paragraphs in lines of 120 columns, as `cargo test -p xtask` wants prose.
+/// Paragraphs in lines of 120 columns.
 fn wrapped(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {

@@ -119,12 +119,13 @@ fn finds(check: &str, level: &str, fix: &str, others: &[&str], breakage: impl Fn
     assert_eq!((code, json["exit"].as_i64().unwrap()), (worst, i64::from(worst)));
 }
 
-/// A fix can be typed as it is: it is a command of these, which look, install, load or start, or it is a comment; a
+/// A fix can be typed as it is: it is a command of these, which look, install, load, start or remove another project's module, or it is a comment; a
 /// shell understands it, and nothing in it stands for something else.
 fn is_safe_to_type(fix: &str) {
-    const PROGRAMS: [&str; 22] = [
+    const PROGRAMS: [&str; 25] = [
         "apt-get",
         "cat",
+        "depmod",
         "dkms",
         "dmesg",
         "dnf",
@@ -140,6 +141,8 @@ fn is_safe_to_type(fix: &str) {
         "nvidia-ctk",
         "nvidia-modprobe",
         "openssl",
+        "rm",
+        "rmmod",
         "sysctl",
         "systemctl",
         "tail",
@@ -333,7 +336,15 @@ fn the_engine() {
     finds("engine", "broken", "mpu up", gone, says("state=refused\nrefused=os_memcpy_to_user:16"));
     finds("engine", "broken", "mpu up", gone, says("state=waiting"));
     finds("engine", "broken", "--replace", gone, says("state=retired"));
-    finds("engine", "broken", "modinfo mpu", gone, |h| h.write(STATE, "another project's\n"));
+    let older = |h: &Host| {
+        h.down();
+        h.write("sys/module/mpu/initstate", "live\n");
+        h.write("sys/module/mpu/version", "0.1-pre\n");
+    };
+    finds("engine", "broken", "sudo rmmod mpu && sudo mpu up", &["foreign_module"], older);
+    finds("foreign_module", "broken", "sudo rmmod mpu && sudo mpu up", &["engine"], older);
+    let left = "sudo rm /etc/modules-load.d/matpool-mpu.conf && sudo depmod";
+    finds("foreign_module", "attention", left, &[], |h| h.write("etc/modules-load.d/matpool-mpu.conf", "mpu\n"));
     finds("engine", "broken", "reboot", gone, says("abi=2\nstate=stuck"));
     finds("engine", "broken", "ftrace_enabled=1", gone, says("state=refused\nrefused=kernel.ftrace_enabled:16"));
     finds(
@@ -531,7 +542,7 @@ fn the_notify_engine() {
         assert!(found_fix.contains(fix), "{found_fix}");
     };
     assert_eq!(supervised("armed", |_| ()), []);
-    // A kernel that can have no module in any way, as that of the H200 of docs/evidence/notify-h200.md.
+    // A kernel that can have no module in any way, as that of the H200 of docs/evidence.md.
     let without_module = |h: &Host| {
         h.write(&format!("boot/config-{RELEASE}"), "CONFIG_MODULES=y\n");
         h.write("proc/sys/kernel/modules_disabled", "1\n");

@@ -129,20 +129,6 @@ fn a_textfile_that_nobody_writes_is_told_of() {
 }
 
 #[test]
-fn the_runbook_names_checks_that_doctor_has() {
-    let checks = include_str!("../../../docs/doctor.md");
-    let mut seen = 0;
-    for (_, rest) in RUNBOOK.match_indices("check").map(|(at, _)| RUNBOOK.split_at(at)) {
-        let sentence = rest.split(['.', ':', ',']).next().unwrap_or_default();
-        for check in sentence.split('`').skip(1).step_by(2) {
-            seen += 1;
-            assert!(checks.contains(&format!("| `{check}` |")), "doctor has no check {check}");
-        }
-    }
-    assert!(seen >= 4, "{seen} checks found");
-}
-
-#[test]
 fn the_dashboard_asks_for_metrics_and_labels_that_are_there() {
     let board: Value = serde_json::from_str(BOARD).expect("JSON");
     let mut asked = Vec::new();

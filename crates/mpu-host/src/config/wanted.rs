@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_release_outside_the_table_is_refused_only_where_no_other_is_wanted() {
         let fake = FakeHost::in_order();
-        for (version, is_known) in [("550.163.01", true), ("610.10.01", false), ("mine", false)] {
+        for (version, is_known) in [("550.163.01", true), ("615.71.09", false), ("mine", false)] {
             fake.write("/sys/module/nvidia/version", version);
             let driver = Driver::loaded(&fake.host());
             assert_eq!(Drivers::Known.take(driver.as_ref()).is_ok(), is_known, "{version}");

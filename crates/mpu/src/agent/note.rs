@@ -6,6 +6,7 @@
 
 use super::turns::{check_id, TurnError, MEETING};
 use mpu_host::host::Host;
+use mpu_os::file::{replace_file_atomically, Mode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -69,11 +70,9 @@ impl Note {
     /// Leaves it; nobody ever reads half of it.
     pub fn write(&self, host: &Host, id: &str) -> Result<(), TurnError> {
         let path = host.at(path(id));
-        let partial = path.with_extension("json.new");
         let failed = |source| TurnError::Io { path: path.clone(), source };
         let text = serde_json::to_string(self).map_err(|e| failed(e.into()))?;
-        fs::write(&partial, text).map_err(failed)?;
-        fs::rename(&partial, &path).map_err(failed)
+        replace_file_atomically(&path, text.as_bytes(), Mode::Of(0o644)).map(drop).map_err(failed)
     }
 
     /// The agent's last one, if there is one that makes sense.

@@ -9,6 +9,7 @@ use super::InstallError;
 use mpu_engine::lock::{self, LockError};
 use mpu_host::host::Host;
 use mpu_host::same::is_at;
+use mpu_os::file::{replace_file_atomically, Mode};
 use rustix::fs::{flock, FlockOperation};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -101,19 +102,7 @@ impl<'a> Journal<'a> {
         let parent = at.parent().unwrap_or(Path::new("/"));
         self.folders(parent)?;
         self.note_before(&at)?;
-        let temporary = parent.join(format!(".mpu-{}", std::process::id()));
-        let _ = fs::remove_file(&temporary);
-        let written = (|| {
-            let mut file = File::options().create_new(true).write(true).mode(mode).open(&temporary)?;
-            file.write_all(bytes)?;
-            file.set_permissions(fs::Permissions::from_mode(mode))?;
-            file.sync_all()?;
-            fs::rename(&temporary, &at)
-        })();
-        if written.is_err() {
-            let _ = fs::remove_file(&temporary);
-        }
-        written.map_err(failed)
+        replace_file_atomically(&at, bytes, Mode::Of(mode)).map(drop).map_err(failed)
     }
 
     /// Makes a folder, with those above it: root's alone to write to, whatever the umask.
@@ -397,15 +386,7 @@ fn link_back(path: &Path, link: impl Fn(&Path) -> io::Result<()>) -> io::Result<
 }
 
 fn copy_back(from: &Path, path: &Path, mode: u32) -> io::Result<()> {
-    let temporary = path.with_file_name(format!(".mpu-undo-{}", std::process::id()));
-    let restored = fs::copy(from, &temporary)
-        .and_then(|_| fs::set_permissions(&temporary, fs::Permissions::from_mode(mode)))
-        .and_then(|()| File::open(&temporary)?.sync_all())
-        .and_then(|()| fs::rename(&temporary, path));
-    if restored.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    restored
+    replace_file_atomically(path, &fs::read(from)?, Mode::Of(mode)).map(drop)
 }
 
 /// Makes a folder: root's alone to write to, whatever the umask.

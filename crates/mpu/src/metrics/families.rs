@@ -295,23 +295,4 @@ mod tests {
             assert!(!["pid", "user", "uid", "command", "comm", "cmdline"].contains(label), "{label}");
         }
     }
-
-    #[test]
-    fn the_page_of_documentation_is_this_list() {
-        let page = include_str!("../../../../docs/metrics.md");
-        let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `mpu_")).collect();
-        let wanted: Vec<String> = ALL
-            .iter()
-            .map(|family| {
-                let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
-                let labels = match family.labels {
-                    [] => "none".to_string(),
-                    _ if family.labels == WHOSE => "whose".to_string(),
-                    _ => labels.join(", "),
-                };
-                format!("| `{}` | {} | {labels} | {} |", family.name, family.kind.name(), family.help)
-            })
-            .collect();
-        assert_eq!(rows, wanted, "docs/metrics.md: the rows should be\n{}", wanted.join("\n"));
-    }
 }

@@ -53,13 +53,15 @@ pub fn is_missed(reason: &str) -> bool {
     let Some(reason) = Reason::ALL.iter().find(|known| known.name() == reason) else { return true };
     match reason {
         // The caller got the driver's own answer.
-        Reason::UnknownSize | Reason::NoMemory | Reason::ArgumentNotSeen | Reason::OutOfReach => true,
+        Reason::UnknownSize | Reason::NoMemory | Reason::ArgumentNotSeen | Reason::CopyNotSeen | Reason::OutOfReach => {
+            true
+        }
         // The driver refused: there was no answer.
         Reason::Unreadable => false,
         // The caller got an answer without any process.
         Reason::Malformed => false,
-        // Translated, only later.
-        Reason::CopyNotSeen => false,
+        // Translated by the caller's copy of the argument.
+        Reason::ProbePending => false,
         // The policy wants it so.
         Reason::Exempt => false,
     }

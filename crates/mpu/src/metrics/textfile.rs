@@ -3,10 +3,10 @@
 //! Owns how: whole or not at all, readable for a collector that is not root. What is no file is left alone, a link too.
 
 use super::error::MetricsError;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use mpu_os::file::{replace_file_atomically, Mode};
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// A page that this process has put somewhere. It is kept open, so that no other file gets its number.
 #[derive(Debug)]
@@ -29,33 +29,13 @@ pub fn write(path: &Path, page: &[u8]) -> Result<Written, MetricsError> {
     if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
         return Err(MetricsError::NoFile { path: path.to_path_buf() });
     }
-    let beside = beside(path).ok_or_else(|| failed(io::Error::from(io::ErrorKind::InvalidInput)))?;
-    let written = fill(&beside, page).and_then(|file| fs::rename(&beside, path).map(|()| Written(file)));
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    written.map_err(failed)
-}
-
-/// A name in the same directory that the collector does not read: it wants names that end in `.prom`.
-fn beside(path: &Path) -> Option<PathBuf> {
-    let name = path.file_name()?.to_string_lossy().into_owned();
-    Some(path.with_file_name(format!(".{name}.{}", std::process::id())))
-}
-
-fn fill(path: &Path, page: &[u8]) -> io::Result<File> {
-    // One left by a killed run with our number goes; `create_new` follows no link that somebody laid there.
-    let _ = fs::remove_file(path);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
-    // Whatever the umask is.
-    file.set_permissions(fs::Permissions::from_mode(0o644))?;
-    file.write_all(page)?;
-    Ok(file)
+    replace_file_atomically(path, page, Mode::Of(0o644)).map(Written).map_err(failed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_page_is_whole_and_readable_and_alone() {
@@ -70,17 +50,8 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_leaves_the_old_page_and_nothing_beside() {
+    fn missing_folder_is_an_error() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("mpu.prom");
-        write(&path, b"old 1\n").expect("written");
-        // What is in the way of the page beside it: a directory.
-        let beside = beside(&path).expect("a name");
-        fs::create_dir(&beside).expect("a directory");
-        assert!(matches!(write(&path, b"x 1\n"), Err(MetricsError::Write { .. })));
-        assert_eq!(fs::read_to_string(&path).expect("a page"), "old 1\n");
-        fs::remove_dir(&beside).expect("still there");
-        assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 1);
         assert!(write(&dir.path().join("no/such/mpu.prom"), b"x 1\n").is_err());
         assert!(write(Path::new("/"), b"x 1\n").is_err());
     }

@@ -26,7 +26,7 @@ pub const FOLDER: &str = "/run/mpu/nri";
 const LONGEST: u64 = 1 << 16;
 
 /// How often a file is made anew that others take away or look at, and how long is waited for those who look.
-const TRIES: usize = 20;
+const TRIES: usize = 200;
 const SOON: Duration = Duration::from_millis(5);
 
 /// How the plugin and the container engine stand.

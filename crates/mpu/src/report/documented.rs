@@ -1,4 +1,4 @@
-//! Holds `docs/cli.md` to the JSON that commands print, both ways, and that JSON to `docs/schema`.
+//! Holds `docs/cli.md` to the JSON that commands print, both ways, and that JSON to its schema.
 
 use super::answers;
 use serde_json::{json, Map, Value};

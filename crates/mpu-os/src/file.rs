@@ -1,0 +1,132 @@
+//! Writes whole files: a reader, also one after a crash, finds the old contents or the new ones.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use tempfile::{NamedTempFile, PersistError};
+
+/// The permissions of a written file, whatever the umask is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Those of the file that is replaced; its owner's alone (0600) where there is none.
+    Kept,
+    /// These.
+    Of(u32),
+}
+
+/// Puts a file in the place of whatever is there, a link too. The written file is returned, open.
+///
+/// # Errors
+/// Then the old file is there, and nothing beside it. A folder cannot be replaced.
+pub fn replace_file_atomically(path: &Path, contents: &[u8], mode: Mode) -> io::Result<File> {
+    put(path, contents, mode, |file| file.persist(path))
+}
+
+/// Puts a file where none is, readable by its owner alone.
+///
+/// # Errors
+/// `AlreadyExists` if something is there, a link too.
+pub fn create_file_atomically(path: &Path, contents: &[u8]) -> io::Result<File> {
+    put(path, contents, Mode::Kept, |file| file.persist_noclobber(path))
+}
+
+fn put(
+    path: &Path,
+    contents: &[u8],
+    mode: Mode,
+    persist: impl FnOnce(NamedTempFile) -> Result<File, PersistError>,
+) -> io::Result<File> {
+    let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let folder = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    // Hidden, and with an ending of its own: programs that read a folder by endings pass it over.
+    let mut prefix = OsString::from(".");
+    prefix.push(name);
+    prefix.push(".");
+    let mut file = tempfile::Builder::new().prefix(&prefix).tempfile_in(folder)?;
+    let mode = match mode {
+        Mode::Of(mode) => mode,
+        Mode::Kept => {
+            fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map_or(0o600, |old| old.mode() & 0o7777)
+        }
+    };
+    file.write_all(contents)?;
+    file.as_file().set_permissions(Permissions::from_mode(mode))?;
+    file.as_file().sync_all()?;
+    let file = persist(file).map_err(|error| error.error)?;
+    match File::open(folder)?.sync_all() {
+        // Such a file system keeps no folder on a disk of its own.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(file),
+        synced => synced.map(|()| file),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn mode_of(path: &Path) -> u32 {
+        fs::metadata(path).expect("a file").mode() & 0o7777
+    }
+
+    #[test]
+    fn replaced_file_is_whole_and_keeps_its_mode() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("file");
+        replace_file_atomically(&path, b"one", Mode::Kept).expect("written");
+        assert_eq!((fs::read(&path).expect("read"), mode_of(&path)), (b"one".to_vec(), 0o600), "private at first");
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).expect("changed");
+        let old = File::open(&path).expect("open");
+        let new = replace_file_atomically(&path, b"two", Mode::Kept).expect("replaced");
+        assert_eq!((fs::read(&path).expect("read"), mode_of(&path)), (b"two".to_vec(), 0o640));
+        let number = |file: &File| file.metadata().expect("metadata").ino();
+        assert_eq!(number(&new), fs::metadata(&path).expect("metadata").ino(), "the returned file is the new one");
+        assert_ne!(number(&old), number(&new), "a reader of the old file keeps it");
+        replace_file_atomically(&path, b"three", Mode::Of(0o644)).expect("replaced");
+        assert_eq!(mode_of(&path), 0o644);
+        assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn replaced_link_leaves_its_target() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (target, link) = (dir.path().join("target"), dir.path().join("link"));
+        fs::write(&target, "theirs").expect("a file");
+        fs::set_permissions(&target, Permissions::from_mode(0o644)).expect("changed");
+        symlink(&target, &link).expect("a link");
+        replace_file_atomically(&link, b"ours", Mode::Kept).expect("replaced");
+        assert_eq!(fs::read(&target).expect("read"), b"theirs");
+        assert_eq!((fs::read(&link).expect("read"), mode_of(&link)), (b"ours".to_vec(), 0o600));
+    }
+
+    #[test]
+    fn failure_leaves_nothing_beside() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let folder = dir.path().join("folder");
+        fs::create_dir(&folder).expect("a folder");
+        assert!(replace_file_atomically(&folder, b"x", Mode::Kept).is_err());
+        assert!(replace_file_atomically(&dir.path().join("no/such"), b"x", Mode::Kept).is_err());
+        assert!(replace_file_atomically(Path::new("/"), b"x", Mode::Kept).is_err());
+        assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 1);
+    }
+
+    #[test]
+    fn created_file_replaces_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, dangling) = (dir.path().join("file"), dir.path().join("dangling"));
+        create_file_atomically(&path, b"one").expect("written");
+        assert_eq!(mode_of(&path), 0o600);
+        symlink(dir.path().join("nowhere"), &dangling).expect("a link");
+        for there in [&path, &dangling] {
+            let error = create_file_atomically(there, b"two").expect_err("there is one");
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        }
+        assert_eq!(fs::read(&path).expect("read"), b"one");
+        assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 2);
+    }
+}

@@ -1,0 +1,5 @@
+//! What all crates ask of the operating system, in one way each.
+//!
+//! Each mechanism is a module around a library. Nothing here knows MPU.
+
+pub mod file;
