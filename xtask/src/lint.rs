@@ -1,5 +1,5 @@
-//! Formatting and lints, as `./x test` runs them. Distribution compilers may come without rustfmt or clippy: then the check is skipped
-//! with that reason, which the caller counts.
+//! Formatting, lints and dependencies, as `./x test` runs them. Distribution compilers may come without rustfmt or clippy, or be too old
+//! to build cargo-deny: then the check is skipped with that reason, which the caller counts.
 
 use std::process::Command;
 
@@ -17,21 +17,31 @@ pub fn fmt() -> Result<Outcome> {
     Ok(outcome(passes(cargo().args(["fmt", "--all"]))?))
 }
 
-/// Checks formatting, then lints; stops at neither.
+/// Runs all checks; stops at none.
 pub fn lint() -> Result<Outcome> {
     let mut result = Outcome::Passed;
-    for check in [formatting()?, lints()?] {
+    for (name, check, reason) in checks()? {
         match check {
             Some(Outcome::Passed) => {}
             Some(Outcome::Failed) => result = Outcome::Failed,
-            None => say("a check was skipped: this Rust came without its component, or is newer than 1.96"),
+            None => say(format!("{name} was skipped: {reason}")),
         }
     }
     Ok(result)
 }
 
+/// Each check, its outcome, and why there is none.
+pub fn checks() -> Result<[(&'static str, Option<Outcome>, &'static str); 3]> {
+    let rust = "this Rust came without it, or is newer than the lints were read with";
+    Ok([
+        ("formatting", formatting()?, rust),
+        ("clippy", lints()?, rust),
+        ("dependencies", dependencies()?, "cargo-deny cannot be built here"),
+    ])
+}
+
 /// Whether all is formatted; none without rustfmt.
-pub fn formatting() -> Result<Option<Outcome>> {
+fn formatting() -> Result<Option<Outcome>> {
     if output(cargo().args(["fmt", "--version"])).is_err() {
         return Ok(None);
     }
@@ -39,7 +49,7 @@ pub fn formatting() -> Result<Option<Outcome>> {
 }
 
 /// Whether clippy is silent; none without clippy, or with one that these sources have not met.
-pub fn lints() -> Result<Option<Outcome>> {
+fn lints() -> Result<Option<Outcome>> {
     // "clippy 0.1.95 (59807616e1 2026-04-14)"
     let version = output(cargo().args(["clippy", "--version"])).unwrap_or_default();
     let minor = version.split([' ', '.']).nth(3).and_then(|minor| minor.parse().ok());
@@ -48,6 +58,36 @@ pub fn lints() -> Result<Option<Outcome>> {
     }
     let host = ["clippy", "--quiet", "--locked", "--all-targets", "--", "-D", "warnings"];
     Ok(Some(outcome(passes(cargo().args(host))?)))
+}
+
+/// The version of cargo-deny that deny.toml was read with.
+const DENY: &str = "0.20.2";
+
+/// Whether deny.toml allows all that the workspace is built of; none where cargo-deny cannot be built. Advisories are a list on the network:
+/// without it, they are passed over.
+fn dependencies() -> Result<Option<Outcome>> {
+    let root = paths::cache(&format!("cargo-deny-{DENY}"))?;
+    let program = root.join("bin/cargo-deny");
+    if !program.is_file() {
+        say("building cargo-deny: minutes, once");
+        let version = ["install", "cargo-deny", "--locked", "--quiet", "--version", DENY, "--root"];
+        if !passes(cargo().args(version).arg(&root).env_remove("CARGO_TARGET_DIR"))? {
+            return Ok(None);
+        }
+    }
+    let deny = || {
+        let mut deny = Command::new(&program);
+        deny.args(["--locked"]).current_dir(paths::repo());
+        deny
+    };
+    let mut checks = vec!["licenses", "bans", "sources"];
+    match output(deny().arg("fetch").arg("db")) {
+        Ok(_) => checks.push("advisories"),
+        Err(error) => say(format!("advisories are not checked: {error}")),
+    }
+    Ok(Some(outcome(passes(
+        deny().args(["check", "--hide-inclusion-graph", "--allow", "unused-wrapper"]).args(checks),
+    )?)))
 }
 
 /// Cargo, in the repository.

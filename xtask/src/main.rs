@@ -21,6 +21,8 @@ mod fuzz;
 mod guest;
 mod kernels;
 mod kmod;
+#[cfg(test)]
+mod kmod_probes;
 mod libraries;
 mod libtest;
 mod lint;
@@ -39,6 +41,10 @@ mod run;
 mod setup;
 mod skips;
 mod sysroot;
+#[cfg(test)]
+mod systemd_units;
+#[cfg(test)]
+mod taint;
 mod test;
 #[cfg(test)]
 mod tidy;
@@ -110,7 +116,10 @@ fn main() -> ExitCode {
         Verb::Setup => setup::everything().and_then(|()| promtool::ready()).map(|_| Outcome::Passed),
         Verb::Doctor => doctor::doctor(),
         Verb::Containers(args) => containers::containers(&args),
-        Verb::Chart(args) => chart::chart(&args),
+        Verb::Chart(args) => match chart::chart() {
+            Ok(Outcome::Passed) if args.image => chart_image::check(),
+            checked => checked,
+        },
         Verb::Dist(args) => dist::dist(&args),
         Verb::Fmt => lint::fmt(),
         Verb::Lint => lint::lint(),

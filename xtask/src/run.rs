@@ -2,8 +2,10 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
 
@@ -49,6 +51,29 @@ pub fn logged(command: &mut Command, log: &Path) -> Result<bool> {
     passes(command.stdin(Stdio::null()).stdout(file).stderr(copy))
 }
 
+/// As [`logged`], with a line of progress after each so many lines that the program prints.
+pub fn watched(command: &mut Command, log: &Path, what: &str, every: usize) -> Result<bool> {
+    let began = Instant::now();
+    let mut file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let errors = file.try_clone().context("cannot share the log file")?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", shown(command)))?;
+    let pipe = child.stdout.take().context("the program has no output")?;
+    // What a program prints need not be text.
+    for (step, line) in BufReader::new(pipe).split(b'\n').enumerate() {
+        file.write_all(&line?)?;
+        file.write_all(b"\n")?;
+        if (step + 1) % every == 0 {
+            say(format!("building {what}: step {}, {} s", step + 1, began.elapsed().as_secs()));
+        }
+    }
+    let passed = child.wait()?.success();
+    if passed {
+        say(format!("built {what}: {} s", began.elapsed().as_secs()));
+    }
+    Ok(passed)
+}
+
 /// Runs with both outputs in a file. What there is to tell of a failure; of a success nothing is, whatever was printed on the way.
 pub fn quietly(command: &mut Command, log: &Path) -> Result<Option<String>> {
     if logged(command, log)? {
@@ -86,6 +111,20 @@ fn shown(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn watched_program_leaves_both_outputs_in_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        for (end, passes) in [(0, true), (3, false)] {
+            let script = format!("echo one; printf '\\377\\n'; echo three >&2; exit {end}");
+            assert_eq!(watched(&mut command("sh", ["-c", &script]), &log, "it", 2).unwrap(), passes);
+            let mut lines: Vec<Vec<u8>> =
+                std::fs::read(&log).unwrap().split(|c| *c == b'\n').map(<[u8]>::to_vec).collect();
+            lines.sort();
+            assert_eq!(lines, [b"".to_vec(), b"one".to_vec(), b"three".to_vec(), vec![0xff]]);
+        }
+    }
 
     #[test]
     fn what_passes_is_not_heard_and_what_fails_is() {

@@ -198,14 +198,10 @@ fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
 fn host_checks(full: bool, wanted: &Wanted, lane: &mut Lane) -> Result<()> {
     if wanted.has(Stage::Lint) {
         lane.enter("formatting and lints");
-        for (name, result) in [("formatting", lint::formatting()?), ("clippy", lint::lints()?)] {
+        for (name, result, reason) in lint::checks()? {
             match result {
                 Some(outcome) => lane.tally.check(name, ending(outcome == Outcome::Passed), "see above"),
-                None => lane.tally.check(
-                    name,
-                    Ending::Skip,
-                    "this Rust came without it, or is newer than the lints were read with",
-                ),
+                None => lane.tally.check(name, Ending::Skip, reason),
             }
         }
     }
@@ -213,7 +209,7 @@ fn host_checks(full: bool, wanted: &Wanted, lane: &mut Lane) -> Result<()> {
         lane.enter("the Helm chart");
         match chart::tools() {
             Ok(tools) => {
-                let outcome = chart::check(&tools, false)?;
+                let outcome = chart::check(&tools)?;
                 lane.tally.check("Helm chart", ending(outcome == Outcome::Passed), "see above");
             }
             Err(error) => without(&mut lane.tally, "Helm chart", &error),

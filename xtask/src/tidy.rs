@@ -1,29 +1,20 @@
-//! What prose and manifests promise about the tree, as tests: paths exist, crates are on the map, arrows point one way, unsafe
-//! stays where it may be, the contract names tests that are there.
-//!
-//! Reads files only; knows nothing of what the code does.
+//! Rules about the tree that no lint knows: links lead somewhere, unsafe code stays in `sys.rs`, lines fit. Its modules hold the
+//! arrows between files of a crate; deny.toml has those between crates.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::paths::repo;
 
-mod arrows;
-mod asked;
-mod c_files;
-mod chores;
 mod circles;
 mod imports;
-mod probes;
-mod promises;
-mod support;
-mod units;
-mod walls;
+mod rooms;
 
 /// Files that git knows, relative to the repository.
-fn tracked() -> Vec<PathBuf> {
-    let listed = std::process::Command::new("git")
+pub fn tracked() -> Vec<PathBuf> {
+    let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
         .current_dir(repo())
         .output()
@@ -39,8 +30,21 @@ fn with_ending<'a>(files: &'a [PathBuf], endings: &'a [&str]) -> impl Iterator<I
     files.iter().filter(move |file| endings.iter().any(|ending| file.extension().is_some_and(|found| found == *ending)))
 }
 
-fn read(file: &Path) -> String {
+pub fn read(file: &Path) -> String {
     fs::read_to_string(repo().join(file)).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// The packages of the tree, as `cargo metadata` prints them.
+fn packages() -> Vec<serde_json::Value> {
+    let of = |manifest| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path", manifest]);
+        let done = cargo.current_dir(repo()).output().unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+        said["packages"].as_array().unwrap().clone()
+    };
+    // The fuzz targets are a workspace of their own.
+    ["Cargo.toml", "fuzz/Cargo.toml"].into_iter().flat_map(of).collect()
 }
 
 /// Words in backticks.
@@ -48,89 +52,68 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
+/// A page without its code blocks: those show commands and output.
+fn prose(page: &str) -> String {
+    page.split("```").step_by(2).collect()
+}
+
+/// The anchors of a page's headings, as forges make them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let kept = |c: &char| c.is_alphanumeric() || ['-', '_', ' '].contains(c);
+    headings.map(|text| text.to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")).collect()
+}
+
 #[test]
-fn paths_in_prose_exist() {
+fn links_and_paths_in_pages_exist() {
     let tops = ["crates/", "kmod/", "sim/", "tests/", "xtask/", "benches/", "fuzz/", "docs/", "packaging/"];
-    let mut seen = 0;
+    let (mut links, mut paths) = (0, 0);
     for page in with_ending(&tracked(), &["md"]) {
-        let text = read(page);
-        // Code blocks show commands and output, not paths.
-        let prose: String = text.split("```").step_by(2).collect();
-        let bare = prose.split_whitespace().map(|word| word.trim_matches(|c: char| "().,:;*".contains(c)));
-        for word in quoted(&prose).chain(bare.filter(|word| word.starts_with("docs/"))) {
+        let text = prose(&read(page));
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+        for link in targets.filter(|link| !link.contains("://")) {
+            links += 1;
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { page.clone() } else { page.with_file_name("").join(path) };
+            assert!(repo().join(&target).exists(), "{} links {link}, which is not there", page.display());
+            let has_anchor = || anchors(&prose(&read(&target))).contains(anchor);
+            assert!(anchor.is_empty() || has_anchor(), "{} links {link}: no such heading", page.display());
+        }
+        let bare = text.split_whitespace().map(|word| word.trim_matches(|c: char| "().,:;*".contains(c)));
+        for word in quoted(&text).chain(bare.filter(|word| word.starts_with("docs/"))) {
             let path = word.split(['#', '*', '{', ' ', '`', ',']).next().unwrap_or_default();
             if tops.iter().any(|top| path.starts_with(top)) && path == word.trim_end_matches('`') {
-                seen += 1;
+                paths += 1;
                 assert!(repo().join(path).exists(), "{} names {path}, which is not there", page.display());
             }
         }
     }
-    assert!(seen > 40, "{seen} paths found");
+    assert!(links > 40 && paths > 40, "{links} links and {paths} paths found");
 }
 
+/// Each line of the contract names the tests and stories that prove it.
 #[test]
-fn map_has_every_crate_and_only_those() {
-    let map = read(Path::new("ARCHITECTURE.md"));
-    let named: BTreeSet<&str> =
-        quoted(&map).filter(|word| word.starts_with("crates/") && word.matches('/').count() == 1).collect();
-    let there = fs::read_dir(repo().join("crates")).unwrap();
-    let there: BTreeSet<String> =
-        there.map(|entry| format!("crates/{}", entry.unwrap().file_name().display())).collect();
-    assert_eq!(named, there.iter().map(String::as_str).collect());
-}
-
-/// Columns at which prose wraps.
-const PROSE: usize = 120;
-
-/// Of the pages that a user reads; the map and the simulator's page are for those who read code.
-#[test]
-fn prose_wraps() {
-    let is_for_users = |page: &&PathBuf| page.starts_with("docs") || page.components().count() == 1;
+fn contract_names_existing_tests() {
     let files = tracked();
-    for page in with_ending(&files, &["md"]).filter(is_for_users).filter(|page| *page != Path::new("ARCHITECTURE.md")) {
-        let mut in_code = false;
-        for (number, line) in read(page).lines().enumerate() {
-            let fence = line.starts_with("```");
-            in_code ^= fence;
-            // What a person copies, and tables, have the width that they need.
-            let is_prose = !(in_code || fence || line.starts_with("    ") || line.trim_start().starts_with('|'));
-            let width = line.chars().count();
-            assert!(!is_prose || width <= PROSE, "{}:{}: {width} columns", page.display(), number + 1);
+    let code: String = with_ending(&files, &["rs"]).map(|file| read(file)).collect();
+    let page = read(Path::new("docs/contract.md"));
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| ") && line.contains('`')).collect();
+    assert!(rows.len() > 4, "{rows:?}");
+    for row in rows {
+        let names: Vec<&str> = quoted(row.rsplit(" | ").next().unwrap_or_default()).collect();
+        assert!(!names.is_empty() || row.contains("pending"), "no proof named: {row}");
+        for name in names {
+            let is_there = code.contains(&format!("fn {name}(")) || code.contains(&format!("\"{name}\""));
+            assert!(is_there, "docs/contract.md names {name}, which is no test and no story");
         }
     }
 }
 
-/// `docs/README.md` links every page, and only pages that are there.
 #[test]
-fn index_has_every_page_and_no_other() {
-    let index = read(Path::new("docs/README.md"));
-    let links = index.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
-    let linked: BTreeSet<PathBuf> = links.map(|link| repo().join("docs").join(link).canonicalize().unwrap()).collect();
-    for page in with_ending(&tracked(), &["md"]).filter(|page| page.starts_with("docs")) {
-        let path = repo().join(page).canonicalize().unwrap();
-        let is_listed = linked.iter().any(|link| path == *link || path.parent().is_some_and(|dir| dir == link));
-        let is_index = page == Path::new("docs/README.md");
-        assert!(is_listed || is_index, "docs/README.md does not link {}", page.display());
-    }
-}
-
-/// Decisions excepted: their titles say what was decided.
-#[test]
-fn pages_open_with_what_they_are_for() {
-    let is_page = |page: &&PathBuf| page.starts_with("docs") && !page.starts_with("docs/adr");
-    for page in with_ending(&tracked(), &["md"]).filter(is_page) {
-        let text = read(page);
-        let opening = text.split("\n\n").nth(1).unwrap_or_default();
-        assert!(opening.starts_with("This page "), "{} does not open with what it is for", page.display());
-    }
-}
-
-#[test]
-fn unsafe_stays_where_it_may_be() {
+fn unsafe_code_stays_in_sys_files() {
     let files = tracked();
     for file in with_ending(&files, &["rs"]) {
-        let text = read(file);
-        let allows = text.contains(concat!("allow(", "unsafe_code)"));
+        let allows = read(file).contains(concat!("allow(", "unsafe_code)"));
         let may = file.file_name().is_some_and(|name| name == "sys.rs");
         assert!(!allows || may, "{} allows unsafe code; only files named sys.rs may", file.display());
     }
@@ -142,44 +125,13 @@ fn unsafe_stays_where_it_may_be() {
     }
 }
 
-#[test]
-fn modules_open_with_what_they_own() {
-    for file in with_ending(&tracked(), &["rs"]) {
-        let text = read(file);
-        let first = text.lines().find(|line| !line.starts_with("#!")).unwrap_or_default();
-        assert!(first.starts_with("//!"), "{} has no module documentation", file.display());
-    }
-}
-
+/// rustfmt leaves comments and texts as long as they are.
 #[test]
 fn lines_fit() {
     for file in with_ending(&tracked(), &["rs", "c", "h", "S", "sh"]) {
         for (number, line) in read(file).lines().enumerate() {
             let width: usize = line.chars().map(|c| if c == '\t' { 8 } else { 1 }).sum();
-            // String literals of one sentence may be longer than code.
             assert!(width <= 150, "{}:{}: {width} columns", file.display(), number + 1);
         }
     }
-}
-
-#[test]
-fn contract_names_tests_that_are_there() {
-    let files = tracked();
-    let code: String = with_ending(&files, &["rs"]).map(|file| read(file)).collect();
-    let page = read(Path::new("docs/contract.md"));
-    let mut proofs = 0;
-    for row in page.lines().filter(|line| line.starts_with("| ") && line.contains('`')) {
-        let names: Vec<&str> = quoted(row.rsplit(" | ").next().unwrap_or_default()).collect();
-        assert!(!names.is_empty() || row.contains("pending"), "no proof named: {row}");
-        for name in names {
-            let function = format!("fn {name}(");
-            let story = format!("\"{name}\"");
-            assert!(
-                code.contains(&function) || code.contains(&story),
-                "docs/contract.md names {name}, which is no test and no story"
-            );
-            proofs += 1;
-        }
-    }
-    assert!(proofs >= 14, "{proofs} proofs named");
 }

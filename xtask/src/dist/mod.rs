@@ -20,9 +20,9 @@ use crate::guest::image;
 use crate::guest::verdict::Ending;
 use crate::outcome::Outcome;
 use crate::run::{output, run, say};
-use crate::{container, foreign, lint, paths, setup};
+use crate::{chart, container, foreign, lint, paths, setup};
 use provenance::{Sources, Told};
-use tree::Package;
+use tree::{put, Package};
 
 /// The oldest C library that a released executable runs with: that of Debian 12 is 2.36, of Ubuntu 22.04 2.35, of RHEL 9 2.34.
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
@@ -147,6 +147,8 @@ impl Release {
             std::fs::copy(&from, out.join(from.file_name().unwrap_or_default()))
                 .with_context(|| format!("cannot copy {text}"))?;
         }
+        std::fs::create_dir_all(out.join("kubernetes"))?;
+        chart::render(&out.join("kubernetes"))?;
         let version = self.version.unwrap_or(env!("CARGO_PKG_VERSION"));
         let is_quick = self.profile == Profile::Quick;
         ensure!(is_quick || Sources::now()? == sources, "the sources were changed while they were built: build again");
@@ -177,7 +179,18 @@ impl Release {
         container::check_static(&container)?;
         let said = output(foreign::command(arch, &mpu)?.arg("--version"))?;
         ensure!(said.trim() == format!("mpu {version}"), "mpu for {arch} says {said}, not {version}");
-        let stage_mpu = |tree: &Path| run(foreign::command(arch, &mpu)?.arg("stage").arg(tree));
+        let schemas = |folder: &Path| -> Result<()> {
+            for name in output(foreign::command(arch, &mpu)?.arg("schema"))?.lines() {
+                let text = output(foreign::command(arch, &mpu)?.args(["schema", name]))?;
+                put(&folder.join(format!("{name}.json")), text.as_bytes(), 0o644)?;
+            }
+            Ok(())
+        };
+        schemas(&out.join("schema"))?;
+        let stage_mpu = |tree: &Path| {
+            run(foreign::command(arch, &mpu)?.arg("stage").arg(tree))?;
+            schemas(&tree.join("usr/share/doc/mpu/schema"))
+        };
         let stage_container = |tree: &Path| container::stage(arch, &container, tree);
         say(format!("packing for {arch}"));
         for (name, program, stage) in

@@ -1,45 +1,17 @@
-//! The shape of each crate, as tests: which of its imports go round in a circle. Two rules, each for every target of every crate.
+//! Imports of each target of each crate draw no circle.
 //!
-//! - Neighbours: what lies beside each other in one folder, files and folders, does not import each other in a circle. A folder
-//!   counts with all that is in it.
-//! - Files: no circle leads through more than two files. So a folder's `mod.rs` and one of its files may know each other, as Rust's
-//!   `super` invites them to; a way out by one file and back by another is a circle.
-//!
-//! What breaks a rule today is a row of xtask/circles.toml. A row that says more or less than what is found is refused, too: the
-//! list can only shrink, and no shrinking is forgotten.
+//! - Neighbours: files and folders of one folder do not import each other in a circle. A folder counts with all its files.
+//! - Files: no circle leads through more than two files. A `mod.rs` and one of its files may import each other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use serde::Deserialize;
+use std::path::PathBuf;
 
 use super::imports::Target;
-use super::{read, tracked, with_ending};
+use super::{packages, tracked, with_ending};
 use crate::paths::repo;
 
-/// xtask/circles.toml.
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct Known {
-    #[serde(default)]
-    neighbours: Vec<Row>,
-    #[serde(default)]
-    files: Vec<Row>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Row {
-    /// The root file of the target.
-    root: PathBuf,
-    /// Modules by name; the root is `crate`.
-    members: Vec<String>,
-    why: String,
-}
-
-/// Modules by their names' segments, and the places that tie them.
-type Circle = (BTreeSet<Vec<String>>, Vec<String>);
+/// Modules by their names' segments.
+type Circle = BTreeSet<Vec<String>>;
 
 /// From which module to which other.
 type Arrows = BTreeSet<(Vec<String>, Vec<String>)>;
@@ -67,7 +39,7 @@ fn groups<T: Ord + Clone>(arrows: &BTreeSet<(T, T)>) -> BTreeSet<BTreeSet<T>> {
 }
 
 /// Those of the groups in which a circle leads through more than two.
-pub fn long<T: Ord + Clone>(arrows: &BTreeSet<(T, T)>) -> Vec<BTreeSet<T>> {
+fn long<T: Ord + Clone>(arrows: &BTreeSet<(T, T)>) -> Vec<BTreeSet<T>> {
     let pairs = |group: &BTreeSet<T>| {
         let inside = arrows.iter().filter(|(from, to)| group.contains(from) && group.contains(to));
         inside.map(|(from, to)| (from.min(to), from.max(to))).collect::<BTreeSet<_>>().len()
@@ -80,7 +52,7 @@ pub fn long<T: Ord + Clone>(arrows: &BTreeSet<(T, T)>) -> Vec<BTreeSet<T>> {
 fn file_circles(target: &Target) -> Vec<Circle> {
     let arrows: Arrows =
         target.arrows.keys().map(|(from, to)| (target.files[from].clone(), target.files[to].clone())).collect();
-    long(&arrows).into_iter().map(|group| with_places(target, group, |path| Some(path.to_vec()))).collect()
+    long(&arrows)
 }
 
 /// Neighbours that import each other in a circle.
@@ -94,28 +66,17 @@ fn neighbour_circles(target: &Target) -> Vec<Circle> {
             folders.entry(&from[..shared]).or_default().insert(arrow);
         }
     }
-    let mut found = Vec::new();
-    for (folder, arrows) in folders {
-        for group in groups(&arrows) {
-            let neighbour = |path: &[String]| path.get(..=folder.len()).map(<[String]>::to_vec);
-            found.push(with_places(target, group, neighbour));
-        }
-    }
-    found
+    folders.values().flat_map(groups).collect()
 }
 
-fn with_places(
-    target: &Target,
-    group: BTreeSet<Vec<String>>,
-    member: impl Fn(&[String]) -> Option<Vec<String>>,
-) -> Circle {
-    let of = |file: &PathBuf| member(&target.files[file]).filter(|name| group.contains(name));
-    let ties = target.arrows.iter().filter_map(|((from, to), place)| {
-        let (from, to) = (of(from)?, of(to)?);
-        (from != to).then(|| place.clone())
+/// The places at which the members of a circle import each other.
+fn places(target: &Target, circle: &Circle) -> String {
+    let of = |file: &PathBuf| circle.iter().filter(|member| target.files[file].starts_with(member)).max();
+    let inside = target.arrows.iter().filter(|((from, to), _)| {
+        let (from, to) = (of(from), of(to));
+        from.is_some() && to.is_some() && from != to
     });
-    let places = ties.collect();
-    (group, places)
+    inside.map(|(_, place)| format!("\n  {place}")).collect()
 }
 
 fn name(path: &[String]) -> String {
@@ -126,107 +87,34 @@ fn name(path: &[String]) -> String {
     }
 }
 
-/// What differs between the circles that are there and the rows that are known, in sentences.
-fn differences(kind: &str, found: &BTreeMap<PathBuf, Vec<Circle>>, rows: &[Row]) -> Vec<String> {
-    let members = |row: &Row| row.members.iter().cloned().collect::<BTreeSet<String>>();
-    let mut told = Vec::new();
-    let mut there = BTreeSet::new();
-    for (root, circles) in found {
-        for (group, places) in circles {
-            let group: BTreeSet<String> = group.iter().map(|path| name(path)).collect();
-            if !rows.iter().any(|row| row.root == *root && members(row) == group) {
-                let row: Vec<String> = group.iter().map(|name| format!("{name:?}")).collect();
-                let short = |place: &String| place.replace(&format!("{}/", repo().display()), "");
-                let shown = places.iter().take(30).map(|place| format!("\n      {}", short(place))).collect::<String>();
-                let size = group.len();
-                told.push(format!(
-                    "{}: a circle of {size} ({kind}), which no row of xtask/circles.toml has:\n    members = [{}]{shown}",
-                    root.display(),
-                    row.join(", ")
-                ));
-            }
-            there.insert((root.clone(), group));
-        }
-    }
-    for row in rows {
-        if !there.contains(&(row.root.clone(), members(row))) {
-            let (root, members) = (row.root.display(), row.members.join(", "));
-            told.push(format!(
-                "xtask/circles.toml has a circle ({kind}) of {root} that is not there as it says: cut the row to what is left, \
-                 or strike it out: {members}"
-            ));
-        }
-        if row.why.len() < 20 {
-            told.push(format!("xtask/circles.toml gives no reason for {}", row.members.join(", ")));
-        }
-    }
-    told
-}
-
-/// The root files of a package's targets, relative to the folder that holds the packages.
-fn roots(manifest: &Path, files: &[PathBuf]) -> BTreeSet<PathBuf> {
-    let package = manifest.parent().unwrap_or(Path::new(""));
-    let text = read(manifest);
-    let parsed: toml::Table = text.parse().unwrap_or_else(|error| panic!("{}: {error}", manifest.display()));
-    let mut roots: BTreeSet<PathBuf> = ["src/lib.rs", "src/main.rs", "build.rs"].map(|file| package.join(file)).into();
-    for section in ["lib", "bin", "test", "bench", "example"] {
-        let said = parsed.get(section);
-        let list = said.and_then(toml::Value::as_array).cloned().or_else(|| said.map(|one| vec![one.clone()]));
-        let paths =
-            list.into_iter().flatten().filter_map(|one| one.get("path")?.as_str().map(|path| package.join(path)));
-        roots.extend(paths);
-    }
-    for folder in ["src/bin", "tests", "examples", "benches"] {
-        let folder = package.join(folder);
-        let is_root = |file: &&PathBuf| {
-            let above = file.parent().unwrap_or(Path::new(""));
-            above == folder || (above.parent() == Some(&folder) && file.ends_with("main.rs"))
-        };
-        roots.extend(with_ending(files, &["rs"]).filter(is_root).cloned());
-    }
-    roots.retain(|root| files.contains(root));
-    roots
-}
-
 /// Every package's targets, by root file; with them the sources that no target reaches.
-fn targets() -> (BTreeMap<PathBuf, Target>, Vec<PathBuf>) {
+fn targets() -> (BTreeMap<PathBuf, Target>, BTreeSet<PathBuf>) {
     let files = tracked();
-    let mut targets = BTreeMap::new();
-    let mut unread: BTreeSet<PathBuf> = with_ending(&files, &["rs"]).cloned().collect();
-    for manifest in files.iter().filter(|file| file.ends_with("Cargo.toml")) {
-        for root in roots(manifest, &files) {
-            let target = Target::read(&repo().join(&root));
-            for file in target.files.keys() {
-                let file = file.strip_prefix(repo()).unwrap_or(file);
-                assert!(
-                    file.starts_with(manifest.parent().unwrap_or(Path::new(""))),
-                    "{} is built of {}, which is another crate's",
-                    root.display(),
-                    file.display()
-                );
-                unread.remove(file);
-            }
-            targets.insert(root, target);
-        }
-    }
-    (targets, unread.into_iter().collect())
+    let mut unread: BTreeSet<PathBuf> = with_ending(&files, &["rs"]).map(|file| repo().join(file)).collect();
+    let roots = packages().into_iter().flat_map(|package| package["targets"].as_array().unwrap().clone());
+    let read = |target: serde_json::Value| {
+        let root = PathBuf::from(target["src_path"].as_str().unwrap());
+        let target = Target::read(&root);
+        unread.retain(|file| !target.files.contains_key(file));
+        (root, target)
+    };
+    (roots.map(read).collect(), unread)
 }
 
 #[test]
-fn imports_go_round_nowhere_that_is_not_known() {
-    let known = fs::read_to_string(repo().join("xtask/circles.toml")).unwrap();
-    let known: Known = toml::from_str(&known).unwrap();
-    assert!(known.neighbours.is_empty() && known.files.is_empty(), "no circle of Rust is left; make no new one");
+fn imports_draw_no_circle() {
     let (targets, unread) = targets();
     assert!(unread.is_empty(), "no crate is built of these: {unread:?}");
-    let each = |circles: fn(&Target) -> Vec<Circle>| {
-        targets.iter().map(|(root, target)| (root.clone(), circles(target))).collect::<BTreeMap<_, _>>()
-    };
     let arrows: usize = targets.values().map(|target| target.arrows.len()).sum();
-    assert!(arrows > 1000, "{arrows} arrows found: the reader has lost its eyes");
-    let mut told = differences("neighbours", &each(neighbour_circles), &known.neighbours);
-    told.extend(differences("files", &each(file_circles), &known.files));
-    assert!(told.is_empty(), "\n{}\n", told.join("\n\n"));
+    assert!(arrows > 1000, "{arrows} arrows found: imports are not read");
+    let mut found = String::new();
+    for (root, target) in &targets {
+        for circle in neighbour_circles(target).iter().chain(&file_circles(target)) {
+            let members: Vec<String> = circle.iter().map(|path| name(path)).collect();
+            found += &format!("{}: {}{}\n", root.display(), members.join(", "), places(target, circle));
+        }
+    }
+    assert!(found.is_empty(), "these import each other in a circle:\n{found}");
 }
 
 #[cfg(test)]

@@ -1,16 +1,14 @@
-//! Which file of a crate names which other: `use`, inline paths, and paths in the arguments of macros and attributes.
+//! Which file of a crate names which other, by `use` and by paths in its tokens.
 //!
-//! Reads sources as the compiler's grammar has them, not line by line. Knows nothing of what is allowed. A path is followed to the
-//! file that has what it names, through what other files bring in by `use`. What stands below `#[cfg(test)]` draws no arrow: no
-//! product is built of it.
+//! A path is followed to the file that defines what it names, through `use`. Code below `#[cfg(test)]` draws no arrow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use quote::ToTokens;
 use syn::spanned::Spanned;
-use syn::visit::{self, Visit};
 
 /// How many names in a row may stand for another name before following them ends: `use` can name itself.
 const DEEPEST: usize = 8;
@@ -28,9 +26,12 @@ pub struct Target {
 /// A module, inline ones included.
 struct Module {
     file: PathBuf,
+    /// Where files of its children lie.
+    folder: PathBuf,
+    path: Vec<String>,
     parent: Option<usize>,
-    children: BTreeMap<String, usize>,
     tests: bool,
+    children: BTreeMap<String, usize>,
     found: Found,
 }
 
@@ -54,44 +55,36 @@ impl Target {
     /// Reads a root file and every module that hangs on it.
     pub fn read(root: &Path) -> Target {
         let mut target = Target::default();
-        let folder = root.parent().unwrap_or(Path::new("")).to_owned();
-        target.file(root, &folder, None, Vec::new(), false);
+        let (file, folder) = (root.to_owned(), root.with_file_name(""));
+        let (path, children, found) = Default::default();
+        target.module(Module { file, folder, path, parent: None, tests: false, children, found }, None);
         target.draw();
         target
     }
 
-    fn file(&mut self, file: &Path, folder: &Path, parent: Option<usize>, path: Vec<String>, tests: bool) -> usize {
-        let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        self.files.insert(file.to_owned(), path.clone());
-        self.module(file, folder, parent, path, tests, &parsed.items)
-    }
-
-    fn module(
-        &mut self,
-        file: &Path,
-        folder: &Path,
-        parent: Option<usize>,
-        path: Vec<String>,
-        tests: bool,
-        items: &[syn::Item],
-    ) -> usize {
-        let mut found = Found::default();
-        items.iter().for_each(|item| found.visit_item(item));
-        let below = std::mem::take(&mut found.modules);
-        let at = self.modules.len();
-        self.modules.push(Module { file: file.to_owned(), parent, children: BTreeMap::new(), tests, found });
+    /// Adds a module, of its own file if it has no items, and all below it.
+    fn module(&mut self, mut module: Module, items: Option<&[syn::Item]>) -> usize {
+        let own = items.is_none().then(|| {
+            self.files.insert(module.file.clone(), module.path.clone());
+            let text = fs::read_to_string(&module.file).unwrap();
+            syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", module.file.display())).items
+        });
+        items.or(own.as_deref()).into_iter().flatten().for_each(|item| module.found.item(item));
+        let below = std::mem::take(&mut module.found.modules);
+        let (at, file, folder) = (self.modules.len(), module.file.clone(), module.folder.clone());
+        let (above, in_tests) = (module.path.clone(), module.tests);
+        self.modules.push(module);
         for item in below {
             let name = plain(&item.ident);
-            let tests = tests || is_for_tests(&item.attrs);
-            let path: Vec<String> = path.iter().cloned().chain([name.clone()]).collect();
-            let child = match &item.content {
-                Some((_, items)) => self.module(file, &folder.join(&name), Some(at), path, tests, items),
-                None => {
-                    let (file, folder) = place(&item, file, folder, &name);
-                    self.file(&file, &folder, Some(at), path, tests)
-                }
+            let items = item.content.as_ref().map(|(_, items)| items.as_slice());
+            let (file, folder) = match items {
+                Some(_) => (file.clone(), folder.join(&name)),
+                None => place(&item, &file, &folder, &name),
             };
+            let path = above.iter().cloned().chain([name.clone()]).collect();
+            let tests = in_tests || is_for_tests(&item.attrs);
+            let (children, found) = Default::default();
+            let child = self.module(Module { file, folder, path, parent: Some(at), tests, children, found }, items);
             self.modules[at].children.insert(name, child);
         }
         at
@@ -116,66 +109,45 @@ impl Target {
     fn follow(&self, from: usize, path: &[String], depth: usize) -> Option<(usize, bool)> {
         let (first, rest) = path.split_first()?;
         if let ("crate", [name]) = (first.as_str(), rest) {
-            let exports = |module: &Module| module.found.macros.contains(name);
-            if let Some(at) = self.modules.iter().position(exports) {
+            if let Some(at) = self.modules.iter().position(|module| module.found.macros.contains(name)) {
                 return Some((at, false));
             }
         }
-        let mut at = match first.as_str() {
-            "crate" => 0,
-            "self" => from,
-            "super" => self.modules[from].parent?,
-            name => match self.named(from, name, depth) {
-                Some(at) => at,
-                None => return self.definer(from, name, depth).map(|at| (at, false)),
-            },
+        let (mut at, mut whole) = match first.as_str() {
+            "crate" => (0, true),
+            "self" => (from, true),
+            "super" => (self.modules[from].parent?, true),
+            name => self.resolve(from, name, depth)?,
         };
         for segment in rest {
-            let next = match segment.as_str() {
-                "super" => self.modules[at].parent,
-                "self" => Some(at),
-                name => self.named(at, name, depth),
+            (at, whole) = match segment.as_str() {
+                _ if !whole => break,
+                "super" => (self.modules[at].parent?, true),
+                "self" => (at, true),
+                name => self.resolve(at, name, depth).unwrap_or((at, false)),
             };
-            match next {
-                Some(next) => at = next,
-                None => return Some((self.definer(at, segment, depth).unwrap_or(at), false)),
-            }
         }
-        Some((at, true))
+        Some((at, whole))
     }
 
-    /// The module that has what a name means in a module, where that is no module itself and the crate's own.
-    fn definer(&self, at: usize, name: &str, depth: usize) -> Option<usize> {
-        let found = &self.modules[at].found;
+    /// The module that a name means in a module, or the one that defines it, and whether it is the module itself.
+    fn resolve(&self, at: usize, name: &str, depth: usize) -> Option<(usize, bool)> {
+        let Module { children, found, .. } = &self.modules[at];
+        if let Some(child) = children.get(name) {
+            return Some((*child, true));
+        }
         if found.items.contains(name) {
-            return Some(at);
+            return Some((at, false));
         }
         if depth == DEEPEST {
             return None;
         }
         if let Some(path) = found.names.get(name) {
-            return self.follow(at, path, depth + 1).map(|(at, _)| at);
+            return self.follow(at, path, depth + 1);
         }
         let globs = found.globs.iter().filter_map(|path| self.follow(at, path, depth + 1));
         let others = globs.filter(|(other, whole)| *whole && *other != at);
-        others.into_iter().find_map(|(other, _)| self.definer(other, name, depth + 1))
-    }
-
-    /// The module that a name means in a module, if it means one.
-    fn named(&self, at: usize, name: &str, depth: usize) -> Option<usize> {
-        let module = &self.modules[at];
-        if let Some(child) = module.children.get(name) {
-            return Some(*child);
-        }
-        if depth == DEEPEST {
-            return None;
-        }
-        let whole = |found: Option<(usize, bool)>| found.filter(|(_, whole)| *whole).map(|(at, _)| at);
-        if let Some(path) = module.found.names.get(name) {
-            return whole(self.follow(at, path, depth + 1));
-        }
-        let globs = module.found.globs.iter().filter_map(|path| whole(self.follow(at, path, depth + 1)));
-        globs.filter(|other| *other != at).find_map(|other| self.named(other, name, depth + 1))
+        others.into_iter().find_map(|(other, _)| self.resolve(other, name, depth + 1))
     }
 }
 
@@ -183,7 +155,7 @@ impl Target {
 pub fn paths(text: &str) -> Vec<String> {
     fn of(items: &[syn::Item], out: &mut Vec<String>) {
         let mut found = Found::default();
-        items.iter().for_each(|item| found.visit_item(item));
+        items.iter().for_each(|item| found.item(item));
         out.extend(found.paths.iter().map(|(path, _)| path.join("::")));
         for module in found.modules.iter().filter(|module| !is_for_tests(&module.attrs)) {
             of(module.content.as_ref().map_or(&[], |(_, items)| items), out);
@@ -196,35 +168,18 @@ pub fn paths(text: &str) -> Vec<String> {
 
 /// A module's file, and the folder in which its own children lie.
 fn place(item: &syn::ItemMod, file: &Path, folder: &Path, name: &str) -> (PathBuf, PathBuf) {
-    let said =
-        item.attrs.iter().filter(|attribute| attribute.path().is_ident("path")).find_map(|attribute| match &attribute
-            .meta
-            .require_name_value()
-            .ok()?
-            .value
-        {
-            syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => Some(text.value()),
-            _ => None,
-        });
-    if let Some(said) = said {
-        let file = without_dots(&file.parent().unwrap_or(Path::new("")).join(said));
-        let folder = file.parent().unwrap_or(Path::new("")).to_owned();
-        return (file, folder);
+    for attribute in item.attrs.iter().filter(|attribute| attribute.path().is_ident("path")) {
+        if let syn::Meta::NameValue(syn::MetaNameValue { value: syn::Expr::Lit(value), .. }) = &attribute.meta {
+            let said = value.to_token_stream().to_string();
+            let file =
+                file.with_file_name("").join(said.trim_matches('"')).canonicalize().expect("the file of a module");
+            let folder = file.with_file_name("");
+            return (file, folder);
+        }
     }
     let folder = folder.join(name);
     let own = folder.join("mod.rs");
     (if own.is_file() { own } else { folder.with_extension("rs") }, folder)
-}
-
-fn without_dots(path: &Path) -> PathBuf {
-    let mut out = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(out.pop()),
-            part => out.push(part),
-        }
-    }
-    out
 }
 
 fn plain(ident: &impl ToString) -> String {
@@ -232,72 +187,62 @@ fn plain(ident: &impl ToString) -> String {
 }
 
 /// Whether an item is built for tests only.
-pub fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     let cfgs = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
     cfgs.filter_map(|attribute| attribute.parse_args::<syn::Meta>().ok()).any(|said| is_never_but_for_tests(&said))
 }
 
 /// Whether a condition holds in tests alone.
 fn is_never_but_for_tests(said: &syn::Meta) -> bool {
-    let parts = |list: &syn::MetaList| {
-        let parse = syn::punctuated::Punctuated::<syn::Meta, syn::Token![,]>::parse_terminated;
-        list.parse_args_with(parse).map(|parts| parts.into_iter().collect::<Vec<_>>()).unwrap_or_default()
-    };
-    match said {
-        syn::Meta::Path(path) => path.is_ident("test"),
-        syn::Meta::List(list) if list.path.is_ident("all") => parts(list).iter().any(is_never_but_for_tests),
-        syn::Meta::List(list) if list.path.is_ident("any") => {
-            let parts = parts(list);
-            !parts.is_empty() && parts.iter().all(is_never_but_for_tests)
-        }
+    let syn::Meta::List(list) = said else { return said.path().is_ident("test") };
+    let parse = syn::punctuated::Punctuated::<syn::Meta, syn::Token![,]>::parse_terminated;
+    let parts = list.parse_args_with(parse).unwrap_or_default();
+    match list.path.get_ident().map(ToString::to_string).as_deref() {
+        Some("all") => parts.iter().any(is_never_but_for_tests),
+        Some("any") => !parts.is_empty() && parts.iter().all(is_never_but_for_tests),
         _ => false,
     }
 }
 
-pub fn attributes(item: &syn::Item) -> &[syn::Attribute] {
-    use syn::Item::{
-        Const, Enum, ExternCrate, Fn, ForeignMod, Impl, Macro, Mod, Static, Struct, Trait, TraitAlias, Type, Union, Use,
-    };
-    match item {
-        Const(item) => &item.attrs,
-        Enum(item) => &item.attrs,
-        ExternCrate(item) => &item.attrs,
-        ForeignMod(item) => &item.attrs,
-        TraitAlias(item) => &item.attrs,
-        Union(item) => &item.attrs,
-        Fn(item) => &item.attrs,
-        Impl(item) => &item.attrs,
-        Macro(item) => &item.attrs,
-        Mod(item) => &item.attrs,
-        Static(item) => &item.attrs,
-        Struct(item) => &item.attrs,
-        Trait(item) => &item.attrs,
-        Type(item) => &item.attrs,
-        Use(item) => &item.attrs,
-        _ => &[],
-    }
-}
-
-/// The name that an item gives.
-fn defined(item: &syn::Item) -> Option<String> {
-    use syn::Item::{Const, Enum, Fn, Macro, Static, Struct, Trait, TraitAlias, Type, Union};
-    let name = match item {
-        Const(item) => &item.ident,
-        Enum(item) => &item.ident,
-        Fn(item) => &item.sig.ident,
-        Macro(item) => item.ident.as_ref()?,
-        Static(item) => &item.ident,
-        Struct(item) => &item.ident,
-        Trait(item) => &item.ident,
-        TraitAlias(item) => &item.ident,
-        Type(item) => &item.ident,
-        Union(item) => &item.ident,
-        _ => return None,
-    };
-    Some(plain(name))
+/// An item's attributes and the name that it gives, whatever kind of item it is.
+fn head(item: &syn::Item) -> (Vec<syn::Attribute>, Option<String>) {
+    const BEFORE: &str = "async const enum extern fn macro_rules mut pub static struct trait type union unsafe";
+    let split = |input: syn::parse::ParseStream| Ok((input.call(syn::Attribute::parse_outer)?, input.parse()?));
+    let (attributes, rest): (_, TokenStream) =
+        syn::parse::Parser::parse2(split, item.to_token_stream()).expect("an item");
+    let words = rest.into_iter().filter_map(|token| match token {
+        TokenTree::Ident(ident) => Some(plain(&ident)),
+        _ => None,
+    });
+    let mut words = words.skip_while(|word| BEFORE.split(' ').any(|before| before == word));
+    let nameless = matches!(item, syn::Item::Impl(_) | syn::Item::Use(_) | syn::Item::ForeignMod(_));
+    (attributes, words.next().filter(|_| !nameless))
 }
 
 impl Found {
+    fn item(&mut self, item: &syn::Item) {
+        if let syn::Item::Mod(module) = item {
+            return self.modules.push(module.clone());
+        }
+        let (attributes, name) = head(item);
+        if is_for_tests(&attributes) {
+            return;
+        }
+        if attributes.iter().any(|attribute| attribute.path().is_ident("macro_export")) {
+            self.macros.extend(name.clone());
+        }
+        self.items.extend(name);
+        match item {
+            syn::Item::Use(item) => self.tree(&item.tree, &[], item.span().start().line),
+            syn::Item::Impl(block) => {
+                let mut block = block.clone();
+                block.items.retain(|item| !matches!(item, syn::ImplItem::Fn(one) if is_for_tests(&one.attrs)));
+                self.tokens(block.to_token_stream(), &[]);
+            }
+            item => self.tokens(item.to_token_stream(), &[]),
+        }
+    }
+
     /// Takes a `use` apart. What each branch names is a path of its own.
     fn tree(&mut self, tree: &syn::UseTree, before: &[String], line: usize) {
         let with = |name: &syn::Ident| before.iter().cloned().chain([plain(name)]).collect::<Vec<_>>();
@@ -325,7 +270,7 @@ impl Found {
         self.paths.push((path, line));
     }
 
-    /// Paths in what only a macro understands. `before` is what stands before a group such as the one of `crate::{a, b}`.
+    /// Paths in a text of tokens. `before` is what stands before a group such as the one of `crate::{a, b}`.
     fn tokens(&mut self, tokens: TokenStream, before: &[String]) {
         let begun = if before.is_empty() { 0 } else { 2 };
         let mut path: Vec<String> = before.to_owned();
@@ -348,26 +293,11 @@ impl Found {
                 }
                 other => {
                     self.ended(&mut path, line);
-                    colons = 0;
-                    match other {
-                        // The next of the same group.
-                        TokenTree::Punct(punct) if punct.as_char() == ',' => {
-                            path = before.to_owned();
-                            colons = begun;
-                        }
-                        TokenTree::Group(group) => self.tokens(group.stream(), &[]),
-                        // serde takes paths as text.
-                        TokenTree::Literal(literal) => {
-                            let line = literal.span().start().line;
-                            let text = literal.to_string();
-                            let text = text.trim_matches('"');
-                            let said: Vec<String> = text.split("::").map(str::to_owned).collect();
-                            let is_name = |part: &String| part.chars().all(|c| c.is_alphanumeric() || c == '_');
-                            if ["crate", "super", "self"].contains(&said[0].as_str()) && said.iter().all(is_name) {
-                                self.paths.push((said, line));
-                            }
-                        }
-                        _ => {}
+                    // The next of the same group.
+                    let is_next = matches!(&other, TokenTree::Punct(punct) if punct.as_char() == ',');
+                    (path, colons) = if is_next { (before.to_owned(), begun) } else { (Vec::new(), 0) };
+                    if let TokenTree::Group(group) = other {
+                        self.tokens(group.stream(), &[]);
                     }
                 }
             }
@@ -381,57 +311,4 @@ impl Found {
             self.paths.push((path, line));
         }
     }
-}
-
-impl<'ast> Visit<'ast> for Found {
-    fn visit_item(&mut self, item: &'ast syn::Item) {
-        if let syn::Item::Mod(module) = item {
-            self.modules.push(module.clone());
-        } else if !is_for_tests(attributes(item)) {
-            self.items.extend(defined(item));
-            visit::visit_item(self, item);
-        }
-    }
-
-    fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
-        if !is_for_tests(&function.attrs) {
-            visit::visit_impl_item_fn(self, function);
-        }
-    }
-
-    fn visit_item_macro(&mut self, item: &'ast syn::ItemMacro) {
-        if let Some(name) = item.ident.as_ref().filter(|_| item.attrs.iter().any(|a| a.path().is_ident("macro_export")))
-        {
-            self.macros.push(plain(name));
-        }
-        visit::visit_item_macro(self, item);
-    }
-
-    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        if item.leading_colon.is_none() {
-            self.tree(&item.tree, &[], item.span().start().line);
-        }
-    }
-
-    fn visit_path(&mut self, path: &'ast syn::Path) {
-        if path.leading_colon.is_none() && path.segments.len() > 1 {
-            let segments = path.segments.iter().map(|segment| plain(&segment.ident)).collect();
-            self.paths.push((segments, path.span().start().line));
-        }
-        visit::visit_path(self, path);
-    }
-
-    fn visit_macro(&mut self, call: &'ast syn::Macro) {
-        self.visit_path(&call.path);
-        self.tokens(call.tokens.clone(), &[]);
-    }
-
-    fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
-        if let syn::Meta::List(list) = &attribute.meta {
-            self.tokens(list.tokens.clone(), &[]);
-        }
-    }
-
-    /// `pub(in crate::room)` imports nothing.
-    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::read;
+use crate::tidy::read;
 
 /// Controls that are no rows: around a client's objects, counts beside rows, and what another control is exchanged for.
 const BESIDE_ROWS: [u32; 5] = [0x201, 0x215, 0x2080_016d, 0x2080_017b, 0x2080_1303];

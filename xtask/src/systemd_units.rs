@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::read;
+use crate::tidy::read;
 
 /// The values of a key, in all lines that have it.
 fn values(unit: &str, key: &str) -> Vec<String> {
