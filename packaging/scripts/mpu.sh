@@ -1,5 +1,5 @@
-# An engine of the running kernel that must go on, or go.
-engine_is_up() { [ -d /sys/module/mpu ] || [ -d /sys/module/mpu_next ] || [ -S /run/mpu/notify/control.sock ]; }
+# An engine of the running kernel that must go on, or go. Another project's module has no such file.
+engine_is_up() { [ -e /sys/module/mpu/parameters/state ] || [ -e /sys/module/mpu_next/parameters/state ] || [ -S /run/mpu/notify/control.sock ]; }
 
 # Builds the module, and starts the engine; over an older version ($1), lets it take over without a gap.
 engine_starts() {
