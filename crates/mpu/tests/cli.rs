@@ -562,7 +562,6 @@ fn every_command_answers_as_its_schema_says() {
         &["doctor"],
         &["install", "--dry-run"],
         &["install"],
-        &["upgrade"],
         &["uninstall"],
         &["config", "show"],
         &["config", "apply"],

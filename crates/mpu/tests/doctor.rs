@@ -406,7 +406,7 @@ fn the_installation() {
     let (code, json) = host.examine();
     let service = json["findings"].as_array().unwrap().iter().find(|f| f["check"] == "service").unwrap().clone();
     assert_eq!((code, &service["level"]), (0, &"skipped".into()), "without systemd: {service}");
-    finds("installation", "broken", "mpu install", &[], |h| h.write("var/lib/mpu/journal/log", ""));
+    finds("installation", "broken", "mpu install", &[], |h| h.write("var/lib/mpu/journal/undo.json", ""));
     finds("installation", "attention", "uninstall", &[], |h| {
         h.write("var/lib/dpkg/info/mpu.list", "/usr/bin/mpu\n");
         let record = r#"{"version":"0.1.0","layout":"local","files":[],"directories":[],"dkms":true,"service":true}"#;
