@@ -16,7 +16,7 @@ use std::io;
 use std::mem;
 use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -295,29 +295,31 @@ fn make_folder(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o755))
 }
 
-/// Runs one of the host's tools. What it says is kept for the case that it fails.
-pub fn run(host: &Host, command: &[String]) -> Result<(), InstallError> {
-    let failed = |why: String| Err(InstallError::Failed { command: command.join(" "), why });
-    let Some((name, arguments)) = command.split_first() else { return Ok(()) };
-    let Some(tool) = host.tool(name) else { return failed(format!("there is no {name} on this host")) };
+/// Runs one of the host's tools.
+pub fn output(host: &Host, command: &[String]) -> Result<Output, InstallError> {
+    let failed = |why: String| InstallError::Failed { command: command.join(" "), why };
+    let (name, arguments) = command.split_first().ok_or_else(|| failed("there is no command".to_string()))?;
+    let tool = host.tool(name).ok_or_else(|| failed(format!("there is no {name} on this host")))?;
     let mut child = Command::new(tool);
     child.args(arguments).env("PATH", Host::this().search_path()).env("LC_ALL", "C").stdin(Stdio::null());
-    let mut tries = (0..BUSY_TRIES).map(|_| child.output());
-    let output = tries.find(|output| {
-        let is_busy = output.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ExecutableFileBusy);
-        if is_busy {
-            thread::sleep(BUSY_PAUSE);
+    let mut output = child.output();
+    for _ in 0..BUSY_TRIES {
+        if !output.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ExecutableFileBusy) {
+            break;
         }
-        !is_busy
-    });
-    match output {
-        None => failed("the program is being written".to_string()),
-        Some(Err(error)) => failed(error.to_string()),
-        Some(Ok(output)) if output.status.success() => Ok(()),
-        Some(Ok(output)) => {
-            let text = String::from_utf8_lossy(&[output.stderr, output.stdout].concat()).into_owned();
-            let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-            failed(format!("{}: {last}", output.status))
-        }
+        thread::sleep(BUSY_PAUSE);
+        output = child.output();
     }
+    output.map_err(|error| failed(error.to_string()))
+}
+
+/// Runs one of the host's tools, which must succeed. Its last line is part of the error.
+pub fn run(host: &Host, command: &[String]) -> Result<(), InstallError> {
+    let output = output(host, command)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&[output.stderr, output.stdout].concat()).into_owned();
+    let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    Err(InstallError::Failed { command: command.join(" "), why: format!("{}: {last}", output.status) })
 }

@@ -206,7 +206,7 @@ pub fn stage(root: &Path, documents: &Documents) -> Result<(), InstallError> {
 }
 
 fn executable(path: Option<&Path>) -> Result<Vec<u8>, InstallError> {
-    let read = path.map_or_else(std::env::current_exe, |path| Ok(path.to_path_buf())).and_then(fs::read);
+    let read = path.map_or_else(|| fs::read("/proc/self/exe"), fs::read);
     read.map_err(|source| InstallError::Executable { source })
 }
 

@@ -1,7 +1,7 @@
 //! The steps of an installation and of its removal, in the order of the manual flow: copy, build, register, start, look.
 
 use super::layout::{self, Item, Layout, VERSION};
-use super::{Installed, Record, RECORD};
+use super::{journal, Installed, Record, RECORD};
 use mpu_engine::module::state;
 use mpu_host::host::Host;
 use mpu_notify::client;
@@ -11,7 +11,6 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 /// One step, and the command that undoes it. Files are put back by themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,10 +132,7 @@ const UNITS: [&str; 3] = ["mpu-metrics.service", "mpu-nri.service", "mpu.service
 
 /// The word with which systemd answers a question about a unit.
 fn asked(host: &Host, question: &str, unit: &str) -> String {
-    let Some(systemctl) = host.tool("systemctl") else { return String::new() };
-    let mut command = Command::new(systemctl);
-    command.args([question, unit]).env("PATH", Host::this().search_path()).env("LC_ALL", "C");
-    let answer = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let answer = journal::output(host, &words(&format!("systemctl {question} {unit}")));
     answer.map_or(String::new(), |answer| String::from_utf8_lossy(&answer.stdout).trim().to_string())
 }
 

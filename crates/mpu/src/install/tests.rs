@@ -432,31 +432,24 @@ fn lost_bytes_are_not_called_restored() {
 }
 
 #[test]
-fn removed_folder_is_made_again_for_its_file() {
-    let node = Node::new();
-    node.write("/etc/deep/er/x", "before");
-    let (before, host) = (node.state(), node.host());
-    let journal = change(&host, &["/etc/deep/er/x"]);
-    node.fake().remove("/etc/deep");
-    assert_eq!(journal.roll_back(), [""; 0]);
-    assert_eq!(node.state(), before);
-    let mode = |path: &str| fs::metadata(host.at(path)).expect("there").mode() & 0o777;
-    assert_eq!((mode("/etc/deep"), mode("/etc/deep/er")), (0o755, 0o755));
-}
-
-#[test]
-fn overwritten_link_is_a_link_again() {
+fn folders_and_links_come_back() {
     let node = Node::new();
     let host = node.host();
+    node.write("/etc/deep/er/x", "before");
     node.write("/opt/mpu", "elsewhere");
     let links = [("/etc/a", host.at("/opt/mpu")), ("/etc/b", "nowhere".into()), ("/etc/c", "nowhere".into())];
     for (link, to) in &links {
         symlink(to, host.at(link)).expect("a link");
     }
-    let mut journal = change(&host, &["/etc/a", "/etc/b"]);
+    let before = node.state();
+    let mut journal = change(&host, &["/etc/deep/er/x", "/etc/a", "/etc/b"]);
     journal.remove(Path::new("/etc/c")).expect("removed");
+    node.fake().remove("/etc/deep");
     assert_eq!(node.text("/opt/mpu").as_deref(), Some("elsewhere"));
     assert_eq!(journal.roll_back(), [""; 0]);
+    assert_eq!(node.state(), before);
+    let modes = ["/etc/deep", "/etc/deep/er"].map(|path| fs::metadata(host.at(path)).expect("there").mode() & 0o777);
+    assert_eq!(modes, [0o755; 2]);
     for (link, to) in &links {
         assert_eq!(fs::read_link(host.at(link)).ok().as_ref(), Some(to), "{link}");
     }
@@ -538,18 +531,25 @@ fn host_without_dkms_and_systemd_is_served_and_informed() {
 
 #[test]
 fn failed_removal_leaves_units_and_engine_as_they_were() {
-    // What is enabled and what runs when the removal begins.
-    let cases: [(&[&str], &[&str]); 3] =
-        [(&["mpu", "mpu-nri"], &["mpu", "mpu-metrics"]), (&["mpu-metrics"], &["mpu-nri"]), (&[], &[])];
-    for (enabled, running) in cases {
+    // What is enabled and what runs when the removal begins, and whether there is systemd.
+    let cases: [(&[&str], &[&str], bool); 4] = [
+        (&["mpu", "mpu-nri"], &["mpu", "mpu-metrics"], true),
+        (&["mpu-metrics"], &["mpu-nri"], true),
+        (&[], &[], true),
+        (&[], &[], false),
+    ];
+    for (enabled, running, has_systemd) in cases {
         let with_units = || {
-            let node = Node::installed();
+            let node = Node::new();
+            if !has_systemd {
+                node.fake().remove("/usr/bin/systemctl");
+            }
+            node.install().expect("installed");
             for (folder, names) in [("on", enabled), ("runs", running)] {
-                node.fake().remove(&format!("/etc/{folder}/mpu.service"));
+                let _ = fs::remove_file(node.host().at(format!("/etc/{folder}/mpu.service")));
                 // As systemctl writes it.
-                names
-                    .iter()
-                    .for_each(|name| node.write(&format!("/etc/{folder}/{name}.service"), &format!("{folder}\n")));
+                let put = |name| node.write(&format!("/etc/{folder}/{name}.service"), &format!("{folder}\n"));
+                names.iter().for_each(put);
             }
             node
         };
@@ -569,28 +569,12 @@ fn failed_removal_leaves_units_and_engine_as_they_were() {
 }
 
 #[test]
-fn failed_removal_without_systemd_brings_the_engine_back() {
-    let node = Node::new();
-    node.fake().remove("/usr/bin/systemctl");
-    node.install().expect("installed");
-    node.write("/fail", &(node.calls() + 1).to_string());
-    let before = node.state();
-    node.uninstall().expect_err("DKMS fails");
-    assert_eq!((node.state(), node.text("/told").as_deref()), (before, Some("up")));
-}
-
-#[test]
-fn running_services_run_the_new_program_after_an_upgrade() {
-    let node = Node::with_older();
-    let done = node.install().expect("upgraded");
-    assert_eq!(node.text("/restarts").as_deref(), Some("mpu-nri.service"), "{:?}", done.steps);
-    assert_eq!(node.text("/told"), None, "nothing was undone");
-}
-
-#[test]
-fn upgrade_that_fails_late_leaves_the_old_engine_and_services() {
+fn upgrade_restarts_services_and_a_late_failure_brings_the_old_ones_back() {
     let whole = Node::with_older();
-    whole.install().expect("upgraded");
+    let done = whole.install().expect("upgraded");
+    assert_eq!(whole.text("/restarts").as_deref(), Some("mpu-nri.service"), "{:?}", done.steps);
+    assert_eq!(whole.text("/told"), None, "nothing was undone");
+
     let node = Node::with_older();
     let before = node.state();
     node.write("/fail", &whole.calls().to_string());
