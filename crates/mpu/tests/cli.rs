@@ -108,7 +108,8 @@ fn up_on_a_host_with_one_wrong_file_is_refused() {
     let [boot, config, vmlinux] =
         [&*format!("/boot/config-{RELEASE}"), &format!("{BUILD}/.config"), &format!("{BUILD}/vmlinux")];
     let typed = format!("{CONFIG}CONFIG_DEBUG_INFO_BTF_MODULES=y\n");
-    let rows: [(i32, &str, &str, &[&str], &[(&str, &str)]); 17] = [
+    type Files<'a> = &'a [(&'a str, &'a str)];
+    let rows: [(i32, &str, &str, &[&str], Files<'_>); 17] = [
         (
             4,
             "needs root",

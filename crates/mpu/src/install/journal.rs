@@ -172,8 +172,13 @@ impl<'a> Journal<'a> {
         }
         self.is_over = true;
         if kept.is_empty() {
-            // If the journal stays, all is undone once more by the next.
-            let _ = self.forget().map(|()| self.close());
+            match self.forget() {
+                Ok(()) => self.close(),
+                Err(error) => {
+                    files_failed = true;
+                    failed.push(format!("{}: {error}", self.host.at(UNDO).display()));
+                }
+            }
         } else if self.save(&kept).is_ok() {
             let backups = |steps: &[Undo]| -> Vec<PathBuf> { steps.iter().filter_map(Undo::backup).cloned().collect() };
             let needed = backups(&kept);

@@ -138,13 +138,12 @@ pub fn install(
         modules: config.modules,
         ..raise::ModuleOptions::default()
     };
-    let fits = fits::unfit(host, &module, Driver::loaded(host).as_ref())?.is_none();
-    let by_notify =
-        config.engine == Asked::Notify || config.engine == Asked::Auto && !fits && notify::raise::unfit(host).is_none();
+    let by_notify = fits::unfit(host, &module, Driver::loaded(host).as_ref())?.is_some()
+        && (config.engine == Asked::Notify || config.engine == Asked::Auto && notify::raise::unfit(host).is_none());
     let means = Means::of(host);
-    let is_built = !sources.files.is_empty() && !(by_notify && !fits) && config.modules != Modules::Prebuilt;
+    let is_built = !sources.files.is_empty() && !by_notify && config.modules != Modules::Prebuilt;
     let steps = plan::install(host, items, means.dkms && is_built, old.as_ref(), !options.no_start);
-    let missing = [(!means.dkms, NO_DKMS), (!means.systemd, NO_SYSTEMD), (by_notify && !fits, NOT_BUILT)];
+    let missing = [(!means.dkms, NO_DKMS), (!means.systemd, NO_SYSTEMD), (by_notify, NOT_BUILT)];
     let before = old.map(|old| old.version);
     let changes = |step: &Step| match &step.action {
         Action::Write(_) | Action::Remove(_) => true,
