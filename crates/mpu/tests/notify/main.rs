@@ -357,13 +357,11 @@ fn toucher() {
 /// The page tables for such a page are charged to the supervisor, so nobody gets many.
 #[test]
 fn pages_that_calls_bring_in_are_paid_for() {
-    let script = format!(
-        "for percent in 0 100; do
+    let script = "for percent in 0 100; do
             tell \"budget\n$percent\" >/dev/null; $MPU run -- $CALLER --exact toucher --ignored --nocapture
         done
-        tell retire; wait"
-    );
-    let Some(out) = play_beside_keeper("", &script) else { return };
+        tell retire; wait";
+    let Some(out) = play_beside_keeper("", script) else { return };
     let counts: Vec<u64> =
         out.lines().filter_map(|line| line.rsplit_once("touched ")?.1.split(' ').next()?.parse().ok()).collect();
     let [free, paid] = counts[..] else { panic!("{out}") };
