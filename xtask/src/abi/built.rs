@@ -220,8 +220,7 @@ fn controls(
                 Some(unknown)
             }
         };
-        let Method { cmd, flags, access_right, .. } = *method;
-        out.push(Control { cmd, name, reach, flags, access_right, parameters });
+        out.push(Control { cmd: method.cmd, name, reach, parameters });
     }
     out
 }

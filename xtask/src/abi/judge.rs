@@ -171,7 +171,7 @@ pub fn judge_by(tree: &Tree, list: &List, rows: &[Row], histories: Histories<'_>
     }
     out.extend(carriers(tree, list));
     for event in &tree.events {
-        let subject = event.notifier.as_str();
+        let subject = event.name.as_str();
         let why = format!("{} puts {} into a notification", event.place, event.pid);
         let finding = known_or_new(list, "event", subject, &[], vec![event.pid.clone()], why);
         let number = tree.headers.constant(subject).and_then(|number| u32::try_from(number).ok());
@@ -185,7 +185,7 @@ pub fn judge_by(tree: &Tree, list: &List, rows: &[Row], histories: Histories<'_>
     }
     out.extend(tree.prints.iter().map(|print| {
         let why = format!("{} prints {}, into a file of /proc or debugfs", print.place, print.pid);
-        known_or_new(list, "file", &print.function, &[], vec![print.pid.clone()], why)
+        known_or_new(list, "file", &print.name, &[], vec![print.pid.clone()], why)
     }));
     out.extend(tree.escapes_unread.iter().map(|name| {
         let why = "no handler with an argument of a known type was found".to_owned();
@@ -479,9 +479,11 @@ fn carriers(tree: &Tree, list: &List) -> Vec<Finding> {
         let fields = match tree.headers.fields(structure) {
             Ok(fields) => fields,
             Err(error) => {
-                let names: Vec<&str> = tree.headers.member_names(structure).filter(|name| names_pid(name)).collect();
+                let shown: Vec<String> =
+                    tree.headers.member_names(structure).into_iter().filter(|name| names_pid(name)).collect();
+                let names: Vec<&str> = shown.iter().map(String::as_str).collect();
                 if !names.is_empty() {
-                    let shown = names.iter().map(|name| (*name).to_owned()).collect();
+                    let shown = shown.clone();
                     let why = format!("by {by}; its layout cannot be read: {error}");
                     out.push(known_or_new(list, way, structure, &names, shown, why));
                 }

@@ -9,8 +9,7 @@ use std::rc::Rc;
 use anyhow::{ensure, Context, Result};
 use btf_rs::{Btf, BtfType, Type as Kind};
 
-use super::super::c::tokens::Token;
-use super::super::c::{built_in, Headers, Placed, Type};
+use super::super::c::{built_in, Headers, Member, Number, Record, Type};
 use super::super::tree::{Carrier, Control, Reach, Tree};
 use super::dwarf::{plainly, BIGGEST};
 use super::{is_escape, is_helper, is_sensitive, Expected};
@@ -72,8 +71,6 @@ pub fn tree(bytes: &[u8], base: &Path, expected: &Expected) -> Result<Tree> {
                 cmd: *cmd,
                 name: name.clone(),
                 reach: Reach::Declared,
-                flags: 0,
-                access_right: 0,
                 parameters: Some(name.clone()),
             }),
             None if name.contains("_INTERNAL_") => {}
@@ -153,7 +150,7 @@ impl Reader<'_> {
             Kind::Array(array) => {
                 let one = self.kind(onward(array), depth + 1)?;
                 ensure!(array.len() <= BIGGEST, "an array of gigabytes");
-                Type::Array(Box::new(one), vec![vec![Token::Number(array.len() as i128)]])
+                Type::Array(Box::new(one), vec![Number::Known(array.len())])
             }
             Kind::Struct(record) | Kind::Union(record) => {
                 ensure!(record.size() <= BIGGEST, "a type of gigabytes");
@@ -163,9 +160,9 @@ impl Reader<'_> {
                     let name = Some(self.name(member)).filter(|name| !name.is_empty());
                     let offset = member.bit_offset() as usize / 8;
                     ensure!(offset <= record.size(), "a member outside its structure");
-                    members.push((name, kind, offset));
+                    members.push(Member { name, kind, align: None, bits: None, offset: Some(offset) });
                 }
-                Type::Placed(Rc::new(Placed { size: record.size(), members }))
+                Type::Record(Rc::new(Record { size: Some(record.size()), members, ..Record::default() }))
             }
             Kind::Int(inner) => Type::Plain(self.name(inner), inner.size()),
             Kind::Float(inner) => Type::Plain(self.name(inner), inner.size()),

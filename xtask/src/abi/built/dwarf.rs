@@ -9,8 +9,7 @@ use std::rc::Rc;
 use anyhow::{bail, ensure, Context, Result};
 use gimli::{AttributeValue, DebuggingInformationEntry as Entry, DwTag, EndianSlice, LittleEndian, Unit, UnitOffset};
 
-use super::super::c::tokens::Token;
-use super::super::c::{built_in, Headers, Placed, Type};
+use super::super::c::{built_in, Headers, Member, Number, Record, Type};
 
 /// Bytes of a type, and entries of an array. What is more is a damaged file.
 pub const BIGGEST: usize = 1 << 24;
@@ -249,7 +248,7 @@ impl<'a> Dwarf<'a> {
                     lengths.push(count);
                 }
                 ensure!(product(&lengths).is_some(), "an array of gigabytes");
-                let lengths = lengths.into_iter().map(|count| vec![Token::Number(count.into())]).collect();
+                let lengths = lengths.into_iter().map(|count| Number::Known(count as usize)).collect();
                 Type::Array(Box::new(one), lengths)
             }
             gimli::DW_TAG_structure_type | gimli::DW_TAG_union_type if said.is_declaration => {
@@ -270,9 +269,10 @@ impl<'a> Dwarf<'a> {
                     }
                     let offset = member.at.or(member.bit.map(|bit| bit / 8)).unwrap_or(0);
                     let offset = usize::try_from(offset).ok().filter(|offset| *offset <= size);
-                    members.push((member.name, kind, offset.context("a member outside its structure")?));
+                    let offset = Some(offset.context("a member outside its structure")?);
+                    members.push(Member { name: member.name, kind, align: None, bits: None, offset });
                 }
-                Type::Placed(Rc::new(Placed { size, members }))
+                Type::Record(Rc::new(Record { size: Some(size), members, ..Record::default() }))
             }
             gimli::DW_TAG_base_type | gimli::DW_TAG_enumeration_type => Type::Plain(name, size),
             other => bail!("a type of the sort {other}"),

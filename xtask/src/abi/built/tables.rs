@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{ensure, Result};
 
-use super::super::tree::Reach;
+use super::super::tree::{Flags, Reach};
 use super::elf::{Elf, Place};
 
 /// An entry of a table.
@@ -83,13 +83,13 @@ pub fn methods(elf: &Elf, form: Option<Form>) -> Result<Vec<Method>> {
     Ok(out)
 }
 
-/// Which bits of a method's flags mean what: anybody, root, internal. They moved once; `rmapi/control.h` of the releases
+/// Which bits of a method's flags mean what. They moved once; `rmapi/control.h` of the releases
 /// says how.
-const FLAGS: [(u64, u64, u64); 2] = [
+const FLAGS: [Flags; 2] = [
     // 515.43.04 to 550.163.01
-    (0x10, 0x4 | 0x100, 0x400),
+    Flags { any: 0x10, root: 0x4 | 0x100, internal: 0x400 },
     // 555.58.02 to 595.45.04
-    (0x8, 0x4 | 0x20, 0x80),
+    Flags { any: 0x8, root: 0x4 | 0x20, internal: 0x80 },
 ];
 
 /// Who may call what, by the meaning of the flags that agrees with what is known of methods otherwise. None if no known
@@ -105,25 +105,14 @@ pub fn meaning(methods: &[Method], is_called: impl Fn(&Method) -> bool) -> Optio
     let share = |some: &[&Method], bit: u64| {
         some.iter().filter(|method| method.flags & bit != 0).count() * 100 / some.len().max(1)
     };
-    let agrees = |flags: &&(u64, u64, u64)| {
-        let opens = |method: &Method| reach(**flags, method) != Reach::Kernel;
-        let (_, _, bit) = **flags;
-        share(&internal, bit) >= 80
-            && share(&others, bit) <= 20
-            && methods.iter().filter(|method| is_called(method)).all(opens)
+    let reach = |flags: Flags, method: &Method| flags.reach(method.flags, method.access_right);
+    let agrees = |flags: &&Flags| {
+        share(&internal, flags.internal) >= 80
+            && share(&others, flags.internal) <= 20
+            && methods.iter().filter(|method| is_called(method)).all(|method| reach(**flags, method) != Reach::Kernel)
     };
     let flags = *FLAGS.iter().find(agrees)?;
     Some(move |method: &Method| reach(flags, method))
-}
-
-/// Who may call a method, by one meaning of its flags.
-fn reach((any, root, internal): (u64, u64, u64), method: &Method) -> Reach {
-    match method.flags {
-        flags if flags & internal != 0 => Reach::Kernel,
-        flags if flags & any != 0 => Reach::Anybody,
-        flags if flags & root != 0 || method.access_right != 0 => Reach::Root,
-        _ => Reach::Kernel,
-    }
 }
 
 /// Whether a method's name says that only the driver itself calls it.
