@@ -19,7 +19,7 @@ use anyhow::{bail, ensure, Context, Result};
 use gimli::{EndianSlice, LittleEndian, SectionId};
 
 use super::c::{Headers, Type};
-use super::names::{names_kernel_pointer, names_pid};
+use super::judge::{names_kernel_pointer, names_pid};
 use super::tree::{Carrier, Control, Reach, Tree};
 use dwarf::Dwarf;
 use elf::Elf;
