@@ -19,7 +19,6 @@ use anyhow::{bail, ensure, Context, Result};
 use gimli::{EndianSlice, LittleEndian, SectionId};
 
 use super::c::{Headers, Type};
-use super::judge::{names_kernel_pointer, names_pid};
 use super::tree::{Carrier, Control, Reach, Tree};
 use dwarf::Dwarf;
 use elf::Elf;
@@ -364,9 +363,4 @@ fn is_open(control: &Control) -> bool {
 fn unknown(tree: &Tree) -> impl Iterator<Item = &Control> {
     let is_opaque = |name: &str| tree.headers.opaque(name).is_some();
     tree.controls.iter().filter(move |control| is_open(control) && control.parameters.as_deref().is_some_and(is_opaque))
-}
-
-/// Whether a structure holds what is looked for.
-fn is_sensitive(fields: &[super::c::Field]) -> bool {
-    fields.iter().any(|field| names_pid(&field.name) || names_kernel_pointer(field))
 }

@@ -10,9 +10,10 @@ use anyhow::{ensure, Context, Result};
 use btf_rs::{Btf, BtfType, Type as Kind};
 
 use super::super::c::{built_in, Headers, Member, Number, Record, Type};
+use super::super::judge::is_sensitive;
 use super::super::tree::{Carrier, Control, Reach, Tree};
 use super::dwarf::{plainly, BIGGEST};
-use super::{is_escape, is_helper, is_sensitive, Expected};
+use super::{is_escape, is_helper, Expected};
 
 const DEEPEST: usize = 64;
 
@@ -74,7 +75,7 @@ pub fn tree(bytes: &[u8], base: &Path, expected: &Expected) -> Result<Tree> {
                 parameters: Some(name.clone()),
             }),
             None if name.contains("_INTERNAL_") => {}
-            None if tree.headers.fields(name).is_ok_and(|fields| is_sensitive(&fields)) => {
+            None if tree.headers.fields(name).is_ok_and(|fields| fields.iter().any(is_sensitive)) => {
                 tree.carriers.push(Carrier {
                     way: "control",
                     by: "its name; its number is not known here".into(),
