@@ -76,6 +76,13 @@ pub struct Member {
     pub offset: Option<usize>,
 }
 
+impl Member {
+    /// A member that a compiler placed.
+    pub fn placed(name: Option<String>, kind: Type, offset: usize) -> Member {
+        Member { name, kind, align: None, bits: None, offset: Some(offset) }
+    }
+}
+
 /// Bytes and alignment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {

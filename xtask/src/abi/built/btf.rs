@@ -12,10 +12,8 @@ use btf_rs::{Btf, BtfType, Type as Kind};
 use super::super::c::{built_in, Headers, Member, Number, Record, Type};
 use super::super::judge::is_sensitive;
 use super::super::tree::{Carrier, Control, Reach, Tree};
-use super::dwarf::{plainly, BIGGEST};
+use super::dwarf::{plainly, prototype as written_prototype, BIGGEST, DEEPEST};
 use super::{is_escape, is_helper, Expected};
-
-const DEEPEST: usize = 64;
 
 /// Reads the types of a module; `base` is the file with those of its kernel, which it is a supplement to.
 pub fn tree(bytes: &[u8], base: &Path, expected: &Expected) -> Result<Tree> {
@@ -161,7 +159,7 @@ impl Reader<'_> {
                     let name = Some(self.name(member)).filter(|name| !name.is_empty());
                     let offset = member.bit_offset() as usize / 8;
                     ensure!(offset <= record.size(), "a member outside its structure");
-                    members.push(Member { name, kind, align: None, bits: None, offset: Some(offset) });
+                    members.push(Member::placed(name, kind, offset));
                 }
                 Type::Record(Rc::new(Record { size: Some(record.size()), members, ..Record::default() }))
             }
@@ -183,8 +181,7 @@ impl Reader<'_> {
             .filter(|parameter| !parameter.is_variadic())
             .map(|parameter| self.written(parameter.get_type_id().unwrap_or(0), 0))
             .collect::<Result<_>>()?;
-        let parameters = if parameters.is_empty() { "void".to_owned() } else { parameters.join(", ") };
-        Ok(format!("{} ({parameters})", self.written(prototype.return_type_id(), 0)?))
+        Ok(written_prototype(&self.written(prototype.return_type_id(), 0)?, &parameters))
     }
 
     /// A type as the driver's sources write it.
