@@ -124,6 +124,11 @@ impl<'a> Dwarf<'a> {
         Ok(out)
     }
 
+    /// Whether there is no debug information.
+    pub fn is_empty(&self) -> bool {
+        self.units.is_empty()
+    }
+
     /// Whether a unit says that the rest of it is in another file.
     pub fn is_elsewhere(&self) -> bool {
         self.units.iter().any(|unit| unit.dwo_name().is_ok_and(|name| name.is_some()))

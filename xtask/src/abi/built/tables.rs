@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{ensure, Result};
+use anyhow::{Context, Result};
 
 use super::super::tree::{Flags, Reach};
 use super::elf::{Elf, Place};
+use super::number;
 
 /// An entry of a table.
 #[derive(Debug)]
@@ -59,15 +60,12 @@ pub fn methods(elf: &Elf, form: Option<Form>) -> Result<Vec<Method>> {
                 && size % form.size == 0
                 && (0..size).step_by(form.size).all(|at| leads.contains_key(&(at + form.class)))
         };
-        let form = form.as_ref().into_iter().chain(&FORMS).find(fits);
-        ensure!(form.is_some(), "the table {name} of {size} bytes is in a form that this reader does not know");
-        let Some(form) = form else { continue };
-        for start in (0..size).step_by(form.size) {
-            let number = |at: usize| -> Result<u32> {
-                let bytes = data.get(start + at..start + at + 4).and_then(|bytes| bytes.try_into().ok());
-                ensure!(bytes.is_some(), "the table {name} ends early");
-                Ok(bytes.map_or(0, u32::from_le_bytes))
-            };
+        let form =
+            form.as_ref().into_iter().chain(&FORMS).find(fits).with_context(|| {
+                format!("the table {name} of {size} bytes is in a form that this reader does not know")
+            })?;
+        for (start, entry) in (0..size).step_by(form.size).zip(data.chunks(form.size)) {
+            let number = |at: usize| number(entry, at).with_context(|| format!("the table {name} ends early"));
             let lead = |at: usize| leads.get(&(start + at));
             out.push(Method {
                 cmd: number(form.number)?,
@@ -99,20 +97,21 @@ const FLAGS: [Flags; 2] = [
 ///   others one in twenty (counted in 535, 550 and 595).
 /// - Of the bits for anybody and for root the methods say it that programs are known to call: none of them is the driver's
 ///   own in any release. Where a bit has moved they would be, and with them what is new.
-pub fn meaning(methods: &[Method], is_called: impl Fn(&Method) -> bool) -> Option<impl Fn(&Method) -> Reach> {
+pub fn meaning(methods: &[Method], is_called: impl Fn(&Method) -> bool) -> Option<Flags> {
     let (internal, others): (Vec<&Method>, Vec<&Method>) =
         methods.iter().partition(|method| is_called_internal(method));
     let share = |some: &[&Method], bit: u64| {
         some.iter().filter(|method| method.flags & bit != 0).count() * 100 / some.len().max(1)
     };
-    let reach = |flags: Flags, method: &Method| flags.reach(method.flags, method.access_right);
     let agrees = |flags: &&Flags| {
         share(&internal, flags.internal) >= 80
             && share(&others, flags.internal) <= 20
-            && methods.iter().filter(|method| is_called(method)).all(|method| reach(**flags, method) != Reach::Kernel)
+            && methods
+                .iter()
+                .filter(|method| is_called(method))
+                .all(|method| flags.reach(method.flags, method.access_right) != Reach::Kernel)
     };
-    let flags = *FLAGS.iter().find(agrees)?;
-    Some(move |method: &Method| reach(flags, method))
+    FLAGS.iter().find(agrees).copied()
 }
 
 /// Whether a method's name says that only the driver itself calls it.
