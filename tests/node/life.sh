@@ -172,7 +172,7 @@ done
 for name in dkms make gcc-12 cc1 as; do
 	in_time not pgrep -x $name >/dev/null
 done
-check a_killed_install_is_half_way test -f /var/lib/mpu/journal/log
+check a_killed_install_is_half_way test -f /var/lib/mpu/journal/undo.json
 $here/mpu install >/tmp/said 2>&1
 right an_install_after_a_killed_one_is_right
 mpu uninstall >/tmp/said 2>&1

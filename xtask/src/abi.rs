@@ -7,7 +7,6 @@
 mod built;
 mod c;
 mod judge;
-mod names;
 #[cfg(test)]
 mod tests;
 mod tree;

@@ -5,7 +5,7 @@
 
 use crate::agent;
 use crate::commands;
-use crate::install::work;
+use crate::install;
 use crate::listing;
 use crate::metrics;
 use crate::nri;
@@ -70,12 +70,8 @@ pub enum Command {
     Doctor(DoctorOptions),
 
     /// Install this mpu on this host: files, module, service; and start it
-    #[command(long_about = INSTALL_LONG, after_help = INSTALL_EXAMPLES)]
-    Install(work::InstallOptions),
-
-    /// Install this mpu over an older one, and let it take over without a gap
-    #[command(long_about = UPGRADE_LONG)]
-    Upgrade(work::InstallOptions),
+    #[command(alias = "upgrade", long_about = INSTALL_LONG, after_help = INSTALL_EXAMPLES)]
+    Install(install::InstallOptions),
 
     /// Take MPU down and remove everything that was installed
     #[command(long_about = UNINSTALL_LONG)]
@@ -270,17 +266,15 @@ const INSTALL_LONG: &str = "Install this mpu on this host: files, module, servic
 Copies this executable to /usr/local/bin, the module's sources to /usr/src (for DKMS, if the host has it), a \
     systemd unit, a udev rule, completions, manual pages and the configuration to their places; builds the module, \
     starts it and checks that it is up. All of it or none: if a step fails, or the process is killed, the host is as it \
-    was. A second run changes nothing. A configuration that you changed stays as it is.";
+    was. A second run changes nothing. A configuration that you changed stays as it is.
+
+Where an older version is installed, this is an upgrade, and `mpu upgrade` is another name of it. The new module takes over \
+    from the running one while callers wait for a moment: none of them gets an untranslated answer. If the new module does not come \
+    up, the old one keeps running and every file is as it was.";
 
 const INSTALL_EXAMPLES: &str = "Examples:
   ./mpu install --dry-run     # every change, in order
   sudo ./mpu install";
-
-const UPGRADE_LONG: &str = "Install this mpu over an older one, and let it take over without a gap.
-
-Like `mpu install`, but an older version must be installed. The new module takes over from the running one while callers \
-    wait for a moment: none of them gets an untranslated answer. If the new module does not come up, the old one keeps \
-    running and every file is as it was.";
 
 const UNINSTALL_LONG: &str = "Take MPU down and remove everything that was installed.
 
@@ -505,7 +499,6 @@ impl Command {
             Command::Config { .. } => "config",
             Command::Doctor(_) => "doctor",
             Command::Install(_) => "install",
-            Command::Upgrade(_) => "upgrade",
             Command::Uninstall(_) => "uninstall",
             Command::Stage { .. } => "stage",
             Command::Build(_) => "build",

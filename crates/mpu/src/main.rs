@@ -6,8 +6,8 @@ use clap::error::ErrorKind;
 use clap::Parser;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
-use mpu::commands::{agent, build, config, doctor, down, install, metrics, probe, ps, schema, status, up};
-use mpu::install::work;
+use mpu::commands::{agent, build, config, doctor, down, metrics, probe, ps, schema, status, up};
+use mpu::install;
 use mpu::issue;
 use mpu::listing;
 use mpu::manual;
@@ -84,14 +84,17 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         }
         Command::Status => tell(cli, &status::status(&host, mpu::probe::ask).context("the state is not known")?),
         Command::Probe => tell(cli, &probe::probe(&host).context("nothing was measured")?),
-        Command::Install(options) => installed(cli, &host, options, false),
-        Command::Upgrade(options) => installed(cli, &host, options, true),
+        Command::Install(options) => {
+            let documents = manual::documents().context("cannot render the manual pages")?;
+            let outcome = install::install(&host, &Running, options, &documents).map_err(Error::from);
+            tell(cli, &outcome.context("MPU is not installed")?)
+        }
         Command::Uninstall(options) => {
-            let outcome = work::uninstall(&host, &Running, options.dry_run, options.purge).map_err(Error::from);
-            tell(cli, &install::Done::removed(outcome.context("MPU is not removed")?, options.dry_run))
+            let outcome = install::uninstall(&host, &Running, options.dry_run, options.purge).map_err(Error::from);
+            tell(cli, &outcome.context("MPU is not removed")?)
         }
         Command::Stage { root } => {
-            work::stage(root, &manual::documents()?).map_err(Error::from).context("nothing is staged")?;
+            install::stage(root, &manual::documents()?).map_err(Error::from).context("nothing is staged")?;
             Ok(Exit::Ok)
         }
         Command::Config { what } => match what {
@@ -149,13 +152,6 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             Ok(Exit::Ok)
         }
     }
-}
-
-fn installed(cli: &Cli, host: &Host, options: &work::InstallOptions, upgrade: bool) -> anyhow::Result<Exit> {
-    let options = work::InstallOptions { upgrade, ..options.clone() };
-    let documents = manual::documents().context("cannot render the manual pages")?;
-    let outcome = work::install(host, &Running, &options, &documents).map_err(Error::from);
-    tell(cli, &install::Done::installed(outcome.context("MPU is not installed")?, options.dry_run))
 }
 
 fn list(cli: &Cli, host: &Host, options: &listing::ListOptions) -> anyhow::Result<Exit> {

@@ -28,8 +28,7 @@ pub fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
 
 /// Everything that an installation has of the command line.
 pub fn documents() -> io::Result<Documents> {
-    let [bash, zsh, fish] = [Shell::Bash, Shell::Zsh, Shell::Fish].map(cli::completions);
-    Ok(Documents { bash, zsh, fish, pages: pages()? })
+    Ok(Documents { completions: [Shell::Bash, Shell::Zsh, Shell::Fish].map(cli::completions), pages: pages()? })
 }
 
 fn collect(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
@@ -134,7 +133,7 @@ mod tests {
     fn an_installation_gets_every_page_and_a_completion_for_every_shell() {
         let documents = documents().expect("rendered");
         assert_eq!(documents.pages, pages().expect("rendered"));
-        for script in [documents.bash, documents.zsh, documents.fish] {
+        for script in documents.completions {
             assert!(String::from_utf8_lossy(&script).contains("completions"));
         }
     }

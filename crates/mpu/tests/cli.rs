@@ -6,101 +6,51 @@
 mod schema;
 
 use assert_cmd::Command;
+use mpu_host::host::fake::{FakeHost, CONFIG, RELEASE};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
-const RELEASE: &str = "6.1.0-28-amd64";
-const CONFIG: &str = "CONFIG_MODULES=y\nCONFIG_KPROBES=y\nCONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y\n\
-    CONFIG_CC_VERSION_TEXT=\"gcc-12 (Debian 12.2.0-14) 12.2.0\"\n";
+const STATE: &str = "/sys/module/mpu/parameters/state";
+const BUILD: &str = "/lib/modules/6.1.0-28-amd64/build";
 
 /// A host in a directory, with the module's sources beside it.
 struct Host {
-    root: tempfile::TempDir,
+    fake: FakeHost,
     sources: tempfile::TempDir,
 }
 
 impl Host {
     /// One on which nothing is wrong, but that it is not the running one.
     fn in_order() -> Host {
-        let host = Host { root: tempfile::tempdir().unwrap(), sources: tempfile::tempdir().unwrap() };
-        let build = format!("lib/modules/{RELEASE}/build");
-        host.write("proc/sys/kernel/osrelease", RELEASE);
-        host.write("proc/self/status", "CapEff:\t000001ffffffffff\n");
-        host.write("sys/kernel/security/lockdown", "[none] integrity confidentiality\n");
-        host.write("etc/os-release", "ID=debian\n");
-        host.write(&format!("boot/config-{RELEASE}"), CONFIG);
-        host.write(&format!("{build}/Makefile"), "");
-        host.write(&format!("{build}/.config"), CONFIG);
-        host.write(&format!("{build}/include/generated/utsrelease.h"), &format!("#define UTS_RELEASE \"{RELEASE}\"\n"));
-        host.write("sys/module/nvidia/version", "550.163.01");
-        host.tool("make", "for a; do case $a in M=*) echo module >\"${a#M=}/mpu.ko\";; esac; done");
-        host.tool("gcc-12", "exit 0");
+        let host = Host { fake: FakeHost::in_order(), sources: tempfile::tempdir().unwrap() };
+        host.fake.tool("make", "for a; do case $a in M=*) echo module >\"${a#M=}/mpu.ko\";; esac; done");
         for (name, text) in [("Kbuild", "obj-m := mpu.o\n"), ("mpu_core.o_shipped", "object"), ("mpu_main.c", "")] {
             fs::write(host.sources.path().join(name), text).unwrap();
         }
         host
     }
 
-    fn path(&self, path: &str) -> PathBuf {
-        self.root.path().join(path)
-    }
-
     fn write(&self, path: &str, text: &str) {
-        fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
-        fs::write(self.path(path), text).unwrap();
+        self.fake.write(path, text);
     }
 
-    /// Another process writes the script: what another test starts meanwhile would inherit a descriptor of ours that is
-    /// open for writing, and the kernel runs nothing that is being written (`ETXTBSY`).
-    fn tool(&self, name: &str, body: &str) {
-        let path = self.path(&format!("usr/bin/{name}"));
-        let mut install = std::process::Command::new("install");
-        install.args(["-D", "-m", "755", "/dev/stdin"]).arg(path).stdin(std::process::Stdio::piped());
-        let mut child = install.spawn().unwrap();
-        std::io::Write::write_all(&mut child.stdin.take().unwrap(), format!("#!/bin/sh\n{body}\n").as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success());
-    }
-
-    fn remove(&self, path: &str) {
-        let path = self.path(path);
-        if path.is_dir() {
-            fs::remove_dir_all(path).unwrap()
-        } else {
-            fs::remove_file(path).unwrap()
-        }
+    fn command(&self) -> Command {
+        let mut command = Command::cargo_bin("mpu").unwrap();
+        command.arg("--host-root").arg(self.fake.dir.path());
+        command
     }
 
     fn run(&self, arguments: &[&str]) -> Run {
-        let mut command = Command::cargo_bin("mpu").unwrap();
-        run(command.arg("--host-root").arg(self.root.path()).args(arguments))
+        run(self.command().args(arguments))
     }
 
     /// `mpu up` with this host's sources.
     fn up(&self, more: &[&str]) -> Run {
-        let sources = self.sources.path().to_str().unwrap();
-        let has_module = more.contains(&"--module");
-        let mut arguments = vec!["up"];
-        if !has_module {
-            arguments.extend(["--source", sources]);
-        }
-        arguments.extend(more);
-        self.run(&arguments)
-    }
-
-    fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        fn walk(dir: &Path, out: &mut Vec<(PathBuf, Vec<u8>)>) {
-            for entry in fs::read_dir(dir).unwrap().flatten() {
-                match entry.path() {
-                    path if path.is_dir() => walk(&path, out),
-                    path => out.push((path.clone(), fs::read(&path).unwrap())),
-                }
-            }
-        }
-        let mut out = Vec::new();
-        walk(self.root.path(), &mut out);
-        out.sort();
-        out
+        let sources = ["--source", self.sources.path().to_str().unwrap()];
+        let sources = if more.contains(&"--module") { &[][..] } else { &sources };
+        self.run(&[&["up"], sources, more].concat())
     }
 }
 
@@ -108,6 +58,12 @@ struct Run {
     code: i32,
     out: String,
     err: String,
+}
+
+impl Run {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {} {}", self.out, self.err))
+    }
 }
 
 fn run(command: &mut Command) -> Run {
@@ -128,164 +84,116 @@ fn mpu(arguments: &[&str]) -> Run {
 fn refuses(code: i32, cause: &str, fix: &str, more: &[&str], breakage: impl Fn(&Host)) {
     let host = Host::in_order();
     breakage(&host);
-    let before = host.files();
+    let before = host.fake.snapshot();
     let run = host.up(more);
     assert_eq!(run.code, code, "{}", run.err);
     let lines: Vec<&str> = run.err.lines().collect();
     assert_eq!((lines.len(), run.out.as_str()), (2, ""), "{}", run.err);
     assert!(lines[0].starts_with("mpu: MPU is not up: ") && lines[0].contains(cause), "{}", run.err);
     assert!(lines[1].starts_with("fix: ") && lines[1].contains(fix), "{}", run.err);
-    let json = host.up(&[more, &["--json"]].concat());
-    let value: serde_json::Value = serde_json::from_str(&json.out).unwrap();
-    assert_eq!(
-        (json.code, value["exit"].as_i64(), value["ok"].as_bool()),
-        (code, Some(code.into()), Some(false)),
-        "{}",
-        json.out
-    );
-    assert!(value["error"]["message"].as_str().unwrap().contains(cause), "{}", json.out);
-    assert_eq!(json.err, "");
-    assert_eq!(host.files(), before, "something was changed");
+    let run = host.up(&[more, &["--json"]].concat());
+    let json = run.json();
+    assert_eq!((run.code, &json["exit"], &json["ok"], &*run.err), (code, &code.into(), &false.into(), ""), "{json}");
+    assert!(json["error"]["message"].as_str().unwrap().contains(cause), "{json}");
+    assert_eq!(host.fake.snapshot(), before, "something was changed");
 }
 
 #[test]
-fn up_without_rights() {
-    refuses(4, "needs root", "sudo mpu", &[], |h| {
-        h.write("proc/self/status", "CapEff:\t0000000000000000\n");
-        h.write(&format!("boot/config-{RELEASE}"), "CONFIG_MODULES=y\n");
-    });
-}
-
-#[test]
-fn up_under_lockdown() {
-    refuses(4, "locked down (integrity)", "--build-only", &[], |h| {
-        h.write("sys/kernel/security/lockdown", "none [integrity] confidentiality");
-    });
-}
-
-#[test]
-fn up_under_confidentiality_lockdown() {
-    refuses(4, "locked down (confidentiality)", "sign the module", &[], |h| {
-        h.write("sys/kernel/security/lockdown", "none integrity [confidentiality]");
-    });
-}
-
-#[test]
-fn up_with_signatures_enforced() {
-    refuses(4, "signed modules only", "sign the module", &[], |h| {
-        h.write("sys/module/module/parameters/sig_enforce", "Y")
-    });
-}
-
-#[test]
-fn up_with_module_loading_shut_off() {
-    refuses(4, "kernel.modules_disabled", "reboot", &[], |h| h.write("proc/sys/kernel/modules_disabled", "1\n"));
-}
-
-#[test]
-fn up_with_tracing_switched_off() {
-    refuses(4, "ftrace_enabled = 0", "sysctl kernel.ftrace_enabled=1", &[], |h| {
-        h.write("proc/sys/kernel/ftrace_enabled", "0\n")
-    });
-}
-
-#[test]
-fn up_on_a_kernel_without_direct_calls() {
-    refuses(3, "without CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "boot a kernel", &[], |h| {
-        h.write(&format!("boot/config-{RELEASE}"), "CONFIG_MODULES=y\nCONFIG_KPROBES=y\n");
-    });
-}
-
-#[test]
-fn up_with_an_unknown_driver() {
-    refuses(3, "NVIDIA driver 612.10.01", "drivers = \"known\"", &[], |h| {
-        h.write("sys/module/nvidia/version", "612.10.01\n");
-        h.write("etc/mpu/config.toml", "drivers = \"known\"\n");
-    });
-    // Without a word about it, the next thing that is wrong is told of: another host's root.
-    for more in [&[][..], &["--any-driver"]] {
-        refuses(4, "is not the root of the running host", "--host-root", more, |h| {
-            h.write("sys/module/nvidia/version", "612.10.01\n");
+fn up_on_a_host_with_one_wrong_file_is_refused() {
+    const INTEGRITY: &str = "none [integrity] confidentiality";
+    const UNKNOWN: (&str, &str) = ("/sys/module/nvidia/version", "612.10.01\n");
+    let older = "an older MPU (matpool, lengrongfu or biubushy) is loaded as mpu";
+    let [mpu, next] = ["mpu", "mpu_next"].map(|name| format!("/sys/module/{name}/version"));
+    let header = format!("{BUILD}/include/generated/utsrelease.h");
+    let [boot, config, vmlinux] =
+        [&*format!("/boot/config-{RELEASE}"), &format!("{BUILD}/.config"), &format!("{BUILD}/vmlinux")];
+    let typed = format!("{CONFIG}CONFIG_DEBUG_INFO_BTF_MODULES=y\n");
+    type Files<'a> = &'a [(&'a str, &'a str)];
+    let rows: [(i32, &str, &str, &[&str], Files<'_>); 17] = [
+        (
+            4,
+            "needs root",
+            "sudo mpu",
+            &[],
+            &[("/proc/self/status", "CapEff:\t0000000000000000\n"), (boot, "CONFIG_MODULES=y\n")],
+        ),
+        (4, "locked down (integrity)", "--build-only", &[], &[("/sys/kernel/security/lockdown", INTEGRITY)]),
+        (
+            4,
+            "locked down (confidentiality)",
+            "sign the module",
+            &[],
+            &[("/sys/kernel/security/lockdown", "none integrity [confidentiality]")],
+        ),
+        (4, "signed modules only", "sign the module", &[], &[("/sys/module/module/parameters/sig_enforce", "Y")]),
+        (4, "kernel.modules_disabled", "reboot", &[], &[("/proc/sys/kernel/modules_disabled", "1\n")]),
+        (4, "ftrace_enabled = 0", "sysctl kernel.ftrace_enabled=1", &[], &[("/proc/sys/kernel/ftrace_enabled", "0\n")]),
+        (
+            3,
+            "without CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
+            "boot a kernel",
+            &[],
+            &[(boot, "CONFIG_MODULES=y\nCONFIG_KPROBES=y\n")],
+        ),
+        (
+            3,
+            "NVIDIA driver 612.10.01",
+            "drivers = \"known\"",
+            &[],
+            &[UNKNOWN, ("/etc/mpu/config.toml", "drivers = \"known\"\n")],
+        ),
+        // Without a word about it, the next thing that is wrong is reported: another host's root.
+        (4, "is not the root of the running host", "--host-root", &[], &[UNKNOWN]),
+        (4, "is not the root of the running host", "--host-root", &["--any-driver"], &[UNKNOWN]),
+        (4, "is not the root of the running host", "--host-root", &[], &[]),
+        (
+            3,
+            "those of kernel 6.1.0-27-amd64",
+            "apt-get install",
+            &[],
+            &[(&header, "#define UTS_RELEASE \"6.1.0-27-amd64\"\n")],
+        ),
+        (3, "no pahole", "apt-get install pahole", &[], &[(config, &typed), (vmlinux, "its type information")]),
+        (1, "MPU 0.0.1 is loaded", "mpu up --replace", &[], &[(STATE, "version=0.0.1\nstate=armed\n")]),
+        (4, older, "sudo rmmod mpu && sudo mpu up", &[], &[(&mpu, "0.1-pre\n")]),
+        (4, older, "sudo rmmod mpu && sudo mpu up", &["--replace"], &[(&mpu, "0.1-pre\n")]),
+        (4, "is loaded as mpu_next", "sudo rmmod mpu_next && sudo mpu up", &[], &[(&next, "0.1-pre\n")]),
+    ];
+    for (code, cause, fix, more, files) in rows {
+        refuses(code, cause, fix, more, |host| {
+            for (path, text) in files {
+                host.write(path, text);
+                if *text == "0.1-pre\n" {
+                    host.write(&path.replace("version", "initstate"), "live\n");
+                }
+            }
         });
     }
 }
 
 #[test]
-fn up_without_headers() {
-    let fix = format!("apt-get install linux-headers-{RELEASE}");
-    refuses(3, "headers of kernel", &fix, &[], |h| h.remove(&format!("lib/modules/{RELEASE}/build")));
+fn up_on_a_host_that_lacks_something_is_refused() {
+    for (cause, fix, gone) in [
+        ("headers of kernel", "apt-get install linux-headers-6.1.0-28-amd64", BUILD),
+        ("no make", "apt-get install make", "/usr/bin/make"),
+        ("no gcc-12", "apt-get install make gcc-12", "/usr/bin/gcc-12"),
+        ("release cannot be read", "mount /proc", "/proc/sys/kernel/osrelease"),
+    ] {
+        refuses(3, cause, fix, &[], |host| host.fake.remove(gone));
+    }
 }
 
 #[test]
-fn up_with_headers_of_another_kernel() {
-    refuses(3, "those of kernel 6.1.0-27-amd64", "apt-get install", &[], |h| {
-        let header = format!("lib/modules/{RELEASE}/build/include/generated/utsrelease.h");
-        h.write(&header, "#define UTS_RELEASE \"6.1.0-27-amd64\"\n");
-    });
-}
-
-#[test]
-fn up_without_make() {
-    refuses(3, "no make", "apt-get install make", &[], |h| h.remove("usr/bin/make"));
-}
-
-#[test]
-fn up_without_a_compiler() {
-    refuses(3, "no gcc-12", "apt-get install make gcc-12", &[], |h| h.remove("usr/bin/gcc-12"));
-}
-
-#[test]
-fn up_without_pahole() {
-    refuses(3, "no pahole", "apt-get install pahole", &[], |h| {
-        let build = format!("lib/modules/{RELEASE}/build");
-        h.write(&format!("{build}/.config"), &format!("{CONFIG}CONFIG_DEBUG_INFO_BTF_MODULES=y\n"));
-        h.write(&format!("{build}/vmlinux"), "its type information");
-    });
-}
-
-#[test]
-fn up_without_proc() {
-    refuses(3, "release cannot be read", "mount /proc", &[], |h| h.remove("proc/sys/kernel/osrelease"));
-}
-
-#[test]
-fn up_with_a_module_for_another_kernel() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("mpu.ko");
-    fs::write(&path, mpu_engine::module::sources::fake::module("5.10.0-30-amd64")).unwrap();
-    refuses(3, "built for kernel 5.10.0-30-amd64", "without --module", &["--module", path.to_str().unwrap()], |_| {});
-}
-
-#[test]
-fn up_with_something_that_is_no_module() {
-    refuses(3, "is no kernel module", "--build-only", &["--module", "/bin/sh"], |_| {});
-    refuses(3, "cannot read the module", "exists", &["--module", "/nonexistent.ko"], |_| {});
-}
-
-#[test]
-fn up_over_another_version() {
-    refuses(1, "MPU 0.0.1 is loaded", "mpu up --replace", &[], |h| {
-        h.write("sys/module/mpu/parameters/state", "version=0.0.1\nstate=armed\n");
-    });
-}
-
-#[test]
-fn up_over_somebody_elses_module_of_that_name() {
-    let older = |name: &'static str| {
-        move |h: &Host| {
-            h.write(&format!("sys/module/{name}/initstate"), "live\n");
-            h.write(&format!("sys/module/{name}/version"), "0.1-pre\n");
-        }
-    };
-    let named = "an older MPU (matpool, lengrongfu or biubushy) is loaded as mpu";
-    refuses(4, named, "sudo rmmod mpu && sudo mpu up", &[], older("mpu"));
-    refuses(4, named, "sudo rmmod mpu && sudo mpu up", &["--replace"], older("mpu"));
-    refuses(4, "is loaded as mpu_next", "sudo rmmod mpu_next && sudo mpu up", &[], older("mpu_next"));
-}
-
-#[test]
-fn up_never_loads_into_a_kernel_that_is_not_the_hosts() {
-    refuses(4, "is not the root of the running host", "--host-root", &[], |_| {});
+fn up_with_a_file_that_is_no_module_for_this_kernel_is_refused() {
+    let other = tempfile::NamedTempFile::new().unwrap();
+    fs::write(other.path(), mpu_engine::module::sources::fake::module("5.10.0-30-amd64")).unwrap();
+    for (cause, fix, file) in [
+        ("built for kernel 5.10.0-30-amd64", "without --module", other.path().to_str().unwrap()),
+        ("is no kernel module", "--build-only", "/bin/sh"),
+        ("cannot read the module", "exists", "/nonexistent.ko"),
+    ] {
+        refuses(3, cause, fix, &["--module", file], |_| {});
+    }
 }
 
 #[test]
@@ -299,19 +207,19 @@ fn up_with_an_empty_source_directory() {
 #[test]
 fn a_build_that_fails_names_its_log() {
     let host = Host::in_order();
-    host.tool("make", "echo 'mpu_main.c:9:1: error: unknown type' >&2; exit 2");
+    host.fake.tool("make", "echo 'mpu_main.c:9:1: error: unknown type' >&2; exit 2");
     let run = host.up(&["--build-only"]);
     assert_eq!(run.code, 1);
     assert!(run.err.contains("mpu_main.c:9:1: error: unknown type") && run.err.contains("build.log"), "{}", run.err);
-    assert!(host.path(&format!("var/lib/mpu/{RELEASE}/build.log")).is_file());
+    assert!(host.fake.host().at(format!("/var/lib/mpu/{RELEASE}/build.log")).is_file());
 }
 
 #[test]
 fn build_only_builds_and_the_second_time_finds_it_built() {
     let host = Host::in_order();
-    let first: serde_json::Value = serde_json::from_str(&host.up(&["--build-only", "--json"]).out).unwrap();
+    let first = host.up(&["--build-only", "--json"]).json();
     assert!(first["build_seconds"].is_number() && first["result"] == "built" && first["engine"] == "module", "{first}");
-    let second: serde_json::Value = serde_json::from_str(&host.up(&["--build-only", "--json"]).out).unwrap();
+    let second = host.up(&["--build-only", "--json"]).json();
     assert!(second["build_seconds"].is_null() && second["module"] == first["module"], "{second}");
 }
 
@@ -320,18 +228,18 @@ fn up_when_up_is_fine() {
     let host = Host::in_order();
     let state =
         format!("version={}\nabi=1\nstate=armed\nhooks=nvidia_unlocked_ioctl\ninside=2\n", env!("CARGO_PKG_VERSION"));
-    host.write("sys/module/mpu/parameters/state", &state);
-    let before = host.files();
+    host.write(STATE, &state);
+    let before = host.fake.snapshot();
     let run = host.up(&[]);
     assert_eq!((run.code, run.err.as_str()), (0, ""));
     assert!(run.out.starts_with("MPU is up already; nothing was changed"), "{}", run.out);
-    assert_eq!(host.files(), before);
+    assert_eq!(host.fake.snapshot(), before);
 }
 
 #[test]
 fn status_counts_and_explains() {
     let host = Host::in_order();
-    host.write("sys/module/mpu/parameters/state", "version=0.1.0\nabi=1\nstate=armed\nhooks=a,b\ninside=0\n");
+    host.write(STATE, "version=0.1.0\nabi=1\nstate=armed\nhooks=a,b\ninside=0\n");
     host.write(
         "sys/module/mpu/parameters/counters",
         "translated.GPU_GET_PIDS=5\npassed.unknown_size=1\npassed.no_memory=0\n",
@@ -350,7 +258,7 @@ fn status_counts_and_explains() {
 fn status_when_not_up() {
     let host = Host::in_order();
     let run = host.run(&["status", "--json"]);
-    let value: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    let value = run.json();
     assert_eq!((run.code, value["up"].as_bool(), value["exit"].as_i64()), (3, Some(false), Some(3)));
 }
 
@@ -359,44 +267,42 @@ fn down_when_not_up_is_fine_and_without_rights_is_not() {
     let host = Host::in_order();
     let run = host.run(&["down"]);
     assert_eq!((run.code, run.out.as_str()), (0, "MPU is not up; nothing was changed\n"));
-    host.write("sys/module/mpu/parameters/state", "version=0.1.0\nstate=armed\n");
+    host.write(STATE, "version=0.1.0\nstate=armed\n");
     assert_eq!(host.run(&["down"]).code, 4, "another root's module is not ours to unload");
-    host.write("proc/self/status", "CapEff:\t0000000000000000\n");
+    host.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     let run = host.run(&["down"]);
     assert!(run.code == 4 && run.err.contains("CAP_SYS_MODULE"), "{}", run.err);
 }
 
 #[test]
 fn probe_without_a_driver_device_or_rights() {
-    let host = Host::in_order();
-    host.write("dev/nvidiactl", "a plain file");
-    let run = host.run(&["probe"]);
-    assert!(
-        run.code == 1 && run.err.contains("cannot become a client of the driver: the driver's ioctl"),
-        "{}",
-        run.err
-    );
-    host.remove("dev");
-    let run = host.run(&["probe"]);
-    assert!(run.code == 3 && run.err.contains("nvidiactl: No such file"), "{}", run.err);
-    host.write("proc/self/status", "CapEff:\t0000000000000000\n");
-    let run = host.run(&["probe"]);
-    assert!(run.code == 4 && run.err.contains("CAP_SYS_ADMIN"), "{}", run.err);
-    host.remove("sys/module/nvidia");
-    let run = host.run(&["probe"]);
-    assert!(run.code == 4 && run.err.contains("needs root"), "before anything else: {}", run.err);
-    host.write("proc/self/status", "CapEff:\t000001ffffffffff\n");
-    let run = host.run(&["probe", "--json"]);
-    let value: serde_json::Value = serde_json::from_str(&run.out).unwrap();
-    assert_eq!((run.code, value["error"]["code"].as_str()), (3, Some("no_driver")));
+    const USER: (&str, &str) = ("/proc/self/status", "CapEff:\t0000000000000000\n");
+    const DEVICE: (&str, &str) = ("/dev/nvidiactl", "a plain file");
+    for (file, has_driver, code, words) in [
+        (Some(DEVICE), true, 1, "cannot become a client of the driver: the driver's ioctl"),
+        (None, true, 3, "nvidiactl: No such file"),
+        (Some(USER), true, 4, "CAP_SYS_ADMIN"),
+        (Some(USER), false, 4, "needs root"),
+        (None, false, 3, "driver"),
+    ] {
+        let host = Host::in_order();
+        file.iter().for_each(|(path, text)| host.write(path, text));
+        if !has_driver {
+            host.fake.remove("/sys/module/nvidia");
+        }
+        let run = host.run(&["probe"]);
+        assert!(run.code == code && run.err.contains(words), "{}", run.err);
+        let json = host.run(&["probe", "--json"]).json();
+        assert_eq!(json["error"]["code"] == "no_driver", (code, has_driver) == (3, false), "{json}");
+    }
 }
 
 #[test]
 fn who_is_not_root_hears_that_first_from_every_command_that_needs_it() {
     let host = Host::in_order();
-    host.write("proc/self/status", "CapEff:\t0000000000000000\n");
-    host.write("etc/mpu/config.toml", "nonsense");
-    host.remove("sys/module/nvidia");
+    host.write("/proc/self/status", "CapEff:\t0000000000000000\n");
+    host.write("/etc/mpu/config.toml", "nonsense");
+    host.fake.remove("/sys/module/nvidia");
     for line in [
         &["up"][..],
         &["down"],
@@ -408,18 +314,14 @@ fn who_is_not_root_hears_that_first_from_every_command_that_needs_it() {
         &["agent", "run", "--id", "x"],
     ] {
         let run = host.run(&[line, &["--json"]].concat());
-        let value: serde_json::Value = serde_json::from_str(&run.out).unwrap();
-        assert_eq!((run.code, value["error"]["code"].as_str()), (4, Some("not_root")), "{line:?}: {}", run.out);
+        assert_eq!((run.code, run.json()["error"]["code"].as_str()), (4, Some("not_root")), "{line:?}: {}", run.out);
     }
 }
 
 #[test]
 fn a_configuration_is_checked_from_a_pipe_too() {
     let host = Host::in_order();
-    let check = |file: &str, text: &str| {
-        let mut command = Command::cargo_bin("mpu").unwrap();
-        run(command.arg("--host-root").arg(host.root.path()).args(["config", "check", file]).write_stdin(text))
-    };
+    let check = |file: &str, text: &str| run(host.command().args(["config", "check", file]).write_stdin(text));
     for file in ["-", "/dev/stdin", "/proc/self/fd/0"] {
         let sound = check(file, "visibility = \"pod\"\n");
         assert_eq!((sound.code, sound.err.as_str()), (0, ""), "{file}");
@@ -462,8 +364,7 @@ fn top_without_a_terminal_names_what_works_there() {
 #[test]
 fn ps_without_nvidias_library() {
     let host = Host::in_order();
-    fs::create_dir_all(host.path("proc/self/ns")).unwrap();
-    std::os::unix::fs::symlink("pid:[4026531836]", host.path("proc/self/ns/pid")).unwrap();
+    host.fake.can_notify();
     let run = host.run(&["ps"]);
     // A machine with a driver has the library, and is then asked.
     if run.code != 0 {
@@ -522,7 +423,7 @@ fn help_version_completions_and_manual_are_there() {
 fn a_reader_that_had_enough_is_no_failure() {
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("mpu"))
         .args(["completions", "bash"])
-        .stdout(std::process::Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     drop(child.stdout.take());
@@ -551,7 +452,7 @@ fn shells_can_read_their_completions() {
 #[test]
 fn every_command_answers_as_its_schema_says() {
     let host = Host::in_order();
-    let bad = host.path("bad.toml");
+    let bad = host.fake.host().at("/bad.toml");
     fs::write(&bad, "[[rule]]\nsees = \"everything\"\n").unwrap();
     let no_path = format!("/{}", "x".repeat(200));
     let lines = [
@@ -562,7 +463,6 @@ fn every_command_answers_as_its_schema_says() {
         &["doctor"],
         &["install", "--dry-run"],
         &["install"],
-        &["upgrade"],
         &["uninstall"],
         &["config", "show"],
         &["config", "apply"],
@@ -582,7 +482,7 @@ fn every_command_answers_as_its_schema_says() {
     let others: Vec<[&str; 1]> = all.difference(&tried).map(|name| [*name]).collect();
     for line in lines.into_iter().chain(others.iter().map(|line| &line[..])) {
         let run = host.run(&[line, &["--json"]].concat());
-        let answer: serde_json::Value = serde_json::from_str(&run.out).unwrap_or_else(|e| panic!("{line:?}: {e}"));
+        let answer = run.json();
         assert_eq!((&answer["command"], answer["exit"].as_i64()), (&line[0].into(), Some(run.code.into())), "{answer}");
     }
 }

@@ -45,7 +45,6 @@ fn engine() -> Observed {
 fn supervisor() -> Observed {
     Observed {
         engine: Engine::Notify,
-        version: "0.1.0".to_string(),
         state: "retired".to_string(),
         refused: None,
         inside: 0,
@@ -56,13 +55,10 @@ fn supervisor() -> Observed {
         containers: Some(4),
         forwarded: Some(1234),
         restarts: Some(2),
-        costs: vec![Cost {
-            container: "3f2a81".to_string(),
-            cpu_microseconds: 1_500_000,
-            held_back_microseconds: 250_000,
-        }],
+        costs: vec![Cost { container: "3f2a81".into(), cpu_microseconds: 1_500_000, held_back_microseconds: 250_000 }],
         translated: vec![("GPU_GET_PIDS".to_string(), 7)],
         passed: vec![("out_of_reach".to_string(), 5)],
+        ..engine()
     }
 }
 
@@ -107,13 +103,44 @@ fn usage(processes: u32) -> Usage {
     Usage { gpus: gpus.collect(), uses: (0..processes).map(of).collect() }
 }
 
+fn sources_of(usage: impl FnMut() -> Result<Usage, Trouble> + Send + 'static) -> Sources {
+    Sources { host: Box::new(|| Ok(facts())), usage: Box::new(usage), clock: Box::new(Instant::now) }
+}
+
 fn sources(processes: u32) -> Sources {
     let usage = usage(processes);
-    Sources {
-        host: Box::new(|| Ok(facts())),
-        usage: Box::new(move || Ok(usage.clone())),
-        clock: Box::new(Instant::now),
+    sources_of(move || Ok(usage.clone()))
+}
+
+/// Sources whose nth reading of the GPUs takes so long, and how many there were.
+fn slow(pause: impl Fn(u64) -> Duration + Send + 'static) -> (Sources, Arc<AtomicU64>) {
+    let readings = Arc::new(AtomicU64::new(0));
+    let count = readings.clone();
+    let usage = move || {
+        std::thread::sleep(pause(count.fetch_add(1, Ordering::SeqCst)));
+        Ok(usage(10))
+    };
+    (sources_of(usage), readings)
+}
+
+/// An exporter that reads anew at each scrape.
+fn exporter_of(sources: Sources, part: Duration) -> Exporter {
+    Exporter::start(sources, vec![], Patience { fresh: Duration::ZERO, part }, true).unwrap()
+}
+
+async fn text(exporter: &Exporter) -> String {
+    String::from_utf8(exporter.page().await.to_vec()).unwrap()
+}
+
+/// promtool finds nothing wrong, where there is one.
+fn is_sound(page: &str) {
+    if let Some((good, said)) = promtool(&["check", "metrics"], page) {
+        assert!(good && said.is_empty(), "{said}");
     }
+}
+
+fn terminate(child: &Child) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(child), rustix::process::Signal::TERM).unwrap();
 }
 
 fn now<T>(future: impl std::future::Future<Output = T>) -> T {
@@ -121,8 +148,7 @@ fn now<T>(future: impl std::future::Future<Output = T>) -> T {
 }
 
 fn page(sources: Sources, labels: Vec<Label>) -> String {
-    let exporter = Exporter::start(sources, labels, Patience::default(), true).unwrap();
-    String::from_utf8(now(exporter.page()).to_vec()).unwrap()
+    now(text(&Exporter::start(sources, labels, Patience::default(), true).unwrap()))
 }
 
 #[test]
@@ -134,9 +160,7 @@ fn a_full_page_has_every_metric_and_promtool_likes_it() {
             "{page}"
         );
     }
-    if let Some((good, said)) = promtool(&["check", "metrics"], &page) {
-        assert!(good && said.is_empty(), "{said}");
-    }
+    is_sound(&page);
     if let Some((good, _)) = promtool(&["check", "metrics"], &page.replace("mpu_passed_total", "mpu_passed")) {
         assert!(!good, "promtool likes everything");
     }
@@ -192,17 +216,12 @@ fn hostile_container_names_change_nothing_but_their_label() {
         }
         Ok(usage)
     };
-    let page = page(
-        Sources { host: Box::new(|| Ok(facts())), usage: Box::new(hostile), clock: Box::new(Instant::now) },
-        vec![],
-    );
+    let page = page(sources_of(hostile), vec![]);
     assert_eq!(page.lines().filter(|l| l.starts_with("mpu_engine_up")).collect::<Vec<_>>(), ["mpu_engine_up 0"]);
     assert!(page
         .lines()
         .all(|l| l.starts_with("mpu_") || l.starts_with("# HELP mpu_") || l.starts_with("# TYPE mpu_")));
-    if let Some((good, said)) = promtool(&["check", "metrics"], &page) {
-        assert!(good && said.is_empty(), "{said}");
-    }
+    is_sound(&page);
 }
 
 #[test]
@@ -217,10 +236,7 @@ fn missed_are_the_reasons_whose_callers_got_the_drivers_answer() {
 #[test]
 fn an_engine_that_cannot_be_read_leaves_the_rest() {
     let broken = || Err(Trouble::Failed("unreadable".to_string()));
-    let page = page(
-        Sources { host: Box::new(broken), usage: Box::new(|| Ok(usage(10))), clock: Box::new(Instant::now) },
-        vec![],
-    );
+    let page = page(Sources { host: Box::new(broken), ..sources(10) }, vec![]);
     assert!(page.contains("mpu_scrape_errors_total{part=\"engine\"} 1\n"), "{page}");
     assert!(page.contains("mpu_gpu_processes{") && !page.contains("mpu_engine_up"), "{page}");
 }
@@ -230,16 +246,14 @@ fn a_driver_that_hangs_costs_its_rows_and_comes_back() {
     let gate = Arc::new((Mutex::new(true), Condvar::new()));
     let (held, entered) = (gate.clone(), Arc::new(AtomicU64::new(0)));
     let count = entered.clone();
-    let usage: mpu::metrics::collect::Reader<Usage> = Box::new(move || {
+    let sources = sources_of(move || {
         count.fetch_add(1, Ordering::SeqCst);
         drop(held.1.wait_while(held.0.lock().unwrap(), |shut| *shut).unwrap());
         Ok(usage(1))
     });
-    let patience = Patience { part: Duration::from_millis(50), fresh: Duration::ZERO };
-    let sources = Sources { host: Box::new(|| Ok(facts())), usage, clock: Box::new(Instant::now) };
-    let exporter = Exporter::start(sources, vec![], patience, true).unwrap();
+    let exporter = exporter_of(sources, Duration::from_millis(50));
     now(async {
-        let read = || async { String::from_utf8(exporter.page().await.to_vec()).unwrap() };
+        let read = || text(&exporter);
         for errors in 1..=20 {
             let page = read().await;
             assert!(page.contains(&format!("mpu_scrape_errors_total{{part=\"gpu\"}} {errors}\n")), "{page}");
@@ -258,27 +272,13 @@ fn a_driver_that_hangs_costs_its_rows_and_comes_back() {
 
 #[test]
 fn scrapes_at_the_same_time_share_one_reading() {
-    let readings = Arc::new(AtomicU64::new(0));
-    let count = readings.clone();
-    let slow = move || {
-        count.fetch_add(1, Ordering::SeqCst);
-        std::thread::sleep(Duration::from_millis(100));
-        Ok(usage(10))
-    };
-    let sources = Sources { host: Box::new(|| Ok(facts())), usage: Box::new(slow), clock: Box::new(Instant::now) };
-    let patience = Patience { fresh: Duration::ZERO, ..Patience::default() };
-    let exporter = Arc::new(Exporter::start(sources, vec![], patience, true).unwrap());
+    let (sources, readings) = slow(|_| Duration::from_millis(100));
+    let exporter = Arc::new(exporter_of(sources, Patience::default().part));
     now(async {
-        let scrapes: Vec<_> = (0..20)
-            .map(|_| {
-                tokio::spawn({
-                    let e = exporter.clone();
-                    async move { e.page().await }
-                })
-            })
-            .collect();
+        let scrape = |exporter: Arc<Exporter>| tokio::spawn(async move { text(&exporter).await });
+        let scrapes: Vec<_> = (0..20).map(|_| scrape(exporter.clone())).collect();
         for scrape in scrapes {
-            assert!(scrape.await.unwrap().starts_with(b"# HELP"));
+            assert!(scrape.await.unwrap().starts_with("# HELP"));
         }
     });
     assert_eq!(readings.load(Ordering::SeqCst), 1);
@@ -286,23 +286,15 @@ fn scrapes_at_the_same_time_share_one_reading() {
 
 #[test]
 fn clients_that_ask_and_go_away_blank_nobodys_page() {
-    let readings = Arc::new(AtomicU64::new(0));
-    let count = readings.clone();
-    let slow = move || {
-        count.fetch_add(1, Ordering::SeqCst);
-        std::thread::sleep(Duration::from_millis(500));
-        Ok(usage(10))
-    };
-    let sources = Sources { host: Box::new(|| Ok(facts())), usage: Box::new(slow), clock: Box::new(Instant::now) };
-    let patience = Patience { fresh: Duration::ZERO, part: Duration::from_secs(60) };
-    let exporter = Exporter::start(sources, vec![], patience, true).unwrap();
+    let (sources, readings) = slow(|_| Duration::from_millis(500));
+    let exporter = exporter_of(sources, Duration::from_secs(60));
     now(async {
         for _ in 0..5 {
             // As when hyper drops the answer to a connection that was closed.
             let left = tokio::time::timeout(Duration::from_millis(20), exporter.page()).await;
             assert!(left.is_err(), "it takes longer than that");
         }
-        let page = String::from_utf8(exporter.page().await.to_vec()).unwrap();
+        let page = text(&exporter).await;
         assert!(page.contains("mpu_scrape_success{part=\"gpu\"} 1\n"), "{page}");
         assert!(page.contains("mpu_gpu_processes{"), "{page}");
     });
@@ -311,21 +303,12 @@ fn clients_that_ask_and_go_away_blank_nobodys_page() {
 
 #[test]
 fn a_part_that_is_busy_is_waited_for() {
-    let first = Arc::new(AtomicU64::new(0));
-    let count = first.clone();
-    let slow_once = move || {
-        if count.fetch_add(1, Ordering::SeqCst) == 0 {
-            std::thread::sleep(Duration::from_secs(2));
-        }
-        Ok(usage(10))
-    };
-    let sources = Sources { host: Box::new(|| Ok(facts())), usage: Box::new(slow_once), clock: Box::new(Instant::now) };
-    let patience = Patience { fresh: Duration::ZERO, part: Duration::from_millis(900) };
-    let exporter = Exporter::start(sources, vec![], patience, true).unwrap();
+    let (sources, _) = slow(|nth| Duration::from_secs(if nth == 0 { 2 } else { 0 }));
+    let exporter = exporter_of(sources, Duration::from_millis(900));
     now(async {
         // The first one hangs, the second waits behind it, and there is no place for the third.
         for success in [0, 0, 1] {
-            let page = String::from_utf8(exporter.page().await.to_vec()).unwrap();
+            let page = text(&exporter).await;
             assert!(page.contains(&format!("mpu_scrape_success{{part=\"gpu\"}} {success}\n")), "{page}");
         }
     });
@@ -405,11 +388,6 @@ impl Server {
         // User and system, in hundredths of a second.
         Duration::from_millis(10 * (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()))
     }
-
-    fn terminate(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    }
 }
 
 impl Drop for Server {
@@ -426,13 +404,16 @@ fn a_scrape_is_answered_over_http() {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     assert!(answer.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{answer}");
     assert!(answer.contains("\nmpu_gpu_memory_used_bytes{gpu=\"0\""), "{answer}");
-    assert!(server.get("/healthz").ends_with("\r\n\r\nok\n"));
+    let refused = "POST /metrics HTTP/1.1\r\nHost: here\r\nContent-Length: 3\r\n\r\nabc";
+    for (answer, begin, end) in [
+        (server.get("/healthz"), "HTTP/1.1 200", "\r\n\r\nok\n"),
+        (server.get("/etc/passwd"), "HTTP/1.1 404", ""),
+        (server.ask(refused), "HTTP/1.1 405", ""),
+        (server.ask("HEAD /metrics HTTP/1.1\r\nHost: here\r\n\r\n"), "HTTP/1.1 200", "\r\n\r\n"),
+    ] {
+        assert!(answer.starts_with(begin) && answer.ends_with(end), "{answer}");
+    }
     assert!(server.get("/").contains("<a href=\"/metrics\">"));
-    assert!(server.get("/etc/passwd").starts_with("HTTP/1.1 404"));
-    let refused = server.ask("POST /metrics HTTP/1.1\r\nHost: here\r\nContent-Length: 3\r\n\r\nabc");
-    assert!(refused.starts_with("HTTP/1.1 405"), "{refused}");
-    let head = server.ask("HEAD /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
-    assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
 }
 
 #[test]
@@ -472,14 +453,14 @@ fn silent_slow_and_large_clients_keep_nobody_out_and_cost_little() {
     assert!(server.get("/metrics").starts_with("HTTP/1.1 200"));
     // Those who are silent are given five seconds: nobody waited for that.
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
-    let huge = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
-    let answer = server.ask(&huge);
-    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
-    let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(1000));
-    let answer = server.ask(&many);
-    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
-    let nonsense = server.ask("\0\u{1}\u{2}nonsense\r\n\r\n");
-    assert!(nonsense.is_empty() || nonsense.starts_with("HTTP/1.1 400"), "{nonsense}");
+    for (request, status) in [
+        (format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20)), "431"),
+        (format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(1000)), "4"),
+        ("\0\u{1}\u{2}nonsense\r\n\r\n".to_string(), "400"),
+    ] {
+        let answer = server.ask(&request);
+        assert!(answer.is_empty() || answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+    }
     let unread: Vec<TcpStream> = (0..64)
         .map(|_| {
             let mut stream = server.connect();
@@ -525,7 +506,7 @@ fn sigterm_ends_it_at_once_although_clients_are_silent() {
     let _silent: Vec<TcpStream> = (0..10).map(|_| server.connect()).collect();
     assert!(server.get("/healthz").starts_with("HTTP/1.1 200"));
     let began = Instant::now();
-    server.terminate();
+    terminate(&server.child);
     assert!(server.child.wait().unwrap().success());
     // As above.
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
@@ -542,7 +523,7 @@ fn sigterm_ends_it_although_the_driver_hangs() {
     }
     let threads = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap().count();
     assert!(threads <= 5, "{threads} threads: main, the test's, one for each part");
-    server.terminate();
+    terminate(&server.child);
     assert!(server.child.wait().unwrap().success());
 }
 
@@ -550,12 +531,11 @@ fn sigterm_ends_it_although_the_driver_hangs() {
 fn sockets_of_systemd_are_served() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let mpu = assert_cmd::cargo::cargo_bin("mpu");
     // As systemd does it: the socket is descriptor 3, and the number of the process that it is for is in the environment.
     let script = "exec 3<&0; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" metrics --listen systemd";
     let mut child = Command::new("sh")
         .args(["-c", script])
-        .arg(mpu)
+        .arg(env!("CARGO_BIN_EXE_mpu"))
         .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))
         .stderr(Stdio::null())
         .spawn()
@@ -566,7 +546,7 @@ fn sockets_of_systemd_are_served() {
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.ends_with("\r\n\r\nok\n"), "{answer}");
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+    terminate(&child);
     assert!(child.wait().unwrap().success());
 }
 
@@ -574,19 +554,16 @@ fn sockets_of_systemd_are_served() {
 fn a_textfile_is_written_while_it_runs_and_gone_after() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mpu.prom");
-    let mut child = assert_cmd::cargo::CommandCargoExt::cargo_bin("mpu")
-        .map(|mut c: Command| {
-            c.args(["metrics", "--interval", "1", "--textfile"]).arg(&path).stderr(Stdio::null()).spawn()
-        })
-        .unwrap()
-        .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mpu"));
+    command.args(["metrics", "--interval", "1", "--textfile"]).arg(&path).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     while !path.exists() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
     let page = std::fs::read_to_string(&path).unwrap();
     assert!(page.ends_with('\n') && page.contains("mpu_exporter_start_time_seconds "), "{page}");
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+    terminate(&child);
     assert!(child.wait().unwrap().success());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "an old page would be taken for true for ever");
 }
@@ -595,16 +572,17 @@ fn a_textfile_is_written_while_it_runs_and_gone_after() {
 fn refusals_have_their_codes() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let check = |arguments: &[&str], code: i32, words: &str| {
+    for (arguments, code, words) in [
+        (&["--listen", &address][..], 1, "fix: something listens there already"),
+        (&["--listen", "systemd"], 3, "systemd handed over no socket"),
+        (&["--listen", "nowhere"], 2, "wanted is IP:PORT"),
+        (&["--once", "--textfile", "/no/such/mpu.prom"], 3, "fix: make the directory /no/such"),
+        (&["--once", "--listen", &address], 2, "cannot be used with"),
+        (&["--label", "user"], 2, "possible values"),
+    ] {
         let done = assert_cmd::Command::cargo_bin("mpu").unwrap().arg("metrics").args(arguments).output().unwrap();
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         assert_eq!(done.status.code(), Some(code), "{arguments:?}: {said}");
         assert!(said.contains(words), "{arguments:?}: {said}");
-    };
-    check(&["--listen", &address], 1, "fix: something listens there already");
-    check(&["--listen", "systemd"], 3, "systemd handed over no socket");
-    check(&["--listen", "nowhere"], 2, "wanted is IP:PORT");
-    check(&["--once", "--textfile", "/no/such/mpu.prom"], 3, "fix: make the directory /no/such");
-    check(&["--once", "--listen", &address], 2, "cannot be used with");
-    check(&["--label", "user"], 2, "possible values");
+    }
 }

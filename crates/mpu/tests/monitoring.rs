@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 const ALERTS: &str = include_str!("../../../packaging/prometheus/alerts.yml");
+const ALERTS_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus/alerts.yml");
 const RUNBOOK: &str = include_str!("../../../docs/alerts.md");
 const BOARD: &str = include_str!("../../../packaging/grafana/mpu.json");
 
@@ -58,16 +59,21 @@ fn promtool_likes_the_alerts_and_they_name_metrics_that_are_there() {
         let there = |word: &&str| families::ALL.iter().any(|family| family.name == *word);
         assert!(metrics(expr).iter().all(there), "{expr}");
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus/alerts.yml");
-    if let Some((good, said)) = promtool(&["check", "rules", path], "") {
-        assert!(good && said.contains("SUCCESS"), "{said}");
+    passes("check", ALERTS);
+}
+
+/// promtool finds nothing wrong with a file of this text, where there is one.
+fn passes(verb: &str, text: &str) {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), text).expect("a file");
+    if let Some((good, said)) = promtool(&[verb, "rules", file.path().to_str().expect("a name")], "") {
+        assert!(good && said.contains("SUCCESS"), "{said}\n{text}");
     }
 }
 
 /// One host whose exporter goes after half an hour, beside another program that never had our page.
 #[test]
 fn an_exporter_that_is_gone_is_told_of_and_so_are_all() {
-    let alerts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus/alerts.yml");
     let labels = |alert: &str, labels: &str| {
         let rule = ALERTS.split("- alert: ").find(|rule| rule.starts_with(&format!("{alert}\n"))).expect("the alert");
         let text = |key: &str| {
@@ -85,7 +91,7 @@ fn an_exporter_that_is_gone_is_told_of_and_so_are_all() {
         )
     };
     let text = format!(
-        "rule_files: ['{alerts}']\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n      \
+        "rule_files: ['{ALERTS_FILE}']\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n      \
          - {{series: 'up{{job=\"gpus\",instance=\"a:1\"}}', values: '1x30 0x60'}}\n      \
          - {{series: 'up{{job=\"other\",instance=\"b:1\"}}', values: '0x90'}}\n      \
          - {{series: 'mpu_scrape_success{{job=\"gpus\",instance=\"a:1\",part=\"gpu\"}}', values: '1x30 stale'}}\n    \
@@ -94,17 +100,12 @@ fn an_exporter_that_is_gone_is_told_of_and_so_are_all() {
         expect("35m", "[]", "[]"),
         expect("60m", &down, &none),
     );
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), &text).expect("a file");
-    if let Some((good, said)) = promtool(&["test", "rules", file.path().to_str().expect("a name")], "") {
-        assert!(good && said.contains("SUCCESS"), "{said}\n{text}");
-    }
+    passes("test", &text);
 }
 
 /// Of two hosts with a textfile one stops writing. Another program's file is not ours.
 #[test]
 fn a_textfile_that_nobody_writes_is_told_of() {
-    let alerts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus/alerts.yml");
     let mtime = |host: &str, file: &str, values: &str| {
         let series = format!("node_textfile_mtime_seconds{{instance=\"{host}\",file=\"{file}\"}}");
         format!("      - {{series: '{series}', values: '{values}'}}\n")
@@ -116,16 +117,12 @@ fn a_textfile_that_nobody_writes_is_told_of() {
     let found =
         |at: &str, samples: &str| format!("      - {{eval_time: {at}, expr: '{firing}', exp_samples: {samples}}}\n");
     let text = format!(
-        "rule_files: ['{alerts}']\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n{series}    \
+        "rule_files: ['{ALERTS_FILE}']\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n{series}    \
          promql_expr_test:\n{}{}",
         found("35m", "[]"),
         found("60m", "[{labels: '{instance=\"a:9100\"}', value: 1}]"),
     );
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), &text).expect("a file");
-    if let Some((good, said)) = promtool(&["test", "rules", file.path().to_str().expect("a name")], "") {
-        assert!(good && said.contains("SUCCESS"), "{said}\n{text}");
-    }
+    passes("test", &text);
 }
 
 #[test]
@@ -154,12 +151,7 @@ fn the_dashboard_asks_for_metrics_and_labels_that_are_there() {
         .map(|query| serde_json::json!({"record": "a:b", "expr": query.replace("$instance", ".*").replace("$__range", "1h"), "labels": {"q": query}}))
         .collect();
     assert!(rules.len() >= 14);
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    let groups = serde_json::json!({"groups": [{"name": "board", "rules": rules}]});
-    std::fs::write(file.path(), groups.to_string()).expect("a file");
-    if let Some((good, said)) = promtool(&["check", "rules", file.path().to_str().expect("a name")], "") {
-        assert!(good && said.contains("SUCCESS"), "{said}");
-    }
+    passes("check", &serde_json::json!({"groups": [{"name": "board", "rules": rules}]}).to_string());
     let panels = board["panels"].as_array().expect("panels");
     let mut ids = BTreeSet::new();
     for panel in panels {

@@ -6,24 +6,17 @@ use serde_json::Value;
 use std::process::{Command, Output};
 
 /// Why nothing can be tried here, if so.
-fn lacking() -> Option<String> {
-    let own = std::fs::read_link("/proc/self/ns/pid").ok().map(|link| link.display().to_string());
-    let actions = std::fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
-    if !is_root() {
-        Some("a supervisor needs root".to_string())
-    } else if own.as_deref() != Some("pid:[4026531836]") {
-        Some("this is not the host's PID namespace".to_string())
-    } else if !actions.contains("user_notif") {
-        Some("this kernel has no listeners for system calls".to_string())
-    } else if Command::new("unshare").arg("--version").output().is_err() {
-        Some("there is no unshare".to_string())
-    } else {
-        None
-    }
-}
-
-fn is_root() -> bool {
-    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t0\t0\t0\n"))
+fn lacking() -> Option<&'static str> {
+    let has = |path: &str, words: &str| std::fs::read_to_string(path).is_ok_and(|text| text.contains(words));
+    let own = std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]");
+    let listens = has("/proc/sys/kernel/seccomp/actions_avail", "user_notif");
+    let reasons = [
+        (has("/proc/self/status", "\nUid:\t0\t0\t0\t0\n"), "a supervisor needs root"),
+        (own, "this is not the host's PID namespace"),
+        (listens, "this kernel has no listeners for system calls"),
+        (Command::new("unshare").arg("--version").output().is_ok(), "there is no unshare"),
+    ];
+    reasons.into_iter().find_map(|(is_met, reason)| (!is_met).then_some(reason))
 }
 
 /// What a script ends with: nobody of its mount namespace is left, whether it went well or not.
@@ -41,28 +34,22 @@ fn below_own_run(script: &str) -> Output {
     command.output().expect("unshare, of util-linux")
 }
 
-/// The lines that a script printed, as JSON.
-fn answers(script: &str) -> Vec<Value> {
+/// The lines that a script printed, as JSON; none where it cannot be tried.
+fn answers(script: &str) -> Option<Vec<Value>> {
+    if let Some(why) = lacking() {
+        println!("skipped: {why}");
+        return None;
+    }
     let output = below_own_run(script);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
-    out.lines()
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}\n{err}")))
-        .collect()
-}
-
-macro_rules! or_skip {
-    () => {
-        if let Some(why) = lacking() {
-            return println!("skipped: {why}");
-        }
-    };
+    let json = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}\n{err}"));
+    Some(out.lines().map(json).collect())
 }
 
 #[test]
 fn up_and_down_twice_each_leave_what_they_say() {
-    or_skip!();
-    let all = answers(
+    let Some(all) = answers(
         "$mpu up --engine notify --any-driver --json\n\
          $mpu up --engine notify --any-driver --json\n\
          $mpu status --json\n\
@@ -74,7 +61,9 @@ fn up_and_down_twice_each_leave_what_they_say() {
          ! [ -e /run/mpu/notify/listener.sock ] && ! [ -e /run/mpu/notify/control.sock ]\n\
          for i in $(seq 3000); do [ -e /run/mpu/notify/keeper.sock ] || break; sleep 0.02; done\n\
          ! [ -e /run/mpu/notify/keeper.sock ]",
-    );
+    ) else {
+        return;
+    };
     let words: Vec<_> = all.iter().map(|answer| answer["result"].as_str().unwrap_or("-")).collect();
     assert_eq!(words, ["started", "already_up", "-", "applied", "-", "ended", "not_up", "-"]);
     assert_eq!((&all[2]["engine"], &all[2]["notify_state"]["state"]), (&"notify".into(), &"armed".into()));
@@ -83,8 +72,7 @@ fn up_and_down_twice_each_leave_what_they_say() {
 
 #[test]
 fn a_container_that_goes_on_keeps_the_supervisor_until_it_ends() {
-    or_skip!();
-    let all = answers(
+    let Some(all) = answers(
         "$mpu up --engine notify --any-driver --json\n\
          mkfifo /run/go; $mpu run -- cat /run/go >/dev/null & run=$!\n\
          for i in $(seq 1200); do $mpu status --json | grep -q '\"listeners\":1' && break; sleep 0.05; done\n\
@@ -96,7 +84,9 @@ fn a_container_that_goes_on_keeps_the_supervisor_until_it_ends() {
          echo >/run/go; wait $run\n\
          for i in $(seq 1200); do [ -e /run/mpu/notify/control.sock ] || break; sleep 0.05; done\n\
          $mpu down --json",
-    );
+    ) else {
+        return;
+    };
     assert_eq!(all[1]["notify_state"]["containers"].as_array().map(Vec::len), Some(1));
     assert_eq!((&all[2]["result"], &all[2]["containers"]), (&"retired".into(), &1.into()));
     assert_eq!((&all[3]["notify_state"]["state"], &all[3]["exit"]), (&"retired".into(), &3.into()));
@@ -106,8 +96,7 @@ fn a_container_that_goes_on_keeps_the_supervisor_until_it_ends() {
 
 #[test]
 fn a_supervisor_that_is_killed_is_there_again_with_its_containers() {
-    or_skip!();
-    let all = answers(
+    let Some(all) = answers(
         "$mpu up --engine notify --any-driver --json >/run/up\n\
          mkfifo /run/go; $mpu run -- cat /run/go >/dev/null & run=$!\n\
          for i in $(seq 1200); do $mpu status --json | grep -q '\"listeners\":1' && break; sleep 0.05; done\n\
@@ -116,7 +105,7 @@ fn a_supervisor_that_is_killed_is_there_again_with_its_containers() {
          for i in $(seq 1200); do [ \"$(pid)\" = $old ] || ! $mpu status --json | grep -q '\"listeners\":1' || break; sleep 0.05; done\n\
          $mpu status --json\n\
          echo >/run/go; wait $run; $mpu down --json",
-    );
+    ) else { return };
     assert_eq!(all[0]["notify_state"]["listeners"], 1);
     assert_eq!(all[1]["result"], "ended");
 }

@@ -12,15 +12,15 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use anyhow::{bail, ensure, Context, Result};
 use gimli::{EndianSlice, LittleEndian, SectionId};
 
 use super::c::{Headers, Type};
-use super::names::{names_kernel_pointer, names_pid};
-use super::tree::{Carrier, Control, Reach, Tree};
+use super::tree::{Carrier, Control, Flags, Reach, Tree};
 use dwarf::Dwarf;
 use elf::Elf;
 pub use expected::Expected;
@@ -98,25 +98,19 @@ fn is_helper(name: &str) -> bool {
 fn object(bytes: &[u8], expected: &Expected) -> Result<Tree> {
     let elf = Elf::parse(bytes)?;
     let has_tables = !elf.objects(TABLE).is_empty();
-    let is_module = elf.has(".gnu.linkonce.this_module");
     let has_entry = elf.defined.contains("rm_ioctl");
     let has_core = has_tables || has_entry;
     let has_interface = ["os_memcpy_to_user", "os_alloc_mem"].iter().any(|name| elf.defined.contains(*name));
+    let is_whole = elf.has(".gnu.linkonce.this_module") || has_entry && has_interface;
     if !has_core && !has_interface {
         bail!("none of the driver's functions is in it: is it nvidia.ko or a part of it, with its symbols?");
     }
-    let names = [SectionId::DebugInfo, SectionId::DebugAbbrev, SectionId::DebugStr, SectionId::DebugLine]
-        .into_iter()
-        .chain([SectionId::DebugLineStr, SectionId::DebugStrOffsets]);
-    let mut sections = BTreeMap::new();
-    for id in names {
-        sections.insert(id.name(), elf.section(id.name())?);
-    }
-    let section = |id: SectionId| -> Result<EndianSlice<LittleEndian>> {
-        Ok(EndianSlice::new(sections.get(id.name()).map_or(&[], |data| data), LittleEndian))
-    };
-    let dwarf = gimli::Dwarf::load(section)?;
-    let has_dwarf = sections.get(SectionId::DebugInfo.name()).is_some_and(|data| !data.is_empty());
+    let sections = gimli::DwarfSections::load(|id| match id {
+        SectionId::DebugInfo | SectionId::DebugAbbrev | SectionId::DebugStr => elf.section(id.name()),
+        SectionId::DebugLine | SectionId::DebugLineStr | SectionId::DebugStrOffsets => elf.section(id.name()),
+        _ => Ok(Cow::Borrowed(&[][..])),
+    })?;
+    let dwarf = sections.borrow(|section| EndianSlice::new(section, LittleEndian));
 
     // Tables in a known form name their functions. A form that only the debug information knows takes a note of every function.
     let first = methods(&elf, None).unwrap_or_default();
@@ -127,52 +121,82 @@ fn object(bytes: &[u8], expected: &Expected) -> Result<Tree> {
     dwarf.take_public(&mut headers, is_escape);
     let form = form(&mut dwarf, &mut headers);
     let methods = without_repeats(methods(&elf, form)?);
-    let by_flags = meaning(&methods, |method| expected.is_called(method.cmd, method.size));
-    let controls = controls(&methods, by_flags.as_ref(), &mut dwarf, &mut headers);
-    let descriptors = descriptors(&elf, &mut dwarf, &mut headers);
-
-    let mut tree = Tree::of(headers);
-    tree.declares_all = false;
+    let flags = meaning(&methods, |method| expected.is_called(method.cmd, method.size));
+    let mut controls = controls(&methods, flags, &mut dwarf, &mut headers);
+    controls.sort_by_key(|control| control.cmd);
+    let descriptors = descriptors(&elf, &mut dwarf, &mut headers).unwrap_or_default();
     let (release, is_closed) = release(&elf)?;
-    tree.release = release;
-    tree.has_tables = has_tables;
-    tree.is_whole = is_module || has_entry && has_interface;
-    tree.has_functions = true;
-    tree.controls = controls;
-    tree.controls.sort_by_key(|control| control.cmd);
     let too_few = expected.too_few(|cmd| methods.iter().any(|method| method.cmd == cmd)).filter(|_| has_tables);
-    tree.has_fields = has_tables && has_entry && too_few.is_none() && unknown(&tree).next().is_none();
+
+    // Controls that programs may call, with parameters; and those of which only the size of these is known.
+    let is_open = |control: &&Control| control.reach != Reach::Kernel && control.parameters.is_some();
+    let is_unknown =
+        |control: &&Control| control.parameters.as_ref().is_some_and(|parameters| headers.opaque(parameters).is_some());
+    let open = controls.iter().filter(is_open).count();
+    let unknown = controls.iter().filter(is_open).filter(is_unknown);
+    let unknown: Vec<String> = unknown.map(|control| format!("{:#010x}", control.cmd)).collect();
+    let few_fields = match unknown.len() == open {
+        true => "of controls the numbers and the sizes of parameters are known; no fields".to_owned(),
+        false => format!("of {} controls only the size of parameters is known: {}", unknown.len(), unknown.join(" ")),
+    };
+    let has_fields = has_tables && has_entry && too_few.is_none() && unknown.is_empty();
+    let mut tree = Tree { release, has_tables, is_whole, has_fields, controls, ..Tree::of(headers) };
+    (tree.declares_all, tree.has_functions) = (false, true);
     carriers(&mut tree, &descriptors);
     // A function of another part is known by its declaration, if there is one.
-    let there = |name: &&String| elf.defined.contains(*name) || !tree.is_whole && elf.asked_for.contains(*name);
-    let named: Vec<String> = elf.defined.iter().filter(|name| is_helper(name)).cloned().collect();
-    let declared: Vec<String> = dwarf.function_names().filter(|name| is_helper(name)).filter(there).cloned().collect();
-    for name in named.into_iter().chain(declared) {
-        let prototypes = dwarf.prototypes(&name);
-        tree.functions.insert(name, prototypes);
-    }
-    let dwarf_elsewhere = dwarf.is_elsewhere();
-    let parts = Parts {
-        core: has_core,
-        entry: has_entry,
-        dwarf: has_dwarf,
-        dwarf_elsewhere,
-        closed: is_closed,
-        flags: by_flags.is_some(),
-        too_few,
-    };
-    cannot_tell(&mut tree, parts);
+    let there = |name: &&String| elf.defined.contains(*name) || !is_whole && elf.asked_for.contains(*name);
+    let names = elf.defined.iter().chain(dwarf.function_names().filter(there)).filter(|name| is_helper(name));
+    tree.functions = names.map(|name| (name.clone(), dwarf.prototypes(name))).collect();
+
+    let sentences = [
+        (!has_core, "this is the driver's interface to the kernel alone (nv-interface.o): controls are in nv-kernel.o"),
+        (
+            has_core && is_closed,
+            "this is the closed driver: it has no method tables, and which controls it has is not known",
+        ),
+        (
+            has_core && !is_closed && !has_tables,
+            "no method table is in it by name, as when symbols were stripped: which controls it has is not known",
+        ),
+        (
+            has_core && !has_entry,
+            "rm_ioctl is not in it: this is a piece of the driver's core, and what other pieces have is not known",
+        ),
+        (
+            has_entry && !is_whole,
+            "this is the driver's core alone (nv-kernel.o): functions of nv-interface.o are as the core declares them",
+        ),
+        (
+            dwarf.is_empty(),
+            "no debug information (DWARF): no structure and no signature is known, only names of functions",
+        ),
+        (dwarf.is_elsewhere(), "its debug information is in other files (.dwo, -gsplit-dwarf), which are not read"),
+        (has_tables && !unknown.is_empty(), &few_fields),
+        (
+            has_tables && flags.is_none(),
+            "the flags of methods agree with no release that is known: who may call is not known",
+        ),
+        (too_few.is_some(), too_few.as_deref().unwrap_or_default()),
+        (true, "notifications, streams and names of controls need the sources"),
+    ];
+    tree.cannot_tell
+        .extend(sentences.iter().filter(|(applies, _)| *applies).map(|(_, sentence)| (*sentence).to_owned()));
     Ok(tree)
 }
 
-/// The form of a table's entries, as the driver's compiler laid them out.
+/// Bytes of a structure, and the offsets of its fields by name, as the driver's compiler laid it out.
+fn shape(dwarf: &mut Dwarf, headers: &mut Headers, name: &str) -> Option<(usize, HashMap<String, usize>)> {
+    dwarf.take(headers, name).ok()?;
+    let fields = headers.fields(name).ok()?;
+    Some((headers.layout(name).ok()?.size, fields.into_iter().map(|field| (field.name, field.offset)).collect()))
+}
+
+/// The form of a table's entries.
 fn form(dwarf: &mut Dwarf, headers: &mut Headers) -> Option<Form> {
-    const NAME: &str = "NVOC_EXPORTED_METHOD_DEF";
-    dwarf.take(headers, NAME).ok()?;
-    let fields = headers.fields(NAME).ok()?;
-    let at = |name: &str| fields.iter().find(|field| field.name == name).map(|field| field.offset);
+    let (size, fields) = shape(dwarf, headers, "NVOC_EXPORTED_METHOD_DEF")?;
+    let at = |name: &str| fields.get(name).copied();
     Some(Form {
-        size: headers.layout(NAME).ok()?.size,
+        size,
         function: at("pFunc")?,
         flags: at("flags")?,
         access_right: at("accessRight")?,
@@ -185,18 +209,13 @@ fn form(dwarf: &mut Dwarf, headers: &mut Headers) -> Option<Form> {
 
 /// Controls with the types of their parameters: of the function that is called, of the class's pointer to it where the
 /// firmware answers, or as the method's name spells it. A type of another size than the table says is not it.
-fn controls(
-    methods: &[Method],
-    by_flags: Option<&impl Fn(&Method) -> Reach>,
-    dwarf: &mut Dwarf,
-    headers: &mut Headers,
-) -> Vec<Control> {
+fn controls(methods: &[Method], flags: Option<Flags>, dwarf: &mut Dwarf, headers: &mut Headers) -> Vec<Control> {
     let mut out = Vec::new();
     for method in methods {
         let name =
             method.name.clone().or(method.function.clone()).unwrap_or_else(|| format!("one of {}", method.class));
-        let reach = match by_flags {
-            Some(by_flags) => by_flags(method),
+        let reach = match flags {
+            Some(flags) => flags.reach(method.flags, method.access_right),
             None if is_called_internal(method) => Reach::Kernel,
             None => Reach::Anybody,
         };
@@ -220,37 +239,30 @@ fn controls(
                 Some(unknown)
             }
         };
-        let Method { cmd, flags, access_right, .. } = *method;
-        out.push(Control { cmd, name, reach, flags, access_right, parameters });
+        out.push(Control { cmd: method.cmd, name, reach, parameters });
     }
     out
 }
 
 /// Classes with the bytes of their allocation parameters.
-fn descriptors(elf: &Elf, dwarf: &mut Dwarf, headers: &mut Headers) -> BTreeMap<u32, usize> {
-    const NAME: &str = "RS_RESOURCE_DESC";
-    let mut read = || -> Option<BTreeMap<u32, usize>> {
-        dwarf.take(headers, NAME).ok()?;
-        let fields = headers.fields(NAME).ok()?;
-        let at = |name: &str| fields.iter().find(|field| field.name == name).map(|field| field.offset);
-        let (class, size) = (at("externalClassId")?, at("allocParamSize")?);
-        let stride = headers.layout(NAME).ok()?.size;
-        let (_, place, whole) = elf.objects("g_RsResourceDescList").pop()?;
-        let data = elf.data(place, whole).ok()?;
-        let number = |at: usize| Some(u32::from_le_bytes(data.get(at..at + 4)?.try_into().ok()?));
-        Some(
-            (0..whole / stride.max(1))
-                .filter_map(|i| Some((number(i * stride + class)?, number(i * stride + size)? as usize)))
-                .collect(),
-        )
-    };
-    read().unwrap_or_default()
+fn descriptors(elf: &Elf, dwarf: &mut Dwarf, headers: &mut Headers) -> Option<BTreeMap<u32, usize>> {
+    let (stride, fields) = shape(dwarf, headers, "RS_RESOURCE_DESC")?;
+    let (class, size) = (fields.get("externalClassId")?, fields.get("allocParamSize")?);
+    let (_, place, whole) = elf.objects("g_RsResourceDescList").pop()?;
+    let data = elf.data(place, whole).ok()?;
+    let entries = data.chunks_exact(stride.max(1));
+    Some(entries.filter_map(|entry| Some((number(entry, *class)?, number(entry, *size)? as usize))).collect())
+}
+
+/// Four bytes of some data.
+fn number(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*data.get(at..)?.first_chunk()?))
 }
 
 /// What programs meet otherwise, by the names that the driver gives such structures: allocation parameters, escapes, and
 /// what class headers declare for a mapped page.
 fn carriers(tree: &mut Tree, descriptors: &BTreeMap<u32, usize>) {
-    let mut found = Vec::new();
+    let mut sizes = BTreeSet::new();
     for (name, file) in &tree.headers.records {
         let Ok(layout) = tree.headers.layout(name) else { continue };
         // NVA084_ALLOC_PARAMETERS belongs to a class by its number, NV_CHANNEL_ALLOC_PARAMS to any that takes its size.
@@ -260,32 +272,29 @@ fn carriers(tree: &mut Tree, descriptors: &BTreeMap<u32, usize>) {
             None => descriptors.is_empty() || descriptors.values().any(|size| *size == layout.size),
         };
         if name.contains("_ALLOC") && name.contains("_PARAM") && takes {
-            found.push(Carrier { way: "allocation", by: file.clone(), structure: name.clone() });
+            tree.carriers.push(Carrier::new("allocation", file, name));
+            sizes.insert(layout.size);
         }
     }
-    for name in tree.headers.names().filter(|name| is_escape(name)) {
-        found.push(Carrier { way: "escape", by: "its name".into(), structure: name.clone() });
-    }
-    tree.escapes = found.iter().filter(|carrier| carrier.way == "escape").count();
-    let sizes: BTreeSet<usize> = found
-        .iter()
-        .filter(|carrier| carrier.way == "allocation")
-        .filter_map(|carrier| Some(tree.headers.layout(&carrier.structure).ok()?.size))
-        .collect();
-    let unknown: Vec<String> = descriptors
-        .iter()
-        // Four bytes are a handle or a number, and a process's only by what no type says.
-        .filter(|(_, size)| **size > 4 && !sizes.contains(*size))
-        .map(|(class, _)| format!("{class:#06x}"))
-        .collect();
+    add_escapes(tree);
+    // Four bytes are a handle or a number, and a process's only by what no type says.
+    let unknown = descriptors.iter().filter(|(_, size)| **size > 4 && !sizes.contains(*size));
+    let unknown: Vec<String> = unknown.map(|(class, _)| format!("{class:#06x}")).collect();
     if !unknown.is_empty() {
         let (count, unknown) = (unknown.len(), unknown.join(" "));
         tree.cannot_tell.push(format!(
             "the allocation parameters of {count} classes are of a type that no code here uses: {unknown}"
         ));
     }
-    tree.carriers = found;
     tree.read_classes();
+}
+
+/// Escapes by the names of their structures.
+fn add_escapes(tree: &mut Tree) {
+    let names = tree.headers.names().filter(|name| is_escape(name));
+    let escapes: Vec<Carrier> = names.map(|name| Carrier::new("escape", "its name", name)).collect();
+    tree.escapes = escapes.len();
+    tree.carriers.extend(escapes);
 }
 
 /// The release that the driver prints when it loads, and whether it says that it is the closed one.
@@ -303,71 +312,4 @@ fn release(elf: &Elf) -> Result<(Option<String>, bool)> {
         }
     }
     Ok((None, false))
-}
-
-/// What an object has of the driver.
-struct Parts {
-    core: bool,
-    /// `rm_ioctl`, which every call goes through.
-    entry: bool,
-    dwarf: bool,
-    dwarf_elsewhere: bool,
-    closed: bool,
-    /// Whether the meaning of the methods' flags is known.
-    flags: bool,
-    /// Which controls are missing, if too many are.
-    too_few: Option<String>,
-}
-
-fn cannot_tell(tree: &mut Tree, parts: Parts) {
-    let unknown: Vec<String> = unknown(tree).map(|control| format!("{:#010x}", control.cmd)).collect();
-    let mut say = |sentence: &str| tree.cannot_tell.push(sentence.to_owned());
-    if !parts.core {
-        say("this is the driver's interface to the kernel alone (nv-interface.o): controls are in nv-kernel.o");
-    } else if parts.closed {
-        say("this is the closed driver: it has no method tables, and which controls it has is not known");
-    } else if !tree.has_tables {
-        say("no method table is in it by name, as when symbols were stripped: which controls it has is not known");
-    }
-    if parts.core && !parts.entry {
-        say("rm_ioctl is not in it: this is a piece of the driver's core, and what other pieces have is not known");
-    } else if parts.core && !tree.is_whole {
-        say("this is the driver's core alone (nv-kernel.o): functions of nv-interface.o are as the core declares them");
-    }
-    if !parts.dwarf {
-        say("no debug information (DWARF): no structure and no signature is known, only names of functions");
-    }
-    if parts.dwarf_elsewhere {
-        say("its debug information is in other files (.dwo, -gsplit-dwarf), which are not read");
-    }
-    if tree.has_tables && !unknown.is_empty() {
-        let (count, all) = (unknown.len(), tree.controls.iter().filter(|control| is_open(control)).count());
-        say(&match count == all {
-            true => "of controls the numbers and the sizes of parameters are known; no fields".to_owned(),
-            false => format!("of {count} controls only the size of parameters is known: {}", unknown.join(" ")),
-        });
-    }
-    if tree.has_tables && !parts.flags {
-        say("the flags of methods agree with no release that is known: who may call is not known");
-    }
-    if let Some(sentence) = parts.too_few {
-        say(&sentence);
-    }
-    say("notifications, streams and names of controls need the sources");
-}
-
-/// Whether programs may call it, with parameters.
-fn is_open(control: &Control) -> bool {
-    control.reach != Reach::Kernel && control.parameters.is_some()
-}
-
-/// Controls that programs may call, and of whose parameters only the size is known.
-fn unknown(tree: &Tree) -> impl Iterator<Item = &Control> {
-    let is_opaque = |name: &str| tree.headers.opaque(name).is_some();
-    tree.controls.iter().filter(move |control| is_open(control) && control.parameters.as_deref().is_some_and(is_opaque))
-}
-
-/// Whether a structure holds what is looked for.
-fn is_sensitive(fields: &[super::c::Field]) -> bool {
-    fields.iter().any(|field| names_pid(&field.name) || names_kernel_pointer(field))
 }

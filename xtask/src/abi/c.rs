@@ -1,11 +1,10 @@
 //! The C that the driver's headers are written in: object-like macros, enumerations, structures, unions, arrays, and their
 //! layout on x86-64. Knows nothing of drivers.
 //!
-//! Written by hand, and not taken from a crate: a parser of full C wants the headers preprocessed by a compiler, which in
-//! turn wants every include of a tree that is often there in part only (a folder of headers, a few files of an unreleased
-//! driver). These headers are generated, and use a small part of C. What is outside that part makes the one structure that
-//! uses it unknown, by name, and nothing else. The layout's witness is a compiler: `layouts_are_those_of_a_compiler` lays the
-//! same text out with `cc`.
+//! No crate does this. A parser of full C (lang-c, clang) needs preprocessed text, and so every include of a tree that is
+//! often there in part only. tree-sitter needs none, but leaves macros, constants and layouts to us. The headers are
+//! generated and use a small part of C. What is outside that part makes the one structure that uses it unknown, by name,
+//! and nothing else. The test `layouts_are_those_of_a_compiler` lays the same text out with `cc`.
 
 mod expression;
 mod reading;
@@ -15,7 +14,8 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use tokens::Token;
+/// A piece of a header. Headers stay in memory for the rest of the run.
+type Token = tokens::Token<'static>;
 
 /// The driver's own names for what C has, by their bytes, which are their alignment, too.
 const BUILT_IN: [(usize, &[&str]); 5] = [
@@ -45,34 +45,42 @@ pub enum Type {
     Named(String),
     Tagged(String),
     Record(Rc<Record>),
-    /// Laid out by a compiler, whose word is taken.
-    Placed(Rc<Placed>),
     /// So many bytes, and nothing else is known of them.
     Opaque(usize),
-    Array(Box<Type>, Vec<Vec<Token>>),
+    Array(Box<Type>, Vec<Number>),
 }
 
-/// A structure or a union as a compiler laid it out: members with their byte offsets.
-#[derive(Debug)]
-pub struct Placed {
-    pub size: usize,
-    pub members: Vec<(Option<String>, Type, usize)>,
+/// A length or an alignment. A macro in it may be defined in a later header, so it has its value only when it is used.
+#[derive(Clone, Debug)]
+pub enum Number {
+    Known(usize),
+    Written(Vec<Token>),
 }
 
 /// A structure or a union.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Record {
-    union: bool,
-    packed: bool,
-    members: Vec<Member>,
+    pub union: bool,
+    pub packed: bool,
+    /// Bytes, where a compiler laid it out; its members have their offsets then.
+    pub size: Option<usize>,
+    pub members: Vec<Member>,
 }
 
 #[derive(Debug)]
-struct Member {
-    name: Option<String>,
-    kind: Type,
-    align: Option<Vec<Token>>,
-    bits: Option<Vec<Token>>,
+pub struct Member {
+    pub name: Option<String>,
+    pub kind: Type,
+    pub align: Option<Number>,
+    pub bits: Option<Number>,
+    pub offset: Option<usize>,
+}
+
+impl Member {
+    /// A member that a compiler placed.
+    pub fn placed(name: Option<String>, kind: Type, offset: usize) -> Member {
+        Member { name, kind, align: None, bits: None, offset: Some(offset) }
+    }
 }
 
 /// Bytes and alignment.
@@ -111,14 +119,13 @@ impl Field {
 }
 
 struct Macro {
-    parameters: Option<Vec<String>>,
-    body: String,
+    parameters: Option<Vec<Token>>,
+    body: Vec<Token>,
 }
 
-/// One enumerator: so many after the value of an expression, or after 0.
-#[derive(Clone)]
+/// One enumerator: so many after the value of an expression.
 struct Enumerator {
-    from: Option<Rc<Vec<Token>>>,
+    from: Rc<[Token]>,
     after: i128,
 }
 
@@ -169,7 +176,6 @@ impl Headers {
 
     fn layout_of(&self, kind: &Type) -> Result<Layout, String> {
         match kind {
-            Type::Placed(placed) => Ok(Layout { size: placed.size, align: 8 }),
             Type::Opaque(size) => Ok(Layout { size: *size, align: 8 }),
             Type::Plain(_, size) => Ok(Layout { size: *size, align: *size }),
             Type::Pointer => Ok(Layout { size: 8, align: 8 }),
@@ -179,43 +185,51 @@ impl Headers {
                 }
                 // A type that holds itself stays unknown.
                 self.laid_out.borrow_mut().insert(name.clone(), Err(format!("{name} holds itself")));
-                let layout = match self.resolved(kind) {
-                    Some(kind) => self.layout_of(&kind),
-                    None => Err(format!("{name} is not declared")),
-                };
+                let layout = self.resolved(kind).and_then(|kind| self.layout_of(&kind));
                 self.laid_out.borrow_mut().insert(name.clone(), layout.clone());
                 layout
             }
-            Type::Array(of, dimensions) => {
-                let one = self.layout_of(of)?;
-                let count = dimensions.iter().try_fold(1, |all, size| Ok::<_, String>(all * self.length(size)?))?;
-                let size = one.size.checked_mul(count).ok_or("an array larger than memory")?;
-                Ok(Layout { size, align: one.align })
+            Type::Array(of, lengths) => {
+                let mut layout = self.layout_of(of)?;
+                for length in lengths {
+                    let count = self.number(length)?;
+                    layout.size = layout.size.checked_mul(count).ok_or("an array larger than memory")?;
+                }
+                Ok(layout)
             }
             Type::Record(record) => self.place(record).map(|(layout, _)| layout),
         }
     }
 
-    fn length(&self, expression: &[Token]) -> Result<usize, String> {
-        if expression.is_empty() {
-            return Ok(0);
+    fn number(&self, number: &Number) -> Result<usize, String> {
+        match number {
+            Number::Known(number) => Ok(*number),
+            Number::Written(tokens) if tokens.is_empty() => Ok(0),
+            Number::Written(tokens) => {
+                usize::try_from(self.value(tokens)?).map_err(|_| "an array of negative length".to_owned())
+            }
         }
-        usize::try_from(self.value(expression)?).map_err(|_| "an array of negative length".to_owned())
     }
 
-    fn resolved(&self, kind: &Type) -> Option<Type> {
-        match kind {
+    /// What a name stands for.
+    fn resolved(&self, kind: &Type) -> Result<Type, String> {
+        let (name, found) = match kind {
             Type::Named(name) => match built_in(name) {
-                Some(size) => Some(Type::Plain(name.clone(), size)),
-                None => self.names.get(name).or_else(|| self.tags.get(name)).cloned(),
+                Some(size) => return Ok(Type::Plain(name.clone(), size)),
+                None => (name, self.names.get(name).or_else(|| self.tags.get(name))),
             },
-            Type::Tagged(name) => self.tags.get(name).or_else(|| self.names.get(name)).cloned(),
-            other => Some(other.clone()),
-        }
+            Type::Tagged(name) => (name, self.tags.get(name).or_else(|| self.names.get(name))),
+            other => return Ok(other.clone()),
+        };
+        found.cloned().ok_or_else(|| format!("{name} is not declared"))
     }
 
     /// A record's layout, and the byte offset of each member.
     fn place(&self, record: &Record) -> Result<(Layout, Vec<usize>), String> {
+        if let Some(size) = record.size {
+            let offsets = record.members.iter().map(|member| member.offset.unwrap_or(0));
+            return Ok((Layout { size, align: 8 }, offsets.collect()));
+        }
         let (mut bits_used, mut whole) = (0, Layout { size: 0, align: 1 });
         let mut offsets = Vec::new();
         for member in &record.members {
@@ -224,11 +238,11 @@ impl Headers {
                 layout.align = 1;
             }
             if let Some(align) = &member.align {
-                layout.align = layout.align.max(self.length(align)?.max(1));
+                layout.align = layout.align.max(self.number(align)?.max(1));
             }
             whole.align = whole.align.max(layout.align);
             let bits = match &member.bits {
-                Some(bits) => self.length(bits)?,
+                Some(bits) => self.number(bits)?,
                 None => layout.size * 8,
             };
             let start = if record.union { 0 } else { bits_used };
@@ -243,16 +257,16 @@ impl Headers {
     }
 
     /// Names of a record's own members, also of one that cannot be laid out.
-    pub fn member_names(&self, name: &str) -> impl Iterator<Item = &str> {
-        let record = match self.names.get(name).or_else(|| self.tags.get(name)) {
-            Some(Type::Record(record)) => Some(record),
-            Some(Type::Tagged(tag)) => self.tags.get(tag).and_then(|kind| match kind {
-                Type::Record(record) => Some(record),
-                _ => None,
-            }),
-            _ => None,
-        };
-        record.into_iter().flat_map(|record| record.members.iter().filter_map(|member| member.name.as_deref()))
+    pub fn member_names(&self, name: &str) -> Vec<String> {
+        let mut kind = Ok(Type::Named(name.to_owned()));
+        // A name, its tag, the record.
+        for _ in 0..2 {
+            kind = kind.and_then(|kind| self.resolved(&kind));
+        }
+        match kind {
+            Ok(Type::Record(record)) => record.members.iter().filter_map(|member| member.name.clone()).collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// Every innermost member of a type, by name; the error names what is unknown.
@@ -271,22 +285,21 @@ impl Headers {
         repeats: &[(usize, usize)],
         out: &mut Vec<Field>,
     ) -> Result<(), String> {
-        let written = match kind {
-            Type::Named(name) | Type::Tagged(name) | Type::Plain(name, _) => name.clone(),
-            _ => String::new(),
-        };
-        match self.resolved(kind).ok_or_else(|| format!("{written} is not declared"))? {
+        match self.resolved(kind)? {
             leaf @ (Type::Plain(..) | Type::Pointer) => {
+                let kind = match (&leaf, kind) {
+                    (Type::Plain(..), Type::Named(name) | Type::Plain(name, _)) => name.clone(),
+                    _ => "*".to_owned(),
+                };
                 let name = path.rsplit('.').next().unwrap_or_default().to_owned();
-                let kind = if matches!(leaf, Type::Pointer) { "*".to_owned() } else { written };
                 let size = self.layout_of(&leaf)?.size;
                 out.push(Field { path: path.to_owned(), name, kind, size, offset, repeats: repeats.to_vec() });
             }
-            Type::Array(of, dimensions) => {
+            Type::Array(of, lengths) => {
                 let mut stride = self.layout_of(&of)?.size;
                 let mut inner = Vec::new();
-                for size in dimensions.iter().rev() {
-                    let count = self.length(size)?;
+                for length in lengths.iter().rev() {
+                    let count = self.number(length)?;
                     inner.insert(0, (count, stride));
                     stride *= count;
                 }
@@ -295,12 +308,12 @@ impl Headers {
             Type::Record(record) => {
                 let (_, offsets) = self.place(&record)?;
                 for (member, at) in record.members.iter().zip(offsets) {
-                    self.collect(&member.kind, &within(path, member.name.as_deref()), offset + at, repeats, out)?;
-                }
-            }
-            Type::Placed(placed) => {
-                for (name, kind, at) in &placed.members {
-                    self.collect(kind, &within(path, name.as_deref()), offset + at, repeats, out)?;
+                    let path = match (&member.name, path) {
+                        (Some(name), "") => name,
+                        (Some(name), path) => &format!("{path}.{name}"),
+                        (None, path) => path,
+                    };
+                    self.collect(&member.kind, path, offset + at, repeats, out)?;
                 }
             }
             Type::Opaque(size) => return Err(format!("of its {size} bytes nothing else is known")),
@@ -310,27 +323,13 @@ impl Headers {
     }
 }
 
-fn within(path: &str, name: Option<&str>) -> String {
-    match (name, path) {
-        (Some(name), "") => name.to_owned(),
-        (Some(name), path) => format!("{path}.{name}"),
-        (None, path) => path.to_owned(),
-    }
-}
-
-/// A type of one word, or of several as `unsigned long long`.
-fn plain(tokens: &[Token]) -> Option<(Type, usize)> {
-    let words: Vec<&str> = tokens
-        .iter()
-        .map_while(|token| match token {
-            Token::Word(word) => Some(word.as_str()),
-            _ => None,
-        })
-        .take_while(|word| ["unsigned", "signed", "long", "short", "int", "char", "void", "const"].contains(word))
-        .collect();
+/// A type of one word, or of several as `unsigned long long`, and how many pieces it took.
+fn plain(tokens: &[&str]) -> Option<(Type, usize)> {
+    const PARTS: [&str; 8] = ["unsigned", "signed", "long", "short", "int", "char", "void", "const"];
+    let words: Vec<&str> = tokens.iter().copied().take_while(|word| PARTS.contains(word)).collect();
     if words.is_empty() {
-        let Some(Token::Word(name)) = tokens.first() else { return None };
-        return Some((Type::Named(name.clone()), 1));
+        let name = tokens.first().filter(|name| tokens::is_word(name))?;
+        return Some((Type::Named((*name).to_owned()), 1));
     }
     let size = match () {
         () if words.contains(&"char") || words.contains(&"void") => 1,

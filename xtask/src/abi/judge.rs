@@ -8,8 +8,7 @@ use mpu_abi::{event, find, history, History, Inner, Layout, Release, Row, Rows, 
 use serde::{Deserialize, Serialize};
 
 use super::c::Field;
-use super::names::{names_kernel_pointer, names_pid, words};
-use super::tree::{Control, Reach, Tree};
+use super::tree::{Control, Reach, Tree, Use};
 
 /// What is said of one thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -47,6 +46,30 @@ pub struct Finding {
     /// Of what is known: whether it is no PID at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sort: Option<Sort>,
+}
+
+impl Finding {
+    /// Something that is new as long as nothing says otherwise.
+    fn new(way: &'static str, name: &str, fields: Vec<String>, why: impl Into<String>) -> Finding {
+        let (name, why) = (name.to_owned(), why.into());
+        Finding { verdict: Verdict::New, way, name, cmd: None, size: None, reach: None, fields, why, sort: None }
+    }
+
+    fn but(self, verdict: Verdict, why: impl Into<String>) -> Finding {
+        Finding { verdict, why: why.into(), ..self }
+    }
+
+    /// Known, if each of these fields is on the list; without fields, if it is itself.
+    fn or_known<'a>(self, list: &List, fields: impl IntoIterator<Item = &'a str>) -> Finding {
+        let subject = self.cmd.as_ref().unwrap_or(&self.name);
+        let entries: Option<Vec<&Known>> =
+            fields.into_iter().map(|field| list.known(self.way, subject, field)).collect();
+        let first = entries.and_then(|entries| entries.first().copied().or(list.known(self.way, subject, "")));
+        match first {
+            Some(known) => Finding { sort: Some(known.sort), ..self.but(Verdict::Known, &known.reason) },
+            None => self,
+        }
+    }
 }
 
 /// Why something known has no row.
@@ -147,54 +170,40 @@ pub type Histories<'a> = &'a dyn Fn(&Row) -> Option<&'static History>;
 
 /// The same, by other rows.
 pub fn judge_by(tree: &Tree, list: &List, rows: &[Row], histories: Histories<'_>) -> Vec<Finding> {
-    let controls = tree.controls.iter().filter_map(|control| {
-        let finding = judge_control(tree, list, rows, control)?;
-        Some(judge_release(tree, rows, histories, finding))
-    });
+    let controls = tree.controls.iter().filter_map(|control| judge_control(tree, list, rows, control));
     let mut out: Vec<Finding> = controls.collect();
     // Where no control was found at all, none is missed.
     let has = |row: &Row| tree.controls.is_empty() || tree.controls.iter().any(|control| control.cmd == row.cmd.0);
     let mut before = BTreeSet::new();
     for row in rows.iter().filter(|row| !has(row) && before.insert(row.cmd)) {
-        let finding = Finding {
-            verdict: Verdict::Gone,
-            way: "control",
-            name: row.control.name().to_owned(),
-            cmd: Some(number(row.cmd.0)),
-            size: Some(row.params_size as usize),
-            reach: None,
-            fields: Vec::new(),
-            why: "nothing here has this number".to_owned(),
-            sort: None,
-        };
-        out.push(judge_release(tree, rows, histories, finding));
+        let finding = Finding::new("control", row.control.name(), Vec::new(), "")
+            .but(Verdict::Gone, "nothing here has this number");
+        out.push(Finding { cmd: Some(number(row.cmd.0)), size: Some(row.params_size as usize), ..finding });
     }
+    out = out.into_iter().map(|finding| judge_release(tree, rows, histories, finding)).collect();
     out.extend(carriers(tree, list));
-    for event in &tree.events {
-        let subject = event.notifier.as_str();
-        let why = format!("{} puts {} into a notification", event.place, event.pid);
-        let finding = known_or_new(list, "event", subject, &[], vec![event.pid.clone()], why);
-        let number = tree.headers.constant(subject).and_then(|number| u32::try_from(number).ok());
+    for Use { name, place, pid } in &tree.events {
+        let why = format!("{place} puts {pid} into a notification");
+        let finding = Finding::new("event", name, vec![pid.clone()], why).or_known(list, []);
+        let number = tree.headers.constant(name).and_then(|number| u32::try_from(number).ok());
         out.push(match number.filter(|number| event::CARRYING.contains(number)) {
-            Some(number) => {
-                let why = format!("{number} in CARRYING of crates/mpu-abi/src/event.rs");
-                Finding { verdict: Verdict::Fits, why, ..finding }
-            }
+            Some(number) => finding.but(Verdict::Fits, format!("{number} in CARRYING of crates/mpu-abi/src/event.rs")),
             None => finding,
         });
     }
-    out.extend(tree.prints.iter().map(|print| {
-        let why = format!("{} prints {}, into a file of /proc or debugfs", print.place, print.pid);
-        known_or_new(list, "file", &print.function, &[], vec![print.pid.clone()], why)
-    }));
-    out.extend(tree.escapes_unread.iter().map(|name| {
-        let why = "no handler with an argument of a known type was found".to_owned();
-        known_or_new(list, "escape", name, &[], Vec::new(), why)
-    }));
-    out.extend(tree.streams.iter().map(|(name, field)| {
-        let why = "a message of a dump has this field; dumps are byte streams behind a pointer".to_owned();
-        known_or_new(list, "stream", name, &[], vec![field.clone()], why)
-    }));
+    let prints = tree.prints.iter().map(|Use { name, place, pid }| {
+        let why = format!("{place} prints {pid}, into a file of /proc or debugfs");
+        Finding::new("file", name, vec![pid.clone()], why)
+    });
+    let escapes = tree
+        .escapes_unread
+        .iter()
+        .map(|name| Finding::new("escape", name, Vec::new(), "no handler with an argument of a known type was found"));
+    let streams = tree.streams.iter().map(|(name, field)| {
+        let why = "a message of a dump has this field; dumps are byte streams behind a pointer";
+        Finding::new("stream", name, vec![field.clone()], why)
+    });
+    out.extend(prints.chain(escapes).chain(streams).map(|finding| finding.or_known(list, [])));
     if tree.has_functions {
         out.extend(list.function.iter().map(|function| judge_function(tree, function)));
         out.extend(helpers(tree, list));
@@ -204,33 +213,22 @@ pub fn judge_by(tree: &Tree, list: &List, rows: &[Row], histories: Histories<'_>
 
 /// Holds the releases of the rows against the release that was read. The rows of what is found in it must name it, and of what is
 /// not there none may; a source that does not declare everything shows too little for that.
-fn judge_release(tree: &Tree, rows: &[Row], histories: Histories<'_>, finding: Finding) -> Finding {
-    let of_it: Vec<(&Row, &History)> = rows
-        .iter()
-        .filter(|row| finding.cmd == Some(number(row.cmd.0)))
-        .filter_map(|row| Some((row, histories(row)?)))
-        .collect();
-    let is_read = |row: &Row| finding.size == Some(row.params_size as usize);
-    let seen = of_it.iter().find(|(row, _)| is_read(row)).or(of_it.first()).map(|(_, history)| history.seen);
-    let why = match seen {
-        Some(seen) => format!("{}{}a row of {seen}", finding.why, if finding.why.is_empty() { "" } else { "; " }),
-        None => finding.why.clone(),
-    };
-    let Some(release) = tree.release.as_deref().and_then(|text| text.parse::<Release>().ok()) else {
-        return Finding { why, ..finding };
-    };
-    let named: Vec<&Row> = of_it
-        .iter()
-        .filter(|(_, history)| history.releases.iter().any(|some| some.has(release)))
-        .map(|(row, _)| *row)
-        .collect();
+fn judge_release(tree: &Tree, rows: &[Row], histories: Histories<'_>, mut finding: Finding) -> Finding {
+    let same_number = rows.iter().filter(|row| finding.cmd == Some(number(row.cmd.0)));
+    let of_it: Vec<(&Row, &History)> = same_number.filter_map(|row| Some((row, histories(row)?))).collect();
+    let size = finding.size;
+    let is_read = |(row, _): &&(&Row, &History)| size == Some(row.params_size as usize);
+    let Some((_, History { seen, .. })) = of_it.iter().find(is_read).or(of_it.first()) else { return finding };
+    finding.why += &format!("{}a row of {seen}", if finding.why.is_empty() { "" } else { "; " });
+    let Some(release) = tree.release.as_deref().and_then(|text| text.parse::<Release>().ok()) else { return finding };
+    let mut named = of_it.iter().filter(|(_, history)| history.releases.iter().any(|some| some.has(release)));
     let wrong = match finding.verdict {
-        Verdict::Fits if seen.is_some() && !named.iter().any(|row| is_read(row)) => "does not name",
-        Verdict::Gone if !named.is_empty() && tree.declares_all => "names",
-        _ => return Finding { why, ..finding },
+        Verdict::Fits if !named.any(|row| is_read(&row)) => "does not name",
+        Verdict::Gone if tree.declares_all && named.next().is_some() => "names",
+        _ => return finding,
     };
-    let why = format!("{why}; the row {wrong} {release} in its releases (crates/mpu-abi/src/rows.rs)");
-    Finding { verdict: Verdict::Changed, why, ..finding }
+    let why = format!("{}; the row {wrong} {release} in its releases (crates/mpu-abi/src/rows.rs)", finding.why);
+    finding.but(Verdict::Changed, why)
 }
 
 fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> Option<Finding> {
@@ -238,111 +236,68 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
     if control.reach == Reach::Kernel && rows.is_empty() {
         return None;
     }
-    let mut finding = Finding {
-        verdict: Verdict::Fits,
-        way: "control",
-        name: control.name.clone(),
-        cmd: Some(number(control.cmd)),
-        size: None,
-        reach: Some(control.reach),
-        fields: Vec::new(),
-        why: String::new(),
-        sort: None,
-    };
-    let changed = |finding: Finding, why: String| Some(Finding { verdict: Verdict::Changed, why, ..finding });
+    let mut finding = Finding::new("control", &control.name, Vec::new(), "");
+    (finding.cmd, finding.reach) = (Some(number(control.cmd)), Some(control.reach));
     let Some(parameters) = &control.parameters else {
-        if rows.is_empty() {
-            return None;
-        }
         // A number that a later release gave to a control without parameters: no call of it meets the row's size.
-        return Some(Finding {
-            verdict: Verdict::Gone,
-            why: "the number is another control's here, without parameters".into(),
-            ..finding
-        });
+        let why = "the number is another control's here, without parameters";
+        return (!rows.is_empty()).then(|| finding.but(Verdict::Gone, why));
     };
+    let row_of = |size: usize| rows.iter().find(|row| row.params_size as usize == size);
+    let sizes = rows.iter().map(|row| row.params_size.to_string()).collect::<Vec<_>>().join(", ");
     if let Some(size) = tree.headers.opaque(parameters) {
-        return (!rows.is_empty()).then(|| judge_size(&rows, finding, size));
+        finding.size = Some(size);
+        let finding = match row_of(size) {
+            Some(_) => finding.but(Verdict::Fits, "the size fits; where its fields stand is not known here"),
+            None => {
+                let why = format!("{size} bytes; rows have {sizes}, unless the number is another control's now");
+                finding.but(Verdict::Changed, why)
+            }
+        };
+        return (!rows.is_empty()).then_some(finding);
     }
-    let fields = match tree.headers.fields(parameters) {
-        Ok(fields) => fields,
-        Err(error) if !rows.is_empty() => {
-            return changed(finding, format!("the layout of {parameters} cannot be read: {error}"));
-        }
-        Err(error) => {
-            let subject = number(control.cmd);
-            let known = list.known("control", &subject, "").or(list.known("layout", parameters, ""));
-            let why = format!("the layout of {parameters} cannot be read: {error}");
-            return Some(match known {
-                Some(known) => {
-                    Finding { verdict: Verdict::Known, sort: Some(known.sort), why: known.reason.clone(), ..finding }
-                }
-                None => Finding { verdict: Verdict::New, why, ..finding },
+    let (fields, size) = match (tree.headers.fields(parameters), tree.headers.layout(parameters)) {
+        (Ok(fields), Ok(layout)) => (fields, layout.size),
+        (Err(error), _) | (_, Err(error)) => {
+            finding.why = format!("the layout of {parameters} cannot be read: {error}");
+            return Some(match rows.is_empty() {
+                true => finding.or_known(list, []),
+                false => Finding { verdict: Verdict::Changed, ..finding },
             });
         }
     };
-    let size = tree.headers.layout(parameters).map(|layout| layout.size).unwrap_or(0);
     finding.size = Some(size);
-    let sensitive: Vec<&Field> = fields.iter().filter(|field| is_pid(field) || names_kernel_pointer(field)).collect();
-    let pointers: Vec<&Field> =
-        fields.iter().filter(|field| field.kind == "NvP64" && !names_kernel_pointer(field)).collect();
-    let behind: Vec<(&str, Field)> =
-        if pointers.is_empty() { Vec::new() } else { behind_pointers(tree, parameters, &fields) };
+    let sensitive: Vec<&Field> = fields.iter().filter(|field| is_sensitive(field)).collect();
+    let has_pointer = fields.iter().any(|field| field.kind == "NvP64" && !names_kernel_pointer(field));
+    let behind = if has_pointer { behind_pointers(tree, parameters, &fields) } else { Vec::new() };
     finding.fields = sensitive.iter().map(|field| shown(field)).collect();
     finding.fields.extend(behind.iter().map(|(structure, field)| format!("→{structure}.{}", shown(field))));
     if rows.is_empty() {
         if finding.fields.is_empty() {
             return None;
         }
-        let subject = number(control.cmd);
-        let names: Vec<&str> = sensitive
-            .iter()
-            .copied()
-            .chain(behind.iter().map(|(_, field)| field))
-            .map(|field| field.name.as_str())
-            .collect();
-        let sort = match control.reach {
+        let why = match control.reach {
             Reach::Declared => "declared, and in no open table; no row",
             _ => "no row",
         };
-        let judged = known_or_new(list, "control", &subject, &names, Vec::new(), sort.to_owned());
-        return Some(Finding { verdict: judged.verdict, why: judged.why, sort: judged.sort, ..finding });
+        let names = sensitive.into_iter().chain(behind.iter().map(|(_, field)| field));
+        return Some(finding.but(Verdict::New, why).or_known(list, names.map(|field| field.name.as_str())));
     }
-    let Some(row) = rows.iter().find(|row| row.params_size as usize == size) else {
-        if finding.fields.is_empty() {
-            return Some(Finding {
-                verdict: Verdict::Gone,
-                why: "the number is another control's here, without PIDs".into(),
-                ..finding
-            });
-        }
-        return changed(finding, format!("{size} bytes; rows have {}", sizes(&rows)));
+    let Some(row) = row_of(size) else {
+        return Some(match finding.fields.is_empty() {
+            true => finding.but(Verdict::Gone, "the number is another control's here, without PIDs"),
+            false => finding.but(Verdict::Changed, format!("{size} bytes; rows have {sizes}")),
+        });
     };
-    let doubts =
-        fit(tree, row, &fields, &behind, |field| list.known("control", &number(control.cmd), &field.name).is_some());
-    if !doubts.is_empty() {
-        return changed(finding, doubts.join("; "));
-    }
-    if matches!(row.layout, Layout::Embedded { .. }) && behind.is_empty() {
-        finding.why = "what its pointer leads to is not declared here".to_owned();
-    }
-    Some(finding)
-}
-
-/// What can be said of a control with a row when only the size of its parameters is known.
-fn judge_size(rows: &[&Row], finding: Finding, size: usize) -> Finding {
-    let finding = Finding { size: Some(size), ..finding };
-    match rows.iter().find(|row| row.params_size as usize == size) {
-        Some(_) => Finding { why: "the size fits; where its fields stand is not known here".to_owned(), ..finding },
-        None => {
-            let why = format!("{size} bytes; rows have {}, unless the number is another control's now", sizes(rows));
-            Finding { verdict: Verdict::Changed, why, ..finding }
+    let is_known = |field: &Field| list.known("control", &number(control.cmd), &field.name).is_some();
+    let doubts = fit(tree, row, &fields, &behind, is_known);
+    Some(match row.layout {
+        _ if !doubts.is_empty() => finding.but(Verdict::Changed, doubts.join("; ")),
+        Layout::Embedded { .. } if behind.is_empty() => {
+            finding.but(Verdict::Fits, "what its pointer leads to is not declared here")
         }
-    }
-}
-
-fn sizes(rows: &[&Row]) -> String {
-    rows.iter().map(|row| row.params_size.to_string()).collect::<Vec<_>>().join(", ")
+        _ => finding.but(Verdict::Fits, ""),
+    })
 }
 
 /// What of a row is not so in these fields.
@@ -351,39 +306,30 @@ fn fit(
     row: &Row,
     fields: &[Field],
     behind: &[(&str, Field)],
-    known: impl Fn(&Field) -> bool,
+    is_known: impl Fn(&Field) -> bool,
 ) -> Vec<String> {
     let mut doubts = Vec::new();
-    let mut expect = |offset: usize, size: usize, what: &str| {
-        // Eight bytes do for four: the lower half comes first.
-        let there =
-            fields.iter().any(|field| field.size >= size && field.size <= 8 && field.offsets().contains(&offset));
-        if !there {
-            doubts.push(format!("no {what} of {size} bytes at {offset}"));
-        }
-    };
-    let mut pids = BTreeSet::new();
-    let mut kernel_pointers = BTreeSet::new();
+    let (mut pids, mut kernel_pointers) = (BTreeSet::new(), BTreeSet::new());
+    // What must be there, with its bytes and its place.
+    let mut wanted = Vec::new();
     match row.layout {
         Layout::List(rows) | Layout::Query(rows) => {
-            expect(rows.count.into(), 4, "count");
+            wanted.push(("count", 4, rows.count));
             pids.extend(in_rows(&rows));
         }
         Layout::QueryOne { pid, began } => {
-            expect(began.into(), 8, "time of beginning");
+            wanted.push(("time of beginning", 8, began));
             pids.insert(usize::from(pid));
         }
         Layout::Samples(samples) => (pids, kernel_pointers) = in_samples(&samples),
         Layout::One { pid, count } => {
-            if let Some(count) = count {
-                expect(count.into(), 4, "count");
-            }
+            wanted.extend(count.map(|count| ("count", 4, count)));
             pids.insert(usize::from(pid));
         }
         Layout::Embedded { pointer, inner } => {
-            expect(pointer.into(), 8, "pointer");
+            wanted.push(("pointer", 8, pointer));
             if let Inner::Rows(rows) = inner {
-                expect(rows.count.into(), 4, "count");
+                wanted.push(("count", 4, rows.count));
             }
             // An object has the types that its code uses; what it hands on to the firmware is seldom among them.
             if tree.declares_all || !behind.is_empty() {
@@ -391,40 +337,42 @@ fn fit(
             }
         }
     }
-    let plain = |field: &&Field| is_pid(field) && !is_companion(field);
-    let found: BTreeSet<usize> =
-        fields.iter().filter(plain).filter(|field| !known(field)).flat_map(Field::offsets).collect();
-    let all: BTreeSet<usize> = fields.iter().filter(plain).flat_map(Field::offsets).collect();
-    doubts.extend(found.difference(&pids).next().map(|at| format!("a PID at {at} that the row does not have")));
+    for (what, size, offset) in wanted {
+        // Eight bytes do for four: the lower half comes first.
+        let is_it = |field: &Field| (size..=8).contains(&field.size) && field.offsets().contains(&offset.into());
+        if !fields.iter().any(is_it) {
+            doubts.push(format!("no {what} of {size} bytes at {offset}"));
+        }
+    }
+    let offsets = |is_it: &dyn Fn(&Field) -> bool| -> BTreeSet<usize> {
+        fields.iter().filter(|field| is_it(field)).flat_map(Field::offsets).collect()
+    };
+    let is_plain = |field: &Field| is_pid(field) && !is_companion(field);
+    let (all, unknown) = (offsets(&is_plain), offsets(&|field| is_plain(field) && !is_known(field)));
+    let pointers = offsets(&|field| names_kernel_pointer(field) && !is_known(field));
+    doubts.extend(unknown.difference(&pids).next().map(|at| format!("a PID at {at} that the row does not have")));
     doubts.extend(pids.difference(&all).next().map(|at| format!("the row has a PID at {at}, the header none")));
-    let found: BTreeSet<usize> =
-        fields.iter().filter(|field| names_kernel_pointer(field) && !known(field)).flat_map(Field::offsets).collect();
-    doubts.extend(found.symmetric_difference(&kernel_pointers).next().map(|at| format!("the kernel pointer at {at}")));
+    let pointer = pointers.symmetric_difference(&kernel_pointers).next();
+    doubts.extend(pointer.map(|at| format!("the kernel pointer at {at}")));
     doubts
 }
 
 fn fit_behind(tree: &Tree, inner: &Inner, behind: &[(&str, Field)]) -> Vec<String> {
-    let found: BTreeSet<usize> =
-        behind.iter().filter(|(_, field)| !is_companion(field)).flat_map(|(_, field)| field.offsets()).collect();
-    let wanted: BTreeSet<usize> = match inner {
-        Inner::Rows(rows) => [usize::from(rows.pid)].into(),
-        Inner::Samples(samples) => in_samples(&Samples { first: 0, capacity: 1, ..*samples }).0,
+    let (wanted, stride): (BTreeSet<usize>, u16) = match inner {
+        Inner::Rows(rows) => ([usize::from(rows.pid)].into(), rows.stride),
+        // Nothing of such a table is shown.
+        Inner::Samples(samples) if samples.engines == 0 => return Vec::new(),
+        Inner::Samples(samples) => (in_samples(&Samples { first: 0, capacity: 1, ..*samples }).0, samples.stride),
     };
-    let stride = match inner {
-        Inner::Rows(rows) => rows.stride,
-        Inner::Samples(samples) => samples.stride,
-    };
-    // Nothing of such a table is shown.
-    if matches!(inner, Inner::Samples(samples) if samples.engines == 0) {
-        return Vec::new();
-    }
+    let pids = behind.iter().filter(|(_, field)| !is_companion(field));
+    let found: BTreeSet<usize> = pids.flat_map(|(_, field)| field.offsets()).collect();
     let mut doubts = Vec::new();
     if found != wanted {
         doubts.push(format!("behind the pointer PIDs stand at {found:?}, in the row at {wanted:?}"));
     }
-    let size = behind.first().and_then(|(structure, _)| tree.headers.layout(structure).ok()).map(|layout| layout.size);
-    if let Some(size) = size.filter(|size| *size != usize::from(stride)) {
-        doubts.push(format!("behind the pointer an entry has {size} bytes, in the row {stride}"));
+    let layout = behind.first().and_then(|(structure, _)| tree.headers.layout(structure).ok());
+    if let Some(layout) = layout.filter(|layout| layout.size != usize::from(stride)) {
+        doubts.push(format!("behind the pointer an entry has {} bytes, in the row {stride}", layout.size));
     }
     doubts
 }
@@ -437,11 +385,9 @@ fn in_rows(rows: &Rows) -> impl Iterator<Item = usize> {
 fn in_samples(samples: &Samples) -> (BTreeSet<usize>, BTreeSet<usize>) {
     let (mut pids, mut pointers) = (BTreeSet::new(), BTreeSet::new());
     for slot in 0..usize::from(samples.capacity) {
+        let slot = usize::from(samples.first) + slot * usize::from(samples.stride) + 8;
         for engine in 0..usize::from(samples.engines) {
-            let record = usize::from(samples.first)
-                + slot * usize::from(samples.stride)
-                + 8
-                + engine * usize::from(samples.engine_stride);
+            let record = slot + engine * usize::from(samples.engine_stride);
             pids.insert(record + 8);
             pointers.extend(samples.kernel_pointer.map(|pointer| record + usize::from(pointer)));
         }
@@ -453,8 +399,7 @@ fn in_samples(samples: &Samples) -> (BTreeSet<usize>, BTreeSet<usize>) {
 fn behind_pointers<'a>(tree: &'a Tree, parameters: &str, own: &[Field]) -> Vec<(&'a str, Field)> {
     let mut out: Vec<(&str, Field)> = Vec::new();
     for structure in tree.declared_with(parameters) {
-        let Ok(fields) = tree.headers.fields(structure) else { continue };
-        for field in fields.into_iter().filter(|field| is_pid(field) || names_kernel_pointer(field)) {
+        for field in tree.headers.fields(structure).unwrap_or_default().into_iter().filter(is_sensitive) {
             let inside = own.iter().any(|outer| outer.path.ends_with(&field.path) && outer.kind == field.kind);
             let again = out.iter().any(|(_, other)| other.name == field.name && other.offset == field.offset);
             if !inside && !again {
@@ -473,102 +418,63 @@ fn carriers(tree: &Tree, list: &List) -> Vec<Finding> {
     for carrier in &tree.carriers {
         ways.entry((carrier.way, &carrier.structure)).or_default().insert(&carrier.by);
     }
-    let mut out = Vec::new();
-    for ((way, structure), by) in ways {
+    let judged = ways.into_iter().filter_map(|((way, structure), by)| {
         let by = by.into_iter().collect::<Vec<_>>().join(", ");
-        let fields = match tree.headers.fields(structure) {
-            Ok(fields) => fields,
+        // Names, and how they are shown.
+        let (names, fields, why): (Vec<String>, Vec<String>, _) = match tree.headers.fields(structure) {
+            Ok(fields) => {
+                let carries = fields.into_iter().filter(|field| is_sensitive(field) || field.name == "info32");
+                let (names, fields) = carries.map(|field| (field.name.clone(), shown(&field))).unzip();
+                (names, fields, format!("by {by}"))
+            }
             Err(error) => {
-                let names: Vec<&str> = tree.headers.member_names(structure).filter(|name| names_pid(name)).collect();
-                if !names.is_empty() {
-                    let shown = names.iter().map(|name| (*name).to_owned()).collect();
-                    let why = format!("by {by}; its layout cannot be read: {error}");
-                    out.push(known_or_new(list, way, structure, &names, shown, why));
-                }
-                continue;
+                let names = tree.headers.member_names(structure).into_iter().filter(|name| names_pid(name));
+                let names: Vec<String> = names.collect();
+                (names.clone(), names, format!("by {by}; its layout cannot be read: {error}"))
             }
         };
-        let carries = |field: &&Field| is_pid(field) || names_kernel_pointer(field) || field.name == "info32";
-        let sensitive: Vec<&Field> = fields.iter().filter(carries).collect();
-        if sensitive.is_empty() {
-            continue;
-        }
-        let names: Vec<&str> = sensitive.iter().map(|field| field.name.as_str()).collect();
-        let shown = sensitive.iter().map(|field| shown(field)).collect();
-        let judged = known_or_new(list, way, structure, &names, shown, format!("by {by}"));
         let size = tree.headers.layout(structure).ok().map(|layout| layout.size);
-        out.push(Finding { size, ..judged });
-    }
-    out
-}
-
-fn known_or_new(
-    list: &List,
-    way: &'static str,
-    subject: &str,
-    names: &[&str],
-    fields: Vec<String>,
-    why: String,
-) -> Finding {
-    let all: Vec<Option<&Known>> = match names {
-        [] => vec![list.known(way, subject, "")],
-        names => names.iter().map(|name| list.known(way, subject, name)).collect(),
-    };
-    let (verdict, why, sort) = match all.iter().all(Option::is_some).then(|| all.iter().flatten().next()).flatten() {
-        Some(known) => (Verdict::Known, known.reason.clone(), Some(known.sort)),
-        None => (Verdict::New, why, None),
-    };
-    Finding { verdict, way, name: subject.to_owned(), cmd: None, size: None, reach: None, fields, why, sort }
+        let finding = Finding { size, ..Finding::new(way, structure, fields, why) };
+        (!names.is_empty()).then(|| finding.or_known(list, names.iter().map(String::as_str)))
+    });
+    judged.collect()
 }
 
 fn judge_function(tree: &Tree, function: &Function) -> Finding {
-    let found = function.names.iter().find_map(|name| tree.functions.get(name).map(|prototypes| (name, prototypes)));
-    let (verdict, name, fields, why) = match found {
-        Some((name, prototypes)) if prototypes.is_empty() => {
-            (Verdict::Fits, name, Vec::new(), "the name is there; its signature is not known here".into())
-        }
-        Some((name, prototypes)) if prototypes.iter().all(|prototype| function.wants.contains(prototype)) => {
-            (Verdict::Fits, name, prototypes.iter().cloned().collect(), function.why.clone())
-        }
-        Some((name, prototypes)) => {
-            let why = format!("the redirect wants {}", function.wants.join(" or "));
-            (Verdict::Changed, name, prototypes.iter().cloned().collect(), why)
-        }
-        None if !tree.is_whole => {
-            (Verdict::Gone, &function.names[0], Vec::new(), "not in this part of the driver".into())
-        }
-        None if function.optional => {
-            (Verdict::Gone, &function.names[0], Vec::new(), "not in this tree; MPU does without".into())
-        }
-        None => (Verdict::Changed, &function.names[0], Vec::new(), format!("not in this tree: {}", function.why)),
+    let found = function.names.iter().find_map(|name| tree.functions.get_key_value(name));
+    let Some((name, prototypes)) = found else {
+        let finding = Finding::new("function", &function.names[0], Vec::new(), "");
+        return match function.optional {
+            _ if !tree.is_whole => finding.but(Verdict::Gone, "not in this part of the driver"),
+            true => finding.but(Verdict::Gone, "not in this tree; MPU does without"),
+            false => finding.but(Verdict::Changed, format!("not in this tree: {}", function.why)),
+        };
     };
-    Finding {
-        verdict,
-        way: "function",
-        name: name.clone(),
-        cmd: None,
-        size: None,
-        reach: None,
-        fields,
-        why,
-        sort: None,
+    let finding = Finding::new("function", name, prototypes.iter().cloned().collect(), &function.why);
+    match prototypes.iter().all(|prototype| function.wants.contains(prototype)) {
+        _ if prototypes.is_empty() => finding.but(Verdict::Fits, "the name is there; its signature is not known here"),
+        true => Finding { verdict: Verdict::Fits, ..finding },
+        false => finding.but(Verdict::Changed, format!("the redirect wants {}", function.wants.join(" or "))),
     }
 }
 
 /// Helpers of the driver about PIDs or namespaces that are on no list: a redirected one under another name, perhaps.
 fn helpers(tree: &Tree, list: &List) -> Vec<Finding> {
-    let listed: BTreeSet<&String> = list.function.iter().flat_map(|function| &function.names).collect();
+    let is_listed = |name: &String| list.function.iter().any(|function| function.names.contains(name));
     let about_pids = |name: &&String| {
         let words = words(name);
         let has = |some: &[&str]| words.iter().any(|word| some.contains(&word.as_str()));
         // `ns` stands for nanoseconds, too.
         name.starts_with("os_") && (has(&["pid", "tgid", "namespace"]) || has(&["ns"]) && !has(&["time", "tick"]))
     };
-    let mut found: Vec<&String> =
-        tree.functions.keys().filter(|name| !listed.contains(name)).filter(about_pids).collect();
-    found.sort();
+    let found: BTreeSet<&String> = tree.functions.keys().filter(|name| !is_listed(name)).filter(about_pids).collect();
     let why = "the driver may translate by it; no redirect knows it";
-    found.into_iter().map(|name| known_or_new(list, "function", name, &[], Vec::new(), why.to_owned())).collect()
+    found.into_iter().map(|name| Finding::new("function", name, Vec::new(), why).or_known(list, [])).collect()
+}
+
+/// What is looked for: a PID, or an address of the kernel's.
+pub fn is_sensitive(field: &Field) -> bool {
+    is_pid(field) || names_kernel_pointer(field)
 }
 
 /// A PID by name and type: a number of four or eight bytes.
@@ -589,4 +495,49 @@ fn shown(field: &Field) -> String {
     let times: usize = field.repeats.iter().map(|(count, _)| count).product();
     let times = if times == 1 { String::new() } else { format!(" ×{times}") };
     format!("{}@{}{times}", field.path, field.offset)
+}
+
+/// The words of a name: `subProcessID` is sub, process, id.
+pub fn words(name: &str) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    let mut before = '_';
+    for c in name.chars() {
+        let begins = before == '_' || c.is_ascii_uppercase() && !before.is_ascii_uppercase();
+        if c != '_' && begins {
+            out.push(String::new());
+        }
+        if let Some(word) = out.last_mut().filter(|_| c != '_') {
+            word.push(c.to_ascii_lowercase());
+        }
+        before = c;
+    }
+    out
+}
+
+/// Whether a name says that it holds a PID: its words end in one, in a table of them, or in half of one.
+pub fn names_pid(name: &str) -> bool {
+    // Of a table, of one half of a number, of whom a call is about, of a kernel's function.
+    const BEHIND: [&str; 13] =
+        ["tbl", "table", "list", "array", "arr", "s", "lo", "hi", "low", "high", "target", "nr", "vnr"];
+    const PID: [&str; 12] =
+        ["pid", "pids", "tgid", "tgids", "tid", "tids", "procid", "processid", "process", "lwp", "lwpid", "creator"];
+    let mut words = words(name);
+    while words.len() > 1 && words.pop_if(|last| BEHIND.contains(&last.as_str())).is_some() {}
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [.., "process" | "proc" | "thread" | "task", "id" | "ids" | "num" | "number"] => true,
+        [.., last] => PID.contains(&last),
+        [] => false,
+    }
+}
+
+/// Whether a name says that it holds an address of the kernel's: the operating system's own structure, or one for processes.
+pub fn names_kernel_pointer(field: &Field) -> bool {
+    let words = words(&field.name);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    field.size == 8
+        && matches!(
+            words.as_slice(),
+            ["p", "os", ..] | ["p", .., "pid", "info"] | ["p", "kernel", ..] | ["p", "task", ..]
+        )
+        && !words.contains(&"event")
 }

@@ -14,10 +14,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
 
-use super::c::tokens::{between_commas, closing, tokens, without_comments, Token};
+use super::c::tokens::{is_word, lines, tokens, Token};
 use super::c::Headers;
-use super::names::names_pid;
-use functions::{bodies, prototypes};
+use functions::{bodies, calls, prototypes};
 use methods::methods;
 
 /// Where a call of a control may come from.
@@ -41,10 +40,28 @@ pub struct Control {
     /// The name in the headers, or the method's where no header has one.
     pub name: String,
     pub reach: Reach,
-    pub flags: u64,
-    pub access_right: u64,
     /// The parameters' type; none for a control without.
     pub parameters: Option<String>,
+}
+
+/// What the bits of a method's flags mean.
+#[derive(Clone, Copy)]
+pub struct Flags {
+    pub any: u64,
+    pub root: u64,
+    pub internal: u64,
+}
+
+impl Flags {
+    /// Who may call a method.
+    pub fn reach(self, flags: u64, access_right: u64) -> Reach {
+        match flags {
+            flags if flags & self.internal != 0 => Reach::Kernel,
+            flags if flags & self.any != 0 => Reach::Anybody,
+            flags if flags & self.root != 0 || access_right != 0 => Reach::Root,
+            _ => Reach::Kernel,
+        }
+    }
 }
 
 /// A structure that another way than a control's parameters brings to programs.
@@ -57,23 +74,24 @@ pub struct Carrier {
     pub structure: String,
 }
 
-/// A notification with a PID in its 32-bit word.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Event {
-    pub notifier: String,
-    pub place: String,
-    pub pid: String,
+impl Carrier {
+    pub fn new(way: &'static str, by: impl Into<String>, structure: impl Into<String>) -> Carrier {
+        Carrier { way, by: by.into(), structure: structure.into() }
+    }
 }
 
-/// A PID that is printed into a file.
+/// A PID that a call hands on: a notification in its 32-bit word, or a function that prints it into a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Print {
-    pub function: String,
+pub struct Use {
+    /// The notifier, or the function.
+    pub name: String,
+    /// The file.
     pub place: String,
     pub pid: String,
 }
 
 /// What was read.
+#[derive(Default)]
 pub struct Tree {
     pub release: Option<String>,
     pub headers: Headers,
@@ -81,7 +99,7 @@ pub struct Tree {
     /// Whether method tables were there; without them controls are those that headers name.
     pub has_tables: bool,
     pub carriers: Vec<Carrier>,
-    pub events: Vec<Event>,
+    pub events: Vec<Use>,
     /// Notifications that were looked at.
     pub notifications: usize,
     /// Escapes whose argument is known.
@@ -89,7 +107,7 @@ pub struct Tree {
     /// Declared escapes whose argument is not.
     pub escapes_unread: Vec<String>,
     /// PIDs that a file of `/proc` or debugfs shows.
-    pub prints: Vec<Print>,
+    pub prints: Vec<Use>,
     /// Messages of dumps with a process's id, and the field.
     pub streams: Vec<(String, String)>,
     /// Prototypes by function: return type and parameters, without names.
@@ -105,8 +123,6 @@ pub struct Tree {
     /// Whether there are the controls of a whole driver, and fields of each that programs may call; else that nothing is new
     /// cannot be said.
     pub has_fields: bool,
-    /// Macro and structure names by header, where a control's number and its parameters meet.
-    order: HashMap<String, Vec<String>>,
 }
 
 const SDK: &str = "src/common/sdk/nvidia/inc";
@@ -140,21 +156,19 @@ impl Tree {
             "kernel-open/common/inc/nv-ioctl-numa.h",
         ];
         let more = more.into_iter().chain(OTHERS.map(|(_, file)| file));
-        let files = below(sdk, "h")?.into_iter().chain(more.flat_map(|file| {
+        let files = below(sdk, ".h")?.into_iter().chain(more.flat_map(|file| {
             let file = root.join(file);
-            if file.is_dir() {
-                below(&file, "h").unwrap_or_default()
-            } else {
+            if file.is_file() {
                 vec![file]
+            } else {
+                below(&file, ".h").unwrap_or_default()
             }
         }));
-        for file in files.filter(|file| file.is_file()) {
-            let text = read(&file)?;
-            let name =
-                file.strip_prefix(sdk).or(file.strip_prefix(root)).unwrap_or(&file).to_string_lossy().into_owned();
+        for file in files {
+            let name = within(sdk, &file).or(within(root, &file)).unwrap_or_default();
             // What these two define is the parser's own: alignment, bits, the processor. `nvtypes.h` has structures beside that.
             if !["nvmisc.h", "cpuopsys.h"].contains(&name.as_str()) {
-                headers.read(&name, &text);
+                headers.read(&name, read(&file)?);
             }
         }
         let mut tree = Tree::of(headers);
@@ -174,42 +188,19 @@ impl Tree {
 
     /// A tree of declarations alone.
     pub fn of(headers: Headers) -> Tree {
-        let mut order: HashMap<String, Vec<String>> = HashMap::new();
-        for (name, file) in &headers.records {
-            order.entry(file.clone()).or_default().push(name.clone());
-        }
-        Tree {
-            release: None,
-            headers,
-            controls: Vec::new(),
-            has_tables: false,
-            carriers: Vec::new(),
-            events: Vec::new(),
-            notifications: 0,
-            escapes: 0,
-            escapes_unread: Vec::new(),
-            prints: Vec::new(),
-            streams: Vec::new(),
-            functions: HashMap::new(),
-            has_functions: false,
-            is_whole: false,
-            declares_all: true,
-            cannot_tell: Vec::new(),
-            has_fields: true,
-            order,
-        }
+        Tree { headers, declares_all: true, has_fields: true, ..Tree::default() }
     }
 
     /// The structures that stand between this one and the parameters declared before it in the same header: what a pointer in
     /// these parameters points to is declared there, as nothing in the pointer's type says.
     pub fn declared_with(&self, parameters: &str) -> Vec<&str> {
-        for records in self.order.values() {
-            let Some(at) = records.iter().position(|name| name == parameters) else { continue };
-            let ends = |name: &&String| name.ends_with("_PARAMS") || name.ends_with("_PARAM");
-            let from = records[..at].iter().rposition(|name| ends(&name)).map_or(0, |before| before + 1);
-            return records[from..at].iter().map(String::as_str).collect();
-        }
-        Vec::new()
+        let records = &self.headers.records;
+        let Some(at) = records.iter().position(|(name, _)| name == parameters) else { return Vec::new() };
+        let is_before = |(name, file): &(String, String)| {
+            *file != records[at].1 || name.ends_with("_PARAMS") || name.ends_with("_PARAM")
+        };
+        let from = records[..at].iter().rposition(is_before).map_or(0, |before| before + 1);
+        records[from..at].iter().map(|(name, _)| name.as_str()).collect()
     }
 
     fn read_controls(&mut self, root: &Path) -> Result<()> {
@@ -235,29 +226,21 @@ impl Tree {
                 named.entry(cmd).or_insert_with(|| name.clone());
             }
         }
-        let (any, root_only, internal) = self.flags();
+        let flags = self.flags();
         let generated = root.join("src/nvidia/generated");
         let mut seen = BTreeSet::new();
-        if generated.is_dir() {
-            for file in below(&generated, "c")?.iter().filter(|file| file.to_string_lossy().ends_with("_nvoc.c")) {
-                for method in methods(&read(file)?).with_context(|| format!("{}", file.display()))? {
-                    self.has_tables = true;
-                    if !seen.insert((method.cmd, method.parameters.clone())) {
-                        continue;
-                    }
-                    let reach = match method.flags {
-                        flags if flags & internal != 0 => Reach::Kernel,
-                        flags if flags & any != 0 => Reach::Anybody,
-                        flags if flags & root_only != 0 || method.access_right != 0 => Reach::Root,
-                        _ => Reach::Kernel,
-                    };
-                    let name = named.get(&method.cmd).cloned().unwrap_or_else(|| method.name.clone());
-                    self.controls.push(Control { reach, name, ..method });
+        for file in below(&generated, "_nvoc.c")? {
+            for method in methods(&read(&file)?, flags).with_context(|| format!("{}", file.display()))? {
+                self.has_tables = true;
+                if !seen.insert((method.cmd, method.parameters.clone())) {
+                    continue;
                 }
+                let name = named.get(&method.cmd).cloned().unwrap_or(method.name);
+                self.controls.push(Control { name, ..method });
             }
-            if !self.has_tables {
-                bail!("{} has no method table that can be read: has their form changed?", generated.display());
-            }
+        }
+        if generated.is_dir() && !self.has_tables {
+            bail!("{} has no method table that can be read: has their form changed?", generated.display());
         }
         let in_tables: BTreeSet<u32> = self.controls.iter().map(|control| control.cmd).collect();
         for (cmd, name) in named.into_iter().filter(|(cmd, _)| !in_tables.contains(cmd)) {
@@ -271,63 +254,52 @@ impl Tree {
             let parameters = guesses.into_iter().find(|guess| self.headers.has(guess));
             // The headers' own word for what only the driver itself may call.
             let reach = if name.contains("_INTERNAL_") { Reach::Kernel } else { Reach::Declared };
-            self.controls.push(Control { cmd, name, reach, flags: 0, access_right: 0, parameters });
+            self.controls.push(Control { cmd, name, reach, parameters });
         }
         self.controls.sort_by_key(|control| control.cmd);
         Ok(())
     }
 
-    /// Bits of a method's flags: anybody, root, internal. They moved between releases, so the tree's own header says which
-    /// they are.
-    fn flags(&self) -> (u64, u64, u64) {
+    /// The bits of a method's flags moved between releases, so the tree's own header says which they are.
+    fn flags(&self) -> Flags {
         let bit = |name: &str| self.headers.constant(&format!("RMCTRL_FLAGS_{name}")).unwrap_or(0) as u64;
-        let root = bit("PRIVILEGED") | bit("PRIVILEGED_IF_RS_ACCESS_DISABLED");
         match bit("NON_PRIVILEGED") {
             // Without that header nothing can be ruled out.
-            0 => (u64::MAX, 0, 0),
-            any => (any, root, bit("INTERNAL")),
+            0 => Flags { any: u64::MAX, root: 0, internal: 0 },
+            any => {
+                let root = bit("PRIVILEGED") | bit("PRIVILEGED_IF_RS_ACCESS_DISABLED");
+                Flags { any, root, internal: bit("INTERNAL") }
+            }
         }
     }
 
     fn read_allocations(&mut self, root: &Path) -> Result<()> {
-        let Some(file) = find(&root.join("src/nvidia"), "resource_list.h") else { return Ok(()) };
-        let tokens = tokens(&without_comments(&read(&file)?));
-        let mut at = 0;
-        while let Some(next) = tokens[at..].iter().position(|token| is(token, "RS_ENTRY")) {
-            at += next + 1;
-            let Some(end) = closing(&tokens, at).filter(|_| tokens.get(at) == Some(&Token::Mark("("))) else {
-                continue;
-            };
-            let items = between_commas(&tokens[at + 1..end - 1]);
-            let class = items.first().and_then(|item| named(item.first()?)).map(str::to_owned);
-            let structure = items.iter().find_map(|item| match item {
-                [Token::Word(sort), Token::Mark("("), Token::Word(name), Token::Mark(")")]
-                    if ["RS_OPTIONAL", "RS_REQUIRED"].contains(&sort.as_str()) =>
-                {
-                    Some(name.clone())
-                }
+        let Some(file) = below(&root.join("src/nvidia"), "/resource_list.h")?.into_iter().next() else { return Ok(()) };
+        let text = read(&file)?;
+        for call in calls(&tokens(&text), |name| name == "RS_ENTRY") {
+            let class = call.arguments.first().and_then(|item| item.first()).filter(|class| is_word(class));
+            let structure = call.arguments.iter().find_map(|item| match item {
+                ["RS_OPTIONAL" | "RS_REQUIRED", "(", name, ")"] => Some(*name),
                 _ => None,
             });
             if let (Some(class), Some(structure)) = (class, structure) {
-                self.carriers.push(Carrier { way: "allocation", by: class, structure });
+                self.carriers.push(Carrier::new("allocation", *class, structure));
             }
-            at = end;
         }
         Ok(())
     }
 
     /// What an escape's branch names, and what the functions name that the branch calls: its argument, and what that points to.
     fn read_escapes(&mut self, root: &Path) -> Result<()> {
-        let unix = root.join("src/nvidia/arch/nvalloc/unix/src");
-        let files = [unix.join("escape.c"), unix.join("osapi.c"), root.join("kernel-open/nvidia/nv.c")];
-        let mut texts = Vec::new();
-        for file in files.iter().filter(|file| file.is_file()) {
-            texts.push(tokens(&without_comments(&read(file)?)));
-        }
+        const UNIX: &str = "src/nvidia/arch/nvalloc/unix/src";
+        let files = [format!("{UNIX}/escape.c"), format!("{UNIX}/osapi.c"), "kernel-open/nvidia/nv.c".to_owned()];
+        let files = files.map(|file| root.join(file)).into_iter().filter(|file| file.is_file());
+        let texts = files.map(|file| read(&file)).collect::<Result<Vec<String>>>()?;
+        let texts: Vec<Vec<Token>> = texts.iter().map(|text| tokens(text)).collect();
         let argument = |name: &str| ["nv_ioctl", "NVOS", "NvUnix"].iter().any(|start| name.starts_with(start));
         let mut named_by: HashMap<&str, BTreeSet<&str>> = HashMap::new();
         for (function, body) in texts.iter().flat_map(|tokens| bodies(tokens)) {
-            named_by.entry(function).or_default().extend(body.iter().filter_map(named));
+            named_by.entry(function).or_default().extend(body.iter().filter(|token| is_word(token)));
         }
         // A function that is called names what it calls, too: two steps reach from the escape to the copy.
         let reached = |function: &str| -> BTreeSet<&str> {
@@ -338,17 +310,15 @@ impl Tree {
         let mut found: BTreeSet<(&str, &str)> = BTreeSet::new();
         for tokens in &texts {
             let mut escape = None;
-            for (i, name) in tokens.iter().enumerate().filter_map(|(i, token)| Some((i, named(token)?))) {
+            for (i, name) in tokens.iter().copied().enumerate().filter(|(_, token)| is_word(token)) {
                 if name.starts_with("NV_ESC_") {
                     // A branch, an entry of a table, or a comparison.
-                    let before = i.checked_sub(1).map(|before| &tokens[before]);
-                    let names =
-                        |token: &Token| is(token, "case") || [Token::Mark("("), Token::Mark("==")].contains(token);
-                    escape = before.is_some_and(names).then_some(name);
+                    let before = i.checked_sub(1).map(|before| tokens[before]);
+                    escape = matches!(before, Some("case" | "(" | "==")).then_some(name);
                 } else if name == "case" || name == "default" {
                     escape = None;
                 } else if let Some(escape) = escape {
-                    if tokens.get(i + 1) == Some(&Token::Mark("(")) {
+                    if tokens.get(i + 1) == Some(&"(") {
                         found.extend(reached(name).into_iter().map(|structure| (escape, structure)));
                     }
                     let own = |name: &str| name.starts_with("NV_") && name.ends_with("_PARAMS");
@@ -356,22 +326,14 @@ impl Tree {
                 }
             }
         }
-        for (escape, structure) in found {
-            if self.headers.layout(structure).is_ok() {
-                self.carriers.push(Carrier { way: "escape", by: escape.to_owned(), structure: structure.to_owned() });
-            }
-        }
-        self.escapes = self
-            .carriers
-            .iter()
-            .filter(|carrier| carrier.way == "escape")
-            .map(|carrier| &carrier.by)
-            .collect::<BTreeSet<_>>()
-            .len();
-        let read: BTreeSet<&String> = self.carriers.iter().map(|carrier| &carrier.by).collect();
+        let found = found.into_iter().filter(|(_, structure)| self.headers.layout(structure).is_ok());
+        let found: Vec<Carrier> = found.map(|(escape, structure)| Carrier::new("escape", escape, structure)).collect();
+        let read: BTreeSet<&str> = found.iter().map(|carrier| carrier.by.as_str()).collect();
+        self.escapes = read.len();
         let declared = self.headers.defines.iter().map(|(name, _, _)| name);
-        let unread = declared.filter(|name| name.starts_with("NV_ESC_") && !read.contains(name));
+        let unread = declared.filter(|name| name.starts_with("NV_ESC_") && !read.contains(name.as_str()));
         self.escapes_unread = unread.cloned().collect::<BTreeSet<_>>().into_iter().collect();
+        self.carriers.extend(found);
         Ok(())
     }
 
@@ -383,80 +345,48 @@ impl Tree {
             let other = OTHERS.iter().find(|(_, of)| file.starts_with(of)).map(|(way, _)| *way);
             let way = other.or(file.starts_with("class/").then_some("class"));
             if let Some(way) = way.filter(|_| !elsewhere && !self.headers.used.contains(structure)) {
-                self.carriers.push(Carrier { way, by: file.clone(), structure: structure.clone() });
+                self.carriers.push(Carrier::new(way, file, structure));
             }
         }
     }
 
     /// PIDs in what functions print into files, by name or by way of a variable.
     fn read_prints(&mut self, root: &Path) -> Result<()> {
-        for folder in ["kernel-open", "src/nvidia-modeset/src"].map(|folder| root.join(folder)) {
-            if !folder.is_dir() {
-                continue;
-            }
-            for file in below(&folder, "c")? {
-                let tokens = tokens(&without_comments(&read(&file)?));
-                for (function, body) in bodies(&tokens) {
-                    let prints = |name: &str| name.starts_with("seq_") || name.starts_with("nvEvoLogInfoString");
-                    for (i, _) in body.iter().enumerate().filter(|(_, token)| named(token).is_some_and(prints)) {
-                        let Some(end) = closing(body, i + 1).filter(|_| body[i + 1] == Token::Mark("(")) else {
-                            continue;
-                        };
-                        let arguments = between_commas(&body[i + 2..end - 1]);
-                        let pid = arguments
-                            .iter()
-                            .find_map(|argument| pid_in(argument).or_else(|| assigned_pid(argument, &body[..i])));
-                        if let Some(pid) = pid {
-                            let place = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
-                            self.prints.push(Print { function: function.to_owned(), place, pid });
-                        }
-                    }
+        let prints = |name: &str| name.starts_with("seq_") || name.starts_with("nvEvoLogInfoString");
+        for folder in ["kernel-open", "src/nvidia-modeset/src"] {
+            for file in below(&root.join(folder), ".c")? {
+                let text = read(&file)?;
+                for (function, body) in bodies(&tokens(&text)) {
+                    let pids = calls(body, prints).filter_map(|call| call.pid(body));
+                    let place = within(root, &file).unwrap_or_default();
+                    self.prints.extend(pids.map(|pid| Use { name: function.to_owned(), place: place.clone(), pid }));
                 }
             }
         }
         self.prints.sort();
-        self.prints.dedup_by(|a, b| a.function == b.function);
+        self.prints.dedup_by(|a, b| a.name == b.name);
         Ok(())
     }
 
     /// Notifications whose arguments name a PID, or a variable that was given one shortly before.
     fn read_events(&mut self, root: &Path) -> Result<()> {
-        let source = root.join("src/nvidia/src");
-        if !source.is_dir() {
-            return Ok(());
-        }
-        for file in below(&source, "c")? {
+        for file in below(&root.join("src/nvidia/src"), ".c")? {
             let text = read(&file)?;
             if !text.contains("otif") {
                 continue;
             }
-            let tokens = tokens(&without_comments(&text));
-            for (i, token) in tokens.iter().enumerate() {
-                let Token::Word(function) = token else { continue };
-                if !function.contains("Notif") && !function.contains("notif")
-                    || tokens.get(i + 1) != Some(&Token::Mark("("))
-                {
-                    continue;
-                }
-                let Some(end) = closing(&tokens, i + 1) else { continue };
+            let tokens = tokens(&text);
+            for call in calls(&tokens, |name| name.contains("Notif") || name.contains("notif")) {
                 // A body or a prototype is no call.
-                if tokens.get(end) == Some(&Token::Mark("{")) {
+                if tokens.get(call.end) == Some(&"{") {
                     continue;
                 }
-                let arguments = between_commas(&tokens[i + 2..end - 1]);
-                let notifier = arguments.iter().flat_map(|argument| argument.iter()).find_map(|token| match token {
-                    Token::Word(word) if word.contains("_NOTIFI") || word.contains("_EVENT_") => Some(word.clone()),
-                    _ => None,
-                });
-                let notifier = notifier.unwrap_or_else(|| function.clone());
                 self.notifications += 1;
-                let pid = arguments
-                    .iter()
-                    .find_map(|argument| pid_in(argument).or_else(|| assigned_pid(argument, &tokens[..i])));
-                if let Some(pid) = pid {
-                    let place = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
-                    self.events.push(Event { notifier, place, pid });
-                }
+                let is_notifier = |word: &str| is_word(word) && (word.contains("_NOTIFI") || word.contains("_EVENT_"));
+                let notifier = call.arguments.concat().into_iter().find(|word| is_notifier(word));
+                let name = notifier.unwrap_or(tokens[call.at]).to_owned();
+                let place = within(root, &file).unwrap_or_default();
+                self.events.extend(call.pid(&tokens).map(|pid| Use { name, place, pid }));
             }
         }
         self.events.sort();
@@ -466,20 +396,14 @@ impl Tree {
 
     /// Fields of dumps, which are protobuf: the generated headers name each as a macro.
     fn read_streams(&mut self, root: &Path) -> Result<()> {
-        let generated = root.join("src/nvidia/generated");
-        if !generated.is_dir() {
-            return Ok(());
-        }
-        for file in below(&generated, "h")?.iter().filter(|file| file.to_string_lossy().ends_with("_pb.h")) {
-            for line in read(file)?.lines() {
+        for file in below(&root.join("src/nvidia/generated"), "_pb.h")? {
+            for line in read(&file)?.lines() {
                 let mut words = line.split_whitespace();
                 let (Some("#define"), Some(name), Some(place)) = (words.next(), words.next(), words.next()) else {
                     continue;
                 };
-                if !place.starts_with("(&prb_fields_") {
-                    continue;
-                }
-                if let Some(message) = name.strip_suffix("_PROCESS_ID").or(name.strip_suffix("_PID")) {
+                let message = name.strip_suffix("_PROCESS_ID").or(name.strip_suffix("_PID"));
+                if let Some(message) = message.filter(|_| place.starts_with("(&prb_fields_")) {
                     self.streams.push((message.to_owned(), name[message.len() + 1..].to_lowercase()));
                 }
             }
@@ -488,20 +412,17 @@ impl Tree {
     }
 
     fn read_functions(&mut self, root: &Path) -> Result<()> {
-        let places = ["kernel-open/common/inc", "kernel-open/nvidia"];
-        for place in places.iter().map(|place| root.join(place)).filter(|place| place.is_dir()) {
-            for file in below(&place, "h")?.into_iter().chain(below(&place, "c")?) {
+        for place in ["kernel-open/common/inc", "kernel-open/nvidia"].map(|place| root.join(place)) {
+            for file in below(&place, ".h")?.into_iter().chain(below(&place, ".c")?) {
                 let text = read(&file)?;
                 if !["os_", "ioctl"].iter().any(|part| text.contains(part)) {
                     continue;
                 }
                 // Directives end no statement; what is behind them is a declaration of its own.
-                let code: String = without_comments(&text)
-                    .lines()
-                    .map(|line| if line.trim_start().starts_with('#') { ";" } else { line })
-                    .collect::<Vec<_>>()
-                    .join("\n");
-                for (name, prototype) in prototypes(&tokens(&code)) {
+                let lines = lines(&text).into_iter();
+                let code: Vec<Token> =
+                    lines.flat_map(|line| if line.first() == Some(&"#") { vec![";"] } else { line }).collect();
+                for (name, prototype) in prototypes(&code) {
                     self.functions.entry(name).or_default().insert(prototype);
                 }
             }
@@ -510,64 +431,33 @@ impl Tree {
     }
 }
 
-/// The PID that an argument names by itself.
-fn pid_in(argument: &[Token]) -> Option<String> {
-    argument.iter().find_map(|token| match token {
-        Token::Word(word) if names_pid(word) || word == "osGetCurrentProcess" => Some(word.clone()),
-        _ => None,
-    })
-}
-
-/// The PID that a variable was given in the statements before, if the argument is a variable.
-fn assigned_pid(argument: &[Token], before: &[Token]) -> Option<String> {
-    let [Token::Word(variable)] = argument else { return None };
-    if variable.chars().all(|c| c.is_ascii_uppercase() || c == '_' || c.is_ascii_digit()) {
-        return None;
-    }
-    let recent = &before[before.len().saturating_sub(400)..];
-    let at = recent.windows(2).rposition(|pair| is(&pair[0], variable) && pair[1] == Token::Mark("="))?;
-    let end = recent[at..].iter().position(|token| *token == Token::Mark(";")).map_or(recent.len(), |n| at + n);
-    pid_in(&recent[at + 2..end]).map(|pid| format!("{variable} = {pid}"))
-}
-
-fn is(token: &Token, text: &str) -> bool {
-    matches!(token, Token::Word(word) if word == text)
-}
-
-fn named(token: &Token) -> Option<&str> {
-    match token {
-        Token::Word(word) => Some(word),
-        _ => None,
-    }
-}
-
 fn read(file: &Path) -> Result<String> {
     let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Files below a folder with this ending, in an order that is always the same.
-fn below(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
+/// Files below a folder with this ending, in an order that is always the same; none if the folder is not there.
+pub fn below(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     let mut out = Vec::new();
-    let mut left = vec![folder.to_owned()];
-    while let Some(folder) = left.pop() {
-        for entry in std::fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))? {
-            let entry = entry?;
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                left.push(entry.path());
-            } else if kind.is_file() && entry.path().extension().is_some_and(|found| found == ending) {
-                out.push(entry.path());
-            }
+    if !folder.is_dir() {
+        return Ok(out);
+    }
+    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let entry = entry?;
+        let (kind, path) = (entry.file_type()?, entry.path());
+        if kind.is_dir() {
+            out.extend(below(&path, ending)?);
+        } else if kind.is_file() && path.to_string_lossy().ends_with(ending) {
+            out.push(path);
         }
     }
     out.sort();
     Ok(out)
 }
 
-fn find(folder: &Path, name: &str) -> Option<PathBuf> {
-    let files = below(folder, "h").ok()?;
-    files.into_iter().find(|file| file.file_name().is_some_and(|found| found == name))
+/// The path of a file from this folder on.
+fn within(folder: &Path, file: &Path) -> Option<String> {
+    Some(file.strip_prefix(folder).ok()?.to_string_lossy().into_owned())
 }
 
 /// The release that the tree says it is: `NVIDIA_VERSION = 595.45.04` in `version.mk`.

@@ -11,7 +11,6 @@ use mpu_host::explain::chain;
 use mpu_host::time;
 use std::collections::BTreeMap;
 
-/// Why something is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// There has been no driver for some time.
@@ -27,7 +26,6 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Every one.
     #[cfg(test)]
     pub const ALL: [Reason; 5] =
         [Reason::WaitsForDriver, Reason::EngineFailed, Reason::NotRight, Reason::EngineLabel, Reason::Served];
@@ -131,7 +129,6 @@ pub struct Telling<'a> {
 }
 
 impl<'a> Telling<'a> {
-    /// To this cluster.
     pub fn new(cluster: &'a dyn Cluster, log: Log<'a>) -> Telling<'a> {
         Telling {
             cluster,
@@ -234,7 +231,6 @@ mod tests {
         is_down: Cell<bool>,
         /// Its role lets the agent read nodes, and no more.
         denies_events: Cell<bool>,
-        /// Requests for Events.
         tried: Cell<usize>,
     }
 

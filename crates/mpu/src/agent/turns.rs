@@ -29,16 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(90);
 pub enum TurnError {
     /// The name cannot be a file's.
     #[error("{id:?} is not a valid agent id: use up to 100 letters, digits, '-', '_' and '.'")]
-    BadId {
-        /// The name.
-        id: String,
-    },
+    BadId { id: String },
     /// Another agent has that name, and lives.
     #[error("an agent named {id} runs on this node already")]
-    Taken {
-        /// The name.
-        id: String,
-    },
+    Taken { id: String },
     /// The configuration names an engine that no pod can be.
     #[error(
         "the configuration says engine = \"notify\", and a supervisor in a pod would end with the pod, and the containers' calls with it"
@@ -52,12 +46,7 @@ pub enum TurnError {
     Held(Held),
     /// The meeting place cannot be used.
     #[error("cannot use {}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 impl Explain for TurnError {
@@ -116,12 +105,10 @@ pub struct Turn {
     _alive: File,
 }
 
-/// What leaving came to.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Left<T> {
     /// Nobody else is there; this is what the last one did.
     Last(T),
-    /// That agent goes on.
     To(String),
 }
 
@@ -174,6 +161,15 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> TurnError {
     move |source| TurnError::Io { path, source }
 }
 
+/// The files of the folder with one of these endings, each with its agent's name.
+fn files(dir: &Path, endings: &[&str]) -> io::Result<Vec<(PathBuf, String)>> {
+    let named = |path: PathBuf| {
+        let id = path.file_stem()?.to_str()?.to_string();
+        path.extension().is_some_and(|e| endings.iter().any(|ending| e == *ending)).then_some((path, id))
+    };
+    Ok(fs::read_dir(dir)?.flatten().filter_map(|entry| named(entry.path())).collect())
+}
+
 /// Holds everybody else's coming, going and looking off.
 fn gate(dir: &Path, patience: Duration) -> Result<File, TurnError> {
     let path = dir.join("gate");
@@ -186,12 +182,7 @@ fn gate(dir: &Path, patience: Duration) -> Result<File, TurnError> {
 /// The agents that live, but for one, with their order. To be called behind the gate: it tries locks.
 fn living(dir: &Path, but: Option<&str>) -> Result<Vec<(u64, String)>, TurnError> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir).map_err(at(dir))?.flatten() {
-        let path = entry.path();
-        let name = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_string);
-        let Some(id) = name.filter(|id| path.extension().is_some_and(|e| e == KIND) && Some(id.as_str()) != but) else {
-            continue;
-        };
+    for (path, id) in files(dir, &[KIND]).map_err(at(dir))?.into_iter().filter(|(_, id)| Some(id.as_str()) != but) {
         let Ok(file) = File::open(&path) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
             let order = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
@@ -203,11 +194,8 @@ fn living(dir: &Path, but: Option<&str>) -> Result<Vec<(u64, String)>, TurnError
 
 /// Takes away what agents that died left, so that a node does not collect them.
 fn forget_the_dead(dir: &Path, living: &[(u64, String)], but: &str) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let ours = path.extension().is_some_and(|e| e == KIND || e == "json");
-        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or(but);
-        if ours && stem != but && !living.iter().any(|(_, id)| id == stem) {
+    for (path, stem) in files(dir, &[KIND, "json"]).unwrap_or_default() {
+        if stem != but && !living.iter().any(|(_, id)| *id == stem) {
             let _ = fs::remove_file(path);
         }
     }

@@ -53,19 +53,11 @@ pub enum ClusterError {
     /// The answer is not HTTP, or is too large.
     #[error("the API server's answer cannot be read: {0}")]
     Answer(String),
-    /// It took too long.
     #[error("the API server did not answer in {} seconds", PATIENCE.as_secs())]
     Late,
     /// It does not want to.
     #[error("the API server refused {what}: {status}{}", if .message.is_empty() { String::new() } else { format!(": {message}") })]
-    Refused {
-        /// What was asked.
-        what: &'static str,
-        /// Its status.
-        status: u16,
-        /// Its words.
-        message: String,
-    },
+    Refused { what: &'static str, status: u16, message: String },
 }
 
 /// The API server of the cluster that this pod is in.

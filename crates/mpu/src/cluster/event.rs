@@ -18,7 +18,6 @@ const LONGEST_NAME: usize = 253;
 /// What is said of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Why, in one word.
     pub reason: &'static str,
     /// Whether somebody has to do something.
     pub is_warning: bool,

@@ -97,12 +97,8 @@ impl Measuring {
             Err(RecvTimeoutError::Timeout) => {
                 *self.pending.borrow_mut() = Some(answer);
                 let limit = self.patience.as_secs();
-                Ok((
-                    false,
-                    format!(
-                        "the driver has given no answer for more than {limit} s: it hangs (fix: dmesg | tail -n 50)"
-                    ),
-                ))
+                let why = "it hangs (fix: dmesg | tail -n 50)";
+                Ok((false, format!("the driver has given no answer for more than {limit} s: {why}")))
             }
             Err(RecvTimeoutError::Disconnected) => {
                 Ok((false, "the measurement failed: this is a fault in mpu".to_string()))

@@ -8,7 +8,7 @@ pub mod build;
 pub mod config;
 pub mod doctor;
 pub mod down;
-pub mod install;
+mod install;
 pub mod metrics;
 pub mod probe;
 pub mod ps;
@@ -17,6 +17,7 @@ pub mod status;
 pub mod up;
 mod views;
 
+use crate::install::Outcome;
 use crate::listing::Listed;
 use schema::one;
 use schemars::{Schema, SchemaGenerator};
@@ -37,9 +38,8 @@ const ANSWERS: &[Answers] = &[
     Answers { name: "status", reports: |g| vec![one::<status::Status>(g)] },
     Answers { name: "probe", reports: |g| vec![one::<probe::Probed>(g)] },
     Answers { name: "doctor", reports: |g| vec![one::<doctor::Examined>(g), one::<doctor::Reported>(g)] },
-    Answers { name: "install", reports: |g| vec![one::<install::Done>(g)] },
-    Answers { name: "upgrade", reports: |g| vec![one::<install::Done>(g)] },
-    Answers { name: "uninstall", reports: |g| vec![one::<install::Done>(g)] },
+    Answers { name: "install", reports: |g| vec![one::<Outcome>(g)] },
+    Answers { name: "uninstall", reports: |g| vec![one::<Outcome>(g)] },
     Answers {
         name: "config",
         reports: |g| vec![one::<config::Sound>(g), one::<config::Shown>(g), one::<config::Applied>(g)],

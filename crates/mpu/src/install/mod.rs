@@ -1,37 +1,54 @@
 //! Installing MPU on this host, upgrading and removing it: all of a change, or none of it.
 //!
-//! Owns what an installation is ([`layout`]), the order of the steps ([`plan`]), and undoing them ([`journal`]). How an
-//! engine is raised is the engines' business; what a package's own scripts do, the package manager's.
+//! [`layout`] lists the files, [`plan`] the steps and how each is undone; [`carry_out`] does them, and [`journal`] undoes them.
 
 pub mod journal;
 pub mod layout;
 pub mod plan;
-pub mod work;
+#[cfg(test)]
+mod tests;
 
-use layout::Layout;
+use crate::probe;
+use crate::versions::is_newer;
+use journal::Journal;
+use layout::{Documents, Layout, VERSION};
 use mpu_engine::error::EngineError;
 use mpu_engine::lock::Held;
+use mpu_engine::module::load::Kernel;
+use mpu_engine::module::sources::Sources;
+use mpu_engine::module::state::{self, Phase};
+use mpu_engine::module::{fits, raise};
+use mpu_engine::{down, up};
+use mpu_host::config::{Asked, Config, Modules};
+use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
-use mpu_host::host::Host;
+use mpu_host::explain::{chain, Explain};
+use mpu_host::host::{Host, CAP_SYS_MODULE};
+use mpu_host::progress::Progress;
+use mpu_notify::{self as notify, client};
+use mpu_os::file::{replace_file_atomically, Mode};
+use plan::{Action, Means, Step, StepView};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// Where an installation says what it consists of.
+/// Where an installation lists what it consists of.
 pub const RECORD: &str = "/var/lib/mpu/install.json";
+
+const NOT_BUILT: &str = "the module is not built by DKMS, because this host cannot use it now: `mpu doctor` says why; the notify engine is used";
+const NO_DKMS: &str = "no DKMS: the module is built at the first `mpu up` after a kernel update, not with it";
+const NO_SYSTEMD: &str =
+    "no systemd: start it at boot yourself, with `mpu up` (or `modprobe mpu` for an installed module)";
 
 /// What was installed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The version.
     pub version: String,
-    /// Where to.
-    pub layout: Layout,
-    /// Its files, and the checksum of each as it was written.
     pub files: Vec<Installed>,
-    /// Directories that were made for them, outermost first.
+    /// Folders that were made for them, outermost first.
     pub directories: Vec<PathBuf>,
     /// Whether DKMS builds the module.
     pub dkms: bool,
@@ -39,56 +56,284 @@ pub struct Record {
     pub service: bool,
 }
 
-/// One file of an installation.
+/// One file of an installation, and the SHA-256 of what was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installed {
-    /// Where.
     pub path: PathBuf,
-    /// SHA-256 of what was written, in hexadecimal.
     pub sha256: String,
 }
 
 impl Record {
-    /// The host's, if MPU was installed by hand.
+    /// The host's, if MPU was installed by `mpu install`.
     pub fn read(host: &Host) -> Option<Record> {
         host.text(RECORD).and_then(|text| serde_json::from_str(&text).ok())
     }
 }
 
+/// Options of `mpu install`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct InstallOptions {
+    /// Say what would be done, in order, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Leave the engine as it is; the next boot starts this version
+    #[arg(long)]
+    pub no_start: bool,
+
+    /// Build from the sources in this directory instead of those that mpu carries
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub source: Option<PathBuf>,
+
+    /// The executable to install in place of this one.
+    #[arg(skip)]
+    pub executable: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum Became {
+    Installed,
+    Upgraded,
+    Uninstalled,
+    Unchanged,
+    Planned,
+}
+
+/// What became of the host.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Installation")]
+pub struct Outcome {
+    /// `installed`, `upgraded`, `uninstalled`, `unchanged` or `planned` (with --dry-run).
+    pub result: Became,
+    /// The version that this executable installs; of an uninstallation, the one that was removed.
+    pub version: String,
+    /// The version that was there before.
+    pub before: Option<String>,
+    /// Every step, in order.
+    pub steps: Vec<StepView>,
+    /// What will not happen by itself on this host, in sentences.
+    pub missing: Vec<&'static str>,
+}
+
+/// Installs this executable's version, over an older one if that is there.
+pub fn install(
+    host: &Host,
+    kernel: &dyn Kernel,
+    options: &InstallOptions,
+    documents: &Documents,
+) -> Result<Outcome, InstallError> {
+    let journal = begin(host, kernel, options.dry_run, |package| package.upgrade)?;
+    let old = Record::read(host);
+    if let Some(old) = old.as_ref().filter(|old| is_newer(&old.version, VERSION)) {
+        return Err(InstallError::Newer { installed: old.version.clone() });
+    }
+    let sources = options.source.as_deref().map_or_else(Sources::carried, Sources::in_directory)?;
+    let items = layout::items(Layout::Local, executable(options.executable.as_deref())?, &sources, documents);
+    // Whatever keeps the module from being built would keep DKMS from building it; the next `mpu up` finds out anew.
+    let config = Config::of(host).unwrap_or_default();
+    let module = raise::ModuleOptions {
+        source: options.source.clone(),
+        modules: config.modules,
+        ..raise::ModuleOptions::default()
+    };
+    let by_notify = fits::unfit(host, &module, Driver::loaded(host).as_ref())?.is_some()
+        && (config.engine == Asked::Notify || config.engine == Asked::Auto && notify::raise::unfit(host).is_none());
+    let means = Means::of(host);
+    let is_built = !sources.files.is_empty() && !by_notify && config.modules != Modules::Prebuilt;
+    let steps = plan::install(host, items, means.dkms && is_built, old.as_ref(), !options.no_start);
+    let missing = [(!means.dkms, NO_DKMS), (!means.systemd, NO_SYSTEMD), (by_notify, NOT_BUILT)];
+    let before = old.map(|old| old.version);
+    let changes = |step: &Step| match &step.action {
+        Action::Write(_) | Action::Remove(_) => true,
+        Action::Run(command) => command.first().is_some_and(|program| program == "dkms"),
+        _ => false,
+    };
+    let is_up = state::read(host)?.is_some_and(|state| state.version == VERSION)
+        || client::state(host)?.is_some_and(|state| state.version == VERSION && state.state == "armed");
+    let result = match before.as_deref() {
+        _ if options.dry_run => Became::Planned,
+        Some(VERSION) if (is_up || options.no_start) && !steps.iter().any(changes) => Became::Unchanged,
+        None | Some(VERSION) => Became::Installed,
+        Some(_) => Became::Upgraded,
+    };
+    let views = steps.iter().filter_map(Step::view).collect();
+    let missing = missing.into_iter().filter_map(|(is_missing, sentence)| is_missing.then_some(sentence)).collect();
+    let outcome = Outcome { result, version: VERSION.to_string(), before, steps: views, missing };
+    match journal {
+        Some(journal) if result != Became::Unchanged => {
+            carry_out(host, kernel, &steps, options.source.as_deref(), journal, || ())?;
+        }
+        _ => {}
+    }
+    Ok(outcome)
+}
+
+/// Removes what `mpu install` installed, and everything that MPU made since.
+pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -> Result<Outcome, InstallError> {
+    let journal = begin(host, kernel, dry_run, |package| package.remove)?;
+    let record = Record::read(host).ok_or(InstallError::NotInstalled)?;
+    let steps = plan::uninstall(host, &record, purge);
+    if let Some(journal) = journal {
+        carry_out(host, kernel, &steps, None, journal, || {
+            // Built modules and records are of no use without MPU.
+            remove_beside(&host.at(journal::DIR));
+            // A supervisor that containers still need continues from memory, and removes its own files.
+            if matches!(client::state(host), Ok(None)) {
+                clear_run(host);
+            }
+        })?;
+    }
+    let (version, steps) = (record.version, steps.iter().filter_map(Step::view).collect());
+    let result = if dry_run { Became::Planned } else { Became::Uninstalled };
+    Ok(Outcome { result, before: Some(version.clone()), version, steps, missing: Vec::new() })
+}
+
+/// Puts the files of a package below `root`: what the package's build takes.
+pub fn stage(root: &Path, documents: &Documents) -> Result<(), InstallError> {
+    for item in layout::items(Layout::Package, executable(None)?, &Sources::carried()?, documents) {
+        let at = Host::below(root).at(&item.path);
+        let folder = if item.bytes.is_some() { at.parent().unwrap_or(root) } else { &at };
+        let written = fs::create_dir_all(folder).and_then(|()| match &item.bytes {
+            None => Ok(()),
+            Some(bytes) => replace_file_atomically(&at, bytes, Mode::Of(item.mode)).map(drop),
+        });
+        written.map_err(|source| InstallError::File { path: at, source })?;
+    }
+    Ok(())
+}
+
+fn executable(path: Option<&Path>) -> Result<Vec<u8>, InstallError> {
+    let read = path.map_or_else(|| fs::read("/proc/self/exe"), fs::read);
+    read.map_err(|source| InstallError::Executable { source })
+}
+
+/// Checks who may change the host, and begins. A dry run changes nothing, and waits for nobody.
+fn begin<'a>(
+    host: &'a Host,
+    kernel: &dyn Kernel,
+    dry_run: bool,
+    instead: impl FnOnce(Package) -> String,
+) -> Result<Option<Journal<'a>>, InstallError> {
+    if !dry_run && !host.has_capability(CAP_SYS_MODULE) {
+        return Err(InstallError::NotRoot);
+    }
+    if let Some(package) = package(host) {
+        return Err(InstallError::Packaged { manager: package.manager, command: instead(package) });
+    }
+    if !dry_run && !kernel.is_for(host) {
+        return Err(InstallError::OtherRoot { root: host.at("/") });
+    }
+    if dry_run {
+        Ok(None)
+    } else {
+        Journal::begin(host).map(Some)
+    }
+}
+
+/// Carries out a plan, all or nothing; then what cannot be undone, before anybody else begins.
+fn carry_out(
+    host: &Host,
+    kernel: &dyn Kernel,
+    steps: &[Step],
+    source: Option<&Path>,
+    mut journal: Journal<'_>,
+    last: impl FnOnce(),
+) -> Result<(), InstallError> {
+    for step in steps {
+        let undo = step.undo.as_ref().map_or(Ok(()), |undo| journal.will_undo(undo));
+        if let Err(error) = undo.and_then(|()| act(host, kernel, &step.action, source, &mut journal)) {
+            let what = step.view().map_or(String::new(), |view| view.what);
+            let (reason, fix) = (chain(&error), error.fix());
+            return Err(InstallError::RolledBack { what, reason, left: journal.roll_back(), fix });
+        }
+    }
+    journal.commit(last)
+}
+
+fn act(
+    host: &Host,
+    kernel: &dyn Kernel,
+    action: &Action,
+    source: Option<&Path>,
+    journal: &mut Journal<'_>,
+) -> Result<(), InstallError> {
+    match action {
+        Action::Write(item) => journal.write(&item.path, item.mode, item.bytes.as_deref())?,
+        Action::Remove(path) => journal.remove(path)?,
+        Action::Keep(_) | Action::Nothing => {}
+        Action::Run(command) => {
+            let _progress = Progress::of(command.join(" "));
+            journal::run(host, command)?;
+        }
+        Action::Raise => {
+            let source = source.map(Path::to_path_buf);
+            let module = raise::ModuleOptions { replace: true, source, ..raise::ModuleOptions::default() };
+            up::up(host, kernel, &up::UpOptions { module, ask: Some(probe::ask), ..up::UpOptions::default() })?;
+        }
+        Action::Lower => drop(down::down(host, kernel, Duration::from_secs(30))?),
+        Action::Verify => match state::read(host)? {
+            Some(state) if state.phase.is_placed() || state.phase == Phase::Waiting => {}
+            _ if client::state(host)?.is_some_and(|state| state.state == "armed") => {}
+            state => {
+                let why = state.map_or("the engine is not up".into(), |state| format!("{:?}", state.phase));
+                return Err(InstallError::Failed { command: "mpu status".into(), why });
+            }
+        },
+    }
+    Ok(())
+}
+
+/// Clears /run/mpu, as the packages' scripts do (`packaging/scripts/mpu.sh`): agents and NRI plugins in pods continue without this
+/// installation, and keep their names there. What an agent has brought up is recorded beside its name.
+fn clear_run(host: &Host) {
+    // A folder goes only if nobody has a name in it.
+    for folder in ["/run/mpu/agents", "/run/mpu/nri"] {
+        let _ = fs::remove_dir(host.at(folder));
+    }
+    if !host.at("/run/mpu/agents").exists() {
+        remove_beside(&host.at("/run/mpu/nri"));
+        let _ = fs::remove_dir(host.at("/run/mpu"));
+    }
+}
+
+fn remove_beside(kept: &Path) {
+    for entry in kept.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten() {
+        let path = entry.path();
+        if path != kept && fs::remove_dir_all(&path).is_err() {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
 /// Why nothing was installed, upgraded or removed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum InstallError {
     #[error("MPU is installed on this host as a package ({manager})")]
     Packaged { manager: &'static str, command: String },
     #[error("MPU is not installed here by `mpu install`")]
     NotInstalled,
-    #[error("MPU {installed} is installed, and this is mpu {this}")]
-    Newer { installed: String, this: &'static str },
+    #[error("MPU {installed} is installed, and this is mpu {VERSION}")]
+    Newer { installed: String },
     #[error("this needs root")]
     NotRoot,
     #[error("{} is not the root of the running host", root.display())]
     OtherRoot { root: PathBuf },
     #[error("cannot read this executable")]
     Executable { source: io::Error },
-    #[error("cannot keep a record of the changes in {}", path.display())]
-    Journal { path: PathBuf, source: io::Error },
+    #[error("cannot read, write or remove {}", path.display())]
+    File { path: PathBuf, source: io::Error },
     #[error("another process changes this host's installation now: {} is held by {}", .0.path.display(), .0.by)]
     Running(Held),
     #[error("an installation that was broken off cannot be undone: {}", left.join("; "))]
-    NotRestored { path: PathBuf, left: Vec<String>, is_kept: bool },
+    NotRestored { path: PathBuf, left: Vec<String> },
     #[error("{} has a change that this mpu cannot undo: another version wrote it", path.display())]
     Unknown { path: PathBuf, source: serde_json::Error },
-    #[error("cannot write {}", path.display())]
-    Write { path: PathBuf, source: io::Error },
-    #[error("there is no {name} on this host")]
-    NoTool { name: String },
-    #[error("cannot run `{command}`")]
-    Run { command: String, source: io::Error },
-    #[error("`{command}` failed ({status}): {said}")]
-    Failed { command: String, status: String, said: String },
-    #[error("{step} failed and was undone: {reason}{}", not_undone(left))]
-    RolledBack { step: String, reason: String, left: Vec<String>, fix: String },
+    #[error("`{command}` failed: {why}")]
+    Failed { command: String, why: String },
+    #[error("`{what}` failed and was undone: {reason}{}", not_undone(left))]
+    RolledBack { what: String, reason: String, left: Vec<String>, fix: String },
     #[error(transparent)]
     Engine(EngineError),
 }
@@ -103,74 +348,60 @@ where
 }
 
 fn not_undone(left: &[String]) -> String {
-    if left.is_empty() {
-        "; the host is as it was".to_string()
-    } else {
-        format!("; what could not be undone: {}", left.join("; "))
+    match left {
+        [] => "; the host is as it was".to_string(),
+        left => format!("; what could not be undone: {}", left.join("; ")),
+    }
+}
+
+impl InstallError {
+    fn explained(&self) -> (&'static str, Exit, String) {
+        use Exit::{Failed, NotReady, Refused};
+        use InstallError as E;
+        let (code, exit, fix) = match self {
+            E::Packaged { command, .. } => {
+                return ("is_a_package", Refused, format!("let the package manager do it: `{command}`"));
+            }
+            E::NotInstalled => ("not_installed", NotReady, "`sudo mpu install` installs it"),
+            E::Newer { .. } => ("newer_installed", Failed, "run the newer mpu; to go back, run `mpu uninstall` first"),
+            E::NotRoot => ("not_root", Refused, "run it with sudo; --dry-run shows what it would do"),
+            E::OtherRoot { .. } => ("other_root", Refused, "run it without --host-root, or with --dry-run"),
+            E::Executable { .. } => ("executable_unreadable", Failed, "start mpu from a file that still exists"),
+            E::File { .. } => {
+                ("file_unwritable", Failed, "free disk space, or make the folder writable; nothing is left half done")
+            }
+            E::Running(held) => return (held.code(), held.exit(), held.fix()),
+            E::NotRestored { path, .. } => {
+                let fix = format!(
+                    "look at these files: free disk space, make them writable or move away what is in their place, and try again; to do \
+                     without the bytes in {}, remove it",
+                    path.display()
+                );
+                return ("not_restored", Failed, fix);
+            }
+            E::Unknown { path, .. } => {
+                let fix = "run the version of mpu that was broken off; to do without undoing, remove";
+                return ("unknown_change", Failed, format!("{fix} {}", path.display()));
+            }
+            E::Failed { .. } => ("step_failed", Failed, "run the command by hand to see its whole output"),
+            E::RolledBack { fix, .. } => ("rolled_back", Failed, &**fix),
+            E::Engine(error) => return (error.code(), error.exit(), error.fix()),
+        };
+        (code, exit, fix.to_string())
     }
 }
 
 impl Explain for InstallError {
     fn code(&self) -> &'static str {
-        match self {
-            InstallError::Packaged { .. } => "is_a_package",
-            InstallError::NotInstalled => "not_installed",
-            InstallError::Newer { .. } => "newer_installed",
-            InstallError::NotRoot => "not_root",
-            InstallError::OtherRoot { .. } => "other_root",
-            InstallError::Executable { .. } => "executable_unreadable",
-            InstallError::Journal { .. } => "journal_unwritable",
-            InstallError::Running(held) => held.code(),
-            InstallError::NotRestored { .. } => "not_restored",
-            InstallError::Unknown { .. } => "unknown_change",
-            InstallError::Write { .. } => "file_unwritable",
-            InstallError::NoTool { .. } => "no_tool",
-            InstallError::Run { .. } | InstallError::Failed { .. } => "step_failed",
-            InstallError::RolledBack { .. } => "rolled_back",
-            InstallError::Engine(error) => error.code(),
-        }
+        self.explained().0
     }
 
     fn exit(&self) -> Exit {
-        match self {
-            InstallError::NotRoot | InstallError::OtherRoot { .. } | InstallError::Packaged { .. } => Exit::Refused,
-            InstallError::NotInstalled => Exit::NotReady,
-            InstallError::Engine(error) => error.exit(),
-            _ => Exit::Failed,
-        }
+        self.explained().1
     }
 
     fn fix(&self) -> String {
-        match self {
-            InstallError::Packaged { command, .. } => format!("let the package manager do it: `{command}`"),
-            InstallError::NotInstalled => "`sudo mpu install` installs it".to_string(),
-            InstallError::Newer { .. } => "run the newer mpu; to go back, run `mpu uninstall` first".to_string(),
-            InstallError::NotRoot => "run it with sudo; --dry-run shows what it would do".to_string(),
-            InstallError::OtherRoot { .. } => "run it without --host-root, or with --dry-run".to_string(),
-            InstallError::Executable { .. } => "start mpu from a file that still exists".to_string(),
-            InstallError::Journal { .. } | InstallError::Write { .. } => {
-                "free disk space, or make the directory writable; nothing is left half done".to_string()
-            }
-            InstallError::Running(held) => held.fix(),
-            InstallError::NotRestored { path, is_kept: true, .. } => format!(
-                "free disk space, make these files writable or move away what is in their place, and try again; {} has their \
-                 bytes until then, and to do without them, remove it",
-                path.display()
-            ),
-            InstallError::NotRestored { .. } => {
-                "look at these files, and put them back from elsewhere if they are wrong; then try again".to_string()
-            }
-            InstallError::Unknown { path, .. } => format!(
-                "run the version of mpu that was broken off; to do without undoing, remove {}",
-                path.parent().unwrap_or(path).display()
-            ),
-            InstallError::NoTool { name } => format!("install the package that has {name}"),
-            InstallError::Run { .. } | InstallError::Failed { .. } => {
-                "run the command by hand to see its whole output".to_string()
-            }
-            InstallError::RolledBack { fix, .. } => fix.clone(),
-            InstallError::Engine(error) => error.fix(),
-        }
+        self.explained().2
     }
 }
 

@@ -2,10 +2,7 @@
 //!
 //! An allow-list: numbers, words of ours, versions and models leave the host. Free text does so with `--with-names` only.
 
-mod file;
 mod kernel_log;
-
-pub use file::{write, ReportError};
 
 use crate::doctor::{self, Finding};
 use crate::install::{self, Package, Record};
@@ -13,11 +10,16 @@ use mpu_engine::module::build::STORE;
 use mpu_engine::observe::{self, Observed};
 use mpu_host::config::{Config, Selector};
 use mpu_host::driver::{self, Driver, Flavour};
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
 use mpu_host::host::Host;
 use mpu_host::time;
+use mpu_os::file::{create_file_atomically, replace_file_atomically, Mode};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
-use std::path::Path;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The longest section in bytes: of a log its end, of anything else its beginning.
@@ -27,6 +29,49 @@ const UNITS: [&str; 4] = ["mpu.service", "mpu-notify.service", "mpu-metrics.serv
 /// What is asked of a unit: words of systemd's and numbers.
 const PROPERTIES: &str = "LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts";
 
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {}", path.display())]
+pub struct ReportError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl Explain for ReportError {
+    fn code(&self) -> &'static str {
+        match self.source.kind() {
+            io::ErrorKind::AlreadyExists => "file_exists",
+            io::ErrorKind::InvalidInput => "no_file",
+            _ => "cannot_write",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self.source.kind() {
+            io::ErrorKind::AlreadyExists | io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied => {
+                Exit::Refused
+            }
+            _ => Exit::Failed,
+        }
+    }
+
+    fn fix(&self) -> String {
+        match self.source.kind() {
+            io::ErrorKind::AlreadyExists => "name another file, or give --force to replace it".to_string(),
+            _ => "name a file in a folder that you may write to: --report FILE".to_string(),
+        }
+    }
+}
+
+/// Puts the report there, for its owner alone. A file is replaced only if asked; a link or a folder, never.
+pub fn write(path: &Path, report: &str, force: bool) -> Result<(), ReportError> {
+    let written = match fs::symlink_metadata(path) {
+        Ok(found) if force && !found.is_file() => Err(io::ErrorKind::InvalidInput.into()),
+        _ if force => replace_file_atomically(path, report.as_bytes(), Mode::Of(0o600)),
+        _ => create_file_atomically(path, report.as_bytes()),
+    };
+    written.map(drop).map_err(|source| ReportError { path: path.to_path_buf(), source })
+}
+
 /// The report. With names, it has free text, too.
 pub fn report(host: &Host, with_names: bool) -> String {
     let mut text = format!("mpu {}, {}\n", env!("CARGO_PKG_VERSION"), time::stamp(time::now()));
@@ -35,17 +80,17 @@ pub fn report(host: &Host, with_names: bool) -> String {
         false => "Versions, states and numbers only: names, PIDs, paths and free text are left out.\n",
     };
     text += "Read it before you attach it.\n";
-    let sections: [(&str, String); 8] = [
+    let engines = observe::all(host).unwrap_or_default();
+    for (title, section) in [
         ("host", self::host(host)),
-        ("engines", engines(host)),
+        ("engines", engines.iter().map(engine).collect()),
         ("findings of mpu doctor", findings(&doctor::examine(host), with_names)),
         ("configuration", configuration(host, with_names)),
         ("units", units(host)),
-        ("counters", counters(host)),
+        ("counters", engines.iter().map(counters).collect()),
         ("the kernel's messages about MPU", kernel_log::ours(host, with_names)),
         ("the last build of the module", build_log(host, with_names)),
-    ];
-    for (title, section) in sections {
+    ] {
         let _ = write!(text, "\n## {title}\n{}", bounded(&section));
     }
     text
@@ -53,59 +98,49 @@ pub fn report(host: &Host, with_names: bool) -> String {
 
 /// A section that is not too long, ends with a line's end, and has no control characters.
 fn bounded(section: &str) -> String {
-    let mut end = section.len().min(LONGEST);
-    while !section.is_char_boundary(end) {
-        end -= 1;
-    }
-    let cut = if end < section.len() { "\n(cut)" } else { "" };
-    let text = section[..end].replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
+    let text = String::from_utf8_lossy(&section.as_bytes()[..section.len().min(LONGEST)]);
+    let text = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
+    let cut = if section.len() > LONGEST { "\n(cut)" } else { "" };
     match text.trim_end() {
         "" => "none\n".to_string(),
         text => format!("{text}{cut}\n"),
     }
 }
 
-fn line(text: &mut String, name: &str, value: impl AsRef<str>) {
-    let _ = writeln!(text, "{name:<14} {}", value.as_ref());
+fn lines<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    rows.into_iter().map(|(name, value)| format!("{name:<14} {value}\n")).collect()
 }
 
 fn host(host: &Host) -> String {
-    let mut text = String::new();
     let of_system = host.text("/etc/os-release").unwrap_or_default();
     let pretty = of_system.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or_default();
-    line(&mut text, "system", words(pretty.trim_matches('"')));
-    line(&mut text, "kernel", plain(&host.release().unwrap_or_default()));
-    line(&mut text, "machine", std::env::consts::ARCH);
-    line(&mut text, "lockdown", word(&host.lockdown()));
-    line(&mut text, "signatures", if host.enforces_signatures() { "demanded" } else { "not demanded" });
-    line(
-        &mut text,
-        "driver",
-        Driver::loaded(host).map_or("none is loaded".to_string(), |driver| {
-            let flavour = match driver.flavour {
-                Flavour::Open => "open",
-                Flavour::Proprietary => "proprietary",
-                Flavour::Unknown => "of unknown flavour",
-            };
-            let era = driver
-                .known()
-                .map_or("an unknown release".to_string(), |known| format!("era {}", driver::native(known).era));
-            format!("{}, {flavour}, {era}", plain(&driver.version))
-        }),
-    );
-    for (model, count) in models(host) {
-        line(&mut text, "GPU", format!("{count} × {}", words(&model)));
-    }
+    let driver = Driver::loaded(host).map_or("none is loaded".to_string(), |driver| {
+        let flavour = match driver.flavour {
+            Flavour::Open => "open",
+            Flavour::Proprietary => "proprietary",
+            Flavour::Unknown => "of unknown flavour",
+        };
+        let era = driver.known().map(|known| format!("era {}", driver::native(known).era));
+        format!("{}, {flavour}, {}", plain(&driver.version), era.as_deref().unwrap_or("an unknown release"))
+    });
     let installed = match (install::package(host), Record::read(host)) {
         (Some(Package { manager, .. }), _) => format!("as a package ({manager})"),
         (None, Some(_)) => "by mpu install".to_string(),
         (None, None) => "no".to_string(),
     };
-    line(&mut text, "installed", installed);
     let tools = ["dockerd", "containerd", "crio", "podman", "k3s", "nvidia-container-runtime", "systemctl", "dkms"];
     let there: Vec<&str> = tools.into_iter().filter(|tool| host.tool(tool).is_some()).collect();
-    line(&mut text, "programs", there.join(", "));
-    text
+    let mut rows = vec![
+        ("system", words(pretty.trim_matches('"')).to_string()),
+        ("kernel", plain(&host.release().unwrap_or_default()).to_string()),
+        ("machine", std::env::consts::ARCH.to_string()),
+        ("lockdown", word(&host.lockdown())),
+        ("signatures", if host.enforces_signatures() { "demanded" } else { "not demanded" }.to_string()),
+        ("driver", driver),
+    ];
+    rows.extend(models(host).into_iter().map(|(model, count)| ("GPU", format!("{count} × {}", words(&model)))));
+    rows.extend([("installed", installed), ("programs", there.join(", "))]);
+    lines(rows)
 }
 
 /// The driver's own word for each GPU, and how many there are of it.
@@ -126,36 +161,24 @@ fn word(value: &impl Debug) -> String {
     format!("{value:?}").to_lowercase()
 }
 
-fn observed(host: &Host) -> Vec<Observed> {
-    observe::all(host).unwrap_or_default()
-}
-
-fn engines(host: &Host) -> String {
-    let mut text = String::new();
-    for engine in observed(host) {
-        line(&mut text, "engine", engine.engine.name());
-        line(&mut text, "  version", plain(&engine.version));
-        line(&mut text, "  state", plain(&engine.state));
-        if let Some((symbol, errno)) = &engine.refused {
-            line(&mut text, "  refused", format!("{}: error {errno}", plain(symbol)));
-        }
-        line(&mut text, "  callers", engine.inside.to_string());
-        let numbers = [
-            ("  orphans", engine.orphans),
-            ("  containers", engine.containers),
-            ("  restarts", engine.restarts),
-            ("  passed on", engine.forwarded),
-            ("  since", engine.since),
-            ("  claimed", engine.claimed.map(u64::from)),
-            ("  tracing", engine.tracing.map(u64::from)),
-        ];
-        for (name, number) in numbers {
-            if let Some(number) = number {
-                line(&mut text, name, number.to_string());
-            }
-        }
-    }
-    text
+fn engine(engine: &Observed) -> String {
+    let refused = engine.refused.as_ref().map(|(symbol, errno)| format!("{}: error {errno}", plain(symbol)));
+    let number = |number: Option<u64>| number.map(|number| number.to_string());
+    let rows = [
+        ("engine", Some(engine.engine.name().to_string())),
+        ("  version", Some(plain(&engine.version).to_string())),
+        ("  state", Some(plain(&engine.state).to_string())),
+        ("  refused", refused),
+        ("  callers", Some(engine.inside.to_string())),
+        ("  orphans", number(engine.orphans)),
+        ("  containers", number(engine.containers)),
+        ("  restarts", number(engine.restarts)),
+        ("  passed on", number(engine.forwarded)),
+        ("  since", number(engine.since)),
+        ("  claimed", number(engine.claimed.map(u64::from))),
+        ("  tracing", number(engine.tracing.map(u64::from))),
+    ];
+    lines(rows.into_iter().filter_map(|(name, value)| Some((name, value?))))
 }
 
 /// A word: letters, digits and what stands in versions and names of functions.
@@ -192,13 +215,14 @@ fn findings(findings: &[Finding], with_names: bool) -> String {
 /// The settings. A rule's pattern is a name.
 fn configuration(host: &Host, with_names: bool) -> String {
     let Ok(config) = Config::of(host) else { return "not valid: `mpu config check` says why\n".to_string() };
-    let mut text = String::new();
-    line(&mut text, "engine", word(&config.engine));
-    line(&mut text, "drivers", word(&config.drivers));
-    line(&mut text, "modules", word(&config.modules));
-    line(&mut text, "visibility", word(&config.visibility));
-    line(&mut text, "redirect", config.redirect.word());
-    line(&mut text, "notify_cpu", format!("{} %", config.notify_cpu_percent));
+    let mut text = lines([
+        ("engine", word(&config.engine)),
+        ("drivers", word(&config.drivers)),
+        ("modules", word(&config.modules)),
+        ("visibility", word(&config.visibility)),
+        ("redirect", config.redirect.word().to_string()),
+        ("notify_cpu", format!("{} %", config.notify_cpu_percent)),
+    ]);
     for rule in &config.rules {
         let (kind, pattern) = match &rule.whom {
             Selector::Container(pattern) => ("container", pattern),
@@ -206,7 +230,7 @@ fn configuration(host: &Host, with_names: bool) -> String {
             Selector::Cgroup(pattern) => ("cgroup", pattern),
         };
         let pattern = if with_names { pattern.as_str() } else { "<name>" };
-        line(&mut text, "rule", format!("{kind} {pattern} sees {}", word(&rule.sees)));
+        text += &lines([("rule", format!("{kind} {pattern} sees {}", word(&rule.sees)))]);
     }
     text
 }
@@ -218,26 +242,20 @@ fn units(host: &Host) -> String {
         let mut show = Command::new(&systemctl);
         show.args(["show", "--property", PROPERTIES, unit]).stdin(Stdio::null()).stderr(Stdio::null());
         let said = show.output().map(|done| String::from_utf8_lossy(&done.stdout).into_owned()).unwrap_or_default();
-        let asked = |line: &&str| line.split_once('=').is_some_and(|(key, _)| PROPERTIES.split(',').any(|p| p == key));
-        let states: Vec<String> = said
-            .lines()
-            .filter(asked)
-            .filter_map(|line| line.split_once('='))
-            .map(|(key, value)| format!("{key}={}", plain(value)))
-            .take(PROPERTIES.split(',').count())
-            .collect();
+        let asked = said.lines().filter_map(|line| line.split_once('='));
+        let asked = asked.filter(|(key, _)| PROPERTIES.split(',').any(|property| property == *key));
+        let states = asked.map(|(key, value)| format!("{key}={}", plain(value)));
+        let states: Vec<String> = states.take(PROPERTIES.split(',').count()).collect();
         let _ = writeln!(text, "{unit:<20} {}", states.join(" "));
     }
     text
 }
 
-fn counters(host: &Host) -> String {
+fn counters(engine: &Observed) -> String {
     let mut text = String::new();
-    for engine in observed(host) {
-        for (kind, counts) in [("translated", &engine.translated), ("passed", &engine.passed)] {
-            for (name, count) in counts.iter().filter(|(_, count)| *count > 0) {
-                let _ = writeln!(text, "{} {kind} {} {count}", engine.engine.name(), plain(name));
-            }
+    for (kind, counts) in [("translated", &engine.translated), ("passed", &engine.passed)] {
+        for (name, count) in counts.iter().filter(|(_, count)| *count > 0) {
+            let _ = writeln!(text, "{} {kind} {} {count}", engine.engine.name(), plain(name));
         }
     }
     text
@@ -247,12 +265,8 @@ fn counters(host: &Host) -> String {
 fn build_log(host: &Host, with_names: bool) -> String {
     let Ok(release) = host.release() else { return String::new() };
     let path = Path::new(STORE).join(release).join("build.log");
-    let text = String::from_utf8_lossy(&host.beginning(path, 4 << 20).unwrap_or_default()).into_owned();
-    let mut start = text.len().saturating_sub(LONGEST / 2);
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    let text = &text[start..];
+    let bytes = host.beginning(path, 4 << 20).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(LONGEST / 2)..]);
     if with_names {
         return text.to_string();
     }
@@ -274,16 +288,19 @@ fn error_of_ours(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn build_errors_are_places_in_our_sources() {
-        let place = |line: &str| error_of_ours(line);
-        assert_eq!(place("/home/ada/mpu_main.c:12:3: error: secret").as_deref(), Some("mpu_main.c:12:3: error"));
-        assert_eq!(place("mpu_main.c:1:2: fatal error: /home/ada").as_deref(), Some("mpu_main.c:1:2: error"));
-        for line in
-            ["/home/ada/secret.c:1:2: error: x", "ada@node: error: x", "mpu_a secret.c:1:2: error: x", "mpu_x: 1: 2"]
-        {
-            assert_eq!(place(line), None, "{line}");
+        for (line, expected) in [
+            ("/home/ada/mpu_main.c:12:3: error: secret", Some("mpu_main.c:12:3: error")),
+            ("mpu_main.c:1:2: fatal error: /home/ada", Some("mpu_main.c:1:2: error")),
+            ("/home/ada/secret.c:1:2: error: x", None),
+            ("ada@node: error: x", None),
+            ("mpu_a secret.c:1:2: error: x", None),
+            ("mpu_x: 1: 2", None),
+        ] {
+            assert_eq!(error_of_ours(line).as_deref(), expected, "{line}");
         }
     }
 
@@ -293,5 +310,33 @@ mod tests {
         assert_eq!(bounded("a\u{1b}[2J\n\n"), "a\u{fffd}[2J\n");
         let long = bounded(&"ä".repeat(LONGEST));
         assert!(long.len() <= LONGEST + 8 && long.ends_with("\n(cut)\n"), "{}", long.len());
+    }
+
+    #[test]
+    fn only_a_file_is_replaced_and_only_if_asked() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("target"), "theirs").expect("a file");
+        symlink(at("target"), at("link")).expect("a link");
+        symlink(at("nowhere"), at("dangling")).expect("a link");
+        fs::write(at(&format!(".new.{}", std::process::id())), "half").expect("a leftover");
+        for (name, force, code) in [
+            ("new", false, None),
+            ("new", false, Some("file_exists")),
+            ("new", true, None),
+            ("link", false, Some("file_exists")),
+            ("link", true, Some("no_file")),
+            ("dangling", false, Some("file_exists")),
+            ("dangling", true, Some("no_file")),
+            ("", false, Some("file_exists")),
+            ("", true, Some("no_file")),
+            ("no/such", false, Some("cannot_write")),
+        ] {
+            let written = write(&at(name), if force { "two" } else { "one" }, force);
+            assert_eq!(written.as_ref().err().map(Explain::code), code, "{name} {force} {written:?}");
+        }
+        let texts = ["target", "new"].map(|name| fs::read_to_string(at(name)).expect("a file"));
+        assert_eq!(texts, ["theirs", "two"]);
+        assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 5, "nothing is left beside them");
     }
 }

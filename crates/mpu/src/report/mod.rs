@@ -92,9 +92,7 @@ fn to_line(value: &impl Serialize) -> String {
 /// How text is written: with colours on a terminal, without elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// No escape codes.
     Plain,
-    /// Colours.
     Colour,
 }
 
@@ -105,19 +103,15 @@ impl Style {
             Style::Colour => format!("\x1b[{code}m{text}\x1b[0m"),
         }
     }
-    /// All is well.
     pub fn good(self, text: &str) -> String {
         self.paint("32", text)
     }
-    /// Worth a look.
     pub fn warn(self, text: &str) -> String {
         self.paint("33", text)
     }
-    /// Wrong.
     pub fn bad(self, text: &str) -> String {
         self.paint("31", text)
     }
-    /// A name of something.
     pub fn name(self, text: &str) -> String {
         self.paint("1", text)
     }

@@ -7,7 +7,7 @@ mod sys;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const MPU: &str = env!("CARGO_BIN_EXE_mpu");
@@ -33,14 +33,20 @@ fn shell(script: &str) -> Command {
     command
 }
 
-fn play(script: &str) -> Output {
+/// What a script prints; none if it cannot be played here.
+fn play(script: &str) -> Option<String> {
+    if skipped() {
+        return None;
+    }
     let out = shell(script).stdin(Stdio::null()).output().expect("unshare and sh");
     print!("{}", String::from_utf8_lossy(&out.stderr));
-    out
+    Some(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-fn text(out: &Output) -> String {
-    String::from_utf8_lossy(&out.stdout).into_owned()
+/// The same beside a keeper, whose process is `$hold`.
+fn play_beside_keeper(log: &str, script: &str) -> Option<String> {
+    let up = "& hold=$!; until test -S /run/mpu/notify/control.sock; do sleep 0.05; done";
+    play(&format!("{TELL}; $MPU notify hold {log} {up}; {script}"))
 }
 
 /// Not a test: the program that the others run in a container. Every call must fail as `/dev/null` has it fail.
@@ -63,9 +69,6 @@ const CALLER: &str = "$CALLER --exact caller --ignored --nocapture";
 
 #[test]
 fn a_command_has_its_own_numbers_and_its_code_comes_back() {
-    if skipped() {
-        return;
-    }
     let script = "$MPU run sh -c 'echo $$; ls -d /proc/[0-9]* | wc -l'
         $MPU run -- sh -c 'exit 7'; echo $?
         $MPU run -- sh -c 'kill -9 $$'; echo $?
@@ -73,7 +76,7 @@ fn a_command_has_its_own_numbers_and_its_code_comes_back() {
         $MPU run /etc/passwd 2>&1; echo $?
         echo given | $MPU run -- sh -c 'cat <&3' 3<&0
         $MPU run -- readlink /proc/1/ns/pid > /run/mpu/inside; readlink /proc/self/ns/pid | cmp -s - /run/mpu/inside || echo another";
-    let out = text(&play(script));
+    let Some(out) = play(script) else { return };
     let lines: Vec<&str> = out.lines().collect();
     // PID 1 is the small init; `ls` and `wc` are there, too.
     assert_eq!(lines.first(), Some(&"2"), "{out}");
@@ -86,24 +89,18 @@ fn a_command_has_its_own_numbers_and_its_code_comes_back() {
 
 #[test]
 fn a_signal_to_mpu_reaches_the_command_and_nobody_is_left() {
-    if skipped() {
-        return;
-    }
     let script = "$MPU run -- sh -c 'trap \"echo told; exit 3\" TERM; echo up; >/run/mpu/up; while :; do sleep 0.1; done' & run=$!
         until test -e /run/mpu/up; do sleep 0.1; done; kill -TERM $run; wait $run; echo $?
         $MPU run -- sleep 987654 & run=$!
         until pgrep -f '^sleep 987654' > /run/mpu/there; do sleep 0.1; done; kill -KILL $run; wait $run
         for i in $(seq 600); do pgrep -f '^sleep 987654' > /run/mpu/there || break; sleep 0.1; done
         pgrep -f '^sleep 987654' || echo nobody";
-    let out = text(&play(script));
+    let Some(out) = play(script) else { return };
     assert_eq!(out.lines().collect::<Vec<_>>(), ["up", "told", "3", "nobody"], "{out}");
 }
 
 #[test]
 fn a_terminals_interrupt_reaches_the_command_once() {
-    if skipped() {
-        return;
-    }
     // `script` gives it a terminal, whose interrupt character is typed into it.
     // From the first on it waits two seconds for another; a sleep that is interrupted is none.
     let count = r#"perl -e '\$SIG{INT} = sub { \$n++ }; open F, q(>), q(/run/mpu/up);
@@ -111,16 +108,13 @@ fn a_terminals_interrupt_reaches_the_command_once() {
     let typed = r"until test -e /run/mpu/up; do sleep 0.1; done; printf '\003'
         until test -e /run/mpu/over; do sleep 0.1; done";
     let script = format!(r#"({typed}) | {{ script -qec "$MPU run -- {count}" /dev/null; >/run/mpu/over; }}"#);
-    let out = text(&play(&script));
+    let Some(out) = play(&script) else { return };
     assert!(out.contains("interrupts 1"), "{out}");
 }
 
 #[test]
 fn without_a_filter_and_with_one_a_file_that_is_not_the_drivers_answers_alike() {
-    if skipped() {
-        return;
-    }
-    let out = text(&play(&format!("export {CALLS}=500; {CALLER}; $MPU run -- {CALLER}")));
+    let Some(out) = play(&format!("export {CALLS}=500; {CALLER}; $MPU run -- {CALLER}")) else { return };
     assert_eq!(out.matches("all 500 came back").count(), 2, "{out}");
 }
 
@@ -215,20 +209,15 @@ fn killing_the_supervisor_again_and_again_loses_no_call() {
 
 #[test]
 fn a_retired_supervisor_lets_its_containers_go_on_and_ends_with_the_last() {
-    if skipped() {
-        return;
-    }
     let script = format!(
-        "{TELL}; $MPU notify hold & hold=$!
-        until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
-        mkfifo /run/mpu/fifo
+        "mkfifo /run/mpu/fifo
         $MPU run -- sh -c 'echo in; read word < /run/mpu/fifo; {CALLS}=10 {CALLER}' & run=$!
         until tell state | grep -q '\"listeners\":1'; do sleep 0.05; done
         tell retire; test -S /run/mpu/notify/listener.sock && echo open
         kill -0 $hold && echo still
         echo go > /run/mpu/fifo; wait $run; echo $?; wait $hold; echo $?; ls -A /run/mpu/notify | grep -vx keeper.lock"
     );
-    let out = text(&play(&script));
+    let Some(out) = play_beside_keeper("", &script) else { return };
     assert!(out.contains("{\"ok\":true}") && out.contains("open\nstill"), "{out}");
     assert!(out.contains("all 10 came back") && out.trim_end().ends_with("0\n0"), "{out}");
 }
@@ -261,7 +250,7 @@ fn a_supervisor_that_was_left_a_socket_nobody_finds_makes_another() {
         let playing = command.spawn().expect("unshare and sh");
         // The runtime is the shell's alone: with it the connection ends.
         drop(command);
-        let out = text(&playing.wait_with_output().expect("its end"));
+        let out = String::from_utf8_lossy(&playing.wait_with_output().expect("its end").stdout).into_owned();
         assert!(out.contains("found\nserved"), "{out}");
         // Without anything that was left, the mark of an earlier one counts for nothing.
         let state = if fds == "0" { "armed" } else { "retired" };
@@ -300,15 +289,11 @@ const PAUSE: &str = "MPU_TEST_PAUSE";
 
 #[test]
 fn a_container_beyond_its_budget_is_slowed_and_its_neighbour_is_not() {
-    if skipped() {
-        return;
-    }
     // A hog of four processes and a neighbour that asks now and then: first without a limit, then with a fiftieth of a processor for each.
     let hog = format!("$MPU run -- sh -c 'for i in 1 2 3 4; do {ASKER} & done; wait' > /run/mpu/hog & hog=$!");
     let neighbour = format!("{PAUSE}=20 $MPU run -- {ASKER} > /run/mpu/neighbour & beside=$!");
     let script = format!(
-        "{TELL}; $MPU notify hold & until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
-        for percent in 0 2; do
+        "for percent in 0 2; do
             rm -f /run/mpu/stop; tell \"budget\n$percent\"; {hog}; {neighbour}
             until tell state | grep -q '\"listeners\":2'; do sleep 0.05; done
             sleep 3; tell state; touch /run/mpu/stop; wait $hog $beside
@@ -318,7 +303,7 @@ fn a_container_beyond_its_budget_is_slowed_and_its_neighbour_is_not() {
         tell 'budget
         many'; tell retire; wait"
     );
-    let out = text(&play(&script));
+    let Some(out) = play_beside_keeper("", &script) else { return };
     let of = |who: &str| -> Vec<[u64; 3]> {
         let lines = out.lines().filter_map(|line| line.strip_prefix(who)?.strip_prefix(" asked "));
         let numbers = lines.map(|line| line.split(' ').map(|word| word.parse().expect("a number")).collect::<Vec<_>>());
@@ -372,17 +357,11 @@ fn toucher() {
 /// The page tables for such a page are charged to the supervisor, so nobody gets many.
 #[test]
 fn pages_that_calls_bring_in_are_paid_for() {
-    if skipped() {
-        return;
-    }
-    let script = format!(
-        "{TELL}; $MPU notify hold & until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
-        for percent in 0 100; do
+    let script = "for percent in 0 100; do
             tell \"budget\n$percent\" >/dev/null; $MPU run -- $CALLER --exact toucher --ignored --nocapture
         done
-        tell retire; wait"
-    );
-    let out = text(&play(&script));
+        tell retire; wait";
+    let Some(out) = play_beside_keeper("", script) else { return };
     let counts: Vec<u64> =
         out.lines().filter_map(|line| line.rsplit_once("touched ")?.1.split(' ').next()?.parse().ok()).collect();
     let [free, paid] = counts[..] else { panic!("{out}") };
@@ -394,18 +373,14 @@ fn pages_that_calls_bring_in_are_paid_for() {
 
 #[test]
 fn a_log_that_takes_nothing_ends_neither_keeper_nor_supervisor() {
-    if skipped() {
-        return;
-    }
     let script = format!(
-        "{TELL}; $MPU notify hold 2>/dev/full & until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
-        $MPU run -- {ASKER} & run=$!
+        "$MPU run -- {ASKER} & run=$!
         until tell state | grep -q '\"listeners\":1'; do sleep 0.05; done
         first=$(tell state | {PID}); kill -9 $first
         until next=$(tell state | {PID}); test -n \"$next\" && test $next != $first; do sleep 0.05; done
         sleep 1; touch /run/mpu/stop; wait $run; echo ended $?; tell retire; wait"
     );
-    let out = text(&play(&script));
+    let Some(out) = play_beside_keeper("2>/dev/full", &script) else { return };
     assert!(out.contains("asked ") && out.contains("ended 0") && !out.contains("never"), "{out}");
 }
 
@@ -415,9 +390,6 @@ const PID: &str = "sed -n 's/.*\"pid\":\\([0-9]*\\).*/\\1/p'";
 /// A container that has all numbers of processes for a moment must not cost another one its listener.
 #[test]
 fn a_listener_for_which_there_is_no_thread_is_attended_later() {
-    if skipped() {
-        return;
-    }
     let script = format!(
         "group=
         for at in /sys/fs/cgroup/pids /sys/fs/cgroup /sys/fs/cgroup/unified; do
@@ -438,7 +410,7 @@ fn a_listener_for_which_there_is_no_thread_is_attended_later() {
         echo max >$group/pids.max
         sleep 1; touch /run/mpu/stop; wait $run; echo ended $?; tell retire; wait; rmdir $group"
     );
-    let out = text(&play(&script));
+    let Some(out) = play(&script) else { return };
     if let Some(reason) = out.lines().find(|line| line.starts_with("skipped: ")) {
         return println!("{reason}");
     }

@@ -19,11 +19,9 @@ const BUFFER: usize = 4096;
 /// How long the plugin may take for anything here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An engine's socket.
 pub struct Engine(UnixListener);
 
 impl Engine {
-    /// Listens.
     pub fn at(path: &Path) -> Engine {
         let _ = std::fs::remove_file(path);
         let socket = UnixListener::bind(path).expect("a socket");
@@ -57,7 +55,6 @@ impl Engine {
     }
 }
 
-/// A plugin's connection.
 pub struct Connection {
     stream: UnixStream,
     held: [Vec<u8>; 2],
@@ -78,7 +75,6 @@ impl Connection {
         (plugin.text(1), plugin.text(2))
     }
 
-    /// Refuses the registration.
     pub fn refuse(&mut self, why: &str) {
         let (call, _) = self.receive(RUNTIME, 1);
         self.send(RUNTIME, call, 2, &bytes(1, message(&[number(1, 2), bytes(2, why)])));
@@ -126,7 +122,6 @@ impl Connection {
         [&(payload.len() as u32).to_be_bytes()[..], &call.to_be_bytes(), &[kind, 0], payload].concat()
     }
 
-    /// Sends a message.
     pub fn send(&mut self, stream: u32, call: u32, kind: u8, payload: &[u8]) {
         let packed = Connection::packed(call, kind, payload);
         let (first, rest) = packed.split_at(packed.len().min(BUFFER));
@@ -135,7 +130,6 @@ impl Connection {
         }
     }
 
-    /// Sends a frame.
     pub fn frame(&mut self, stream: u32, part: &[u8]) {
         self.raw(&[&stream.to_be_bytes()[..], &(part.len() as u32).to_be_bytes(), part].concat());
     }

@@ -14,6 +14,9 @@ use wire::{bytes, message, number, Fields};
 
 /// An engine that can do all that is needed.
 const NEW: (&str, &str) = ("containerd", "v2.3.1");
+/// One that tells whether a container has a profile, and not which rules.
+const V22: (&str, &str) = ("containerd", "v2.2.7");
+const CRIO: (&str, &str) = ("cri-o", "1.34.4");
 
 /// A container of an engine: the parts in which they differ.
 #[derive(Clone, Default)]
@@ -31,6 +34,18 @@ struct Made {
 impl Made {
     fn with_gpu() -> Made {
         Made { nodes: vec![("/dev/nvidiactl", 195)], ..Made::default() }
+    }
+
+    fn with_policy(policy: Vec<u8>) -> Made {
+        Made { policy: Some(policy), ..Made::with_gpu() }
+    }
+
+    fn with_kind(kind: u64) -> Made {
+        Made { kind: Some(kind), ..Made::with_gpu() }
+    }
+
+    fn with_cdi(cdi: &[&'static str]) -> Made {
+        Made { cdi: cdi.to_vec(), ..Made::default() }
     }
 
     fn message(&self) -> Vec<u8> {
@@ -90,7 +105,7 @@ fn a_containers_own_profile_is_kept_and_the_listener_added() {
     let engine = Engine::at(&place.socket());
     let plugin = Plugin::start(&place, &[]);
     let mut connection = engine.serve(NEW.0, NEW.1);
-    let answer = connection.create(&Made { policy: Some(usual()), ..Made::with_gpu() }.message());
+    let answer = connection.create(&Made::with_policy(usual()).message());
     assert!(answer.all(2).is_empty() && answer.all(3).is_empty(), "no other container is touched");
     let after = profile(&answer).expect("a profile");
     assert_eq!(after.text(1), "SCMP_ACT_ERRNO");
@@ -138,104 +153,62 @@ fn who_gets_the_listener_and_why_others_do_not() {
         bytes(6, "mpu"),
         rule(&["ioctl"], "SCMP_ACT_NOTIFY", &[]),
     ]);
-    let cases: Vec<(&str, &str, Made, &str)> = vec![
+    let allowing = |more: &[Vec<u8>]| message(&[bytes(1, "SCMP_ACT_ALLOW"), more.concat()]);
+    let (node, mount) = (("/dev/null", 1), "/usr/bin/nvidia-smi");
+    let unknown = "its seccomp profile has fields that this mpu does not know";
+    let cases: Vec<((&str, &str), Made, &str)> = vec![
         // Nodes and names, whoever put them there.
-        (NEW.0, NEW.1, gpu(), "listens"),
-        (NEW.0, NEW.1, Made { nodes: vec![("/dev/gpu", 195)], ..Made::default() }, "listens"),
-        (NEW.0, NEW.1, Made { mounts: vec!["/dev/nvidia0"], ..Made::default() }, "listens"),
-        (NEW.0, NEW.1, Made { cdi: vec!["nvidia.com/gpu=0"], ..Made::default() }, "listens"),
-        (NEW.0, NEW.1, Made { cdi: vec!["management.nvidia.com/gpu=all"], ..Made::default() }, "listens"),
-        (NEW.0, NEW.1, Made { cdi: vec!["notnvidia.com/gpu=0", "vendor.com/nvidia.com=0", ""], ..Made::default() }, ""),
-        (
-            NEW.0,
-            NEW.1,
-            Made { nodes: vec![("/dev/null", 1)], mounts: vec!["/usr/bin/nvidia-smi"], ..Made::default() },
-            "",
-        ),
-        (NEW.0, NEW.1, Made::default(), ""),
+        (NEW, gpu(), "listens"),
+        (NEW, Made { nodes: vec![("/dev/gpu", 195)], ..Made::default() }, "listens"),
+        (NEW, Made { mounts: vec!["/dev/nvidia0"], ..Made::default() }, "listens"),
+        (NEW, Made::with_cdi(&["nvidia.com/gpu=0"]), "listens"),
+        (NEW, Made::with_cdi(&["management.nvidia.com/gpu=all"]), "listens"),
+        (NEW, Made::with_cdi(&["notnvidia.com/gpu=0", "vendor.com/nvidia.com=0", ""]), ""),
+        (NEW, Made { nodes: vec![node], mounts: vec![mount], ..Made::default() }, ""),
+        (NEW, Made::default(), ""),
         // What the container says, and what it is.
-        (NEW.0, NEW.1, Made { env: vec!["MPU_NOTIFY=off"], ..gpu() }, ""),
-        (NEW.0, NEW.1, Made { host_pids: true, ..gpu() }, ""),
-        (NEW.0, NEW.1, Made { rules: vec![fuse.clone()], ..gpu() }, "it is given /dev/fuse"),
-        (NEW.0, NEW.1, Made { rules: vec![fuse, any("rwm")], ..gpu() }, "listens"),
+        (NEW, Made { env: vec!["MPU_NOTIFY=off"], ..gpu() }, ""),
+        (NEW, Made { host_pids: true, ..gpu() }, ""),
+        (NEW, Made { rules: vec![fuse.clone()], ..gpu() }, "it is given /dev/fuse"),
+        (NEW, Made { rules: vec![fuse, any("rwm")], ..gpu() }, "listens"),
         // Its profile.
-        (NEW.0, NEW.1, Made { policy: Some(bytes(1, "SCMP_ACT_ALLOW")), ..gpu() }, "listens"),
+        (NEW, Made::with_policy(allowing(&[])), "listens"),
+        (NEW, Made::with_policy(by_argument("ioctl")), "its seccomp profile decides about ioctl by argument"),
+        (NEW, Made::with_policy(by_argument("read")), "its seccomp profile answers ioctl with SCMP_ACT_ERRNO"),
         (
-            NEW.0,
-            NEW.1,
-            Made { policy: Some(by_argument("ioctl")), ..gpu() },
-            "its seccomp profile decides about ioctl by argument",
-        ),
-        (
-            NEW.0,
-            NEW.1,
-            Made { policy: Some(by_argument("read")), ..gpu() },
-            "its seccomp profile answers ioctl with SCMP_ACT_ERRNO",
-        ),
-        (
-            NEW.0,
-            NEW.1,
-            Made { policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), bytes(5, "/run/theirs.sock")])), ..gpu() },
+            NEW,
+            Made::with_policy(allowing(&[bytes(5, "/run/theirs.sock")])),
             "its seccomp profile has a listener of its own",
         ),
         // Another plugin of ours was asked before: one is replaced by the next.
-        (NEW.0, NEW.1, Made { policy: Some(armed.clone()), ..gpu() }, ""),
-        (
-            NEW.0,
-            NEW.1,
-            Made { policy: Some(Vec::new()), ..gpu() },
-            "linux.seccomp.defaultAction of its config.json is not a text",
-        ),
-        (
-            NEW.0,
-            NEW.1,
-            Made { policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), bytes(99, "later")])), ..gpu() },
-            "its seccomp profile has fields that this mpu does not know",
-        ),
-        (
-            NEW.0,
-            NEW.1,
-            Made {
-                policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), rule(&["read"], "SCMP_ACT_LOG", &[number(9, 1)])])),
-                ..gpu()
-            },
-            "its seccomp profile has fields that this mpu does not know",
-        ),
-        (
-            NEW.0,
-            NEW.1,
-            Made { policy: Some(vec![0xff; 9]), ..gpu() },
-            "its seccomp profile has fields that this mpu does not know",
-        ),
+        (NEW, Made::with_policy(armed.clone()), ""),
+        (NEW, Made::with_policy(Vec::new()), "linux.seccomp.defaultAction of its config.json is not a text"),
+        (NEW, Made::with_policy(allowing(&[bytes(99, "later")])), unknown),
+        (NEW, Made::with_policy(allowing(&[rule(&["read"], "SCMP_ACT_LOG", &[number(9, 1)])])), unknown),
+        (NEW, Made::with_policy(vec![0xff; 9]), unknown),
         // Engines that do not say what a container's profile is: it must not be loosened.
-        (
-            "containerd",
-            "v2.2.7",
-            Made { kind: Some(0), ..gpu() },
-            "containerd v2.2.7 does not say which rules its seccomp profile has",
-        ),
-        ("containerd", "v2.2.7", Made { kind: Some(2), ..gpu() }, "does not say which rules"),
-        (NEW.0, NEW.1, Made { kind: Some(0), ..gpu() }, "does not say which rules"),
-        (NEW.0, NEW.1, Made { kind: Some(2), ..gpu() }, "does not say which rules"),
-        (NEW.0, NEW.1, Made { kind: Some(1), ..gpu() }, "listens"),
-        ("containerd", "v2.2.7", gpu(), "does not say which rules"),
-        ("containerd", "v2.2.7", Made { kind: Some(1), ..gpu() }, "listens"),
-        ("containerd", "v2.2.7", Made::default(), ""),
-        ("cri-o", "1.34.4", gpu(), "cri-o 1.34.4 does not say which rules"),
-        ("cri-o", "1.34.4", Made { policy: Some(usual()), ..gpu() }, "listens"),
-        ("another", "7", gpu(), "does not say which rules"),
+        (V22, Made::with_kind(0), "containerd v2.2.7 does not say which rules its seccomp profile has"),
+        (V22, Made::with_kind(2), "does not say which rules"),
+        (NEW, Made::with_kind(0), "does not say which rules"),
+        (NEW, Made::with_kind(2), "does not say which rules"),
+        (NEW, Made::with_kind(1), "listens"),
+        (V22, gpu(), "does not say which rules"),
+        (V22, Made::with_kind(1), "listens"),
+        (V22, Made::default(), ""),
+        (CRIO, gpu(), "cri-o 1.34.4 does not say which rules"),
+        (CRIO, Made::with_policy(usual()), "listens"),
+        (("another", "7"), gpu(), "does not say which rules"),
         // And one that would not do it.
         (
-            "containerd",
-            "2.1.9+ds1",
-            Made { kind: Some(1), ..gpu() },
+            ("containerd", "2.1.9+ds1"),
+            Made::with_kind(1),
             "containerd 2.1.9+ds1 does not let a plugin set a seccomp profile",
         ),
     ];
     let engine = Engine::at(&place.socket());
     let plugin = Plugin::start(&place, &[]);
     let mut connected: Option<((&str, &str), Connection)> = None;
-    for (name, version, made, expected) in cases {
+    for ((name, version), made, expected) in cases {
         let connection = match &mut connected {
             Some((to, connection)) if *to == (name, version) => connection,
             other => {
@@ -404,9 +377,8 @@ fn a_long_profile_goes_there_and_back() {
     let mut connection = engine.serve(NEW.0, NEW.1);
     for count in [100, 170, 180, 2000, 40_000] {
         let rules: Vec<u8> = (0..count).flat_map(|at| rule(&[&format!("call_{at}")], "SCMP_ACT_ERRNO", &[])).collect();
-        let answer = connection.create(
-            &Made { policy: Some(message(&[bytes(1, "SCMP_ACT_ALLOW"), rules])), ..Made::with_gpu() }.message(),
-        );
+        let policy = message(&[bytes(1, "SCMP_ACT_ALLOW"), rules]);
+        let answer = connection.create(&Made::with_policy(policy).message());
         let after = profile(&answer).expect("a profile");
         assert_eq!(after.all(7).len(), count + 3);
     }

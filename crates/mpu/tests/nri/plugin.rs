@@ -20,7 +20,6 @@ impl Place {
         Place { folder, notify: Some(notify) }
     }
 
-    /// The notify engine ends.
     pub fn end_notify(&mut self) {
         self.notify = None;
     }
@@ -45,7 +44,6 @@ impl Place {
         self.folder.path().join("systemd.sock")
     }
 
-    /// The folder.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -58,7 +56,6 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// Starts one.
     pub fn start(place: &Place, options: &[&str]) -> Plugin {
         let log = place.path().join("log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_mpu"));
@@ -68,7 +65,6 @@ impl Plugin {
         Plugin { child: command.spawn().expect("it starts"), log }
     }
 
-    /// What it has said.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).expect("a log")
     }

@@ -2,10 +2,8 @@
 //!
 //! Outside truth: protobuf.dev, "Encoding"; field numbers in the tests are those of `pkg/api/api.proto` of containerd/nri 0.12.
 
-/// A field's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// A number.
     Number(u64),
     /// A text, bytes or a message.
     Bytes(Vec<u8>),
@@ -44,7 +42,6 @@ pub fn message(fields: &[Vec<u8>]) -> Vec<u8> {
 pub struct Fields(Vec<(u64, Value)>);
 
 impl Fields {
-    /// Reads one.
     pub fn of(mut bytes: &[u8]) -> Fields {
         fn varint(bytes: &mut &[u8]) -> u64 {
             let mut number = 0;
@@ -76,7 +73,6 @@ impl Fields {
         Fields(fields)
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

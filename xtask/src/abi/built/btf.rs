@@ -2,20 +2,18 @@
 //! its kernel's `vmlinux` beside it: structures and prototypes, no tables, no numbers. Controls are found by the names of
 //! their structures.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::{ensure, Context, Result};
 use btf_rs::{Btf, BtfType, Type as Kind};
 
-use super::super::c::tokens::Token;
-use super::super::c::{built_in, Headers, Placed, Type};
+use super::super::c::{built_in, Headers, Member, Number, Record, Type};
+use super::super::judge::is_sensitive;
 use super::super::tree::{Carrier, Control, Reach, Tree};
-use super::dwarf::{plainly, BIGGEST};
-use super::{is_escape, is_helper, is_sensitive, Expected};
-
-const DEEPEST: usize = 64;
+use super::dwarf::{plainly, prototype as written_prototype, BIGGEST, DEEPEST};
+use super::{add_escapes, is_escape, is_helper, Expected};
 
 /// Reads the types of a module; `base` is the file with those of its kernel, which it is a supplement to.
 pub fn tree(bytes: &[u8], base: &Path, expected: &Expected) -> Result<Tree> {
@@ -28,14 +26,13 @@ pub fn tree(bytes: &[u8], base: &Path, expected: &Expected) -> Result<Tree> {
         Btf::from_bytes(bytes).context("damaged, cut short, or a supplement to a vmlinux that is not beside it")?
     };
     let mut reader = Reader { btf: &btf, headers: Headers::default() };
-    let (mut parameters, mut functions) = (Vec::new(), BTreeMap::new());
-    let mut unreadable = BTreeSet::new();
-    let own = btf.split().unwrap_or(btf.base());
-    let (first, last) = own.type_id_range();
+    let (mut parameters, mut unreadable) = (BTreeSet::new(), BTreeSet::new());
+    let mut functions: HashMap<String, BTreeSet<String>> = HashMap::new();
+    let (first, last) = btf.split().unwrap_or(btf.base()).type_id_range();
     for id in first.max(1)..=last {
         match btf.resolve_type_by_id(id)? {
             Kind::Typedef(kind) => {
-                let name = name(&btf, &kind);
+                let name = reader.name(&kind);
                 if !is_escape(&name) && !is_parameters(&name) {
                     continue;
                 }
@@ -43,58 +40,34 @@ pub fn tree(bytes: &[u8], base: &Path, expected: &Expected) -> Result<Tree> {
                 if reader.kind(id, 0).is_err() || reader.headers.fields(&name).is_err() {
                     unreadable.insert(name);
                 } else if is_parameters(&name) {
-                    parameters.push(name);
+                    parameters.insert(name);
                 }
             }
-            Kind::Func(kind) => {
-                let name = name(&btf, &kind);
-                if is_helper(&name) {
-                    let prototype = reader.prototype(kind.get_type_id().unwrap_or(0))?;
-                    functions.insert(name, prototype);
-                }
+            Kind::Func(kind) if is_helper(&reader.name(&kind)) => {
+                let prototype = reader.prototype(kind.get_type_id().unwrap_or(0))?;
+                functions.entry(reader.name(&kind)).or_default().insert(prototype);
             }
             _ => {}
         }
     }
-    parameters.sort();
-    parameters.dedup();
-    let mut tree = Tree::of(reader.headers);
-    tree.declares_all = false;
-    tree.has_functions = true;
     // The driver's own cannot be called, whatever is in it.
     unreadable.retain(|name| !name.contains("_INTERNAL_"));
     let found: BTreeSet<u32> = parameters.iter().filter_map(|name| expected.numbers.get(name)).copied().collect();
     let too_few = expected.too_few(|cmd| found.contains(&cmd));
-    tree.has_fields = too_few.is_none() && unreadable.is_empty();
+    let has_fields = too_few.is_none() && unreadable.is_empty();
+    let mut tree = Tree { functions, has_functions: true, has_fields, ..Tree::of(reader.headers) };
+    tree.declares_all = false;
     for name in &parameters {
-        match expected.numbers.get(name) {
-            Some(cmd) => tree.controls.push(Control {
-                cmd: *cmd,
-                name: name.clone(),
-                reach: Reach::Declared,
-                flags: 0,
-                access_right: 0,
-                parameters: Some(name.clone()),
-            }),
-            None if name.contains("_INTERNAL_") => {}
-            None if tree.headers.fields(name).is_ok_and(|fields| is_sensitive(&fields)) => {
-                tree.carriers.push(Carrier {
-                    way: "control",
-                    by: "its name; its number is not known here".into(),
-                    structure: name.clone(),
-                });
-            }
-            None => {}
+        let fields = tree.headers.fields(name).unwrap_or_default();
+        if let Some(cmd) = expected.numbers.get(name) {
+            let (name, parameters) = (name.clone(), Some(name.clone()));
+            tree.controls.push(Control { cmd: *cmd, name, reach: Reach::Declared, parameters });
+        } else if !name.contains("_INTERNAL_") && fields.iter().any(is_sensitive) {
+            tree.carriers.push(Carrier::new("control", "its name; its number is not known here", name));
         }
     }
     tree.controls.sort_by_key(|control| control.cmd);
-    for name in tree.headers.names().filter(|name| is_escape(name)) {
-        tree.carriers.push(Carrier { way: "escape", by: "its name".into(), structure: name.clone() });
-        tree.escapes += 1;
-    }
-    for (name, prototype) in functions {
-        tree.functions.entry(name).or_default().insert(prototype);
-    }
+    add_escapes(&mut tree);
     tree.cannot_tell.push(format!(
         "{} structures of controls' parameters are among its types, without numbers and without callers",
         parameters.len()
@@ -122,14 +95,10 @@ struct Reader<'a> {
     headers: Headers,
 }
 
-/// The name of a type; empty for one without.
-fn name(btf: &Btf, kind: &dyn BtfType) -> String {
-    btf.resolve_name(kind).unwrap_or_default()
-}
-
 impl Reader<'_> {
+    /// The name of a type; empty for one without.
     fn name(&self, kind: &dyn BtfType) -> String {
-        name(self.btf, kind)
+        self.btf.resolve_name(kind).unwrap_or_default()
     }
 
     fn kind(&mut self, id: u32, depth: usize) -> Result<Type> {
@@ -145,15 +114,15 @@ impl Reader<'_> {
                 }
                 Type::Named(name)
             }
-            Kind::Const(inner) | Kind::Volatile(inner) | Kind::Restrict(inner) => {
+            Kind::Const(_) | Kind::Volatile(_) | Kind::Restrict(_) | Kind::TypeTag(_) => {
+                let inner = kind.as_btf_type().context("a type without an inner one")?;
                 self.kind(onward(inner), depth + 1)?
             }
-            Kind::TypeTag(inner) => self.kind(onward(inner), depth + 1)?,
             Kind::Ptr(_) => Type::Pointer,
             Kind::Array(array) => {
                 let one = self.kind(onward(array), depth + 1)?;
                 ensure!(array.len() <= BIGGEST, "an array of gigabytes");
-                Type::Array(Box::new(one), vec![vec![Token::Number(array.len() as i128)]])
+                Type::Array(Box::new(one), vec![Number::Known(array.len())])
             }
             Kind::Struct(record) | Kind::Union(record) => {
                 ensure!(record.size() <= BIGGEST, "a type of gigabytes");
@@ -163,9 +132,9 @@ impl Reader<'_> {
                     let name = Some(self.name(member)).filter(|name| !name.is_empty());
                     let offset = member.bit_offset() as usize / 8;
                     ensure!(offset <= record.size(), "a member outside its structure");
-                    members.push((name, kind, offset));
+                    members.push(Member::placed(name, kind, offset));
                 }
-                Type::Placed(Rc::new(Placed { size: record.size(), members }))
+                Type::Record(Rc::new(Record { size: Some(record.size()), members, ..Record::default() }))
             }
             Kind::Int(inner) => Type::Plain(self.name(inner), inner.size()),
             Kind::Float(inner) => Type::Plain(self.name(inner), inner.size()),
@@ -185,8 +154,7 @@ impl Reader<'_> {
             .filter(|parameter| !parameter.is_variadic())
             .map(|parameter| self.written(parameter.get_type_id().unwrap_or(0), 0))
             .collect::<Result<_>>()?;
-        let parameters = if parameters.is_empty() { "void".to_owned() } else { parameters.join(", ") };
-        Ok(format!("{} ({parameters})", self.written(prototype.return_type_id(), 0)?))
+        Ok(written_prototype(&self.written(prototype.return_type_id(), 0)?, &parameters))
     }
 
     /// A type as the driver's sources write it.

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{ensure, Result};
+use anyhow::{Context, Result};
 
-use super::super::tree::Reach;
+use super::super::tree::{Flags, Reach};
 use super::elf::{Elf, Place};
+use super::number;
 
 /// An entry of a table.
 #[derive(Debug)]
@@ -59,15 +60,12 @@ pub fn methods(elf: &Elf, form: Option<Form>) -> Result<Vec<Method>> {
                 && size % form.size == 0
                 && (0..size).step_by(form.size).all(|at| leads.contains_key(&(at + form.class)))
         };
-        let form = form.as_ref().into_iter().chain(&FORMS).find(fits);
-        ensure!(form.is_some(), "the table {name} of {size} bytes is in a form that this reader does not know");
-        let Some(form) = form else { continue };
-        for start in (0..size).step_by(form.size) {
-            let number = |at: usize| -> Result<u32> {
-                let bytes = data.get(start + at..start + at + 4).and_then(|bytes| bytes.try_into().ok());
-                ensure!(bytes.is_some(), "the table {name} ends early");
-                Ok(bytes.map_or(0, u32::from_le_bytes))
-            };
+        let form =
+            form.as_ref().into_iter().chain(&FORMS).find(fits).with_context(|| {
+                format!("the table {name} of {size} bytes is in a form that this reader does not know")
+            })?;
+        for (start, entry) in (0..size).step_by(form.size).zip(data.chunks(form.size)) {
+            let number = |at: usize| number(entry, at).with_context(|| format!("the table {name} ends early"));
             let lead = |at: usize| leads.get(&(start + at));
             out.push(Method {
                 cmd: number(form.number)?,
@@ -83,13 +81,13 @@ pub fn methods(elf: &Elf, form: Option<Form>) -> Result<Vec<Method>> {
     Ok(out)
 }
 
-/// Which bits of a method's flags mean what: anybody, root, internal. They moved once; `rmapi/control.h` of the releases
+/// Which bits of a method's flags mean what. They moved once; `rmapi/control.h` of the releases
 /// says how.
-const FLAGS: [(u64, u64, u64); 2] = [
+const FLAGS: [Flags; 2] = [
     // 515.43.04 to 550.163.01
-    (0x10, 0x4 | 0x100, 0x400),
+    Flags { any: 0x10, root: 0x4 | 0x100, internal: 0x400 },
     // 555.58.02 to 595.45.04
-    (0x8, 0x4 | 0x20, 0x80),
+    Flags { any: 0x8, root: 0x4 | 0x20, internal: 0x80 },
 ];
 
 /// Who may call what, by the meaning of the flags that agrees with what is known of methods otherwise. None if no known
@@ -99,31 +97,21 @@ const FLAGS: [(u64, u64, u64); 2] = [
 ///   others one in twenty (counted in 535, 550 and 595).
 /// - Of the bits for anybody and for root the methods say it that programs are known to call: none of them is the driver's
 ///   own in any release. Where a bit has moved they would be, and with them what is new.
-pub fn meaning(methods: &[Method], is_called: impl Fn(&Method) -> bool) -> Option<impl Fn(&Method) -> Reach> {
+pub fn meaning(methods: &[Method], is_called: impl Fn(&Method) -> bool) -> Option<Flags> {
     let (internal, others): (Vec<&Method>, Vec<&Method>) =
         methods.iter().partition(|method| is_called_internal(method));
     let share = |some: &[&Method], bit: u64| {
         some.iter().filter(|method| method.flags & bit != 0).count() * 100 / some.len().max(1)
     };
-    let agrees = |flags: &&(u64, u64, u64)| {
-        let opens = |method: &Method| reach(**flags, method) != Reach::Kernel;
-        let (_, _, bit) = **flags;
-        share(&internal, bit) >= 80
-            && share(&others, bit) <= 20
-            && methods.iter().filter(|method| is_called(method)).all(opens)
+    let agrees = |flags: &&Flags| {
+        share(&internal, flags.internal) >= 80
+            && share(&others, flags.internal) <= 20
+            && methods
+                .iter()
+                .filter(|method| is_called(method))
+                .all(|method| flags.reach(method.flags, method.access_right) != Reach::Kernel)
     };
-    let flags = *FLAGS.iter().find(agrees)?;
-    Some(move |method: &Method| reach(flags, method))
-}
-
-/// Who may call a method, by one meaning of its flags.
-fn reach((any, root, internal): (u64, u64, u64), method: &Method) -> Reach {
-    match method.flags {
-        flags if flags & internal != 0 => Reach::Kernel,
-        flags if flags & any != 0 => Reach::Anybody,
-        flags if flags & root != 0 || method.access_right != 0 => Reach::Root,
-        _ => Reach::Kernel,
-    }
+    FLAGS.iter().find(agrees).copied()
 }
 
 /// Whether a method's name says that only the driver itself calls it.

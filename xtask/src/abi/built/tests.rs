@@ -6,8 +6,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use tempfile::TempDir;
+
 use super::super::judge::{judge, List, Verdict};
-use super::super::tests::{alarms, judged_by, known, scratch, Made, ROWS, TYPES};
+use super::super::tests::{changed, check, judged, known, shown, write, Made, CHANGES, CLASS, CTRL, ROWS, TYPES};
 use super::super::tree::{Reach, Tree};
 use super::super::{is_alarm, outcome};
 use super::{functions_of_module, read, read_host, Expected};
@@ -16,9 +18,9 @@ use crate::outcome::Outcome;
 /// Pairs of a built object and the source tree of the same release, `OBJECT=TREE` with colons between them.
 const VARIABLE: &str = "MPU_DRIVER_OBJECT";
 
-/// What is expected of a made driver.
-fn made() -> Expected<'static> {
-    Expected { rows: &ROWS, numbers: BTreeMap::new() }
+/// What is expected of a made driver, with numbers of structures.
+fn made<const N: usize>(numbers: [(&str, u32); N]) -> Expected<'static> {
+    Expected { rows: &ROWS, numbers: numbers.map(|(name, cmd)| (name.to_owned(), cmd)).into() }
 }
 
 fn real_pairs() -> Vec<(PathBuf, PathBuf)> {
@@ -30,10 +32,9 @@ fn real_pairs() -> Vec<(PathBuf, PathBuf)> {
     pairs.map(|(object, tree)| (object.into(), tree.into())).collect()
 }
 
-/// The driver of `Made`, built. A method is a name, its flags, its number, and whether the table names its function.
+/// The driver of `Made`, built.
 struct Built {
     made: Made,
-    methods: Vec<(&'static str, u32, u32, bool)>,
     /// The function that every call goes through.
     entry: &'static str,
     /// More of the core's C.
@@ -42,7 +43,8 @@ struct Built {
     /// The form of a table's entries, from its last field on.
     form: &'static str,
     /// For `cc`.
-    options: Vec<&'static str>,
+    options: &'static [&'static str],
+    expected: Expected<'static>,
 }
 
 /// What the core has beside its methods.
@@ -70,36 +72,34 @@ impl Built {
     fn new() -> Built {
         Built {
             made: Made::new(),
-            // The firmware answers the second: its type is known by the pointer that the class has for it.
-            methods: vec![("LIST", 0x8, 0x101, true), ("SESSIONS", 0x8, 0x102, false), ("CLOCK", 0x8, 0x103, true)],
             entry: "rm_ioctl",
             core: String::new(),
             interface: INTERFACE.into(),
             form: "const char *func; };",
-            options: vec!["-g", "-fno-eliminate-unused-debug-types"],
+            options: &["-g", "-fno-eliminate-unused-debug-types"],
+            expected: made([]),
         }
     }
 
-    /// The object as a file of that folder; none, said aloud, without a compiler.
-    fn object(&self, name: &str) -> Option<(PathBuf, PathBuf)> {
-        let dir = scratch(name);
-        let sdk = dir.join("sdk/nvidia/inc");
-        fs::create_dir_all(sdk.join("ctrl")).unwrap();
-        fs::create_dir_all(sdk.join("class")).unwrap();
-        fs::write(sdk.join("ctrl/ctrl7e57.h"), &self.made.ctrl).unwrap();
-        fs::write(sdk.join("class/cl7e57.h"), &self.made.class).unwrap();
+    /// The object as a file of that folder.
+    fn object(&self) -> (TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        for file in [CTRL, CLASS] {
+            write(&dir.path().join(file), &self.made.files[file]);
+        }
         let (mut functions, mut members, mut table) = (String::new(), String::new(), String::new());
-        for (name, flags, id, has_function) in &self.methods {
+        for (name, flags, cmd, has_function) in &self.made.methods {
             let parameters = format!("NV7E57_CTRL_{name}_PARAMS");
-            if *has_function {
+            let function = if *has_function {
                 functions += &format!("NV_STATUS test{name}_IMPL(struct Test *t, {parameters} *p) {{ return 0; }}\n");
+                format!("test{name}_IMPL")
             } else {
                 members += &format!("NV_STATUS (*__test{name}__)(struct Test *, {parameters} *);\n");
-            }
-            let function = if *has_function { format!("test{name}_IMPL") } else { "0".into() };
+                "0".to_owned()
+            };
             table += &format!(
-                "{{ (void (*)(void)) {function}, {flags:#x}, 0, 0x7e570000 | {id:#x}, sizeof({parameters}), \
-                 &classInfo, \"test{name}\" }},\n"
+                "{{ (void (*)(void)) {function}, {flags:#x}, 0, {cmd:#x}, sizeof({parameters}), &classInfo, \
+                 \"test{name}\" }},\n"
             );
         }
         let (core, interface) = (&self.core, &self.interface);
@@ -110,128 +110,112 @@ struct Test {{ NvU32 x; {members} }};
 __attribute__((used)) static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_exported_method_def_Test[] = {{
 {table} }};\n__attribute__((used)) struct Test test;\n{core}\n{interface}"
         );
-        fs::write(dir.join("driver.c"), text).unwrap();
-        let object = dir.join("nvidia.o");
+        let (source, object) = (dir.path().join("driver.c"), dir.path().join("nvidia.o"));
+        fs::write(&source, text).unwrap();
+        let sdk = dir.path().join("src/common/sdk/nvidia/inc");
         let mut cc = Command::new("cc");
-        cc.args(["-c", "-w", "-I"]).arg(&sdk).args(&self.options).arg("-o").arg(&object).arg(dir.join("driver.c"));
-        match cc.output() {
-            Ok(done) => assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr)),
-            Err(error) => {
-                println!("skipped: no C compiler: {error}");
-                return None;
-            }
+        cc.args(["-c", "-w", "-I"]).arg(sdk).args(self.options).arg("-o").arg(&object).arg(source);
+        let done = cc.output().expect("cc is what ./x builds with");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        (dir, object)
+    }
+
+    fn tree(&self) -> anyhow::Result<Tree> {
+        let (_dir, object) = self.object();
+        read(&object, &self.expected)
+    }
+
+    /// What `cc -gbtf` makes of it, as a file of a kernel's own: no compiler makes a supplement to a kernel's.
+    fn types(&self) -> Option<(TempDir, PathBuf)> {
+        let (dir, object) = self.object();
+        let types = dir.path().join("sys/kernel/btf/nvidia");
+        fs::create_dir_all(types.parent().unwrap()).unwrap();
+        let mut objcopy = Command::new("objcopy");
+        objcopy.args(["-O", "binary", "--only-section=.BTF", "--set-section-flags", ".BTF=alloc"]);
+        if !objcopy.arg(&object).arg(&types).status().is_ok_and(|status| status.success()) {
+            println!("skipped: no objcopy");
+            return None;
         }
-        Some((dir, object))
+        Some((dir, types))
     }
 
-    fn tree(&self, name: &str) -> Option<Tree> {
-        let (dir, object) = self.object(name)?;
-        let tree = read(&object, &made()).unwrap();
-        fs::remove_dir_all(dir).unwrap();
-        Some(tree)
+    /// Holds the alarms of a built driver against these, its exit against this one, and what is said of it against a part.
+    fn check(&self, expected: &[&str], exit: Option<Outcome>, said: &str) -> Tree {
+        let tree = self.tree().unwrap();
+        let findings = judged(&tree, &known(), &ROWS);
+        check(said, &findings, expected);
+        let is_cannot_tell =
+            |error: anyhow::Error| error.to_string().contains("whether something is new cannot be told");
+        match (outcome(&tree, &findings), exit) {
+            (Ok(found), wanted) => assert_eq!(Some(found), wanted, "{said}"),
+            (Err(error), wanted) => assert!(wanted.is_none() && is_cannot_tell(error), "{said}"),
+        }
+        let sentences = tree.cannot_tell.join("\n");
+        assert!(sentences.contains(said), "{said}: {sentences}");
+        tree
     }
+}
 
-    fn alarms(&self, name: &str) -> Option<Vec<(Verdict, String, String)>> {
-        Some(alarms(&judged_by(&self.tree(name)?, &known(), &ROWS)))
+#[test]
+fn unchanged_object_fits_its_rows() {
+    for options in [&["-g"][..], &["-gdwarf-4", "-O2"], &["-gdwarf-5", "-O2"]] {
+        let options = [options, &["-fno-eliminate-unused-debug-types"]].concat().leak();
+        let tree = Built { options, ..Built::new() }.check(&[], Some(Outcome::Passed), "");
+        let findings = judged(&tree, &known(), &ROWS);
+        let fits = shown(findings.iter().filter(|finding| finding.verdict == Verdict::Fits));
+        let lines: Vec<&str> = fits.iter().map(|(line, _)| line.as_str()).collect();
+        let copy = "NV_STATUS (void *, const void *, NvU32)";
+        let entry = "NV_STATUS (nvidia_stack_t *, nv_state_t *, nv_file_private_t *, NvU32, void *, NvU32)";
+        let wanted = [
+            "fits 0x7e570101 20 anybody pids@4 ×4",
+            "fits 0x7e570102 16 anybody →NV7E57_SESSION.processId@0 →NV7E57_SESSION.subProcessId@4",
+            "fits nvidia_unlocked_ioctl long (struct file *, unsigned int, unsigned long)",
+            &format!("fits rm_ioctl {entry}"),
+            &format!("fits os_memcpy_from_user {copy}"),
+            &format!("fits os_memcpy_to_user {copy}"),
+        ];
+        assert_eq!(lines, wanted);
+        assert_eq!(findings[0].name, "testLIST");
     }
 }
 
 #[test]
-fn an_object_that_has_nothing_new_raises_no_alarm() {
-    let Some(tree) = Built::new().tree("built-quiet") else { return };
-    let findings = judged_by(&tree, &known(), &ROWS);
-    assert_eq!(alarms(&findings), []);
-    let fits: Vec<_> = findings.iter().filter(|f| f.verdict == Verdict::Fits).map(|f| f.name.as_str()).collect();
-    let wanted =
-        ["testLIST", "testSESSIONS", "nvidia_unlocked_ioctl", "rm_ioctl", "os_memcpy_from_user", "os_memcpy_to_user"];
-    assert_eq!(fits, wanted);
-    // Each with what the tree of sources says of it.
-    let list = findings.iter().find(|f| f.name == "testLIST").unwrap();
-    assert_eq!((list.size, list.fields.as_slice()), (Some(20), &["pids@4 ×4".to_owned()][..]));
-    let sessions = findings.iter().find(|f| f.name == "testSESSIONS").unwrap();
-    let behind = ["→NV7E57_SESSION.processId@0", "→NV7E57_SESSION.subProcessId@4"].map(str::to_owned);
-    assert_eq!((sessions.size, sessions.fields.as_slice()), (Some(16), &behind[..]));
-    assert_eq!(outcome(&tree, &findings).unwrap(), Outcome::Passed);
-}
-
-#[test]
-fn older_and_optimised_debug_information_is_read_and_compressed_is_named() {
-    let mut built = Built::new();
-    for options in [["-gdwarf-4", "-O2"], ["-gdwarf-5", "-O2"]] {
-        built.options = [&options[..], &["-fno-eliminate-unused-debug-types"]].concat();
-        let Some(tree) = built.tree("built-dwarf") else { return };
-        let findings = judged_by(&tree, &known(), &ROWS);
-        assert_eq!(alarms(&findings), [], "{options:?}");
-        assert!(tree.has_fields);
+fn changed_object_raises_its_alarms() {
+    for (made, case, alarms) in changed(CHANGES) {
+        let built = Built { made, ..Built::new() };
+        let findings = judged(&built.tree().unwrap(), &known(), &ROWS);
+        check(&case, &findings, &alarms);
+        assert_eq!(outcome(&built.tree().unwrap(), &findings).unwrap(), Outcome::Failed);
     }
-    built.options = vec!["-g", "-gsplit-dwarf"];
-    let tree = built.tree("built-dwarf").unwrap();
-    assert!(tree.cannot_tell.iter().any(|said| said.contains("in other files (.dwo")), "{:?}", tree.cannot_tell);
-    assert!(outcome(&tree, &[]).is_err());
-    built.options = vec!["-g", "-gz=zlib"];
-    let (dir, object) = built.object("built-dwarf").unwrap();
-    let said = format!("{:#}", read(&object, &made()).err().unwrap());
-    fs::remove_dir_all(dir).unwrap();
-    assert!(said.contains("is compressed: `objcopy --decompress-debug-sections`"), "{said}");
-}
-
-#[test]
-fn an_object_shows_a_new_pid_deep_inside_a_control() {
-    let mut built = Built::new();
-    built.made.ctrl += "
-typedef struct NV7E57_DEEP { NvU8 x; union { NvU32 procId; NvU8 raw[4]; } who; } NV7E57_DEEP;
-typedef struct NV7E57_CTRL_DEEP_PARAMS { NvU32 n; NV7E57_DEEP entries[3][2]; } NV7E57_CTRL_DEEP_PARAMS;
-";
-    built.methods.push(("DEEP", 0x8, 0x106, true));
-    let Some(tree) = built.tree("built-deep") else { return };
-    let findings = judged_by(&tree, &known(), &ROWS);
-    assert_eq!(alarms(&findings), [(Verdict::New, "0x7e570106".to_owned(), "no row".to_owned())]);
-    let deep = findings.iter().find(|finding| finding.verdict == Verdict::New).unwrap();
-    assert_eq!((deep.size, deep.fields.as_slice()), (Some(52), &["entries.who.procId@8 ×6".to_owned()][..]));
-    assert_eq!(outcome(&tree, &findings).unwrap(), Outcome::Failed);
-}
-
-#[test]
-fn an_object_shows_rows_that_no_longer_fit() {
-    let alarm = |from: &str, to: &str| {
-        let mut built = Built::new();
-        built.made.ctrl = built.made.ctrl.replace(from, to);
-        let found = built.alarms("built-fits")?;
-        assert_eq!(found.len(), 1, "{found:?}");
-        Some((found[0].0, found[0].2.clone()))
-    };
-    let Some(bigger) = alarm("LIST_MAX 4", "LIST_MAX 5") else { return };
-    assert_eq!(bigger, (Verdict::Changed, "24 bytes; rows have 20".to_owned()));
-    let moved =
-        alarm("NvU32 count; NvU32 pids[NV7E57_LIST_MAX];", "NvU32 pids[NV7E57_LIST_MAX]; NvU32 count;").unwrap();
-    assert!(moved.1.contains("a PID at 0"), "{moved:?}");
-    let longer = alarm("NvU64 rate; }", "NvU64 rate; NvU64 more; }").unwrap();
-    assert!(longer.1.contains("an entry has 24 bytes"), "{longer:?}");
-    let pointer = alarm("NvU32 clock;", "NvU32 clock; NvU32 rest; NvU64 pOsPidInfo;").unwrap();
-    assert_eq!(pointer, (Verdict::New, "no row".to_owned()));
-}
-
-#[test]
-fn an_object_shows_a_shared_page_and_a_changed_function() {
-    let mut built = Built::new();
-    built.made.class =
-        built.made.class.replace("NvU32 heat;", "NvU32 heat; struct { NvU32 procId; NvU32 util; } samples[5];");
-    let Some(found) = built.alarms("built-page") else { return };
-    assert_eq!((found[0].1.as_str(), found.len()), ("NV7E57_PAGE", 1), "{found:?}");
     let mut built = Built::new();
     built.interface =
         built.interface.replace("void *from, NvU32", "void *from, NvU64").replace("nvidia_unlocked", "nvidia_other");
     built.interface += "NvU32 os_pid_in_ns(void *process, NvU32 pid) { return 0; }";
-    let found = built.alarms("built-function").unwrap();
-    let names: Vec<&str> = found.iter().map(|(_, name, _)| name.as_str()).collect();
-    assert_eq!(names, ["nvidia_frontend_unlocked_ioctl", "os_memcpy_from_user", "os_memcpy_to_user", "os_pid_in_ns"]);
+    let alarms = [
+        "changed nvidia_frontend_unlocked_ioctl: not in this tree",
+        "changed os_memcpy_from_user NV_STATUS (void *, const void *, NvU64): the redirect wants",
+        "changed os_memcpy_to_user NV_STATUS (void *, const void *, NvU64): the redirect wants",
+        "new os_pid_in_ns: no redirect knows it",
+    ];
+    built.check(&alarms, Some(Outcome::Failed), "");
+}
+
+#[test]
+fn debug_information_elsewhere_is_named() {
+    let built = Built { options: &["-g", "-gsplit-dwarf"], ..Built::new() };
+    let tree = built.tree().unwrap();
+    assert!(tree.cannot_tell.join("\n").contains("in other files (.dwo"), "{:?}", tree.cannot_tell);
+    assert!(outcome(&tree, &[]).is_err());
+    let built = Built { options: &["-g", "-gz=zlib"], ..Built::new() };
+    let error = format!("{:#}", built.tree().err().unwrap());
+    assert!(error.contains("is compressed: `objcopy --decompress-debug-sections`"), "{error}");
 }
 
 /// A type that no code uses is not in an object: the method's name spells it, or its size is all that is known.
 #[test]
-fn a_type_is_found_by_the_methods_name_and_is_else_named_as_unknown() {
+fn unused_type_is_found_by_name_or_named() {
     let mut built = Built::new();
-    built.methods.truncate(1);
+    built.made.methods.truncate(1);
     built.core = "
 typedef struct NV7E57_CTRL_WHO_RAN_PARAMS { NvU32 pid; NvU32 more; } NV7E57_CTRL_WHO_RAN_PARAMS;
 NV_STATUS odd(struct Test *t, NV7E57_CTRL_WHO_RAN_PARAMS *p) { return 0; }
@@ -241,204 +225,130 @@ __attribute__((used)) static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_export
 { (void (*)(void)) odd, 8, 0, 0x7e570303, 16, &classInfo, \"moreCtrlCmdOfAnotherSize\" },
 };"
     .into();
-    let Some(tree) = built.tree("built-spelled") else { return };
-    let found = alarms(&judged_by(&tree, &known(), &ROWS));
-    assert_eq!(found, [(Verdict::New, "0x7e570301".to_owned(), "no row".to_owned())]);
-    let said = tree.cannot_tell.join("\n");
-    assert!(said.contains("of 2 controls only the size of parameters is known: 0x7e570302 0x7e570303"), "{said}");
+    let said = "of 2 controls only the size of parameters is known: 0x7e570302 0x7e570303";
+    built.check(&["new 0x7e570301 8 anybody pid@0: no row"], Some(Outcome::Failed), said);
     // Of such a driver it is not said that nothing is new.
     built.core = built.core.replace("0x7e570301", "0x7e570301 + 2").replace("NvU32 pid;", "NvU32 some;");
-    let tree = built.tree("built-spelled").unwrap();
-    let findings = judged_by(&tree, &known(), &ROWS);
-    assert_eq!(alarms(&findings), []);
-    assert!(outcome(&tree, &findings).is_err());
+    built.check(&[], None, "");
 }
 
 #[test]
-fn a_table_in_another_form_is_read_by_its_debug_information_and_is_else_an_error() {
-    let mut built = Built::new();
-    built.form = "const char *func; NvU64 since; };";
-    let Some(found) = built.alarms("built-form") else { return };
-    assert_eq!(found, []);
-    built.made.ctrl = built.made.ctrl.replace("NvU32 clock;", "NvU32 pid;");
-    assert_eq!(built.alarms("built-form").unwrap()[0].1, "0x7e570103");
-    built.options.clear();
-    let (dir, object) = built.object("built-form").unwrap();
-    let said = format!("{:#}", read(&object, &made()).err().unwrap());
-    fs::remove_dir_all(dir).unwrap();
-    assert!(said.contains("of 144 bytes is in a form that this reader does not know"), "{said}");
+fn table_in_another_form_needs_debug_information() {
+    let mut built = Built { form: "const char *func; NvU64 since; };", ..Built::new() };
+    built.check(&[], Some(Outcome::Passed), "");
+    built.made.replace(CTRL, "NvU32 clock;", "NvU32 pid;");
+    built.check(&["new 0x7e570103 4 anybody pid@0: no row"], Some(Outcome::Failed), "");
+    built.options = &[];
+    let error = format!("{:#}", built.tree().err().unwrap());
+    assert!(error.contains("of 144 bytes is in a form that this reader does not know"), "{error}");
 }
 
+/// The flags of anybody, of the driver's own and of root, in the two meanings that they had.
 #[test]
-fn who_may_call_is_told_by_the_meaning_that_agrees_with_the_methods_names() {
-    let mut built = Built::new();
-    built.made.ctrl += "typedef struct NV7E57_CTRL_InternalWho_PARAMS { NvU32 pid; } NV7E57_CTRL_InternalWho_PARAMS;
-typedef struct NV7E57_CTRL_ROOT_PARAMS { NvU32 pid; } NV7E57_CTRL_ROOT_PARAMS;";
-    built.methods.extend([("InternalWho", 0x88, 0x107, true), ("ROOT", 0x4, 0x108, true)]);
-    let Some(tree) = built.tree("built-reach") else { return };
-    let reach = |cmd: u32| tree.controls.iter().find(|control| control.cmd == cmd).unwrap().reach;
-    assert_eq!(
-        (reach(0x7e57_0101), reach(0x7e57_0107), reach(0x7e57_0108)),
-        (Reach::Anybody, Reach::Kernel, Reach::Root)
-    );
-    // As 515 to 550 have it.
-    for method in &mut built.methods {
-        method.1 = if method.0 == "InternalWho" {
-            0x410
-        } else if method.0 == "ROOT" {
-            0x100
-        } else {
-            0x10
-        };
+fn flags_say_who_may_call() {
+    for flags in [[0x8, 0x88, 0x4], [0x10, 0x410, 0x100]] {
+        let mut built = Built::new();
+        built.made.control("InternalWho", 0, 0x7e57_0107, "NvU32 pid;");
+        built.made.control("ROOT", 0, 0x7e57_0108, "NvU32 pid;");
+        for (method, flags) in built.made.methods.iter_mut().zip([flags[0], flags[0], flags[0], flags[1], flags[2]]) {
+            method.1 = flags;
+        }
+        let tree = built.tree().unwrap();
+        let reach = [0x7e57_0101, 0x7e57_0107, 0x7e57_0108]
+            .map(|cmd| tree.controls.iter().find(|control| control.cmd == cmd).unwrap().reach);
+        assert_eq!(reach, [Reach::Anybody, Reach::Kernel, Reach::Root]);
     }
-    let tree = built.tree("built-reach").unwrap();
-    let reach = |cmd: u32| tree.controls.iter().find(|control| control.cmd == cmd).unwrap().reach;
-    assert_eq!(
-        (reach(0x7e57_0101), reach(0x7e57_0107), reach(0x7e57_0108)),
-        (Reach::Anybody, Reach::Kernel, Reach::Root)
-    );
 }
 
 /// A release that moves the bit for anybody, or for root, and leaves the bit for the driver's own where it was.
 #[test]
-fn a_moved_bit_of_the_flags_hides_no_new_control() {
-    let mut built = Built::new();
-    for name in ["InternalWho", "NEW", "ROOT"] {
-        built.made.ctrl +=
-            &format!("typedef struct NV7E57_CTRL_{name}_PARAMS {{ NvU32 pid; }} NV7E57_CTRL_{name}_PARAMS;\n");
-    }
-    built.methods.extend([("InternalWho", 0x80, 0x107, true), ("NEW", 0x8, 0x108, true), ("ROOT", 0x4, 0x109, true)]);
-    // Without a row, and known as root's.
-    let expected = Expected { numbers: BTreeMap::from([("ROOT".to_owned(), 0x7e57_0109)]), ..made() };
-    let all = ["0x7e570108", "0x7e570109"];
-    for (from, to, meaning) in [(0, 0, true), (0x8, 0x200, false), (0x4, 0x200, false)] {
-        for method in built.methods.iter_mut().filter(|method| method.1 == from) {
-            method.1 = to;
+fn moved_bit_of_flags_hides_no_control() {
+    let meaningless = "agree with no release";
+    for (from, to) in [(0, 0), (0x8, 0x200), (0x4, 0x200)] {
+        // The last is without a row, and known as root's.
+        let mut built = Built { expected: made([("ROOT", 0x7e57_0109)]), ..Built::new() };
+        for (name, flags, cmd) in [("InternalWho", 0x80, 7), ("NEW", 0x8, 8), ("ROOT", 0x4, 9)] {
+            built.made.control(name, flags, 0x7e57_0100 + cmd, "NvU32 pid;");
         }
-        let Some((dir, object)) = built.object("built-moved") else { return };
-        let tree = read(&object, &expected).unwrap();
-        fs::remove_dir_all(dir).unwrap();
-        let findings = judged_by(&tree, &known(), &ROWS);
-        let names: Vec<String> = alarms(&findings).into_iter().map(|(_, name, _)| name).collect();
-        assert_eq!(names, all, "{from:#x}");
-        let is_said = tree.cannot_tell.iter().any(|said| said.contains("agree with no release"));
-        assert_eq!(is_said, !meaning, "{from:#x}: {:?}", tree.cannot_tell);
-        assert_eq!(outcome(&tree, &findings).unwrap(), Outcome::Failed);
-        for method in built.methods.iter_mut().filter(|method| method.1 == to) {
-            method.1 = from;
-        }
+        built.made.methods.iter_mut().filter(|method| method.1 == from).for_each(|method| method.1 = to);
+        let (root, said) = if from == 0 { ("root", "") } else { ("anybody", meaningless) };
+        let alarms = ["new 0x7e570108 4 anybody pid@0: no row", &format!("new 0x7e570109 4 {root} pid@0: no row")];
+        let tree = built.check(&alarms, Some(Outcome::Failed), said);
+        assert_eq!(tree.cannot_tell.join("\n").contains(meaningless), from != 0);
     }
 }
 
 /// An object of one class, as the driver's build makes it, and one that has the way in and few controls.
 #[test]
-fn of_a_piece_of_the_driver_it_is_not_said_that_all_is_well() {
-    let mut built = Built::new();
-    built.interface = String::new();
-    let said = |built: &Built, sentence: &str| {
-        let Some(tree) = built.tree("built-piece") else { return };
-        let findings = judged_by(&tree, &known(), &ROWS);
-        assert_eq!(alarms(&findings), []);
-        let error = outcome(&tree, &findings).unwrap_err().to_string();
-        assert!(error.contains("whether something is new cannot be told"), "{error}");
-        assert!(tree.cannot_tell.iter().any(|said| said.contains(sentence)), "{:?}", tree.cannot_tell);
-    };
-    built.entry = "rm_other";
-    said(&built, "rm_ioctl is not in it: this is a piece of the driver's core");
+fn piece_of_driver_is_reported_incomplete() {
+    let mut built = Built { entry: "rm_other", interface: String::new(), ..Built::new() };
+    built.check(&[], None, "rm_ioctl is not in it: this is a piece of the driver's core");
     // With the interface it is no whole driver either.
     built.interface = INTERFACE.into();
-    said(&built, "rm_ioctl is not in it");
+    built.check(&[], None, "rm_ioctl is not in it");
     built.entry = "rm_ioctl";
-    built.methods.retain(|(name, ..)| *name != "SESSIONS");
-    said(&built, "of 2 controls that every driver has 1 are in it, too few for a whole driver");
+    built.made.methods.retain(|(name, ..)| *name != "SESSIONS");
+    built.check(&[], None, "of 2 controls that every driver has 1 are in it, too few for a whole driver");
 }
 
 #[test]
-fn without_debug_information_sizes_and_names_are_told_and_nothing_else() {
-    let mut built = Built::new();
-    built.options.clear();
-    let Some(tree) = built.tree("built-bare") else { return };
-    let findings = judged_by(&tree, &known(), &ROWS);
-    assert_eq!(alarms(&findings), []);
-    assert!(
-        tree.cannot_tell.iter().any(|said| said.contains("no debug information (DWARF)")),
-        "{:?}",
-        tree.cannot_tell
-    );
-    let said = outcome(&tree, &findings).unwrap_err().to_string();
-    assert!(said.contains("whether something is new cannot be told"), "{said}");
-    // What is wrong is found all the same.
-    built.made.ctrl = built.made.ctrl.replace("LIST_MAX 4", "LIST_MAX 5");
+fn object_without_debug_information_shows_sizes() {
+    let mut built = Built { options: &[], ..Built::new() };
+    built.check(&[], None, "no debug information (DWARF)");
+    // What is wrong is found all the same. Without that function it is taken for the core alone.
+    built.made.replace(CTRL, "LIST_MAX 4", "LIST_MAX 5");
     built.interface = built.interface.replace("os_memcpy_to_user", "os_memcpy_out");
-    let tree = built.tree("built-bare").unwrap();
-    let findings = judged_by(&tree, &known(), &ROWS);
-    let names: Vec<String> = alarms(&findings).into_iter().map(|(_, name, _)| name).collect();
-    // Without that function it is taken for the core alone.
-    assert_eq!(names, ["0x7e570101"]);
-    assert_eq!(outcome(&tree, &findings).unwrap(), Outcome::Failed);
+    built.check(&["changed 0x7e570101 24 anybody: 24 bytes; rows have 20"], Some(Outcome::Failed), "");
 }
 
 #[test]
-fn a_part_of_the_driver_is_no_alarm_for_what_the_other_part_has() {
-    let mut built = Built::new();
-    built.interface = "NV_STATUS os_memcpy_to_user(void *, const void *, NvU32);
+fn part_of_driver_misses_no_function_of_the_other() {
+    let interface = "NV_STATUS os_memcpy_to_user(void *, const void *, NvU32);
 NV_STATUS rm_calls(void *p) { return os_memcpy_to_user(p, p, 1); }"
         .into();
-    built.options.push("-O1");
-    let Some(tree) = built.tree("built-part") else { return };
+    let options = &["-g", "-fno-eliminate-unused-debug-types", "-O1"];
+    let tree = Built { interface, options, ..Built::new() }.check(&[], Some(Outcome::Passed), "");
     assert!(!tree.is_whole);
-    let findings = judged_by(&tree, &known(), &ROWS);
-    assert_eq!(alarms(&findings), []);
+    let findings = judged(&tree, &known(), &ROWS);
     let fits = findings.iter().filter(|f| f.way == "function" && f.verdict == Verdict::Fits);
     assert_eq!(fits.map(|f| f.name.as_str()).collect::<Vec<_>>(), ["rm_ioctl", "os_memcpy_to_user"]);
 }
 
 #[test]
-fn what_is_no_object_of_the_driver_is_named() {
-    let dir = scratch("built-strange");
-    let said = |bytes: &[u8]| {
-        let file = dir.join("file");
-        fs::write(&file, bytes).unwrap();
-        format!("{:#}", read(&file, &made()).err().unwrap())
-    };
-    assert!(said(b"").contains("neither an ELF object nor BTF"));
-    assert!(said(b"#!/bin/sh").contains("neither an ELF object nor BTF"));
-    assert!(said(b"\xfd7zXZ\0 and so on").contains("compressed"));
-    assert!(said(b"\x7fELF").contains("damaged or cut short"));
-    assert!(said(b"\x9f\xeb\x01\x00").contains("damaged, cut short"));
+fn file_that_is_no_object_of_the_driver_is_named() {
     let own = fs::read(std::env::current_exe().unwrap()).unwrap();
-    assert!(said(&own).contains("none of the driver's functions is in it"));
-    fs::remove_dir_all(dir).unwrap();
+    let cases: [(&[u8], &str); 6] = [
+        (b"", "neither an ELF object nor BTF"),
+        (b"#!/bin/sh", "neither an ELF object nor BTF"),
+        (b"\xfd7zXZ\0 and so on", "compressed"),
+        (b"\x7fELF", "damaged or cut short"),
+        (b"\x9f\xeb\x01\x00", "damaged, cut short"),
+        (&own, "none of the driver's functions is in it"),
+    ];
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for (bytes, part) in cases {
+        fs::write(&file, bytes).unwrap();
+        let error = format!("{:#}", read(file.path(), &made([])).err().unwrap());
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 #[test]
-fn a_damaged_object_is_an_error_or_a_tree_and_never_a_panic() {
-    let Some((dir, object)) = Built::new().object("built-damaged") else { return };
+fn damaged_object_does_not_panic() {
+    let (_dir, object) = Built::new().object();
     let whole = fs::read(&object).unwrap();
-    let file = dir.join("damaged.o");
-    let mut errors = 0;
-    let mut attempt = |bytes: &[u8]| {
-        fs::write(&file, bytes).unwrap();
-        match read(&file, &made()) {
-            Ok(tree) => drop(judged_by(&tree, &known(), &ROWS)),
-            Err(_) => errors += 1,
-        }
+    let list = known();
+    let attempt = |bytes: &[u8]| {
+        fs::write(&object, bytes).unwrap();
+        let tree = read(&object, &made([]));
+        tree.map(|tree| judged(&tree, &list, &ROWS)).is_err()
     };
-    for cut in (0..whole.len()).step_by(whole.len() / 100 + 1) {
-        attempt(&whole[..cut]);
-    }
+    let cuts = (0..whole.len()).step_by(whole.len() / 100 + 1);
     // Section headers are at the end: each cut takes some of them away.
+    let errors = cuts.filter(|cut| attempt(&whole[..*cut])).count();
     assert!(errors >= 99, "{errors}");
-    let mut errors = 0;
-    for bytes in damaged(&whole, 400) {
-        fs::write(&file, &bytes).unwrap();
-        match read(&file, &made()) {
-            Ok(tree) => drop(judged_by(&tree, &known(), &ROWS)),
-            Err(_) => errors += 1,
-        }
-    }
+    let errors = damaged(&whole, 400).filter(|bytes| attempt(bytes)).count();
     println!("of 400 damaged objects {errors} could not be read");
-    fs::remove_dir_all(dir).unwrap();
 }
 
 /// So many copies with eight wrong bytes each, always the same ones.
@@ -455,116 +365,83 @@ fn damaged(whole: &[u8], copies: usize) -> impl Iterator<Item = Vec<u8>> + '_ {
     })
 }
 
-/// What `cc -gbtf` makes of it, as a file of a kernel's own: no compiler makes a supplement to a kernel's.
-fn types(built: &Built, name: &str) -> Option<(PathBuf, PathBuf)> {
-    let (dir, object) = built.object(name)?;
-    let types = dir.join("nvidia");
-    let mut objcopy = Command::new("objcopy");
-    objcopy.args(["-O", "binary", "--only-section=.BTF", "--set-section-flags", ".BTF=alloc"]).arg(&object).arg(&types);
-    if !objcopy.status().is_ok_and(|status| status.success()) {
-        println!("skipped: no objcopy");
-        return None;
-    }
-    Some((dir, types))
-}
-
 #[test]
-fn types_say_that_all_is_well_only_with_most_structures_and_all_of_them_readable() {
-    let mut built = Built::new();
-    built.options = vec!["-gbtf"];
-    let numbers = [("NV7E57_CTRL_LIST_PARAMS", 0x7e57_0101), ("NV7E57_CTRL_SESSIONS_PARAMS", 0x7e57_0102)]
-        .map(|(name, cmd)| (name.to_owned(), cmd));
-    let whole = Expected { numbers: BTreeMap::from(numbers.clone()), ..made() };
-    let judged = |built: &Built, expected: &Expected| {
-        let (dir, types) = types(built, "built-few")?;
-        let tree = read(&types, expected).unwrap();
-        fs::remove_dir_all(dir).unwrap();
-        let findings = judged_by(&tree, &known(), &ROWS);
-        let wrong = findings.iter().filter(|finding| is_alarm(finding) && finding.way != "function").count();
-        assert_eq!(wrong, 0);
-        Some((outcome(&tree, &[]).is_ok(), tree.cannot_tell.join("\n")))
+fn few_or_unreadable_types_are_reported_incomplete() {
+    let list = ("NV7E57_CTRL_LIST_PARAMS", 0x7e57_0101);
+    let sessions = ("NV7E57_CTRL_SESSIONS_PARAMS", 0x7e57_0102);
+    let check = |built: &Built, is_well: bool, part: &str| {
+        let Some((_dir, types)) = built.types() else { return };
+        let tree = read(&types, &built.expected).unwrap();
+        let findings = judged(&tree, &known(), &ROWS);
+        assert!(findings.iter().all(|finding| !is_alarm(finding) || finding.way == "function"));
+        let said = tree.cannot_tell.join("\n");
+        assert!(outcome(&tree, &[]).is_ok() == is_well && said.contains(part), "{said}");
     };
-    let Some((is_well, said)) = judged(&built, &whole) else { return };
-    assert!(is_well, "{said}");
+    let new = || Built { options: &["-gbtf"], expected: made([list, sessions]), ..Built::new() };
+    let mut built = new();
+    check(&built, true, "");
     // One structure of two.
-    built.methods.retain(|(name, ..)| *name != "SESSIONS");
-    let (is_well, said) = judged(&built, &whole).unwrap();
-    assert!(!is_well && said.contains("of 2 controls that every driver has 1 are in it"), "{said}");
+    built.made.methods.retain(|(name, ..)| *name != "SESSIONS");
+    check(&built, false, "of 2 controls that every driver has 1 are in it");
     // A structure that no row has, and that is known without one, is not one of them.
-    built.methods.retain(|(name, ..)| *name == "CLOCK");
-    let known = Expected { numbers: BTreeMap::from([("NV7E57_CTRL_CLOCK_PARAMS".to_owned(), 0x7e57_0103)]), ..made() };
-    let (is_well, said) = judged(&built, &known).unwrap();
-    assert!(!is_well && said.contains("of 2 controls that every driver has 0 are in it"), "{said}");
+    built.made.methods.retain(|(name, ..)| *name == "CLOCK");
+    built.expected = made([("NV7E57_CTRL_CLOCK_PARAMS", 0x7e57_0103)]);
+    check(&built, false, "of 2 controls that every driver has 0 are in it");
     // A structure that cannot be read: of types in types more than the reader follows.
-    let mut built = Built { options: vec!["-gbtf"], ..Built::new() };
-    built.made.ctrl += "typedef struct { NvU32 procId; } NV7E57_DEEP0;\n";
+    let mut built = new();
+    built.made.add(CTRL, "typedef struct { NvU32 procId; } NV7E57_DEEP0;\n");
     for depth in 1..40 {
-        built.made.ctrl += &format!("typedef struct {{ NV7E57_DEEP{} x; }} NV7E57_DEEP{depth};\n", depth - 1);
+        let text = format!("typedef struct {{ NV7E57_DEEP{} x; }} NV7E57_DEEP{depth};\n", depth - 1);
+        built.made.add(CTRL, &text);
     }
-    built.made.ctrl += "typedef struct NV7E57_CTRL_FAR_PARAMS { NV7E57_DEEP39 x; } NV7E57_CTRL_FAR_PARAMS;\n";
-    built.methods.push(("FAR", 0x8, 0x109, true));
-    let (is_well, said) = judged(&built, &whole).unwrap();
-    assert!(!is_well && said.contains("1 structures cannot be read: NV7E57_CTRL_FAR_PARAMS"), "{said}");
+    built.made.control("FAR", 0x8, 0x7e57_0109, "NV7E57_DEEP39 x;");
+    check(&built, false, "1 structures cannot be read: NV7E57_CTRL_FAR_PARAMS");
 }
 
 #[test]
-fn a_hosts_types_are_judged_by_the_names_of_structures() {
-    let mut built = Built::new();
-    built.options = vec!["-gbtf"];
-    let Some((dir, made_types)) = types(&built, "built-btf") else { return };
-    let host = dir.join("sys/kernel/btf");
-    fs::create_dir_all(&host).unwrap();
-    fs::create_dir_all(dir.join("proc")).unwrap();
-    let types = host.join("nvidia");
-    fs::rename(made_types, &types).unwrap();
-    let numbers = BTreeMap::from([("NV7E57_CTRL_LIST_PARAMS".to_owned(), 0x7e57_0101)]);
-    let expected = Expected { numbers, ..made() };
-    let symbols = ["rm_ioctl", "os_memcpy_to_user", "os_memcpy_from_user", "nvidia_unlocked_ioctl"];
-    let symbols: String = symbols.iter().map(|name| format!("0000000000000000 t {name}\t[nvidia]\n")).collect();
-    fs::write(dir.join("proc/kallsyms"), &symbols).unwrap();
-    let tree = read_host(&dir, &expected).unwrap();
-    let findings = judged_by(&tree, &known(), &ROWS);
-    assert_eq!(alarms(&findings), []);
+fn types_of_host_are_judged_by_names() {
+    let built =
+        Built { options: &["-gbtf"], expected: made([("NV7E57_CTRL_LIST_PARAMS", 0x7e57_0101)]), ..Built::new() };
+    let Some((dir, types)) = built.types() else { return };
+    let symbols = dir.path().join("proc/kallsyms");
+    let names = ["rm_ioctl", "os_memcpy_to_user", "os_memcpy_from_user", "nvidia_unlocked_ioctl"];
+    let lines: String = names.iter().map(|name| format!("0000000000000000 t {name}\t[nvidia]\n")).collect();
+    write(&symbols, &lines);
+    let host = || read_host(dir.path(), &built.expected);
+    let tree = host().unwrap();
+    let findings = judged(&tree, &known(), &ROWS);
+    check("host", &findings, &[]);
     let list = findings.iter().find(|finding| finding.cmd.as_deref() == Some("0x7e570101")).unwrap();
-    assert_eq!(
-        (list.verdict, list.size, list.fields.as_slice()),
-        (Verdict::Fits, Some(20), &["pids@4 ×4".to_owned()][..])
-    );
-    assert!(
-        tree.functions["os_memcpy_to_user"].contains("NV_STATUS (void *, const void *, NvU32)"),
-        "{:?}",
-        tree.functions
-    );
-    // A PID in a structure whose number nobody told: by its name.
-    let tree = read_host(&dir, &made()).unwrap();
-    let found = alarms(&judged_by(&tree, &known(), &[]));
-    assert_eq!(found[0].1, "NV7E57_CTRL_LIST_PARAMS");
+    assert_eq!(shown([list])[0].0, "fits 0x7e570101 20 declared pids@4 ×4");
+    let prototypes = &tree.functions["os_memcpy_to_user"];
+    assert!(prototypes.contains("NV_STATUS (void *, const void *, NvU32)"), "{prototypes:?}");
+    // A PID in a structure whose number is not known: by its name.
+    let tree = read_host(dir.path(), &made([])).unwrap();
+    let alarms = ["new NV7E57_CTRL_LIST_PARAMS 20 pids@4 ×4: by its name"];
+    check("without numbers", &judged(&tree, &known(), &[]), &alarms);
     // A function that is gone from the host's own list.
-    fs::write(dir.join("proc/kallsyms"), symbols.replace("rm_ioctl", "rm_other")).unwrap();
-    let mut tree = read_host(&dir, &expected).unwrap();
+    write(&symbols, &lines.replace("rm_ioctl", "rm_other"));
+    let mut tree = host().unwrap();
     tree.functions.remove("rm_ioctl");
-    assert_eq!(alarms(&judged_by(&tree, &known(), &ROWS))[0].1, "rm_ioctl");
+    check("without rm_ioctl", &judged(&tree, &known(), &ROWS), &["changed rm_ioctl: not in this tree"]);
     // Damaged or cut short, it is an error or less, and no panic.
     let whole = fs::read(&types).unwrap();
-    for cut in 0..whole.len() {
-        fs::write(&types, &whole[..cut]).unwrap();
-        let _ = read_host(&dir, &expected);
-    }
-    for bytes in damaged(&whole, 400) {
+    let cuts = (0..whole.len()).map(|cut| whole[..cut].to_vec());
+    let list = known();
+    for bytes in cuts.chain(damaged(&whole, 400)) {
         fs::write(&types, &bytes).unwrap();
-        let _ = read_host(&dir, &expected).map(|tree| judged_by(&tree, &known(), &ROWS));
+        let _ = host().map(|tree| judged(&tree, &list, &ROWS));
     }
     fs::remove_file(&types).unwrap();
-    let tree = read_host(&dir, &expected).unwrap();
-    assert!(tree.cannot_tell.iter().any(|said| said.contains("/sys/kernel/btf/nvidia is not there")));
+    let tree = host().unwrap();
+    assert!(tree.cannot_tell.join("\n").contains("/sys/kernel/btf/nvidia is not there"));
     assert!(outcome(&tree, &[]).is_err());
-    fs::remove_file(dir.join("proc/kallsyms")).unwrap();
-    assert!(read_host(&dir, &expected).err().unwrap().to_string().contains("no driver is loaded here"));
-    fs::remove_dir_all(dir).unwrap();
+    fs::remove_file(&symbols).unwrap();
+    assert!(host().err().unwrap().to_string().contains("no driver is loaded here"));
 }
 
 #[test]
-fn a_modules_functions_are_told_from_others() {
+fn functions_of_module_are_told_from_others() {
     let symbols = "ffffffffc0a01000 t os_get_pid_info\t[nvidia]\nffffffffc0a02000 d os_table\t[nvidia]\n\
 ffffffffc0b01000 T os_other\t[nvidia_uvm]\nffffffff81000000 T os_kernel\nffffffffc0a03000 T rm_ioctl\t[nvidia]\n";
     assert_eq!(functions_of_module(symbols, "[nvidia]").collect::<Vec<_>>(), ["os_get_pid_info", "rm_ioctl"]);
@@ -589,7 +466,7 @@ fn controls(tree: &Tree) -> Controls {
 }
 
 #[test]
-fn a_real_object_says_what_its_sources_say() {
+fn real_object_agrees_with_its_sources() {
     for (object, sources) in real_pairs() {
         let list = List::ours().unwrap();
         let expected = Expected { rows: mpu_abi::ROWS, numbers: list.numbers() };

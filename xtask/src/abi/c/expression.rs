@@ -1,168 +1,170 @@
 //! Constant expressions: the sizes of arrays, the numbers of controls, the conditions of `#if`. What has no value is named.
 
-use super::tokens::{between_commas, closing, tokens, Token};
-use super::{built_in, plain, Headers, Type};
-use Token::{Mark, Number, Word};
+use super::tokens::{between_commas, closing, is_word, number};
+use super::{built_in, plain, Headers, Token, Type};
+
+/// What is defined where MPU runs; everything else that a header asks for with `#ifdef` is not.
+const DEFINED: [&str; 9] = [
+    "NV_UNIX",
+    "NV_LINUX",
+    "NVCPU_X86_64",
+    "NVCPU_IS_X86_64",
+    "NVCPU_IS_64_BITS",
+    "NV_64_BITS",
+    "__linux__",
+    "__GNUC__",
+    "__x86_64__",
+];
+
+pub fn is_defined(name: &str) -> bool {
+    DEFINED.contains(&name)
+}
+
+type Operation = fn(i128, i128) -> Option<i128>;
+
+/// Operators, how strongly each binds, and what it does.
+const OPERATORS: [(&str, u8, Operation); 18] = [
+    ("||", 1, |a, b| Some((a != 0 || b != 0).into())),
+    ("&&", 2, |a, b| Some((a != 0 && b != 0).into())),
+    ("|", 3, |a, b| Some(a | b)),
+    ("^", 4, |a, b| Some(a ^ b)),
+    ("&", 5, |a, b| Some(a & b)),
+    ("==", 6, |a, b| Some((a == b).into())),
+    ("!=", 6, |a, b| Some((a != b).into())),
+    ("<", 7, |a, b| Some((a < b).into())),
+    (">", 7, |a, b| Some((a > b).into())),
+    ("<=", 7, |a, b| Some((a <= b).into())),
+    (">=", 7, |a, b| Some((a >= b).into())),
+    ("<<", 8, |a, b| a.checked_shl(u32::try_from(b).ok()?)),
+    (">>", 8, |a, b| a.checked_shr(u32::try_from(b).ok()?)),
+    ("+", 9, |a, b| a.checked_add(b)),
+    ("-", 9, |a, b| a.checked_sub(b)),
+    ("*", 10, |a, b| a.checked_mul(b)),
+    ("/", 10, |a, b| a.checked_div(b)),
+    ("%", 10, |a, b| a.checked_rem(b)),
+];
 
 impl Headers {
     /// The value of a macro or an enumerator.
     pub fn constant(&self, name: &str) -> Option<i128> {
-        self.value(&[Word(name.to_owned())]).ok()
+        self.valued(&[name], 0).ok()
     }
 
     /// The value of a constant expression; the error names what is unknown.
-    pub fn value(&self, expression: &[Token]) -> Result<i128, String> {
-        let mut reader = Expression { headers: self, tokens: expression.to_vec(), at: 0, depth: 0 };
-        let value = reader.binary(0)?;
-        if reader.at == reader.tokens.len() {
-            Ok(value)
-        } else {
-            Err(format!("an expression goes on with {:?}", reader.tokens[reader.at]))
+    pub(super) fn value(&self, expression: &[Token]) -> Result<i128, String> {
+        self.valued(expression, 0)
+    }
+
+    fn valued(&self, tokens: &[&str], depth: u8) -> Result<i128, String> {
+        if depth > 40 {
+            return Err("macros that name each other in a circle".to_owned());
+        }
+        let mut expression = Expression { headers: self, tokens, depth };
+        let value = expression.binary(0)?;
+        match expression.tokens.first() {
+            None => Ok(value),
+            Some(more) => Err(format!("an expression goes on with {more}")),
         }
     }
 }
 
 struct Expression<'a> {
     headers: &'a Headers,
-    tokens: Vec<Token>,
-    at: usize,
+    /// What is not read yet.
+    tokens: &'a [&'a str],
     depth: u8,
 }
 
-impl Expression<'_> {
-    fn peek(&self) -> Option<&Token> {
-        self.tokens.get(self.at)
+impl<'a> Expression<'a> {
+    /// Takes the next piece if it is this one.
+    fn takes(&mut self, token: &str) -> bool {
+        let is_next = self.tokens.first() == Some(&token);
+        self.tokens = &self.tokens[usize::from(is_next)..];
+        is_next
+    }
+
+    /// Takes a pair of brackets with what is in it.
+    fn brackets(&mut self) -> Result<&'a [&'a str], String> {
+        let end = closing(self.tokens, 0).filter(|_| self.tokens[0] == "(").ok_or("brackets are missing")?;
+        let (inner, rest) = self.tokens.split_at(end);
+        self.tokens = rest;
+        Ok(&inner[1..end - 1])
+    }
+
+    fn nested(&self, tokens: &[&str]) -> Result<i128, String> {
+        self.headers.valued(tokens, self.depth + 1)
     }
 
     fn binary(&mut self, least: u8) -> Result<i128, String> {
         let mut left = self.unary()?;
         loop {
-            let Some(Mark(mark)) = self.peek().cloned() else { return Ok(left) };
-            if mark == "?" && least == 0 {
-                self.at += 1;
+            if least == 0 && self.takes("?") {
                 let yes = self.binary(0)?;
-                if self.peek() != Some(&Mark(":")) {
+                if !self.takes(":") {
                     return Err("a ? without its :".to_owned());
                 }
-                self.at += 1;
                 let no = self.binary(0)?;
                 return Ok(if left != 0 { yes } else { no });
             }
-            let strength = match mark {
-                "||" => 1,
-                "&&" => 2,
-                "|" => 3,
-                "^" => 4,
-                "&" => 5,
-                "==" | "!=" => 6,
-                "<" | ">" | "<=" | ">=" => 7,
-                "<<" | ">>" => 8,
-                "+" | "-" => 9,
-                "*" | "/" | "%" => 10,
-                _ => return Ok(left),
-            };
-            if strength <= least {
-                return Ok(left);
-            }
-            self.at += 1;
-            let right = self.binary(strength)?;
-            let shift = u32::try_from(right).unwrap_or(127).min(127);
-            left = match mark {
-                "||" => (left != 0 || right != 0).into(),
-                "&&" => (left != 0 && right != 0).into(),
-                "|" => left | right,
-                "^" => left ^ right,
-                "&" => left & right,
-                "==" => (left == right).into(),
-                "!=" => (left != right).into(),
-                "<" => (left < right).into(),
-                ">" => (left > right).into(),
-                "<=" => (left <= right).into(),
-                ">=" => (left >= right).into(),
-                "<<" => left.checked_shl(shift).unwrap_or(0),
-                ">>" => left >> shift,
-                "+" => left.wrapping_add(right),
-                "-" => left.wrapping_sub(right),
-                "*" => left.wrapping_mul(right),
-                "/" => left.checked_div(right).ok_or("a division by zero")?,
-                _ => left.checked_rem(right).ok_or("a division by zero")?,
-            };
+            let is_next =
+                |(mark, strength, _): &&(&str, u8, Operation)| self.tokens.first() == Some(mark) && *strength > least;
+            let Some((mark, strength, operation)) = OPERATORS.iter().find(is_next) else { return Ok(left) };
+            self.takes(mark);
+            let right = self.binary(*strength)?;
+            left = operation(left, right).ok_or_else(|| format!("{left} {mark} {right} has no value"))?;
         }
     }
 
     fn unary(&mut self) -> Result<i128, String> {
-        let token = self.peek().cloned().ok_or("an expression ends early")?;
-        self.at += 1;
-        match token {
-            Number(value) => Ok(value),
-            Mark("-") => Ok(-self.unary()?),
-            Mark("+") => self.unary(),
-            Mark("~") => Ok(!self.unary()?),
-            Mark("!") => Ok((self.unary()? == 0).into()),
-            Mark("(") => {
-                let end = closing(&self.tokens, self.at - 1).ok_or("a bracket without its other")?;
-                let inner = self.tokens[self.at..end - 1].to_vec();
-                self.at = end;
-                // A cast: a type in brackets, with a value behind it.
-                if let [Word(name), stars @ ..] = inner.as_slice() {
-                    let is_type = built_in(name).is_some() || self.headers.has(name);
-                    if is_type && stars.iter().all(|token| matches!(token, Mark("*") | Word(_))) {
-                        return self.unary();
-                    }
+        let token = *self.tokens.first().ok_or("an expression ends early")?;
+        if token == "(" {
+            let inner = self.brackets()?;
+            // A cast: a type in brackets, with a value behind it.
+            if let [name, rest @ ..] = inner {
+                let is_type = built_in(name).is_some() || self.headers.has(name);
+                if is_type && rest.iter().all(|token| *token == "*" || is_word(token)) {
+                    return self.unary();
                 }
-                self.nested(inner)
             }
-            Word(name) if name == "sizeof" => {
-                let end = closing(&self.tokens, self.at).ok_or("a sizeof without brackets")?;
-                let inner = self.tokens[self.at + 1..end - 1].to_vec();
-                self.at = end;
-                let kind = match inner.as_slice() {
-                    [.., Mark("*")] => Type::Pointer,
-                    [Word(sort), Word(tag)] if sort == "struct" || sort == "union" => Type::Tagged(tag.clone()),
+            return self.nested(inner);
+        }
+        self.tokens = &self.tokens[1..];
+        match token {
+            "-" => Ok(-self.unary()?),
+            "+" => self.unary(),
+            "~" => Ok(!self.unary()?),
+            "!" => Ok((self.unary()? == 0).into()),
+            "defined" => match self.tokens {
+                ["(", name, ")", rest @ ..] | [name, rest @ ..] => {
+                    self.tokens = rest;
+                    Ok(is_defined(name).into())
+                }
+                [] => Err("an expression ends early".to_owned()),
+            },
+            "sizeof" => {
+                let kind = match self.brackets()? {
+                    [.., "*"] => Type::Pointer,
+                    ["struct" | "union", tag] => Type::Tagged((*tag).to_owned()),
                     inner => plain(inner).ok_or("a sizeof of no type")?.0,
                 };
                 Ok(self.headers.layout_of(&kind)?.size as i128)
             }
-            Word(name) => self.name(&name),
-            other => Err(format!("an expression has {other:?}")),
+            name if is_word(name) => self.named(name),
+            other => number(other).ok_or_else(|| format!("an expression has {other}")),
         }
     }
 
-    fn name(&mut self, name: &str) -> Result<i128, String> {
+    fn named(&mut self, name: &str) -> Result<i128, String> {
         if let Some(item) = self.headers.enumerators.get(name) {
-            return match &item.from {
-                Some(from) => Ok(self.nested(from.to_vec())? + item.after),
-                None => Ok(item.after),
-            };
+            return Ok(self.nested(&item.from)? + item.after);
         }
         let Some(found) = self.headers.macros.get(name) else { return Err(format!("{name} has no value")) };
-        let mut body = tokens(&found.body);
-        if let Some(parameters) = &found.parameters {
-            let end = closing(&self.tokens, self.at).ok_or_else(|| format!("{name} without brackets"))?;
-            let inner = self.tokens[self.at + 1..end - 1].to_vec();
-            self.at = end;
-            let given = between_commas(&inner);
-            body = body
-                .into_iter()
-                .flat_map(|token| match parameters.iter().position(|name| token == Word(name.clone())) {
-                    Some(place) => given.get(place).map_or(Vec::new(), |tokens| tokens.to_vec()),
-                    None => vec![token],
-                })
-                .collect();
-        }
-        self.nested(body)
-    }
-
-    fn nested(&self, tokens: Vec<Token>) -> Result<i128, String> {
-        if self.depth > 40 {
-            return Err("macros that name each other in a circle".to_owned());
-        }
-        let mut inner = Expression { headers: self.headers, tokens, at: 0, depth: self.depth + 1 };
-        let value = inner.binary(0)?;
-        if inner.at == inner.tokens.len() {
-            Ok(value)
-        } else {
-            Err("an expression with something behind it".to_owned())
-        }
+        let Some(parameters) = &found.parameters else { return self.nested(&found.body) };
+        let given = between_commas(self.brackets()?);
+        let replaced = found.body.iter().map(|token| match parameters.iter().position(|name| name == token) {
+            Some(place) => given.get(place).copied().unwrap_or_default(),
+            None => std::slice::from_ref(token),
+        });
+        self.nested(&replaced.collect::<Vec<_>>().concat())
     }
 }

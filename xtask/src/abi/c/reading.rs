@@ -2,38 +2,24 @@
 
 use std::rc::Rc;
 
-use super::tokens::{between_commas, closing, tokens, without_comments, Token};
-use super::{plain, Enumerator, Headers, Macro, Member, Record, Type};
-use Token::{Mark, Number, Word};
-
-/// What is known to be defined where MPU runs; everything else that a header asks for with `#ifdef` is not.
-const DEFINED: [&str; 9] = [
-    "NV_UNIX",
-    "NV_LINUX",
-    "NVCPU_X86_64",
-    "NVCPU_IS_X86_64",
-    "NVCPU_IS_64_BITS",
-    "NV_64_BITS",
-    "__linux__",
-    "__GNUC__",
-    "__x86_64__",
-];
+use super::expression::is_defined;
+use super::tokens::{between_commas, closing, is_word, lines};
+use super::{plain, Enumerator, Headers, Macro, Member, Number, Record, Token, Type};
 
 impl Headers {
     /// Takes in what a file declares.
-    pub fn read(&mut self, file: &str, text: &str) {
-        let code = self.preprocessed(file, text);
-        let tokens = tokens(&code);
-        let mut i = 0;
-        while i < tokens.len() {
-            let end = statement(&tokens, i);
-            self.declaration(file, &tokens[i..end]);
-            i = end;
+    pub fn read(&mut self, file: &str, text: impl Into<String>) {
+        let tokens = self.preprocessed(file, text.into().leak());
+        let mut rest = tokens.as_slice();
+        while !rest.is_empty() {
+            let (statement, behind) = rest.split_at(statement(rest));
+            self.declaration(file, statement);
+            rest = behind;
         }
     }
 
-    /// The text of the branches that are taken; macros are noted, directives gone.
-    fn preprocessed(&mut self, file: &str, text: &str) -> String {
+    /// The pieces of the branches that are taken; macros are noted, directives gone.
+    fn preprocessed(&mut self, file: &str, text: &'static str) -> Vec<Token> {
         // A comment behind a macro says what its number was made of; it goes with the others.
         for line in text.lines().filter(|line| line.contains("_PARAMS_MESSAGE_ID\"")) {
             let mut words = line.split_whitespace();
@@ -42,251 +28,168 @@ impl Headers {
                 self.defines.push((name.to_owned(), comment.to_owned(), file.to_owned()));
             }
         }
-        let text = without_comments(text).replace("\\\r\n", " ").replace("\\\n", " ");
-        let mut code = String::with_capacity(text.len());
+        let mut code = Vec::new();
         // Of each open condition: whether its branch is taken, and whether one was.
         let mut open: Vec<(bool, bool)> = Vec::new();
-        for line in text.lines() {
-            let taken = open.iter().all(|(taken, _)| *taken);
-            let Some(directive) = line.trim_start().strip_prefix('#').map(str::trim_start) else {
-                if taken {
-                    code.push_str(line);
-                    code.push('\n');
+        for line in lines(text) {
+            let is_taken = open.iter().all(|(is_taken, _)| *is_taken);
+            let last = open.last().copied().unwrap_or_default();
+            match line.as_slice() {
+                ["#", "endif", ..] => drop(open.pop()),
+                ["#", "else", ..] => open.iter_mut().last().into_iter().for_each(|last| *last = (!last.1, true)),
+                ["#", word @ ("if" | "ifdef" | "ifndef" | "elif"), rest @ ..] => {
+                    let holds = match (*word, rest) {
+                        ("ifdef", [name, ..]) => is_defined(name),
+                        // A guard against reading twice, or a value that an earlier file gave: either way what follows is
+                        // worth reading.
+                        ("ifndef", [name, ..]) => !is_defined(name),
+                        _ => self.value(rest).is_ok_and(|value| value != 0),
+                    };
+                    let was_taken = *word == "elif" && open.pop().is_some() && last.1;
+                    open.push((holds && !was_taken, holds || was_taken));
                 }
-                continue;
-            };
-            let (word, rest) =
-                directive.split_at(directive.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(directive.len()));
-            match word {
-                "if" | "ifdef" | "ifndef" => {
-                    let holds = self.holds(word, rest);
-                    open.push((holds, holds));
-                }
-                "elif" => {
-                    let holds = self.holds("if", rest);
-                    if let Some(last) = open.last_mut() {
-                        *last = (holds && !last.1, last.1 || holds);
-                    }
-                }
-                "else" => {
-                    if let Some(last) = open.last_mut() {
-                        *last = (!last.1, true);
-                    }
-                }
-                "endif" => {
-                    open.pop();
-                }
-                "define" if taken => self.define(file, rest.trim()),
+                ["#", "define", name, rest @ ..] if is_taken => self.define(file, name, rest),
+                ["#", ..] => {}
+                _ if is_taken => code.extend(line),
                 _ => {}
             }
         }
         code
     }
 
-    fn holds(&self, word: &str, rest: &str) -> bool {
-        let name = rest.trim();
-        match word {
-            "ifdef" => DEFINED.contains(&name),
-            // A guard against reading twice, or a value that an earlier file gave: either way what follows is worth reading.
-            "ifndef" => !DEFINED.contains(&name),
-            _ => {
-                let tokens = tokens(rest);
-                let mut plain = Vec::new();
-                let mut i = 0;
-                while i < tokens.len() {
-                    if tokens[i] != Word("defined".into()) {
-                        plain.push(tokens[i].clone());
-                        i += 1;
-                        continue;
-                    }
-                    i += 1;
-                    while tokens.get(i) == Some(&Mark("(")) {
-                        i += 1;
-                    }
-                    let known = matches!(tokens.get(i), Some(Word(name)) if DEFINED.contains(&name.as_str()));
-                    plain.push(Number(known.into()));
-                    i += 1;
-                    while tokens.get(i) == Some(&Mark(")")) && unbalanced(&plain, &tokens[i..]) {
-                        i += 1;
-                    }
-                }
-                self.value(&plain).is_ok_and(|value| value != 0)
-            }
-        }
-    }
-
-    fn define(&mut self, file: &str, text: &str) {
-        let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
-        let (name, rest) = text.split_at(end);
-        let (parameters, body) = match rest.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
-            Some((list, body)) => (Some(list.split(',').map(|name| name.trim().to_owned()).collect()), body),
-            None => (None, rest),
-        };
+    fn define(&mut self, file: &str, name: Token, rest: &[Token]) {
+        // Only a bracket that touches the name begins parameters.
+        let touches =
+            rest.first().is_some_and(|next| *next == "(" && name.as_bytes().as_ptr_range().end == next.as_ptr());
+        let end = closing(rest, 0).filter(|_| touches);
+        let parameters = end.map(|end| rest[1..end - 1].iter().copied().filter(|name| *name != ",").collect());
         if parameters.is_none() && !self.macros.contains_key(name) {
             self.defines.push((name.to_owned(), String::new(), file.to_owned()));
         }
-        self.macros.entry(name.to_owned()).or_insert_with(|| Macro { parameters, body: body.trim().to_owned() });
+        let body = rest[end.unwrap_or(0)..].to_vec();
+        self.macros.entry(name.to_owned()).or_insert(Macro { parameters, body });
     }
 
     fn declaration(&mut self, file: &str, tokens: &[Token]) {
-        let typedef = tokens.first() == Some(&Word("typedef".into()));
-        let rest = if typedef { &tokens[1..] } else { tokens };
-        if !matches!(rest.first(), Some(Word(word)) if typedef || ["struct", "union", "enum"].contains(&word.as_str()))
-        {
-            return;
-        }
-        let Some((base, used)) = self.base_type(file, rest) else { return };
-        if !typedef {
-            return;
-        }
-        self.uses(&base);
-        let end = rest.len() - usize::from(rest.last() == Some(&Mark(";")));
-        for declarator in between_commas(&rest[used.min(end)..end]) {
-            let Some(member) = declare(&base, declarator) else { continue };
-            if let Some(name) = member.name {
-                // A record with a tag and another name is one record.
-                if let [Word(_), Word(tag), Mark("{"), ..] = rest {
-                    if *tag != name {
-                        self.used.insert(tag.clone());
-                    }
+        let (declared, tag) = match tokens {
+            ["typedef", _, tag, "{", ..] => (&tokens[1..], Some(*tag)),
+            ["typedef", ..] => (&tokens[1..], None),
+            ["struct" | "union" | "enum", ..] => return drop(self.base_type(file, tokens)),
+            _ => return,
+        };
+        for Member { name, kind, .. } in self.members(file, declared) {
+            let Some(name) = name else { continue };
+            // A record with a tag and another name is one record.
+            self.used.extend(tag.filter(|tag| *tag != name).map(str::to_owned));
+            if !self.names.contains_key(&name) {
+                if matches!(kind, Type::Record(_) | Type::Named(_) | Type::Tagged(_)) {
+                    self.records.push((name.clone(), file.to_owned()));
                 }
-                if !self.names.contains_key(&name) {
-                    if matches!(member.kind, Type::Record(_) | Type::Named(_) | Type::Tagged(_)) {
-                        self.records.push((name.clone(), file.to_owned()));
-                    }
-                    self.names.insert(name, member.kind);
-                }
+                self.names.insert(name, kind);
             }
-        }
-    }
-
-    fn uses(&mut self, kind: &Type) {
-        if let Type::Named(name) | Type::Tagged(name) = kind {
-            self.used.insert(name.clone());
         }
     }
 
     /// The type that a declaration begins with, and how many pieces it took.
     fn base_type(&mut self, file: &str, tokens: &[Token]) -> Option<(Type, usize)> {
-        let mut i = 0;
-        while matches!(tokens.get(i), Some(Word(word)) if ["const", "volatile", "static", "extern"].contains(&word.as_str()))
-        {
-            i += 1;
-        }
-        let Some(Word(word)) = tokens.get(i) else { return None };
-        let sort = word.as_str();
+        const QUALIFIERS: [&str; 4] = ["const", "volatile", "static", "extern"];
+        let mut at = tokens.iter().take_while(|word| QUALIFIERS.contains(word)).count();
+        let sort = *tokens.get(at).filter(|word| is_word(word))?;
         if !["struct", "union", "enum"].contains(&sort) {
-            return plain(&tokens[i..]).map(|(kind, used)| (kind, i + used));
+            return plain(&tokens[at..]).map(|(kind, used)| (kind, at + used));
         }
-        i += 1;
+        at += 1;
         let mut packed = false;
-        while matches!(tokens.get(i), Some(Word(word)) if word == "__attribute__") {
-            let end = closing(tokens, i + 1)?;
-            packed |= tokens[i..end].contains(&Word("packed".into()));
-            i = end;
+        if tokens.get(at) == Some(&"__attribute__") {
+            let end = closing(tokens, at + 1)?;
+            packed = tokens[at..end].contains(&"packed");
+            at = end;
         }
-        let tag = match tokens.get(i) {
-            Some(Word(tag)) => {
-                i += 1;
-                Some(tag.clone())
-            }
-            _ => None,
-        };
-        if tokens.get(i) != Some(&Mark("{")) {
+        let tag = tokens.get(at).filter(|tag| is_word(tag)).map(|tag| (*tag).to_owned());
+        at += usize::from(tag.is_some());
+        if tokens.get(at) != Some(&"{") {
             let kind = if sort == "enum" { Type::Plain("enum".into(), 4) } else { Type::Tagged(tag?) };
-            return Some((kind, i));
+            return Some((kind, at));
         }
-        let end = closing(tokens, i)?;
-        let body = &tokens[i + 1..end - 1];
-        packed |= matches!(tokens.get(end), Some(Word(word)) if word == "__attribute__")
-            && closing(tokens, end + 1).is_some_and(|last| tokens[end..last].contains(&Word("packed".into())));
-        let kind = if sort == "enum" {
+        let end = closing(tokens, at)?;
+        let body = &tokens[at + 1..end - 1];
+        if sort == "enum" {
             self.enumeration(body);
-            Type::Plain("enum".into(), 4)
-        } else {
-            Type::Record(Rc::new(Record { union: sort == "union", packed, members: self.members(file, body) }))
-        };
-        if let Some(tag) = tag {
-            if sort != "enum" && !self.tags.contains_key(&tag) {
-                self.records.push((tag.clone(), file.to_owned()));
-                self.tags.insert(tag, kind.clone());
-            }
+            return Some((Type::Plain("enum".into(), 4), end));
+        }
+        packed |= tokens.get(end) == Some(&"__attribute__")
+            && closing(tokens, end + 1).is_some_and(|last| tokens[end..last].contains(&"packed"));
+        let mut record = Record { union: sort == "union", packed, ..Record::default() };
+        let mut rest = body;
+        while !rest.is_empty() {
+            let (member, behind) = rest.split_at(statement(rest));
+            record.members.extend(self.members(file, member));
+            rest = behind;
+        }
+        let kind = Type::Record(Rc::new(record));
+        if let Some(tag) = tag.filter(|tag| !self.tags.contains_key(tag)) {
+            self.records.push((tag.clone(), file.to_owned()));
+            self.tags.insert(tag, kind.clone());
         }
         Some((kind, end))
     }
 
     fn enumeration(&mut self, body: &[Token]) {
-        let (mut from, mut after) = (None, 0);
+        let (mut from, mut after): (Rc<[Token]>, _) = (["0"].into(), 0);
         for item in between_commas(body) {
-            let Some(Word(name)) = item.first() else { continue };
-            if item.get(1) == Some(&Mark("=")) {
-                (from, after) = (Some(Rc::new(item[2..].to_vec())), 0);
+            let [name, rest @ ..] = item else { continue };
+            if let ["=", value @ ..] = rest {
+                (from, after) = (value.into(), 0);
             }
-            self.enumerators.entry(name.clone()).or_insert(Enumerator { from: from.clone(), after });
+            self.enumerators.entry((*name).to_owned()).or_insert(Enumerator { from: from.clone(), after });
             after += 1;
         }
     }
 
-    fn members(&mut self, file: &str, body: &[Token]) -> Vec<Member> {
-        let mut out = Vec::new();
-        let mut i = 0;
-        while i < body.len() {
-            let end = statement(body, i);
-            let mut text = &body[i..end - usize::from(body[end - 1] == Mark(";"))];
-            i = end;
-            let mut align = None;
-            if text.first() == Some(&Word("NV_DECLARE_ALIGNED".into())) {
-                // NV_DECLARE_ALIGNED(type name, bytes)
-                let inner = &text[2..text.len().saturating_sub(1)];
-                let Some(comma) = inner.iter().rposition(|token| *token == Mark(",")) else { continue };
-                align = Some(inner[comma + 1..].to_vec());
-                text = &inner[..comma];
+    /// What one statement declares, with names or without.
+    fn members(&mut self, file: &str, statement: &[Token]) -> Vec<Member> {
+        let text = statement.strip_suffix(&[";"]).unwrap_or(statement);
+        // NV_DECLARE_ALIGNED(type name, bytes)
+        let (text, align) = match text {
+            ["NV_DECLARE_ALIGNED", "(", inner @ .., ")"] => {
+                let Some(comma) = inner.iter().rposition(|token| *token == ",") else { return Vec::new() };
+                (&inner[..comma], Some(Number::Written(inner[comma + 1..].to_vec())))
             }
-            let Some((base, used)) = self.base_type(file, text) else { continue };
-            self.uses(&base);
-            let before = out.len();
-            for declarator in between_commas(&text[used..]) {
-                if let Some(mut member) = declare(&base, declarator) {
-                    member.align = align.clone().or(member.align);
-                    out.push(member);
-                }
-            }
-            if out.len() == before && matches!(base, Type::Record(_)) {
-                out.push(Member { name: None, kind: base, align, bits: None });
-            }
+            _ => (text, None),
+        };
+        let Some((base, used)) = self.base_type(file, text) else { return Vec::new() };
+        if let Type::Named(name) | Type::Tagged(name) = &base {
+            self.used.insert(name.clone());
+        }
+        let declarators = between_commas(text.get(used..).unwrap_or_default());
+        let mut out: Vec<Member> =
+            declarators.into_iter().filter_map(|declarator| declare(&base, declarator)).collect();
+        if out.is_empty() && matches!(base, Type::Record(_)) {
+            out.push(Member { name: None, kind: base, align: None, bits: None, offset: None });
+        }
+        if align.is_some() {
+            out.iter_mut().for_each(|member| member.align = align.clone());
         }
         out
     }
 }
 
-/// Whether the closing bracket that comes next belongs to `defined(`: the pieces so far have none open.
-fn unbalanced(plain: &[Token], rest: &[Token]) -> bool {
-    let count = |tokens: &[Token], mark| tokens.iter().filter(|token| **token == Mark(mark)).count();
-    count(rest, ")") > count(rest, "(") + count(plain, "(").saturating_sub(count(plain, ")"))
-}
-
-/// The index behind the statement that begins at `start`: behind its semicolon, or behind the body of a function.
-fn statement(tokens: &[Token], start: usize) -> usize {
-    let mut i = start;
-    let mut function = false;
-    while i < tokens.len() {
-        match &tokens[i] {
-            Mark(";") => return i + 1,
-            Mark("{") => {
-                let Some(end) = closing(tokens, i) else { return tokens.len() };
-                i = end;
-                if function || matches!(tokens.get(start), Some(Word(word)) if word == "extern") {
-                    return i;
-                }
-            }
+/// The length of the first statement: to its semicolon, or to the end of a function's body.
+fn statement(tokens: &[Token]) -> usize {
+    let mut at = 0;
+    let mut is_function = false;
+    while let Some(token) = tokens.get(at) {
+        match *token {
             // extern "C" is closed by a bracket that nothing here opened.
-            Mark("}") => return i + 1,
-            Mark("(") => {
-                let Some(end) = closing(tokens, i) else { return tokens.len() };
-                i = end;
-                function = tokens.get(i) == Some(&Mark("{"));
+            ";" | "}" => return at + 1,
+            open @ ("{" | "(") => {
+                at = closing(tokens, at).unwrap_or(tokens.len());
+                if open == "{" && (is_function || tokens[0] == "extern") {
+                    return at;
+                }
+                is_function = open == "(" && tokens.get(at) == Some(&"{");
             }
-            _ => i += 1,
+            _ => at += 1,
         }
     }
     tokens.len()
@@ -295,49 +198,44 @@ fn statement(tokens: &[Token], start: usize) -> usize {
 /// What one declarator makes of a type: `*name`, `name[2][3]`, `(*name)(…)`, `name : 3`, with an alignment behind it.
 fn declare(base: &Type, tokens: &[Token]) -> Option<Member> {
     let (mut kind, mut name, mut align, mut bits) = (base.clone(), None, None, None);
-    let mut dimensions = Vec::new();
-    let mut i = 0;
-    while i < tokens.len() {
-        match &tokens[i] {
-            Mark("*") => kind = Type::Pointer,
-            Mark("(") if name.is_none() => {
-                let end = closing(tokens, i)?;
-                name = tokens[i..end].iter().find_map(|token| match token {
-                    Word(word) if word != "NV_API_CALL" => Some(word.clone()),
-                    _ => None,
-                });
+    let mut lengths = Vec::new();
+    let written = |tokens: &[Token]| Number::Written(tokens.to_vec());
+    let mut rest = tokens;
+    while let all @ [token, behind @ ..] = rest {
+        rest = behind;
+        match *token {
+            "*" => kind = Type::Pointer,
+            "(" if name.is_none() => {
+                name = behind.iter().find(|token| is_word(token) && **token != "NV_API_CALL");
                 kind = Type::Pointer;
                 break;
             }
-            Mark("[") => {
-                let end = closing(tokens, i)?;
-                dimensions.push(tokens[i + 1..end - 1].to_vec());
-                i = end;
-                continue;
+            "[" => {
+                let end = closing(all, 0)?;
+                lengths.push(written(&all[1..end - 1]));
+                rest = &all[end..];
             }
-            Mark(":") => {
-                bits = Some(tokens[i + 1..].to_vec());
+            ":" => {
+                bits = Some(written(behind));
                 break;
             }
-            Word(word) if word == "NV_ALIGN_BYTES" || word == "__attribute__" || word == "__aligned" => {
-                let end = closing(tokens, i + 1)?;
-                let inner = &tokens[i..end];
-                let at = inner.iter().position(|token| *token == Word("aligned".into()));
-                let open = if word == "__attribute__" { at.map(|at| i + at + 1) } else { Some(i + 1) };
-                if let Some(open) = open {
-                    align = closing(tokens, open).map(|last| tokens[open + 1..last - 1].to_vec());
-                }
-                i = end;
-                continue;
+            "NV_ALIGN_BYTES" | "__attribute__" | "__aligned" => {
+                let (inner, after) = behind.split_at(closing(behind, 0)?);
+                let open = match *token {
+                    "__attribute__" => inner.iter().position(|token| *token == "aligned").map(|at| at + 1),
+                    _ => Some(0),
+                };
+                align = open.and_then(|open| Some(written(&inner[open + 1..closing(inner, open)? - 1])));
+                rest = after;
             }
-            Word(word) if ["const", "volatile", "NV_API_CALL"].contains(&word.as_str()) => {}
-            Word(word) if name.is_none() => name = Some(word.clone()),
+            "const" | "volatile" | "NV_API_CALL" => {}
+            word if name.is_none() && is_word(word) => name = Some(token),
             _ => {}
         }
-        i += 1;
     }
-    if !dimensions.is_empty() {
-        kind = Type::Array(Box::new(kind), dimensions);
+    if !lengths.is_empty() {
+        kind = Type::Array(Box::new(kind), lengths);
     }
-    (name.is_some() || bits.is_some()).then_some(Member { name, kind, align, bits })
+    let name = name.map(|name| (*name).to_owned());
+    (name.is_some() || bits.is_some()).then_some(Member { name, kind, align, bits, offset: None })
 }

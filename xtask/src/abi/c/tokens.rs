@@ -1,129 +1,100 @@
 //! C in pieces: comments away, words, numbers and marks, and the brackets that belong together. Knows no grammar.
 
-use Token::{Number, Word};
+/// A word, a number, a string or a mark, as it is written.
+pub type Token<'a> = &'a str;
 
-/// A piece of C.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Token {
-    Word(String),
-    Number(i128),
-    Text,
-    Mark(&'static str),
-}
+const LONG_MARKS: [&str; 10] = ["<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "->", "##"];
 
-const MARKS: [&str; 39] = [
-    "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "->", "##", "{", "}", "(", ")", "[", "]", ";", ",", "*", ":", "=",
-    "+", "-", "/", "%", "&", "|", "^", "~", "!", "<", ">", "?", ".", "#", "@", "\\", "$", "`",
-];
-
-/// The text without comments and joined at line ends that a backslash takes away; lines keep their numbers.
-pub fn without_comments(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        match (bytes[i], bytes.get(i + 1)) {
-            (b'/', Some(b'*')) => {
-                let end = text[i + 2..].find("*/").map_or(bytes.len(), |at| i + 2 + at + 2);
-                out.push(b' ');
-                out.extend(bytes[i..end].iter().filter(|b| **b == b'\n'));
-                i = end;
-            }
-            (b'/', Some(b'/')) => i += text[i..].find('\n').unwrap_or(text.len() - i),
-            (quote @ (b'"' | b'\''), _) => {
-                let start = i;
-                i += 1;
-                while i < bytes.len() && bytes[i] != quote && bytes[i] != b'\n' {
-                    i += if bytes[i] == b'\\' { 2 } else { 1 };
-                }
-                i = (i + 1).min(bytes.len());
-                out.extend(&bytes[start..i]);
-            }
-            (byte, _) => {
-                out.push(byte);
-                i += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
-}
-
-/// The text in pieces.
-pub fn tokens(text: &str) -> Vec<Token> {
-    let bytes = text.as_bytes();
-    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    let mut out = Vec::new();
-    let mut i = 0;
-    while i < bytes.len() {
-        let byte = bytes[i];
-        if byte.is_ascii_whitespace() || !byte.is_ascii() {
-            i += 1;
-        } else if word(byte) {
-            let end = bytes[i..].iter().position(|b| !word(*b)).map_or(bytes.len(), |n| i + n);
-            out.push(if byte.is_ascii_digit() { number(&text[i..end]) } else { Word(text[i..end].to_owned()) });
-            i = end;
-        } else if byte == b'"' || byte == b'\'' {
-            i += 1;
-            while i < bytes.len() && bytes[i] != byte {
-                i += if bytes[i] == b'\\' { 2 } else { 1 };
-            }
-            out.push(Token::Text);
-            i += 1;
-        } else {
-            match MARKS.iter().find(|mark| text[i..].starts_with(**mark)) {
-                Some(mark) => {
-                    out.push(Token::Mark(mark));
-                    i += mark.len();
-                }
-                None => i += 1,
-            }
+/// The pieces of each line. Comments are gone, and a backslash joins its line to the next.
+pub fn lines(text: &str) -> Vec<Vec<Token<'_>>> {
+    let mut out = vec![Vec::new()];
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let behind = |end: &str| rest[2..].find(end).map_or(rest.len(), |at| 2 + at + end.len());
+        let (is_token, length) = match rest.as_bytes() {
+            [b'/', b'*', ..] => (false, behind("*/")),
+            [b'/', b'/', ..] => (false, rest.find('\n').unwrap_or(rest.len())),
+            [b'\\', b'\r', b'\n', ..] => (false, 3),
+            [b'\\', b'\n', ..] => (false, 2),
+            [quote @ (b'"' | b'\''), ..] => (true, quoted(rest, *quote)),
+            _ if is_of_word(first) => (true, rest.find(|c| !is_of_word(c)).unwrap_or(rest.len())),
+            _ if LONG_MARKS.iter().any(|mark| rest.starts_with(mark)) => (true, 2),
+            _ => (first.is_ascii_punctuation(), first.len_utf8()),
+        };
+        let (token, behind) = rest.split_at(length);
+        rest = behind;
+        if token == "\n" {
+            out.push(Vec::new());
+        } else if let (true, Some(line)) = (is_token, out.last_mut()) {
+            line.push(token);
         }
     }
     out
 }
 
-fn number(text: &str) -> Token {
-    let digits = text.trim_end_matches(['u', 'U', 'l', 'L']);
-    let value = match digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
-        Some(hex) => i128::from_str_radix(hex, 16),
-        None if digits.len() > 1 && digits.starts_with('0') => i128::from_str_radix(digits, 8),
-        None => digits.parse(),
-    };
-    value.map_or(Token::Text, Number)
+/// The pieces of a text.
+pub fn tokens(text: &str) -> Vec<Token<'_>> {
+    lines(text).concat()
+}
+
+/// The bytes of a string or a character, which ends with its line at the latest.
+fn quoted(text: &str, quote: u8) -> usize {
+    let mut is_escaped = false;
+    let end = text.bytes().skip(1).position(|byte| {
+        let ends = byte == b'\n' || byte == quote && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        ends
+    });
+    end.map_or(text.len(), |at| if text.as_bytes()[at + 1] == quote { at + 2 } else { at + 1 })
+}
+
+fn is_of_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// Whether it is a name or a keyword.
+pub fn is_word(token: Token) -> bool {
+    token.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+}
+
+/// The value of a number as C writes it.
+pub fn number(token: Token) -> Option<i128> {
+    let digits = token.trim_end_matches(['u', 'U', 'l', 'L']);
+    match digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
+        Some(hex) => i128::from_str_radix(hex, 16).ok(),
+        None if digits.len() > 1 && digits.starts_with('0') => i128::from_str_radix(digits, 8).ok(),
+        None => digits.parse().ok(),
+    }
+}
+
+/// By how much a piece changes the number of open brackets.
+fn step(token: Token) -> i32 {
+    match token {
+        "(" | "[" | "{" => 1,
+        ")" | "]" | "}" => -1,
+        _ => 0,
+    }
 }
 
 /// The index behind the bracket that closes the one at `open`.
 pub fn closing(tokens: &[Token], open: usize) -> Option<usize> {
     let mut depth = 0;
-    for (i, token) in tokens.iter().enumerate().skip(open) {
-        match token {
-            Token::Mark("(" | "[" | "{") => depth += 1,
-            Token::Mark(")" | "]" | "}") => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            return Some(i + 1);
-        }
-    }
-    None
+    let length = tokens.get(open..)?.iter().position(|token| {
+        depth += step(token);
+        depth == 0
+    });
+    Some(open + length? + 1)
 }
 
 /// What stands between commas that no bracket encloses.
-pub fn between_commas(tokens: &[Token]) -> Vec<&[Token]> {
-    let (mut out, mut depth, mut start) = (Vec::new(), 0, 0);
-    for (i, token) in tokens.iter().enumerate() {
-        match token {
-            Token::Mark("(" | "[" | "{") => depth += 1,
-            Token::Mark(")" | "]" | "}") => depth -= 1,
-            Token::Mark(",") if depth == 0 => {
-                out.push(&tokens[start..i]);
-                start = i + 1;
-            }
-            _ => {}
-        }
-    }
-    if start < tokens.len() {
-        out.push(&tokens[start..]);
-    }
-    out
+pub fn between_commas<'t, 'a>(tokens: &'t [Token<'a>]) -> Vec<&'t [Token<'a>]> {
+    let mut depth = 0;
+    let parts = tokens.split(|token| {
+        depth += step(token);
+        depth == 0 && *token == ","
+    });
+    let mut parts: Vec<_> = parts.collect();
+    // A comma at the end has nothing behind it.
+    parts.pop_if(|last| last.is_empty());
+    parts
 }

@@ -1,85 +1,113 @@
-//! Functions in a source file: prototypes by their types alone, and bodies.
+//! Functions in a source file: prototypes by their types alone, bodies, and calls.
 
-use super::super::c::tokens::{between_commas, closing, Token};
-use super::named;
+use super::super::c::tokens::{between_commas, closing, is_word, Token};
+use super::super::judge::names_pid;
 
 /// Functions that are declared or defined at the top, with their types.
 pub fn prototypes(tokens: &[Token]) -> Vec<(String, String)> {
     let mut out = Vec::new();
-    let mut start = 0;
-    let mut i = 0;
-    while i < tokens.len() {
-        match &tokens[i] {
-            Token::Mark(";" | "}") => {
-                start = i + 1;
-                i += 1;
+    let (mut start, mut at) = (0, 0);
+    while let Some(token) = tokens.get(at) {
+        match *token {
+            ";" | "}" => {
+                at += 1;
+                start = at;
             }
-            Token::Mark("{") => {
-                i = closing(tokens, i).unwrap_or(tokens.len());
-                start = i;
+            "{" => {
+                at = closing(tokens, at).unwrap_or(tokens.len());
+                start = at;
             }
-            Token::Mark("(") => {
-                let Some(end) = closing(tokens, i) else { break };
-                let ends = matches!(tokens.get(end), Some(Token::Mark(";" | "{")));
-                if let (true, Some(Token::Word(name))) =
-                    (ends && i > start + 1, i.checked_sub(1).map(|before| &tokens[before]))
-                {
-                    let result = kind(&tokens[start..i - 1], false);
-                    let parameters: Vec<String> =
-                        between_commas(&tokens[i + 1..end - 1]).iter().map(|p| kind(p, true)).collect();
-                    out.push((name.clone(), format!("{result} ({})", parameters.join(", "))));
+            "(" => {
+                let Some(end) = closing(tokens, at) else { break };
+                if matches!(tokens.get(end), Some(&(";" | "{"))) && at > start + 1 && is_word(tokens[at - 1]) {
+                    let result = kind(&tokens[start..at - 1], false);
+                    let parameters = between_commas(&tokens[at + 1..end - 1]);
+                    let parameters: Vec<String> = parameters.iter().map(|parameter| kind(parameter, true)).collect();
+                    out.push((tokens[at - 1].to_owned(), format!("{result} ({})", parameters.join(", "))));
                 }
-                i = end;
+                at = end;
             }
-            _ => i += 1,
+            _ => at += 1,
         }
     }
     out
 }
 
 /// Functions with their parameters and bodies.
-pub fn bodies(tokens: &[Token]) -> Vec<(&str, &[Token])> {
+pub fn bodies<'t, 'a>(tokens: &'t [Token<'a>]) -> Vec<(Token<'a>, &'t [Token<'a>])> {
     let mut out = Vec::new();
-    let mut i = 0;
-    while i < tokens.len() {
-        let Token::Mark("(") = &tokens[i] else {
-            // What is in brackets at the top is no function.
-            i = if tokens[i] == Token::Mark("{") { closing(tokens, i).unwrap_or(tokens.len()) } else { i + 1 };
+    let mut at = 0;
+    while let Some(token) = tokens.get(at) {
+        if !["(", "{"].contains(token) {
+            at += 1;
             continue;
-        };
-        let Some(end) = closing(tokens, i) else { break };
-        let name = i.checked_sub(1).and_then(|before| named(&tokens[before]));
-        if let (Some(name), Some(Token::Mark("{"))) = (name, tokens.get(end)) {
-            let last = closing(tokens, end).unwrap_or(tokens.len());
-            out.push((name, &tokens[i..last]));
-            i = last;
-        } else {
-            i = end;
+        }
+        let start = at;
+        at = closing(tokens, at).unwrap_or(tokens.len());
+        let name = start.checked_sub(1).map(|before| tokens[before]).filter(|name| is_word(name));
+        // What is in braces at the top is no function.
+        if let (Some(name), "(", Some(&"{")) = (name, *token, tokens.get(at)) {
+            at = closing(tokens, at).unwrap_or(tokens.len());
+            out.push((name, &tokens[start..at]));
         }
     }
     out
 }
 
-/// A parameter's type, without the parameter's name.
-fn kind(tokens: &[Token], named: bool) -> String {
-    let mut words: Vec<&str> = Vec::new();
-    for token in tokens {
-        match token {
-            Token::Word(word)
-                if !["static", "inline", "extern", "NV_API_CALL", "NVIDIA_EXPORT"].contains(&word.as_str()) =>
-            {
-                words.push(word)
-            }
-            Token::Mark(mark) => words.push(mark),
-            _ => {}
+/// A call, or what looks like one.
+pub struct Call<'t, 'a> {
+    /// The index of the function's name, and the one behind the brackets.
+    pub at: usize,
+    pub end: usize,
+    pub arguments: Vec<&'t [Token<'a>]>,
+}
+
+/// Calls of functions by their names.
+pub fn calls<'t, 'a>(
+    tokens: &'t [Token<'a>],
+    is_wanted: impl Fn(&str) -> bool + 't,
+) -> impl Iterator<Item = Call<'t, 'a>> + 't {
+    tokens.windows(2).enumerate().filter_map(move |(at, pair)| {
+        if pair[1] != "(" || !is_word(pair[0]) || !is_wanted(pair[0]) {
+            return None;
         }
+        let end = closing(tokens, at + 1)?;
+        Some(Call { at, end, arguments: between_commas(&tokens[at + 2..end - 1]) })
+    })
+}
+
+impl Call<'_, '_> {
+    /// The PID that an argument names, by itself or by a variable that was given one shortly before.
+    pub fn pid(&self, tokens: &[Token]) -> Option<String> {
+        let recent = &tokens[self.at.saturating_sub(400)..self.at];
+        self.arguments.iter().find_map(|argument| pid_in(argument).or_else(|| assigned_pid(argument, recent)))
     }
-    let sorts = ["struct", "union", "enum", "unsigned", "const", "signed"];
-    let count = words.iter().filter(|word| !sorts.contains(word) && **word != "*").count();
+}
+
+fn pid_in(argument: &[Token]) -> Option<String> {
+    let is_pid = |word: &&&str| is_word(word) && (names_pid(word) || **word == "osGetCurrentProcess");
+    argument.iter().find(is_pid).map(|pid| (*pid).to_owned())
+}
+
+fn assigned_pid(argument: &[Token], before: &[Token]) -> Option<String> {
+    let [variable] = argument else { return None };
+    if !variable.contains(|c: char| c.is_ascii_lowercase()) {
+        return None;
+    }
+    let at = before.windows(2).rposition(|pair| pair == [*variable, "="])?;
+    let value = before[at + 2..].split(|token| *token == ";").next()?;
+    pid_in(value).map(|pid| format!("{variable} = {pid}"))
+}
+
+/// A parameter's type, without the parameter's name.
+fn kind(tokens: &[Token], is_named: bool) -> String {
+    const LEFT_OUT: [&str; 5] = ["static", "inline", "extern", "NV_API_CALL", "NVIDIA_EXPORT"];
+    const PARTS: [&str; 6] = ["struct", "union", "enum", "unsigned", "const", "signed"];
+    let mut words: Vec<&str> = tokens.iter().copied().filter(|word| !LEFT_OUT.contains(word)).collect();
+    let count = words.iter().filter(|word| !PARTS.contains(word) && **word != "*").count();
     // `unsigned int cmd`, `void *address`, `NvU32 size`: the last word is the name where another says the type.
-    let last_is_name = named && words.last().is_some_and(|word| *word != "*" && !sorts.contains(word)) && count > 1;
-    let keeps = ["int", "long", "char"];
-    if last_is_name && !words.last().is_some_and(|word| keeps.contains(word)) {
+    let is_name = |word: &&str| !PARTS.contains(word) && !["*", "int", "long", "char"].contains(word);
+    if is_named && count > 1 && words.last().is_some_and(is_name) {
         words.pop();
     }
     words.join(" ")

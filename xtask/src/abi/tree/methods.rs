@@ -1,64 +1,46 @@
 //! The generated tables of exported methods: number, flags, access right and type of the parameters of each control.
 
-use anyhow::{bail, Context, Result};
+use anyhow::{ensure, Context, Result};
 
-use super::super::c::tokens::without_comments;
-use super::{Control, Reach};
+use super::super::c::tokens::{number, tokens};
+use super::{Control, Flags};
 
 /// The entries of all method tables of a generated file. The labels before the values are comments, and have stayed while
 /// what is around them changed: they are what is read.
-pub fn methods(text: &str) -> Result<Vec<Control>> {
+pub fn methods(text: &str, flags: Flags) -> Result<Vec<Control>> {
     let mut out = Vec::new();
-    let mut rest = text;
-    while let Some(at) = rest.find("NVOC_EXPORTED_METHOD_DEF ") {
-        rest = &rest[at..];
-        let head = &rest[..rest.find('\n').unwrap_or(rest.len())];
-        let end = rest.find("\n};").unwrap_or(rest.len());
+    for part in text.split("NVOC_EXPORTED_METHOD_DEF ").skip(1) {
+        let head = part.lines().next().unwrap_or_default();
         // A declaration ahead of the table, or a use of it.
         if !head.contains("[]") || head.trim_end().ends_with(';') {
-            rest = &rest[head.len()..];
             continue;
         }
-        let table = &rest[..end];
-        rest = &rest[end..];
-        let begun = table.matches("/*flags=*/").count();
-        let before = out.len();
-        for entry in table.split("/*flags=*/").skip(1) {
-            let flags = value(entry).with_context(|| format!("flags of a method: {}", shown(entry)))?;
-            let labelled = |label: &str| entry.split_once(label).map(|(_, behind)| behind);
-            let access_right = labelled("/*accessRight=*/").and_then(value).unwrap_or(0);
-            let cmd = labelled("/*methodId=*/")
-                .and_then(value)
-                .with_context(|| format!("number of a method: {}", shown(entry)))?;
-            let size =
-                labelled("/*paramSize=*/").with_context(|| format!("size of method {cmd:#x}: {}", shown(entry)))?;
-            let size = without_comments(size.split('\n').next().unwrap_or_default());
-            let parameters = match size.trim().trim_end_matches(',').trim() {
-                "0" => None,
-                text => match text.strip_prefix("sizeof(").and_then(|text| text.strip_suffix(')')) {
-                    Some(name) => Some(name.trim().trim_start_matches("struct ").to_owned()),
-                    None => bail!("the size of method {cmd:#x} is {text:?}: neither 0 nor a sizeof"),
-                },
-            };
-            let name = labelled("/*func=*/").and_then(|behind| behind.split('"').nth(1)).unwrap_or("?").to_owned();
-            let cmd = u32::try_from(cmd)?;
-            out.push(Control { cmd, name, reach: Reach::Kernel, flags, access_right, parameters });
-        }
-        if out.len() - before != begun || begun == 0 {
-            bail!("a method table has {begun} entries that can be read: {}", shown(head));
+        let table = part.split("\n};").next().unwrap_or_default();
+        let entries: Vec<&str> = table.split("/*flags=*/").skip(1).collect();
+        ensure!(!entries.is_empty(), "a method table has 0 entries that can be read: {}", shown(head));
+        for entry in entries {
+            out.push(method(entry, flags).with_context(|| format!("a method: {}", shown(entry)))?);
         }
     }
     Ok(out)
 }
 
-fn value(text: &str) -> Option<u64> {
-    let digits = text.trim_start();
-    let end = digits.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(digits.len());
-    let digits = digits[..end].trim_end_matches(['u', 'U', 'l', 'L']);
-    match digits.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None => digits.parse().ok(),
-    }
+fn method(entry: &str, meaning: Flags) -> Result<Control> {
+    // What is behind a label, up to the end of the line.
+    let labelled = |label: &str| Some(tokens(entry.split_once(label)?.1.lines().next()?));
+    let value = |label: &str| number(labelled(label)?.first()?);
+    let flags = number(tokens(entry).first().context("flags of a method")?).context("flags of a method")?;
+    let cmd = u32::try_from(value("/*methodId=*/").context("number of a method")?)?;
+    let size = labelled("/*paramSize=*/").with_context(|| format!("size of method {cmd:#x}"))?;
+    let parameters = match size.as_slice() {
+        ["0", ..] => None,
+        ["sizeof", "(", "struct", name, ")", ..] | ["sizeof", "(", name, ")", ..] => Some((*name).to_owned()),
+        other => anyhow::bail!("the size of method {cmd:#x} is {other:?}: neither 0 nor a sizeof"),
+    };
+    let name = labelled("/*func=*/").and_then(|tokens| Some(tokens.first()?.trim_matches('"').to_owned()));
+    let name = name.unwrap_or_else(|| "?".to_owned());
+    let reach = meaning.reach(flags as u64, value("/*accessRight=*/").unwrap_or(0) as u64);
+    Ok(Control { cmd, name, reach, parameters })
 }
 
 fn shown(text: &str) -> String {
