@@ -67,8 +67,7 @@ impl Engines {
         (!is_played).then(|| format!("a story of the engine {}: {why}", only.name()))
     }
 
-    /// As docs/stories.md has them.
-    #[cfg(test)]
+    /// As `./x stories` has them.
     pub fn names(self) -> &'static str {
         match self {
             Self::Every => "every",

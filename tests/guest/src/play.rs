@@ -19,7 +19,7 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
     let mut failed = 0;
     let named = |name: &str| row.stories.iter().any(|wanted| wanted == name);
     let everything = row.stories.is_empty() || named(ALL);
-    let usual = stories::ALL.iter().filter(|story| everything || named(story.name));
+    let usual = stories::usual().filter(|story| everything || named(story.name));
     let by_name_alone = stories::LAST.iter().chain([&demo::DEMO]);
     let wanted = usual.chain(by_name_alone.filter(|story| named(story.name)));
     let wanted: Vec<&Story> = wanted.collect();
@@ -35,7 +35,7 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
         for story in &wanted {
             let began = Instant::now();
             let verdict = match &raised {
-                Ok(()) => match story.engines.lack(engine, &engines).or_else(|| stage.lack(story.name)) {
+                Ok(()) => match story.engines.lack(engine, &engines).or_else(|| stage.lack(story.real)) {
                     None => play(story, &stage, &mut log)?,
                     Some(reason) => Verdict::Skip(reason),
                 },
@@ -61,7 +61,7 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
 }
 
 fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
-    let without = (story.without)(stage);
+    let without = story.without(stage);
     match (&without, stage.engine) {
         (Without::Moot(reason), _) | (Without::Right(reason), Engine::None) => {
             return Ok(Verdict::Skip((*reason).to_owned()))

@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::holder::Holder;
 use crate::kernel_log::{self, KernelLog};
 use crate::plan::Row;
-use crate::real::{self, Loaded};
+use crate::real::{self, Loaded, Real};
 use crate::scene::Scene;
 use crate::supervisor::{self, Supervisor};
 use crate::wait::until;
@@ -120,7 +120,7 @@ impl Stage {
     }
 
     /// Why a story cannot be played on the stage's driver; none if it can.
-    pub fn lack(&self, story: &str) -> Option<String> {
+    pub fn lack(&self, story: Real) -> Option<String> {
         let is_closed = real::is_closed(self.release()?);
         real::lack(story, is_closed, self.has_client()).map(str::to_owned)
     }

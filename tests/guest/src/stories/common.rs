@@ -1,7 +1,27 @@
-//! What most stories say: that a container sees exactly its own processes, and that a story is told once for each era.
+//! What most stories use, and what most say: that a container sees exactly its own processes.
 
-use crate::stage::Stage;
-use crate::story::{Fault, Without};
+pub(super) use std::time::{Duration, Instant};
+
+pub(super) use anyhow::{anyhow, bail, ensure, Context, Result};
+
+pub(super) use crate::answer::answer;
+pub(super) use crate::callers::Callers;
+pub(super) use crate::command::{must, run, Output};
+pub(super) use crate::container::Container;
+pub(super) use crate::engine::Engine;
+pub(super) use crate::holder::Holder;
+pub(super) use crate::nvctl::{self, Answer};
+pub(super) use crate::processes;
+pub(super) use crate::real::Real;
+pub(super) use crate::scene::{sorted, Scene};
+pub(super) use crate::stage::{unload_module, Stage};
+pub(super) use crate::story::{once, Fault, Story, Without};
+pub(super) use crate::supervisor;
+pub(super) use crate::wait::until;
+
+/// Where [`Stage::host_sees_threads`].
+pub const THREADS_TO_THE_HOST: &str =
+    "these drivers name a thread to the host, which an engine in user space does not change";
 
 /// Lists longer than this are told by their differences.
 const LEGIBLE: usize = 12;
@@ -9,27 +29,18 @@ const LEGIBLE: usize = 12;
 /// A wrong answer unless what is shown are exactly the own PIDs, each once.
 pub fn exactly(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
     if own.len() <= LEGIBLE {
-        crate::right!(shown == own, "{what} shows {shown:?}, the container's own are {own:?}");
+        right!(shown == own, "{what} shows {shown:?}, the container's own are {own:?}");
     }
     let without = |pids: &[u32], others: &[u32]| {
         let left = pids.iter().filter(|pid| !others.contains(pid)).copied();
         left.take(LEGIBLE).collect::<Vec<_>>()
     };
     let (extra, missing) = (without(shown, own), without(own, shown));
-    crate::right!(
+    right!(
         shown == own,
         "{what} shows {} rows, the container's own are {}: {extra:?} too many, {missing:?} missing",
         shown.len(),
         own.len()
     );
     Ok(())
-}
-
-/// For stories that nvctl alone tells: once for each era, and not for each client again.
-pub fn once(stage: &Stage, without: Without) -> Without {
-    if stage.first_of_era {
-        without
-    } else {
-        Without::Moot("no client of NVIDIA's takes part: played with the era's first client")
-    }
 }

@@ -1,68 +1,67 @@
 //! The life of the supervisor in user space while containers ask: killed, started again, retired, and asked by very many at once.
 
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-
-use crate::answer::answer;
-use crate::callers::Callers;
-use crate::command::{must, run};
 use crate::container::entered;
-use crate::holder::Holder;
-use crate::nvctl;
-use crate::processes;
-use crate::right;
-use crate::stage::Stage;
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
-use crate::supervisor;
+use crate::stories::common::*;
 
-const ITS_LIFE: Engines = Engines::Notify("the supervisor's own life");
+const ITS_LIFE: &str = "the supervisor's own life";
 
-/// What does not follow the era, and takes its time.
-fn in_two_eras(stage: &Stage) -> Without {
-    match stage.era {
-        0 | 4 => once(stage, Without::Wrong("shows")),
-        _ => Without::Moot("the supervisor's life does not follow the era: played in 0 and 4"),
-    }
+pub const STORIES: &[Story] = &[
+    story!(supervisor_killed_again_and_again_loses_no_call, [7];
+        "The supervisor gets SIGKILL over and over under nine callers in three containers: no call fails, hangs or \
+        is answered wrong.")
+    .notify(ITS_LIFE)
+    .eras(&[0, 4], "the supervisor's life does not follow the era: played in 0 and 4"),
+    story!(supervisor_started_again_under_load_loses_no_call, [7];
+        "The same with `again`, the way in which it is upgraded.")
+    .notify(ITS_LIFE)
+    .eras(&[0, 4], "the supervisor's life does not follow the era: played in 0 and 4"),
+    story!(retired_supervisor_leaves_containers_the_drivers_own_answers, [5, 7];
+        "The supervisor is retired and resumed under callers: each answer is right or the bare driver's; a runtime's \
+        exec still works meanwhile.")
+    .notify(ITS_LIFE)
+    .eras(&[0, 3], "it retires alike in every era: played in 0 and 3, where the bare driver's list is another"),
+    story!(sixty_four_containers_are_right_beside_one_that_hammers, [1, 7];
+        "64 PID namespaces at once are each answered right; eight callers that never pause in one of them delay the \
+        others by a bounded time.")
+    .notify(ITS_LIFE)
+    .eras(&[0, 4], "the supervisor's life does not follow the era: played in 0 and 4"),
+    story!(up_status_and_down_of_the_supervisor_do_what_they_say, [5, 7];
+        "`mpu up --engine notify`, `status` and `down` by the real command, without systemd: state, counters and \
+        exit codes; retired while a container lives, up again, ended with the last.")
+    .notify(ITS_LIFE)
+    .of_the_kernel(),
+    story!(starts_at_once_and_after_a_crash_leave_one_supervisor_that_counts_on, [7];
+        "Two `mpu up` at once, and one right after SIGKILL of the supervisor: there is one keeper, counters and \
+        `since` continue, the crash is counted, and log lines have times.")
+    .notify(ITS_LIFE)
+    .of_the_kernel(),
+];
+
+fn supervisor_killed_again_and_again_loses_no_call(stage: &Stage) -> Result<(), Fault> {
+    let scene = stage.scene()?;
+    under_load(stage, &|pid| {
+        // A caller that comes while it hangs, and before it dies, has handed over to nobody: whoever comes next takes it.
+        must(&["kill", "-STOP", &pid.to_string()])?;
+        let newcomer = spawn(&scene.b.entered(), &["nvctl", "pids"])?;
+        std::thread::sleep(Duration::from_millis(100));
+        must(&["kill", "-9", &pid.to_string()])?;
+        supervisor::until("nobody takes the killed supervisor's place", || {
+            Ok(supervisor::pid()?.is_some_and(|new| new != pid))
+        })?;
+        exactly("to a newcomer, the list", &told(newcomer)?.pids(), &[scene.other.inside])
+    })
 }
 
-/// Killed over and over under nine callers in three containers: what its keeper kept is enough for the next one.
-pub const KILLED: Story = Story {
-    name: "supervisor_killed_again_and_again_loses_no_call",
-    engines: ITS_LIFE,
-    without: in_two_eras,
-    run: |stage| {
-        let scene = stage.scene()?;
-        under_load(stage, &|pid| {
-            // A caller that comes while it hangs, and before it dies, has handed over to nobody: whoever comes next takes it.
-            must(&["kill", "-STOP", &pid.to_string()])?;
-            let newcomer = spawn(&scene.b.entered(), &["nvctl", "pids"])?;
-            std::thread::sleep(Duration::from_millis(100));
-            must(&["kill", "-9", &pid.to_string()])?;
-            supervisor::until("nobody takes the killed supervisor's place", || {
-                Ok(supervisor::pid()?.is_some_and(|new| new != pid))
-            })?;
-            exactly("to a newcomer, the list", &told(newcomer)?.pids(), &[scene.other.inside])
-        })
-    },
-};
-
-/// Started again, as an upgrade does it.
-pub const STARTED_AGAIN: Story = Story {
-    name: "supervisor_started_again_under_load_loses_no_call",
-    engines: ITS_LIFE,
-    without: in_two_eras,
-    run: |stage| {
-        under_load(stage, &|pid| {
-            supervisor::tell("again\n")?;
-            Ok(supervisor::until("nobody takes the place of the supervisor that was told to make room", || {
-                Ok(supervisor::pid()?.is_some_and(|new| new != pid))
-            })?)
-        })
-    },
-};
+fn supervisor_started_again_under_load_loses_no_call(stage: &Stage) -> Result<(), Fault> {
+    under_load(stage, &|pid| {
+        supervisor::tell("again\n")?;
+        Ok(supervisor::until("nobody takes the place of the supervisor that was told to make room", || {
+            Ok(supervisor::pid()?.is_some_and(|new| new != pid))
+        })?)
+    })
+}
 
 fn under_load(stage: &Stage, strike: &dyn Fn(u32) -> Result<(), Fault>) -> Result<(), Fault> {
     let scene = stage.scene()?;
@@ -93,51 +92,35 @@ fn under_load(stage: &Stage, strike: &dyn Fn(u32) -> Result<(), Fault>) -> Resul
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
 }
 
-/// Retired under callers, it passes everything on: each answer is right or the bare driver's, none fails. Resumed, it is right again.
-pub const RETIRED: Story = Story {
-    name: "retired_supervisor_leaves_containers_the_drivers_own_answers",
-    engines: ITS_LIFE,
-    without: |stage| match stage.era {
-        0 | 3 => once(stage, Without::Wrong("shows")),
-        _ => Without::Moot("it retires alike in every era: played in 0 and 3, where the bare driver's list is another"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        let words = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-        let own = words(&scene.own());
-        let bare = words(&stage.aside(|| scene.a.ask(&["pids"]))??.pids());
-        right!(bare != own, "the bare driver shows {bare}, which is right");
-        let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 1 {bare} or {own}"))?;
-        let retired: Result<()> = (0..stage.reloads).try_for_each(|_| {
-            stage.aside(|| std::thread::sleep(Duration::from_millis(200)))?;
-            std::thread::sleep(Duration::from_millis(200));
-            Ok(())
-        });
-        // A runtime that enters a running container finds the socket that the container's configuration names.
-        let entered = stage.aside(|| must(&["crun", "exec", "a", "nvctl", "pids"]))??;
-        let text = callers.stop()?;
-        retired?;
-        right!(
-            words(&nvctl::read(&entered)?.pids()) == bare,
-            "retired, an exec shows {entered}, the bare driver {bare}"
-        );
-        right!(!text.contains("wrong"), "an answer was neither right ({own}) nor the driver's ({bare}): {text}");
-        for list in ["list 0 matched ", "list 1 matched "] {
-            let matched: u64 = text.lines().filter_map(|line| line.strip_prefix(list)?.parse::<u64>().ok()).sum();
-            right!(matched > 0, "no answer came while it was retired, or none while it was not: {text}");
-        }
-        exactly("resumed, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+fn retired_supervisor_leaves_containers_the_drivers_own_answers(stage: &Stage) -> Result<(), Fault> {
+    let scene = stage.scene()?;
+    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    let words = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let own = words(&scene.own());
+    let bare = words(&stage.aside(|| scene.a.ask(&["pids"]))??.pids());
+    right!(bare != own, "the bare driver shows {bare}, which is right");
+    let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 1 {bare} or {own}"))?;
+    let retired: Result<()> = (0..stage.reloads).try_for_each(|_| {
+        stage.aside(|| std::thread::sleep(Duration::from_millis(200)))?;
+        std::thread::sleep(Duration::from_millis(200));
+        Ok(())
+    });
+    // A runtime that enters a running container finds the socket that the container's configuration names.
+    let entered = stage.aside(|| must(&["crun", "exec", "a", "nvctl", "pids"]))??;
+    let text = callers.stop()?;
+    retired?;
+    right!(words(&nvctl::read(&entered)?.pids()) == bare, "retired, an exec shows {entered}, the bare driver {bare}");
+    right!(!text.contains("wrong"), "an answer was neither right ({own}) nor the driver's ({bare}): {text}");
+    for list in ["list 0 matched ", "list 1 matched "] {
+        let matched: u64 = text.lines().filter_map(|line| line.strip_prefix(list)?.parse::<u64>().ok()).sum();
+        right!(matched > 0, "no answer came while it was retired, or none while it was not: {text}");
+    }
+    exactly("resumed, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+}
 
-/// `up`, `status` and `down` by the real command, on a host without systemd.
-pub const BY_COMMAND: Story = Story {
-    name: "up_status_and_down_of_the_supervisor_do_what_they_say",
-    engines: ITS_LIFE,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| by_hand(stage, by_command),
-};
+fn up_status_and_down_of_the_supervisor_do_what_they_say(stage: &Stage) -> Result<(), Fault> {
+    by_hand(stage, by_command)
+}
 
 /// Has a story start and end supervisors itself; what it leaves is ended.
 fn by_hand(stage: &Stage, story: fn(&Stage) -> Result<(), Fault>) -> Result<(), Fault> {
@@ -194,13 +177,9 @@ fn by_command(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Two starts at once, and one in the moment after a crash, leave one keeper and one supervisor; and what the dead one had counted goes on.
-pub const ONE_KEEPER: Story = Story {
-    name: "starts_at_once_and_after_a_crash_leave_one_supervisor_that_counts_on",
-    engines: ITS_LIFE,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| by_hand(stage, one_keeper),
-};
+fn starts_at_once_and_after_a_crash_leave_one_supervisor_that_counts_on(stage: &Stage) -> Result<(), Fault> {
+    by_hand(stage, one_keeper)
+}
 
 fn one_keeper(stage: &Stage) -> Result<(), Fault> {
     let both =
@@ -249,21 +228,15 @@ const MANY: usize = 64;
 /// Emulated, with eight callers that never pause on two processors, one call takes so long at most.
 const LATE: Duration = Duration::from_secs(10);
 
-/// Very many containers at once, of which one asks as fast as it can: each of the others is answered, right and in time.
-pub const CROWD: Story = Story {
-    name: "sixty_four_containers_are_right_beside_one_that_hammers",
-    engines: ITS_LIFE,
-    without: in_two_eras,
-    run: |stage| {
-        let _foreign = stage.hold(&["--mem", "30"])?;
-        let members = (0..MANY).map(|_| Member::start()).collect::<Result<Vec<_>>>()?;
-        everybody_asks(&members, "quiet")?;
-        let hammer = members[0].spawn(&["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do nvctl spin 600 1 & done; wait"])?;
-        let verdict = everybody_asks(&members[1..], "hammered");
-        end(hammer)?;
-        verdict
-    },
-};
+fn sixty_four_containers_are_right_beside_one_that_hammers(stage: &Stage) -> Result<(), Fault> {
+    let _foreign = stage.hold(&["--mem", "30"])?;
+    let members = (0..MANY).map(|_| Member::start()).collect::<Result<Vec<_>>>()?;
+    everybody_asks(&members, "quiet")?;
+    let hammer = members[0].spawn(&["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do nvctl spin 600 1 & done; wait"])?;
+    let verdict = everybody_asks(&members[1..], "hammered");
+    end(hammer)?;
+    verdict
+}
 
 /// A PID namespace with one GPU process, which is its process 1.
 struct Member {
