@@ -605,7 +605,7 @@ fn controls_without_pids_are_not_touched() {
 #[test]
 fn every_reason_of_the_core_can_fire() {
     // NoMemory, Unreadable, CopyNotSeen, Exempt, ProbePending and OutOfReach belong to the engines; the guest stories make them fire, the last in
-    // `what_passes_is_counted_by_its_reason`.
+    // `passed_call_is_counted_by_reason`.
     assert_eq!(Reason::ALL.len(), 9);
     let mut names: Vec<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
     names.sort_unstable();

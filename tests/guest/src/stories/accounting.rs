@@ -6,14 +6,14 @@ use crate::stories::common::*;
 const NUMBERS: [u32; 5] = [31_000, 31_500, 32_000, 32_300, 32_600];
 
 pub const STORIES: &[Story] = &[
-    story!(a_dead_strangers_record_is_not_its_heirs, [3];
+    story!(reused_pid_inherits_no_accounting_record, [3];
         "A container's process gets the PID of a process that used the GPU outside and ended: accounting tells it \
         nothing of that process, by list and by look-up.")
     .wrong("accounting"),
     story!(accounting_lists_a_reused_number_once, [1, 3];
         "A PID that two processes of a container had, one after the other, is in the list once.")
     .wrong("accounting"),
-    story!(peak_memory_in_accounting_is_what_was_held, [1, 3];
+    story!(accounting_peak_memory_equals_held_memory, [1, 3];
         "A container's process held 80 MiB, and accounting says so; drivers from 565 measure 0 here.")
     .module("the driver measures it in calls that no supervisor sees")
     .wrong("peak"),
@@ -24,7 +24,7 @@ pub const STORIES: &[Story] = &[
     .wrong("accounting"),
 ];
 
-fn a_dead_strangers_record_is_not_its_heirs(stage: &Stage) -> Result<(), Fault> {
+fn reused_pid_inherits_no_accounting_record(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     // An heir that does not use the GPU.
     let heir = inherited(&scene, || stranger(stage), "echo ready $$; exec cat >/dev/null")?;
@@ -57,7 +57,7 @@ fn accounting_lists_a_reused_number_once(stage: &Stage) -> Result<(), Fault> {
     listed(&scene, &[heir.inside])
 }
 
-fn peak_memory_in_accounting_is_what_was_held(stage: &Stage) -> Result<(), Fault> {
+fn accounting_peak_memory_equals_held_memory(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let holder = scene.a.hold(&["--mem", "40", "--clients", "2"])?;
     let answer = scene.a.ask(&["acct-info", &holder.inside.to_string()])?;

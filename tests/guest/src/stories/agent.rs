@@ -9,7 +9,7 @@ use crate::stories::common::*;
 
 const ARGUMENTS: [&str; 3] = ["--module=/mpu/mpu.ko", "--interval=1", "--measure-every=2"];
 
-pub const STORIES: &[Story] = &[story!(agent_in_a_container_keeps_the_node_right, [1, 7];
+pub const STORIES: &[Story] = &[story!(agent_container_keeps_the_engine_up, [1, 7];
         "`mpu agent` in a container with the Kubernetes manifest's privileges waits for the driver, is ready when \
         nvidia-smi in another container is right, survives a kill, hands over, brings the engine up again, and \
         leaves nothing.")
@@ -22,7 +22,7 @@ pub const STORIES: &[Story] = &[story!(agent_in_a_container_keeps_the_node_right
 .eras(&[1, 4], "an agent does not look at the era: played in 1 and 4")
 .right("the story has the engine loaded itself")];
 
-fn agent_in_a_container_keeps_the_node_right(stage: &Stage) -> Result<(), Fault> {
+fn agent_container_keeps_the_engine_up(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     stage.unload_all()?;
     let old = Pod::start("runc", RUNTIME_CLASS, "old", &ARGUMENTS)?;

@@ -15,27 +15,27 @@ pub const STORIES: &[Story] = &[
     .module("redirects by ftrace")
     .of_the_kernel()
     .right("there is nothing to switch off"),
-    story!(armed_is_not_said_while_nothing_passes, [2, 5, 7];
+    story!(unused_entry_symbol_is_not_reported_armed, [2, 5, 7];
         "A driver has both entry symbols, and nothing calls the older one: calls are translated, or `mpu status` \
         reports an error and does not say armed.")
     .module("the choice of an entry symbol")
     .real(Real::Knob)
     .eras(&[4], "a driver with both symbols is built for one era")
     .right("there is no engine to say anything"),
-    story!(state_and_counters_can_be_read_at_any_time, [7];
+    story!(counters_are_readable_during_reload, [7];
         "Three readers never pause while the module is unloaded and loaded: nothing crashes, and no counter shows \
         anything that was never counted.")
     .module("loading and unloading")
     .real(Real::WithoutGpu)
     .eras(&[0], "the engine comes and goes alike in every era: played in 0")
     .right("there is nothing to read"),
-    story!(a_caller_that_ends_is_not_taken_for_dead, [7];
+    story!(ending_caller_is_no_orphan, [7];
         "Callers end right after their calls while somebody reads who is inside: every answer is right, and nobody \
         counts as dead.")
     .module("its state")
     .eras(&[0], "callers come and go alike in every era: played in 0")
     .right("there is nothing to read"),
-    story!(the_probe_in_the_driver_is_a_jump, [6];
+    story!(driver_probe_becomes_a_jump, [6];
         "Where the kernel can turn a probe into a jump, it does so with the one in the driver's function, which \
         begins with ENDBR64 as NVIDIA's does.")
     .module("its probe")
@@ -90,7 +90,7 @@ fn redirects_are_not_switched_off_unseen(stage: &Stage) -> Result<(), Fault> {
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
 }
 
-fn armed_is_not_said_while_nothing_passes(stage: &Stage) -> Result<(), Fault> {
+fn unused_entry_symbol_is_not_reported_armed(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     stage.unload_all()?;
     stage.load_driver_of("4d")?;
@@ -120,7 +120,7 @@ fn armed_is_not_said_while_nothing_passes(stage: &Stage) -> Result<(), Fault> {
     verdict
 }
 
-fn state_and_counters_can_be_read_at_any_time(stage: &Stage) -> Result<(), Fault> {
+fn counters_are_readable_during_reload(stage: &Stage) -> Result<(), Fault> {
     let stop = AtomicBool::new(false);
     let read = |file: &str| {
         let (mut reads, mut absurd) = (0u64, None);
@@ -148,7 +148,7 @@ fn state_and_counters_can_be_read_at_any_time(stage: &Stage) -> Result<(), Fault
     Ok(())
 }
 
-fn a_caller_that_ends_is_not_taken_for_dead(stage: &Stage) -> Result<(), Fault> {
+fn ending_caller_is_no_orphan(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let orphans = || stage.engine_state("orphans").unwrap_or_default();
     let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
@@ -175,7 +175,7 @@ fn a_caller_that_ends_is_not_taken_for_dead(stage: &Stage) -> Result<(), Fault> 
 /// So often at least somebody looks who is inside, while callers come and go.
 const LOOKS: u32 = 200;
 
-fn the_probe_in_the_driver_is_a_jump(stage: &Stage) -> Result<(), Fault> {
+fn driver_probe_becomes_a_jump(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
     if !std::path::Path::new(PROBES).exists() {

@@ -11,14 +11,14 @@ pub const STORIES: &[Story] = &[
         with words that look like PIDs: what was written is read back.")
     .real(Real::Engines)
     .right("the bare driver's bytes are what the story compares with"),
-    story!(a_fault_in_the_argument_shows_nobody, [3];
+    story!(argument_page_fault_shows_no_foreign_pid, [3];
         "Part of the argument, or of its XFER wrapping, lies on a missing page (userfaultfd), and number, size and \
         pointer are exchanged before the page is given. This is done for every control and layout, and for buffers \
         that lie on their own parameters, behind three claims.")
     .module("a call that the supervisor passes on is read again by the kernel, as it always was")
     .real(Real::Sizes)
     .wrong("came back"),
-    story!(races_on_every_control_show_nobody, [3];
+    story!(control_races_show_no_foreign_pid, [3];
         "The argument is exchanged all the time, plainly and wrapped, on every control and layout, the small ones as \
         well; every byte that comes back is searched.")
     .module("a call that the supervisor passes on is read again by the kernel, as it always was")
@@ -42,11 +42,11 @@ fn other_controls_buffers_stay_untouched(stage: &Stage) -> Result<(), Fault> {
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
 }
 
-fn a_fault_in_the_argument_shows_nobody(stage: &Stage) -> Result<(), Fault> {
+fn argument_page_fault_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
     attacked(stage, &["fault", "--xfer fault", "wrapping"], 3 * 3 * ROWS)
 }
 
-fn races_on_every_control_show_nobody(stage: &Stage) -> Result<(), Fault> {
+fn control_races_show_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
     let [plain, wrapped] = [0.3, 0.2].map(|most| stage.race_seconds(most));
     attacked(stage, &[&format!("--seconds {plain} race"), &format!("--seconds {wrapped} --xfer race")], 2 * ROWS)
 }

@@ -11,7 +11,7 @@ pub const STORIES: &[Story] = &[
         "Each control of a container raises its counter by one; a control of the host raises none.")
     .real(Real::Engines)
     .right("the counters are the engine's"),
-    story!(what_passes_is_counted_by_its_reason, [5];
+    story!(passed_call_is_counted_by_reason, [5];
         "The module passes and counts an unknown size and calls that miss its probe. The supervisor refuses and \
         counts an argument that cannot be read, and does not count what the driver refuses to everybody.")
     .real(Real::Probes)
@@ -56,7 +56,7 @@ fn every_translated_control_is_counted_once(stage: &Stage) -> Result<(), Fault> 
     Ok(())
 }
 
-fn what_passes_is_counted_by_its_reason(stage: &Stage) -> Result<(), Fault> {
+fn passed_call_is_counted_by_reason(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let before = counter(stage, "passed.unknown_size")?;
     let answer = scene.a.ask(&["--size", "3816", "pids"])?;

@@ -13,20 +13,20 @@ pub const STORIES: &[Story] = &[
         "A zombie whose client lives on keeps its row and memory."),
     story!(adopted_process_keeps_its_row, [1];
         "A process that the container's process 1 adopted keeps its row."),
-    story!(client_of_a_dead_thread_counts_for_its_process, [1, 2];
+    story!(dead_threads_client_counts_for_its_process, [1, 2];
         "A client made by a thread that has since ended, with the engine up, counts for its process.")
     .only(
         |stage| !stage.host_sees_threads(),
         "these drivers keep the thread alone, and the module alone is there when it is taken down",
     ),
-    story!(process_numbered_outside_like_another_inside_is_not_lost, [1, 2];
+    story!(colliding_host_and_inner_pid_keep_rows, [1, 2];
         "A process has a host PID that is another process's PID inside: drivers from 535.113 lose its row."),
     story!(reused_host_pid_inherits_no_row, [3];
         "A process ended, and its child keeps its client. Its host PID goes to a process of another container that \
         never had the driver: that container sees no row, no session and no memory of it.")
     .notify(NUMBERS_OF_THE_HOST)
     .real(Real::Engines),
-    story!(a_sample_of_an_ended_process_is_not_followed, [1, 3, 7];
+    story!(ended_process_sample_is_not_followed, [1, 3, 7];
         "Drivers from 570 refer to a record of the kernel's that is gone: the kernel does not crash, and the process \
         is not shown.")
     .real(Real::Knob)
@@ -85,7 +85,7 @@ fn adopted_process_keeps_its_row(stage: &Stage) -> Result<(), Fault> {
     listed(&scene, Some(orphan.inside))
 }
 
-fn client_of_a_dead_thread_counts_for_its_process(stage: &Stage) -> Result<(), Fault> {
+fn dead_threads_client_counts_for_its_process(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let holder = scene.a.hold_by("exec gpu-hold --dead-thread --mem 30")?;
     listed(&scene, Some(holder.inside))?;
@@ -94,7 +94,7 @@ fn client_of_a_dead_thread_counts_for_its_process(stage: &Stage) -> Result<(), F
     Ok(())
 }
 
-fn process_numbered_outside_like_another_inside_is_not_lost(stage: &Stage) -> Result<(), Fault> {
+fn colliding_host_and_inner_pid_keep_rows(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     for number in [26_000, 27_000, 28_000, 29_000, 30_000] {
         scene.a.next_pid(number)?;
@@ -126,7 +126,7 @@ fn reused_host_pid_inherits_no_row(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn a_sample_of_an_ended_process_is_not_followed(stage: &Stage) -> Result<(), Fault> {
+fn ended_process_sample_is_not_followed(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     stage.set_driver("ghosts", "1")?;
     // As memory can look once it is gone; and really gone, which the bare driver would follow.

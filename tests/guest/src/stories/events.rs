@@ -7,24 +7,24 @@ use crate::stories::policy::in_pod;
 const NEWEST: &str = "drivers have these events from 615 on";
 
 pub const STORIES: &[Story] = &[
-    story!(an_event_of_the_memory_limit_names_own_processes_only, [1, 3];
+    story!(memory_limit_event_names_own_processes, [1, 3];
         "Every client goes over its memory limit, and a container that subscribed fetches the events, plainly, \
         wrapped and by a 32-bit program. It gets own PIDs, 0 for others, and the unchanged word of another kind of \
         event. The host gets everybody's PIDs, and so does a container that the policy exempts.")
     .real(Real::Knob)
     .only(Stage::is_newest, NEWEST)
     .wrong("events name"),
-    story!(memory_that_refuses_an_event_gets_the_drivers_own_answer, [4, 5];
+    story!(event_into_protected_memory_keeps_drivers_answer, [4, 5];
         "The event or the argument of the call that fetches it lies in memory of each kind: return, status and how \
         many events are left are the driver's own.")
     .only(Stage::is_newest, NEWEST)
     .right("these are the driver's own answers"),
-    story!(an_event_swapped_in_flight_names_nobody_else, [3];
+    story!(event_swapped_in_flight_names_own_only, [3];
         "While a container fetches events, one of its threads exchanges the descriptor, closes it, or exchanges the \
         event's address: no event names anybody else.")
     .only(Stage::is_newest, NEWEST)
     .wrong("events name"),
-    story!(an_event_asked_for_in_secret_is_refused, [3];
+    story!(event_in_secret_memory_is_refused, [3];
         "The argument lies in memory of memfd_secret, which the supervisor cannot read: the call fails with EFAULT \
         and is counted.")
     .notify(ASKED_FOR_THE_CALLER)
@@ -33,13 +33,13 @@ pub const STORIES: &[Story] = &[
         "this kernel has no memfd_secret or was not told to have it, or the driver has no such events",
     )
     .wrong("it comes to"),
-    story!(a_driver_that_hangs_over_an_event_stops_nobody_else, [4];
+    story!(hung_event_fetch_delays_no_other_caller, [4];
         "The driver hangs while a container fetches an event: other containers, and the container itself, are \
         answered; once it is over the container gets its events.")
     .only(Stage::is_newest, NEWEST),
 ];
 
-fn an_event_of_the_memory_limit_names_own_processes_only(stage: &Stage) -> Result<(), Fault> {
+fn memory_limit_event_names_own_processes(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     by_own_numbers(&scene)?;
     on_the_host(stage, &scene.foreign.outside.to_string())?;
@@ -78,7 +78,7 @@ fn by_policy(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     by_own_numbers(scene)
 }
 
-fn memory_that_refuses_an_event_gets_the_drivers_own_answer(stage: &Stage) -> Result<(), Fault> {
+fn event_into_protected_memory_keeps_drivers_answer(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let ask = || scene.a.script("nvevents memory; nvevents --xfer memory");
     let with = ask()?;
@@ -103,7 +103,7 @@ const SWAPPED_AT_ONCE: u32 = 1000;
 /// How often what the page says can be seen is tried.
 const RESIDUAL_TRIES: u32 = 20;
 
-fn an_event_swapped_in_flight_names_nobody_else(stage: &Stage) -> Result<(), Fault> {
+fn event_swapped_in_flight_names_own_only(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let own = scene.own();
     let each = SWAPPED_CALLS * stage.reloads.max(1);
@@ -143,7 +143,7 @@ fn named_while_swapping(scene: &Scene, mode: &str, calls: u32, own: &[u32]) -> R
     Ok(saw.filter(|pid| *pid != 0 && !own.contains(pid)).collect())
 }
 
-fn an_event_asked_for_in_secret_is_refused(stage: &Stage) -> Result<(), Fault> {
+fn event_in_secret_memory_is_refused(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let before = stage.counter("passed.unreadable");
     let text = scene.a.script("nvevents secret")?;
@@ -153,7 +153,7 @@ fn an_event_asked_for_in_secret_is_refused(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn a_driver_that_hangs_over_an_event_stops_nobody_else(stage: &Stage) -> Result<(), Fault> {
+fn hung_event_fetch_delays_no_other_caller(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     for (key, value) in [("hang_killable", "N"), ("hang_ms", "8000"), ("hang", "0x52")] {
         stage.set_driver(key, value)?;

@@ -12,14 +12,14 @@ const STAY: u32 = 40;
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 pub const STORIES: &[Story] = &[
-    story!(a_held_caller_does_not_stop_the_host, [7];
+    story!(held_caller_does_not_block_unloading, [7];
         "Two callers whose memory is not supplied are held in the driver: `rmmod` refuses at once, the state names \
         them and their controls, retiring gives up after its limit with everybody else answered right, and succeeds \
         once they are killed.")
     .module("unloading")
     .of_the_kernel()
     .right("there is no engine to take down"),
-    story!(a_held_caller_does_not_stop_a_hand_over_for_long, [7];
+    story!(held_caller_does_not_block_hand_over, [7];
         "Another instance that is loaded meanwhile takes over or gives up within seconds; everybody else is answered \
         right. A caller that waits for the hand-over ends at once when it is killed.")
     .module("two instances of the module")
@@ -31,7 +31,7 @@ pub const STORIES: &[Story] = &[
     .module("two instances of the module")
     .of_the_kernel()
     .right("there is no engine to hand over"),
-    story!(a_driver_that_hangs_stops_nobody_else, [7];
+    story!(hung_driver_delays_no_other_caller, [7];
         "The driver hangs in a container's control for 25 seconds and ignores signals: `rmmod` says busy at once, \
         `mpu down` names the control, others are answered, and afterwards all is as before.")
     .module("unloading")
@@ -40,7 +40,7 @@ pub const STORIES: &[Story] = &[
     .right("there is no engine to take down"),
 ];
 
-fn a_held_caller_does_not_stop_the_host(stage: &Stage) -> Result<(), Fault> {
+fn held_caller_does_not_block_unloading(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let held = hold(&scene)?;
     let verdict = unload_under(stage, &scene, &held);
@@ -101,7 +101,7 @@ fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault>
     Ok(())
 }
 
-fn a_held_caller_does_not_stop_a_hand_over_for_long(stage: &Stage) -> Result<(), Fault> {
+fn held_caller_does_not_block_hand_over(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     hold(&scene)?;
     let began = Instant::now();
@@ -212,7 +212,7 @@ fn kill_one_at_the_door(scene: &Scene, is_over: impl Fn() -> bool) -> Result<(),
     Ok(())
 }
 
-fn a_driver_that_hangs_stops_nobody_else(stage: &Stage) -> Result<(), Fault> {
+fn hung_driver_delays_no_other_caller(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let orphans = || stage.engine_state("orphans").unwrap_or_default();
     let before = orphans();

@@ -5,24 +5,24 @@ use std::fs;
 use crate::stories::common::*;
 
 pub const STORIES: &[Story] = &[
-    story!(a_descriptor_that_is_not_the_drivers_gets_its_own_answer, [5, 6];
+    story!(foreign_descriptor_gets_its_own_answer, [5, 6];
         "The request of a control on eleven descriptors that are not the control device, from a file to a closed \
         number, gets the same answer as without the engine.")
     .of_the_kernel()
     .right("these are the kernel's own answers"),
-    story!(memory_that_refuses_a_copy_gets_the_drivers_own_answer, [5];
+    story!(protected_memory_keeps_drivers_answer, [5];
         "Argument or parameters lie in private, shared, read-only or unreadable memory, across the edge into such \
         memory and into nothing, and at addresses with a tag (arm64): return and status are as without the engine, \
         and nothing is written past a protection.")
     .right("these are the driver's own answers"),
-    story!(callers_killed_in_mid_call_leave_nothing_behind, [7];
+    story!(killed_callers_leave_nothing_behind, [7];
         "Thirty callers are killed while they ask: nobody counts as inside, and the next caller is answered right.")
     .of_the_kernel(),
-    story!(a_caller_that_blocks_its_own_memory_stalls_nobody_else, [7];
+    story!(caller_blocking_its_memory_delays_no_other, [7];
         "The argument, parameters or table of four callers lie in memory that is never supplied (userfaultfd): \
         another container is answered meanwhile, and their own container after they were killed.")
     .of_the_kernel(),
-    story!(what_is_swapped_in_flight_shows_nobody_else, [3];
+    story!(swapped_call_shows_no_foreign_pid, [3];
         "In thousands of calls (a million over the rows of `--full`) a thread swaps the file, removes it, swaps \
         control and size, or swaps all of that and the parameters: no PID of another process comes back.")
     .notify(ASKED_FOR_THE_CALLER)
@@ -32,7 +32,7 @@ pub const STORIES: &[Story] = &[
         let is_newer = stage.release().is_some() && stage.era >= 4;
         once(stage, Without::Wrong(if is_newer { "the list shows" } else { "saw" }))
     }),
-    story!(an_argument_that_nobody_can_read_is_refused, [3, 5];
+    story!(unreadable_argument_is_refused, [3, 5];
         "An argument in `memfd_secret` memory gets EFAULT and is counted.")
     .notify(ASKED_FOR_THE_CALLER)
     .of_the_kernel()
@@ -40,30 +40,30 @@ pub const STORIES: &[Story] = &[
         |_| run(&["nvctl", "secret"]).is_ok_and(|done| done.status <= 1),
         "this kernel has no memfd_secret, or was not told to have it",
     ),
-    story!(a_thread_with_descriptors_of_its_own_is_shown_nobody_else, [3];
+    story!(thread_with_own_descriptors_sees_own_only, [3];
         "A thread that shares no descriptor with its process is answered right, or refused, depending on the kernel.")
     .notify(ASKED_FOR_THE_CALLER)
     .of_the_kernel()
     .real(Real::Engines),
-    story!(x32_calls_are_answered_as_the_kernel_does, [5];
+    story!(x32_calls_get_the_kernels_answer, [5];
         "`ioctl` by its x32 number gets ENOSYS, as without the engine.")
     .notify(ASKED_FOR_THE_CALLER)
     .of_the_kernel()
     .only(|_| cfg!(target_arch = "x86_64"), "x86-64 alone has x32 calls")
     .right("these are the kernel's own answers"),
-    story!(a_huge_table_of_descriptors_slows_no_look_up, [7];
+    story!(huge_descriptor_table_slows_no_lookup, [7];
         "A process with room for 4,194,304 descriptors and hardly one open is asked about 200 times in one call: \
         that takes no longer than with another process.")
     .eras(&[0], "descriptors are looked at alike in every era: played in 0")
     .right("the driver looks at nobody's descriptors"),
-    story!(a_crowd_of_ended_threads_slows_no_look_up, [7];
+    story!(ended_threads_slow_no_lookup, [7];
         "A process of which only 4,000 ended threads are left, because they are traced, is asked about 200 times in \
         one call: that takes no longer than with another process.")
     .eras(&[0], "threads are looked at alike in every era: played in 0")
     .right("the driver looks at nobody's threads"),
 ];
 
-fn a_descriptor_that_is_not_the_drivers_gets_its_own_answer(stage: &Stage) -> Result<(), Fault> {
+fn foreign_descriptor_gets_its_own_answer(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let ask = || scene.a.script("nvctl elsewhere; nvctl --xfer elsewhere; nvctl32 elsewhere");
     let with = ask()?;
@@ -73,7 +73,7 @@ fn a_descriptor_that_is_not_the_drivers_gets_its_own_answer(stage: &Stage) -> Re
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
 }
 
-fn memory_that_refuses_a_copy_gets_the_drivers_own_answer(stage: &Stage) -> Result<(), Fault> {
+fn protected_memory_keeps_drivers_answer(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let ask = || scene.a.script("nvctl memory; nvctl --xfer memory; nvctl32 memory");
     let with = ask()?;
@@ -89,7 +89,7 @@ fn memory_that_refuses_a_copy_gets_the_drivers_own_answer(stage: &Stage) -> Resu
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
 }
 
-fn callers_killed_in_mid_call_leave_nothing_behind(stage: &Stage) -> Result<(), Fault> {
+fn killed_callers_leave_nothing_behind(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
@@ -102,7 +102,7 @@ fn callers_killed_in_mid_call_leave_nothing_behind(stage: &Stage) -> Result<(), 
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
 }
 
-fn a_caller_that_blocks_its_own_memory_stalls_nobody_else(stage: &Stage) -> Result<(), Fault> {
+fn caller_blocking_its_memory_delays_no_other(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     exactly("the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
     for what in ["argument", "params", "table"] {
@@ -135,7 +135,7 @@ const SWAPPED_CALLS: u64 = 125;
 /// Of one program: emulated, a call takes milliseconds, and no program may take minutes.
 const SWAPPED_AT_ONCE: u64 = 1000;
 
-fn what_is_swapped_in_flight_shows_nobody_else(stage: &Stage) -> Result<(), Fault> {
+fn swapped_call_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let own = scene.own();
     let each = SWAPPED_CALLS * u64::from(stage.reloads.max(1));
@@ -157,7 +157,7 @@ fn what_is_swapped_in_flight_shows_nobody_else(stage: &Stage) -> Result<(), Faul
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &own)
 }
 
-fn an_argument_that_nobody_can_read_is_refused(stage: &Stage) -> Result<(), Fault> {
+fn unreadable_argument_is_refused(stage: &Stage) -> Result<(), Fault> {
     let answer = stage.scene()?.a.ask(&["secret"]);
     let before = stage.counter("passed.unreadable");
     right!(answer.as_ref().is_ok_and(|answer| answer.pids().is_empty()), "it shows {answer:?}");
@@ -168,7 +168,7 @@ fn an_argument_that_nobody_can_read_is_refused(stage: &Stage) -> Result<(), Faul
     Ok(())
 }
 
-fn a_thread_with_descriptors_of_its_own_is_shown_nobody_else(stage: &Stage) -> Result<(), Fault> {
+fn thread_with_own_descriptors_sees_own_only(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let answer = scene.a.ask(&["--own-files", "fbc"])?;
     let foreign: Vec<u32> = answer.pids().into_iter().filter(|pid| *pid != scene.first.inside).collect();
@@ -178,7 +178,7 @@ fn a_thread_with_descriptors_of_its_own_is_shown_nobody_else(stage: &Stage) -> R
     Ok(())
 }
 
-fn x32_calls_are_answered_as_the_kernel_does(stage: &Stage) -> Result<(), Fault> {
+fn x32_calls_get_the_kernels_answer(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let ask = || Ok::<_, Fault>(scene.a.ask(&["x32"])?.text);
     let with = ask()?;
@@ -192,7 +192,7 @@ fn x32_calls_are_answered_as_the_kernel_does(stage: &Stage) -> Result<(), Fault>
 const MOST_FILES: &str = "/proc/sys/fs/nr_open";
 const WIDE: &str = "4194304";
 
-fn a_huge_table_of_descriptors_slows_no_look_up(stage: &Stage) -> Result<(), Fault> {
+fn huge_descriptor_table_slows_no_lookup(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let before = fs::read_to_string(MOST_FILES)?;
     fs::write(MOST_FILES, WIDE)?;
@@ -230,7 +230,7 @@ fn a_huge_table_of_descriptors_slows_no_look_up(stage: &Stage) -> Result<(), Fau
 /// Ended threads that are left.
 const CROWD: &str = "4000";
 
-fn a_crowd_of_ended_threads_slows_no_look_up(stage: &Stage) -> Result<(), Fault> {
+fn ended_threads_slow_no_lookup(stage: &Stage) -> Result<(), Fault> {
     let told = stage.scene()?.a.ask(&["crowd", CROWD])?;
     let (usual, crowd) = (told.one("usual")?, told.one("crowd")?);
     // Those that are looked at cost some times as much as one. All of them cost 850 times as much.

@@ -4,14 +4,14 @@ use crate::injected::Injected;
 use crate::injected::Installed;
 use crate::stories::common::*;
 
-pub const STORIES: &[Story] = &[story!(gpu_put_in_by_our_wrapper_is_seen_right, [1, 3];
+pub const STORIES: &[Story] = &[story!(wrapper_injected_gpu_lists_own_processes, [1, 3];
         "A root without any file of NVIDIA's is started through `nvidia-container-runtime` by crun (CDI edits) and \
         runc (prestart hook): nvidia-smi is there, and lists own processes only.")
 .real(Real::Client)
 .eras(&[0, 4], "what a container is given does not follow the era: played in 0 and 4")
 .wrong("the query shows")];
 
-fn gpu_put_in_by_our_wrapper_is_seen_right(stage: &Stage) -> Result<(), Fault> {
+fn wrapper_injected_gpu_lists_own_processes(stage: &Stage) -> Result<(), Fault> {
     let _installed = Installed::new(&stage.client)?;
     let _foreign = stage.hold(&["--mem", "300"])?;
     let bare = Injected::start_without("crun", "bare")?;

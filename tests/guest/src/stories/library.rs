@@ -15,14 +15,14 @@ pub const STORIES: &[Story] = &[
     .real(Real::Client)
     .every_client()
     .wrong("is shown"),
-    story!(own_utilisation_equals_what_the_host_sees, [3];
+    story!(own_utilisation_equals_the_hosts, [3];
         "From the same hand-made samples, NVML reports the same figures of a container's processes to the container \
         and to the host: hidden samples change no figure.")
     .real(Real::Knob)
     .only(|stage| !(stage.host_sees_threads() && stage.era == 3), THREADS_TO_THE_HOST)
     .every_client()
     .wrong("utilisation shows"),
-    story!(pynvml_is_told_of_own_processes_only, [1, 3];
+    story!(pynvml_lists_own_processes_only, [1, 3];
         "pynvml, on the main thread and on another, gets the process list and memory, utilisation, accounting and \
         sessions of own processes only.")
     .real(Real::Client)
@@ -31,7 +31,7 @@ pub const STORIES: &[Story] = &[
         0..470 => Without::Moot("this pynvml calls functions that releases before 470 do not have"),
         _ => Without::Wrong("pynvml shows"),
     }),
-    story!(three_hundred_processes_are_listed_with_their_memory, [1];
+    story!(three_hundred_processes_are_listed, [1];
         "More processes than one look-up takes, by hand and by NVML from 535 on."),
 ];
 
@@ -49,7 +49,7 @@ fn containers_do_not_see_each_other(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn own_utilisation_equals_what_the_host_sees(stage: &Stage) -> Result<(), Fault> {
+fn own_utilisation_equals_the_hosts(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let (first, second) = (scene.first.outside, scene.second.outside);
     let (foreign, other) = (scene.foreign.outside, scene.other.outside);
@@ -77,7 +77,7 @@ fn own_utilisation_equals_what_the_host_sees(stage: &Stage) -> Result<(), Fault>
     Ok(())
 }
 
-fn pynvml_is_told_of_own_processes_only(stage: &Stage) -> Result<(), Fault> {
+fn pynvml_lists_own_processes_only(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let done = entered(stage, &scene.a).python(PYNVML_SCRIPT)?;
     let told: Vec<Value> = done.out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -134,7 +134,7 @@ t.start()
 t.join()
 ";
 
-fn three_hundred_processes_are_listed_with_their_memory(stage: &Stage) -> Result<(), Fault> {
+fn three_hundred_processes_are_listed(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let many = scene.a.hold(&["--fork", "300", "--mem", "3"])?;
     let own = sorted(scene.own().into_iter().chain(many.children.iter().copied()));

@@ -13,7 +13,7 @@ pub const STORIES: &[Story] = &[
     .only(|stage| !stage.host_sees_threads(), THREADS_TO_THE_HOST)
     .every_client()
     .right("it is the host that asks"),
-    story!(ps_refuses_where_numbers_are_not_the_hosts, [4];
+    story!(ps_in_pid_namespace_is_refused, [4];
         "In a PID namespace of its own, `mpu ps` says so and shows nothing.")
     .every_client()
     .right("it asks nothing"),
@@ -49,7 +49,7 @@ fn ps_names_every_process_and_its_container(stage: &Stage) -> Result<(), Fault> 
     Ok(())
 }
 
-fn ps_refuses_where_numbers_are_not_the_hosts(stage: &Stage) -> Result<(), Fault> {
+fn ps_in_pid_namespace_is_refused(stage: &Stage) -> Result<(), Fault> {
     let done = mpu_behind(stage, &["unshare", "-p", "-f", "--mount-proc"], &["ps"])?;
     right!(done.status == 3 && done.err.contains("hostPID"), "ps says {} {} {}", done.status, done.out, done.err);
     Ok(())

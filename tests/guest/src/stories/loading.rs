@@ -20,7 +20,7 @@ pub const UNDER_LOAD: &[Story] = &[
         &[0, 3],
         "an engine takes over alike in every era: played in 0, the simplest, and 3, which has every redirect",
     ),
-    story!(a_hand_over_while_the_driver_goes_leaves_nothing_behind, [7];
+    story!(hand_over_during_driver_unload_is_clean, [7];
         "Another instance comes while the driver is being unloaded: the hand-over does not begin, no redirect stays \
         registered, and with the driver back the list is right.")
     .module("two instances of the module")
@@ -161,7 +161,7 @@ fn engine_swap_under_load_loses_no_answer(stage: &Stage) -> Result<(), Fault> {
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
 }
 
-fn a_hand_over_while_the_driver_goes_leaves_nothing_behind(stage: &Stage) -> Result<(), Fault> {
+fn hand_over_during_driver_unload_is_clean(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     // Long enough for a program to start meanwhile, on this machine as it is now.
     let began = Instant::now();

@@ -6,13 +6,13 @@ use crate::stories::common::*;
 /// The kernel's own switch, which goes one way.
 const SWITCH: &str = "/sys/kernel/security/lockdown";
 
-pub const STORIES: &[Story] = &[story!(containers_of_a_kernel_in_lockdown_are_served, [1, 7];
+pub const STORIES: &[Story] = &[story!(notify_serves_containers_under_lockdown, [1, 7];
         "The kernel is put into lockdown `integrity` and refuses the module. Containers that run, and one that is \
         made then, are answered right, by this supervisor and the next. This is the last story in its guest.")
 .notify("under lockdown an unsigned module is not loaded")
 .every_client()];
 
-fn containers_of_a_kernel_in_lockdown_are_served(stage: &Stage) -> Result<(), Fault> {
+fn notify_serves_containers_under_lockdown(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     // Without an engine the story ends here, before there is no way back.
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;

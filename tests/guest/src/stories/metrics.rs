@@ -7,14 +7,14 @@ use crate::stories::common::*;
 const MIB: u64 = 1 << 20;
 const MEMORY: &str = "mpu_gpu_memory_used_bytes";
 
-pub const STORIES: &[Story] = &[story!(metrics_tell_who_uses_what_and_let_the_driver_go, [5, 7];
+pub const STORIES: &[Story] = &[story!(metrics_show_usage_and_release_the_driver, [5, 7];
         "`mpu metrics` on the host shows each container's memory under its own label, no PID, and counters that move \
         with a container's nvidia-smi. Meanwhile the driver is unloaded and loaded again.")
 .real(Real::Client)
 .only(|stage| !stage.host_sees_threads(), THREADS_TO_THE_HOST)
 .right("the counters are the engine's")];
 
-fn metrics_tell_who_uses_what_and_let_the_driver_go(stage: &Stage) -> Result<(), Fault> {
+fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault> {
     let exporter = Exporter::start(stage, &[])?;
     {
         let scene = stage.scene()?;

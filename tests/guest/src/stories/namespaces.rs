@@ -7,15 +7,15 @@ use crate::client::Client;
 use crate::stories::common::*;
 
 pub const STORIES: &[Story] = &[
-    story!(nested_namespaces_2_deep_each_see_their_own_numbers, [1];
+    story!(namespaces_2_deep_show_own_numbers, [1];
         "Each level sees itself and the levels below by its own numbers; the innermost also by nvidia-smi.")
     .real(Real::Client)
     .every_client(),
-    story!(nested_namespaces_4_deep_each_see_their_own_numbers, [1];
+    story!(namespaces_4_deep_show_own_numbers, [1];
         "The same, four deep."),
 ];
 
-fn nested_namespaces_2_deep_each_see_their_own_numbers(stage: &Stage) -> Result<(), Fault> {
+fn namespaces_2_deep_show_own_numbers(stage: &Stage) -> Result<(), Fault> {
     let levels = nest(2)?;
     every_level(&levels)?;
     // The innermost by the real client, too; the simulated driver's own callers did the rest.
@@ -26,7 +26,7 @@ fn nested_namespaces_2_deep_each_see_their_own_numbers(stage: &Stage) -> Result<
     Ok(())
 }
 
-fn nested_namespaces_4_deep_each_see_their_own_numbers(_: &Stage) -> Result<(), Fault> {
+fn namespaces_4_deep_show_own_numbers(_: &Stage) -> Result<(), Fault> {
     every_level(&nest(4)?)
 }
 

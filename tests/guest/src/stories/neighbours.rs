@@ -8,16 +8,16 @@ use crate::stories::common::*;
 const TRACING: &str = "/sys/kernel/tracing";
 
 pub const STORIES: &[Story] = &[
-    story!(a_traced_driver_is_translated_as_well, [7];
+    story!(traced_driver_is_still_translated, [7];
         "While the kernel's own tracers watch the redirected functions, lists stay right.")
     .module("what is traced are the module's redirects"),
-    story!(a_tracer_that_comes_and_goes_keeps_no_module_away, [7];
+    story!(module_reloads_beside_a_restarting_tracer, [7];
         "Somebody starts and stops tracing the driver, over and over, while the module is unloaded and loaded: it is \
         placed each time, and lists are right.")
     .module("what is traced are the module's redirects")
     .eras(&[0, 3], "redirects are placed alike in every era: played in 0, and in 3, which has every one")
     .right("there is no module to keep away"),
-    story!(a_probe_where_a_redirect_is_keeps_no_module_away, [7];
+    story!(module_reloads_beside_a_kprobe, [7];
         "Somebody's kprobe stands on the first instruction of a redirected function while the module is taken out \
         and placed again: it is placed, the list is right, the probe is hit, and the list stays right when the probe \
         goes. Era 0.")
@@ -39,7 +39,7 @@ pub const STORIES: &[Story] = &[
     .real(Real::Knob),
 ];
 
-fn a_traced_driver_is_translated_as_well(stage: &Stage) -> Result<(), Fault> {
+fn traced_driver_is_still_translated(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     can_trace()?;
     // An oops before this story has switched it off (oops_enter(), kernel/panic.c).
@@ -64,7 +64,7 @@ fn a_traced_driver_is_translated_as_well(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn a_tracer_that_comes_and_goes_keeps_no_module_away(stage: &Stage) -> Result<(), Fault> {
+fn module_reloads_beside_a_restarting_tracer(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     can_trace()?;
     set("set_ftrace_filter", ":mod:nvidia")?;
@@ -106,7 +106,7 @@ const PROBES: &str = "/sys/kernel/tracing/kprobe_events";
 const PROBE: &str = "p:mpu_story/to_user nvidia:os_memcpy_to_user";
 const ENABLED: &str = "events/mpu_story/to_user/enable";
 
-fn a_probe_where_a_redirect_is_keeps_no_module_away(stage: &Stage) -> Result<(), Fault> {
+fn module_reloads_beside_a_kprobe(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     can_trace()?;
     set("kprobe_events", PROBE)?;

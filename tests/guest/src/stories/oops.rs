@@ -5,7 +5,7 @@ use crate::stories::common::*;
 /// Of so many answers to callers that came after a dead one none may show anybody else.
 const ANSWERS: usize = 200;
 
-pub const STORIES: &[Story] = &[story!(an_oops_of_the_driver_does_not_take_the_module_along, [7];
+pub const STORIES: &[Story] = &[story!(module_survives_driver_oops, [7];
         "The driver dies inside a container's call: the state can be read, counts an orphan and nobody inside, later \
         callers are answered right, the module can be unloaded.")
 .module("the supervisor is not in the kernel")
@@ -13,7 +13,7 @@ pub const STORIES: &[Story] = &[story!(an_oops_of_the_driver_does_not_take_the_m
 .real(Real::Knob)
 .right("there is no engine to take along")];
 
-fn an_oops_of_the_driver_does_not_take_the_module_along(stage: &Stage) -> Result<(), Fault> {
+fn module_survives_driver_oops(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let orphans = || stage.engine_state("orphans").and_then(|count| count.parse::<u32>().ok());
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;

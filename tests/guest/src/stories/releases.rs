@@ -8,7 +8,7 @@ const CALLS: [u32; 2] = [4000, 250];
 const SEED: u32 = 77;
 
 pub const STORIES: &[Story] = &[
-    story!(calls_that_need_no_gpu_are_the_drivers_own, [3, 5];
+    story!(calls_without_gpu_are_unchanged, [3, 5];
         "Thousands of calls on root clients, senseless ones among them, from the host and a container, 64 and 32 \
         bits: every byte is the bare driver's.")
     .real(Real::WithoutGpu)
@@ -23,14 +23,14 @@ pub const STORIES: &[Story] = &[
         Ok(None) => Without::Moot("there is no other driver in this guest: a simulated one is exchanged in era 4"),
         Err(_) => Without::Wrong("drivers that can be listed"),
     }),
-    story!(a_driver_without_a_gpu_is_told_truthfully, [5, 7];
+    story!(driver_without_gpu_is_reported, [5, 7];
         "A driver whose GPU does not start: status is content, and the probe says that nothing could be asked.")
     .real(Real::WithoutGpu)
     .only(|stage| !stage.has_gpu(), "this driver has a GPU")
     .wrong("status"),
 ];
 
-fn calls_that_need_no_gpu_are_the_drivers_own(stage: &Stage) -> Result<(), Fault> {
+fn calls_without_gpu_are_unchanged(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     let container = stage.container("calls")?;
     let calls = CALLS[usize::from(stage.has_gpu())];
@@ -99,7 +99,7 @@ fn another_release_of_the_driver_is_followed(stage: &Stage) -> Result<(), Fault>
     Ok(())
 }
 
-fn a_driver_without_a_gpu_is_told_truthfully(_: &Stage) -> Result<(), Fault> {
+fn driver_without_gpu_is_reported(_: &Stage) -> Result<(), Fault> {
     let status = run(&["mpu", "status", "--json"])?;
     let told = answer(&status)?;
     right!(told["up"] == true, "the engine is up, and status says {}", status.out);

@@ -3,11 +3,11 @@
 use crate::stories::common::*;
 
 pub const STORIES: &[Story] = &[
-    story!(somebody_elses_pid_is_unanswerable, [3];
+    story!(foreign_pid_has_no_answer, [3];
         "Hand-made look-ups by host PIDs get no memory and no accounting record, not even for own processes by their \
         host PIDs.")
     .wrong("is told of"),
-    story!(own_pid_is_answered_with_its_own_figures, [1, 3];
+    story!(own_pid_lookup_returns_own_figures, [1, 3];
         "Look-ups by own numbers come back under those numbers, with own memory and accounting records.")
     .by(|stage| match stage.era {
         4 => once(stage, Without::Wrong("accounting")),
@@ -18,7 +18,7 @@ pub const STORIES: &[Story] = &[
     story!(every_layout_is_translated, [1, 3];
         "Every size of every control from R418's numbers to 580: own numbers only, no kernel address.")
     .real(Real::Sizes),
-    story!(a_thread_other_than_the_main_one_is_answered_right, [1];
+    story!(second_thread_is_answered_right, [1];
         "A second thread asks and gets a right answer."),
     story!(a_32_bit_caller_is_answered_right, [1];
         "A 32-bit program asks, plainly and wrapped, and a 32-bit program is listed."),
@@ -26,7 +26,7 @@ pub const STORIES: &[Story] = &[
         "The hardware profiler's reservation names nobody for a foreign reservation, and the own PID for an own one.")
     .real(Real::Engines)
     .wrong("the reservation names"),
-    story!(error_report_names_the_caller_by_its_own_number, [1];
+    story!(error_report_shows_callers_inner_pid, [1];
         "The RC error report names the caller by its own PID.")
     .real(Real::Knob)
     .only(
@@ -41,26 +41,26 @@ pub const STORIES: &[Story] = &[
         (Some(_), 4) => Without::Right("this driver lists nobody else, and a made-up GPU has no sessions"),
         _ => once(stage, Without::Wrong("saw")),
     }),
-    story!(racing_an_engine_in_user_space_gains_nothing_on_the_bare_driver, [3];
+    story!(racing_supervisor_shows_bare_drivers_rows_only, [3];
         "The same races while calls are passed on, after which the kernel reads the argument again: the caller sees \
         only own PIDs and what the bare driver shows it anyway.")
     .notify("the module's argument is a copy that no caller can change")
     .right("it is the bare driver that the story compares with"),
-    story!(nonsense_gets_the_drivers_own_return_and_status, [5];
+    story!(malformed_requests_get_drivers_own_status, [5];
         "52 senseless requests, 64-bit and 32-bit, with wild addresses, counts, sizes, flags and objects: return and \
         status are as without the engine, and the kernel logs nothing.")
     .right("these are the driver's own answers"),
     story!(samples_beyond_the_usual_hundred_are_translated, [1, 3];
         "The old samples control with room for 1, 101 and 300 samples has own PIDs only, in every sample.")
     .real(Real::Sizes),
-    story!(the_count_of_encoder_sessions_is_ones_own, [1, 3];
+    story!(encoder_session_count_is_own_only, [1, 3];
         "Asked for the count alone, both encoder controls count own sessions. With room for fewer than all sessions \
         (era 0), own sessions come first.")
     .real(Real::Engines)
     .wrong("sessions"),
 ];
 
-fn somebody_elses_pid_is_unanswerable(stage: &Stage) -> Result<(), Fault> {
+fn foreign_pid_has_no_answer(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     for pid in scene.everybody() {
         let told = scene.a.ask(&["pidinfo", &pid.to_string()])?.one("mem")?;
@@ -73,7 +73,7 @@ fn somebody_elses_pid_is_unanswerable(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn own_pid_is_answered_with_its_own_figures(stage: &Stage) -> Result<(), Fault> {
+fn own_pid_lookup_returns_own_figures(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let held = [(scene.first.inside, 80), (scene.second.inside, 43)];
     for (pid, mib) in held {
@@ -103,7 +103,7 @@ fn every_way_to_ask_is_translated(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn a_thread_other_than_the_main_one_is_answered_right(stage: &Stage) -> Result<(), Fault> {
+fn second_thread_is_answered_right(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     all_right(&scene, "nvctl", "--on-thread")
 }
@@ -159,7 +159,7 @@ fn profiler_reservation_names_own_process_only(stage: &Stage) -> Result<(), Faul
     Ok(())
 }
 
-fn error_report_names_the_caller_by_its_own_number(stage: &Stage) -> Result<(), Fault> {
+fn error_report_shows_callers_inner_pid(stage: &Stage) -> Result<(), Fault> {
     let text = stage.scene()?.a.script("echo $$; exec nvctl --error rc")?;
     let (own, answer) = text.split_once('\n').unwrap_or((&text, ""));
     let named = nvctl::read(answer)?.one("pid")?;
@@ -182,7 +182,7 @@ fn racing_threads_never_see_a_foreign_pid(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn racing_an_engine_in_user_space_gains_nothing_on_the_bare_driver(stage: &Stage) -> Result<(), Fault> {
+fn racing_supervisor_shows_bare_drivers_rows_only(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     for (raced, mode) in races(&RACES) {
         let bare = stage.aside(|| scene.a.ask(&[raced]))??.pids();
@@ -214,7 +214,7 @@ const READERS: [&str; 1] = ["read"];
 /// What the racing thread rewrites while calls run; `read` has readers only.
 const RACES: [&str; 6] = ["read", "cmd", "ptr", "size", "all", "xfer"];
 
-fn nonsense_gets_the_drivers_own_return_and_status(stage: &Stage) -> Result<(), Fault> {
+fn malformed_requests_get_drivers_own_status(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let with = nonsense(&scene)?;
     let without = stage.aside(|| nonsense(&scene))??;
@@ -236,7 +236,7 @@ fn samples_beyond_the_usual_hundred_are_translated(stage: &Stage) -> Result<(), 
     exactly("a buffer of 300 samples", &shown.distinct_pids(), &scene.own())
 }
 
-fn the_count_of_encoder_sessions_is_ones_own(stage: &Stage) -> Result<(), Fault> {
+fn encoder_session_count_is_own_only(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     for control in ["enc1", "enc2"] {
         for (container, own) in [(&scene.a, 2), (&scene.b, 1)] {

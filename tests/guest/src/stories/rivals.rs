@@ -7,13 +7,13 @@ use crate::stories::common::*;
 const FTRACE: &str = "/proc/sys/kernel/ftrace_enabled";
 
 pub const STORIES: &[Story] = &[
-    story!(an_instance_that_is_refused_translates_nothing, [5, 7];
+    story!(refused_instance_translates_nothing, [5, 7];
         "Beside a live patch one instance is refused and another comes under callers of a container: every answer is \
         the bare driver's.")
     .module("its redirects")
     .eras(&[3, 4], "only later drivers have the function that is looked at last")
     .right("there is nothing that redirects"),
-    story!(a_function_patched_past_ftrace_is_left_alone, [5, 7];
+    story!(function_patched_past_ftrace_is_refused, [5, 7];
         "Somebody has put a jump over the instruction of a function that ftrace patches: the module names the \
         function and redirects nothing, and ftrace goes on working. (x86-64, kernels whose ftrace makes no jumps \
         itself.)")
@@ -23,7 +23,7 @@ pub const STORIES: &[Story] = &[
     .right("there is nothing that redirects"),
 ];
 
-fn an_instance_that_is_refused_translates_nothing(stage: &Stage) -> Result<(), Fault> {
+fn refused_instance_translates_nothing(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     stage.unload_engine()?;
     let verdict = (|| {
@@ -46,7 +46,7 @@ fn an_instance_that_is_refused_translates_nothing(stage: &Stage) -> Result<(), F
     exactly("once the other has gone, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
 }
 
-fn a_function_patched_past_ftrace_is_left_alone(stage: &Stage) -> Result<(), Fault> {
+fn function_patched_past_ftrace_is_refused(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     stage.unload_engine()?;
     must(&["insmod", "/sim/rival.ko", "jump=1"])?;

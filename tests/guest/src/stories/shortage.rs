@@ -20,24 +20,24 @@ const CHANCES: &str = "/proc/thread-self/fail-nth";
 const DEBUGFS: &str = "/sys/kernel/debug";
 
 pub const STORIES: &[Story] = &[
-    story!(memory_or_a_copy_that_fails_leaves_an_honest_answer, [1, 5, 7];
+    story!(failed_allocation_leaves_a_valid_answer, [1, 5, 7];
         "On the debug kernel each allocation and each copy of eleven controls fails in turn. The answer is a \
         refusal, the driver's own answer or the complete answer; `no_memory` is counted, and nothing is left behind.")
     .module("the kernel's memory, and the module's reason no_memory")
     .only(can_fail, NOTHING_FAILS),
-    story!(a_hand_over_without_memory_is_whole_or_none, [7];
+    story!(out_of_memory_hand_over_is_atomic, [7];
         "On the debug kernel another instance is loaded 61 times, and each time another of its allocations fails: it \
         takes over or does not, and no caller is answered wrong.")
     .module("two instances of the module")
     .only(can_fail, NOTHING_FAILS)
     .eras(&[0, 3], "an engine takes over alike in every era: played in 0, and in 3, which has every redirect"),
-    story!(a_driver_that_miscounts_tells_no_foreign_pid, [1, 5];
+    story!(miscounting_driver_shows_no_foreign_pid, [1, 5];
         "List and memory look-up count one entry more than they hold: no PID comes back that the bare driver would \
         not report; counted as `malformed`.")
     .real(Real::Knob),
 ];
 
-fn memory_or_a_copy_that_fails_leaves_an_honest_answer(stage: &Stage) -> Result<(), Fault> {
+fn failed_allocation_leaves_a_valid_answer(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
     allocations_that_wait_can_fail()?;
@@ -93,7 +93,7 @@ const NEVER: u64 = 1 << 30;
 /// The last allocations of a module that comes are its own: what the kernel allocates to load it came before.
 const OWN: u64 = 60;
 
-fn a_hand_over_without_memory_is_whole_or_none(stage: &Stage) -> Result<(), Fault> {
+fn out_of_memory_hand_over_is_atomic(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
     allocations_that_wait_can_fail()?;
@@ -177,7 +177,7 @@ fn honest(question: &str, answer: &Answer, known: &[&Answer]) -> Result<(), Faul
 /// Where the driver is told to count one entry more than its table holds.
 const MISCOUNTS: &str = "/sys/module/nvidia/parameters/overcounts";
 
-fn a_driver_that_miscounts_tells_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
+fn miscounting_driver_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
     let own = scene.first.inside.to_string();

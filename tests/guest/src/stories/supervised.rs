@@ -8,38 +8,38 @@ use crate::stories::common::*;
 const ITS_LIFE: &str = "the supervisor's own life";
 
 pub const STORIES: &[Story] = &[
-    story!(supervisor_killed_again_and_again_loses_no_call, [7];
+    story!(killed_supervisor_loses_no_call, [7];
         "The supervisor gets SIGKILL over and over under nine callers in three containers: no call fails, hangs or \
         is answered wrong.")
     .notify(ITS_LIFE)
     .eras(&[0, 4], "the supervisor's life does not follow the era: played in 0 and 4"),
-    story!(supervisor_started_again_under_load_loses_no_call, [7];
+    story!(restarted_supervisor_loses_no_call, [7];
         "The same with `again`, the way in which it is upgraded.")
     .notify(ITS_LIFE)
     .eras(&[0, 4], "the supervisor's life does not follow the era: played in 0 and 4"),
-    story!(retired_supervisor_leaves_containers_the_drivers_own_answers, [5, 7];
+    story!(retired_supervisor_passes_calls_on, [5, 7];
         "The supervisor is retired and resumed under callers: each answer is right or the bare driver's; a runtime's \
         exec still works meanwhile.")
     .notify(ITS_LIFE)
     .eras(&[0, 3], "it retires alike in every era: played in 0 and 3, where the bare driver's list is another"),
-    story!(sixty_four_containers_are_right_beside_one_that_hammers, [1, 7];
+    story!(sixty_four_containers_are_right_under_load, [1, 7];
         "64 PID namespaces at once are each answered right; eight callers that never pause in one of them delay the \
         others by a bounded time.")
     .notify(ITS_LIFE)
     .eras(&[0, 4], "the supervisor's life does not follow the era: played in 0 and 4"),
-    story!(up_status_and_down_of_the_supervisor_do_what_they_say, [5, 7];
+    story!(up_status_down_control_the_supervisor, [5, 7];
         "`mpu up --engine notify`, `status` and `down` by the real command, without systemd: state, counters and \
         exit codes; retired while a container lives, up again, ended with the last.")
     .notify(ITS_LIFE)
     .of_the_kernel(),
-    story!(starts_at_once_and_after_a_crash_leave_one_supervisor_that_counts_on, [7];
+    story!(concurrent_starts_leave_one_supervisor, [7];
         "Two `mpu up` at once, and one right after SIGKILL of the supervisor: there is one keeper, counters and \
         `since` continue, the crash is counted, and log lines have times.")
     .notify(ITS_LIFE)
     .of_the_kernel(),
 ];
 
-fn supervisor_killed_again_and_again_loses_no_call(stage: &Stage) -> Result<(), Fault> {
+fn killed_supervisor_loses_no_call(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     under_load(stage, &|pid| {
         // A caller that comes while it hangs, and before it dies, has handed over to nobody: whoever comes next takes it.
@@ -54,7 +54,7 @@ fn supervisor_killed_again_and_again_loses_no_call(stage: &Stage) -> Result<(), 
     })
 }
 
-fn supervisor_started_again_under_load_loses_no_call(stage: &Stage) -> Result<(), Fault> {
+fn restarted_supervisor_loses_no_call(stage: &Stage) -> Result<(), Fault> {
     under_load(stage, &|pid| {
         supervisor::tell("again\n")?;
         Ok(supervisor::until("nobody takes the place of the supervisor that was told to make room", || {
@@ -92,7 +92,7 @@ fn under_load(stage: &Stage, strike: &dyn Fn(u32) -> Result<(), Fault>) -> Resul
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
 }
 
-fn retired_supervisor_leaves_containers_the_drivers_own_answers(stage: &Stage) -> Result<(), Fault> {
+fn retired_supervisor_passes_calls_on(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
     let words = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
@@ -118,7 +118,7 @@ fn retired_supervisor_leaves_containers_the_drivers_own_answers(stage: &Stage) -
     exactly("resumed, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
 }
 
-fn up_status_and_down_of_the_supervisor_do_what_they_say(stage: &Stage) -> Result<(), Fault> {
+fn up_status_down_control_the_supervisor(stage: &Stage) -> Result<(), Fault> {
     by_hand(stage, by_command)
 }
 
@@ -177,7 +177,7 @@ fn by_command(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn starts_at_once_and_after_a_crash_leave_one_supervisor_that_counts_on(stage: &Stage) -> Result<(), Fault> {
+fn concurrent_starts_leave_one_supervisor(stage: &Stage) -> Result<(), Fault> {
     by_hand(stage, one_keeper)
 }
 
@@ -228,7 +228,7 @@ const MANY: usize = 64;
 /// Emulated, with eight callers that never pause on two processors, one call takes so long at most.
 const LATE: Duration = Duration::from_secs(10);
 
-fn sixty_four_containers_are_right_beside_one_that_hammers(stage: &Stage) -> Result<(), Fault> {
+fn sixty_four_containers_are_right_under_load(stage: &Stage) -> Result<(), Fault> {
     let _foreign = stage.hold(&["--mem", "30"])?;
     let members = (0..MANY).map(|_| Member::start()).collect::<Result<Vec<_>>>()?;
     everybody_asks(&members, "quiet")?;

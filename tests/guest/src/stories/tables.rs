@@ -32,7 +32,7 @@ pub const STORIES: &[Story] = &[
     .real(Real::Client)
     .every_client()
     .wrong("pmon"),
-    story!(query_of_pids_and_accounting_names_own_processes_only, [1, 3];
+    story!(pids_and_accounting_query_lists_own_processes, [1, 3];
         "`-q -d PIDS,ACCOUNTING`: both sections hold own processes only.")
     .real(Real::Client)
     .every_client()
@@ -87,7 +87,7 @@ fn pmon_shows_own_utilisation(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn query_of_pids_and_accounting_names_own_processes_only(stage: &Stage) -> Result<(), Fault> {
+fn pids_and_accounting_query_lists_own_processes(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let shown = scene.a.client().smi(&["-q", "-d", "PIDS,ACCOUNTING"])?;
     let (listed, accounted) = shown.out.split_once("Accounted Processes").unwrap_or((&shown.out, ""));

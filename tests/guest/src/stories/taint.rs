@@ -38,7 +38,7 @@ const REPORT: &str = " control 0x607 ";
 /// nvtaint's row that only drivers from 610 on answer.
 const ACCOUNTING_V2: &str = "record-610";
 
-pub const STORIES: &[Story] = &[story!(no_byte_that_comes_back_is_of_anybody_else, [3];
+pub const STORIES: &[Story] = &[story!(tainted_pids_never_reach_a_container, [3];
         "Every process outside has a PID that occurs nowhere by chance. A program in a container makes every call it \
         can, seeded: each control and layout right, torn and raced, other controls, allocations, escapes, files. No \
         such PID comes back in either byte order, no kernel address, and no figures. What limits.md and notify.md \
@@ -47,7 +47,7 @@ pub const STORIES: &[Story] = &[story!(no_byte_that_comes_back_is_of_anybody_els
 .real(Real::Knob)
 .wrong("came back")];
 
-fn no_byte_that_comes_back_is_of_anybody_else(stage: &Stage) -> Result<(), Fault> {
+fn tainted_pids_never_reach_a_container(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     // Another scene may use these numbers again, and a dead process's record hides its heir's (docs/limits.md).
     nvctl::ask(&[], "nvctl", &["acct-clear"])?;

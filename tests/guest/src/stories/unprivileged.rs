@@ -7,20 +7,20 @@ use crate::stories::counting::FOREIGN_CLIENT;
 const USER: &str = "1000:1000";
 
 pub const STORIES: &[Story] = &[
-    story!(an_unprivileged_user_gets_the_same_answers, [1];
+    story!(unprivileged_user_gets_same_answers, [1];
         "A user who is not root, in a container of root's, gets list, memory and sessions right."),
-    story!(no_caller_is_lent_a_right_or_loses_one, [5];
+    story!(caller_privileges_stay_unchanged, [5];
         "A list that needs a capability, a client of somebody else, a caller that has since changed users: each gets \
         the driver's own yes or no.")
     .real(Real::Knob)
     .right("these are the driver's own answers"),
-    story!(a_caller_that_changed_its_user_is_shown_nobody_else, [1, 3];
+    story!(caller_after_setuid_sees_own_only, [1, 3];
         "Root makes a client, and the process, or one of its threads, becomes another user: it sees its own rows, \
         and no others.")
     .real(Real::Engines),
 ];
 
-fn an_unprivileged_user_gets_the_same_answers(stage: &Stage) -> Result<(), Fault> {
+fn unprivileged_user_gets_same_answers(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     exactly("as a user, the list", &as_user(&scene, &["pids"])?.pids(), &scene.own())?;
     let own = scene.first.inside.to_string();
@@ -33,7 +33,7 @@ fn an_unprivileged_user_gets_the_same_answers(stage: &Stage) -> Result<(), Fault
     exactly("as a user, fbc", &as_user(&scene, &["fbc"])?.pids(), &[scene.first.inside])
 }
 
-fn no_caller_is_lent_a_right_or_loses_one(stage: &Stage) -> Result<(), Fault> {
+fn caller_privileges_stay_unchanged(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let ask = || {
         guarded(true)?;
@@ -56,7 +56,7 @@ fn no_caller_is_lent_a_right_or_loses_one(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn a_caller_that_changed_its_user_is_shown_nobody_else(stage: &Stage) -> Result<(), Fault> {
+fn caller_after_setuid_sees_own_only(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     for who in ["--as", "--as-thread"] {
         let answer = scene.a.ask(&[who, "1000", "fbc"])?;

@@ -9,14 +9,14 @@ pub const STORIES: &[Story] = &[
     story!(probe_tells_right_from_wrong, [2];
         "`mpu probe` finds the bare driver's faults, and none with the engine.")
     .wrong("the probe finds"),
-    story!(up_status_and_down_do_what_they_say, [5, 7];
+    story!(up_status_down_control_the_module, [5, 7];
         "`mpu up`, `status` and `down` by the real command: state, counters, exit codes, second calls.")
     .module("loading and unloading")
     .of_the_kernel()
     .right("the story loads the engine itself"),
 ];
 
-pub const REFUSALS: &[Story] = &[story!(mpu_refuses_with_a_reason_and_changes_nothing, [5, 7];
+pub const REFUSALS: &[Story] = &[story!(refused_command_changes_nothing, [5, 7];
         "Not root, no headers, no driver, no module: the exit code is the documented one, a reason is given, and \
         nothing is loaded.")
 .module("loading and unloading")
@@ -33,7 +33,7 @@ fn probe_tells_right_from_wrong(_: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn up_status_and_down_do_what_they_say(stage: &Stage) -> Result<(), Fault> {
+fn up_status_down_control_the_module(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     stage.unload_engine()?;
     let status = run(&["mpu", "status", "--json"])?;
@@ -76,7 +76,7 @@ fn up_status_and_down_do_what_they_say(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn mpu_refuses_with_a_reason_and_changes_nothing(stage: &Stage) -> Result<(), Fault> {
+fn refused_command_changes_nothing(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     stage.unload_engine()?;
     let up = ["mpu", "up", "--module", "/mpu/mpu.ko"];

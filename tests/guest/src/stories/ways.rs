@@ -20,20 +20,20 @@ fn ways(stage: &Stage) -> Result<[Vec<&'static str>; 2], Fault> {
 }
 
 pub const STORIES: &[Story] = &[
-    story!(a_way_to_redirect_is_chosen_and_said, [5, 7];
+    story!(redirect_parameter_selects_the_method, [5, 7];
         "Direct calls and a handler, each that the kernel has, by the module's parameter `redirect`: the state names \
         it, lists are right, another instance takes over and keeps it, and one that was told the other way is \
         refused and changes nothing.")
     .module("its redirects")
     .of_the_kernel()
     .right("there is nothing that redirects"),
-    story!(an_instance_that_took_over_goes_under_callers, [5, 7];
+    story!(successor_unloads_under_callers, [5, 7];
         "By each way an instance takes over, the first is unloaded, and then the second under callers of the host \
         and of a container: nothing crashes, and every answer is right or the bare driver's.")
     .module("two instances of the module")
     .of_the_kernel()
     .right("there is no engine to hand over"),
-    story!(others_at_the_same_functions_are_told_or_do_no_harm, [5, 7];
+    story!(livepatch_is_reported_and_kprobe_is_harmless, [5, 7];
         "Another module keeps a redirected function to itself as a live patch does: `mpu up` names the cause and \
         where to look, and nothing is redirected until it has gone. A kprobe on the function, and a processor that \
         goes and comes back under callers, change no answer.")
@@ -42,7 +42,7 @@ pub const STORIES: &[Story] = &[
     .right("there is nothing that redirects"),
 ];
 
-fn a_way_to_redirect_is_chosen_and_said(stage: &Stage) -> Result<(), Fault> {
+fn redirect_parameter_selects_the_method(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let [has, lacks] = ways(stage)?;
     stage.unload_engine()?;
@@ -100,7 +100,7 @@ fn said_by(module: &str, way: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-fn an_instance_that_took_over_goes_under_callers(stage: &Stage) -> Result<(), Fault> {
+fn successor_unloads_under_callers(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let seen = || Ok::<_, Fault>([nvctl::ask(&[], "nvctl", &["pids"])?.pids(), scene.a.ask(&["pids"])?.pids()]);
     let translated = seen()?;
@@ -146,7 +146,7 @@ fn heir_goes(scene: &Scene, spins: &[String; 2], way: &str) -> Result<(), Fault>
     Ok(())
 }
 
-fn others_at_the_same_functions_are_told_or_do_no_harm(stage: &Stage) -> Result<(), Fault> {
+fn livepatch_is_reported_and_kprobe_is_harmless(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
     stage.unload_engine()?;
     must(&["insmod", "/sim/rival.ko"])?;
