@@ -15,19 +15,15 @@ pub struct Client<'a> {
     release: Option<&'a str>,
 }
 
-/// A line of the process table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row {
-    /// The PID as shown.
     pub pid: u32,
-    /// The program's name as shown.
     pub name: String,
     /// The memory as shown; none for N/A.
     pub mib: Option<u64>,
 }
 
 impl<'a> Client<'a> {
-    /// Runs in the init PID namespace.
     pub fn on_host(release: &'a str) -> Self {
         Self { before: Vec::new(), release: Some(release) }
     }
@@ -47,7 +43,6 @@ impl<'a> Client<'a> {
         self.release.map(|release| format!("/nvidia/{release}")).unwrap_or_default()
     }
 
-    /// Runs nvidia-smi and returns all it left.
     pub fn smi(&self, arguments: &[&str]) -> Result<Output> {
         let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
         let Some(release) = self.release else {
@@ -72,7 +67,6 @@ impl<'a> Client<'a> {
         queries(&done.out)
     }
 
-    /// Runs a Python script that may import pynvml.
     pub fn python(&self, script: &str) -> Result<Output> {
         let libraries = self.libraries();
         let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
@@ -109,10 +103,8 @@ impl<'a> Client<'a> {
     }
 }
 
-/// What NVML answered to one query.
 #[derive(Debug, Clone)]
 pub struct Query {
-    /// The rows, as key and value.
     pub rows: Vec<BTreeMap<String, String>>,
 }
 
@@ -125,7 +117,6 @@ impl Query {
     }
 }
 
-/// PIDs of rows, sorted, repetitions kept.
 pub fn pids(rows: &[Row]) -> Vec<u32> {
     let mut pids: Vec<u32> = rows.iter().map(|row| row.pid).collect();
     pids.sort_unstable();

@@ -8,14 +8,11 @@ use std::process::{Command, Stdio};
 use anyhow::{bail, Context, Result};
 use rustix::process::{Pid, Signal};
 
-/// What a program left.
 #[derive(Debug, Clone)]
 pub struct Output {
     /// Its exit status; 143 when it was late and ended.
     pub status: i32,
-    /// Standard output.
     pub out: String,
-    /// Standard error.
     pub err: String,
 }
 
@@ -25,7 +22,6 @@ const LIMIT: &str = "480";
 /// The status of a program that was ended by SIGTERM.
 const LATE: i32 = 128 + 15;
 
-/// Runs a program to its end.
 pub fn run(words: &[&str]) -> Result<Output> {
     run_with(words, &[])
 }

@@ -47,12 +47,10 @@ impl Container {
         Ok(container)
     }
 
-    /// nvidia-smi in this container.
     pub fn client(&self) -> Client<'_> {
         Client::through(vec![self.runtime.to_owned(), "exec".to_owned(), self.name.clone()], &self.client)
     }
 
-    /// Starts a GPU process in this container.
     pub fn hold(&self, arguments: &[&str]) -> Result<Holder> {
         self.hold_as("/bin/gpu-hold", arguments)
     }
@@ -72,7 +70,6 @@ impl Container {
         entered(self.init)
     }
 
-    /// Runs nvctl in this container.
     pub fn ask(&self, arguments: &[&str]) -> Result<Answer> {
         nvctl::ask(&self.entered(), "nvctl", arguments)
     }
@@ -112,12 +109,10 @@ impl Container {
         must(&["nsenter", "-t", &self.init.to_string(), "-p", "sh", "-c", &script]).map(drop)
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Process 1's PID in the init namespace.
     pub fn pid_outside(&self) -> u32 {
         self.init
     }

@@ -18,7 +18,6 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// By a plan's name.
     pub fn named(name: &str) -> Result<Self> {
         Ok(match name {
             "none" => Self::None,

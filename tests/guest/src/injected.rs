@@ -83,7 +83,6 @@ impl Injected {
         Self::start_by("nvidia-container-runtime", runtime, name)
     }
 
-    /// Starts the same container without the wrapper.
     pub fn start_without(runtime: &'static str, name: &str) -> Result<Self> {
         Self::start_by(runtime, runtime, name)
     }
@@ -102,7 +101,6 @@ impl Injected {
         Ok(container)
     }
 
-    /// Runs a program in it, by its runtime.
     pub fn run(&self, words: &[&str]) -> Result<Output> {
         run(&[&[self.runtime, "exec", self.name.as_str()], words].concat())
     }
@@ -113,7 +111,6 @@ impl Injected {
         Ok(crate::client::pids(&Client::installed(before).compute_apps()?))
     }
 
-    /// Starts a GPU process in it.
     pub fn hold(&self, arguments: &[&str]) -> Result<Holder> {
         let mut command = std::process::Command::new("nsenter");
         command.args(["-t", &self.init.to_string(), "-p", "-m", "/bin/gpu-hold"]).args(arguments);

@@ -40,7 +40,6 @@ pub use engine::Engines;
 pub use real::Real;
 pub use story::Story;
 
-/// The argument of the process that plays.
 const PLAY: &str = "play";
 /// The status of a rig that broke.
 const BROKEN: i32 = 69;

@@ -3,7 +3,6 @@
 use anyhow::{ensure, Context, Result};
 pub use mpu_plan::{Row, ALL};
 
-/// Reads a plan.
 pub fn read(path: &str) -> Result<Vec<Row>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
     let rows = text.lines().map(|line| line.parse().map_err(anyhow::Error::msg)).collect::<Result<Vec<_>>>()?;

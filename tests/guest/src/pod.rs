@@ -12,9 +12,7 @@ use serde_json::{json, Value};
 use crate::command::{must, run, Output};
 use crate::wait::until;
 
-/// All privileges.
 pub const PRIVILEGED: &str = "/kubernetes/manifest.yaml";
-/// Two capabilities.
 pub const RUNTIME_CLASS: &str = "/kubernetes/manifest-runtime-class.yaml";
 
 /// Of what a privileged container has, what an agent could use.
@@ -41,7 +39,6 @@ impl Pod {
         Ok(pod)
     }
 
-    /// A kubelet's probe: `ready` or `alive`.
     pub fn probe(&self, question: &str) -> Result<Output> {
         run(&[self.runtime, "exec", &self.name, "/bin/mpu", "agent", question])
     }
@@ -138,7 +135,6 @@ fn node_mounts(manifest: &str) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// The capabilities in the manifest.
 fn capabilities(manifest: &str) -> Result<Vec<String>> {
     let named = |names: &mut dyn Iterator<Item = &str>| names.map(|name| format!("CAP_{name}")).collect();
     if is_privileged(manifest) {

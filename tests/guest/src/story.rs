@@ -50,8 +50,11 @@ pub enum Without {
     Moot(&'static str),
 }
 
-/// `story!(name, [lines]; "what it proves")`: the story whose body is the function of that name.
+/// `story!(name, [lines]; "what it proves")`: the story whose body is the function of that name; with `scene` before it, on the stage's scene.
 macro_rules! story {
+    (scene $name:ident, $lines:expr; $shows:expr) => {
+        $crate::story::Story::new(stringify!($name), &$lines, $shows, |stage| $name(stage, &*stage.scene()?))
+    };
     ($name:ident, $lines:expr; $shows:expr) => {
         $crate::story::Story::new(stringify!($name), &$lines, $shows, $name)
     };
@@ -141,7 +144,6 @@ pub(crate) fn once(stage: &Stage, without: Without) -> Without {
     }
 }
 
-/// How a story's statement fails.
 #[derive(Debug)]
 pub enum Fault {
     /// A wrong answer was seen.
@@ -174,14 +176,10 @@ macro_rules! right {
     };
 }
 
-/// A verdict about one run of one story.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should be.
     Pass(String),
-    /// Not so.
     Fail(String),
-    /// Not run.
     Skip(String),
 }
 

@@ -6,29 +6,28 @@ use crate::stories::common::*;
 const NUMBERS: [u32; 5] = [31_000, 31_500, 32_000, 32_300, 32_600];
 
 pub const STORIES: &[Story] = &[
-    story!(reused_pid_inherits_no_accounting_record, [3];
+    story!(scene reused_pid_inherits_no_accounting_record, [3];
         "A container's process gets the PID of a process that used the GPU outside and ended: accounting tells it \
         nothing of that process, by list and by look-up.")
     .wrong("accounting"),
-    story!(accounting_lists_a_reused_number_once, [1, 3];
+    story!(scene accounting_lists_a_reused_number_once, [1, 3];
         "A PID that two processes of a container had, one after the other, is in the list once.")
     .wrong("accounting"),
-    story!(accounting_peak_memory_equals_held_memory, [1, 3];
+    story!(scene accounting_peak_memory_equals_held_memory, [1, 3];
         "A container's process held 80 MiB, and accounting says so; drivers from 565 measure 0 here.")
     .module("the driver measures it in calls that no supervisor sees")
     .wrong("peak"),
-    story!(accounting_v2_record_is_own_only, [1, 3];
+    story!(scene accounting_v2_record_is_own_only, [1, 3];
         "By the second accounting control, which came with 610, a container gets the same records as by the first: \
         its own, under its own PIDs. It gets none of other processes.")
     .only(Stage::has_accounting_v2, "drivers have this control from 610 on")
     .wrong("accounting"),
 ];
 
-fn reused_pid_inherits_no_accounting_record(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn reused_pid_inherits_no_accounting_record(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     // An heir that does not use the GPU.
-    let heir = inherited(&scene, || stranger(stage), "echo ready $$; exec cat >/dev/null")?;
-    listed(&scene, &[])?;
+    let heir = inherited(scene, || stranger(stage), "echo ready $$; exec cat >/dev/null")?;
+    listed(scene, &[])?;
     for control in look_ups(stage) {
         let answer = scene.a.ask(&[control, &heir.inside.to_string()])?;
         right!(
@@ -40,8 +39,8 @@ fn reused_pid_inherits_no_accounting_record(stage: &Stage) -> Result<(), Fault> 
     }
     drop(heir);
     // One that does: what it is told is its own, if anything.
-    let heir = inherited(&scene, || stranger(stage), "exec gpu-hold --mem 21")?;
-    listed(&scene, &[heir.inside])?;
+    let heir = inherited(scene, || stranger(stage), "exec gpu-hold --mem 21")?;
+    listed(scene, &[heir.inside])?;
     for control in look_ups(stage) {
         let answer = scene.a.ask(&[control, &heir.inside.to_string()])?;
         let peak = answer.one("maxfb").unwrap_or(0) >> 20;
@@ -50,15 +49,13 @@ fn reused_pid_inherits_no_accounting_record(stage: &Stage) -> Result<(), Fault> 
     Ok(())
 }
 
-fn accounting_lists_a_reused_number_once(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn accounting_lists_a_reused_number_once(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let predecessor = |number| scene.a.hold_numbered(number, "exec gpu-hold --mem 33");
-    let heir = inherited(&scene, || numbered(predecessor), "exec gpu-hold --mem 21")?;
-    listed(&scene, &[heir.inside])
+    let heir = inherited(scene, || numbered(predecessor), "exec gpu-hold --mem 21")?;
+    listed(scene, &[heir.inside])
 }
 
-fn accounting_peak_memory_equals_held_memory(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn accounting_peak_memory_equals_held_memory(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let holder = scene.a.hold(&["--mem", "40", "--clients", "2"])?;
     let answer = scene.a.ask(&["acct-info", &holder.inside.to_string()])?;
     let peak = answer.one("maxfb").unwrap_or(0) >> 20;
@@ -68,8 +65,7 @@ fn accounting_peak_memory_equals_held_memory(stage: &Stage) -> Result<(), Fault>
     Ok(())
 }
 
-fn accounting_v2_record_is_own_only(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn accounting_v2_record_is_own_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let record = |answer: &Answer| ["pid", "maxfb", "start"].map(|key| answer.one(key).ok());
     for pid in scene.own() {
         let [first, second] = LOOK_UPS.map(|control| scene.a.ask(&[control, &pid.to_string()]));
@@ -94,12 +90,10 @@ fn accounting_v2_record_is_own_only(stage: &Stage) -> Result<(), Fault> {
 /// nvctl's commands for one process's record, the older control first.
 const LOOK_UPS: [&str; 2] = ["acct-info", "acct-info2"];
 
-/// Those that the driver has.
 fn look_ups(stage: &Stage) -> &'static [&'static str] {
     &LOOK_UPS[..if stage.has_accounting_v2() { 2 } else { 1 }]
 }
 
-/// What the stranger held.
 const STRANGERS_MIB: u64 = 70;
 
 /// A process outside that used the GPU and ends at once.

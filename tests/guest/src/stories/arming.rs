@@ -8,7 +8,7 @@ use crate::stories::common::*;
 const FTRACE: &str = "/proc/sys/kernel/ftrace_enabled";
 
 pub const STORIES: &[Story] = &[
-    story!(redirects_are_not_switched_off_unseen, [5, 7];
+    story!(scene redirects_are_not_switched_off_unseen, [5, 7];
         "The kernel refuses `kernel.ftrace_enabled=0` while the module is armed; where it does not (before 5.5), \
         `mpu status` says so, lists are right once it is 1, and the module can go while it is 0. A module that is \
         loaded while it is 0 names it.")
@@ -29,13 +29,13 @@ pub const STORIES: &[Story] = &[
     .real(Real::WithoutGpu)
     .eras(&[0], "the engine comes and goes alike in every era: played in 0")
     .right("there is nothing to read"),
-    story!(ending_caller_is_no_orphan, [7];
+    story!(scene ending_caller_is_no_orphan, [7];
         "Callers end right after their calls while somebody reads who is inside: every answer is right, and nobody \
         counts as dead.")
     .module("its state")
     .eras(&[0], "callers come and go alike in every era: played in 0")
     .right("there is nothing to read"),
-    story!(driver_probe_becomes_a_jump, [6];
+    story!(scene driver_probe_becomes_a_jump, [6];
         "Where the kernel can turn a probe into a jump, it does so with the one in the driver's function, which \
         begins with ENDBR64 as NVIDIA's does.")
     .module("its probe")
@@ -43,8 +43,7 @@ pub const STORIES: &[Story] = &[
     .right("there is no probe"),
 ];
 
-fn redirects_are_not_switched_off_unseen(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn redirects_are_not_switched_off_unseen(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let keeps = !stage.engine_state("probes").is_some_and(|probes| probes.contains("permanent=no"));
     let refused = std::fs::write(FTRACE, "0").is_err();
     let meanwhile = scene.a.ask(&["pids"]);
@@ -64,7 +63,7 @@ fn redirects_are_not_switched_off_unseen(stage: &Stage) -> Result<(), Fault> {
             "ftrace was switched off, and mpu status finds nothing wrong: {}",
             status.out
         );
-        exactly("with ftrace on again, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+        own_list(scene, "with ftrace on again, the list")?;
         // What nothing calls any more goes, too, and leaves nothing behind.
         std::fs::write(FTRACE, "0")?;
     }
@@ -75,7 +74,7 @@ fn redirects_are_not_switched_off_unseen(stage: &Stage) -> Result<(), Fault> {
     }
     gone?;
     let loaded = stage.load_engine();
-    let said = ["state", "refused"].map(|key| stage.engine_state(key).unwrap_or_default());
+    let said = ["state", "refused"].map(|key| stage.said(key));
     std::fs::write(FTRACE, "1")?;
     if loaded.is_ok() {
         stage.unload_engine()?;
@@ -87,7 +86,7 @@ fn redirects_are_not_switched_off_unseen(stage: &Stage) -> Result<(), Fault> {
         said[0],
         said[1]
     );
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "the list")
 }
 
 fn unused_entry_symbol_is_not_reported_armed(stage: &Stage) -> Result<(), Fault> {
@@ -100,14 +99,14 @@ fn unused_entry_symbol_is_not_reported_armed(stage: &Stage) -> Result<(), Fault>
         let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
         let _foreign = stage.hold(&["--mem", "300"])?;
         if container.ask(&["pids"])?.pids() == [holder.inside] && container.ask(&["fbc"])?.pids().is_empty() {
-            let translated = stage.engine_state("translated").unwrap_or_default();
+            let translated = stage.said("translated");
             right!(
                 !["", "0"].contains(&translated.as_str()),
                 "the container is right and {translated:?} calls were translated"
             );
             return Ok(());
         }
-        let [state, entered] = ["state", "entered"].map(|key| stage.engine_state(key).unwrap_or_default());
+        let [state, entered] = ["state", "entered"].map(|key| stage.said(key));
         right!(state != "armed", "nothing passes the module, and it says that it is armed");
         right!(entered == "0", "nothing passes the module, and it says that {entered:?} calls entered");
         let status = run(&["mpu", "status"])?;
@@ -148,10 +147,9 @@ fn counters_are_readable_during_reload(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn ending_caller_is_no_orphan(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    let orphans = || stage.engine_state("orphans").unwrap_or_default();
-    let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+fn ending_caller_is_no_orphan(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let orphans = || stage.said("orphans");
+    let own = words(&scene.own());
     let before = orphans();
     let callers = Callers::start(&scene.a, 6, &format!("nvctl --brief spin 4 {own}"))?;
     let began = Instant::now();
@@ -165,19 +163,16 @@ fn ending_caller_is_no_orphan(stage: &Stage) -> Result<(), Fault> {
     right!(wrong.is_none(), "an answer was not {own}: {}", wrong.unwrap_or_default());
     let after = orphans();
     right!(after == before, "nobody died inside, and {after} callers count as orphans, {before} before");
-    let inside = stage.engine_state("inside").unwrap_or_default();
-    right!(inside == "0", "all callers have ended, and {inside} count as inside");
-    stage.unload_engine()?;
-    stage.load_engine()?;
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    nobody_inside(stage)?;
+    stage.reload_engine()?;
+    own_list(scene, "the list")
 }
 
 /// So often at least somebody looks who is inside, while callers come and go.
 const LOOKS: u32 = 200;
 
-fn driver_probe_becomes_a_jump(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+fn driver_probe_becomes_a_jump(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    own_list(scene, "the list")?;
     if !std::path::Path::new(PROBES).exists() {
         must(&["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"])?;
     }

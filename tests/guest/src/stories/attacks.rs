@@ -6,7 +6,7 @@ use crate::stories::common::*;
 const LENGTHS: [u32; 12] = [2436, 3812, 8008, 9608, 13_316, 14_408, 16_012, 16_388, 34_000, 47_216, 50_704, 55_888];
 
 pub const STORIES: &[Story] = &[
-    story!(other_controls_buffers_stay_untouched, [5];
+    story!(scene other_controls_buffers_stay_untouched, [5];
         "The debugger's READ and WRITE memory controls, with the twelve lengths that controls with PIDs have and \
         with words that look like PIDs: what was written is read back.")
     .real(Real::Engines)
@@ -26,8 +26,7 @@ pub const STORIES: &[Story] = &[
     .wrong("came back"),
 ];
 
-fn other_controls_buffers_stay_untouched(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn other_controls_buffers_stay_untouched(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     for seed in [1, 7] {
         let lengths = LENGTHS.map(|length| length.to_string()).join(" ");
         let text =
@@ -39,7 +38,7 @@ fn other_controls_buffers_stay_untouched(stage: &Stage) -> Result<(), Fault> {
         right!(text.matches("changed 0 ").count() == LENGTHS.len(), "only so much came back: {text}");
     }
     // What a container of its own processes asks in between is still translated.
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "the list")
 }
 
 fn argument_page_fault_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
@@ -74,5 +73,5 @@ fn attacked(stage: &Stage, attacks: &[&str], tries: usize) -> Result<(), Fault> 
     right!(rows.len() == tries, "only {} of {tries} tries were made: {text}", rows.len());
     let accepted = rows.iter().filter(|row| !row.contains(" accepted 0 ")).count();
     right!(accepted * 2 > tries, "the driver answered {accepted} of {tries} tries: {text}");
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(&scene, "the list")
 }

@@ -44,3 +44,31 @@ pub fn exactly(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
     );
     Ok(())
 }
+
+/// A wrong answer unless the list in a container has exactly these PIDs.
+pub fn lists(container: &Container, what: &str, own: &[u32]) -> Result<(), Fault> {
+    exactly(what, &container.ask(&["pids"])?.pids(), own)
+}
+
+/// The same of the scene's container `a`.
+pub fn own_list(scene: &Scene, what: &str) -> Result<(), Fault> {
+    lists(&scene.a, what, &scene.own())
+}
+
+/// As nvctl takes a list.
+pub fn words(pids: &[u32]) -> String {
+    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// A wrong answer unless callers that spin were answered by their first list more often than that.
+pub fn answered(text: &str, more_than: u64) -> Result<(), Fault> {
+    let matched: u64 = text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
+    right!(matched > more_than, "only {matched} answers: {text}");
+    Ok(())
+}
+
+pub fn nobody_inside(stage: &Stage) -> Result<(), Fault> {
+    let inside = stage.said("inside");
+    right!(inside == "0", "all callers have ended, and {inside} count as inside");
+    Ok(())
+}

@@ -7,19 +7,18 @@ use crate::stories::events;
 pub const FOREIGN_CLIENT: &str = "c1d00001";
 
 pub const STORIES: &[Story] = &[
-    story!(every_translated_control_is_counted_once, [5];
+    story!(scene every_translated_control_is_counted_once, [5];
         "Each control of a container raises its counter by one; a control of the host raises none.")
     .real(Real::Engines)
     .right("the counters are the engine's"),
-    story!(passed_call_is_counted_by_reason, [5];
+    story!(scene passed_call_is_counted_by_reason, [5];
         "The module passes and counts an unknown size and calls that miss its probe. The supervisor refuses and \
         counts an argument that cannot be read, and does not count what the driver refuses to everybody.")
     .real(Real::Probes)
     .right("the counters are the engine's"),
 ];
 
-fn every_translated_control_is_counted_once(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn every_translated_control_is_counted_once(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     // No release serves this control; the simulated driver does so on demand.
     let allocations = "/sys/module/nvidia/parameters/client_allocs";
     must(&["sh", "-c", &format!("echo 1 > {allocations}")])?;
@@ -56,8 +55,7 @@ fn every_translated_control_is_counted_once(stage: &Stage) -> Result<(), Fault> 
     Ok(())
 }
 
-fn passed_call_is_counted_by_reason(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn passed_call_is_counted_by_reason(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let before = counter(stage, "passed.unknown_size")?;
     let answer = scene.a.ask(&["--size", "3816", "pids"])?;
     right!(answer.status == 0x1f, "the driver refuses this size with 0x1f, the caller got 0x{:x}", answer.status);
@@ -88,27 +86,26 @@ fn passed_call_is_counted_by_reason(stage: &Stage) -> Result<(), Fault> {
         return Ok(());
     }
     // Somebody who may switches the kernel's probes off: one call is lost, and then the callers' own word has to do.
-    let right_list = || exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own());
+    let right_list = || own_list(scene, "the list");
     right_list()?;
     // The first call asks for the probe and does not wait for it.
-    until("the probe is not armed", || Ok(stage.engine_state("hooks").unwrap_or_default().contains("rm_ioctl")))?;
+    until("the probe is not armed", || Ok(stage.said("hooks").contains("rm_ioctl")))?;
     let before = counter(stage, "passed.argument_not_seen")?;
     switch_probes("0")?;
     let lost = scene.a.ask(&["pids"]);
     let after = counter(stage, "passed.argument_not_seen")?;
-    let believed = stage.engine_state("argument").unwrap_or_default();
+    let believed = stage.said("argument");
     let still = right_list();
-    let events = if stage.is_newest() { events::by_own_numbers(&scene) } else { Ok(()) };
+    let events = if stage.is_newest() { events::by_own_numbers(scene) } else { Ok(()) };
     switch_probes("1")?;
     lost?;
     right!(after == before + 1, "calls past the probe were counted {} times", after - before);
     right!(believed.starts_with("claimed:"), "without the probe the state says that the argument is {believed}");
     still?;
     events?;
-    stage.unload_engine()?;
-    stage.load_engine()?;
+    stage.reload_engine()?;
     right_list()?;
-    let seen = stage.engine_state("argument").unwrap_or_default();
+    let seen = stage.said("argument");
     right!(seen == "driver", "with probes again the state says that the argument is {seen}");
     Ok(())
 }

@@ -7,24 +7,24 @@ use crate::stories::policy::in_pod;
 const NEWEST: &str = "drivers have these events from 615 on";
 
 pub const STORIES: &[Story] = &[
-    story!(memory_limit_event_names_own_processes, [1, 3];
+    story!(scene memory_limit_event_names_own_processes, [1, 3];
         "Every client goes over its memory limit, and a container that subscribed fetches the events, plainly, \
         wrapped and by a 32-bit program. It gets own PIDs, 0 for others, and the unchanged word of another kind of \
         event. The host gets everybody's PIDs, and so does a container that the policy exempts.")
     .real(Real::Knob)
     .only(Stage::is_newest, NEWEST)
     .wrong("events name"),
-    story!(event_into_protected_memory_keeps_drivers_answer, [4, 5];
+    story!(scene event_into_protected_memory_keeps_drivers_answer, [4, 5];
         "The event or the argument of the call that fetches it lies in memory of each kind: return, status and how \
         many events are left are the driver's own.")
     .only(Stage::is_newest, NEWEST)
     .right("these are the driver's own answers"),
-    story!(event_swapped_in_flight_names_own_only, [3];
+    story!(scene event_swapped_in_flight_names_own_only, [3];
         "While a container fetches events, one of its threads exchanges the descriptor, closes it, or exchanges the \
         event's address: no event names anybody else.")
     .only(Stage::is_newest, NEWEST)
     .wrong("events name"),
-    story!(event_in_secret_memory_is_refused, [3];
+    story!(scene event_in_secret_memory_is_refused, [3];
         "The argument lies in memory of memfd_secret, which the supervisor cannot read: the call fails with EFAULT \
         and is counted.")
     .notify(ASKED_FOR_THE_CALLER)
@@ -33,17 +33,16 @@ pub const STORIES: &[Story] = &[
         "this kernel has no memfd_secret or was not told to have it, or the driver has no such events",
     )
     .wrong("it comes to"),
-    story!(hung_event_fetch_delays_no_other_caller, [4];
+    story!(scene hung_event_fetch_delays_no_other_caller, [4];
         "The driver hangs while a container fetches an event: other containers, and the container itself, are \
         answered; once it is over the container gets its events.")
     .only(Stage::is_newest, NEWEST),
 ];
 
-fn memory_limit_event_names_own_processes(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    by_own_numbers(&scene)?;
+fn memory_limit_event_names_own_processes(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    by_own_numbers(scene)?;
     on_the_host(stage, &scene.foreign.outside.to_string())?;
-    by_policy(stage, &scene)
+    by_policy(stage, scene)
 }
 
 /// A container's events name its own processes by their numbers there, and nobody else.
@@ -78,8 +77,7 @@ fn by_policy(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     by_own_numbers(scene)
 }
 
-fn event_into_protected_memory_keeps_drivers_answer(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn event_into_protected_memory_keeps_drivers_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let ask = || scene.a.script("nvevents memory; nvevents --xfer memory");
     let with = ask()?;
     let without = stage.aside(ask)??;
@@ -93,7 +91,7 @@ fn event_into_protected_memory_keeps_drivers_answer(stage: &Stage) -> Result<(),
     for (with, without) in with.lines().zip(without.lines()) {
         right!(with == without, "with the engine: {with}; without: {without}");
     }
-    by_own_numbers(&scene)
+    by_own_numbers(scene)
 }
 
 /// Calls by each means of racing, for each reload that a row has.
@@ -103,26 +101,24 @@ const SWAPPED_AT_ONCE: u32 = 1000;
 /// How often what the page says can be seen is tried.
 const RESIDUAL_TRIES: u32 = 20;
 
-fn event_swapped_in_flight_names_own_only(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn event_swapped_in_flight_names_own_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let own = scene.own();
     let each = SWAPPED_CALLS * stage.reloads.max(1);
     let calls = each.min(SWAPPED_AT_ONCE);
     let notify = stage.engine == Engine::Notify;
     let modes: &[&str] = if notify { &["dup2", "close", "where"] } else { &["dup2", "close", "where", "request"] };
     for mode in modes.iter().cycle().take(modes.len() * each.div_ceil(SWAPPED_AT_ONCE) as usize) {
-        let foreign = named_while_swapping(&scene, mode, calls, &own)?;
+        let foreign = named_while_swapping(scene, mode, calls, &own)?;
         right!(foreign.is_empty(), "swapping by {mode}, events name {foreign:?}");
     }
     // docs/notify.md: a wrapper of something else is passed on, and read again by the kernel.
     if notify {
-        let is_seen = || named_while_swapping(&scene, "request", calls, &own).map(|foreign| !foreign.is_empty());
+        let is_seen = || named_while_swapping(scene, "request", calls, &own).map(|foreign| !foreign.is_empty());
         right!(any_of(RESIDUAL_TRIES, is_seen)?, "no exchanged wrapper showed an event, which the page says it can");
     }
-    by_own_numbers(&scene)
+    by_own_numbers(scene)
 }
 
-/// Whether one of so many tries comes true.
 fn any_of(tries: u32, mut attempt: impl FnMut() -> Result<bool, Fault>) -> Result<bool, Fault> {
     for _ in 0..tries {
         if attempt()? {
@@ -143,8 +139,7 @@ fn named_while_swapping(scene: &Scene, mode: &str, calls: u32, own: &[u32]) -> R
     Ok(saw.filter(|pid| *pid != 0 && !own.contains(pid)).collect())
 }
 
-fn event_in_secret_memory_is_refused(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn event_in_secret_memory_is_refused(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let before = stage.counter("passed.unreadable");
     let text = scene.a.script("nvevents secret")?;
     right!(text.starts_with("ret=-14 "), "it comes to {}", text.trim());
@@ -153,24 +148,23 @@ fn event_in_secret_memory_is_refused(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn hung_event_fetch_delays_no_other_caller(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn hung_event_fetch_delays_no_other_caller(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     for (key, value) in [("hang_killable", "N"), ("hang_ms", "8000"), ("hang", "0x52")] {
         stage.set_driver(key, value)?;
     }
     scene.a.script("nvctl limits 7 >/tmp/hung 2>&1 & echo $! >/tmp/held; usleep 1500000")?;
     let began = Instant::now();
-    let beside = beside_a_fetch_that_hangs(&scene);
+    let beside = beside_a_fetch_that_hangs(scene);
     scene.a.script("kill -9 $(cat /tmp/held); rm /tmp/held /tmp/hung")?;
     std::thread::sleep(Duration::from_secs(9).saturating_sub(began.elapsed()));
     beside?;
-    by_own_numbers(&scene)
+    by_own_numbers(scene)
 }
 
 fn beside_a_fetch_that_hangs(scene: &Scene) -> Result<(), Fault> {
     let began = Instant::now();
-    exactly("beside a fetch that hangs, the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
-    exactly("beside a fetch that hangs, its own list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    lists(&scene.b, "beside a fetch that hangs, the list", &[scene.other.inside])?;
+    own_list(scene, "beside a fetch that hangs, its own list")?;
     let took = began.elapsed();
     right!(took < Duration::from_secs(6), "beside a fetch that hangs two answers took {took:?}");
     right!(scene.a.script("cat /tmp/hung")?.is_empty(), "nothing hangs");

@@ -12,26 +12,26 @@ const STAY: u32 = 40;
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 pub const STORIES: &[Story] = &[
-    story!(held_caller_does_not_block_unloading, [7];
+    story!(scene held_caller_does_not_block_unloading, [7];
         "Two callers whose memory is not supplied are held in the driver: `rmmod` refuses at once, the state names \
         them and their controls, retiring gives up after its limit with everybody else answered right, and succeeds \
         once they are killed.")
     .module("unloading")
     .of_the_kernel()
     .right("there is no engine to take down"),
-    story!(held_caller_does_not_block_hand_over, [7];
+    story!(scene held_caller_does_not_block_hand_over, [7];
         "Another instance that is loaded meanwhile takes over or gives up within seconds; everybody else is answered \
         right. A caller that waits for the hand-over ends at once when it is killed.")
     .module("two instances of the module")
     .of_the_kernel()
     .right("there is no engine to hand over"),
-    story!(starved_hand_over_keeps_no_caller_waiting, [7];
+    story!(scene starved_hand_over_keeps_no_caller_waiting, [7];
         "Threads at SCHED_IDLE keep the kernel's grace periods from ending, so a hand-over takes long. Every answer \
         meanwhile is right, and no caller is uninterruptible for two seconds.")
     .module("two instances of the module")
     .of_the_kernel()
     .right("there is no engine to hand over"),
-    story!(hung_driver_delays_no_other_caller, [7];
+    story!(scene hung_driver_delays_no_other_caller, [7];
         "The driver hangs in a container's control for 25 seconds and ignores signals: `rmmod` says busy at once, \
         `mpu down` names the control, others are answered, and afterwards all is as before.")
     .module("unloading")
@@ -40,18 +40,16 @@ pub const STORIES: &[Story] = &[
     .right("there is no engine to take down"),
 ];
 
-fn held_caller_does_not_block_unloading(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    let held = hold(&scene)?;
-    let verdict = unload_under(stage, &scene, &held);
-    release(&scene)?;
+fn held_caller_does_not_block_unloading(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let held = hold(scene)?;
+    let verdict = unload_under(stage, scene, &held);
+    release(scene)?;
     verdict?;
     let took = retire(5000);
     right!(took.0, "once its callers are gone, the module is not retired after {:?}", took.1);
     right!(stage.engine_state("state").as_deref() == Some("retired"), "it was retired and says otherwise");
-    stage.unload_engine()?;
-    stage.load_engine()?;
-    still_right(&scene)
+    stage.reload_engine()?;
+    still_right(scene)
 }
 
 fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault> {
@@ -96,30 +94,29 @@ fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault>
     right!(took < AT_ONCE + Duration::from_millis(4000), "giving up after 4 s took {took:?}");
     right!(read < Duration::from_secs(2), "while the module waits for callers, its state is read in {read:?}");
     still_right(scene)?;
-    let state = stage.engine_state("state").unwrap_or_default();
+    let state = stage.said("state");
     right!(state == "armed", "after it gave up the module is {state}");
     Ok(())
 }
 
-fn held_caller_does_not_block_hand_over(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    hold(&scene)?;
+fn held_caller_does_not_block_hand_over(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    hold(scene)?;
     let began = Instant::now();
     let (done, killed) = std::thread::scope(|threads| {
         let taking = threads.spawn(|| run(&["insmod", "/mpu/mpu_next.ko"]));
-        let killed = kill_one_at_the_door(&scene, || taking.is_finished());
+        let killed = kill_one_at_the_door(scene, || taking.is_finished());
         (taking.join(), killed)
     });
     let took = began.elapsed();
     let Ok(done) = done else { return Err(anyhow::anyhow!("a thread of the rig died").into()) };
     let done = done?;
-    let meanwhile = still_right(&scene);
-    release(&scene)?;
+    let meanwhile = still_right(scene);
+    release(scene)?;
     let completed = done.status == 0;
     if !completed {
         must(&["insmod", "/mpu/mpu_next.ko"])?;
     }
-    let after = still_right(&scene);
+    let after = still_right(scene);
     must(&["rmmod", "mpu"])?;
     must(&["insmod", "/mpu/mpu.ko"])?;
     must(&["rmmod", "mpu_next"])?;
@@ -127,12 +124,11 @@ fn held_caller_does_not_block_hand_over(stage: &Stage) -> Result<(), Fault> {
     meanwhile?;
     after?;
     killed?;
-    still_right(&scene)
+    still_right(scene)
 }
 
-fn starved_hand_over_keeps_no_caller_waiting(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+fn starved_hand_over_keeps_no_caller_waiting(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let own = words(&scene.own());
     let starver = format!("nvctl starve {IDLE} {BUSY} 300 >/tmp/starving & echo $! >/tmp/starver");
     scene.b.script(&format!("{starver}; until grep -q starving /tmp/starving; do usleep 50000; done"))?;
     let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 2 {own}"))?;
@@ -154,7 +150,7 @@ fn starved_hand_over_keeps_no_caller_waiting(stage: &Stage) -> Result<(), Fault>
     right!(!text.contains("wrong"), "an answer was not {own}: {text}");
     right!(took > LONGEST_WAIT, "nothing starved the hand-over, which took {took:?}");
     right!(longest < LONGEST_WAIT, "a caller could not be interrupted for {longest:?} during a hand-over of {took:?}");
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "the list")
 }
 
 /// Threads that hardly run, and threads that keep them from it.
@@ -212,9 +208,8 @@ fn kill_one_at_the_door(scene: &Scene, is_over: impl Fn() -> bool) -> Result<(),
     Ok(())
 }
 
-fn hung_driver_delays_no_other_caller(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    let orphans = || stage.engine_state("orphans").unwrap_or_default();
+fn hung_driver_delays_no_other_caller(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let orphans = || stage.said("orphans");
     let before = orphans();
     for (key, value) in [("hang_killable", "N"), ("hang_ms", "25000"), ("hang", "0x2080018d")] {
         stage.set_driver(key, value)?;
@@ -228,21 +223,20 @@ fn hung_driver_delays_no_other_caller(stage: &Stage) -> Result<(), Fault> {
         "while the driver hangs rmmod ended with {} after {took:?}",
         done.status
     );
-    still_right(&scene)?;
+    still_right(scene)?;
     scene.a.script("kill -9 $(cat /tmp/held)")?;
     let down = run(&["mpu", "down", "--wait", "1"])?;
     right!(down.status == 1, "while the driver hangs mpu down ended with {}: {} {}", down.status, down.out, down.err);
     right!(down.err.contains("GPU_GET_PIDS"), "mpu down does not say what hangs: {}", down.err);
-    still_right(&scene)?;
-    let inside = stage.engine_state("inside").unwrap_or_default();
+    still_right(scene)?;
+    let inside = stage.said("inside");
     right!(inside == "1", "one caller was hanging, and {inside} count as inside");
     let (retired, took) = retire(40_000);
     right!(retired, "once the driver goes on, the module is not retired after {took:?}");
     let after = orphans();
     right!(after == before, "nobody died in the driver, and {after} count as orphans, {before} before");
-    stage.unload_engine()?;
-    stage.load_engine()?;
-    still_right(&scene)
+    stage.reload_engine()?;
+    still_right(scene)
 }
 
 /// One caller whose argument does not come and one whose parameters do not come; their numbers outside.
@@ -267,7 +261,7 @@ fn retire(limit_ms: u32) -> (bool, Duration) {
 
 fn still_right(scene: &Scene) -> Result<(), Fault> {
     let began = Instant::now();
-    exactly("beside held callers, the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
+    lists(&scene.b, "beside held callers, the list", &[scene.other.inside])?;
     let took = began.elapsed();
     right!(took < Duration::from_secs(10), "beside held callers an answer took {took:?}");
     Ok(())

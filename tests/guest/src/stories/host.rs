@@ -2,22 +2,21 @@
 
 use crate::stories::common::*;
 
-pub const STORIES: &[Story] = &[story!(host_view_is_unchanged, [4];
+pub const STORIES: &[Story] = &[story!(scene host_view_is_unchanged, [4];
         "A host caller, 64-bit and 32-bit, gets the same bytes of every control, and the same listings of \
         nvidia-smi, with the engine loaded and without.")
 .every_client()
 .right("this is the host's view without an engine")];
 
-fn host_view_is_unchanged(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn host_view_is_unchanged(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     // Samples by hand: those that the driver makes differ with the time.
     let slot = format!("100,{}/1000,{}/3000,{}/500", scene.foreign.outside, scene.first.outside, scene.second.outside);
     if stage.release().is_some() {
         // Its samples are by hand as well: the scene names them.
-        return compare(stage, &scene);
+        return compare(stage, scene);
     }
     nvctl::ask(&[], "nvctl", &["ring", &slot])?;
-    let verdict = compare(stage, &scene);
+    let verdict = compare(stage, scene);
     nvctl::ask(&[], "nvctl", &["ring"])?;
     verdict
 }

@@ -5,24 +5,24 @@ use std::fs;
 use crate::stories::common::*;
 
 pub const STORIES: &[Story] = &[
-    story!(foreign_descriptor_gets_its_own_answer, [5, 6];
+    story!(scene foreign_descriptor_gets_its_own_answer, [5, 6];
         "The request of a control on eleven descriptors that are not the control device, from a file to a closed \
         number, gets the same answer as without the engine.")
     .of_the_kernel()
     .right("these are the kernel's own answers"),
-    story!(protected_memory_keeps_drivers_answer, [5];
+    story!(scene protected_memory_keeps_drivers_answer, [5];
         "Argument or parameters lie in private, shared, read-only or unreadable memory, across the edge into such \
         memory and into nothing, and at addresses with a tag (arm64): return and status are as without the engine, \
         and nothing is written past a protection.")
     .right("these are the driver's own answers"),
-    story!(killed_callers_leave_nothing_behind, [7];
+    story!(scene killed_callers_leave_nothing_behind, [7];
         "Thirty callers are killed while they ask: nobody counts as inside, and the next caller is answered right.")
     .of_the_kernel(),
-    story!(caller_blocking_its_memory_delays_no_other, [7];
+    story!(scene caller_blocking_its_memory_delays_no_other, [7];
         "The argument, parameters or table of four callers lie in memory that is never supplied (userfaultfd): \
         another container is answered meanwhile, and their own container after they were killed.")
     .of_the_kernel(),
-    story!(swapped_call_shows_no_foreign_pid, [3];
+    story!(scene swapped_call_shows_no_foreign_pid, [3];
         "In thousands of calls (a million over the rows of `--full`) a thread swaps the file, removes it, swaps \
         control and size, or swaps all of that and the parameters: no PID of another process comes back.")
     .notify(ASKED_FOR_THE_CALLER)
@@ -40,18 +40,18 @@ pub const STORIES: &[Story] = &[
         |_| run(&["nvctl", "secret"]).is_ok_and(|done| done.status <= 1),
         "this kernel has no memfd_secret, or was not told to have it",
     ),
-    story!(thread_with_own_descriptors_sees_own_only, [3];
+    story!(scene thread_with_own_descriptors_sees_own_only, [3];
         "A thread that shares no descriptor with its process is answered right, or refused, depending on the kernel.")
     .notify(ASKED_FOR_THE_CALLER)
     .of_the_kernel()
     .real(Real::Engines),
-    story!(x32_calls_get_the_kernels_answer, [5];
+    story!(scene x32_calls_get_the_kernels_answer, [5];
         "`ioctl` by its x32 number gets ENOSYS, as without the engine.")
     .notify(ASKED_FOR_THE_CALLER)
     .of_the_kernel()
     .only(|_| cfg!(target_arch = "x86_64"), "x86-64 alone has x32 calls")
     .right("these are the kernel's own answers"),
-    story!(huge_descriptor_table_slows_no_lookup, [7];
+    story!(scene huge_descriptor_table_slows_no_lookup, [7];
         "A process with room for 4,194,304 descriptors and hardly one open is asked about 200 times in one call: \
         that takes no longer than with another process.")
     .eras(&[0], "descriptors are looked at alike in every era: played in 0")
@@ -63,18 +63,16 @@ pub const STORIES: &[Story] = &[
     .right("the driver looks at nobody's threads"),
 ];
 
-fn foreign_descriptor_gets_its_own_answer(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn foreign_descriptor_gets_its_own_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let ask = || scene.a.script("nvctl elsewhere; nvctl --xfer elsewhere; nvctl32 elsewhere");
     let with = ask()?;
     let without = stage.aside(ask)??;
     right!(with.lines().count() > 15, "only so much was asked: {with}");
     right!(with == without, "with the engine: {with}; without: {without}");
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "the list")
 }
 
-fn protected_memory_keeps_drivers_answer(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn protected_memory_keeps_drivers_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let ask = || scene.a.script("nvctl memory; nvctl --xfer memory; nvctl32 memory");
     let with = ask()?;
     let without = stage.aside(ask)??;
@@ -86,25 +84,23 @@ fn protected_memory_keeps_drivers_answer(stage: &Stage) -> Result<(), Fault> {
     for (with, without) in with.lines().zip(without.lines()) {
         right!(with == without, "with the engine: {with}; without: {without}");
     }
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "the list")
 }
 
-fn killed_callers_leave_nothing_behind(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+fn killed_callers_leave_nothing_behind(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let own = words(&scene.own());
+    own_list(scene, "the list")?;
     let each = format!("nvctl spin 60 {own} & p=$!; usleep 60000; kill -9 $p");
     let text = scene.a.script(&format!("for i in $(seq 30); do {each}; done 2>&1; wait"))?;
     right!(!text.contains("wrong"), "before it was killed, a caller was told: {text}");
     let nobody = || Ok(!stage.has_engine() || stage.engine_state("inside").as_deref() == Some("0"));
     let left = until("the callers are dead, and some count as inside", nobody);
     right!(left.is_ok(), "{left:?}: {:?}", stage.engine_state("inside"));
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "the list")
 }
 
-fn caller_blocking_its_memory_delays_no_other(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    exactly("the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
+fn caller_blocking_its_memory_delays_no_other(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    lists(&scene.b, "the list", &[scene.other.inside])?;
     for what in ["argument", "params", "table"] {
         blocked(stage, what)?;
     }
@@ -121,11 +117,11 @@ fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
     until("the callers do not stall", || Ok(scene.a.script("cat /tmp/stall.*")?.contains("stalls")))?;
     std::thread::sleep(Duration::from_millis(500));
     let began = Instant::now();
-    exactly("beside stalled callers, the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
+    lists(&scene.b, "beside stalled callers, the list", &[scene.other.inside])?;
     let took = began.elapsed();
     right!(took < Duration::from_secs(10), "beside callers that stall on their {what} an answer took {took:?}");
     scene.a.script("kill -9 $(cat /tmp/stalled.*); rm /tmp/stall.* /tmp/stalled.*")?;
-    exactly("after the stalled callers' end, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(&scene, "after the stalled callers' end, the list")
 }
 
 pub(super) const ASKED_FOR_THE_CALLER: &str = "it takes a call out of the caller's hands, and may give it back";
@@ -135,8 +131,7 @@ const SWAPPED_CALLS: u64 = 125;
 /// Of one program: emulated, a call takes milliseconds, and no program may take minutes.
 const SWAPPED_AT_ONCE: u64 = 1000;
 
-fn swapped_call_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn swapped_call_shows_no_foreign_pid(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let own = scene.own();
     let each = SWAPPED_CALLS * u64::from(stage.reloads.max(1));
     let rounds = each.div_ceil(SWAPPED_AT_ONCE);
@@ -154,7 +149,7 @@ fn swapped_call_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
         right!(foreign.is_empty(), "swapping by {mode}, a caller saw {foreign:?}: {text}");
     }
     println!("guest: {calls} racing calls, none saw a number of anybody else's");
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &own)
+    lists(&scene.a, "the list", &own)
 }
 
 fn unreadable_argument_is_refused(stage: &Stage) -> Result<(), Fault> {
@@ -168,8 +163,7 @@ fn unreadable_argument_is_refused(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn thread_with_own_descriptors_sees_own_only(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn thread_with_own_descriptors_sees_own_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let answer = scene.a.ask(&["--own-files", "fbc"])?;
     let foreign: Vec<u32> = answer.pids().into_iter().filter(|pid| *pid != scene.first.inside).collect();
     right!(foreign.is_empty(), "a thread with a table of its own: fbc shows {foreign:?}");
@@ -178,8 +172,7 @@ fn thread_with_own_descriptors_sees_own_only(stage: &Stage) -> Result<(), Fault>
     Ok(())
 }
 
-fn x32_calls_get_the_kernels_answer(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn x32_calls_get_the_kernels_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let ask = || Ok::<_, Fault>(scene.a.ask(&["x32"])?.text);
     let with = ask()?;
     let without = stage.aside(ask)??;
@@ -192,8 +185,7 @@ fn x32_calls_get_the_kernels_answer(stage: &Stage) -> Result<(), Fault> {
 const MOST_FILES: &str = "/proc/sys/fs/nr_open";
 const WIDE: &str = "4194304";
 
-fn huge_descriptor_table_slows_no_lookup(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn huge_descriptor_table_slows_no_lookup(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let before = fs::read_to_string(MOST_FILES)?;
     fs::write(MOST_FILES, WIDE)?;
     let verdict = (|| {
@@ -227,7 +219,6 @@ fn huge_descriptor_table_slows_no_lookup(stage: &Stage) -> Result<(), Fault> {
     verdict
 }
 
-/// Ended threads that are left.
 const CROWD: &str = "4000";
 
 fn ended_threads_slow_no_lookup(stage: &Stage) -> Result<(), Fault> {

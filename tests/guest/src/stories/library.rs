@@ -9,20 +9,20 @@ use crate::client::Query;
 use crate::stories::common::*;
 
 pub const STORIES: &[Story] = &[
-    story!(containers_do_not_see_each_other, [3];
+    story!(scene containers_do_not_see_each_other, [3];
         "NVML in two containers on one GPU, by crun and runc, shows processes, utilisation, accounting and sessions \
         of nobody else, and all of their own.")
     .real(Real::Client)
     .every_client()
     .wrong("is shown"),
-    story!(own_utilisation_equals_the_hosts, [3];
+    story!(scene own_utilisation_equals_the_hosts, [3];
         "From the same hand-made samples, NVML reports the same figures of a container's processes to the container \
         and to the host: hidden samples change no figure.")
     .real(Real::Knob)
     .only(|stage| !(stage.host_sees_threads() && stage.era == 3), THREADS_TO_THE_HOST)
     .every_client()
     .wrong("utilisation shows"),
-    story!(pynvml_lists_own_processes_only, [1, 3];
+    story!(scene pynvml_lists_own_processes_only, [1, 3];
         "pynvml, on the main thread and on another, gets the process list and memory, utilisation, accounting and \
         sessions of own processes only.")
     .real(Real::Client)
@@ -31,12 +31,11 @@ pub const STORIES: &[Story] = &[
         0..470 => Without::Moot("this pynvml calls functions that releases before 470 do not have"),
         _ => Without::Wrong("pynvml shows"),
     }),
-    story!(three_hundred_processes_are_listed, [1];
+    story!(scene three_hundred_processes_are_listed, [1];
         "More processes than one look-up takes, by hand and by NVML from 535 on."),
 ];
 
-fn containers_do_not_see_each_other(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn containers_do_not_see_each_other(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     for (container, own) in [(&scene.a, scene.own()), (&scene.b, vec![scene.other.inside])] {
         let queries = queries(stage);
         for (query, answer) in queries.iter().zip(nvml(stage, container, queries)?) {
@@ -49,8 +48,7 @@ fn containers_do_not_see_each_other(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn own_utilisation_equals_the_hosts(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn own_utilisation_equals_the_hosts(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let (first, second) = (scene.first.outside, scene.second.outside);
     let (foreign, other) = (scene.foreign.outside, scene.other.outside);
     // Own and foreign samples take turns, with different engines busy, and foreign ones both newest and oldest.
@@ -77,8 +75,7 @@ fn own_utilisation_equals_the_hosts(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn pynvml_lists_own_processes_only(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn pynvml_lists_own_processes_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let done = entered(stage, &scene.a).python(PYNVML_SCRIPT)?;
     let told: Vec<Value> = done.out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     if told.len() != 2 {
@@ -134,11 +131,10 @@ t.start()
 t.join()
 ";
 
-fn three_hundred_processes_are_listed(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn three_hundred_processes_are_listed(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let many = scene.a.hold(&["--fork", "300", "--mem", "3"])?;
     let own = sorted(scene.own().into_iter().chain(many.children.iter().copied()));
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &own)?;
+    lists(&scene.a, "the list", &own)?;
     for chunk in many.children.chunks(200) {
         let words: Vec<String> = chunk.iter().map(u32::to_string).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -6,7 +6,7 @@ use crate::command::run_with;
 use crate::stories::common::*;
 
 pub const STORIES: &[Story] = &[
-    story!(ps_names_every_process_and_its_container, [4];
+    story!(scene ps_names_every_process_and_its_container, [4];
         "`mpu ps` on the host, with every NVML, shows each process with both its PIDs, its container and runtime, \
         user and memory; filters work.")
     .real(Real::Client)
@@ -19,12 +19,11 @@ pub const STORIES: &[Story] = &[
     .right("it asks nothing"),
 ];
 
-fn ps_names_every_process_and_its_container(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn ps_names_every_process_and_its_container(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let all = ps(stage, &["--json"])?;
     let rows = all["processes"].as_array().context("ps has no processes")?;
     right!(all["ok"] == true && rows.len() == scene.everybody().len(), "ps lists {all}");
-    for (who, pid, inside, id, runtime, mib) in everyone(&scene) {
+    for (who, pid, inside, id, runtime, mib) in everyone(scene) {
         let row = rows.iter().find(|row| row["pid"] == pid);
         let row = row.ok_or_else(|| Fault::Wrong(format!("ps does not list {pid}, which is {who}: {all}")))?;
         right!(row["container_pid"] == inside, "{who} is {inside} in its container, ps says {row}");

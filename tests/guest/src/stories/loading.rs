@@ -3,7 +3,7 @@
 use crate::stories::common::*;
 
 pub const UNDER_LOAD: &[Story] = &[
-    story!(engine_reload_under_load_mixes_no_answer, [7];
+    story!(scene engine_reload_under_load_mixes_no_answer, [7];
         "The engine is unloaded and loaded under eight callers that are killed at any point: each answer is exactly \
         right or exactly the bare driver's. With `x test --full` 250 times on each kernel and in each of two eras.")
     .module("loading and unloading")
@@ -12,7 +12,7 @@ pub const UNDER_LOAD: &[Story] = &[
         "the engine comes and goes alike in every era: played in 0, the simplest, and 3, which has every redirect",
     )
     .right("there is no engine to reload"),
-    story!(engine_swap_under_load_loses_no_answer, [7];
+    story!(scene engine_swap_under_load_loses_no_answer, [7];
         "One instance of the module takes over from another under eight callers that are killed at any point, there \
         and back: every answer is right. With `x test --full` 250 times, as above.")
     .module("two instances of the module")
@@ -53,7 +53,7 @@ fn either_order_of_loading_is_right(stage: &Stage) -> Result<(), Fault> {
     if stage.has_engine() {
         stage.load_engine()?;
         state_is(stage, "waiting")?;
-        let hooks = stage.engine_state("hooks").unwrap_or_default();
+        let hooks = stage.said("hooks");
         right!(hooks.is_empty(), "the engine waits and has redirected {hooks}");
     }
     stage.load_driver(&[])?;
@@ -62,11 +62,10 @@ fn either_order_of_loading_is_right(stage: &Stage) -> Result<(), Fault> {
     }
     let container = stage.container("order")?;
     let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-    let right_list = || exactly("the list", &container.ask(&["pids"])?.pids(), &[holder.inside]);
+    let right_list = || lists(&container, "the list", &[holder.inside]);
     right_list()?;
     if stage.has_engine() {
-        stage.unload_engine()?;
-        stage.load_engine()?;
+        stage.reload_engine()?;
         state_is(stage, "placed")?;
         right_list()?;
         state_is(stage, "armed")?;
@@ -89,7 +88,7 @@ fn driver_reload_under_load_is_followed(stage: &Stage) -> Result<(), Fault> {
         stage.load_driver(&[])?;
         if stage.has_module() {
             // A caller may have been answered already.
-            let state = stage.engine_state("state").unwrap_or_default();
+            let state = stage.said("state");
             right!(["placed", "armed"].contains(&state.as_str()), "the driver is back, and the engine is {state}");
         }
         std::thread::sleep(Duration::from_millis(200));
@@ -98,12 +97,10 @@ fn driver_reload_under_load_is_followed(stage: &Stage) -> Result<(), Fault> {
     right!(load == 0 || text.contains("ret=0 status=0x0 count=0"), "no caller was answered: {text}");
     right!(!text.contains("pid "), "callers saw processes where there is none: {text}");
     let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-    exactly("the list", &container.ask(&["pids"])?.pids(), &[holder.inside])
+    lists(&container, "the list", &[holder.inside])
 }
 
-fn engine_reload_under_load_mixes_no_answer(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    let words = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+fn engine_reload_under_load_mixes_no_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let own = words(&scene.own());
     stage.unload_engine()?;
     let bare = scene.a.ask(&["pids"]);
@@ -129,15 +126,13 @@ fn engine_reload_under_load_mixes_no_answer(stage: &Stage) -> Result<(), Fault> 
         right!(matched > 0, "no answer came with the engine out, or none with it in: {text}");
     }
     state_is(stage, "armed")?;
-    let inside = stage.engine_state("inside").unwrap_or_default();
-    right!(inside == "0", "all callers have ended, and {inside} count as inside");
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    nobody_inside(stage)?;
+    own_list(scene, "the list")
 }
 
-fn engine_swap_under_load_loses_no_answer(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+fn engine_swap_under_load_loses_no_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let own = words(&scene.own());
+    own_list(scene, "the list")?;
     let callers = Callers::start_mortal(&scene.a, 8, &format!("nvctl spin 3 {own}"))?;
     let began = Instant::now();
     let swapped: Result<()> = (0..stage.reloads).try_for_each(|_| {
@@ -153,12 +148,10 @@ fn engine_swap_under_load_loses_no_answer(stage: &Stage) -> Result<(), Fault> {
     swapped?;
     right!(text.contains("killed"), "nobody was killed meanwhile");
     right!(!text.contains("wrong"), "an answer was not {own}: {text}");
-    let matched: u64 = text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
-    right!(matched > 100, "only {matched} answers: {text}");
+    answered(&text, 100)?;
     state_is(stage, "armed")?;
-    let inside = stage.engine_state("inside").unwrap_or_default();
-    right!(inside == "0", "all callers have ended, and {inside} count as inside");
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    nobody_inside(stage)?;
+    own_list(scene, "the list")
 }
 
 fn hand_over_during_driver_unload_is_clean(stage: &Stage) -> Result<(), Fault> {
@@ -229,10 +222,9 @@ fn module_and_driver_go_at_once(stage: &Stage) -> Result<(), Fault> {
     }
     right!(at_once > 1, "the driver was on its way out {at_once} times when the module went");
     let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-    exactly("the list", &container.ask(&["pids"])?.pids(), &[holder.inside])
+    lists(&container, "the list", &[holder.inside])
 }
 
-/// Whether the driver is on its way out.
 fn is_going() -> bool {
     std::fs::read_to_string("/sys/module/nvidia/initstate").is_ok_and(|state| state.trim() == "going")
 }
@@ -273,7 +265,7 @@ fn two_gpus(stage: &Stage) -> Result<(), Fault> {
 }
 
 fn state_is(stage: &Stage, wanted: &str) -> Result<(), Fault> {
-    let state = stage.engine_state("state").unwrap_or_default();
+    let state = stage.said("state");
     right!(state == wanted, "the engine is {state}, not {wanted}");
     Ok(())
 }

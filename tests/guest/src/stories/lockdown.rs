@@ -6,20 +6,19 @@ use crate::stories::common::*;
 /// The kernel's own switch, which goes one way.
 const SWITCH: &str = "/sys/kernel/security/lockdown";
 
-pub const STORIES: &[Story] = &[story!(notify_serves_containers_under_lockdown, [1, 7];
+pub const STORIES: &[Story] = &[story!(scene notify_serves_containers_under_lockdown, [1, 7];
         "The kernel is put into lockdown `integrity` and refuses the module. Containers that run, and one that is \
         made then, are answered right, by this supervisor and the next. This is the last story in its guest.")
 .notify("under lockdown an unsigned module is not loaded")
 .every_client()];
 
-fn notify_serves_containers_under_lockdown(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn notify_serves_containers_under_lockdown(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     // Without an engine the story ends here, before there is no way back.
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    own_list(scene, "the list")?;
     lock_down()?;
     let refused = run(&["insmod", "/mpu/mpu.ko"])?;
     right!(refused.status != 0, "a kernel in lockdown has taken a module that nobody signed");
-    exactly("locked down, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    own_list(scene, "locked down, the list")?;
     served(stage)?;
     // The supervisor that comes now has never seen another kernel.
     let before = supervisor::pid()?.context("no supervisor")?;
@@ -27,7 +26,7 @@ fn notify_serves_containers_under_lockdown(stage: &Stage) -> Result<(), Fault> {
     supervisor::until("nobody takes the killed supervisor's place", || {
         Ok(supervisor::pid()?.is_some_and(|now| now != before))
     })?;
-    exactly("by the next supervisor, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    own_list(scene, "by the next supervisor, the list")?;
     served(stage)
 }
 
@@ -45,7 +44,7 @@ fn served(stage: &Stage) -> Result<(), Fault> {
     let held = container.hold(&["--mem", "70", "--clients", "2"])?;
     let other = container.hold(&["--mem", "20"])?;
     let own = sorted([held.inside, other.inside]);
-    exactly("in a new container, the list", &container.ask(&["pids"])?.pids(), &own)?;
+    lists(&container, "in a new container, the list", &own)?;
     let told = container.ask(&["pidinfo", &held.inside.to_string()])?.one("mem")? >> 20;
     right!(told == 140, "the process holds 140 MiB, its container is told of {told}");
     exactly("nvidia-smi's query", &pids(&container.client().compute_apps()?), &own)

@@ -56,7 +56,6 @@ fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault>
     Ok(())
 }
 
-/// A running `mpu metrics` on the host.
 struct Exporter {
     child: Child,
 }
@@ -97,7 +96,6 @@ impl Exporter {
         Ok(held)
     }
 
-    /// Resident memory in KiB.
     fn resident(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;

@@ -8,16 +8,16 @@ use crate::stories::common::*;
 const TRACING: &str = "/sys/kernel/tracing";
 
 pub const STORIES: &[Story] = &[
-    story!(traced_driver_is_still_translated, [7];
+    story!(scene traced_driver_is_still_translated, [7];
         "While the kernel's own tracers watch the redirected functions, lists stay right.")
     .module("what is traced are the module's redirects"),
-    story!(module_reloads_beside_a_restarting_tracer, [7];
+    story!(scene module_reloads_beside_a_restarting_tracer, [7];
         "Somebody starts and stops tracing the driver, over and over, while the module is unloaded and loaded: it is \
         placed each time, and lists are right.")
     .module("what is traced are the module's redirects")
     .eras(&[0, 3], "redirects are placed alike in every era: played in 0, and in 3, which has every one")
     .right("there is no module to keep away"),
-    story!(module_reloads_beside_a_kprobe, [7];
+    story!(scene module_reloads_beside_a_kprobe, [7];
         "Somebody's kprobe stands on the first instruction of a redirected function while the module is taken out \
         and placed again: it is placed, the list is right, the probe is hit, and the list stays right when the probe \
         goes. Era 0.")
@@ -25,22 +25,21 @@ pub const STORIES: &[Story] = &[
     .only(|_| std::path::Path::new(PROBES).exists(), "this kernel takes no probes from its root")
     .eras(&[0], "redirects are placed alike in every era: played in 0")
     .right("there is no module to keep away"),
-    story!(lookup_probes_avoid_patched_instructions, [7];
+    story!(scene lookup_probes_avoid_patched_instructions, [7];
         "Each probe by which the module finds a function stands behind the instruction that ftrace patches, and so \
         does its own probe.")
     .module("its probes")
     .only(|_| std::path::Path::new(PROBES).exists(), "this kernel takes no probes from its root")
     .eras(&[0, 4], "functions are looked up alike in every era: played in 0 and 4")
     .right("there is no module that probes"),
-    story!(answer_past_the_drivers_copies_is_counted, [5];
+    story!(scene answer_past_the_drivers_copies_is_counted, [5];
         "If a driver does not use its copy functions, the caller gets the driver's own answer, and that is counted; \
         a refused call is not.")
     .module("only the module looks at the driver's copies")
     .real(Real::Knob),
 ];
 
-fn traced_driver_is_still_translated(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn traced_driver_is_still_translated(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     can_trace()?;
     // An oops before this story has switched it off (oops_enter(), kernel/panic.c).
     set("tracing_on", "1")?;
@@ -64,8 +63,7 @@ fn traced_driver_is_still_translated(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn module_reloads_beside_a_restarting_tracer(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn module_reloads_beside_a_restarting_tracer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     can_trace()?;
     set("set_ftrace_filter", ":mod:nvidia")?;
     let stop = AtomicBool::new(false);
@@ -81,24 +79,22 @@ fn module_reloads_beside_a_restarting_tracer(stage: &Stage) -> Result<(), Fault>
     let (reloaded, turns) = std::thread::scope(|scope| {
         let tracer = scope.spawn(turns);
         let reloaded = (0..2 * stage.reloads).try_for_each(|number| {
-            stage.unload_engine()?;
-            stage.load_engine()?;
-            let said = ["state", "refused"].map(|key| stage.engine_state(key).unwrap_or_default());
+            stage.reload_engine()?;
+            let said = ["state", "refused"].map(|key| stage.said(key));
             right!(said[0] == "placed" || said[0] == "armed", "loaded {number} times, the module is {said:?}");
-            exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+            own_list(scene, "the list")
         });
         stop.store(true, Ordering::Relaxed);
         (reloaded, tracer.join())
     });
     set("set_ftrace_filter", "")?;
     if reloaded.is_err() {
-        stage.unload_engine()?;
-        stage.load_engine()?;
+        stage.reload_engine()?;
     }
     reloaded?;
     let Ok(turns) = turns else { return Err(anyhow::anyhow!("the tracing thread died").into()) };
     right!(turns? > 2, "nobody traced meanwhile");
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "the list")
 }
 
 /// Where the kernel is told of probes (Documentation/trace/kprobetrace.rst), and one on a redirected function's first instruction.
@@ -106,14 +102,12 @@ const PROBES: &str = "/sys/kernel/tracing/kprobe_events";
 const PROBE: &str = "p:mpu_story/to_user nvidia:os_memcpy_to_user";
 const ENABLED: &str = "events/mpu_story/to_user/enable";
 
-fn module_reloads_beside_a_kprobe(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn module_reloads_beside_a_kprobe(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     can_trace()?;
     set("kprobe_events", PROBE)?;
     let answers = (|| {
         set(ENABLED, "1")?;
-        stage.unload_engine()?;
-        stage.load_engine()?;
+        stage.reload_engine()?;
         let answer = scene.a.ask(&["pids"])?;
         let hits = fs::read_to_string(format!("{TRACING}/kprobe_profile")).context("no probe was hit")?;
         Ok::<_, Fault>((stage.engine_state("state"), answer.pids(), hits))
@@ -127,11 +121,10 @@ fn module_reloads_beside_a_kprobe(stage: &Stage) -> Result<(), Fault> {
     let hit = hits.lines().find_map(|line| line.trim().strip_prefix("to_user")?.split_whitespace().next());
     right!(hit.is_some_and(|count| count != "0"), "the probe was not hit: {hits}");
     // What goes on behind the probe goes on there without it, too.
-    exactly("once the probe is gone, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "once the probe is gone, the list")
 }
 
-fn lookup_probes_avoid_patched_instructions(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn lookup_probes_avoid_patched_instructions(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     can_trace()?;
     set("trace", "")?;
     // struct kprobe (include/linux/kprobes.h): addr at 40, symbol_name at 48, offset at 56.
@@ -141,9 +134,8 @@ fn lookup_probes_avoid_patched_instructions(stage: &Stage) -> Result<(), Fault> 
     )?;
     let traced = (|| {
         set("events/mpu_story/lookup/enable", "1")?;
-        stage.unload_engine()?;
-        stage.load_engine()?;
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+        stage.reload_engine()?;
+        own_list(scene, "the list")?;
         Ok::<_, Fault>(fs::read_to_string(format!("{TRACING}/trace")).context("no trace")?)
     })();
     set("events/mpu_story/lookup/enable", "0")?;
@@ -183,8 +175,7 @@ fn starts() -> Vec<(u64, String)> {
         .collect()
 }
 
-fn answer_past_the_drivers_copies_is_counted(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn answer_past_the_drivers_copies_is_counted(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let before = stage.counter("passed.copy_not_seen");
     bypass(true)?;
     let answer = scene.a.ask(&["pids"]);
@@ -192,7 +183,7 @@ fn answer_past_the_drivers_copies_is_counted(stage: &Stage) -> Result<(), Fault>
     bypass(false)?;
     right!(answer?.status == 0 && refused?.status != 0, "of two calls the driver refuses the second alone");
     let counted = stage.counter("passed.copy_not_seen").zip(before).map(|(after, before)| after - before);
-    exactly("with the copies, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    own_list(scene, "with the copies, the list")?;
     right!(counted == Some(1), "one answer past the copies was counted as {counted:?}");
     Ok(())
 }
@@ -210,7 +201,6 @@ pub fn can_trace() -> Result<(), Fault> {
     Ok(())
 }
 
-/// Sets something of it.
 pub fn set(file: &str, text: &str) -> Result<(), Fault> {
     Ok(fs::write(format!("{TRACING}/{file}"), text).with_context(|| format!("cannot write {text:?} to {file}"))?)
 }

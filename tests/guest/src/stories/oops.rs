@@ -5,7 +5,7 @@ use crate::stories::common::*;
 /// Of so many answers to callers that came after a dead one none may show anybody else.
 const ANSWERS: usize = 200;
 
-pub const STORIES: &[Story] = &[story!(module_survives_driver_oops, [7];
+pub const STORIES: &[Story] = &[story!(scene module_survives_driver_oops, [7];
         "The driver dies inside a container's call: the state can be read, counts an orphan and nobody inside, later \
         callers are answered right, the module can be unloaded.")
 .module("the supervisor is not in the kernel")
@@ -13,10 +13,9 @@ pub const STORIES: &[Story] = &[story!(module_survives_driver_oops, [7];
 .real(Real::Knob)
 .right("there is no engine to take along")];
 
-fn module_survives_driver_oops(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn module_survives_driver_oops(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let orphans = || stage.engine_state("orphans").and_then(|count| count.parse::<u32>().ok());
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    own_list(scene, "the list")?;
     let before = orphans().unwrap_or(0);
     // One that asks, so that its questions are kept for it.
     stage.await_oops()?;
@@ -29,7 +28,7 @@ fn module_survives_driver_oops(stage: &Stage) -> Result<(), Fault> {
     }
     let after = orphans();
     right!(after == Some(before + 1), "a caller died in the driver, and {after:?} count as orphans, {before} before");
-    let inside = stage.engine_state("inside").unwrap_or_default();
+    let inside = stage.said("inside");
     right!(inside == "0", "a caller died in the driver, and {inside} count as inside");
     // New tasks get the dead ones' memory.
     let callers = Callers::start(&scene.a, 4, "nvctl pids")?;
@@ -45,5 +44,5 @@ fn module_survives_driver_oops(stage: &Stage) -> Result<(), Fault> {
     let took = began.elapsed();
     right!(took < Duration::from_secs(10), "after an oops unloading took {took:?}");
     stage.load_engine()?;
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &own)
+    lists(&scene.a, "the list", &own)
 }

@@ -91,7 +91,7 @@ fn another_release_of_the_driver_is_followed(stage: &Stage) -> Result<(), Fault>
         if stage.has_gpu() {
             let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
             let _foreign = stage.hold(&["--mem", "300"])?;
-            exactly(&format!("on {driver} the list"), &container.ask(&["pids"])?.pids(), &[holder.inside])?;
+            lists(&container, &format!("on {driver} the list"), &[holder.inside])?;
             state(stage, &["armed"])?;
         }
         named(stage, driver)?;
@@ -111,18 +111,17 @@ fn driver_without_gpu_is_reported(_: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Calls that the driver carried out.
 fn accepted(text: &str) -> usize {
     text.lines().filter(|line| line.contains(" ret 0 status 0 ")).count()
 }
 
 fn state(stage: &Stage, allowed: &[&str]) -> Result<(), Fault> {
     if stage.has_module() {
-        let state = stage.engine_state("state").unwrap_or_default();
+        let state = stage.said("state");
         right!(allowed.contains(&state.as_str()), "the engine is {state}, and should be {}", allowed.join(" or "));
     }
     if stage.engine == Engine::Notify {
-        let listeners = stage.engine_state("listeners").unwrap_or_default();
+        let listeners = stage.said("listeners");
         right!(!["", "0"].contains(&listeners.as_str()), "the container's calls do not come to the supervisor");
     }
     Ok(())

@@ -3,26 +3,26 @@
 use crate::stories::common::*;
 
 pub const STORIES: &[Story] = &[
-    story!(foreign_pid_has_no_answer, [3];
+    story!(scene foreign_pid_has_no_answer, [3];
         "Hand-made look-ups by host PIDs get no memory and no accounting record, not even for own processes by their \
         host PIDs.")
     .wrong("is told of"),
-    story!(own_pid_lookup_returns_own_figures, [1, 3];
+    story!(scene own_pid_lookup_returns_own_figures, [1, 3];
         "Look-ups by own numbers come back under those numbers, with own memory and accounting records.")
     .by(|stage| match stage.era {
         4 => once(stage, Without::Wrong("accounting")),
         _ => once(stage, Without::Wrong("is told of")),
     }),
-    story!(every_way_to_ask_is_translated, [1];
+    story!(scene every_way_to_ask_is_translated, [1];
         "XFER wrapping, other ioctl type and direction bits, ignored flags."),
-    story!(every_layout_is_translated, [1, 3];
+    story!(scene every_layout_is_translated, [1, 3];
         "Every size of every control from R418's numbers to 580: own numbers only, no kernel address.")
     .real(Real::Sizes),
-    story!(second_thread_is_answered_right, [1];
+    story!(scene second_thread_is_answered_right, [1];
         "A second thread asks and gets a right answer."),
-    story!(a_32_bit_caller_is_answered_right, [1];
+    story!(scene a_32_bit_caller_is_answered_right, [1];
         "A 32-bit program asks, plainly and wrapped, and a 32-bit program is listed."),
-    story!(profiler_reservation_names_own_process_only, [1, 3];
+    story!(scene profiler_reservation_names_own_process_only, [1, 3];
         "The hardware profiler's reservation names nobody for a foreign reservation, and the own PID for an own one.")
     .real(Real::Engines)
     .wrong("the reservation names"),
@@ -34,34 +34,33 @@ pub const STORIES: &[Story] = &[
         "the driver files reports by who asks, so the caller asks: docs/notify.md",
     )
     .wrong("the report names"),
-    story!(racing_threads_never_see_a_foreign_pid, [3];
+    story!(scene racing_threads_never_see_a_foreign_pid, [3];
         "Threads rewrite command, pointer, size or wrapping, or read the result buffer, while calls run: the buffer \
         never holds a foreign PID.")
     .by(|stage| match (stage.release(), stage.era) {
         (Some(_), 4) => Without::Right("this driver lists nobody else, and a made-up GPU has no sessions"),
         _ => once(stage, Without::Wrong("saw")),
     }),
-    story!(racing_supervisor_shows_bare_drivers_rows_only, [3];
+    story!(scene racing_supervisor_shows_bare_drivers_rows_only, [3];
         "The same races while calls are passed on, after which the kernel reads the argument again: the caller sees \
         only own PIDs and what the bare driver shows it anyway.")
     .notify("the module's argument is a copy that no caller can change")
     .right("it is the bare driver that the story compares with"),
-    story!(malformed_requests_get_drivers_own_status, [5];
+    story!(scene malformed_requests_get_drivers_own_status, [5];
         "52 senseless requests, 64-bit and 32-bit, with wild addresses, counts, sizes, flags and objects: return and \
         status are as without the engine, and the kernel logs nothing.")
     .right("these are the driver's own answers"),
-    story!(samples_beyond_the_usual_hundred_are_translated, [1, 3];
+    story!(scene samples_beyond_the_usual_hundred_are_translated, [1, 3];
         "The old samples control with room for 1, 101 and 300 samples has own PIDs only, in every sample.")
     .real(Real::Sizes),
-    story!(encoder_session_count_is_own_only, [1, 3];
+    story!(scene encoder_session_count_is_own_only, [1, 3];
         "Asked for the count alone, both encoder controls count own sessions. With room for fewer than all sessions \
         (era 0), own sessions come first.")
     .real(Real::Engines)
     .wrong("sessions"),
 ];
 
-fn foreign_pid_has_no_answer(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn foreign_pid_has_no_answer(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     for pid in scene.everybody() {
         let told = scene.a.ask(&["pidinfo", &pid.to_string()])?.one("mem")?;
         right!(told == 0, "the container is told of {told} bytes of process {pid} outside");
@@ -73,8 +72,7 @@ fn foreign_pid_has_no_answer(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn own_pid_lookup_returns_own_figures(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn own_pid_lookup_returns_own_figures(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let held = [(scene.first.inside, 80), (scene.second.inside, 43)];
     for (pid, mib) in held {
         let answer = scene.a.ask(&["pidinfo", &pid.to_string()])?;
@@ -93,41 +91,37 @@ fn own_pid_lookup_returns_own_figures(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn every_way_to_ask_is_translated(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn every_way_to_ask_is_translated(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let ways =
         ["", "--xfer", "--type 41", "--type 1", "--dir 0", "--dir 1", "--dir 2", "--flags 8", "--flags fffffff8"];
     for way in ways.into_iter().chain(["--xfer --dir 0 --type 7", "--on-thread"]) {
-        all_right(&scene, "nvctl", way)?;
+        all_right(scene, "nvctl", way)?;
     }
     Ok(())
 }
 
-fn second_thread_is_answered_right(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    all_right(&scene, "nvctl", "--on-thread")
+fn second_thread_is_answered_right(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    all_right(scene, "nvctl", "--on-thread")
 }
 
-fn a_32_bit_caller_is_answered_right(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    all_right(&scene, "nvctl32", "")?;
-    all_right(&scene, "nvctl32", "--xfer")?;
+fn a_32_bit_caller_is_answered_right(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    all_right(scene, "nvctl32", "")?;
+    all_right(scene, "nvctl32", "--xfer")?;
     // The old control's samples come from the firmware, which a made-up GPU has not.
     if stage.release().is_none() {
         let samples = ask(&scene.a, "nvctl32", &["gpumon1"])?;
         exactly("the samples' buffer", &samples.distinct_pids(), &scene.own())?;
     }
     let old = scene.a.hold_by("exec gpu-hold32 --mem 32")?;
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &sorted([scene.first.inside, scene.second.inside, old.inside]))
+    lists(&scene.a, "the list", &sorted([scene.first.inside, scene.second.inside, old.inside]))
 }
 
-fn every_layout_is_translated(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn every_layout_is_translated(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let (own, first) = (scene.own(), scene.first.inside);
     for size in ["47216", "34000", "50704", "55888"] {
-        samples(&scene, &["--size", size, "gpumon"])?;
+        samples(scene, &["--size", size, "gpumon"])?;
     }
-    samples(&scene, &["gpumon1"])?;
+    samples(scene, &["gpumon1"])?;
     // R418's numbers have R418's sizes only.
     exactly("--old pids", &scene.a.ask(&["--old", "pids"])?.pids(), &own)?;
     for look_up in ["--size 8008", "--size 9608", "--size 14408", "--old --size 8008"] {
@@ -143,8 +137,7 @@ fn every_layout_is_translated(stage: &Stage) -> Result<(), Fault> {
     exactly("acct-pids", &scene.a.ask(&["acct-pids"])?.pids(), &own)
 }
 
-fn profiler_reservation_names_own_process_only(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn profiler_reservation_names_own_process_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let named = |container: &Container| container.ask(&["hwpm"])?.one("pid");
     {
         let holder = stage.hold(&["--hwpm"])?;
@@ -167,12 +160,11 @@ fn error_report_shows_callers_inner_pid(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn racing_threads_never_see_a_foreign_pid(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn racing_threads_never_see_a_foreign_pid(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let own = scene.own();
     let modes = if stage.engine == Engine::Notify { &READERS[..] } else { &RACES[..] };
     for (raced, mode) in races(modes) {
-        let saw = race(stage, &scene, raced, mode)?;
+        let saw = race(stage, scene, raced, mode)?;
         let foreign: Vec<u32> = saw.into_iter().filter(|pid| !own.contains(pid)).collect();
         right!(
             foreign.is_empty(),
@@ -182,12 +174,11 @@ fn racing_threads_never_see_a_foreign_pid(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn racing_supervisor_shows_bare_drivers_rows_only(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn racing_supervisor_shows_bare_drivers_rows_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     for (raced, mode) in races(&RACES) {
         let bare = stage.aside(|| scene.a.ask(&[raced]))??.pids();
         let own = scene.own();
-        let saw = race(stage, &scene, raced, mode)?;
+        let saw = race(stage, scene, raced, mode)?;
         let gained: Vec<&u32> = saw.iter().filter(|pid| !own.contains(pid) && !bare.contains(pid)).collect();
         right!(gained.is_empty(), "racing {raced} by {mode}, threads saw {gained:?}; own are {own:?}, bare {bare:?}");
     }
@@ -208,24 +199,21 @@ fn race(stage: &Stage, scene: &Scene, raced: &str, mode: &str) -> Result<Vec<u32
     Ok(text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse().ok()).collect())
 }
 
-/// Nobody rewrites anything.
 const READERS: [&str; 1] = ["read"];
 
 /// What the racing thread rewrites while calls run; `read` has readers only.
 const RACES: [&str; 6] = ["read", "cmd", "ptr", "size", "all", "xfer"];
 
-fn malformed_requests_get_drivers_own_status(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    let with = nonsense(&scene)?;
-    let without = stage.aside(|| nonsense(&scene))??;
+fn malformed_requests_get_drivers_own_status(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let with = nonsense(scene)?;
+    let without = stage.aside(|| nonsense(scene))??;
     for (with, without) in with.iter().zip(without) {
         right!(*with == without, "with the engine: {with}; without: {without}");
     }
     Ok(())
 }
 
-fn samples_beyond_the_usual_hundred_are_translated(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn samples_beyond_the_usual_hundred_are_translated(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     for room in ["1", "101", "300"] {
         let shown = scene.a.ask(&["--room", room, "gpumon1"])?;
         right!(shown.status == 0, "the driver refuses {room} samples: {}", shown.text);
@@ -236,8 +224,7 @@ fn samples_beyond_the_usual_hundred_are_translated(stage: &Stage) -> Result<(), 
     exactly("a buffer of 300 samples", &shown.distinct_pids(), &scene.own())
 }
 
-fn encoder_session_count_is_own_only(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn encoder_session_count_is_own_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     for control in ["enc1", "enc2"] {
         for (container, own) in [(&scene.a, 2), (&scene.b, 1)] {
             let answer = container.ask(&["--room", "0", control])?;

@@ -7,13 +7,13 @@ use crate::stories::common::*;
 const FTRACE: &str = "/proc/sys/kernel/ftrace_enabled";
 
 pub const STORIES: &[Story] = &[
-    story!(refused_instance_translates_nothing, [5, 7];
+    story!(scene refused_instance_translates_nothing, [5, 7];
         "Beside a live patch one instance is refused and another comes under callers of a container: every answer is \
         the bare driver's.")
     .module("its redirects")
     .eras(&[3, 4], "only later drivers have the function that is looked at last")
     .right("there is nothing that redirects"),
-    story!(function_patched_past_ftrace_is_refused, [5, 7];
+    story!(scene function_patched_past_ftrace_is_refused, [5, 7];
         "Somebody has put a jump over the instruction of a function that ftrace patches: the module names the \
         function and redirects nothing, and ftrace goes on working. (x86-64, kernels whose ftrace makes no jumps \
         itself.)")
@@ -23,16 +23,15 @@ pub const STORIES: &[Story] = &[
     .right("there is nothing that redirects"),
 ];
 
-fn refused_instance_translates_nothing(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn refused_instance_translates_nothing(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     stage.unload_engine()?;
     let verdict = (|| {
         let bare = scene.a.ask(&["pids"])?.pids();
         must(&["insmod", "/sim/rival.ko", "function=os_is_init_ns"])?;
         stage.load_engine()?;
-        let state = stage.engine_state("state").unwrap_or_default();
+        let state = stage.said("state");
         right!(state == "refused", "beside a live patch the module is {state}");
-        let bare = bare.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        let bare = words(&bare);
         let callers = Callers::start(&scene.a, 2, &format!("nvctl spin 1 {bare}"))?;
         let tried = run(&["insmod", "/mpu/mpu_next.ko"]).and_then(|_| unload("mpu_next"));
         let text = callers.stop()?;
@@ -43,22 +42,21 @@ fn refused_instance_translates_nothing(stage: &Stage) -> Result<(), Fault> {
     })();
     back(stage)?;
     verdict?;
-    exactly("once the other has gone, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "once the other has gone, the list")
 }
 
-fn function_patched_past_ftrace_is_refused(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn function_patched_past_ftrace_is_refused(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     stage.unload_engine()?;
     must(&["insmod", "/sim/rival.ko", "jump=1"])?;
     let loaded = stage.load_engine();
-    let said = ["state", "refused", "hooks"].map(|key| stage.engine_state(key).unwrap_or_default());
+    let said = ["state", "refused", "hooks"].map(|key| stage.said(key));
     let lives = ["0", "1"].iter().try_for_each(|on| fs::write(FTRACE, on));
     back(stage)?;
     loaded?;
     let told = ["refused", "os_memcpy_to_user:95", ""];
     right!(said == told, "with a jump in a function the module says {said:?}, not {told:?}");
     right!(lives.is_ok(), "ftrace has switched itself off: {lives:?}");
-    exactly("once the other has gone, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "once the other has gone, the list")
 }
 
 /// Whether such a jump can be told from what ftrace itself writes: newer kernels have it jump into BPF.

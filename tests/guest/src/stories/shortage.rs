@@ -20,26 +20,25 @@ const CHANCES: &str = "/proc/thread-self/fail-nth";
 const DEBUGFS: &str = "/sys/kernel/debug";
 
 pub const STORIES: &[Story] = &[
-    story!(failed_allocation_leaves_a_valid_answer, [1, 5, 7];
+    story!(scene failed_allocation_leaves_a_valid_answer, [1, 5, 7];
         "On the debug kernel each allocation and each copy of eleven controls fails in turn. The answer is a \
         refusal, the driver's own answer or the complete answer; `no_memory` is counted, and nothing is left behind.")
     .module("the kernel's memory, and the module's reason no_memory")
     .only(can_fail, NOTHING_FAILS),
-    story!(out_of_memory_hand_over_is_atomic, [7];
+    story!(scene out_of_memory_hand_over_is_atomic, [7];
         "On the debug kernel another instance is loaded 61 times, and each time another of its allocations fails: it \
         takes over or does not, and no caller is answered wrong.")
     .module("two instances of the module")
     .only(can_fail, NOTHING_FAILS)
     .eras(&[0, 3], "an engine takes over alike in every era: played in 0, and in 3, which has every redirect"),
-    story!(miscounting_driver_shows_no_foreign_pid, [1, 5];
+    story!(scene miscounting_driver_shows_no_foreign_pid, [1, 5];
         "List and memory look-up count one entry more than they hold: no PID comes back that the bare driver would \
         not report; counted as `malformed`.")
     .real(Real::Knob),
 ];
 
-fn failed_allocation_leaves_a_valid_answer(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+fn failed_allocation_leaves_a_valid_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    own_list(scene, "the list")?;
     allocations_that_wait_can_fail()?;
     let own = scene.first.inside.to_string();
     let info = format!("pidinfo {own}");
@@ -51,7 +50,7 @@ fn failed_allocation_leaves_a_valid_answer(stage: &Stage) -> Result<(), Fault> {
     let before = stage.counter("passed.no_memory").unwrap_or(0);
     for (question, bare) in questions.into_iter().zip(bare) {
         let whole = ask(question)?;
-        let failed = each_chance(&scene, question)?;
+        let failed = each_chance(scene, question)?;
         right!(failed.len() > 3, "{question}: only {} of its allocations and copies failed", failed.len() - 1);
         for answer in failed {
             honest(question, &answer, &[&whole, &bare])?;
@@ -61,7 +60,7 @@ fn failed_allocation_leaves_a_valid_answer(stage: &Stage) -> Result<(), Fault> {
         let after = stage.counter("passed.no_memory").unwrap_or(0);
         right!(after > before, "allocations failed, and no_memory was counted {} times", after - before);
     }
-    exactly("with memory again, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "with memory again, the list")
 }
 
 /// Those that may sleep for memory never fail on order unless asked to, and MPU's are of that kind.
@@ -93,11 +92,10 @@ const NEVER: u64 = 1 << 30;
 /// The last allocations of a module that comes are its own: what the kernel allocates to load it came before.
 const OWN: u64 = 60;
 
-fn out_of_memory_hand_over_is_atomic(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+fn out_of_memory_hand_over_is_atomic(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    own_list(scene, "the list")?;
     allocations_that_wait_can_fail()?;
-    let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let own = words(&scene.own());
     let (all, begun) = insert_with("mpu_next", NEVER)?;
     right!(begun, "with memory, the new instance does not take over");
     back_to_mpu()?;
@@ -106,7 +104,7 @@ fn out_of_memory_hand_over_is_atomic(stage: &Stage) -> Result<(), Fault> {
     let tried: Result<(), Fault> = (all.saturating_sub(OWN)..=all).try_for_each(|chance| {
         let (_, begun) = insert_with("mpu_next", chance)?;
         let state = fs::read_to_string("/sys/module/mpu_next/parameters/state").unwrap_or_default();
-        exactly("in a hand-over without memory, the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
+        lists(&scene.b, "in a hand-over without memory, the list", &[scene.other.inside])?;
         match begun {
             // Somebody was inside when it failed: it waits there, refused, to be unloaded.
             true if state.contains("state=retired") => {
@@ -129,11 +127,10 @@ fn out_of_memory_hand_over_is_atomic(stage: &Stage) -> Result<(), Fault> {
         OWN + 1
     );
     right!(!text.contains("wrong"), "an answer was not {own}: {text}");
-    let matched: u64 = text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
-    right!(matched > 100, "only {matched} answers: {text}");
+    answered(&text, 100)?;
     right!(unprobed < taken, "no instance that took over has its probe");
     right!(failed > 5 && taken > 0, "{failed} hand-overs failed for want of memory, and {taken} did not");
-    exactly("with memory again, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "with memory again, the list")
 }
 
 /// Loads a module with this chance of the loading thread's taken: how many it met until then, and whether the module began.
@@ -177,9 +174,8 @@ fn honest(question: &str, answer: &Answer, known: &[&Answer]) -> Result<(), Faul
 /// Where the driver is told to count one entry more than its table holds.
 const MISCOUNTS: &str = "/sys/module/nvidia/parameters/overcounts";
 
-fn miscounting_driver_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+fn miscounting_driver_shows_no_foreign_pid(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    own_list(scene, "the list")?;
     let own = scene.first.inside.to_string();
     let questions = [&["pids"][..], &["pidinfo", &own]];
     let ask = || questions.iter().map(|question| scene.a.ask(question)).collect::<Result<Vec<_>>>();
@@ -197,5 +193,5 @@ fn miscounting_driver_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
     }
     let counted = after.zip(before).map(|(after, before)| after - before);
     right!(counted == Some(2), "two answers counted too much, and malformed rose by {counted:?}");
-    exactly("of a driver that counts again, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "of a driver that counts again, the list")
 }

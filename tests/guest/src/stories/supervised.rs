@@ -8,7 +8,7 @@ use crate::stories::common::*;
 const ITS_LIFE: &str = "the supervisor's own life";
 
 pub const STORIES: &[Story] = &[
-    story!(killed_supervisor_loses_no_call, [7];
+    story!(scene killed_supervisor_loses_no_call, [7];
         "The supervisor gets SIGKILL over and over under nine callers in three containers: no call fails, hangs or \
         is answered wrong.")
     .notify(ITS_LIFE)
@@ -17,7 +17,7 @@ pub const STORIES: &[Story] = &[
         "The same with `again`, the way in which it is upgraded.")
     .notify(ITS_LIFE)
     .eras(&[0, 4], "the supervisor's life does not follow the era: played in 0 and 4"),
-    story!(retired_supervisor_passes_calls_on, [5, 7];
+    story!(scene retired_supervisor_passes_calls_on, [5, 7];
         "The supervisor is retired and resumed under callers: each answer is right or the bare driver's; a runtime's \
         exec still works meanwhile.")
     .notify(ITS_LIFE)
@@ -39,8 +39,7 @@ pub const STORIES: &[Story] = &[
     .of_the_kernel(),
 ];
 
-fn killed_supervisor_loses_no_call(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn killed_supervisor_loses_no_call(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     under_load(stage, &|pid| {
         // A caller that comes while it hangs, and before it dies, has handed over to nobody: whoever comes next takes it.
         must(&["kill", "-STOP", &pid.to_string()])?;
@@ -65,10 +64,10 @@ fn restarted_supervisor_loses_no_call(stage: &Stage) -> Result<(), Fault> {
 
 fn under_load(stage: &Stage, strike: &dyn Fn(u32) -> Result<(), Fault>) -> Result<(), Fault> {
     let scene = stage.scene()?;
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    own_list(&scene, "the list")?;
     let third = stage.container("third")?;
     let held = third.hold(&["--mem", "20"])?;
-    let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let own = words(&scene.own());
     let spin = |own: &str| format!("nvctl spin 2 {own}");
     let callers = [
         Callers::start(&scene.a, 3, &spin(&own))?,
@@ -83,19 +82,14 @@ fn under_load(stage: &Stage, strike: &dyn Fn(u32) -> Result<(), Fault>) -> Resul
     struck?;
     for text in texts {
         right!(!text.contains("wrong"), "a call was lost or answered wrong: {text}");
-        let matched: u64 =
-            text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
-        right!(matched > 30, "only {matched} answers: {text}");
+        answered(&text, 30)?;
     }
-    let inside = stage.engine_state("inside").unwrap_or_default();
-    right!(inside == "0", "all callers have ended, and {inside} count as inside");
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    nobody_inside(stage)?;
+    own_list(&scene, "the list")
 }
 
-fn retired_supervisor_passes_calls_on(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-    let words = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+fn retired_supervisor_passes_calls_on(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    own_list(scene, "the list")?;
     let own = words(&scene.own());
     let bare = words(&stage.aside(|| scene.a.ask(&["pids"]))??.pids());
     right!(bare != own, "the bare driver shows {bare}, which is right");
@@ -115,7 +109,7 @@ fn retired_supervisor_passes_calls_on(stage: &Stage) -> Result<(), Fault> {
         let matched: u64 = text.lines().filter_map(|line| line.strip_prefix(list)?.parse::<u64>().ok()).sum();
         right!(matched > 0, "no answer came while it was retired, or none while it was not: {text}");
     }
-    exactly("resumed, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "resumed, the list")
 }
 
 fn up_status_down_control_the_supervisor(stage: &Stage) -> Result<(), Fault> {
@@ -125,7 +119,7 @@ fn up_status_down_control_the_supervisor(stage: &Stage) -> Result<(), Fault> {
 /// Has a story start and end supervisors itself; what it leaves is ended.
 fn by_hand(stage: &Stage, story: fn(&Stage) -> Result<(), Fault>) -> Result<(), Fault> {
     let scene = stage.scene()?;
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    own_list(&scene, "the list")?;
     drop(scene);
     stage.clear_scene();
     stage.unload_engine()?;
@@ -146,7 +140,7 @@ fn by_command(stage: &Stage) -> Result<(), Fault> {
     {
         let container = stage.container("box")?;
         let held = container.hold(&["--mem", "40", "--clients", "2"])?;
-        exactly("in a container of its, the list", &container.ask(&["pids"])?.pids(), &[held.inside])?;
+        lists(&container, "in a container of its, the list", &[held.inside])?;
         let counted = stage.counter("translated.GPU_GET_PIDS");
         let status = answer(&mpu("status --json")?)?;
         right!(status["up"] == true && status["engine"] == "notify", "it is up, status says {status}");
@@ -167,7 +161,7 @@ fn by_command(stage: &Stage) -> Result<(), Fault> {
         );
         let resumed = mpu("up --engine notify")?.out;
         right!(resumed.contains("takes new containers again"), "up after down says {resumed}");
-        exactly("after that, the list", &container.ask(&["pids"])?.pids(), &[held.inside])?;
+        lists(&container, "after that, the list", &[held.inside])?;
     }
     for expected in ["MPU is down", "nothing was changed"] {
         let down = mpu("down")?;
@@ -194,7 +188,7 @@ fn one_keeper(stage: &Stage) -> Result<(), Fault> {
     right!(keepers() == 1, "two starts at once leave {} keepers: {}", keepers(), said());
     let container = stage.container("box")?;
     let held = container.hold(&["--mem", "40"])?;
-    exactly("in a container of its, the list", &container.ask(&["pids"])?.pids(), &[held.inside])?;
+    lists(&container, "in a container of its, the list", &[held.inside])?;
     let before = supervisor::state()?.context("no supervisor")?;
     must(&["kill", "-9", &before["pid"].to_string()])?;
     let up = run(&["mpu", "up", "--engine", "notify"])?;
@@ -209,21 +203,19 @@ fn one_keeper(stage: &Stage) -> Result<(), Fault> {
     right!(after["restarts"] == 1 && after["restarts_last_hour"] == 1, "the crash was counted: {after}");
     let counted = |state: &serde_json::Value| state["translated"]["GPU_GET_PIDS"].as_u64().unwrap_or(0);
     right!(counted(&after) > 0 && counted(&after) >= counted(&before), "counters start again: {after} after {before}");
-    exactly("after the crash, the list", &container.ask(&["pids"])?.pids(), &[held.inside])?;
+    lists(&container, "after the crash, the list", &[held.inside])?;
     let log = std::fs::read_to_string("/run/mpu/notify/log")?;
     let dated = |line: &str| line.starts_with("20") && line.get(10..11) == Some("T");
     right!(log.lines().count() > 0 && log.lines().all(dated), "the log has lines without a time: {log}");
     Ok(())
 }
 
-/// How many processes keep a supervisor.
 fn keepers() -> usize {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let commands = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
     commands.filter(|command| command.windows(12).any(|words| words == b"notify\0hold\0")).count()
 }
 
-/// Containers at one time.
 const MANY: usize = 64;
 /// Emulated, with eight callers that never pause on two processors, one call takes so long at most.
 const LATE: Duration = Duration::from_secs(10);
@@ -266,7 +258,6 @@ fn spawn(entered: &[String], words: &[&str]) -> Result<Child> {
     command.spawn().context("cannot start a caller")
 }
 
-/// What a caller was told.
 fn told(caller: Child) -> Result<nvctl::Answer> {
     let done = caller.wait_with_output()?;
     nvctl::read(&String::from_utf8_lossy(&done.stdout))

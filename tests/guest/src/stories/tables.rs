@@ -5,13 +5,13 @@ use crate::client::Client;
 use crate::stories::common::*;
 
 pub const STORIES: &[Story] = &[
-    story!(container_sees_its_own_processes, [1, 2];
+    story!(scene container_sees_its_own_processes, [1, 2];
         "The table of nvidia-smi in a crun container has exactly its processes, once each, by its numbers, with \
         their memory. One process has two clients; one has a client of a second thread.")
     .real(Real::Client)
     .every_client()
     .wrong("the table shows"),
-    story!(container_of_runc_sees_its_own_processes, [1, 2];
+    story!(scene container_of_runc_sees_its_own_processes, [1, 2];
         "The same in a container that runc made.")
     .real(Real::Client)
     .every_client()
@@ -22,35 +22,33 @@ pub const STORIES: &[Story] = &[
     .real(Real::Client)
     .every_client()
     .wrong("the table shows"),
-    story!(query_compute_apps_lists_own_processes_only, [1, 3];
+    story!(scene query_compute_apps_lists_own_processes_only, [1, 3];
         "`--query-compute-apps` shows PIDs that the table hides: none is foreign.")
     .real(Real::Client)
     .every_client()
     .wrong("the query shows"),
-    story!(pmon_shows_own_utilisation, [1, 2];
+    story!(scene pmon_shows_own_utilisation, [1, 2];
         "pmon has a row with utilisation for each own process.")
     .real(Real::Client)
     .every_client()
     .wrong("pmon"),
-    story!(pids_and_accounting_query_lists_own_processes, [1, 3];
+    story!(scene pids_and_accounting_query_lists_own_processes, [1, 3];
         "`-q -d PIDS,ACCOUNTING`: both sections hold own processes only.")
     .real(Real::Client)
     .every_client()
     .wrong("section shows"),
-    story!(encoder_and_capture_sessions_are_own_only, [1, 3];
+    story!(scene encoder_and_capture_sessions_are_own_only, [1, 3];
         "`encodersessions` and `fbcsessions` list own sessions only.")
     .real(Real::Engines)
     .every_client()
     .wrong("sessions"),
 ];
 
-fn container_sees_its_own_processes(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn container_sees_its_own_processes(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     table(&scene.a.client(), &[(scene.first.inside, 80), (scene.second.inside, 43)])
 }
 
-fn container_of_runc_sees_its_own_processes(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn container_of_runc_sees_its_own_processes(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     table(&scene.b.client(), &[(scene.other.inside, 100)])
 }
 
@@ -62,8 +60,7 @@ fn exec_into_a_container_sees_process_1(stage: &Stage) -> Result<(), Fault> {
     table(&container.client(), &[(1, 128), (second.inside, 20)])
 }
 
-fn query_compute_apps_lists_own_processes_only(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn query_compute_apps_lists_own_processes_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let rows = scene.a.client().compute_apps()?;
     exactly("the query", &pids(&rows), &scene.own())?;
     for row in rows {
@@ -74,8 +71,7 @@ fn query_compute_apps_lists_own_processes_only(stage: &Stage) -> Result<(), Faul
     Ok(())
 }
 
-fn pmon_shows_own_utilisation(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn pmon_shows_own_utilisation(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let shown = scene.a.client().smi(&["pmon", "-c", "1", "-s", "u"])?;
     right!(shown.status == 0, "pmon ends with {}: {} {}", shown.status, shown.out.trim(), shown.err.trim());
     let rows = crate::client::pmon_rows(&shown.out);
@@ -87,16 +83,14 @@ fn pmon_shows_own_utilisation(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn pids_and_accounting_query_lists_own_processes(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn pids_and_accounting_query_lists_own_processes(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let shown = scene.a.client().smi(&["-q", "-d", "PIDS,ACCOUNTING"])?;
     let (listed, accounted) = shown.out.split_once("Accounted Processes").unwrap_or((&shown.out, ""));
     exactly("the processes' section", &process_ids(listed), &scene.own())?;
     exactly("the accounting section", &process_ids(accounted), &scene.own())
 }
 
-fn encoder_and_capture_sessions_are_own_only(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn encoder_and_capture_sessions_are_own_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let first = scene.first.inside;
     // These print until they are stopped; a slow guest may need more than a second to begin.
     let listing = |verb: &str| -> anyhow::Result<Vec<u32>> {
@@ -126,7 +120,6 @@ fn table(client: &Client<'_>, own: &[(u32, u64)]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The numbers of `Process ID : N` lines.
 fn process_ids(text: &str) -> Vec<u32> {
     let lines = text.lines().filter(|line| line.trim_start().starts_with("Process ID"));
     sorted(lines.filter_map(|line| line.rsplit(' ').next()?.parse().ok()))

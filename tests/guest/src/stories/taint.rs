@@ -7,7 +7,6 @@ use crate::stories::common::*;
 
 /// The numbers outside: 2fee01 to 2feefe. Nothing else has these two bytes side by side.
 const FROM: u32 = 0x2f_ee01;
-/// The first number beyond.
 const TO: u32 = 0x2f_eeff;
 /// Where programs that only ask are numbered from, each round anew: the processes of the scene come before.
 const ASKING: u32 = FROM + 150;
@@ -139,7 +138,7 @@ fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let seen = residual(scene, "an answer past the driver's copy functions", "--raced buffers");
     stage.set_driver("bypass", "0")?;
     seen?;
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(scene, "the list")
 }
 
 /// What the kernel could still give away.
@@ -172,7 +171,6 @@ fn published(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     told?.nothing_but(|_| false)
 }
 
-/// What nvtaint printed.
 struct Told {
     text: String,
 }
@@ -189,7 +187,6 @@ impl Told {
         Ok(Self { text })
     }
 
-    /// One line for each kind and place.
     fn hits(&self) -> impl Iterator<Item = &str> {
         self.text.lines().filter(|line| line.starts_with("hit "))
     }

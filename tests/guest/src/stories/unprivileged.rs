@@ -7,39 +7,37 @@ use crate::stories::counting::FOREIGN_CLIENT;
 const USER: &str = "1000:1000";
 
 pub const STORIES: &[Story] = &[
-    story!(unprivileged_user_gets_same_answers, [1];
+    story!(scene unprivileged_user_gets_same_answers, [1];
         "A user who is not root, in a container of root's, gets list, memory and sessions right."),
-    story!(caller_privileges_stay_unchanged, [5];
+    story!(scene caller_privileges_stay_unchanged, [5];
         "A list that needs a capability, a client of somebody else, a caller that has since changed users: each gets \
         the driver's own yes or no.")
     .real(Real::Knob)
     .right("these are the driver's own answers"),
-    story!(caller_after_setuid_sees_own_only, [1, 3];
+    story!(scene caller_after_setuid_sees_own_only, [1, 3];
         "Root makes a client, and the process, or one of its threads, becomes another user: it sees its own rows, \
         and no others.")
     .real(Real::Engines),
 ];
 
-fn unprivileged_user_gets_same_answers(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
-    exactly("as a user, the list", &as_user(&scene, &["pids"])?.pids(), &scene.own())?;
+fn unprivileged_user_gets_same_answers(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    exactly("as a user, the list", &as_user(scene, &["pids"])?.pids(), &scene.own())?;
     let own = scene.first.inside.to_string();
-    let told = as_user(&scene, &["pidinfo", &own])?.one("mem")? >> 20;
+    let told = as_user(scene, &["pidinfo", &own])?.one("mem")? >> 20;
     right!(told == 80, "process {own} holds 80 MiB, a user is told of {told}");
     if stage.release().is_some() {
         // A made-up GPU has no capture sessions.
         return Ok(());
     }
-    exactly("as a user, fbc", &as_user(&scene, &["fbc"])?.pids(), &[scene.first.inside])
+    exactly("as a user, fbc", &as_user(scene, &["fbc"])?.pids(), &[scene.first.inside])
 }
 
-fn caller_privileges_stay_unchanged(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn caller_privileges_stay_unchanged(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let ask = || {
         guarded(true)?;
         let answers = (|| {
             let as_root = scene.a.ask(&["pids"])?;
-            let as_user = as_user(&scene, &["pids"])?;
+            let as_user = as_user(scene, &["pids"])?;
             Ok::<_, Fault>([as_root.status, as_user.status])
         })();
         guarded(false)?;
@@ -56,8 +54,7 @@ fn caller_privileges_stay_unchanged(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn caller_after_setuid_sees_own_only(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn caller_after_setuid_sees_own_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     for who in ["--as", "--as-thread"] {
         let answer = scene.a.ask(&[who, "1000", "fbc"])?;
         exactly(&format!("after {who}, fbc"), &answer.pids(), &[scene.first.inside])?;

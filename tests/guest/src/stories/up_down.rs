@@ -9,7 +9,7 @@ pub const STORIES: &[Story] = &[
     story!(probe_tells_right_from_wrong, [2];
         "`mpu probe` finds the bare driver's faults, and none with the engine.")
     .wrong("the probe finds"),
-    story!(up_status_down_control_the_module, [5, 7];
+    story!(scene up_status_down_control_the_module, [5, 7];
         "`mpu up`, `status` and `down` by the real command: state, counters, exit codes, second calls.")
     .module("loading and unloading")
     .of_the_kernel()
@@ -33,8 +33,7 @@ fn probe_tells_right_from_wrong(_: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-fn up_status_down_control_the_module(stage: &Stage) -> Result<(), Fault> {
-    let scene = stage.scene()?;
+fn up_status_down_control_the_module(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     stage.unload_engine()?;
     let status = run(&["mpu", "status", "--json"])?;
     right!(answer(&status)?["up"] == false, "nothing is loaded, status says {}", status.out);
