@@ -72,3 +72,55 @@ pub fn nobody_inside(stage: &Stage) -> Result<(), Fault> {
     right!(inside == "0", "all callers have ended, and {inside} count as inside");
     Ok(())
 }
+
+/// A wrong answer if anybody is shown who is not one's own.
+pub fn own_only(what: &str, shown: impl IntoIterator<Item = u32>, own: &[u32]) -> Result<(), Fault> {
+    let foreign: Vec<u32> = shown.into_iter().filter(|pid| !own.contains(pid)).collect();
+    right!(foreign.is_empty(), "{what} {foreign:?}, the container's own are {own:?}");
+    Ok(())
+}
+
+/// A wrong answer unless the memory of a process is so many MiB, in its container.
+pub fn holds(container: &Container, pid: u32, mib: u64) -> Result<(), Fault> {
+    let told = container.ask(&["pidinfo", &pid.to_string()])?.one("mem")?;
+    right!(told >> 20 == mib && (mib > 0 || told == 0), "process {pid} holds {mib} MiB, it shows {told} bytes");
+    Ok(())
+}
+
+/// What is said with the engine, after it was compared line by line with what is said while the engine translates nothing.
+pub fn same_aside(stage: &Stage, ask: impl Fn() -> Result<String, Fault>) -> Result<String, Fault> {
+    let (with, without) = (ask()?, stage.aside(&ask)??);
+    for (with, without) in with.lines().zip(without.lines()) {
+        right!(with == without, "with the engine: {with}; without: {without}");
+    }
+    right!(with.lines().count() == without.lines().count(), "with the engine: {with}; without: {without}");
+    Ok(with)
+}
+
+/// What programs print whose threads exchange a part of their calls: how many were made, and the PIDs that they saw.
+pub fn raced(text: &str, at_least: u32) -> Result<(u32, Vec<u32>), Fault> {
+    let first = text.lines().next().unwrap_or_default();
+    let told: Vec<u32> = first.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let &[made, accepted] = told.as_slice() else { return Err(anyhow!("no counts in {text}").into()) };
+    right!(made >= at_least && accepted > 0, "{accepted} of {made} racing calls were accepted: {text}");
+    Ok((made, text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse().ok()).collect()))
+}
+
+/// What it comes to, and how long it took.
+pub fn timed<T>(act: impl FnOnce() -> T) -> (T, Duration) {
+    let began = Instant::now();
+    let done = act();
+    (done, began.elapsed())
+}
+
+/// What a thread of the rig came to.
+pub fn joined<T>(thread: std::thread::Result<T>) -> Result<T> {
+    thread.map_err(|_| anyhow!("a thread of the rig died"))
+}
+
+/// The instance `mpu` in the place of `mpu_next`.
+pub fn back_to_mpu() -> Result<()> {
+    unload_module("mpu")?;
+    must(&["insmod", "/mpu/mpu.ko"])?;
+    unload_module("mpu_next")
+}

@@ -37,9 +37,7 @@ fn dead_process_leaves_no_ghost(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let dead = scene.a.hold_by("exec gpu-hold --leave --mem 30")?;
     gone(scene, dead.inside)?;
     listed(scene, None)?;
-    let told = scene.a.ask(&["pidinfo", &dead.inside.to_string()])?.one("mem")?;
-    right!(told == 0, "the dead process {} shows {told} bytes", dead.inside);
-    Ok(())
+    holds(&scene.a, dead.inside, 0)
 }
 
 fn reused_pid_inherits_no_row(_: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -54,9 +52,7 @@ fn reused_pid_inherits_no_row(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let verdict = (|| {
         taken.with_context(|| format!("nobody got the number {}", dead.inside))?;
         listed(scene, None)?;
-        let told = scene.a.ask(&["pidinfo", &dead.inside.to_string()])?.one("mem")?;
-        right!(told == 0, "process {} is no GPU process and shows {told} bytes", dead.inside);
-        Ok(())
+        holds(&scene.a, dead.inside, 0)
     })();
     drop(heir.stdin.take());
     heir.wait()?;
@@ -69,9 +65,7 @@ fn zombie_is_listed_by_its_own_number(_: &Stage, scene: &Scene) -> Result<(), Fa
     let outside = || processes::outside(scene.a.pid_outside(), zombie.inside);
     wait_for(|| outside().and_then(processes::state) == Some('Z')).context("it is no zombie")?;
     listed(scene, Some(zombie.inside))?;
-    let told = scene.a.ask(&["pidinfo", &zombie.inside.to_string()])?.one("mem")? >> 20;
-    right!(told == 30, "the zombie {} holds 30 MiB and shows {told}", zombie.inside);
-    Ok(())
+    holds(&scene.a, zombie.inside, 30)
 }
 
 fn adopted_process_keeps_its_row(_: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -84,9 +78,7 @@ fn adopted_process_keeps_its_row(_: &Stage, scene: &Scene) -> Result<(), Fault> 
 fn dead_threads_client_counts_for_its_process(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let holder = scene.a.hold_by("exec gpu-hold --dead-thread --mem 30")?;
     listed(scene, Some(holder.inside))?;
-    let told = scene.a.ask(&["pidinfo", &holder.inside.to_string()])?.one("mem")? >> 20;
-    right!(told == 30, "process {} holds 30 MiB and shows {told}", holder.inside);
-    Ok(())
+    holds(&scene.a, holder.inside, 30)
 }
 
 fn colliding_host_and_inner_pid_keep_rows(_: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -114,9 +106,7 @@ fn reused_host_pid_inherits_no_row(_: &Stage, scene: &Scene) -> Result<(), Fault
     let heir = inherit(scene, left, "echo ready $$; exec cat >/dev/null")?;
     lists(&scene.b, "beside the heir, the list", &[scene.other.inside])?;
     exactly("beside the heir, fbc", &scene.b.ask(&["fbc"])?.pids(), &[scene.other.inside])?;
-    let told = scene.b.ask(&["pidinfo", &heir.inside.to_string()])?.one("mem")?;
-    right!(told == 0, "the heir {} never had the driver and shows {told} bytes", heir.inside);
-    Ok(())
+    holds(&scene.b, heir.inside, 0)
 }
 
 fn ended_process_sample_is_not_followed(stage: &Stage, scene: &Scene) -> Result<(), Fault> {

@@ -1,7 +1,7 @@
 //! Events that programs subscribe to and fetch.
 
 use crate::stories::common::*;
-use crate::stories::hostile::ASKED_FOR_THE_CALLER;
+use crate::stories::hostile::{secret, ASKED_FOR_THE_CALLER, SWAPPED_AT_ONCE};
 use crate::stories::policy::in_pod;
 
 const NEWEST: &str = "drivers have these events from 615 on";
@@ -24,7 +24,7 @@ pub const STORIES: &[Story] = &[
         event's address: no event names anybody else.")
     .only(Stage::is_newest, NEWEST)
     .wrong("events name"),
-    story!(scene event_in_secret_memory_is_refused, [3];
+    story!(event_in_secret_memory_is_refused, [3];
         "The argument lies in memory of memfd_secret, which the supervisor cannot read: the call fails with EFAULT \
         and is counted.")
     .notify(ASKED_FOR_THE_CALLER)
@@ -78,9 +78,7 @@ fn by_policy(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
 }
 
 fn event_into_protected_memory_keeps_drivers_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let ask = || scene.a.script("nvevents memory; nvevents --xfer memory");
-    let with = ask()?;
-    let without = stage.aside(ask)??;
+    let with = same_aside(stage, || Ok(scene.a.script("nvevents memory; nvevents --xfer memory")?))?;
     right!(with.lines().count() == 2 * 12, "only so much was asked: {with}");
     let poll = || scene.a.script("nvevents poll 300");
     println!(
@@ -88,16 +86,11 @@ fn event_into_protected_memory_keeps_drivers_answer(stage: &Stage, scene: &Scene
         poll()?.trim(),
         stage.aside(poll)??.trim()
     );
-    for (with, without) in with.lines().zip(without.lines()) {
-        right!(with == without, "with the engine: {with}; without: {without}");
-    }
     by_own_numbers(scene)
 }
 
 /// Calls by each means of racing, for each reload that a row has.
 const SWAPPED_CALLS: u32 = 125;
-/// Of one program: emulated, a call takes milliseconds, and no program may take minutes.
-const SWAPPED_AT_ONCE: u32 = 1000;
 /// How often what the page says can be seen is tried.
 const RESIDUAL_TRIES: u32 = 20;
 
@@ -114,38 +107,21 @@ fn event_swapped_in_flight_names_own_only(stage: &Stage, scene: &Scene) -> Resul
     // docs/notify.md: a wrapper of something else is passed on, and read again by the kernel.
     if notify {
         let is_seen = || named_while_swapping(scene, "request", calls, &own).map(|foreign| !foreign.is_empty());
-        right!(any_of(RESIDUAL_TRIES, is_seen)?, "no exchanged wrapper showed an event, which the page says it can");
+        let seen = (0..RESIDUAL_TRIES).map(|_| is_seen()).find(|seen| !matches!(seen, Ok(false))).transpose()?;
+        right!(seen.is_some(), "no exchanged wrapper showed an event, which the page says it can");
     }
     by_own_numbers(scene)
-}
-
-fn any_of(tries: u32, mut attempt: impl FnMut() -> Result<bool, Fault>) -> Result<bool, Fault> {
-    for _ in 0..tries {
-        if attempt()? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Whom events named that are not the container's own, while a thread exchanged a part of the call.
 fn named_while_swapping(scene: &Scene, mode: &str, calls: u32, own: &[u32]) -> Result<Vec<u32>, Fault> {
     let text = scene.a.script(&format!("nvevents swap {mode} {calls}"))?;
-    let first = text.lines().next().unwrap_or_default();
-    let told: Vec<u32> = first.split(' ').filter_map(|word| word.parse().ok()).collect();
-    let &[made, accepted] = told.as_slice() else { return Err(anyhow!("nvevents says {text}").into()) };
-    right!(made >= calls && accepted > 0, "swapping by {mode}, {accepted} of {made} calls were accepted");
-    let saw = text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse::<u32>().ok());
-    Ok(saw.filter(|pid| *pid != 0 && !own.contains(pid)).collect())
+    let (_, saw) = raced(&text, calls)?;
+    Ok(saw.into_iter().filter(|pid| *pid != 0 && !own.contains(pid)).collect())
 }
 
-fn event_in_secret_memory_is_refused(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let before = stage.counter("passed.unreadable");
-    let text = scene.a.script("nvevents secret")?;
-    right!(text.starts_with("ret=-14 "), "it comes to {}", text.trim());
-    let after = stage.counter("passed.unreadable");
-    right!(after == before.map(|before| before + 1), "it was counted from {before:?} to {after:?}");
-    Ok(())
+fn event_in_secret_memory_is_refused(stage: &Stage) -> Result<(), Fault> {
+    secret(stage, "nvevents secret")
 }
 
 fn hung_event_fetch_delays_no_other_caller(stage: &Stage, scene: &Scene) -> Result<(), Fault> {

@@ -53,11 +53,7 @@ fn held_caller_does_not_block_unloading(stage: &Stage, scene: &Scene) -> Result<
 }
 
 fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault> {
-    let began = Instant::now();
-    let done = run(&["rmmod", "mpu"])?;
-    let took = began.elapsed();
-    right!(done.status != 0 && took < AT_ONCE, "under a held caller rmmod ended with {} after {took:?}", done.status);
-    still_right(scene)?;
+    is_busy(scene)?;
     let state = std::fs::read_to_string("/sys/module/mpu/parameters/state")?;
     let holders: Vec<Vec<&str>> = state
         .lines()
@@ -70,24 +66,20 @@ fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault>
             .any(|words| words.first() == Some(&pid.to_string().as_str()) && words.get(2) == Some(&control));
         right!(named, "process {pid} is held in {control}, and the state names {holders:?}");
     }
-    let began = Instant::now();
-    let down = run(&["mpu", "down", "--wait", "1"])?;
-    let took = began.elapsed();
-    right!(down.status == 1, "under held callers mpu down ended with {}: {} {}", down.status, down.out, down.err);
+    let (down, took) = timed(gives_up);
+    let down = down?;
     right!(took < AT_ONCE + Duration::from_secs(1), "giving up after 1 s took mpu down {took:?}");
     for word in
         held.iter().map(|pid| format!("process {pid} (nvctl")).chain(["GPU_GET_PIDS".into(), "mpu down` again".into()])
     {
-        right!(down.err.contains(&word), "mpu down does not say {word:?}: {}", down.err);
+        right!(down.contains(&word), "mpu down does not say {word:?}: {down}");
     }
     let status = run(&["mpu", "status"])?.out;
     right!(status.contains("armed: ") && status.contains("in control GPU_GET_PIDS"), "mpu status says {status}");
     let ((retired, took), read) = std::thread::scope(|scope| {
         let retiring = scope.spawn(|| retire(4000));
         std::thread::sleep(Duration::from_millis(300));
-        let began = Instant::now();
-        let _ = std::fs::read_to_string("/sys/module/mpu/parameters/state");
-        let read = began.elapsed();
+        let (_, read) = timed(|| std::fs::read_to_string("/sys/module/mpu/parameters/state"));
         (retiring.join().unwrap_or_default(), read)
     });
     right!(!retired, "under held callers the module says that it is retired");
@@ -101,25 +93,15 @@ fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault>
 
 fn held_caller_does_not_block_hand_over(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     hold(scene)?;
-    let began = Instant::now();
-    let (done, killed) = std::thread::scope(|threads| {
-        let taking = threads.spawn(|| run(&["insmod", "/mpu/mpu_next.ko"]));
-        let killed = kill_one_at_the_door(scene, || taking.is_finished());
-        (taking.join(), killed)
-    });
-    let took = began.elapsed();
-    let Ok(done) = done else { return Err(anyhow::anyhow!("a thread of the rig died").into()) };
+    let ((done, killed), took) = timed(|| taking_over(|taking| kill_one_at_the_door(scene, taking)));
     let done = done?;
     let meanwhile = still_right(scene);
     release(scene)?;
-    let completed = done.status == 0;
-    if !completed {
+    if done.status != 0 {
         must(&["insmod", "/mpu/mpu_next.ko"])?;
     }
     let after = still_right(scene);
-    must(&["rmmod", "mpu"])?;
-    must(&["insmod", "/mpu/mpu.ko"])?;
-    must(&["rmmod", "mpu_next"])?;
+    back_to_mpu()?;
     right!(took < Duration::from_secs(20), "under a held caller a hand-over ended with {} after {took:?}", done.status);
     meanwhile?;
     after?;
@@ -132,20 +114,12 @@ fn starved_hand_over_keeps_no_caller_waiting(_: &Stage, scene: &Scene) -> Result
     let starver = format!("nvctl starve {IDLE} {BUSY} 300 >/tmp/starving & echo $! >/tmp/starver");
     scene.b.script(&format!("{starver}; until grep -q starving /tmp/starving; do usleep 50000; done"))?;
     let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 2 {own}"))?;
-    let began = Instant::now();
-    let (taken, longest) = std::thread::scope(|threads| {
-        let taking = threads.spawn(|| must(&["insmod", "/mpu/mpu_next.ko"]));
-        let longest = longest_block(|| taking.is_finished());
-        (taking.join(), longest)
-    });
-    let took = began.elapsed();
+    let ((taken, longest), took) = timed(|| taking_over(longest_block));
     scene.b.script("kill -9 $(cat /tmp/starver)")?;
     let text = callers.stop()?;
-    let Ok(taken) = taken else { return Err(anyhow::anyhow!("a thread of the rig died").into()) };
-    taken?;
-    must(&["rmmod", "mpu"])?;
-    must(&["insmod", "/mpu/mpu.ko"])?;
-    must(&["rmmod", "mpu_next"])?;
+    let taken = taken?;
+    right!(taken.status == 0, "the other instance does not take over: {}", taken.err);
+    back_to_mpu()?;
     println!("guest: a starved hand-over took {took:?}; its callers waited {longest:?} at most");
     right!(!text.contains("wrong"), "an answer was not {own}: {text}");
     right!(took > LONGEST_WAIT, "nothing starved the hand-over, which took {took:?}");
@@ -169,7 +143,7 @@ fn blocked_callers() -> Vec<u32> {
 }
 
 /// The longest time that one caller was seen to sleep so, until it is over.
-fn longest_block(is_over: impl Fn() -> bool) -> Duration {
+fn longest_block(is_over: &dyn Fn() -> bool) -> Duration {
     let mut since: HashMap<u32, Instant> = HashMap::new();
     let mut longest = Duration::ZERO;
     while !is_over() {
@@ -184,7 +158,7 @@ fn longest_block(is_over: impl Fn() -> bool) -> Duration {
 }
 
 /// Kills a caller that waits while a hand-over goes on: it ends at once.
-fn kill_one_at_the_door(scene: &Scene, is_over: impl Fn() -> bool) -> Result<(), Fault> {
+fn kill_one_at_the_door(scene: &Scene, is_over: &dyn Fn() -> bool) -> Result<(), Fault> {
     let callers = Callers::start(&scene.b, 2, &format!("nvctl spin 1 {}", scene.other.inside))?;
     let mut killed = None;
     // Seen twice, so that it is no short sleep of the driver's.
@@ -215,19 +189,10 @@ fn hung_driver_delays_no_other_caller(stage: &Stage, scene: &Scene) -> Result<()
         stage.set_driver(key, value)?;
     }
     scene.a.script("nvctl pids >/tmp/hung 2>&1 & echo $! >/tmp/held; usleep 1500000")?;
-    let began = Instant::now();
-    let done = run(&["rmmod", "mpu"])?;
-    let took = began.elapsed();
-    right!(
-        done.status != 0 && took < AT_ONCE,
-        "while the driver hangs rmmod ended with {} after {took:?}",
-        done.status
-    );
-    still_right(scene)?;
+    is_busy(scene)?;
     scene.a.script("kill -9 $(cat /tmp/held)")?;
-    let down = run(&["mpu", "down", "--wait", "1"])?;
-    right!(down.status == 1, "while the driver hangs mpu down ended with {}: {} {}", down.status, down.out, down.err);
-    right!(down.err.contains("GPU_GET_PIDS"), "mpu down does not say what hangs: {}", down.err);
+    let down = gives_up()?;
+    right!(down.contains("GPU_GET_PIDS"), "mpu down does not say what hangs: {down}");
     still_right(scene)?;
     let inside = stage.said("inside");
     right!(inside == "1", "one caller was hanging, and {inside} count as inside");
@@ -252,17 +217,38 @@ fn release(scene: &Scene) -> Result<()> {
     scene.a.script("kill -9 $(cat /tmp/held); rm /tmp/held; usleep 300000").map(drop)
 }
 
+/// The module is not unloaded, which is said at once.
+fn is_busy(scene: &Scene) -> Result<(), Fault> {
+    let (done, took) = timed(|| run(&["rmmod", "mpu"]));
+    let status = done?.status;
+    right!(status != 0 && took < AT_ONCE, "while a caller is held rmmod ended with {status} after {took:?}");
+    still_right(scene)
+}
+
+/// What `mpu down` says when it gives up.
+fn gives_up() -> Result<String, Fault> {
+    let down = run(&["mpu", "down", "--wait", "1"])?;
+    right!(down.status == 1, "while a caller is held mpu down ended with {}: {} {}", down.status, down.out, down.err);
+    Ok(down.err)
+}
+
+/// Does something while another instance comes, given whether that is over.
+fn taking_over<T>(act: impl FnOnce(&dyn Fn() -> bool) -> T) -> (Result<Output>, T) {
+    std::thread::scope(|threads| {
+        let taking = threads.spawn(|| run(&["insmod", "/mpu/mpu_next.ko"]));
+        let done = act(&|| taking.is_finished());
+        (joined(taking.join()).and_then(|taken| taken), done)
+    })
+}
+
 /// Whether the module let go, and how long it took to say so.
 fn retire(limit_ms: u32) -> (bool, Duration) {
-    let began = Instant::now();
-    let retired = std::fs::write(RETIRE, limit_ms.to_string()).is_ok();
-    (retired, began.elapsed())
+    timed(|| std::fs::write(RETIRE, limit_ms.to_string()).is_ok())
 }
 
 fn still_right(scene: &Scene) -> Result<(), Fault> {
-    let began = Instant::now();
-    lists(&scene.b, "beside held callers, the list", &[scene.other.inside])?;
-    let took = began.elapsed();
+    let (listed, took) = timed(|| lists(&scene.b, "beside held callers, the list", &[scene.other.inside]));
+    listed?;
     right!(took < Duration::from_secs(10), "beside held callers an answer took {took:?}");
     Ok(())
 }

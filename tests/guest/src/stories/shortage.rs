@@ -151,12 +151,6 @@ fn insert_with(module: &str, chance: u64) -> Result<(u64, bool)> {
     Ok((chance - left, begun))
 }
 
-fn back_to_mpu() -> Result<()> {
-    unload_module("mpu")?;
-    must(&["insmod", "/mpu/mpu.ko"])?;
-    unload_module("mpu_next")
-}
-
 /// Refused, or nothing but what the caller is told when nothing fails: by the engine, or by the driver alone.
 fn honest(question: &str, answer: &Answer, known: &[&Answer]) -> Result<(), Fault> {
     if answer.status != 0 || !answer.text.starts_with("ret=0 ") {
