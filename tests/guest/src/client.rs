@@ -56,15 +56,10 @@ impl<'a> Client<'a> {
     pub fn nvml(&self, arguments: &[&str]) -> Result<Vec<Query>> {
         let libraries = format!("LD_LIBRARY_PATH={}", self.libraries());
         let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
-        let done = run_with(&[&before[..], &["env", libraries.as_str(), "/bin/nvmlcall"], arguments].concat(), &[])?;
-        anyhow::ensure!(
-            done.status <= 1,
-            "nvmlcall ended with {}: {} {}",
-            done.status,
-            done.out.trim(),
-            done.err.trim()
-        );
-        queries(&done.out)
+        queries(
+            &run_with(&[&before[..], &["env", libraries.as_str(), "/bin/nvmlcall"], arguments].concat(), &[])?
+                .at_most(1)?,
+        )
     }
 
     pub fn python(&self, script: &str) -> Result<Output> {
@@ -77,29 +72,13 @@ impl<'a> Client<'a> {
 
     /// The default table's process rows, in the order shown.
     pub fn table(&self) -> Result<Vec<Row>> {
-        let shown = self.smi(&[])?;
-        anyhow::ensure!(
-            shown.status == 0,
-            "nvidia-smi ended with {}: {} {}",
-            shown.status,
-            shown.out.trim(),
-            shown.err.trim()
-        );
-        table_rows(&shown.out)
+        table_rows(&self.smi(&[])?.at_most(0)?)
     }
 
     /// `--query-compute-apps`: PID and memory of each row.
     pub fn compute_apps(&self) -> Result<Vec<Row>> {
-        let shown =
-            self.smi(&["--query-compute-apps=pid,used_memory,process_name", "--format=csv,noheader,nounits"])?;
-        anyhow::ensure!(
-            shown.status == 0,
-            "nvidia-smi ended with {}: {} {}",
-            shown.status,
-            shown.out.trim(),
-            shown.err.trim()
-        );
-        csv_rows(&shown.out)
+        let query = ["--query-compute-apps=pid,used_memory,process_name", "--format=csv,noheader,nounits"];
+        csv_rows(&self.smi(&query)?.at_most(0)?)
     }
 }
 

@@ -9,6 +9,7 @@ mod story;
 
 mod answer;
 mod boot;
+mod bundle;
 mod callers;
 mod client;
 mod command;
@@ -19,7 +20,6 @@ mod holder;
 mod injected;
 mod kernel_log;
 mod nvctl;
-mod plan;
 mod play;
 mod pod;
 mod processes;
@@ -96,7 +96,7 @@ fn everything() -> Result<usize> {
         return Ok(0);
     }
     let mut failed = 0;
-    let rows = plan::read("/plan")?;
+    let rows = play::read_plan("/plan")?;
     for (at, row) in rows.iter().enumerate() {
         // What does not depend on the client is tried with the first client of each era only.
         let first_of_era = rows.iter().position(|other| other.era == row.era) == Some(at);

@@ -45,14 +45,7 @@ pub fn ask(before: &[String], program: &str, arguments: &[&str]) -> Result<Answe
     let before: Vec<&str> = before.iter().map(String::as_str).collect();
     let done = run(&[&before[..], &[program], arguments].concat())?;
     // 1 is the driver's no, which is an answer.
-    anyhow::ensure!(
-        done.status <= 1,
-        "nvctl {arguments:?} ended with {}: {} {}",
-        done.status,
-        done.out,
-        done.err.trim()
-    );
-    read(&done.out)
+    read(&done.at_most(1).with_context(|| format!("nvctl {arguments:?}"))?)
 }
 
 pub fn read(text: &str) -> Result<Answer> {

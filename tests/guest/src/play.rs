@@ -4,15 +4,22 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
-use mpu_plan::{Ending, STAGE_STANDS};
+use mpu_plan::{Ending, Row, ALL, STAGE_STANDS};
 
 use crate::demo;
 use crate::engine::Engine;
 use crate::kernel_log::{self, KernelLog};
-use crate::plan::{Row, ALL};
 use crate::stage::Stage;
 use crate::stories;
 use crate::story::{judge, Fault, Story, Verdict, Without};
+
+/// What the host wants done in this guest, one row per driver and client.
+pub fn read_plan(path: &str) -> Result<Vec<Row>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    let rows = text.lines().map(|line| line.parse().map_err(anyhow::Error::msg)).collect::<Result<Vec<_>>>()?;
+    ensure!(!rows.is_empty(), "{path} is empty");
+    Ok(rows)
+}
 
 /// Runs a row of the plan, and returns how many stories failed.
 pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {

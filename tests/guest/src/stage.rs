@@ -5,6 +5,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use anyhow::{ensure, Context, Result};
+use mpu_plan::Row;
 
 use crate::client::Client;
 use crate::command::{must, run};
@@ -12,7 +13,6 @@ use crate::container::Container;
 use crate::engine::Engine;
 use crate::holder::Holder;
 use crate::kernel_log::{self, KernelLog};
-use crate::plan::Row;
 use crate::real::{self, Loaded, Real};
 use crate::scene::Scene;
 use crate::supervisor::{self, Supervisor};

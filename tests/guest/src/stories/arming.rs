@@ -4,9 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::stories::common::*;
 
-/// Switches the kernel's function tracer off, and with it every redirect.
-const FTRACE: &str = "/proc/sys/kernel/ftrace_enabled";
-
 pub const STORIES: &[Story] = &[
     story!(scene redirects_are_not_switched_off_unseen, [5, 7];
         "The kernel refuses `kernel.ftrace_enabled=0` while the module is armed; where it does not (before 5.5), \
@@ -45,47 +42,36 @@ pub const STORIES: &[Story] = &[
 
 fn redirects_are_not_switched_off_unseen(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let keeps = !stage.engine_state("probes").is_some_and(|probes| probes.contains("permanent=no"));
-    let refused = std::fs::write(FTRACE, "0").is_err();
+    let refused = set_ftrace(false).is_err();
     let meanwhile = scene.a.ask(&["pids"]);
     let status = run(&["mpu", "status"]);
-    std::fs::write(FTRACE, "1")?;
-    right!(
-        refused || !keeps,
-        "ftrace was switched off under an armed module, which then shows {:?}",
-        meanwhile?.pids()
-    );
+    set_ftrace(true)?;
+    right!(refused || !keeps, "ftrace was switched off under an armed module, which then shows {meanwhile:?}");
     if refused {
         exactly("the list", &meanwhile?.pids(), &scene.own())?;
     } else {
         let status = status?;
-        right!(
-            status.status != 0 && status.out.contains("function tracing is off"),
-            "ftrace was switched off, and mpu status finds nothing wrong: {}",
-            status.out
-        );
+        let is_told = status.status != 0 && status.out.contains("function tracing is off");
+        right!(is_told, "ftrace was switched off, and mpu status finds nothing wrong: {}", status.out);
         own_list(scene, "with ftrace on again, the list")?;
         // What nothing calls any more goes, too, and leaves nothing behind.
-        std::fs::write(FTRACE, "0")?;
+        set_ftrace(false)?;
     }
     let gone = stage.unload_engine();
-    std::fs::write(FTRACE, "0")?;
+    set_ftrace(false)?;
     if gone.is_err() {
-        std::fs::write(FTRACE, "1")?;
+        set_ftrace(true)?;
     }
     gone?;
     let loaded = stage.load_engine();
     let said = ["state", "refused"].map(|key| stage.said(key));
-    std::fs::write(FTRACE, "1")?;
+    set_ftrace(true)?;
     if loaded.is_ok() {
         stage.unload_engine()?;
     }
     stage.load_engine()?;
-    right!(
-        said[0] == "refused" && said[1].contains("kernel.ftrace_enabled"),
-        "with ftrace switched off the module is {} and names {}",
-        said[0],
-        said[1]
-    );
+    let [state, names] = said;
+    right!(state == "refused" && names.contains("kernel.ftrace_enabled"), "without ftrace it is {state} by {names}");
     own_list(scene, "the list")
 }
 
@@ -173,9 +159,7 @@ const LOOKS: u32 = 200;
 
 fn driver_probe_becomes_a_jump(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     own_list(scene, "the list")?;
-    if !std::path::Path::new(PROBES).exists() {
-        must(&["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"])?;
-    }
+    need_debugfs(PROBES)?;
     let mut listed = String::new();
     // The kernel does it some time after a probe is armed.
     let jump = until("no probe becomes a jump", || {

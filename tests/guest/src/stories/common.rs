@@ -124,3 +124,36 @@ pub fn back_to_mpu() -> Result<()> {
     must(&["insmod", "/mpu/mpu.ko"])?;
     unload_module("mpu_next")
 }
+
+/// A wrong answer unless a program ended so, and said this.
+pub fn ended(what: &str, done: &Output, status: i32, says: &str) -> Result<(), Fault> {
+    let Output { status: seen, out, err } = done;
+    right!(
+        *seen == status && out.contains(says),
+        "{what} ends with {seen}, and not with {status} and {says:?}: {out} {err}"
+    );
+    Ok(())
+}
+
+/// A wrong answer unless callers that spin on two lists got each of them and no other.
+pub fn answered_by_both(text: &str) -> Result<(), Fault> {
+    right!(!text.contains("wrong"), "an answer was neither right nor the driver's: {text}");
+    for list in ["list 0 matched ", "list 1 matched "] {
+        let matched: u64 = text.lines().filter_map(|line| line.strip_prefix(list)?.parse::<u64>().ok()).sum();
+        right!(matched > 0, "no answer came with the engine out, or none with it in: {text}");
+    }
+    Ok(())
+}
+
+/// Switches the kernel's function tracer on or off, and with it every redirect.
+pub fn set_ftrace(on: bool) -> std::io::Result<()> {
+    std::fs::write("/proc/sys/kernel/ftrace_enabled", if on { "1" } else { "0" })
+}
+
+/// Mounts the kernel's debugging files unless this one is there.
+pub fn need_debugfs(file: &str) -> Result<()> {
+    if !std::path::Path::new(file).exists() {
+        must(&["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"])?;
+    }
+    Ok(())
+}

@@ -70,11 +70,7 @@ fn passed_call_is_counted_by_reason(stage: &Stage, scene: &Scene) -> Result<(), 
         for way in [&["nowhere"][..], &["--xfer", "nowhere"]] {
             let before = counter(stage, "passed.unreadable")?;
             let answer = scene.a.ask(way)?;
-            right!(
-                answer.text.starts_with("ret=-14 "),
-                "the driver says EFAULT, the caller got {}",
-                answer.text.trim()
-            );
+            right!(answer.text.starts_with("ret=-14 "), "the driver says EFAULT, the caller got {}", answer.text);
             let after = counter(stage, "passed.unreadable")?;
             right!(after == before + 1, "an unreadable argument was counted {} times", after - before);
         }
@@ -117,8 +113,6 @@ fn counter(stage: &Stage, name: &str) -> Result<u64, Fault> {
 /// Switches all of the kernel's probes on or off, as root can (Documentation/trace/kprobes.rst).
 fn switch_probes(to: &str) -> anyhow::Result<()> {
     const SWITCH: &str = "/sys/kernel/debug/kprobes/enabled";
-    if !std::path::Path::new(SWITCH).exists() {
-        must(&["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"])?;
-    }
+    need_debugfs(SWITCH)?;
     std::fs::write(SWITCH, to).with_context(|| format!("cannot write {SWITCH}"))
 }

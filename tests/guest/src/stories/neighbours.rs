@@ -97,28 +97,20 @@ fn module_reloads_beside_a_restarting_tracer(stage: &Stage, scene: &Scene) -> Re
     own_list(scene, "the list")
 }
 
-/// Where the kernel is told of probes (Documentation/trace/kprobetrace.rst), and one on a redirected function's first instruction.
+/// Where the kernel is told of probes (Documentation/trace/kprobetrace.rst).
 const PROBES: &str = "/sys/kernel/tracing/kprobe_events";
-const PROBE: &str = "p:mpu_story/to_user nvidia:os_memcpy_to_user";
-const ENABLED: &str = "events/mpu_story/to_user/enable";
 
 fn module_reloads_beside_a_kprobe(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     can_trace()?;
-    set("kprobe_events", PROBE)?;
-    let answers = (|| {
-        set(ENABLED, "1")?;
+    let (state, beside, hits) = under_probe("p:mpu_story/probe nvidia:os_memcpy_to_user", || {
         stage.reload_engine()?;
         let answer = scene.a.ask(&["pids"])?;
         let hits = fs::read_to_string(format!("{TRACING}/kprobe_profile")).context("no probe was hit")?;
-        Ok::<_, Fault>((stage.engine_state("state"), answer.pids(), hits))
-    })();
-    set(ENABLED, "0")?;
-    // Whatever opens the list anew empties it.
-    set("kprobe_events", "")?;
-    let (state, beside, hits) = answers?;
+        Ok((stage.engine_state("state"), answer.pids(), hits))
+    })?;
     right!(["placed", "armed"].map(Some).contains(&state.as_deref()), "beside a probe the module is {state:?}");
     exactly("beside a probe, the list", &beside, &scene.own())?;
-    let hit = hits.lines().find_map(|line| line.trim().strip_prefix("to_user")?.split_whitespace().next());
+    let hit = hits.lines().find_map(|line| line.trim().strip_prefix("probe")?.split_whitespace().next());
     right!(hit.is_some_and(|count| count != "0"), "the probe was not hit: {hits}");
     // What goes on behind the probe goes on there without it, too.
     own_list(scene, "once the probe is gone, the list")
@@ -128,21 +120,14 @@ fn lookup_probes_avoid_patched_instructions(stage: &Stage, scene: &Scene) -> Res
     can_trace()?;
     set("trace", "")?;
     // struct kprobe (include/linux/kprobes.h): addr at 40, symbol_name at 48, offset at 56.
-    set(
-        "kprobe_events",
-        "p:mpu_story/lookup register_kprobe at=+40($arg1):x64 name=+0(+48($arg1)):string offset=+56($arg1):u32",
-    )?;
-    let traced = (|| {
-        set("events/mpu_story/lookup/enable", "1")?;
+    let probe = "p:mpu_story/probe register_kprobe at=+40($arg1):x64 name=+0(+48($arg1)):string offset=+56($arg1):u32";
+    let traced = under_probe(probe, || {
         stage.reload_engine()?;
         own_list(scene, "the list")?;
-        Ok::<_, Fault>(fs::read_to_string(format!("{TRACING}/trace")).context("no trace")?)
-    })();
-    set("events/mpu_story/lookup/enable", "0")?;
-    set("kprobe_events", "")?;
-    let traced = traced?;
+        Ok(fs::read_to_string(format!("{TRACING}/trace")).context("no trace")?)
+    })?;
     let [mut lookups, mut placed] = [0, 0];
-    for line in traced.lines().filter(|line| line.contains("lookup: ")) {
+    for line in traced.lines().filter(|line| line.contains("probe: ")) {
         let field = |key: &str| line.split_whitespace().find_map(|word| word.strip_prefix(key)).unwrap_or_default();
         let offset: u32 = field("offset=").parse().unwrap_or_default();
         if field("name=").starts_with("\"nvidia:") {
@@ -199,6 +184,17 @@ pub fn can_trace() -> Result<(), Fault> {
         must(&["mount", "-t", "tracefs", "tracefs", TRACING])?;
     }
     Ok(())
+}
+
+/// Does something while a probe named `mpu_story/probe` stands.
+pub fn under_probe<T>(probe: &str, act: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    const ENABLED: &str = "events/mpu_story/probe/enable";
+    set("kprobe_events", probe)?;
+    let done = set(ENABLED, "1").and_then(|()| act());
+    set(ENABLED, "0")?;
+    // Whatever opens the list anew, to write, empties it.
+    set("kprobe_events", "")?;
+    done
 }
 
 pub fn set(file: &str, text: &str) -> Result<(), Fault> {

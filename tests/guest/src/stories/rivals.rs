@@ -4,8 +4,6 @@ use std::fs;
 
 use crate::stories::common::*;
 
-const FTRACE: &str = "/proc/sys/kernel/ftrace_enabled";
-
 pub const STORIES: &[Story] = &[
     story!(scene refused_instance_translates_nothing, [5, 7];
         "Beside a live patch one instance is refused and another comes under callers of a container: every answer is \
@@ -50,7 +48,7 @@ fn function_patched_past_ftrace_is_refused(stage: &Stage, scene: &Scene) -> Resu
     must(&["insmod", "/sim/rival.ko", "jump=1"])?;
     let loaded = stage.load_engine();
     let said = ["state", "refused", "hooks"].map(|key| stage.said(key));
-    let lives = ["0", "1"].iter().try_for_each(|on| fs::write(FTRACE, on));
+    let lives = set_ftrace(false).and_then(|()| set_ftrace(true));
     back(stage)?;
     loaded?;
     let told = ["refused", "os_memcpy_to_user:95", ""];

@@ -104,11 +104,7 @@ fn retired_supervisor_passes_calls_on(stage: &Stage, scene: &Scene) -> Result<()
     let text = callers.stop()?;
     retired?;
     right!(words(&nvctl::read(&entered)?.pids()) == bare, "retired, an exec shows {entered}, the bare driver {bare}");
-    right!(!text.contains("wrong"), "an answer was neither right ({own}) nor the driver's ({bare}): {text}");
-    for list in ["list 0 matched ", "list 1 matched "] {
-        let matched: u64 = text.lines().filter_map(|line| line.strip_prefix(list)?.parse::<u64>().ok()).sum();
-        right!(matched > 0, "no answer came while it was retired, or none while it was not: {text}");
-    }
+    answered_by_both(&text)?;
     own_list(scene, "resumed, the list")
 }
 
@@ -148,24 +144,16 @@ fn by_command(stage: &Stage) -> Result<(), Fault> {
             counted.is_some() && status["translated"]["GPU_GET_PIDS"].as_u64() == counted,
             "{counted:?} calls were counted, status says {status}"
         );
-        let again = mpu("up --engine notify")?.out;
-        right!(again.contains("nothing was changed"), "a second up says {again}");
-        let down = mpu("down")?;
-        right!(down.status == 0 && down.out.contains("still has its filter"), "down says {} {}", down.out, down.err);
+        ended("a second up", &mpu("up --engine notify")?, 0, "nothing was changed")?;
+        ended("down", &mpu("down")?, 0, "still has its filter")?;
         let status = mpu("status --json")?;
-        right!(
-            answer(&status)?["notify_state"]["state"] == "retired" && status.status == 3,
-            "it is retired, status says {} {}",
-            status.status,
-            status.out
-        );
-        let resumed = mpu("up --engine notify")?.out;
-        right!(resumed.contains("takes new containers again"), "up after down says {resumed}");
+        ended("retired, status", &status, 3, "")?;
+        right!(answer(&status)?["notify_state"]["state"] == "retired", "it is retired, status says {}", status.out);
+        ended("up after down", &mpu("up --engine notify")?, 0, "takes new containers again")?;
         lists(&container, "after that, the list", &[held.inside])?;
     }
     for expected in ["MPU is down", "nothing was changed"] {
-        let down = mpu("down")?;
-        right!(down.status == 0 && down.out.contains(expected), "down says {} {}", down.out, down.err);
+        ended("down", &mpu("down")?, 0, expected)?;
         right!(supervisor::pid()?.is_none(), "after down a supervisor is there, which has no container");
     }
     Ok(())

@@ -54,22 +54,9 @@ fn up_status_down_control_the_module(stage: &Stage, scene: &Scene) -> Result<(),
     right!(!status["since"].is_null(), "status does not know since when: {status}");
     let text = run(&["mpu", "status"])?.out;
     right!(text.contains("armed") && text.contains("GPU_GET_PIDS"), "armed, status says {text}");
-    let again = run(&["mpu", "up", "--module", "/mpu/mpu.ko"])?;
-    right!(
-        again.status == 0 && again.out.contains("nothing was changed"),
-        "a second up says {} {}",
-        again.status,
-        again.out
-    );
+    ended("a second up", &run(&["mpu", "up", "--module", "/mpu/mpu.ko"])?, 0, "nothing was changed")?;
     for expected in ["MPU is down", "nothing was changed"] {
-        let down = run(&["mpu", "down"])?;
-        right!(
-            down.status == 0 && down.out.contains(expected),
-            "down ends with {}: {} {}",
-            down.status,
-            down.out,
-            down.err
-        );
+        ended("down", &run(&["mpu", "down"])?, 0, expected)?;
         right!(stage.engine_state("state").is_none(), "after down the module is loaded");
     }
     Ok(())

@@ -5,8 +5,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use crate::stories::common::*;
-use crate::stories::neighbours::can_trace;
-use crate::stories::neighbours::set;
+use crate::stories::neighbours::{can_trace, under_probe};
 
 /// Each way, and what the module's `probes` say of a kernel that lacks it.
 const WAYS: [(&str, &str); 2] = [("direct", "direct=none"), ("ipmodify", "handler=none")];
@@ -156,13 +155,7 @@ fn livepatch_is_reported_and_kprobe_is_harmless(stage: &Stage, scene: &Scene) ->
     right!(up.status == 4 && up.err.contains("live patch"), "`mpu up` ends with {} and says {}", up.status, up.err);
     own_list(scene, "once the other has gone, the list")?;
     can_trace()?;
-    set("kprobe_events", "p:mpu/rival nvidia:os_memcpy_to_user")?;
-    set("events/mpu/rival/enable", "1")?;
-    let probed = under_hotplug(scene);
-    set("events/mpu/rival/enable", "0")?;
-    // Whoever opens it to write takes all probes out.
-    set("kprobe_events", "")?;
-    probed
+    under_probe("p:mpu_story/probe nvidia:os_memcpy_to_user", || under_hotplug(scene))
 }
 
 /// While callers ask, a processor goes and comes back.
