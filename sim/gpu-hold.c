@@ -44,17 +44,14 @@ static void allocate(struct nv_session *s, uint64_t bytes)
 
 	memcpy(params + 64, &bytes, sizeof(bytes));
 	rc = nv_alloc(ctl, s->client, s->device, &memory, 0x40, params, sizeof(params));
-	if (rc)
-		nv_die("gpu-hold: memory", rc);
+	nv_must("gpu-hold: memory", rc);
 }
 
 static void cause_error(struct nv_session *s)
 {
 	struct sim_args args = { .op = SIM_OP_ERROR, .client = s->client, .gpu = opt.gpu };
-	int rc = nv_sim(ctl, &args);
 
-	if (rc)
-		nv_die("gpu-hold: error report", rc);
+	nv_must("gpu-hold: error report", nv_sim(ctl, &args));
 }
 
 /*
@@ -63,11 +60,7 @@ static void cause_error(struct nv_session *s)
  */
 static void use_made_up_gpu(struct nv_session *s)
 {
-	uint32_t computes = 0;
-	int rc = nv_alloc(ctl, s->client, s->client, &computes, 0x900e, NULL, 0);
-
-	if (rc)
-		nv_die("gpu-hold: MPS object", rc);
+	nv_object(ctl, s->client, s->client, 0x900e, "gpu-hold: MPS object");
 	if (opt.mem)
 		allocate(s, (uint64_t)opt.mem << 20);
 }
@@ -79,8 +72,7 @@ static void make_client(unsigned index)
 	struct sim_args args;
 	int rc = nv_session_open(ctl, opt.gpu, s);
 
-	if (rc)
-		nv_die("gpu-hold: client, device and subdevice", rc);
+	nv_must("gpu-hold: client, device and subdevice", rc);
 	if (!simulated) {
 		use_made_up_gpu(s);
 		return;
@@ -88,8 +80,7 @@ static void make_client(unsigned index)
 	rc = nv_alloc(ctl, s->client, s->device, &channel, 0xc36f, NULL, 0);
 	if (!rc)
 		rc = nv_alloc(ctl, s->client, channel, &engine, opt.class, NULL, 0);
-	if (rc)
-		nv_die("gpu-hold: channel and engine object", rc);
+	nv_must("gpu-hold: channel and engine object", rc);
 
 	memset(&args, 0, sizeof(args));
 	args.op = SIM_OP_LOAD;
@@ -105,8 +96,7 @@ static void make_client(unsigned index)
 		args.load.fbc_sessions = opt.fbc;
 	}
 	rc = nv_sim(ctl, &args);
-	if (rc)
-		nv_die("gpu-hold: load", rc);
+	nv_must("gpu-hold: load", rc);
 	if (opt.mem)
 		allocate(s, (uint64_t)opt.mem << 20);
 	if (opt.errors && index == 0)
@@ -135,8 +125,7 @@ static void enable_accounting(void)
 	uint32_t client = 0, status, params[3] = { 0 };
 	int rc = nv_alloc(ctl, 0, 0, &client, 0x41, NULL, 0);
 
-	if (rc)
-		nv_die("gpu-hold: client", rc);
+	nv_must("gpu-hold: client", rc);
 	params[0] = nv_gpu_id(ctl, client, opt.gpu);
 	rc = nv_control(ctl, client, client, 0xb01, params, sizeof(params), NULL, &status);
 	if (rc || status)
@@ -159,11 +148,9 @@ static void reserve_hwpm(void)
 static void register_process(void)
 {
 	ctl = nv_open_minor(255);
-	if (ctl < 0)
-		nv_die("gpu-hold: /dev/nvidiactl", -errno);
+	nv_check(ctl >= 0, "gpu-hold: /dev/nvidiactl", -errno);
 	ctl_gpu = nv_open_minor(opt.gpu);
-	if (ctl_gpu < 0)
-		nv_die("gpu-hold: GPU device", -errno);
+	nv_check(ctl_gpu >= 0, "gpu-hold: GPU device", -errno);
 	simulated = nv_is_simulated(ctl);
 	if (opt.acct)
 		enable_accounting();
@@ -225,13 +212,11 @@ static void hold_with_children(void)
 	int ready[2];
 	char c;
 
-	if (pipe(ready))
-		nv_die("gpu-hold: pipe", -errno);
+	nv_check(!pipe(ready), "gpu-hold: pipe", -errno);
 	for (i = 0; i < opt.forks; i++) {
 		pid_t pid = fork();
 
-		if (pid < 0)
-			nv_die("gpu-hold: fork", -errno);
+		nv_check(pid >= 0, "gpu-hold: fork", -errno);
 		if (!pid) {
 			close(ready[0]);
 			child(ready[1]);
@@ -259,8 +244,7 @@ static int leave(void)
 {
 	pid_t pid = fork();
 
-	if (pid < 0)
-		nv_die("gpu-hold: fork", -errno);
+	nv_check(pid >= 0, "gpu-hold: fork", -errno);
 	if (pid) {
 		printf("ready %d\n", (int)getpid());
 		fflush(stdout);

@@ -9,13 +9,8 @@
  */
 #define _GNU_SOURCE
 #include <getopt.h>
-#include <linux/userfaultfd.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <time.h>
 
+#include "nvmemory.h"
 #include "nvrows.h"
 
 static uint8_t *params, *decoy; /* BUFFER bytes each */
@@ -136,21 +131,12 @@ static void *giver(void *unused)
 
 static void make_lure(void)
 {
-	struct uffdio_api api = { .api = UFFD_API };
-	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
-	pthread_t thread;
-
-	lure.fd = syscall(SYS_userfaultfd, O_CLOEXEC);
-	lure.pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	lure.given = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	lure.pages = missing_memory(2 * PAGE, PAGE, &lure.fd);
+	lure.given = aligned_alloc(PAGE, PAGE);
+	nv_check(lure.given, "nvattack: a page", -ENOMEM);
+	memset(lure.given, 0, PAGE);
 	lure.second = lure.pages + PAGE;
-	reg.range.start = (uintptr_t)lure.pages;
-	reg.range.len = PAGE;
-	if (lure.pages == MAP_FAILED || lure.given == MAP_FAILED || lure.fd < 0 || ioctl(lure.fd, UFFDIO_API, &api) ||
-	    ioctl(lure.fd, UFFDIO_REGISTER, &reg))
-		nv_die("nvattack: userfaultfd", -errno);
-	if (pthread_create(&thread, NULL, giver, NULL))
-		nv_die("nvattack: thread", -EAGAIN);
+	nv_thread(giver, NULL);
 }
 
 /* A block whose first eight bytes are missing and whose rest is `before` until they are asked for, and `after` from then on. */
@@ -228,14 +214,6 @@ static void *looker(void *unused)
 	return unused;
 }
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
 static int by_race(const struct row *row, double seconds)
 {
 	unsigned long calls = 0, accepted = 0, hits = 0;
@@ -252,8 +230,8 @@ static int by_race(const struct row *row, double seconds)
 		race.said[i] = claimed(row, &claims[i]);
 	memcpy((void *)&race.arg, &race.meant, sizeof(race.meant));
 	prepare(row);
-	if (pthread_create(&thread[0], NULL, exchanger, NULL) || pthread_create(&thread[1], NULL, looker, NULL))
-		nv_die("nvattack: thread", -EAGAIN);
+	thread[0] = nv_thread(exchanger, NULL);
+	thread[1] = nv_thread(looker, NULL);
 	do {
 		int rc;
 

@@ -10,22 +10,16 @@
 #include <dirent.h>
 #include <getopt.h>
 #include <limits.h>
-#include <linux/userfaultfd.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 
-#include "nvrm.h"
+#include "nvmemory.h"
 
 #define GET_PIDS 0x2080018d
 #define GET_PID_INFO 0x2080018e
@@ -43,32 +37,6 @@ static struct {
 static int ctl = -1;
 static struct nv_session session;
 static uint8_t buf[65536];
-
-static uint32_t at32(const uint8_t *p, unsigned off)
-{
-	uint32_t v;
-
-	memcpy(&v, p + off, 4);
-	return v;
-}
-
-static uint64_t at64(const uint8_t *p, unsigned off)
-{
-	uint64_t v;
-
-	memcpy(&v, p + off, 8);
-	return v;
-}
-
-static void set32(uint8_t *p, unsigned off, uint32_t v)
-{
-	memcpy(p + off, &v, 4);
-}
-
-static void set64(uint8_t *p, unsigned off, uint64_t v)
-{
-	memcpy(p + off, &v, 8);
-}
 
 static void usage(FILE *to)
 {
@@ -131,13 +99,11 @@ static void open_session(void)
 	int rc;
 
 	ctl = nv_open_minor(255);
-	if (ctl < 0)
-		nv_die("nvctl: /dev/nvidiactl", -errno);
+	nv_check(ctl >= 0, "nvctl: /dev/nvidiactl", -errno);
 	/* The real driver gives a device to those only who hold its GPU's node. It stays open. */
 	nv_open_minor(opt.gpu);
 	rc = nv_session_open(ctl, opt.gpu, &session);
-	if (rc)
-		nv_die("nvctl: client, device and subdevice", rc);
+	nv_must("nvctl: client, device and subdevice", rc);
 }
 
 /* The kernel fails this task's Nth allocation or copy from here on (Documentation/fault-injection, fail-nth). */
@@ -177,7 +143,7 @@ static int ask(uint32_t object, uint32_t cmd, void *params, uint32_t size, int l
 
 	printf("ret=%d status=0x%x", rc, status);
 	if (list_off >= 0 && !opt.wild)
-		printf(" count=%u", rc || status ? 0 : at32(params, list_off));
+		printf(" count=%u", rc || status ? 0 : get32(params, list_off));
 	if (fault >= 0)
 		printf(" injected=%d", failed);
 	printf("\n");
@@ -220,39 +186,14 @@ static int cmd_elsewhere(void)
 		int rc;
 
 		memset(buf, 0, PIDS_SIZE);
-		set32(buf, 4, opt.class);
+		put32(buf, 4, opt.class);
 		rc = nv_control(them[i].fd, session.client, session.subdevice, GET_PIDS, buf, PIDS_SIZE, &opt.way, &status);
-		printf("%s ret=%d status=0x%x count=%u\n", them[i].name, rc, status, at32(buf, 8));
+		printf("%s ret=%d status=0x%x count=%u\n", them[i].name, rc, status, get32(buf, 8));
 	}
 	return 0;
 }
 
 #define HEAD 16 /* bytes before the edge of a page, where a block of an edge's kind begins */
-#define GONE -1
-
-/* Kinds of memory: two pages, and what becomes of either once the block is in place. */
-static const struct kind {
-	const char *name;
-	int flags, first, second;
-	bool at_edge;
-	uint64_t tag; /* in the address's top byte */
-} kinds[] = {
-	{ "private", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, false },
-	{ "shared", MAP_SHARED, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, false },
-	{ "over-an-edge", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, true },
-	{ "readonly", MAP_PRIVATE, PROT_READ, PROT_READ, false },
-	{ "shared-readonly", MAP_SHARED, PROT_READ, PROT_READ, false },
-	{ "none", MAP_PRIVATE, PROT_NONE, PROT_NONE, false },
-	{ "into-readonly", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ, true },
-	{ "into-none", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_NONE, true },
-	{ "into-nothing", MAP_PRIVATE, PROT_READ | PROT_WRITE, GONE, true },
-#ifdef __LP64__
-	{ "tagged", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, false, 0x05 },
-	{ "tagged-high", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, false, 0xb7 },
-	{ "tagged-over-an-edge", MAP_PRIVATE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, true, 0x0f },
-	{ "tagged-readonly", MAP_PRIVATE, PROT_READ, PROT_READ, false, 0x05 },
-#endif
-};
 
 /* arm64's kernels take addresses with something in the top byte from whoever asked for that; x86's take none (tagged-address-abi.rst). */
 static void take_tags(void)
@@ -268,20 +209,6 @@ static uintptr_t tagged(const struct kind *kind, const void *at)
 	return (uintptr_t)(kind->tag << 56 | (uintptr_t)at);
 }
 
-static unsigned char *placed(const struct kind *kind, const void *bytes, size_t size)
-{
-	unsigned char *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, kind->flags | MAP_ANONYMOUS, -1, 0);
-	unsigned char *at = pages + (kind->at_edge ? PAGE - HEAD : 0);
-
-	if (pages == MAP_FAILED)
-		nv_die("nvctl: mmap", -errno);
-	memcpy(at, bytes, size);
-	if (mprotect(pages, PAGE, kind->first) ||
-	    (kind->second == GONE ? munmap(pages + PAGE, PAGE) : mprotect(pages + PAGE, PAGE, kind->second)))
-		nv_die("nvctl: mprotect", -errno);
-	return at;
-}
-
 /*
  * The list, asked for with memory that a copy can fail at: what comes back, and whether anything was written. Over an edge nobody
  * promises whether the part before it is: that is not looked at.
@@ -292,41 +219,26 @@ static int cmd_memory(void)
 
 	take_tags();
 	memset(buf, 0, PIDS_SIZE);
-	set32(buf, 4, opt.class);
-	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+	put32(buf, 4, opt.class);
+	for (i = 0; i < KINDS; i++) {
 		struct nv_control_arg arg = { session.client, session.subdevice, GET_PIDS, opt.way.flags, 0, PIDS_SIZE, 0xdead };
-		unsigned char params[PIDS_SIZE], *at = placed(&kinds[i], buf, PIDS_SIZE);
+		unsigned char params[PIDS_SIZE], *at = placed(&kinds[i], buf, PIDS_SIZE, HEAD);
 		int rc;
 
 		arg.params = tagged(&kinds[i], at);
 		rc = nv_control_send(ctl, &arg, &opt.way);
 		printf("params %s ret=%d status=0x%x written=%d\n", kinds[i].name, rc, arg.status,
-		       !kinds[i].at_edge && kinds[i].first != PROT_NONE && at32(at, 8) != 0);
+		       !kinds[i].at_edge && kinds[i].first != PROT_NONE && get32(at, 8) != 0);
 
 		memcpy(params, buf, PIDS_SIZE);
 		arg.params = (uintptr_t)params;
 		arg.status = 0xdead;
-		at = placed(&kinds[i], &arg, sizeof(arg));
+		at = placed(&kinds[i], &arg, sizeof(arg), HEAD);
 		rc = nv_control_send(ctl, (struct nv_control_arg *)tagged(&kinds[i], at), &opt.way);
 		printf("argument %s ret=%d status=0x%x written=%d\n", kinds[i].name, rc,
-		       kinds[i].second == GONE || kinds[i].second == PROT_NONE ? 0 : at32(at, 28), at32(params, 8) != 0);
+		       kinds[i].second == GONE || kinds[i].second == PROT_NONE ? 0 : get32(at, 28), get32(params, 8) != 0);
 	}
 	return 0;
-}
-
-/* A page that stays missing for whoever touches it, until this process ends. */
-static void *missing_page(void)
-{
-	struct uffdio_api api = { .api = UFFD_API };
-	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
-	void *page = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	int fd = syscall(SYS_userfaultfd, O_CLOEXEC);
-
-	reg.range.start = (uintptr_t)page;
-	reg.range.len = 65536;
-	if (page == MAP_FAILED || fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &reg))
-		nv_die("nvctl: userfaultfd", -errno);
-	return page;
 }
 
 static int cmd_stall(int n, char **args)
@@ -334,10 +246,11 @@ static int cmd_stall(int n, char **args)
 	uint32_t status, params[4] = { 0 };
 	uint64_t pointer;
 	void *page;
+	int unused;
 
-	if (n != 2)
-		nv_die("nvctl: stall wants WHAT SECONDS", -EINVAL);
-	page = missing_page();
+	nv_check(n == 2, "nvctl: stall wants WHAT SECONDS", -EINVAL);
+	/* It stays missing for whoever touches it, until this process ends. */
+	page = missing_memory(65536, 65536, &unused);
 	pointer = (uintptr_t)page;
 	alarm(strtoul(args[1], NULL, 0));
 	printf("stalls\n");
@@ -353,16 +266,20 @@ static int cmd_stall(int n, char **args)
 	return nv_control(ctl, session.client, session.subdevice, 0x2080016e, params, sizeof(params), &opt.way, &status);
 }
 
+static void print_list(unsigned n, unsigned first, unsigned most)
+{
+	unsigned i;
+
+	for (i = 0; i < n && i < most; i++)
+		printf("pid %u\n", get32(buf, first + 4 * i));
+}
+
 static int cmd_pids(void)
 {
-	unsigned i, n;
-
-	set32(buf, 4, opt.class);
+	put32(buf, 4, opt.class);
 	if (ask(opt.old ? session.device : session.subdevice, opt.old ? 0x00800202 : GET_PIDS, buf, PIDS_SIZE, 8))
 		return 1;
-	n = at32(buf, 8);
-	for (i = 0; i < n && i < PIDS_MAX; i++)
-		printf("pid %u\n", at32(buf, 12 + 4 * i));
+	print_list(get32(buf, 8), 12, PIDS_MAX);
 	return 0;
 }
 
@@ -373,16 +290,16 @@ static int cmd_pidinfo(int n, char **pids)
 
 	if (n < 1 || n > 200 || stride < 40 || stride > 72)
 		nv_die("nvctl: pidinfo wants 1 to 200 pids and a size of 8008, 9608 or 14408", -EINVAL);
-	set32(buf, 0, n);
+	put32(buf, 0, n);
 	for (i = 0; i < n; i++)
-		set32(buf, 8 + i * stride, strtoul(pids[i], NULL, 0));
+		put32(buf, 8 + i * stride, strtoul(pids[i], NULL, 0));
 	if (ask(opt.old ? session.device : session.subdevice, opt.old ? 0x00800203 : GET_PID_INFO, buf, size, 0))
 		return 1;
 	for (i = 0; i < n; i++) {
 		uint8_t *e = buf + 8 + i * stride;
 
-		printf("pid %u result 0x%x mem %llu gi %d ci %d\n", at32(e, 0), at32(e, 8), (unsigned long long)at64(e, 16),
-		       stride > 40 ? (int)at32(e, stride - 4) : -1, stride > 40 ? (int)at32(e, stride - 8) : -1);
+		printf("pid %u result 0x%x mem %llu gi %d ci %d\n", get32(e, 0), get32(e, 8), (unsigned long long)get64(e, 16),
+		       stride > 40 ? (int)get32(e, stride - 4) : -1, stride > 40 ? (int)get32(e, stride - 8) : -1);
 	}
 	return 0;
 }
@@ -396,31 +313,33 @@ static void print_samples(const uint8_t *s, unsigned slots, unsigned stride, uns
 		for (e = 0; e < engines; e++) {
 			const uint8_t *p = s + i * stride + 8 + e * size;
 
-			if (at32(p, 8) == 0xffffffff)
+			if (get32(p, 8) == 0xffffffff)
 				continue;
 			printf("slot %u time %llu engine %s pid %u sub %u util %u ptr %llx\n", i,
-			       (unsigned long long)at64(s, i * stride), names[e], at32(p, 8), at32(p, 12), at32(p, 0),
-			       size == 128 ? (unsigned long long)at64(p, 120) : 0ull);
+			       (unsigned long long)get64(s, i * stride), names[e], get32(p, 8), get32(p, 12), get32(p, 0),
+			       size == 128 ? (unsigned long long)get64(p, 120) : 0ull);
 		}
 	}
 }
 
 static int cmd_gpumon(void)
 {
-	unsigned size = opt.size ? opt.size : 55888;
+	static const struct layout {
+		unsigned size, slots, stride, engines, entry;
+	} layouts[] = {
+		{ 55888, 72, 776, 6, 128 }, { 50704, 72, 704, 6, 116 }, { 47216, 100, 472, 4, 116 }, { 34000, 72, 472, 4, 116 },
+	};
+	unsigned size = opt.size ? opt.size : 55888, i;
+	const struct layout *layout = layouts;
 
-	set32(buf, 0, 2);
-	set32(buf, 4, size - 16);
+	put32(buf, 0, 2);
+	put32(buf, 4, size - 16);
 	if (ask(session.subdevice, 0x20802096, buf, size, -1))
 		return 1;
-	if (size == 47216)
-		print_samples(buf + 16, 100, 472, 4, 116);
-	else if (size == 34000)
-		print_samples(buf + 16, 72, 472, 4, 116);
-	else if (size == 50704)
-		print_samples(buf + 16, 72, 704, 6, 116);
-	else
-		print_samples(buf + 16, 72, 776, 6, 128);
+	for (i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++)
+		if (!i || layouts[i].size == size)
+			layout = &layouts[i];
+	print_samples(buf + 16, layout->slots, layout->stride, layout->engines, layout->entry);
 	return 0;
 }
 
@@ -430,10 +349,9 @@ static int cmd_gpumon1(void)
 	unsigned slots = opt.room == 512 ? 100 : opt.room;
 
 	samples = calloc(slots + 1, 472);
-	if (!samples)
-		nv_die("nvctl: samples", -ENOMEM);
-	set32(params, 4, slots * 472);
-	set64(params, 16, (uintptr_t)samples);
+	nv_check(samples, "nvctl: samples", -ENOMEM);
+	put32(params, 4, slots * 472);
+	put64(params, 16, (uintptr_t)samples);
 	if (ask(session.subdevice, 0x20802083, params, sizeof(params), -1))
 		return 1;
 	print_samples(samples, slots, 472, 4, 116);
@@ -442,11 +360,9 @@ static int cmd_gpumon1(void)
 
 static int cmd_acct(const char *what, int n, char **args)
 {
-	unsigned i, count;
-
-	set32(buf, 0, nv_gpu_id(ctl, session.client, opt.gpu));
+	put32(buf, 0, nv_gpu_id(ctl, session.client, opt.gpu));
 	if (!strcmp(what, "acct-on") || !strcmp(what, "acct-off")) {
-		set32(buf, 8, !strcmp(what, "acct-off"));
+		put32(buf, 8, !strcmp(what, "acct-off"));
 		return ask(session.client, 0xb01, buf, 12, -1);
 	}
 	if (!strcmp(what, "acct-clear"))
@@ -454,24 +370,21 @@ static int cmd_acct(const char *what, int n, char **args)
 	if (!strcmp(what, "acct-state")) {
 		if (ask(session.client, 0xb02, buf, 12, -1))
 			return 1;
-		printf("state %s\n", at32(buf, 8) ? "off" : "on");
+		printf("state %s\n", get32(buf, 8) ? "off" : "on");
 		return 0;
 	}
 	if (!strcmp(what, "acct-pids")) {
 		if (ask(session.client, 0xb04, buf, 16012, 16008))
 			return 1;
-		count = at32(buf, 16008);
-		for (i = 0; i < count && i < 4000; i++)
-			printf("pid %u\n", at32(buf, 8 + 4 * i));
+		print_list(get32(buf, 16008), 8, 4000);
 		return 0;
 	}
-	if (n != 1)
-		nv_die("nvctl: acct-info wants one pid", -EINVAL);
-	set32(buf, 4, strtoul(args[0], NULL, 0));
+	nv_check(n == 1, "nvctl: acct-info wants one pid", -EINVAL);
+	put32(buf, 4, strtoul(args[0], NULL, 0));
 	if (strcmp(what, "acct-info2") ? ask(session.client, 0xb03, buf, 48, -1) : ask(session.client, 0xb06, buf, 64, -1))
 		return 1;
-	printf("pid %u gpu %u fb %u maxfb %llu start %llu end %llu\n", at32(buf, 4), at32(buf, 12), at32(buf, 16),
-	       (unsigned long long)at64(buf, 24), (unsigned long long)at64(buf, 32), (unsigned long long)at64(buf, 40));
+	printf("pid %u gpu %u fb %u maxfb %llu start %llu end %llu\n", get32(buf, 4), get32(buf, 12), get32(buf, 16),
+	       (unsigned long long)get64(buf, 24), (unsigned long long)get64(buf, 32), (unsigned long long)get64(buf, 40));
 	return 0;
 }
 
@@ -480,27 +393,27 @@ static void print_sessions(const uint8_t *p, unsigned n, unsigned stride, unsign
 	unsigned i;
 
 	for (i = 0; i < n; i++, p += stride)
-		printf("pid %u sub %u session %u fps %u\n", at32(p, 0), at32(p, 4), at32(p, id), at32(p, fps));
+		printf("pid %u sub %u session %u fps %u\n", get32(p, 0), get32(p, 4), get32(p, id), get32(p, fps));
 }
 
 static int cmd_enc1(void)
 {
 	uint8_t params[16] = { 0 };
 
-	set32(params, 0, opt.room);
-	set64(params, 8, opt.room ? (uintptr_t)buf : 0);
+	put32(params, 0, opt.room);
+	put64(params, 8, opt.room ? (uintptr_t)buf : 0);
 	if (ask(session.subdevice, 0x2080016e, params, sizeof(params), 0))
 		return 1;
-	print_sessions(buf, opt.room ? at32(params, 0) : 0, 32, 8, 24);
+	print_sessions(buf, opt.room ? get32(params, 0) : 0, 32, 8, 24);
 	return 0;
 }
 
 static int cmd_enc2(void)
 {
-	set32(buf, 0, opt.room);
+	put32(buf, 0, opt.room);
 	if (ask(session.subdevice, 0x208001af, buf, 16388, 0))
 		return 1;
-	print_sessions(buf + 4, opt.room ? at32(buf, 0) : 0, 32, 8, 24);
+	print_sessions(buf + 4, opt.room ? get32(buf, 0) : 0, 32, 8, 24);
 	return 0;
 }
 
@@ -508,25 +421,20 @@ static int cmd_fbc(void)
 {
 	if (ask(session.subdevice, 0x2080017c, buf, 13316, 0))
 		return 1;
-	print_sessions(buf + 4, at32(buf, 0), 52, 12, 44);
+	print_sessions(buf + 4, get32(buf, 0), 52, 12, 44);
 	return 0;
 }
 
 static uint32_t profiler(void)
 {
-	uint32_t handle = 0;
-	int rc = nv_alloc(ctl, session.client, session.subdevice, &handle, 0x90cc, NULL, 0);
-
-	if (rc)
-		nv_die("nvctl: profiler object", rc);
-	return handle;
+	return nv_object(ctl, session.client, session.subdevice, 0x90cc, "nvctl: profiler object");
 }
 
 static int cmd_hwpm(void)
 {
 	if (ask(profiler(), 0x90cc0103, buf, 12, -1))
 		return 1;
-	printf("pid %u count %u global %u\n", at32(buf, 4), at32(buf, 0), buf[8]);
+	printf("pid %u count %u global %u\n", get32(buf, 4), get32(buf, 0), buf[8]);
 	return 0;
 }
 
@@ -544,8 +452,7 @@ static int cmd_limits(int n, char **args)
 	raise.ring_count = n ? strtoul(args[0], NULL, 0) : 0;
 	if (!rc)
 		rc = nv_sim(ctl, &raise);
-	if (rc)
-		nv_die("nvctl: events", rc);
+	nv_must("nvctl: events", rc);
 	do
 		status = nv_event_data(ctl, events[count], &opt.way);
 	while (!status && ++count < 64);
@@ -559,15 +466,12 @@ static int cmd_rc(void)
 {
 	if (opt.error) {
 		struct sim_args args = { .op = SIM_OP_ERROR, .client = session.client };
-		int rc = nv_sim(ctl, &args);
-
-		if (rc)
-			nv_die("nvctl: error report", rc);
+		nv_must("nvctl: error report", nv_sim(ctl, &args));
 	}
-	set32(buf, 28, owner);
+	put32(buf, 28, owner);
 	if (ask(session.client, 0x607, buf, 2436, -1))
 		return 1;
-	printf("pid %u flags %u\n", at32(buf, 32), at32(buf, 20));
+	printf("pid %u flags %u\n", get32(buf, 32), get32(buf, 20));
 	return 0;
 }
 
@@ -576,13 +480,13 @@ static int cmd_allocs(void)
 	uint8_t params[32] = { 0 };
 	unsigned i, n;
 
-	set64(params, 16, 500);
-	set64(params, 24, (uintptr_t)buf);
+	put64(params, 16, 500);
+	put64(params, 24, (uintptr_t)buf);
 	if (ask(session.subdevice, 0x20801349, params, sizeof(params), 16))
 		return 1;
-	n = at32(params, 16);
+	n = get32(params, 16);
 	for (i = 0; i < n && i < 500; i++)
-		printf("pid %u client %x\n", at32(buf, i * 112 + 4), at32(buf, i * 112));
+		printf("pid %u client %x\n", get32(buf, i * 112 + 4), get32(buf, i * 112));
 	return 0;
 }
 
@@ -594,25 +498,23 @@ static int cmd_debug(int n, char **args)
 	uint32_t *written, *read;
 	int rc;
 
-	if (n < 1)
-		nv_die("nvctl: debug wants LENGTH", -EINVAL);
+	nv_check(n >= 1, "nvctl: debug wants LENGTH", -EINVAL);
 	length = strtoul(args[0], NULL, 0);
 	seed = n > 1 ? strtoul(args[1], NULL, 0) : 1;
 	written = calloc(1, length + 4);
 	read = calloc(1, length + 4);
 	if (!written || !read)
 		nv_die("nvctl: buffers", -ENOMEM);
-	set64(size, 64, 1 << 20);
+	put64(size, 64, 1 << 20);
 	rc = nv_alloc(ctl, session.client, session.device, &memory, 0x40, size, sizeof(size));
 	if (!rc)
 		rc = nv_alloc(ctl, session.client, session.subdevice, &debugger, 0x83de, NULL, 0);
-	if (rc)
-		nv_die("nvctl: memory and debugger", rc);
+	nv_must("nvctl: memory and debugger", rc);
 	for (i = 0; i < length / 4; i++)
 		written[i] = 1 + (i * seed) % 199;
-	set32(params, 0, memory);
-	set32(params, 4, length);
-	set64(params, 16, (uintptr_t)written);
+	put32(params, 0, memory);
+	put32(params, 4, length);
+	put64(params, 16, (uintptr_t)written);
 	if (ask(debugger, 0x83de0316, params, sizeof(params), -1))
 		return 1;
 	for (i = 0; i < length / 4; i++) {
@@ -620,7 +522,7 @@ static int cmd_debug(int n, char **args)
 			continue;
 		nv_die("nvctl: the bytes to write were changed where they lie", -EIO);
 	}
-	set64(params, 16, (uintptr_t)read);
+	put64(params, 16, (uintptr_t)read);
 	if (ask(debugger, 0x83de0315, params, sizeof(params), -1))
 		return 1;
 	for (i = 0; i < length / 4; i++) {
@@ -668,12 +570,10 @@ static int cmd_raw(int n, char **args)
 	uint32_t cmd, size, i;
 	int rc;
 
-	if (n < 2)
-		nv_die("nvctl: raw wants CMD SIZE [HEX]", -EINVAL);
+	nv_check(n >= 2, "nvctl: raw wants CMD SIZE [HEX]", -EINVAL);
 	cmd = strtoul(args[0], NULL, 16);
 	size = strtoul(args[1], NULL, 0);
-	if (size > sizeof(buf))
-		nv_die("nvctl: SIZE", -EINVAL);
+	nv_check(size <= sizeof(buf), "nvctl: SIZE", -EINVAL);
 	if (n > 2)
 		read_hex(args[2], buf, size);
 	if (!object_name && cmd >> 16 == 0)
@@ -696,8 +596,7 @@ static int cmd_ring(int n, char **slots)
 	struct sim_args args;
 	int i, e, rc;
 
-	if (n > SIM_RING_MAX)
-		nv_die("nvctl: at most 100 slots", -EINVAL);
+	nv_check(n <= SIM_RING_MAX, "nvctl: at most 100 slots", -EINVAL);
 	for (i = 0; i < n; i++) {
 		char *p = strtok(slots[i], ",");
 
@@ -721,14 +620,6 @@ static int cmd_ring(int n, char **slots)
 	rc = nv_sim(ctl, &args);
 	printf("ret=%d status=0x%x count=%d\n", rc < 0 ? rc : 0, rc > 0 ? rc : 0, n);
 	return rc != 0;
-}
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
 static int by_number(const void *a, const void *b)
@@ -758,8 +649,7 @@ static int cmd_starve(int n, char **args)
 	pthread_attr_t small;
 	pthread_t thread;
 
-	if (n != 3)
-		nv_die("nvctl: starve wants IDLE BUSY SECONDS", -EINVAL);
+	nv_check(n == 3, "nvctl: starve wants IDLE BUSY SECONDS", -EINVAL);
 	pthread_attr_init(&small);
 	pthread_attr_setstacksize(&small, 65536);
 	for (i = 0; i < idle + busy; i++) {
@@ -781,7 +671,7 @@ static struct {
 static void *spin_once(void *unused)
 {
 	memset(buf, 0, PIDS_SIZE);
-	set32(buf, 4, opt.class);
+	put32(buf, 4, opt.class);
 	spun.rc = nv_control(ctl, session.client, session.subdevice, GET_PIDS, buf, PIDS_SIZE, &opt.way, &spun.status);
 	return unused;
 }
@@ -789,11 +679,7 @@ static void *spin_once(void *unused)
 /* By a thread that ends with it, so that whoever looks at it meets one that is going. */
 static void spin_briefly(void)
 {
-	pthread_t thread;
-
-	if (pthread_create(&thread, NULL, spin_once, NULL))
-		nv_die("nvctl: thread", -EAGAIN);
-	pthread_join(thread, NULL);
+	pthread_join(nv_thread(spin_once, NULL), NULL);
 }
 
 static int cmd_spin(int n, char **args)
@@ -803,8 +689,7 @@ static int cmd_spin(int n, char **args)
 	int i, l, lists = 1, wanted[SPIN_LISTS] = { 0 };
 	double end;
 
-	if (n < 1)
-		nv_die("nvctl: spin wants SECONDS", -EINVAL);
+	nv_check(n >= 1, "nvctl: spin wants SECONDS", -EINVAL);
 	end = now() + strtod(args[0], NULL);
 	for (i = 1; i < n; i++) {
 		if (!strcmp(args[i], "or"))
@@ -824,7 +709,7 @@ static int cmd_spin(int n, char **args)
 		else
 			spin_once(NULL);
 		calls++;
-		count = at32(buf, 8);
+		count = get32(buf, 8);
 		qsort(buf + 12, count <= PIDS_MAX ? count : 0, 4, by_number);
 		for (l = 0; l < lists; l++)
 			if (!spun.rc && !spun.status && count == (uint32_t)wanted[l] && !memcmp(buf + 12, want[l], 4 * wanted[l]))
@@ -832,7 +717,7 @@ static int cmd_spin(int n, char **args)
 		if (l == lists) {
 			printf("wrong call=%lu ret=%d status=0x%x count=%u", calls, spun.rc, spun.status, count);
 			for (i = 0; i < (int)count && i < PIDS_MAX; i++)
-				printf(" %u", at32(buf, 12 + 4 * i));
+				printf(" %u", get32(buf, 12 + 4 * i));
 			printf("\n");
 			return 1;
 		}
@@ -866,16 +751,21 @@ static const struct raced {
 
 static const struct raced *raced = raced_controls;
 
-static uint8_t seen[1 << 19]; /* one bit per possible process id (22 bits) */
 static uint32_t odd[64]; /* numbers that cannot be process ids */
 static volatile unsigned odd_count;
 
-static void saw(uint32_t v)
+/* The numbers in one of the raced control's results. */
+static void look(unsigned b)
 {
-	if (v < (1u << 22))
-		__atomic_fetch_or(&seen[v >> 3], 1 << (v & 7), __ATOMIC_RELAXED);
-	else if (v != 0xffffffff && odd_count < 64)
-		odd[odd_count++] = v;
+	unsigned i;
+
+	for (i = 0; i < raced->rows; i++) {
+		uint32_t v = race.result[b][raced->first + i * raced->stride];
+
+		saw(v);
+		if (v >= 1u << 22 && v != 0xffffffff && odd_count < 64)
+			odd[odd_count++] = v;
+	}
 }
 
 static void *flipper(void *unused)
@@ -899,15 +789,11 @@ static void *flipper(void *unused)
 
 static void *reader(void *unused)
 {
-	unsigned i, b;
-
-	(void)unused;
-	while (!race.stop)
-		for (b = 0; b < 2; b++)
-			for (i = 0; i < raced->rows; i++)
-				if (race.result[b][raced->first + i * raced->stride])
-					saw(race.result[b][raced->first + i * raced->stride]);
-	return NULL;
+	while (!race.stop) {
+		look(0);
+		look(1);
+	}
+	return unused;
 }
 
 #define RACE_LEAST 3 /* answers */
@@ -921,8 +807,7 @@ static int cmd_race(int n, char **args)
 	unsigned i, b;
 	double end;
 
-	if (n != 2)
-		nv_die("nvctl: race wants MODE SECONDS", -EINVAL);
+	nv_check(n == 2, "nvctl: race wants MODE SECONDS", -EINVAL);
 	mode = args[0];
 	race.flip_cmd = !strcmp(mode, "cmd") || !strcmp(mode, "all");
 	race.flip_ptr = !strcmp(mode, "ptr") || !strcmp(mode, "all");
@@ -953,8 +838,7 @@ static int cmd_race(int n, char **args)
 	race.xfer.size = sizeof(race.arg);
 	race.xfer.ptr = (uintptr_t)&race.arg;
 	for (i = 0; i < threads; i++)
-		if (pthread_create(&thread[i], NULL, i == 0 && strcmp(mode, "read") ? flipper : reader, NULL))
-			nv_die("nvctl: thread", -EAGAIN);
+		thread[i] = nv_thread(i == 0 && strcmp(mode, "read") ? flipper : reader, NULL);
 	do {
 		int rc;
 
@@ -971,19 +855,15 @@ static int cmd_race(int n, char **args)
 			rc = ioctl(ctl, nv_ioc(0x2a, sizeof(race.arg), &opt.way), &race.arg);
 		calls++;
 		accepted += rc == 0 && race.arg.status == 0;
-		for (b = 0; b < 2; b++)
-			for (i = 0; i < raced->rows; i++)
-				if (race.result[b][raced->first + i * raced->stride])
-					saw(race.result[b][raced->first + i * raced->stride]);
+		look(0);
+		look(1);
 		/* A race in which the driver answered next to nothing shows nothing, as it can be on a machine with other work. */
 	} while (now() < end || (accepted < RACE_LEAST && now() < end + RACE_PATIENCE));
 	race.stop = 1;
 	for (i = 0; i < threads; i++)
 		pthread_join(thread[i], NULL);
 	printf("calls %lu accepted %lu\n", calls, accepted);
-	for (i = 1; i < 1u << 22; i++)
-		if (seen[i >> 3] & (1 << (i & 7)))
-			printf("saw %u\n", i);
+	print_seen();
 	for (i = 0; i < odd_count; i++)
 		printf("saw 0x%x\n", odd[i]);
 	return 0;
@@ -1033,14 +913,14 @@ static int cmd_swap(int n, char **args)
 	swap_fd = dup(ctl);
 	race.arg = (struct nv_control_arg){ session.client, session.subdevice, GET_PIDS, 0, (uintptr_t)buf, PIDS_SIZE, 0 };
 	end = now() + strtod(args[1], NULL);
-	if (swap_other < 0 || swap_fd < 0 || pthread_create(&thread, NULL, swapper, NULL))
-		nv_die("nvctl: swap", -EAGAIN);
+	nv_check(swap_other >= 0 && swap_fd >= 0, "nvctl: swap", -errno);
+	thread = nv_thread(swapper, NULL);
 	do {
 		int rc;
 
 		for (b = 0; b < 2; b++) {
 			memset(bufs[b], 0, 16384); /* more than any of them is long */
-			set32(bufs[b], 4, opt.class);
+			put32(bufs[b], 4, opt.class);
 		}
 		race.arg.status = 0xdead;
 		rc = ioctl(swap_fd, nv_ioc(0x2a, sizeof(race.arg), &opt.way), &race.arg);
@@ -1050,47 +930,34 @@ static int cmd_swap(int n, char **args)
 		accepted++;
 		/* A list has its class and its count before its numbers, sessions their number, and more than a number each. */
 		for (b = 0; b < 2; b++)
-			if (at32(bufs[b], 4) == opt.class && at32(bufs[b], 8) <= PIDS_MAX)
-				for (i = 0; i < at32(bufs[b], 8); i++)
-					saw(at32(bufs[b], 12 + 4 * i));
+			if (get32(bufs[b], 4) == opt.class && get32(bufs[b], 8) <= PIDS_MAX)
+				for (i = 0; i < get32(bufs[b], 8); i++)
+					saw(get32(bufs[b], 12 + 4 * i));
 			else
-				for (i = 0; i < at32(bufs[b], 0) && i < 256; i++)
-					saw(at32(bufs[b], 4 + 52 * i));
+				for (i = 0; i < get32(bufs[b], 0) && i < 256; i++)
+					saw(get32(bufs[b], 4 + 52 * i));
 	} while (now() < end || calls < least);
 	race.stop = 1;
 	pthread_join(thread, NULL);
 	printf("calls %lu accepted %lu\n", calls, accepted);
-	for (i = 1; i < 1u << 22; i++)
-		if (seen[i >> 3] & (1 << (i & 7)))
-			printf("saw %u\n", i);
+	print_seen();
 	return 0;
 }
 
-#ifndef SYS_memfd_secret
-#define SYS_memfd_secret 447
-#endif
-
 static int print_pids(int rc, uint32_t status)
 {
-	unsigned i, count = rc || status ? 0 : at32(buf, 8);
+	unsigned count = rc || status ? 0 : get32(buf, 8);
 
 	printf("ret=%d status=0x%x count=%u\n", rc, status, count);
-	for (i = 0; i < count && i < PIDS_MAX; i++)
-		printf("pid %u\n", at32(buf, 12 + 4 * i));
+	print_list(count, 12, PIDS_MAX);
 	return rc || status;
 }
 
 static int cmd_secret(void)
 {
-	struct nv_control_arg *arg;
-	int fd = syscall(SYS_memfd_secret, 0);
+	struct nv_control_arg *arg = secret_page();
 
-	if (fd < 0 || ftruncate(fd, PAGE))
-		nv_die("nvctl: memfd_secret", -errno);
-	arg = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (arg == MAP_FAILED)
-		nv_die("nvctl: mmap", -errno);
-	set32(buf, 4, opt.class);
+	put32(buf, 4, opt.class);
 	*arg = (struct nv_control_arg){ session.client, session.subdevice, GET_PIDS, 0, (uintptr_t)buf, PIDS_SIZE, 0 };
 	return print_pids(nv_control_send(ctl, arg, &opt.way), arg->status);
 }
@@ -1100,7 +967,7 @@ static int cmd_x32(void)
 	struct nv_control_arg arg = { session.client, session.subdevice, GET_PIDS, 0, (uintptr_t)buf, PIDS_SIZE, 0 };
 	long rc;
 
-	set32(buf, 4, opt.class);
+	put32(buf, 4, opt.class);
 	rc = syscall(0x40000000 + 514, ctl, nv_ioc(0x2a, sizeof(arg), &opt.way), &arg);
 	return print_pids(rc < 0 ? -errno : (int)rc, arg.status);
 }
@@ -1109,60 +976,35 @@ static const char *what;
 static char **rest;
 static int rest_count, thread_rc;
 
+static int cmd_acct_by_name(int n, char **args)
+{
+	return cmd_acct(what, n, args);
+}
+
+static const struct command {
+	const char *name;
+	int (*plain)(void), (*with)(int, char **);
+} commands[] = {
+	{ "pids", cmd_pids },	      { "pidinfo", NULL, cmd_pidinfo },	       { "gpumon", cmd_gpumon },
+	{ "gpumon1", cmd_gpumon1 },   { "acct-on", NULL, cmd_acct_by_name },   { "acct-off", NULL, cmd_acct_by_name },
+	{ "enc1", cmd_enc1 },	      { "acct-clear", NULL, cmd_acct_by_name }, { "acct-state", NULL, cmd_acct_by_name },
+	{ "enc2", cmd_enc2 },	      { "acct-pids", NULL, cmd_acct_by_name },	{ "acct-info", NULL, cmd_acct_by_name },
+	{ "fbc", cmd_fbc },	      { "acct-info2", NULL, cmd_acct_by_name }, { "hwpm", cmd_hwpm },
+	{ "limits", NULL, cmd_limits }, { "rc", cmd_rc },		       { "debug", NULL, cmd_debug },
+	{ "allocs", cmd_allocs },     { "nowhere", cmd_nowhere },	       { "elsewhere", cmd_elsewhere },
+	{ "memory", cmd_memory },     { "stall", NULL, cmd_stall },	       { "raw", NULL, cmd_raw },
+	{ "ring", NULL, cmd_ring },   { "starve", NULL, cmd_starve },	       { "spin", NULL, cmd_spin },
+	{ "race", NULL, cmd_race },   { "swap", NULL, cmd_swap },	       { "secret", cmd_secret },
+	{ "x32", cmd_x32 },
+};
+
 static int perform(void)
 {
-	int n = rest_count;
+	unsigned i;
 
-	if (!strcmp(what, "pids"))
-		return cmd_pids();
-	if (!strcmp(what, "pidinfo"))
-		return cmd_pidinfo(n, rest);
-	if (!strcmp(what, "gpumon"))
-		return cmd_gpumon();
-	if (!strcmp(what, "gpumon1"))
-		return cmd_gpumon1();
-	if (!strncmp(what, "acct-", 5))
-		return cmd_acct(what, n, rest);
-	if (!strcmp(what, "enc1"))
-		return cmd_enc1();
-	if (!strcmp(what, "enc2"))
-		return cmd_enc2();
-	if (!strcmp(what, "fbc"))
-		return cmd_fbc();
-	if (!strcmp(what, "hwpm"))
-		return cmd_hwpm();
-	if (!strcmp(what, "limits"))
-		return cmd_limits(n, rest);
-	if (!strcmp(what, "rc"))
-		return cmd_rc();
-	if (!strcmp(what, "debug"))
-		return cmd_debug(n, rest);
-	if (!strcmp(what, "allocs"))
-		return cmd_allocs();
-	if (!strcmp(what, "nowhere"))
-		return cmd_nowhere();
-	if (!strcmp(what, "elsewhere"))
-		return cmd_elsewhere();
-	if (!strcmp(what, "memory"))
-		return cmd_memory();
-	if (!strcmp(what, "stall"))
-		return cmd_stall(n, rest);
-	if (!strcmp(what, "raw"))
-		return cmd_raw(n, rest);
-	if (!strcmp(what, "ring"))
-		return cmd_ring(n, rest);
-	if (!strcmp(what, "starve"))
-		return cmd_starve(n, rest);
-	if (!strcmp(what, "spin"))
-		return cmd_spin(n, rest);
-	if (!strcmp(what, "race"))
-		return cmd_race(n, rest);
-	if (!strcmp(what, "swap"))
-		return cmd_swap(n, rest);
-	if (!strcmp(what, "secret"))
-		return cmd_secret();
-	if (!strcmp(what, "x32"))
-		return cmd_x32();
+	for (i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+		if (!strcmp(what, commands[i].name))
+			return commands[i].plain ? commands[i].plain() : commands[i].with(rest_count, rest);
 	usage(stderr);
 	return 2;
 }
@@ -1227,9 +1069,9 @@ static unsigned long long looked_up_in(uint32_t pid)
 
 	for (try = 0; try < 10; try++) {
 		memset(buf, 0, 14408);
-		set32(buf, 0, 200);
+		put32(buf, 0, 200);
 		for (i = 0; i < 200; i++)
-			set32(buf, 8 + i * 72, pid);
+			put32(buf, 8 + i * 72, pid);
 		clock_gettime(CLOCK_MONOTONIC, &began);
 		if (nv_control(ctl, session.client, session.subdevice, GET_PID_INFO, buf, 14408, &opt.way, &status) || status)
 			return 0;
@@ -1298,8 +1140,7 @@ static int cmd_crowd(int number)
 static void *perform_on_thread(void *unused)
 {
 	if (own_files) {
-		if (unshare(CLONE_FILES))
-			nv_die("nvctl: --own-files", -errno);
+		nv_check(!unshare(CLONE_FILES), "nvctl: --own-files", -errno);
 		open_session();
 	}
 	/* The library's call would have every thread become that user. */
@@ -1379,11 +1220,7 @@ int main(int argc, char **argv)
 	if (user >= 0 && (setresgid(user, user, user) || setresuid(user, user, user)))
 		nv_die("nvctl: --as", -errno);
 	if (opt.on_thread) {
-		pthread_t thread;
-
-		if (pthread_create(&thread, NULL, perform_on_thread, NULL))
-			nv_die("nvctl: thread", -EAGAIN);
-		pthread_join(thread, NULL);
+		pthread_join(nv_thread(perform_on_thread, NULL), NULL);
 		return thread_rc;
 	}
 	return perform();

@@ -5,21 +5,10 @@
  * Exit 0; 2: usage or no device, or it cannot be tried here.
  */
 #define _GNU_SOURCE
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <time.h>
-
-#include "nvrm.h"
+#include "nvmemory.h"
 
 #define INDEX 200
 #define NO_REQUEST 0xff /* of any driver's */
-#ifndef SYS_memfd_secret
-#define SYS_memfd_secret 447
-#endif
 
 struct event {
 	uint32_t object, index, info32, info16;
@@ -44,10 +33,8 @@ static void usage(FILE *to)
 static void limits_reached(void)
 {
 	struct sim_args raise = { .op = SIM_OP_LIMIT, .ring_rotation = 5 };
-	int rc = nv_sim(ctl, &raise);
 
-	if (rc)
-		nv_die("nvevents: limits", rc);
+	nv_must("nvevents: limits", nv_sim(ctl, &raise));
 }
 
 static unsigned drained(void)
@@ -62,37 +49,7 @@ static unsigned drained(void)
 
 static int fetch(int fd, struct nv_event_arg *arg)
 {
-	struct nv_xfer_arg xfer = { 0x52, sizeof(*arg), (uintptr_t)arg };
-	int rc = way.xfer ? ioctl(fd, nv_ioc(211, sizeof(xfer), NULL), &xfer) : ioctl(fd, nv_ioc(0x52, sizeof(*arg), NULL), arg);
-
-	return rc < 0 ? -errno : rc;
-}
-
-/* Two pages, and what may be done with either once `bytes` lie there: eight of them before the edge, if at the edge. */
-static const struct kind {
-	const char *name;
-	int first, second;
-	bool at_edge;
-} kinds[] = {
-	{ "private", PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, false },
-	{ "over-an-edge", PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, true },
-	{ "readonly", PROT_READ, PROT_READ, false },
-	{ "none", PROT_NONE, PROT_NONE, false },
-	{ "into-readonly", PROT_READ | PROT_WRITE, PROT_READ, true },
-	{ "into-none", PROT_READ | PROT_WRITE, PROT_NONE, true },
-};
-
-static void *placed(const struct kind *kind, const void *bytes, size_t size)
-{
-	uint8_t *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	uint8_t *at = pages + (kind->at_edge ? PAGE - 8 : 0);
-
-	if (pages == MAP_FAILED)
-		nv_die("nvevents: mmap", -errno);
-	memcpy(at, bytes, size);
-	if (mprotect(pages, PAGE, kind->first) || mprotect(pages + PAGE, PAGE, kind->second))
-		nv_die("nvevents: mprotect", -errno);
-	return at;
+	return nv_escape(fd, 0x52, arg, sizeof(*arg), &way);
 }
 
 /* Over an edge nobody promises whether the part before it is written: that is not looked at. */
@@ -100,12 +57,14 @@ static int cmd_memory(void)
 {
 	unsigned i;
 
-	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+	for (i = 0; i < KINDS; i++) {
 		bool is_whole = kinds[i].second & PROT_WRITE, is_seen = kinds[i].second != PROT_NONE;
-		struct event none = { 0 }, event = { 0 }, *at = placed(&kinds[i], &none, sizeof(none));
+		struct event none = { 0 }, event = { 0 }, *at = placed(&kinds[i], &none, sizeof(none), 8);
 		struct nv_event_arg arg = { (uintptr_t)at, 0, 0xdead }, *placed_arg;
 		int rc;
 
+		if (kinds[i].flags != MAP_PRIVATE || kinds[i].second == GONE || kinds[i].tag)
+			continue;
 		limits_reached();
 		rc = fetch(ctl, &arg);
 		printf("event %s ret=%d status=0x%x more=%u got=%d", kinds[i].name, rc, arg.status, arg.more, is_whole && at->index == INDEX);
@@ -113,7 +72,7 @@ static int cmd_memory(void)
 
 		limits_reached();
 		arg = (struct nv_event_arg){ (uintptr_t)&event, 0, 0xdead };
-		placed_arg = placed(&kinds[i], &arg, sizeof(arg));
+		placed_arg = placed(&kinds[i], &arg, sizeof(arg), 8);
 		rc = fetch(ctl, placed_arg);
 		printf("argument %s ret=%d status=0x%x got=%d", kinds[i].name, rc, is_seen ? placed_arg->status : 0, event.index == INDEX);
 		printf(" left=%u\n", drained());
@@ -160,7 +119,6 @@ static int fetch_raced(void)
 static int cmd_swap(const char *mode, unsigned long least)
 {
 	time_t patience = time(NULL) + 60;
-	static uint8_t seen[1 << 19]; /* one bit for each number that a process can have */
 	unsigned long calls = 0, accepted = 0;
 	pthread_t thread;
 	unsigned i;
@@ -181,29 +139,22 @@ static int cmd_swap(const char *mode, unsigned long least)
 			continue;
 		accepted++;
 		for (i = 0; i < 2; i++)
-			if (race.events[i].index == INDEX && race.events[i].info32 < 1u << 22)
-				seen[race.events[i].info32 >> 3] |= 1 << (race.events[i].info32 & 7);
+			if (race.events[i].index == INDEX)
+				saw(race.events[i].info32);
 	}
 	race.stop = 1;
 	pthread_join(thread, NULL);
 	printf("calls %lu accepted %lu\n", calls, accepted);
-	for (i = 0; i < 1u << 22; i++)
-		if (seen[i >> 3] & 1 << (i & 7))
-			printf("saw %u\n", i);
+	print_seen();
 	return 0;
 }
 
 static int cmd_secret(void)
 {
-	int fd = syscall(SYS_memfd_secret, 0), rc;
-	struct nv_event_arg *arg;
+	struct nv_event_arg *arg = secret_page();
 	struct event event = { 0 };
+	int rc;
 
-	if (fd < 0 || ftruncate(fd, PAGE))
-		nv_die("nvevents: memfd_secret", -errno);
-	arg = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (arg == MAP_FAILED)
-		nv_die("nvevents: mmap", -errno);
 	limits_reached();
 	*arg = (struct nv_event_arg){ (uintptr_t)&event, 0, 0xdead };
 	rc = fetch(ctl, arg);
@@ -213,16 +164,15 @@ static int cmd_secret(void)
 
 static int cmd_poll(unsigned long calls)
 {
-	struct timespec from, to;
 	struct event event;
 	unsigned long i;
+	double from;
 
 	drained();
-	clock_gettime(CLOCK_MONOTONIC, &from);
+	from = now();
 	for (i = 0; i < calls; i++)
 		nv_event_data(ctl, &event, &way);
-	clock_gettime(CLOCK_MONOTONIC, &to);
-	printf("ns %lu\n", (unsigned long)(((to.tv_sec - from.tv_sec) * 1000000000l + to.tv_nsec - from.tv_nsec) / (long)(calls ? calls : 1)));
+	printf("ns %lu\n", (unsigned long)((now() - from) * 1e9 / (calls ? calls : 1)));
 	return 0;
 }
 
@@ -244,8 +194,7 @@ int main(int n, char **args)
 	rc = nv_session_open(ctl, 0, &session);
 	if (!rc)
 		rc = nv_subscribe(ctl, session.client, session.subdevice, INDEX);
-	if (rc)
-		nv_die("nvevents: a subscription", rc);
+	nv_must("nvevents: a subscription", rc);
 	if (!strcmp(args[1], "memory"))
 		return cmd_memory();
 	if (!strcmp(args[1], "swap") && n == 4)

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +35,53 @@ static inline void breathe(void)
 #elif defined(__aarch64__)
 	__asm__ volatile("yield");
 #endif
+}
+
+static inline void nv_die(const char *what, int rc)
+{
+	if (rc < 0)
+		fprintf(stderr, "%s: %s\n", what, strerror(-rc));
+	else
+		fprintf(stderr, "%s: status 0x%x\n", what, rc);
+	exit(2);
+}
+
+/* Ends the program unless it holds. */
+#define nv_check(holds, what, rc)          \
+	do {                               \
+		if (!(holds))              \
+			nv_die(what, rc);  \
+	} while (0)
+
+static inline void nv_must(const char *what, int rc)
+{
+	nv_check(!rc, what, rc);
+}
+
+static inline uint32_t get32(const uint8_t *p, unsigned off)
+{
+	uint32_t v;
+
+	memcpy(&v, p + off, 4);
+	return v;
+}
+
+static inline uint64_t get64(const uint8_t *p, unsigned off)
+{
+	uint64_t v;
+
+	memcpy(&v, p + off, 8);
+	return v;
+}
+
+static inline void put32(uint8_t *p, unsigned off, uint32_t v)
+{
+	memcpy(p + off, &v, 4);
+}
+
+static inline void put64(uint8_t *p, unsigned off, uint64_t v)
+{
+	memcpy(p + off, &v, 8);
 }
 
 struct nv_control_arg {
@@ -96,19 +144,19 @@ static inline int nv_open_minor(unsigned minor)
 	return fd;
 }
 
-/* Returns the ioctl's result (negative errno on failure); the RM's verdict is in arg->status. */
+/* One escape, wrapped if the way says so. Returns the ioctl's result, or a negative errno; the RM's verdict is in the argument. */
+static inline int nv_escape(int fd, unsigned nr, void *arg, unsigned size, const struct nv_way *way)
+{
+	struct nv_xfer_arg xfer = { nr, size, (uintptr_t)arg };
+	bool wrapped = way && way->xfer;
+	int rc = ioctl(fd, wrapped ? nv_ioc(211, sizeof(xfer), way) : nv_ioc(nr, size, way), wrapped ? &xfer : arg);
+
+	return rc < 0 ? -errno : rc;
+}
+
 static inline int nv_control_send(int fd, struct nv_control_arg *arg, const struct nv_way *way)
 {
-	int rc;
-
-	if (way && way->xfer) {
-		struct nv_xfer_arg xfer = { 0x2a, sizeof(*arg), (uintptr_t)arg };
-
-		rc = ioctl(fd, nv_ioc(211, sizeof(xfer), way), &xfer);
-	} else {
-		rc = ioctl(fd, nv_ioc(0x2a, sizeof(*arg), way), arg);
-	}
-	return rc < 0 ? -errno : rc;
+	return nv_escape(fd, 0x2a, arg, sizeof(*arg), way);
 }
 
 static inline int nv_control(int fd, uint32_t client, uint32_t object, uint32_t cmd, void *params, uint32_t size,
@@ -126,9 +174,10 @@ static inline int nv_alloc(int fd, uint32_t root, uint32_t parent, uint32_t *han
 			   uint32_t size)
 {
 	struct nv_alloc_arg arg = { root, parent, *handle, class, (uintptr_t)params, size, 0 };
+	int rc = nv_escape(fd, 0x2b, &arg, sizeof(arg), NULL);
 
-	if (ioctl(fd, nv_ioc(0x2b, sizeof(arg), NULL), &arg) < 0)
-		return -errno;
+	if (rc < 0)
+		return rc;
 	*handle = arg.handle;
 	return arg.status;
 }
@@ -136,10 +185,9 @@ static inline int nv_alloc(int fd, uint32_t root, uint32_t parent, uint32_t *han
 static inline int nv_free(int fd, uint32_t root, uint32_t object)
 {
 	struct nv_free_arg arg = { root, root, object, 0 };
+	int rc = nv_escape(fd, 0x29, &arg, sizeof(arg), NULL);
 
-	if (ioctl(fd, nv_ioc(0x29, sizeof(arg), NULL), &arg) < 0)
-		return -errno;
-	return arg.status;
+	return rc < 0 ? rc : (int)arg.status;
 }
 
 static inline int nv_sim(int fd, struct sim_args *args)
@@ -153,10 +201,9 @@ static inline int nv_sim(int fd, struct sim_args *args)
 static inline int nv_event_data(int fd, void *data, const struct nv_way *way)
 {
 	struct nv_event_arg arg = { (uintptr_t)data, 0, 0xdead };
-	struct nv_xfer_arg xfer = { 0x52, sizeof(arg), (uintptr_t)&arg };
-	int rc = way && way->xfer ? ioctl(fd, nv_ioc(211, sizeof(xfer), way), &xfer) : ioctl(fd, nv_ioc(0x52, sizeof(arg), way), &arg);
+	int rc = nv_escape(fd, 0x52, &arg, sizeof(arg), way);
 
-	return rc < 0 ? -errno : (int)arg.status;
+	return rc < 0 ? rc : (int)arg.status;
 }
 
 /* An event object beneath a subdevice: what happens there under this index is kept for this open file. */
@@ -182,6 +229,15 @@ static inline int nv_is_simulated(int fd)
 	struct sim_args args = { 0 };
 
 	return nv_sim(fd, &args) >= 0;
+}
+
+/* A new object of a client, whose class needs no parameters. */
+static inline uint32_t nv_object(int fd, uint32_t root, uint32_t parent, uint32_t class, const char *what)
+{
+	uint32_t handle = 0;
+
+	nv_must(what, nv_alloc(fd, root, parent, &handle, class, NULL, 0));
+	return handle;
 }
 
 /* One client with a device and a subdevice on one GPU, as every user of the driver has. */
@@ -220,15 +276,6 @@ static inline int nv_session_open(int fd, unsigned gpu, struct nv_session *s)
 	if (!rc)
 		rc = nv_alloc(fd, s->client, s->device, &s->subdevice, 0x2080, sub, sizeof(sub));
 	return rc;
-}
-
-static inline void nv_die(const char *what, int rc)
-{
-	if (rc < 0)
-		fprintf(stderr, "%s: %s\n", what, strerror(-rc));
-	else
-		fprintf(stderr, "%s: status 0x%x\n", what, rc);
-	exit(2);
 }
 
 #endif

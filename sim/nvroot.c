@@ -135,8 +135,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	fd = nv_open_minor(255);
-	if (fd < 0)
-		nv_die("nvroot: /dev/nvidiactl", -errno);
+	nv_check(fd >= 0, "nvroot: /dev/nvidiactl", -errno);
 	if (mmap(argument, AREA, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED ||
 	    mmap(parameters, AREA, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED ||
 	    mmap(beyond, AREA, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED)

@@ -30,16 +30,6 @@ static struct nv_session session;
 static uint32_t profiler;
 static int ctl = -1;
 
-static inline void put32(uint8_t *p, unsigned off, uint32_t v)
-{
-	memcpy(p + off, &v, 4);
-}
-
-static inline void put64(uint8_t *p, unsigned off, uint64_t v)
-{
-	memcpy(p + off, &v, 8);
-}
-
 static void fill_pids(uint8_t *p, const struct row *row)
 {
 	(void)row;
@@ -156,13 +146,11 @@ static inline void open_rows(const char *who, int with_profiler)
 	int rc;
 
 	ctl = nv_open_minor(255);
-	if (ctl < 0)
-		nv_die(who, -errno);
+	nv_check(ctl >= 0, who, -errno);
 	rc = nv_session_open(ctl, 0, &session);
 	if (!rc && with_profiler)
 		rc = nv_alloc(ctl, session.client, session.subdevice, &profiler, 0x90cc, NULL, 0);
-	if (rc)
-		nv_die(who, rc);
+	nv_must(who, rc);
 }
 
 #endif

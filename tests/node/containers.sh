@@ -41,7 +41,7 @@ runc delete --force jit-cdi
 rm -f /dev/char/195:*
 runc --systemd-cgroup run --no-pivot --detach --bundle /run/bundle bare </dev/null >/tmp/created 2>&1
 opens bare && systemctl daemon-reload
-check without_links_it_loses_its_gpu_at_a_daemon_reload not opens bare
+check daemon_reload_without_links_loses_gpu not opens bare
 runc delete --force bare
 for mode in jit-cdi legacy; do
 	start_in $mode
@@ -50,8 +50,8 @@ for mode in jit-cdi legacy; do
 	echo $? >/tmp/kept-$mode
 	runc delete --force $mode
 done
-check cdi_container_keeps_it_at_a_daemon_reload grep -qx 0 /tmp/kept-jit-cdi
-check legacy_container_keeps_it_too grep -qx 0 /tmp/kept-legacy
+check daemon_reload_keeps_cdi_gpu grep -qx 0 /tmp/kept-jit-cdi
+check daemon_reload_keeps_legacy_gpu grep -qx 0 /tmp/kept-legacy
 killall gpu-hold
 in_time rmmod nvidia
 check cdi_file_goes_with_the_driver in_time test ! -e /var/run/cdi/nvidia.yaml

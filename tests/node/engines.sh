@@ -67,7 +67,7 @@ check docker_exec_of_a_user_is_right shows_itself docker one --user 1000
 check docker_user_container_is_right asks_by_itself in_docker --user 1000
 docker restart --time 0 one
 check docker_restarted_container_is_right shows_itself docker one
-check docker_container_outlives_a_kill_of_the_supervisor kill_supervisor
+check docker_container_outlives_supervisor_kill kill_supervisor
 check docker_killed_supervisors_container_is_right shows_itself docker one
 in_docker --detach --name two box sh -c "$hold"
 check docker_second_container_is_right shows_itself docker two
@@ -115,11 +115,11 @@ up_says_what_to_try() {
 	cat /tmp/up
 	grep -q '^try  *docker run --rm --runtime=nvidia' /tmp/up
 }
-check first_the_doctor_says_up next_is 'sudo mpu up'
+check doctor_first_names_up next_is 'sudo mpu up'
 $here/mpu up >/tmp/said 2>&1 || cat /tmp/said
-check then_it_says_what_puts_gpus_in next_is 'sudo apt-get install ./mpu-container_'
+check doctor_then_names_the_container_package next_is 'sudo apt-get install ./mpu-container_'
 dpkg -i $here/mpu-container.deb >/tmp/said 2>&1 || cat /tmp/said
-check then_it_says_what_tells_docker next_is 'sudo nvidia-ctk runtime configure --runtime=docker'
+check doctor_then_names_the_docker_command next_is 'sudo nvidia-ctk runtime configure --runtime=docker'
 $here/mpu down >/tmp/said 2>&1 || cat /tmp/said
 dpkg --purge mpu-container >/tmp/said 2>&1
 check three_commands_are_enough three_commands

@@ -19,7 +19,7 @@ insmod $here/nvidia.ko
 gpu-hold --mem 300 <>/tmp/never &
 holder=$!
 container_start
-right driver_that_comes_late_is_translated
+right late_driver_is_translated
 
 say "the driver again"
 container_stop
@@ -29,7 +29,7 @@ check driver_unloads_under_the_engine rmmod nvidia
 insmod $here/nvidia.ko
 gpu-hold --mem 300 <>/tmp/never &
 container_start
-right driver_that_comes_again_is_translated
+right reloaded_driver_is_translated
 
 say "boot"
 systemctl stop mpu

@@ -90,7 +90,7 @@ container_start
 depmod -a
 
 say "a package's life"
-wrong container_is_wrong_before_anything_is_installed
+wrong container_is_wrong_before_install
 check doctor_calls_the_container_broken doctor_finds_containers_broken
 snapshot >/tmp/before
 check package_installs dpkg -i $here/mpu.deb
@@ -156,12 +156,12 @@ same uninstall_leaves_nothing /tmp/before
 say "half-way"
 # Nothing to build with is known beforehand, and the other engine is taken. A build that fails is a failure: no engine is taken by mishap.
 mv /usr/bin/make /usr/bin/make.gone
-check an_install_without_make_would_take_the_notify_engine install_plans_no_module
+check install_without_make_plans_notify install_plans_no_module
 printf '#!/bin/sh\necho "No space left on device" >&2\nexit 2\n' >/usr/bin/make
 chmod 755 /usr/bin/make
-check a_failed_install_says_so install_fails_for_make
+check failed_install_names_step_and_fix install_fails_for_make
 mv /usr/bin/make.gone /usr/bin/make
-same a_failed_install_leaves_the_node_as_it_was /tmp/before
+same failed_install_leaves_the_node_unchanged /tmp/before
 $here/mpu install >/tmp/said 2>&1 &
 victim=$!
 in_time test -d /var/lib/dkms/mpu
@@ -172,11 +172,11 @@ done
 for name in dkms make gcc-12 cc1 as; do
 	in_time not pgrep -x $name >/dev/null
 done
-check a_killed_install_is_half_way test -f /var/lib/mpu/journal/undo.json
+check killed_install_leaves_a_journal test -f /var/lib/mpu/journal/undo.json
 $here/mpu install >/tmp/said 2>&1
-right an_install_after_a_killed_one_is_right
+right install_after_killed_install_succeeds
 mpu uninstall >/tmp/said 2>&1
-same a_killed_install_leaves_nothing_in_the_end /tmp/before
+same killed_install_leaves_nothing /tmp/before
 
 say "a kernel that takes signed modules only"
 mpu=$here/mpu

@@ -49,11 +49,11 @@ resign nobody
 refused an_unsigned_module_is_refused
 wrong unsigned_leaves_the_container_wrong
 resign stranger
-check the_strangers_signature_is_there signed_by stranger
-refused a_module_signed_by_a_stranger_is_refused
+check stranger_signature_is_present signed_by stranger
+refused stranger_signed_module_is_refused
 # Only the kernel can judge a signature: the unit tries, and takes the engine that needs none.
 systemctl start mpu
-check the_strangers_module_leaves_the_notify_engine is_by_notify
+check stranger_signed_module_leaves_notify is_by_notify
 supervised_start
 check notify_container_is_right_under_secure_boot supervised_is_right
 supervised_stop
@@ -93,11 +93,11 @@ place prebuilt-unsigned
 refused an_unsigned_prebuilt_module_is_refused
 cp /tmp/said /tmp/unsigned
 check the_unsigned_prebuilt_module_is_named says_what_was_passed_over
-check an_unsigned_prebuilt_module_leaves_the_notify_engine is_notify_by_hand
+check unsigned_prebuilt_module_leaves_notify is_notify_by_hand
 wrong without_the_prebuilt_module_is_wrong
 place prebuilt
 chmod o+w /usr/lib/mpu/modules/$release/mpu.ko
-refused a_prebuilt_module_that_others_can_write_is_refused
+refused writable_prebuilt_module_is_refused
 chmod o-w /usr/lib/mpu/modules/$release/mpu.ko
 check a_signed_prebuilt_module_is_loaded $mpu up --engine module
 check status_names_the_prebuilt_module is_by_the_prebuilt_module

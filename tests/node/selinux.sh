@@ -134,14 +134,14 @@ check selinux_container_starts start one c1,c2
 check selinux_container_has_its_label labelled one c1,c2
 check selinux_means_it means_it
 check selinux_container_is_wrong_before is_wrong runtime one
-check selinux_container_is_told_of_strangers_before told_of_strangers one
+check selinux_container_sees_foreign_pid_before told_of_strangers one
 stop one
 check selinux_install_takes_the_notify_engine $here/mpu install
 hash -r
 check selinux_supervisor_is_a_service by_service
 dmesg --clear
 start one c1,c2
-check selinux_confined_engine_is_kept_from_the_socket kept_from_the_socket one
+check selinux_denies_confined_engine_the_socket kept_from_the_socket one
 stop one
 check selinux_policy_module_is_taken semodule -i $here/mpu.cil
 dmesg --clear
@@ -151,9 +151,9 @@ check selinux_exec_of_a_user_is_right shows_itself runtime one --user 1000
 start two c3,c4
 check selinux_second_container_is_right shows_itself runtime two
 check selinux_first_container_is_right_beside_it shows_itself runtime one
-check selinux_container_is_told_of_no_stranger no_stranger one
+check selinux_container_sees_no_foreign_pid no_stranger one
 check selinux_containers_are_counted served 2
-check selinux_containers_outlive_a_kill_of_the_supervisor kill_supervisor
+check selinux_containers_outlive_supervisor_kill kill_supervisor
 check selinux_killed_supervisors_container_is_right shows_itself runtime one
 check selinux_killed_supervisors_second_container_is_right shows_itself runtime two
 check selinux_second_container_has_its_label labelled two c3,c4

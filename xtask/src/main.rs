@@ -40,6 +40,7 @@ mod rig;
 mod run;
 mod setup;
 mod skips;
+mod stories;
 mod sysroot;
 #[cfg(test)]
 mod systemd_units;
@@ -70,6 +71,8 @@ enum Verb {
     Test(test::Args),
     /// Boots one guest with chosen kernel, driver era, client, engine and stories
     Guest(guest::Args),
+    /// Lists the stories that guests play
+    Stories(stories::Args),
     /// Boots one guest with NVIDIA's own open driver on a made-up GPU, and plays the same stories there
     RealDriver(real_driver::Args),
     /// Boots a whole Debian and plays a node's life in it: installed, upgraded, removed
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Verb::Demo(args) => demo::demo(&args),
         Verb::Test(args) => test::test(&args),
         Verb::Guest(args) => guest::guest(&args),
+        Verb::Stories(args) => Ok(stories::stories(&args)),
         Verb::RealDriver(args) => real_driver::real_driver(&args),
         Verb::Node(args) => node::node(&args),
         Verb::Kmod(args) => kmod::kmod(&args),

@@ -141,10 +141,10 @@ fn make(args: &Args, wanted: &Wanted, lane: &mut Lane, tell: &Sender<Made>) -> R
 
 /// The guests of the matrix, ready to be made.
 fn guests(matrix: &Matrix, full: bool, wanted: &Wanted, tally: &mut Tally) -> Result<Vec<Guest>> {
-    let mut guests = matrix::simulated(matrix, full, &wanted::stories())?;
+    let mut guests = matrix::simulated(matrix, full)?;
     guests.extend(matrix::real(matrix, full, tally)?);
     for guest in &mut guests {
-        guest.job.rows.retain_mut(|row| wanted.keeps(row, &matrix.last));
+        guest.job.rows.retain_mut(|row| wanted.keeps(row, matrix::last()));
     }
     guests.retain(|guest| !guest.job.rows.is_empty());
     // Downloads first, one at a time: a guest's time is for the guest.

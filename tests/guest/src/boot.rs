@@ -20,7 +20,6 @@ const MOUNTS: [(&str, &str, &str); 9] = [
     ("tracefs", "/sys/kernel/tracing", ""),
 ];
 
-/// All of it.
 pub fn habitable() -> Result<()> {
     // The root that a kernel unpacks cannot be pivoted away from, which is how container runtimes enter theirs. A bind mount of
     // it, moved over it, can.
@@ -49,14 +48,12 @@ pub fn wants_shell() -> Result<bool> {
     Ok(std::fs::read_to_string("/proc/cmdline")?.split_whitespace().any(|word| word == "mpu.shell"))
 }
 
-/// A shell on the console, until it ends.
 pub fn shell() -> Result<()> {
     println!("drivers: /sim/era*/nvidia.ko   module: /mpu/mpu.ko   programs: gpu-hold, nvctl, mpu   clients: /nvidia/*   `exit` ends the guest");
     Command::new("/bin/sh").arg0("-sh").args(["-c", "exec setsid cttyhack /bin/sh -l"]).status().context("no shell")?;
     Ok(())
 }
 
-/// Ends the guest.
 pub fn power_off() -> ! {
     // The serial line drains before the machine goes: the last line is the verdict.
     rustix::fs::sync();

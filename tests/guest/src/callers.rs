@@ -43,7 +43,6 @@ impl<'a> Callers<'a> {
         Ok(callers)
     }
 
-    /// Stops them and returns what they printed.
     pub fn stop(mut self) -> Result<String> {
         self.end()?;
         self.container.script("cat /tmp/calls.* 2>/dev/null; true")

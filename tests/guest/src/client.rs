@@ -15,19 +15,15 @@ pub struct Client<'a> {
     release: Option<&'a str>,
 }
 
-/// A line of the process table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row {
-    /// The PID as shown.
     pub pid: u32,
-    /// The program's name as shown.
     pub name: String,
     /// The memory as shown; none for N/A.
     pub mib: Option<u64>,
 }
 
 impl<'a> Client<'a> {
-    /// Runs in the init PID namespace.
     pub fn on_host(release: &'a str) -> Self {
         Self { before: Vec::new(), release: Some(release) }
     }
@@ -47,7 +43,6 @@ impl<'a> Client<'a> {
         self.release.map(|release| format!("/nvidia/{release}")).unwrap_or_default()
     }
 
-    /// Runs nvidia-smi and returns all it left.
     pub fn smi(&self, arguments: &[&str]) -> Result<Output> {
         let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
         let Some(release) = self.release else {
@@ -61,18 +56,12 @@ impl<'a> Client<'a> {
     pub fn nvml(&self, arguments: &[&str]) -> Result<Vec<Query>> {
         let libraries = format!("LD_LIBRARY_PATH={}", self.libraries());
         let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
-        let done = run_with(&[&before[..], &["env", libraries.as_str(), "/bin/nvmlcall"], arguments].concat(), &[])?;
-        anyhow::ensure!(
-            done.status <= 1,
-            "nvmlcall ended with {}: {} {}",
-            done.status,
-            done.out.trim(),
-            done.err.trim()
-        );
-        queries(&done.out)
+        queries(
+            &run_with(&[&before[..], &["env", libraries.as_str(), "/bin/nvmlcall"], arguments].concat(), &[])?
+                .at_most(1)?,
+        )
     }
 
-    /// Runs a Python script that may import pynvml.
     pub fn python(&self, script: &str) -> Result<Output> {
         let libraries = self.libraries();
         let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
@@ -83,36 +72,18 @@ impl<'a> Client<'a> {
 
     /// The default table's process rows, in the order shown.
     pub fn table(&self) -> Result<Vec<Row>> {
-        let shown = self.smi(&[])?;
-        anyhow::ensure!(
-            shown.status == 0,
-            "nvidia-smi ended with {}: {} {}",
-            shown.status,
-            shown.out.trim(),
-            shown.err.trim()
-        );
-        table_rows(&shown.out)
+        table_rows(&self.smi(&[])?.at_most(0)?)
     }
 
     /// `--query-compute-apps`: PID and memory of each row.
     pub fn compute_apps(&self) -> Result<Vec<Row>> {
-        let shown =
-            self.smi(&["--query-compute-apps=pid,used_memory,process_name", "--format=csv,noheader,nounits"])?;
-        anyhow::ensure!(
-            shown.status == 0,
-            "nvidia-smi ended with {}: {} {}",
-            shown.status,
-            shown.out.trim(),
-            shown.err.trim()
-        );
-        csv_rows(&shown.out)
+        let query = ["--query-compute-apps=pid,used_memory,process_name", "--format=csv,noheader,nounits"];
+        csv_rows(&self.smi(&query)?.at_most(0)?)
     }
 }
 
-/// What NVML answered to one query.
 #[derive(Debug, Clone)]
 pub struct Query {
-    /// The rows, as key and value.
     pub rows: Vec<BTreeMap<String, String>>,
 }
 
@@ -125,7 +96,6 @@ impl Query {
     }
 }
 
-/// PIDs of rows, sorted, repetitions kept.
 pub fn pids(rows: &[Row]) -> Vec<u32> {
     let mut pids: Vec<u32> = rows.iter().map(|row| row.pid).collect();
     pids.sort_unstable();

@@ -1,12 +1,12 @@
 //! A real container in the guest: an OCI bundle run by crun or runc, with its own PID, mount, IPC, UTS, cgroup and network namespaces,
 //! the GPU's device nodes, and NVIDIA's user space mounted as NVIDIA's own runtime would. Deleted when dropped.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::json;
 
+use crate::bundle::{self, bind, device, mount, Bundle};
 use crate::client::Client;
 use crate::command::must;
 use crate::holder::Holder;
@@ -17,10 +17,8 @@ use crate::wait::until;
 
 /// A running container.
 pub struct Container {
-    runtime: &'static str,
-    name: String,
+    bundle: Bundle,
     client: String,
-    bundle: PathBuf,
     init: u32,
 }
 
@@ -35,34 +33,25 @@ impl Container {
 
     /// Makes a bundle and starts it with a program as its process 1.
     pub fn start_with(runtime: &'static str, name: &str, client: &str, words: &[&str]) -> Result<Self> {
-        let bundle = PathBuf::from(format!("/run/bundle/{name}"));
-        std::fs::create_dir_all(bundle.join("rootfs")).context("cannot make the container's root")?;
-        std::fs::write(bundle.join("config.json"), serde_json::to_vec_pretty(&spec(name, client, words)?)?)?;
-        let mut container = Self { runtime, name: name.to_owned(), client: client.to_owned(), bundle, init: 0 };
-        let bundle = container.bundle.display().to_string();
-        let pid_file = container.bundle.join("init").display().to_string();
-        must(&[runtime, "run", "--detach", "--pid-file", &pid_file, "--bundle", &bundle, name])
-            .with_context(|| format!("{runtime} cannot start {name}"))?;
-        container.init = pid_in(&pid_file)?;
-        Ok(container)
+        let bundle = Bundle::new(runtime, name, &spec(name, client, words)?)?;
+        bundle.make(runtime, &["run", "--detach"])?;
+        Ok(Self { init: pid_in(bundle.file("init"))?, bundle, client: client.to_owned() })
     }
 
-    /// nvidia-smi in this container.
     pub fn client(&self) -> Client<'_> {
-        Client::through(vec![self.runtime.to_owned(), "exec".to_owned(), self.name.clone()], &self.client)
+        Client::through(self.bundle.exec().map(str::to_owned).to_vec(), &self.client)
     }
 
-    /// Starts a GPU process in this container.
     pub fn hold(&self, arguments: &[&str]) -> Result<Holder> {
         self.hold_as("/bin/gpu-hold", arguments)
     }
 
     /// Starts a GPU process in this container under another name of gpu-hold.
     pub fn hold_as(&self, program: &str, arguments: &[&str]) -> Result<Holder> {
-        let pid_file = self.bundle.join("pid");
+        let pid_file = self.bundle.file("pid");
         let _ = std::fs::remove_file(&pid_file);
-        let mut command = Command::new(self.runtime);
-        command.args(["exec", "--pid-file"]).arg(&pid_file).args([self.name.as_str(), program]).args(arguments);
+        let mut command = Command::new(self.bundle.runtime);
+        command.args(["exec", "--pid-file"]).arg(&pid_file).args([self.name(), program]).args(arguments);
         Holder::start(command, |_| pid_in(&pid_file))
     }
 
@@ -72,7 +61,6 @@ impl Container {
         entered(self.init)
     }
 
-    /// Runs nvctl in this container.
     pub fn ask(&self, arguments: &[&str]) -> Result<Answer> {
         nvctl::ask(&self.entered(), "nvctl", arguments)
     }
@@ -112,58 +100,29 @@ impl Container {
         must(&["nsenter", "-t", &self.init.to_string(), "-p", "sh", "-c", &script]).map(drop)
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.bundle.name
     }
 
-    /// Process 1's PID in the init namespace.
     pub fn pid_outside(&self) -> u32 {
         self.init
     }
 }
 
-impl Drop for Container {
-    fn drop(&mut self) {
-        if let Err(error) = must(&[self.runtime, "delete", "--force", &self.name]) {
-            println!("guest: cannot delete container {}: {error:#}", self.name);
-        }
-        let _ = std::fs::remove_dir_all(&self.bundle);
-    }
-}
-
 fn spec(name: &str, client: &str, words: &[&str]) -> Result<serde_json::Value> {
     let mut mounts = vec![
-        json!({"destination": "/proc", "type": "proc", "source": "proc"}),
+        mount("/proc", "proc"),
         json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}),
-        json!({"destination": "/dev/shm", "type": "tmpfs", "source": "shm"}),
-        json!({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"}),
+        mount("/dev/shm", "tmpfs"),
+        mount("/tmp", "tmpfs"),
     ];
-    for folder in SHARED {
-        mounts.push(json!({"destination": folder, "type": "bind", "source": folder, "options": ["rbind", "ro"]}));
-    }
-    let mut devices =
-        vec![json!({"path": "/dev/nvidiactl", "type": "c", "major": 195, "minor": 255, "fileMode": 0o666})];
-    for gpu in 0..gpus()? {
-        devices.push(
-            json!({"path": format!("/dev/nvidia{gpu}"), "type": "c", "major": 195, "minor": gpu, "fileMode": 0o666}),
-        );
-    }
-    let kinds = ["pid", "mount", "ipc", "uts", "network", "cgroup"];
-    let namespaces: Vec<_> = kinds.iter().map(|kind| json!({"type": kind})).collect();
-    let mut spec = json!({
-        "ociVersion": "1.0.2",
-        "hostname": name,
-        "root": {"path": "rootfs"},
-        "process": {
-            "cwd": "/",
-            "user": {"uid": 0, "gid": 0},
-            "args": words,
-            "env": [format!("PATH=/nvidia/{client}:/usr/bin:/bin"), format!("LD_LIBRARY_PATH=/nvidia/{client}"), "HOME=/"],
-        },
-        "mounts": mounts,
-        "linux": {"namespaces": namespaces, "devices": devices, "resources": {"devices": [{"allow": true, "access": "rwm"}]}},
-    });
+    mounts.extend(SHARED.map(|folder| bind(folder, "ro")));
+    let environment =
+        [format!("PATH=/nvidia/{client}:/usr/bin:/bin"), format!("LD_LIBRARY_PATH=/nvidia/{client}"), "HOME=/".into()];
+    let mut spec = bundle::spec(name, words, &environment, mounts);
+    let gpus = (0..gpus()?).map(|gpu| device(&format!("nvidia{gpu}"), gpu));
+    spec["linux"]["devices"] = std::iter::once(device("nvidiactl", 255)).chain(gpus).collect();
+    spec["linux"]["resources"] = json!({"devices": [{"allow": true, "access": "rwm"}]});
     if let Some(seccomp) = supervisor::seccomp() {
         spec["linux"]["seccomp"] = seccomp;
     }

@@ -6,17 +6,13 @@ use anyhow::Result;
 use crate::client::{self, pids};
 use crate::container::Container;
 use crate::holder::Holder;
-use crate::right;
 use crate::stage::Stage;
-use crate::story::{Engines, Fault, Story, Without};
+use crate::story::{Fault, Story};
 
 /// Played only when named, on a stage where the engine comes later.
-pub const DEMO: Story = Story {
-    name: "demo",
-    engines: Engines::Every,
-    without: |_| Without::Right("the demonstration loads the engine itself"),
-    run: show,
-};
+pub const DEMO: Story = Story::new("demo", &[], "What `x demo` shows.", show)
+    .every_client()
+    .right("the demonstration loads the engine itself");
 
 fn show(stage: &Stage) -> Result<(), Fault> {
     for name in ["neighbour", "train", "serve"] {

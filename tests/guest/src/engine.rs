@@ -18,7 +18,6 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// By a plan's name.
     pub fn named(name: &str) -> Result<Self> {
         Ok(match name {
             "none" => Self::None,
@@ -67,8 +66,7 @@ impl Engines {
         (!is_played).then(|| format!("a story of the engine {}: {why}", only.name()))
     }
 
-    /// As docs/stories.md has them.
-    #[cfg(test)]
+    /// As `./x stories` has them.
     pub fn names(self) -> &'static str {
         match self {
             Self::Every => "every",

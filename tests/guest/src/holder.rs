@@ -5,7 +5,6 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{bail, Context, Result};
 
-/// A running gpu-hold.
 pub struct Holder {
     child: Child,
     input: Option<ChildStdin>,
@@ -19,7 +18,6 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Starts one on the host.
     pub fn on_host(arguments: &[&str]) -> Result<Self> {
         Self::on_host_as("/bin/gpu-hold", arguments)
     }

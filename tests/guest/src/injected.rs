@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::{json, Value};
 
+use crate::bundle::{self, mount, Bundle};
 use crate::client::Client;
-use crate::command::{must, run, Output};
+use crate::command::{must, Output};
 use crate::holder::Holder;
 use crate::processes;
 
@@ -69,9 +70,7 @@ impl Drop for Installed {
 
 /// A running container. Deleted when dropped.
 pub struct Injected {
-    runtime: &'static str,
-    name: String,
-    bundle: PathBuf,
+    bundle: Bundle,
     init: u32,
 }
 
@@ -83,50 +82,33 @@ impl Injected {
         Self::start_by("nvidia-container-runtime", runtime, name)
     }
 
-    /// Starts the same container without the wrapper.
     pub fn start_without(runtime: &'static str, name: &str) -> Result<Self> {
         Self::start_by(runtime, runtime, name)
     }
 
     fn start_by(program: &str, runtime: &'static str, name: &str) -> Result<Self> {
-        let bundle = PathBuf::from(format!("/run/bundle/{name}"));
-        root(&bundle.join("rootfs"))?;
-        std::fs::write(bundle.join("config.json"), serde_json::to_vec_pretty(&spec(name))?)?;
-        let mut container = Self { runtime, name: name.to_owned(), bundle, init: 0 };
-        let bundle = container.bundle.display().to_string();
-        let pid_file = container.bundle.join("init").display().to_string();
-        must(&[program, "create", "--pid-file", &pid_file, "--bundle", &bundle, name])
-            .with_context(|| format!("{program} cannot create {name}"))?;
+        let bundle = Bundle::new(runtime, name, &spec(name))?;
+        root(&bundle.file("rootfs"))?;
+        bundle.make(program, &["create"])?;
         must(&[program, "start", name]).with_context(|| format!("{program} cannot start {name}"))?;
-        container.init = std::fs::read_to_string(&pid_file)?.trim().parse().context("no PID")?;
-        Ok(container)
+        let init = std::fs::read_to_string(bundle.file("init"))?.trim().parse().context("no PID")?;
+        Ok(Self { bundle, init })
     }
 
-    /// Runs a program in it, by its runtime.
     pub fn run(&self, words: &[&str]) -> Result<Output> {
-        run(&[&[self.runtime, "exec", self.name.as_str()], words].concat())
+        self.bundle.run(words)
     }
 
     /// What nvidia-smi's query has in it; nvidia-smi is the one that the wrapper put there.
     pub fn compute_apps(&self) -> Result<Vec<u32>> {
-        let before = [self.runtime, "exec", self.name.as_str()].map(str::to_owned).to_vec();
+        let before = self.bundle.exec().map(str::to_owned).to_vec();
         Ok(crate::client::pids(&Client::installed(before).compute_apps()?))
     }
 
-    /// Starts a GPU process in it.
     pub fn hold(&self, arguments: &[&str]) -> Result<Holder> {
         let mut command = std::process::Command::new("nsenter");
         command.args(["-t", &self.init.to_string(), "-p", "-m", "/bin/gpu-hold"]).args(arguments);
         Holder::start(command, |inside| Ok(processes::outside(self.init, inside).unwrap_or(0)))
-    }
-}
-
-impl Drop for Injected {
-    fn drop(&mut self) {
-        if let Err(error) = must(&[self.runtime, "delete", "--force", &self.name]) {
-            println!("guest: cannot delete container {}: {error:#}", self.name);
-        }
-        let _ = std::fs::remove_dir_all(&self.bundle);
     }
 }
 
@@ -156,24 +138,11 @@ fn root(at: &Path) -> Result<()> {
 }
 
 fn spec(name: &str) -> Value {
-    let kinds = ["pid", "mount", "ipc", "uts", "network", "cgroup"];
-    let namespaces: Vec<_> = kinds.iter().map(|kind| json!({"type": kind})).collect();
-    json!({
-        "ociVersion": "1.0.2",
-        "hostname": name,
-        "root": {"path": "rootfs"},
-        "process": {
-            "cwd": "/",
-            "user": {"uid": 0, "gid": 0},
-            "args": ["/bin/sleep", "1000000"],
-            "env": ["PATH=/usr/bin:/bin", "HOME=/", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility"],
-        },
-        "mounts": [
-            {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
-            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
-        ],
-        // What engines write: no device but those that are named.
-        "linux": {"namespaces": namespaces, "resources": {"devices": [{"allow": false, "access": "rwm"}]}},
-    })
+    let environment =
+        ["PATH=/usr/bin:/bin", "HOME=/", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility"];
+    let mounts = vec![mount("/proc", "proc"), mount("/dev", "tmpfs"), mount("/tmp", "tmpfs")];
+    let mut spec = bundle::spec(name, &["/bin/sleep", "1000000"], &environment.map(str::to_owned), mounts);
+    // What engines write: no device but those that are named.
+    spec["linux"]["resources"] = json!({"devices": [{"allow": false, "access": "rwm"}]});
+    spec
 }

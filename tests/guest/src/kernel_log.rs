@@ -56,7 +56,6 @@ pub fn announce_oops() -> Result<()> {
     Ok(())
 }
 
-/// See [`announce_oops`].
 pub fn announce_end_of_oops() -> Result<()> {
     println!("{OOPS_OVER}");
     std::fs::write(PANIC_ON_OOPS, "1").context("cannot make an oops deadly again")

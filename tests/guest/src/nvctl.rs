@@ -8,14 +8,10 @@ use anyhow::{Context, Result};
 
 use crate::command::run;
 
-/// What one control came back with.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// The RM's status.
     pub status: u32,
-    /// The rows, as key and value.
     pub rows: Vec<BTreeMap<String, String>>,
-    /// All that was printed.
     pub text: String,
 }
 
@@ -27,7 +23,6 @@ impl Answer {
         numbers
     }
 
-    /// The PIDs of the rows, sorted, repetitions kept.
     pub fn pids(&self) -> Vec<u32> {
         self.numbers("pid")
     }
@@ -39,7 +34,6 @@ impl Answer {
         pids
     }
 
-    /// A value of the only row.
     pub fn one(&self, key: &str) -> Result<u64> {
         let value = self.rows.first().and_then(|row| row.get(key));
         value.and_then(|value| value.parse().ok()).with_context(|| format!("nvctl tells no {key}: {}", self.text))
@@ -51,17 +45,9 @@ pub fn ask(before: &[String], program: &str, arguments: &[&str]) -> Result<Answe
     let before: Vec<&str> = before.iter().map(String::as_str).collect();
     let done = run(&[&before[..], &[program], arguments].concat())?;
     // 1 is the driver's no, which is an answer.
-    anyhow::ensure!(
-        done.status <= 1,
-        "nvctl {arguments:?} ended with {}: {} {}",
-        done.status,
-        done.out,
-        done.err.trim()
-    );
-    read(&done.out)
+    read(&done.at_most(1).with_context(|| format!("nvctl {arguments:?}"))?)
 }
 
-/// Reads what nvctl printed.
 pub fn read(text: &str) -> Result<Answer> {
     let first = text.lines().next().unwrap_or_default();
     let word = |key: &str| first.split(' ').find_map(|word| word.strip_prefix(key));

@@ -4,22 +4,29 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
-use mpu_plan::{Ending, STAGE_STANDS};
+use mpu_plan::{Ending, Row, ALL, STAGE_STANDS};
 
 use crate::demo;
 use crate::engine::Engine;
 use crate::kernel_log::{self, KernelLog};
-use crate::plan::{Row, ALL};
 use crate::stage::Stage;
 use crate::stories;
 use crate::story::{judge, Fault, Story, Verdict, Without};
+
+/// What the host wants done in this guest, one row per driver and client.
+pub fn read_plan(path: &str) -> Result<Vec<Row>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    let rows = text.lines().map(|line| line.parse().map_err(anyhow::Error::msg)).collect::<Result<Vec<_>>>()?;
+    ensure!(!rows.is_empty(), "{path} is empty");
+    Ok(rows)
+}
 
 /// Runs a row of the plan, and returns how many stories failed.
 pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
     let mut failed = 0;
     let named = |name: &str| row.stories.iter().any(|wanted| wanted == name);
     let everything = row.stories.is_empty() || named(ALL);
-    let usual = stories::ALL.iter().filter(|story| everything || named(story.name));
+    let usual = stories::usual().filter(|story| everything || named(story.name));
     let by_name_alone = stories::LAST.iter().chain([&demo::DEMO]);
     let wanted = usual.chain(by_name_alone.filter(|story| named(story.name)));
     let wanted: Vec<&Story> = wanted.collect();
@@ -35,7 +42,7 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
         for story in &wanted {
             let began = Instant::now();
             let verdict = match &raised {
-                Ok(()) => match story.engines.lack(engine, &engines).or_else(|| stage.lack(story.name)) {
+                Ok(()) => match story.engines.lack(engine, &engines).or_else(|| stage.lack(story.real)) {
                     None => play(story, &stage, &mut log)?,
                     Some(reason) => Verdict::Skip(reason),
                 },
@@ -61,7 +68,7 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
 }
 
 fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
-    let without = (story.without)(stage);
+    let without = story.without(stage);
     match (&without, stage.engine) {
         (Without::Moot(reason), _) | (Without::Right(reason), Engine::None) => {
             return Ok(Verdict::Skip((*reason).to_owned()))

@@ -4,17 +4,16 @@
 //!
 //! Reads the manifest that `./x` rendered into the guest from the chart.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::{json, Value};
 
-use crate::command::{must, run, Output};
+use crate::bundle::{self, bind, device, mount, Bundle};
+use crate::command::{must, Output};
 use crate::wait::until;
 
-/// All privileges.
 pub const PRIVILEGED: &str = "/kubernetes/manifest.yaml";
-/// Two capabilities.
 pub const RUNTIME_CLASS: &str = "/kubernetes/manifest-runtime-class.yaml";
 
 /// Of what a privileged container has, what an agent could use.
@@ -22,28 +21,20 @@ const OF_ALL: [&str; 6] = ["SYS_MODULE", "SYS_ADMIN", "MKNOD", "DAC_OVERRIDE", "
 
 /// A running agent. Deleted when dropped.
 pub struct Pod {
-    runtime: &'static str,
-    name: String,
-    bundle: PathBuf,
+    bundle: Bundle,
 }
 
 impl Pod {
     /// Starts it as the kubelet and a runtime with GPUs would.
     pub fn start(runtime: &'static str, manifest: &str, name: &str, arguments: &[&str]) -> Result<Self> {
-        let bundle = PathBuf::from(format!("/run/bundle/{name}"));
-        std::fs::create_dir_all(bundle.join("rootfs"))?;
         let manifest = std::fs::read_to_string(manifest).with_context(|| format!("cannot read {manifest}"))?;
-        std::fs::write(bundle.join("config.json"), serde_json::to_vec_pretty(&spec(&manifest, name, arguments)?)?)?;
-        let pod = Self { runtime, name: name.to_owned(), bundle };
-        let bundle = pod.bundle.display().to_string();
-        must(&[runtime, "run", "--detach", "--bundle", &bundle, name])
-            .with_context(|| format!("{runtime} cannot start the agent"))?;
-        Ok(pod)
+        let bundle = Bundle::new(runtime, name, &spec(&manifest, name, arguments)?)?;
+        bundle.make(runtime, &["run", "--detach"])?;
+        Ok(Self { bundle })
     }
 
-    /// A kubelet's probe: `ready` or `alive`.
     pub fn probe(&self, question: &str) -> Result<Output> {
-        run(&[self.runtime, "exec", &self.name, "/bin/mpu", "agent", question])
+        self.bundle.run(&["/bin/mpu", "agent", question])
     }
 
     /// Waits until a probe has this exit status, and returns its words.
@@ -60,27 +51,17 @@ impl Pod {
 
     /// Sends its process 1 a signal, and waits for its end.
     pub fn end(self, signal: &str) -> Result<()> {
-        must(&[self.runtime, "kill", &self.name, signal])?;
-        until(&format!("{} does not end by {signal}", self.name), || {
-            Ok(!must(&[self.runtime, "state", &self.name])?.contains("\"running\""))
+        let Bundle { runtime, name, .. } = &self.bundle;
+        must(&[runtime, "kill", name, signal])?;
+        until(&format!("{name} does not end by {signal}"), || {
+            Ok(!must(&[runtime, "state", name])?.contains("\"running\""))
         })
     }
 }
 
-impl Drop for Pod {
-    fn drop(&mut self) {
-        if let Err(error) = must(&[self.runtime, "delete", "--force", &self.name]) {
-            println!("guest: cannot delete {}: {error:#}", self.name);
-        }
-        let _ = std::fs::remove_dir_all(&self.bundle);
-    }
-}
-
 fn spec(manifest: &str, name: &str, arguments: &[&str]) -> Result<Value> {
-    let bind =
-        |path: &str, how: &str| json!({"destination": path, "type": "bind", "source": path, "options": ["rbind", how]});
     let mut mounts = vec![
-        json!({"destination": "/proc", "type": "proc", "source": "proc"}),
+        mount("/proc", "proc"),
         json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro", "nosuid", "noexec", "nodev"]}),
         json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}),
     ];
@@ -92,7 +73,7 @@ fn spec(manifest: &str, name: &str, arguments: &[&str]) -> Result<Value> {
         // The kubelet makes those that are missing.
         std::fs::create_dir_all(path).with_context(|| format!("cannot make {path}"))?;
         mounts.push(match path {
-            "/tmp" => json!({"destination": path, "type": "tmpfs", "source": "tmpfs"}),
+            "/tmp" => mount(path, "tmpfs"),
             _ => bind(path, if writable { "rw" } else { "ro" }),
         });
     }
@@ -103,26 +84,17 @@ fn spec(manifest: &str, name: &str, arguments: &[&str]) -> Result<Value> {
     // A privileged container's /dev has what the host's had when it began, and an agent begins before the driver.
     let by_runtime = [("nvidiactl", 255), ("nvidia0", 0)].into_iter().filter(|_| !is_privileged(manifest));
     for (node, minor) in by_runtime {
-        devices.push(
-            json!({"path": format!("/dev/{node}"), "type": "c", "major": 195, "minor": minor, "fileMode": 0o666}),
-        );
+        devices.push(device(node, minor));
         allowed.push(json!({"allow": true, "type": "c", "major": 195, "minor": minor, "access": "rw"}));
     }
-    let kinds = ["pid", "mount", "ipc", "uts", "network", "cgroup"];
-    let namespaces: Vec<_> = kinds.iter().map(|kind| json!({"type": kind})).collect();
-    Ok(json!({
-        "ociVersion": "1.0.2",
-        "root": {"path": "rootfs", "readonly": true},
-        "process": {
-            "cwd": "/",
-            "user": {"uid": 0, "gid": 0},
-            "args": words,
-            "env": ["PATH=/usr/bin:/bin".to_owned(), format!("MPU_AGENT_ID={name}")],
-            "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
-        },
-        "mounts": mounts,
-        "linux": {"namespaces": namespaces, "devices": devices, "resources": {"devices": allowed}},
-    }))
+    let environment = ["PATH=/usr/bin:/bin".to_owned(), format!("MPU_AGENT_ID={name}")];
+    let mut spec = bundle::spec(name, &words, &environment, mounts);
+    spec["root"]["readonly"] = true.into();
+    spec["process"]["capabilities"] =
+        json!({"bounding": capabilities, "effective": capabilities, "permitted": capabilities});
+    spec["linux"]["devices"] = devices.into();
+    spec["linux"]["resources"] = json!({"devices": allowed});
+    Ok(spec)
 }
 
 fn is_privileged(manifest: &str) -> bool {
@@ -138,7 +110,6 @@ fn node_mounts(manifest: &str) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// The capabilities in the manifest.
 fn capabilities(manifest: &str) -> Result<Vec<String>> {
     let named = |names: &mut dyn Iterator<Item = &str>| names.map(|name| format!("CAP_{name}")).collect();
     if is_privileged(manifest) {

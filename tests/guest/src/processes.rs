@@ -52,7 +52,6 @@ pub fn next_outside(pid: u32) -> Result<()> {
     std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).context("cannot set the next PID")
 }
 
-/// The parent of a process.
 pub fn parent(pid: u32) -> Option<u32> {
     stat(pid)?.split(' ').nth(1)?.parse().ok()
 }

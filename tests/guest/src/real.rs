@@ -1,4 +1,4 @@
-//! NVIDIA's own driver on a made-up GPU (tests/real-driver), loaded and unloaded; and which stories cannot be played on it, and why.
+//! NVIDIA's own driver on a made-up GPU (tests/real-driver), loaded and unloaded; and why some stories cannot be played on it.
 //!
 //! Only an open one can be overridden, and so has a GPU that is started. Knows nothing of releases: what a driver of an era does is foretold by
 //! the stories.
@@ -102,28 +102,43 @@ pub fn keep_busy(samples: &[(u32, u32)]) -> Result<()> {
     std::fs::write("/sys/module/made_up_overrides/parameters/samples", told.join(",")).context("no samples")
 }
 
-/// Why a story is not played on a real driver; none if it is.
-pub fn lack(story: &str, is_closed: bool, has_client: bool) -> Option<&'static str> {
-    if is_closed {
-        return (!WITHOUT_A_GPU.contains(&story)).then_some(CLOSED);
-    }
-    let reason = LACKS.iter().find(|(stories, _)| stories.contains(&story)).map(|(_, reason)| *reason);
-    reason.or_else(|| (!has_client && CLIENTS.contains(&story)).then_some(CLIENT))
+/// Whether a story is played on NVIDIA's own driver, on a made-up GPU; else what keeps it from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Real {
+    /// On an open driver.
+    Played,
+    /// On a closed driver, too: it needs no GPU.
+    WithoutGpu,
+    /// Where NVIDIA's client has the release of the driver.
+    Client,
+    /// It turns a knob of the simulated driver.
+    Knob,
+    /// A made-up GPU lacks the engines.
+    Engines,
+    /// It asks by the sizes of several releases.
+    Sizes,
+    /// It switches off the kernel's probes.
+    Probes,
 }
 
-const CLOSED: &str = "a closed driver: it cannot be overridden, so that no GPU starts and no process is in any list";
-
-/// Stories that want no GPU: those that are played on a closed driver.
-const WITHOUT_A_GPU: [&str; 4] = [
-    "calls_that_need_no_gpu_are_the_drivers_own",
-    "another_release_of_the_driver_is_followed",
-    "a_driver_without_a_gpu_is_told_truthfully",
-    "state_and_counters_can_be_read_at_any_time",
-];
-
-const KNOB: &str = "the real driver: the story turns a knob of the simulated one";
-const ENGINES: &str = "the real driver: a made-up GPU has no encoder, no capture, no profiler and no debugger";
-const CLIENT: &str = "the real driver: no nvidia-smi at hand asks as its release does, starts on it, and shows processes of a made-up GPU";
+/// Why a story is not played on a real driver; none if it is.
+pub fn lack(real: Real, is_closed: bool, has_client: bool) -> Option<&'static str> {
+    Some(match real {
+        Real::WithoutGpu => return None,
+        _ if is_closed => "a closed driver: it cannot be overridden, so that no GPU starts and no process is in any list",
+        Real::Played => return None,
+        Real::Client if has_client => return None,
+        Real::Client => {
+            "the real driver: no nvidia-smi at hand asks as its release does, starts on it, and shows processes of a made-up GPU"
+        }
+        Real::Knob => "the real driver: the story turns a knob of the simulated one",
+        Real::Engines => "the real driver: a made-up GPU has no encoder, no capture, no profiler and no debugger",
+        Real::Sizes => "the real driver: it takes the sizes of its own release alone",
+        Real::Probes => {
+            "the real driver: the story switches off the kernel's probes, by which the driver is overridden"
+        }
+    })
+}
 
 /// Releases whose nvidia-smi shows no process on a made-up GPU, with MPU or without: which control it misses is not known.
 const BLIND: [&str; 1] = ["535.261.03"];
@@ -137,85 +152,10 @@ pub fn may_serve(client: &str, release: &str) -> bool {
     let layout = |release| LAYOUTS.partition_point(|first| *first <= branch(release));
     layout(client) == layout(release) && !BLIND.contains(&client)
 }
-const PROBES: &str = "the real driver: the story switches off the kernel's probes, by which the driver is overridden";
-const SIZES: &str = "the real driver: it takes the sizes of its own release alone";
-
-/// Stories that want what only a simulated driver, or a real GPU, can do.
-const LACKS: [(&[&str], &str); 4] = [
-    (
-        &[
-            "own_utilisation_equals_what_the_host_sees",
-            "error_report_names_the_caller_by_its_own_number",
-            "a_sample_of_an_ended_process_is_not_followed",
-            "answer_past_the_drivers_copies_is_counted",
-            "a_driver_that_miscounts_tells_no_foreign_pid",
-            "no_caller_is_lent_a_right_or_loses_one",
-            "rows_stay_on_their_gpu_and_instance",
-            "armed_is_not_said_while_nothing_passes",
-            "no_byte_that_comes_back_is_of_anybody_else",
-            "an_event_of_the_memory_limit_names_own_processes_only",
-            "an_oops_of_the_driver_does_not_take_the_module_along",
-            "a_hand_over_while_the_driver_goes_leaves_nothing_behind",
-            "module_and_driver_go_at_once",
-            "a_driver_that_hangs_stops_nobody_else",
-        ],
-        KNOB,
-    ),
-    (
-        &[
-            "encoder_and_capture_sessions_are_own_only",
-            "profiler_reservation_names_own_process_only",
-            "the_count_of_encoder_sessions_is_ones_own",
-            "a_thread_with_descriptors_of_its_own_is_shown_nobody_else",
-            "other_controls_buffers_stay_untouched",
-            "every_translated_control_is_counted_once",
-            "a_caller_that_changed_its_user_is_shown_nobody_else",
-            "reused_host_pid_inherits_no_row",
-        ],
-        ENGINES,
-    ),
-    (
-        &[
-            "every_layout_is_translated",
-            "samples_beyond_the_usual_hundred_are_translated",
-            "a_fault_in_the_argument_shows_nobody",
-            "races_on_every_control_show_nobody",
-        ],
-        SIZES,
-    ),
-    (&["what_passes_is_counted_by_its_reason"], PROBES),
-];
-
-/// Stories that run NVIDIA's clients, which want a driver of their own release.
-const CLIENTS: [&str; 13] = [
-    "container_sees_its_own_processes",
-    "container_of_runc_sees_its_own_processes",
-    "exec_into_a_container_sees_process_1",
-    "query_compute_apps_lists_own_processes_only",
-    "pmon_shows_own_utilisation",
-    "query_of_pids_and_accounting_names_own_processes_only",
-    "containers_do_not_see_each_other",
-    "pynvml_is_told_of_own_processes_only",
-    "ps_names_every_process_and_its_container",
-    "metrics_tell_who_uses_what_and_let_the_driver_go",
-    "agent_in_a_container_keeps_the_node_right",
-    "gpu_put_in_by_our_wrapper_is_seen_right",
-    "nested_namespaces_2_deep_each_see_their_own_numbers",
-];
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_story_that_is_named_is_there_and_named_once() {
-        let named: Vec<&str> = LACKS.iter().flat_map(|(stories, _)| *stories).chain(&CLIENTS).copied().collect();
-        assert!(WITHOUT_A_GPU.iter().all(|name| crate::stories::ALL.iter().any(|story| story.name == *name)));
-        for (at, name) in named.iter().enumerate() {
-            assert!(crate::stories::ALL.iter().any(|story| story.name == *name), "{name}");
-            assert!(!named[..at].contains(name), "{name} twice");
-        }
-    }
 
     #[test]
     fn client_of_other_layouts_does_not_serve() {
@@ -227,11 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_has_its_reason() {
-        assert_eq!(lack("rows_stay_on_their_gpu_and_instance", false, true), Some(KNOB));
-        assert!(lack("pmon_shows_own_utilisation", false, false).is_some_and(|why| why.contains("nvidia-smi")));
-        assert_eq!(lack("pmon_shows_own_utilisation", false, true), None);
-        assert_eq!(lack("pmon_shows_own_utilisation", true, true), Some(CLOSED));
-        assert_eq!(lack(WITHOUT_A_GPU[0], true, true), None);
+    fn skip_on_real_driver_has_its_reason() {
+        let has = |real, is_closed, has_client, word: &str| lack(real, is_closed, has_client).unwrap().contains(word);
+        assert!(has(Real::Knob, false, true, "knob"));
+        assert!(has(Real::Client, false, false, "nvidia-smi"));
+        assert_eq!(lack(Real::Client, false, true), None);
+        assert!(has(Real::Client, true, true, "closed"));
+        assert_eq!(lack(Real::WithoutGpu, true, true), None);
     }
 }

@@ -12,7 +12,6 @@ use crate::real;
 /// Where numbers of the init namespace start once a scene is set.
 const OUTSIDE: u32 = 20_000;
 
-/// See the module.
 pub struct Scene {
     /// On the host: 300 MiB, all kinds of sessions, accounted.
     pub foreign: Holder,
@@ -22,9 +21,7 @@ pub struct Scene {
     pub second: Holder,
     /// In `b`: two clients of 50 MiB, an encoder session and a capture session.
     pub other: Holder,
-    /// By crun.
     pub a: Container,
-    /// By runc.
     pub b: Container,
 }
 
@@ -34,7 +31,6 @@ impl Scene {
         Self::set_from(client, is_real, OUTSIDE)
     }
 
-    /// Sets it with numbers outside that start elsewhere.
     pub fn set_from(client: &str, is_real: bool, outside: u32) -> Result<Self> {
         processes::next_outside(outside)?;
         let foreign = Holder::on_host(&["--acct", "--mem", "300", "--util", "40", "--enc", "--fbc"])?;
@@ -62,7 +58,6 @@ impl Scene {
     }
 }
 
-/// In ascending order.
 pub fn sorted(pids: impl IntoIterator<Item = u32>) -> Vec<u32> {
     let mut pids: Vec<u32> = pids.into_iter().collect();
     pids.sort_unstable();

@@ -5,6 +5,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use anyhow::{ensure, Context, Result};
+use mpu_plan::Row;
 
 use crate::client::Client;
 use crate::command::{must, run};
@@ -12,13 +13,11 @@ use crate::container::Container;
 use crate::engine::Engine;
 use crate::holder::Holder;
 use crate::kernel_log::{self, KernelLog};
-use crate::plan::Row;
-use crate::real::{self, Loaded};
+use crate::real::{self, Loaded, Real};
 use crate::scene::Scene;
 use crate::supervisor::{self, Supervisor};
 use crate::wait::until;
 
-/// Where the module's policy is written and read.
 const POLICY: &str = "/sys/module/mpu/parameters/policy";
 
 /// Behind the number of an era whose driver is the simulated one as of 615.
@@ -33,17 +32,14 @@ pub struct Stage {
     pub era_name: String,
     /// The driver that was loaded last, by what it was loaded with; empty while there was none.
     driver: RefCell<String>,
-    /// The real driver, while it is loaded.
     real: Cell<Option<Loaded>>,
     /// The release of nvidia-smi and NVML, such as `550.163.01`.
     pub client: String,
     /// Whether the client starts on the real driver, once that was tried.
     client_starts: OnceCell<bool>,
-    /// What is at work.
     pub engine: Engine,
     /// Whether this client is the first that the plan has for the era: stories in which no client of NVIDIA's takes part play once.
     pub first_of_era: bool,
-    /// How often the module is reloaded under load.
     pub reloads: u32,
     /// Processes that many stories look at, made by the first of them.
     scene: RefCell<Option<Rc<Scene>>>,
@@ -76,7 +72,6 @@ impl Stage {
         })
     }
 
-    /// The client's major version.
     pub fn client_major(&self) -> u32 {
         self.client.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0)
     }
@@ -91,7 +86,6 @@ impl Stage {
         Container::start("crun", name, &self.client)
     }
 
-    /// Starts a GPU process on the host.
     pub fn hold(&self, arguments: &[&str]) -> Result<Holder> {
         Holder::on_host(arguments)
     }
@@ -120,7 +114,7 @@ impl Stage {
     }
 
     /// Why a story cannot be played on the stage's driver; none if it can.
-    pub fn lack(&self, story: &str) -> Option<String> {
+    pub fn lack(&self, story: Real) -> Option<String> {
         let is_closed = real::is_closed(self.release()?);
         real::lack(story, is_closed, self.has_client()).map(str::to_owned)
     }
@@ -139,7 +133,6 @@ impl Stage {
         Ok(kernel_log::complaints_beside_an_oops(&lines, "nvidia"))
     }
 
-    /// Whether a story made the driver oops.
     pub fn had_oops(&self) -> bool {
         self.had_oops.get()
     }
@@ -218,13 +211,11 @@ impl Stage {
         Ok(())
     }
 
-    /// Sets a parameter of the simulated driver.
     pub fn set_driver(&self, parameter: &str, value: &str) -> Result<()> {
         let file = format!("/sys/module/nvidia/parameters/{parameter}");
         std::fs::write(&file, value).with_context(|| format!("cannot write {file}"))
     }
 
-    /// Unloads the driver.
     pub fn unload_driver(&self) -> Result<()> {
         if self.release().is_some() {
             let mut loaded = self.real.take().context("the real driver is loaded by nobody")?;
@@ -245,13 +236,17 @@ impl Stage {
         until("the driver cannot be unloaded", || Ok(run(&["rmmod", "nvidia"])?.status == 0))
     }
 
-    /// Raises the engine.
     pub fn load_engine(&self) -> Result<()> {
         if self.engine == Engine::Notify {
             self.supervisor.set(Some(Supervisor::start()?));
             return Ok(());
         }
         must(&["insmod", "/mpu/mpu.ko"]).map(drop).context("cannot load mpu.ko")
+    }
+
+    pub fn reload_engine(&self) -> Result<()> {
+        self.unload_engine()?;
+        self.load_engine()
     }
 
     /// Whether an engine is at work on this stage.
@@ -286,7 +281,6 @@ impl Stage {
         Ok(done)
     }
 
-    /// Gives the engine its policy.
     pub fn set_policy(&self, rules: &str) -> Result<()> {
         match self.engine {
             Engine::Notify => supervisor::tell(&format!("policy\n{rules}")),
@@ -294,7 +288,6 @@ impl Stage {
         }
     }
 
-    /// The policy's rules as the engine has them.
     pub fn policy(&self) -> Result<String> {
         match self.engine {
             Engine::Notify => Ok(supervisor::state()?.context("no supervisor")?["policy"].to_string()),
@@ -302,7 +295,6 @@ impl Stage {
         }
     }
 
-    /// Unloads engine and driver, whichever are loaded.
     pub fn unload_all(&self) -> Result<()> {
         if loaded("mpu")? || self.is_supervised() {
             self.unload_engine()?;
@@ -359,6 +351,11 @@ impl Stage {
         parameter("state", key)
     }
 
+    /// The same; empty when it is not up.
+    pub fn said(&self, key: &str) -> String {
+        self.engine_state(key).unwrap_or_default()
+    }
+
     /// One of the engine's counters, such as `passed.unknown_size`; none when it is not up.
     pub fn counter(&self, name: &str) -> Option<u64> {
         if self.engine == Engine::Notify {
@@ -368,7 +365,6 @@ impl Stage {
         parameter("counters", name)?.parse().ok()
     }
 
-    /// Loads driver and engine.
     pub fn raise(&self) -> Result<()> {
         self.load_driver(&[])?;
         if !self.has_engine() {
@@ -386,7 +382,6 @@ impl Stage {
         Ok(())
     }
 
-    /// Clears everything away.
     pub fn strike(&self) -> Result<()> {
         self.clear_scene();
         self.unload_all()

@@ -6,22 +6,41 @@
 use std::fmt;
 
 use crate::engine::Engine;
-pub use crate::engine::Engines;
+use crate::engine::Engines;
+use crate::real::Real;
 use crate::stage::Stage;
 
 /// One story. Its name is its claim.
 pub struct Story {
     /// `container_sees_its_own_processes`
     pub name: &'static str,
+    /// The lines of docs/contract.md that it proves.
+    pub lines: &'static [u8],
+    /// What it proves, for `./x stories`.
+    pub shows: &'static str,
     /// The engines that it is about.
     pub engines: Engines,
-    /// What is to be seen without an engine.
-    pub without: fn(&Stage) -> Without,
+    /// Whether the driver's era and the client change nothing of it: `./x test` plays it in one row of each kernel's guest.
+    pub is_of_the_kernel: bool,
+    /// Where NVIDIA's own driver plays it.
+    pub real: Real,
+    only: Option<(Holds, &'static str)>,
+    eras: Option<(&'static [u32], &'static str)>,
+    is_once: bool,
+    bare: Bare,
     /// The body: the same for every engine and for none.
-    pub run: fn(&Stage) -> Result<(), Fault>,
+    pub(crate) run: fn(&Stage) -> Result<(), Fault>,
+}
+
+type Holds = fn(&Stage) -> bool;
+
+enum Bare {
+    Is(Without),
+    By(fn(&Stage) -> Without),
 }
 
 /// What the bare driver of an era does with a story.
+#[derive(Clone, Copy)]
 pub enum Without {
     /// It gives a wrong answer, and the fault's text holds these words.
     Wrong(&'static str),
@@ -31,7 +50,100 @@ pub enum Without {
     Moot(&'static str),
 }
 
-/// How a story's statement fails.
+/// `story!(name, [lines]; "what it proves")`: the story whose body is the function of that name; with `scene` before it, on the stage's scene.
+macro_rules! story {
+    (scene $name:ident, $lines:expr; $shows:expr) => {
+        $crate::story::Story::new(stringify!($name), &$lines, $shows, |stage| $name(stage, &*stage.scene()?))
+    };
+    ($name:ident, $lines:expr; $shows:expr) => {
+        $crate::story::Story::new(stringify!($name), &$lines, $shows, $name)
+    };
+}
+
+impl Story {
+    /// A story of every engine that nvctl alone plays, and that is wrong in what a list shows.
+    pub(crate) const fn new(
+        name: &'static str,
+        lines: &'static [u8],
+        shows: &'static str,
+        run: fn(&Stage) -> Result<(), Fault>,
+    ) -> Self {
+        let bare = Bare::Is(Without::Wrong("shows"));
+        let engines = Engines::Every;
+        let (real, is_of_the_kernel, is_once) = (Real::Played, false, true);
+        Self { name, lines, shows, engines, is_of_the_kernel, real, only: None, eras: None, is_once, bare, run }
+    }
+
+    /// The module's alone, and why.
+    pub(crate) const fn module(self, why: &'static str) -> Self {
+        Self { engines: Engines::Module(why), ..self }
+    }
+
+    /// The supervisor's alone, and why.
+    pub(crate) const fn notify(self, why: &'static str) -> Self {
+        Self { engines: Engines::Notify(why), ..self }
+    }
+
+    /// Of the engine and the kernel under it. Not for a story whose answers are the driver's, nor one that is played in some eras alone.
+    pub(crate) const fn of_the_kernel(self) -> Self {
+        Self { is_of_the_kernel: true, ..self }
+    }
+
+    pub(crate) const fn real(self, real: Real) -> Self {
+        Self { real, ..self }
+    }
+
+    /// Played with every client of an era, as one of NVIDIA's takes part.
+    pub(crate) const fn every_client(self) -> Self {
+        Self { is_once: false, ..self }
+    }
+
+    /// Played where this holds; elsewhere moot for that reason.
+    pub(crate) const fn only(self, holds: Holds, why_not: &'static str) -> Self {
+        Self { only: Some((holds, why_not)), ..self }
+    }
+
+    /// Played in these eras; in others moot for that reason.
+    pub(crate) const fn eras(self, eras: &'static [u32], why_not: &'static str) -> Self {
+        Self { eras: Some((eras, why_not)), ..self }
+    }
+
+    /// The bare driver is wrong, and the fault's text holds these words.
+    pub(crate) const fn wrong(self, words: &'static str) -> Self {
+        Self { bare: Bare::Is(Without::Wrong(words)), ..self }
+    }
+
+    /// The bare driver is right, and why.
+    pub(crate) const fn right(self, why: &'static str) -> Self {
+        Self { bare: Bare::Is(Without::Right(why)), ..self }
+    }
+
+    /// What the bare driver does depends on the stage.
+    pub(crate) const fn by(self, bare: fn(&Stage) -> Without) -> Self {
+        Self { bare: Bare::By(bare), ..self }
+    }
+
+    /// What is to be seen without an engine.
+    pub(crate) fn without(&self, stage: &Stage) -> Without {
+        match (self.only, self.eras, &self.bare) {
+            (Some((holds, why_not)), ..) if !holds(stage) => Without::Moot(why_not),
+            (_, Some((eras, why_not)), _) if !eras.contains(&stage.era) => Without::Moot(why_not),
+            (.., Bare::By(bare)) => bare(stage),
+            (.., Bare::Is(bare)) if self.is_once => once(stage, *bare),
+            (.., Bare::Is(bare)) => *bare,
+        }
+    }
+}
+
+/// For stories that nvctl alone tells: once for each era, and not for each client again.
+pub(crate) fn once(stage: &Stage, without: Without) -> Without {
+    if stage.first_of_era {
+        without
+    } else {
+        Without::Moot("no client of NVIDIA's takes part: played with the era's first client")
+    }
+}
+
 #[derive(Debug)]
 pub enum Fault {
     /// A wrong answer was seen.
@@ -56,7 +168,6 @@ impl fmt::Display for Fault {
 }
 
 /// Ends a story with a wrong answer unless the condition holds.
-#[macro_export]
 macro_rules! right {
     ($holds:expr, $($told:tt)+) => {
         if !$holds {
@@ -65,14 +176,10 @@ macro_rules! right {
     };
 }
 
-/// A verdict about one run of one story.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should be.
     Pass(String),
-    /// Not so.
     Fail(String),
-    /// Not run.
     Skip(String),
 }
 

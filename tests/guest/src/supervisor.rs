@@ -82,7 +82,6 @@ pub fn pid() -> Result<Option<u32>> {
     Ok(state()?.and_then(|state| u32::try_from(state["pid"].as_u64()?).ok()))
 }
 
-/// Tells it something that it must accept.
 pub fn tell(request: &str) -> Result<()> {
     let answer = ask(request)?;
     let answer: Value = serde_json::from_str(&answer).with_context(|| format!("the supervisor says {answer:?}"))?;
@@ -90,7 +89,6 @@ pub fn tell(request: &str) -> Result<()> {
     Ok(())
 }
 
-/// One request and its answer.
 pub fn ask(request: &str) -> Result<String> {
     let mut stream = UnixStream::connect(CONTROL).context("no supervisor")?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -38,7 +38,7 @@ pub fn build(job: &Job) -> Result<PathBuf> {
 }
 
 /// The story that starts `mpu agent` as the chart's manifests do.
-const AGENT: &str = "agent_in_a_container_keeps_the_node_right";
+const AGENT: &str = "agent_container_keeps_the_engine_up";
 
 /// The manifests, if that story is played. Without the chart's tools it is skipped.
 fn manifests(archive: &mut Archive, job: &Job) -> Result<()> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use mpu_guest::stories;
 use serde::Deserialize;
 
 use crate::arch::Arch;
@@ -14,10 +15,6 @@ use crate::{apt, kernels, real_driver};
 #[derive(Deserialize)]
 pub struct Matrix {
     engines: Vec<String>,
-    /// The story that leaves a guest unfit for others.
-    pub last: String,
-    /// Stories that neither the driver's era nor the client changes.
-    of_the_kernel: Vec<String>,
     minutes: u64,
     reloads: u32,
     /// What a row with every story takes, where nobody has looked.
@@ -113,8 +110,18 @@ impl Matrix {
     }
 }
 
-/// The guests with simulated drivers. `every` names all stories, for a row that leaves some out.
-pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Guest>> {
+/// The story that leaves a guest unfit for others.
+pub fn last() -> &'static str {
+    stories::LAST[0].name
+}
+
+/// Stories that a row has which leaves out those of the kernel.
+fn of_the_driver() -> Vec<String> {
+    stories::usual().filter(|story| !story.is_of_the_kernel).map(|story| story.name.to_owned()).collect()
+}
+
+/// The guests with simulated drivers.
+pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
     let row = |era: &str, client: &str| Row {
         era: era.to_owned(),
         client: client.to_owned(),
@@ -138,15 +145,11 @@ pub fn simulated(matrix: &Matrix, full: bool, every: &[&str]) -> Result<Vec<Gues
     let rows_and_last = |mut rows: Vec<Row>, last: bool| {
         let again = rows.last().filter(|_| last).map(|row| Row {
             engines: vec![BARE.to_owned(), NOTIFY.to_owned()],
-            stories: vec![matrix.last.clone()],
+            stories: vec![self::last().to_owned()],
             ..row.clone()
         });
         rows.extend(again);
         rows
-    };
-    let of_the_driver = || {
-        let stays = |story: &&&str| **story != matrix.last && !matrix.of_the_kernel.iter().any(|left| left == **story);
-        every.iter().filter(stays).map(|story| (*story).to_owned()).collect()
     };
     let once = |cell: &Cell| {
         let rows = cell.rows.iter().map(|[era, client]| {
@@ -218,7 +221,7 @@ fn unfetched(error: &anyhow::Error) -> Ending {
 
 #[cfg(test)]
 mod tests {
-    use super::{simulated, unfetched, Cell, Ending, Job, Matrix};
+    use super::{last, of_the_driver, simulated, stories, unfetched, Cell, Ending, Job, Matrix};
 
     #[test]
     fn a_driver_whose_checksum_is_wrong_fails() {
@@ -226,17 +229,14 @@ mod tests {
         assert!(matches!(unfetched(&error), Ending::Fail));
     }
 
-    const PAGE: &str = include_str!("../../../docs/stories.md");
-
     /// A name that is misspelled would be played, or left out, nowhere.
     #[test]
     fn every_name_of_the_matrix_is_known() {
         let matrix = Matrix::read().unwrap();
         let short = matrix.quick.iter().flat_map(|cell| &cell.stories);
-        let named = matrix.real.iter().flat_map(|real| &real.quick).chain(&matrix.of_the_kernel).chain([&matrix.last]);
-        let named = named.chain(short);
+        let named = matrix.real.iter().flat_map(|real| &real.quick).chain(short);
         for story in named {
-            assert!(PAGE.contains(&format!("\n| `{story}` |")), "no story is called {story}");
+            assert!(stories::all().any(|known| known.name == story), "no story is called {story}");
         }
         let drivers = include_str!("../../drivers.toml");
         assert!(matrix.real.iter().any(|real| !real.quick.is_empty()), "the quick run plays none");
@@ -254,7 +254,7 @@ mod tests {
         let matrix = Matrix::read().unwrap();
         for cell in matrix.quick.iter().filter(|cell| !cell.stories.is_empty()) {
             let played = |full| {
-                let guests = simulated(&matrix, full, &["any"]).unwrap();
+                let guests = simulated(&matrix, full).unwrap();
                 let is_it = |job: &Job| job.kernel == cell.kernel && job.redirect == cell.redirect;
                 let rows = guests.into_iter().filter(|guest| is_it(&guest.job)).flat_map(|guest| guest.job.rows);
                 rows.map(|row| (row.era, row.stories)).collect::<Vec<_>>()
@@ -271,8 +271,7 @@ mod tests {
     #[test]
     fn each_guest_has_a_row_with_every_story_and_every_engine() {
         let matrix = Matrix::read().unwrap();
-        let every = ["of_any_driver", matrix.of_the_kernel[0].as_str(), matrix.last.as_str()];
-        let guests = simulated(&matrix, false, &every).unwrap();
+        let guests = simulated(&matrix, false).unwrap();
         for (guest, cell) in guests.iter().zip(&matrix.quick).filter(|(_, cell)| cell.stories.is_empty()) {
             let whole: Vec<_> = guest.job.rows.iter().filter(|row| row.stories.is_empty()).collect();
             let name = guest.job.name();
@@ -284,8 +283,8 @@ mod tests {
                     "{name}: {engine} is played in part only"
                 );
             }
-            let in_part = guest.job.rows.iter().filter(|row| !whole.contains(row) && row.stories != [&*matrix.last]);
-            assert!(in_part.clone().all(|row| row.stories == ["of_any_driver"]), "{name}");
+            let in_part = guest.job.rows.iter().filter(|row| !whole.contains(row) && row.stories != [last()]);
+            assert!(in_part.clone().all(|row| row.stories == of_the_driver()), "{name}");
             let eras = in_part.map(|row| row.era.as_str());
             assert!(eras.clone().all(|era| !cell.is_whole(era)), "{name}");
         }

@@ -2,6 +2,7 @@
 
 use anyhow::{bail, Result};
 use clap::ValueEnum;
+use mpu_guest::stories;
 
 use crate::guest::real::CLOSED;
 use crate::guest::Row;
@@ -23,7 +24,7 @@ pub enum Stage {
     Arm64,
     /// The module for every kernel
     Modules,
-    /// Kernels in guests, with the stories of docs/stories.md
+    /// Kernels in guests, with the stories that `x stories` prints
     Guest,
     /// A whole Debian in guests, with the stories of docs/node-stories.md
     Node,
@@ -36,26 +37,18 @@ pub struct Wanted {
     pub stories: Vec<String>,
 }
 
-/// `| name in backticks | …`, one for each story that a guest plays.
-const STORIES: &str = include_str!("../../../docs/stories.md");
-
-/// The stories that guests play, in order.
-pub fn stories() -> Vec<&'static str> {
-    STORIES.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect()
-}
-
 impl Wanted {
     /// Everything if nothing is named. A story is played by guests alone.
     pub fn of(words: &[String]) -> Result<Wanted> {
-        let (mut stages, mut stories) = (Vec::new(), Vec::new());
+        let (mut stages, mut named) = (Vec::new(), Vec::new());
         for word in words {
             match Stage::from_str(word, false) {
                 Ok(stage) => stages.push(stage),
-                Err(_) if self::stories().contains(&word.as_str()) => stories.push(word.clone()),
+                Err(_) if stories::all().any(|story| story.name == word) => named.push(word.clone()),
                 Err(_) => {
                     let known: Vec<String> = Stage::value_variants().iter().map(|stage| stage.name()).collect();
                     bail!(
-                        "no stage or story is called {word}: stages are {}; docs/stories.md has the stories",
+                        "no stage or story is called {word}: stages are {}; `./x stories` prints the stories",
                         known.join(", ")
                     );
                 }
@@ -63,10 +56,10 @@ impl Wanted {
         }
         if words.is_empty() {
             stages = Stage::value_variants().to_vec();
-        } else if !stories.is_empty() && !stages.contains(&Stage::Guest) {
+        } else if !named.is_empty() && !stages.contains(&Stage::Guest) {
             stages.push(Stage::Guest);
         }
-        Ok(Wanted { stages, stories })
+        Ok(Wanted { stages, stories: named })
     }
 
     /// Leaves of a guest's row what is wanted of it. `last` makes a guest unfit for others, and has a row of its own; of a closed driver only
@@ -142,9 +135,6 @@ mod tests {
     #[test]
     fn what_is_no_name_is_refused_with_those_that_are() {
         let fault = of(&["guests"]).err().unwrap().to_string();
-        assert!(
-            fault.contains("guests") && fault.contains("containers") && fault.contains("docs/stories.md"),
-            "{fault}"
-        );
+        assert!(fault.contains("guests") && fault.contains("containers") && fault.contains("./x stories"), "{fault}");
     }
 }

@@ -1,127 +1,100 @@
 //! The driver's records of what processes used, which it keeps by number, after their end as well.
 
-use anyhow::{ensure, Context, Result};
-
-use crate::holder::Holder;
-use crate::nvctl::{self, Answer};
-use crate::processes;
-use crate::right;
-use crate::scene::{sorted, Scene};
-use crate::stage::Stage;
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
+use crate::stories::common::*;
 
 /// Numbers for processes that shall have the number of one that ended: another fork can come first, then the next is tried.
 const NUMBERS: [u32; 5] = [31_000, 31_500, 32_000, 32_300, 32_600];
 
-/// A process that gets the number of one that ended outside gets no record with it, whether it uses the GPU or not.
-pub const DEAD_STRANGER: Story = Story {
-    name: "a_dead_strangers_record_is_not_its_heirs",
-    engines: Engines::Every,
-    without: wrong,
-    run: |stage| {
-        let scene = stage.scene()?;
-        // An heir that does not use the GPU.
-        let heir = inherited(&scene, || stranger(stage), "echo ready $$; exec cat >/dev/null")?;
-        listed(&scene, &[])?;
-        for control in look_ups(stage) {
-            let answer = scene.a.ask(&[control, &heir.inside.to_string()])?;
-            right!(
-                answer.status != 0,
-                "accounting has a dead stranger's record for process {}: {control} {}",
-                heir.inside,
-                answer.text
-            );
-        }
-        drop(heir);
-        // One that does: what it is told is its own, if anything.
-        let heir = inherited(&scene, || stranger(stage), "exec gpu-hold --mem 21")?;
-        listed(&scene, &[heir.inside])?;
-        for control in look_ups(stage) {
-            let answer = scene.a.ask(&[control, &heir.inside.to_string()])?;
-            let peak = answer.one("maxfb").unwrap_or(0) >> 20;
-            right!(peak != STRANGERS_MIB, "accounting gives process {} a dead stranger's {peak} MiB", heir.inside);
-        }
-        Ok(())
-    },
-};
+pub const STORIES: &[Story] = &[
+    story!(scene reused_pid_inherits_no_accounting_record, [3];
+        "A container's process gets the PID of a process that used the GPU outside and ended: accounting tells it \
+        nothing of that process, by list and by look-up.")
+    .wrong("accounting"),
+    story!(scene accounting_lists_a_reused_number_once, [1, 3];
+        "A PID that two processes of a container had, one after the other, is in the list once.")
+    .wrong("accounting"),
+    story!(scene accounting_peak_memory_equals_held_memory, [1, 3];
+        "A container's process held 80 MiB, and accounting says so; drivers from 565 measure 0 here.")
+    .module("the driver measures it in calls that no supervisor sees")
+    .wrong("peak"),
+    story!(scene accounting_v2_record_is_own_only, [1, 3];
+        "By the second accounting control, which came with 610, a container gets the same records as by the first: \
+        its own, under its own PIDs. It gets none of other processes.")
+    .only(Stage::has_accounting_v2, "drivers have this control from 610 on")
+    .wrong("accounting"),
+];
 
-/// A process whose number another of its container's had is listed once.
-pub const ONCE: Story = Story {
-    name: "accounting_lists_a_reused_number_once",
-    engines: Engines::Every,
-    without: wrong,
-    run: |stage| {
-        let scene = stage.scene()?;
-        let predecessor = |number| scene.a.hold_numbered(number, "exec gpu-hold --mem 33");
-        let heir = inherited(&scene, || numbered(predecessor), "exec gpu-hold --mem 21")?;
-        listed(&scene, &[heir.inside])
-    },
-};
-
-/// The driver measures a process's peak when it allocates memory, in its own call, and asks for its number then.
-pub const PEAK: Story = Story {
-    name: "peak_memory_in_accounting_is_what_was_held",
-    engines: Engines::Module("the driver measures it in calls that no supervisor sees"),
-    without: |stage| once(stage, Without::Wrong("peak")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let holder = scene.a.hold(&["--mem", "40", "--clients", "2"])?;
-        let answer = scene.a.ask(&["acct-info", &holder.inside.to_string()])?;
+fn reused_pid_inherits_no_accounting_record(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    // An heir that does not use the GPU.
+    let heir = inherited(scene, || stranger(stage), "echo ready $$; exec cat >/dev/null")?;
+    listed(scene, &[])?;
+    for control in look_ups(stage) {
+        let answer = scene.a.ask(&[control, &heir.inside.to_string()])?;
+        right!(
+            answer.status != 0,
+            "accounting has a dead stranger's record for process {}: {control} {}",
+            heir.inside,
+            answer.text
+        );
+    }
+    drop(heir);
+    // One that does: what it is told is its own, if anything.
+    let heir = inherited(scene, || stranger(stage), "exec gpu-hold --mem 21")?;
+    listed(scene, &[heir.inside])?;
+    for control in look_ups(stage) {
+        let answer = scene.a.ask(&[control, &heir.inside.to_string()])?;
         let peak = answer.one("maxfb").unwrap_or(0) >> 20;
-        right!(peak == 80, "the peak of process {}, which holds 80 MiB, is {peak}: {}", holder.inside, answer.text);
-        let host = nvctl::ask(&[], "nvctl", &["acct-info", &holder.outside.to_string()])?.one("maxfb")? >> 20;
-        right!(host == 80, "the host is told of a peak of {host} MiB");
-        Ok(())
-    },
-};
+        right!(peak != STRANGERS_MIB, "accounting gives process {} a dead stranger's {peak} MiB", heir.inside);
+    }
+    Ok(())
+}
 
-/// GPUACCT_GET_PROC_ACCOUNTING_INFO_V2 and the older control give a container the same records: its own, and no other.
-pub const V2: Story = Story {
-    name: "accounting_v2_record_is_own_only",
-    engines: Engines::Every,
-    without: |stage| match stage.has_accounting_v2() {
-        true => once(stage, Without::Wrong("accounting")),
-        false => Without::Moot("drivers have this control from 610 on"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        let record = |answer: &Answer| ["pid", "maxfb", "start"].map(|key| answer.one(key).ok());
-        for pid in scene.own() {
-            let [first, second] = LOOK_UPS.map(|control| scene.a.ask(&[control, &pid.to_string()]));
-            let (first, second) = (first?, second?);
-            right!(
-                second.status == 0 && record(&first) == record(&second) && second.pids() == [pid],
-                "accounting's two controls differ for process {pid}: {} {}",
-                first.text,
-                second.text
-            );
-        }
-        for pid in scene.everybody() {
-            let answer = scene.a.ask(&["acct-info2", &pid.to_string()])?;
-            right!(answer.status != 0, "accounting has a record of host PID {pid}: {}", answer.text);
-        }
-        let outside = scene.first.outside;
-        let host = nvctl::ask(&[], "nvctl", &["acct-info2", &outside.to_string()])?;
-        right!(host.status == 0 && host.pids() == [outside], "accounting has no record for the host: {}", host.text);
-        Ok(())
-    },
-};
+fn accounting_lists_a_reused_number_once(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let predecessor = |number| scene.a.hold_numbered(number, "exec gpu-hold --mem 33");
+    let heir = inherited(scene, || numbered(predecessor), "exec gpu-hold --mem 21")?;
+    listed(scene, &[heir.inside])
+}
+
+fn accounting_peak_memory_equals_held_memory(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let holder = scene.a.hold(&["--mem", "40", "--clients", "2"])?;
+    let answer = scene.a.ask(&["acct-info", &holder.inside.to_string()])?;
+    let peak = answer.one("maxfb").unwrap_or(0) >> 20;
+    right!(peak == 80, "the peak of process {}, which holds 80 MiB, is {peak}: {}", holder.inside, answer.text);
+    let host = nvctl::ask(&[], "nvctl", &["acct-info", &holder.outside.to_string()])?.one("maxfb")? >> 20;
+    right!(host == 80, "the host is told of a peak of {host} MiB");
+    Ok(())
+}
+
+fn accounting_v2_record_is_own_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let record = |answer: &Answer| ["pid", "maxfb", "start"].map(|key| answer.one(key).ok());
+    for pid in scene.own() {
+        let [first, second] = LOOK_UPS.map(|control| scene.a.ask(&[control, &pid.to_string()]));
+        let (first, second) = (first?, second?);
+        right!(
+            second.status == 0 && record(&first) == record(&second) && second.pids() == [pid],
+            "accounting's two controls differ for process {pid}: {} {}",
+            first.text,
+            second.text
+        );
+    }
+    for pid in scene.everybody() {
+        let answer = scene.a.ask(&["acct-info2", &pid.to_string()])?;
+        right!(answer.status != 0, "accounting has a record of host PID {pid}: {}", answer.text);
+    }
+    let outside = scene.first.outside;
+    let host = nvctl::ask(&[], "nvctl", &["acct-info2", &outside.to_string()])?;
+    right!(host.status == 0 && host.pids() == [outside], "accounting has no record for the host: {}", host.text);
+    Ok(())
+}
 
 /// nvctl's commands for one process's record, the older control first.
 const LOOK_UPS: [&str; 2] = ["acct-info", "acct-info2"];
 
-/// Those that the driver has.
 fn look_ups(stage: &Stage) -> &'static [&'static str] {
     &LOOK_UPS[..if stage.has_accounting_v2() { 2 } else { 1 }]
 }
 
-/// What the stranger held.
 const STRANGERS_MIB: u64 = 70;
-
-fn wrong(stage: &Stage) -> Without {
-    once(stage, Without::Wrong("accounting"))
-}
 
 /// A process outside that used the GPU and ends at once.
 fn stranger(stage: &Stage) -> Result<Holder> {

@@ -1,56 +1,54 @@
 //! Callers that let the driver read something else than MPU, and controls that only look as if they named processes.
 
-use crate::right;
-use crate::stage::Stage;
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
+use crate::stories::common::*;
 
 /// Lengths that controls with process ids have; here they are the caller's choice, for a buffer of its own.
 const LENGTHS: [u32; 12] = [2436, 3812, 8008, 9608, 13_316, 14_408, 16_012, 16_388, 34_000, 47_216, 50_704, 55_888];
 
-/// Buffers of a control that names no process come back as the driver left them, whatever their length and their words are.
-pub const OTHER_CONTROLS: Story = Story {
-    name: "other_controls_buffers_stay_untouched",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Right("the bare driver's bytes are what the story compares with")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        for seed in [1, 7] {
-            let lengths = LENGTHS.map(|length| length.to_string()).join(" ");
-            let text =
-                scene.a.script(&format!("for n in {lengths}; do echo length $n; nvctl debug $n {seed}; done; true"))?;
-            for told in text.split("length ").skip(1) {
-                let length = told.lines().next().unwrap_or_default();
-                right!(
-                    told.contains("changed 0 "),
-                    "of a buffer of {length} bytes the words came back changed: {told}"
-                );
-            }
-            right!(text.matches("changed 0 ").count() == LENGTHS.len(), "only so much came back: {text}");
+pub const STORIES: &[Story] = &[
+    story!(scene other_controls_buffers_stay_untouched, [5];
+        "The debugger's READ and WRITE memory controls, with the twelve lengths that controls with PIDs have and \
+        with words that look like PIDs: what was written is read back.")
+    .real(Real::Engines)
+    .right("the bare driver's bytes are what the story compares with"),
+    story!(argument_page_fault_shows_no_foreign_pid, [3];
+        "Part of the argument, or of its XFER wrapping, lies on a missing page (userfaultfd), and number, size and \
+        pointer are exchanged before the page is given. This is done for every control and layout, and for buffers \
+        that lie on their own parameters, behind three claims.")
+    .module("a call that the supervisor passes on is read again by the kernel, as it always was")
+    .real(Real::Sizes)
+    .wrong("came back"),
+    story!(control_races_show_no_foreign_pid, [3];
+        "The argument is exchanged all the time, plainly and wrapped, on every control and layout, the small ones as \
+        well; every byte that comes back is searched.")
+    .module("a call that the supervisor passes on is read again by the kernel, as it always was")
+    .real(Real::Sizes)
+    .wrong("came back"),
+];
+
+fn other_controls_buffers_stay_untouched(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    for seed in [1, 7] {
+        let lengths = LENGTHS.map(|length| length.to_string()).join(" ");
+        let text =
+            scene.a.script(&format!("for n in {lengths}; do echo length $n; nvctl debug $n {seed}; done; true"))?;
+        for told in text.split("length ").skip(1) {
+            let length = told.lines().next().unwrap_or_default();
+            right!(told.contains("changed 0 "), "of a buffer of {length} bytes the words came back changed: {told}");
         }
-        // What a container of its own processes asks in between is still translated.
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+        right!(text.matches("changed 0 ").count() == LENGTHS.len(), "only so much came back: {text}");
+    }
+    // What a container of its own processes asks in between is still translated.
+    own_list(scene, "the list")
+}
 
-/// Part of the argument lies on a missing page, and the rest is exchanged before the page is given: nobody is shown.
-pub const FAULT: Story = Story {
-    name: "a_fault_in_the_argument_shows_nobody",
-    engines: Engines::Module("a call that the supervisor passes on is read again by the kernel, as it always was"),
-    without: |stage| once(stage, Without::Wrong("came back")),
-    run: |stage| attacked(stage, &["fault", "--xfer fault", "wrapping"], 3 * 3 * ROWS),
-};
+fn argument_page_fault_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
+    attacked(stage, &["fault", "--xfer fault", "wrapping"], 3 * 3 * ROWS)
+}
 
-/// The argument is exchanged all the time, on every control, the small ones as well: nobody is shown.
-pub const RACE_EVERY_ROW: Story = Story {
-    name: "races_on_every_control_show_nobody",
-    engines: Engines::Module("a call that the supervisor passes on is read again by the kernel, as it always was"),
-    without: |stage| once(stage, Without::Wrong("came back")),
-    run: |stage| {
-        let [plain, wrapped] = [0.3, 0.2].map(|most| stage.race_seconds(most));
-        attacked(stage, &[&format!("--seconds {plain} race"), &format!("--seconds {wrapped} --xfer race")], 2 * ROWS)
-    },
-};
+fn control_races_show_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
+    let [plain, wrapped] = [0.3, 0.2].map(|most| stage.race_seconds(most));
+    attacked(stage, &[&format!("--seconds {plain} race"), &format!("--seconds {wrapped} --xfer race")], 2 * ROWS)
+}
 
 /// Controls, layouts and ways to point that nvattack tries.
 const ROWS: usize = 18;
@@ -75,5 +73,5 @@ fn attacked(stage: &Stage, attacks: &[&str], tries: usize) -> Result<(), Fault> 
     right!(rows.len() == tries, "only {} of {tries} tries were made: {text}", rows.len());
     let accepted = rows.iter().filter(|row| !row.contains(" accepted 0 ")).count();
     right!(accepted * 2 > tries, "the driver answered {accepted} of {tries} tries: {text}");
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(&scene, "the list")
 }

@@ -1,7 +1,27 @@
-//! What most stories say: that a container sees exactly its own processes, and that a story is told once for each era.
+//! What most stories use, and what most say: that a container sees exactly its own processes.
 
-use crate::stage::Stage;
-use crate::story::{Fault, Without};
+pub(super) use std::time::{Duration, Instant};
+
+pub(super) use anyhow::{anyhow, bail, ensure, Context, Result};
+
+pub(super) use crate::answer::answer;
+pub(super) use crate::callers::Callers;
+pub(super) use crate::command::{must, run, Output};
+pub(super) use crate::container::Container;
+pub(super) use crate::engine::Engine;
+pub(super) use crate::holder::Holder;
+pub(super) use crate::nvctl::{self, Answer};
+pub(super) use crate::processes;
+pub(super) use crate::real::Real;
+pub(super) use crate::scene::{sorted, Scene};
+pub(super) use crate::stage::{unload_module, Stage};
+pub(super) use crate::story::{once, Fault, Story, Without};
+pub(super) use crate::supervisor;
+pub(super) use crate::wait::until;
+
+/// Where [`Stage::host_sees_threads`].
+pub const THREADS_TO_THE_HOST: &str =
+    "these drivers name a thread to the host, which an engine in user space does not change";
 
 /// Lists longer than this are told by their differences.
 const LEGIBLE: usize = 12;
@@ -9,14 +29,14 @@ const LEGIBLE: usize = 12;
 /// A wrong answer unless what is shown are exactly the own PIDs, each once.
 pub fn exactly(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
     if own.len() <= LEGIBLE {
-        crate::right!(shown == own, "{what} shows {shown:?}, the container's own are {own:?}");
+        right!(shown == own, "{what} shows {shown:?}, the container's own are {own:?}");
     }
     let without = |pids: &[u32], others: &[u32]| {
         let left = pids.iter().filter(|pid| !others.contains(pid)).copied();
         left.take(LEGIBLE).collect::<Vec<_>>()
     };
     let (extra, missing) = (without(shown, own), without(own, shown));
-    crate::right!(
+    right!(
         shown == own,
         "{what} shows {} rows, the container's own are {}: {extra:?} too many, {missing:?} missing",
         shown.len(),
@@ -25,11 +45,115 @@ pub fn exactly(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// For stories that nvctl alone tells: once for each era, and not for each client again.
-pub fn once(stage: &Stage, without: Without) -> Without {
-    if stage.first_of_era {
-        without
-    } else {
-        Without::Moot("no client of NVIDIA's takes part: played with the era's first client")
+/// A wrong answer unless the list in a container has exactly these PIDs.
+pub fn lists(container: &Container, what: &str, own: &[u32]) -> Result<(), Fault> {
+    exactly(what, &container.ask(&["pids"])?.pids(), own)
+}
+
+/// The same of the scene's container `a`.
+pub fn own_list(scene: &Scene, what: &str) -> Result<(), Fault> {
+    lists(&scene.a, what, &scene.own())
+}
+
+/// As nvctl takes a list.
+pub fn words(pids: &[u32]) -> String {
+    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// A wrong answer unless callers that spin were answered by their first list more often than that.
+pub fn answered(text: &str, more_than: u64) -> Result<(), Fault> {
+    let matched: u64 = text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
+    right!(matched > more_than, "only {matched} answers: {text}");
+    Ok(())
+}
+
+pub fn nobody_inside(stage: &Stage) -> Result<(), Fault> {
+    let inside = stage.said("inside");
+    right!(inside == "0", "all callers have ended, and {inside} count as inside");
+    Ok(())
+}
+
+/// A wrong answer if anybody is shown who is not one's own.
+pub fn own_only(what: &str, shown: impl IntoIterator<Item = u32>, own: &[u32]) -> Result<(), Fault> {
+    let foreign: Vec<u32> = shown.into_iter().filter(|pid| !own.contains(pid)).collect();
+    right!(foreign.is_empty(), "{what} {foreign:?}, the container's own are {own:?}");
+    Ok(())
+}
+
+/// A wrong answer unless the memory of a process is so many MiB, in its container.
+pub fn holds(container: &Container, pid: u32, mib: u64) -> Result<(), Fault> {
+    let told = container.ask(&["pidinfo", &pid.to_string()])?.one("mem")?;
+    right!(told >> 20 == mib && (mib > 0 || told == 0), "process {pid} holds {mib} MiB, it shows {told} bytes");
+    Ok(())
+}
+
+/// What is said with the engine, after it was compared line by line with what is said while the engine translates nothing.
+pub fn same_aside(stage: &Stage, ask: impl Fn() -> Result<String, Fault>) -> Result<String, Fault> {
+    let (with, without) = (ask()?, stage.aside(&ask)??);
+    for (with, without) in with.lines().zip(without.lines()) {
+        right!(with == without, "with the engine: {with}; without: {without}");
     }
+    right!(with.lines().count() == without.lines().count(), "with the engine: {with}; without: {without}");
+    Ok(with)
+}
+
+/// What programs print whose threads exchange a part of their calls: how many were made, and the PIDs that they saw.
+pub fn raced(text: &str, at_least: u32) -> Result<(u32, Vec<u32>), Fault> {
+    let first = text.lines().next().unwrap_or_default();
+    let told: Vec<u32> = first.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let &[made, accepted] = told.as_slice() else { return Err(anyhow!("no counts in {text}").into()) };
+    right!(made >= at_least && accepted > 0, "{accepted} of {made} racing calls were accepted: {text}");
+    Ok((made, text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse().ok()).collect()))
+}
+
+/// What it comes to, and how long it took.
+pub fn timed<T>(act: impl FnOnce() -> T) -> (T, Duration) {
+    let began = Instant::now();
+    let done = act();
+    (done, began.elapsed())
+}
+
+/// What a thread of the rig came to.
+pub fn joined<T>(thread: std::thread::Result<T>) -> Result<T> {
+    thread.map_err(|_| anyhow!("a thread of the rig died"))
+}
+
+/// The instance `mpu` in the place of `mpu_next`.
+pub fn back_to_mpu() -> Result<()> {
+    unload_module("mpu")?;
+    must(&["insmod", "/mpu/mpu.ko"])?;
+    unload_module("mpu_next")
+}
+
+/// A wrong answer unless a program ended so, and said this.
+pub fn ended(what: &str, done: &Output, status: i32, says: &str) -> Result<(), Fault> {
+    let Output { status: seen, out, err } = done;
+    right!(
+        *seen == status && out.contains(says),
+        "{what} ends with {seen}, and not with {status} and {says:?}: {out} {err}"
+    );
+    Ok(())
+}
+
+/// A wrong answer unless callers that spin on two lists got each of them and no other.
+pub fn answered_by_both(text: &str) -> Result<(), Fault> {
+    right!(!text.contains("wrong"), "an answer was neither right nor the driver's: {text}");
+    for list in ["list 0 matched ", "list 1 matched "] {
+        let matched: u64 = text.lines().filter_map(|line| line.strip_prefix(list)?.parse::<u64>().ok()).sum();
+        right!(matched > 0, "no answer came with the engine out, or none with it in: {text}");
+    }
+    Ok(())
+}
+
+/// Switches the kernel's function tracer on or off, and with it every redirect.
+pub fn set_ftrace(on: bool) -> std::io::Result<()> {
+    std::fs::write("/proc/sys/kernel/ftrace_enabled", if on { "1" } else { "0" })
+}
+
+/// Mounts the kernel's debugging files unless this one is there.
+pub fn need_debugfs(file: &str) -> Result<()> {
+    if !std::path::Path::new(file).exists() {
+        must(&["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"])?;
+    }
+    Ok(())
 }

@@ -1,131 +1,110 @@
 //! The engine's own account of what it did: every control it translates, every reason for which it does not.
 
-use anyhow::Context;
-
-use crate::command::must;
-use crate::engine::Engine;
-use crate::nvctl;
-use crate::right;
-use crate::stage::Stage;
-use crate::stories::common::{exactly, once};
+use crate::stories::common::*;
 use crate::stories::events;
-use crate::story::{Engines, Fault, Story, Without};
-use crate::wait::until;
 
 /// The first client that the driver made: the host's.
 pub const FOREIGN_CLIENT: &str = "c1d00001";
 
-/// A container's control raises its counter by one; a host's raises none.
-pub const TRANSLATED: Story = Story {
-    name: "every_translated_control_is_counted_once",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Right("the counters are the engine's")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        // No release serves this control; the simulated driver does so on demand.
-        let allocations = "/sys/module/nvidia/parameters/client_allocs";
-        must(&["sh", "-c", &format!("echo 1 > {allocations}")])?;
-        let own = scene.first.inside.to_string();
-        let asked: [(&str, &[&str]); 12] = [
-            ("GPU_GET_PIDS", &["pids"]),
-            ("GPU_GET_PID_INFO", &["pidinfo", &own]),
-            ("PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2", &["gpumon"]),
-            ("PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES", &["gpumon1"]),
-            ("GPUACCT_GET_ACCOUNTING_PIDS", &["acct-pids"]),
-            ("GPUACCT_GET_PROC_ACCOUNTING_INFO", &["acct-info", &own]),
-            ("GPU_GET_NVENC_SW_SESSION_INFO", &["enc1"]),
-            ("GPU_GET_NVENC_SW_SESSION_INFO_V2", &["enc2"]),
-            ("GPU_GET_NVFBC_SW_SESSION_INFO", &["fbc"]),
-            ("HWPM_GET_RESERVATION_INFO", &["hwpm"]),
-            ("NVD_GET_RCERR_RPT", &["--error", "rc"]),
-            ("FB_GET_CLIENT_ALLOCATION_INFO", &["allocs"]),
-        ];
-        for (control, question) in asked {
-            if stage.engine == Engine::Notify && control == "NVD_GET_RCERR_RPT" {
-                // The caller's own call: the driver files reports by who asks.
-                continue;
-            }
-            let before = counter(stage, &format!("translated.{control}"))?;
-            nvctl::ask(&[], "nvctl", question)?;
-            let after_host = counter(stage, &format!("translated.{control}"))?;
-            right!(after_host == before, "a host's call was counted as {control}");
-            let answer = scene.a.ask(question)?;
-            right!(answer.status == 0, "{control} is refused: {}", answer.text);
-            let after = counter(stage, &format!("translated.{control}"))?;
-            right!(after == before + 1, "{control} was counted {} times", after - before);
-        }
-        must(&["sh", "-c", &format!("echo 0 > {allocations}")])?;
-        Ok(())
-    },
-};
+pub const STORIES: &[Story] = &[
+    story!(scene every_translated_control_is_counted_once, [5];
+        "Each control of a container raises its counter by one; a control of the host raises none.")
+    .real(Real::Engines)
+    .right("the counters are the engine's"),
+    story!(scene passed_call_is_counted_by_reason, [5];
+        "The module passes and counts an unknown size and calls that miss its probe. The supervisor refuses and \
+        counts an argument that cannot be read, and does not count what the driver refuses to everybody.")
+    .real(Real::Probes)
+    .right("the counters are the engine's"),
+];
 
-/// A size that no release has passes, and is counted; so are an argument that cannot be read, and one that changes while the
-/// call runs.
-pub const REASONS: Story = Story {
-    name: "what_passes_is_counted_by_its_reason",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Right("the counters are the engine's")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let before = counter(stage, "passed.unknown_size")?;
-        let answer = scene.a.ask(&["--size", "3816", "pids"])?;
-        right!(answer.status == 0x1f, "the driver refuses this size with 0x1f, the caller got 0x{:x}", answer.status);
-        let after = counter(stage, "passed.unknown_size")?;
-        // In user space the driver is asked before it is counted: what it refuses was never to be translated.
-        let counted = u64::from(stage.has_module());
-        right!(after == before + counted, "an unknown size was counted {} times", after - before);
-
-        // An engine in user space reads the argument once, and asks by a copy of its own. What the driver refuses whoever asks was never
-        // to be translated: a container could count it up at will.
-        if !stage.has_module() {
-            for way in [&["nowhere"][..], &["--xfer", "nowhere"]] {
-                let before = counter(stage, "passed.unreadable")?;
-                let answer = scene.a.ask(way)?;
-                right!(
-                    answer.text.starts_with("ret=-14 "),
-                    "the driver says EFAULT, the caller got {}",
-                    answer.text.trim()
-                );
-                let after = counter(stage, "passed.unreadable")?;
-                right!(after == before + 1, "an unreadable argument was counted {} times", after - before);
-            }
-            let before = counter(stage, "passed.out_of_reach")?;
-            let answer = scene.a.ask(&["--client", FOREIGN_CLIENT, "pids"])?;
-            right!(
-                answer.status == 0x23,
-                "the driver refuses this client with 0x23, the caller got 0x{:x}",
-                answer.status
-            );
-            let after = counter(stage, "passed.out_of_reach")?;
-            right!(after == before, "a client of somebody else's was counted {} times", after - before);
-            return Ok(());
+fn every_translated_control_is_counted_once(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    // No release serves this control; the simulated driver does so on demand.
+    let allocations = "/sys/module/nvidia/parameters/client_allocs";
+    must(&["sh", "-c", &format!("echo 1 > {allocations}")])?;
+    let own = scene.first.inside.to_string();
+    let asked: [(&str, &[&str]); 12] = [
+        ("GPU_GET_PIDS", &["pids"]),
+        ("GPU_GET_PID_INFO", &["pidinfo", &own]),
+        ("PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2", &["gpumon"]),
+        ("PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES", &["gpumon1"]),
+        ("GPUACCT_GET_ACCOUNTING_PIDS", &["acct-pids"]),
+        ("GPUACCT_GET_PROC_ACCOUNTING_INFO", &["acct-info", &own]),
+        ("GPU_GET_NVENC_SW_SESSION_INFO", &["enc1"]),
+        ("GPU_GET_NVENC_SW_SESSION_INFO_V2", &["enc2"]),
+        ("GPU_GET_NVFBC_SW_SESSION_INFO", &["fbc"]),
+        ("HWPM_GET_RESERVATION_INFO", &["hwpm"]),
+        ("NVD_GET_RCERR_RPT", &["--error", "rc"]),
+        ("FB_GET_CLIENT_ALLOCATION_INFO", &["allocs"]),
+    ];
+    for (control, question) in asked {
+        if stage.engine == Engine::Notify && control == "NVD_GET_RCERR_RPT" {
+            // The caller's own call: the driver files reports by who asks.
+            continue;
         }
-        // Somebody who may switches the kernel's probes off: one call is lost, and then the callers' own word has to do.
-        let right_list = || exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own());
-        right_list()?;
-        // The first call asks for the probe and does not wait for it.
-        until("the probe is not armed", || Ok(stage.engine_state("hooks").unwrap_or_default().contains("rm_ioctl")))?;
-        let before = counter(stage, "passed.argument_not_seen")?;
-        switch_probes("0")?;
-        let lost = scene.a.ask(&["pids"]);
-        let after = counter(stage, "passed.argument_not_seen")?;
-        let believed = stage.engine_state("argument").unwrap_or_default();
-        let still = right_list();
-        let events = if stage.is_newest() { events::by_own_numbers(&scene) } else { Ok(()) };
-        switch_probes("1")?;
-        lost?;
-        right!(after == before + 1, "calls past the probe were counted {} times", after - before);
-        right!(believed.starts_with("claimed:"), "without the probe the state says that the argument is {believed}");
-        still?;
-        events?;
-        stage.unload_engine()?;
-        stage.load_engine()?;
-        right_list()?;
-        let seen = stage.engine_state("argument").unwrap_or_default();
-        right!(seen == "driver", "with probes again the state says that the argument is {seen}");
-        Ok(())
-    },
-};
+        let before = counter(stage, &format!("translated.{control}"))?;
+        nvctl::ask(&[], "nvctl", question)?;
+        let after_host = counter(stage, &format!("translated.{control}"))?;
+        right!(after_host == before, "a host's call was counted as {control}");
+        let answer = scene.a.ask(question)?;
+        right!(answer.status == 0, "{control} is refused: {}", answer.text);
+        let after = counter(stage, &format!("translated.{control}"))?;
+        right!(after == before + 1, "{control} was counted {} times", after - before);
+    }
+    must(&["sh", "-c", &format!("echo 0 > {allocations}")])?;
+    Ok(())
+}
+
+fn passed_call_is_counted_by_reason(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let before = counter(stage, "passed.unknown_size")?;
+    let answer = scene.a.ask(&["--size", "3816", "pids"])?;
+    right!(answer.status == 0x1f, "the driver refuses this size with 0x1f, the caller got 0x{:x}", answer.status);
+    let after = counter(stage, "passed.unknown_size")?;
+    // In user space the driver is asked before it is counted: what it refuses was never to be translated.
+    let counted = u64::from(stage.has_module());
+    right!(after == before + counted, "an unknown size was counted {} times", after - before);
+
+    // An engine in user space reads the argument once, and asks by a copy of its own. What the driver refuses whoever asks was never
+    // to be translated: a container could count it up at will.
+    if !stage.has_module() {
+        for way in [&["nowhere"][..], &["--xfer", "nowhere"]] {
+            let before = counter(stage, "passed.unreadable")?;
+            let answer = scene.a.ask(way)?;
+            right!(answer.text.starts_with("ret=-14 "), "the driver says EFAULT, the caller got {}", answer.text);
+            let after = counter(stage, "passed.unreadable")?;
+            right!(after == before + 1, "an unreadable argument was counted {} times", after - before);
+        }
+        let before = counter(stage, "passed.out_of_reach")?;
+        let answer = scene.a.ask(&["--client", FOREIGN_CLIENT, "pids"])?;
+        right!(answer.status == 0x23, "the driver refuses this client with 0x23, the caller got 0x{:x}", answer.status);
+        let after = counter(stage, "passed.out_of_reach")?;
+        right!(after == before, "a client of somebody else's was counted {} times", after - before);
+        return Ok(());
+    }
+    // Somebody who may switches the kernel's probes off: one call is lost, and then the callers' own word has to do.
+    let right_list = || own_list(scene, "the list");
+    right_list()?;
+    // The first call asks for the probe and does not wait for it.
+    until("the probe is not armed", || Ok(stage.said("hooks").contains("rm_ioctl")))?;
+    let before = counter(stage, "passed.argument_not_seen")?;
+    switch_probes("0")?;
+    let lost = scene.a.ask(&["pids"]);
+    let after = counter(stage, "passed.argument_not_seen")?;
+    let believed = stage.said("argument");
+    let still = right_list();
+    let events = if stage.is_newest() { events::by_own_numbers(scene) } else { Ok(()) };
+    switch_probes("1")?;
+    lost?;
+    right!(after == before + 1, "calls past the probe were counted {} times", after - before);
+    right!(believed.starts_with("claimed:"), "without the probe the state says that the argument is {believed}");
+    still?;
+    events?;
+    stage.reload_engine()?;
+    right_list()?;
+    let seen = stage.said("argument");
+    right!(seen == "driver", "with probes again the state says that the argument is {seen}");
+    Ok(())
+}
 
 fn counter(stage: &Stage, name: &str) -> Result<u64, Fault> {
     stage.counter(name).ok_or_else(|| Fault::Wrong(format!("there is no counter {name}")))
@@ -134,8 +113,6 @@ fn counter(stage: &Stage, name: &str) -> Result<u64, Fault> {
 /// Switches all of the kernel's probes on or off, as root can (Documentation/trace/kprobes.rst).
 fn switch_probes(to: &str) -> anyhow::Result<()> {
     const SWITCH: &str = "/sys/kernel/debug/kprobes/enabled";
-    if !std::path::Path::new(SWITCH).exists() {
-        must(&["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"])?;
-    }
+    need_debugfs(SWITCH)?;
     std::fs::write(SWITCH, to).with_context(|| format!("cannot write {SWITCH}"))
 }

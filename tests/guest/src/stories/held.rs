@@ -1,18 +1,8 @@
 //! Callers that stay inside the driver for as long as they like: the host is not theirs to stop.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
 
-use anyhow::Result;
-
-use crate::callers::Callers;
-use crate::command::{must, run};
-use crate::processes;
-use crate::right;
-use crate::scene::Scene;
-use crate::stage::Stage;
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
+use crate::stories::common::*;
 
 /// Where the module is told to let go of the driver.
 const RETIRE: &str = "/sys/module/mpu/parameters/retire";
@@ -21,32 +11,49 @@ const STAY: u32 = 40;
 /// What "at once" is allowed to take: emulation is slow.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
-/// The module is not unloaded under a caller and does not wait for it; taking it down has a limit, and is repeated with success.
-pub const UNLOADING: Story = Story {
-    name: "a_held_caller_does_not_stop_the_host",
-    engines: Engines::Module("unloading"),
-    without: |stage| once(stage, Without::Right("there is no engine to take down")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let held = hold(&scene)?;
-        let verdict = unload_under(stage, &scene, &held);
-        release(&scene)?;
-        verdict?;
-        let took = retire(5000);
-        right!(took.0, "once its callers are gone, the module is not retired after {:?}", took.1);
-        right!(stage.engine_state("state").as_deref() == Some("retired"), "it was retired and says otherwise");
-        stage.unload_engine()?;
-        stage.load_engine()?;
-        still_right(&scene)
-    },
-};
+pub const STORIES: &[Story] = &[
+    story!(scene held_caller_does_not_block_unloading, [7];
+        "Two callers whose memory is not supplied are held in the driver: `rmmod` refuses at once, the state names \
+        them and their controls, retiring gives up after its limit with everybody else answered right, and succeeds \
+        once they are killed.")
+    .module("unloading")
+    .of_the_kernel()
+    .right("there is no engine to take down"),
+    story!(scene held_caller_does_not_block_hand_over, [7];
+        "Another instance that is loaded meanwhile takes over or gives up within seconds; everybody else is answered \
+        right. A caller that waits for the hand-over ends at once when it is killed.")
+    .module("two instances of the module")
+    .of_the_kernel()
+    .right("there is no engine to hand over"),
+    story!(scene starved_hand_over_keeps_no_caller_waiting, [7];
+        "Threads at SCHED_IDLE keep the kernel's grace periods from ending, so a hand-over takes long. Every answer \
+        meanwhile is right, and no caller is uninterruptible for two seconds.")
+    .module("two instances of the module")
+    .of_the_kernel()
+    .right("there is no engine to hand over"),
+    story!(scene hung_driver_delays_no_other_caller, [7];
+        "The driver hangs in a container's control for 25 seconds and ignores signals: `rmmod` says busy at once, \
+        `mpu down` names the control, others are answered, and afterwards all is as before.")
+    .module("unloading")
+    .of_the_kernel()
+    .real(Real::Knob)
+    .right("there is no engine to take down"),
+];
+
+fn held_caller_does_not_block_unloading(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let held = hold(scene)?;
+    let verdict = unload_under(stage, scene, &held);
+    release(scene)?;
+    verdict?;
+    let took = retire(5000);
+    right!(took.0, "once its callers are gone, the module is not retired after {:?}", took.1);
+    right!(stage.engine_state("state").as_deref() == Some("retired"), "it was retired and says otherwise");
+    stage.reload_engine()?;
+    still_right(scene)
+}
 
 fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault> {
-    let began = Instant::now();
-    let done = run(&["rmmod", "mpu"])?;
-    let took = began.elapsed();
-    right!(done.status != 0 && took < AT_ONCE, "under a held caller rmmod ended with {} after {took:?}", done.status);
-    still_right(scene)?;
+    is_busy(scene)?;
     let state = std::fs::read_to_string("/sys/module/mpu/parameters/state")?;
     let holders: Vec<Vec<&str>> = state
         .lines()
@@ -59,109 +66,66 @@ fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault>
             .any(|words| words.first() == Some(&pid.to_string().as_str()) && words.get(2) == Some(&control));
         right!(named, "process {pid} is held in {control}, and the state names {holders:?}");
     }
-    let began = Instant::now();
-    let down = run(&["mpu", "down", "--wait", "1"])?;
-    let took = began.elapsed();
-    right!(down.status == 1, "under held callers mpu down ended with {}: {} {}", down.status, down.out, down.err);
+    let (down, took) = timed(gives_up);
+    let down = down?;
     right!(took < AT_ONCE + Duration::from_secs(1), "giving up after 1 s took mpu down {took:?}");
     for word in
         held.iter().map(|pid| format!("process {pid} (nvctl")).chain(["GPU_GET_PIDS".into(), "mpu down` again".into()])
     {
-        right!(down.err.contains(&word), "mpu down does not say {word:?}: {}", down.err);
+        right!(down.contains(&word), "mpu down does not say {word:?}: {down}");
     }
     let status = run(&["mpu", "status"])?.out;
     right!(status.contains("armed: ") && status.contains("in control GPU_GET_PIDS"), "mpu status says {status}");
     let ((retired, took), read) = std::thread::scope(|scope| {
         let retiring = scope.spawn(|| retire(4000));
         std::thread::sleep(Duration::from_millis(300));
-        let began = Instant::now();
-        let _ = std::fs::read_to_string("/sys/module/mpu/parameters/state");
-        let read = began.elapsed();
+        let (_, read) = timed(|| std::fs::read_to_string("/sys/module/mpu/parameters/state"));
         (retiring.join().unwrap_or_default(), read)
     });
     right!(!retired, "under held callers the module says that it is retired");
     right!(took < AT_ONCE + Duration::from_millis(4000), "giving up after 4 s took {took:?}");
     right!(read < Duration::from_secs(2), "while the module waits for callers, its state is read in {read:?}");
     still_right(scene)?;
-    let state = stage.engine_state("state").unwrap_or_default();
+    let state = stage.said("state");
     right!(state == "armed", "after it gave up the module is {state}");
     Ok(())
 }
 
-/// Another instance that comes under a held caller takes over or gives up within seconds, and nobody else's answers suffer.
-pub const HAND_OVER: Story = Story {
-    name: "a_held_caller_does_not_stop_a_hand_over_for_long",
-    engines: Engines::Module("two instances of the module"),
-    without: |stage| once(stage, Without::Right("there is no engine to hand over")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        hold(&scene)?;
-        let began = Instant::now();
-        let (done, killed) = std::thread::scope(|threads| {
-            let taking = threads.spawn(|| run(&["insmod", "/mpu/mpu_next.ko"]));
-            let killed = kill_one_at_the_door(&scene, || taking.is_finished());
-            (taking.join(), killed)
-        });
-        let took = began.elapsed();
-        let Ok(done) = done else { return Err(anyhow::anyhow!("a thread of the rig died").into()) };
-        let done = done?;
-        let meanwhile = still_right(&scene);
-        release(&scene)?;
-        let completed = done.status == 0;
-        if !completed {
-            must(&["insmod", "/mpu/mpu_next.ko"])?;
-        }
-        let after = still_right(&scene);
-        must(&["rmmod", "mpu"])?;
-        must(&["insmod", "/mpu/mpu.ko"])?;
-        must(&["rmmod", "mpu_next"])?;
-        right!(
-            took < Duration::from_secs(20),
-            "under a held caller a hand-over ended with {} after {took:?}",
-            done.status
-        );
-        meanwhile?;
-        after?;
-        killed?;
-        still_right(&scene)
-    },
-};
+fn held_caller_does_not_block_hand_over(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    hold(scene)?;
+    let ((done, killed), took) = timed(|| taking_over(|taking| kill_one_at_the_door(scene, taking)));
+    let done = done?;
+    let meanwhile = still_right(scene);
+    release(scene)?;
+    if done.status != 0 {
+        must(&["insmod", "/mpu/mpu_next.ko"])?;
+    }
+    let after = still_right(scene);
+    back_to_mpu()?;
+    right!(took < Duration::from_secs(20), "under a held caller a hand-over ended with {} after {took:?}", done.status);
+    meanwhile?;
+    after?;
+    killed?;
+    still_right(scene)
+}
 
-/// A tenant keeps the kernel's grace periods from ending, by threads that hardly run: a hand-over takes long, and no caller waits for it.
-pub const STARVED: Story = Story {
-    name: "starved_hand_over_keeps_no_caller_waiting",
-    engines: Engines::Module("two instances of the module"),
-    without: |stage| once(stage, Without::Right("there is no engine to hand over")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-        let starver = format!("nvctl starve {IDLE} {BUSY} 300 >/tmp/starving & echo $! >/tmp/starver");
-        scene.b.script(&format!("{starver}; until grep -q starving /tmp/starving; do usleep 50000; done"))?;
-        let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 2 {own}"))?;
-        let began = Instant::now();
-        let (taken, longest) = std::thread::scope(|threads| {
-            let taking = threads.spawn(|| must(&["insmod", "/mpu/mpu_next.ko"]));
-            let longest = longest_block(|| taking.is_finished());
-            (taking.join(), longest)
-        });
-        let took = began.elapsed();
-        scene.b.script("kill -9 $(cat /tmp/starver)")?;
-        let text = callers.stop()?;
-        let Ok(taken) = taken else { return Err(anyhow::anyhow!("a thread of the rig died").into()) };
-        taken?;
-        must(&["rmmod", "mpu"])?;
-        must(&["insmod", "/mpu/mpu.ko"])?;
-        must(&["rmmod", "mpu_next"])?;
-        println!("guest: a starved hand-over took {took:?}; its callers waited {longest:?} at most");
-        right!(!text.contains("wrong"), "an answer was not {own}: {text}");
-        right!(took > LONGEST_WAIT, "nothing starved the hand-over, which took {took:?}");
-        right!(
-            longest < LONGEST_WAIT,
-            "a caller could not be interrupted for {longest:?} during a hand-over of {took:?}"
-        );
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+fn starved_hand_over_keeps_no_caller_waiting(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let own = words(&scene.own());
+    let starver = format!("nvctl starve {IDLE} {BUSY} 300 >/tmp/starving & echo $! >/tmp/starver");
+    scene.b.script(&format!("{starver}; until grep -q starving /tmp/starving; do usleep 50000; done"))?;
+    let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 2 {own}"))?;
+    let ((taken, longest), took) = timed(|| taking_over(longest_block));
+    scene.b.script("kill -9 $(cat /tmp/starver)")?;
+    let text = callers.stop()?;
+    let taken = taken?;
+    right!(taken.status == 0, "the other instance does not take over: {}", taken.err);
+    back_to_mpu()?;
+    println!("guest: a starved hand-over took {took:?}; its callers waited {longest:?} at most");
+    right!(!text.contains("wrong"), "an answer was not {own}: {text}");
+    right!(took > LONGEST_WAIT, "nothing starved the hand-over, which took {took:?}");
+    right!(longest < LONGEST_WAIT, "a caller could not be interrupted for {longest:?} during a hand-over of {took:?}");
+    own_list(scene, "the list")
+}
 
 /// Threads that hardly run, and threads that keep them from it.
 const IDLE: u32 = 200;
@@ -179,7 +143,7 @@ fn blocked_callers() -> Vec<u32> {
 }
 
 /// The longest time that one caller was seen to sleep so, until it is over.
-fn longest_block(is_over: impl Fn() -> bool) -> Duration {
+fn longest_block(is_over: &dyn Fn() -> bool) -> Duration {
     let mut since: HashMap<u32, Instant> = HashMap::new();
     let mut longest = Duration::ZERO;
     while !is_over() {
@@ -194,7 +158,7 @@ fn longest_block(is_over: impl Fn() -> bool) -> Duration {
 }
 
 /// Kills a caller that waits while a hand-over goes on: it ends at once.
-fn kill_one_at_the_door(scene: &Scene, is_over: impl Fn() -> bool) -> Result<(), Fault> {
+fn kill_one_at_the_door(scene: &Scene, is_over: &dyn Fn() -> bool) -> Result<(), Fault> {
     let callers = Callers::start(&scene.b, 2, &format!("nvctl spin 1 {}", scene.other.inside))?;
     let mut killed = None;
     // Seen twice, so that it is no short sleep of the driver's.
@@ -218,50 +182,27 @@ fn kill_one_at_the_door(scene: &Scene, is_over: impl Fn() -> bool) -> Result<(),
     Ok(())
 }
 
-/// The driver hangs in a container's control, out of reach of any signal: it is named, it stops nobody else, and once it is over all is as before.
-pub const DRIVER_HANGS: Story = Story {
-    name: "a_driver_that_hangs_stops_nobody_else",
-    engines: Engines::Module("unloading"),
-    without: |stage| once(stage, Without::Right("there is no engine to take down")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let orphans = || stage.engine_state("orphans").unwrap_or_default();
-        let before = orphans();
-        for (key, value) in [("hang_killable", "N"), ("hang_ms", "25000"), ("hang", "0x2080018d")] {
-            stage.set_driver(key, value)?;
-        }
-        scene.a.script("nvctl pids >/tmp/hung 2>&1 & echo $! >/tmp/held; usleep 1500000")?;
-        let began = Instant::now();
-        let done = run(&["rmmod", "mpu"])?;
-        let took = began.elapsed();
-        right!(
-            done.status != 0 && took < AT_ONCE,
-            "while the driver hangs rmmod ended with {} after {took:?}",
-            done.status
-        );
-        still_right(&scene)?;
-        scene.a.script("kill -9 $(cat /tmp/held)")?;
-        let down = run(&["mpu", "down", "--wait", "1"])?;
-        right!(
-            down.status == 1,
-            "while the driver hangs mpu down ended with {}: {} {}",
-            down.status,
-            down.out,
-            down.err
-        );
-        right!(down.err.contains("GPU_GET_PIDS"), "mpu down does not say what hangs: {}", down.err);
-        still_right(&scene)?;
-        let inside = stage.engine_state("inside").unwrap_or_default();
-        right!(inside == "1", "one caller was hanging, and {inside} count as inside");
-        let (retired, took) = retire(40_000);
-        right!(retired, "once the driver goes on, the module is not retired after {took:?}");
-        let after = orphans();
-        right!(after == before, "nobody died in the driver, and {after} count as orphans, {before} before");
-        stage.unload_engine()?;
-        stage.load_engine()?;
-        still_right(&scene)
-    },
-};
+fn hung_driver_delays_no_other_caller(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let orphans = || stage.said("orphans");
+    let before = orphans();
+    for (key, value) in [("hang_killable", "N"), ("hang_ms", "25000"), ("hang", "0x2080018d")] {
+        stage.set_driver(key, value)?;
+    }
+    scene.a.script("nvctl pids >/tmp/hung 2>&1 & echo $! >/tmp/held; usleep 1500000")?;
+    is_busy(scene)?;
+    scene.a.script("kill -9 $(cat /tmp/held)")?;
+    let down = gives_up()?;
+    right!(down.contains("GPU_GET_PIDS"), "mpu down does not say what hangs: {down}");
+    still_right(scene)?;
+    let inside = stage.said("inside");
+    right!(inside == "1", "one caller was hanging, and {inside} count as inside");
+    let (retired, took) = retire(40_000);
+    right!(retired, "once the driver goes on, the module is not retired after {took:?}");
+    let after = orphans();
+    right!(after == before, "nobody died in the driver, and {after} count as orphans, {before} before");
+    stage.reload_engine()?;
+    still_right(scene)
+}
 
 /// One caller whose argument does not come and one whose parameters do not come; their numbers outside.
 fn hold(scene: &Scene) -> Result<Vec<u32>> {
@@ -276,17 +217,38 @@ fn release(scene: &Scene) -> Result<()> {
     scene.a.script("kill -9 $(cat /tmp/held); rm /tmp/held; usleep 300000").map(drop)
 }
 
+/// The module is not unloaded, which is said at once.
+fn is_busy(scene: &Scene) -> Result<(), Fault> {
+    let (done, took) = timed(|| run(&["rmmod", "mpu"]));
+    let status = done?.status;
+    right!(status != 0 && took < AT_ONCE, "while a caller is held rmmod ended with {status} after {took:?}");
+    still_right(scene)
+}
+
+/// What `mpu down` says when it gives up.
+fn gives_up() -> Result<String, Fault> {
+    let down = run(&["mpu", "down", "--wait", "1"])?;
+    right!(down.status == 1, "while a caller is held mpu down ended with {}: {} {}", down.status, down.out, down.err);
+    Ok(down.err)
+}
+
+/// Does something while another instance comes, given whether that is over.
+fn taking_over<T>(act: impl FnOnce(&dyn Fn() -> bool) -> T) -> (Result<Output>, T) {
+    std::thread::scope(|threads| {
+        let taking = threads.spawn(|| run(&["insmod", "/mpu/mpu_next.ko"]));
+        let done = act(&|| taking.is_finished());
+        (joined(taking.join()).and_then(|taken| taken), done)
+    })
+}
+
 /// Whether the module let go, and how long it took to say so.
 fn retire(limit_ms: u32) -> (bool, Duration) {
-    let began = Instant::now();
-    let retired = std::fs::write(RETIRE, limit_ms.to_string()).is_ok();
-    (retired, began.elapsed())
+    timed(|| std::fs::write(RETIRE, limit_ms.to_string()).is_ok())
 }
 
 fn still_right(scene: &Scene) -> Result<(), Fault> {
-    let began = Instant::now();
-    exactly("beside held callers, the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
-    let took = began.elapsed();
+    let (listed, took) = timed(|| lists(&scene.b, "beside held callers, the list", &[scene.other.inside]));
+    listed?;
     right!(took < Duration::from_secs(10), "beside held callers an answer took {took:?}");
     Ok(())
 }

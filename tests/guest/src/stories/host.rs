@@ -1,32 +1,25 @@
 //! The host's own view, which no engine may change by a byte.
 
-use crate::command::must;
-use crate::nvctl;
-use crate::right;
-use crate::scene::Scene;
-use crate::stage::Stage;
-use crate::story::{Engines, Fault, Story, Without};
+use crate::stories::common::*;
 
-/// Every control's bytes, and nvidia-smi's listings, are the same with the engine and without it.
-pub const UNCHANGED: Story = Story {
-    name: "host_view_is_unchanged",
-    engines: Engines::Every,
-    without: |_| Without::Right("this is the host's view without an engine"),
-    run: |stage| {
-        let scene = stage.scene()?;
-        // Samples by hand: those that the driver makes differ with the time.
-        let slot =
-            format!("100,{}/1000,{}/3000,{}/500", scene.foreign.outside, scene.first.outside, scene.second.outside);
-        if stage.release().is_some() {
-            // Its samples are by hand as well: the scene names them.
-            return compare(stage, &scene);
-        }
-        nvctl::ask(&[], "nvctl", &["ring", &slot])?;
-        let verdict = compare(stage, &scene);
-        nvctl::ask(&[], "nvctl", &["ring"])?;
-        verdict
-    },
-};
+pub const STORIES: &[Story] = &[story!(scene host_view_is_unchanged, [4];
+        "A host caller, 64-bit and 32-bit, gets the same bytes of every control, and the same listings of \
+        nvidia-smi, with the engine loaded and without.")
+.every_client()
+.right("this is the host's view without an engine")];
+
+fn host_view_is_unchanged(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    // Samples by hand: those that the driver makes differ with the time.
+    let slot = format!("100,{}/1000,{}/3000,{}/500", scene.foreign.outside, scene.first.outside, scene.second.outside);
+    if stage.release().is_some() {
+        // Its samples are by hand as well: the scene names them.
+        return compare(stage, scene);
+    }
+    nvctl::ask(&[], "nvctl", &["ring", &slot])?;
+    let verdict = compare(stage, scene);
+    nvctl::ask(&[], "nvctl", &["ring"])?;
+    verdict
+}
 
 fn compare(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let with = view(stage, scene)?;

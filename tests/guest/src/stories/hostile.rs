@@ -1,89 +1,104 @@
 //! Callers that mean harm, or are unlucky: descriptors that are not the driver's, memory that blocks, death in mid-call.
 
 use std::fs;
-use std::time::{Duration, Instant};
 
-use anyhow::anyhow;
+use crate::stories::common::*;
 
-use crate::command::run;
-use crate::right;
-use crate::stage::Stage;
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
-use crate::wait::until;
+pub const STORIES: &[Story] = &[
+    story!(scene foreign_descriptor_gets_its_own_answer, [5, 6];
+        "The request of a control on eleven descriptors that are not the control device, from a file to a closed \
+        number, gets the same answer as without the engine.")
+    .of_the_kernel()
+    .right("these are the kernel's own answers"),
+    story!(scene protected_memory_keeps_drivers_answer, [5];
+        "Argument or parameters lie in private, shared, read-only or unreadable memory, across the edge into such \
+        memory and into nothing, and at addresses with a tag (arm64): return and status are as without the engine, \
+        and nothing is written past a protection.")
+    .right("these are the driver's own answers"),
+    story!(scene killed_callers_leave_nothing_behind, [7];
+        "Thirty callers are killed while they ask: nobody counts as inside, and the next caller is answered right.")
+    .of_the_kernel(),
+    story!(scene caller_blocking_its_memory_delays_no_other, [7];
+        "The argument, parameters or table of four callers lie in memory that is never supplied (userfaultfd): \
+        another container is answered meanwhile, and their own container after they were killed.")
+    .of_the_kernel(),
+    story!(scene swapped_call_shows_no_foreign_pid, [3];
+        "In thousands of calls (a million over the rows of `--full`) a thread swaps the file, removes it, swaps \
+        control and size, or swaps all of that and the parameters: no PID of another process comes back.")
+    .notify(ASKED_FOR_THE_CALLER)
+    .of_the_kernel()
+    .by(|stage| {
+        // A real driver shows what is wrong with its list here, and by itself nobody else's numbers.
+        let is_newer = stage.release().is_some() && stage.era >= 4;
+        once(stage, Without::Wrong(if is_newer { "the list shows" } else { "saw" }))
+    }),
+    story!(unreadable_argument_is_refused, [3, 5];
+        "An argument in `memfd_secret` memory gets EFAULT and is counted.")
+    .notify(ASKED_FOR_THE_CALLER)
+    .of_the_kernel()
+    .only(
+        |_| run(&["nvctl", "secret"]).is_ok_and(|done| done.status <= 1),
+        "this kernel has no memfd_secret, or was not told to have it",
+    ),
+    story!(scene thread_with_own_descriptors_sees_own_only, [3];
+        "A thread that shares no descriptor with its process is answered right, or refused, depending on the kernel.")
+    .notify(ASKED_FOR_THE_CALLER)
+    .of_the_kernel()
+    .real(Real::Engines),
+    story!(scene x32_calls_get_the_kernels_answer, [5];
+        "`ioctl` by its x32 number gets ENOSYS, as without the engine.")
+    .notify(ASKED_FOR_THE_CALLER)
+    .of_the_kernel()
+    .only(|_| cfg!(target_arch = "x86_64"), "x86-64 alone has x32 calls")
+    .right("these are the kernel's own answers"),
+    story!(scene huge_descriptor_table_slows_no_lookup, [7];
+        "A process with room for 4,194,304 descriptors and hardly one open is asked about 200 times in one call: \
+        that takes no longer than with another process.")
+    .eras(&[0], "descriptors are looked at alike in every era: played in 0")
+    .right("the driver looks at nobody's descriptors"),
+    story!(ended_threads_slow_no_lookup, [7];
+        "A process of which only 4,000 ended threads are left, because they are traced, is asked about 200 times in \
+        one call: that takes no longer than with another process.")
+    .eras(&[0], "threads are looked at alike in every era: played in 0")
+    .right("the driver looks at nobody's threads"),
+];
 
-/// The request of a control on something else, or on nothing: what it gets is what it gets without an engine.
-pub const NOT_THE_DRIVERS: Story = Story {
-    name: "a_descriptor_that_is_not_the_drivers_gets_its_own_answer",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Right("these are the kernel's own answers")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let ask = || scene.a.script("nvctl elsewhere; nvctl --xfer elsewhere; nvctl32 elsewhere");
-        let with = ask()?;
-        let without = stage.aside(ask)??;
-        right!(with.lines().count() > 15, "only so much was asked: {with}");
-        right!(with == without, "with the engine: {with}; without: {without}");
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+fn foreign_descriptor_gets_its_own_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let with =
+        same_aside(stage, || Ok(scene.a.script("nvctl elsewhere; nvctl --xfer elsewhere; nvctl32 elsewhere")?))?;
+    right!(with.lines().count() > 15, "only so much was asked: {with}");
+    own_list(scene, "the list")
+}
 
-/// Memory that cannot be read or written, wholly or in part: the driver's own return and status, and nothing is written past a protection.
-pub const PROTECTED: Story = Story {
-    name: "memory_that_refuses_a_copy_gets_the_drivers_own_answer",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Right("these are the driver's own answers")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let ask = || scene.a.script("nvctl memory; nvctl --xfer memory; nvctl32 memory");
-        let with = ask()?;
-        let without = stage.aside(ask)??;
-        // Nine kinds of memory, and four whose addresses carry a tag, which have no room for one in 32 bits.
-        right!(with.lines().count() == 2 * (13 + 13 + 9), "only so much was asked: {with}");
-        // Tags are the processor's there, and the driver's answer is one.
-        let answered = without.contains("params tagged-high ret=0 status=0x0 written=1");
-        right!(answered == cfg!(target_arch = "aarch64"), "without the engine: {without}");
-        for (with, without) in with.lines().zip(without.lines()) {
-            right!(with == without, "with the engine: {with}; without: {without}");
-        }
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+fn protected_memory_keeps_drivers_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let with = same_aside(stage, || Ok(scene.a.script("nvctl memory; nvctl --xfer memory; nvctl32 memory")?))?;
+    // Nine kinds of memory, and four whose addresses carry a tag, which have no room for one in 32 bits.
+    right!(with.lines().count() == 2 * (13 + 13 + 9), "only so much was asked: {with}");
+    // Tags are the processor's there, and the driver's answer is one.
+    let answered = with.contains("params tagged-high ret=0 status=0x0 written=1");
+    right!(answered == cfg!(target_arch = "aarch64"), "without the engine, too: {with}");
+    own_list(scene, "the list")
+}
 
-/// Callers that are killed while they ask leave nothing behind.
-pub const KILLED_IN_MID_CALL: Story = Story {
-    name: "callers_killed_in_mid_call_leave_nothing_behind",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        let each = format!("nvctl spin 60 {own} & p=$!; usleep 60000; kill -9 $p");
-        let text = scene.a.script(&format!("for i in $(seq 30); do {each}; done 2>&1; wait"))?;
-        right!(!text.contains("wrong"), "before it was killed, a caller was told: {text}");
-        let nobody = || Ok(!stage.has_engine() || stage.engine_state("inside").as_deref() == Some("0"));
-        let left = until("the callers are dead, and some count as inside", nobody);
-        right!(left.is_ok(), "{left:?}: {:?}", stage.engine_state("inside"));
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+fn killed_callers_leave_nothing_behind(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let own = words(&scene.own());
+    own_list(scene, "the list")?;
+    let each = format!("nvctl spin 60 {own} & p=$!; usleep 60000; kill -9 $p");
+    let text = scene.a.script(&format!("for i in $(seq 30); do {each}; done 2>&1; wait"))?;
+    right!(!text.contains("wrong"), "before it was killed, a caller was told: {text}");
+    let nobody = || Ok(!stage.has_engine() || stage.engine_state("inside").as_deref() == Some("0"));
+    let left = until("the callers are dead, and some count as inside", nobody);
+    right!(left.is_ok(), "{left:?}: {:?}", stage.engine_state("inside"));
+    own_list(scene, "the list")
+}
 
-/// A caller whose argument or parameters lie in memory that it does not let anybody have: nobody outside its container waits, and
-/// with the end of the caller its container goes on, too.
-pub const BLOCKED: Story = Story {
-    name: "a_caller_that_blocks_its_own_memory_stalls_nobody_else",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        exactly("the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
-        for what in ["argument", "params", "table"] {
-            blocked(stage, what)?;
-        }
-        Ok(())
-    },
-};
+fn caller_blocking_its_memory_delays_no_other(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    lists(&scene.b, "the list", &[scene.other.inside])?;
+    for what in ["argument", "params", "table"] {
+        blocked(stage, what)?;
+    }
+    Ok(())
+}
 
 fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
     let scene = stage.scene()?;
@@ -94,178 +109,111 @@ fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
     // With all of its container's threads stopped, a caller that comes later stalls before it can say so.
     until("the callers do not stall", || Ok(scene.a.script("cat /tmp/stall.*")?.contains("stalls")))?;
     std::thread::sleep(Duration::from_millis(500));
-    let began = Instant::now();
-    exactly("beside stalled callers, the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
-    let took = began.elapsed();
+    let (listed, took) = timed(|| lists(&scene.b, "beside stalled callers, the list", &[scene.other.inside]));
+    listed?;
     right!(took < Duration::from_secs(10), "beside callers that stall on their {what} an answer took {took:?}");
     scene.a.script("kill -9 $(cat /tmp/stalled.*); rm /tmp/stall.* /tmp/stalled.*")?;
-    exactly("after the stalled callers' end, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    own_list(&scene, "after the stalled callers' end, the list")
 }
 
-pub(super) const ASKED_FOR_THE_CALLER: Engines =
-    Engines::Notify("it takes a call out of the caller's hands, and may give it back");
+pub(super) const ASKED_FOR_THE_CALLER: &str = "it takes a call out of the caller's hands, and may give it back";
 
 /// Racing calls by each of four means, for each reload that a row has: a million in all with the 250 of the eight rows of a full run.
-const SWAPPED_CALLS: u64 = 125;
+const SWAPPED_CALLS: u32 = 125;
 /// Of one program: emulated, a call takes milliseconds, and no program may take minutes.
-const SWAPPED_AT_ONCE: u64 = 1000;
+pub(super) const SWAPPED_AT_ONCE: u32 = 1000;
 
-/// A thread puts another descriptor, none, or another control in the place of the one that is asked with, while it is asked: what was
-/// looked at and may carry PIDs is answered or refused, and never made by the caller after all.
-pub const SWAPPED: Story = Story {
-    name: "what_is_swapped_in_flight_shows_nobody_else",
-    engines: ASKED_FOR_THE_CALLER,
-    without: |stage| {
-        // A real driver shows what is wrong with its list here, and by itself nobody else's numbers.
-        let is_newer = stage.release().is_some() && stage.era >= 4;
-        once(stage, Without::Wrong(if is_newer { "the list shows" } else { "saw" }))
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        let own = scene.own();
-        let each = SWAPPED_CALLS * u64::from(stage.reloads.max(1));
-        let rounds = each.div_ceil(SWAPPED_AT_ONCE);
-        let mut calls = 0;
-        let modes = ["dup2", "close", "number", "all"].map(|mode| (mode, each / rounds));
-        for (mode, each) in modes.into_iter().cycle().take(modes.len() * rounds as usize) {
-            let text = scene.a.script(&format!("nvctl swap {mode} 1 {each}"))?;
-            let first = text.lines().next().unwrap_or_default();
-            let told: Vec<u64> = first.split(' ').filter_map(|word| word.parse().ok()).collect();
-            let &[made, accepted] = told.as_slice() else { return Err(anyhow!("nvctl says {text}").into()) };
-            right!(
-                made >= each && accepted > 0,
-                "swapping by {mode}, {accepted} of {made} calls were accepted: {text}"
-            );
-            calls += made;
-            let saw = text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse::<u32>().ok());
-            let foreign: Vec<u32> = saw.filter(|pid| !own.contains(pid)).collect();
-            right!(foreign.is_empty(), "swapping by {mode}, a caller saw {foreign:?}: {text}");
-        }
-        println!("guest: {calls} racing calls, none saw a number of anybody else's");
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &own)
-    },
-};
+fn swapped_call_shows_no_foreign_pid(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let own = scene.own();
+    let each = SWAPPED_CALLS * stage.reloads.max(1);
+    let rounds = each.div_ceil(SWAPPED_AT_ONCE);
+    let mut calls = 0;
+    let modes = ["dup2", "close", "number", "all"].map(|mode| (mode, each / rounds));
+    for (mode, each) in modes.into_iter().cycle().take(modes.len() * rounds as usize) {
+        let text = scene.a.script(&format!("nvctl swap {mode} 1 {each}"))?;
+        let (made, saw) = raced(&text, each)?;
+        calls += made;
+        own_only(&format!("swapping by {mode}, a caller saw"), saw, &own)?;
+    }
+    println!("guest: {calls} racing calls, none saw a number of anybody else's");
+    lists(&scene.a, "the list", &own)
+}
 
-/// Memory that the kernel lets nobody but its owner read: the call is refused, and counted.
-pub const SECRET: Story = Story {
-    name: "an_argument_that_nobody_can_read_is_refused",
-    engines: ASKED_FOR_THE_CALLER,
-    without: |stage| match run(&["nvctl", "secret"]) {
-        Ok(done) if done.status <= 1 => once(stage, Without::Wrong("shows")),
-        _ => Without::Moot("this kernel has no memfd_secret, or was not told to have it"),
-    },
-    run: |stage| {
-        let answer = stage.scene()?.a.ask(&["secret"]);
-        let before = stage.counter("passed.unreadable");
-        right!(answer.as_ref().is_ok_and(|answer| answer.pids().is_empty()), "it shows {answer:?}");
-        let answer = stage.scene()?.a.ask(&["secret"])?;
-        right!(answer.text.starts_with("ret=-14 "), "it comes to {}", answer.text.trim());
-        let after = stage.counter("passed.unreadable");
-        right!(after == before.map(|before| before + 1), "it was counted from {before:?} to {after:?}");
-        Ok(())
-    },
-};
+fn unreadable_argument_is_refused(stage: &Stage) -> Result<(), Fault> {
+    let answer = stage.scene()?.a.ask(&["secret"]);
+    right!(answer.as_ref().is_ok_and(|answer| answer.pids().is_empty()), "it shows {answer:?}");
+    secret(stage, "nvctl secret")
+}
 
-/// A thread whose descriptors are its own: found where the kernel can tell (Linux 6.9), else refused.
-pub const OWN_FILES: Story = Story {
-    name: "a_thread_with_descriptors_of_its_own_is_shown_nobody_else",
-    engines: ASKED_FOR_THE_CALLER,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let answer = scene.a.ask(&["--own-files", "fbc"])?;
-        let foreign: Vec<u32> = answer.pids().into_iter().filter(|pid| *pid != scene.first.inside).collect();
-        right!(foreign.is_empty(), "a thread with a table of its own: fbc shows {foreign:?}");
-        let refused = answer.text.starts_with("ret=-5 ");
-        right!(refused || answer.pids() == [scene.first.inside], "it is told {}", answer.text);
-        Ok(())
-    },
-};
+/// The call is refused, and counted.
+pub(super) fn secret(stage: &Stage, call: &str) -> Result<(), Fault> {
+    let scene = stage.scene()?;
+    let before = stage.counter("passed.unreadable");
+    let text = scene.a.script(&format!("{call}; true"))?;
+    right!(text.starts_with("ret=-14 "), "it comes to {}", text.trim());
+    let after = stage.counter("passed.unreadable");
+    right!(after == before.map(|before| before + 1), "it was counted from {before:?} to {after:?}");
+    Ok(())
+}
 
-/// Numbers of system calls that the kernel does not have are not had by asking through a filter either.
-pub const X32: Story = Story {
-    name: "x32_calls_are_answered_as_the_kernel_does",
-    engines: ASKED_FOR_THE_CALLER,
-    without: |stage| match cfg!(target_arch = "x86_64") {
-        true => once(stage, Without::Right("these are the kernel's own answers")),
-        false => Without::Moot("x86-64 alone has x32 calls"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        let ask = || Ok::<_, Fault>(scene.a.ask(&["x32"])?.text);
-        let with = ask()?;
-        let without = stage.aside(ask)??;
-        right!(without.starts_with("ret=-38 "), "this kernel takes x32 calls: {without}");
-        right!(with == without, "with the engine: {with}; without: {without}");
-        Ok(())
-    },
-};
+fn thread_with_own_descriptors_sees_own_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let answer = scene.a.ask(&["--own-files", "fbc"])?;
+    own_only("a thread with a table of its own: fbc shows", answer.pids(), &[scene.first.inside])?;
+    let refused = answer.text.starts_with("ret=-5 ");
+    right!(refused || answer.pids() == [scene.first.inside], "it is told {}", answer.text);
+    Ok(())
+}
+
+fn x32_calls_get_the_kernels_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let with = same_aside(stage, || Ok(scene.a.ask(&["x32"])?.text))?;
+    right!(with.starts_with("ret=-38 "), "this kernel takes x32 calls: {with}");
+    Ok(())
+}
 
 /// How many descriptors the kernel lets a process have, and a number that a container's runtime may well leave it.
 const MOST_FILES: &str = "/proc/sys/fs/nr_open";
 const WIDE: &str = "4194304";
 
-/// A process with millions of empty descriptors, asked about in every entry of a look-up, costs its asker what any other does.
-pub const WIDE_TABLE: Story = Story {
-    name: "a_huge_table_of_descriptors_slows_no_look_up",
-    engines: Engines::Every,
-    without: |stage| match stage.era {
-        0 => once(stage, Without::Right("the driver looks at nobody's descriptors")),
-        _ => Without::Moot("descriptors are looked at alike in every era: played in 0"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        let before = fs::read_to_string(MOST_FILES)?;
-        fs::write(MOST_FILES, WIDE)?;
-        let verdict = (|| {
-            let plain = scene.a.hold_by("echo ready $$; exec cat >/dev/null")?;
-            let wide = scene.a.hold_by("exec nvctl wide")?;
-            let ask = |pid: u32| {
-                let asked = [vec!["pidinfo".to_owned()], vec![pid.to_string(); 200]].concat();
-                let began = Instant::now();
-                let answer = scene.a.ask(&asked.iter().map(String::as_str).collect::<Vec<_>>())?;
-                anyhow::Ok((answer.numbers("mem"), began.elapsed()))
-            };
-            let usual = ask(plain.inside)?.1.min(ask(plain.inside)?.1);
-            let limit = usual * 3 + Duration::from_secs(1);
-            let mut took = Duration::MAX;
-            // A machine with other work is slow now and then; what is slow by itself is so each time.
-            for _ in 0..3 {
-                let (told, time) = ask(wide.inside)?;
-                right!(
-                    told.len() == 200 && told.iter().all(|&mem| mem == 0),
-                    "a process without the driver shows {told:?}"
-                );
-                took = took.min(time);
-                if took < limit {
-                    break;
-                }
+fn huge_descriptor_table_slows_no_lookup(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let before = fs::read_to_string(MOST_FILES)?;
+    fs::write(MOST_FILES, WIDE)?;
+    let verdict = (|| {
+        let plain = scene.a.hold_by("echo ready $$; exec cat >/dev/null")?;
+        let wide = scene.a.hold_by("exec nvctl wide")?;
+        let ask = |pid: u32| {
+            let asked = [vec!["pidinfo".to_owned()], vec![pid.to_string(); 200]].concat();
+            let began = Instant::now();
+            let answer = scene.a.ask(&asked.iter().map(String::as_str).collect::<Vec<_>>())?;
+            anyhow::Ok((answer.numbers("mem"), began.elapsed()))
+        };
+        let usual = ask(plain.inside)?.1.min(ask(plain.inside)?.1);
+        let limit = usual * 3 + Duration::from_secs(1);
+        let mut took = Duration::MAX;
+        // A machine with other work is slow now and then; what is slow by itself is so each time.
+        for _ in 0..3 {
+            let (told, time) = ask(wide.inside)?;
+            right!(
+                told.len() == 200 && told.iter().all(|&mem| mem == 0),
+                "a process without the driver shows {told:?}"
+            );
+            took = took.min(time);
+            if took < limit {
+                break;
             }
-            right!(took < limit, "200 looks at {WIDE} descriptors took {took:?}, at a few {usual:?}");
-            Ok(())
-        })();
-        fs::write(MOST_FILES, before.trim())?;
-        verdict
-    },
-};
+        }
+        right!(took < limit, "200 looks at {WIDE} descriptors took {took:?}, at a few {usual:?}");
+        Ok(())
+    })();
+    fs::write(MOST_FILES, before.trim())?;
+    verdict
+}
 
-/// Ended threads that are left.
 const CROWD: &str = "4000";
 
-/// A process of which nothing but thousands of ended threads is left, asked about in every entry of a look-up, costs its asker what any other
-/// does: the whole table is looked up where nothing can interrupt it.
-pub const CROWD_OF_THE_DEAD: Story = Story {
-    name: "a_crowd_of_ended_threads_slows_no_look_up",
-    engines: Engines::Every,
-    without: |stage| match stage.era {
-        0 => once(stage, Without::Right("the driver looks at nobody's threads")),
-        _ => Without::Moot("threads are looked at alike in every era: played in 0"),
-    },
-    run: |stage| {
-        let told = stage.scene()?.a.ask(&["crowd", CROWD])?;
-        let (usual, crowd) = (told.one("usual")?, told.one("crowd")?);
-        // Those that are looked at cost some times as much as one. All of them cost 850 times as much.
-        right!(crowd < 60 * usual, "200 looks at {CROWD} ended threads took {crowd} ns, at one {usual} ns");
-        Ok(())
-    },
-};
+fn ended_threads_slow_no_lookup(stage: &Stage) -> Result<(), Fault> {
+    let told = stage.scene()?.a.ask(&["crowd", CROWD])?;
+    let (usual, crowd) = (told.one("usual")?, told.one("crowd")?);
+    // Those that are looked at cost some times as much as one. All of them cost 850 times as much.
+    right!(crowd < 60 * usual, "200 looks at {CROWD} ended threads took {crowd} ns, at one {usual} ns");
+    Ok(())
+}

@@ -1,32 +1,28 @@
 //! Containers that get their GPU from our own stack, and their right view of it from an engine.
 
-use crate::injected::{Injected, Installed};
-use crate::right;
-use crate::scene::sorted;
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
+use crate::injected::Injected;
+use crate::injected::Installed;
+use crate::stories::common::*;
 
-/// nvidia-smi and its library, put in by the wrapper with the devices, list the container's own processes and no other.
-pub const OWN_STACK: Story = Story {
-    name: "gpu_put_in_by_our_wrapper_is_seen_right",
-    engines: Engines::Every,
-    without: |stage| match stage.era {
-        0 | 4 => once(stage, Without::Wrong("the query shows")),
-        _ => Without::Moot("what a container is given does not follow the era: played in 0 and 4"),
-    },
-    run: |stage| {
-        let _installed = Installed::new(&stage.client)?;
-        let _foreign = stage.hold(&["--mem", "300"])?;
-        let bare = Injected::start_without("crun", "bare")?;
-        right!(bare.run(&["nvidia-smi", "-L"])?.status != 0, "nvidia-smi is there although nothing put it there");
-        right!(bare.run(&["ls", "/dev/nvidiactl"])?.status != 0, "the device is there although nothing put it there");
-        drop(bare);
-        for (runtime, mode) in [("crun", "jit-cdi"), ("runc", "legacy")] {
-            seen_right(runtime, mode)?;
-        }
-        Ok(())
-    },
-};
+pub const STORIES: &[Story] = &[story!(wrapper_injected_gpu_lists_own_processes, [1, 3];
+        "A root without any file of NVIDIA's is started through `nvidia-container-runtime` by crun (CDI edits) and \
+        runc (prestart hook): nvidia-smi is there, and lists own processes only.")
+.real(Real::Client)
+.eras(&[0, 4], "what a container is given does not follow the era: played in 0 and 4")
+.wrong("the query shows")];
+
+fn wrapper_injected_gpu_lists_own_processes(stage: &Stage) -> Result<(), Fault> {
+    let _installed = Installed::new(&stage.client)?;
+    let _foreign = stage.hold(&["--mem", "300"])?;
+    let bare = Injected::start_without("crun", "bare")?;
+    right!(bare.run(&["nvidia-smi", "-L"])?.status != 0, "nvidia-smi is there although nothing put it there");
+    right!(bare.run(&["ls", "/dev/nvidiactl"])?.status != 0, "the device is there although nothing put it there");
+    drop(bare);
+    for (runtime, mode) in [("crun", "jit-cdi"), ("runc", "legacy")] {
+        seen_right(runtime, mode)?;
+    }
+    Ok(())
+}
 
 fn seen_right(runtime: &'static str, mode: &str) -> Result<(), Fault> {
     let container = Injected::start(runtime, "injected", mode)?;

@@ -4,116 +4,101 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::client::{Client, Query};
-use crate::container::Container;
-use crate::nvctl;
-use crate::right;
-use crate::scene::sorted;
-use crate::stage::Stage;
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
+use crate::client::Client;
+use crate::client::Query;
+use crate::stories::common::*;
 
-/// Two containers on one GPU: neither is shown anything of the other's, nor of the host's, by any query of NVML.
-pub const NOBODY_ELSE: Story = Story {
-    name: "containers_do_not_see_each_other",
-    engines: Engines::Every,
-    without: |_| Without::Wrong("is shown"),
-    run: |stage| {
-        let scene = stage.scene()?;
-        for (container, own) in [(&scene.a, scene.own()), (&scene.b, vec![scene.other.inside])] {
-            let queries = queries(stage);
-            for (query, answer) in queries.iter().zip(nvml(stage, container, queries)?) {
-                let shown = answer.pids();
-                let foreign: Vec<&u32> = shown.iter().filter(|pid| !own.contains(pid)).collect();
-                right!(foreign.is_empty(), "a container is shown {foreign:?} by {query}, its own are {own:?}");
-                right!(!shown.is_empty(), "a container is shown nothing by {query}, its own are {own:?}");
-            }
-        }
-        Ok(())
-    },
-};
-
-/// Of the same samples the container is told the same utilisation of its processes as the host: hidden ones change nothing.
-pub const UTILISATION: Story = Story {
-    name: "own_utilisation_equals_what_the_host_sees",
-    engines: Engines::Every,
-    without: |stage| match (stage.host_sees_threads(), stage.era) {
-        (true, 3) => {
-            Without::Moot("these drivers name a thread to the host, which an engine in user space does not change")
-        }
-        _ => Without::Wrong("utilisation shows"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        let (first, second) = (scene.first.outside, scene.second.outside);
-        let (foreign, other) = (scene.foreign.outside, scene.other.outside);
-        // Own and foreign samples take turns, with different engines busy, and foreign ones both newest and oldest.
-        let slots = [
-            format!("100,{foreign}/500,{foreign}/9000"),
-            format!("300,{first}/1000,{first}/3100"),
-            format!("500,{other}/2000,{foreign}/8000"),
-            format!("700,{second}/1200,{second}/2300"),
-            format!("900,{first}/1500,{other}/7000"),
-            format!("1100,-,{first}/4700,{first}/600"),
-            format!("1300,{other}/9900,{second}/5100"),
-            format!("1500,{foreign}/500,{foreign}/9900"),
-        ];
-        let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
-        nvctl::ask(&[], "nvctl", &[&["ring"], &slots[..]].concat())?;
-        let told = (|| Ok((utilisation(&Client::on_host(&stage.client))?, utilisation(&entered(stage, &scene.a))?)))();
-        nvctl::ask(&[], "nvctl", &["ring"])?;
-        let (host, container): (BTreeMap<u32, String>, BTreeMap<u32, String>) = told.map_err(Fault::Rig)?;
-        exactly("utilisation", &sorted(container.keys().copied()), &scene.own())?;
-        for (outside, inside) in [(first, scene.first.inside), (second, scene.second.inside)] {
-            let (host, container) = (host.get(&outside), container.get(&inside));
-            right!(host == container, "utilisation shows {container:?} of process {inside}, the host sees {host:?}");
-        }
-        Ok(())
-    },
-};
-
-/// pynvml, on the main thread and on another: processes, utilisation, accounting and sessions are own only.
-pub const PYNVML: Story = Story {
-    name: "pynvml_is_told_of_own_processes_only",
-    engines: Engines::Every,
-    without: |stage| match stage.client_major() {
+pub const STORIES: &[Story] = &[
+    story!(scene containers_do_not_see_each_other, [3];
+        "NVML in two containers on one GPU, by crun and runc, shows processes, utilisation, accounting and sessions \
+        of nobody else, and all of their own.")
+    .real(Real::Client)
+    .every_client()
+    .wrong("is shown"),
+    story!(scene own_utilisation_equals_the_hosts, [3];
+        "From the same hand-made samples, NVML reports the same figures of a container's processes to the container \
+        and to the host: hidden samples change no figure.")
+    .real(Real::Knob)
+    .only(|stage| !(stage.host_sees_threads() && stage.era == 3), THREADS_TO_THE_HOST)
+    .every_client()
+    .wrong("utilisation shows"),
+    story!(scene pynvml_lists_own_processes_only, [1, 3];
+        "pynvml, on the main thread and on another, gets the process list and memory, utilisation, accounting and \
+        sessions of own processes only.")
+    .real(Real::Client)
+    .by(|stage| match stage.client_major() {
         _ if cfg!(not(target_arch = "x86_64")) => Without::Moot("only x86-64 guests have a Python"),
         0..470 => Without::Moot("this pynvml calls functions that releases before 470 do not have"),
         _ => Without::Wrong("pynvml shows"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        let done = entered(stage, &scene.a).python(PYNVML_SCRIPT)?;
-        let told: Vec<Value> = done.out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        if told.len() != 2 {
-            return Err(anyhow::anyhow!("python ended with {}: {} {}", done.status, done.out, done.err).into());
+    }),
+    story!(scene three_hundred_processes_are_listed, [1];
+        "More processes than one look-up takes, by hand and by NVML from 535 on."),
+];
+
+fn containers_do_not_see_each_other(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    for (container, own) in [(&scene.a, scene.own()), (&scene.b, vec![scene.other.inside])] {
+        let queries = queries(stage);
+        for (query, answer) in queries.iter().zip(nvml(stage, container, queries)?) {
+            let shown = answer.pids();
+            let foreign: Vec<&u32> = shown.iter().filter(|pid| !own.contains(pid)).collect();
+            right!(foreign.is_empty(), "a container is shown {foreign:?} by {query}, its own are {own:?}");
+            right!(!shown.is_empty(), "a container is shown nothing by {query}, its own are {own:?}");
         }
-        for (thread, told) in ["main", "other"].into_iter().zip(told) {
-            let (first, own) = (scene.first.inside, scene.own());
-            let rows = [
-                ("compute", own.clone()),
-                ("util", own.clone()),
-                ("acct", own),
-                ("enc", vec![first, first]),
-                ("fbc", vec![first]),
-            ];
-            for (query, own) in rows.into_iter().take(queries(stage).len()) {
-                let shown: Vec<u32> = serde_json::from_value(told[query].clone()).unwrap_or_default();
-                right!(
-                    shown == own,
-                    "on the {thread} thread pynvml shows {} by {query}, the own are {own:?}",
-                    told[query]
-                );
-            }
-            let memory = format!("{}", told["memory"]);
-            right!(
-                memory == format!("{{\"{first}\":80,\"{}\":43}}", scene.second.inside),
-                "pynvml shows memory {memory}"
-            );
+    }
+    Ok(())
+}
+
+fn own_utilisation_equals_the_hosts(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let (first, second) = (scene.first.outside, scene.second.outside);
+    let (foreign, other) = (scene.foreign.outside, scene.other.outside);
+    // Own and foreign samples take turns, with different engines busy, and foreign ones both newest and oldest.
+    let slots = [
+        format!("100,{foreign}/500,{foreign}/9000"),
+        format!("300,{first}/1000,{first}/3100"),
+        format!("500,{other}/2000,{foreign}/8000"),
+        format!("700,{second}/1200,{second}/2300"),
+        format!("900,{first}/1500,{other}/7000"),
+        format!("1100,-,{first}/4700,{first}/600"),
+        format!("1300,{other}/9900,{second}/5100"),
+        format!("1500,{foreign}/500,{foreign}/9900"),
+    ];
+    let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
+    nvctl::ask(&[], "nvctl", &[&["ring"], &slots[..]].concat())?;
+    let told = (|| Ok((utilisation(&Client::on_host(&stage.client))?, utilisation(&entered(stage, &scene.a))?)))();
+    nvctl::ask(&[], "nvctl", &["ring"])?;
+    let (host, container): (BTreeMap<u32, String>, BTreeMap<u32, String>) = told.map_err(Fault::Rig)?;
+    exactly("utilisation", &sorted(container.keys().copied()), &scene.own())?;
+    for (outside, inside) in [(first, scene.first.inside), (second, scene.second.inside)] {
+        let (host, container) = (host.get(&outside), container.get(&inside));
+        right!(host == container, "utilisation shows {container:?} of process {inside}, the host sees {host:?}");
+    }
+    Ok(())
+}
+
+fn pynvml_lists_own_processes_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let done = entered(stage, &scene.a).python(PYNVML_SCRIPT)?;
+    let told: Vec<Value> = done.out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    if told.len() != 2 {
+        return Err(anyhow::anyhow!("python ended with {}: {} {}", done.status, done.out, done.err).into());
+    }
+    for (thread, told) in ["main", "other"].into_iter().zip(told) {
+        let (first, own) = (scene.first.inside, scene.own());
+        let rows = [
+            ("compute", own.clone()),
+            ("util", own.clone()),
+            ("acct", own),
+            ("enc", vec![first, first]),
+            ("fbc", vec![first]),
+        ];
+        for (query, own) in rows.into_iter().take(queries(stage).len()) {
+            let shown: Vec<u32> = serde_json::from_value(told[query].clone()).unwrap_or_default();
+            right!(shown == own, "on the {thread} thread pynvml shows {} by {query}, the own are {own:?}", told[query]);
         }
-        Ok(())
-    },
-};
+        let memory = format!("{}", told["memory"]);
+        right!(memory == format!("{{\"{first}\":80,\"{}\":43}}", scene.second.inside), "pynvml shows memory {memory}");
+    }
+    Ok(())
+}
 
 /// Prints one line of JSON for the main thread and one for another.
 const PYNVML_SCRIPT: &str = "
@@ -146,41 +131,34 @@ t.start()
 t.join()
 ";
 
-/// Three hundred processes: more than NVML asks about at once.
-pub const THREE_HUNDRED: Story = Story {
-    name: "three_hundred_processes_are_listed_with_their_memory",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let many = scene.a.hold(&["--fork", "300", "--mem", "3"])?;
-        let own = sorted(scene.own().into_iter().chain(many.children.iter().copied()));
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &own)?;
-        for chunk in many.children.chunks(200) {
-            let words: Vec<String> = chunk.iter().map(u32::to_string).collect();
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let answer = scene.a.ask(&[&["pidinfo"], &words[..]].concat())?;
-            let wrong = answer.rows.iter().find(|row| row.get("mem").is_none_or(|bytes| bytes != "3145728"));
-            right!(wrong.is_none(), "of 3 MiB each, the look-up shows {wrong:?}");
-            right!(
-                answer.pids() == sorted(chunk.iter().copied()),
-                "the look-up shows other numbers than it was asked about"
-            );
-        }
-        // Releases before 535 give up above 200 by themselves.
-        if stage.client_major() >= 535 && stage.has_client() {
-            let answer = nvml(stage, &scene.a, &["compute"])?.remove(0);
-            exactly("NVML's list", &answer.pids(), &own)?;
-            let is_wrong = |row: &&BTreeMap<String, String>| {
-                let pid = row.get("pid").and_then(|pid| pid.parse().ok()).unwrap_or(0);
-                many.children.contains(&pid) && row.get("mem").is_none_or(|bytes| bytes != "3145728")
-            };
-            let wrong = answer.rows.iter().find(is_wrong);
-            right!(wrong.is_none(), "of 3 MiB each, NVML shows {wrong:?}");
-        }
-        Ok(())
-    },
-};
+fn three_hundred_processes_are_listed(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let many = scene.a.hold(&["--fork", "300", "--mem", "3"])?;
+    let own = sorted(scene.own().into_iter().chain(many.children.iter().copied()));
+    lists(&scene.a, "the list", &own)?;
+    for chunk in many.children.chunks(200) {
+        let words: Vec<String> = chunk.iter().map(u32::to_string).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let answer = scene.a.ask(&[&["pidinfo"], &words[..]].concat())?;
+        let wrong = answer.rows.iter().find(|row| row.get("mem").is_none_or(|bytes| bytes != "3145728"));
+        right!(wrong.is_none(), "of 3 MiB each, the look-up shows {wrong:?}");
+        right!(
+            answer.pids() == sorted(chunk.iter().copied()),
+            "the look-up shows other numbers than it was asked about"
+        );
+    }
+    // Releases before 535 give up above 200 by themselves.
+    if stage.client_major() >= 535 && stage.has_client() {
+        let answer = nvml(stage, &scene.a, &["compute"])?.remove(0);
+        exactly("NVML's list", &answer.pids(), &own)?;
+        let is_wrong = |row: &&BTreeMap<String, String>| {
+            let pid = row.get("pid").and_then(|pid| pid.parse().ok()).unwrap_or(0);
+            many.children.contains(&pid) && row.get("mem").is_none_or(|bytes| bytes != "3145728")
+        };
+        let wrong = answer.rows.iter().find(is_wrong);
+        right!(wrong.is_none(), "of 3 MiB each, NVML shows {wrong:?}");
+    }
+    Ok(())
+}
 
 /// What NVML is asked: a made-up GPU has no sessions.
 fn queries(stage: &Stage) -> &'static [&'static str] {

@@ -1,66 +1,58 @@
 //! `mpu ps` on a real kernel, with real NVML: every GPU process by the host's number, its own in its container, and its container.
 
-use anyhow::Context;
 use serde_json::Value;
 
-use crate::answer::answer;
-use crate::command::{run_with, Output};
-use crate::right;
-use crate::scene::Scene;
-use crate::stage::Stage;
-use crate::story::{Engines, Fault, Story, Without};
+use crate::command::run_with;
+use crate::stories::common::*;
 
-/// The host's list is whole and right, with an engine and without: the host sees what it always saw.
-pub const HOSTS_VIEW: Story = Story {
-    name: "ps_names_every_process_and_its_container",
-    engines: Engines::Every,
-    without: |stage| match stage.host_sees_threads() {
-        true => Without::Moot("these drivers name a thread to the host, which an engine in user space does not change"),
-        false => Without::Right("it is the host that asks"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        let all = ps(stage, &["--json"])?;
-        let rows = all["processes"].as_array().context("ps has no processes")?;
-        right!(all["ok"] == true && rows.len() == scene.everybody().len(), "ps lists {all}");
-        for (who, pid, inside, id, runtime, mib) in everyone(&scene) {
-            let row = rows.iter().find(|row| row["pid"] == pid);
-            let row = row.ok_or_else(|| Fault::Wrong(format!("ps does not list {pid}, which is {who}: {all}")))?;
-            right!(row["container_pid"] == inside, "{who} is {inside} in its container, ps says {row}");
-            right!(row["container"]["id"] == id, "{who} is in container {id}, ps says {row}");
-            right!(row["container"]["runtime"] == runtime, "{who} was started by {runtime}, ps says {row}");
-            right!(row["memory"] == mib << 20, "{who} holds {mib} MiB, ps says {row}");
-            right!(row["user"] == "root" && row["gpu"] == 0 && row["kind"] == "compute", "{who}: ps says {row}");
-            right!(row["command"].as_str().is_some_and(|line| line.contains("gpu-hold")), "{who}: ps says {row}");
-        }
-        let names = |arguments: &[&str]| -> Result<Vec<u64>, Fault> {
-            let listed = ps(stage, &[arguments, &["--json"]].concat())?;
-            let rows = listed["processes"].as_array().cloned().unwrap_or_default();
-            Ok(rows.iter().filter_map(|row| row["pid"].as_u64()).collect())
-        };
-        right!(names(&["--container", "b"])? == [u64::from(scene.other.outside)], "--container b is not b's");
-        right!(names(&["--runtime", "crun", "--sort", "pid"])?.len() == 2, "--runtime crun is not a's two");
-        right!(names(&["--user", "nobody"])?.is_empty(), "--user nobody is somebody");
-        let table = mpu(stage, &["ps", "--no-headers", "-o", "pid,cpid,container"])?;
-        let line = format!("{}  {}  b", scene.other.outside, scene.other.inside);
-        let told: Vec<String> =
-            table.out.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join("  ")).collect();
-        right!(told.contains(&line), "ps shows {told:?}, not {line}");
-        Ok(())
-    },
-};
+pub const STORIES: &[Story] = &[
+    story!(scene ps_names_every_process_and_its_container, [4];
+        "`mpu ps` on the host, with every NVML, shows each process with both its PIDs, its container and runtime, \
+        user and memory; filters work.")
+    .real(Real::Client)
+    .only(|stage| !stage.host_sees_threads(), THREADS_TO_THE_HOST)
+    .every_client()
+    .right("it is the host that asks"),
+    story!(ps_in_pid_namespace_is_refused, [4];
+        "In a PID namespace of its own, `mpu ps` says so and shows nothing.")
+    .every_client()
+    .right("it asks nothing"),
+];
 
-/// In a namespace of its own it refuses: its numbers would not be the host's.
-pub const REFUSES: Story = Story {
-    name: "ps_refuses_where_numbers_are_not_the_hosts",
-    engines: Engines::Every,
-    without: |_| Without::Right("it asks nothing"),
-    run: |stage| {
-        let done = mpu_behind(stage, &["unshare", "-p", "-f", "--mount-proc"], &["ps"])?;
-        right!(done.status == 3 && done.err.contains("hostPID"), "ps says {} {} {}", done.status, done.out, done.err);
-        Ok(())
-    },
-};
+fn ps_names_every_process_and_its_container(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let all = ps(stage, &["--json"])?;
+    let rows = all["processes"].as_array().context("ps has no processes")?;
+    right!(all["ok"] == true && rows.len() == scene.everybody().len(), "ps lists {all}");
+    for (who, pid, inside, id, runtime, mib) in everyone(scene) {
+        let row = rows.iter().find(|row| row["pid"] == pid);
+        let row = row.ok_or_else(|| Fault::Wrong(format!("ps does not list {pid}, which is {who}: {all}")))?;
+        right!(row["container_pid"] == inside, "{who} is {inside} in its container, ps says {row}");
+        right!(row["container"]["id"] == id, "{who} is in container {id}, ps says {row}");
+        right!(row["container"]["runtime"] == runtime, "{who} was started by {runtime}, ps says {row}");
+        right!(row["memory"] == mib << 20, "{who} holds {mib} MiB, ps says {row}");
+        right!(row["user"] == "root" && row["gpu"] == 0 && row["kind"] == "compute", "{who}: ps says {row}");
+        right!(row["command"].as_str().is_some_and(|line| line.contains("gpu-hold")), "{who}: ps says {row}");
+    }
+    let names = |arguments: &[&str]| -> Result<Vec<u64>, Fault> {
+        let listed = ps(stage, &[arguments, &["--json"]].concat())?;
+        let rows = listed["processes"].as_array().cloned().unwrap_or_default();
+        Ok(rows.iter().filter_map(|row| row["pid"].as_u64()).collect())
+    };
+    right!(names(&["--container", "b"])? == [u64::from(scene.other.outside)], "--container b is not b's");
+    right!(names(&["--runtime", "crun", "--sort", "pid"])?.len() == 2, "--runtime crun is not a's two");
+    right!(names(&["--user", "nobody"])?.is_empty(), "--user nobody is somebody");
+    let table = mpu(stage, &["ps", "--no-headers", "-o", "pid,cpid,container"])?;
+    let line = format!("{}  {}  b", scene.other.outside, scene.other.inside);
+    let told: Vec<String> = table.out.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join("  ")).collect();
+    right!(told.contains(&line), "ps shows {told:?}, not {line}");
+    Ok(())
+}
+
+fn ps_in_pid_namespace_is_refused(stage: &Stage) -> Result<(), Fault> {
+    let done = mpu_behind(stage, &["unshare", "-p", "-f", "--mount-proc"], &["ps"])?;
+    right!(done.status == 3 && done.err.contains("hostPID"), "ps says {} {} {}", done.status, done.out, done.err);
+    Ok(())
+}
 
 type Everyone = (&'static str, u32, Value, Value, Value, u64);
 

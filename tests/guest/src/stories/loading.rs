@@ -1,281 +1,247 @@
 //! Modules that come and go: either order, the driver alone, the engine alone, and all that while containers keep asking.
 
-use std::time::{Duration, Instant};
+use crate::stories::common::*;
 
-use anyhow::{Context, Result};
+pub const UNDER_LOAD: &[Story] = &[
+    story!(scene engine_reload_under_load_mixes_no_answer, [7];
+        "The engine is unloaded and loaded under eight callers that are killed at any point: each answer is exactly \
+        right or exactly the bare driver's. With `x test --full` 250 times on each kernel and in each of two eras.")
+    .module("loading and unloading")
+    .eras(
+        &[0, 3],
+        "the engine comes and goes alike in every era: played in 0, the simplest, and 3, which has every redirect",
+    )
+    .right("there is no engine to reload"),
+    story!(scene engine_swap_under_load_loses_no_answer, [7];
+        "One instance of the module takes over from another under eight callers that are killed at any point, there \
+        and back: every answer is right. With `x test --full` 250 times, as above.")
+    .module("two instances of the module")
+    .eras(
+        &[0, 3],
+        "an engine takes over alike in every era: played in 0, the simplest, and 3, which has every redirect",
+    ),
+    story!(hand_over_during_driver_unload_is_clean, [7];
+        "Another instance comes while the driver is being unloaded: the hand-over does not begin, no redirect stays \
+        registered, and with the driver back the list is right.")
+    .module("two instances of the module")
+    .of_the_kernel()
+    .real(Real::Knob)
+    .right("there is no engine to hand over"),
+    story!(module_and_driver_go_at_once, [7];
+        "Module and driver are unloaded at the same time, five times: both go, both come again, and the kernel logs \
+        nothing.")
+    .module("its own going")
+    .real(Real::Knob)
+    .eras(&[0], "both go alike in every era: played in 0")
+    .right("there is no module to go"),
+];
 
-use crate::callers::Callers;
-use crate::command::{must, run};
-use crate::right;
-use crate::scene::sorted;
-use crate::stage::{unload_module, Stage};
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
-use crate::wait::until;
+pub const STORIES: &[Story] = &[
+    story!(either_order_of_loading_is_right, [7];
+        "Engine before driver: it waits, then arms. Engine after driver and clients: also right.")
+    .module("the module's own waiting for the driver"),
+    story!(driver_reload_under_load_is_followed, [7];
+        "The driver is reloaded twice under callers while the engine stays, and follows."),
+    story!(rows_stay_on_their_gpu_and_instance, [1];
+        "Two GPUs, one with MIG ids: each row on its own.")
+    .real(Real::Knob),
+];
 
-/// The engine before the driver, and the engine after the driver and its clients: both right.
-pub const EITHER_ORDER: Story = Story {
-    name: "either_order_of_loading_is_right",
-    engines: Engines::Module("the module's own waiting for the driver"),
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        stage.clear_scene();
-        stage.unload_all()?;
-        if stage.has_engine() {
-            stage.load_engine()?;
-            state_is(stage, "waiting")?;
-            let hooks = stage.engine_state("hooks").unwrap_or_default();
-            right!(hooks.is_empty(), "the engine waits and has redirected {hooks}");
-        }
-        stage.load_driver(&[])?;
-        if stage.has_engine() {
-            state_is(stage, "placed")?;
-        }
-        let container = stage.container("order")?;
-        let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-        let right_list = || exactly("the list", &container.ask(&["pids"])?.pids(), &[holder.inside]);
+fn either_order_of_loading_is_right(stage: &Stage) -> Result<(), Fault> {
+    stage.clear_scene();
+    stage.unload_all()?;
+    if stage.has_engine() {
+        stage.load_engine()?;
+        state_is(stage, "waiting")?;
+        let hooks = stage.said("hooks");
+        right!(hooks.is_empty(), "the engine waits and has redirected {hooks}");
+    }
+    stage.load_driver(&[])?;
+    if stage.has_engine() {
+        state_is(stage, "placed")?;
+    }
+    let container = stage.container("order")?;
+    let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
+    let right_list = || lists(&container, "the list", &[holder.inside]);
+    right_list()?;
+    if stage.has_engine() {
+        stage.reload_engine()?;
+        state_is(stage, "placed")?;
         right_list()?;
-        if stage.has_engine() {
-            stage.unload_engine()?;
-            stage.load_engine()?;
-            state_is(stage, "placed")?;
-            right_list()?;
-            state_is(stage, "armed")?;
-        }
-        Ok(())
-    },
-};
-
-/// The driver is unloaded and loaded again while containers open it as fast as they can; the engine stays, and follows.
-pub const DRIVER_RELOAD: Story = Story {
-    name: "driver_reload_under_load_is_followed",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        stage.clear_scene();
-        let container = stage.container("reload")?;
-        // A caller that came between the real driver and its overrides would have it start a GPU that is none.
-        let load = if stage.release().is_some() { 0 } else { 2 };
-        let callers = Callers::start(&container, load, "nvctl pids")?;
-        for _ in 0..2 {
-            stage.unload_driver_in_use()?;
-            if stage.has_module() {
-                state_is(stage, "waiting")?;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-            stage.load_driver(&[])?;
-            if stage.has_module() {
-                // A caller may have been answered already.
-                let state = stage.engine_state("state").unwrap_or_default();
-                right!(["placed", "armed"].contains(&state.as_str()), "the driver is back, and the engine is {state}");
-            }
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        let text = callers.stop()?;
-        right!(load == 0 || text.contains("ret=0 status=0x0 count=0"), "no caller was answered: {text}");
-        right!(!text.contains("pid "), "callers saw processes where there is none: {text}");
-        let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-        exactly("the list", &container.ask(&["pids"])?.pids(), &[holder.inside])
-    },
-};
-
-/// The engine is unloaded and loaded under eight callers that are killed at any point: each answer is exactly right or exactly the bare driver's.
-pub const ENGINE_RELOAD: Story = Story {
-    name: "engine_reload_under_load_mixes_no_answer",
-    engines: Engines::Module("loading and unloading"),
-    without: |stage| match stage.era {
-        0 | 3 => once(stage, Without::Right("there is no engine to reload")),
-        _ => Without::Moot(
-            "the engine comes and goes alike in every era: played in 0, the simplest, and 3, which has every redirect",
-        ),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        let words = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-        let own = words(&scene.own());
-        stage.unload_engine()?;
-        let bare = scene.a.ask(&["pids"]);
-        stage.load_engine()?;
-        let bare = words(&bare?.pids());
-        right!(bare != own, "the bare driver shows {bare}, which is right");
-        let callers = Callers::start_mortal(&scene.a, 8, &format!("nvctl spin 3 {bare} or {own}"))?;
-        let began = Instant::now();
-        let reloaded: Result<()> = (0..stage.reloads).try_for_each(|_| {
-            stage.unload_engine()?;
-            std::thread::sleep(Duration::from_millis(20));
-            stage.load_engine()?;
-            std::thread::sleep(Duration::from_millis(20));
-            Ok(())
-        });
-        println!("guest: {} reloads under eight callers took {:?}", stage.reloads, began.elapsed());
-        let text = callers.stop()?;
-        reloaded?;
-        right!(text.contains("killed"), "nobody was killed meanwhile");
-        right!(!text.contains("wrong"), "an answer was neither right ({own}) nor the driver's ({bare}): {text}");
-        for list in ["list 0 matched ", "list 1 matched "] {
-            let matched: u64 = text.lines().filter_map(|line| line.strip_prefix(list)?.parse::<u64>().ok()).sum();
-            right!(matched > 0, "no answer came with the engine out, or none with it in: {text}");
-        }
         state_is(stage, "armed")?;
-        let inside = stage.engine_state("inside").unwrap_or_default();
-        right!(inside == "0", "all callers have ended, and {inside} count as inside");
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+    }
+    Ok(())
+}
 
-/// One instance of the module takes over from another under eight callers that are killed at any point, there and back: every answer is right.
-pub const ENGINE_SWAP: Story = Story {
-    name: "engine_swap_under_load_loses_no_answer",
-    engines: Engines::Module("two instances of the module"),
-    without: |stage| match stage.era {
-        0 | 3 => once(stage, Without::Wrong("shows")),
-        _ => Without::Moot(
-            "an engine takes over alike in every era: played in 0, the simplest, and 3, which has every redirect",
-        ),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        let callers = Callers::start_mortal(&scene.a, 8, &format!("nvctl spin 3 {own}"))?;
-        let began = Instant::now();
-        let swapped: Result<()> = (0..stage.reloads).try_for_each(|_| {
-            for (new, old) in [("mpu_next", "mpu"), ("mpu", "mpu_next")] {
-                must(&["insmod", &format!("/mpu/{new}.ko")]).context("the new instance does not take over")?;
-                unload_module(old)?;
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Ok(())
-        });
-        println!("guest: {} hand-overs under eight callers took {:?}", 2 * stage.reloads, began.elapsed());
-        let text = callers.stop()?;
-        swapped?;
-        right!(text.contains("killed"), "nobody was killed meanwhile");
-        right!(!text.contains("wrong"), "an answer was not {own}: {text}");
-        let matched: u64 =
-            text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
-        right!(matched > 100, "only {matched} answers: {text}");
-        state_is(stage, "armed")?;
-        let inside = stage.engine_state("inside").unwrap_or_default();
-        right!(inside == "0", "all callers have ended, and {inside} count as inside");
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
-
-/// An instance that comes while the driver goes does not take what is gone: no redirect is left that nobody owns.
-pub const SWAP_UNDER_GOING: Story = Story {
-    name: "a_hand_over_while_the_driver_goes_leaves_nothing_behind",
-    engines: Engines::Module("two instances of the module"),
-    without: |stage| once(stage, Without::Right("there is no engine to hand over")),
-    run: |stage| {
-        stage.clear_scene();
-        // Long enough for a program to start meanwhile, on this machine as it is now.
-        let began = Instant::now();
-        run(&["insmod", "/nothing.ko"])?;
-        let stay = 3000 + 20 * began.elapsed().as_millis();
-        stage.set_driver("exit_ms", &stay.to_string())?;
-        let gone = std::thread::scope(|scope| {
-            let unloading = scope.spawn(|| must(&["rmmod", "nvidia"]));
-            let begun = until("the driver does not go", || Ok(is_going()));
-            let taken = begun.and_then(|()| run(&["insmod", "/mpu/mpu_next.ko"]));
-            // If it has gone before, there was nothing to take but what the driver left in order.
-            let in_time = is_going();
-            unloading.join().map(|gone| (gone.is_ok(), taken, in_time))
-        });
-        let Ok((true, taken, in_time)) = gone else {
-            return Err(Fault::Wrong("the driver cannot be unloaded".to_owned()));
-        };
-        let taken = taken?.status == 0;
+fn driver_reload_under_load_is_followed(stage: &Stage) -> Result<(), Fault> {
+    stage.clear_scene();
+    let container = stage.container("reload")?;
+    // A caller that came between the real driver and its overrides would have it start a GPU that is none.
+    let load = if stage.release().is_some() { 0 } else { 2 };
+    let callers = Callers::start(&container, load, "nvctl pids")?;
+    for _ in 0..2 {
+        stage.unload_driver_in_use()?;
+        if stage.has_module() {
+            state_is(stage, "waiting")?;
+        }
+        std::thread::sleep(Duration::from_millis(50));
         stage.load_driver(&[])?;
-        let container = stage.container("going")?;
-        let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-        let listed = container.ask(&["pids"]).map(|answer| answer.pids());
-        if taken {
-            unload_module("mpu_next")?;
+        if stage.has_module() {
+            // A caller may have been answered already.
+            let state = stage.said("state");
+            right!(["placed", "armed"].contains(&state.as_str()), "the driver is back, and the engine is {state}");
         }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let text = callers.stop()?;
+    right!(load == 0 || text.contains("ret=0 status=0x0 count=0"), "no caller was answered: {text}");
+    right!(!text.contains("pid "), "callers saw processes where there is none: {text}");
+    let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
+    lists(&container, "the list", &[holder.inside])
+}
+
+fn engine_reload_under_load_mixes_no_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let own = words(&scene.own());
+    stage.unload_engine()?;
+    let bare = scene.a.ask(&["pids"]);
+    stage.load_engine()?;
+    let bare = words(&bare?.pids());
+    right!(bare != own, "the bare driver shows {bare}, which is right");
+    let callers = Callers::start_mortal(&scene.a, 8, &format!("nvctl spin 3 {bare} or {own}"))?;
+    let began = Instant::now();
+    let reloaded: Result<()> = (0..stage.reloads).try_for_each(|_| {
         stage.unload_engine()?;
-        // Only what stands for ever keeps the kernel from this.
-        let free = std::fs::write("/proc/sys/kernel/ftrace_enabled", "0").is_ok();
-        std::fs::write("/proc/sys/kernel/ftrace_enabled", "1")?;
+        std::thread::sleep(Duration::from_millis(20));
         stage.load_engine()?;
-        exactly("after a hand-over under a driver that went, the list", &listed?, &[holder.inside])?;
-        right!(free, "no engine is loaded, and its redirects are still registered");
-        right!(!(taken && in_time), "an instance took over redirects of a driver that was on its way out");
-        if !in_time {
-            return Err(anyhow::anyhow!("the other instance came too late to find the driver on its way out").into());
+        std::thread::sleep(Duration::from_millis(20));
+        Ok(())
+    });
+    println!("guest: {} reloads under eight callers took {:?}", stage.reloads, began.elapsed());
+    let text = callers.stop()?;
+    reloaded?;
+    right!(text.contains("killed"), "nobody was killed meanwhile");
+    answered_by_both(&text)?;
+    state_is(stage, "armed")?;
+    nobody_inside(stage)?;
+    own_list(scene, "the list")
+}
+
+fn engine_swap_under_load_loses_no_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let own = words(&scene.own());
+    own_list(scene, "the list")?;
+    let callers = Callers::start_mortal(&scene.a, 8, &format!("nvctl spin 3 {own}"))?;
+    let began = Instant::now();
+    let swapped: Result<()> = (0..stage.reloads).try_for_each(|_| {
+        for (new, old) in [("mpu_next", "mpu"), ("mpu", "mpu_next")] {
+            must(&["insmod", &format!("/mpu/{new}.ko")]).context("the new instance does not take over")?;
+            unload_module(old)?;
+            std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
-    },
-};
+    });
+    println!("guest: {} hand-overs under eight callers took {:?}", 2 * stage.reloads, began.elapsed());
+    let text = callers.stop()?;
+    swapped?;
+    right!(text.contains("killed"), "nobody was killed meanwhile");
+    right!(!text.contains("wrong"), "an answer was not {own}: {text}");
+    answered(&text, 100)?;
+    state_is(stage, "armed")?;
+    nobody_inside(stage)?;
+    own_list(scene, "the list")
+}
 
-/// Module and driver are unloaded at the same time, one a little later than the other: both go, and both come again.
-pub const GO_TOGETHER: Story = Story {
-    name: "module_and_driver_go_at_once",
-    engines: Engines::Module("its own going"),
-    without: |stage| match stage.era {
-        0 => once(stage, Without::Right("there is no module to go")),
-        _ => Without::Moot("both go alike in every era: played in 0"),
-    },
-    run: |stage| {
-        stage.clear_scene();
-        let mut at_once = 0;
-        let container = stage.container("together")?;
-        // Closely near the end, where the kernel takes the driver's probes away.
-        for wait_ms in [0, 50, 150, 250].into_iter().chain((300..500).step_by(20)) {
-            // The probe is there from a container's first call on, and a jump some jiffies later.
-            container.ask(&["pids"])?;
-            std::thread::sleep(Duration::from_millis(100));
-            stage.set_driver("exit_ms", "500")?;
-            let driver = std::thread::scope(|scope| {
-                let unloading = scope.spawn(|| must(&["rmmod", "nvidia"]));
-                // At the same time; or so much later than the driver began to go.
-                let begun = if wait_ms == 0 { Ok(()) } else { until("the driver does not go", || Ok(is_going())) };
-                std::thread::sleep(Duration::from_millis(wait_ms));
-                at_once += u32::from(is_going());
-                let module = begun.and_then(|()| stage.unload_engine());
-                unloading.join().map(|driver| (driver, module))
-            });
-            let Ok((driver, module)) = driver else { return Err(anyhow::anyhow!("a thread of the rig died").into()) };
-            driver?;
-            module?;
-            stage.load_driver(&[])?;
-            stage.load_engine()?;
-            state_is(stage, "placed")?;
-        }
-        right!(at_once > 1, "the driver was on its way out {at_once} times when the module went");
-        let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-        exactly("the list", &container.ask(&["pids"])?.pids(), &[holder.inside])
-    },
-};
+fn hand_over_during_driver_unload_is_clean(stage: &Stage) -> Result<(), Fault> {
+    stage.clear_scene();
+    // Long enough for a program to start meanwhile, on this machine as it is now.
+    let began = Instant::now();
+    run(&["insmod", "/nothing.ko"])?;
+    let stay = 3000 + 20 * began.elapsed().as_millis();
+    stage.set_driver("exit_ms", &stay.to_string())?;
+    let gone = std::thread::scope(|scope| {
+        let unloading = scope.spawn(|| must(&["rmmod", "nvidia"]));
+        let begun = until("the driver does not go", || Ok(is_going()));
+        let taken = begun.and_then(|()| run(&["insmod", "/mpu/mpu_next.ko"]));
+        // If it has gone before, there was nothing to take but what the driver left in order.
+        let in_time = is_going();
+        unloading.join().map(|gone| (gone.is_ok(), taken, in_time))
+    });
+    let Ok((true, taken, in_time)) = gone else {
+        return Err(Fault::Wrong("the driver cannot be unloaded".to_owned()));
+    };
+    let taken = taken?.status == 0;
+    stage.load_driver(&[])?;
+    let container = stage.container("going")?;
+    let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
+    let listed = container.ask(&["pids"]).map(|answer| answer.pids());
+    if taken {
+        unload_module("mpu_next")?;
+    }
+    stage.unload_engine()?;
+    // Only what stands for ever keeps the kernel from this.
+    let free = set_ftrace(false).is_ok();
+    set_ftrace(true)?;
+    stage.load_engine()?;
+    exactly("after a hand-over under a driver that went, the list", &listed?, &[holder.inside])?;
+    right!(free, "no engine is loaded, and its redirects are still registered");
+    right!(!(taken && in_time), "an instance took over redirects of a driver that was on its way out");
+    if !in_time {
+        return Err(anyhow::anyhow!("the other instance came too late to find the driver on its way out").into());
+    }
+    Ok(())
+}
 
-/// Whether the driver is on its way out.
+fn module_and_driver_go_at_once(stage: &Stage) -> Result<(), Fault> {
+    stage.clear_scene();
+    let mut at_once = 0;
+    let container = stage.container("together")?;
+    // Closely near the end, where the kernel takes the driver's probes away.
+    for wait_ms in [0, 50, 150, 250].into_iter().chain((300..500).step_by(20)) {
+        // The probe is there from a container's first call on, and a jump some jiffies later.
+        container.ask(&["pids"])?;
+        std::thread::sleep(Duration::from_millis(100));
+        stage.set_driver("exit_ms", "500")?;
+        let driver = std::thread::scope(|scope| {
+            let unloading = scope.spawn(|| must(&["rmmod", "nvidia"]));
+            // At the same time; or so much later than the driver began to go.
+            let begun = if wait_ms == 0 { Ok(()) } else { until("the driver does not go", || Ok(is_going())) };
+            std::thread::sleep(Duration::from_millis(wait_ms));
+            at_once += u32::from(is_going());
+            let module = begun.and_then(|()| stage.unload_engine());
+            unloading.join().map(|driver| (driver, module))
+        });
+        let Ok((driver, module)) = driver else { return Err(anyhow::anyhow!("a thread of the rig died").into()) };
+        driver?;
+        module?;
+        stage.load_driver(&[])?;
+        stage.load_engine()?;
+        state_is(stage, "placed")?;
+    }
+    right!(at_once > 1, "the driver was on its way out {at_once} times when the module went");
+    let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
+    lists(&container, "the list", &[holder.inside])
+}
+
 fn is_going() -> bool {
     std::fs::read_to_string("/sys/module/nvidia/initstate").is_ok_and(|state| state.trim() == "going")
 }
 
-/// GPUs are told apart, and so are their MIG instances.
-pub const SEVERAL_GPUS: Story = Story {
-    name: "rows_stay_on_their_gpu_and_instance",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        stage.clear_scene();
-        stage.unload_all()?;
-        stage.load_driver(&["gpus=2"])?;
-        let verdict = (|| {
-            if stage.has_engine() {
-                stage.load_engine()?;
-            }
-            two_gpus(stage)
-        })();
-        stage.unload_all()?;
-        stage.load_driver(&[])?;
+fn rows_stay_on_their_gpu_and_instance(stage: &Stage) -> Result<(), Fault> {
+    stage.clear_scene();
+    stage.unload_all()?;
+    stage.load_driver(&["gpus=2"])?;
+    let verdict = (|| {
         if stage.has_engine() {
             stage.load_engine()?;
         }
-        verdict
-    },
-};
+        two_gpus(stage)
+    })();
+    stage.unload_all()?;
+    stage.load_driver(&[])?;
+    if stage.has_engine() {
+        stage.load_engine()?;
+    }
+    verdict
+}
 
 fn two_gpus(stage: &Stage) -> Result<(), Fault> {
     let _foreign = stage.hold(&["--gpu", "1", "--mem", "300"])?;
@@ -295,7 +261,7 @@ fn two_gpus(stage: &Stage) -> Result<(), Fault> {
 }
 
 fn state_is(stage: &Stage, wanted: &str) -> Result<(), Fault> {
-    let state = stage.engine_state("state").unwrap_or_default();
+    let state = stage.said("state");
     right!(state == wanted, "the engine is {state}, not {wanted}");
     Ok(())
 }

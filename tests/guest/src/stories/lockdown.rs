@@ -1,43 +1,34 @@
 //! A kernel that is locked down: it takes no module that nobody signed, and the engine in user space is what is left.
 
-use anyhow::Context;
-
 use crate::client::pids;
-use crate::command::{must, run};
-use crate::right;
-use crate::scene::sorted;
-use crate::stage::Stage;
-use crate::stories::common::exactly;
-use crate::story::{Engines, Fault, Story, Without};
-use crate::supervisor;
+use crate::stories::common::*;
 
 /// The kernel's own switch, which goes one way.
 const SWITCH: &str = "/sys/kernel/security/lockdown";
 
-/// No module of anybody's can be loaded into this guest afterwards: the last that is played in it.
-pub const SERVED: Story = Story {
-    name: "containers_of_a_kernel_in_lockdown_are_served",
-    engines: Engines::Notify("under lockdown an unsigned module is not loaded"),
-    without: |_| Without::Wrong("shows"),
-    run: |stage| {
-        let scene = stage.scene()?;
-        // Without an engine the story ends here, before there is no way back.
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        lock_down()?;
-        let refused = run(&["insmod", "/mpu/mpu.ko"])?;
-        right!(refused.status != 0, "a kernel in lockdown has taken a module that nobody signed");
-        exactly("locked down, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        served(stage)?;
-        // The supervisor that comes now has never seen another kernel.
-        let before = supervisor::pid()?.context("no supervisor")?;
-        must(&["kill", "-9", &before.to_string()])?;
-        supervisor::until("nobody takes the killed supervisor's place", || {
-            Ok(supervisor::pid()?.is_some_and(|now| now != before))
-        })?;
-        exactly("by the next supervisor, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        served(stage)
-    },
-};
+pub const STORIES: &[Story] = &[story!(scene notify_serves_containers_under_lockdown, [1, 7];
+        "The kernel is put into lockdown `integrity` and refuses the module. Containers that run, and one that is \
+        made then, are answered right, by this supervisor and the next. This is the last story in its guest.")
+.notify("under lockdown an unsigned module is not loaded")
+.every_client()];
+
+fn notify_serves_containers_under_lockdown(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    // Without an engine the story ends here, before there is no way back.
+    own_list(scene, "the list")?;
+    lock_down()?;
+    let refused = run(&["insmod", "/mpu/mpu.ko"])?;
+    right!(refused.status != 0, "a kernel in lockdown has taken a module that nobody signed");
+    own_list(scene, "locked down, the list")?;
+    served(stage)?;
+    // The supervisor that comes now has never seen another kernel.
+    let before = supervisor::pid()?.context("no supervisor")?;
+    must(&["kill", "-9", &before.to_string()])?;
+    supervisor::until("nobody takes the killed supervisor's place", || {
+        Ok(supervisor::pid()?.is_some_and(|now| now != before))
+    })?;
+    own_list(scene, "by the next supervisor, the list")?;
+    served(stage)
+}
 
 fn lock_down() -> Result<(), Fault> {
     must(&["mount", "-t", "securityfs", "securityfs", "/sys/kernel/security"])?;
@@ -53,7 +44,7 @@ fn served(stage: &Stage) -> Result<(), Fault> {
     let held = container.hold(&["--mem", "70", "--clients", "2"])?;
     let other = container.hold(&["--mem", "20"])?;
     let own = sorted([held.inside, other.inside]);
-    exactly("in a new container, the list", &container.ask(&["pids"])?.pids(), &own)?;
+    lists(&container, "in a new container, the list", &own)?;
     let told = container.ask(&["pidinfo", &held.inside.to_string()])?.one("mem")? >> 20;
     right!(told == 140, "the process holds 140 MiB, its container is told of {told}");
     exactly("nvidia-smi's query", &pids(&container.client().compute_apps()?), &own)

@@ -1,72 +1,58 @@
 //! `mpu metrics` on a real kernel, with real containers, NVIDIA's NVML, and a driver that goes and comes.
 
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
-
-use crate::command::{must, run};
-use crate::right;
-use crate::stage::Stage;
-use crate::stories::common::once;
-use crate::story::{Engines, Story, Without};
-use crate::wait::until;
+use crate::stories::common::*;
 
 const MIB: u64 = 1 << 20;
 const MEMORY: &str = "mpu_gpu_memory_used_bytes";
 
-/// Sums by container, no PID, counters that move, and nothing of the driver held between scrapes.
-pub const METRICS: Story = Story {
-    name: "metrics_tell_who_uses_what_and_let_the_driver_go",
-    engines: Engines::Every,
-    without: |stage| match stage.host_sees_threads() {
-        true => Without::Moot("these drivers name a thread to the host, which an engine in user space does not change"),
-        false => once(stage, Without::Right("the counters are the engine's")),
-    },
-    run: |stage| {
-        let exporter = Exporter::start(stage, &[])?;
-        {
-            let scene = stage.scene()?;
-            let page = exporter.scrape()?;
-            let expected = [("", 300), ("a", 2 * 40 + 43), ("b", 2 * 50)];
-            for (container, mib) in expected {
-                let told = page.sum(MEMORY, &[("container", container)]);
-                right!(told == Some(mib * MIB), "container {container:?} uses {mib} MiB, told is {told:?}: {}", page.0);
-            }
-            right!(!page.0.contains("pid=\""), "a PID is on a page that nobody asked PIDs of: {}", page.0);
-            right!(!page.0.contains("gpu-hold"), "a command is on the page: {}", page.0);
-            let one = ("control", "GPU_GET_PIDS");
-            let before = page.sum("mpu_translated_total", &[one]);
-            scene.a.client().table()?;
-            let after = exporter.scrape()?.sum("mpu_translated_total", &[one]);
-            right!(after > before, "nvidia-smi ran in a container, translated went from {before:?} to {after:?}");
-            right!(after == stage.counter("translated.GPU_GET_PIDS"), "the module counts otherwise than {after:?}");
-        }
-        let resident = exporter.resident()?;
-        right!(resident <= 15 * 1024, "with NVML loaded {resident} KiB are resident");
-        let held = exporter.files_of_the_driver()?;
-        right!(held.is_empty(), "between scrapes the exporter holds {held:?}");
-        stage.clear_scene();
-        stage.unload_driver()?;
-        let page = exporter.scrape()?;
-        right!(
-            !page.0.contains("mpu_gpu_") && !page.0.contains("mpu_driver_info"),
-            "the driver is gone, the page says {}",
-            page.0
-        );
-        let part = ("part", "gpu");
-        right!(page.sum("mpu_scrape_success", &[part]) == Some(0), "the driver is gone, the page says {}", page.0);
-        right!(page.sum("mpu_scrape_errors_total", &[part]) >= Some(1), "no error is counted: {}", page.0);
-        stage.load_driver(&[])?;
-        let _again = stage.hold(&["--mem", "70"])?;
-        let page = exporter.scrape()?;
-        right!(page.sum(MEMORY, &[]) == Some(70 * MIB), "the driver is back, the page says {}", page.0);
-        right!(exporter.end()? == 0, "SIGTERM is not its end");
-        Ok(())
-    },
-};
+pub const STORIES: &[Story] = &[story!(metrics_show_usage_and_release_the_driver, [5, 7];
+        "`mpu metrics` on the host shows each container's memory under its own label, no PID, and counters that move \
+        with a container's nvidia-smi. Meanwhile the driver is unloaded and loaded again.")
+.real(Real::Client)
+.only(|stage| !stage.host_sees_threads(), THREADS_TO_THE_HOST)
+.right("the counters are the engine's")];
 
-/// A running `mpu metrics` on the host.
+fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault> {
+    let exporter = Exporter::start(stage, &[])?;
+    {
+        let scene = stage.scene()?;
+        let page = exporter.scrape()?;
+        let expected = [("", 300), ("a", 2 * 40 + 43), ("b", 2 * 50)];
+        for (container, mib) in expected {
+            let told = page.sum(MEMORY, &[("container", container)]);
+            right!(told == Some(mib * MIB), "container {container:?} uses {mib} MiB, told is {told:?}: {}", page.0);
+        }
+        right!(!page.0.contains("pid=\""), "a PID is on a page that nobody asked PIDs of: {}", page.0);
+        right!(!page.0.contains("gpu-hold"), "a command is on the page: {}", page.0);
+        let one = ("control", "GPU_GET_PIDS");
+        let before = page.sum("mpu_translated_total", &[one]);
+        scene.a.client().table()?;
+        let after = exporter.scrape()?.sum("mpu_translated_total", &[one]);
+        right!(after > before, "nvidia-smi ran in a container, translated went from {before:?} to {after:?}");
+        right!(after == stage.counter("translated.GPU_GET_PIDS"), "the module counts otherwise than {after:?}");
+    }
+    let resident = exporter.resident()?;
+    right!(resident <= 15 * 1024, "with NVML loaded {resident} KiB are resident");
+    let held = exporter.files_of_the_driver()?;
+    right!(held.is_empty(), "between scrapes the exporter holds {held:?}");
+    stage.clear_scene();
+    stage.unload_driver()?;
+    let page = exporter.scrape()?;
+    let tells = ["mpu_gpu_", "mpu_driver_info"].iter().any(|metric| page.0.contains(metric));
+    right!(!tells, "the driver is gone, the page says {}", page.0);
+    let part = ("part", "gpu");
+    right!(page.sum("mpu_scrape_success", &[part]) == Some(0), "the driver is gone, the page says {}", page.0);
+    right!(page.sum("mpu_scrape_errors_total", &[part]) >= Some(1), "no error is counted: {}", page.0);
+    stage.load_driver(&[])?;
+    let _again = stage.hold(&["--mem", "70"])?;
+    let page = exporter.scrape()?;
+    right!(page.sum(MEMORY, &[]) == Some(70 * MIB), "the driver is back, the page says {}", page.0);
+    right!(exporter.end()? == 0, "SIGTERM is not its end");
+    Ok(())
+}
+
 struct Exporter {
     child: Child,
 }
@@ -107,7 +93,6 @@ impl Exporter {
         Ok(held)
     }
 
-    /// Resident memory in KiB.
     fn resident(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;

@@ -2,42 +2,33 @@
 
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use crate::client::pids;
+use crate::client::Client;
+use crate::stories::common::*;
 
-use crate::client::{pids, Client};
-use crate::holder::Holder;
-use crate::nvctl;
-use crate::processes;
-use crate::right;
-use crate::scene::sorted;
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
-use crate::supervisor;
+pub const STORIES: &[Story] = &[
+    story!(namespaces_2_deep_show_own_numbers, [1];
+        "Each level sees itself and the levels below by its own numbers; the innermost also by nvidia-smi.")
+    .real(Real::Client)
+    .every_client(),
+    story!(namespaces_4_deep_show_own_numbers, [1];
+        "The same, four deep."),
+];
 
-/// A container in a container.
-pub const TWO_DEEP: Story = Story {
-    name: "nested_namespaces_2_deep_each_see_their_own_numbers",
-    engines: Engines::Every,
-    without: |_| Without::Wrong("shows"),
-    run: |stage| {
-        let levels = nest(2)?;
-        every_level(&levels)?;
-        // The innermost by the real client, too; the simulated driver's own callers did the rest.
-        let innermost = levels.last().context("no level")?;
-        let rows = Client::through(innermost.entered(), &stage.client).table()?;
-        exactly("the innermost table", &pids(&rows), &[1])?;
-        right!(rows[0].mib == Some(80), "the innermost process holds 80 MiB, the table shows {:?}", rows[0].mib);
-        Ok(())
-    },
-};
+fn namespaces_2_deep_show_own_numbers(stage: &Stage) -> Result<(), Fault> {
+    let levels = nest(2)?;
+    every_level(&levels)?;
+    // The innermost by the real client, too; the simulated driver's own callers did the rest.
+    let innermost = levels.last().context("no level")?;
+    let rows = Client::through(innermost.entered(), &stage.client).table()?;
+    exactly("the innermost table", &pids(&rows), &[1])?;
+    right!(rows[0].mib == Some(80), "the innermost process holds 80 MiB, the table shows {:?}", rows[0].mib);
+    Ok(())
+}
 
-/// Four levels.
-pub const FOUR_DEEP: Story = Story {
-    name: "nested_namespaces_4_deep_each_see_their_own_numbers",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |_| every_level(&nest(4)?),
-};
+fn namespaces_4_deep_show_own_numbers(_: &Stage) -> Result<(), Fault> {
+    every_level(&nest(4)?)
+}
 
 /// One level: its process 1 is a GPU process with two clients.
 struct Level {

@@ -3,179 +3,147 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context;
-
-use crate::command::must;
-use crate::right;
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
+use crate::stories::common::*;
 
 const TRACING: &str = "/sys/kernel/tracing";
 
-/// The kernel's own tracers may watch the redirected functions: lists stay right, and nothing runs in circles.
-pub const TRACED: Story = Story {
-    name: "a_traced_driver_is_translated_as_well",
-    engines: Engines::Module("what is traced are the module's redirects"),
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        can_trace()?;
-        // An oops before this story has switched it off (oops_enter(), kernel/panic.c).
-        set("tracing_on", "1")?;
-        let offered = fs::read_to_string(format!("{TRACING}/available_tracers"))?;
-        // The kernel that watches itself has the first alone.
-        for tracer in ["function", "function_graph"]
-            .into_iter()
-            .filter(|&one| offered.split_whitespace().any(|other| other == one))
-        {
-            set("set_ftrace_filter", ":mod:nvidia")?;
-            set("current_tracer", tracer)?;
-            let answer = scene.a.ask(&["pids"]);
-            let trace = fs::read_to_string(format!("{TRACING}/trace")).context("no trace")?;
-            set("current_tracer", "nop")?;
-            set("set_ftrace_filter", "")?;
-            // The graph tracer of 5.10 leaves out functions that are redirected.
-            let seen = tracer == "function_graph" || trace.contains("os_memcpy_to_user");
-            right!(seen, "{tracer} saw nothing of the driver");
-            exactly(&format!("under {tracer}, the list"), &answer?.pids(), &scene.own())?;
-        }
-        right!(offered.contains("function"), "this kernel traces no functions: {offered}");
-        Ok(())
-    },
-};
+pub const STORIES: &[Story] = &[
+    story!(scene traced_driver_is_still_translated, [7];
+        "While the kernel's own tracers watch the redirected functions, lists stay right.")
+    .module("what is traced are the module's redirects"),
+    story!(scene module_reloads_beside_a_restarting_tracer, [7];
+        "Somebody starts and stops tracing the driver, over and over, while the module is unloaded and loaded: it is \
+        placed each time, and lists are right.")
+    .module("what is traced are the module's redirects")
+    .eras(&[0, 3], "redirects are placed alike in every era: played in 0, and in 3, which has every one")
+    .right("there is no module to keep away"),
+    story!(scene module_reloads_beside_a_kprobe, [7];
+        "Somebody's kprobe stands on the first instruction of a redirected function while the module is taken out \
+        and placed again: it is placed, the list is right, the probe is hit, and the list stays right when the probe \
+        goes. Era 0.")
+    .module("the probe is where the module's redirects are")
+    .only(|_| std::path::Path::new(PROBES).exists(), "this kernel takes no probes from its root")
+    .eras(&[0], "redirects are placed alike in every era: played in 0")
+    .right("there is no module to keep away"),
+    story!(scene lookup_probes_avoid_patched_instructions, [7];
+        "Each probe by which the module finds a function stands behind the instruction that ftrace patches, and so \
+        does its own probe.")
+    .module("its probes")
+    .only(|_| std::path::Path::new(PROBES).exists(), "this kernel takes no probes from its root")
+    .eras(&[0, 4], "functions are looked up alike in every era: played in 0 and 4")
+    .right("there is no module that probes"),
+    story!(scene answer_past_the_drivers_copies_is_counted, [5];
+        "If a driver does not use its copy functions, the caller gets the driver's own answer, and that is counted; \
+        a refused call is not.")
+    .module("only the module looks at the driver's copies")
+    .real(Real::Knob),
+];
 
-/// Somebody traces the driver and stops, over and over, while the module comes and goes: it is placed each time.
-pub const TRACED_BY_TURNS: Story = Story {
-    name: "a_tracer_that_comes_and_goes_keeps_no_module_away",
-    engines: Engines::Module("what is traced are the module's redirects"),
-    without: |stage| match stage.era {
-        0 | 3 => once(stage, Without::Right("there is no module to keep away")),
-        _ => Without::Moot("redirects are placed alike in every era: played in 0, and in 3, which has every one"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        can_trace()?;
+fn traced_driver_is_still_translated(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    can_trace()?;
+    // An oops before this story has switched it off (oops_enter(), kernel/panic.c).
+    set("tracing_on", "1")?;
+    let offered = fs::read_to_string(format!("{TRACING}/available_tracers"))?;
+    // The kernel that watches itself has the first alone.
+    for tracer in
+        ["function", "function_graph"].into_iter().filter(|&one| offered.split_whitespace().any(|other| other == one))
+    {
         set("set_ftrace_filter", ":mod:nvidia")?;
-        let stop = AtomicBool::new(false);
-        let turns = || {
-            let mut turns = 0;
-            while !stop.load(Ordering::Relaxed) {
-                set("current_tracer", "function")?;
-                set("current_tracer", "nop")?;
-                turns += 1;
-            }
-            Ok::<u32, Fault>(turns)
-        };
-        let (reloaded, turns) = std::thread::scope(|scope| {
-            let tracer = scope.spawn(turns);
-            let reloaded = (0..2 * stage.reloads).try_for_each(|number| {
-                stage.unload_engine()?;
-                stage.load_engine()?;
-                let said = ["state", "refused"].map(|key| stage.engine_state(key).unwrap_or_default());
-                right!(said[0] == "placed" || said[0] == "armed", "loaded {number} times, the module is {said:?}");
-                exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-            });
-            stop.store(true, Ordering::Relaxed);
-            (reloaded, tracer.join())
-        });
+        set("current_tracer", tracer)?;
+        let answer = scene.a.ask(&["pids"]);
+        let trace = fs::read_to_string(format!("{TRACING}/trace")).context("no trace")?;
+        set("current_tracer", "nop")?;
         set("set_ftrace_filter", "")?;
-        if reloaded.is_err() {
-            stage.unload_engine()?;
-            stage.load_engine()?;
-        }
-        reloaded?;
-        let Ok(turns) = turns else { return Err(anyhow::anyhow!("the tracing thread died").into()) };
-        right!(turns? > 2, "nobody traced meanwhile");
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+        // The graph tracer of 5.10 leaves out functions that are redirected.
+        let seen = tracer == "function_graph" || trace.contains("os_memcpy_to_user");
+        right!(seen, "{tracer} saw nothing of the driver");
+        exactly(&format!("under {tracer}, the list"), &answer?.pids(), &scene.own())?;
+    }
+    right!(offered.contains("function"), "this kernel traces no functions: {offered}");
+    Ok(())
+}
 
-/// Where the kernel is told of probes (Documentation/trace/kprobetrace.rst), and one on a redirected function's first instruction.
+fn module_reloads_beside_a_restarting_tracer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    can_trace()?;
+    set("set_ftrace_filter", ":mod:nvidia")?;
+    let stop = AtomicBool::new(false);
+    let turns = || {
+        let mut turns = 0;
+        while !stop.load(Ordering::Relaxed) {
+            set("current_tracer", "function")?;
+            set("current_tracer", "nop")?;
+            turns += 1;
+        }
+        Ok::<u32, Fault>(turns)
+    };
+    let (reloaded, turns) = std::thread::scope(|scope| {
+        let tracer = scope.spawn(turns);
+        let reloaded = (0..2 * stage.reloads).try_for_each(|number| {
+            stage.reload_engine()?;
+            let said = ["state", "refused"].map(|key| stage.said(key));
+            right!(said[0] == "placed" || said[0] == "armed", "loaded {number} times, the module is {said:?}");
+            own_list(scene, "the list")
+        });
+        stop.store(true, Ordering::Relaxed);
+        (reloaded, tracer.join())
+    });
+    set("set_ftrace_filter", "")?;
+    if reloaded.is_err() {
+        stage.reload_engine()?;
+    }
+    reloaded?;
+    let Ok(turns) = turns else { return Err(anyhow::anyhow!("the tracing thread died").into()) };
+    right!(turns? > 2, "nobody traced meanwhile");
+    own_list(scene, "the list")
+}
+
+/// Where the kernel is told of probes (Documentation/trace/kprobetrace.rst).
 const PROBES: &str = "/sys/kernel/tracing/kprobe_events";
-const PROBE: &str = "p:mpu_story/to_user nvidia:os_memcpy_to_user";
-const ENABLED: &str = "events/mpu_story/to_user/enable";
 
-/// Somebody's probe stands where a redirected function begins: the module is placed, taken out and placed again beside it.
-pub const PROBED: Story = Story {
-    name: "a_probe_where_a_redirect_is_keeps_no_module_away",
-    engines: Engines::Module("the probe is where the module's redirects are"),
-    without: |stage| match stage.era {
-        _ if !std::path::Path::new(PROBES).exists() => Without::Moot("this kernel takes no probes from its root"),
-        0 => once(stage, Without::Right("there is no module to keep away")),
-        _ => Without::Moot("redirects are placed alike in every era: played in 0"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        can_trace()?;
-        set("kprobe_events", PROBE)?;
-        let answers = (|| {
-            set(ENABLED, "1")?;
-            stage.unload_engine()?;
-            stage.load_engine()?;
-            let answer = scene.a.ask(&["pids"])?;
-            let hits = fs::read_to_string(format!("{TRACING}/kprobe_profile")).context("no probe was hit")?;
-            Ok::<_, Fault>((stage.engine_state("state"), answer.pids(), hits))
-        })();
-        set(ENABLED, "0")?;
-        // Whatever opens the list anew empties it.
-        set("kprobe_events", "")?;
-        let (state, beside, hits) = answers?;
-        right!(["placed", "armed"].map(Some).contains(&state.as_deref()), "beside a probe the module is {state:?}");
-        exactly("beside a probe, the list", &beside, &scene.own())?;
-        let hit = hits.lines().find_map(|line| line.trim().strip_prefix("to_user")?.split_whitespace().next());
-        right!(hit.is_some_and(|count| count != "0"), "the probe was not hit: {hits}");
-        // What goes on behind the probe goes on there without it, too.
-        exactly("once the probe is gone, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+fn module_reloads_beside_a_kprobe(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    can_trace()?;
+    let (state, beside, hits) = under_probe("p:mpu_story/probe nvidia:os_memcpy_to_user", || {
+        stage.reload_engine()?;
+        let answer = scene.a.ask(&["pids"])?;
+        let hits = fs::read_to_string(format!("{TRACING}/kprobe_profile")).context("no probe was hit")?;
+        Ok((stage.engine_state("state"), answer.pids(), hits))
+    })?;
+    right!(["placed", "armed"].map(Some).contains(&state.as_deref()), "beside a probe the module is {state:?}");
+    exactly("beside a probe, the list", &beside, &scene.own())?;
+    let hit = hits.lines().find_map(|line| line.trim().strip_prefix("probe")?.split_whitespace().next());
+    right!(hit.is_some_and(|count| count != "0"), "the probe was not hit: {hits}");
+    // What goes on behind the probe goes on there without it, too.
+    own_list(scene, "once the probe is gone, the list")
+}
 
-/// The module looks functions up behind the instruction that ftrace patches, and puts its own probe where ftrace patches nothing.
-pub const LOOKUPS: Story = Story {
-    name: "lookup_probes_avoid_patched_instructions",
-    engines: Engines::Module("its probes"),
-    without: |stage| match stage.era {
-        _ if !std::path::Path::new(PROBES).exists() => Without::Moot("this kernel takes no probes from its root"),
-        0 | 4 => once(stage, Without::Right("there is no module that probes")),
-        _ => Without::Moot("functions are looked up alike in every era: played in 0 and 4"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        can_trace()?;
-        set("trace", "")?;
-        // struct kprobe (include/linux/kprobes.h): addr at 40, symbol_name at 48, offset at 56.
-        set(
-            "kprobe_events",
-            "p:mpu_story/lookup register_kprobe at=+40($arg1):x64 name=+0(+48($arg1)):string offset=+56($arg1):u32",
-        )?;
-        let traced = (|| {
-            set("events/mpu_story/lookup/enable", "1")?;
-            stage.unload_engine()?;
-            stage.load_engine()?;
-            exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-            Ok::<_, Fault>(fs::read_to_string(format!("{TRACING}/trace")).context("no trace")?)
-        })();
-        set("events/mpu_story/lookup/enable", "0")?;
-        set("kprobe_events", "")?;
-        let traced = traced?;
-        let [mut lookups, mut placed] = [0, 0];
-        for line in traced.lines().filter(|line| line.contains("lookup: ")) {
-            let field = |key: &str| line.split_whitespace().find_map(|word| word.strip_prefix(key)).unwrap_or_default();
-            let offset: u32 = field("offset=").parse().unwrap_or_default();
-            if field("name=").starts_with("\"nvidia:") {
-                lookups += 1;
-                // Behind a call, and behind a landing pad and a call.
-                right!(offset >= if cfg!(target_arch = "x86_64") { 5 } else { 12 }, "a probe stands on a call: {line}");
-            } else {
-                placed += 1;
-                let at = u64::from_str_radix(field("at=").trim_start_matches("0x"), 16).unwrap_or_default();
-                let function = starts().into_iter().find(|(address, _)| (*address..address + 5).contains(&at));
-                right!(at != 0 && function.is_none(), "a probe stands on what ftrace patches in {function:?}: {line}");
-            }
+fn lookup_probes_avoid_patched_instructions(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    can_trace()?;
+    set("trace", "")?;
+    // struct kprobe (include/linux/kprobes.h): addr at 40, symbol_name at 48, offset at 56.
+    let probe = "p:mpu_story/probe register_kprobe at=+40($arg1):x64 name=+0(+48($arg1)):string offset=+56($arg1):u32";
+    let traced = under_probe(probe, || {
+        stage.reload_engine()?;
+        own_list(scene, "the list")?;
+        Ok(fs::read_to_string(format!("{TRACING}/trace")).context("no trace")?)
+    })?;
+    let [mut lookups, mut placed] = [0, 0];
+    for line in traced.lines().filter(|line| line.contains("probe: ")) {
+        let field = |key: &str| line.split_whitespace().find_map(|word| word.strip_prefix(key)).unwrap_or_default();
+        let offset: u32 = field("offset=").parse().unwrap_or_default();
+        if field("name=").starts_with("\"nvidia:") {
+            lookups += 1;
+            // Behind a call, and behind a landing pad and a call.
+            right!(offset >= if cfg!(target_arch = "x86_64") { 5 } else { 12 }, "a probe stands on a call: {line}");
+        } else {
+            placed += 1;
+            let at = u64::from_str_radix(field("at=").trim_start_matches("0x"), 16).unwrap_or_default();
+            let function = starts().into_iter().find(|(address, _)| (*address..address + 5).contains(&at));
+            right!(at != 0 && function.is_none(), "a probe stands on what ftrace patches in {function:?}: {line}");
         }
-        right!(lookups >= 5 && placed == 1, "{lookups} functions were looked up and {placed} probes placed: {traced}");
-        Ok(())
-    },
-};
+    }
+    right!(lookups >= 5 && placed == 1, "{lookups} functions were looked up and {placed} probes placed: {traced}");
+    Ok(())
+}
 
 /// Where the driver's functions begin that ftrace can trace.
 fn starts() -> Vec<(u64, String)> {
@@ -192,25 +160,18 @@ fn starts() -> Vec<(u64, String)> {
         .collect()
 }
 
-/// An answer that reaches the caller past the driver's copy functions is the driver's own, and counted.
-pub const PAST_THE_COPIES: Story = Story {
-    name: "answer_past_the_drivers_copies_is_counted",
-    engines: Engines::Module("only the module looks at the driver's copies"),
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let before = stage.counter("passed.copy_not_seen");
-        bypass(true)?;
-        let answer = scene.a.ask(&["pids"]);
-        let refused = scene.a.ask(&["--size", "3816", "pids"]);
-        bypass(false)?;
-        right!(answer?.status == 0 && refused?.status != 0, "of two calls the driver refuses the second alone");
-        let counted = stage.counter("passed.copy_not_seen").zip(before).map(|(after, before)| after - before);
-        exactly("with the copies, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        right!(counted == Some(1), "one answer past the copies was counted as {counted:?}");
-        Ok(())
-    },
-};
+fn answer_past_the_drivers_copies_is_counted(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let before = stage.counter("passed.copy_not_seen");
+    bypass(true)?;
+    let answer = scene.a.ask(&["pids"]);
+    let refused = scene.a.ask(&["--size", "3816", "pids"]);
+    bypass(false)?;
+    right!(answer?.status == 0 && refused?.status != 0, "of two calls the driver refuses the second alone");
+    let counted = stage.counter("passed.copy_not_seen").zip(before).map(|(after, before)| after - before);
+    own_list(scene, "with the copies, the list")?;
+    right!(counted == Some(1), "one answer past the copies was counted as {counted:?}");
+    Ok(())
+}
 
 fn bypass(on: bool) -> Result<(), Fault> {
     Ok(fs::write("/sys/module/nvidia/parameters/bypass", if on { "1" } else { "0" }).context("no bypass")?)
@@ -225,7 +186,17 @@ pub fn can_trace() -> Result<(), Fault> {
     Ok(())
 }
 
-/// Sets something of it.
+/// Does something while a probe named `mpu_story/probe` stands.
+pub fn under_probe<T>(probe: &str, act: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    const ENABLED: &str = "events/mpu_story/probe/enable";
+    set("kprobe_events", probe)?;
+    let done = set(ENABLED, "1").and_then(|()| act());
+    set(ENABLED, "0")?;
+    // Whatever opens the list anew, to write, empties it.
+    set("kprobe_events", "")?;
+    done
+}
+
 pub fn set(file: &str, text: &str) -> Result<(), Fault> {
     Ok(fs::write(format!("{TRACING}/{file}"), text).with_context(|| format!("cannot write {text:?} to {file}"))?)
 }

@@ -1,37 +1,25 @@
 //! The policy: who in a PID namespace of its own sees more than that.
 
-use crate::nvctl::{self, Answer};
-use crate::right;
-use crate::scene::{sorted, Scene};
-use crate::stage::Stage;
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
+use crate::stories::common::*;
 
 const POD: &str = "/sys/fs/cgroup/pod";
 
-/// By the cgroup of the caller: nothing but its own, its group's, or all that the host sees.
-pub const VISIBILITY: Story = Story {
-    name: "policy_shows_more_by_cgroup",
-    engines: Engines::Every,
-    without: |stage| match stage.era {
-        0 | 3 => once(stage, Without::Wrong("shows")),
-        _ => {
-            Without::Moot("rules decide alike in every era: played in 0, the simplest, and 3, which has every redirect")
-        }
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        for group in ["x", "y"] {
-            std::fs::create_dir_all(format!("{POD}/{group}"))?;
-        }
-        std::fs::write(format!("{POD}/y/cgroup.procs"), scene.other.outside.to_string())?;
-        let verdict = each_rule(stage, &scene);
-        stage.set_policy("")?;
-        verdict?;
-        exactly("without a policy the list", &in_pod(&scene, &["pids"])?.pids(), &scene.own())
-    },
-};
+pub const STORIES: &[Story] = &[story!(scene policy_shows_more_by_cgroup, [3, 4];
+        "A rule of the policy shows a caller its group's processes, or exactly the host's bytes. Every other caller \
+        sees its own, and a policy with a bad line is refused as a whole.")
+.eras(&[0, 3], "rules decide alike in every era: played in 0, the simplest, and 3, which has every redirect")];
+
+fn policy_shows_more_by_cgroup(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    own_list(scene, "the list")?;
+    for group in ["x", "y"] {
+        std::fs::create_dir_all(format!("{POD}/{group}"))?;
+    }
+    std::fs::write(format!("{POD}/y/cgroup.procs"), scene.other.outside.to_string())?;
+    let verdict = each_rule(stage, scene);
+    stage.set_policy("")?;
+    verdict?;
+    exactly("without a policy the list", &in_pod(scene, &["pids"])?.pids(), &scene.own())
+}
 
 fn each_rule(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let foreign = scene.foreign.outside;
@@ -42,7 +30,7 @@ fn each_rule(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     stage.set_policy("group /pod")?;
     let group = sorted(scene.own().into_iter().chain([neighbour]));
     exactly("with its group the list", &in_pod(scene, &["pids"])?.pids(), &group)?;
-    exactly("outside the group the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    own_list(scene, "outside the group the list")?;
     let told = in_pod(scene, &["pidinfo", &neighbour.to_string()])?;
     right!(told.one("mem")? >> 20 == 100, "the neighbour's memory: {}", told.text.trim());
     let told = in_pod(scene, &["pidinfo", &foreign.to_string()])?;

@@ -1,141 +1,127 @@
 //! The driver's release: another that takes its place, one whose GPU does not work, and what each answers by itself.
 
-use anyhow::{Context, Result};
-
-use crate::answer::answer;
-use crate::callers::Callers;
-use crate::command::{must, run};
-use crate::engine::Engine;
-use crate::right;
-use crate::stage::Stage;
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
-use crate::wait::until;
+use crate::stories::common::*;
 
 /// Calls of one run: on a driver that nobody can play more on, and on others.
 const CALLS: [u32; 2] = [4000, 250];
 /// What they follow from.
 const SEED: u32 = 77;
 
-/// What root clients ask, and nonsense: every byte that comes back is the bare driver's, on the host and in a container.
-pub const WITHOUT_A_GPU: Story = Story {
-    name: "calls_that_need_no_gpu_are_the_drivers_own",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Right("this is what the driver answers by itself")),
-    run: |stage| {
-        stage.clear_scene();
-        let container = stage.container("calls")?;
-        let calls = CALLS[usize::from(stage.has_gpu())];
-        let told = || -> Result<Vec<String>> {
-            let mut lines = Vec::new();
-            for program in ["nvroot", "nvroot32"] {
-                let call = format!("{program} {SEED} {calls}");
-                lines.push(must(&["sh", "-c", &call])?);
-                lines.push(container.script(&call)?);
-            }
-            Ok(lines)
-        };
-        let with = told()?;
-        let (once, again) = stage.aside(|| anyhow::Ok((told()?, told()?)))??;
-        let (mut compared, mut moving) = (0, 0);
-        for ((with, once), again) in with.iter().zip(&once).zip(&again) {
-            right!(with.lines().count() == once.lines().count(), "another number of lines with the engine");
-            right!(accepted(with) > calls as usize / 8, "the driver accepts next to nothing: {}", accepted(with));
-            for ((with, once), again) in with.lines().zip(once.lines()).zip(again.lines()) {
-                // What the driver answers differently each time, times and the like, cannot be compared; that it answers can.
-                let [said, first, second] = [with, once, again].map(|line| line.split(" bytes ").next());
-                right!(said == first || first != second, "with the engine the driver says {with}, without it {once}");
-                if once == again {
-                    right!(with == once, "with the engine the driver says {with}, without it {once}");
-                    compared += 1;
-                } else {
-                    moving += 1;
-                }
-            }
-        }
-        let accepted: usize = with.iter().map(|text| accepted(text)).sum();
-        println!("guest: {compared} calls alike, {moving} never alike, {accepted} accepted");
-        right!(moving * 100 < compared, "{moving} calls are answered differently each time, {compared} are alike");
-        Ok(())
-    },
-};
-
-/// The driver is exchanged for another release, and back, while callers in a container open it all the time: the engine follows.
-pub const UPGRADE: Story = Story {
-    name: "another_release_of_the_driver_is_followed",
-    engines: Engines::Every,
-    without: |stage| match stage.other_driver() {
+pub const STORIES: &[Story] = &[
+    story!(calls_without_gpu_are_unchanged, [3, 5];
+        "Thousands of calls on root clients, senseless ones among them, from the host and a container, 64 and 32 \
+        bits: every byte is the bare driver's.")
+    .real(Real::WithoutGpu)
+    .right("this is what the driver answers by itself"),
+    story!(another_release_of_the_driver_is_followed, [7];
+        "The driver is exchanged for another release and back under callers in a container: the engine waits, \
+        follows, and is right on each.")
+    .real(Real::WithoutGpu)
+    .by(|stage| match stage.other_driver() {
         Ok(Some(_)) if stage.has_gpu() => once(stage, Without::Wrong("shows")),
         Ok(Some(_)) => once(stage, Without::Right("without a GPU nobody is in the list")),
         Ok(None) => Without::Moot("there is no other driver in this guest: a simulated one is exchanged in era 4"),
         Err(_) => Without::Wrong("drivers that can be listed"),
-    },
-    run: |stage| {
-        let own = stage.era_name.rsplit('@').next().context("no era")?.to_owned();
-        let other = stage.other_driver()?.context("no other driver")?;
-        stage.clear_scene();
-        let container = stage.container("upgrade")?;
-        for driver in [&other, &own] {
-            // A caller that came between an open driver and its overrides would have it start a GPU that is none.
-            let load = if stage.has_gpu() && stage.release().is_some() { 0 } else { 2 };
-            let callers = Callers::start(&container, load, "nvroot 5 100 | tail -n 1; sleep 0.1")?;
-            stage.unload_driver_in_use()?;
-            state(stage, &["waiting"])?;
-            stage.load_driver_of(driver)?;
-            state(stage, &["placed", "armed"])?;
-            let answered = || container.script("cat /tmp/calls.* 2>/dev/null | grep -c ' ret 0 '; true");
-            let before = answered()?;
-            // Once more after that: the first may have begun before.
-            let more = until("no caller was answered", || Ok(load == 0 || answered()? != before));
-            callers.stop()?;
-            right!(more.is_ok(), "by {driver} {more:?}: {} before and after", before.trim());
-            let calls = container.script("nvroot 5 1000")?;
-            right!(accepted(&calls) > 125, "{driver} accepts {} of 1000 calls", accepted(&calls));
-            if stage.has_gpu() {
-                let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-                let _foreign = stage.hold(&["--mem", "300"])?;
-                exactly(&format!("on {driver} the list"), &container.ask(&["pids"])?.pids(), &[holder.inside])?;
-                state(stage, &["armed"])?;
-            }
-            named(stage, driver)?;
+    }),
+    story!(driver_without_gpu_is_reported, [5, 7];
+        "A driver whose GPU does not start: status is content, and the probe says that nothing could be asked.")
+    .real(Real::WithoutGpu)
+    .only(|stage| !stage.has_gpu(), "this driver has a GPU")
+    .wrong("status"),
+];
+
+fn calls_without_gpu_are_unchanged(stage: &Stage) -> Result<(), Fault> {
+    stage.clear_scene();
+    let container = stage.container("calls")?;
+    let calls = CALLS[usize::from(stage.has_gpu())];
+    let told = || -> Result<Vec<String>> {
+        let mut lines = Vec::new();
+        for program in ["nvroot", "nvroot32"] {
+            let call = format!("{program} {SEED} {calls}");
+            lines.push(must(&["sh", "-c", &call])?);
+            lines.push(container.script(&call)?);
         }
-        Ok(())
-    },
-};
+        Ok(lines)
+    };
+    let with = told()?;
+    let (once, again) = stage.aside(|| anyhow::Ok((told()?, told()?)))??;
+    let (mut compared, mut moving) = (0, 0);
+    for ((with, once), again) in with.iter().zip(&once).zip(&again) {
+        right!(with.lines().count() == once.lines().count(), "another number of lines with the engine");
+        right!(accepted(with) > calls as usize / 8, "the driver accepts next to nothing: {}", accepted(with));
+        for ((with, once), again) in with.lines().zip(once.lines()).zip(again.lines()) {
+            // What the driver answers differently each time, times and the like, cannot be compared; that it answers can.
+            let [said, first, second] = [with, once, again].map(|line| line.split(" bytes ").next());
+            right!(said == first || first != second, "with the engine the driver says {with}, without it {once}");
+            if once == again {
+                right!(with == once, "with the engine the driver says {with}, without it {once}");
+                compared += 1;
+            } else {
+                moving += 1;
+            }
+        }
+    }
+    let accepted: usize = with.iter().map(|text| accepted(text)).sum();
+    println!("guest: {compared} calls alike, {moving} never alike, {accepted} accepted");
+    right!(moving * 100 < compared, "{moving} calls are answered differently each time, {compared} are alike");
+    Ok(())
+}
 
-/// A driver whose GPU does not start: nothing is promised about lists that nobody can ask for, and nothing is said to be broken that works.
-pub const NO_GPU: Story = Story {
-    name: "a_driver_without_a_gpu_is_told_truthfully",
-    engines: Engines::Every,
-    without: |stage| match stage.has_gpu() {
-        false => once(stage, Without::Wrong("status")),
-        true => Without::Moot("this driver has a GPU"),
-    },
-    run: |_| {
-        let status = run(&["mpu", "status", "--json"])?;
-        let told = answer(&status)?;
-        right!(told["up"] == true, "the engine is up, and status says {}", status.out);
-        right!(status.status == 0, "status ends with {}: {} {}", status.status, status.out, status.err);
-        let probe = run(&["mpu", "probe"])?;
-        right!(probe.status != 0, "nothing could be asked, and the probe ends with 0: {}", probe.out);
-        right!(!format!("{}{}", probe.out, probe.err).contains("is seen right"), "the probe says {}", probe.out);
-        right!(probe.err.contains("nothing was measured"), "the probe does not say so: {} {}", probe.out, probe.err);
-        Ok(())
-    },
-};
+fn another_release_of_the_driver_is_followed(stage: &Stage) -> Result<(), Fault> {
+    let own = stage.era_name.rsplit('@').next().context("no era")?.to_owned();
+    let other = stage.other_driver()?.context("no other driver")?;
+    stage.clear_scene();
+    let container = stage.container("upgrade")?;
+    for driver in [&other, &own] {
+        // A caller that came between an open driver and its overrides would have it start a GPU that is none.
+        let load = if stage.has_gpu() && stage.release().is_some() { 0 } else { 2 };
+        let callers = Callers::start(&container, load, "nvroot 5 100 | tail -n 1; sleep 0.1")?;
+        stage.unload_driver_in_use()?;
+        state(stage, &["waiting"])?;
+        stage.load_driver_of(driver)?;
+        state(stage, &["placed", "armed"])?;
+        let answered = || container.script("cat /tmp/calls.* 2>/dev/null | grep -c ' ret 0 '; true");
+        let before = answered()?;
+        // Once more after that: the first may have begun before.
+        let more = until("no caller was answered", || Ok(load == 0 || answered()? != before));
+        callers.stop()?;
+        right!(more.is_ok(), "by {driver} {more:?}: {} before and after", before.trim());
+        let calls = container.script("nvroot 5 1000")?;
+        right!(accepted(&calls) > 125, "{driver} accepts {} of 1000 calls", accepted(&calls));
+        if stage.has_gpu() {
+            let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
+            let _foreign = stage.hold(&["--mem", "300"])?;
+            lists(&container, &format!("on {driver} the list"), &[holder.inside])?;
+            state(stage, &["armed"])?;
+        }
+        named(stage, driver)?;
+    }
+    Ok(())
+}
 
-/// Calls that the driver carried out.
+fn driver_without_gpu_is_reported(_: &Stage) -> Result<(), Fault> {
+    let status = run(&["mpu", "status", "--json"])?;
+    let told = answer(&status)?;
+    right!(told["up"] == true, "the engine is up, and status says {}", status.out);
+    right!(status.status == 0, "status ends with {}: {} {}", status.status, status.out, status.err);
+    let probe = run(&["mpu", "probe"])?;
+    right!(probe.status != 0, "nothing could be asked, and the probe ends with 0: {}", probe.out);
+    right!(!format!("{}{}", probe.out, probe.err).contains("is seen right"), "the probe says {}", probe.out);
+    right!(probe.err.contains("nothing was measured"), "the probe does not say so: {} {}", probe.out, probe.err);
+    Ok(())
+}
+
 fn accepted(text: &str) -> usize {
     text.lines().filter(|line| line.contains(" ret 0 status 0 ")).count()
 }
 
 fn state(stage: &Stage, allowed: &[&str]) -> Result<(), Fault> {
     if stage.has_module() {
-        let state = stage.engine_state("state").unwrap_or_default();
+        let state = stage.said("state");
         right!(allowed.contains(&state.as_str()), "the engine is {state}, and should be {}", allowed.join(" or "));
     }
     if stage.engine == Engine::Notify {
-        let listeners = stage.engine_state("listeners").unwrap_or_default();
+        let listeners = stage.said("listeners");
         right!(!["", "0"].contains(&listeners.as_str()), "the container's calls do not come to the supervisor");
     }
     Ok(())

@@ -2,79 +2,63 @@
 
 use std::fs;
 
-use anyhow::{Context, Result};
+use crate::stories::common::*;
 
-use crate::callers::Callers;
-use crate::command::{must, run};
-use crate::right;
-use crate::stage::{unload_module, Stage};
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Story, Without};
+pub const STORIES: &[Story] = &[
+    story!(scene refused_instance_translates_nothing, [5, 7];
+        "Beside a live patch one instance is refused and another comes under callers of a container: every answer is \
+        the bare driver's.")
+    .module("its redirects")
+    .eras(&[3, 4], "only later drivers have the function that is looked at last")
+    .right("there is nothing that redirects"),
+    story!(scene function_patched_past_ftrace_is_refused, [5, 7];
+        "Somebody has put a jump over the instruction of a function that ftrace patches: the module names the \
+        function and redirects nothing, and ftrace goes on working. (x86-64, kernels whose ftrace makes no jumps \
+        itself.)")
+    .module("its redirects")
+    .of_the_kernel()
+    .only(can_be_told, "here a jump can be ftrace's own, or there is no tool that makes one")
+    .right("there is nothing that redirects"),
+];
 
-const FTRACE: &str = "/proc/sys/kernel/ftrace_enabled";
+fn refused_instance_translates_nothing(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    stage.unload_engine()?;
+    let verdict = (|| {
+        let bare = scene.a.ask(&["pids"])?.pids();
+        must(&["insmod", "/sim/rival.ko", "function=os_is_init_ns"])?;
+        stage.load_engine()?;
+        let state = stage.said("state");
+        right!(state == "refused", "beside a live patch the module is {state}");
+        let bare = words(&bare);
+        let callers = Callers::start(&scene.a, 2, &format!("nvctl spin 1 {bare}"))?;
+        let tried = run(&["insmod", "/mpu/mpu_next.ko"]).and_then(|_| unload("mpu_next"));
+        let text = callers.stop()?;
+        tried?;
+        right!(!text.contains("wrong"), "nothing is redirected, and an answer was not the driver's ({bare}): {text}");
+        right!(text.contains("matched"), "nobody was answered: {text}");
+        Ok(())
+    })();
+    back(stage)?;
+    verdict?;
+    own_list(scene, "once the other has gone, the list")
+}
 
-/// Two instances are refused one after the other, the second under callers: while it looks who is in its way, it translates nothing.
-pub const REFUSED_TWICE: Story = Story {
-    name: "an_instance_that_is_refused_translates_nothing",
-    engines: Engines::Module("its redirects"),
-    without: |stage| match stage.era {
-        3 | 4 => once(stage, Without::Right("there is nothing that redirects")),
-        _ => Without::Moot("only later drivers have the function that is looked at last"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        stage.unload_engine()?;
-        let verdict = (|| {
-            let bare = scene.a.ask(&["pids"])?.pids();
-            must(&["insmod", "/sim/rival.ko", "function=os_is_init_ns"])?;
-            stage.load_engine()?;
-            let state = stage.engine_state("state").unwrap_or_default();
-            right!(state == "refused", "beside a live patch the module is {state}");
-            let bare = bare.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-            let callers = Callers::start(&scene.a, 2, &format!("nvctl spin 1 {bare}"))?;
-            let tried = run(&["insmod", "/mpu/mpu_next.ko"]).and_then(|_| unload("mpu_next"));
-            let text = callers.stop()?;
-            tried?;
-            right!(
-                !text.contains("wrong"),
-                "nothing is redirected, and an answer was not the driver's ({bare}): {text}"
-            );
-            right!(text.contains("matched"), "nobody was answered: {text}");
-            Ok(())
-        })();
-        back(stage)?;
-        verdict?;
-        exactly("once the other has gone, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
-
-/// A tool that goes past ftrace has put a jump where ftrace would have its call. Were it asked to redirect there, ftrace would find what is
-/// not its own and switch itself off until the next boot, for everybody.
-pub const JUMPED: Story = Story {
-    name: "a_function_patched_past_ftrace_is_left_alone",
-    engines: Engines::Module("its redirects"),
-    without: |stage| match can_be_told() {
-        true => once(stage, Without::Right("there is nothing that redirects")),
-        false => Without::Moot("here a jump can be ftrace's own, or there is no tool that makes one"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        stage.unload_engine()?;
-        must(&["insmod", "/sim/rival.ko", "jump=1"])?;
-        let loaded = stage.load_engine();
-        let said = ["state", "refused", "hooks"].map(|key| stage.engine_state(key).unwrap_or_default());
-        let lives = ["0", "1"].iter().try_for_each(|on| fs::write(FTRACE, on));
-        back(stage)?;
-        loaded?;
-        let told = ["refused", "os_memcpy_to_user:95", ""];
-        right!(said == told, "with a jump in a function the module says {said:?}, not {told:?}");
-        right!(lives.is_ok(), "ftrace has switched itself off: {lives:?}");
-        exactly("once the other has gone, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+fn function_patched_past_ftrace_is_refused(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    stage.unload_engine()?;
+    must(&["insmod", "/sim/rival.ko", "jump=1"])?;
+    let loaded = stage.load_engine();
+    let said = ["state", "refused", "hooks"].map(|key| stage.said(key));
+    let lives = set_ftrace(false).and_then(|()| set_ftrace(true));
+    back(stage)?;
+    loaded?;
+    let told = ["refused", "os_memcpy_to_user:95", ""];
+    right!(said == told, "with a jump in a function the module says {said:?}, not {told:?}");
+    right!(lives.is_ok(), "ftrace has switched itself off: {lives:?}");
+    own_list(scene, "once the other has gone, the list")
+}
 
 /// Whether such a jump can be told from what ftrace itself writes: newer kernels have it jump into BPF.
-fn can_be_told() -> bool {
+fn can_be_told(_: &Stage) -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());

@@ -4,58 +4,64 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use anyhow::{Context, Result};
 use rustix::mount::{mount, MountFlags};
 use rustix::system::finit_module;
 
-use crate::callers::Callers;
-use crate::command::must;
-use crate::nvctl::{self, Answer};
-use crate::right;
-use crate::scene::Scene;
-use crate::stage::unload_module;
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
+use crate::stories::common::*;
+
+const NOTHING_FAILS: &str = "this kernel lets nothing fail on order: the one called debug does";
+
+fn can_fail(_: &Stage) -> bool {
+    Path::new(CHANCES).exists()
+}
 
 /// Where a kernel with fault injection lets a task's Nth chance to fail be taken.
 const CHANCES: &str = "/proc/thread-self/fail-nth";
 const DEBUGFS: &str = "/sys/kernel/debug";
 
-/// Each allocation and each copy of a call fails in turn: a refusal, the driver's own answer or the whole one, and nobody else's PID.
-pub const FAILS_IN_TURN: Story = Story {
-    name: "memory_or_a_copy_that_fails_leaves_an_honest_answer",
-    engines: Engines::Module("the kernel's memory, and the module's reason no_memory"),
-    without: |stage| match Path::new(CHANCES).exists() {
-        true => once(stage, Without::Wrong("shows")),
-        false => Without::Moot("this kernel lets nothing fail on order: the one called debug does"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        allocations_that_wait_can_fail()?;
-        let own = scene.first.inside.to_string();
-        let info = format!("pidinfo {own}");
-        let account = format!("acct-info {own}");
-        let questions =
-            ["pids", "--xfer pids", &info, "gpumon", "gpumon1", "acct-pids", &account, "enc1", "enc2", "fbc", "hwpm"];
-        let ask = |question: &str| scene.a.ask(&question.split(' ').collect::<Vec<_>>());
-        let bare = stage.aside(|| questions.iter().map(|question| ask(question)).collect::<Result<Vec<_>>>())??;
-        let before = stage.counter("passed.no_memory").unwrap_or(0);
-        for (question, bare) in questions.into_iter().zip(bare) {
-            let whole = ask(question)?;
-            let failed = each_chance(&scene, question)?;
-            right!(failed.len() > 3, "{question}: only {} of its allocations and copies failed", failed.len() - 1);
-            for answer in failed {
-                honest(question, &answer, &[&whole, &bare])?;
-            }
+pub const STORIES: &[Story] = &[
+    story!(scene failed_allocation_leaves_a_valid_answer, [1, 5, 7];
+        "On the debug kernel each allocation and each copy of eleven controls fails in turn. The answer is a \
+        refusal, the driver's own answer or the complete answer; `no_memory` is counted, and nothing is left behind.")
+    .module("the kernel's memory, and the module's reason no_memory")
+    .only(can_fail, NOTHING_FAILS),
+    story!(scene out_of_memory_hand_over_is_atomic, [7];
+        "On the debug kernel another instance is loaded 61 times, and each time another of its allocations fails: it \
+        takes over or does not, and no caller is answered wrong.")
+    .module("two instances of the module")
+    .only(can_fail, NOTHING_FAILS)
+    .eras(&[0, 3], "an engine takes over alike in every era: played in 0, and in 3, which has every redirect"),
+    story!(scene miscounting_driver_shows_no_foreign_pid, [1, 5];
+        "List and memory look-up count one entry more than they hold: no PID comes back that the bare driver would \
+        not report; counted as `malformed`.")
+    .real(Real::Knob),
+];
+
+fn failed_allocation_leaves_a_valid_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    own_list(scene, "the list")?;
+    allocations_that_wait_can_fail()?;
+    let own = scene.first.inside.to_string();
+    let info = format!("pidinfo {own}");
+    let account = format!("acct-info {own}");
+    let questions =
+        ["pids", "--xfer pids", &info, "gpumon", "gpumon1", "acct-pids", &account, "enc1", "enc2", "fbc", "hwpm"];
+    let ask = |question: &str| scene.a.ask(&question.split(' ').collect::<Vec<_>>());
+    let bare = stage.aside(|| questions.iter().map(|question| ask(question)).collect::<Result<Vec<_>>>())??;
+    let before = stage.counter("passed.no_memory").unwrap_or(0);
+    for (question, bare) in questions.into_iter().zip(bare) {
+        let whole = ask(question)?;
+        let failed = each_chance(scene, question)?;
+        right!(failed.len() > 3, "{question}: only {} of its allocations and copies failed", failed.len() - 1);
+        for answer in failed {
+            honest(question, &answer, &[&whole, &bare])?;
         }
-        if stage.has_engine() {
-            let after = stage.counter("passed.no_memory").unwrap_or(0);
-            right!(after > before, "allocations failed, and no_memory was counted {} times", after - before);
-        }
-        exactly("with memory again, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+    }
+    if stage.has_engine() {
+        let after = stage.counter("passed.no_memory").unwrap_or(0);
+        right!(after > before, "allocations failed, and no_memory was counted {} times", after - before);
+    }
+    own_list(scene, "with memory again, the list")
+}
 
 /// Those that may sleep for memory never fail on order unless asked to, and MPU's are of that kind.
 fn allocations_that_wait_can_fail() -> Result<()> {
@@ -86,61 +92,46 @@ const NEVER: u64 = 1 << 30;
 /// The last allocations of a module that comes are its own: what the kernel allocates to load it came before.
 const OWN: u64 = 60;
 
-/// Another instance comes, and each of its allocations fails in turn: it takes over whole or not at all, under callers, and no answer is wrong.
-pub const HAND_OVER: Story = Story {
-    name: "a_hand_over_without_memory_is_whole_or_none",
-    engines: Engines::Module("two instances of the module"),
-    without: |stage| match (stage.era, Path::new(CHANCES).exists()) {
-        (0 | 3, true) => once(stage, Without::Wrong("shows")),
-        (_, true) => {
-            Without::Moot("an engine takes over alike in every era: played in 0, and in 3, which has every redirect")
-        }
-        (_, false) => Without::Moot("this kernel lets nothing fail on order: the one called debug does"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        allocations_that_wait_can_fail()?;
-        let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-        let (all, begun) = insert_with("mpu_next", NEVER)?;
-        right!(begun, "with memory, the new instance does not take over");
-        back_to_mpu()?;
-        let callers = Callers::start(&scene.a, 3, &format!("nvctl spin 3 {own}"))?;
-        let (mut failed, mut taken, mut unprobed) = (0, 0, 0);
-        let tried: Result<(), Fault> = (all.saturating_sub(OWN)..=all).try_for_each(|chance| {
-            let (_, begun) = insert_with("mpu_next", chance)?;
-            let state = fs::read_to_string("/sys/module/mpu_next/parameters/state").unwrap_or_default();
-            exactly("in a hand-over without memory, the list", &scene.b.ask(&["pids"])?.pids(), &[scene.other.inside])?;
-            match begun {
-                // Somebody was inside when it failed: it waits there, refused, to be unloaded.
-                true if state.contains("state=retired") => {
-                    failed += 1;
-                    unload_module("mpu_next")?;
-                }
-                true => {
-                    taken += 1;
-                    unprobed += u32::from(!state.contains("argument=driver"));
-                    back_to_mpu()?;
-                }
-                false => failed += 1,
+fn out_of_memory_hand_over_is_atomic(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    own_list(scene, "the list")?;
+    allocations_that_wait_can_fail()?;
+    let own = words(&scene.own());
+    let (all, begun) = insert_with("mpu_next", NEVER)?;
+    right!(begun, "with memory, the new instance does not take over");
+    back_to_mpu()?;
+    let callers = Callers::start(&scene.a, 3, &format!("nvctl spin 3 {own}"))?;
+    let (mut failed, mut taken, mut unprobed) = (0, 0, 0);
+    let tried: Result<(), Fault> = (all.saturating_sub(OWN)..=all).try_for_each(|chance| {
+        let (_, begun) = insert_with("mpu_next", chance)?;
+        let state = fs::read_to_string("/sys/module/mpu_next/parameters/state").unwrap_or_default();
+        lists(&scene.b, "in a hand-over without memory, the list", &[scene.other.inside])?;
+        match begun {
+            // Somebody was inside when it failed: it waits there, refused, to be unloaded.
+            true if state.contains("state=retired") => {
+                failed += 1;
+                unload_module("mpu_next")?;
             }
-            Ok(())
-        });
-        let text = callers.stop()?;
-        tried?;
-        println!(
-            "guest: of {} hand-overs without memory {failed} failed, {taken} were whole, {unprobed} without its probe",
-            OWN + 1
-        );
-        right!(!text.contains("wrong"), "an answer was not {own}: {text}");
-        let matched: u64 =
-            text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
-        right!(matched > 100, "only {matched} answers: {text}");
-        right!(unprobed < taken, "no instance that took over has its probe");
-        right!(failed > 5 && taken > 0, "{failed} hand-overs failed for want of memory, and {taken} did not");
-        exactly("with memory again, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+            true => {
+                taken += 1;
+                unprobed += u32::from(!state.contains("argument=driver"));
+                back_to_mpu()?;
+            }
+            false => failed += 1,
+        }
+        Ok(())
+    });
+    let text = callers.stop()?;
+    tried?;
+    println!(
+        "guest: of {} hand-overs without memory {failed} failed, {taken} were whole, {unprobed} without its probe",
+        OWN + 1
+    );
+    right!(!text.contains("wrong"), "an answer was not {own}: {text}");
+    answered(&text, 100)?;
+    right!(unprobed < taken, "no instance that took over has its probe");
+    right!(failed > 5 && taken > 0, "{failed} hand-overs failed for want of memory, and {taken} did not");
+    own_list(scene, "with memory again, the list")
+}
 
 /// Loads a module with this chance of the loading thread's taken: how many it met until then, and whether the module began.
 fn insert_with(module: &str, chance: u64) -> Result<(u64, bool)> {
@@ -160,12 +151,6 @@ fn insert_with(module: &str, chance: u64) -> Result<(u64, bool)> {
     Ok((chance - left, begun))
 }
 
-fn back_to_mpu() -> Result<()> {
-    unload_module("mpu")?;
-    must(&["insmod", "/mpu/mpu.ko"])?;
-    unload_module("mpu_next")
-}
-
 /// Refused, or nothing but what the caller is told when nothing fails: by the engine, or by the driver alone.
 fn honest(question: &str, answer: &Answer, known: &[&Answer]) -> Result<(), Fault> {
     if answer.status != 0 || !answer.text.starts_with("ret=0 ") {
@@ -183,31 +168,24 @@ fn honest(question: &str, answer: &Answer, known: &[&Answer]) -> Result<(), Faul
 /// Where the driver is told to count one entry more than its table holds.
 const MISCOUNTS: &str = "/sys/module/nvidia/parameters/overcounts";
 
-/// An answer that cannot be right is the driver's own business: its caller learns no PID that it would not be told without the engine.
-pub const MISCOUNTED: Story = Story {
-    name: "a_driver_that_miscounts_tells_no_foreign_pid",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        let own = scene.first.inside.to_string();
-        let questions = [&["pids"][..], &["pidinfo", &own]];
-        let ask = || questions.iter().map(|question| scene.a.ask(question)).collect::<Result<Vec<_>>>();
-        std::fs::write(MISCOUNTS, "1").context("the simulated driver cannot miscount")?;
-        let before = stage.counter("passed.malformed");
-        let told = ask();
-        let after = stage.counter("passed.malformed");
-        let bare = stage.aside(ask);
-        std::fs::write(MISCOUNTS, "0")?;
-        for ((question, told), bare) in questions.iter().zip(told?).zip(bare??) {
-            for pid in told.distinct_pids() {
-                let may = pid == 0 || scene.own().contains(&pid) || bare.pids().contains(&pid);
-                right!(may, "{question:?} of a driver that miscounts shows {pid}, which is foreign");
-            }
+fn miscounting_driver_shows_no_foreign_pid(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    own_list(scene, "the list")?;
+    let own = scene.first.inside.to_string();
+    let questions = [&["pids"][..], &["pidinfo", &own]];
+    let ask = || questions.iter().map(|question| scene.a.ask(question)).collect::<Result<Vec<_>>>();
+    std::fs::write(MISCOUNTS, "1").context("the simulated driver cannot miscount")?;
+    let before = stage.counter("passed.malformed");
+    let told = ask();
+    let after = stage.counter("passed.malformed");
+    let bare = stage.aside(ask);
+    std::fs::write(MISCOUNTS, "0")?;
+    for ((question, told), bare) in questions.iter().zip(told?).zip(bare??) {
+        for pid in told.distinct_pids() {
+            let may = pid == 0 || scene.own().contains(&pid) || bare.pids().contains(&pid);
+            right!(may, "{question:?} of a driver that miscounts shows {pid}, which is foreign");
         }
-        let counted = after.zip(before).map(|(after, before)| after - before);
-        right!(counted == Some(2), "two answers counted too much, and malformed rose by {counted:?}");
-        exactly("of a driver that counts again, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+    }
+    let counted = after.zip(before).map(|(after, before)| after - before);
+    right!(counted == Some(2), "two answers counted too much, and malformed rose by {counted:?}");
+    own_list(scene, "of a driver that counts again, the list")
+}

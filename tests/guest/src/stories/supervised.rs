@@ -1,75 +1,73 @@
 //! The life of the supervisor in user space while containers ask: killed, started again, retired, and asked by very many at once.
 
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-
-use crate::answer::answer;
-use crate::callers::Callers;
-use crate::command::{must, run};
 use crate::container::entered;
-use crate::holder::Holder;
-use crate::nvctl;
-use crate::processes;
-use crate::right;
-use crate::stage::Stage;
-use crate::stories::common::{exactly, once};
-use crate::story::{Engines, Fault, Story, Without};
-use crate::supervisor;
+use crate::stories::common::*;
 
-const ITS_LIFE: Engines = Engines::Notify("the supervisor's own life");
+const ITS_LIFE: &str = "the supervisor's own life";
 
-/// What does not follow the era, and takes its time.
-fn in_two_eras(stage: &Stage) -> Without {
-    match stage.era {
-        0 | 4 => once(stage, Without::Wrong("shows")),
-        _ => Without::Moot("the supervisor's life does not follow the era: played in 0 and 4"),
-    }
+pub const STORIES: &[Story] = &[
+    story!(scene killed_supervisor_loses_no_call, [7];
+        "The supervisor gets SIGKILL over and over under nine callers in three containers: no call fails, hangs or \
+        is answered wrong.")
+    .notify(ITS_LIFE)
+    .eras(&[0, 4], "the supervisor's life does not follow the era: played in 0 and 4"),
+    story!(restarted_supervisor_loses_no_call, [7];
+        "The same with `again`, the way in which it is upgraded.")
+    .notify(ITS_LIFE)
+    .eras(&[0, 4], "the supervisor's life does not follow the era: played in 0 and 4"),
+    story!(scene retired_supervisor_passes_calls_on, [5, 7];
+        "The supervisor is retired and resumed under callers: each answer is right or the bare driver's; a runtime's \
+        exec still works meanwhile.")
+    .notify(ITS_LIFE)
+    .eras(&[0, 3], "it retires alike in every era: played in 0 and 3, where the bare driver's list is another"),
+    story!(sixty_four_containers_are_right_under_load, [1, 7];
+        "64 PID namespaces at once are each answered right; eight callers that never pause in one of them delay the \
+        others by a bounded time.")
+    .notify(ITS_LIFE)
+    .eras(&[0, 4], "the supervisor's life does not follow the era: played in 0 and 4"),
+    story!(up_status_down_control_the_supervisor, [5, 7];
+        "`mpu up --engine notify`, `status` and `down` by the real command, without systemd: state, counters and \
+        exit codes; retired while a container lives, up again, ended with the last.")
+    .notify(ITS_LIFE)
+    .of_the_kernel(),
+    story!(concurrent_starts_leave_one_supervisor, [7];
+        "Two `mpu up` at once, and one right after SIGKILL of the supervisor: there is one keeper, counters and \
+        `since` continue, the crash is counted, and log lines have times.")
+    .notify(ITS_LIFE)
+    .of_the_kernel(),
+];
+
+fn killed_supervisor_loses_no_call(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    under_load(stage, &|pid| {
+        // A caller that comes while it hangs, and before it dies, has handed over to nobody: whoever comes next takes it.
+        must(&["kill", "-STOP", &pid.to_string()])?;
+        let newcomer = spawn(&scene.b.entered(), &["nvctl", "pids"])?;
+        std::thread::sleep(Duration::from_millis(100));
+        must(&["kill", "-9", &pid.to_string()])?;
+        supervisor::until("nobody takes the killed supervisor's place", || {
+            Ok(supervisor::pid()?.is_some_and(|new| new != pid))
+        })?;
+        exactly("to a newcomer, the list", &told(newcomer)?.pids(), &[scene.other.inside])
+    })
 }
 
-/// Killed over and over under nine callers in three containers: what its keeper kept is enough for the next one.
-pub const KILLED: Story = Story {
-    name: "supervisor_killed_again_and_again_loses_no_call",
-    engines: ITS_LIFE,
-    without: in_two_eras,
-    run: |stage| {
-        let scene = stage.scene()?;
-        under_load(stage, &|pid| {
-            // A caller that comes while it hangs, and before it dies, has handed over to nobody: whoever comes next takes it.
-            must(&["kill", "-STOP", &pid.to_string()])?;
-            let newcomer = spawn(&scene.b.entered(), &["nvctl", "pids"])?;
-            std::thread::sleep(Duration::from_millis(100));
-            must(&["kill", "-9", &pid.to_string()])?;
-            supervisor::until("nobody takes the killed supervisor's place", || {
-                Ok(supervisor::pid()?.is_some_and(|new| new != pid))
-            })?;
-            exactly("to a newcomer, the list", &told(newcomer)?.pids(), &[scene.other.inside])
-        })
-    },
-};
-
-/// Started again, as an upgrade does it.
-pub const STARTED_AGAIN: Story = Story {
-    name: "supervisor_started_again_under_load_loses_no_call",
-    engines: ITS_LIFE,
-    without: in_two_eras,
-    run: |stage| {
-        under_load(stage, &|pid| {
-            supervisor::tell("again\n")?;
-            Ok(supervisor::until("nobody takes the place of the supervisor that was told to make room", || {
-                Ok(supervisor::pid()?.is_some_and(|new| new != pid))
-            })?)
-        })
-    },
-};
+fn restarted_supervisor_loses_no_call(stage: &Stage) -> Result<(), Fault> {
+    under_load(stage, &|pid| {
+        supervisor::tell("again\n")?;
+        Ok(supervisor::until("nobody takes the place of the supervisor that was told to make room", || {
+            Ok(supervisor::pid()?.is_some_and(|new| new != pid))
+        })?)
+    })
+}
 
 fn under_load(stage: &Stage, strike: &dyn Fn(u32) -> Result<(), Fault>) -> Result<(), Fault> {
     let scene = stage.scene()?;
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    own_list(&scene, "the list")?;
     let third = stage.container("third")?;
     let held = third.hold(&["--mem", "20"])?;
-    let own = scene.own().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let own = words(&scene.own());
     let spin = |own: &str| format!("nvctl spin 2 {own}");
     let callers = [
         Callers::start(&scene.a, 3, &spin(&own))?,
@@ -84,65 +82,40 @@ fn under_load(stage: &Stage, strike: &dyn Fn(u32) -> Result<(), Fault>) -> Resul
     struck?;
     for text in texts {
         right!(!text.contains("wrong"), "a call was lost or answered wrong: {text}");
-        let matched: u64 =
-            text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
-        right!(matched > 30, "only {matched} answers: {text}");
+        answered(&text, 30)?;
     }
-    let inside = stage.engine_state("inside").unwrap_or_default();
-    right!(inside == "0", "all callers have ended, and {inside} count as inside");
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
+    nobody_inside(stage)?;
+    own_list(&scene, "the list")
 }
 
-/// Retired under callers, it passes everything on: each answer is right or the bare driver's, none fails. Resumed, it is right again.
-pub const RETIRED: Story = Story {
-    name: "retired_supervisor_leaves_containers_the_drivers_own_answers",
-    engines: ITS_LIFE,
-    without: |stage| match stage.era {
-        0 | 3 => once(stage, Without::Wrong("shows")),
-        _ => Without::Moot("it retires alike in every era: played in 0 and 3, where the bare driver's list is another"),
-    },
-    run: |stage| {
-        let scene = stage.scene()?;
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        let words = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-        let own = words(&scene.own());
-        let bare = words(&stage.aside(|| scene.a.ask(&["pids"]))??.pids());
-        right!(bare != own, "the bare driver shows {bare}, which is right");
-        let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 1 {bare} or {own}"))?;
-        let retired: Result<()> = (0..stage.reloads).try_for_each(|_| {
-            stage.aside(|| std::thread::sleep(Duration::from_millis(200)))?;
-            std::thread::sleep(Duration::from_millis(200));
-            Ok(())
-        });
-        // A runtime that enters a running container finds the socket that the container's configuration names.
-        let entered = stage.aside(|| must(&["crun", "exec", "a", "nvctl", "pids"]))??;
-        let text = callers.stop()?;
-        retired?;
-        right!(
-            words(&nvctl::read(&entered)?.pids()) == bare,
-            "retired, an exec shows {entered}, the bare driver {bare}"
-        );
-        right!(!text.contains("wrong"), "an answer was neither right ({own}) nor the driver's ({bare}): {text}");
-        for list in ["list 0 matched ", "list 1 matched "] {
-            let matched: u64 = text.lines().filter_map(|line| line.strip_prefix(list)?.parse::<u64>().ok()).sum();
-            right!(matched > 0, "no answer came while it was retired, or none while it was not: {text}");
-        }
-        exactly("resumed, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+fn retired_supervisor_passes_calls_on(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    own_list(scene, "the list")?;
+    let own = words(&scene.own());
+    let bare = words(&stage.aside(|| scene.a.ask(&["pids"]))??.pids());
+    right!(bare != own, "the bare driver shows {bare}, which is right");
+    let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 1 {bare} or {own}"))?;
+    let retired: Result<()> = (0..stage.reloads).try_for_each(|_| {
+        stage.aside(|| std::thread::sleep(Duration::from_millis(200)))?;
+        std::thread::sleep(Duration::from_millis(200));
+        Ok(())
+    });
+    // A runtime that enters a running container finds the socket that the container's configuration names.
+    let entered = stage.aside(|| must(&["crun", "exec", "a", "nvctl", "pids"]))??;
+    let text = callers.stop()?;
+    retired?;
+    right!(words(&nvctl::read(&entered)?.pids()) == bare, "retired, an exec shows {entered}, the bare driver {bare}");
+    answered_by_both(&text)?;
+    own_list(scene, "resumed, the list")
+}
 
-/// `up`, `status` and `down` by the real command, on a host without systemd.
-pub const BY_COMMAND: Story = Story {
-    name: "up_status_and_down_of_the_supervisor_do_what_they_say",
-    engines: ITS_LIFE,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| by_hand(stage, by_command),
-};
+fn up_status_down_control_the_supervisor(stage: &Stage) -> Result<(), Fault> {
+    by_hand(stage, by_command)
+}
 
 /// Has a story start and end supervisors itself; what it leaves is ended.
 fn by_hand(stage: &Stage, story: fn(&Stage) -> Result<(), Fault>) -> Result<(), Fault> {
     let scene = stage.scene()?;
-    exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    own_list(&scene, "the list")?;
     drop(scene);
     stage.clear_scene();
     stage.unload_engine()?;
@@ -163,7 +136,7 @@ fn by_command(stage: &Stage) -> Result<(), Fault> {
     {
         let container = stage.container("box")?;
         let held = container.hold(&["--mem", "40", "--clients", "2"])?;
-        exactly("in a container of its, the list", &container.ask(&["pids"])?.pids(), &[held.inside])?;
+        lists(&container, "in a container of its, the list", &[held.inside])?;
         let counted = stage.counter("translated.GPU_GET_PIDS");
         let status = answer(&mpu("status --json")?)?;
         right!(status["up"] == true && status["engine"] == "notify", "it is up, status says {status}");
@@ -171,36 +144,24 @@ fn by_command(stage: &Stage) -> Result<(), Fault> {
             counted.is_some() && status["translated"]["GPU_GET_PIDS"].as_u64() == counted,
             "{counted:?} calls were counted, status says {status}"
         );
-        let again = mpu("up --engine notify")?.out;
-        right!(again.contains("nothing was changed"), "a second up says {again}");
-        let down = mpu("down")?;
-        right!(down.status == 0 && down.out.contains("still has its filter"), "down says {} {}", down.out, down.err);
+        ended("a second up", &mpu("up --engine notify")?, 0, "nothing was changed")?;
+        ended("down", &mpu("down")?, 0, "still has its filter")?;
         let status = mpu("status --json")?;
-        right!(
-            answer(&status)?["notify_state"]["state"] == "retired" && status.status == 3,
-            "it is retired, status says {} {}",
-            status.status,
-            status.out
-        );
-        let resumed = mpu("up --engine notify")?.out;
-        right!(resumed.contains("takes new containers again"), "up after down says {resumed}");
-        exactly("after that, the list", &container.ask(&["pids"])?.pids(), &[held.inside])?;
+        ended("retired, status", &status, 3, "")?;
+        right!(answer(&status)?["notify_state"]["state"] == "retired", "it is retired, status says {}", status.out);
+        ended("up after down", &mpu("up --engine notify")?, 0, "takes new containers again")?;
+        lists(&container, "after that, the list", &[held.inside])?;
     }
     for expected in ["MPU is down", "nothing was changed"] {
-        let down = mpu("down")?;
-        right!(down.status == 0 && down.out.contains(expected), "down says {} {}", down.out, down.err);
+        ended("down", &mpu("down")?, 0, expected)?;
         right!(supervisor::pid()?.is_none(), "after down a supervisor is there, which has no container");
     }
     Ok(())
 }
 
-/// Two starts at once, and one in the moment after a crash, leave one keeper and one supervisor; and what the dead one had counted goes on.
-pub const ONE_KEEPER: Story = Story {
-    name: "starts_at_once_and_after_a_crash_leave_one_supervisor_that_counts_on",
-    engines: ITS_LIFE,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| by_hand(stage, one_keeper),
-};
+fn concurrent_starts_leave_one_supervisor(stage: &Stage) -> Result<(), Fault> {
+    by_hand(stage, one_keeper)
+}
 
 fn one_keeper(stage: &Stage) -> Result<(), Fault> {
     let both =
@@ -215,7 +176,7 @@ fn one_keeper(stage: &Stage) -> Result<(), Fault> {
     right!(keepers() == 1, "two starts at once leave {} keepers: {}", keepers(), said());
     let container = stage.container("box")?;
     let held = container.hold(&["--mem", "40"])?;
-    exactly("in a container of its, the list", &container.ask(&["pids"])?.pids(), &[held.inside])?;
+    lists(&container, "in a container of its, the list", &[held.inside])?;
     let before = supervisor::state()?.context("no supervisor")?;
     must(&["kill", "-9", &before["pid"].to_string()])?;
     let up = run(&["mpu", "up", "--engine", "notify"])?;
@@ -230,40 +191,32 @@ fn one_keeper(stage: &Stage) -> Result<(), Fault> {
     right!(after["restarts"] == 1 && after["restarts_last_hour"] == 1, "the crash was counted: {after}");
     let counted = |state: &serde_json::Value| state["translated"]["GPU_GET_PIDS"].as_u64().unwrap_or(0);
     right!(counted(&after) > 0 && counted(&after) >= counted(&before), "counters start again: {after} after {before}");
-    exactly("after the crash, the list", &container.ask(&["pids"])?.pids(), &[held.inside])?;
+    lists(&container, "after the crash, the list", &[held.inside])?;
     let log = std::fs::read_to_string("/run/mpu/notify/log")?;
     let dated = |line: &str| line.starts_with("20") && line.get(10..11) == Some("T");
     right!(log.lines().count() > 0 && log.lines().all(dated), "the log has lines without a time: {log}");
     Ok(())
 }
 
-/// How many processes keep a supervisor.
 fn keepers() -> usize {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let commands = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
     commands.filter(|command| command.windows(12).any(|words| words == b"notify\0hold\0")).count()
 }
 
-/// Containers at one time.
 const MANY: usize = 64;
 /// Emulated, with eight callers that never pause on two processors, one call takes so long at most.
 const LATE: Duration = Duration::from_secs(10);
 
-/// Very many containers at once, of which one asks as fast as it can: each of the others is answered, right and in time.
-pub const CROWD: Story = Story {
-    name: "sixty_four_containers_are_right_beside_one_that_hammers",
-    engines: ITS_LIFE,
-    without: in_two_eras,
-    run: |stage| {
-        let _foreign = stage.hold(&["--mem", "30"])?;
-        let members = (0..MANY).map(|_| Member::start()).collect::<Result<Vec<_>>>()?;
-        everybody_asks(&members, "quiet")?;
-        let hammer = members[0].spawn(&["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do nvctl spin 600 1 & done; wait"])?;
-        let verdict = everybody_asks(&members[1..], "hammered");
-        end(hammer)?;
-        verdict
-    },
-};
+fn sixty_four_containers_are_right_under_load(stage: &Stage) -> Result<(), Fault> {
+    let _foreign = stage.hold(&["--mem", "30"])?;
+    let members = (0..MANY).map(|_| Member::start()).collect::<Result<Vec<_>>>()?;
+    everybody_asks(&members, "quiet")?;
+    let hammer = members[0].spawn(&["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do nvctl spin 600 1 & done; wait"])?;
+    let verdict = everybody_asks(&members[1..], "hammered");
+    end(hammer)?;
+    verdict
+}
 
 /// A PID namespace with one GPU process, which is its process 1.
 struct Member {
@@ -293,7 +246,6 @@ fn spawn(entered: &[String], words: &[&str]) -> Result<Child> {
     command.spawn().context("cannot start a caller")
 }
 
-/// What a caller was told.
 fn told(caller: Child) -> Result<nvctl::Answer> {
     let done = caller.wait_with_output()?;
     nvctl::read(&String::from_utf8_lossy(&done.stdout))

@@ -1,78 +1,66 @@
 //! Callers that are not root: the same answers, and no right that they do not have by themselves.
 
-use crate::command::{run, Output};
-use crate::nvctl::{self, Answer};
-use crate::right;
-use crate::scene::Scene;
-use crate::stories::common::{exactly, once};
+use crate::stories::common::*;
 use crate::stories::counting::FOREIGN_CLIENT;
-use crate::story::{Engines, Fault, Story, Without};
 
 /// A user of a container, who is root nowhere.
 const USER: &str = "1000:1000";
 
-/// A user who is not root is answered like root.
-pub const SAME_ANSWERS: Story = Story {
-    name: "an_unprivileged_user_gets_the_same_answers",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        exactly("as a user, the list", &as_user(&scene, &["pids"])?.pids(), &scene.own())?;
-        let own = scene.first.inside.to_string();
-        let told = as_user(&scene, &["pidinfo", &own])?.one("mem")? >> 20;
-        right!(told == 80, "process {own} holds 80 MiB, a user is told of {told}");
-        if stage.release().is_some() {
-            // A made-up GPU has no capture sessions.
-            return Ok(());
-        }
-        exactly("as a user, fbc", &as_user(&scene, &["fbc"])?.pids(), &[scene.first.inside])
-    },
-};
+pub const STORIES: &[Story] = &[
+    story!(scene unprivileged_user_gets_same_answers, [1];
+        "A user who is not root, in a container of root's, gets list, memory and sessions right."),
+    story!(scene caller_privileges_stay_unchanged, [5];
+        "A list that needs a capability, a client of somebody else, a caller that has since changed users: each gets \
+        the driver's own yes or no.")
+    .real(Real::Knob)
+    .right("these are the driver's own answers"),
+    story!(scene caller_after_setuid_sees_own_only, [1, 3];
+        "Root makes a client, and the process, or one of its threads, becomes another user: it sees its own rows, \
+        and no others.")
+    .real(Real::Engines),
+];
 
-/// What the driver refuses this caller stays refused, whoever asks in its place; and what it grants stays granted.
-pub const NO_RIGHT_MORE: Story = Story {
-    name: "no_caller_is_lent_a_right_or_loses_one",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Right("these are the driver's own answers")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let ask = || {
-            guarded(true)?;
-            let answers = (|| {
-                let as_root = scene.a.ask(&["pids"])?;
-                let as_user = as_user(&scene, &["pids"])?;
-                Ok::<_, Fault>([as_root.status, as_user.status])
-            })();
-            guarded(false)?;
-            let [as_root, as_user] = answers?;
-            // A client of somebody else's; and one who was root when it made its own.
-            let foreign = scene.a.ask(&["--client", FOREIGN_CLIENT, "pids"])?.status;
-            let was_root = scene.a.ask(&["--as", "1000", "pids"])?.status;
-            Ok::<_, Fault>([as_root, as_user, foreign, was_root])
-        };
-        let with = ask()?;
-        let without = stage.aside(ask)??;
-        right!(without == [0, 0x1b, 0x23, 0], "the bare driver says {without:x?}");
-        right!(with == without, "with the engine: {with:x?}; without: {without:x?}");
-        Ok(())
-    },
-};
+fn unprivileged_user_gets_same_answers(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    exactly("as a user, the list", &as_user(scene, &["pids"])?.pids(), &scene.own())?;
+    let own = scene.first.inside.to_string();
+    let told = as_user(scene, &["pidinfo", &own])?.one("mem")? >> 20;
+    right!(told == 80, "process {own} holds 80 MiB, a user is told of {told}");
+    if stage.release().is_some() {
+        // A made-up GPU has no capture sessions.
+        return Ok(());
+    }
+    exactly("as a user, fbc", &as_user(scene, &["fbc"])?.pids(), &[scene.first.inside])
+}
 
-/// Who was root when it made its client is known to the driver by its process; it, or one thread of it, gets its own rows all the same.
-pub const WAS_ROOT: Story = Story {
-    name: "a_caller_that_changed_its_user_is_shown_nobody_else",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Wrong("shows")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        for who in ["--as", "--as-thread"] {
-            let answer = scene.a.ask(&[who, "1000", "fbc"])?;
-            exactly(&format!("after {who}, fbc"), &answer.pids(), &[scene.first.inside])?;
-        }
-        Ok(())
-    },
-};
+fn caller_privileges_stay_unchanged(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let ask = || {
+        guarded(true)?;
+        let answers = (|| {
+            let as_root = scene.a.ask(&["pids"])?;
+            let as_user = as_user(scene, &["pids"])?;
+            Ok::<_, Fault>([as_root.status, as_user.status])
+        })();
+        guarded(false)?;
+        let [as_root, as_user] = answers?;
+        // A client of somebody else's; and one who was root when it made its own.
+        let foreign = scene.a.ask(&["--client", FOREIGN_CLIENT, "pids"])?.status;
+        let was_root = scene.a.ask(&["--as", "1000", "pids"])?.status;
+        Ok::<_, Fault>([as_root, as_user, foreign, was_root])
+    };
+    let with = ask()?;
+    let without = stage.aside(ask)??;
+    right!(without == [0, 0x1b, 0x23, 0], "the bare driver says {without:x?}");
+    right!(with == without, "with the engine: {with:x?}; without: {without:x?}");
+    Ok(())
+}
+
+fn caller_after_setuid_sees_own_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
+    for who in ["--as", "--as-thread"] {
+        let answer = scene.a.ask(&[who, "1000", "fbc"])?;
+        exactly(&format!("after {who}, fbc"), &answer.pids(), &[scene.first.inside])?;
+    }
+    Ok(())
+}
 
 fn as_user(scene: &Scene, arguments: &[&str]) -> Result<Answer, Fault> {
     let Output { out, err, .. } =

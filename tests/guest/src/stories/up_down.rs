@@ -3,104 +3,83 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use crate::stories::common::*;
 
-use crate::answer::answer;
-use crate::command::{run, Output};
-use crate::right;
-use crate::stage::Stage;
-use crate::stories::common::once;
-use crate::story::{Engines, Fault, Story, Without};
+pub const STORIES: &[Story] = &[
+    story!(probe_tells_right_from_wrong, [2];
+        "`mpu probe` finds the bare driver's faults, and none with the engine.")
+    .wrong("the probe finds"),
+    story!(scene up_status_down_control_the_module, [5, 7];
+        "`mpu up`, `status` and `down` by the real command: state, counters, exit codes, second calls.")
+    .module("loading and unloading")
+    .of_the_kernel()
+    .right("the story loads the engine itself"),
+];
 
-/// `mpu probe` says right with the engine, and names the driver's faults without.
-pub const PROBE: Story = Story {
-    name: "probe_tells_right_from_wrong",
-    engines: Engines::Every,
-    without: |stage| once(stage, Without::Wrong("the probe finds")),
-    run: |_| {
-        let done = run(&["mpu", "probe", "--json"])?;
-        let told = answer(&done)?;
-        right!(told["right"] == true, "the probe finds {}", told["faults"]);
-        right!(done.status == 0, "the probe is content and ends with {}", done.status);
-        let text = run(&["mpu", "probe"])?.out;
-        right!(text.contains("is seen right"), "the probe says {text}");
-        Ok(())
-    },
-};
+pub const REFUSALS: &[Story] = &[story!(refused_command_changes_nothing, [5, 7];
+        "Not root, no headers, no driver, no module: the exit code is the documented one, a reason is given, and \
+        nothing is loaded.")
+.module("loading and unloading")
+.of_the_kernel()
+.right("the story loads the engine itself")];
 
-/// `up` loads and arms, a second `up` changes nothing, `status` tells the truth about both states, `down` unloads.
-pub const UP_AND_DOWN: Story = Story {
-    name: "up_status_and_down_do_what_they_say",
-    engines: Engines::Module("loading and unloading"),
-    without: |stage| once(stage, Without::Right("the story loads the engine itself")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        stage.unload_engine()?;
-        let status = run(&["mpu", "status", "--json"])?;
-        right!(answer(&status)?["up"] == false, "nothing is loaded, status says {}", status.out);
-        let up = run(&["mpu", "up", "--module", "/mpu/mpu.ko", "--json"])?;
-        right!(up.status == 0, "up ends with {}: {} {}", up.status, up.out, up.err);
-        // Nobody in a container has asked since it was loaded: what was seen to be translated is what `up` itself asked for.
-        right!(answer(&up)?["module_state"]["state"] == "armed", "up says {}", up.out);
-        right!(answer(&up)?["proof"]["result"] == "seen", "up says {}", up.out);
-        right!(stage.engine_state("state").as_deref() == Some("armed"), "after up the module is not armed");
-        scene.a.ask(&["pids"])?;
-        let status = answer(&run(&["mpu", "status", "--json"])?)?;
-        let counted = stage.counter("translated.GPU_GET_PIDS");
-        right!(status["up"] == true && status["ok"] == true, "armed, status says {status}");
-        right!(
-            status["translated"]["GPU_GET_PIDS"].as_u64() == counted,
-            "{counted:?} calls were counted, status says {status}"
-        );
-        right!(!status["since"].is_null(), "status does not know since when: {status}");
-        let text = run(&["mpu", "status"])?.out;
-        right!(text.contains("armed") && text.contains("GPU_GET_PIDS"), "armed, status says {text}");
-        let again = run(&["mpu", "up", "--module", "/mpu/mpu.ko"])?;
-        right!(
-            again.status == 0 && again.out.contains("nothing was changed"),
-            "a second up says {} {}",
-            again.status,
-            again.out
-        );
-        for expected in ["MPU is down", "nothing was changed"] {
-            let down = run(&["mpu", "down"])?;
-            right!(
-                down.status == 0 && down.out.contains(expected),
-                "down ends with {}: {} {}",
-                down.status,
-                down.out,
-                down.err
-            );
-            right!(stage.engine_state("state").is_none(), "after down the module is loaded");
-        }
-        Ok(())
-    },
-};
+fn probe_tells_right_from_wrong(_: &Stage) -> Result<(), Fault> {
+    let done = run(&["mpu", "probe", "--json"])?;
+    let told = answer(&done)?;
+    right!(told["right"] == true, "the probe finds {}", told["faults"]);
+    right!(done.status == 0, "the probe is content and ends with {}", done.status);
+    let text = run(&["mpu", "probe"])?.out;
+    right!(text.contains("is seen right"), "the probe says {text}");
+    Ok(())
+}
 
-/// Each refusal has its documented exit code, one line with cause and fix, and nothing is loaded after it.
-pub const REFUSALS: Story = Story {
-    name: "mpu_refuses_with_a_reason_and_changes_nothing",
-    engines: Engines::Module("loading and unloading"),
-    without: |stage| once(stage, Without::Right("the story loads the engine itself")),
-    run: |stage| {
-        stage.clear_scene();
-        stage.unload_engine()?;
-        let up = ["mpu", "up", "--module", "/mpu/mpu.ko"];
-        refused(stage, "not root", &as_nobody(&up)?, 4)?;
-        refused(stage, "no such command", &run(&["mpu", "sideways"])?, 2)?;
-        refused(stage, "no module at that path", &run(&["mpu", "up", "--module", "/nothing.ko"])?, 3)?;
-        refused(stage, "no kernel headers", &run(&["mpu", "up", "--engine", "module"])?, 3)?;
-        refused(stage, "not a module", &run(&["mpu", "up", "--module", "/bin/busybox"])?, 3)?;
-        stage.unload_driver()?;
-        refused(stage, "no driver to probe", &run(&["mpu", "probe"])?, 3)?;
-        stage.load_driver(&[])?;
-        stage.load_engine()?;
-        let down = as_nobody(&["mpu", "down"])?;
-        right!(down.status == 4, "not root: down ends with {}: {} {}", down.status, down.out, down.err);
-        right!(stage.engine_state("state").as_deref() == Some("placed"), "not root, and down unloaded the module");
-        Ok(())
-    },
-};
+fn up_status_down_control_the_module(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    stage.unload_engine()?;
+    let status = run(&["mpu", "status", "--json"])?;
+    right!(answer(&status)?["up"] == false, "nothing is loaded, status says {}", status.out);
+    let up = run(&["mpu", "up", "--module", "/mpu/mpu.ko", "--json"])?;
+    right!(up.status == 0, "up ends with {}: {} {}", up.status, up.out, up.err);
+    // Nobody in a container has asked since it was loaded: what was seen to be translated is what `up` itself asked for.
+    right!(answer(&up)?["module_state"]["state"] == "armed", "up says {}", up.out);
+    right!(answer(&up)?["proof"]["result"] == "seen", "up says {}", up.out);
+    right!(stage.engine_state("state").as_deref() == Some("armed"), "after up the module is not armed");
+    scene.a.ask(&["pids"])?;
+    let status = answer(&run(&["mpu", "status", "--json"])?)?;
+    let counted = stage.counter("translated.GPU_GET_PIDS");
+    right!(status["up"] == true && status["ok"] == true, "armed, status says {status}");
+    right!(
+        status["translated"]["GPU_GET_PIDS"].as_u64() == counted,
+        "{counted:?} calls were counted, status says {status}"
+    );
+    right!(!status["since"].is_null(), "status does not know since when: {status}");
+    let text = run(&["mpu", "status"])?.out;
+    right!(text.contains("armed") && text.contains("GPU_GET_PIDS"), "armed, status says {text}");
+    ended("a second up", &run(&["mpu", "up", "--module", "/mpu/mpu.ko"])?, 0, "nothing was changed")?;
+    for expected in ["MPU is down", "nothing was changed"] {
+        ended("down", &run(&["mpu", "down"])?, 0, expected)?;
+        right!(stage.engine_state("state").is_none(), "after down the module is loaded");
+    }
+    Ok(())
+}
+
+fn refused_command_changes_nothing(stage: &Stage) -> Result<(), Fault> {
+    stage.clear_scene();
+    stage.unload_engine()?;
+    let up = ["mpu", "up", "--module", "/mpu/mpu.ko"];
+    refused(stage, "not root", &as_nobody(&up)?, 4)?;
+    refused(stage, "no such command", &run(&["mpu", "sideways"])?, 2)?;
+    refused(stage, "no module at that path", &run(&["mpu", "up", "--module", "/nothing.ko"])?, 3)?;
+    refused(stage, "no kernel headers", &run(&["mpu", "up", "--engine", "module"])?, 3)?;
+    refused(stage, "not a module", &run(&["mpu", "up", "--module", "/bin/busybox"])?, 3)?;
+    stage.unload_driver()?;
+    refused(stage, "no driver to probe", &run(&["mpu", "probe"])?, 3)?;
+    stage.load_driver(&[])?;
+    stage.load_engine()?;
+    let down = as_nobody(&["mpu", "down"])?;
+    right!(down.status == 4, "not root: down ends with {}: {} {}", down.status, down.out, down.err);
+    right!(stage.engine_state("state").as_deref() == Some("placed"), "not root, and down unloaded the module");
+    Ok(())
+}
 
 fn refused(stage: &Stage, why: &str, done: &Output, code: i32) -> Result<(), Fault> {
     right!(done.status == code, "{why}: ended with {}, not {code}: {} {}", done.status, done.out, done.err.trim());

@@ -4,58 +4,63 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
-
-use crate::callers::Callers;
-use crate::command::{must, run};
-use crate::nvctl;
-use crate::right;
-use crate::scene::Scene;
-use crate::stage::{unload_module, Stage};
-use crate::stories::common::{exactly, once};
-use crate::stories::neighbours::{can_trace, set};
-use crate::story::{Engines, Fault, Story, Without};
+use crate::stories::common::*;
+use crate::stories::neighbours::{can_trace, under_probe};
 
 /// Each way, and what the module's `probes` say of a kernel that lacks it.
 const WAYS: [(&str, &str); 2] = [("direct", "direct=none"), ("ipmodify", "handler=none")];
 
 /// The ways that this kernel has, and those that it lacks.
 fn ways(stage: &Stage) -> Result<[Vec<&'static str>; 2], Fault> {
-    let probes = stage.engine_state("probes").unwrap_or_default();
+    let probes = stage.said("probes");
     right!(probes.contains("direct=") && probes.contains("handler="), "the module was built by {probes:?}");
     let (lacks, has): (Vec<_>, Vec<_>) = WAYS.iter().partition(|(_, none)| probes.contains(none));
     Ok([has, lacks].map(|ways| ways.into_iter().map(|(way, _)| way).collect()))
 }
 
-/// Each way by the module's parameter: it is the one that the state names, and an instance that takes over keeps it; one that was told to
-/// take the other is refused, and changes nothing.
-pub const CHOSEN: Story = Story {
-    name: "a_way_to_redirect_is_chosen_and_said",
-    engines: Engines::Module("its redirects"),
-    without: |stage| once(stage, Without::Right("there is nothing that redirects")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let [has, lacks] = ways(stage)?;
-        stage.unload_engine()?;
-        let others = WAYS.iter().rev().map(|(other, _)| *other);
-        let pairs = WAYS.iter().map(|(way, _)| *way).zip(others).filter(|(way, _)| has.contains(way));
-        let verdict = pairs.into_iter().try_for_each(|(way, other)| by(stage, &scene, way, other));
-        let asked = ["sideways"].iter().chain(&lacks);
-        let taken = asked.map(|way| run(&["insmod", "/mpu/mpu.ko", &format!("redirect={way}")]));
-        let taken = taken.collect::<Result<Vec<_>>>()?;
-        if taken.iter().any(|loaded| loaded.status == 0) {
-            unload_module("mpu")?;
-        }
-        stage.load_engine()?;
-        right!(taken.iter().all(|loaded| loaded.status != 0), "a way was taken that nobody knows or this kernel lacks");
-        verdict
-    },
-};
+pub const STORIES: &[Story] = &[
+    story!(scene redirect_parameter_selects_the_method, [5, 7];
+        "Direct calls and a handler, each that the kernel has, by the module's parameter `redirect`: the state names \
+        it, lists are right, another instance takes over and keeps it, and one that was told the other way is \
+        refused and changes nothing.")
+    .module("its redirects")
+    .of_the_kernel()
+    .right("there is nothing that redirects"),
+    story!(scene successor_unloads_under_callers, [5, 7];
+        "By each way an instance takes over, the first is unloaded, and then the second under callers of the host \
+        and of a container: nothing crashes, and every answer is right or the bare driver's.")
+    .module("two instances of the module")
+    .of_the_kernel()
+    .right("there is no engine to hand over"),
+    story!(scene livepatch_is_reported_and_kprobe_is_harmless, [5, 7];
+        "Another module keeps a redirected function to itself as a live patch does: `mpu up` names the cause and \
+        where to look, and nothing is redirected until it has gone. A kprobe on the function, and a processor that \
+        goes and comes back under callers, change no answer.")
+    .module("its redirects")
+    .of_the_kernel()
+    .right("there is nothing that redirects"),
+];
+
+fn redirect_parameter_selects_the_method(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let [has, lacks] = ways(stage)?;
+    stage.unload_engine()?;
+    let others = WAYS.iter().rev().map(|(other, _)| *other);
+    let pairs = WAYS.iter().map(|(way, _)| *way).zip(others).filter(|(way, _)| has.contains(way));
+    let verdict = pairs.into_iter().try_for_each(|(way, other)| by(stage, scene, way, other));
+    let asked = ["sideways"].iter().chain(&lacks);
+    let taken = asked.map(|way| run(&["insmod", "/mpu/mpu.ko", &format!("redirect={way}")]));
+    let taken = taken.collect::<Result<Vec<_>>>()?;
+    if taken.iter().any(|loaded| loaded.status == 0) {
+        unload_module("mpu")?;
+    }
+    stage.load_engine()?;
+    right!(taken.iter().all(|loaded| loaded.status != 0), "a way was taken that nobody knows or this kernel lacks");
+    verdict
+}
 
 fn by(stage: &Stage, scene: &Scene, way: &str, other: &str) -> Result<(), Fault> {
     let told = |module: &str, way: &str| run(&["insmod", &format!("/mpu/{module}.ko"), &format!("redirect={way}")]);
-    let right_list =
-        |when: &str| exactly(&format!("{way}, {when}: the list"), &scene.a.ask(&["pids"])?.pids(), &scene.own());
+    let right_list = |when: &str| own_list(scene, &format!("{way}, {when}: the list"));
     right!(told("mpu", way)?.status == 0, "the module does not load with redirect={way}");
     let verdict = (|| {
         said_by("mpu", way)?;
@@ -80,11 +85,6 @@ fn by(stage: &Stage, scene: &Scene, way: &str, other: &str) -> Result<(), Fault>
     verdict
 }
 
-fn words(pids: &[u32]) -> String {
-    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
-}
-
-/// What an instance says of its way.
 fn said_by(module: &str, way: &str) -> Result<(), Fault> {
     let state = fs::read_to_string(format!("/sys/module/{module}/parameters/state")).context("no state")?;
     let said = state.lines().find_map(|line| line.strip_prefix("redirect=")).unwrap_or("nothing");
@@ -92,32 +92,24 @@ fn said_by(module: &str, way: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Each way: the instance that took over goes under callers of the host's and a container's, with the one that it took over from long
-/// gone. The kernel calls nobody's handler that is not there any more.
-pub const HEIR_GOES: Story = Story {
-    name: "an_instance_that_took_over_goes_under_callers",
-    engines: Engines::Module("two instances of the module"),
-    without: |stage| once(stage, Without::Right("there is no engine to hand over")),
-    run: |stage| {
-        let scene = stage.scene()?;
-        let seen = || Ok::<_, Fault>([nvctl::ask(&[], "nvctl", &["pids"])?.pids(), scene.a.ask(&["pids"])?.pids()]);
-        let translated = seen()?;
-        let [has, _] = ways(stage)?;
-        stage.unload_engine()?;
-        let gone = seen().and_then(|bare| {
-            let spins = [0, 1].map(|place| format!("{} or {}", words(&bare[place]), words(&translated[place])));
-            has.iter().flat_map(|way| [way; 3]).try_for_each(|way| heir_goes(&scene, &spins, way))
-        });
-        for module in ["mpu", "mpu_next"] {
-            if fs::exists(format!("/sys/module/{module}"))? {
-                unload_module(module)?;
-            }
+fn successor_unloads_under_callers(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let seen = || Ok::<_, Fault>([nvctl::ask(&[], "nvctl", &["pids"])?.pids(), scene.a.ask(&["pids"])?.pids()]);
+    let translated = seen()?;
+    let [has, _] = ways(stage)?;
+    stage.unload_engine()?;
+    let gone = seen().and_then(|bare| {
+        let spins = [0, 1].map(|place| format!("{} or {}", words(&bare[place]), words(&translated[place])));
+        has.iter().flat_map(|way| [way; 3]).try_for_each(|way| heir_goes(scene, &spins, way))
+    });
+    for module in ["mpu", "mpu_next"] {
+        if fs::exists(format!("/sys/module/{module}"))? {
+            unload_module(module)?;
         }
-        stage.load_engine()?;
-        gone?;
-        exactly("the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())
-    },
-};
+    }
+    stage.load_engine()?;
+    gone?;
+    own_list(scene, "the list")
+}
 
 /// `spins`: the lists that the host and the container may be shown.
 fn heir_goes(scene: &Scene, spins: &[String; 2], way: &str) -> Result<(), Fault> {
@@ -145,45 +137,31 @@ fn heir_goes(scene: &Scene, spins: &[String; 2], way: &str) -> Result<(), Fault>
     Ok(())
 }
 
-/// Somebody else keeps one of the functions to himself, as a live patch does: the module says which, and nothing is redirected. A probe of
-/// the kernel's on it, and a processor that goes and comes back, change nothing.
-pub const RIVALS: Story = Story {
-    name: "others_at_the_same_functions_are_told_or_do_no_harm",
-    engines: Engines::Module("its redirects"),
-    without: |stage| once(stage, Without::Right("there is nothing that redirects")),
-    run: |stage| {
-        let scene = stage.scene()?;
+fn livepatch_is_reported_and_kprobe_is_harmless(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    stage.unload_engine()?;
+    must(&["insmod", "/sim/rival.ko"])?;
+    let loaded = stage.load_engine();
+    let said = ["state", "refused", "hooks"].map(|key| stage.said(key));
+    // Kernels that take direct calls one by one tell the function; and there the handler is tried last, if it may.
+    let one_by_one = said[1].starts_with("os_");
+    if loaded.is_ok() {
         stage.unload_engine()?;
-        must(&["insmod", "/sim/rival.ko"])?;
-        let loaded = stage.load_engine();
-        let said = ["state", "refused", "hooks"].map(|key| stage.engine_state(key).unwrap_or_default());
-        // Kernels that take direct calls one by one tell the function; and there the handler is tried last, if it may.
-        let one_by_one = said[1].starts_with("os_");
-        if loaded.is_ok() {
-            stage.unload_engine()?;
-        }
-        let up = run(&["mpu", "up", "--module", "/mpu/mpu.ko"])?;
-        must(&["rmmod", "rival"])?;
-        stage.load_engine()?;
-        let told = ["refused", if one_by_one { "os_memcpy_to_user:16" } else { "functions:16" }, ""];
-        right!(said == told, "beside a live patch the module says {said:?}, not {told:?}");
-        right!(up.status == 4 && up.err.contains("live patch"), "`mpu up` ends with {} and says {}", up.status, up.err);
-        exactly("once the other has gone, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
-        can_trace()?;
-        set("kprobe_events", "p:mpu/rival nvidia:os_memcpy_to_user")?;
-        set("events/mpu/rival/enable", "1")?;
-        let probed = under_hotplug(&scene);
-        set("events/mpu/rival/enable", "0")?;
-        // Whoever opens it to write takes all probes out.
-        set("kprobe_events", "")?;
-        probed
-    },
-};
+    }
+    let up = run(&["mpu", "up", "--module", "/mpu/mpu.ko"])?;
+    must(&["rmmod", "rival"])?;
+    stage.load_engine()?;
+    let told = ["refused", if one_by_one { "os_memcpy_to_user:16" } else { "functions:16" }, ""];
+    right!(said == told, "beside a live patch the module says {said:?}, not {told:?}");
+    right!(up.status == 4 && up.err.contains("live patch"), "`mpu up` ends with {} and says {}", up.status, up.err);
+    own_list(scene, "once the other has gone, the list")?;
+    can_trace()?;
+    under_probe("p:mpu_story/probe nvidia:os_memcpy_to_user", || under_hotplug(scene))
+}
 
 /// While callers ask, a processor goes and comes back.
 fn under_hotplug(scene: &Scene) -> Result<(), Fault> {
     const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
-    exactly("under a probe, the list", &scene.a.ask(&["pids"])?.pids(), &scene.own())?;
+    own_list(scene, "under a probe, the list")?;
     if !fs::exists(ONLINE)? {
         return Ok(());
     }

@@ -1,0 +1,106 @@
+//! Process 1 of a test guest. Makes the guest habitable, runs the plan that the host put into /plan, prints verdicts on the console,
+//! and powers the guest off. The host (xtask/src/guest) judges by those lines alone; no verdict is a failure.
+//!
+//! A story is one function in `stories/`: one body, run with no engine first, where it must show the wrong answer, then with engines.
+//! xtask reads the declarations (`stories::all`) on the host.
+
+#[macro_use]
+mod story;
+
+mod answer;
+mod boot;
+mod bundle;
+mod callers;
+mod client;
+mod command;
+mod container;
+mod demo;
+mod engine;
+mod holder;
+mod injected;
+mod kernel_log;
+mod nvctl;
+mod play;
+mod pod;
+mod processes;
+mod real;
+mod scene;
+mod stage;
+pub mod stories;
+mod supervisor;
+mod wait;
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use rustix::io::Errno;
+use rustix::process::{wait, WaitOptions};
+
+pub use engine::Engines;
+pub use real::Real;
+pub use story::Story;
+
+const PLAY: &str = "play";
+/// The status of a rig that broke.
+const BROKEN: i32 = 69;
+
+/// Process 1, and the process that plays.
+pub fn main() -> ExitCode {
+    if std::env::args().nth(1).is_some_and(|argument| argument == PLAY) {
+        return ExitCode::from(played(everything()));
+    }
+    if std::process::id() != 1 {
+        eprintln!("mpu-guest is process 1 of a test guest; `cargo xtask guest` boots one");
+        return ExitCode::from(2);
+    }
+    // The firmware leaves its last line open.
+    println!();
+    let rc = boot::habitable().and_then(|()| reap_for("/init", PLAY)).unwrap_or_else(|error| {
+        println!("guest: the rig broke: {error:#}");
+        BROKEN
+    });
+    println!("{}", mpu_plan::Last(rc));
+    boot::power_off()
+}
+
+/// Starts the process that plays, and waits for it and for whatever loses its parent, as process 1 has to: a dead container that
+/// nobody waits for keeps its listener open (up to Linux 6.10). Not in the process that plays, which waits for its own children.
+fn reap_for(program: &str, argument: &str) -> Result<i32> {
+    let player = Command::new(program).arg(argument).spawn().context("cannot start the process that plays")?;
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid.as_raw_nonzero().get() as u32 == player.id() => {
+                return Ok(status.exit_status().unwrap_or(BROKEN));
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error).context("cannot wait"),
+        }
+    }
+}
+
+/// What the whole plan comes to, as an exit status.
+fn played(failed: Result<usize>) -> u8 {
+    match failed {
+        Ok(failed) => u8::from(failed > 0),
+        Err(broken) => {
+            println!("guest: the rig broke: {broken:#}");
+            BROKEN as u8
+        }
+    }
+}
+
+/// Runs the plan, and returns how many stories failed.
+fn everything() -> Result<usize> {
+    if boot::wants_shell()? {
+        boot::shell()?;
+        return Ok(0);
+    }
+    let mut failed = 0;
+    let rows = play::read_plan("/plan")?;
+    for (at, row) in rows.iter().enumerate() {
+        // What does not depend on the client is tried with the first client of each era only.
+        let first_of_era = rows.iter().position(|other| other.era == row.era) == Some(at);
+        failed += play::perform(row, first_of_era)?;
+    }
+    Ok(failed)
+}
