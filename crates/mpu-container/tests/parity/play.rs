@@ -163,8 +163,9 @@ fn config(case: &Case) -> String {
         ("nvidia-container-runtime.debug", "'$W/debug.log'"),
         ("nvidia-container-runtime.modes.cdi.spec-dirs", "['$W/cdi', '$W/run-cdi']"),
     ];
-    let missing = usual.iter().filter(|(key, _)| !case.config.contains(&format!("{key} =")));
-    missing.map(|(key, value)| format!("{key} = {value}\n")).collect::<String>() + &case.config
+    let text = case.config.join("\n");
+    let missing = usual.iter().filter(|(key, _)| !text.contains(&format!("{key} =")));
+    missing.map(|(key, value)| format!("{key} = {value}\n")).collect::<String>() + &text
 }
 
 fn put(path: &Path, named: &str, what: &str) {
