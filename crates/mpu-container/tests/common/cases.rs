@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::{json, Map, Value};
 
 /// The cases of a file by their names.
 pub fn read(file: &str, text: &str) -> BTreeMap<String, Map<String, Value>> {
@@ -50,5 +50,21 @@ fn fill(template: &Value, row: &[Value]) -> Value {
         Value::Array(values) => values.iter().map(|value| fill(value, row)).collect(),
         Value::Object(map) => map.iter().map(|(key, value)| (text(key), fill(value, row))).collect(),
         other => other.clone(),
+    }
+}
+
+/// RFC 7386.
+pub fn merge(to: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else { return *to = patch.clone() };
+    if !to.is_object() {
+        *to = json!({});
+    }
+    let to = to.as_object_mut().expect("an object");
+    for (key, value) in patch {
+        if value.is_null() {
+            to.remove(key);
+        } else {
+            merge(to.entry(key).or_insert(Value::Null), value);
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{json, Value};
 
 use crate::case::Case;
+use crate::cases::merge;
 use crate::{facts, host};
 
 /// Longer than any call takes: it hangs.
@@ -220,20 +221,4 @@ fn hexadecimal(digits: &str) -> Vec<u8> {
     let digits: Vec<char> = digits.chars().filter(|digit| !digit.is_whitespace()).collect();
     let byte = |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).expect("hexadecimal digits");
     digits.chunks(2).map(byte).collect()
-}
-
-/// RFC 7386.
-fn merge(to: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else { return *to = patch.clone() };
-    if !to.is_object() {
-        *to = json!({});
-    }
-    let to = to.as_object_mut().expect("an object");
-    for (key, value) in patch {
-        if value.is_null() {
-            to.remove(key);
-        } else {
-            merge(to.entry(key).or_insert(Value::Null), value);
-        }
-    }
 }
