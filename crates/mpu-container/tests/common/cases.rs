@@ -1,5 +1,5 @@
 //! Cases as data. A TOML file has a table `usual` with what every case has that says nothing else, a table per case, named by it, and
-//! `[[rows]]`: a case with `$1`, `$2`, … in it, and `cases`, a list of rows, each a name and what stands in their places.
+//! `[[rows]]`: a case with `$1`, `$2`, … in it, and `cases`, a list of rows, each a name (`$0`) and what stands in their places.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub fn list(value: Value) -> Vec<Value> {
 
 /// A template with a row's values in it. A text that is one place alone may become any value.
 fn fill(template: &Value, row: &[Value]) -> Value {
-    let places = || row.iter().enumerate().skip(1).map(|(at, value)| (format!("${at}"), value));
+    let places = || row.iter().enumerate().map(|(at, value)| (format!("${at}"), value));
     let text = |text: &str| {
         let fill = |text: String, (place, value): (String, &Value)| {
             text.replace(&place, value.as_str().filter(|_| text.contains(&place)).unwrap_or(&place))

@@ -33,7 +33,7 @@ pub struct Case {
     /// Files that are put somewhere: a text; `-> TARGET` for a link, `fifo` for a FIFO, and a path that ends in `/` for a folder.
     #[serde(default)]
     pub put: BTreeMap<String, String>,
-    /// What the container's environment has.
+    /// What the container's environment has, also several in one text with `; ` between them.
     #[serde(default, deserialize_with = "texts")]
     pub asks: Vec<String>,
     /// A change of config.json (a JSON merge patch).
@@ -52,7 +52,7 @@ pub struct Case {
     /// Nothing is said on standard error.
     #[serde(default)]
     pub silent: bool,
-    /// What standard output has in it.
+    /// What standard output has in it. Here and in `says`, `whole: TEXT` is all of it.
     #[serde(default, deserialize_with = "texts")]
     pub prints: Vec<String>,
     /// What is so in the container's specification, or in the CDI file that is printed (`facts.rs`): a fact, or the words that it begins

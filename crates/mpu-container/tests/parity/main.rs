@@ -42,6 +42,7 @@ areas! {
     extras: "extras",
     engines: "engines",
     setting: "setting",
+    hook: "hook",
     hooks: "hooks",
     system: "system",
     cli: "cli",

@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Stands in runc's place and writes down what it is given.
 const LOW: &str = "#!/bin/sh\nfolder=${0%/bin/*}\necho \"low $*\" >> $folder/low.args\ncat config.json > $folder/low.json 2>/dev/null\nexit 0\n";
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
+    "mpu-container",
     "nvidia-container-runtime",
     "nvidia-container-runtime.cdi",
     "nvidia-container-runtime.legacy",
@@ -146,7 +147,9 @@ fn container(world: &World, case: &Case) {
                 );
             }
             let env = spec["process"]["env"].as_array_mut();
-            env.into_iter().for_each(|env| env.extend(case.asks.iter().map(|text| json!(world.fill(text)))));
+            env.into_iter().for_each(|env| {
+                env.extend(case.asks.iter().flat_map(|text| text.split("; ")).map(|text| json!(world.fill(text))))
+            });
             // Written oddly, so that whoever writes it again shows.
             format!(" {}\n\n", serde_json::to_string_pretty(&spec).expect("JSON")).into_bytes()
         }
