@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{json, Value};
-use toml_edit::DocumentMut;
 
-#[path = "conformance/bundle.rs"]
+#[path = "common/bundle.rs"]
 mod bundle;
+#[path = "common/cases.rs"]
+mod cases;
 use bundle::{base, found, make_root};
 
 /// What stands before every script. A container whose process has just ended cannot always be deleted at once. The list of
@@ -29,9 +30,11 @@ go() { r create -b . $C && r start $C && sees stopped; del; }
 trap 'r delete --force $C 2>/dev/null' EXIT
 "#;
 
+/// A case: a change of the base specification (a JSON merge patch), a script, and words that the bare runtime shows.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Case {
-    name: String,
-    patch: Value,
+    patch: String,
     script: String,
     shows: String,
 }
@@ -45,12 +48,12 @@ struct Way<'a> {
 }
 
 #[test]
-fn runc_behind_the_wrapper_is_runc() {
+fn runc_behind_wrapper_is_runc() {
     conform("runc");
 }
 
 #[test]
-fn crun_behind_the_wrapper_is_crun() {
+fn crun_behind_wrapper_is_crun() {
     conform("crun");
 }
 
@@ -69,22 +72,22 @@ fn conform(runtime: &str) {
         Way { name: "edited", program: &wrapper, asks: "NVIDIA_VISIBLE_DEVICES=example.com/nothing=x" },
     ];
     let world = World::new(dir.path(), &bare, &busybox, runtime);
-    let cases = cases();
-    assert!(cases.len() >= 60);
+    let cases = cases::read("conformance", include_str!("conformance/cases.toml"));
+    let count = cases.len();
+    assert!(count >= 60);
     let mut failures = Vec::new();
-    for case in &cases {
-        let seen = ways.each_ref().map(|way| world.run(case, way));
+    for (name, case) in cases {
+        let case: Case = serde_json::from_value(Value::Object(case)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let seen = ways.each_ref().map(|way| world.run(&name, &case, way));
         if !seen[0].contains(&case.shows) {
-            failures.push(format!("{}: bare {runtime} does not show {:?}:\n{}", case.name, case.shows, seen[0]));
+            failures.push(format!("{name}: bare {runtime} does not show {:?}:\n{}", case.shows, seen[0]));
         }
         for (way, seen_so) in ways.iter().zip(&seen).skip(1).filter(|(_, other)| **other != seen[0]) {
-            failures.push(format!(
-                "{}, {}: not as bare {runtime}:\n{:?}\n--- bare:\n{:?}",
-                case.name, way.name, seen_so, seen[0]
-            ));
+            let way = way.name;
+            failures.push(format!("{name}, {way}: not as bare {runtime}:\n{seen_so:?}\n--- bare:\n{:?}", seen[0]));
         }
     }
-    assert!(failures.is_empty(), "{} of {} cases:\n{}", failures.len(), cases.len(), failures.join("\n"));
+    assert!(failures.is_empty(), "{} of {} cases:\n{}", failures.len(), count, failures.join("\n"));
 }
 
 /// What all cases share.
@@ -110,12 +113,13 @@ impl World<'_> {
     }
 
     /// Runs a case; says what was written and how it ended.
-    fn run(&self, case: &Case, way: &Way<'_>) -> String {
+    fn run(&self, name: &str, case: &Case, way: &Way<'_>) -> String {
         // The same path for every way, so that no message differs by it.
         let bundle = self.dir.join("bundle");
         make_root(&bundle.join("rootfs"), self.busybox);
         let mut spec = base();
-        merge(&mut spec, &case.patch);
+        let patch = serde_json::from_str(&case.patch).unwrap_or_else(|error| panic!("{name}: {error}"));
+        cases::merge(&mut spec, &patch);
         let env = json!(["PATH=/bin", "TERM=dumb", "EDITED=1", way.asks]);
         spec["process"]["env"] = env;
         let text = spec.to_string().replace("BUNDLE", bundle.to_str().unwrap());
@@ -132,28 +136,12 @@ impl World<'_> {
             .output()
             .unwrap();
         let after = fs::read_to_string(bundle.join("config.json")).unwrap();
-        assert!(way.name == "edited" || after == text, "{}: {} touched the specification", case.name, way.name);
+        assert!(way.name == "edited" || after == text, "{name}: {} touched the specification", way.name);
         fs::remove_dir_all(&bundle).unwrap();
         let said = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         let left = fs::read_dir(self.dir.join("state")).map(Iterator::count).unwrap_or(0);
-        assert_eq!(left, 0, "{}: {} left a container behind: {said}", case.name, way.name);
+        assert_eq!(left, 0, "{name}: {} left a container behind: {said}", way.name);
         format!("{}\nstatus {}", without_time(&said).replace(way.asks, "ASKS"), output.status)
-    }
-}
-
-/// RFC 7386.
-fn merge(to: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else { return *to = patch.clone() };
-    if !to.is_object() {
-        *to = json!({});
-    }
-    let to = to.as_object_mut().unwrap();
-    for (key, value) in patch {
-        if value.is_null() {
-            to.remove(key);
-        } else {
-            merge(to.entry(key).or_insert(Value::Null), value);
-        }
     }
 }
 
@@ -165,18 +153,4 @@ fn without_time(text: &str) -> String {
         .collect();
     lines.retain(|line| !line.is_empty());
     lines.join("\n")
-}
-
-fn cases() -> Vec<Case> {
-    let document: DocumentMut = include_str!("conformance/cases.toml").parse().unwrap();
-    let cases = document["case"].as_array_of_tables().unwrap();
-    let text = |table: &toml_edit::Table, key: &str| table[key].as_str().unwrap().to_owned();
-    let read = |table| Case {
-        name: text(table, "name"),
-        patch: serde_json::from_str(&text(table, "patch"))
-            .unwrap_or_else(|error| panic!("{}: {error}", text(table, "name"))),
-        script: text(table, "script"),
-        shows: text(table, "shows"),
-    };
-    cases.iter().map(read).collect()
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{json, Value};
 
-#[path = "../conformance/bundle.rs"]
+#[path = "../common/bundle.rs"]
 mod bundle;
 mod like_nvidia;
 mod made_up;

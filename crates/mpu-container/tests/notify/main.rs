@@ -4,7 +4,7 @@
 //! The GPU is a CDI file that gives /dev/null the driver's name: who answers a call is seen by the error, before any file is looked at. The
 //! engine is a socket in this test (`listener.rs`). Needs root, runc or crun, busybox and cc; says which is missing and checks nothing then.
 
-#[path = "../conformance/bundle.rs"]
+#[path = "../common/bundle.rs"]
 mod bundle;
 mod host;
 mod listener;

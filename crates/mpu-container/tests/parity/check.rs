@@ -17,26 +17,18 @@ pub fn differences(case: &Case, outcome: &Outcome) -> Vec<String> {
         }
     };
     expect(!case.silent || err.is_empty(), format!("it should say nothing:\n{err}"));
-    for part in &case.says {
-        expect(err.contains(part.as_str()), format!("it should say {part:?}:\n{err}"));
+    for (does, parts, text) in [("say", &case.says, err), ("print", &case.prints, out)] {
+        for part in parts {
+            let (is, wanted) = parse(part);
+            expect(contains(text, wanted) == is, format!("it should {does} {part:?}:\n{out}{err}"));
+        }
     }
-    for part in &case.prints {
-        expect(out.contains(part.as_str()), format!("it should print {part:?}:\n{out}{err}"));
+    for part in &case.has {
+        let (is, pattern) = parse(part);
+        let holds = outcome.facts.iter().any(|fact| matches(pattern, fact)) == is;
+        expect(holds, format!("it should have {part:?}:\n{}\n{err}", near(pattern, &outcome.facts)));
+        expect(is || !outcome.facts.is_empty(), format!("there is no fact at all that could be lacking\n{err}"));
     }
-    for part in &case.hides {
-        expect(!out.contains(part.as_str()), format!("it should not print {part:?}:\n{out}"));
-    }
-    let is = |pattern: &String| outcome.facts.iter().any(|fact| matches(pattern, fact));
-    for pattern in &case.has {
-        expect(is(pattern), format!("there should be {pattern:?} in\n{}\n{err}", near(pattern, &outcome.facts)));
-    }
-    for pattern in &case.lacks {
-        expect(!is(pattern), format!("there should be no {pattern:?} in\n{}", near(pattern, &outcome.facts)));
-    }
-    expect(
-        case.lacks.is_empty() || !outcome.facts.is_empty(),
-        format!("there is no fact at all that could be lacking\n{err}"),
-    );
     for (kind, names) in &case.whole {
         let there = second_words(kind, &outcome.facts);
         expect(there == *names, format!("every {kind} should be {names:?}: {there:?}\n{err}"));
@@ -51,20 +43,18 @@ pub fn differences(case: &Case, outcome: &Outcome) -> Vec<String> {
         let link = std::fs::read_link(&place).map(|target| format!("-> {}", target.display()));
         let text = link.or_else(|_| std::fs::read(&place).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()));
         let text = text.unwrap_or_else(|_| if place.is_dir() { "folder".into() } else { "gone".into() });
-        for part in parts {
-            match part.strip_prefix("not: ") {
-                Some(part) => expect(
-                    !text.contains(&outcome.world.fill(part)),
-                    format!("{path} should not have {part:?}:\n{text}"),
-                ),
-                None => expect(
-                    text.contains(&outcome.world.fill(part)),
-                    format!("{path} should have {part:?}:\n{text}\n{err}"),
-                ),
-            }
+        for part in &parts.0 {
+            let (is, wanted) = parse(part);
+            let holds = text.contains(&outcome.world.fill(wanted)) == is;
+            expect(holds, format!("{path} should have {part:?}:\n{text}\n{err}"));
         }
     }
     wrong
+}
+
+/// Whether something is or is `not: `, and what.
+fn parse(part: &str) -> (bool, &str) {
+    part.strip_prefix("not: ").map_or((true, part), |part| (false, part))
 }
 
 /// What holds whatever a case states: nothing panics, nothing is left half done, no foreign byte reaches a terminal.
@@ -105,32 +95,19 @@ pub fn turned(case: &Case) -> Vec<(String, Case)> {
     if case.silent {
         turn("silent".into(), &|other| (other.silent, other.says) = (false, vec!["anything".into()]));
     }
-    for at in 0..case.says.len() {
-        turn(format!("says {:?}", case.says[at]), &|other| other.says[at].push_str(" and more"));
+    let lists: [fn(&mut Case) -> &mut Vec<String>; 3] =
+        [|case| &mut case.says, |case| &mut case.prints, |case| &mut case.has];
+    for list in lists {
+        for (at, part) in list(&mut case.clone()).iter().enumerate() {
+            turn(part.clone(), &|other| list(other)[at] = opposite(part));
+        }
     }
-    for at in 0..case.prints.len() {
-        turn(format!("prints {:?}", case.prints[at]), &|other| {
-            let part = other.prints.remove(at);
-            other.hides.push(part);
-        });
-    }
-    for at in 0..case.hides.len() {
-        turn(format!("hides {:?}", case.hides[at]), &|other| {
-            let part = other.hides.remove(at);
-            other.prints.push(part);
-        });
-    }
-    for at in 0..case.has.len() {
-        turn(format!("has {:?}", case.has[at]), &|other| {
-            let pattern = other.has.remove(at);
-            other.lacks.push(pattern);
-        });
-    }
-    for at in 0..case.lacks.len() {
-        turn(format!("lacks {:?}", case.lacks[at]), &|other| {
-            let pattern = other.lacks.remove(at);
-            other.has.push(pattern);
-        });
+    for (path, parts) in &case.left {
+        for (at, part) in parts.0.iter().enumerate() {
+            turn(format!("left {path} {part}"), &|other| {
+                other.left.get_mut(path).into_iter().for_each(|parts| parts.0[at] = opposite(part))
+            });
+        }
     }
     for kind in case.whole.keys() {
         turn(format!("whole {kind}"), &|other| {
@@ -140,12 +117,18 @@ pub fn turned(case: &Case) -> Vec<(String, Case)> {
     if case.untouched && case.exit == 0 {
         turn("untouched".into(), &|other| other.args.push("one-more".into()));
     }
-    for path in case.left.keys() {
-        turn(format!("left {path}"), &|other| {
-            other.left.get_mut(path).into_iter().for_each(|parts| parts.push("no such words".into()))
-        });
-    }
     all
+}
+
+fn contains(text: &str, part: &str) -> bool {
+    part.strip_prefix("whole: ").map_or_else(|| text.contains(part), |whole| text == whole)
+}
+
+fn opposite(part: &str) -> String {
+    match parse(part) {
+        (true, part) => format!("not: {part}"),
+        (false, part) => part.to_owned(),
+    }
 }
 
 /// The facts of the pattern's kind, or all.

@@ -23,7 +23,7 @@ fn named(page: &str) -> Vec<String> {
 }
 
 #[test]
-fn each_difference_is_a_case_and_each_such_case_is_in_the_docs() {
+fn differences_in_docs_and_cases_agree() {
     let listed: BTreeSet<String> = named(PAGE).into_iter().collect();
     let cases = AREAS.iter().flat_map(|(area, _)| cases_of(area));
     let shown: BTreeSet<String> = cases.filter_map(|case| case.differs).collect();
@@ -34,7 +34,7 @@ fn each_difference_is_a_case_and_each_such_case_is_in_the_docs() {
 }
 
 #[test]
-fn an_item_without_a_name_or_a_reason_is_noticed() {
+fn item_without_name_or_reason_is_refused() {
     let page = "## Where it differs\n\n- **A thing.** Because of a good\n  reason.\n- **B** because of another one.\n\n## x\n- y";
     assert_eq!(named(page), ["A thing", "B"]);
     for page in ["## Where it differs\n\n- A thing.\n", "## Where it differs\n\n- **A thing.** So.\n", "nothing"] {

@@ -5,11 +5,13 @@
 //! skipped without. Every statement of every case is turned round as well, and must then fail.
 //!
 //! Where we differ from NVIDIA's on purpose, the case has `differs`: the difference's name in "Where it differs" of
-//! `docs/container/README.md`, which has the reason. What is not done yet has `pending`, and must fail.
+//! `docs/container/README.md`, which has the reason.
 //!
 //! `MPU_CASE=WORDS cargo test -p mpu-container --test parity` plays the cases alone whose name holds the words, and shows what happened.
 
 mod case;
+#[path = "../common/cases.rs"]
+mod cases;
 mod check;
 mod docs;
 mod facts;
@@ -40,6 +42,7 @@ areas! {
     extras: "extras",
     engines: "engines",
     setting: "setting",
+    hook: "hook",
     hooks: "hooks",
     system: "system",
     cli: "cli",
@@ -56,7 +59,7 @@ fn cases_of(area: &str) -> Vec<Case> {
 fn area(area: &str) {
     let only = std::env::var("MPU_CASE").ok();
     let mut wrong = Vec::new();
-    let (mut played, mut pending) = (0, 0);
+    let mut played = 0;
     for case in cases_of(area) {
         if only.as_ref().is_some_and(|words| !case.name.contains(words)) {
             continue;
@@ -73,24 +76,17 @@ fn area(area: &str) {
             println!("{}: {outcome:#?}", case.name);
         }
         let found = check::differences(&case, &outcome);
-        match &case.pending {
-            Some(_) if found.is_empty() => wrong.push(format!("{}: holds now: take `pending` away", case.name)),
-            Some(_) => pending += 1,
-            None => {
-                wrong.extend(found.iter().map(|what| format!("{}: {what}", case.name)));
-                let turned = check::turned(&case).into_iter();
-                let deaf =
-                    turned.filter(|(_, turned)| found.is_empty() && check::differences(turned, &outcome).is_empty());
-                wrong.extend(deaf.map(|(what, _)| format!("{}: cannot fail: {what}", case.name)));
-            }
-        }
+        let turned = check::turned(&case).into_iter();
+        let deaf = turned.filter(|(_, turned)| found.is_empty() && check::differences(turned, &outcome).is_empty());
+        wrong.extend(deaf.map(|(what, _)| format!("{}: cannot fail: {what}", case.name)));
+        wrong.extend(found.iter().map(|what| format!("{}: {what}", case.name)));
     }
-    println!("{area}: {played} cases, {pending} of them pending");
+    println!("{area}: {played} cases");
     assert!(wrong.is_empty(), "{} wrong:\n\n{}\n", wrong.len(), wrong.join("\n\n"));
 }
 
 #[test]
-fn the_suite_is_whole() {
+fn suite_is_whole() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity");
     for entry in std::fs::read_dir(folder).expect("the folder") {
         let path = entry.expect("an entry").path();
@@ -99,9 +95,5 @@ fn the_suite_is_whole() {
         assert!(known || path.extension().is_none_or(|end| end != "toml"), "{} is played by nobody", path.display());
     }
     let cases: Vec<Case> = AREAS.iter().flat_map(|(area, _)| cases_of(area)).collect();
-    let mut names: Vec<_> = cases.iter().map(|case| (&case.area, &case.name)).collect();
-    names.sort();
-    let twice: Vec<_> = names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
-    assert!(twice.is_empty(), "names that two cases have: {twice:?}");
     assert!(cases.len() >= PROMISED, "{} cases, and {PROMISED} were promised", cases.len());
 }

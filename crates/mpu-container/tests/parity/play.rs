@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{json, Value};
 
 use crate::case::Case;
+use crate::cases::merge;
 use crate::{facts, host};
 
 /// Longer than any call takes: it hangs.
@@ -18,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Stands in runc's place and writes down what it is given.
 const LOW: &str = "#!/bin/sh\nfolder=${0%/bin/*}\necho \"low $*\" >> $folder/low.args\ncat config.json > $folder/low.json 2>/dev/null\nexit 0\n";
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
+    "mpu-container",
     "nvidia-container-runtime",
     "nvidia-container-runtime.cdi",
     "nvidia-container-runtime.legacy",
@@ -145,7 +147,9 @@ fn container(world: &World, case: &Case) {
                 );
             }
             let env = spec["process"]["env"].as_array_mut();
-            env.into_iter().for_each(|env| env.extend(case.asks.iter().map(|text| json!(world.fill(text)))));
+            env.into_iter().for_each(|env| {
+                env.extend(case.asks.iter().flat_map(|text| text.split("; ")).map(|text| json!(world.fill(text))))
+            });
             // Written oddly, so that whoever writes it again shows.
             format!(" {}\n\n", serde_json::to_string_pretty(&spec).expect("JSON")).into_bytes()
         }
@@ -163,8 +167,9 @@ fn config(case: &Case) -> String {
         ("nvidia-container-runtime.debug", "'$W/debug.log'"),
         ("nvidia-container-runtime.modes.cdi.spec-dirs", "['$W/cdi', '$W/run-cdi']"),
     ];
-    let missing = usual.iter().filter(|(key, _)| !case.config.contains(&format!("{key} =")));
-    missing.map(|(key, value)| format!("{key} = {value}\n")).collect::<String>() + &case.config
+    let text = case.config.join("\n");
+    let missing = usual.iter().filter(|(key, _)| !text.contains(&format!("{key} =")));
+    missing.map(|(key, value)| format!("{key} = {value}\n")).collect::<String>() + &text
 }
 
 fn put(path: &Path, named: &str, what: &str) {
@@ -219,20 +224,4 @@ fn hexadecimal(digits: &str) -> Vec<u8> {
     let digits: Vec<char> = digits.chars().filter(|digit| !digit.is_whitespace()).collect();
     let byte = |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).expect("hexadecimal digits");
     digits.chunks(2).map(byte).collect()
-}
-
-/// RFC 7386.
-fn merge(to: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else { return *to = patch.clone() };
-    if !to.is_object() {
-        *to = json!({});
-    }
-    let to = to.as_object_mut().expect("an object");
-    for (key, value) in patch {
-        if value.is_null() {
-            to.remove(key);
-        } else {
-            merge(to.entry(key).or_insert(Value::Null), value);
-        }
-    }
 }
