@@ -1,6 +1,4 @@
 //! Where a process's cgroup is.
-//!
-//! Owns the reading of `/proc/PID/cgroup` and `mountinfo`; touches nothing.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

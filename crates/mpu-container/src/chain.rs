@@ -1,6 +1,4 @@
 //! An error as people read it: with its causes, on one line.
-//!
-//! Owns that it is one line, and that it steers no terminal: messages quote names which a stranger chose.
 
 use std::error::Error;
 

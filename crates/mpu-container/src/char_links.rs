@@ -4,7 +4,7 @@
 //! `systemctl daemon-reload` a container whose nodes have none loses its GPU. Udev makes them for devices of the kernel's
 //! device model, which the driver's are not.
 //!
-//! Outside truth: NVIDIA Container Toolkit's notice on containers that lose access to GPUs ("Failed to initialize NVML:
+//! Source: NVIDIA Container Toolkit's notice on containers that lose access to GPUs ("Failed to initialize NVML:
 //! Unknown Error"); `systemd.resource-control(5)`, `DeviceAllow=`.
 
 use crate::cdi::extra::{self, Mode};

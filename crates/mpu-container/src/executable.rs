@@ -2,7 +2,7 @@
 //!
 //! Owns one path: that which the next start of this program has, for hooks and links that outlive this process.
 //!
-//! Outside truth: proc(5), `/proc/PID/exe`: behind the path of a file that was removed or replaced stands ` (deleted)`.
+//! Source: proc(5), `/proc/PID/exe`: behind the path of a file that was removed or replaced stands ` (deleted)`.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,6 +1,4 @@
 //! The program `links`: NVIDIA's names as links to this executable.
-//!
-//! Owns nothing that a link does not say. A name that is somebody else's stays theirs.
 
 use crate::output;
 use std::ffi::OsString;
@@ -12,17 +10,10 @@ use std::process::ExitCode;
 /// Why a link is not as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// Another program has the name.
     #[error("{} is there and is not ours: remove the package it belongs to first", .0.display())]
     Taken(PathBuf),
-    /// The file system refuses.
     #[error("cannot change {}: {source}", path.display())]
-    Io {
-        /// The link.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 const USAGE: &str = "Makes NVIDIA's names for this executable's programs, as links in a folder.

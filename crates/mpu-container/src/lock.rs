@@ -27,24 +27,10 @@ const TRIES: usize = 20;
 /// Why a lock is not ours.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// The file cannot be used.
     #[error("cannot lock {}", path.display())]
-    Unusable {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Another has it, and did not let it go in time.
+    Unusable { path: PathBuf, source: io::Error },
     #[error("{by} still holds {} after {} s: wait for it, or end it, then try again", path.display(), waited.as_secs())]
-    Held {
-        /// Which.
-        path: PathBuf,
-        /// Who, in words.
-        by: String,
-        /// How long was waited.
-        waited: Duration,
-    },
+    Held { path: PathBuf, by: String, waited: Duration },
 }
 
 /// Held until it is dropped; then the file goes.

@@ -1,7 +1,4 @@
 //! The programs `man` and `completions`: manual pages, and what a shell needs to complete.
-//!
-//! Owns the pages' sections. What is said in them is each program's own command line; which programs there are, it is told.
-//! Pages carry no date, so that the same sources always give the same pages. `man 7 man` has the language.
 
 use crate::output::say;
 use crate::program::{self, Program};

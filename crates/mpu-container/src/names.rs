@@ -1,6 +1,4 @@
 //! The names that the one executable answers to.
-//!
-//! Owns which name is which program. Refuses to know what the programs do: each is one function of its own module.
 
 use crate::program::Program;
 use std::ffi::{OsStr, OsString};
@@ -38,7 +36,6 @@ fn programs() -> &'static [Program] {
     PROGRAMS
 }
 
-/// Every name of NVIDIA's.
 fn nvidia() -> Vec<&'static str> {
     PROGRAMS.iter().flat_map(|program| program.nvidia).copied().collect()
 }

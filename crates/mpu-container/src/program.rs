@@ -1,6 +1,4 @@
 //! What a program within the executable is.
-//!
-//! Owns the row that each program has, and how rows are listed. Which rows there are is `names`' business.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! Mounts that the host must not see: made where nobody sees them, and not put where they would show on the host.
 //!
-//! Outside truth: mount_namespaces(7), "Shared subtrees"; proc(5), `mountinfo`; statx(2), `STATX_MNT_ID` (Linux 5.8).
+//! Source: mount_namespaces(7), "Shared subtrees"; proc(5), `mountinfo`; statx(2), `STATX_MNT_ID` (Linux 5.8).
 
 use super::mount::unshare;
 use super::{Beneath, Tree};

@@ -5,7 +5,7 @@
 //! as a descriptor, and used by it. Refuses to know what the files are for, and has no resolver of its own: a kernel
 //! without `openat2` (before Linux 5.6) is an error.
 //!
-//! Outside truth: openat2(2), `RESOLVE_IN_ROOT`.
+//! Source: openat2(2), `RESOLVE_IN_ROOT`.
 
 pub(crate) mod host;
 pub(crate) mod mount;
@@ -31,34 +31,27 @@ const RENAMES: Duration = Duration::from_secs(2);
 /// Why a file below a root could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BeneathError {
-    /// The kernel cannot resolve paths below a root.
     #[error("this kernel has no openat2 (Linux 5.6 or later is needed to keep a container's links inside it)")]
     Kernel,
-    /// The root itself.
     #[error("cannot open the container's root {}", path.display())]
     Root {
         /// The path on the host.
         path: PathBuf,
-        /// What the kernel said.
         source: io::Error,
     },
-    /// The root by a name that means another directory to each process.
     #[error("cannot open the container's root {}: it leads through a process's own link in /proc, or in a circle", path.display())]
     Magic {
         /// The path on the host.
         path: PathBuf,
     },
-    /// A path below it.
     #[error("cannot {act} {} in the container", path.display())]
     Path {
         /// What was tried: `open`, `create` …
         act: &'static str,
         /// The path in the container.
         path: PathBuf,
-        /// What the kernel said.
         source: io::Error,
     },
-    /// Something else is there than what is wanted.
     #[error("{} in the container is not {wanted}", path.display())]
     Kind {
         /// The path in the container.
@@ -66,23 +59,16 @@ pub enum BeneathError {
         /// What is wanted: `a regular file` …
         wanted: &'static str,
     },
-    /// A path that names no place for a file.
     #[error("{} does not end in a file's name", path.display())]
-    Name {
-        /// The path.
-        path: PathBuf,
-    },
-    /// More in a directory than anybody would put there.
+    Name { path: PathBuf },
     #[error("{} in the container has more than {most} {what}", path.display())]
     Many {
         /// The path in the container.
         path: PathBuf,
         /// The most that are taken.
         most: usize,
-        /// Of what.
         what: &'static str,
     },
-    /// A file that is larger than anything that we would read.
     #[error("{} in the container is larger than {limit} bytes", path.display())]
     Large {
         /// The path in the container.
@@ -205,7 +191,6 @@ impl Beneath {
         &self.path
     }
 
-    /// What it is.
     pub fn kind(&self) -> Result<FileType, BeneathError> {
         Ok(FileType::from_raw_mode(self.stat()?.st_mode))
     }

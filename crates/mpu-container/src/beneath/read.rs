@@ -16,7 +16,6 @@ pub const MOST_NAMES: usize = 65_536;
 /// One name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// The name.
     pub name: OsString,
     /// Whether it is a regular file; false for a link to one.
     pub is_file: bool,

@@ -1,8 +1,6 @@
 //! What besides GPUs a spec can describe.
 //!
-//! Owns a table: which nodes and files GPUDirect, NVSwitch, IMEX and the like consist of.
-//!
-//! Outside truth: NVIDIA Container Toolkit 1.20, `pkg/nvcdi/mode.go` and the discoverers of each mode.
+//! Source: NVIDIA Container Toolkit 1.20, `pkg/nvcdi/mode.go` and the discoverers of each mode.
 
 use super::inject::{self, Options};
 use crate::driver::files::File;
@@ -12,22 +10,15 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// What a spec describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// GPUs and MIG devices.
     Nvml,
     /// Every node of the driver at once, for programs that manage GPUs.
     Management,
-    /// IMEX channels.
     Imex,
-    /// GDRCopy.
     Gdrcopy,
-    /// GPUDirect Storage.
     Gds,
-    /// Mellanox OFED.
     Mofed,
-    /// NVSwitches.
     Nvswitch,
 }
 
@@ -86,7 +77,6 @@ impl Mode {
         row.map(|row| row.mode).or((word == "auto").then_some(Mode::Nvml))
     }
 
-    /// Every word.
     pub fn words() -> Vec<&'static str> {
         ["auto"].into_iter().chain(ROWS.iter().map(|row| row.word)).collect()
     }

@@ -1,8 +1,5 @@
 //! CDI files: bytes to spec and back.
 //!
-//! Owns the two formats and their limits. A file is read whole or not at all, and written whole or not at all: another
-//! process never sees half of one. Refuses to know what a spec means (`validate`).
-//!
 //! A field that no version of CDI has is refused, as all engines refuse it: who misspells `mounts` would otherwise get
 //! a container without them.
 
@@ -21,9 +18,7 @@ pub const LARGEST: u64 = 4 << 20;
 /// How a spec is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// JSON.
     Json,
-    /// YAML.
     Yaml,
 }
 
@@ -41,13 +36,10 @@ impl Format {
 /// Why bytes are no spec.
 #[derive(Debug, thiserror::Error)]
 pub enum ParseError {
-    /// No JSON, or not of a spec's shape.
     #[error("not a CDI spec in JSON: {0}")]
     Json(String),
-    /// No YAML, or not of a spec's shape.
     #[error("not a CDI spec in YAML: {0}")]
     Yaml(String),
-    /// Fields that CDI does not have.
     #[error("CDI has no field {}", .0.join(", "))]
     Unknown(Vec<String>),
 }
@@ -55,16 +47,12 @@ pub enum ParseError {
 /// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The system says so.
     #[error("cannot read it: {0}")]
     Io(io::Error),
-    /// A directory, pipe or device.
     #[error("it is not a regular file")]
     NotAFile,
-    /// More than [`LARGEST`].
     #[error("it is larger than {} MiB", LARGEST >> 20)]
     TooLarge,
-    /// Its contents.
     #[error(transparent)]
     Parse(#[from] ParseError),
 }
@@ -94,17 +82,10 @@ impl From<io::Error> for ReadError {
 /// Why a file cannot be written. There is no part of it then, and what was there before still is.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The path has no last name.
     #[error("'{0}' is not the path of a file")]
     NoName(PathBuf),
-    /// The system says so.
     #[error("cannot write {path}", path = .path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 /// Reads bytes as a spec, which is not yet a valid one. Of several YAML documents the first one counts, as for engines.

@@ -1,9 +1,6 @@
 //! Makes the CDI spec of a host's driver.
 //!
-//! Owns which devices a spec has, what they are called, and what is said once for all of them. The same host gives the
-//! same spec, byte by byte. Refuses to know what a device needs (`inject`) and where the spec goes (`file`).
-//!
-//! Outside truth: `nvidia-ctk cdi generate --help` and `pkg/nvcdi` of NVIDIA Container Toolkit 1.20.
+//! Source: `nvidia-ctk cdi generate --help` and `pkg/nvcdi` of NVIDIA Container Toolkit 1.20.
 
 use super::extra::{self, Mode, NoChannel};
 use super::hooks::Hooks;
@@ -25,9 +22,7 @@ const ALL: &str = "all";
 /// What is to be generated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// What the devices are.
     pub kind: Kind,
-    /// What is looked for.
     pub mode: Mode,
     /// How devices are called: each way gives one device more.
     pub names: Vec<Naming>,
@@ -65,22 +60,16 @@ impl Naming {
 /// Why there is no spec.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
-    /// The driver cannot be described.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// A word names no device.
     #[error(transparent)]
     Unknown(#[from] UnknownDevice),
-    /// There is nothing to describe.
     #[error("empty device edits: there is no {0} on this host, and a CDI spec must have a device")]
     Nothing(&'static str),
-    /// None of a device's nodes is there.
     #[error("empty device edits: device '{0}' has no node, {1} is not there")]
     NoNode(String, String),
-    /// Another word than a channel's number.
     #[error("'{0}' is no IMEX channel; a number from 0 to {LAST_IMEX_CHANNEL}, channelN or all is")]
     Channel(String),
-    /// What the host has makes no valid spec.
     #[error("the spec would be invalid: {0}")]
     Invalid(#[from] Invalid),
 }

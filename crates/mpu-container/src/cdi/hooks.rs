@@ -1,9 +1,6 @@
 //! The hooks that our specs name.
 //!
-//! Owns their names, their arguments and the choice among them. Refuses to know what they do: that is the hook program's
-//! business, which reads these very arguments; NVIDIA's program reads them, too.
-//!
-//! Outside truth: NVIDIA Container Toolkit 1.20, `internal/discover/hooks.go`, and `nvidia-cdi-hook --help`.
+//! Source: NVIDIA Container Toolkit 1.20, `internal/discover/hooks.go`, and `nvidia-cdi-hook --help`.
 
 use crate::edits::Hook;
 use std::path::{Path, PathBuf};
@@ -30,7 +27,6 @@ pub enum HookName {
 }
 
 impl HookName {
-    /// Every one.
     pub const ALL: [HookName; 8] = [
         HookName::CreateSymlinks,
         HookName::EnableCudaCompat,
@@ -80,7 +76,6 @@ pub struct Hooks {
     pub program: PathBuf,
     /// The `ldconfig` that `update-ldcache` is told to run; it finds one by itself otherwise.
     pub ldconfig: Option<PathBuf>,
-    /// Those left out.
     pub without: Vec<HookName>,
 }
 

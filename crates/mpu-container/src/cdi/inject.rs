@@ -1,10 +1,6 @@
 //! What a driver adds to a container, as edits.
 //!
-//! Owns the translation of the driver's nodes and files into CDI's words: for a container that is being started
-//! ([`edits_for`]), and in parts for a file ([`common`], [`nodes`]). Refuses to know how the driver is found and how
-//! edits are applied.
-//!
-//! Outside truth: NVIDIA Container Toolkit 1.20, "Support for Container Device Interface": options of mounts, the
+//! Source: NVIDIA Container Toolkit 1.20, "Support for Container Device Interface": options of mounts, the
 //! variables, the order of hooks.
 
 use super::hooks::{HookName, Hooks};
@@ -18,10 +14,8 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// How edits are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// The hooks.
     pub hooks: Hooks,
     /// Whether the sockets of the driver's daemons come along.
     pub sockets: bool,
@@ -210,7 +204,6 @@ fn soname_link(library: &crate::driver::files::Library) -> Option<(PathBuf, Path
     differs.then(|| (library.file.container.with_file_name(&library.soname), name.into()))
 }
 
-/// A file, for reading.
 pub fn read_only(file: &File) -> Mount {
     mount(file, &FILE)
 }

@@ -1,8 +1,6 @@
 //! Qualified names: `vendor/class=device`.
 //!
-//! Owns their grammar. Refuses to know which devices there are (`registry`).
-//!
-//! Outside truth: CDI specification 1.1.0, "CDI JSON Specification", `kind` and `name`; the reference parser,
+//! Source: CDI specification 1.1.0, "CDI JSON Specification", `kind` and `name`; the reference parser,
 //! `pkg/parser/parser.go`, where the text leaves something open (a name of one character).
 
 use std::fmt;
@@ -25,18 +23,13 @@ pub struct Kind {
 /// Why a text is no name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
-    /// There is no `vendor/class=` before it.
     #[error("'{0}' is not a qualified CDI name; it must read vendor/class=device, as in nvidia.com/gpu=0")]
     Unqualified(String),
-    /// There is no `/` between vendor and class.
     #[error("'{0}' is not a CDI kind; it must read vendor/class, as in nvidia.com/gpu")]
     NoKind(String),
-    /// One part breaks the grammar.
     #[error("'{text}' is not a CDI {part} name: {why}")]
     Part {
-        /// Which part.
         part: &'static str,
-        /// Its text.
         text: String,
         /// The rule that it breaks.
         why: &'static str,
@@ -94,12 +87,10 @@ impl Kind {
         Ok(Kind { vendor: vendor.into(), class: class.into() })
     }
 
-    /// Who makes the devices.
     pub fn vendor(&self) -> &str {
         &self.vendor
     }
 
-    /// What they are.
     pub fn class(&self) -> &str {
         &self.class
     }

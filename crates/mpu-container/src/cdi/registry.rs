@@ -4,7 +4,7 @@
 //! two in one directory leave it undefined, and it is refused. A file that cannot be read takes its own devices away
 //! and no others; who asks for one of them is told of the file.
 //!
-//! Outside truth: CDI specification 1.1.0, "Locating and Using CDI Specifications": `.json` and `.yaml` files right in
+//! Source: CDI specification 1.1.0, "Locating and Using CDI Specifications": `.json` and `.yaml` files right in
 //! `/etc/cdi` and `/var/run/cdi`, later directories before earlier ones.
 
 use super::file::{self, ReadError};
@@ -31,9 +31,7 @@ pub struct Registry {
 #[derive(Debug, thiserror::Error)]
 #[error("{}", path.display())]
 pub struct Failure {
-    /// Which.
     pub path: PathBuf,
-    /// Why.
     #[source]
     pub why: Unusable,
 }
@@ -41,10 +39,8 @@ pub struct Failure {
 /// Why a file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// It is no spec.
     #[error(transparent)]
     Unreadable(#[from] ReadError),
-    /// It is an invalid one.
     #[error("invalid CDI spec: {0}")]
     Invalid(#[from] Invalid),
 }
@@ -52,24 +48,16 @@ pub enum Unusable {
 /// Why a device cannot be had.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unresolvable {
-    /// No file describes it.
     #[error("unresolvable CDI device {name}: no file in {} describes it{}", .directories.join(" or "), after(.broken))]
     Unknown {
-        /// The device.
         name: QualifiedName,
         /// Where it was looked for.
         directories: Vec<String>,
         /// The files that could not be used, with the reason: it may be in one of them.
         broken: Vec<String>,
     },
-    /// Two files of one directory describe it.
     #[error("unresolvable CDI device {name}: {} and {} both describe it; remove one", .files[0].display(), .files[1].display())]
-    Conflict {
-        /// The device.
-        name: QualifiedName,
-        /// Two of the files.
-        files: [PathBuf; 2],
-    },
+    Conflict { name: QualifiedName, files: [PathBuf; 2] },
 }
 
 #[derive(Debug)]
@@ -171,7 +159,6 @@ impl Registry {
     }
 }
 
-/// Adds edits behind others.
 pub fn append(to: &mut ContainerEdits, from: &ContainerEdits) {
     let from = from.clone();
     to.env.extend(from.env);

@@ -1,15 +1,11 @@
 //! Moves the paths of a spec from one root to another.
 //!
-//! Owns which of a spec's paths are the host's and which are the container's. For a spec that was generated where the
-//! host's `/` is mounted elsewhere, as in a driver container.
-//!
-//! Outside truth: `nvidia-ctk cdi transform root --help`.
+//! Source: `nvidia-ctk cdi transform root --help`.
 
 use super::version;
 use crate::edits::{ContainerEdits, Hook, Spec};
 use std::path::Path;
 
-/// Whose paths are moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relative {
     /// Where things are on the host.

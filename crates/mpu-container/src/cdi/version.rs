@@ -1,9 +1,6 @@
 //! Versions of CDI's schema, and the lowest that a spec needs.
 //!
-//! Owns which version brought which field. An engine refuses a file of a version that it does not know, so a file
-//! claims as little as it can.
-//!
-//! Outside truth: CDI specification 1.1.0, its table of releases, and the reference's `specs-go/version.go`.
+//! Source: CDI specification 1.1.0, its table of releases, and the reference's `specs-go/version.go`.
 
 use crate::edits::{ContainerEdits, Spec};
 use serde_json::Value;

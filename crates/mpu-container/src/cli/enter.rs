@@ -3,7 +3,7 @@
 //! Owns the process's directory in proc, opened once: whatever is read through it is that process's or an error, even
 //! if its number is given to another process meanwhile. Refuses to know what is done inside.
 //!
-//! Outside truth: proc(5), setns(2); `PROC_USER_INIT_INO` in Linux, `include/linux/proc_ns.h`.
+//! Source: proc(5), setns(2); `PROC_USER_INIT_INO` in Linux, `include/linux/proc_ns.h`.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, CWD};
@@ -37,7 +37,6 @@ impl Process {
         Ok(text)
     }
 
-    /// Its mount namespace.
     pub fn mount_namespace(&self) -> std::io::Result<Namespace> {
         self.open("ns/mnt").map(Namespace)
     }
@@ -48,7 +47,6 @@ impl Process {
     }
 }
 
-/// A mount namespace.
 #[derive(Debug)]
 pub struct Namespace(File);
 

@@ -3,7 +3,7 @@
 //! Owns the order of the modules and who owns the nodes. Refuses to act in a user namespace, where it could only fail.
 //! A module that cannot be loaded is no error here: the driver may be built in, or the next step says what is missing.
 //!
-//! Outside truth: nvidia-modprobe(1) and its `modprobe-utils`; NVIDIA's driver README, "Device nodes" (`DeviceFileMode`
+//! Source: nvidia-modprobe(1) and its `modprobe-utils`; NVIDIA's driver README, "Device nodes" (`DeviceFileMode`
 //! and its siblings); Linux, modprobe(8).
 
 use super::enter::in_user_namespace;

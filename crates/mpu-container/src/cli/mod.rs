@@ -1,9 +1,6 @@
 //! `nvidia-container-cli`: what the driver is, what is in it, and putting it into a container by hand or from a hook.
 //!
-//! Owns the program's commands and its error line: `nvidia-container-cli: WHAT: WHY`, on standard error, where WHAT is
-//! one of the words that NVIDIA's program says, so that whoever greps for them still finds them.
-//!
-//! Outside truth: libnvidia-container, `src/cli`: commands, options, output formats, error words.
+//! Source: libnvidia-container, `src/cli`: commands, options, output formats, error words.
 
 mod args;
 mod cgroup;

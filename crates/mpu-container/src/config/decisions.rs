@@ -1,6 +1,4 @@
 //! What can be decided, and what holds where nobody did.
-//!
-//! Owns the types and the defaults. Which key of the file is which field is `keys`'s.
 
 use mpu_seccomp::Notify;
 
@@ -48,13 +46,11 @@ pub struct Cli {
     pub path: Option<PathBuf>,
     /// `NAME=value` for the program's environment.
     pub environment: Vec<String>,
-    /// The program's log.
     pub debug: Option<PathBuf>,
     /// The linker's cache that lists the driver's libraries, where it is not the usual one.
     pub ldcache: Option<PathBuf>,
     /// Load the driver's modules and make its nodes.
     pub load_kmods: bool,
-    /// Do not use pivot_root.
     pub no_pivot: bool,
     /// Leave the device cgroup alone.
     pub no_cgroups: bool,
@@ -67,9 +63,7 @@ pub struct Cli {
 /// `[nvidia-container-runtime]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Runtime {
-    /// The wrapper's log.
     pub debug: Option<PathBuf>,
-    /// What goes into it.
     pub log_level: LogLevel,
     /// The low-level runtimes to look for, by name or path; the first that is there is used.
     pub runtimes: Vec<String>,

@@ -1,13 +1,10 @@
 //! `/etc/nvidia-container-runtime/config.toml`: what the administrator decided.
 //!
-//! Owns where the file is, its defaults, and its errors, which name the line. Its keys are one table ([`keys`]); changing
-//! the file is [`edit`]'s. What a key does is for those who read it.
-//!
 //! Guarantees: no file is the defaults; a file that names only some keys has the defaults for the others; a key that we
 //! do not know is no error (NVIDIA adds some with every release) but a [`Note`]; a value that cannot be used is an
 //! error before anything is done with the rest.
 //!
-//! Outside truth: NVIDIA Container Toolkit 1.20, `api/config/v1` (keys, defaults, which file).
+//! Source: NVIDIA Container Toolkit 1.20, `api/config/v1` (keys, defaults, which file).
 
 mod decisions;
 pub mod edit;
@@ -29,16 +26,13 @@ pub const LONGEST: u64 = 1 << 20;
 /// Something in the file that has no effect. For the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// The line, from 1.
     pub line: usize,
-    /// What about it.
     pub what: String,
 }
 
 /// A configuration, and where it is from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// What was decided.
     pub config: Config,
     /// The file; none if there is none.
     pub path: Option<PathBuf>,
@@ -51,22 +45,9 @@ pub struct Loaded {
 pub enum ConfigError {
     /// It is there and cannot be read, or must be there and is not.
     #[error("cannot read {}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It is not what it must be.
+    Unreadable { path: PathBuf, source: io::Error },
     #[error("{}, line {line}: {what}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong there.
-        what: String,
-    },
+    Malformed { path: PathBuf, line: usize, what: String },
 }
 
 impl ConfigError {

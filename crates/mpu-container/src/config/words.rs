@@ -1,6 +1,4 @@
 //! The words that some keys choose from.
-//!
-//! Owns the words, nothing else.
 
 /// How a GPU gets into a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +25,6 @@ impl Mode {
         ("jit-cdi", Mode::JitCdi),
     ];
 
-    /// The word for it.
     pub fn word(self) -> &'static str {
         word(&Mode::ALL, self)
     }
@@ -42,7 +39,6 @@ pub enum CompatMode {
     Mount,
     /// A hook of the runtime does it.
     Hook,
-    /// They are not.
     Disabled,
 }
 
@@ -55,7 +51,6 @@ impl CompatMode {
         ("disabled", CompatMode::Disabled),
     ];
 
-    /// The word for it.
     pub fn word(self) -> &'static str {
         word(&CompatMode::ALL, self)
     }
@@ -66,11 +61,8 @@ impl CompatMode {
 pub enum LogLevel {
     /// Why a program gave up.
     Error,
-    /// What was left undone.
     Warning,
-    /// What was done.
     Info,
-    /// And why.
     Debug,
 }
 
@@ -87,7 +79,6 @@ impl LogLevel {
         ("panic", LogLevel::Error),
     ];
 
-    /// The word for it.
     pub fn word(self) -> &'static str {
         word(&LogLevel::ALL, self)
     }

@@ -9,7 +9,6 @@ use std::path::Path;
 
 const VERSION: &str = "580.159.04";
 
-/// The exit code.
 fn ctk(words: &[&str]) -> u8 {
     let code = main([&["nvidia-ctk", "--quiet"], words].concat().iter().map(OsString::from).collect());
     (0..=2).find(|number| code == ExitCode::from(*number)).expect("0, 1 or 2")

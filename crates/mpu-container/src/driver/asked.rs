@@ -1,6 +1,4 @@
 //! The driver itself, asked about one GPU through its own device nodes.
-//!
-//! Owns where those nodes are. What is asked, and how, is `mpu-rm`'s.
 
 use super::{Driver, Gpu};
 use mpu_rm::{Client, Nodes, RmError};

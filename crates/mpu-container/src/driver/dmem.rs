@@ -1,9 +1,6 @@
 //! Limits of GPU memory in the files of a cgroup: the kernel's controller `dmem`.
 //!
-//! Owns `dmem.max` and `dmem.min` of a container's cgroup, and the sums in `dmem.min` of those above it, where they may be
-//! raised. A value there that is not the one we wrote last is the administrator's: it is neither raised nor lowered.
-//!
-//! Outside truth: Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM"; `kernel/cgroup/dmem.c` and
+//! Source: Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM"; `kernel/cgroup/dmem.c` and
 //! `include/linux/page_counter.h` (the largest value, and that it shows as `max`).
 
 use super::limit::{LimitError, MemoryLimits};

@@ -1,9 +1,6 @@
 //! What a shared library says of itself: its name, and who can load it.
 //!
-//! Owns the few fields that are read. The file is read in small pieces, as libraries of the driver are up to hundreds of
-//! megabytes long, and none of it is run.
-//!
-//! Outside truth: System V ABI, "Dynamic Section".
+//! Source: System V ABI, "Dynamic Section".
 
 use super::ldcache::Abi;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
@@ -17,7 +14,6 @@ use std::path::Path;
 pub(super) struct Shared {
     /// `DT_SONAME`.
     pub(super) soname: Option<String>,
-    /// Who can load it.
     pub(super) abi: Abi,
 }
 

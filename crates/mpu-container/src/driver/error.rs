@@ -6,7 +6,6 @@ use std::path::PathBuf;
 /// Why the driver cannot be described.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// No kernel module, or its `/proc` files are hidden.
     #[error(
         "the nvidia driver is not loaded: there is no {}; load it (modprobe nvidia), and see that /proc is the host's",
         path.display()
@@ -15,23 +14,11 @@ pub enum DriverError {
         /// The file that is missing.
         path: PathBuf,
     },
-    /// A file of the driver cannot be read.
     #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A file of the driver does not say what it says in every known release.
     #[error("{} does not name {missing}; this driver's release is not supported", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What was looked for.
-        missing: &'static str,
-    },
-    /// The kernel module has no libraries on the disk.
+    Unreadable { path: PathBuf, missing: &'static str },
     #[error(
         "there is no library of driver release {version} below {}: the libraries are not installed, or are another \
          release's than the kernel module; install them, or reload the module",
@@ -40,7 +27,6 @@ pub enum DriverError {
     NoLibraries {
         /// Where they were looked for.
         root: PathBuf,
-        /// The module's release.
         version: String,
     },
 }

@@ -1,8 +1,4 @@
 //! The files of a driver, by capability.
-//!
-//! Owns the search. A file is named twice: where it is on the host (below the driver's root) and where it belongs in a
-//! container. What is looked for is `tables`' business. What is not on the disk is left out without a word: drivers
-//! differ, and so do their packages.
 
 use super::below::Below;
 pub use super::below::File;
@@ -20,7 +16,6 @@ pub struct Files {
     pub libraries: Vec<Library>,
     /// Programs: `nvidia-smi` …
     pub programs: Vec<File>,
-    /// The GPUs' own software.
     pub firmware: Vec<File>,
     /// Sockets and pipes of the driver's daemons; only those that are there.
     pub sockets: Vec<File>,
@@ -49,7 +44,6 @@ impl Files {
     }
 }
 
-/// A shared library.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Library {
     /// The file, as `…/libcuda.so.580.159.04`.
@@ -63,7 +57,6 @@ pub struct Library {
 /// A symbolic link in the container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Link {
-    /// Where the link is.
     pub path: PathBuf,
     /// What it points to: a file's name, or an absolute path in the container.
     pub target: PathBuf,
@@ -128,7 +121,6 @@ impl Driver {
     }
 }
 
-/// One search.
 struct Search<'a> {
     below: Below,
     version: &'a str,

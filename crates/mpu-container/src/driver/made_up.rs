@@ -11,7 +11,6 @@ use std::path::Path;
 pub(crate) struct Host(tempfile::TempDir);
 
 impl Host {
-    /// An empty one.
     pub(crate) fn empty() -> Host {
         Host(tempfile::tempdir().expect("a folder"))
     }
@@ -29,7 +28,6 @@ impl Host {
         host
     }
 
-    /// Adds a GPU.
     pub(crate) fn gpu(&self, address: &str, minor: u32, uuid: &str) {
         let text = format!(
             "Model: \t\t NVIDIA H200\nIRQ:   \t\t 42\nGPU UUID: \t {uuid}\nBus Location: \t {address}\n\
@@ -45,7 +43,6 @@ impl Host {
         fs::write(path, text).expect("a file");
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }

@@ -1,9 +1,6 @@
 //! What `/proc/driver/nvidia` says: the release, the GPUs, the MIG instances.
 //!
-//! Owns the reading of those files. Every text is taken as it may come: a field that is not there is an error or a
-//! default, never a panic.
-//!
-//! Outside truth: NVIDIA's open kernel modules, `nv-procfs.c` (`version`, `gpus/*/information`) and `nv-caps.c`
+//! Source: NVIDIA's open kernel modules, `nv-procfs.c` (`version`, `gpus/*/information`) and `nv-caps.c`
 //! (`capabilities`).
 
 use super::error::DriverError;
@@ -36,7 +33,6 @@ fn release_in(banner: &str) -> Option<&str> {
     })
 }
 
-/// The GPUs, in order.
 pub(super) fn gpus(root: &DriverRoot) -> Result<Vec<Gpu>, DriverError> {
     let folder = root.facts.join("proc/driver/nvidia/gpus");
     let mut found = Vec::new();
@@ -85,7 +81,6 @@ pub(super) fn gpus(root: &DriverRoot) -> Result<Vec<Gpu>, DriverError> {
 /// How far a GPU can be used from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
-    /// It has no node.
     NoNode,
     /// The device cgroup of this process forbids its node: Slurm gave the GPU to another job.
     Forbidden,
@@ -151,7 +146,6 @@ fn numbered(folder: &Path, word: &str) -> Result<Vec<(u32, PathBuf)>, DriverErro
     Ok(children(folder)?.into_iter().filter_map(number).collect())
 }
 
-/// A PCI address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     domain: u32,

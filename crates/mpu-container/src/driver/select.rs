@@ -1,8 +1,6 @@
 //! Which GPUs and MIG devices a list of words asks for.
 //!
-//! Owns the words. Refuses to know who may ask (`request`) and what comes with a device (`nodes`).
-//!
-//! Outside truth: NVIDIA Container Toolkit, "Specialized Configurations", GPU enumeration; the words, and that case does
+//! Source: NVIDIA Container Toolkit, "Specialized Configurations", GPU enumeration; the words, and that case does
 //! not matter in them, as libnvidia-container takes them.
 
 use super::parts::{Gpu, Mig, Selection};
@@ -13,7 +11,6 @@ use super::Driver;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{word}: unknown device")]
 pub struct UnknownDevice {
-    /// The word.
     pub word: String,
 }
 

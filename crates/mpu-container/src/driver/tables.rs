@@ -1,8 +1,6 @@
 //! Which files a driver is made of, and which capability brings each.
 //!
-//! Owns the tables, and nothing else: a new driver's file is a row. `docs/container/driver-files.md` is made from them.
-//!
-//! Outside truth: NVIDIA's driver README, "Installed components", 390 to 580; for what belongs to which capability,
+//! Source: NVIDIA's driver README, "Installed components", 390 to 580; for what belongs to which capability,
 //! NVIDIA's container CLI, whose `list` prints it. Where a library is used by another capability's libraries, too, it
 //! comes with both (the compiler with graphics, the allocator with GBM).
 
@@ -16,7 +14,6 @@ pub struct LibraryRow {
     pub with: &'static [Capability],
     /// What its file's name ends in.
     pub suffix: Suffix,
-    /// What it is.
     pub about: &'static str,
 }
 
@@ -91,7 +88,6 @@ pub struct FileRow {
     pub name: &'static str,
     /// Any of these brings it.
     pub with: &'static [Capability],
-    /// What it is.
     pub about: &'static str,
 }
 
@@ -197,7 +193,6 @@ pub const LINKS: &[LinkRow] = &[
     },
 ];
 
-/// Where programs are.
 pub const PROGRAM_FOLDERS: &[&str] =
     &["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin", "usr/local/nvidia/bin"];
 

@@ -2,7 +2,7 @@
 //!
 //! The runtime gets the options of the default one (such as `SystemdCgroup`), since it stands in for it.
 //!
-//! Outside truth: containerd's `docs/cri/config.md` (1.7 and 2.0) for the plugin's names and keys.
+//! Source: containerd's `docs/cri/config.md` (1.7 and 2.0) for the plugin's names and keys.
 
 use super::tables::{self, complete, edit, find, forget, lay, prune, remove, set, table, text, within};
 use super::wish::{Malformed, Runtime, Says, Wish};

@@ -1,11 +1,8 @@
 //! The files of an engine's configuration, in the order in which the engine lays one over the other.
 //!
-//! Owns which files those are: containerd's imports, CRI-O's and Podman's directories. What is planned and not written yet
-//! is read as if it were there, so that a change can be judged before it is made. Refuses to know what the files say.
-//!
 //! In a container, paths within files are the host's: [`Paths`] says where such a path is here.
 //!
-//! Outside truth: containerd 1.6 to 2.3, `LoadConfig` and `resolveImports` (imports come after the file that names them,
+//! Source: containerd 1.6 to 2.3, `LoadConfig` and `resolveImports` (imports come after the file that names them,
 //! theirs after all of those); CRI-O 1.34, `UpdateFromPath`; `containers.conf(5)`.
 
 use super::containerd;
@@ -48,10 +45,8 @@ impl Paths {
     }
 }
 
-/// An engine's configuration.
 #[derive(Debug, Clone)]
 pub struct Files {
-    /// Whose it is.
     pub engine: Engine,
     /// The file that the engine starts with.
     pub top: PathBuf,
@@ -63,14 +58,10 @@ pub struct Files {
     pub paths: Paths,
 }
 
-/// One file.
 #[derive(Debug, Clone)]
 pub struct Layer {
-    /// Where it is.
     pub path: PathBuf,
-    /// What is in it.
     pub text: String,
-    /// containerd's version of it.
     pub version: i64,
 }
 

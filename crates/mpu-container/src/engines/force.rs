@@ -1,7 +1,7 @@
 //! What is in force: the runtimes that an engine knows once it has read all of its files.
 //!
-//! Owns how what one file says gives way to another's. Outside truth: `mergeConfig` of containerd (before 2.1 a plugin's
-//! whole section counts, and is the last file's that has one), and `files`.
+//! Source: `mergeConfig` of containerd (before 2.1 a plugin's whole section counts, and is the last file's that
+//! has one), and `files`.
 
 use super::files::{Files, Layer};
 use super::tables::lay;
@@ -17,7 +17,6 @@ use toml_edit::{Item, Table};
 pub struct Force {
     /// The runtime of containers that name none.
     pub default: Option<(String, PathBuf)>,
-    /// Every runtime.
     pub runtimes: BTreeMap<String, (Runtime, PathBuf)>,
     /// Whether CDI files are read.
     pub cdi: Option<bool>,
@@ -75,7 +74,7 @@ impl Force {
     /// Docker's reload leaves the runtimes alone where the file names none any more, and so the default one. Whether CDI
     /// files are read, it asks at its start only.
     ///
-    /// Outside truth: moby's `reloadPlatform`, and `RegisterCDIDriver` in its daemon's start.
+    /// Source: moby's `reloadPlatform`, and `RegisterCDIDriver` in its daemon's start.
     fn is_taken_by_a_reload(&self, before: &Force) -> bool {
         let still_named = !self.runtimes.is_empty() || before.runtimes.is_empty();
         let still_default = self.default.is_some() || before.default.is_none();

@@ -1,7 +1,7 @@
 //! A hook file: how Podman and CRI-O were told of the prestart hook before they knew CDI. Deprecated by all; kept for
 //! those who configure by it.
 //!
-//! Outside truth: `oci-hooks(5)`, schema 1.0.0.
+//! Source: `oci-hooks(5)`, schema 1.0.0.
 
 use serde_json::json;
 use std::path::Path;

@@ -5,10 +5,12 @@
 
 /// One part of a pattern.
 enum Part {
-    /// Any characters, or none.
     Any,
     /// One of these ranges of characters, or one that is in none.
-    One { ranges: Vec<(char, char)>, wanted: bool },
+    One {
+        ranges: Vec<(char, char)>,
+        wanted: bool,
+    },
 }
 
 /// Whether a name fits; none if the pattern is none.
@@ -64,7 +66,6 @@ fn same(one: char) -> Part {
     Part::One { ranges: vec![(one, one)], wanted: true }
 }
 
-/// A character within brackets.
 fn character(rest: &mut impl Iterator<Item = char>) -> Option<char> {
     match rest.next()? {
         '-' | ']' => None,

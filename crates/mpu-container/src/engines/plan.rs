@@ -199,7 +199,6 @@ impl Plan {
 /// How a change is taken back.
 enum Undo {
     Nothing,
-    /// There was no file.
     Unmake,
     Rewrite(String),
     PutBack(text_file::Removed),

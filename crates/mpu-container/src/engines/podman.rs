@@ -1,6 +1,6 @@
 //! Podman's files: merged key by key.
 //!
-//! Outside truth: `containers.conf(5)`, `[engine.runtimes]`.
+//! Source: `containers.conf(5)`, `[engine.runtimes]`.
 
 use super::tables::{cleared, edit, find, forget, prune, remove, set, table, text};
 use super::wish::{Malformed, Runtime, Says, Wish};

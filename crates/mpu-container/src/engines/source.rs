@@ -1,7 +1,6 @@
 //! What an engine itself says that it has read: the options of its runtimes, in whichever file they are.
 //!
-//! Owns the commands that print it. Outside truth: `containerd config dump`; `crio status config`, and `crio-status config`
-//! before CRI-O 1.31.
+//! Source: `containerd config dump`; `crio status config`, and `crio-status config` before CRI-O 1.31.
 
 use super::files::{Files, Layer};
 use super::force::Force;

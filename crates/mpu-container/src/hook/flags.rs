@@ -1,7 +1,6 @@
 //! The hook's flags, as Go's package `flag` reads them: one dash or two, before the command only.
 //!
-//! Owns the grammar, so that engines' and scripts' ways of calling NVIDIA's hook work. Outside truth: the package's
-//! documentation, "Command line flag syntax".
+//! Source: the package's documentation, "Command line flag syntax".
 
 use crate::config::edit::truth;
 use std::ffi::{OsStr, OsString};
@@ -10,9 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 /// What the hook is told.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// The configuration to read.
     pub config: Option<OsString>,
-    /// Say what is done.
     pub debug: bool,
     /// Only say what this is.
     pub version: bool,

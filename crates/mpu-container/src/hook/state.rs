@@ -1,7 +1,7 @@
 //! A container's state, as a hook is given it.
 //!
-//! Owns its fields and where its paths begin. Outside truth: OCI runtime specification, `runtime.md`, "State"; before
-//! it, Docker's runc of 17.03 wrote `bundlePath`.
+//! Source: OCI runtime specification, `runtime.md`, "State"; before it, Docker's runc of 17.03 wrote
+//! `bundlePath`.
 
 use rustix::process::Pid;
 use serde::Deserialize;
@@ -23,24 +23,15 @@ pub struct State {
 /// Why it is no state.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The standard input cannot be read.
     #[error("cannot read the standard input")]
     Read(#[source] io::Error),
-    /// There is nothing on it.
     #[error("there is nothing on the standard input")]
     Empty,
     /// It is no JSON, or a field is not what it must be.
     #[error(transparent)]
     Json(serde_json::Error),
-    /// The working directory, where a relative bundle would be, is gone.
     #[error("the bundle '{}' is relative, and there is no working directory", bundle.display())]
-    NoDirectory {
-        /// The bundle.
-        bundle: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It has no process.
+    NoDirectory { bundle: PathBuf, source: io::Error },
     #[error("it has no pid")]
     NoProcess,
 }

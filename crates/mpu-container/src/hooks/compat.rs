@@ -3,7 +3,7 @@
 //! Owns the choice, and one file that puts their folder before all others in the loader's list; `update-ldcache` makes
 //! it known. The libraries are looked at, never loaded.
 //!
-//! Outside truth: CUDA Compatibility, "Forward Compatibility"; the note `.note.cuda.fwd_compatibility`, a JSON text that
+//! Source: CUDA Compatibility, "Forward Compatibility"; the note `.note.cuda.fwd_compatibility`, a JSON text that
 //! newer libraries carry: the CUDA version, and the driver branches they work with.
 
 use super::{HookError, Notes};

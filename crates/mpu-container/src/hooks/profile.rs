@@ -3,7 +3,7 @@
 //! Owns one file, a profile of the driver's own kind that applies to every program. Its setting is a mask: bit N is the
 //! GPU with the node `/dev/nvidiaN`.
 //!
-//! Outside truth: NVIDIA's README, "Application Profiles"; the setting and the file's name as NVIDIA's hook writes them.
+//! Source: NVIDIA's README, "Application Profiles"; the setting and the file's name as NVIDIA's hook writes them.
 
 use super::nodes::minors;
 use super::{HookError, Notes};

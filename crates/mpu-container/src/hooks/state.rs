@@ -1,6 +1,6 @@
 //! Where a container's root is, told by its state.
 //!
-//! Outside truth: OCI runtime specification, "State" (`bundle`) and "Root" (`root.path`, relative to the bundle); crun
+//! Source: OCI runtime specification, "State" (`bundle`) and "Root" (`root.path`, relative to the bundle); crun
 //! tells the root in the state, and its bundle can be unreadable for the hook.
 
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, CWD};
@@ -17,30 +17,23 @@ const LARGEST: u64 = 64 << 20;
 /// Why the root is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// A file cannot be read.
     #[error("cannot read {what}")]
     Read {
         /// The file, or standard input.
         what: String,
-        /// What the kernel said.
         source: io::Error,
     },
-    /// It is not what it should be.
     #[error("{what} is not a container's {wanted}")]
     Parse {
         /// The file, or standard input.
         what: String,
-        /// What was looked for.
         wanted: &'static str,
-        /// Where it differs.
         source: serde_json::Error,
     },
-    /// Neither says where the root is.
     #[error("{what} names no {field}")]
     Missing {
         /// The file, or standard input.
         what: String,
-        /// What is missing.
         field: &'static str,
     },
 }

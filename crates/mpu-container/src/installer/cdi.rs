@@ -1,6 +1,4 @@
 //! The CDI file for management containers: every node of the driver as one device.
-//!
-//! Owns where it goes. What is in it is `crate::cdi`'s; paths are moved from where the driver is here to where the host has it.
 
 use super::error::InstallError;
 use super::flags::Options;

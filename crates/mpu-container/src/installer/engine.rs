@@ -1,6 +1,4 @@
 //! The engine's files: the runtimes put in, and taken out again.
-//!
-//! Owns what a flag means for them. The changes are `crate::engines`'.
 
 use super::error::InstallError;
 use super::flags::Options;

@@ -3,7 +3,7 @@
 //! Owns its flags and the variables that stand for them: the GPU Operator says everything by variables, some by several
 //! names. A flag that is given wins over a variable. Refuses to know what comes of a flag.
 //!
-//! Outside truth: `nvidia-ctk-installer --help` of NVIDIA Container Toolkit 1.20; `controllers/object_controls.go` of the GPU
+//! Source: `nvidia-ctk-installer --help` of NVIDIA Container Toolkit 1.20; `controllers/object_controls.go` of the GPU
 //! Operator 26.7 for the variables that it sets.
 
 use crate::config::edit::truth;
@@ -14,20 +14,16 @@ use std::ffi::OsString;
 /// Stands for what the engine's packages have.
 const BY_RUNTIME: &str = "RUNTIME_SPECIFIC_DEFAULT";
 
-/// What a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Nothing, or true or false.
     Switch,
-    /// A text.
     Text(&'static str),
-    /// Words, separated by commas.
     List(&'static str),
     /// Whatever: it has no effect here.
     PassedOver,
 }
 
-/// One flag.
 struct Flag {
     name: &'static str,
     aliases: &'static [&'static str],
@@ -136,7 +132,6 @@ const EXAMPLES: &str = "Examples:
 At SIGTERM, SIGINT, SIGQUIT or SIGHUP the engine's files are put back, the engine reads them, and the program ends.
 The programs stay, for containers that run.";
 
-/// The command line.
 pub fn command() -> Command {
     let flags = FLAGS.iter().map(|flag| {
         let variables: Vec<String> = flag.variables.iter().map(|name| format!("{name}=")).collect();
@@ -182,7 +177,6 @@ pub fn says(words: &[OsString], variable: impl Fn(&str) -> Option<OsString>) -> 
 /// The folder that a toolkit container has the host's root at, if nothing else is said.
 pub const HOST: &str = "/host";
 
-/// What was asked for.
 #[derive(Debug)]
 pub struct Options(ArgMatches);
 
@@ -215,7 +209,6 @@ impl Options {
         }
     }
 
-    /// Whether it is on.
     pub fn on(&self, flag: &str) -> bool {
         self.0.get_one(flag).copied().unwrap_or(false)
     }

@@ -15,7 +15,6 @@ use std::io;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The executable's name.
 const OWN: &str = "mpu-container";
 const LINKS: [&str; 5] = [
     "nvidia-ctk",

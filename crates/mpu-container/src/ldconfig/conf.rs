@@ -2,13 +2,12 @@
 //!
 //! Reads text, and matches names. Which files there are is told from outside.
 //!
-//! Outside truth: ldconfig(8) and the reader in glibc's `elf/ldconfig.c`: a line is a folder, or `include` and patterns;
+//! Source: ldconfig(8) and the reader in glibc's `elf/ldconfig.c`: a line is a folder, or `include` and patterns;
 //! `#` starts a comment; `folder=TYPE` names a library's kind, which has no meaning any more; `hwcap` lines are skipped.
 
 /// One line that says something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// A folder with libraries.
     Folder(&'a str),
     /// A pattern of files to read besides; not absolute when it is meant beside the file.
     Include(&'a str),

@@ -1,8 +1,8 @@
 //! Who asks for devices, and how: annotations before mounts before the environment.
 //!
-//! Owns the order and the gates. Outside truth: NVIDIA Container Toolkit 1.20, `internal/config/image/cuda_image.go`.
-//! Where it keeps what is plainly an accident of its code (a name twice leaves an empty one behind; a neighbour of the
-//! mounts' directory counts as within it; spaces and empty names in annotations are devices), we do not.
+//! Source: NVIDIA Container Toolkit 1.20, `internal/config/image/cuda_image.go`. Where it keeps what is plainly
+//! an accident of its code (a name twice leaves an empty one behind; a neighbour of the mounts' directory counts as
+//! within it; spaces and empty names in annotations are devices), we do not.
 
 use super::container::Container;
 use super::{Annotations, RequestError, Source, ALL_CHANNELS, MOUNTS};

@@ -1,6 +1,4 @@
 //! What an image says of itself: the parts of the driver that it needs, and the conditions under which it works.
-//!
-//! Owns the variables for it. Refuses to know what a condition means (`require`).
 
 use super::container::Container;
 use super::error::RequestError;

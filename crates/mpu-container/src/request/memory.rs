@@ -1,9 +1,6 @@
 //! How much GPU memory a container may use, as its environment says.
 //!
-//! Owns the two variables: whole numbers of MiB; one stands for the other where only one is set, but a request alone is
-//! no limit. An empty value is refused like any other that is no number: who sets a limit must get it.
-//!
-//! Outside truth: NVIDIA Container Toolkit 1.20.1, `apply-cuda-memory-limits`.
+//! Source: NVIDIA Container Toolkit 1.20.1, `apply-cuda-memory-limits`.
 
 use super::container::Container;
 use super::error::RequestError;

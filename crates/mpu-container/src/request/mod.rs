@@ -1,13 +1,9 @@
 //! What a container asks for, and whether it may.
 //!
-//! Owns the ways of asking (annotations, mounts, environment), their order, the gates before them, and the words that
-//! refuse. Refuses to know which devices there are (`driver::select`), whether conditions hold (`require`) and how
-//! devices reach the container.
-//!
 //! The specification is the engine's, but its environment is the image's and the user's: nothing in it is taken for a
 //! path of the host, and whatever it holds leads to a request, to none, or to an error that names the place.
 //!
-//! Outside truth: NVIDIA Container Toolkit 1.20, `internal/config/image` and `cmd/nvidia-container-runtime-hook`; for
+//! Source: NVIDIA Container Toolkit 1.20, `internal/config/image` and `cmd/nvidia-container-runtime-hook`; for
 //! users, its documentation, "Specialized Configurations".
 
 mod ask;
@@ -55,24 +51,18 @@ pub struct Request {
 /// How devices were asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// By CDI annotations.
     Annotations,
     /// By mounts below [`MOUNTS`].
     Mounts,
-    /// By variables.
     Environment,
 }
 
 /// A set of devices that comes with a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extra {
-    /// GPUDirect Storage.
     Gds,
-    /// Mellanox' network.
     Mofed,
-    /// GDRCopy.
     Gdrcopy,
-    /// The NVSwitches.
     Nvswitch,
 }
 
@@ -131,9 +121,7 @@ impl Terms {
 /// Whether annotations are a way of asking: in mode `cdi`, and while `auto` looks whether that is the mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Annotations {
-    /// They are.
     Read,
-    /// They are not.
     Skip,
 }
 

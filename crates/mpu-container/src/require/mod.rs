@@ -4,15 +4,11 @@
 //! cuda>=12.4 brand=tesla,driver>=470,driver<471
 //! ```
 //!
-//! Owns the grammar, what a condition means, and the words in which one is refused. A space is "or", a comma "and"; the
-//! facts are `cuda`, `driver`, `arch` (versions) and `brand` (a word); `=` and `!=` are for all, `<` `<=` `>` `>=` for
-//! versions. Refuses to know where the facts come from, and which images have conditions (`request`).
-//!
 //! Guarantees: any text leads to yes, no, or an error that points at its place. A fact that the host does not know
 //! fulfils every condition. As in libnvidia-container, a mistake in an alternative matters only when it is come to: an
 //! image that runs today goes on running.
 //!
-//! Outside truth: libnvidia-container, `src/cli/dsl.c` and `configure.c`; for users, NVIDIA's "Specialized
+//! Source: libnvidia-container, `src/cli/dsl.c` and `configure.c`; for users, NVIDIA's "Specialized
 //! Configurations", constraints.
 
 mod version;
@@ -26,9 +22,7 @@ pub use version::Version;
 pub struct Known {
     /// The newest CUDA that the driver runs.
     pub cuda: Option<Version>,
-    /// The driver's release.
     pub driver: Option<Version>,
-    /// The GPU's compute capability.
     pub arch: Option<Version>,
     /// The GPU's brand, as in `Tesla`.
     pub brand: Option<String>,
@@ -37,7 +31,6 @@ pub struct Known {
 /// Why a container does not run here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequireError {
-    /// No alternative holds.
     #[error("unsatisfied condition: {condition}{}", advice(condition))]
     Unsatisfied {
         /// The first alternative, which is the one that people know.
@@ -45,14 +38,11 @@ pub enum RequireError {
         /// What the host has instead, as `cuda=12.2`.
         found: String,
     },
-    /// It is no condition.
     #[error("invalid expression: {why}, at column {column} of '{text}'")]
     Malformed {
-        /// The whole text.
         text: String,
         /// Where, in characters, from 1.
         column: usize,
-        /// What is wrong there.
         why: &'static str,
     },
 }
@@ -178,9 +168,7 @@ impl Operator {
 struct Condition<'a> {
     fact: &'a str,
     operator: Operator,
-    /// Where the operator begins.
     operator_at: usize,
-    /// Where the value begins.
     value_at: usize,
     value: &'a str,
 }

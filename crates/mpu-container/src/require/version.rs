@@ -1,6 +1,4 @@
 //! Versions as conditions compare them.
-//!
-//! Owns their order: number by number, a missing one being 0, of any length and size.
 
 use std::cmp::Ordering;
 use std::fmt;

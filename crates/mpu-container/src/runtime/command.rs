@@ -1,9 +1,6 @@
 //! What an engine asks of its OCI runtime, as far as it concerns us: is a container to be created, and from which bundle.
 //!
-//! Owns the reading of the arguments. They are handed on as they came; nothing is refused here, because every runtime has
-//! its own. Refuses to know what the commands do.
-//!
-//! Outside truth: the OCI runtime command line interface 1.1.0; `runc --help`, `crun --help`. The bundle's flag has the
+//! Source: the OCI runtime command line interface 1.1.0; `runc --help`, `crun --help`. The bundle's flag has the
 //! forms `-b`, `-bundle` and `--bundle`, with a space or `=`.
 
 use std::ffi::{OsStr, OsString};

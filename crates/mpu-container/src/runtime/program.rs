@@ -7,7 +7,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// This executable.
 const OWN: &str = "/proc/self/exe";
 /// Directories in which the package puts its links, when the executable lies elsewhere.
 const LINKS: &[&str] = &["/usr/bin", "/usr/local/bin"];

@@ -1,9 +1,6 @@
 //! Whether a CDI file names what is not on the host any more.
 //!
-//! Owns which of its words are files of the host: a node that is described in full needs none, and what is mounted need
-//! not be a file.
-//!
-//! Outside truth: CDI specification 1.0.0, `containerEdits`; OCI runtime specification, `config.md`, "Mounts".
+//! Source: CDI specification 1.0.0, `containerEdits`; OCI runtime specification, `config.md`, "Mounts".
 
 use std::path::{Path, PathBuf};
 

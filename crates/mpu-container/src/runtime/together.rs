@@ -1,8 +1,5 @@
 //! Hooks of ours that stand one behind the other become one process: to start a process costs a runtime more than most of
 //! these hooks do.
-//!
-//! Owns which hooks may be put together: those of this very executable, which knows the word for it, and with nothing in
-//! between. Another make's program, and what an administrator's CDI file says besides, stays as it is.
 
 use super::program;
 use crate::cdi::HookName;

@@ -1,9 +1,6 @@
 //! The bpf system call, as far as device programs need it.
 //!
-//! Owns the argument's layouts and the unsafe calls. Refuses to know what a program says: instructions come and go as
-//! 64-bit words.
-//!
-//! Outside truth: Linux, `include/uapi/linux/bpf.h`, `union bpf_attr` and `struct bpf_prog_info`. Fields that later
+//! Source: Linux, `include/uapi/linux/bpf.h`, `union bpf_attr` and `struct bpf_prog_info`. Fields that later
 //! kernels append are left out: the kernel takes them as zero.
 #![allow(unsafe_code)]
 
@@ -140,7 +137,6 @@ fn info(program: BorrowedFd<'_>, into: &mut [u64]) -> Result<Info, Errno> {
     Ok(info)
 }
 
-/// Loads a device program.
 pub fn load(instructions: &[u64]) -> Result<OwnedFd, Errno> {
     let mut load = Load {
         kind: TYPE_CGROUP_DEVICE,

@@ -1,6 +1,6 @@
 //! Version 1: the `devices` controller's files.
 //!
-//! Outside truth: Linux, `Documentation/admin-guide/cgroup-v1/devices.rst`.
+//! Source: Linux, `Documentation/admin-guide/cgroup-v1/devices.rst`.
 
 use super::program::Numbers;
 use super::CgroupError;

@@ -4,7 +4,7 @@
 //! one that allows our devices and asks as before otherwise. A cgroup without a program forbids nothing: it is left
 //! alone, and so are its ancestors, which are other containers' too.
 //!
-//! Outside truth: Linux, `kernel/bpf/cgroup.c`; crun, where `container` below a scope is the container's own cgroup and
+//! Source: Linux, `kernel/bpf/cgroup.c`; crun, where `container` below a scope is the container's own cgroup and
 //! the scope's program counts, too.
 
 use super::program::{self, Numbers};
@@ -28,7 +28,6 @@ pub struct Replaced {
 /// What was done to a cgroup's programs.
 #[derive(Debug, Default)]
 pub struct Opened {
-    /// Those that were replaced.
     pub replaced: Vec<Replaced>,
     /// How many a security module keeps from us, as SELinux does with those of systemd. They are left as they are: runc
     /// leaves them, too.

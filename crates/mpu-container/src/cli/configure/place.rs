@@ -4,7 +4,7 @@
 //! mounts are taken off, and mount points and links that were not there before are removed. Refuses to know what is
 //! placed and why. What is there already is not placed twice, so that a second run is harmless.
 //!
-//! Outside truth: mount(2), umount2(2).
+//! Source: mount(2), umount2(2).
 
 use crate::beneath::host::Peers;
 use crate::beneath::{Beneath, BeneathError, Restrictions, Root, Tree};
@@ -23,34 +23,26 @@ use thiserror::Error;
 /// Why something could not be put into the container.
 #[derive(Debug, Error)]
 pub enum PlaceError {
-    /// A path in the container.
     #[error(transparent)]
     Beneath(#[from] BeneathError),
-    /// A file of the host.
     #[error("cannot open {}", path.display())]
     Source {
         /// Where it is on the host.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
-    /// A mount could not be restricted.
     #[error("cannot restrict the mount of {} in the container", path.display())]
     Restrict {
         /// The path in the container.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
-    /// A mount there would show on the host.
     #[error("{} in the container lies on a volume that is mounted shared: what is mounted there is mounted on the host, too", .0.display())]
     Shared(PathBuf),
-    /// Memory for a small file system.
     #[error("cannot make a file system in memory for {} in the container", path.display())]
     Memory {
         /// The path in the container.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
 }
@@ -108,7 +100,6 @@ impl<'a> Placed<'a> {
         Placed { root, process, peers, log, steps: Vec::new() }
     }
 
-    /// The container's root.
     pub fn root(&self) -> &'a Root {
         self.root
     }
@@ -222,7 +213,6 @@ impl<'a> Placed<'a> {
         Ok(file)
     }
 
-    /// A directory.
     fn directory(&mut self, path: &Path) -> Result<Beneath, PlaceError> {
         let mut missing = Vec::new();
         for path in path.ancestors() {
